@@ -53,8 +53,8 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, error) {
 	return (*Tensor)(t), errors.Join(err, c.release())
 }
 
-// Close closes the checkpoint; Tensor and BindFrom fail afterwards. Files whose weights a model uses stay mapped
-// until the last such model is closed.
+// Close closes the checkpoint; Tensor and BindFrom fail afterwards. Its files stay mapped until no model has a weight of
+// the checkpoint bound, and no run reads one.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	shut := c.shut

@@ -179,13 +179,13 @@ func TestDeviceTensorErrors(t *testing.T) {
 		want  string
 	}{
 		"another layout": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": replicas}}, hocket.ErrInput,
-			"s has, on rank 0, a block of [2 2] from [0 0] on, and the device tensor for it a block of [4 2] from [0 0] on"},
+			"s has on rank 0 a block of shape [2 2] at [0 0], but its device tensor has a block of shape [4 2] at [0 0]"},
 		"another layout, turned": {whole, hocket.Args{In: hosts{"k": four}, DeviceIn: devs{"s": c.state}},
-			hocket.ErrInput, "make one for s"},
+			hocket.ErrInput, "create one for s"},
 		"another number of ranks": {onOne, hocket.Args{DeviceIn: devs{"s": replicas}}, hocket.ErrInput,
-			"on 2 ranks, and the run on 1"},
+			"on 2 ranks, but the run is on 1"},
 		"another shape": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": large}},
-			hocket.ErrInput, "s is f32[4, 2], and the device tensor for it is f32[6, 2]"},
+			hocket.ErrInput, "s is f32[4, 2], but its device tensor is f32[6, 2]"},
 		"nothing in it": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": large}}, hocket.ErrInput,
 			"holds nothing: write it"},
 		"another machine's": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": other.state}}, hocket.ErrInput,
@@ -198,15 +198,15 @@ func TestDeviceTensorErrors(t *testing.T) {
 			hocket.ErrClosed, "device tensor s f32[4, 2]: it is closed"},
 		"given twice": {c.Model,
 			hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput,
-			"s is given twice"},
+			"s is passed twice"},
 		"received twice": {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s},
 			hocket.ErrInput, "%s has two tensors to receive it"},
 		"two results in one": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}},
-			hocket.ErrInput, "one device tensor is to receive row and s"},
+			hocket.ErrInput, "the same device tensor is passed for results row and s"},
 		"no such parameter": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}},
 			hocket.ErrInput, "there is no parameter q"},
 		"no such result": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"q": rows}},
-			hocket.ErrInput, "there is no result q to leave"},
+			hocket.ErrInput, "a device tensor is passed for result q, but there is no such"},
 		"not all": {c.Model, hocket.Args{DeviceIn: s}, hocket.ErrInput,
 			"ids is missing; table is missing"},
 	} {
@@ -570,7 +570,7 @@ func TestSpoiled(t *testing.T) {
 			_, err := model.Run(t.Context(), a)
 			if inPlace {
 				if !errors.Is(err, hocket.ErrOutOfMemory) || errors.Is(err, hocket.ErrInput) ||
-					!strings.Contains(err.Error(), "in place is lost") {
+					!strings.Contains(err.Error(), "in place are lost") {
 					t.Errorf("got %v", err)
 				}
 				return

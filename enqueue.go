@@ -58,7 +58,8 @@ func (m *Model) Enqueue(ctx context.Context, a EnqueueArgs) error {
 }
 
 func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
-	bound := m.params.current()
+	bound, done := m.params.use()
+	defer done()
 	batch := bound.take([]Args{{}})
 	overridden := false
 	for name := range a.In {

@@ -124,7 +124,7 @@ func TestFlightRecord(t *testing.T) {
 	}
 	cancel()
 	if err := <-ended; err == nil {
-		t.Fatal("the run ended well")
+		t.Fatal("the run succeeded")
 	}
 	if len(failed) != 1 || !check("failed", failed[0]) || !strings.Contains(failed[0].Programs[0].Failure, "cancelled") {
 		t.Errorf("of the failure: %+v", failed)

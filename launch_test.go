@@ -200,7 +200,7 @@ func TestLaunchUnknown(t *testing.T) {
 	text := strings.Replace(sixfold, ":doubled", ":unknown", 1)
 	_, _, err := launchRun(t, hocket.MachineOptions{}, text)
 	if !errors.Is(err, hocket.ErrUnsupported) ||
-		!strings.Contains(err.Error(), "no function stands in for k.cu:unknown") {
+		!strings.Contains(err.Error(), "no stand-in function is registered for k.cu:unknown") {
 		t.Errorf("got %v", err)
 	}
 	// The reference is what launches it; what runs does not.

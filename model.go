@@ -24,7 +24,8 @@ type Model struct {
 }
 
 func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
-	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}}
+	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{},
+		from: map[string]*source{}}
 	return &Model{machine: m, fn: fn, params: params, loader: &loader{machine: m, fn: fn, params: params, opts: opts,
 		store: resident.NewWeights(m.dev), owner: &owner{log: opts.Logger, evicted: map[string]bool{}},
 		leased: make(chan struct{}, 1), tuner: autotuner{machine: m, fn: fn, opts: opts, chose: map[string]string{}}}}
@@ -72,7 +73,8 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	if err := m.params.unbound(); err != nil {
 		return err
 	}
-	bound := m.params.current()
+	bound, done := m.params.use()
+	defer done()
 	weights := bound.tensors
 	// These are the arguments of a run that is given nothing else.
 	bare, err := m.machine.execArgs(bound.take([]Args{{}}), []map[string]*tensor.Tensor{weights})
@@ -220,7 +222,9 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	r, err := m.params.current().request(m.machine, batch)
+	bound, done := m.params.use()
+	defer done()
+	r, err := bound.request(m.machine, batch)
 	if err != nil {
 		return nil, err
 	}

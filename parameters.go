@@ -24,20 +24,39 @@ type parameters struct {
 	on     map[string]*DeviceTensor // bound, too
 	// snapshot is the current bindings, for runs; nil after a change.
 	snapshot *bindings
-	// Set by BindFrom: the checkpoints that weights are mapped from, whether there are any, and the parameters that
-	// are not weights.
-	checkpoints []*Checkpoint
-	weighted    bool
-	inputs      []string
+	// Set by BindFrom: the checkpoints that bound weights are mapped from, by parameter, whether weights were bound, and
+	// the parameters that are not weights.
+	from     map[string]*source
+	weighted bool
+	inputs   []string
+}
+
+// source is a checkpoint that is held until none of the weights that were bound from it at once is bound.
+type source struct {
+	*Checkpoint
+	weights int
+}
+
+// replaced removes what is bound to a parameter. The caller holds mu.
+func (p *parameters) replaced(name string) {
+	p.snapshot = nil
+	delete(p.bound, name)
+	delete(p.on, name)
+	s := p.from[name]
+	if s == nil {
+		return
+	}
+	delete(p.from, name)
+	if s.weights--; s.weights == 0 {
+		_ = s.release() // unmapping what is mapped does not fail
+	}
 }
 
 // bind binds a host tensor or a device tensor to a parameter; if both are nil it removes the binding.
 func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.snapshot = nil
-	delete(p.bound, name)
-	delete(p.on, name)
+	p.replaced(name)
 	if t != nil {
 		p.bound[name] = t
 	}
@@ -46,19 +65,23 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	}
 }
 
-// bindFrom binds weights of a checkpoint and holds the checkpoint from then on. inputs are the parameters that are
-// not weights.
+// bindFrom binds weights of a checkpoint, which the caller holds for them. inputs are the parameters that are not
+// weights.
 func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, inputs []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return fmt.Errorf("the model is %w", ErrClosed)
 	}
+	s := &source{c, len(weights)}
 	for name, t := range weights {
-		delete(p.on, name)
-		p.bound[name] = t
+		p.replaced(name)
+		p.bound[name], p.from[name] = t, s
 	}
-	p.snapshot, p.inputs, p.weighted, p.checkpoints = nil, slices.Clone(inputs), true, append(p.checkpoints, c)
+	p.inputs, p.weighted = slices.Clone(inputs), true
+	if len(weights) == 0 {
+		_ = c.release() // unmapping what is mapped does not fail
+	}
 	return nil
 }
 
@@ -69,19 +92,55 @@ func (p *parameters) close() error {
 	p.closed, p.snapshot = true, nil
 	clear(p.bound)
 	var errs []error
-	for _, c := range p.checkpoints {
-		errs = append(errs, c.release())
+	for _, s := range p.sources() {
+		errs = append(errs, s.release())
 	}
-	p.checkpoints = nil
+	clear(p.from)
 	return errors.Join(errs...)
 }
 
-// current returns the current bindings.
+// sources are the checkpoints of bound weights. The caller holds mu.
+func (p *parameters) sources() (all []*source) {
+	for _, s := range p.from {
+		if !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// current returns the current bindings, for their names and types: see use.
 func (p *parameters) current() *bindings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.now()
+}
+
+// use returns the current bindings for a run. The bytes of mapped weights stay valid until done.
+func (p *parameters) use() (b *bindings, done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b = p.now()
+	return b, shared(b.from)
+}
+
+// shared holds checkpoints until done.
+func shared(all []*source) (done func()) {
+	for _, s := range all {
+		s.share()
+	}
+	return func() {
+		for _, s := range all {
+			_ = s.release() // unmapping what is mapped does not fail
+		}
+	}
+}
+
+// now is current for a caller that holds mu.
+func (p *parameters) now() *bindings {
 	if p.snapshot == nil {
-		b := &bindings{fn: p.fn, tensors: maps.Clone(p.bound), on: maps.Clone(p.on), inout: map[string]bool{}}
+		b := &bindings{fn: p.fn, tensors: maps.Clone(p.bound), on: maps.Clone(p.on), from: p.sources(),
+			inout: map[string]bool{}}
 		b.weights = exec.NewWeights(b.tensors)
 		for name := range b.on {
 			b.inout[name] = p.fn.param(name).Inout
@@ -99,15 +158,7 @@ func (p *parameters) current() *bindings {
 func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	held := slices.Clone(p.checkpoints)
-	for _, c := range held {
-		c.share()
-	}
-	return maps.Clone(p.bound), func() {
-		for _, c := range held {
-			_ = c.release() // unmapping what is mapped does not fail
-		}
-	}
+	return maps.Clone(p.bound), shared(p.sources())
 }
 
 // unbound returns an error that names the weights that BindFrom should have bound and that are not bound.
@@ -138,6 +189,7 @@ type bindings struct {
 	tensors map[string]*tensor.Tensor
 	weights *exec.Weights // tensors
 	on      map[string]*DeviceTensor
+	from    []*source       // checkpoints of tensors
 	inout   map[string]bool // of on
 	// dims are those of the binding and of the shapes of all bound tensors, if these agree; otherwise nil.
 	dims map[string]int64

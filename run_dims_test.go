@@ -50,8 +50,8 @@ func TestRunDims(t *testing.T) {
 		says  string
 	}{
 		"blocks of other dims": {[]hocket.Args{wrong}, "the block of x for rank 0 is f32[3, 3], want f32[1, 3]: " +
-			"x is f32[2, 3] where H=3, T=2; each process gives the block of its rank, and the run other dims"},
-		"a whole tensor": {[]hocket.Args{blocks(2, 3)}, "x is that as a whole, which is f32[2, 3] where H=3, T=2; each process"},
+			"x is f32[2, 3] where H=3, T=2; each process must pass the block of its rank, and a run for other dims"},
+		"a whole tensor": {[]hocket.Args{blocks(2, 3)}, "x as a whole is f32[2, 3] where H=3, T=2; each process"},
 		"no such dim":    {[]hocket.Args{{InLocal: wrong.InLocal, Dims: map[string]int64{"Q": 1}}}, "Q"},
 		"other dims": {[]hocket.Args{{InLocal: wrong.InLocal, Dims: map[string]int64{"T": 4}}, wrong},
 			"run 2 of a batch has dims map[], and the first map[T:4]"},

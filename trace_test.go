@@ -71,7 +71,7 @@ func TestTraceSaysWhatWaitsAreFor(t *testing.T) {
 			t.Errorf("%d waits for signals, %d for streams", signals, streams)
 		}
 		for _, f := range r.Findings {
-			if strings.Contains(f.Text, "the trace does not say whose") || strings.Contains(f.Text, "shows nothing") {
+			if strings.Contains(f.Text, "of an unknown rank") || strings.Contains(f.Text, "shows nothing") {
 				t.Error(f.Text)
 			}
 		}

@@ -164,7 +164,8 @@ void *hocket_xla(void *call) {
 
   uint64_t *at = malloc((f->args.count + f->rets.count + 1) * sizeof *at);
   int on = -1;
-  if (!at || !addresses(&f->args, at, &on) || !addresses(&f->rets, at + f->args.count, &on)) {
+  if (!at) return failure(f, ERROR_INTERNAL, "hocket has no memory for the addresses of buffers");
+  if (!addresses(&f->args, at, &on) || !addresses(&f->rets, at + f->args.count, &on)) {
     free(at);
     return failure(f, ERROR_INVALID, "hocket takes buffers");
   }

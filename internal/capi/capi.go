@@ -26,7 +26,7 @@ import (
 )
 
 // Version is that of the C interface: it changes when a program that was built for an older one would fail.
-const Version = 2
+const Version = 3
 
 // ErrHandle is wrapped by errors about numbers that name no object.
 var ErrHandle = errors.New("it names nothing")
@@ -273,6 +273,8 @@ type model struct {
 	extents map[string][]string
 	types   map[string]string
 	returns [][]string
+	within  []string       // dims in expressions
+	split   []string       // dims that parameters split
 	export  *hocket.Export // where the model is from; nil for a program's text
 	unused  []string       // names of weights that export has no use for
 	bound   *bound
@@ -340,10 +342,17 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		fn = p.IR().Func(o.Func)
 	}
 	names, states, extents, types := []string{}, []string{}, map[string][]string{}, map[string]string{}
+	within, split := []string{}, []string{}
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 		types[param.Name] = param.Type.DType.String()
 		extents[param.Name] = bareDims(param.Type)
+		within = append(within, dimsWithin(param.Type)...)
+		for _, d := range param.Type.Dims {
+			if d.Extent.Kind == ir.ExprName && len(d.Axes) > 0 {
+				split = append(split, d.Extent.Name)
+			}
+		}
 		if param.Inout {
 			states = append(states, param.Name)
 		}
@@ -351,20 +360,37 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	returns := [][]string{}
 	for _, t := range fn.Results {
 		returns = append(returns, bareDims(t))
+		within = append(within, dimsWithin(t)...)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
-		extents: extents, types: types, returns: returns, export: export,
+		extents: extents, types: types, returns: returns, within: within, split: split, export: export,
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // bareDims are the dims that the extents of a type are, "" for those that are none.
-func bareDims(t *ir.Type) (names []string) {
+func bareDims(t *ir.Type) []string {
+	names := []string{}
 	for _, d := range t.Dims {
 		name := ""
 		if d.Extent.Kind == ir.ExprName {
 			name = d.Extent.Name
 		}
 		names = append(names, name)
+	}
+	return names
+}
+
+// dimsWithin are the names in extents of a type that are no bare names.
+func dimsWithin(t *ir.Type) (names []string) {
+	for _, d := range t.Dims {
+		if d.Extent.Kind == ir.ExprName {
+			continue
+		}
+		d.Extent.Walk(func(e *ir.Expr) {
+			if e.Kind == ir.ExprName {
+				names = append(names, e.Name)
+			}
+		})
 	}
 	return names
 }
@@ -459,6 +485,7 @@ func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	if err != nil {
 		return err
 	}
+	defer m.forget()
 	if t.Data == nil {
 		return m.bound.bind(t.Name, nil, nil, func() error { return m.m.Bind(t.Name, nil) })
 	}

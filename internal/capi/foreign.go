@@ -27,6 +27,7 @@ type foreign struct {
 
 	mu      sync.Mutex
 	meeting *meeting // of the run that some ranks have called for; nil for none
+	late    error    // why calls can no longer be paired: a rank did not call in time; nil if they can
 }
 
 // meeting is the calls of the ranks for one run.
@@ -63,14 +64,17 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 	if err != nil {
 		return err
 	}
-	if f.ranks == 1 {
+	if f.ranks == 1 && (rank < 0 || f.m.machine.w != nil) { // its GPU is not known, or chosen by rank among all processes
 		rank = 0
 	}
 	switch {
 	case len(in) != len(f.in) || len(out) != len(f.out):
 		return fmt.Errorf("%w: %d parameters and %d results are given; the program has %d and %d", hocket.ErrInput, len(in),
 			len(out), len(f.in), len(f.out))
-	case rank < 0 || rank >= f.ranks:
+	case rank < 0:
+		return fmt.Errorf("%w: the driver does not say on which device the buffers are: at least one must have elements",
+			hocket.ErrInput)
+	case rank >= f.ranks:
 		return fmt.Errorf("%w: the buffers are on device %d, and the program has %d ranks, on the first devices",
 			hocket.ErrInput, rank, f.ranks)
 	}
@@ -81,9 +85,10 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 	if !last {
 		return f.await(m, rank)
 	}
+	defer close(m.done)
+	m.err = fmt.Errorf("the call of rank %d, the last, panicked", rank) // unless Enqueue returns
 	defer f.m.bound.begin()()
 	m.err = f.m.m.Enqueue(l.named(context.Background()), m.args)
-	close(m.done)
 	return m.err
 }
 
@@ -91,6 +96,9 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.late != nil { // the rank that was late would be paired with the others' next run
+		return nil, false, fmt.Errorf("an earlier run failed: %w; load the program again", f.late)
+	}
 	m := f.meeting
 	if m == nil {
 		m = &meeting{here: map[int]bool{}, done: make(chan struct{}), args: hocket.EnqueueArgs{
@@ -123,7 +131,7 @@ func blocksOf(names []string) map[string]map[int]uintptr {
 	return blocks
 }
 
-// await waits until the last rank has enqueued the run, or has not called for long.
+// await waits until the last rank has enqueued the run, or has not called for long. It then refuses all later calls.
 func (f *foreign) await(m *meeting, rank int) error {
 	late := time.NewTimer(f.patience)
 	defer late.Stop()
@@ -133,11 +141,12 @@ func (f *foreign) await(m *meeting, rank int) error {
 	case <-late.C:
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.meeting != m { // the last has come meanwhile
+	if f.meeting != m { // the last has called meanwhile, or another has ended the wait
+		f.mu.Unlock()
 		<-m.done
 		return m.err
 	}
+	defer f.mu.Unlock()
 	var missing []int
 	for r := range f.ranks {
 		if !m.here[r] {
@@ -145,7 +154,8 @@ func (f *foreign) await(m *meeting, rank int) error {
 		}
 	}
 	f.meeting = nil
-	m.err = fmt.Errorf("rank %d has waited %v for the calls of ranks %v, which did not come", rank, f.patience, missing)
+	f.late = fmt.Errorf("rank %d has waited %v for the calls of ranks %v, which did not come", rank, f.patience, missing)
+	m.err = f.late
 	close(m.done)
 	return m.err
 }

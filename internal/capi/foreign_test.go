@@ -44,10 +44,15 @@ func TestForeign(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.patience = time.Millisecond
-	for range 2 {
-		go call(1, 2)
-		if err := <-ends; err == nil || !strings.Contains(err.Error(), "rank 1 has waited 1ms for the calls of ranks [0]") {
-			t.Errorf("a rank alone: %v", err)
+	go call(1, 2)
+	if err := <-ends; err == nil || !strings.HasPrefix(err.Error(), "rank 1 has waited 1ms for the calls of ranks [0]") {
+		t.Errorf("a rank alone: %v", err)
+	}
+	f.patience = meetingPatience
+	for _, rank := range []int{0, 1, 1} { // rank 0 calls for the run that has failed: it must not be paired with the next one
+		go call(rank, 2)
+		if err := <-ends; err == nil || !strings.Contains(err.Error(), "earlier run failed: rank 1 has waited") {
+			t.Errorf("rank %d after a failed run: %v", rank, err)
 		}
 	}
 	for _, o := range []string{`{"ranks": 0}`, `{"rank": 1}`, `{`} {
@@ -55,10 +60,46 @@ func TestForeign(t *testing.T) {
 			t.Errorf("%s: %v", o, err)
 		}
 	}
+	alone, err := l.Load(machine, strings.Replace(program, "tp[2]", "tp[1]", 1), `{"dims": {"T": 2}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := l.Foreign(alone, `{"ranks": 1, "in": ["x", "w"], "out": ["y"]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rank, want := range map[int]error{-1: hocket.ErrUnsupported, 0: hocket.ErrUnsupported, 1: hocket.ErrInput} {
+		if err := l.CallForeign(one, rank, 0, make([]uintptr, 2), make([]uintptr, 1)); !errors.Is(err, want) {
+			t.Errorf("one rank, on device %d: %v", rank, err)
+		}
+	}
 	if err := l.Close(h); err != nil {
 		t.Error(err)
 	}
 	if err := l.CallForeign(h, 0, 0, nil, nil); !errors.Is(err, ErrHandle) {
 		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestForeignPanics: a panic of the last rank's call ends the calls of the others.
+func TestForeignPanics(t *testing.T) {
+	l := New()
+	h := l.add(&foreign{m: &model{}, ranks: 2, patience: meetingPatience}) // no model
+	ends := make(chan error)
+	for rank := range 2 {
+		go func() {
+			var err error
+			defer func() {
+				if recover() != nil {
+					err = nil
+				}
+				ends <- err
+			}()
+			err = l.CallForeign(h, rank, 0, nil, nil)
+		}()
+	}
+	a, b := <-ends, <-ends
+	if err := errors.Join(a, b); err == nil || !strings.Contains(err.Error(), "the last, panicked") || a != nil && b != nil {
+		t.Errorf("%v and %v", a, b)
 	}
 }

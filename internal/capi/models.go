@@ -57,6 +57,10 @@ type description struct {
 	Types map[string]string `json:"types"`
 	// Returns are the dims that the extents of results are, without inout parameters.
 	Returns [][]string `json:"returns"`
+	// Within are the dims in extents that are expressions of several terms, and Split those that extents of parameters
+	// split over ranks.
+	Within []string `json:"within"`
+	Split  []string `json:"split"`
 	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
 	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
 	Inputs  []string            `json:"inputs,omitempty"`
@@ -72,7 +76,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 		return "", err
 	}
 	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Types: m.types, Returns: m.returns,
-		Unused: m.unused}
+		Within: m.within, Split: m.split, Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {
@@ -234,21 +238,33 @@ func (l *Library) BindFrom(handle int64, text string) (string, error) {
 	for _, n := range o.Inputs {
 		delete(names, n)
 	}
-	unused, err := m.m.BindFrom(c, rules)
+	out := loadedWeights{Bound: []string{}, Unused: []string{}}
+	err = m.bound.bindOthers(func() ([]string, error) {
+		unused, err := m.m.BindFrom(c, rules)
+		if err != nil {
+			return nil, err
+		}
+		out.Unused = append(out.Unused, unused...)
+		for _, n := range m.names {
+			if names[n] {
+				out.Bound = append(out.Bound, n)
+			}
+		}
+		return out.Bound, nil
+	})
 	if err != nil {
 		return "", err
 	}
-	m.mu.Lock()
-	clear(m.known) // shapes of weights say dims
-	m.mu.Unlock()
-	out := loadedWeights{Bound: []string{}, Unused: append([]string{}, unused...)}
-	for _, n := range m.names {
-		if names[n] {
-			out.Bound = append(out.Bound, n)
-		}
-	}
+	m.forget()
 	data, err := json.Marshal(out)
 	return string(data), err
+}
+
+// forget forgets what depends on the shapes of bound tensors, which say dims.
+func (m *model) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.known)
 }
 
 // planStats is hocket.PlanStats, as JSON.

@@ -143,6 +143,23 @@ func (b *bound) bind(name string, n *Loan, device io.Closer, do func() error) er
 	return end(unused)
 }
 
+// bindOthers calls do, which binds tensors that the caller has not lent, and returns the names of their parameters. Tensors
+// before are closed as by bind.
+func (b *bound) bindOthers(do func() ([]string, error)) error {
+	b.mu.Lock()
+	if b.tensors == nil {
+		b.mu.Unlock()
+		return fmt.Errorf("the model is %w", hocket.ErrClosed)
+	}
+	names, err := do()
+	var unused []*boundTensor
+	for _, name := range names {
+		unused = append(unused, b.replace(name, nil, nil)...)
+	}
+	b.mu.Unlock()
+	return errors.Join(err, end(unused))
+}
+
 // close ends the use of all tensors, and refuses later ones.
 func (b *bound) close() error {
 	b.mu.Lock()

@@ -310,8 +310,13 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
-		if w.from.scale(name, t, w.to) != "" {
+		if scale := w.from.scale(name, t, w.to); scale != "" {
+			if w.to.IsInt() {
+				return nil, fmt.Errorf("%q is %s with the scales %q, and the parameter is %s: scaled values are floating point",
+					name, t, scale, w.to)
+			}
 			t.DType, w.scaled = w.to, true
+			w.Names = append(w.Names, scale)
 		}
 		if err := w.shape(name, t); err != nil {
 			return nil, err
@@ -437,11 +442,6 @@ func (w *Weight) part(name string, lo, n []int64) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if scale := w.from.scale(name, t, w.to); scale != "" {
-		if t, err = w.from.dequantized(name, t, scale, w.to); err != nil {
-			return nil, err
-		}
-	}
 	lo, n = slices.Clone(lo), slices.Clone(n)
 	if w.rule.Lo != 0 || w.rule.Hi != 0 {
 		lo[w.rule.Axis] += w.rule.Lo
@@ -451,10 +451,13 @@ func (w *Weight) part(name string, lo, n []int64) (*tensor.Tensor, error) {
 			x[len(x)-1], x[len(x)-2] = x[len(x)-2], x[len(x)-1]
 		}
 	}
-	if !slices.Equal(n, t.Shape) {
-		if t, err = tensor.Slice(t, lo, n); err != nil {
-			return nil, err
-		}
+	if scale := w.from.scale(name, t, w.to); scale != "" {
+		t, err = w.from.dequantized(name, t, scale, w.to, lo, n)
+	} else if !slices.Equal(n, t.Shape) {
+		t, err = tensor.Slice(t, lo, n)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if w.rule.Transpose {
 		if t, err = transposed(t); err != nil {

@@ -22,15 +22,19 @@ func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
 	return ""
 }
 
-// dequantized multiplies a tensor of 8 bits by its scales: one, one for each row, or one for each 128 by 128.
-func (c *Checkpoint) dequantized(name string, t *tensor.Tensor, scale string, to ir.DType) (*tensor.Tensor, error) {
+// dequantized multiplies the box of extents n at lo of a tensor of 8 bits by its scales: one, one for each row, or one
+// for each 128 by 128.
+func (c *Checkpoint) dequantized(
+	name string, t *tensor.Tensor, scale string, to ir.DType, lo, n []int64,
+) (*tensor.Tensor, error) {
 	s, err := c.View(scale)
 	if err != nil {
 		return nil, err
 	}
 	cols, rowsOf, colsOf := int64(1), int64(1), int64(1)
-	if n := len(t.Shape); n > 0 {
-		cols = max(1, t.Shape[n-1])
+	last := len(t.Shape) - 1
+	if last >= 0 {
+		cols = max(1, t.Shape[last])
 	}
 	rows, wide := t.Len()/cols, int64(1)
 	ceil := func(n int64) int64 { return (n + 127) / 128 }
@@ -47,20 +51,30 @@ func (c *Checkpoint) dequantized(name string, t *tensor.Tensor, scale string, to
 		return nil, fmt.Errorf("%q is %s, and no scales of %q, which is %s: one, one for each row, or one for each 128 by 128",
 			scale, s, name, t)
 	}
-	out, err := tensor.New(to, t.Shape)
-	if err != nil {
-		return nil, err
+	out, err := tensor.New(to, n)
+	if err != nil || out.Len() == 0 {
+		return out, err
 	}
-	vals := make([]float64, cols)
 	by := make([]float64, s.Len())
 	tensor.ToFloat64(by, s.Data, s.DType)
-	size := cols * to.Size()
-	for i := range rows {
-		tensor.ToFloat64(vals, t.Data[i*cols:(i+1)*cols], t.DType)
-		for j := range vals {
-			vals[j] *= by[i/rowsOf*wide+int64(j)/colsOf]
+	col, width := int64(0), int64(1)
+	if last >= 0 {
+		col, width = lo[last], n[last]
+	}
+	vals := make([]float64, width)
+	size := width * to.Size()
+	for k := range out.Len() / width {
+		row, of, rest := int64(0), int64(1), k // k counts the rows of the box, and row those of the tensor
+		for d := last - 1; d >= 0; d-- {
+			row += (lo[d] + rest%n[d]) * of
+			of, rest = of*t.Shape[d], rest/n[d]
 		}
-		tensor.FromFloat64(out.Data[i*size:(i+1)*size], vals, to)
+		at := row*cols + col
+		tensor.ToFloat64(vals, t.Data[at:at+width], t.DType)
+		for j := range vals {
+			vals[j] *= by[row/rowsOf*wide+(col+int64(j))/colsOf]
+		}
+		tensor.FromFloat64(out.Data[k*size:(k+1)*size], vals, to)
 	}
 	return out, nil
 }

@@ -1,8 +1,10 @@
 package checkpoint
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +72,31 @@ func TestScaled(t *testing.T) {
 		whole, turned := read(Rule{From: []string{"l.1.w"}}, ir.BF16), read(Rule{From: []string{"l.0.w"}, Transpose: true}, ir.BF16)
 		cut, stacked := read(Rule{From: []string{"l.0.w"}, Lo: 127, Hi: 130}, ir.BF16), read(Rule{From: []string{"l.*.w"}}, ir.BF16)
 		kept := read(Rule{From: []string{"l.0.w"}}, ir.F8E4M3)
+		for _, r := range []Rule{{From: []string{"l.*.w"}}, {From: []string{"l.*.w"}, Transpose: true, Axis: 1, Lo: 120, Hi: 130}} {
+			plan, err := from.Plan(r, ir.BF16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := []string{"l.0.w", "l.1.w", "l.0.w" + c.scale, "l.1.w" + c.scale}; !slices.Equal(plan.Names, want) {
+				t.Errorf("names %v, want %v", plan.Names, want)
+			}
+			lo, n := []int64{1, 100, 4}, []int64{1, plan.Shape[1] - 105, plan.Shape[2] - 4}
+			part, err := plan.Read(lo, n) // zeros around the box
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := tensor.Slice(part, lo, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := tensor.Slice(read(r, ir.BF16), lo, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got.Data, want.Data) {
+				t.Errorf("%s: the box of %v differs", c.name, r)
+			}
+		}
 		for i := range int64(rows) {
 			for j := range int64(cols) {
 				at := i*cols + j
@@ -99,6 +126,11 @@ func TestScaled(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), `"w_scale_inv" is f32[3, 2], and no scales of "w"`) {
 		t.Errorf("scales of another shape: %v", err)
+	}
+	for _, cast := range []bool{false, true} {
+		if _, err := from.Plan(Rule{From: []string{"w"}, Cast: cast}, ir.I32); err == nil || !strings.Contains(err.Error(), "floating") {
+			t.Errorf("scaled values as integers: %v", err)
+		}
 	}
 	if _, err := from.Plan(Rule{From: []string{"v"}}, ir.BF16); err == nil || !strings.Contains(err.Error(), "cast") {
 		t.Errorf("no scales: %v", err)

@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Members on several nodes reach each other by the world's transport alone. It moves what only moves by itself.
-// The algorithms here do the rest: they have the transport bring members what they need into their staging, and
-// compute there.
+// Members on different nodes reach each other only through the world's transport, which moves data but adds nothing in
+// a defined order. The algorithms of this file use the transport to fill each member's staging memory, and do the
+// reductions there.
 
-// crosses refuses members that are all on one node.
+// crosses returns an error if all members are on one node.
 func (in *Instance) crosses() error {
 	if in.nodes == nil {
 		return fmt.Errorf("%w: its members are on one node", device.ErrUnsupported)
@@ -19,15 +19,16 @@ func (in *Instance) crosses() error {
 	return nil
 }
 
-// across sums in the order of the members, as S11 has it, and so has the bits of the algorithms inside a node.
-// Each member gets the others' operands, or where these are large its chunk of them, reduces them with one
-// launch, and passes its chunk of the sum on.
+// across runs collectives between nodes. It sums in the order of the members, as rule S11 requires, so its results have
+// the same bits as those of the algorithms inside a node. Each member receives the other members' operands, or for a
+// large all_reduce its chunk of them. It reduces them with one launch, and for a large all_reduce then sends its chunk
+// of the sum to the others.
 type across struct{}
 
 func (across) Info() device.Algorithm {
 	return device.Algorithm{Name: "across", Ops: sumsAndUneven,
-		How: "the transport brings each member the others' operands, of large all_reduces its chunk of them; " +
-			"it adds them in the order of ranks"}
+		How: "the transport sends each member the others' operands (for a large all_reduce, only its chunk of them); " +
+			"the member adds them in the order of ranks"}
 }
 
 func (across) Supports(in *Instance, _ device.Caps) error {
@@ -37,17 +38,18 @@ func (across) Supports(in *Instance, _ device.Caps) error {
 	return in.Meets()
 }
 
-// Usual is false: what the transport takes by itself is faster.
+// Usual returns false because collectives that the transport can run without across are faster.
 func (across) Usual(*Instance) bool { return false }
 
-// acrossTwoShotFrom is the size in bytes from which across runs an all_reduce in two shots. Tests make it small.
+// acrossTwoShotFrom is the message size in bytes from which across runs an all_reduce in two shots. Tests lower it.
 var acrossTwoShotFrom int64 = twoShotFrom
 
-// acrossPlan gives the positions in staging, in bytes: first a member's operand, then what it receives.
+// acrossPlan holds offsets in a member's staging memory, in bytes. The member's operand is at offset 0, and the data
+// that it receives follows.
 type acrossPlan struct {
-	chunk  int64 // elements of a chunk of an all_reduce in two shots; 0 in one
-	came   int64 // where what comes begins
-	counts int64 // own counts, then all members'
+	chunk  int64 // elements of a chunk of an all_reduce in two shots; 0 if it runs in one shot
+	came   int64 // offset of the received data
+	counts int64 // offset of the member's own counts, which those of all members follow
 	bytes  int64
 }
 
@@ -151,7 +153,7 @@ func (a across) Build(b *Build) {
 	}
 }
 
-// all are the members.
+// all returns the indices of all members.
 func (b *Build) all() []int {
 	list := make([]int, b.Size())
 	for i := range list {
@@ -160,15 +162,15 @@ func (b *Build) all() []int {
 	return list
 }
 
-// transport has members do a collective by the world's transport, each on its stream. part says what a member
-// brings; In and Out without memory are not there.
+// transport makes members run a collective through the world's transport, each on its stream. part returns a member's
+// operands; an In or Out without memory means that the member has no such operand.
 func (b *Build) transport(c device.Collective, members []int, part func(me int) Part) {
 	b.launchAll(b.ch.transport, c, members, part, func(me int, l device.Launch) {
 		b.add(me, step{kind: stepReduce, launch: l})
 	})
 }
 
-// launchAll prepares a collective of a team of members, and gives each its launch.
+// launchAll prepares a collective for a team of the given members, and calls give with each member's launch.
 func (b *Build) launchAll(open func() (device.Team, error), c device.Collective, members []int, part func(me int) Part,
 	give func(me int, l device.Launch)) {
 	if b.err != nil {
@@ -191,7 +193,7 @@ func (b *Build) launchAll(open func() (device.Team, error), c device.Collective,
 		}
 		c.Parts = append(c.Parts, p)
 	}
-	if elements == 0 { // nothing moves, and still all members have begun before one ends (S5)
+	if elements == 0 { // no data moves, but no member may end before all members have begun (S5)
 		c = device.Collective{Op: ir.OpBarrier, Parts: make([]Part, len(members))}
 		for i := range c.Parts {
 			c.Parts[i] = Part{To: -1, From: -1}
@@ -209,5 +211,5 @@ func (b *Build) launchAll(open func() (device.Team, error), c device.Collective,
 	}
 }
 
-// transport returns the team of all members on their streams.
+// transport returns the team that consists of all members on their own streams.
 func (c *Channel) transport() (device.Team, error) { return c.openTeam() }

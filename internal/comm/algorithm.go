@@ -8,43 +8,44 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Algorithm is a schedule: one way to run collectives by copies, signals and
-// reductions, on any machine. It has no state: everything it knows of a channel
-// it gets from a Build. To add one, write its type and list it in schedules.
+// Algorithm is a schedule: an implementation of collectives by copies, signals and reductions that runs on any machine.
+// It has no state and reads everything about a channel from a Build. To add a schedule, write its type and list it in
+// schedules.
 type Algorithm interface {
-	// Info describes it.
+	// Info returns the algorithm's description.
 	Info() device.Algorithm
-	// Supports returns nil, or why in, whose op is among Info's, cannot be run
-	// this way on a machine with these capabilities.
+	// Supports returns nil, or the reason why the algorithm cannot run in on a machine with these capabilities. The op of
+	// in is one of Info's Ops.
 	Supports(in *Instance, caps device.Caps) error
-	// Usual reports whether in is run this way where no table says which algorithm
-	// is the fastest. Where several say so, the last of the list is taken.
+	// Usual reports whether the algorithm is the default for in when no table of measurements applies. If several
+	// algorithms report true, the last one in the list is used.
 	Usual(in *Instance) bool
 	// Staging returns the bytes of staging memory that each member needs.
 	Staging(in *Instance) int64
-	// Build adds the steps of every member.
+	// Build adds the steps of every member to b.
 	Build(b *Build)
 }
 
-// pusher is a schedule whose members write to each other's slots.
+// pusher is a schedule whose members write into slots in each other's memory.
 type pusher interface {
-	// Slot returns the bytes that a member pushes to another at the most.
+	// Slot returns the largest number of bytes that a member pushes to another member.
 	Slot(in *Instance) int64
 }
 
-// splitter is a schedule that runs an instance as several, one after the other.
+// splitter is a schedule that splits an instance into several, which run one after the other.
 type splitter interface {
 	Split(in *Instance) []Instance
 }
 
-// schedules lists the schedules for members on one node, the most general first: that takes every collective.
-// crossers are for members on several nodes, and the first of them takes what the transport does not.
+// schedules lists the schedules for members on one node, the most general one first: staged runs every collective.
+// crossers lists the schedules for members on several nodes; the first of them runs every collective that the transport
+// does not run by itself.
 var (
 	schedules = []Algorithm{staged{}, twoShot{}, oneShotPush{}, twoShotPush{}, direct{}, directTwoShot{}, chunked{}}
 	crossers  = []Algorithm{across{}, hierarchical{}}
 )
 
-// What schedules take.
+// These lists of ops are the ones that schedules support.
 var (
 	allReduce     = []ir.Op{ir.OpAllReduce}
 	sumsAndMoves  = slices.Concat(device.Sums, device.Moves)
@@ -54,7 +55,7 @@ var (
 		device.Uneven, []ir.Op{ir.OpBroadcast})
 )
 
-// schedule returns the schedule of that name, nil where there is none.
+// schedule returns the schedule with the given name, or nil if there is none.
 func schedule(name string) Algorithm {
 	for _, list := range [][]Algorithm{schedules, crossers} {
 		for _, a := range list {
@@ -66,7 +67,7 @@ func schedule(name string) Algorithm {
 	return nil
 }
 
-// supports returns nil, or why a schedule cannot run in.
+// supports returns nil, or the reason why schedule a cannot run in.
 func supports(a Algorithm, in *Instance, caps device.Caps) error {
 	info := a.Info()
 	if err := info.Check(&in.Collective); err != nil {
@@ -75,7 +76,7 @@ func supports(a Algorithm, in *Instance, caps device.Caps) error {
 	return a.Supports(in, caps)
 }
 
-// infos describes schedules.
+// infos returns the descriptions of the schedules in list.
 func infos(list []Algorithm) []device.Algorithm {
 	out := make([]device.Algorithm, len(list))
 	for i, a := range list {
@@ -84,13 +85,14 @@ func infos(list []Algorithm) []device.Algorithm {
 	return out
 }
 
-// Describe describes the schedules: those inside a node, which every machine has, and those between nodes.
+// Describe returns the descriptions of the schedules inside a node, which every machine has, and of those between
+// nodes.
 func Describe() (inside, between []device.Algorithm) { return infos(schedules), infos(crossers) }
 
-// Schedules returns the names of the schedules that every machine has: those inside a node.
+// Schedules returns the names of the schedules inside a node, which every machine has.
 func Schedules() []string { return device.AlgorithmNames(infos(schedules)) }
 
-// Costs are the algorithms that predict their own time.
+// Costs returns the algorithms that predict their own time.
 func Costs() (list []machine.AlgorithmCost) {
 	for _, a := range slices.Concat(infos(schedules), infos(crossers)) {
 		if a.Cost != nil {
@@ -100,11 +102,11 @@ func Costs() (list []machine.AlgorithmCost) {
 	return list
 }
 
-// twoShotFrom is the size in bytes from which an all_reduce of three or more
-// moves less data in two shots.
+// twoShotFrom is the message size in bytes from which an all_reduce of three or more members moves less data in two
+// shots than in one.
 const twoShotFrom = 64 << 10
 
-// large reports whether in is an all_reduce that moves less data in two shots.
+// large reports whether in is an all_reduce that moves less data in two shots than in one.
 func (in *Instance) large() bool {
 	return in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Message() >= twoShotFrom
 }

@@ -8,22 +8,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stepKind is what a step does on its member's stream.
+// stepKind is the operation that a step performs on its member's stream.
 type stepKind uint8
 
 const (
-	stepCopy    stepKind = iota // copied
-	stepReduce                  // launch
-	stepTell                    // raises elem of counters, a peer's
-	stepAwait                   // waits for elem of counters, one's own
-	stepFork                    // side's stream waits for the member's
-	stepSide                    // launch, on side's stream
-	stepCrossed                 // records side's event on its stream
+	stepCopy    stepKind = iota // performs copied
+	stepReduce                  // issues launch
+	stepTell                    // raises element elem of counters, which belong to a peer
+	stepAwait                   // waits for element elem of counters, which belong to the member itself
+	stepFork                    // makes side's stream wait for the member's stream
+	stepSide                    // issues launch on side's stream
+	stepCrossed                 // records side's event on side's stream
 	stepJoin                    // waits for side's event
 )
 
-// step is one stream operation of a member. A large team has thousands of them for one collective, nearly all of which
-// signal or wait, so the fields of other kinds are stored separately.
+// step is one stream operation of a member. A collective of a large team can need thousands of steps, nearly all of
+// which signal or wait, so the fields of other kinds are stored separately.
 type step struct {
 	kind     stepKind
 	elem     int32
@@ -31,21 +31,20 @@ type step struct {
 	launch   device.Launch
 	counters device.Counters
 	side     *side
-	// least is awaited in run 0, perRun more in each later one. It may be
-	// negative: what it waits for happened in the run before.
+	// least is the counter value to await in run 0; each later run adds perRun. least may be negative if the awaited
+	// signal belongs to the previous run.
 	least, perRun int64
 }
 
-// copied is what a step copies.
+// copied holds the views of a copy step.
 type copied struct{ dst, src device.View }
 
-// Build collects the steps of one instance for all members. Members run
-// their own steps in the order they are added, each on its own stream.
+// Build collects the steps of one instance for all members. Each member executes its own steps in the order in which
+// they were added, on its own stream.
 //
-// Build itself sees to the reuse of staging and slots: it finds out from the
-// copies and reduces who reads what of whom, lets each reader acknowledge at its
-// end, and lets a member await the acknowledgements before it writes that half
-// again. Algorithms only move data and tell of it.
+// Build ensures that staging memory and slots are reused safely. From the copies and reductions it derives which member
+// reads which memory. It makes each reader acknowledge its reads at its end, and makes a writer await those
+// acknowledgements before it writes the same half again. Algorithms only add data movements and the signals for them.
 type Build struct {
 	ch   *Channel
 	in   *Instance
@@ -55,15 +54,15 @@ type Build struct {
 	err  error
 }
 
-// memberLog is one member's share of a Build.
+// memberLog records what a Build has added for one member.
 type memberLog struct {
 	steps         []step
-	reads         []bool // staging of these peers
-	takes         []bool // slots of these peers
-	told, awaited []int  // to, from each peer
-	wrote         bool   // own staging
-	pushed        []bool // to these peers
-	moved         int64  // bytes that came from peers
+	reads         []bool // by peer: whether the member reads the peer's staging
+	takes         []bool // by peer: whether the member reads the slot that the peer pushes to
+	told, awaited []int  // by peer: number of signals sent to it, and awaited from it
+	wrote         bool   // whether the member has written its own staging
+	pushed        []bool // by peer: whether the member has pushed to it
+	moved         int64  // bytes received from peers
 }
 
 func newBuild(ch *Channel, in *Instance, half int) *Build {
@@ -78,27 +77,26 @@ func newBuild(ch *Channel, in *Instance, half int) *Build {
 // Size returns the number of members.
 func (b *Build) Size() int { return len(b.in.Parts) }
 
-// Instance returns what is built.
+// Instance returns the collective that is being built.
 func (b *Build) Instance() *Instance { return b.in }
 
-// Staging returns a dense view of member m's staging memory: shape elements of
-// the instance's type, off bytes from its start.
+// Staging returns a dense view of member m's staging memory, with the given shape and the instance's element type, that
+// begins off bytes after the start of the current half.
 func (b *Build) Staging(m int, off int64, shape []int64) device.View {
 	half := int64(b.half) * b.ch.halfBytes
 	return packed(b.ch.staging[m], half+off, b.dt, shape)
 }
 
-// Slot returns a dense view of what member from pushes to member at: shape
-// elements of the instance's type, off bytes from the start of the slot.
+// Slot returns a dense view of the slot at member at that member from pushes to, with the given shape and the
+// instance's element type, that begins off bytes after the start of the slot.
 func (b *Build) Slot(at, from int, off int64, shape []int64) device.View {
 	n := int64(b.half)*int64(b.Size()) + int64(from)
 	return packed(b.ch.slots[at], n*b.ch.slotBytes+off, b.dt, shape)
 }
 
-// Copy makes member me copy src to dst: its own operands and staging, a peer's
-// staging as src, its slot at a peer as dst, and where operands are shared a
-// peer's operand as either. A copy of a view onto itself, or of nothing, is left
-// out.
+// Copy makes member me copy src to dst. Both may be its own operands or staging. src may also be a peer's staging, and
+// dst the member's slot at a peer. If operands are shared, either may be a peer's operand. Copies of a view onto itself
+// and copies of no elements are left out.
 func (b *Build) Copy(me int, dst, src device.View) {
 	if src.Elements() == 0 || same(dst, src) {
 		return
@@ -114,7 +112,7 @@ func (b *Build) Copy(me int, dst, src device.View) {
 	b.add(me, step{kind: stepCopy, copied: &copied{dst, src}})
 }
 
-// Reduce makes member me reduce srcs in their order into dst.
+// Reduce makes member me reduce srcs, in their order, into dst.
 func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 	if dst.Elements() == 0 || b.err != nil {
 		return
@@ -132,22 +130,21 @@ func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 	b.add(me, step{kind: stepReduce, launch: l})
 }
 
-// Tell makes member me raise member to's counter for it: all that me did so
-// far is visible to whom the matching Await lets pass.
+// Tell makes member me raise its counter at member to. Once the matching Await has returned, everything that me did
+// before is visible to member to.
 func (b *Build) Tell(me, to int) {
 	b.log[me].told[to]++
 	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: int32(me)})
 }
 
-// Await makes member me wait for the next Tell of member from that it has not
-// yet awaited.
+// Await makes member me wait for the first Tell of member from that it has not yet awaited.
 func (b *Build) Await(me, from int) {
 	b.log[me].awaited[from]++
 	least := b.ch.told[from][me] + int64(b.log[me].awaited[from])
 	b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: int32(from), least: least})
 }
 
-// meet makes member me tell and await everybody else.
+// meet makes member me signal all other members and wait for the signals of all of them.
 func (b *Build) meet(me int) {
 	for to := range b.others(me) {
 		b.Tell(me, to)
@@ -157,13 +154,12 @@ func (b *Build) meet(me int) {
 	}
 }
 
-// join makes member me put what it gets from each member, in team order, along
-// the instance's axis into its output. Its own block is left where it is when
-// the input already lies there.
+// join makes member me copy the blocks that it receives from all members into its output, in team order along the
+// instance's axis. It skips its own block if the input already is that block of the output.
 func (b *Build) join(me int, from func(int) device.View) {
 	p, n := &b.in.Parts[me], b.Size()
 	for d := range n {
-		i := (me + d) % n // not everybody at the same peer first
+		i := (me + d) % n // begin with a different peer on each member
 		dst := block(p.Out, b.in.Axis, i, n)
 		if i != me || !same(dst, p.In) {
 			b.Copy(me, dst, from(i))
@@ -171,7 +167,7 @@ func (b *Build) join(me int, from func(int) device.View) {
 	}
 }
 
-// each returns one view per member, in team order.
+// each returns one view for each member, in team order.
 func (b *Build) each(view func(int) device.View) []device.View {
 	vs := make([]device.View, b.Size())
 	for i := range vs {
@@ -180,7 +176,7 @@ func (b *Build) each(view func(int) device.View) []device.View {
 	return vs
 }
 
-// others yields the members but me, beginning behind me.
+// others yields all members except me, beginning with the one that follows me.
 func (b *Build) others(me int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		n := b.Size()
@@ -200,8 +196,8 @@ func (b *Build) fail(err error) {
 	}
 }
 
-// claim lets member me await, before its first write to its staging or to its
-// slot at a peer, all who read what is there.
+// claim makes member me await the acknowledgements of all readers before its first write to its staging or to its slot
+// at a peer.
 func (b *Build) claim(me int, dst device.View) {
 	p, ok := b.ch.owner[dst.Mem]
 	switch log := &b.log[me]; {
@@ -223,8 +219,7 @@ func (b *Build) reclaim(l *ledger, me, reader int) {
 	}
 }
 
-// reads notes that member me reads src, if that is a peer's, or what a peer
-// pushed to it.
+// reads records that member me reads src, if src is a peer's memory or a slot that a peer has pushed to.
 func (b *Build) reads(me int, src device.View) {
 	p, ok := b.memberOf(src)
 	switch {
@@ -236,7 +231,7 @@ func (b *Build) reads(me int, src device.View) {
 	}
 }
 
-// memberOf returns whose memory a view is in.
+// memberOf returns the member that owns the memory of a view.
 func (b *Build) memberOf(v device.View) (int, bool) {
 	if p, ok := b.ch.owner[v.Mem]; ok {
 		return p, true
@@ -249,7 +244,7 @@ func (b *Build) memberOf(v device.View) (int, bool) {
 	return 0, false
 }
 
-// finish acknowledges what was read and hands the steps to the channel.
+// finish adds the acknowledgements of all reads and passes the steps to the channel.
 func (b *Build) finish() error {
 	if b.err != nil {
 		return b.err
@@ -258,7 +253,8 @@ func (b *Build) finish() error {
 		log := &b.log[me]
 		for p := range b.others(me) {
 			if log.told[p] != b.log[p].awaited[me] {
-				return fmt.Errorf("%s: member %d tells %d %d times, which awaits it %d times", b.in.Op, me, p, log.told[p], b.log[p].awaited[me])
+				return fmt.Errorf("%s: member %d signals member %d %d times, which awaits %d signals", b.in.Op, me, p, log.told[p],
+					b.log[p].awaited[me])
 			}
 			b.ch.told[me][p] += int64(log.told[p])
 			b.acknowledge(b.ch.staged, me, p, log.reads[p])

@@ -7,62 +7,60 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Channel runs the collectives that one team issues on one stream of each
-// member, in one order that is the same in every run.
+// Channel runs the collectives that one team issues on one stream of each member, in an order that is the same in every
+// run.
 //
-// Instances run by schedules share two memories on each member, of two halves
-// each that are used in turn: staging, which its member writes and peers read,
-// and slots, one for each peer, which that peer writes and the member reads. And
-// they share 3·n counters: element i counts what member i told it, element n+i
-// how often member i has read its staging, element 2n+i how often member i has
-// read what it pushed to it. Counters are never reset. Each is raised by the same
-// number in every run, so the value to await in run k is a constant plus k times
-// that number, and runs may follow each other without a barrier.
+// Instances that run by schedules share two memories on each member, staging and slots. A member writes its own staging
+// and its peers read it. Each peer has a slot, which the peer writes and the member reads. Both memories have two
+// halves that instances use alternately. The instances also share 3·n counters: element i counts the signals of member
+// i to this member, element n+i counts how often member i has read this member's staging, and element 2n+i counts how
+// often member i has read the data that this member pushed to it. Counters are never reset. Every run raises a counter
+// by the same number, so the value to await in run k is a constant plus k times that number, and runs may follow each
+// other without a barrier.
 //
-// Those run by launches of the machine's own go through one device.Team, opened
-// when the first of them is met, which sees to all that by itself. Both kinds
-// mix: streams keep them in order.
+// Instances that run by the machine's own launches use one device.Team, which is opened when the first of them is met
+// and which does its own synchronisation. A channel can have instances of both kinds: streams keep them in order.
 type Channel struct {
 	dispatch *Dispatch
 	world    device.World
 	members  []Member
 	insts    []Instance
 	choices  []*choice
-	team     device.Team // nil until it is needed
-	teamErr  error       // why there is none
+	team     device.Team // nil until an instance needs it
+	teamErr  error       // the reason why team could not be opened
 
-	halfBytes int64 // of staging
-	slotBytes int64 // of one slot of a half
-	half      int   // that the next schedule uses
+	halfBytes int64 // size of a half of staging
+	slotBytes int64 // size of one slot of a half
+	half      int   // index of the half that the next schedule uses
 	staging   []device.Memory
-	slots     []device.Memory       // nil without pushes
-	owner     map[device.Memory]int // of staging and slots
+	slots     []device.Memory       // nil if no schedule pushes
+	owner     map[device.Memory]int // the member that owns each staging and slot memory
 	counters  []device.Counters
-	sides     map[int]*side       // by member: where it crosses nodes beside what it does else
-	sideTeams map[int]device.Team // by place in a node
+	sides     map[int]*side       // by member: the stream for transfers between nodes
+	sideTeams map[int]device.Team // by position in a node
 	joins     []device.Event
-	// plans[i][m] are the steps of member m in instance i; moved likewise the
-	// bytes that come from peers.
+	// plans[i][m] holds the steps of member m in instance i, and moved[i][m] the bytes that the member receives from
+	// peers.
 	plans [][][]step
 	moved [][]int64
 
-	// While building: how often in this run the first member told the second.
+	// told[a][b] is, while building, how often member a signals member b in a run.
 	told [][]int64
-	// staged and pushed record which members have read what was written to staging and to slots.
+	// staged and pushed record which members have acknowledged reads of staging and of slots.
 	staged, pushed *ledger
-	// scratch is where each member's steps of one piece are collected.
+	// scratch collects each member's steps of one piece.
 	scratch [][]step
 }
 
-// ledger counts, while building, the acknowledgements by which writers know that
-// readers are done with a memory.
+// ledger counts, while building, the acknowledgements by which readers report to writers that they have finished
+// reading a memory.
 type ledger struct {
-	base int // the counters' first element
-	// acked[r][w] is how often in this run reader r acknowledged writer w.
+	base int // first element of the counters
+	// acked[r][w] is how often reader r acknowledges writer w in a run.
 	acked [][]int64
-	// awaited[w][r] is the most acknowledgements of r that w has awaited.
+	// awaited[w][r] is the largest number of r's acknowledgements that w has awaited.
 	awaited [][]int64
-	// lastUse[w][half][r] is what acked[r][w] was after w's last use of half.
+	// lastUse[w][half][r] is the value of acked[r][w] after w last used half.
 	lastUse [][2][]int64
 }
 
@@ -74,10 +72,9 @@ func newLedger(base, n int) *ledger {
 	return l
 }
 
-// least returns how many acknowledgements of reader r, by this run's count,
-// writer w has to await before it writes half: those up to its last use. Before
-// the first use in a run that is all of the run before, which this run's count
-// calls zero. False when it has awaited as many.
+// least returns the number of reader r's acknowledgements in this run that writer w has to await before it writes half:
+// those up to the last use of half. Before the first use of half in a run, these are all acknowledgements of the
+// previous run, which count as zero in this one. The second result is false if w has already awaited that number.
 func (l *ledger) least(w, half, r int) (int64, bool) {
 	n := l.lastUse[w][half][r]
 	if n <= l.awaited[w][r] {
@@ -87,23 +84,23 @@ func (l *ledger) least(w, half, r int) (int64, bool) {
 	return n, true
 }
 
-// use notes that w used half for r, which acknowledges that as its latest.
+// use records that w used half for r, and that r's latest acknowledgement covers that use.
 func (l *ledger) use(w, half, r int) { l.lastUse[w][half][r] = l.acked[r][w] }
 
-// InstanceError says which instance of a channel cannot be run.
+// InstanceError reports which instance of a channel cannot be run, and why.
 type InstanceError struct {
 	Index int
 	Err   error
 }
 
-// Error says why; the caller knows which instance it is better than its number.
+// Error returns the reason without the index, because callers can describe the instance better than by its index.
 func (e *InstanceError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *InstanceError) Unwrap() error { return e.Err }
 
-// Design checks the instances, in channel order, and chooses how each is run.
-// It reserves nothing yet but what a team takes. Its errors are *InstanceError.
+// Design checks the instances, which are in channel order, and chooses the algorithm of each. It reserves no memory,
+// except that it opens a team if an instance needs one. Its errors are of type *InstanceError.
 func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) {
 	c := &Channel{dispatch: d, world: d.world, members: members, insts: insts}
 	apart, nodes := d.apart(members), d.nodes(members)
@@ -124,7 +121,7 @@ func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) 
 	return c, nil
 }
 
-// measure says how large halves of staging and slots have to be.
+// measure computes the required sizes of the halves of staging and slots.
 func (c *Channel) measure() {
 	c.halfBytes, c.slotBytes = 0, 0
 	for i, x := range c.choices {
@@ -140,7 +137,7 @@ func (c *Channel) measure() {
 	}
 }
 
-// pieces cuts an instance as its schedule wants it.
+// pieces splits an instance as its schedule requires.
 func pieces(a Algorithm, in *Instance) []Instance {
 	if s, ok := a.(splitter); ok {
 		return s.Split(in)
@@ -148,11 +145,11 @@ func pieces(a Algorithm, in *Instance) []Instance {
 	return []Instance{*in}
 }
 
-// alignUp rounds up to what device memory is aligned to.
+// alignUp rounds n up to the alignment of device memory.
 func alignUp(n int64) int64 { return (n + 255) &^ 255 }
 
-// StagingBytes returns the device memory that the channel takes on each member:
-// all of it after Open, before at least what schedules need.
+// StagingBytes returns the device memory that the channel uses on each member. Before Open this is a lower bound: the
+// memory that schedules need.
 func (c *Channel) StagingBytes() int64 {
 	n := 2*c.halfBytes + 2*c.slotBytes*int64(len(c.members))
 	if c.team != nil {
@@ -164,15 +161,15 @@ func (c *Channel) StagingBytes() int64 {
 // Algorithm returns the name of the algorithm chosen for instance i.
 func (c *Channel) Algorithm(i int) string { return c.choices[i].Tuning.Algo }
 
-// Choice returns how instance i is run and why.
+// Choice returns the algorithm of instance i and the reason for it.
 func (c *Channel) Choice(i int) Choice { return c.choices[i].Choice }
 
-// Moved returns the bytes that member m gets from peers in instance i. Of
-// launches of the machine's own it is what their kind of algorithm moves.
+// Moved returns the bytes that member m receives from peers in instance i. For the machine's own launches it is
+// computed from the description of the algorithm.
 func (c *Channel) Moved(i, m int) int64 { return c.moved[i][m] }
 
-// Precompile has the machine begin with what Open will wait for, where it can: a
-// program with several channels compiles for all of them at once.
+// Precompile starts, on machines that can, the compilations that Open waits for. A program with several channels calls
+// it on all of them first, so that they compile concurrently.
 func (c *Channel) Precompile() {
 	if c.team == nil {
 		return
@@ -187,8 +184,8 @@ func (c *Channel) Precompile() {
 	}
 }
 
-// Open reserves staging and counters, prepares launches and builds all steps.
-// On error it leaves nothing behind.
+// Open reserves staging and counters, prepares launches and builds all steps. On error it releases everything that it
+// reserved.
 func (c *Channel) Open() error {
 	if err := c.open(); err != nil {
 		return errors.Join(err, c.Close())
@@ -218,12 +215,12 @@ func (c *Channel) open() error {
 	c.settle()
 	c.scratch = nil
 	for i := range c.insts {
-		c.insts[i].Norm = nil // launches have what they need of it
+		c.insts[i].Norm = nil // the launches have copied what they need from it
 	}
 	return nil
 }
 
-// reserve makes what schedules need on each member.
+// reserve allocates the memory and counters that schedules need on each member.
 func (c *Channel) reserve() error {
 	n := len(c.members)
 	c.owner = make(map[device.Memory]int, n)
@@ -252,7 +249,7 @@ func (c *Channel) reserve() error {
 	return nil
 }
 
-// build makes the steps of instance i, none where launches run it.
+// build creates the steps of instance i. An instance that runs by launches has no steps.
 func (c *Channel) build(i int) error {
 	x, in := c.choices[i], &c.insts[i]
 	if x.schedule == nil {
@@ -266,7 +263,7 @@ func (c *Channel) build(i int) error {
 		c.half = 1 - c.half
 		x.schedule.Build(b)
 		err := b.finish()
-		for m := range b.log { // also after an error, for launches to be released
+		for m := range b.log { // also after an error, so that their launches are released
 			c.scratch[m] = b.log[m].steps
 			steps[m] = append(steps[m], b.log[m].steps...)
 			got[m] += b.log[m].moved
@@ -291,8 +288,8 @@ func square(n int, v int64) [][]int64 {
 
 func (c *Channel) device(m int) device.Device { return c.world.Device(c.members[m].Rank) }
 
-// settle gives every await its raise per run, which is known only now, and
-// drops those that wait for nothing in any run.
+// settle sets the amount by which each await's value grows from run to run, which is known only after all instances are
+// built, and removes awaits that are always satisfied.
 func (c *Channel) settle() {
 	n := len(c.members)
 	for _, inst := range c.plans {
@@ -313,8 +310,8 @@ func (c *Channel) settle() {
 	}
 }
 
-// Issue enqueues member m's share of instance i of run run, counted from 0.
-// Each member's instances and runs must be issued in order.
+// Issue enqueues member m's part of instance i in run number run, counted from 0. The instances and runs of each member
+// must be issued in order.
 func (c *Channel) Issue(i, m int, run int64) error {
 	s := c.members[m].Stream
 	if l := c.choices[i].launches; l != nil {
@@ -358,7 +355,7 @@ func (st *step) issue(s device.Stream, run int64) error {
 	return nil
 }
 
-// Close releases everything; nothing issued may still run.
+// Close releases everything that the channel holds. No issued instance may still be running.
 func (c *Channel) Close() error {
 	var errs []error
 	for _, inst := range c.plans {

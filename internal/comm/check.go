@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// check reports what is wrong with an instance of a team of n, so that
-// algorithms may trust shapes, types and indices.
+// check returns an error unless in is well-formed for a team of n members, so that algorithms may rely on its shapes,
+// types and indices.
 func (in *Instance) check(n int) error {
 	if len(in.Parts) != n {
 		return fmt.Errorf("%s: %d parts for a team of %d", in.Op, len(in.Parts), n)
@@ -38,7 +38,7 @@ func (in *Instance) check(n int) error {
 	return nil
 }
 
-// needs reports whether member i has to have an input, an output.
+// needs reports whether member i must have an input, and whether it must have an output.
 func (in *Instance) needs(i int) (read, write bool) {
 	switch in.Op {
 	case ir.OpBroadcast:
@@ -91,7 +91,7 @@ func (in *Instance) rooted() bool {
 
 func (in *Instance) checkRed() error {
 	if in.Red < ir.Sum || in.Red > ir.Avg {
-		return fmt.Errorf("it has no reduction")
+		return fmt.Errorf("it names no valid reduction (sum, max, min or avg)")
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (in *Instance) checkAllReduce(n int) error {
 	return in.checkRed()
 }
 
-// lead returns the member whose input tells the shape: the root if there is one.
+// lead returns the member whose input determines the shape: the root if the op has one, or else member 0.
 func (in *Instance) lead() int {
 	if in.rooted() {
 		return in.Root
@@ -116,7 +116,7 @@ func (in *Instance) lead() int {
 	return 0
 }
 
-// checkGather serves all_gather and gather.
+// checkGather checks all_gather and gather.
 func (in *Instance) checkGather(n int) error {
 	if in.rooted() {
 		if err := in.checkRoot(n); err != nil {
@@ -137,7 +137,7 @@ func (in *Instance) checkGather(n int) error {
 	return nil
 }
 
-// checkScatter serves reduce_scatter and scatter.
+// checkScatter checks reduce_scatter and scatter.
 func (in *Instance) checkScatter(n int) error {
 	if in.rooted() {
 		if err := in.checkRoot(n); err != nil {
@@ -163,7 +163,7 @@ func (in *Instance) checkScatter(n int) error {
 func (in *Instance) checkAllToAll(n int) error {
 	first := in.Parts[0].In.Shape
 	if in.Split < 0 || in.Split >= len(first) || first[in.Split]%int64(n) != 0 {
-		return fmt.Errorf("dimension %d of %v does not split into %d", in.Split, first, n)
+		return fmt.Errorf("dimension %d of shape %v cannot be split into %d equal parts", in.Split, first, n)
 	}
 	cut := slices.Clone(first)
 	cut[in.Split] /= int64(n)
@@ -209,7 +209,7 @@ func (in *Instance) checkPermute(n int) error {
 	for i := range in.Parts {
 		p := &in.Parts[i]
 		if p.To >= n || p.From >= n {
-			return fmt.Errorf("member %d names a member outside the team of %d", i, n)
+			return fmt.Errorf("member %d sends to or receives from a member outside the team of %d", i, n)
 		}
 		if p.To >= 0 && in.Parts[p.To].From != i {
 			return fmt.Errorf("member %d sends to %d, which does not receive from it", i, p.To)
@@ -234,7 +234,7 @@ func sameShape(got, want []int64, member int) error {
 	return nil
 }
 
-// joins reports whether n parts along axis make whole.
+// joins returns an error unless n parts, joined along axis, have the shape whole.
 func joins(whole, part []int64, axis, n, member int) error {
 	if axis < 0 || axis >= len(part) {
 		return fmt.Errorf("there is no dimension %d in shape %v", axis, part)

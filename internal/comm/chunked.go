@@ -6,23 +6,23 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// chunked is an all_reduce of any size with little staging: pieces of up to
-// chunkBytes, one after the other, each in two shots. A member copies the next
-// piece in while others still reduce the one before.
+// chunked is an all_reduce for any size that uses little staging memory. It runs pieces of up to chunkBytes one after
+// the other, each in two shots. A member copies the next piece into staging while others still reduce the current one.
 type chunked struct{ twoShot }
 
-// chunkBytes is the size of a piece; tests make it small.
+// chunkBytes is the largest size of a piece in bytes; tests lower it.
 var chunkBytes int64 = 1 << 20
 
-// mostChunks bounds the steps that an instance is built to.
+// mostChunks is the largest number of pieces of an instance, which bounds the number of its steps.
 const mostChunks = 4096
 
 func (chunked) Info() device.Algorithm {
 	return device.Algorithm{Name: "chunked", Ops: allReduce, Memory: device.MemoryFixed,
-		How: "two shots of 1 MiB at a time: 2 MiB of staging and some, however large the tensor"}
+		How: "two shots for each piece of 1 MiB, one piece after the other: a little over 2 MiB of staging for a tensor of " +
+			"any size"}
 }
 
-// Usual is false: it is for those who are short of memory.
+// Usual returns false: chunked is meant for programs that are short of memory.
 func (chunked) Usual(*Instance) bool { return false }
 
 func (chunked) Supports(in *Instance, _ device.Caps) error {
@@ -30,14 +30,14 @@ func (chunked) Supports(in *Instance, _ device.Caps) error {
 		return err
 	}
 	if in.Bytes()/chunkBytes >= mostChunks {
-		return fmt.Errorf("%w: more than %d pieces", device.ErrUnsupported, mostChunks)
+		return fmt.Errorf("%w: the operand has %d or more pieces", device.ErrUnsupported, mostChunks)
 	}
-	return in.aside(true) // else a piece's result would lie over the next one
+	return in.aside(true) // otherwise a piece's result would overwrite the input of the next one
 }
 
 func (chunked) Split(in *Instance) []Instance { return in.split(chunkBytes) }
 
-// split cuts an instance with dense operands of one size into pieces.
+// split splits an instance whose operands are dense and equal in size into pieces of at most the given number of bytes.
 func (in *Instance) split(bytes int64) []Instance {
 	whole, step := in.Parts[0].In.Elements(), bytes/in.dtype().Size()
 	list := []Instance{}

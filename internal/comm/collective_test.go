@@ -16,8 +16,8 @@ import (
 
 var modes = map[string]cpu.Mode{"concurrent": cpu.Concurrent, "scheduled": cpu.Scheduled}
 
-// TestEveryCollective runs each op in each type on 1 to 8 ranks, with odd,
-// single and empty tensors, along each axis, in place and not.
+// TestEveryCollective runs each op with each element type on 1 to 8 ranks, with tensors of odd sizes, of one element
+// and of none, along each axis, and with output and input in the same and in different memory.
 func TestEveryCollective(t *testing.T) {
 	shapes := [][]int64{{3}, {5, 7}, {0, 4}, {1, 3, 2}}
 	for name, mode := range modes {
@@ -46,15 +46,15 @@ func TestEveryCollective(t *testing.T) {
 	}
 }
 
-// TestEverySchedule runs chains of one schedule, on all that it takes, over runs
-// without a barrier, under many orders: what a member writes for the next
-// collective must not meet what others still read of this one.
+// TestEverySchedule runs chains of each schedule with every collective that it supports, over several runs without a
+// barrier, under many orders of execution: data that a member writes for the next collective must not overwrite data of
+// the current one that others still read.
 func TestEverySchedule(t *testing.T) {
 	seeds := int64(150)
 	if testing.Short() {
 		seeds = 30
 	}
-	if *onCUDA { // worlds take longer, and draw no order
+	if *onCUDA { // CUDA worlds take longer to open, and do not draw an order of execution
 		seeds = 8
 	}
 	for _, name := range Schedules() {
@@ -89,7 +89,7 @@ func TestEverySchedule(t *testing.T) {
 	}
 }
 
-// TestMain makes pieces so small that there are several.
+// TestMain lowers the sizes of pieces and chunks, so that the small tensors of the tests have several.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	chunkBytes, crossingBytes, acrossTwoShotFrom = 64, 64, 64
@@ -104,9 +104,8 @@ func teamOf(n int) []int {
 	return team
 }
 
-// TestRandomSequences runs random sequences of collectives back to back, over
-// several runs with no synchronisation between, on two channels of one team at
-// once and on a sub-team, under many orders of execution.
+// TestRandomSequences runs random sequences of collectives back to back, over several runs without synchronisation
+// between them, on two channels of one team and one channel of a sub-team concurrently, under many orders of execution.
 func TestRandomSequences(t *testing.T) {
 	seeds := 200
 	if testing.Short() {
@@ -158,8 +157,8 @@ func randomSpecs(rng *rand.Rand, n, count int) []spec {
 	return specs
 }
 
-// TestSameBits wants the bits of staged from every schedule of an all_reduce, for
-// values whose sum depends on the order.
+// TestSameBits checks that every schedule of an all_reduce gives the same bits as staged, for values whose sum depends
+// on the order of the additions.
 func TestSameBits(t *testing.T) {
 	for _, dt := range ir.ArithmeticTypes() {
 		for n := 1; n <= 8; n++ {
@@ -184,7 +183,7 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestMoved wants each schedule to move what it should.
+// TestMoved checks the number of bytes that each schedule moves.
 func TestMoved(t *testing.T) {
 	const n, count = 4, 1000
 	w := open(t, cpu.Concurrent, 0, n)
@@ -200,7 +199,7 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestDispatch wants the algorithm to follow from the size.
+// TestDispatch checks that the choice of the algorithm depends on the size.
 func TestDispatch(t *testing.T) {
 	for count, want := range map[int64]string{10: "staged", 1 << 16: "two-shot"} {
 		w := open(t, cpu.Concurrent, 0, 4)
@@ -211,7 +210,7 @@ func TestDispatch(t *testing.T) {
 	}
 }
 
-// TestRefusals wants an error for instances that cannot be run, never a panic.
+// TestRefusals checks that instances that cannot be run give an error and do not panic.
 func TestRefusals(t *testing.T) {
 	base := func(n int) *rig {
 		return newRig(t, open(t, cpu.Concurrent, 0, n), "s", teamOf(n),
@@ -230,8 +229,9 @@ func TestRefusals(t *testing.T) {
 		"input":  {func(in *Instance) { in.Parts[1].Reads = false }, "all_gather, member 1: it has no input"},
 		"output": {func(in *Instance) { in.Parts[2].Writes = false }, "all_gather, member 2: it has no output"},
 		"type":   {func(in *Instance) { in.Parts[2].In.DType = ir.I32 }, "all_gather, member 2: the operands of the team differ in element type"},
-		"red":    {func(in *Instance) { in.Op, in.Red = ir.OpReduceScatter, ir.NoRed }, "reduce_scatter: it has no reduction"},
-		"no op":  {func(in *Instance) { in.Op = ir.OpAdd }, "add is not a collective"},
+		"red": {func(in *Instance) { in.Op, in.Red = ir.OpReduceScatter, ir.NoRed }, "reduce_scatter: it names no valid " +
+			"reduction (sum, max, min or avg)"},
+		"no op": {func(in *Instance) { in.Op = ir.OpAdd }, "add is not a collective"},
 		"permute": {func(in *Instance) { in.Op, in.Parts[0].To, in.Parts[1].From = ir.OpPermute, 1, 2 },
 			"permute: member 0 sends to 1, which does not receive from it"},
 	}
@@ -253,8 +253,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestStartBeforeEnd wants every start before every end of the collectives
-// that promise it (S5), also where nothing moves.
+// TestStartBeforeEnd checks that all members start before any member ends, for the collectives that promise it (S5),
+// also for tensors without elements.
 func TestStartBeforeEnd(t *testing.T) {
 	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBarrier} {
 		for _, rows := range []int64{0, 3} {
@@ -280,8 +280,8 @@ func TestStartBeforeEnd(t *testing.T) {
 	}
 }
 
-// TestRootedFlow wants a broadcast's root to end although nobody else starts,
-// and a reduce's leaf likewise.
+// TestRootedFlow checks that the root of a broadcast, and a non-root member of a reduce, end although no other member
+// starts.
 func TestRootedFlow(t *testing.T) {
 	for op, first := range map[ir.Op]int{ir.OpBroadcast: 0, ir.OpScatter: 0, ir.OpReduce: 1, ir.OpGather: 1} {
 		t.Run(fmt.Sprint(op), func(t *testing.T) {
@@ -289,13 +289,13 @@ func TestRootedFlow(t *testing.T) {
 			w := open(t, cpu.Scheduled, 1, n)
 			r := newRig(t, w, "s", teamOf(n), []spec{{op: op, red: ir.Sum, dt: ir.F32, n: n, shape: []int64{4}}})
 			r.must(r.ch.Issue(0, first, 0))
-			settle(t, w) // a deadlock if it waited for the others
+			settle(t, w) // this reports a deadlock if the member waited for the others
 		})
 	}
 }
 
-// TestRunAhead wants the root of rooted collectives to run two instances ahead
-// of a member that has not begun, one for each half of its staging, and no more.
+// TestRunAhead checks that the root of rooted collectives can run two instances ahead of a member that has not begun,
+// one for each half of its staging, and no more than two.
 func TestRunAhead(t *testing.T) {
 	for ahead := 1; ahead <= 3; ahead++ {
 		const n = 2
@@ -311,8 +311,8 @@ func TestRunAhead(t *testing.T) {
 	}
 }
 
-// TestMutatedInstances changes instances at random and wants an error or a
-// channel, never a panic.
+// TestMutatedInstances changes instances at random and checks that each gives an error or a channel, and that none
+// panics.
 func TestMutatedInstances(t *testing.T) {
 	count := 4000
 	if testing.Short() {

@@ -1,9 +1,9 @@
-// Package comm runs collectives and paired sends and receives over device streams: as schedules of copies, reduce
-// launches, signals and counter waits, or by a machine's own launches for whole collectives.
+// Package comm runs collectives and paired sends and receives on device streams. It runs them either as schedules of
+// copies, reduction launches, signals and counter waits, or as the machine's own launches for whole collectives.
 //
 // A Channel is the sequence of collectives that one team issues on one stream of each member. A Dispatch chooses the
-// algorithm of each. Everything is resolved when the channel is opened, so issuing goes through a slice and decides
-// nothing. Only the values of counters change, and they follow from the number of the run.
+// algorithm of each collective. Everything is resolved when the channel is opened, so issuing only iterates over
+// prepared steps. Only the values of counters differ from run to run, and they follow from the number of the run.
 package comm
 
 import (
@@ -11,31 +11,30 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Part is what one member brings to an Instance.
+// Part holds the operands of one member of an Instance.
 type Part = device.Part
 
-// Member is one place of a team: a rank and the stream its share runs on.
+// Member is one member of a team: a rank, and the stream on which the rank runs its part.
 type Member = device.Member
 
 // Instance is one collective of a channel.
 type Instance struct {
 	device.Collective
-	// Pin is the algorithm to use, by name, and how it is launched; without a
-	// name the dispatch chooses.
+	// Pin names the algorithm to use and holds its launch parameters. If it has no name, the dispatch chooses an
+	// algorithm.
 	Pin device.Tuning
-	// CTAs bounds the blocks that launches of the machine's own take; 0 for no
-	// bound.
+	// CTAs is the largest number of blocks that the machine's own launches may use on each device; 0 means no bound.
 	CTAs int
-	// Shared says that peers can copy to and from all operands where they lie.
+	// Shared reports whether peers can read and write all operands in place.
 	Shared bool
-	// Norm is this all_reduce with the add and the rms_norm that follow it next to it
-	// on every member's stream, where nobody else needs the sum: its launches may do
-	// those too, which Channel.Normed tells. Nil where there is no such thing.
+	// Norm describes this all_reduce together with the add and the rms_norm that directly follow it on every member's
+	// stream. It is set only if nothing else reads the sum, and nil otherwise. The launches may then do the add and the
+	// norm too; Channel.Normed reports whether they do.
 	Norm *device.Norm
-	// apart says that some members lack peer access to each other (World.Apart). Design sets it.
+	// apart reports whether some members lack peer access to each other (World.Apart). Design sets it.
 	apart bool
-	// nodes are the members', where these are on several: then they reach each other by the world's transport
-	// alone. Design finds out.
+	// nodes holds the members' nodes if they are on several nodes, where members reach each other only through the world's
+	// transport; otherwise it is nil. Design sets it.
 	nodes []int
 }
 
@@ -63,9 +62,8 @@ func (in *Instance) Bytes() int64 {
 	return most
 }
 
-// Message returns the size by which collectives are known: that of the largest
-// operand of any member. For an all_gather it is the gathered tensor, for a
-// reduce_scatter the one scattered.
+// Message returns the message size of the collective, which is the size of the largest operand of any member: the
+// gathered tensor for an all_gather, the tensor to scatter for a reduce_scatter.
 func (in *Instance) Message() int64 {
 	most := in.Bytes()
 	for i := range in.Parts {
@@ -76,8 +74,8 @@ func (in *Instance) Message() int64 {
 	return most
 }
 
-// source reports whether member reader gets data (or, in a barrier, word) from
-// member from: the data flow of each collective.
+// source reports whether member reader gets data from member from, or in a barrier a signal. It defines the data flow
+// of each collective.
 func (in *Instance) source(reader, from int) bool {
 	switch in.Op {
 	case ir.OpBroadcast, ir.OpScatter:
@@ -103,8 +101,7 @@ func (in *Instance) gives(from int) bool {
 	return false
 }
 
-// least returns the bytes that member m must get from its peers, whatever the
-// algorithm.
+// least returns the number of bytes that member m must get from its peers with any algorithm.
 func (in *Instance) least(m int) int64 {
 	p, n := &in.Parts[m], int64(len(in.Parts))
 	switch op := in.Op; {

@@ -7,8 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestHierarchicalCost: where every byte crosses once, half of what is gathered by four members on two nodes crosses to
-// each node, 4 MiB by 2 GB/s; what the algorithm does not take costs what a member's part takes for itself.
+// TestHierarchicalCost checks a prediction by hand. In an all_gather of four members on two nodes every byte crosses
+// once: half of the gathered tensor, 4 MiB, crosses to each node at 2 GB/s. For collectives that hierarchical does not
+// support, the cost is that of each member fetching its data by itself.
 func TestHierarchicalCost(t *testing.T) {
 	d, err := machine.Load("h200x4")
 	if err != nil {

@@ -15,25 +15,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// delayMark, plus the number of an all_reduce, is the mark around what delays rank 1 before it.
+// delayMark plus the index of an all_reduce is the mark around the copies that delay rank 1 before that all_reduce.
 const delayMark = 1000
 
-// TestDelayIsBlamed: rank 1 copies memory before some of many all_reduces, each of which follows one that both ranks
-// leave together. Accounting blames rank 1 for each delay, and finds that rank 0 waited as long as rank 1's own clock
-// says that the copies took. On two GPUs no error may exceed the residual, and the median error not 2 µs where the
-// all_reduce is one kernel on each rank. On the CPU machine, whose streams share whatever processors there are, only
-// the blame is checked.
+// TestDelayIsBlamed delays rank 1 by memory copies before some of many all_reduces. Each of these follows an all_reduce
+// that both ranks leave together. The test checks that accounting blames rank 1 for each delay, and that the wait it
+// reports for rank 0 is as long as the copies took by rank 1's clock. On two GPUs no error may exceed the residual, and
+// if the all_reduce is one kernel on each rank, the median error may be at most 2 µs. The CPU machine's streams share
+// the available processors, so there only the blame is checked.
 //
-// The delay begins where rank 1 leaves the all_reduce before, the wait where rank 0 does, so the error includes how far
-// apart these two ends are. Kernels end within the time that a line takes over the link. Schedules of copies end
-// several microseconds apart, the time until an event of another GPU is seen.
+// The delay begins when rank 1 leaves the previous all_reduce, and the wait when rank 0 does, so the error includes the
+// time between these two ends. For kernels, that is at most the time in which one line of data crosses the link. For
+// schedules of copies it is several microseconds, the latency of an event of another GPU.
 func TestDelayIsBlamed(t *testing.T) {
 	if *onCUDA {
 		t.Run("kernel", func(t *testing.T) { mustBlame(t, delayIsBlamed(t, "lamport", 2)) })
 		t.Run("schedule", func(t *testing.T) { mustBlame(t, delayIsBlamed(t, "staged", math.Inf(1))) })
 		return
 	}
-	const tries = 20 // something else may hold rank 0 back now and then
+	const tries = 20 // another process may sometimes delay rank 0
 	var wrong []string
 	for range tries {
 		wrong = append(wrong, delayIsBlamed(t, "", math.Inf(1))...)
@@ -50,9 +50,10 @@ func mustBlame(t *testing.T, wrong []string) {
 	}
 }
 
-// delayIsBlamed has all_reduces by an algorithm wait for rank 1. most is the largest median error, in microseconds.
-// A run begins with copies that take longer than enqueueing all of it, since an event that is enqueued after the device
-// got there is recorded late. It returns what is blamed on another rank or cause.
+// delayIsBlamed makes all_reduces by the given algorithm wait for rank 1. most is the largest permitted median error,
+// in microseconds. A run begins with copies that take longer than enqueueing the whole run, since an event that is
+// enqueued after the device has reached its position is recorded late. delayIsBlamed returns the waits for which
+// another rank or cause is blamed.
 func delayIsBlamed(t *testing.T, algo string, most float64) (wrong []string) {
 	t.Helper()
 	w := open(t, cpu.Concurrent, 0, 2)
@@ -66,7 +67,7 @@ func delayIsBlamed(t *testing.T, algo string, most float64) (wrong []string) {
 		all[i] = one
 	}
 	r := newRig(t, w, "s", []int{0, 1}, all)
-	var from, to []device.View // of each rank
+	var from, to []device.View // by rank
 	for rank := range 2 {
 		for _, views := range []*[]device.View{&from, &to} {
 			mem, err := w.Device(rank).Alloc(bytes, device.Private)
@@ -78,7 +79,7 @@ func delayIsBlamed(t *testing.T, algo string, most float64) (wrong []string) {
 	}
 	rec := trace.NewRecorder()
 	w.Observe(rec)
-	for run := range int64(3) { // the first ones warm up
+	for run := range int64(3) { // the first two runs warm up
 		for m, s := range r.streams {
 			for range 10 {
 				r.must(s.Copy(to[m], from[m]))

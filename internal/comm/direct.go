@@ -7,30 +7,30 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// direct runs collectives whose starts all precede their ends (S5) between
-// operands where they lie, without staging. What only
-// moves is pushed: a reader says that its output may be written, the source
-// copies into it and says that it has. What is reduced, or uneven, is pulled: a source
-// says that its input may be read, the reader reduces from there and says that it has.
+// direct runs collectives in place: it uses no staging and moves data directly between the members' operands. All
+// members must begin the collective before any of them ends it (S5). Collectives that only move data, except uneven
+// ones, are pushed: a reader signals that its output may be written, and the source copies into the output and signals
+// completion. Reductions and uneven collectives are pulled: a source signals that its input may be read, and the reader
+// reads it and signals that it has finished.
 //
-// So a member's output is written from its start on, and its input read until its
-// end: neither before it has come to this point of its stream, nor after it has
-// left it, and runs may follow each other.
+// A member's output is therefore written, and its input read, only while the member is between the start and the end of
+// the collective on its stream, and runs may follow each other without a barrier.
 type direct struct{}
 
 func (direct) Info() device.Algorithm {
 	return device.Algorithm{Name: "direct", Memory: device.MemoryFlags, OneShot: true,
-		Ops:   toOrFromAll,
-		Takes: "all_reduce, reduce_scatter, all_gather, all_to_all, uneven ones, a broadcast whose members meet",
-		How: "no staging: data is written where it belongs, inputs are reduced, and uneven rows read, where they lie. " +
-			"Not in place"}
+		Ops: toOrFromAll,
+		Takes: "all_reduce, reduce_scatter, all_gather, all_to_all, the uneven collectives, a broadcast whose members may " +
+			"wait for each other",
+		How: "no staging: members write results directly into their peers' outputs, and read operands of reductions " +
+			"and of uneven collectives in place. Output and input must not share memory"}
 }
 
-// Usual is for uneven collectives of members that reach each other's memory.
+// Usual returns true for uneven collectives whose members have peer access to each other.
 func (direct) Usual(in *Instance) bool { return !in.apart && in.Op.Uneven() }
 
 func (direct) Supports(in *Instance, _ device.Caps) error {
-	if err := in.Meets(); err != nil { // a broadcast's root waits for its readers
+	if err := in.Meets(); err != nil { // the root of a broadcast waits for its readers
 		return err
 	}
 	if err := in.shared(); err != nil {
@@ -39,7 +39,7 @@ func (direct) Supports(in *Instance, _ device.Caps) error {
 	return in.aside(len(in.Parts) == 1 || in.Op == ir.OpBroadcast)
 }
 
-// shared refuses operands that peers cannot reach.
+// shared returns an error if peers cannot access all operands.
 func (in *Instance) shared() error {
 	if len(in.Parts) > 1 && !in.Shared {
 		return fmt.Errorf("%w: peers cannot reach all operands", device.ErrUnsupported)
@@ -60,14 +60,14 @@ func (d direct) Build(b *Build) {
 }
 
 func (direct) pull(b *Build, me int) {
-	b.meet(me) // all inputs are there
+	b.meet(me) // all inputs are ready
 	if b.in.Op.Uneven() {
 		b.takeRows(me, b.each(func(from int) device.View { return b.in.Parts[from].In }),
 			b.each(func(from int) device.View { return b.in.Parts[from].Counts }))
 	} else {
 		b.take(me, func(from int) device.View { return b.in.given(from, me) })
 	}
-	b.meet(me) // all have read them
+	b.meet(me) // all members have read the inputs
 }
 
 func (direct) push(b *Build, me int) {
@@ -84,7 +84,7 @@ func (direct) push(b *Build, me int) {
 		if gets(to, me) {
 			b.Await(me, to)
 			b.Copy(me, b.in.placed(to, me), b.in.given(me, to))
-			b.Tell(me, to) // it is written
+			b.Tell(me, to) // the output is written
 		}
 	}
 	for from := range b.others(me) {
@@ -94,7 +94,7 @@ func (direct) push(b *Build, me int) {
 	}
 }
 
-// placed returns where in member to's output lies what it gets of member from.
+// placed returns the part of member to's output that receives the data of member from.
 func (in *Instance) placed(to, from int) device.View {
 	if in.Op == ir.OpBroadcast {
 		return in.Parts[to].Out
@@ -102,18 +102,17 @@ func (in *Instance) placed(to, from int) device.View {
 	return block(in.Parts[to].Out, in.Axis, from, len(in.Parts))
 }
 
-// directTwoShot is an all_reduce in two shots between operands where they lie:
-// each member reduces its chunk from everybody's input into its own output and
-// copies it from there into everybody else's. Nobody else reads that chunk, so it
-// may lie where the input lay.
+// directTwoShot is an all_reduce in two shots that works in place: each member reduces its chunk from all inputs into
+// its own output, and copies the result from there into the outputs of all others. No other member reads that chunk of
+// the member's input, so the output may share memory with the input.
 type directTwoShot struct{}
 
 func (directTwoShot) Info() device.Algorithm {
 	return device.Algorithm{Name: "direct-two-shot", Ops: allReduce, Memory: device.MemoryFlags,
-		How: "two shots without staging, in place too"}
+		How: "two shots without staging; output and input may share memory"}
 }
 
-// Usual is false: it is for those who are short of memory.
+// Usual returns false: direct-two-shot is meant for programs that are short of memory.
 func (directTwoShot) Usual(*Instance) bool { return false }
 
 func (directTwoShot) Supports(in *Instance, _ device.Caps) error {

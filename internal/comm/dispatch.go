@@ -11,32 +11,32 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Policy says how collectives that pin no algorithm are run; the zero value is
-// the fastest way known for each.
+// Policy defines how to choose algorithms for collectives that do not pin one. The zero value chooses the fastest
+// algorithm known for each.
 type Policy struct {
-	// Algorithm names the one to try first.
+	// Algorithm is the name of the algorithm to try first.
 	Algorithm string
-	// Fixed runs a collective in the same way whatever its size, or in one that
-	// gives the same bits where that one cannot.
+	// Fixed requires that a collective gives the same bits for every message size: it uses one algorithm for all sizes, or
+	// where that algorithm does not apply another one that gives the same bits.
 	Fixed bool
-	// Sparing tries first what takes little memory besides the operands.
+	// Sparing prefers algorithms that need little memory in addition to the operands.
 	Sparing bool
 }
 
-// Dispatch chooses how the collectives of one world are run. What it chooses
-// follows from the instance, the table and the policy alone, so all ranks agree.
+// Dispatch chooses the algorithms for the collectives of one world. A choice depends only on the instance, the table
+// and the policy, so all ranks choose the same.
 type Dispatch struct {
 	world  device.World
-	teams  device.Teams       // nil where the world has none
-	own    []device.Algorithm // of teams
-	known  []device.Algorithm // all: see Algorithms
+	teams  device.Teams       // nil if the world has none
+	own    []device.Algorithm // the algorithms of teams
+	known  []device.Algorithm // all algorithms; see Algorithms
 	caps   device.Caps
-	table  *Table // nil for none
+	table  *Table // may be nil
 	policy Policy
 }
 
-// NewDispatch makes the dispatch of a world. The table may be nil, or be made
-// on another machine: what this one cannot do is passed over.
+// NewDispatch returns the dispatch of a world. The table may be nil. It may have been measured on another machine:
+// entries that this machine does not support are skipped.
 func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch {
 	d := &Dispatch{world: w, caps: caps, table: t, policy: p, own: w.TeamAlgorithms()}
 	if len(d.own) > 0 {
@@ -50,14 +50,15 @@ func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch
 	return d
 }
 
-// Table returns what it looks things up in; nil for nothing.
+// Table returns the table that d uses, or nil if it uses none.
 func (d *Dispatch) Table() *Table { return d.table }
 
-// Algorithms returns all names that algorithm= takes in this world: schedules, the machine's own, and where it has
-// several nodes those between nodes.
+// Algorithms returns the names that the attribute algorithm= accepts in this world: those of schedules, those of the
+// machine's own algorithms, and, if the world has several nodes, those of the algorithms between nodes.
 func (d *Dispatch) Algorithms() []string { return device.AlgorithmNames(d.known) }
 
-// Info describes the algorithm of a name: of one that the world does not have as far as the table does.
+// Info returns the description of the algorithm with the given name. If the world does not have the algorithm, the
+// description holds only what the table records about it.
 func (d *Dispatch) Info(name string) device.Algorithm {
 	for i := range d.known {
 		if d.known[i].Name == name {
@@ -67,12 +68,13 @@ func (d *Dispatch) Info(name string) device.Algorithm {
 	return d.table.info(name)
 }
 
-// Libraries lists the algorithms of the machine's vendor, which others are compared with.
+// Libraries returns the names of the algorithms that come from the machine's vendor. Other algorithms are compared with
+// them.
 func (d *Dispatch) Libraries() []string {
 	return device.AlgorithmNames(slices.DeleteFunc(slices.Clone(d.known), func(a device.Algorithm) bool { return !a.Library }))
 }
 
-// Scheduler names the algorithm that executes schedules of other tools; empty where the machine has none.
+// Scheduler returns the name of the algorithm that executes schedules of other tools, or "" if the machine has none.
 func (d *Dispatch) Scheduler() string {
 	for i := range d.known {
 		if d.known[i].Scheduled {
@@ -82,8 +84,8 @@ func (d *Dispatch) Scheduler() string {
 	return ""
 }
 
-// ByEngines lists, for a collective that only moves data, the ways that occupy none of a device's multiprocessors: the
-// schedule that copies between operands where they lie, and those of the machine's own that copy engines do.
+// ByEngines returns, for a collective that only moves data, the algorithms that use none of a device's multiprocessors:
+// the first schedule that copies in place, and the machine's own algorithms that use copy engines.
 func (d *Dispatch) ByEngines(op ir.Op) (names []string) {
 	for _, a := range infos(schedules) {
 		if a.Memory == device.MemoryFlags && slices.Contains(a.Ops, op) {
@@ -99,7 +101,7 @@ func (d *Dispatch) ByEngines(op ir.Op) (names []string) {
 	return names
 }
 
-// Check returns an error unless there is an algorithm of that name.
+// Check returns an error unless there is an algorithm with the given name.
 func (d *Dispatch) Check(name string) error {
 	all := d.Algorithms()
 	name = current(device.Tuning{Algo: name}, d.known).Algo
@@ -109,32 +111,31 @@ func (d *Dispatch) Check(name string) error {
 	return nil
 }
 
-// Choice is how an instance is run and why.
+// Choice describes how an instance is run and why.
 type Choice struct {
 	Tuning device.Tuning
-	// By is who chose: "pinned", "policy", "table", "default".
+	// By is the source of the choice: "pinned", "policy", "table" or "default".
 	By string
-	// Declined lists what would have come first, and why it did not.
+	// Declined lists the preferred algorithms that were not used, each with the reason.
 	Declined []string
 }
 
-// choice is a Choice with what it takes to carry it out.
+// choice is a Choice together with the objects that run it.
 type choice struct {
 	Choice
-	rest     []candidate // what comes next should it turn out not to work
-	schedule Algorithm   // nil: launches of the channel's team
+	rest     []candidate // alternatives to try if the choice turns out not to work
+	schedule Algorithm   // nil if launches of the channel's team run the instance
 	launches []device.Launch
-	normed   bool // launches do what follows too
+	normed   bool // the launches also do the add and the norm of Instance.Norm
 }
 
-// candidate is a way that may be declined.
+// candidate is an algorithm with launch parameters that may be declined.
 type candidate struct {
 	tuning device.Tuning
 	by     string
 }
 
-// choose returns the first candidate that supports in. open opens the channel's
-// team.
+// choose returns the first candidate that supports in. It calls open to open the channel's team.
 func (d *Dispatch) choose(in *Instance, open func() (device.Team, error)) (*choice, error) {
 	if in.Pin.Algo != "" {
 		in.Pin = current(in.Pin, d.known)
@@ -156,11 +157,11 @@ func (d *Dispatch) first(in *Instance, list []candidate, declined []string, open
 		}
 		declined = append(declined, fmt.Sprintf("%s: %v", c.tuning.Algo, err))
 	}
-	return nil, fmt.Errorf("%s: no algorithm takes it: %s", in.Op, strings.Join(declined, "; "))
+	return nil, fmt.Errorf("%s: no algorithm supports it: %s", in.Op, strings.Join(declined, "; "))
 }
 
-// accept returns the schedule that t names, or nil for one of the machine's own;
-// an error where in cannot be run so.
+// accept returns the schedule that t names, or nil if t names one of the machine's own algorithms. It returns an error
+// if that algorithm cannot run in.
 func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Team, error)) (Algorithm, error) {
 	if i := slices.IndexFunc(d.own, func(a device.Algorithm) bool { return a.Name == t.Algo }); i >= 0 {
 		if in.nodes != nil && t.Algo != d.world.Transport() {
@@ -177,7 +178,7 @@ func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Tea
 	}
 	a := schedule(t.Algo)
 	if a == nil {
-		return nil, fmt.Errorf("%w: it has none of that name", device.ErrUnsupported)
+		return nil, fmt.Errorf("%w: this machine has no algorithm of that name", device.ErrUnsupported)
 	}
 	if in.nodes != nil && !slices.Contains(crossers, a) {
 		return nil, in.otherNodes()
@@ -185,19 +186,18 @@ func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Tea
 	return a, supports(a, in, d.caps)
 }
 
-// otherNodes is why an algorithm whose members reach each other's memory cannot run in.
+// otherNodes returns the reason why an algorithm that needs shared memory between members cannot run in.
 func (in *Instance) otherNodes() error {
 	for m, node := range in.nodes {
 		if node != in.nodes[0] {
-			return fmt.Errorf("%w: its members reach each other's memory, and member 0 is on node %d, member %d on node %d",
+			return fmt.Errorf("%w: it needs all members on one node, but member 0 is on node %d and member %d on node %d",
 				device.ErrUnsupported, in.nodes[0], m, node)
 		}
 	}
 	return nil
 }
 
-// candidates lists the ways to run in, the best first, and last one that takes
-// everything.
+// candidates returns the ways to run in, the best one first. The last one supports every collective.
 func (d *Dispatch) candidates(in *Instance) []candidate {
 	if in.Pin.Algo != "" {
 		return []candidate{{in.capped(d.launched(in, in.Pin)), "pinned"}}
@@ -206,7 +206,7 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	if name := d.policy.Algorithm; name != "" {
 		list = append(list, candidate{in.capped(d.launched(in, device.Tuning{Algo: name})), "policy"})
 	}
-	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil { // tables are measured within a node
+	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil { // tables are measured inside a node
 		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
 			list = append(list, candidate{in.capped(t), "table"})
 		}
@@ -237,7 +237,7 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	return list
 }
 
-// rank is 0 for what takes little memory or was asked for, and else 1.
+// rank returns 0 for candidates that need little memory or that the policy names, and 1 for others.
 func (d *Dispatch) rank(c candidate) int {
 	if a := d.Info(c.tuning.Algo); c.by == "policy" || a.Sparing() {
 		return 0
@@ -245,7 +245,7 @@ func (d *Dispatch) rank(c candidate) int {
 	return 1
 }
 
-// Launches lists the machine's own ways to run in, the best first: those of the table, and then all others.
+// Launches returns the machine's own ways to run in, the best one first: those of the table, followed by all others.
 func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	if d.teams == nil {
 		return nil
@@ -265,9 +265,8 @@ func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	return list
 }
 
-// modestFirst puts tunings that keep to the bound on blocks by themselves before
-// those that have to be launched otherwise than they were measured, and of these
-// first those that lose the fewest blocks.
+// modestFirst sorts list by the number of blocks that each tuning would have to give up to stay within in.CTAs. Tunings
+// that were measured within that bound are first.
 func (in *Instance) modestFirst(list []device.Tuning) []device.Tuning {
 	if in.CTAs == 0 {
 		return list
@@ -278,7 +277,7 @@ func (in *Instance) modestFirst(list []device.Tuning) []device.Tuning {
 	return list
 }
 
-// capped is t with no more blocks than in may take.
+// capped returns t with its number of blocks limited to in.CTAs.
 func (in *Instance) capped(t device.Tuning) device.Tuning {
 	if in.CTAs > 0 && schedule(t.Algo) == nil && (t.Blocks == 0 || t.Blocks > in.CTAs) {
 		t.Blocks = in.CTAs
@@ -286,8 +285,8 @@ func (in *Instance) capped(t device.Tuning) device.Tuning {
 	return t
 }
 
-// excess is how many blocks more than in may take t is known to have; of one that
-// says no number they are the most.
+// excess returns the number of blocks by which t exceeds in.CTAs. A tuning that does not set a number of blocks counts
+// as the largest excess.
 func (in *Instance) excess(t device.Tuning) int {
 	switch {
 	case t == in.capped(t):
@@ -298,8 +297,7 @@ func (in *Instance) excess(t device.Tuning) int {
 	return t.Blocks - in.CTAs
 }
 
-// launched completes a tuning that says only the name with how the table would
-// launch that algorithm.
+// launched returns t with the launch parameters that the table has for its algorithm, if t sets only the name.
 func (d *Dispatch) launched(in *Instance, t device.Tuning) device.Tuning {
 	if t != (device.Tuning{Algo: t.Algo}) {
 		return t
@@ -312,7 +310,7 @@ func (d *Dispatch) launched(in *Instance, t device.Tuning) device.Tuning {
 	return t
 }
 
-// nodes returns the members' nodes, nil where they are on one.
+// nodes returns the members' nodes, or nil if all members are on one node.
 func (d *Dispatch) nodes(members []Member) []int {
 	list, several := make([]int, len(members)), false
 	for i, m := range members {
@@ -325,7 +323,7 @@ func (d *Dispatch) nodes(members []Member) []int {
 	return list
 }
 
-// apart reports whether two members are.
+// apart reports whether any two members lack peer access to each other.
 func (d *Dispatch) apart(members []Member) bool {
 	for i := range members {
 		for k := range i {
@@ -337,7 +335,7 @@ func (d *Dispatch) apart(members []Member) bool {
 	return false
 }
 
-// usual returns the schedule for machines that nobody has measured; nil where none of the list says that it is.
+// usual returns the default schedule for machines without a table; nil if no schedule in list is a default for in.
 func usual(in *Instance, list []Algorithm) Algorithm {
 	for _, a := range slices.Backward(list) {
 		if info := a.Info(); info.Check(&in.Collective) == nil && a.Usual(in) {

@@ -6,27 +6,26 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Group is a set of sends and receives of one rank that are posted together
-// and completed together. It first signals "ready" for all its sends, then
-// serves its receives, then waits for its sends, so that a ring of groups
-// moves. Receives do not wait for each other: each but the first runs on a
-// stream of its own, forked from and joined to the group's.
+// Group is a set of sends and receives of one rank that are posted together and completed together. It first signals
+// "ready" for all its sends, then executes its receives, then waits for its sends, so that a ring of groups does not
+// deadlock. Receives do not wait for each other: each receive except the first runs on a separate stream, which is
+// forked from the group's stream and joined to it.
 type Group struct {
 	pairs  *Pairs
 	stream device.Stream
-	sends  []int // pairs
+	sends  []int // indices into Pairs.pairs
 	recvs  []int
 	sides  []lane
 	fork   device.Event
 }
 
-// lane is a side stream with the event that joins it.
+// lane is a side stream and the event that joins it to the group's stream.
 type lane struct {
 	stream device.Stream
 	joined device.Event
 }
 
-// Group makes a group of rank's posts ready to be issued on s.
+// Group prepares a group of rank's posts to be issued on s.
 func (p *Pairs) Group(rank int, s device.Stream, posts []Post) (*Group, error) {
 	g := &Group{pairs: p, stream: s}
 	for _, t := range posts {
@@ -48,7 +47,7 @@ func (p *Pairs) Group(rank int, s device.Stream, posts []Post) (*Group, error) {
 	return g, err
 }
 
-// widen gives s at least n side streams; the groups of a stream share them.
+// widen ensures that s has at least n side streams, which all groups of a stream share.
 func (p *Pairs) widen(rank int, s device.Stream, n int) error {
 	d := p.world.Device(rank)
 	for len(p.lanes[s]) < n {
@@ -66,8 +65,8 @@ func (p *Pairs) widen(rank int, s device.Stream, n int) error {
 	return nil
 }
 
-// Issue enqueues the group in run run, counted from 0. id marks the work on
-// side streams, as the caller marks that on the group's own.
+// Issue enqueues the group in run number run, counted from 0. id labels the work on side streams; the caller labels the
+// work on the group's own stream.
 func (g *Group) Issue(id, run int64) error {
 	p := g.pairs
 	for _, i := range g.sends {

@@ -9,35 +9,36 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// hierarchical runs collectives of members on several nodes in stages. Inside each node members read each other's
-// staging; between nodes each member communicates with the members at its position on the other nodes, so that every
-// byte crosses once. The data is cut into chunks: while one crosses, on a separate stream, the next is reduced inside
-// the node.
+// hierarchical runs collectives of members on several nodes in stages. Inside a node, members read each other's
+// staging. Between nodes, each member communicates with the members at its position on the other nodes, so that every
+// byte crosses once. The data is cut into chunks: while one chunk crosses on a separate stream, the next chunk is
+// reduced inside the node. The stages are:
 //
 //	all_reduce      reduce-scatter inside, all-reduce across, all-gather inside
 //	reduce_scatter  reduce inside for each node's member, reduce-scatter across
 //	all_gather      all-gather across, all-gather inside
 //
-// Sums are taken node by node. Because this is another order, it is used only for integers, and if the caller allows
-// any order.
+// Sums are computed node by node. This changes the order of the additions, so the algorithm is used only for integers
+// or if the caller allows any order.
 type hierarchical struct{}
 
 func (hierarchical) Info() device.Algorithm {
 	return device.Algorithm{Name: "hierarchical", Ops: hierarchicalOps,
 		FreeOrder: true, Cost: hierarchicalCost,
 		Takes: "all_gather, and all_reduce and reduce_scatter of integers or with order=any; " +
-			"as many members on each node, two at least; from 64 KiB on",
-		How: "sums are taken inside each node, then between members of one place on all nodes, so that each byte " +
-			"crosses once; an all_reduce's results are gathered inside. It goes by chunks of 1 MiB: one crosses while " +
-			"the next is summed"}
+			"the same number of members on each node, at least two; message sizes from 64 KiB",
+		How: "sums are computed inside each node, then between the members at the same position on all nodes, so that " +
+			"each byte crosses once; the results of an all_reduce are gathered inside each node. Data is cut into " +
+			"chunks of 1 MiB: one chunk crosses while the next chunk is summed"}
 }
 
 var hierarchicalOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather}
 
-// Usual is for messages whose stages are worth their waits.
+// Usual returns true for messages that are large enough to gain from the stages.
 func (hierarchical) Usual(in *Instance) bool { return in.Message() >= hierarchicalFrom }
 
-// hierarchicalCost: the longer of what crosses and what is inside counts, and the first chunk of the other.
+// hierarchicalCost predicts the time as the longer of the time between nodes and the time inside a node, plus the time
+// of the first chunk of the other.
 func hierarchicalCost(d *machine.Description, c *machine.Collective) (us float64, ok bool) {
 	free := c.AnyOrder || c.DType.IsInt() && c.Red != ir.Avg || c.Op == ir.OpAllGather
 	if !d.Crosses(c) || !c.Even || c.Near < 2 || c.Message < hierarchicalFrom || !free ||
@@ -74,15 +75,17 @@ func (hierarchical) Supports(in *Instance, _ device.Caps) error {
 	integers := in.dtype() == ir.I32 || in.dtype() == ir.I64
 	switch {
 	case integers && in.Red == ir.Avg:
-		return fmt.Errorf("%w: averages of integers are cut once, at the end", device.ErrUnsupported)
+		return fmt.Errorf("%w: averages of integers must be rounded once, at the end", device.ErrUnsupported)
 	case !integers && !in.AnyOrder:
-		return fmt.Errorf("%w: it adds node by node, and the order of the ranks is asked for; order=any allows it",
+		return fmt.Errorf("%w: it adds node by node, but the collective requires the order of the ranks; set order=any to "+
+			"allow it",
 			device.ErrUnsupported)
 	}
 	return nil
 }
 
-// places returns the members of each node, in their order; each node must have as many, and more than one.
+// places returns the members of each node, in their order. It returns an error unless each node has the same number of
+// members, and at least two.
 func (in *Instance) places() ([][]int, error) {
 	var nodes [][]int
 	at := map[int]int{}
@@ -96,36 +99,39 @@ func (in *Instance) places() ([][]int, error) {
 	}
 	for _, list := range nodes {
 		if len(list) != len(nodes[0]) || len(list) < 2 {
-			return nil, fmt.Errorf("%w: it wants as many members on each node, and two at least", device.ErrUnsupported)
+			return nil, fmt.Errorf("%w: it needs the same number of members on each node, and at least two",
+				device.ErrUnsupported)
 		}
 	}
 	return nodes, nil
 }
 
 const (
-	// hierarchicalFrom is the size of a message in bytes from which its stages are worth their waits.
+	// hierarchicalFrom is the message size in bytes from which hierarchical is used.
 	hierarchicalFrom = 64 << 10
-	// mostCrossings bounds the chunks of an instance.
+	// mostCrossings is the largest number of chunks of an instance.
 	mostCrossings = 8
 )
 
-// crossingBytes is how much of a message is to cross at a time. Tests make it small.
+// crossingBytes is the size of the chunks that a message is cut into. Tests lower it.
 var crossingBytes int64 = 1 << 20
 
-// stages is how an instance is cut.
+// stages describes how an instance is cut into chunks and where staging holds them.
 type stages struct {
 	nodes  [][]int
-	n, l   int64 // nodes; members of each
+	n, l   int64 // number of nodes; number of members on each
 	chunks int64
-	size   int64 // of an element
-	// all_reduce: all elements, and those of a slice, which one member of a node reduces of a chunk.
+	size   int64 // bytes of an element
+	// For an all_reduce, whole is the number of elements, and slice the number of elements of a chunk that one member of a
+	// node reduces.
 	whole int64
-	// Others: rows of a chunk along the first dimension of a block, and elements of a row.
+	// For other collectives, slice is the number of rows of a chunk along the first dimension of a block, and row the
+	// number of elements of a row.
 	slice, row int64
-	block      []int64 // shape of a block
+	block      []int64 // the shape of a block
 
-	sum, came, total, bytes int64 // where in staging: sums that cross, what comes, all_reduce's totals
-	native                  bool  // the transport takes the sums between nodes itself
+	sum, came, total, bytes int64 // offsets in staging of: sums that cross, received data, totals of an all_reduce
+	native                  bool  // whether the transport can add the sums between nodes itself
 }
 
 func (hierarchical) stages(in *Instance) stages {
@@ -142,7 +148,7 @@ func (hierarchical) stages(in *Instance) stages {
 		return s
 	}
 	s.block = in.Parts[0].In.Shape
-	operand := int64(1) // blocks of what a member brings
+	operand := int64(1) // number of blocks in a member's operand
 	if in.Op == ir.OpReduceScatter {
 		s.block = in.Parts[0].Out.Shape
 		operand = s.n * s.l
@@ -154,7 +160,7 @@ func (hierarchical) stages(in *Instance) stages {
 	}
 	s.chunks = min(s.chunks, max(rows, 1))
 	s.slice = (rows + s.chunks - 1) / s.chunks
-	bytes := rows * s.row * s.size // of a block
+	bytes := rows * s.row * s.size // bytes of a block
 	s.sum = alignUp(operand * bytes)
 	s.came = s.sum
 	if in.Op == ir.OpReduceScatter {
@@ -164,13 +170,14 @@ func (hierarchical) stages(in *Instance) stages {
 	return s
 }
 
-// elements returns those of an all_reduce's chunk that the members of a place reduce.
+// elements returns the range of elements of all_reduce chunk k that the members at the given position of each node
+// reduce.
 func (s *stages) elements(k, place int64) (lo, n int64) {
 	lo = min((k*s.l+place)*s.slice, s.whole)
 	return lo, min(s.slice, s.whole-lo)
 }
 
-// rows returns the rows of a chunk.
+// rows returns the range of rows of chunk k.
 func (s *stages) rows(k int64) (lo, n int64) {
 	lo = min(k*s.slice, s.block[0])
 	return lo, min(s.slice, s.block[0]-lo)
@@ -180,7 +187,7 @@ func (h hierarchical) Staging(in *Instance) int64 { return h.stages(in).bytes }
 
 func (h hierarchical) Build(b *Build) {
 	s := h.stages(b.in)
-	// Each member's steps come in the order post, begin(0), begin(1), end(0), begin(2), end(1), …
+	// Each member's steps are added in the order post, begin(0), begin(1), end(0), begin(2), end(1), …
 	works := make([]*stageWork, b.Size())
 	for _, members := range s.nodes {
 		for place, me := range members {
@@ -206,21 +213,21 @@ func (h hierarchical) Build(b *Build) {
 	}
 }
 
-// stageWork is what one member does.
+// stageWork adds the steps of one member.
 type stageWork struct {
 	b       *Build
 	s       *stages
 	me      int
 	place   int64
 	near    []int          // the members of the node
-	crossed []device.Event // by chunk: it has crossed
+	crossed []device.Event // by chunk: recorded when the chunk has crossed
 }
 
 func (w *stageWork) at(member int, off int64, shape ...int64) device.View {
 	return w.b.Staging(member, off, shape)
 }
 
-// meetNear has the member tell those of its node, and wait for them.
+// meetNear makes the member signal all members of its node and wait for the signals of all of them.
 func (w *stageWork) meetNear() {
 	for d := 1; d < len(w.near); d++ {
 		w.b.Tell(w.me, w.near[(int(w.place)+d)%len(w.near)])
@@ -230,7 +237,7 @@ func (w *stageWork) meetNear() {
 	}
 }
 
-// post puts the operand where the node's members, or the transport, find it.
+// post copies the operand to staging, from which the node's members or the transport read it.
 func (w *stageWork) post() {
 	in := w.b.in
 	p := &in.Parts[w.me]
@@ -249,12 +256,12 @@ func (w *stageWork) post() {
 
 func (w *stageWork) blockBytes() int64 { return w.s.block[0] * w.s.row * w.s.size }
 
-// chunkShape is the shape of n rows of a block.
+// chunkShape returns the shape of n rows of a block.
 func (w *stageWork) chunkShape(n int64) []int64 {
 	return append([]int64{n}, w.s.block[1:]...)
 }
 
-// begin reduces a chunk inside the node.
+// begin reduces chunk k inside the node.
 func (w *stageWork) begin(k int64) {
 	s := w.s
 	switch w.b.in.Op {
@@ -271,7 +278,8 @@ func (w *stageWork) begin(k int64) {
 	}
 }
 
-// reduceNear reduces elements of the node's members, off bytes from the start of their staging.
+// reduceNear reduces the given number of elements of the node's members, which begin off bytes after the start of each
+// member's staging, into to.
 func (w *stageWork) reduceNear(to device.View, off, elements int64) {
 	var from []device.View
 	for _, m := range w.near {
@@ -280,7 +288,8 @@ func (w *stageWork) reduceNear(to device.View, off, elements int64) {
 	w.b.Reduce(w.me, to, from)
 }
 
-// cross has the members of one place on all nodes exchange a chunk, beside what they do else.
+// cross makes the members at position place of all nodes exchange chunk k on their side streams, concurrently with
+// their other work.
 func (b *Build) cross(s *stages, works []*stageWork, place, k int64) {
 	var members []int
 	for _, node := range s.nodes {
@@ -335,10 +344,11 @@ func (b *Build) cross(s *stages, works []*stageWork, place, k int64) {
 	}
 }
 
-// sums is what crosses of a chunk as a sum that the transport takes; a barrier where nothing is added.
+// sums returns the collective that adds chunk k between nodes in the transport, and each member's part of it. If
+// nothing is added, the collective is a barrier.
 func (s *stages) sums(b *Build, place, k int64) (c device.Collective, part func(me int) Part) {
 	at := func(me int, off, elements int64) device.View { return b.Staging(me, off, []int64{elements}) }
-	// Who comes here allows any order, or adds integers.
+	// Instances that reach this point allow any order or add integers.
 	c = device.Collective{Op: b.in.Op, Red: b.in.Red, AnyOrder: true}
 	switch b.in.Op {
 	case ir.OpAllReduce:
@@ -356,12 +366,12 @@ func (s *stages) sums(b *Build, place, k int64) (c device.Collective, part func(
 	return device.Collective{Op: ir.OpBarrier}, nil
 }
 
-// takes reports whether the transport takes a collective of members itself.
+// takes reports whether the transport supports a collective of the given members.
 func (b *Build) takes(open func() (device.Team, error), c device.Collective, members []int,
 	part func(me int) Part) bool {
 	team, err := open()
 	if err != nil {
-		return false // launchAll tells of it
+		return false // launchAll reports the error
 	}
 	for _, me := range members {
 		p := part(me)
@@ -371,7 +381,7 @@ func (b *Build) takes(open func() (device.Team, error), c device.Collective, mem
 	return team.Supports(device.Tuning{Algo: b.ch.world.Transport()}, &c) == nil
 }
 
-// end waits for a chunk that has crossed, and finishes it inside the node.
+// end waits until chunk k has crossed, and finishes the chunk inside the node.
 func (w *stageWork) end(k int64) {
 	b, s, p := w.b, w.s, &w.b.in.Parts[w.me]
 	if b.err != nil {
@@ -417,13 +427,13 @@ func (w *stageWork) end(k int64) {
 	}
 }
 
-// side is a stream beside a member's, with an event between the two.
+// side is a stream that a member uses in addition to its own, and an event that orders the two streams.
 type side struct {
 	stream device.Stream
 	event  device.Event
 }
 
-// sideTeam returns the team of the members of one place on all nodes, on streams beside theirs.
+// sideTeam returns the team that consists of the members at one position of all nodes, on their side streams.
 func (c *Channel) sideTeam(place int, members []int) (device.Team, error) {
 	if t := c.sideTeams[place]; t != nil {
 		return t, nil

@@ -10,24 +10,25 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// Keep writes a tuned table to the file that worlds of its machine look for, while nobody
-// else does. Before, merge gets what is there by then, nil for nothing, and may change the
-// table: what others have measured meanwhile is not to be lost. A file that cannot be used
-// is no more lost: it is moved aside, and moved says why and where to.
+// Keep writes a tuned table to the file in which worlds of its machine look for one. It holds the file's lock
+// meanwhile. Before it writes, it calls merge with the table in the file, or with nil if there is none, so that merge
+// can add measurements that others have written in the meantime. A file that cannot be used is renamed instead of
+// overwritten, and moved reports the reason and the new name.
 func (t *Table) Keep(ctx context.Context, path string, merge func(there *Table)) (moved string, err error) {
 	if err := makeFolder(path); err != nil {
 		return "", err
 	}
 	release, err := lock(ctx, path, lockWait)
 	if err != nil {
-		return "", fmt.Errorf("the table cannot be kept: %w", err)
+		return "", fmt.Errorf("cannot write the tuned table: %w", err)
 	}
 	defer release()
 	there, err := readKept(path, t.Identity, t.Ranks)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		to, failed := moveAside(path)
 		if failed != nil {
-			return "", fmt.Errorf("the table cannot be kept: %w; and that cannot be moved aside: %w", err, failed)
+			return "", fmt.Errorf("cannot replace the existing tuned table, which is unusable: %w; renaming it failed: %w", err,
+				failed)
 		}
 		moved = fmt.Sprintf("%v; that file is now %s", err, to)
 	}
@@ -40,8 +41,8 @@ func (t *Table) Keep(ctx context.Context, path string, merge func(there *Table))
 	return moved, nil
 }
 
-// readKept reads the table of a machine for worlds of ranks from its file;
-// fs.ErrNotExist where there is none.
+// readKept reads the tuned table of a machine for worlds of the given number of ranks. It returns fs.ErrNotExist if
+// there is no file.
 func readKept(path, identity string, ranks int) (*Table, error) {
 	data, err := files.ReadKept(path, tableMost)
 	if err != nil {
@@ -52,13 +53,14 @@ func readKept(path, identity string, ranks int) (*Table, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
 	case t.Identity != identity || t.Ranks != ranks:
-		return nil, fmt.Errorf("%s: it was made on %s with %d ranks, and this is %s with %d", path, t.Identity, t.Ranks, identity, ranks)
+		return nil, fmt.Errorf("%s: the table was measured on %s with %d ranks, but this machine is %s with %d", path,
+			t.Identity, t.Ranks, identity, ranks)
 	}
 	return t, nil
 }
 
-// moveAside renames a file to path.old.N, by the first number that is free, and returns
-// that name. Who calls it has the path's lock.
+// moveAside renames a file to path.old.N with the first free number N, and returns that name. The caller must hold the
+// path's lock.
 func moveAside(path string) (string, error) {
 	for n := 1; ; n++ {
 		to := fmt.Sprintf("%s.old.%d", path, n)

@@ -15,12 +15,12 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// oneEntry is a table with an entry for one number of members.
+// oneEntry returns a table with an entry for the given number of members.
 func oneEntry(members int) *Table {
 	return &Table{Version: TableVersion, Identity: "abacus", Ranks: 64, Entries: []Entry{{Op: "all_gather", Elem: 2, Members: members, Brackets: []Bracket{row(0, "a")}}}}
 }
 
-// keepOne adds the entry to what is at path, as a tuning does.
+// keepOne adds the entry to the table at path, as a tuning does.
 func keepOne(ctx context.Context, path string, members int) (string, error) {
 	t := oneEntry(members)
 	return t.Keep(ctx, path, func(there *Table) {
@@ -56,8 +56,7 @@ func filesIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestKeepAtOnce: of many that keep an entry at the same time none loses one, and no
-// file of a lock is left.
+// TestKeepAtOnce checks that concurrent calls of Keep lose no entry and leave no lock file.
 func TestKeepAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "x.json")
 	var all sync.WaitGroup
@@ -79,17 +78,17 @@ func TestKeepAtOnce(t *testing.T) {
 	}
 }
 
-// TestKeepAside: unusable files are kept next to the new one, each under its own name.
+// TestKeepAside checks that unusable files are renamed, each to a different name in the same folder.
 func TestKeepAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.json")
 	var was []string
 	for text, want := range map[string]string{
-		`{"version": 99, "identity": "abacus", "ranks": 64, "made": "", "entries": []}`:           "it has version 99",
+		`{"version": 99, "identity": "abacus", "ranks": 64, "made": "", "entries": []}`:           "the table has version 99",
 		`{"version": 1, "identity": "abacus", "ranks": 64, "made": "", "entries": [], "mine": 1}`: "unknown field",
-		`{"version": 1, "identity": "abacus", "ranks": 64, "ma`:                                   "no table of collectives",
-		`{"version": 1, "identity": "slide rule", "ranks": 64, "made": "", "entries": []}`:        "it was made on slide rule",
-		``: "no table of collectives",
+		`{"version": 1, "identity": "abacus", "ranks": 64, "ma`:                                   "not a table of collectives",
+		`{"version": 1, "identity": "slide rule", "ranks": 64, "made": "", "entries": []}`:        "the table was measured on slide rule",
+		``: "not a table of collectives",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -114,15 +113,16 @@ func TestKeepAside(t *testing.T) {
 	}
 }
 
-// TestLock: who cannot get it is told in time what to do, or ends when he is to; and once
-// it is released the next one gets it.
+// TestLock checks that a caller that cannot get the lock in time gets an error with a way out, that a canceled context
+// ends the wait, and that a released lock can be acquired again.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	release, err := lock(context.Background(), path, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lock(context.Background(), path, 30*time.Millisecond); err == nil || !strings.Contains(err.Error(), "x.lock is held by another process, for 30ms by now: end that hocket, or remove the file") {
+	if _, err := lock(context.Background(), path, 30*time.Millisecond); err == nil || !strings.Contains(err.Error(),
+		"x.lock is held by another process and was not released for 30ms: end that hocket process, or remove the file") {
 		t.Errorf("held: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
@@ -143,7 +143,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestLockByFile: so it is where the system has no locks.
+// TestLockByFile checks the lock that is used on systems without file locks.
 func TestLockByFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	release, err := tryMake(path)

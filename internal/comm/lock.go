@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// lockWait is how long a lock is waited for. Who has one reads a table and writes it,
-// which takes milliseconds: longer is only a process that was stopped in the middle.
+// lockWait is the longest time to wait for a lock. A holder reads and writes one table, which takes milliseconds, so a
+// longer wait means that the holder was stopped while it held the lock.
 const lockWait = 10 * time.Second
 
-// heldError reports a lock that another process holds. It is the lock's file.
+// heldError reports that another process holds a lock. Its value is the name of the lock file.
 type heldError string
 
 func (e heldError) Error() string { return string(e) + " is held by another process" }
 
-// lock keeps others that lock the same path out until it is released: processes, and
-// goroutines of this one. The file path+".lock" is there meanwhile.
+// lock acquires the lock of a path, which excludes other processes and other goroutines of this process until it is
+// released. The lock file is path+".lock".
 func lock(ctx context.Context, path string, within time.Duration) (release func(), err error) {
 	path += ".lock"
 	begun := time.Now()
@@ -32,7 +32,8 @@ func lock(ctx context.Context, path string, within time.Duration) (release func(
 		case !errors.As(err, &held):
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		case time.Since(begun) >= within:
-			return nil, fmt.Errorf("%w, for %v by now: end that hocket, or remove the file if there is none", held, within)
+			return nil, fmt.Errorf("%w and was not released for %v: end that hocket process, or remove the file if no such "+
+				"process is running", held, within)
 		}
 		select {
 		case <-ctx.Done():
@@ -42,8 +43,8 @@ func lock(ctx context.Context, path string, within time.Duration) (release func(
 	}
 }
 
-// tryMake is a lock where the system has no better one: a file that only one can make.
-// It stays behind where a process is killed that has it.
+// tryMake acquires a lock by creating a file that must not exist. It is used where the system offers no better lock: if
+// the process is killed while it holds the lock, the file remains.
 func tryMake(path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	switch {

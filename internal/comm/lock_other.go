@@ -2,5 +2,5 @@
 
 package comm
 
-// tryLock is by a file alone on systems whose locks we do not ask for.
+// tryLock uses only a lock file, on systems for which no file lock is implemented.
 func tryLock(path string) (release func(), err error) { return tryMake(path) }

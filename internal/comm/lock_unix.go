@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// tryLock locks the file at path, which it makes; heldError where another has it. The lock
-// ends with the process, however that does. The file goes when it is released, so one that
-// was opened meanwhile may be no longer that at path: its lock is worth nothing.
+// tryLock locks the file at path, which it creates if necessary. It returns heldError if another process has locked the
+// file. The lock ends when the process ends for any reason. Releasing the lock removes the file, so a file that was
+// opened in the meantime may no longer be the one at path; a lock on such a file is not valid.
 func tryLock(path string) (release func(), err error) {
 	f, err := files.OpenLock(path)
 	if err != nil {
@@ -22,9 +22,9 @@ func tryLock(path string) (release func(), err error) {
 	case errors.Is(err, syscall.EWOULDBLOCK), errors.Is(err, syscall.EINTR):
 		f.Close()
 		return nil, heldError(path)
-	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.ENOLCK): // some file systems over a network
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.ENOLCK): // some network file systems
 		f.Close()
-		os.Remove(path) // nobody there can lock it
+		os.Remove(path) // no process can lock the file there
 		return tryMake(path + ".held")
 	case err != nil:
 		f.Close()

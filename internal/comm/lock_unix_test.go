@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// TestLockLeft: a file that a killed process has left locks nobody out.
+// TestLockLeft checks that a lock file of a killed process does not prevent others from acquiring the lock.
 func TestLockLeft(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	if err := os.WriteFile(path+".lock", nil, 0o444); err != nil {
@@ -24,8 +24,8 @@ func TestLockLeft(t *testing.T) {
 	release()
 }
 
-// TestLockGone: the lock of a file that was removed since, whether or not there is another
-// by its name, keeps nobody out, and is not taken for one.
+// TestLockGone checks that a lock on a lock file that has been removed does not prevent others from acquiring the lock,
+// and is not mistaken for the lock, whether or not a new file has the same name.
 func TestLockGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	f, err := os.Create(path)

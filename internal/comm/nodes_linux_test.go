@@ -20,8 +20,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// inNodes runs f as every process of a world of nodes of so many processes each, with a rank each; all of them in
-// this process.
+// inNodes runs f in every process of a world whose nodes have the given numbers of processes, one rank each. All of
+// these processes are simulated in this process.
 func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,7 +71,7 @@ func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 					w.Close()
 				}()
 				f(w)
-				if _, err := p.Agree(context.Background(), "end", nil); err != nil { // nobody goes while others compute
+				if _, err := p.Agree(context.Background(), "end", nil); err != nil { // no process ends while others compute
 					t.Error(err)
 				}
 			})
@@ -80,7 +80,7 @@ func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 	all.Wait()
 }
 
-// sums are collectives that compute: no transport does them.
+// sums reports whether op is one of the collectives that compute or have uneven operands, which no transport runs.
 func sums(op ir.Op) bool {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce, ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
@@ -89,7 +89,7 @@ func sums(op ir.Op) bool {
 	return false
 }
 
-// nodeSpecs draws collectives whose members are on several nodes, each with an algorithm that takes it, or none.
+// nodeSpecs draws collectives for members on several nodes, each with an algorithm that supports it or with none.
 func nodeSpecs(rng *rand.Rand, team, count int) []spec {
 	specs := randomSpecs(rng, team, count)
 	for i := range specs {
@@ -101,7 +101,7 @@ func nodeSpecs(rng *rand.Rand, team, count int) []spec {
 				s.dt, s.red = []ir.DType{ir.I32, ir.I64}[rng.IntN(2)], ir.Sum+ir.Red(rng.IntN(3))
 			}
 			s.shape[0] = max(s.shape[0], 7)
-			s.algo = hierarchical{}.Info().Name // where each node has as many members
+			s.algo = hierarchical{}.Info().Name // only if each node has the same number of members
 		} else if rng.IntN(2) == 0 {
 			if s.algo = "tcp"; sums(s.op) {
 				s.algo = across{}.Info().Name
@@ -111,8 +111,9 @@ func nodeSpecs(rng *rand.Rand, team, count int) []spec {
 	return specs
 }
 
-// TestNodes: random collectives of all kinds, one after the other over several runs, on two channels of all ranks
-// and on one of a part of them, give the bits that plain arithmetic in the order of the members gives.
+// TestNodes checks that random collectives of all kinds give the same bits as plain arithmetic in the order of the
+// members. They run one after the other, over several runs, on two channels of all ranks and on one channel of a
+// subset.
 func TestNodes(t *testing.T) {
 	for _, sizes := range [][]int{{1, 1}, {2, 2}, {2, 1}, {2, 2, 2}, {3, 3}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
@@ -151,7 +152,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// inside has specs of a team on one node choose their algorithms themselves.
+// inside removes the algorithms from specs if the team is on one node, so that the dispatch chooses them.
 func inside(w device.World, team []int, specs []spec) []spec {
 	if slices.ContainsFunc(team, func(r int) bool { return w.Node(r) != w.Node(team[0]) }) {
 		return specs
@@ -162,10 +163,11 @@ func inside(w device.World, team []int, specs []spec) []spec {
 	return specs
 }
 
-// TestNodesChoice: what reaches peers' memory is refused by name, and what is chosen keeps to the order of sums.
+// TestNodesChoice checks that algorithms that access peers' memory are refused, and that the algorithms that the
+// dispatch chooses sum in the required order.
 func TestNodesChoice(t *testing.T) {
 	inNodes(t, []int{2, 2}, func(w device.World) {
-		// A table, which was measured within a node, has nothing to say.
+		// A table is not used here, because it was measured inside a node.
 		flat := Entry{Op: "all_gather", Elem: 4, Members: 4,
 			Brackets: []Bracket{{Best: []Timed{{Tuning: device.Tuning{Algo: w.Transport()}}}}}}
 		d := NewDispatch(w, device.Caps{}, &Table{Version: TableVersion, Entries: []Entry{flat}}, Policy{})
@@ -190,9 +192,9 @@ func TestNodesChoice(t *testing.T) {
 			{func(s *spec, in *Instance) { s.op, in.Op = ir.OpAllGather, ir.OpAllGather }, "hierarchical"},
 			{func(s *spec, in *Instance) { s.op, in.Op = ir.OpAllToAll, ir.OpAllToAll }, "tcp"},
 			{func(s *spec, in *Instance) { in.Pin.Algo = "two-shot" },
-				"algorithm two-shot: not supported by this machine: its members reach each other's memory, " +
-					"and member 0 is on node 0, member 2 on node 1"},
-			{func(s *spec, in *Instance) { in.Pin.Algo = "hierarchical" }, "order=any allows it"},
+				"algorithm two-shot: not supported by this machine: it needs all members on one node, " +
+					"but member 0 is on node 0 and member 2 on node 1"},
+			{func(s *spec, in *Instance) { in.Pin.Algo = "hierarchical" }, "set order=any to allow it"},
 			{func(s *spec, in *Instance) { in.Pin.Algo = "tcp" }, "it runs all_gather, all_to_all"},
 		} {
 			s, in := large, large.instance()
@@ -217,8 +219,8 @@ func TestNodesChoice(t *testing.T) {
 	})
 }
 
-// TestNodesAreProved proves what channels of members on several nodes issue, over runs without a barrier: nobody
-// reads or writes what another still needs, also of what crosses beside the members' streams.
+// TestNodesAreProved proves the operations that channels of members on several nodes issue, over runs without a
+// barrier: no operation reads or writes data that another one still needs, including the transfers on side streams.
 func TestNodesAreProved(t *testing.T) {
 	for _, nodes := range [][]int{{0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 1}} {
 		n := len(nodes)
@@ -249,8 +251,8 @@ func TestNodesAreProved(t *testing.T) {
 	}
 }
 
-// TestNodesProofNeedsEveryStep makes each small mistake in hierarchical collectives, and wants it refuted, or harmless
-// where all members wait for each other anyway.
+// TestNodesProofNeedsEveryStep makes each possible small mistake in hierarchical collectives. Each must be refuted, or
+// be harmless because all members wait for each other anyway.
 func TestNodesProofNeedsEveryStep(t *testing.T) {
 	nodes := []int{0, 0, 1, 1}
 	total, harmless := 0, 0
@@ -277,8 +279,8 @@ func TestNodesProofNeedsEveryStep(t *testing.T) {
 	t.Logf("%d mistakes, of which %d are proved", total, harmless)
 }
 
-// joins1 are the mistakes of a member that does not wait for what crosses beside its stream, or of what crosses that
-// does not wait for the member.
+// joins1 returns the mistakes in which a member does not wait for a transfer on its side stream, or the transfer does
+// not wait for the member.
 func joins1(ch *Channel, member int) (list []mutant) {
 	for i := range ch.insts {
 		for k, st := range ch.plans[i][member] {

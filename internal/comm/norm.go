@@ -7,16 +7,16 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// normalise has instance i and what follows it run as one launch where that can be.
-// What is measured or asked for comes first: only in the place of another of the
-// machine's own launches, which the table chose.
+// normalise makes instance i run as one launch together with the add and the norm that follow it, if that is possible.
+// It replaces only the machine's own launches: an algorithm that was asked for, a schedule and the vendor's library are
+// left unchanged.
 func (c *Channel) normalise(i int) {
 	x, in := c.choices[i], &c.insts[i]
 	if in.Norm == nil {
 		return
 	}
 	if err := c.mayNormalise(x, in); err != nil {
-		x.Declined = append(x.Declined, fmt.Sprintf("with its norm: %v", err))
+		x.Declined = append(x.Declined, fmt.Sprintf("fused with its rms_norm: %v", err))
 		return
 	}
 	x.normed = true
@@ -26,15 +26,15 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 	policy := c.dispatch.policy
 	switch {
 	case in.Pin.Algo != "", policy.Algorithm != "":
-		return errors.New("an algorithm is asked for")
+		return errors.New("the program or the policy names an algorithm")
 	case policy.Fixed:
-		return errors.New("sums of all sizes are to be run in the same way")
+		return errors.New("the policy requires the same algorithm for all message sizes")
 	case policy.Sparing:
-		return errors.New("memory is short")
+		return errors.New("the policy asks for algorithms that need little memory")
 	case in.CTAs != 0:
-		return errors.New("its blocks are bounded")
+		return errors.New("the collective limits the number of blocks")
 	case x.schedule != nil, c.dispatch.Info(x.Tuning.Algo).Library:
-		return fmt.Errorf("%s is known to be faster", x.Tuning.Algo)
+		return fmt.Errorf("%s is expected to be faster", x.Tuning.Algo)
 	}
 	if c.team == nil {
 		return device.ErrUnsupported
@@ -42,8 +42,8 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 	return c.team.SupportsNorm(in.Norm)
 }
 
-// prepareNorm makes the launches of instance i if they are to do what follows it
-// too. If that turns out to be beyond the machine the sum is run by itself.
+// prepareNorm prepares the launches of instance i if they are to include the add and the norm that follow it. If the
+// machine does not support that, the all_reduce is run by itself.
 func (c *Channel) prepareNorm(i int) (bool, error) {
 	x := c.choices[i]
 	if !x.normed {
@@ -62,5 +62,6 @@ func (c *Channel) prepareNorm(i int) (bool, error) {
 	return true, nil
 }
 
-// Normed reports whether instance i, of an open channel, does what Norm says too.
+// Normed reports whether the launches of instance i include the add and the norm of Instance.Norm. The channel must be
+// open.
 func (c *Channel) Normed(i int) bool { return c.choices[i].normed }

@@ -7,27 +7,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// oneShotPush runs collectives in two steps that each member takes on its own
-// stream:
+// oneShotPush runs collectives in two steps, which each member executes on its own stream:
 //
-//  1. push: copy what each peer reads of my input into my slot there, and tell
-//     it;
-//  2. take: await those that I read; copy, or reduce in team order with one
-//     launch, from their slots and my own input into my output.
+//  1. push: copy the data that each peer reads from my input into my slot at that peer, and signal the peer;
+//  2. take: await the members that I read from; copy from their slots and from my own input into my output, or
+//     reduce them in team order with one launch.
 //
-// Data crosses once and nobody copies its own part, which staged does. Slots are
-// written again only after their member has said that it has read them (Build
-// sees to that), so runs may follow each other.
+// Data crosses once, and, unlike in staged, no member copies its own part. A slot is written again only after its
+// reader has acknowledged the last data in it, which Build ensures, so runs may follow each other.
 type oneShotPush struct{}
 
 func (oneShotPush) Info() device.Algorithm {
 	return device.Algorithm{Name: "one-shot-push", Ops: sumsAndMoves,
-		Takes: "all but barrier and uneven ones", OneShot: true,
-		How: "each member writes what a reader wants into its slot there; nobody copies its own part"}
+		Takes: "all except barrier and the uneven collectives", OneShot: true,
+		How: "each member writes the data for a reader into its slot at that reader; no member copies its own part"}
 }
 
-// Usual is for members that do not reach each other's memory: others reduce from there, and every launch would need
-// room on its own device for what it reads.
+// Usual returns true for members without peer access to each other. Other schedules reduce from peers' memory, and each
+// launch would then need memory on its own device for the operands that it reads.
 func (oneShotPush) Usual(in *Instance) bool { return in.apart }
 
 func (oneShotPush) Supports(in *Instance, _ device.Caps) error {
@@ -68,8 +65,7 @@ func (s oneShotPush) Build(b *Build) {
 	}
 }
 
-// given returns what member to reads of member from's input: all of it, or the
-// block that is for it.
+// given returns the part of member from's input that member to reads: the whole input, or the block for that member.
 func (in *Instance) given(from, to int) device.View {
 	v := in.Parts[from].In
 	if axis, cut := in.cutAxis(); cut {
@@ -78,10 +74,10 @@ func (in *Instance) given(from, to int) device.View {
 	return v
 }
 
-// take makes member me put what it gets of each member, by from, into its output.
+// take makes member me copy or reduce the data of all members, which from returns by member, into its output.
 func (b *Build) take(me int, from func(int) device.View) {
 	p := &b.in.Parts[me]
-	gets := b.in.source(me, me) // for the ops whose result only the root has
+	gets := b.in.source(me, me) // for the ops whose result only the root gets
 	switch op := b.in.Op; {
 	case op == ir.OpAllReduce, op == ir.OpReduceScatter, op == ir.OpReduce && gets:
 		b.Reduce(me, p.Out, b.each(from))
@@ -94,14 +90,14 @@ func (b *Build) take(me int, from func(int) device.View) {
 	}
 }
 
-// aside returns an error where a member's output lies over its input otherwise
-// than by being it, or by being the block of it, or having it as the block, that
-// stays with the member. Without inPlace being it is no excuse either.
+// aside returns an error if a member's output overlaps its input. It permits an output that contains the input, or an
+// input that contains the output, as the block that stays with the member. It permits an output that is the input only
+// if inPlace is set.
 func (in *Instance) aside(inPlace bool) error {
 	for m := range in.Parts {
 		p := &in.Parts[m]
 		if p.Counted && meet(p.Counts, p.Out) {
-			return fmt.Errorf("%w: the result of member %d lies over its counts", device.ErrUnsupported, m)
+			return fmt.Errorf("%w: the result of member %d overlaps its counts in memory", device.ErrUnsupported, m)
 		}
 		if !p.Reads || !p.Writes || !meet(p.In, p.Out) || inPlace && same(p.In, p.Out) {
 			continue
@@ -117,25 +113,26 @@ func (in *Instance) aside(inPlace bool) error {
 				continue
 			}
 		}
-		return fmt.Errorf("%w: the result of member %d lies over its operand", device.ErrUnsupported, m)
+		return fmt.Errorf("%w: the result of member %d overlaps its operand in memory", device.ErrUnsupported, m)
 	}
 	return nil
 }
 
-// twoShotPush is an all_reduce in two shots: each member
+// twoShotPush is an all_reduce in two shots. Each member
 //
 //  1. pushes to each peer the chunk of its input that the peer reduces;
-//  2. reduces its own chunk, in team order, into its place in the output;
-//  3. pushes that to all peers, which copy it into theirs.
+//  2. reduces its own chunk, in team order, into its position in the output;
+//  3. pushes the result to all peers, which copy it into their outputs.
 //
-// It moves what twoShot moves, and copies less locally.
+// It moves as many bytes as twoShot and makes fewer local copies.
 type twoShotPush struct{}
 
 func (twoShotPush) Info() device.Algorithm {
-	return device.Algorithm{Name: "two-shot-push", Ops: allReduce, How: "two shots by slots"}
+	return device.Algorithm{Name: "two-shot-push", Ops: allReduce, How: "two shots, in which members write into their " +
+		"slots at their peers"}
 }
 
-// Usual is as of oneShotPush, for large sums.
+// Usual returns true for large all_reduces of members without peer access to each other.
 func (twoShotPush) Usual(in *Instance) bool { return in.apart && in.large() }
 
 func (twoShotPush) Supports(in *Instance, _ device.Caps) error {
@@ -145,7 +142,7 @@ func (twoShotPush) Supports(in *Instance, _ device.Caps) error {
 	return in.aside(true)
 }
 
-// flat refuses operands that are not dense.
+// flat returns an error if an operand is not dense.
 func (in *Instance) flat() error {
 	for i := range in.Parts {
 		if p := &in.Parts[i]; !dense(p.In) || !dense(p.Out) {
@@ -192,8 +189,8 @@ func (twoShotPush) Build(b *Build) {
 	}
 }
 
-// chunk returns the i-th of n chunks of a dense view, all but the last of one
-// size.
+// chunk returns the i-th chunk of a dense view that is cut into one chunk for each member. All chunks except the last
+// ones have the same size.
 func (in *Instance) chunk(v device.View, i int) device.View {
 	whole, c := v.Elements(), (twoShot{}).chunk(in)
 	return flat(v, min(int64(i)*c, whole), min(int64(i+1)*c, whole))

@@ -23,22 +23,20 @@ type Post struct {
 //	sender:   signal "ready" to the receiver … wait for "done"
 //	receiver: wait for "ready", copy from the sender's memory, signal "done"
 //
-// So a send's buffer is busy until the peer has it, a receive's is untouched
-// before the peer offers it, and two ungrouped sends that face each other
-// wait forever, as the language says. Each pair has one counter at either end,
-// raised once a run: run k waits for k+1, and back to back runs need nothing
-// else (S13), because "ready" of run k+1 comes after "done" of run k on the
-// sender's stream.
+// A send's buffer is therefore in use until the receiver has copied it, and a receive's buffer is not written before
+// the sender is ready. Two ungrouped sends of ranks to each other wait forever, as the language specifies. Each pair
+// has one counter at each end, which is raised once per run: run k waits for k+1. Consecutive runs need no other
+// synchronisation (S13), because "ready" of run k+1 follows "done" of run k on the sender's stream.
 type Pairs struct {
 	world    device.World
 	pairs    []Pair
-	ready    []int // element of pair's counter at its receiver
-	done     []int // element of pair's counter at its sender
+	ready    []int // element of the pair's counter at its receiver
+	done     []int // element of the pair's counter at its sender
 	counters []device.Counters
 	lanes    map[device.Stream][]lane
 }
 
-// OpenPairs checks the pairs and makes their counters.
+// OpenPairs checks the pairs and allocates their counters.
 func OpenPairs(w device.World, pairs []Pair) (*Pairs, error) {
 	p := &Pairs{world: w, lanes: map[device.Stream][]lane{}, pairs: make([]Pair, len(pairs)), ready: make([]int, len(pairs)), done: make([]int, len(pairs))}
 	need := make([]int, w.Ranks())
@@ -72,8 +70,8 @@ func OpenPairs(w device.World, pairs []Pair) (*Pairs, error) {
 	return p, nil
 }
 
-// match makes both sides of a pair one shape: a send may pass a dense tensor
-// to a receive of another shape with as many elements.
+// match gives both views of a pair the same shape: a send may pass a dense tensor to a receive of another shape with
+// the same number of elements.
 func (p *Pair) match() error {
 	n := p.Src.Elements()
 	switch {
@@ -87,7 +85,7 @@ func (p *Pair) match() error {
 	return nil
 }
 
-// Close releases the counters; nothing issued may still run.
+// Close releases the counters. No issued group may still be running.
 func (p *Pairs) Close() {
 	for _, c := range p.counters {
 		if c != nil {

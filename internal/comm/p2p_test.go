@@ -21,7 +21,7 @@ func call(t testing.TB, s device.Stream, f func()) {
 	}
 }
 
-// ring is n ranks, each with a tensor to send to the next and one to receive.
+// ring is a set of n ranks, each with a tensor to send to the next rank and a tensor to receive.
 type ring struct {
 	w       device.World
 	streams []device.Stream
@@ -116,8 +116,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestFacingSends wants two sends that face each other outside a group to be
-// found as a deadlock, soon.
+// TestFacingSends checks that two sends to each other outside a group are reported as a deadlock without delay.
 func TestFacingSends(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -136,8 +135,8 @@ func TestFacingSends(t *testing.T) {
 	}
 }
 
-// TestGroupOrder wants the transfers of a group to go on independently of each
-// other: rank 0 receives from 2, whose message waits for 1's, and from 1.
+// TestGroupOrder checks that the transfers of a group progress independently of each other. Rank 0 receives from rank
+// 2, whose message waits for the message of rank 1, and from rank 1.
 func TestGroupOrder(t *testing.T) {
 	for seed := range int64(8) {
 		w := open(t, cpu.Scheduled, seed, 3)

@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mail is sends and receives on a tape: for each rank's one stream a list of groups. Operands of sends are written
-// before their group and overwritten right after it; results are read after it and overwritten too. Moreover each rank
-// notes that a transfer begins, and reads the other side's note when its group has ended: a transfer ends only when
-// both sides have begun.
+// mail is a set of sends and receives on a tape: for the one stream of each rank, a list of groups. Operands of sends
+// are written before their group and overwritten right after it; results are read after it and overwritten too. In
+// addition, each rank writes a note when a transfer begins, and reads the other side's note when its group has ended.
+// These reads are ordered only if a transfer ends after both sides have begun.
 type mail struct {
 	t       testing.TB
 	tape    *tape.Tape
@@ -24,11 +24,11 @@ type mail struct {
 	pairs   []Pair
 	opened  *Pairs
 	groups  [][]*Group // by rank
-	posts   [][][]Post // likewise
+	posts   [][][]Post // by rank
 	notes   [2][]device.View
 	reads   [2][]device.View
-	each    int  // commands of a run
-	trivial bool // some transfer is of nothing, or of a rank to itself
+	each    int  // number of commands of a run
+	trivial bool // whether a transfer has no elements, or has one rank as source and destination
 }
 
 const mailRuns = 2
@@ -43,7 +43,7 @@ func newMail(t testing.TB, ranks int) *mail {
 	return m
 }
 
-// pair adds a transfer of so many elements.
+// pair adds a transfer of the given number of elements.
 func (m *mail) pair(from, to int, elems int64) int {
 	m.trivial = m.trivial || from == to || elems == 0
 	at := func(rank int, kind device.MemKind, n int64) device.View {
@@ -71,7 +71,7 @@ func (m *mail) open() {
 	}
 }
 
-// play issues the runs; skip leaves out that command of each.
+// play issues the runs, and in each leaves out the command with index skip.
 func (m *mail) play(skip int) *plan.Plan {
 	m.t.Helper()
 	m.tape.Rewind()
@@ -117,7 +117,7 @@ func (m *mail) issue(s device.Stream, g *Group, posts []Post, run int64) {
 	}
 }
 
-// transfers are sends and receives that should be right, by name.
+// transfers returns correct sets of sends and receives, by name.
 func transfers(t testing.TB) map[string]*mail {
 	all := map[string]*mail{}
 	for n := 1; n <= 5; n++ {
@@ -135,7 +135,7 @@ func transfers(t testing.TB) map[string]*mail {
 				ends[k] = append(ends[k], Post{Pair: p})
 			}
 		}
-		for i := range n - 1 { // each passes on what came, twice
+		for i := range n - 1 { // each rank passes on the data that it received, twice
 			for range 2 {
 				p := line.pair(i, i+1, 3)
 				line.post(i, Post{Pair: p, Send: true})
@@ -152,7 +152,7 @@ func transfers(t testing.TB) map[string]*mail {
 		rng := rand.New(rand.NewPCG(seed, 31))
 		n := 2 + rng.IntN(4)
 		m := newMail(t, n)
-		for range 3 { // rounds, each one group of everybody
+		for range 3 { // rounds, each with one group that has all ranks
 			posts := make([][]Post, n)
 			for range rng.IntN(2 * n) {
 				from, to := rng.IntN(n), rng.IntN(n)
@@ -172,8 +172,8 @@ func transfers(t testing.TB) map[string]*mail {
 	return all
 }
 
-// TestTransfersAreProved proves groups of sends and receives, and refutes them
-// without any one of their waits, records and signals.
+// TestTransfersAreProved proves groups of sends and receives, and refutes the same groups with one wait, record or
+// signal removed.
 func TestTransfersAreProved(t *testing.T) {
 	mistakes := 0
 	for name, m := range transfers(t) {
@@ -181,7 +181,7 @@ func TestTransfersAreProved(t *testing.T) {
 		whole := m.play(-1)
 		proved(t, whole, name)
 		if m.trivial {
-			continue // some waits follow from others
+			continue // some waits are implied by others
 		}
 		for i, c := range whole.Cmds[:m.each] {
 			switch c.Kind {
@@ -201,8 +201,7 @@ func TestTransfersAreProved(t *testing.T) {
 	t.Logf("%d mistakes", mistakes)
 }
 
-// TestFacingSendsAreRefuted wants the checker to find the deadlock of two sends that
-// face each other.
+// TestFacingSendsAreRefuted checks that the checker reports the deadlock of two sends to each other.
 func TestFacingSendsAreRefuted(t *testing.T) {
 	m := newMail(t, 2)
 	for i := range 2 {

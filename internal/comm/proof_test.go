@@ -14,21 +14,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scene is what channels issue on a tape, with what a program does around it:
-// operands are written before a collective, results read behind it, and then all of
-// it overwritten at once. Moreover each member notes that it begins, where peers
-// read it once they have ended: that is in order only if the collective keeps what
-// S5 promises, also where nothing moves.
+// scene records on a tape the operations that channels issue, together with those of a program around them: operands
+// are written before a collective, results are read after it, and then all of them are overwritten at once. In
+// addition, each member writes a note when it begins, which its peers read after they have ended. These reads are
+// ordered only if the collective provides the ordering of S5, also for tensors without elements.
 type scene struct {
 	t     testing.TB
 	tape  *tape.Tape
 	rigs  []*rig
-	notes []device.Memory // by rank: what it says of itself, what it reads of others
+	notes []device.Memory // by rank: the notes that it writes, and the memory into which it reads the notes of others
 	reads []device.Memory
-	noted int64 // of each
+	noted int64 // the number of notes that each rank has written
 }
 
-// mostNotes bounds the instances of all runs of a scene.
+// mostNotes is the largest number of instances in all runs of a scene.
 const mostNotes = 1024
 
 func newScene(t testing.TB, ranks int) *scene {
@@ -48,7 +47,7 @@ func (s *scene) channel(name string, team []int, specs []spec) *rig {
 	return r
 }
 
-// play issues so many runs and returns them as a plan.
+// play issues the given number of runs and returns them as a plan.
 func (s *scene) play(runs int64) *plan.Plan {
 	s.t.Helper()
 	s.tape.Rewind()
@@ -86,7 +85,8 @@ func (s *scene) issue(r *rig, i int, run int64) {
 	s.noted++
 }
 
-// proved wants a plan to have no fault, and to need no streams that run side by side.
+// proved checks that the verifier finds no fault in a plan, and that the plan does not require streams that run
+// concurrently.
 func proved(t testing.TB, p *plan.Plan, what string) {
 	t.Helper()
 	r := verify.Plan(p, verify.Options{})
@@ -107,10 +107,10 @@ func findingText(p *plan.Plan, f *verify.Finding) string {
 	return strings.Join(append(lines, f.Why), "\n")
 }
 
-// TestSchedulesAreProved proves every schedule of every collective that it takes, for
-// teams of 2 to 5, one after the other over runs without a barrier: of nothing, of
-// one element, of odd sizes and of several pieces, in place and not, where peers
-// reach the operands and where not.
+// TestSchedulesAreProved proves every schedule with every collective that it supports, for teams of 2 to 5 members. The
+// instances run one after the other, over runs without a barrier. They have no elements, one element, odd sizes and
+// sizes of several pieces, have output and input in the same and in different memory, and have shared and private
+// operands.
 func TestSchedulesAreProved(t *testing.T) {
 	for _, name := range Schedules() {
 		for n := 2; n <= 5; n++ {
@@ -140,8 +140,8 @@ func TestSchedulesAreProved(t *testing.T) {
 	}
 }
 
-// TestMixedSchedulesAreProved proves random sequences by all schedules, on two
-// channels of one team and one of a part of it, at once.
+// TestMixedSchedulesAreProved proves random sequences of all schedules, which run concurrently on two channels of one
+// team and on one channel of a part of it.
 func TestMixedSchedulesAreProved(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 21))
@@ -164,8 +164,8 @@ type mutant struct {
 	s                  step
 }
 
-// mutants are all small mistakes in what one member does: a wait or a signal left
-// out, a wait for one signal less, a signal before what it tells of.
+// mutants returns all small mistakes in the steps of one member: a wait or a signal left out, a wait for one signal
+// less, and a signal issued before the operation that it announces.
 func mutants(ch *Channel, member int) []mutant {
 	var list []mutant
 	for i := range ch.insts {
@@ -187,7 +187,7 @@ func mutants(ch *Channel, member int) []mutant {
 	return list
 }
 
-// apply makes the mistake, and returns what undoes it.
+// apply makes the mistake, and returns a function that undoes it.
 func (m mutant) apply(ch *Channel) (undo func()) {
 	was := ch.plans[m.inst][m.member]
 	steps := slices.Clone(was)
@@ -212,9 +212,9 @@ func meets(op ir.Op) bool {
 	return true
 }
 
-// mayBeHarmless reports whether a schedule may be right with a mistake in it: where
-// all members wait for each other's data, waits for a half of staging or slots may
-// follow from that, and a signal may be given before a copy that it does not tell of.
+// mayBeHarmless reports whether a schedule may be correct in spite of the mistake. If all members wait for each other's
+// data, that may imply the waits for a half of staging or slots, and a signal may be issued before a copy that it does
+// not announce.
 func (m mutant) mayBeHarmless(op ir.Op, n int) bool {
 	switch m.kind {
 	case "no signal":
@@ -225,12 +225,12 @@ func (m mutant) mayBeHarmless(op ir.Op, n int) bool {
 	return int(m.s.elem) >= n && meets(op)
 }
 
-// TestProofNeedsEveryStep makes each small mistake in each schedule, and wants it
-// refuted. What is proved nevertheless must be a mistake that may do no harm, and give
-// the right results in every order that the scheduled CPU draws.
+// TestProofNeedsEveryStep makes each possible small mistake in each schedule and checks that it is refuted. If the
+// verifier proves a mutant, the mistake must be one that may be harmless, and the mutant must give the right results in
+// every order that the scheduled CPU machine draws.
 func TestProofNeedsEveryStep(t *testing.T) {
 	if *onCUDA {
-		t.Skip("nothing runs here but on the CPU machine")
+		t.Skip("this test runs only on the CPU machine")
 	}
 	const n = 3
 	seeds := int64(8)

@@ -6,9 +6,11 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Tables and programs that name retired algorithms stay readable: another says that it was Formerly of that name.
+// Tables and programs that name retired algorithms remain readable: the algorithm that replaces a retired one lists its
+// name in device.Algorithm.Formerly.
 
-// current returns t, or where its algorithm is retired the default launch of the one of known that does its work.
+// current returns t. If t names a retired algorithm, it returns the default tuning of the algorithm in known that
+// replaces it.
 func current(t device.Tuning, known []device.Algorithm) device.Tuning {
 	if i := slices.IndexFunc(known, func(a device.Algorithm) bool { return slices.Contains(a.Formerly, t.Algo) }); i >= 0 {
 		return device.Tuning{Algo: known[i].Name}
@@ -16,8 +18,8 @@ func current(t device.Tuning, known []device.Algorithm) device.Tuning {
 	return t
 }
 
-// retire drops what a table has of retired algorithms. A bracket that has nothing else gets
-// their successors, as does what is fixed; the times are not theirs.
+// retire removes retired algorithms from a table. A bracket that would become empty gets the replacements without
+// times, as the times were measured with the retired algorithms. Entry.Fixed is replaced too.
 func (t *Table) retire(known []device.Algorithm) {
 	gone := func(x Timed) bool { return current(x.Tuning, known).Algo != x.Algo }
 	for i := range t.Entries {

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// TestRetired reads a table of old: measured successors stay as measured, and what has none
-// gets one.
+// TestRetired reads an old table with retired algorithms. Replacements that were measured keep their times, and a
+// bracket with only retired algorithms gets their replacements.
 func TestRetired(t *testing.T) {
 	const text = `{"version": 1, "identity": "x", "ranks": 2, "made": "by hand", "entries": [
 		{"op": "broadcast", "element_bytes": 2, "members": 2, "fixed": {"algorithm": "move-mixed", "blocks": 64},

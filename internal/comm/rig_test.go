@@ -16,8 +16,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// spec describes a collective of a team of n, from which instances, inputs and
-// wanted outputs are made.
+// spec describes a collective of a team of n members. Instances, inputs and expected outputs are generated from it.
 type spec struct {
 	op          ir.Op
 	red         ir.Red
@@ -26,22 +25,22 @@ type spec struct {
 	shape       []int64 // of a member's smaller operand
 	axis, split int
 	root        int
-	shift       int // permute: member i sends to i+shift; those that would wrap to 0 do not when hole
+	shift       int // permute: member i sends to i+shift; with hole, members that would wrap around to 0 do not send
 	hole        bool
 	overlap     overlap
 	algo        string
-	shared      bool // operands lie where peers reach them
+	shared      bool // whether operands are in memory that peers can access
 	unevenSpec
 }
 
-// overlap says how a member's operands lie to each other.
+// overlap is the relative position of a member's input and output in memory.
 type overlap int
 
 const (
 	apart   overlap = iota
 	onTop           // both begin at the same byte
-	inBlock         // the smaller is a block of the larger, where it belongs
-	shifted         // one element apart
+	inBlock         // the smaller one is the member's block of the larger one
+	shifted         // they begin one element apart
 	numOverlaps
 )
 
@@ -50,14 +49,14 @@ func (s spec) String() string {
 		s.op, s.red, s.dt, s.n, s.shape, s.axis, s.split, s.root, s.shift, s.hole, s.overlap, s.shared, s.algo, s.counted, s.room)
 }
 
-// larger returns shape with n blocks along axis.
+// larger returns shape extended to n blocks along axis.
 func larger(shape []int64, axis, n int) []int64 {
 	l := slices.Clone(shape)
 	l[axis] *= int64(n)
 	return l
 }
 
-// shapes returns the shapes of a member's input and output; nil for none.
+// shapes returns the shapes of a member's input and output; nil if the member has none.
 func (s spec) shapes(me int) (in, out []int64) {
 	switch s.op {
 	case ir.OpAllReduce:
@@ -102,7 +101,7 @@ func (s spec) shapes(me int) (in, out []int64) {
 	return in, out
 }
 
-// links returns whom a member of a permute sends to and receives from.
+// links returns the members that a member of a permute sends to and receives from.
 func (s spec) links(me int) (to, from int) {
 	if s.op != ir.OpPermute {
 		return -1, -1
@@ -117,7 +116,7 @@ func (s spec) links(me int) (to, from int) {
 	return to, from
 }
 
-// want computes the outputs of all members from their inputs, the plain way.
+// want computes the outputs of all members from their inputs, by direct evaluation of the definition.
 func (s spec) want(ins []*tensor.Tensor) []*tensor.Tensor {
 	outs := make([]*tensor.Tensor, s.n)
 	for me := range outs {
@@ -174,8 +173,7 @@ func joinInto(out *tensor.Tensor, parts []*tensor.Tensor, axis int) {
 	}
 }
 
-// reduceInto is S11 by the letter: team order, f32 (f64, i64) accumulator, one
-// rounding.
+// reduceInto implements rule S11 literally: it adds in team order with an f32 (f64, i64) accumulator and rounds once.
 func reduceInto(out *tensor.Tensor, ins []*tensor.Tensor, red ir.Red) {
 	for e := range out.Len() {
 		switch out.DType.Accum() {
@@ -230,10 +228,10 @@ func randomSpec(rng *rand.Rand, n int) spec {
 	return s
 }
 
-// onCUDA has tests open their worlds on GPUs, which up to eight ranks share.
+// onCUDA makes the tests open their worlds on GPUs; up to eight ranks share the available GPUs.
 var onCUDA = flag.Bool("cuda", false, "run on the CUDA machine")
 
-// world opens a world that ends with the test.
+// open opens a world that is closed when the test ends.
 func open(t testing.TB, mode cpu.Mode, seed int64, ranks int) device.World {
 	t.Helper()
 	m := cpu.New(cpu.Options{Mode: mode, Seed: seed})
@@ -255,7 +253,7 @@ func open(t testing.TB, mode cpu.Mode, seed int64, ranks int) device.World {
 	return w
 }
 
-// rig is a channel under test with the memory of its operands.
+// rig is a channel under test together with the memory of its operands.
 type rig struct {
 	t       testing.TB
 	w       device.World
@@ -263,12 +261,12 @@ type rig struct {
 	team    []int
 	streams []device.Stream
 	ch      *Channel
-	parts   [][]Part // by instance, member
+	parts   [][]Part // by instance and member
 	mems    [][]device.Memory
 	jobs    []*job
 }
 
-// job is one instance of one run: what was given and what came.
+// job holds the inputs and outputs of one instance in one run.
 type job struct {
 	s        spec
 	run      int64
@@ -310,13 +308,13 @@ func newRig(t testing.TB, w device.World, name string, team []int, specs []spec)
 	return r
 }
 
-// instance returns s as a channel takes it, without parts.
+// instance returns s as an Instance without parts.
 func (s spec) instance() Instance {
 	return Instance{Pin: device.Tuning{Algo: s.algo}, Shared: s.shared,
 		Collective: device.Collective{Op: s.op, Red: s.red, Root: s.root, Axis: s.axis, Split: s.split, Together: s.shared}}
 }
 
-// plain is the dispatch without a table.
+// plain returns a dispatch without a table.
 func plain(w device.World) *Dispatch { return NewDispatch(w, device.Caps{}, nil, Policy{}) }
 
 func (r *rig) must(err error) {
@@ -328,12 +326,12 @@ func (r *rig) must(err error) {
 
 // ranBy counts, over all tests, the instances that pin each algorithm.
 var (
-	ranMu sync.Mutex // worlds of several processes are goroutines here
+	ranMu sync.Mutex // worlds of several processes are goroutines in this test binary
 	ranBy = map[string]int{}
 )
 
-// place lays a member's operands out in private memory, where a peer that
-// reached for them would fail, unless they are to be shared.
+// place allocates a member's operands. Unless they are shared, they are in private memory, where an access by a peer
+// fails.
 func (r *rig) place(d device.Device, s spec, me int, mem *device.Memory) Part {
 	in, out := s.shapes(me)
 	p := Part{Reads: in != nil, Writes: out != nil}
@@ -387,9 +385,9 @@ func plainBytes(dt ir.DType, shape []int64) int64 {
 	return n
 }
 
-// issue enqueues instance i of run for all members: upload, collective, read
-// back. On a scheduled machine results are overwritten right before, and all
-// operands right after.
+// issue enqueues instance i of the run for all members: the upload of the operands, the collective, and the download of
+// the results. On a scheduled machine results are overwritten right before the collective, and all operands right after
+// it.
 func (r *rig) issue(i int, run int64) {
 	r.t.Helper()
 	s := r.specs[i]
@@ -431,7 +429,7 @@ func (r *rig) input(s spec, name string) *tensor.Tensor {
 	return x
 }
 
-// check compares everything that came with plain arithmetic, bit by bit.
+// check compares all results with plain arithmetic, bit by bit.
 func (r *rig) check() {
 	r.t.Helper()
 	for _, j := range r.jobs {

@@ -5,29 +5,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// staged runs every collective in four steps that each member takes on its
-// own stream:
+// staged runs every collective in four steps, which each member executes on its own stream:
 //
 //  1. post: copy my input into my staging memory;
-//  2. tell the members that read it; await those that I read;
-//  3. take: copy, or reduce in team order with one launch, from the staging of
-//     my sources into my output;
-//  4. tell my sources that I have read theirs.
+//  2. signal the members that read it, and await the members that I read from;
+//  3. take: copy from the staging of my sources into my output, or reduce in team order with one launch;
+//  4. acknowledge to my sources that I have read their staging.
 //
-// Peers read staging only, so my input is mine again after step 1 and my
-// output may overlap it. Where everybody reads everybody, step 2 makes every
-// start precede every end (S5); elsewhere only the data's own way is waited
-// for. Back to back (S13) is safe because a member writes a half of its
-// staging again only after all who read that half have said so in step 4, in
-// whichever run that was; Build adds steps 4 and those waits by itself.
+// Peers read only staging, so my input may be written after step 1, and my output may overlap my input. If every member
+// reads from every other one, step 2 makes every start precede every end (S5); otherwise a member waits only for its
+// sources. Consecutive runs are safe (S13) because a member writes a half of its staging again only after all readers
+// of that half have acknowledged it in step 4, in any earlier run. Build adds step 4 and those waits.
 type staged struct{}
 
 func (staged) Info() device.Algorithm {
 	return device.Algorithm{Name: "staged", Ops: everything, Takes: "all", OneShot: true,
-		How: "each member copies its input to staging; readers copy or reduce from there"}
+		How: "each member copies its input to its staging; readers copy or reduce from there"}
 }
 
-// Usual is true: whatever nothing else suits is staged.
+// Usual returns true: staged runs every collective that no other schedule is the default for.
 func (staged) Usual(*Instance) bool { return true }
 
 func (staged) Supports(*Instance, device.Caps) error { return nil }
@@ -69,8 +65,7 @@ func (s staged) Build(b *Build) {
 	}
 }
 
-// post copies member me's input into its staging: whole, or cut into the
-// blocks that its readers take, one behind the other.
+// post copies member me's input into its staging: as a whole, or as a sequence of blocks, one for each reader.
 func (staged) post(b *Build, me int) {
 	if !b.in.gives(me) {
 		return
@@ -91,8 +86,8 @@ func (staged) post(b *Build, me int) {
 	}
 }
 
-// cutAxis returns the axis along which posted tensors are cut into one block
-// for each reader.
+// cutAxis returns the axis along which inputs are cut into one block for each reader. The second result is false if
+// inputs are not cut.
 func (in *Instance) cutAxis() (int, bool) {
 	switch in.Op {
 	case ir.OpReduceScatter, ir.OpScatter:
@@ -103,7 +98,7 @@ func (in *Instance) cutAxis() (int, bool) {
 	return 0, false
 }
 
-// stagedBlock returns block i of what member from posted.
+// stagedBlock returns block i of the input that member from posted to its staging.
 func stagedBlock(b *Build, from, i int) device.View {
 	axis, _ := b.in.cutAxis()
 	v := block(b.in.Parts[from].In, axis, i, b.Size())

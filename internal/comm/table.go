@@ -11,26 +11,26 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Table says what is fastest on one machine, as measured. It is data: it prints
-// as JSON, and may be edited and shared.
+// Table lists the fastest algorithms for the collectives of one machine, as measured. It is plain data that is stored
+// as JSON, and users may edit and share it.
 type Table struct {
 	Version int `json:"version"`
-	// Identity is the machine that it was measured on, Ranks how many ranks
-	// its world had.
+	// Identity identifies the machine on which the table was measured; Ranks is the number of ranks of the world that it
+	// was measured in.
 	Identity string `json:"identity"`
 	Ranks    int    `json:"ranks"`
-	// Made says by what.
+	// Made describes the program and version that measured the table.
 	Made string `json:"made"`
-	// Algorithms describe those that entries may name, for readers that have not opened the machine. Those that no
-	// field of device.Algorithm but the name is to be said of are left out.
+	// Algorithms describes the algorithms that entries may name, for readers that have not opened the machine. It omits
+	// algorithms for which every recorded field except the name is empty.
 	Algorithms []device.Algorithm `json:"algorithms,omitempty"`
 	Entries    []Entry            `json:"entries"`
 }
 
-// Describe has the table describe algorithms.
+// Describe stores the descriptions of algorithms in the table.
 func (t *Table) Describe(list []device.Algorithm) {
 	for _, a := range list {
-		// The same as in JSON.
+		// Keep only the fields that are stored in JSON.
 		a = device.Algorithm{Name: a.Name, Formerly: a.Formerly, FreeOrder: a.FreeOrder, HostLink: a.HostLink, Library: a.Library}
 		same := func(o device.Algorithm) bool { return o.Name == a.Name }
 		if t.Algorithms = slices.DeleteFunc(slices.Clone(t.Algorithms), same); a.Formerly != nil || a.FreeOrder || a.HostLink || a.Library {
@@ -39,8 +39,8 @@ func (t *Table) Describe(list []device.Algorithm) {
 	}
 }
 
-// info describes an algorithm that the table names, as far as that is known: tables of old do not say it, and the
-// shipped one does for all.
+// info returns the description of an algorithm that the table names. Old tables do not describe their algorithms, so it
+// also consults the shipped table, which describes all of them.
 func (t *Table) info(name string) device.Algorithm {
 	lists := [][]device.Algorithm{Shipped().Algorithms}
 	if t != nil {
@@ -54,55 +54,53 @@ func (t *Table) info(name string) device.Algorithm {
 	return device.Algorithm{Name: name}
 }
 
-// Library reports whether an algorithm that the table names is of the machine's vendor.
+// Library reports whether an algorithm that the table names comes from the machine's vendor.
 func (t *Table) Library(name string) bool { return t.info(name).Library }
 
-// TableVersion is that of tables that this program reads.
+// TableVersion is the version of tables that this program reads.
 const TableVersion = 1
 
-// Entry is a kind of collective.
+// Entry holds the measurements of one kind of collective.
 type Entry struct {
 	Op string `json:"op"`
-	// Reduction is "sum" (and avg), "minmax", or empty where nothing is reduced.
+	// Reduction is "sum" (for sum and avg), "minmax", or empty for collectives that reduce nothing.
 	Reduction string `json:"reduction,omitempty"`
 	Elem      int64  `json:"element_bytes"`
 	Members   int    `json:"members"`
-	// Full says that it was measured at every power of two and by grids of each
-	// kernel; Shipped, that it is the shipped table's, and was not measured on the
-	// machine whose table this is.
+	// Full reports whether the entry was measured at every power of two and over the whole parameter grid of each kernel.
+	// Shipped reports whether the entry was copied from the shipped table and not measured on this table's machine.
 	Full    bool `json:"full,omitempty"`
 	Shipped bool `json:"shipped,omitempty"`
-	// Checked are the sizes, in bytes, at which a quick tuning looked whether the
-	// shipped table is right here: between them the entry is that table's. Empty for
-	// an entry that is all measured, or all shipped.
+	// Checked lists the message sizes, in bytes, at which a quick tuning compared the shipped table with measurements.
+	// Between these sizes the entry is that of the shipped table. It is empty for an entry that is entirely measured or
+	// entirely shipped.
 	Checked []int64 `json:"checked,omitempty"`
-	// Brackets by size, ascending. What is chosen is not interpolated between them; what
-	// it is predicted to take is (see Found.Points).
+	// Brackets is sorted by ascending size. The choice of algorithms is not interpolated between brackets, but predicted
+	// times are (see Found.Points).
 	Brackets []Bracket `json:"brackets"`
-	// Fixed is what suits all sizes best, among those that sum in order; nil
-	// where nothing takes all sizes.
+	// Fixed is the tuning that is best over all sizes among those that sum in order; nil if no such tuning supports all
+	// sizes.
 	Fixed *device.Tuning `json:"fixed,omitempty"`
 }
 
-// Bracket is a range of sizes: those above the bracket before, up to UpTo.
+// Bracket is a range of message sizes: those above the previous bracket's UpTo, up to and including UpTo.
 type Bracket struct {
-	// UpTo is in bytes of the message; 0, of the last, for no end.
+	// UpTo is the largest message size in bytes; 0 for the last bracket, which has no upper bound.
 	UpTo int64 `json:"up_to,omitempty"`
-	// At is the size in bytes at which the first of Best was measured, and the others but
-	// for those that a quick tuning left as shipped; 0 where that is not known.
+	// At is the message size in bytes at which the first of Best was measured. The others were measured there too, except
+	// those that a quick tuning copied from the shipped table. It is 0 if the size is not known.
 	At int64 `json:"at,omitempty"`
-	// Best lists what was measured, the best first.
+	// Best lists the measured tunings, the fastest first.
 	Best []Timed `json:"best"`
 }
 
-// Timed is a tuning with the microseconds that it took at the size at which the bracket
-// was measured.
+// Timed is a tuning with the time in microseconds that was measured at the size Bracket.At.
 type Timed struct {
 	device.Tuning
 	Micros float64 `json:"us,omitempty"`
 }
 
-// ReductionOf is the key of an op's reduction.
+// ReductionOf returns the value of Entry.Reduction for a reduction and an op.
 func ReductionOf(red ir.Red, op ir.Op) string {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce:
@@ -115,8 +113,9 @@ func ReductionOf(red ir.Red, op ir.Op) string {
 	return "sum"
 }
 
-// best returns the tunings for in, the best first; nil for a nil table. If fixed
-// the entry's own comes first, then those that give the same bits: not those that add in a free order.
+// best returns the tunings for in, the best one first; nil if t is nil or has no entry for in. If fixed is set, the
+// entry's Fixed tuning is first, followed only by tunings that give the same bits: those that do not add in a free
+// order.
 func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	e := t.find(in)
 	if e == nil {
@@ -134,10 +133,10 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	return list
 }
 
-// Best returns the tunings that the table has for in, the best first.
+// Best returns the tunings of the table for in, the best one first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }
 
-// Entry returns the entry with the key that e has; nil where there is none.
+// Entry returns the entry with the same key as e; nil if there is none.
 func (t *Table) Entry(e Entry) *Entry {
 	for i := range t.Entries {
 		if x := &t.Entries[i]; x.Op == e.Op && x.Reduction == e.Reduction && x.Elem == e.Elem && x.Members == e.Members {
@@ -147,7 +146,7 @@ func (t *Table) Entry(e Entry) *Entry {
 	return nil
 }
 
-// Put adds an entry, in the place of that with the same key if there is one.
+// Put adds an entry, or replaces the one with the same key.
 func (t *Table) Put(e Entry) {
 	if old := t.Entry(e); old != nil {
 		*old = e
@@ -156,10 +155,10 @@ func (t *Table) Put(e Entry) {
 	t.Entries = append(t.Entries, e)
 }
 
-// kin are ops that move data alike: one without an entry takes that of its kin.
+// kin maps an op to one that moves data in the same way, and whose entry is used if the op has none.
 var kin = map[ir.Op]ir.Op{ir.OpGather: ir.OpAllGather, ir.OpScatter: ir.OpAllToAll, ir.OpPermute: ir.OpBroadcast, ir.OpReduce: ir.OpReduceScatter}
 
-// Clone returns a table that shares nothing with t that can be changed.
+// Clone returns a copy of t that shares no mutable data with t.
 func (t *Table) Clone() *Table {
 	c := *t
 	c.Entries = make([]Entry, len(t.Entries))
@@ -169,7 +168,7 @@ func (t *Table) Clone() *Table {
 	return &c
 }
 
-// Clone returns an entry that shares nothing with e that can be changed.
+// Clone returns a copy of e that shares no mutable data with e.
 func (e *Entry) Clone() Entry {
 	c := *e
 	c.Brackets = slices.Clone(e.Brackets)
@@ -184,7 +183,7 @@ func (e *Entry) Clone() Entry {
 	return c
 }
 
-// find returns the entry for in, or else the nearest of its op, or of its kin.
+// find returns the entry for in: the nearest entry for its op, or for the op's kin if its op has none.
 func (t *Table) find(in *Instance) *Entry {
 	if t == nil {
 		return nil
@@ -196,8 +195,8 @@ func (t *Table) find(in *Instance) *Entry {
 	return e
 }
 
-// nearest returns the entry of an op that is the nearest to in: first by the
-// number of members, then by reduction, then by element.
+// nearest returns the entry for an op that is nearest to in: nearest in the number of members, then in the reduction,
+// then in the element size.
 func (t *Table) nearest(op ir.Op, in *Instance) *Entry {
 	var found *Entry
 	least := math.Inf(1)
@@ -221,7 +220,7 @@ func (t *Table) nearest(op ir.Op, in *Instance) *Entry {
 	return found
 }
 
-// Bracket returns the one that a size falls in; a table that was checked has it.
+// Bracket returns the bracket that contains the given size. The table must have passed Check.
 func (e *Entry) Bracket(bytes int64) *Bracket {
 	i, _ := slices.BinarySearchFunc(e.Brackets, bytes, func(b Bracket, n int64) int {
 		if b.UpTo != 0 && b.UpTo < n {
@@ -232,14 +231,13 @@ func (e *Entry) Bracket(bytes int64) *Bracket {
 	return &e.Brackets[i]
 }
 
-// Hash is a number by which two tables can be told apart, whatever they say of
-// where they come from.
+// Hash returns a hash of the table's entries. It does not depend on the fields that describe the table's source.
 func (t *Table) Hash() string {
 	if t == nil {
 		return ""
 	}
 	data, err := json.Marshal(t.Entries)
-	if err != nil { // numbers that are no JSON; a table that was checked has none
+	if err != nil { // a number that JSON cannot represent; Check refuses such tables
 		return "?"
 	}
 	sum := sha256.Sum256(data)

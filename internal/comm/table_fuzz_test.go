@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FuzzTable: of a table that is read, the same is read again once it is written; every entry has a bracket
-// for every size, and what is predicted by it is a time.
+// FuzzTable checks that a table that can be read is unchanged after it has been written and read again, that every
+// entry has a bracket for every size, and that every predicted time is valid.
 func FuzzTable(f *testing.F) {
 	f.Add([]byte(`{"version":1,"identity":"x","ranks":2,"made":"","entries":[]}`))
 	f.Add([]byte(`{"version":1,"identity":"cpu, linux/amd64","ranks":2,"made":"by hand","entries":[{"op":"all_reduce",

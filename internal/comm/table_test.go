@@ -15,8 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestShipped wants the table within the program to be whole, and to say
-// something of each size of each collective that is tuned.
+// TestShipped checks that the shipped table is valid, and has a choice for each size of each collective that is tuned.
 func TestShipped(t *testing.T) {
 	tab := Shipped()
 	if err := tab.Check(); err != nil {
@@ -41,8 +40,8 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// TestShippedFew wants large sums to be by the kernels that few blocks are enough
-// for, where only those are allowed, and by others where all are.
+// TestShippedFew checks that the table chooses the SM-limited kernels for large sums if the number of blocks is
+// limited, and other kernels if it is not.
 func TestShippedFew(t *testing.T) {
 	for _, tc := range []struct {
 		op   ir.Op
@@ -71,8 +70,7 @@ func row(upTo int64, names ...string) Bracket {
 	return b
 }
 
-// TestLookup wants the nearest entry, and the bracket that ends at a size or
-// behind it.
+// TestLookup checks that a lookup finds the nearest entry, and the bracket that contains the size.
 func TestLookup(t *testing.T) {
 	tab := &Table{Version: TableVersion, Entries: []Entry{
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{row(0, "pair")}},
@@ -125,8 +123,8 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestPolicy wants a run's own wishes before the table, the text's before both,
-// and one way for all sizes where that is asked for.
+// TestPolicy checks that an algorithm that the policy names has precedence over the table, that a pinned algorithm has
+// precedence over both, and that a fixed policy uses one algorithm for all sizes.
 func TestPolicy(t *testing.T) {
 	w := teams(t, cpu.Concurrent, 0, 4)
 	small := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 4, shape: []int64{2}}
@@ -148,7 +146,7 @@ func TestPolicy(t *testing.T) {
 		{Policy{Algorithm: "direct"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "two-shot"}, "table"}, // operands are private
 		{Policy{Algorithm: "ll", Fixed: true}, "two-shot-push", device.Tuning{Algo: "two-shot-push"}, device.Tuning{Algo: "two-shot-push"}, "pinned"},
 		{Policy{}, "ll", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"}, "pinned"},
-		// It is too large for chunked.
+		// The operand is too large for chunked.
 		{Policy{Sparing: true}, "", device.Tuning{Algo: "chunked"}, device.Tuning{Algo: "two-shot"}, "default"},
 		{Policy{Sparing: true, Algorithm: "ll"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"},
 			"policy"},
@@ -179,7 +177,7 @@ func TestPolicy(t *testing.T) {
 	best := few.Entries[0].Brackets[0].Best
 	for _, tc := range []struct {
 		pin      string
-		ll, even int // blocks in the table
+		ll, even int // numbers of blocks in the table
 		want     device.Tuning
 	}{
 		{"", 0, 1, device.Tuning{Algo: "even", Blocks: 1}},
@@ -201,7 +199,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestTableCheck wants tables refused whose lookups could fail.
+// TestTableCheck checks that tables are refused if a lookup in them could fail.
 func TestTableCheck(t *testing.T) {
 	good := func() *Table {
 		return &Table{Version: TableVersion, Entries: []Entry{{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{row(16, "a"), row(0, "b")}}}}
@@ -253,20 +251,19 @@ func TestTableCheck(t *testing.T) {
 	}
 }
 
-// TestReadTable wants nothing behind a table but space, and every op and reduction that
-// tables are made of.
+// TestReadTable checks that only white space may follow a table, and that unknown ops and reductions are refused.
 func TestReadTable(t *testing.T) {
 	const good = `{"version": 1, "identity": "abacus", "ranks": 2, "made": "", "entries": []}`
 	for text, want := range map[string]string{
 		good:                      "",
 		good + " \n\t\n":          "",
-		good + "}":                "something behind the table, which ends at byte",
-		good + good:               "something behind the table",
-		good + "\n<<<<<<< theirs": "something behind the table",
-		good[:len(good)-1]:        "no table of collectives",
-		`[]`:                      "no table of collectives",
+		good + "}":                "more data after the end of the table at byte",
+		good + good:               "more data after the end of the table",
+		good + "\n<<<<<<< theirs": "more data after the end of the table",
+		good[:len(good)-1]:        "not a table of collectives",
+		`[]`:                      "not a table of collectives",
 		strings.Replace(good, "[]", `[{"op": "allreduce", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1): `there is no collective "allreduce"`,
-		strings.Replace(good, "[]", `[{"op": "reduce", "reduction": "avg", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):    `there is no reduction "avg"; there are sum, minmax`,
+		strings.Replace(good, "[]", `[{"op": "reduce", "reduction": "avg", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):    `there is no reduction "avg"; the reductions are sum, minmax`,
 		strings.Replace(good, "[]", `[{"op": "scatter", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):   "reduces nothing",
 	} {
 		if _, err := ReadTable([]byte(text)); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -283,8 +280,8 @@ func TestReadTable(t *testing.T) {
 	}
 }
 
-// TestShippedFor: on other GPUs than those measured, whatever letters their names
-// share, nothing is taken to go well by way of host memory.
+// TestShippedFor checks that the table for GPUs other than the measured ones, including those with similar names,
+// contains no algorithm that uses host memory.
 func TestShippedFor(t *testing.T) {
 	for identity, want := range map[string]bool{
 		"NVIDIA H200 sm_90a, 2 GPUs":        true,
@@ -310,8 +307,8 @@ func TestShippedFor(t *testing.T) {
 	}
 }
 
-// TestFind wants a tuned table before the shipped one, the shipped one only where
-// worlds have teams, and of what is broken the reason.
+// TestFind checks that Find prefers a tuned table to the shipped one, returns the shipped one only for worlds with
+// teams, and reports the reason why a table cannot be used.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(files.CacheVariable, dir)
@@ -351,8 +348,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestShippedStays: the shipped table is read once for all, so nobody may get one that
-// another has changed.
+// TestShippedStays checks that callers that change a clone of the shipped table, which is read once and shared, do not
+// change the shipped table.
 func TestShippedStays(t *testing.T) {
 	before := Shipped().Hash()
 	c := Shipped().Clone()

@@ -10,17 +10,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mostEntries is how many entries a table may have, and brackets an entry: both are gone through for each
-// collective of a program.
+// mostEntries is the largest number of entries of a table, and of brackets of an entry. Both lists are searched for
+// each collective of a program.
 const mostEntries = 4096
 
-// Check returns what is wrong with a table.
+// Check returns an error that describes the first fault of the table, or nil.
 func (t *Table) Check() error {
 	if t.Version != TableVersion {
-		return fmt.Errorf("it has version %d; this hocket reads version %d", t.Version, TableVersion)
+		return fmt.Errorf("the table has version %d, but this hocket reads only version %d", t.Version, TableVersion)
 	}
 	if len(t.Entries) > mostEntries {
-		return fmt.Errorf("it has %d entries; it may have %d", len(t.Entries), mostEntries)
+		return fmt.Errorf("the table has %d entries, but at most %d are allowed", len(t.Entries), mostEntries)
 	}
 	for i := range t.Entries {
 		if err := t.Entries[i].check(); err != nil {
@@ -33,9 +33,10 @@ func (t *Table) Check() error {
 func (e *Entry) check() error {
 	switch {
 	case e.Members < 2 || e.Elem < 1:
-		return fmt.Errorf("%d members, elements of %d bytes", e.Members, e.Elem)
+		return fmt.Errorf("it has %d members and elements of %d bytes; at least 2 members and 1 byte are required",
+			e.Members, e.Elem)
 	case len(e.Brackets) > mostEntries || len(e.Checked) > mostEntries:
-		return fmt.Errorf("it has %d brackets, and %d sizes that were checked; it may have %d", len(e.Brackets),
+		return fmt.Errorf("it has %d brackets and %d checked sizes, but at most %d of each are allowed", len(e.Brackets),
 			len(e.Checked), mostEntries)
 	case len(e.Brackets) == 0:
 		return fmt.Errorf("it has no brackets")
@@ -44,13 +45,14 @@ func (e *Entry) check() error {
 		return err
 	}
 	if e.Fixed != nil && !isTuning(*e.Fixed) {
-		return fmt.Errorf("fixed: %+v is no tuning", *e.Fixed)
+		return fmt.Errorf("fixed: %+v is not a valid tuning: it needs a name, and no field may be negative", *e.Fixed)
 	}
 	last := int64(0)
 	for i, b := range e.Brackets {
 		end := i == len(e.Brackets)-1
 		if end != (b.UpTo == 0) || !end && b.UpTo <= last {
-			return fmt.Errorf("bracket %d ends at %d: ends must ascend, and the last has none", i, b.UpTo)
+			return fmt.Errorf("bracket %d ends at %d: the ends of brackets must ascend, and the last bracket must have none", i,
+				b.UpTo)
 		}
 		last = b.UpTo
 		if err := b.check(); err != nil {
@@ -60,11 +62,12 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// checkNames refuses a collective, or a reduction, that no lookup asks for: it is misspelt.
+// checkNames returns an error for a collective or a reduction that does not exist, and which no lookup would find.
 func (e *Entry) checkNames() error {
 	op, ok := ir.ParseOp(e.Op)
 	if !ok || op.Info().Class != ir.ClassCollective {
-		return fmt.Errorf("there is no collective %q; there are all_reduce, all_gather and others (docs/language.md)",
+		return fmt.Errorf("there is no collective %q; the collectives are all_reduce, all_gather and others "+
+			"(docs/language.md)",
 			e.Op)
 	}
 	allowed := reductionsOf(op)
@@ -72,12 +75,12 @@ func (e *Entry) checkNames() error {
 	case e.Reduction == "" || slices.Contains(allowed, e.Reduction): // the shipped entry of reduce names none
 		return nil
 	case allowed == nil:
-		return fmt.Errorf("it has the reduction %q, and reduces nothing: leave that out", e.Reduction)
+		return fmt.Errorf("it has the reduction %q, but this collective reduces nothing: remove the reduction", e.Reduction)
 	}
-	return fmt.Errorf("there is no reduction %q; there are %s", e.Reduction, strings.Join(allowed, ", "))
+	return fmt.Errorf("there is no reduction %q; the reductions are %s", e.Reduction, strings.Join(allowed, ", "))
 }
 
-// reductionsOf lists the names that ReductionOf has for an op; none where it reduces nothing.
+// reductionsOf returns the values that ReductionOf has for an op; none if the op reduces nothing.
 func reductionsOf(op ir.Op) (list []string) {
 	for _, red := range []ir.Red{ir.Sum, ir.Max} {
 		if name := ReductionOf(red, op); name != "" {
@@ -87,28 +90,29 @@ func reductionsOf(op ir.Op) (list []string) {
 	return list
 }
 
-// check refuses what predictions could not be made from, too; see the bounds of machine.
+// check returns an error for a bracket whose sizes or times are out of range, also if they are too large for
+// predictions; see the bounds in package machine.
 func (b *Bracket) check() error {
 	switch {
 	case b.UpTo > machine.MostBytes:
-		return fmt.Errorf("it ends at %d bytes; sizes are at most 2^50", b.UpTo)
+		return fmt.Errorf("it ends at %d bytes; message sizes must be at most 2^50 bytes", b.UpTo)
 	case b.At < 0 || b.At > machine.MostBytes:
-		return fmt.Errorf("it was measured at %d bytes; sizes are positive, and at most 2^50", b.At)
+		return fmt.Errorf("it was measured at %d bytes; message sizes must be between 0 and 2^50 bytes", b.At)
 	}
 	for _, x := range b.Best {
 		switch {
 		case !isTuning(x.Tuning):
-			return fmt.Errorf("%+v is no tuning", x.Tuning)
+			return fmt.Errorf("%+v is not a valid tuning: it needs a name, and no field may be negative", x.Tuning)
 		case !(x.Micros >= 0 && x.Micros <= machine.MostMicros):
-			return fmt.Errorf("%s took %v µs; times are not negative, and at most %v", x.Algo, x.Micros,
+			return fmt.Errorf("%s took %v µs; times must be between 0 and %v µs", x.Algo, x.Micros,
 				machine.MostMicros)
 		}
 	}
 	return nil
 }
 
-// isTuning reports whether a launch may be so; what a machine has no room for it declines
-// itself.
+// isTuning reports whether t has a name and no negative field. Launch parameters that a machine does not support are
+// declined by the machine.
 func isTuning(t device.Tuning) bool {
 	return t.Algo != "" && min(t.Blocks, t.Threads, t.Unroll) >= 0
 }

@@ -24,8 +24,8 @@ import (
 //go:embed tables/h200.json
 var h200 []byte
 
-// Shipped returns the table that is part of the program, measured on H200s. It is
-// everybody's: nobody may change it.
+// Shipped returns the table that is part of the program, which was measured on H200 GPUs. All callers share it and must
+// not modify it.
 var Shipped = sync.OnceValue(func() *Table {
 	t, err := readTable(h200, nil)
 	if err != nil {
@@ -34,11 +34,11 @@ var Shipped = sync.OnceValue(func() *Table {
 	return t
 })
 
-// Of reports whether the shipped table was measured on GPUs like a machine's: its
-// identity is how theirs begin.
+// Of reports whether the shipped table t was measured on the same kind of GPU as the machine with the given identity:
+// t.Identity must be a prefix of it.
 func (t *Table) Of(identity string) bool { return strings.HasPrefix(identity, t.Identity) }
 
-// shippedFor returns the shipped table for a machine, which nobody may change.
+// shippedFor returns the shipped table for a machine. Callers must not modify it.
 func shippedFor(identity string) *Table {
 	if t := Shipped(); t.Of(identity) {
 		return t
@@ -46,8 +46,8 @@ func shippedFor(identity string) *Table {
 	return shippedElsewhere()
 }
 
-// shippedElsewhere is the shipped table for other GPUs. What goes by way of host memory
-// is as fast as the box that a GPU is in: there that is no guess to make.
+// shippedElsewhere returns the shipped table for other kinds of GPU. It omits algorithms that use host memory, because
+// their speed depends on the host and not on the kind of GPU.
 var shippedElsewhere = sync.OnceValue(func() *Table {
 	t := Shipped().Clone()
 	for i := range t.Entries {
@@ -59,11 +59,11 @@ var shippedElsewhere = sync.OnceValue(func() *Table {
 	return t
 })
 
-// maxObjects is how many objects the text of a table may have: the shipped ones have 900.
+// maxObjects is the largest number of JSON objects in the text of a table; the shipped table has 900.
 const maxObjects = 1 << 17
 
-// Identity says which machine a world is on: what its teams say, else the
-// machine's name and the processor.
+// Identity identifies the machine that a world runs on: it returns the identity that the world's teams report, or else
+// the machine's name and the processor.
 func Identity(machine string, w device.World) string {
 	if id := w.Identity(); id != "" {
 		return id
@@ -74,19 +74,20 @@ func Identity(machine string, w device.World) string {
 // ReadTable reads and checks a table.
 func ReadTable(data []byte) (*Table, error) { return readTable(data, Shipped().Algorithms) }
 
-// readTable is ReadTable; known describes algorithms that the table does not describe itself.
+// readTable is like ReadTable. known describes the algorithms that the table itself does not describe.
 func readTable(data []byte, known []device.Algorithm) (*Table, error) {
-	if n := bytes.Count(data, []byte("{")); n > maxObjects { // an empty one takes a hundred times its text
-		return nil, fmt.Errorf("it is no table of collectives: it has %d objects; a table may have %d", n, maxObjects)
+	if n := bytes.Count(data, []byte("{")); n > maxObjects { // an empty object needs 100 times the memory of its text
+		return nil, fmt.Errorf("this is not a table of collectives: it has %d JSON objects, but a table has at most %d", n,
+			maxObjects)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	t := &Table{}
 	if err := d.Decode(t); err != nil {
-		return nil, fmt.Errorf("it is no table of collectives: %w", err)
+		return nil, fmt.Errorf("this is not a table of collectives: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("there is something behind the table, which ends at byte %d", d.InputOffset())
+		return nil, fmt.Errorf("the file has more data after the end of the table at byte %d", d.InputOffset())
 	}
 	if err := t.Check(); err != nil {
 		return t, err
@@ -95,8 +96,8 @@ func readTable(data []byte, known []device.Algorithm) (*Table, error) {
 	return t, nil
 }
 
-// Folder is where tuned tables are kept: under HOCKET_CACHE, or else in the
-// user's cache folder.
+// Folder returns the folder that stores tuned tables: the subfolder collectives of $HOCKET_CACHE or, if that is not
+// set, of hocket's folder in the user's cache folder.
 func Folder() (string, error) {
 	dir, _, err := files.CacheFolder()
 	if err != nil {
@@ -105,7 +106,7 @@ func Folder() (string, error) {
 	return filepath.Join(dir, "collectives"), nil
 }
 
-// Path is the file of the tuned table of a machine for worlds of ranks.
+// Path returns the name of the file that stores the tuned table of a machine for worlds of the given number of ranks.
 func Path(identity string, ranks int) (string, error) {
 	dir, err := Folder()
 	if err != nil {
@@ -115,7 +116,7 @@ func Path(identity string, ranks int) (string, error) {
 	return filepath.Join(dir, fmt.Sprintf("%s-%d.json", hex.EncodeToString(sum[:8]), ranks)), nil
 }
 
-// Tuned reads the tuned table of a machine; fs.ErrNotExist where there is none.
+// Tuned reads the tuned table of a machine. It returns fs.ErrNotExist if there is none.
 func Tuned(identity string, ranks int) (*Table, error) {
 	path, err := Path(identity, ranks)
 	if err != nil {
@@ -124,7 +125,7 @@ func Tuned(identity string, ranks int) (*Table, error) {
 	return readKept(path, identity, ranks)
 }
 
-// Write writes the table to a file that the user names, which appears whole or not at all.
+// Write writes the table to a file that the user names. The file is replaced as a whole or left unchanged.
 func (t *Table) Write(path string) error {
 	if err := makeFolder(path); err != nil {
 		return err
@@ -146,8 +147,7 @@ func (t *Table) write(path string, to func(string, func(io.Writer) error) error)
 	})
 }
 
-// Writable reports whether a table can be written to a file, whose folder it makes:
-// nil, or why not.
+// Writable returns nil if a table can be written to the file, or the reason why not. It creates the file's folder.
 func Writable(path string) error {
 	if dir, err := Folder(); err == nil && dir == filepath.Dir(path) {
 		return files.CheckKept(path)
@@ -160,39 +160,37 @@ func Writable(path string) error {
 
 func makeFolder(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("no folder for the table: %w", err)
+		return fmt.Errorf("cannot create the folder of the table: %w", err)
 	}
 	return nil
 }
 
-// Found is a table and where it comes from.
+// Found is the result of looking for a table.
 type Found struct {
-	Identity string // of the machine that it was looked for
-	Table    *Table // nil for none; not to be changed
-	// From is a file, "shipped" (see Shipped), or empty where there is no table.
+	Identity string // identity of the machine for which a table was looked for
+	Table    *Table // nil if none was found; must not be modified
+	// From is the name of the table's file, "shipped" (see Shipped), or empty if Table is nil.
 	From string
-	// Ignored says why there is no tuned table; empty where there is one.
+	// Ignored is the reason why no tuned table is used; empty if one is used.
 	Ignored string
-	// Unknown are algorithms in the table that the machine does not have: they are
-	// passed over.
+	// Unknown lists algorithms of the table that the machine does not have. They are skipped.
 	Unknown []string
 }
 
-// shippedFrom is the place of the shipped table.
+// shippedFrom is the value of Found.From for the shipped table.
 const shippedFrom = "shipped"
 
 // Shipped reports whether the table is the shipped one.
 func (f *Found) Shipped() bool { return f.From == shippedFrom }
 
-// untuned is why there is no table where none was made.
+// untuned is the value of Found.Ignored if no tuned table exists.
 const untuned = "this machine has not been tuned; hocket tune does it"
 
-// PassedOver reports whether there is a tuned table that cannot be used: Ignored says why.
+// PassedOver reports whether a tuned table exists but cannot be used; Ignored holds the reason.
 func (f *Found) PassedOver() bool { return f.Ignored != "" && f.Ignored != untuned }
 
-// Find returns the tuned table of a world's machine, or else, where the world
-// has teams, the shipped one: whatever GPU it is, that is a better guess than
-// none. A tuned table that cannot be used is as good as none.
+// Find returns the tuned table of the machine that w runs on. If there is none, or it cannot be used, Find returns the
+// shipped table, provided that the world has teams: on any GPU its choices are better than none.
 func Find(machine string, w device.World) Found {
 	identity := Identity(machine, w)
 	t, err := Tuned(identity, w.Ranks())
@@ -210,7 +208,7 @@ func Find(machine string, w device.World) Found {
 	return f
 }
 
-// unknown lists the algorithms of the table that a world does not have.
+// unknown returns the algorithms of the table that a world does not have.
 func (t *Table) unknown(w device.World) []string {
 	all := NewDispatch(w, device.Caps{}, nil, Policy{}).Algorithms()
 	var list []string
@@ -232,17 +230,17 @@ func (t *Table) unknown(w device.World) []string {
 	return list
 }
 
-// tableMost is how large a table may be, in bytes: shipped ones have some 200 KB.
+// tableMost is the largest size of a table in bytes; the shipped ones have about 200 KB.
 const tableMost = 16 << 20
 
-// Kept lists the tuned tables that are kept for all machines, by file; of one that
-// cannot be read why.
+// Kept returns the stored tuned tables of all machines, one for each file. For a file that cannot be read, Ignored
+// holds the reason.
 func Kept() []Found {
 	dir, err := Folder()
 	if err != nil {
 		return nil
 	}
-	names, _ := filepath.Glob(filepath.Join(dir, "*.json")) // fails for bad patterns only
+	names, _ := filepath.Glob(filepath.Join(dir, "*.json")) // fails only for malformed patterns
 	var list []Found
 	for _, file := range names {
 		f := Found{From: file}

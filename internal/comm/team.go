@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// openTeam returns the channel's team, opened at the first call. What goes
-// wrong then is as good an answer at each later one.
+// openTeam returns the channel's team, which it opens at the first call. If that fails, every later call returns the
+// same error.
 func (c *Channel) openTeam() (device.Team, error) {
 	if c.team == nil && c.teamErr == nil {
 		c.team, c.teamErr = c.dispatch.teams.OpenTeam(c.members)
@@ -17,9 +17,8 @@ func (c *Channel) openTeam() (device.Team, error) {
 	return c.team, c.teamErr
 }
 
-// prepare makes the launches of instance i, where launches run it. An algorithm
-// that turns out to be beyond the machine only now is passed over like one that
-// declines.
+// prepare prepares the launches of instance i, if launches run it. If the machine turns out not to support the
+// algorithm, prepare continues with the next candidate.
 func (c *Channel) prepare(i int) error {
 	in := &c.insts[i]
 	if done, err := c.prepareNorm(i); done || err != nil {
@@ -29,7 +28,7 @@ func (c *Channel) prepare(i int) error {
 		x := c.choices[i]
 		l, err := c.team.Prepare(x.Tuning, &in.Collective)
 		if err == nil && len(l) != len(c.members) {
-			err = fmt.Errorf("%d launches for a team of %d", len(l), len(c.members))
+			err = fmt.Errorf("the machine prepared %d launches for a team of %d members", len(l), len(c.members))
 		}
 		if err == nil {
 			x.launches = l
@@ -47,7 +46,7 @@ func (c *Channel) prepare(i int) error {
 	return nil
 }
 
-// closeTeam releases launches and the team.
+// closeTeam releases the launches and closes the team.
 func (c *Channel) closeTeam() error {
 	for _, x := range c.choices {
 		for _, l := range x.launches {
@@ -65,8 +64,8 @@ func (c *Channel) closeTeam() error {
 	return t.Close()
 }
 
-// moved returns the bytes that each member gets from peers in an algorithm of
-// the machine's own: the least possible, but for an all_reduce in one shot.
+// moved returns the bytes that each member gets from peers if the machine's own algorithm a runs in. This is the least
+// possible number, except for an all_reduce in one shot.
 func moved(a device.Algorithm, in *Instance) []int64 {
 	n := make([]int64, len(in.Parts))
 	for m := range n {

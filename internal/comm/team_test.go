@@ -13,13 +13,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// teamWorld is a CPU world with launches of its own for whole collectives. Each
-// is run by a channel of one instance, so its algorithms are as right as the
-// schedules; what they take and where they fail is told by their names.
+// teamWorld is a CPU world that has launches for whole collectives. Each launch runs a channel of one instance, so its
+// results are as correct as those of the schedules. The name of an algorithm determines what it supports and where it
+// fails.
 type teamWorld struct {
 	device.World
 	opened, closed int
-	refuse         error // of OpenTeam
+	refuse         error // the error that OpenTeam returns
 }
 
 func (*teamWorld) TeamAlgorithms() (list []device.Algorithm) {
@@ -44,7 +44,7 @@ func (w *teamWorld) OpenTeam(members []Member) (device.Team, error) {
 	return t, nil
 }
 
-// teamDevice makes streams that take the team's launches.
+// teamDevice creates streams that accept the team's launches.
 type teamDevice struct{ device.Device }
 
 func (d teamDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
@@ -65,7 +65,7 @@ func (s teamStream) Launch(l device.Launch) error {
 	return s.Stream.Launch(l)
 }
 
-// fakeLaunch counts its runs, as kernels keep epochs.
+// fakeLaunch counts its runs, as kernels count epochs.
 type fakeLaunch struct {
 	ch       *Channel
 	member   int
@@ -142,7 +142,7 @@ func teams(t testing.TB, mode cpu.Mode, seed int64, ranks int) *teamWorld {
 	return &teamWorld{World: open(t, mode, seed, ranks)}
 }
 
-// tableFor is a table with one list for all sizes of an op.
+// tableFor returns a table with one list of algorithms for all sizes of an op.
 func tableFor(op ir.Op, members int, names ...string) *Table {
 	var best []Timed
 	for _, n := range names {
@@ -152,8 +152,8 @@ func tableFor(op ir.Op, members int, names ...string) *Table {
 	return &Table{Version: TableVersion, Entries: []Entry{e}}
 }
 
-// TestTeamsRandom mixes launches of teams with schedules on channels, over
-// several runs without a barrier, under many orders of execution.
+// TestTeamsRandom mixes launches of teams with schedules on channels, over several runs without a barrier, under many
+// orders of execution.
 func TestTeamsRandom(t *testing.T) {
 	seeds := 60
 	if testing.Short() || *onCUDA {
@@ -194,8 +194,8 @@ func TestTeamsRandom(t *testing.T) {
 	}
 }
 
-// TestTeamOpenedLazily wants no team where schedules do everything, and one
-// where the table names an algorithm of the machine's own.
+// TestTeamOpenedLazily checks that no team is opened if schedules run every instance, and that one is opened if the
+// table names one of the machine's own algorithms.
 func TestTeamOpenedLazily(t *testing.T) {
 	s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 3, shape: []int64{4}}
 	w := teams(t, cpu.Concurrent, 0, 3)
@@ -224,8 +224,8 @@ func TestTeamOpenedLazily(t *testing.T) {
 	}
 }
 
-// TestDeclined wants the next way taken where one declines, at once or when it
-// is prepared, and the reasons kept.
+// TestDeclined checks that the next candidate is used if one declines, either when it is chosen or when it is prepared,
+// and that the reasons are recorded.
 func TestDeclined(t *testing.T) {
 	w := teams(t, cpu.Concurrent, 0, 2)
 	s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 2, shape: []int64{3}}
@@ -237,7 +237,8 @@ func TestDeclined(t *testing.T) {
 		want, says string
 	}{
 		{[]string{"even", "ll"}, "ll", "even: not supported by this machine: it takes even counts"},
-		{[]string{"foreign", "ll"}, "ll", "foreign: not supported by this machine: it has none of that name"},
+		{[]string{"foreign", "ll"}, "ll", "foreign: not supported by this machine: this machine has no algorithm of that " +
+			"name"},
 		{[]string{"late", "even", "ll"}, "ll", "algorithm late: not supported by this machine: no compiler"},
 		{[]string{"late"}, "staged", "no compiler"},
 		{[]string{"even"}, "staged", "it takes even counts"},
@@ -257,8 +258,7 @@ func TestDeclined(t *testing.T) {
 	}
 }
 
-// TestTeamFailures wants errors of teams to come out with the instance, and
-// nothing left behind.
+// TestTeamFailures checks that errors of teams are reported with the instance, and that nothing remains allocated.
 func TestTeamFailures(t *testing.T) {
 	s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 2, shape: []int64{3}}
 	for _, tc := range []struct {
@@ -269,10 +269,10 @@ func TestTeamFailures(t *testing.T) {
 		{pin: "magic", want: `all_reduce: there is no algorithm "magic"; there are ` + strings.Join(Schedules(), ", ") + `, ll, even, late, broken, short`},
 		{pin: "even", want: "all_reduce: algorithm even: not supported by this machine: it takes even counts"},
 		{pin: "late", want: "all_reduce: algorithm late: not supported by this machine: no compiler"},
-		{pin: "short", want: "all_reduce: algorithm short: 0 launches for a team of 2"},
+		{pin: "short", want: "all_reduce: algorithm short: the machine prepared 0 launches for a team of 2 members"},
 		{table: "broken", want: "all_reduce: algorithm broken: a bead is missing"},
 		{pin: "ll", refuse: errBroken, want: "all_reduce: algorithm ll: a bead is missing"},
-		{table: "ll", refuse: errBroken}, // a schedule does it
+		{table: "ll", refuse: errBroken}, // a schedule runs the instance instead
 	} {
 		w := teams(t, cpu.Concurrent, 0, 2)
 		r := newRig(t, w, "s", teamOf(2), []spec{s})
@@ -304,7 +304,7 @@ func TestTeamFailures(t *testing.T) {
 	}
 }
 
-// apartWorld is a world of which rank 0 and rank 2 are apart.
+// apartWorld is a world in which ranks 0 and 2 lack peer access to each other.
 type apartWorld struct{ device.World }
 
 func (apartWorld) Apart(rank, peer int) error {
@@ -316,8 +316,8 @@ func (apartWorld) Apart(rank, peer int) error {
 
 func (apartWorld) Detours() []string { return []string{"a wall"} }
 
-// TestApart wants pushes where members are apart and nothing is known of them, and
-// what is usual elsewhere, or where what is usual cannot be pushed.
+// TestApart checks that, without a table, members without peer access use schedules that push, and that other members,
+// and collectives that cannot be pushed, use the usual schedules.
 func TestApart(t *testing.T) {
 	w := apartWorld{open(t, cpu.Concurrent, 0, 3)}
 	for _, tc := range []struct {

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FindOn is Find for worlds of so many ranks that need not be opened yet, on machines
-// that have dry runs; on others it finds nothing.
+// FindOn is like Find for a world of the given number of ranks that is not opened. It finds nothing on machines without
+// dry runs.
 func FindOn(m device.Machine, ranks int) Found {
 	w, err := m.DryRun(ranks)
 	if err != nil {
@@ -22,9 +22,9 @@ func FindOn(m device.Machine, ranks int) Found {
 	return Find(m.Name(), w)
 }
 
-// FindFor is Find for worlds of a model of GPUs, named as identities begin (see
-// Table.Of), that need not be here: the tuned table for as many ranks that was written
-// last, or else the shipped one, if it is a model of the same maker.
+// FindFor is like Find for a model of GPU that need not be in this machine. gpu is the prefix of identities that names
+// the model (see Table.Of). FindFor returns the most recently written tuned table for the number of ranks, or else the
+// shipped table if the model is of the same maker.
 func FindFor(gpu string, ranks int) Found {
 	f := Found{Identity: gpu}
 	if gpu == "" {
@@ -45,10 +45,10 @@ func FindFor(gpu string, ranks int) Found {
 	return f
 }
 
-// Points implements machine.Times. They are of the entry for just such collectives,
-// not of one near: of as many members, and where something is reduced of elements of
-// that size. Each bracket gives the time of what the dispatcher takes there, at the
-// size at which it was measured; none where that one was not.
+// Points implements machine.Times. It uses only an entry for exactly this kind of collective: the same op, number of
+// members and reduction and, if it reduces, the same element size. Each bracket contributes the time of the algorithm
+// that the dispatcher uses there, at the size at which it was measured. A bracket without such a measurement
+// contributes nothing.
 func (f *Found) Points(c *machine.Collective) []machine.Point {
 	e := f.Table.just(c)
 	if e == nil {
@@ -64,7 +64,7 @@ func (f *Found) Points(c *machine.Collective) []machine.Point {
 	return list
 }
 
-// just returns the entry for collectives like c alone; nil for none.
+// just returns the entry for exactly the kind of collective of c; nil if there is none.
 func (t *Table) just(c *machine.Collective) *Entry {
 	if t == nil {
 		return nil
@@ -79,8 +79,8 @@ func (t *Table) just(c *machine.Collective) *Entry {
 	return &t.Entries[i]
 }
 
-// taken is what the dispatcher takes of a bracket for c, as far as that can be told
-// without its operands; nil for nothing.
+// taken returns the tuning of bracket b that the dispatcher would use for c, as far as this can be decided without the
+// operands; nil if it would use none.
 func (f *Found) taken(b *Bracket, c *machine.Collective) *Timed {
 	i := slices.IndexFunc(b.Best, func(x Timed) bool {
 		switch {
@@ -97,7 +97,7 @@ func (f *Found) taken(b *Bracket, c *machine.Collective) *Timed {
 	return &b.Best[i]
 }
 
-// anyOrder reports whether the order in which c adds shows in no bit, or may.
+// anyOrder reports whether c may add in any order, or gives the same bits in every order.
 func anyOrder(c *machine.Collective) bool {
 	if c.AnyOrder || c.DType.IsInt() || ReductionOf(c.Red, c.Op) == "" {
 		return true
@@ -105,11 +105,10 @@ func anyOrder(c *machine.Collective) bool {
 	return c.Red == ir.Sum && c.Members == 2
 }
 
-// measuredAt is the size in bytes at which bracket i was measured; 0 where it was not
-// within the bracket, which was cut since. Tables of old do not say: then it is where
-// they looked whether the shipped one is right, or the bracket's geometric middle,
-// which is right for sizes in equal ratios. The first and the last bracket are taken
-// to be as wide as their neighbours.
+// measuredAt returns the message size in bytes at which bracket i was measured. It returns 0 if that size is outside
+// the bracket, because the bracket was cut after the measurement. Old tables do not record the size. For these it
+// returns the size at which a quick tuning checked the bracket, or else the bracket's geometric middle, which is right
+// if sizes were measured in equal ratios. The first and the last bracket are assumed to be as wide as their neighbours.
 func (e *Entry) measuredAt(i int) float64 {
 	b := e.Brackets
 	inside := func(n int64) bool {
@@ -128,7 +127,7 @@ func (e *Entry) measuredAt(i int) float64 {
 	switch last := len(b) - 1; {
 	case last == 0:
 		return 0
-	case last == 1: // of two sizes nothing says how far they are apart: take a factor of 4
+	case last == 1: // with two brackets the ratio of sizes is unknown: assume a factor of 4
 		return []float64{end(0) / 2, end(0) * 2}[i]
 	case i == 0:
 		return end(0) * math.Sqrt(end(0)/end(1))

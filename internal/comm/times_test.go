@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// took is a bracket of algorithms with their microseconds, measured at a size.
+// took returns a bracket that lists algorithms with their times in microseconds, measured at the given size.
 func took(upTo, at int64, best ...any) Bracket {
 	b := Bracket{UpTo: upTo, At: at}
 	for i := 0; i < len(best); i += 2 {
@@ -24,15 +24,16 @@ func took(upTo, at int64, best ...any) Bracket {
 	return b
 }
 
-// TestPoints wants the times of what is chosen, of just such collectives as were
-// measured, at the sizes at which they were.
+// TestPoints checks that Points returns the times of the chosen algorithms, only for collectives of exactly the
+// measured kind, at the sizes at which they were measured.
 func TestPoints(t *testing.T) {
 	f := &Found{Unknown: []string{"gone"}, Table: &Table{Version: TableVersion, Entries: []Entry{
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 4, Brackets: []Bracket{
 			took(20, 10, "nccl", 1.0, "ll", 2.0), took(200, 100, "gone", 1.0, "multimem", 2.0, "pull", 3.0), took(2000, 1000, "few", 0.0, "pull", 9.0), took(0, 5000, "push", 40.0, "nccl", 50.0)}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{took(0, 64, "nccl", 1.0, "ll", 2.0)}},
 		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []Bracket{took(0, 64, "ll", 5.0)}},
-		{Op: "all_gather", Elem: 2, Members: 4, Brackets: []Bracket{took(128, 64, "nccl", 1.0, "ll", 2.0), took(0, 64, "ll", 7.0)}}, // the second was cut
+		// the second bracket was cut after its measurement
+		{Op: "all_gather", Elem: 2, Members: 4, Brackets: []Bracket{took(128, 64, "nccl", 1.0, "ll", 2.0), took(0, 64, "ll", 7.0)}},
 		{Op: "broadcast", Elem: 2, Members: 4, Brackets: []Bracket{took(0, 64, "ll", 0.0)}},
 	}}}
 	if err := f.Table.Check(); err != nil {
@@ -48,15 +49,16 @@ func TestPoints(t *testing.T) {
 		of   *machine.Collective
 		want []machine.Point
 	}{
-		"a sum in order":        {&sum, []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
-		"an average":            {with(func(c *machine.Collective) { c.Red = ir.Avg }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
-		"in any order":          {with(func(c *machine.Collective) { c.AnyOrder = true }), []machine.Point{{10, 1}, {100, 2}, {5000, 40}}},
-		"pinned":                {with(func(c *machine.Collective) { c.Algorithm = "nccl" }), []machine.Point{{10, 1}, {5000, 50}}},
-		"pinned to another":     {with(func(c *machine.Collective) { c.Algorithm = "staged" }), nil},
-		"f16":                   {with(func(c *machine.Collective) { c.DType = ir.F16 }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
-		"f32":                   {with(func(c *machine.Collective) { c.DType = ir.F32 }), nil},
-		"a maximum":             {with(func(c *machine.Collective) { c.Red = ir.Max }), []machine.Point{{64, 5}}},
-		"of two":                {with(func(c *machine.Collective) { c.Members = 2 }), []machine.Point{{64, 1}}}, // in any order the same bits
+		"a sum in order":    {&sum, []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
+		"an average":        {with(func(c *machine.Collective) { c.Red = ir.Avg }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
+		"in any order":      {with(func(c *machine.Collective) { c.AnyOrder = true }), []machine.Point{{10, 1}, {100, 2}, {5000, 40}}},
+		"pinned":            {with(func(c *machine.Collective) { c.Algorithm = "nccl" }), []machine.Point{{10, 1}, {5000, 50}}},
+		"pinned to another": {with(func(c *machine.Collective) { c.Algorithm = "staged" }), nil},
+		"f16":               {with(func(c *machine.Collective) { c.DType = ir.F16 }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
+		"f32":               {with(func(c *machine.Collective) { c.DType = ir.F32 }), nil},
+		"a maximum":         {with(func(c *machine.Collective) { c.Red = ir.Max }), []machine.Point{{64, 5}}},
+		// a sum of two has the same bits in any order
+		"of two":                {with(func(c *machine.Collective) { c.Members = 2 }), []machine.Point{{64, 1}}},
 		"an average of two":     {with(func(c *machine.Collective) { c.Members, c.Red = 2, ir.Avg }), []machine.Point{{64, 2}}},
 		"of three":              {with(func(c *machine.Collective) { c.Members = 3 }), nil},
 		"gathered, of f32":      {with(func(c *machine.Collective) { c.Op, c.Red, c.DType = ir.OpAllGather, ir.NoRed, ir.F32 }), []machine.Point{{64, 1}}},
@@ -73,8 +75,8 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// TestOldTables: tables that do not say at which sizes they were measured are read, and
-// their sizes found again where these are in equal ratios.
+// TestOldTables checks that tables that do not record their measured sizes can be read, and that these sizes are
+// recovered if they are in equal ratios.
 func TestOldTables(t *testing.T) {
 	const old = `{"version": 1, "identity": "abacus", "ranks": 4, "made": "", "entries": [{"op": "all_gather", "element_bytes": 2, "members": 4,
  "brackets": [{"up_to": 2048, "best": [{"algorithm": "ll", "us": 1}]}, {"up_to": 8192, "best": [{"algorithm": "ll", "us": 2}]}, {"best": [{"algorithm": "ll", "us": 3}]}]}]}`
@@ -101,8 +103,8 @@ func TestOldTables(t *testing.T) {
 	}
 }
 
-// TestShippedPoints: every bracket of the shipped table that was measured says at which
-// size, within it, and times grow with sizes.
+// TestShippedPoints checks that every measured bracket of the shipped table records its size, that the size is within
+// the bracket, and that times grow with sizes.
 func TestShippedPoints(t *testing.T) {
 	found := &Found{Table: Shipped()}
 	for i := range Shipped().Entries {
@@ -127,8 +129,8 @@ func TestShippedPoints(t *testing.T) {
 	}
 }
 
-// TestFindFor wants of GPUs that are not here the latest table tuned on such, else the
-// shipped one, as they would have it, and of what is no such GPU none.
+// TestFindFor checks that FindFor, for GPUs that are not in this machine, returns the most recent table that was tuned
+// on such GPUs, or else the shipped table in the form for those GPUs, and no table for devices of other makers.
 func TestFindFor(t *testing.T) {
 	t.Setenv(files.CacheVariable, t.TempDir())
 	gpu := Shipped().Identity

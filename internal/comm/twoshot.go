@@ -6,28 +6,25 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// twoShot is an all_reduce in two shots, a reduce-scatter and an all-gather
-// through staging. Of n members each
+// twoShot is an all_reduce in two shots, a reduce-scatter and an all-gather through staging. Each of n members
 //
-//  1. copies its input into its staging, tells all, awaits all;
-//  2. reduces its own chunk, the elements [me·c, (me+1)·c) with
-//     c = ceildiv(elements, n), from everybody's staging in team order into a
-//     second part of its staging; tells all, awaits all;
+//  1. copies its input into its staging, signals all others and awaits their signals;
+//  2. reduces its own chunk, the elements [me·c, (me+1)·c) with c = ceildiv(elements, n), from all members' staging
+//     in team order into a second part of its staging; signals all others and awaits their signals;
 //  3. copies every chunk from its owner's staging into its output.
 //
-// A member so moves 2·(n-1)/n of the tensor where staged moves n-1 times it.
-// Each element is summed in the same order by the same kernel as in staged, so
-// the bits are the same. In-place and back-to-back use are safe for staged's
-// reasons: peers touch staging only.
+// A member thus receives 2·(n-1)/n of the tensor, compared with n-1 times the tensor in staged. Each element is summed
+// in the same order by the same kernel as in staged, so the bits are the same. As in staged, peers read only staging,
+// so output and input may be the same memory, and consecutive runs are safe.
 type twoShot struct{}
 
 func (twoShot) Info() device.Algorithm {
 	return device.Algorithm{Name: "two-shot", Ops: allReduce,
-		How: "as staged for a chunk on each member, then the results the same way: " +
-			"2(n−1)/n of the tensor moves instead of n−1 times it"}
+		How: "each member reduces one chunk through staging, then all members copy the results from there: " +
+			"2(n−1)/n of the tensor moves to each member instead of n−1 times the tensor"}
 }
 
-// Usual is for large sums of members that reach each other's memory.
+// Usual returns true for large all_reduces of members with peer access to each other.
 func (twoShot) Usual(in *Instance) bool { return !in.apart && in.large() }
 
 func (twoShot) Supports(in *Instance, _ device.Caps) error {
@@ -44,7 +41,7 @@ func (t twoShot) Staging(in *Instance) int64 {
 	return alignUp(in.Bytes()) + c
 }
 
-// chunk returns the elements of a full chunk.
+// chunk returns the number of elements of a full chunk.
 func (twoShot) chunk(in *Instance) int64 {
 	n := int64(len(in.Parts))
 	return (in.Parts[0].In.Elements() + n - 1) / n

@@ -8,25 +8,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Uneven collectives are run by direct and staged: each member pulls its own rows from its peers' operands, in place
-// or from staging. If the counts are known, that is copies or a reduction. If the counts are in memory, which peers
-// read in place or from staging too, one kernel reads them when it runs. In both cases the rest of the result becomes
-// zeros.
+// The direct and staged algorithms run uneven collectives: each member reads its own rows from its peers' operands, in
+// place or from staging. If the counts are known on the host, the steps are copies or a reduction. If the counts are in
+// device memory, a kernel reads them when it runs; peers read them in place or from staging too. In both cases the rest
+// of the result is filled with zeros.
 
-// counted reports whether counts are in memory.
+// counted reports whether the counts are in device memory.
 func (in *Instance) counted() bool { return in.Op.Uneven() && in.Parts[0].Counted }
 
-// countsAt is where staging holds the counts.
+// countsAt returns the offset of the counts in staging.
 func (in *Instance) countsAt() int64 { return alignUp(in.Bytes()) }
 
-// stagedCounts is where member m posts its counts.
+// stagedCounts returns the view of the counts that member m copies to its staging.
 func stagedCounts(b *Build, m int) device.View {
 	v := b.Staging(m, b.in.countsAt(), nil)
 	return packed(v.Mem, v.Off, ir.I32, []int64{int64(b.Size())})
 }
 
-// takeRows gives member me the rows that are its own, from all members' operands
-// and, where they are in memory, counts.
+// takeRows makes member me move its rows from all members' operands into its output. counts holds all members' counts
+// if they are in device memory.
 func (b *Build) takeRows(me int, whole, counts []device.View) {
 	p, axis := &b.in.Parts[me], b.in.Axis
 	if p.Counted {
@@ -51,7 +51,7 @@ func (b *Build) takeRows(me int, whole, counts []device.View) {
 	b.run(me, device.Kernel{Op: device.Zeros(), Outs: []device.View{rows(p.Out, axis, at, p.Out.Shape[axis]-at)}})
 }
 
-// takeCounted leaves it to a kernel.
+// takeCounted makes a kernel move the rows of member me by the counts in device memory.
 func (b *Build) takeCounted(me int, whole, counts []device.View) {
 	out := b.in.Parts[me].Out
 	for p := range b.others(me) {
@@ -66,7 +66,7 @@ func (b *Build) takeCounted(me int, whole, counts []device.View) {
 	b.run(me, k)
 }
 
-// run makes member me launch a kernel, unless it has nothing to write.
+// run makes member me launch a kernel, unless its result has no elements.
 func (b *Build) run(me int, k device.Kernel) {
 	if k.Outs[0].Elements() == 0 || b.err != nil {
 		return
@@ -79,7 +79,7 @@ func (b *Build) run(me int, k device.Kernel) {
 	b.add(me, step{kind: stepReduce, launch: l})
 }
 
-// rows is n rows of v along axis, from lo on.
+// rows returns n rows of v along axis, beginning with row lo.
 func rows(v device.View, axis int, lo, n int64) device.View {
 	v.Shape = slices.Clone(v.Shape)
 	v.Shape[axis] = n
@@ -89,7 +89,7 @@ func rows(v device.View, axis int, lo, n int64) device.View {
 	return v
 }
 
-// shares returns what member me takes by counts that are known.
+// shares returns the rows that member me reads from each member according to counts that are known on the host.
 func (in *Instance) shares(me int) ([]device.Rows, error) {
 	counts := make([][]int64, len(in.Parts))
 	for i := range counts {
@@ -99,7 +99,7 @@ func (in *Instance) shares(me int) ([]device.Rows, error) {
 	return device.Share(in.Op, counts, me, p.In.Shape[in.Axis], p.Out.Shape[in.Axis])
 }
 
-// leastRows is least of an uneven collective.
+// leastRows is like least for an uneven collective.
 func (in *Instance) leastRows(m int) int64 {
 	out, n := in.Parts[m].Out, int64(len(in.Parts))
 	if in.counted() && in.Op == ir.OpReduceScatterV {
@@ -155,16 +155,17 @@ func (in *Instance) checkUneven(n int) error {
 	return nil
 }
 
-// checkCounts checks that member i has counts, where the first has them.
+// checkCounts checks that member i has its counts in the same kind of memory as member 0, and in the right shape.
 func (in *Instance) checkCounts(i, n int) error {
 	p := &in.Parts[i]
 	switch {
 	case p.Counted != in.Parts[0].Counted:
-		return fmt.Errorf("its counts are not where those of member 0 are")
+		return fmt.Errorf("either all members or no members must have their counts in device memory, but member 0 and this " +
+			"one differ")
 	case p.Counted && (p.Counts.DType != ir.I32 || !wellFormed(p.Counts) || !slices.Equal(p.Counts.Shape, []int64{int64(n)})):
-		return fmt.Errorf("its counts are %s%v, not i32[%d]", p.Counts.DType, p.Counts.Shape, n)
+		return fmt.Errorf("its counts have type %s%v, but must have type i32[%d]", p.Counts.DType, p.Counts.Shape, n)
 	case !p.Counted && len(p.Rows) != n:
-		return fmt.Errorf("%d counts for a team of %d", len(p.Rows), n)
+		return fmt.Errorf("it has %d counts for a team of %d members", len(p.Rows), n)
 	}
 	return nil
 }

@@ -15,23 +15,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenSpec is what a spec of an uneven collective has besides.
+// unevenSpec holds the additional fields of a spec for uneven collectives.
 type unevenSpec struct {
 	counted bool
-	room    int64 // rows of a result
+	room    int64 // rows of a member's output
 	seed    uint64
 	run     int64
 }
 
-// roomy returns shape with the spec's rows along its axis.
+// roomy returns shape with s.room rows along s.axis.
 func (s spec) roomy() []int64 {
 	shape := slices.Clone(s.shape)
 	shape[s.axis] = s.room
 	return shape
 }
 
-// counts draws the members' counts, which fit; those in memory change with
-// every run.
+// counts draws the members' counts such that the rows fit the operands. Counts in device memory change with every run.
 func (s spec) counts() [][]int64 {
 	stream := uint64(0)
 	if s.counted {
@@ -63,7 +62,7 @@ func (s spec) counts() [][]int64 {
 	return all
 }
 
-// rowsInto is what member me of an uneven collective gets, the plain way.
+// rowsInto computes the rows that member me of an uneven collective gets, by direct evaluation of the definition.
 func (s spec) rowsInto(out *tensor.Tensor, ins []*tensor.Tensor, me int) {
 	counts := s.counts()
 	var parts []*tensor.Tensor
@@ -91,7 +90,7 @@ func (s spec) rowsInto(out *tensor.Tensor, ins []*tensor.Tensor, me int) {
 	joinInto(out, parts, s.axis)
 }
 
-// placeCounts gives a member of an uneven collective its counts.
+// placeCounts sets the counts of a member of an uneven collective.
 func (r *rig) placeCounts(d device.Device, s spec, me int, p *Part) {
 	if !s.counted {
 		p.Rows = s.counts()[me]
@@ -113,8 +112,8 @@ func (r *rig) uploadCounts(st device.Stream, s spec, me int, p *Part) {
 	r.must(st.Upload(p.Counts, x.Data))
 }
 
-// TestCountsInMemoryThatDoNotFit are faults of whoever reads them, and nothing
-// is written outside of the result.
+// TestCountsInMemoryThatDoNotFit checks that counts in device memory that do not fit are reported as faults of the
+// members that read them, and that nothing outside the result is written.
 func TestCountsInMemoryThatDoNotFit(t *testing.T) {
 	for _, c := range []struct {
 		op     ir.Op
@@ -152,23 +151,26 @@ func TestCountsInMemoryThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestBadUneven are instances that no channel takes.
+// TestBadUneven checks instances that a channel must refuse.
 func TestBadUneven(t *testing.T) {
 	w := open(t, cpu.Concurrent, 0, 2)
 	base := spec{op: ir.OpAllToAllV, dt: ir.F32, n: 2, shape: []int64{3, 2}, unevenSpec: unevenSpec{room: 4}}
 	for want, change := range map[string]func(in *Instance){
-		"no dimension 2":                func(in *Instance) { in.Axis = 2 },
-		"operand of shape [3 3]":        func(in *Instance) { in.Parts[1].In.Shape = []int64{3, 3} },
-		"operand of shape [4 3]":        func(in *Instance) { in.Parts[1].Out.Shape = []int64{4, 3} },
-		"1 counts for a team of 2":      func(in *Instance) { in.Parts[1].Rows = []int64{1} },
-		"not where those of member 0":   func(in *Instance) { in.Parts[1].Counted = true },
-		"counts[0] of member 1":         func(in *Instance) { in.Parts[1].Rows = []int64{-1, 0} },
-		"room for 4":                    func(in *Instance) { in.Parts[0].Rows, in.Parts[1].Rows = []int64{3, 0}, []int64{2, 0} },
-		"it has no reduction":           func(in *Instance) { in.Op = ir.OpReduceScatterV },
-		"two-shot: not supported":       func(in *Instance) { in.Pin.Algo = "two-shot" },
-		"they must be the same":         func(in *Instance) { in.Op, in.Parts[1].Rows = ir.OpAllGatherV, []int64{0, 3} },
-		"its counts are f32[2], not i3": func(in *Instance) { countIn(in, ir.F32, 2) },
-		"its counts are i32[3], not i3": func(in *Instance) { countIn(in, ir.I32, 3) },
+		"no dimension 2":                   func(in *Instance) { in.Axis = 2 },
+		"operand of shape [3 3]":           func(in *Instance) { in.Parts[1].In.Shape = []int64{3, 3} },
+		"operand of shape [4 3]":           func(in *Instance) { in.Parts[1].Out.Shape = []int64{4, 3} },
+		"it has 1 counts for a team of":    func(in *Instance) { in.Parts[1].Rows = []int64{1} },
+		"but member 0 and this one differ": func(in *Instance) { in.Parts[1].Counted = true },
+		"counts[0] of member 1":            func(in *Instance) { in.Parts[1].Rows = []int64{-1, 0} },
+		"room for 4": func(in *Instance) {
+			in.Parts[0].Rows, in.Parts[1].Rows = []int64{3, 0},
+				[]int64{2, 0}
+		},
+		"it names no valid reduction":      func(in *Instance) { in.Op = ir.OpReduceScatterV },
+		"two-shot: not supported":          func(in *Instance) { in.Pin.Algo = "two-shot" },
+		"they must be the same":            func(in *Instance) { in.Op, in.Parts[1].Rows = ir.OpAllGatherV, []int64{0, 3} },
+		"its counts have type f32[2], but": func(in *Instance) { countIn(in, ir.F32, 2) },
+		"its counts have type i32[3], but": func(in *Instance) { countIn(in, ir.I32, 3) },
 	} {
 		r := newRig(t, w, "s", teamOf(2), []spec{base})
 		in := r.ch.insts[0]
@@ -181,15 +183,15 @@ func TestBadUneven(t *testing.T) {
 	}
 }
 
-// countIn moves the counts to memory of that type and size.
+// countIn moves the counts to device memory with the given element type and length.
 func countIn(in *Instance, dt ir.DType, n int64) {
 	for i := range in.Parts {
 		in.Parts[i].Counted, in.Parts[i].Counts = true, packed(in.Parts[i].In.Mem, 0, dt, []int64{n})
 	}
 }
 
-// TestUnevenMoved counts what comes from peers: rows where they are known, else
-// what there is room for.
+// TestUnevenMoved checks the number of bytes received from peers: those of the rows if the counts are known on the
+// host, or else those of the whole output.
 func TestUnevenMoved(t *testing.T) {
 	const n = 3
 	w := open(t, cpu.Concurrent, 0, n)

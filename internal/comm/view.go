@@ -44,23 +44,23 @@ func dense(v device.View) bool {
 	return true
 }
 
-// viewBytes returns the bytes of the elements, gaps not counted.
+// viewBytes returns the number of bytes of the view's elements, without gaps.
 func viewBytes(v device.View) int64 { return v.Elements() * v.DType.Size() }
 
-// same reports whether two views are one: the same elements in the same place.
+// same reports whether two views have the same elements in the same memory.
 func same(a, b device.View) bool {
 	return a.Mem == b.Mem && a.Off == b.Off && a.DType == b.DType &&
 		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Strides, b.Strides)
 }
 
-// meet reports whether the ranges of bytes that two views span meet.
+// meet reports whether the byte ranges that two views span overlap.
 func meet(a, b device.View) bool {
 	aLo, aHi := span(a)
 	bLo, bHi := span(b)
 	return a.Mem == b.Mem && aLo < bHi && bLo < aHi
 }
 
-// span returns the range of bytes from a view's first to its last element.
+// span returns the range of bytes from a view's first element to its last.
 func span(v device.View) (lo, hi int64) {
 	lo, hi = v.Off, v.Off+v.DType.Size()
 	for i, e := range v.Shape {

@@ -9,14 +9,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestEveryWaitMatters takes each wait out of a chain of collectives by each
-// schedule, and wants some order of execution to give a wrong result. Where all
-// members wait for each other's data anyway, waits for a half of staging or slots
-// may follow from that; where only some do, all of them have to matter too.
+// TestEveryWaitMatters removes each wait from a chain of collectives of each schedule, and checks that some order of
+// execution then gives a wrong result. If all members wait for each other's data, this may imply the waits for a half
+// of staging or slots. If only some members do, those waits must matter too.
 func TestEveryWaitMatters(t *testing.T) {
 	seeds := int64(400)
 	if testing.Short() || *onCUDA {
-		t.Skip("some thousand runs, in orders that the scheduled CPU draws")
+		t.Skip("this test needs thousands of runs in orders that the scheduled CPU machine draws")
 	}
 	const n = 3
 	for _, name := range Schedules() {
@@ -49,7 +48,7 @@ func TestEveryWaitMatters(t *testing.T) {
 	}
 }
 
-// chainOf makes a rig of specs that all run as pinned; nil where they cannot.
+// chainOf returns a rig of specs that all run with their pinned algorithm; nil if they do not.
 func chainOf(t *testing.T, seed int64, specs []spec) *rig {
 	w := open(t, cpu.Scheduled, seed, specs[0].n)
 	r := newRig(t, w, "s", teamOf(specs[0].n), specs)
@@ -59,8 +58,8 @@ func chainOf(t *testing.T, seed int64, specs []spec) *rig {
 	return r
 }
 
-// someSeedShows reports whether some order of execution gives a wrong result, or
-// none, with a change to the steps of the channel.
+// someSeedShows reports whether, after a change to the steps of the channel, some order of execution gives a wrong
+// result or none.
 func someSeedShows(t *testing.T, seeds int64, specs []spec, change func(*Channel)) bool {
 	for seed := range seeds {
 		r := chainOf(t, seed, specs)

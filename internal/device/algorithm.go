@@ -9,71 +9,73 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Algorithm describes one way to run collectives: a machine's own (see Teams) or a schedule of package comm. It is
-// registered in one place, next to its code. Whatever chooses, checks, measures, predicts or lists algorithms reads
-// these fields; only the algorithm's own package knows its name.
+// Algorithm describes one way to run collectives: an algorithm of a machine (see Teams) or a schedule of package comm.
+// Each algorithm is registered in one place, next to its code. Code that chooses, checks, measures, predicts or lists
+// algorithms reads these fields; only the algorithm's own package knows its name.
 //
-// The fields that tables of measurements need away from the machine have JSON names: tables carry them.
+// Fields with JSON names are stored in tables of measurements, because users of a table may not have the machine.
 type Algorithm struct {
-	// Name is what algorithm= and tables call it. Formerly are other names in tables and programs: those that it had,
-	// and those of retired algorithms whose work it does.
+	// Name is the name in algorithm= and in tables. Formerly lists other names that tables and programs may contain:
+	// earlier names of the algorithm, and names of retired algorithms that it replaces.
 	Name     string   `json:"name"`
 	Formerly []string `json:"formerly,omitempty"`
-	// Takes says for people which collectives it runs, where Ops does not say all; How says how.
+	// Takes describes, for users, the collectives that it runs, if Ops is not precise enough. How describes how it works.
 	Takes string `json:"-"`
 	How   string `json:"-"`
-	// Ops are the collectives that it may run, and MostBytes bounds their operands, 0 for no bound. What else it needs
-	// of operands and of the machine, its Supports tells.
+	// Ops lists the collectives that it may run. MostBytes is the largest operand in bytes, 0 for no bound. Supports
+	// checks its other requirements on operands and on the machine.
 	Ops       []ir.Op `json:"-"`
 	MostBytes int64   `json:"-"`
-	// Memory is what it takes on each device besides the operands.
+	// Memory describes the memory that it needs on each device in addition to the operands.
 	Memory MemoryUse `json:"-"`
-	// OneShot: of an all_reduce each member receives the whole operand of every other. Otherwise, and of other
-	// collectives, it receives the least possible.
+	// OneShot reports that in an all_reduce each member receives the whole operands of all others. Otherwise, and in other
+	// collectives, it receives as little data as possible.
 	OneShot bool `json:"-"`
-	// CopyEngines move what it moves: it takes no blocks of a device.
+	// CopyEngines reports that copy engines move the data, so that it uses no blocks of a device.
 	CopyEngines bool `json:"-"`
-	// FreeOrder: it does not add in the order of the members. It is only for sums whose bits depend on no order, or
-	// which allow any.
+	// FreeOrder reports that it does not add in the order of the members. It is used only for sums that have the same bits
+	// in every order, or that permit any order.
 	FreeOrder bool `json:"free_order,omitempty"`
-	// HostLink: some of the data goes through the host's memory, as fast as the host that the devices are in.
+	// HostLink reports that some of the data goes through host memory, so that its speed depends on the host.
 	HostLink bool `json:"host_link,omitempty"`
-	// Scheduled: it executes the schedule that a Tuning has, and nothing without one.
+	// Scheduled reports that it executes the schedule in a Tuning, and runs nothing without one.
 	Scheduled bool `json:"-"`
-	// Library: it is the vendor's. Others are compared with it, nothing of its launch can be tuned, and its first call
-	// takes long, since it connects the members.
+	// Library reports that it belongs to the vendor's library. Other algorithms are compared with it, its launch cannot be
+	// tuned, and its first call takes long because it connects the members.
 	Library bool `json:"library,omitempty"`
-	// Cost predicts the microseconds that a collective takes on a described machine; false for what it does not take
-	// or says nothing of. Without it predictions are from tables and from what the description says of the op.
+	// Cost predicts the time in microseconds of a collective on a described machine. It returns false for a collective
+	// that it does not support or cannot predict. Without Cost, predictions use tables and the machine's description of
+	// the op.
 	Cost machine.Cost `json:"-"`
 }
 
-// MemoryUse is how the memory grows that an algorithm takes on each device besides the operands.
+// MemoryUse describes how the memory of an algorithm on each device grows, without the operands.
 type MemoryUse uint8
 
 const (
-	MemoryGrows MemoryUse = iota // with the operands
-	MemoryFlags                  // flags alone
-	MemoryFixed                  // a few MiB, however large the operands
+	MemoryGrows MemoryUse = iota // proportional to the operands
+	MemoryFlags                  // only flags
+	MemoryFixed                  // a few MiB for operands of any size
 )
 
-// Sparing reports whether the algorithm suits machines that are short of memory.
+// Sparing reports whether the algorithm is suited to machines with little free memory.
 func (a *Algorithm) Sparing() bool { return a.Memory != MemoryGrows }
 
-// Check returns nil if c is among Ops and within MostBytes, or why the algorithm cannot run c.
+// Check returns nil if c is among Ops and within MostBytes, or the reason why the algorithm cannot run c.
 func (a *Algorithm) Check(c *Collective) error {
 	if !slices.Contains(a.Ops, c.Op) {
 		return fmt.Errorf("%w: it runs %s", ErrUnsupported, a.ops())
 	}
 	for i := range c.Parts {
 		if p := &c.Parts[i]; a.MostBytes > 0 && p.Reads && p.In.Elements()*p.In.DType.Size() > a.MostBytes {
-			return fmt.Errorf("%w: %d bytes; at most %d", ErrUnsupported, p.In.Elements()*p.In.DType.Size(), a.MostBytes)
+			return fmt.Errorf("%w: the operand has %d bytes; at most %d are supported", ErrUnsupported,
+				p.In.Elements()*p.In.DType.Size(), a.MostBytes)
 		}
 	}
 	return nil
 }
 
-// ops is Ops for people.
+// ops returns Ops as text.
 func (a *Algorithm) ops() string {
 	names := make([]string, len(a.Ops))
 	for i, op := range a.Ops {
@@ -85,7 +87,7 @@ func (a *Algorithm) ops() string {
 	return strings.Join(names, "") + " only"
 }
 
-// What says for people which collectives the algorithm runs.
+// What returns a description, for users, of the collectives that the algorithm runs.
 func (a *Algorithm) What() string {
 	switch {
 	case a.Takes != "":
@@ -105,10 +107,11 @@ func AlgorithmNames(list []Algorithm) []string {
 	return names
 }
 
-// Collectives of which algorithms say that they run them.
+// These lists are the collectives that algorithms commonly support.
 var (
-	Moves  = []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute} // data only moves
+	// Moves only move data.
+	Moves  = []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute}
 	Sums   = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce}
 	Uneven = []ir.Op{ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV}
-	Even   = slices.Concat(Sums, Moves, []ir.Op{ir.OpBarrier}) // all but Uneven
+	Even   = slices.Concat(Sums, Moves, []ir.Op{ir.OpBarrier}) // all except Uneven
 )

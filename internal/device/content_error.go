@@ -2,13 +2,13 @@ package device
 
 import "hocket.example/hocket/ir"
 
-// ContentError says which element of an integer operand a kernel cannot take.
+// ContentError reports an element of an integer operand that a kernel has refused.
 type ContentError struct {
 	Op      ir.Op
-	Element int64 // its number in the operand; negative where that is not known
+	Element int64 // index in the operand; negative if it is not known
 	Value   int64
 	Text    string
 }
 
-// Error says what is wrong with the element.
+// Error returns the description of the fault.
 func (e *ContentError) Error() string { return e.Text }

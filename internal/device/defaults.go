@@ -7,38 +7,38 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// These are defaults for what a machine lacks: they return "unsupported", or do nothing if that is correct. A machine
-// embeds them and overrides what it has; Caps says which that is.
+// These are defaults for features that a machine lacks: they return an error that wraps ErrUnsupported, or do nothing
+// if that is correct. A machine embeds them and overrides the features that it has; Caps lists these features.
 
 func lacks(what string) error { return fmt.Errorf("%s: %w", what, ErrUnsupported) }
 
-// DefaultMachine is one process's, and knows nothing of worlds that are not open.
+// DefaultMachine has one process and no dry runs.
 type DefaultMachine struct{}
 
-// Peers are none.
+// Peers returns nil.
 func (DefaultMachine) Peers() *world.World { return nil }
 
-// Capturing is false: there are no streams of the caller's.
+// Capturing returns false, since there are no streams of the caller.
 func (DefaultMachine) Capturing(uintptr) (bool, error) { return false, nil }
 
-// DryRun is unsupported.
+// DryRun returns ErrUnsupported.
 func (DefaultMachine) DryRun(int) (World, error) {
-	return nil, lacks("the machine tells nothing of worlds that are not open")
+	return nil, lacks("dry runs")
 }
 
-// DefaultWorld has no graphs, teams or marks, and tells nothing of itself.
+// DefaultWorld has no graphs, teams or marks, and reports no status.
 type DefaultWorld struct{}
 
-// Local is true: all ranks are this process's.
+// Local returns true: all ranks belong to this process.
 func (DefaultWorld) Local(int) bool { return true }
 
-// Node is 0: there is one.
+// Node returns 0: there is only one node.
 func (DefaultWorld) Node(int) int { return 0 }
 
-// Transport is none.
+// Transport returns "".
 func (DefaultWorld) Transport() string { return "" }
 
-// Do calls f: calls of the host's own return.
+// Do calls f, because calls of the host itself always return.
 func (DefaultWorld) Do(_ context.Context, f func()) error {
 	f()
 	return nil
@@ -50,51 +50,51 @@ func (DefaultWorld) Batch(issue func() error) error { return issue() }
 // Stage does nothing.
 func (DefaultWorld) Stage([]int64, int) error { return nil }
 
-// OpenCalls is unsupported.
+// OpenCalls returns ErrUnsupported.
 func (DefaultWorld) OpenCalls() (Calls, error) {
 	return nil, lacks("collectives on streams of the caller's")
 }
 
-// Callers is unsupported.
+// Callers returns ErrUnsupported.
 func (DefaultWorld) Callers() (Callers, error) { return nil, lacks("work on streams of the caller's") }
 
-// Settle has nothing to do.
+// Settle does nothing.
 func (DefaultWorld) Settle(context.Context) ([]string, error) { return nil, nil }
 
-// Capture is unsupported.
+// Capture returns ErrUnsupported.
 func (DefaultWorld) Capture(func() error) (Graph, error) { return nil, lacks("recording graphs") }
 
 // Observe does nothing.
 func (DefaultWorld) Observe(Observer) {}
 
-// Profile is unsupported.
+// Profile returns ErrUnsupported.
 func (DefaultWorld) Profile(func(int64) string) error { return lacks("the range of a profiler") }
 
-// TeamAlgorithms are none.
+// TeamAlgorithms returns nil.
 func (DefaultWorld) TeamAlgorithms() []Algorithm { return nil }
 
-// Identity is empty.
+// Identity returns "".
 func (DefaultWorld) Identity() string { return "" }
 
-// OpenTeam is unsupported.
+// OpenTeam returns ErrUnsupported.
 func (DefaultWorld) OpenTeam([]Member) (Team, error) { return nil, lacks("collectives as launches") }
 
-// Held is zero.
+// Held returns zero.
 func (DefaultWorld) Held() Held { return Held{} }
 
-// Standings are none.
+// Standings returns nil.
 func (DefaultWorld) Standings() []Standing { return nil }
 
-// Guesses are none.
+// Guesses returns nil.
 func (DefaultWorld) Guesses() []string { return nil }
 
-// Apart is nil: all devices reach each other.
+// Apart returns nil: all devices have peer access.
 func (DefaultWorld) Apart(int, int) error { return nil }
 
-// Detours are none.
+// Detours returns nil.
 func (DefaultWorld) Detours() []string { return nil }
 
-// DefaultDevice compiles nothing, and lends no memory.
+// DefaultDevice compiles nothing ahead, and lends no memory.
 type DefaultDevice struct{}
 
 // PrepareAhead does nothing.
@@ -103,30 +103,30 @@ func (DefaultDevice) PrepareAhead(Kernel) {}
 // PrepareCopy does nothing.
 func (DefaultDevice) PrepareCopy(View, View) error { return nil }
 
-// PrepareMove is unsupported.
+// PrepareMove returns ErrUnsupported.
 func (DefaultDevice) PrepareMove(View, View, int) (Launch, error) {
 	return nil, lacks("copies by kernels")
 }
 
-// Borrow is unsupported.
+// Borrow returns ErrUnsupported.
 func (DefaultDevice) Borrow(Memory) (Memory, error) { return nil, lacks("borrowing memory") }
 
-// DefaultStream calls nobody.
+// DefaultStream makes no host calls.
 type DefaultStream struct{}
 
-// Call is unsupported.
+// Call returns ErrUnsupported.
 func (DefaultStream) Call(func()) error { return lacks("calls of the host") }
 
 // PrepareLaunches does nothing.
 func (DefaultStream) PrepareLaunches([]Launch) error { return nil }
 
-// DefaultMemory is out of the process's reach.
+// DefaultMemory has no address in this process.
 type DefaultMemory struct{}
 
-// Address is 0.
+// Address returns 0.
 func (DefaultMemory) Address() uintptr { return 0 }
 
-// Host is nil.
+// Host returns nil.
 func (DefaultMemory) Host() []byte { return nil }
 
 // Poison does nothing.
@@ -135,7 +135,7 @@ func (DefaultMemory) Poison(int64, int64) {}
 // DefaultGraph has one form.
 type DefaultGraph struct{}
 
-// Forms are none.
+// Forms returns nil.
 func (DefaultGraph) Forms() []string { return nil }
 
 // Choose does nothing.
@@ -144,19 +144,19 @@ func (DefaultGraph) Choose(int) {}
 // Keep does nothing.
 func (DefaultGraph) Keep(int) error { return nil }
 
-// DefaultTeam runs collectives alone, and compiles nothing ahead.
+// DefaultTeam runs only collectives, and compiles nothing ahead.
 type DefaultTeam struct{}
 
 // PrepareAhead does nothing.
 func (DefaultTeam) PrepareAhead(Tuning, *Collective) {}
 
-// NormAlgorithm is none.
+// NormAlgorithm returns an empty description.
 func (DefaultTeam) NormAlgorithm() Algorithm { return Algorithm{} }
 
-// SupportsNorm is unsupported.
+// SupportsNorm returns ErrUnsupported.
 func (DefaultTeam) SupportsNorm(*Norm) error { return lacks("normalised sums") }
 
-// PrepareNorm is unsupported.
+// PrepareNorm returns ErrUnsupported.
 func (DefaultTeam) PrepareNorm(*Norm) ([]Launch, error) { return nil, lacks("normalised sums") }
 
 // PrepareNormAhead does nothing.

@@ -1,5 +1,5 @@
-// Package device declares what hocket needs of a machine: devices with ordered streams, events between streams,
-// counters that peers raise, memory that peers can address, and a few launches. It contains no machine, only the
+// Package device declares the interface of machines: devices with ordered streams, events between streams, counters
+// that peers raise, memory that peers can access, and a few kinds of launches. It contains no machine, only the
 // interfaces and the checks that all machines share.
 package device
 
@@ -12,8 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrUnsupported says that a machine cannot do what was asked; errors that
-// wrap it name the feature and the way out.
+// ErrUnsupported reports that a machine lacks a feature. Errors that wrap it name the feature and a way out.
 var ErrUnsupported = errors.New("not supported by this machine")
 
 // ErrDeviceLost is wrapped by errors about a device that failed and that this process cannot use again. They name the
@@ -32,209 +31,205 @@ func (outOfMemory) Error() string { return "out of memory" }
 // OutOfMemory lets the Is methods of errors in other packages recognise this error.
 func (outOfMemory) OutOfMemory() {}
 
-// ErrTooLarge is the ErrOutOfMemory of what asks for more than there is at all, whatever
-// others give back.
+// ErrTooLarge is an ErrOutOfMemory for a request that is larger than the whole memory, so that freeing memory cannot
+// help.
 var ErrTooLarge error = tooLarge{}
 
 type tooLarge struct{}
 
-func (tooLarge) Error() string { return "more memory than there is at all" }
+func (tooLarge) Error() string { return "the request is larger than the whole memory" }
 
 func (tooLarge) Is(target error) bool { return target == ErrOutOfMemory }
 
 // ErrAborted is wrapped by every error that a world returns after Abort.
 var ErrAborted = errors.New("aborted")
 
-// Machine makes worlds.
+// Machine opens worlds.
 type Machine interface {
-	// Name is that of its Kind.
+	// Name returns the name of the machine's Kind.
 	Name() string
 	Caps() Caps
-	// Open makes a world of ranks devices. The world's context ends when ctx
-	// does: then it aborts. A device that a fault has left beyond use in this
-	// process gives ErrDeviceLost.
+	// Open opens a world of ranks devices. When ctx ends, the world aborts. Open returns ErrDeviceLost if a fault has made
+	// a device unusable in this process.
 	Open(ctx context.Context, ranks int) (World, error)
-	// DryRun returns a world of so many ranks that nothing was opened for, which takes long:
-	// its memory and streams are names, good for views and members of its teams, and its
-	// teams are for Supports and PrepareAhead. Nothing of it may be used otherwise, and
-	// nothing need be given back. Unsupported where a machine knows nothing of worlds that
-	// are not open.
+	// DryRun returns a world of the given number of ranks without opening it, which would take long. Its memory and
+	// streams are only names, valid for views and for members of its teams. Its teams support only Supports and
+	// PrepareAhead. It must not be used otherwise, and need not be closed. DryRun returns ErrUnsupported on machines
+	// without dry runs.
 	DryRun(ranks int) (World, error)
-	// Capturing reports whether work on a stream of the caller's is recorded and not run: then nothing can be loaded.
+	// Capturing reports whether work on a stream of the caller is being captured and not run. Then nothing can be loaded.
 	Capturing(stream uintptr) (bool, error)
-	// Peers are the processes that the machine's worlds spread over; nil for this one alone. Then
-	// all of them open the same worlds, in one order.
+	// Peers returns the processes over which the machine's worlds are spread; nil if there is only this process. All of
+	// these processes open the same worlds, in one order.
 	Peers() *world.World
 }
 
-// Caps tells what a machine can do.
+// Caps describes the features of a machine.
 type Caps struct {
 	MaxRanks int
-	// MoreRanks says for people what MaxRanks follows from; empty where nothing changes it.
+	// MoreRanks describes, for users, what MaxRanks depends on; empty if it is fixed.
 	MoreRanks string
-	// OnHost: devices are threads of the process, which share the host's processors and memory. Many ranks are
-	// slow, and what they take is memory of the host.
+	// OnHost reports that devices are threads of the process, which share the host's processors and memory. Many ranks are
+	// slow, and they use host memory.
 	OnHost     bool
 	DTypes     []ir.DType
-	Graphs     bool // World.Capture works
-	Virtual    bool // scheduled: time stands still, order is drawn at random
-	Concurrent bool // streams run at the same time
-	Chains     bool // Prepare takes kernels with Links, and products with Relu
+	Graphs     bool // World.Capture is supported
+	Virtual    bool // scheduled: there is no real time, and the order of work is drawn at random
+	Concurrent bool // streams run concurrently
+	Chains     bool // Prepare supports kernels with Links, and GEMMs with Relu
 	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
-	Traces     bool // observers are told of marks
-	// DeviceClocks: marks are timed by each device's own clock, which is tied to the
-	// world's to within microseconds only.
+	Traces     bool // observers receive marks
+	// DeviceClocks reports that each device times marks by its own clock, which is synchronised with the world's clock
+	// only to within microseconds.
 	DeviceClocks bool
-	Precompile   bool // PrepareAhead begins something
-	HostCalls    bool // Stream.Call works
-	Poison       bool // Memory.Poison works
-	Borrows      bool // Device.Borrow works
-	Moves        bool // Device.PrepareMove works, between devices that reach each other
+	Precompile   bool // PrepareAhead has an effect
+	HostCalls    bool // Stream.Call is supported
+	Poison       bool // Memory.Poison is supported
+	Borrows      bool // Device.Borrow is supported
+	Moves        bool // Device.PrepareMove is supported, between devices with peer access
 }
 
-// World is a set of devices that reach each other's counters and, by copies and
-// kernels that say so, each other's shared memory.
+// World is a set of devices that can access each other's counters and, in copies and in kernels that permit it, each
+// other's shared memory.
 type World interface {
 	Ranks() int
 	Device(rank int) Device
-	// Local reports whether this process drives a rank's device. Of the others there are the names, and
-	// what peers share, so that every process lays memory out alike; work that is given to them is theirs
-	// to do, and is nothing here.
+	// Local reports whether this process drives a rank's device. For other ranks, this process has only the names and the
+	// memory that peers share, so that every process lays out memory in the same way. Work that is enqueued on these ranks
+	// is ignored here and executed by their processes.
 	Local(rank int) bool
-	// Node returns the node of a rank's device, from 0. Nodes share no memory: what a stream is given reaches
-	// memory and counters of its own node alone, but for launches of a team by Transport.
+	// Node returns the node of a rank's device, counted from 0. Nodes share no memory: work on a stream can access memory
+	// and counters only of its own node, except for launches of a team by Transport.
 	Node(rank int) int
-	// Sync waits until all work issued so far has finished on every device,
-	// or returns why it cannot: a *Fault, a *Deadlock, the context's error.
+	// Sync waits until all work issued so far has finished on every device. Otherwise it returns a *Fault, a *Deadlock or
+	// the context's error.
 	Sync(ctx context.Context) error
-	// Do calls f, which uses the world, and returns nil once f has returned. Where a call of
-	// the machine's driver does not return it gives the world up, with the error that it
-	// returns, soon once ctx has ended: then the caller must leave alone what f uses, and f
-	// does no more but what it did without the world.
+	// Do calls f, which uses the world, and returns nil after f has returned. If a call of the machine's driver does not
+	// return, Do abandons the world soon after ctx has ended, and returns the error. The caller must then no longer access
+	// anything that f uses, and f does nothing more that uses the world.
 	Do(ctx context.Context, f func()) error
-	// Abort makes every wait, on streams and host, return ErrAborted soon.
-	// It is safe from any goroutine; only the first cause is kept.
+	// Abort makes every wait, on streams and on the host, return ErrAborted without delay. It may be called concurrently;
+	// only the first cause is recorded.
 	Abort(cause error)
-	// Close aborts what still runs and frees everything; what lay on a device
-	// that is lost goes when the process ends. A closed world answers every call
-	// with an error.
+	// Close aborts running work and frees everything. Memory on a lost device is freed when the process ends. Calls on a
+	// closed world return an error.
 	Close() error
 
-	// Batch calls issue, which gives work to the world's streams, the whole of it:
-	// until it returns no world of the machine does what could keep the work that
-	// was issued first from ending.
+	// Batch calls issue, which enqueues all of a batch of work on the world's streams. Until it returns, no world of the
+	// machine does anything that could prevent the first part of the batch from ending.
 	Batch(issue func() error) error
-	// Stage makes buffers ahead of uploads and downloads of so many bytes each,
-	// that many times all of them: then issuing those takes no memory.
+	// Stage allocates buffers for uploads and downloads of the given sizes in bytes, the given number of times, so that
+	// issuing these transfers allocates no memory.
 	Stage(transfers []int64, times int) error
-	// Capture calls issue, once or more often, and records the work that issue gives to the world's streams instead of
-	// running it. Each call must give the same work. Each launch raises counters as the work does; a wait that was
+	// Capture calls issue, once or several times, and records the work that issue enqueues on the world's streams instead
+	// of running it. Each call must enqueue the same work. Each launch raises counters as the work does. A wait that was
 	// satisfied before the recording is satisfied at each launch.
 	//
-	// The world must be idle, and no other goroutine may issue work meanwhile. Waits for work that is not issued
-	// within, uploads, downloads and host calls are errors, which may end the world. An observer gets marks of Begin
-	// and End after a launch has ended; of several launches without a Sync between them, those of the last. Needs
-	// Caps.Graphs. In a world with peers, waits for counters are, in every recording, for the values of the first.
+	// The world must be idle, and no other goroutine may issue work meanwhile. Waits for work that is not issued inside,
+	// uploads, downloads and host calls are errors, which may end the world. After a launch has ended, an observer
+	// receives the marks of Begin and End; after several launches without a Sync between them, it receives those of the
+	// last one. Capture requires Caps.Graphs. In a world with peers, waits for counters in every recording are for the
+	// values of the first recording.
 	Capture(issue func() error) (Graph, error)
-	// Settle is called once all is prepared, in all processes alike: what each has chosen by measurement, and
-	// all must have alike, they agree on. It returns what else they must have alike, to be compared.
+	// Settle is called in all processes after everything has been prepared. The processes agree on choices that each has
+	// made by measurement and that must be the same in all of them. Settle returns descriptions of other choices that must
+	// be the same, so that the caller can compare them.
 	Settle(ctx context.Context) ([]string, error)
-	// Observe sets who is told of marks; nil stops. Not while work is in flight. It may
-	// cost time; without it a world that fails may know less well where.
+	// Observe sets the observer of marks; nil removes it. No work may be in flight. An observer may cost time; without
+	// one, the errors of a failed world may be less precise about the position.
 	Observe(o Observer)
 
-	// Profile begins what a profiler of the process captures, and has it show work by the names of the marks
-	// that it was issued in, or of mark -1 for a graph. nil ends that. Not while work is in flight.
-	// Unsupported where no profiler would look.
+	// Profile starts the range that a profiler of the process captures, and makes the profiler show work with the names of
+	// the marks in which it was issued, or of mark -1 for a graph. A nil names ends the range. No work may be in flight.
+	// Profile returns ErrUnsupported if the machine supports no profiler.
 	Profile(names func(id int64) string) error
 
-	// OpenCalls begins calls on memory and streams of the caller's. Unsupported where a machine has no such streams.
+	// OpenCalls opens calls on memory and streams of the caller. It returns ErrUnsupported on machines without such
+	// streams.
 	OpenCalls() (Calls, error)
-	// Callers puts work between that of streams of the caller's. Unsupported likewise.
+	// Callers opens work in order with streams of the caller. It returns ErrUnsupported on machines without such streams.
 	Callers() (Callers, error)
 
 	Teams
 	Status
 }
 
-// Status is what a world tells of itself.
+// Status is the information that a world reports about itself.
 type Status interface {
-	// Held counts what the world takes for as long as it lives: operands, staging,
-	// workspaces, buffers of transfers, teams' memory. It does not know what the
-	// driver and NCCL take by themselves, for code, graphs and connections. Zero where
-	// the machine does not tell.
+	// Held returns the memory that the world holds as long as it is open: operands, staging, workspaces, buffers of
+	// transfers and memory of teams. It does not include the memory that the driver and NCCL allocate for code, graphs and
+	// connections. It is zero if the machine does not report it.
 	Held() Held
-	// Standings says of each stream with work what it does or waits for. It is safe from any
-	// goroutine, and does not wait for work. None where the machine does not tell.
+	// Standings returns, for each stream with work, what the stream does or waits for. It may be called concurrently, and
+	// does not wait for work. It returns nil if the machine does not report it.
 	Standings() []Standing
-	// Guesses names the GEMMs that run by the library's first guess for want of
-	// memory to time others in, by this world or one before it in the process.
+	// Guesses returns the names of the GEMMs that use the library's first guess, because there was no memory to time other
+	// algorithms in this world or in an earlier one of the process.
 	Guesses() []string
-	// Apart returns why a rank has no access to a peer's memory, nil where it has. Copies
-	// between them, and what kernels read of each other, then go by a detour that takes
-	// longer; what needs more than that declines.
+	// Apart returns the reason why a rank has no access to a peer's memory; nil if it has access. Copies between such
+	// ranks, and reads of kernels from each other, use a slower host-staged path; operations that need more than that
+	// decline.
 	Apart(rank, peer int) error
-	// Detours says which devices are apart and why, a line for each reason; nothing
-	// where none are.
+	// Detours returns, for each reason, a line that lists the devices without peer access to each other; nil if there are
+	// none.
 	Detours() []string
 }
 
 // Device is one rank's device.
 type Device interface {
 	Rank() int
-	// Alloc reserves bytes, aligned to 256. Peers may address it when kind is
-	// Shared. Contents are undefined (and poisoned on a scheduled CPU).
+	// Alloc allocates memory, aligned to 256 bytes. Peers may access it if kind is Shared. Its contents are undefined (and
+	// poisoned on a scheduled CPU).
 	Alloc(bytes int64, kind MemKind) (Memory, error)
 	NewStream(opts StreamOptions) (Stream, error)
 	NewEvent() (Event, error)
-	// NewCounters makes n 64-bit counters at zero that any device may raise.
+	// NewCounters allocates n 64-bit counters with value zero that any device may raise.
 	NewCounters(n int) (Counters, error)
-	// Prepare makes a kernel ready to launch: compiles it, picks an
-	// algorithm, reserves workspace, runs it once where that matters.
+	// Prepare prepares a kernel for launching: it compiles the kernel, chooses an algorithm, allocates workspace, and runs
+	// the kernel once if a measurement is needed.
 	Prepare(k Kernel) (Launch, error)
-	// PrepareAhead begins what Prepare of the same kernel will need, such as compiling, and
-	// returns at once. Whether it helps, and what is wrong, Prepare shows.
+	// PrepareAhead starts work that Prepare of the same kernel needs, such as compilation, and returns without waiting.
+	// Prepare reports any error.
 	PrepareAhead(k Kernel)
-	// PrepareCopy makes ready what Copy of the same views will need on a stream of
-	// the device, so that issuing it compiles nothing.
+	// PrepareCopy prepares for Copy of the same views on a stream of the device, so that issuing the copy compiles
+	// nothing.
 	PrepareCopy(dst, src View) error
-	// PrepareMove makes ready a kernel of at most so many blocks, 0 for as many as suit
-	// the machine, that does what Copy of the same views does. They have no gaps.
-	// Unsupported where no kernel reaches both.
+	// PrepareMove prepares a kernel that does the same as Copy of the same views, with at most the given number of blocks,
+	// or 0 for a number that suits the machine. The views have no gaps. It returns ErrUnsupported if no kernel can access
+	// both.
 	PrepareMove(dst, src View, blocks int) (Launch, error)
-	// Borrow returns memory that stands for m, which is of the same device in another
-	// world of the machine: Private, for this rank alone, and no longer than m is there.
-	// It need not be freed; Free leaves m as it is. Unsupported where m is another
-	// device's, or pinned.
+	// Borrow returns a handle to m, memory of the same device in another world of the machine. The handle is Private,
+	// valid only for this rank and as long as m is allocated. It need not be freed; Free does not affect m. Borrow returns
+	// ErrUnsupported if m belongs to another device or is pinned.
 	Borrow(m Memory) (Memory, error)
 }
 
 // MemKind is a kind of memory.
 type MemKind uint8
 
-// Kinds of memory.
+// These are the kinds of memory.
 const (
-	Private MemKind = iota // this device's
-	Shared                 // peers copy to and from it
-	Pinned                 // host memory that the device reaches
+	Private MemKind = iota // only this device accesses it
+	Shared                 // peers copy from and to it
+	Pinned                 // host memory that the device can access
 )
 
-// Memory is a stretch of memory of one device.
+// Memory is a contiguous block of memory of one device.
 type Memory interface {
 	Bytes() int64
-	// Free gives it back; nothing issued may still use it.
+	// Free frees the memory; no issued work may still use it.
 	Free() error
-	// Address is a device pointer, or the host's where the device is the host; 0 where
-	// there is none to give others.
+	// Address returns a device pointer, or a host pointer if the device is the host; 0 if there is no address that others
+	// could use.
 	Address() uintptr
-	// Host is all of it where it is the process's own memory, else nil.
+	// Host returns the bytes of the memory if it is memory of this process, and nil otherwise.
 	Host() []byte
-	// Poison overwrites bytes with a pattern that makes a later read show: NaNs, large
-	// integers. Needs Caps.Poison.
+	// Poison overwrites bytes with a pattern that makes later reads conspicuous: NaNs, large integers. It requires
+	// Caps.Poison.
 	Poison(off, n int64)
 }
 
-// View is a tensor in memory. Shape and Strides count elements, Off bytes.
+// View describes a tensor in memory. Shape and Strides count elements, Off counts bytes.
 type View struct {
 	Mem     Memory
 	Off     int64
@@ -255,58 +250,54 @@ func (v View) Elements() int64 {
 // Launch is a prepared kernel.
 type Launch interface{ Release() }
 
-// StreamOptions name a stream and give its priority: +1 high, 0, -1 low.
+// StreamOptions holds the name of a stream and its priority: +1 high, 0, -1 low.
 type StreamOptions struct {
 	Name     string
 	Priority int
 }
 
-// Stream runs what it is given in order. Calls only enqueue; what goes wrong
-// later comes out of World.Sync. A stream's methods are for one goroutine at
-// a time.
+// Stream executes work in order. Its methods only enqueue work; World.Sync returns later errors. The methods of a
+// stream must not be called concurrently.
 type Stream interface {
 	Name() string
 	Launch(l Launch) error
-	// Copy copies src to dst: equal shape and dtype, any strides, either may
-	// be a peer's shared memory.
+	// Copy copies src to dst. They have equal shape and dtype and any strides, and each may be shared memory of a peer.
 	Copy(dst, src View) error
-	// Upload and Download copy between dense host bytes and device memory.
-	// The host bytes must stay untouched until the work has finished.
+	// Upload and Download copy between dense host bytes and device memory. The host bytes must not be changed or read
+	// until the work has finished.
 	Upload(dst View, src []byte) error
 	Download(dst []byte, src View) error
-	// Record makes e stand for all work issued to s so far; Wait makes later
-	// work of s wait for what e stood for when Wait was called. Waiting for an
-	// event never recorded is an error.
+	// Record makes e represent all work issued to s so far. Wait makes later work of s wait for the work that e
+	// represented when Wait was called. Waiting for an event that was never recorded is an error.
 	Record(e Event) error
 	Wait(e Event) error
-	// Signal adds by to c[elem] after all earlier work of s, whose writes are
-	// then visible to whoever waits; c may be a peer's.
+	// Signal adds by to c[elem] after all earlier work of s, whose writes are then visible to streams that wait for the
+	// counter. c may belong to a peer.
 	Signal(c Counters, elem int, by int64) error
-	// WaitCounter makes later work of s wait until c[elem] >= least; c must be
-	// this device's own.
+	// WaitCounter makes later work of s wait until c[elem] >= least. c must belong to this device.
 	WaitCounter(c Counters, elem int, least int64) error
-	// Begin and End bracket one command's work for the trace; id is the
-	// caller's, what is passed to the world's observer.
+	// Begin and End bracket the work of one command for the trace. id is chosen by the caller and passed to the world's
+	// observer.
 	Begin(id int64) error
 	End(id int64) error
-	// Call calls a Go function in stream order. Needs Caps.HostCalls.
+	// Call calls a Go function in stream order. It requires Caps.HostCalls.
 	Call(f func()) error
-	// PrepareLaunches reserves what launches of the list will need on the stream, so
-	// that issuing them takes no memory.
+	// PrepareLaunches reserves the resources that launches of the list need on the stream, so that issuing them allocates
+	// no memory.
 	PrepareLaunches(list []Launch) error
 }
 
-// Event is recorded on one stream and waited for on others.
+// Event is recorded on one stream and awaited on others.
 type Event interface{ Release() }
 
-// Counters are 64-bit counters on one device, only ever raised.
+// Counters is an array of 64-bit counters on one device, which are only ever raised.
 type Counters interface {
 	Len() int
 	Release()
 }
 
-// Observer gets the times at which commands began and ended, in nanoseconds
-// since the world was opened. Calls come from many goroutines.
+// Observer receives the times at which commands began and ended, in nanoseconds since the world was opened. Its methods
+// are called concurrently.
 type Observer interface {
 	Began(rank int, stream string, id int64, ns int64)
 	Ended(rank int, stream string, id int64, ns int64)
@@ -314,17 +305,16 @@ type Observer interface {
 
 // Graph is a recorded sequence of work that replays as one launch.
 type Graph interface {
-	// Launch enqueues the graph behind all work issued so far, on any stream;
-	// work issued later, on any stream, comes behind it.
+	// Launch enqueues the graph after all work issued so far on any stream, and before all later work on any stream.
 	Launch(ctx context.Context) error
-	// Close gives it back; no launch of it may still run.
+	// Close frees the graph; no launch of it may still run.
 	Close() error
-	// Forms names the ways in which the graph can be launched, with the same results; which
-	// is the fastest only measuring can tell. The first is taken until Choose says
-	// otherwise. Nothing where there is one way only.
+	// Forms returns the names of the forms in which the graph can be launched. All forms give the same results, and only a
+	// measurement can find the fastest. The first one is used until Choose selects another. It returns nil if there is
+	// only one form.
 	Forms() []string
 	Choose(form int)
-	// Keep chooses for good and gives the other forms back; no launch may run.
+	// Keep selects a form permanently and frees the other forms; no launch may be running.
 	Keep(form int) error
 }
 
@@ -333,11 +323,11 @@ type Fault struct {
 	Rank   int
 	Stream string
 	ID     int64 // the innermost Begin mark; -1 for none
-	Last   int64 // where greater than ID, the mark is one from ID to Last
+	Last   int64 // if greater than ID, the mark is one from ID to Last
 	Err    error
 }
 
-// Error names the rank, the stream and the cause.
+// Error returns a message that names the rank, the stream and the cause.
 func (f *Fault) Error() string {
 	return fmt.Sprintf("rank %d, stream %s: %v", f.Rank, f.Stream, f.Err)
 }
@@ -345,16 +335,16 @@ func (f *Fault) Error() string {
 // Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// ErrDeadlock is what every *Deadlock is.
+// ErrDeadlock matches every *Deadlock in errors.Is.
 var ErrDeadlock = errors.New("deadlock")
 
 // Is reports whether target is ErrDeadlock.
 func (d *Deadlock) Is(target error) bool { return target == ErrDeadlock }
 
-// Deadlock says that nothing can run any more though work is left.
+// Deadlock reports that work remains but no stream can continue.
 type Deadlock struct{ Blocked []Blocked }
 
-// Blocked is the head of one stream that cannot go on.
+// Blocked describes the first unfinished work of a stream that cannot continue.
 type Blocked struct {
 	Rank   int
 	Stream string
@@ -362,9 +352,9 @@ type Blocked struct {
 	On     string // what it waits for: "counter 3 ≥ 2 (now 1)"
 }
 
-// Error lists up to eight blocked streams.
+// Error returns a message that lists up to eight blocked streams.
 func (d *Deadlock) Error() string {
-	s := "deadlock: nothing can run any more"
+	s := "deadlock: no stream can continue"
 	for i, b := range d.Blocked {
 		if i == 8 {
 			return s + fmt.Sprintf("; and %d more streams", len(d.Blocked)-i)

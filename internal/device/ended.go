@@ -5,44 +5,43 @@ import (
 	"time"
 )
 
-// Aborted is what every call of a world returns once the world has ended. It
-// wraps ErrAborted and the first cause.
+// Aborted is returned by every call of a world after the world has ended. It wraps ErrAborted and the first cause.
 type Aborted struct{ Cause error }
 
-// Error names the cause.
+// Error returns a message with the cause.
 func (e *Aborted) Error() string { return "aborted: " + e.Cause.Error() }
 
 // Unwrap returns the cause.
 func (e *Aborted) Unwrap() error { return e.Cause }
 
-// Is reports that every Aborted is ErrAborted.
+// Is reports whether target is ErrAborted.
 func (e *Aborted) Is(target error) bool { return target == ErrAborted }
 
-// Expired is the end of a context while there was work.
+// Expired reports that a context ended while there was unfinished work.
 type Expired struct {
 	// Err is the context's error, Cause its cause.
 	Err, Cause error
-	// At says of each stream with work what it does or waits for.
+	// At describes, for each stream with work, what it does or waits for.
 	At []Standing
 }
 
-// Standing is what a stream with work does, or did when its world ended.
+// Standing describes what a stream with work does, or did when its world ended.
 type Standing struct {
 	Rank   int
 	Stream string
 	ID     int64  // the innermost Begin mark; -1 for none
-	Last   int64  // where greater than ID, the mark is one from ID to Last
+	Last   int64  // if greater than ID, the mark is one from ID to Last
 	Does   string // "waits for counter 3 ≥ 2 (now 1)", "still runs"
-	// Since is since when it does that, as far as is known; zero where nothing tells.
+	// Since is the time since which the stream does that; zero if it is not known.
 	Since time.Time
 }
 
-// String names the rank, the stream and the mark.
+// String returns a text with the rank, the stream, the mark and the activity.
 func (s Standing) String() string {
 	return fmt.Sprintf("rank %d, stream %s%s %s", s.Rank, s.Stream, MarkText(s.ID, s.Last), s.Does)
 }
 
-// Error names the context's error, its cause and up to eight streams.
+// Error returns a message with the context's error, its cause and up to eight streams.
 func (e *Expired) Error() string {
 	s := e.Err.Error()
 	if e.Cause != nil && e.Cause != e.Err {
@@ -61,8 +60,8 @@ func (e *Expired) Error() string {
 // Unwrap returns the context's error and its cause.
 func (e *Expired) Unwrap() []error { return []error{e.Err, e.Cause} }
 
-// MarkText names a Begin mark, or those from id to last, in a sentence about a
-// stream; nothing for -1.
+// MarkText returns a phrase that names a Begin mark, or the marks from id to last, for a sentence about a stream; ""
+// for -1.
 func MarkText(id, last int64) string {
 	switch {
 	case id < 0:

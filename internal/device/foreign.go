@@ -1,9 +1,9 @@
 package device
 
-// A world's devices that other processes drive (see World.Local) are given work by those processes. In this one they
-// are there so that memory is laid out alike: their streams and launches do nothing.
+// Other processes drive some of a world's devices (see World.Local) and issue work to them. In this process these
+// foreign devices exist so that memory is laid out in the same way: their streams and launches do nothing.
 
-// ForeignDevice is such a device: what Device is for memory and counters, which are mapped, and nothing else.
+// ForeignDevice is a device that another process drives. Device provides its memory and counters, which are mapped.
 type ForeignDevice struct{ Device }
 
 // NewStream returns a ForeignStream.
@@ -21,19 +21,19 @@ func (ForeignDevice) PrepareAhead(Kernel) {}
 // PrepareCopy does nothing.
 func (ForeignDevice) PrepareCopy(_, _ View) error { return nil }
 
-// ForeignStream is a stream of such a device: a name.
+// ForeignStream is a stream of a foreign device, which consists only of a name.
 type ForeignStream struct{ Label string }
 
-// ForeignLaunch is what is prepared for such a device.
+// ForeignLaunch is a launch on a foreign device, which does nothing.
 type ForeignLaunch struct{}
 
 // Release does nothing.
 func (ForeignLaunch) Release() {}
 
-// Name is the stream's.
+// Name returns the stream's name.
 func (s ForeignStream) Name() string { return s.Label }
 
-// Launch does nothing, as do the methods that follow.
+// Launch does nothing, like the following methods.
 func (ForeignStream) Launch(Launch) error { return nil }
 
 // Copy does nothing.

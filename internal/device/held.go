@@ -1,10 +1,10 @@
 package device
 
-// Held is memory that a world has taken, in bytes, in use or not.
+// Held is the memory that a world has allocated, in bytes, whether it is in use or not.
 type Held struct {
-	Device int64 // of the device that it has the most of; where ranks share the host's memory, of all ranks
-	Host   int64 // pinned host memory, that of all ranks
+	Device int64 // of the device with the largest; if ranks share the host's memory, the sum over all ranks
+	Host   int64 // pinned host memory of all ranks
 }
 
-// Bytes is both.
+// Bytes returns the sum of both.
 func (h Held) Bytes() int64 { return h.Device + h.Host }

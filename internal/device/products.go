@@ -5,19 +5,18 @@ import (
 	"slices"
 )
 
-// CheckLinear says why x[…, K] · w[N, K]ᵀ + bias[N] does not give a result of that
-// shape, nil if it does. ins are the shapes of x and w, and of the bias if there
-// is one.
+// CheckLinear returns the reason why x[…, K] · w[N, K]ᵀ + bias[N] cannot have a result of the shape out; nil if it can.
+// ins holds the shapes of x and w, and of the bias if there is one.
 func CheckLinear(out []int64, ins [][]int64) error {
 	if len(ins) < 2 || len(ins) > 3 {
-		return fmt.Errorf("%d operands, 2 to 3 are needed", len(ins))
+		return fmt.Errorf("it has %d operands, but needs 2 or 3", len(ins))
 	}
 	x, w := ins[0], ins[1]
 	if len(x) < 1 || len(w) != 2 || x[len(x)-1] != w[1] {
 		return fmt.Errorf("x%v · w%vᵀ: w must be [N, K] and x […, K]", x, w)
 	}
 	if want := append(slices.Clone(x[:len(x)-1]), w[0]); !slices.Equal(want, out) {
-		return fmt.Errorf("the result has shape %v, not %v", out, want)
+		return fmt.Errorf("the result has shape %v, but %v is required", out, want)
 	}
 	if len(ins) == 3 && !slices.Equal(ins[2], w[:1]) {
 		return fmt.Errorf("bias%v for w%v", ins[2], w)
@@ -25,16 +24,16 @@ func CheckLinear(out []int64, ins [][]int64) error {
 	return nil
 }
 
-// CheckMatmul says why a[…, M, K] · b[…, K, N] does not give a result of that shape,
-// nil if it does. ins are the shapes of a and b as they are stored; ta and tb say
-// which of them are read with their last two axes exchanged.
+// CheckMatmul returns the reason why a[…, M, K] · b[…, K, N] cannot have a result of the shape out; nil if it can. ins
+// holds the shapes of a and b as they are stored; ta and tb report which of them are read with their last two axes
+// exchanged.
 func CheckMatmul(out []int64, ins [][]int64, ta, tb bool) error {
 	if len(ins) != 2 {
-		return fmt.Errorf("%d operands, 2 are needed", len(ins))
+		return fmt.Errorf("it has %d operands, but needs 2", len(ins))
 	}
 	a, b, r := ins[0], ins[1], len(out)
 	if r < 2 || len(a) != r || len(b) != r {
-		return fmt.Errorf("%v · %v into %v: the ranks must be equal and at least 2", a, b, out)
+		return fmt.Errorf("%v · %v cannot have shape %v: the ranks must be equal and at least 2", a, b, out)
 	}
 	m, n, k := out[r-2], out[r-1], a[r-1]
 	if ta {
@@ -47,7 +46,7 @@ func CheckMatmul(out []int64, ins [][]int64, ta, tb bool) error {
 		return append(slices.Clone(out[:r-2]), rows, cols)
 	}
 	if !slices.Equal(a, matrix(m, k, ta)) || !slices.Equal(b, matrix(k, n, tb)) {
-		return fmt.Errorf("%v · %v into %v (ta=%v, tb=%v)", a, b, out, ta, tb)
+		return fmt.Errorf("%v · %v cannot have shape %v (ta=%v, tb=%v)", a, b, out, ta, tb)
 	}
 	return nil
 }

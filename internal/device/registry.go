@@ -11,32 +11,32 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Opener makes a machine: for one process, or, where peers are given, for worlds that are spread over them.
+// Opener opens a machine for this process, or, if peers is not nil, for worlds that are spread over the peers.
 type Opener func(peers *world.World) (Machine, error)
 
-// Kind is a kind of machine: what a program knows of it without opening one.
+// Kind describes a kind of machine, for programs that have not opened one.
 type Kind struct {
-	// Name is what programs call it. One of all kinds is the Default of those that name none.
+	// Name is the name of the kind in programs. Default marks the one kind that is used if no name is given.
 	Name    string
 	Default bool
 	Open    Opener
-	// OpenScheduled makes a machine that draws the order of work from a seed; nil where there is none.
+	// OpenScheduled opens a machine that draws the order of work from a seed; nil if the kind has none.
 	OpenScheduled func(seed int64) (Machine, error)
-	// OnHost, Graphs: as of its Caps. Profiles: World.Profile works, and CheckLaunches of kernels is by copies.
+	// OnHost and Graphs are as in Caps. Profiles reports that World.Profile is supported and that CheckLaunches checks
+	// kernels on copies.
 	OnHost, Graphs, Profiles bool
-	// Algorithms describe its own ways to run collectives; see Teams.
+	// Algorithms describes the kind's own algorithms of collectives; see Teams.
 	Algorithms []Algorithm
 }
 
-// kinds are those that packages have registered, by name.
+// kinds holds the registered kinds by name.
 var kinds struct {
 	sync.Mutex
 	byName map[string]Kind
 }
 
-// Register makes a kind of machine available to Named; a later one of the
-// same name takes its place. It is for init functions of packages that are
-// imported for it.
+// Register makes a kind of machine available to Named. A later kind of the same name replaces it. It is meant for init
+// functions of packages that are imported for their machine.
 func Register(k Kind) {
 	kinds.Lock()
 	defer kinds.Unlock()
@@ -46,15 +46,15 @@ func Register(k Kind) {
 	kinds.byName[k.Name] = k
 }
 
-// Kinds lists the kinds of machines that are registered, by name.
+// Kinds returns the registered kinds of machines, sorted by name.
 func Kinds() []Kind {
 	kinds.Lock()
 	defer kinds.Unlock()
 	return slices.SortedFunc(maps.Values(kinds.byName), func(a, b Kind) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// KindNamed returns the kind of a name, or the default one for "". Where there is none the error
-// wraps ErrUnsupported and lists those that there are.
+// KindNamed returns the kind with the given name, or the default kind for "". If there is none, the error wraps
+// ErrUnsupported and lists the registered kinds.
 func KindNamed(name string) (Kind, error) {
 	var names []string
 	for _, k := range Kinds() {
@@ -65,12 +65,13 @@ func KindNamed(name string) (Kind, error) {
 	}
 	more := ""
 	if token.IsIdentifier(name) {
-		more = "; a program adds a machine by importing its package, as hocket.example/hocket/" + name
+		more = "; to add a machine, import its package, for example hocket.example/hocket/" + name
 	}
-	return Kind{}, fmt.Errorf("machine %q: %w; there is: %s%s", name, ErrUnsupported, strings.Join(names, ", "), more)
+	return Kind{}, fmt.Errorf("machine %q: %w; the registered machines are: %s%s", name, ErrUnsupported,
+		strings.Join(names, ", "), more)
 }
 
-// Named makes a machine of the kind that KindNamed returns.
+// Named opens a machine of the kind that KindNamed returns.
 func Named(name string, peers *world.World) (Machine, error) {
 	k, err := KindNamed(name)
 	if err != nil {
@@ -79,7 +80,8 @@ func Named(name string, peers *world.World) (Machine, error) {
 	return k.Open(peers)
 }
 
-// WhichDo names for an error the registered machines that have what another lacks: "; cuda does", or nothing.
+// WhichDo returns a phrase for an error that names the registered machines with a feature that another one lacks: ";
+// cuda does", or "".
 func WhichDo(has func(Kind) bool) string {
 	var names []string
 	for _, k := range Kinds() {

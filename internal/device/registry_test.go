@@ -24,7 +24,8 @@ func TestNamed(t *testing.T) {
 	}
 	for name, importing := range map[string]bool{"loom": true, "a loom": false} {
 		_, err := Named(name, nil)
-		if err == nil || !strings.Contains(err.Error(), "there is: abacus") || strings.Contains(err.Error(), "importing") != importing {
+		if err == nil || !strings.Contains(err.Error(), "the registered machines are: "+
+			"abacus") || strings.Contains(err.Error(), "import its package") != importing {
 			t.Errorf("got %v", err)
 		}
 	}

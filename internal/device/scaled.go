@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// ScaleBlock is how many elements of a row, and how many rows of a weight, share a scale where blocks have scales.
+// ScaleBlock is the number of elements of a row, and of rows of a weight, that share a scale if scales are by blocks.
 const ScaleBlock = 128
 
-// Grain is what shares a scale of a tensor, seen as a matrix of all its rows: so many rows and columns, the last ones
-// perhaps fewer. Cols are the scales of a row of blocks.
+// Grain describes which elements of a tensor, treated as a matrix of all its rows, share a scale: blocks of Rows rows
+// and Columns columns; the last ones may be smaller. Cols is the number of scales of a row of blocks.
 type Grain struct{ Rows, Columns, Cols int64 }
 
-// At returns the place of the scale of element (i, j) among the scales in row-major order.
+// At returns the index of the scale of element (i, j) among the scales in row-major order.
 func (g Grain) At(i, j int64) int64 { return i/g.Rows*g.Cols + j/g.Columns }
 
-// GrainOf returns what the scales of shape s of a tensor of shape x are for: all of it, rows, blocks of 1×128 or, of a
-// matrix, blocks of 128×128.
+// GrainOf returns the grain of scales with shape s for a tensor of shape x: one scale for all, rows, blocks of 1×128
+// or, for a matrix, blocks of 128×128.
 func GrainOf(x, s []int64) (Grain, error) {
 	rows, cols := Matrix(x)
 	last := len(x) - 1
@@ -36,7 +36,7 @@ func GrainOf(x, s []int64) (Grain, error) {
 	return Grain{}, fmt.Errorf("scales%v of a tensor%v", s, x)
 }
 
-// Matrix returns how many rows a tensor has along its last dimension, and their length.
+// Matrix returns the number of rows that a tensor has along its last dimension, and their length.
 func Matrix(shape []int64) (rows, cols int64) {
 	if len(shape) == 0 {
 		return 1, 1
@@ -48,16 +48,16 @@ func Matrix(shape []int64) (rows, cols int64) {
 	return rows, shape[len(shape)-1]
 }
 
-// CheckScaled returns what the scales of a linear with scales are for, of ins x, w and their scales; or why there is no
-// such linear.
+// CheckScaled returns the grains of the scales of a linear with scales, whose ins are x, w and their scales. It returns
+// an error if there is no such linear.
 func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) {
 	for i, in := range k.Ins {
 		if in.DType.IsFloat8() != (i < 2) || i > 1 && in.DType.Size() != 4 || in.DType.IsInt() {
-			return x, w, fmt.Errorf("operand %d of a linear with scales is %s", i, in.DType)
+			return x, w, fmt.Errorf("operand %d of a linear with scales has the unsupported type %s", i, in.DType)
 		}
 	}
 	if dt := k.Outs[0].DType; dt.IsInt() || dt.Size() != 2 && dt.Size() != 4 {
-		return x, w, fmt.Errorf("a linear with scales into %s", dt)
+		return x, w, fmt.Errorf("a linear with scales cannot have a result of type %s", dt)
 	}
 	if err := CheckLinear(out, ins[:2]); err != nil {
 		return x, w, err

@@ -6,95 +6,97 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Schedule is a collective as a list of steps for each thread block of each member: what a schedule of another tool
-// becomes for kernels of a team. Memory is counted in cells, which are equally large parts of the operands.
+// Schedule is a collective as a list of steps for each thread block of each member. A schedule of another tool is
+// converted to it and executed by a team's kernel. Memory is counted in cells, which are parts of the operands of equal
+// size.
 type Schedule struct {
 	Name    string
 	Op      ir.Op
 	Members int
-	Blocks  int // of the member that has the most
-	// In and Out are the cells of a member's operands. Where they are Joint, a member's operands lie in one piece of
-	// Size cells, at InAt and OutAt of it.
+	Blocks  int // of the member that has most
+	// In and Out are the numbers of cells of a member's operands. If Joint is set, a member's operands are in one buffer
+	// of Size cells, at the cells InAt and OutAt.
 	In, Out     int
 	Joint       bool
 	Size        int
 	InAt, OutAt []int
-	// Writes: it writes to inputs, which a collective may not.
+	// Writes reports that the schedule writes to inputs, which collectives must not do.
 	Writes bool
-	// Closes: members have to wait for each other at the end, since the schedule does not see to it.
+	// Closes reports that members must wait for each other at the end, because the schedule does not ensure it.
 	Closes bool
-	// Areas are the cells of each kind of memory that a member needs, but for its operands; packets take two each.
+	// Areas holds the number of cells of each kind of memory that a member needs, except its operands; a packet uses two
+	// cells.
 	Areas    [ScheduleAreas]int
 	Counters int
 	Steps    [][][]ScheduleStep // by member and block
 }
 
-// ScheduleArea is a kind of memory.
+// ScheduleArea is a kind of memory that a schedule uses.
 type ScheduleArea uint8
 
-// Kinds of memory. A joint operand is ScheduleIn.
+// These are the kinds of memory. A joint operand is ScheduleIn.
 const (
 	ScheduleIn ScheduleArea = iota
 	ScheduleOut
 	ScheduleScratch
-	SchedulePackets // data and flags in turn
+	SchedulePackets // data alternates with flags
 	ScheduleMessages
 	ScheduleAreas
 )
 
-// ScheduleStepKind is what a step does.
+// ScheduleStepKind is the operation of a step.
 type ScheduleStepKind uint8
 
 const (
-	ScheduleSync  ScheduleStepKind = iota // all threads of the block meet
-	ScheduleRaise                         // Thread sets a counter of Member's to Value
-	ScheduleAwait                         // Thread waits until its own member's counter is Value at least
-	ScheduleMove                          // each cell of To becomes the sum of From's
+	ScheduleSync  ScheduleStepKind = iota // synchronises all threads of the block
+	ScheduleRaise                         // Thread sets a counter of Member to Value
+	ScheduleAwait                         // Thread waits until its own member's counter is at least Value
+	ScheduleMove                          // sets each cell of To to the sum of the cells of From
 )
 
 // ScheduleStep is a step of a block.
 type ScheduleStep struct {
 	Kind           ScheduleStepKind
 	Thread         int
-	Member         int // of Await: that raises it, as far as is known
+	Member         int // of Await: the member that raises the counter, if it is known
 	Counter, Value int
 	Cells          int
-	Packed         bool // some operands are packets
+	Packed         bool // whether some operands are packets
 	From, To       []ScheduleSpan
 }
 
-// ScheduleSpan is an operand: cells from Cell on. A packet's first is counted in cells of data.
+// ScheduleSpan is an operand: cells from Cell on. The first cell of packets is counted in cells of data.
 type ScheduleSpan struct {
 	Area   ScheduleArea
-	Raw    bool // packets that are copied as they are
+	Raw    bool // whether packets are copied unchanged
 	Member int
 	Cell   int
 }
 
-// ScheduleThreads is how many threads of a block take part in raising and awaiting at the most.
+// ScheduleThreads is the largest number of threads of a block that raise and await counters.
 const ScheduleThreads = 32
 
-// Check returns nil, or what a kernel that executed s would do outside its memory.
+// Check returns nil, or an error that describes an access outside its memory by a kernel that executes s.
 func (s *Schedule) Check() error {
 	if s.Members < 2 || len(s.Steps) != s.Members || s.In < 1 || s.Out < 1 {
-		return fmt.Errorf("a schedule for %d members with steps for %d", s.Members, len(s.Steps))
+		return fmt.Errorf("the schedule is for %d members, but has steps for %d", s.Members, len(s.Steps))
 	}
 	limits := s.Areas
 	limits[ScheduleIn], limits[ScheduleOut] = s.In, s.Out
 	if s.Joint {
 		limits[ScheduleIn], limits[ScheduleOut] = s.Size, 0
 		if len(s.InAt) != s.Members || len(s.OutAt) != s.Members {
-			return fmt.Errorf("it does not say where operands begin")
+			return fmt.Errorf("the schedule does not define the start of each member's joint operands")
 		}
 		for m := range s.Members {
 			if s.InAt[m] < 0 || s.InAt[m]+s.In > s.Size || s.OutAt[m] < 0 || s.OutAt[m]+s.Out > s.Size {
-				return fmt.Errorf("member %d: its operands are outside %d cells", m, s.Size)
+				return fmt.Errorf("member %d: its operands are outside its buffer of %d cells", m, s.Size)
 			}
 		}
 	}
 	for m, blocks := range s.Steps {
 		if len(blocks) > s.Blocks {
-			return fmt.Errorf("member %d: %d blocks of at most %d", m, len(blocks), s.Blocks)
+			return fmt.Errorf("member %d has %d blocks, but at most %d are declared", m, len(blocks), s.Blocks)
 		}
 		for b, steps := range blocks {
 			for i := range steps {
@@ -114,7 +116,7 @@ func (st *ScheduleStep) check(s *Schedule, limits *[ScheduleAreas]int) error {
 	case ScheduleRaise, ScheduleAwait:
 		if st.Counter < 0 || st.Counter >= s.Counters || st.Member < 0 || st.Member >= s.Members || st.Thread < 0 ||
 			st.Thread >= ScheduleThreads || st.Value < 0 {
-			return fmt.Errorf("counter %d of member %d by thread %d", st.Counter, st.Member, st.Thread)
+			return fmt.Errorf("invalid counter %d of member %d or thread %d", st.Counter, st.Member, st.Thread)
 		}
 		return nil
 	case ScheduleMove:
@@ -128,11 +130,11 @@ func (st *ScheduleStep) check(s *Schedule, limits *[ScheduleAreas]int) error {
 		for _, sp := range list {
 			if sp.Area >= ScheduleAreas || sp.Member < 0 || sp.Member >= s.Members || sp.Cell < 0 ||
 				sp.Cell+st.Cells > limits[sp.Area] {
-				return fmt.Errorf("cells %d to %d of member %d's memory %d are outside it", sp.Cell,
+				return fmt.Errorf("cells %d to %d are outside of member %d's memory area %d", sp.Cell,
 					sp.Cell+st.Cells-1, sp.Member, sp.Area)
 			}
 			if packets := sp.Area == SchedulePackets; packets && !st.Packed || sp.Raw && !packets {
-				return fmt.Errorf("an operand is packets where the step has none")
+				return fmt.Errorf("an operand consists of packets, but the step is not packed")
 			}
 		}
 	}

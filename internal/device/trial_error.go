@@ -2,17 +2,18 @@ package device
 
 import "fmt"
 
-// TrialError says that there is no memory to time the algorithms of a product in.
+// TrialError reports that there is no memory to time the algorithms of a GEMM.
 type TrialError struct {
-	What  string // the product
-	Bytes int64  // that it takes
-	Free  int64  // of the device
+	What  string // the GEMM
+	Bytes int64  // required bytes
+	Free  int64  // free bytes of the device
 	Err   error  // ErrOutOfMemory
 }
 
-// Error names the product and says what there is.
+// Error returns a message with the GEMM, the required memory and the free memory.
 func (e *TrialError) Error() string {
-	return fmt.Sprintf("timing the algorithms of %s takes %d bytes, and %d of the device are free: %v", e.What, e.Bytes, e.Free, e.Err)
+	return fmt.Sprintf("timing the algorithms of %s needs %d bytes, but only %d bytes of the device are free: %v", e.What,
+		e.Bytes, e.Free, e.Err)
 }
 
 // Unwrap returns the cause.

@@ -7,14 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Rows is a stretch of rows of an operand: Count of them from Lo on.
+// Rows is a range of rows of an operand: Count rows from Lo on.
 type Rows struct{ Lo, Count int64 }
 
-// Share returns which rows of each member's operand member me takes in an uneven
-// collective, counts[i] being member i's, held the rows that each operand has
-// and room those of me's result. all_gatherv and all_to_allv put them one behind
-// the other, reduce_scatterv reduces them. The error names the member whose
-// counts do not fit: what is within range is never left.
+// Share returns the rows of each member's operand that member me receives in an uneven collective. counts[i] holds
+// member i's counts, held is the number of rows of each operand, and room that of me's result. all_gatherv and
+// all_to_allv concatenate the rows, reduce_scatterv reduces them. An error names the member whose counts do not fit;
+// otherwise all returned rows are within the operands and the result.
 func Share(op ir.Op, counts [][]int64, me int, held, room int64) ([]Rows, error) {
 	shares, gets := make([]Rows, len(counts)), int64(0)
 	for i, c := range counts {

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Dense is the tensor that m begins with, in row-major order without gaps.
+// Dense returns a row-major tensor without gaps at the start of m.
 func Dense(m Memory, dt ir.DType, shape []int64) View {
 	v := View{Mem: m, DType: dt, Shape: shape, Strides: make([]int64, len(shape))}
 	for i, n := len(shape)-1, int64(1); i >= 0; i-- {
@@ -20,46 +20,47 @@ func Dense(m Memory, dt ir.DType, shape []int64) View {
 	return v
 }
 
-// MayUse returns why a rank may not use a view of owner's memory of that kind, nil
-// if it may. Peers' memory must be shared, and is allowed only where peers is set.
+// MayUse returns the reason why a rank may not use a view of owner's memory of the given kind; nil if it may. Peers'
+// memory must be shared, and is permitted only if peers is set.
 func MayUse(rank, owner int, kind MemKind, peers bool) error {
 	switch {
 	case rank == owner:
 		return nil
 	case !peers:
-		return fmt.Errorf("a view of rank %d's memory", owner)
+		return fmt.Errorf("the view is of rank %d's memory, which this operation cannot access", owner)
 	case kind == Private:
-		return fmt.Errorf("a view of private memory of rank %d; allocate it as shared", owner)
+		return fmt.Errorf("the view is of private memory of rank %d: allocate the memory as shared", owner)
 	}
 	return nil
 }
 
-// Within checks that v lies in a memory of so many bytes, and returns how many
-// elements it has.
+// Within checks that v is inside a memory of the given size, and returns the number of its elements.
 func (v View) Within(bytes int64) (elements int64, err error) {
 	whole, err := tensor.Bytes(v.DType, v.Shape)
 	if err != nil {
 		return 0, err
 	}
 	if len(v.Strides) != len(v.Shape) {
-		return 0, fmt.Errorf("a view of %d extents with %d strides", len(v.Shape), len(v.Strides))
+		return 0, fmt.Errorf("the view has %d extents and %d strides", len(v.Shape), len(v.Strides))
 	}
 	size := v.DType.Size()
 	if v.Off < 0 || v.Off > bytes || v.Off%size != 0 {
-		return 0, fmt.Errorf("a view of %s at byte %d of %d: the offset must lie inside and be a multiple of %d", v.DType, v.Off, bytes, size)
+		return 0, fmt.Errorf("the view of %s begins at byte %d of %d: the offset must be inside and a multiple of %d",
+			v.DType, v.Off, bytes, size)
 	}
 	if whole == 0 {
 		return 0, nil
 	}
 	last, ok := LastElement(v.Shape, v.Strides)
 	if !ok || last >= (bytes-v.Off)/size {
-		return 0, fmt.Errorf("a view of %s%v with strides %v at byte %d leaves its memory of %d bytes", v.DType, v.Shape, v.Strides, v.Off, bytes)
+		return 0, fmt.Errorf("the view of %s%v with strides %v at byte %d is not inside its memory of %d bytes", v.DType,
+			v.Shape, v.Strides, v.Off, bytes)
 	}
 	return whole / size, nil
 }
 
-// LastElement returns the distance, in elements, from the first to the last
-// element of a view that is not empty; false for negative strides and overflow.
+// LastElement returns the distance, in elements, from the first to the last element of a view with elements. The second
+// result is false for negative strides and after overflow.
 func LastElement(shape, strides []int64) (int64, bool) {
 	var last uint64
 	for i, e := range shape {
@@ -76,8 +77,8 @@ func LastElement(shape, strides []int64) (int64, bool) {
 	return int64(last), true
 }
 
-// NamesTwice reports whether a view that is not empty names some element twice: by
-// a stride of 0, or by axes that reach into each other.
+// NamesTwice reports whether a view with elements may contain some element twice: by a stride of 0, or by axes that
+// overlap.
 func NamesTwice(shape, strides []int64) bool {
 	type dim struct{ n, stride int64 }
 	var dims []dim
@@ -97,32 +98,31 @@ func NamesTwice(shape, strides []int64) bool {
 	return false
 }
 
-// Holds returns why so many dense host bytes are not the elements of v, nil if
-// they may be.
+// Holds returns the reason why the given number of dense host bytes cannot be the elements of v; nil if it can.
 func (v View) Holds(bytes int) error {
 	if want, _ := tensor.Bytes(v.DType, v.Shape); int64(bytes) != want {
-		return fmt.Errorf("%d host bytes for %s%v, which has %d", bytes, v.DType, v.Shape, want)
+		return fmt.Errorf("there are %d host bytes, but %s%v has %d", bytes, v.DType, v.Shape, want)
 	}
 	return nil
 }
 
-// Resolve checks a kernel's views by resolve, which says how its machine reaches
-// what a view names, and is told whether that may be a peer's. What the caller may
-// change before the kernel runs is copied first.
+// Resolve converts a kernel's views with resolve, which returns the machine's representation of a view; its argument
+// peers reports whether the view may be a peer's memory. Data that the caller may change before the kernel runs is
+// copied first.
 func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out R, ins []R, err error) {
 	if k.Op == nil {
-		return out, nil, fmt.Errorf("a kernel that computes nothing")
+		return out, nil, fmt.Errorf("the kernel has no operation")
 	}
 	k.Op = own(k.Op)
 	if len(k.Outs) != 1 {
-		return out, nil, fmt.Errorf("%d results, 1 is needed", len(k.Outs))
+		return out, nil, fmt.Errorf("it has %d results, but needs 1", len(k.Outs))
 	}
 	v := k.Outs[0].own()
 	if out, err = resolve(v, false); err != nil {
 		return out, nil, fmt.Errorf("result: %w", err)
 	}
 	if v.Elements() > 0 && NamesTwice(v.Shape, v.Strides) {
-		return out, nil, fmt.Errorf("result: the view names some element twice")
+		return out, nil, fmt.Errorf("result: the view contains some element twice")
 	}
 	ins = make([]R, len(k.Ins))
 	for i, v := range k.Ins {
@@ -133,7 +133,7 @@ func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out
 	return out, ins, nil
 }
 
-// ResolveUser is Resolve for a kernel of the user's.
+// ResolveUser is Resolve for a user's kernel.
 func ResolveUser[R any](k *Kernel, u *UserKernel, resolve func(v View, peers bool) (R, error)) (outs, ins []R,
 	err error) {
 	for i, p := range u.Params {
@@ -142,13 +142,13 @@ func ResolveUser[R any](k *Kernel, u *UserKernel, resolve func(v View, peers boo
 		}
 	}
 	if len(k.Outs) == 0 {
-		return nil, nil, fmt.Errorf("it writes nothing")
+		return nil, nil, fmt.Errorf("it has no result")
 	}
 	list := func(what string, views []View) ([]R, error) {
 		out := make([]R, len(views))
 		for i, v := range views {
 			if v = v.own(); !v.dense() {
-				return nil, fmt.Errorf("%s %d has gaps, and kernels get no strides", what, i)
+				return nil, fmt.Errorf("%s %d has gaps, but kernels receive no strides: copy it to a dense tensor first", what, i)
 			}
 			var err error
 			if out[i], err = resolve(v, false); err != nil {
@@ -163,7 +163,7 @@ func ResolveUser[R any](k *Kernel, u *UserKernel, resolve func(v View, peers boo
 	return outs, ins, err
 }
 
-// dense reports whether v's elements lie in row-major order without gaps.
+// dense reports whether v's elements are in row-major order without gaps.
 func (v View) dense() bool {
 	want := int64(1)
 	for i := len(v.Shape) - 1; i >= 0 && i < len(v.Strides); i-- {
@@ -175,7 +175,7 @@ func (v View) dense() bool {
 	return true
 }
 
-// own makes v independent of the caller's slices.
+// own returns v with copies of the caller's slices.
 func (v View) own() View {
 	v.Shape, v.Strides = slices.Clone(v.Shape), slices.Clone(v.Strides)
 	return v

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// offsets lists where the elements of a view lie, in row-major order.
+// offsets returns the offsets of the elements of a view, in row-major order.
 func offsets(shape, strides []int64) []int64 {
 	list := []int64{0}
 	for i, e := range shape {
@@ -23,7 +23,7 @@ func offsets(shape, strides []int64) []int64 {
 	return list
 }
 
-// TestNamesTwice: no view that names an element twice gets by.
+// TestNamesTwice checks that every view that contains an element twice is found.
 func TestNamesTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shape := rapid.SliceOfN(rapid.Int64Range(1, 4), 0, 4).Draw(t, "shape")
@@ -43,7 +43,7 @@ func TestNamesTwice(t *testing.T) {
 	}
 }
 
-// TestWithin takes exactly the views whose elements all lie in memory.
+// TestWithin checks that exactly the views whose elements are all inside the memory are accepted.
 func TestWithin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shape := rapid.SliceOfN(rapid.Int64Range(0, 4), 0, 3).Draw(t, "shape")

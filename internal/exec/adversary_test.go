@@ -22,7 +22,7 @@ func run1(t *testing.T, seed int64, b *builder, in map[string]*tensor.Tensor) fl
 	return res.Outputs["y"].Float64(0)
 }
 
-// TestUnwritten wants a read of memory that nothing wrote to show.
+// TestUnwritten checks that a read of memory that nothing has written gives a wrong result.
 func TestUnwritten(t *testing.T) {
 	b := newBuilder(1, ir.F32)
 	p := b.buffer("%p", plan.RoleAlloc, 2)
@@ -33,8 +33,8 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
-// TestDeadBuffer: a buffer that shares the bytes of a dead one is correct if it is ordered after the last use of the
-// dead one, whose contents are overwritten.
+// TestDeadBuffer checks that a buffer that shares the bytes of a dead buffer is correct if it is ordered after the last
+// use of the dead one, and that the contents of the dead buffer are overwritten.
 func TestDeadBuffer(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		b := newBuilder(1, ir.F32)
@@ -45,7 +45,7 @@ func TestDeadBuffer(t *testing.T) {
 		y := b.result("y", false, 2)
 		b.compute(0, "main", ir.OpRelu, b.ref(0, p, 2), b.ref(0, x, 2))
 		b.compute(0, "main", ir.OpRelu, b.ref(0, y, 2), b.ref(0, p, 2)) // the last use of %p
-		if !reads {                                                     // else %q is read as %p left it
+		if !reads {                                                     // otherwise %q has the contents of %p
 			b.compute(0, "%s", ir.OpFill, b.ref(0, q, 2))
 			c := &b.p.Cmds[len(b.p.Cmds)-1]
 			c.Attr.Numbers = ir.Reals(5)
@@ -66,7 +66,7 @@ func TestDeadBuffer(t *testing.T) {
 	}
 }
 
-// clonePlan copies what run1 appends to.
+// clonePlan copies the lists of a plan that run1 appends to.
 func clonePlan(p *plan.Plan) *plan.Plan {
 	c := *p
 	c.Cmds = append([]plan.Cmd(nil), p.Cmds...)
@@ -74,8 +74,8 @@ func clonePlan(p *plan.Plan) *plan.Plan {
 	return &c
 }
 
-// TestCallerOverwrites wants a push that main does not join to send what the
-// caller wrote over its input, even in a single run.
+// TestCallerOverwrites checks that a push that main does not join sends the data with which the caller has overwritten
+// its input, even in a single run.
 func TestCallerOverwrites(t *testing.T) {
 	pr := programs["exchange"]
 	for seed := range int64(200) {

@@ -5,35 +5,36 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Args are one run's tensors. A device tensor may be in both DeviceIn and DeviceOut.
+// Args holds the arguments of one run. A device tensor may be in both DeviceIn and DeviceOut.
 type Args struct {
-	// In are global tensors in the host's memory, by parameter. They are read until the
-	// run returns. Parameters that nothing gives are taken from the batch's Weights.
+	// In holds global tensors in host memory, by parameter. They are read until the run returns. Parameters without an
+	// argument are taken from the batch's Weights.
 	In map[string]*tensor.Tensor
-	// InLocal are, by parameter and rank, the blocks of this process's ranks, instead of a global tensor.
+	// InLocal holds, by parameter and rank, the blocks of this process's ranks, as an alternative to a global tensor.
 	InLocal map[string]map[int]*tensor.Tensor
-	// DeviceIn are taken from the devices instead.
+	// DeviceIn holds, by parameter, device tensors that the run reads.
 	DeviceIn map[string]*resident.DeviceTensor
-	// DeviceOut are, by result, where it is left on the devices.
+	// DeviceOut holds, by result, device tensors that the run writes.
 	DeviceOut map[string]*resident.DeviceTensor
-	// InAt and OutAt are, of a run that is Enqueued, parameters and results by addresses in memory of ranks' devices,
-	// a dense block each.
+	// InAt and OutAt hold, for an enqueued run, the addresses of parameters and results by name and rank. Each address is
+	// that of a dense block in the memory of the rank's device.
 	InAt, OutAt map[string]map[int]uintptr
 	Enqueued    bool
-	// Lend holds results of such a run that stay in place, by name. Enqueue sets the addresses, by rank.
+	// Lend names results of an enqueued run that remain in place in the arena. Enqueue stores their addresses in it, by
+	// rank.
 	Lend map[string]map[int]uintptr
-	// Into are tensors, of the right types and shapes, that receive other results.
+	// Into holds tensors, of the right types and shapes, that receive the other results.
 	Into map[string]*tensor.Tensor
 }
 
-// Batch is a sequence of runs, and the weights used for arguments that a run does not set. Neither may change once the
-// batch has run: a program recognizes the batch that it ran last by its address, and then checks little of it.
+// Batch is a sequence of runs, together with the weights used for arguments that a run does not set. Neither may change
+// after the batch has run: a program recognizes the batch that it ran last by its address, and then skips most checks.
 type Batch struct {
 	Runs    []Args
 	Weights *Weights
 }
 
-// ready reports whether all device tensors that the runs take hold something, and none that they name is lost.
+// ready reports whether all device tensors that the runs read have contents, and no device tensor of the runs is lost.
 func (b *Batch) ready() bool {
 	for _, a := range b.Runs {
 		for _, t := range a.DeviceIn {
@@ -50,19 +51,19 @@ func (b *Batch) ready() bool {
 	return true
 }
 
-// SpoiledError is the error of a run that was to update in place what it was given, and may
-// have begun to: it cannot be run again from that.
+// SpoiledError is the error of a run that updates arguments in place and may have begun to do so. The run cannot be
+// repeated with these arguments.
 type SpoiledError struct{ Err error }
 
-// Error says so.
+// Error returns the run's error and states that the updated arguments are lost.
 func (e *SpoiledError) Error() string {
-	return e.Err.Error() + "; what the run was given to update in place is lost"
+	return e.Err.Error() + "; the contents of the arguments that the run updates in place are lost"
 }
 
 // Unwrap returns the run's error.
 func (e *SpoiledError) Unwrap() error { return e.Err }
 
-// setContents says of what a batch leaves on the devices whether it is there.
+// setContents records whether the device tensors that a batch writes have contents.
 func setContents(batch []Args, there bool) {
 	for _, a := range batch {
 		for _, t := range a.DeviceOut {
@@ -75,7 +76,7 @@ func setContents(batch []Args, there bool) {
 	}
 }
 
-// updates reports whether a batch writes to a device tensor whose contents it takes.
+// updates reports whether a batch writes to a device tensor whose earlier contents it reads.
 func updates(batch []Args) bool {
 	taken, filled := map[*resident.DeviceTensor]bool{}, map[*resident.DeviceTensor]bool{}
 	for _, a := range batch {
@@ -94,8 +95,8 @@ func updates(batch []Args) bool {
 	return false
 }
 
-// UsesOnlyAs reports whether a run takes a parameter from t, leaves it there if it is inout, and does nothing else
-// with t. A further copy from or to t would conflict with the run's accesses.
+// UsesOnlyAs reports whether a run reads a parameter from t, writes it back to t if it is inout, and does not use t for
+// anything else. A further copy from or to t would conflict with the run's accesses.
 func (a Args) UsesOnlyAs(t *resident.DeviceTensor, param string, inout bool) bool {
 	other := func(all map[string]*resident.DeviceTensor, name string) bool {
 		for n, o := range all {
@@ -114,7 +115,7 @@ func (a Args) UsesOnlyAs(t *resident.DeviceTensor, param string, inout bool) boo
 	return a.DeviceOut[param] == t && !other(a.DeviceOut, param)
 }
 
-// Inputs are the arguments of runs that take all from the host's memory.
+// Inputs returns the arguments of runs that read all parameters from host memory.
 func Inputs(batch []map[string]*tensor.Tensor) []Args {
 	args := make([]Args, len(batch))
 	for i, in := range batch {
@@ -123,15 +124,15 @@ func Inputs(batch []map[string]*tensor.Tensor) []Args {
 	return args
 }
 
-// Weights are global tensors by parameter whose bytes never change. The map must not change either: programs
-// know weights again by their address, and then look at nothing that belongs to them, so that what a
-// run costs does not grow with their number.
+// Weights holds global tensors by parameter whose bytes never change. The map must not change either: programs
+// recognize weights by their address and then skip checking and uploading them, so that the cost of a run does not grow
+// with the number of weights.
 type Weights struct{ of map[string]*tensor.Tensor }
 
 // NewWeights returns the weights with the tensors of a map, which must not change afterwards.
 func NewWeights(of map[string]*tensor.Tensor) *Weights { return &Weights{of} }
 
-// Tensor returns a parameter's; nil for none.
+// Tensor returns the weight for a parameter; nil if there is none.
 func (w *Weights) Tensor(name string) *tensor.Tensor {
 	if w == nil {
 		return nil
@@ -139,7 +140,7 @@ func (w *Weights) Tensor(name string) *tensor.Tensor {
 	return w.of[name]
 }
 
-// gives reports whether a run is given a weight itself.
+// gives reports whether the arguments of a run override one of the weights.
 func (a Args) gives(weights *Weights) bool {
 	return names(a.In, weights) || names(a.InLocal, weights) || names(a.DeviceIn, weights) || names(a.InAt, weights)
 }
@@ -153,7 +154,7 @@ func names[T any](given map[string]T, weights *Weights) bool {
 	return false
 }
 
-// host returns what a run takes a parameter from in the host's memory; nil for nothing.
+// host returns the host tensor from which a run reads a parameter; nil if it reads the parameter from elsewhere.
 func (a Args) host(name string, weights *Weights) *tensor.Tensor {
 	if t := a.In[name]; t != nil {
 		return t

@@ -9,21 +9,21 @@ import (
 	"hocket.example/hocket/internal/exec/resident"
 )
 
-// backup keeps copies, on the devices, of all residents that a program updates.
+// backup holds copies, in device memory, of all residents that a program updates.
 type backup struct {
 	im *image.Image
-	// copies may outlast a failed world that still accesses them: their memory is freed when that world is closed.
+	// copies may outlive a failed world that still accesses them; their memory is freed when that world is closed.
 	copies []*residentCopy
 }
 
-// residentCopy is a copy of a resident.
+// residentCopy is a copy of a resident device tensor.
 type residentCopy struct {
 	of            *resident.DeviceTensor
 	loan          *resident.Loan
-	there, origin []device.View // by rank: where the copy is, and what it is of
+	there, origin []device.View // by rank: the copy's memory and the resident's memory
 }
 
-// give gives the copies' memory back.
+// give frees the copies' memory.
 func (b *backup) give() error {
 	var errs []error
 	for _, c := range b.copies {
@@ -33,8 +33,8 @@ func (b *backup) give() error {
 	return errors.Join(errs...)
 }
 
-// take copies, on the devices, what the program's runs would update in place, and marks the tensors as empty until it
-// is restored. The world is idle before and after.
+// take copies, in device memory, the tensors that the program's runs update in place, and marks the tensors as empty
+// until restore. The world must be idle, and is idle when take returns.
 func (b *backup) take(ctx context.Context) (err error) {
 	for i, t := range b.im.Residents {
 		if err == nil && t != nil && b.im.Inputs[i].Inout {
@@ -44,7 +44,7 @@ func (b *backup) take(ctx context.Context) (err error) {
 	if len(b.copies) == 0 {
 		return err
 	}
-	if serr := b.im.World.Sync(ctx); serr != nil { // copies are under way: freed memory could get other uses
+	if serr := b.im.World.Sync(ctx); serr != nil { // copies may still run: freed memory could be reused
 		return serr
 	}
 	if err != nil {
@@ -56,7 +56,7 @@ func (b *backup) take(ctx context.Context) (err error) {
 	return nil
 }
 
-// restore copies back what take has copied.
+// restore copies the saved contents back.
 func (b *backup) restore(ctx context.Context) error {
 	if len(b.copies) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func (b *backup) restore(ctx context.Context) error {
 	return nil
 }
 
-// copy begins to copy a resident.
+// copy enqueues the copy of a resident.
 func (b *backup) copy(ctx context.Context, i int, t *resident.DeviceTensor) error {
 	n, err := t.Spare(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func (b *backup) copy(ctx context.Context, i int, t *resident.DeviceTensor) erro
 	return b.copyBlocks(c.there, c.origin)
 }
 
-// copyBlocks begins to copy a block on each rank.
+// copyBlocks enqueues a copy of one block on each rank.
 func (b *backup) copyBlocks(to, from []device.View) error {
 	for r := range to {
 		if err := b.im.Streams[b.im.Plan.Main[r]].Copy(to[r], from[r]); err != nil {

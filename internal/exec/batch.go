@@ -11,30 +11,28 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Result is what one run gave.
+// Result is the outcome of one run.
 type Result struct {
-	// Outputs by name, as global tensors, owned by the caller.
+	// Outputs holds global tensors by output name; the caller owns them.
 	Outputs map[string]*tensor.Tensor
-	// Local are, by output and rank, the blocks of this process's ranks, where other processes have
-	// ranks, too; nil where they do not. They are owned by the caller, and may be parts of Outputs.
+	// Local holds, by output and rank, the blocks of this process's ranks if other processes have ranks too, and is nil
+	// otherwise. The caller owns the blocks, which may be parts of Outputs.
 	Local map[string]map[int]*tensor.Tensor
-	// Trace of this run; nil unless asked for.
+	// Trace is the trace of this run; nil unless Options.Trace is set.
 	Trace *trace.Trace
-	// Issue is what the host took to issue the whole batch that the run is of.
+	// Issue is the time that the host needed to issue the run's whole batch.
 	Issue time.Duration
-	// Algorithms are those of the collectives, by their index in the plan.
-	// Callers must not change it.
+	// Algorithms holds the algorithm of each collective, by its index in the plan. Callers must not change it.
 	Algorithms []string
 	// Detours lists the devices without peer access, with the reason (see device.Status); empty if there are none.
 	Detours []string
-	// Guesses names the products that run by a guess (see device.Status).
+	// Guesses names the GEMMs that run by the library's first guess (see device.Status).
 	Guesses []string
-	// PassedOver says why a tuned table of collectives that there is was not used.
+	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if it was used.
 	PassedOver string
 }
 
-// Run runs the program once. inputs are the global tensors by parameter name;
-// they are read until Run returns.
+// Run runs the program once. inputs holds the global tensors by parameter name, which are read until Run returns.
 func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*Result, error) {
 	rs, err := p.RunBatch(ctx, []Args{{In: inputs}}, nil)
 	if err != nil {
@@ -43,22 +41,23 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 	return rs[0], nil
 }
 
-// RunBatch is Execute for runs that do not come again as they are.
+// RunBatch executes a batch that will not be repeated with the same arguments.
 func (p *Program) RunBatch(ctx context.Context, runs []Args, weights *Weights) ([]*Result, error) {
 	return p.Execute(ctx, &Batch{runs, weights})
 }
 
 // Execute runs the program once for each run of a batch, without host synchronisation between the runs (S13), and
-// returns their results in order. The caller has leases of all device tensors among the arguments.
+// returns their results in order. The caller must hold leases of all device tensors among the arguments.
 //
 // Arguments that a run does not set are taken from the batch's weights. Weights that all runs of the batch use are
-// uploaded before it, and stay on the devices until a batch has others. Inout parameters are uploaded for each run
-// nevertheless. A batch with the same Weights as the one before does not look at them again. If a batch is run again,
-// and everything else of it is on the devices, it is not bound again.
+// uploaded before the batch, and remain on the devices until a batch has other weights. Inout parameters are uploaded
+// for each run nevertheless. A batch with the same Weights as the previous one does not check the weights again. A
+// batch that is repeated, and whose other arguments are all on the devices, is not bound again.
 //
-// A failed run makes the program unusable, and device tensors that the batch was to write are then empty. These errors
-// do not: wrong inputs, a context that has already ended, a context that ends within Options.Grace of the run's end,
-// and a MismatchError. After a run that succeeded but exceeded its deadline, device tensors hold its results.
+// A failed run makes the program unusable, and device tensors that the batch was to write are then empty. The following
+// errors do not make it unusable: wrong inputs, a context that has already ended, a context that ends less than
+// Options.Grace before the end of the run, and a MismatchError. After a run that succeeded but exceeded its deadline,
+// device tensors hold its results.
 func (p *Program) Execute(ctx context.Context, batch *Batch) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +83,7 @@ func (p *Program) Execute(ctx context.Context, batch *Batch) ([]*Result, error) 
 	return results, err
 }
 
-// spoiled is the error of a batch that was aborted: the devices may still be working on it.
+// spoiled returns the error of a batch that was aborted while the devices may still execute it.
 func spoiled(batch []Args, err error) error {
 	into := false
 	for _, a := range batch {
@@ -100,7 +99,7 @@ func spoiled(batch []Args, err error) error {
 	return err
 }
 
-// execute is Execute for a program that can run. late is ctx and the grace.
+// execute implements Execute for a usable program. late is ctx extended by the grace.
 func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, error) {
 	runs := batch.Runs
 	defer p.binder.trim()
@@ -114,7 +113,7 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 		return nil, p.breakDown(err)
 	}
 	setContents(runs, false)
-	first := p.issuer.run // trials of graphs are runs too
+	first := p.issuer.run // trials of graphs count as runs too
 	issued, err := p.runAdmitted(late, len(runs))
 	ended := ctx.Err()
 	if err != nil {
@@ -124,9 +123,9 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 		return nil, err
 	}
 	results, err := p.collect(first, len(runs))
-	setContents(runs, err == nil) // whatever ctx did: the runs have ended well
+	setContents(runs, err == nil) // even if ctx has ended: the runs have succeeded
 	if ended != nil && err == nil {
-		return nil, fmt.Errorf("the run ended well, but not before its context: %w", ended)
+		return nil, fmt.Errorf("the run succeeded, but only after its context had ended: %w", ended)
 	}
 	if err != nil {
 		return nil, err
@@ -139,8 +138,8 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 	return results, nil
 }
 
-// admit checks a batch's arguments and makes ready what its runs need. It looks at some inputs alone if all others are
-// as the batch before has left them, and at none if that was this very batch.
+// admit checks a batch's arguments and prepares its runs. It checks only some inputs if the others are unchanged since
+// the previous batch, and no inputs if b is the previous batch.
 func (p *Program) admit(ctx, late context.Context, b *Batch) error {
 	ins, known := p.weights.unsettled(b.Runs, b.Weights)
 	kept := known && !p.recorder.wanted() && p.binder.keeps(b)
@@ -166,7 +165,7 @@ func (p *Program) admit(ctx, late context.Context, b *Batch) error {
 	return err
 }
 
-// bring uploads what stays on the devices of a batch's arguments.
+// bring uploads those arguments of a batch that remain on the devices.
 func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) error {
 	err := p.upload(ctx, func(name string) *tensor.Tensor { return batch[0].host(name, weights) })
 	if err == nil {
@@ -175,14 +174,14 @@ func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) err
 	return err
 }
 
-// upload uploads parameters that stay and are not on the devices yet. It finishes one parameter before the next, so
-// that at most one is copied to cut it into blocks. The world is idle. If ctx ends, upload stops between two
-// parameters, and the program can still run: if the world were given up, deadlines shorter than the upload would make
-// it start over forever.
+// upload uploads parameters that remain on the devices and are not there yet. It finishes one parameter before it
+// begins the next, so that at most one is copied in host memory to cut it into blocks. The world is idle. If ctx ends,
+// upload stops before the next parameter and the program remains usable: otherwise deadlines shorter than the upload
+// would make the program start the upload again forever.
 func (p *Program) upload(ctx context.Context, take func(name string) *tensor.Tensor) error {
 	for i, t := p.weights.missing(0, take); i >= 0; i, t = p.weights.missing(i+1, take) {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
+			return fmt.Errorf("before the run, during the upload of weights: %w", err)
 		}
 		p.weights.contents[i].Forget()
 		if err := p.issuer.upload(ctx, i, t); err != nil {
@@ -193,7 +192,7 @@ func (p *Program) upload(ctx context.Context, take func(name string) *tensor.Ten
 	return nil
 }
 
-// Preload uploads weights ahead of the batches that will be given them; see RunBatch.
+// Preload uploads weights before the batches that use them; see RunBatch.
 func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +214,7 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 		}
 		p.weights.settled = settled{}
 		p.weights.decide([]Args{{In: weights}}, NewWeights(weights), p.weights.all)
-		if p.issuer.tracer != nil { // uploads ahead are no part of a run's trace
+		if p.issuer.tracer != nil { // early uploads do not belong to the trace of a run
 			defer p.issuer.tracer.forget()
 		}
 		return p.upload(ctx, func(name string) *tensor.Tensor { return weights[name] })
@@ -223,8 +222,8 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 	return err
 }
 
-// announce sends other processes the runs that come next. A process that runs something else gets an error that ends
-// both.
+// announce sends the other processes a description of the runs that come next. A process that runs something else gets
+// an error that ends both worlds.
 func (p *Program) announce(k int) error {
 	if p.peers == nil {
 		return nil
@@ -235,12 +234,12 @@ func (p *Program) announce(k int) error {
 	}
 	what += " of " + p.title
 	if p.inputs.sum != 0 {
-		what += fmt.Sprintf(", ids and the like with checksum %08x", p.inputs.sum)
+		what += fmt.Sprintf(", integer inputs with checksum %08x", p.inputs.sum)
 	}
 	return p.peers.Step(what)
 }
 
-// runAdmitted issues k runs and waits for them, as long as late lasts.
+// runAdmitted issues k runs and waits for them until late ends.
 func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration, err error) {
 	if p.opts.ProfileRange && p.issuer.run > 0 {
 		if err := p.im.World.Profile(symbolizer{p.im}.profiled); err != nil {
@@ -253,7 +252,7 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 		}()
 	}
 	began := time.Now()
-	err = p.issuer.within(late, func() error { // nothing between that a machine must keep out
+	err = p.issuer.within(late, func() error { // issue all runs in one Batch call
 		return p.im.World.Batch(func() error { return p.issuer.runs(p.binder.frames[:k]) })
 	})
 	issued = time.Since(began)
@@ -268,9 +267,9 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 	return issued, err
 }
 
-// prepareRuns prepares what k runs need and later runs reuse. If ctx ends meanwhile, the runs do not begin, and the
-// program can still run: if it were given up, deadlines shorter than the preparation would make it start over forever.
-// Only a batch without grace gives it up.
+// prepareRuns prepares the resources that k runs need and later runs reuse. If ctx ends meanwhile, the runs do not
+// begin and the program remains usable: otherwise deadlines shorter than the preparation would make it start again
+// forever. If the batch has no grace, the program becomes unusable.
 func (p *Program) prepareRuns(ctx context.Context, k int) error {
 	wait := grace.Transfer
 	if p.opts.Grace <= 0 {
@@ -286,12 +285,12 @@ func (p *Program) prepareRuns(ctx context.Context, k int) error {
 		return p.breakDown(err)
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("before the run, while it was made ready: %w", err)
+		return fmt.Errorf("before the run, during its preparation: %w", err)
 	}
 	return nil
 }
 
-// collect makes the results of k runs that have ended.
+// collect assembles the results of k runs that have ended.
 func (p *Program) collect(first int64, k int) ([]*Result, error) {
 	results := make([]*Result, k)
 	for i := range results {

@@ -14,22 +14,22 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// binder binds arguments to runs: it checks them, and lays ready in frames what runs copy from and to.
+// binder binds arguments to runs: it checks them, and stores in frames the memory that runs copy from and to.
 type binder struct {
 	im        *image.Image
 	signature signature
 	weights   *weightCache
-	enqueued  *enqueued // knows what addresses of the caller's are
+	enqueued  *enqueued // resolves the caller's addresses
 	gathers   bool      // this process receives the output blocks of all ranks
 	inputs    map[string]ioBlocks
 	outputs   map[string]ioBlocks
 	frames    []*frame
-	spoils    bool // the batch's runs update what they are given in the host's memory
-	// kept is the batch that the frames are laid ready for, and stay so; the zero value for none.
+	spoils    bool // whether the batch's runs update arguments in host memory
+	// kept is the batch for which the frames are prepared and remain valid; the zero value if there is none.
 	kept weak.Pointer[Batch]
 }
 
-// keptFrames bounds the frames that outlive a batch.
+// keptFrames is the largest number of frames that outlive a batch.
 const keptFrames = 4
 
 func newBinder(im *image.Image, weights *weightCache, enqueued *enqueued) *binder {
@@ -40,17 +40,17 @@ func newBinder(im *image.Image, weights *weightCache, enqueued *enqueued) *binde
 // comes reports whether this process receives the output blocks of a rank.
 func (b *binder) comes(rank int) bool { return b.gathers || b.im.World.Local(rank) }
 
-// keep keeps the frames as they are for the next time that a batch runs, if it copies nothing from or to the host.
+// keep keeps the frames for the next execution of the batch, if its runs copy nothing from or to the host.
 func (b *binder) keep(batch *Batch) {
 	if n := len(batch.Runs); n <= keptFrames && !slices.Contains(copied(b.frames[:n]), true) {
 		b.kept = weak.Make(batch)
 	}
 }
 
-// keeps reports whether the frames are laid ready for a batch.
+// keeps reports whether the frames are prepared for a batch.
 func (b *binder) keeps(batch *Batch) bool { return b.kept == weak.Make(batch) && batch.ready() }
 
-// trim lets go of surplus frames, and of others' memory, unless the frames are kept.
+// trim drops surplus frames and references to the caller's memory, unless the frames are kept.
 func (b *binder) trim() {
 	if b.kept != (weak.Pointer[Batch]{}) {
 		return
@@ -64,8 +64,8 @@ func (b *binder) trim() {
 	}
 }
 
-// bind checks the inputs of all runs and lays their blocks ready.
-// They look at some inputs only, if the others are as they were.
+// bind checks the inputs of all runs and prepares their blocks. It considers only the inputs ins; the others are
+// unchanged.
 func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
 	b.kept = weak.Pointer[Batch]{}
 	if err := b.signature.check(batch, weights, ins); err != nil {
@@ -95,8 +95,8 @@ func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
 	return nil
 }
 
-// fillInputs prepares the input blocks of run i of a batch, except those on the devices. It shares blocks with the run
-// before if that has the same tensor.
+// fillInputs prepares the input blocks of run i of a batch, except blocks that are on the devices. It reuses the blocks
+// of the previous run if that run has the same tensor.
 func (b *binder) fillInputs(i int, a Args, before *Args, weights *Weights, ins []int) error {
 	f := b.frames[i]
 	for _, k := range ins {
@@ -122,7 +122,7 @@ func (b *binder) fillInputs(i int, a Args, before *Args, weights *Weights, ins [
 	return nil
 }
 
-// fillDevice lays the views ready that a run's tensors on the devices are copied from and to.
+// fillDevice prepares the views of the run's device tensors from and to which blocks are copied.
 func (b *binder) fillDevice(f *frame, a Args) (err error) {
 	if f.deviceIn, err = b.borrowAll(b.inputs, len(f.in), a.DeviceIn, true); err != nil {
 		return err
@@ -137,13 +137,13 @@ func (b *binder) fillDevice(f *frame, a Args) (err error) {
 	return err
 }
 
-// ioBlocks is an input or output, and the number of its first block.
+// ioBlocks is an input or output together with the index of its first block.
 type ioBlocks struct {
 	*plan.IO
 	first int
 }
 
-// byName lists inputs or outputs.
+// byName returns a map of inputs or outputs.
 func byName(ios []plan.IO) map[string]ioBlocks {
 	all, first := map[string]ioBlocks{}, 0
 	for i := range ios {
@@ -153,8 +153,8 @@ func byName(ios []plan.IO) map[string]ioBlocks {
 	return all
 }
 
-// borrowAll returns views of device tensors, for each of n blocks, that are copied from or else to; nil
-// where there are none.
+// borrowAll returns, for each of n blocks, a view of the device tensor that the block is copied from (if from is set)
+// or to. It returns nil if there are no such views.
 func (b *binder) borrowAll(
 	ios map[string]ioBlocks, n int, tensors map[string]*resident.DeviceTensor, from bool,
 ) ([]device.View, error) {
@@ -186,7 +186,8 @@ func (b *binder) borrowAll(
 	return views, nil
 }
 
-// borrowBlock returns a view of block k of t, for copies from it to ref, or to it from ref.
+// borrowBlock returns a view of block k of t, for copies from the block to ref (if from is set) or from ref to the
+// block.
 func (b *binder) borrowBlock(t *resident.DeviceTensor, k int, ref plan.Ref, from bool) (device.View, error) {
 	d := b.im.World.Device(int(ref.Rank))
 	mem, err := d.Borrow(t.Block(int(ref.Rank)))
@@ -200,7 +201,7 @@ func (b *binder) borrowBlock(t *resident.DeviceTensor, k int, ref plan.Ref, from
 	return v, b.prepareCopy(ref, v, from)
 }
 
-// prepareCopy makes a copy ready from v to what a plan places at ref, or back.
+// prepareCopy prepares a copy from v to the plan's position ref (if from is set) or from ref to v.
 func (b *binder) prepareCopy(ref plan.Ref, v device.View, from bool) error {
 	dst, src := b.im.View(ref), v
 	if !from {
@@ -209,15 +210,15 @@ func (b *binder) prepareCopy(ref plan.Ref, v device.View, from bool) error {
 	return b.im.World.Device(int(ref.Rank)).PrepareCopy(dst, src)
 }
 
-// hostUploads names what the run laid ready would upload, of some inputs.
+// hostUploads returns an error that names an input, among ins, that the prepared run would upload from host memory.
 func (b *binder) hostUploads(ins []int) error {
 	f := b.frames[0]
 	for _, i := range ins {
 		first := b.im.FirstBlock[b.im.Inputs[i].Name]
 		for n := range b.im.Inputs[i].Parts {
 			if f.in[first+n] != nil && !b.weights.skip[first+n] {
-				return fmt.Errorf("%w: %%%s would be uploaded, for which an enqueued run cannot wait: "+
-					"give its address, or bind a device tensor",
+				return fmt.Errorf("%w: %%%s is in host memory, but an enqueued run cannot wait for uploads: "+
+					"pass the address of device memory, or bind a device tensor",
 					blocks.ErrInput, b.im.Inputs[i].Name)
 			}
 		}
@@ -225,7 +226,7 @@ func (b *binder) hostUploads(ins []int) error {
 	return nil
 }
 
-// addressed returns views at the caller's addresses, for inputs or outputs that views has in the arena.
+// addressed sets, in views, each block for which at has an address to a view at that address, and returns views.
 func (b *binder) addressed(
 	views []device.View, ios []plan.IO, at map[string]map[int]uintptr, from bool,
 ) ([]device.View, error) {
@@ -259,7 +260,7 @@ func (b *binder) addressed(
 	return views, nil
 }
 
-// addressError is one about an input or output.
+// addressError wraps an error about the address of an input or output.
 func addressError(name string, err error) error {
 	if errors.Is(err, device.ErrAddress) {
 		return fmt.Errorf("%w: %s: %w", blocks.ErrInput, name, err)

@@ -15,8 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// builder writes plans by hand. All tensors are of one element type. Buffers
-// never share bytes.
+// builder builds plans for tests. All tensors have one element type. Buffers never share bytes.
 type builder struct {
 	p     *plan.Plan
 	dt    ir.DType
@@ -64,8 +63,7 @@ func rows(r plan.Ref, lo, hi int64) plan.Ref {
 	return r
 }
 
-// emit appends a command whose statement is text; its line is the number of
-// the statement.
+// emit appends a command whose statement is text; its line is the number of the statement.
 func (b *builder) emit(rank int, stream string, op ir.Op, text string, c plan.Cmd) {
 	b.p.Sites = append(b.p.Sites, plan.Site{Pos: ir.Pos{Line: int32(len(b.p.Sites) + 1), Col: 3}, Op: op, Text: text})
 	c.Rank, c.Stream, c.Site, c.Iter = int32(rank), b.stream(rank, stream), int32(len(b.p.Sites)-1), b.iter
@@ -94,7 +92,7 @@ func (b *builder) wait(rank int, stream string, event int32) {
 	b.emit(rank, stream, ir.OpWait, "wait", plan.Cmd{Kind: plan.WaitEvent, Event: event})
 }
 
-// after makes stream wait for all that was issued to other.
+// after makes stream wait for all work that was issued to other.
 func (b *builder) after(rank int, stream, other string) {
 	b.wait(rank, stream, b.record(rank, other))
 }
@@ -116,7 +114,7 @@ func (b *builder) waitCounter(rank int, stream string, counter int32, elem int, 
 		plan.Cmd{Kind: plan.WaitCounter, Counter: counter, Elem: int32(elem), Value: least})
 }
 
-// channel makes a channel of all ranks.
+// channel adds a channel of all ranks.
 func (b *builder) channel(stream string) int32 {
 	ch := plan.Channel{}
 	for r := range b.p.Ranks {
@@ -126,7 +124,7 @@ func (b *builder) channel(stream string) int32 {
 	return int32(len(b.p.Channels) - 1)
 }
 
-// collective issues one on all ranks, one after the other.
+// collective adds a collective on all ranks, one rank after the other.
 func (b *builder) collective(stream string, channel int32, op ir.Op, part func(rank int) plan.CollPart) {
 	c := plan.Coll{Op: op, Red: ir.Sum, Channel: channel}
 	for _, other := range b.p.Colls {
@@ -148,7 +146,7 @@ func (b *builder) collective(stream string, channel int32, op ir.Op, part func(r
 
 func (b *builder) barrier(channel int32) { b.collective("main", channel, ir.OpBarrier, nil) }
 
-// input declares a parameter and uploads it; split shards its rows.
+// input declares a parameter and uploads it; split distributes its rows over the ranks.
 func (b *builder) input(name string, split bool, shape ...int64) int32 {
 	buf, io := b.io(name, plan.RoleInput, split, shape)
 	b.p.Inputs = append(b.p.Inputs, io)
@@ -179,7 +177,7 @@ func (b *builder) ioOf(name string, buf int32, split bool, shape, local []int64)
 	return io
 }
 
-// result makes the buffer of an output; read it back with output.
+// result adds the buffer of an output, which output reads.
 func (b *builder) result(name string, split bool, shape ...int64) int32 {
 	buf, io := b.io(name, plan.RoleOutput, split, shape)
 	b.p.Outputs = append(b.p.Outputs, io)
@@ -194,7 +192,7 @@ func (b *builder) output() {
 	}
 }
 
-// onCUDA has tests load plans on GPUs, which up to eight ranks share.
+// onCUDA makes the tests load plans on GPUs; up to eight ranks share the available GPUs.
 var onCUDA = flag.Bool("cuda", false, "run on the CUDA machine")
 
 func load(t testing.TB, mode cpu.Mode, seed int64, p *plan.Plan, opts Options) *Program {
@@ -209,7 +207,7 @@ func load(t testing.TB, mode cpu.Mode, seed int64, p *plan.Plan, opts Options) *
 	return loadOn(t, m, p, opts)
 }
 
-// loadOn loads a plan on a machine, until the test ends.
+// loadOn loads a plan on a machine for the duration of the test.
 func loadOn(t testing.TB, m device.Machine, p *plan.Plan, opts Options) *Program {
 	t.Helper()
 	prog, err := Load(context.Background(), m, p, opts)
@@ -224,7 +222,7 @@ func loadOn(t testing.TB, m device.Machine, p *plan.Plan, opts Options) *Program
 	return prog
 }
 
-// ints makes an input of small integers.
+// ints returns an input of small integers.
 func ints(t testing.TB, dt ir.DType, name string, seed uint64, shape ...int64) *tensor.Tensor {
 	t.Helper()
 	x, err := tensor.New(dt, shape)

@@ -13,15 +13,14 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// waysMachine is a CPU that replays by issuing again, in one of several ways that
-// take their time.
+// waysMachine is a CPU machine whose graphs issue their commands again, in one of several forms with given durations.
 type waysMachine struct {
 	device.Machine
-	records func() // called where a graph is recorded; nil for nothing
+	records func() // called when a graph is recorded; may be nil
 	slow    map[string]time.Duration
-	runs    *[]string // the way of each launch
-	prog    *Program  // whose run is under way
-	fails   error     // the launches that take less than no time
+	runs    *[]string // the form of each launch
+	prog    *Program  // the program whose run is in progress
+	fails   error     // the error of launches whose form has a negative duration
 }
 
 type waysWorld struct {
@@ -65,12 +64,12 @@ func (g *waysGraph) Launch(context.Context) error {
 	if g.m.slow[name] < 0 {
 		return g.m.fails
 	}
-	g.m.prog.issuer.run-- // issuing asks for the number of the run, which has been counted
+	g.m.prog.issuer.run-- // issuing increments the number of the run again
 	defer func() { g.m.prog.issuer.run++ }()
 	return g.issue()
 }
 
-// ranOnce is a program by graph behind its first run, which is no replay, and its inputs.
+// ranOnce returns a program with Graph set after its first run, which is not a replay, and the program's inputs.
 func (m *waysMachine) ranOnce(t *testing.T, grace time.Duration) (*Program, map[string]*tensor.Tensor) {
 	t.Helper()
 	pr := programs["chunked"]
@@ -83,9 +82,8 @@ func (m *waysMachine) ranOnce(t *testing.T, grace time.Duration) (*Program, map[
 	return prog, in
 }
 
-// TestChoosesTheFastest: of several ways to launch a graph the fastest is found
-// before the second run, with that run's inputs, and kept; a way that fails is an
-// error that names it.
+// TestChoosesTheFastest checks that the fastest of several forms of a graph is found before the second run, with that
+// run's inputs, and then used, and that the error of a form that fails names the form.
 func TestChoosesTheFastest(t *testing.T) { synctest.Test(t, testChoosesTheFastest) }
 
 func testChoosesTheFastest(t *testing.T) {
@@ -102,7 +100,7 @@ func testChoosesTheFastest(t *testing.T) {
 	in := pr.inputs(t, 2, 1)
 	first, err := prog.Run(t.Context(), in)
 	if err != nil || len(runs) > 0 || prog.Stats().Graph != "" {
-		t.Fatalf("the first run is no replay: %v, %v", runs, err)
+		t.Fatalf("the first run must not be a replay: %v, %v", runs, err)
 	}
 	for range 2 {
 		got, err := prog.Run(t.Context(), in)
@@ -139,13 +137,13 @@ func testChoosesTheFastest(t *testing.T) {
 	if _, err = broken.Run(t.Context(), in); err == nil {
 		_, err = broken.Run(t.Context(), in)
 	}
-	if err == nil || err.Error() != `trying the program as a graph in the form "middling": this way is closed` {
+	if err == nil || err.Error() != `measuring the program's graph in the form "middling": this way is closed` {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestRecordsLate: a graph that takes longer to record than its run's deadline and grace is there
-// for the next run, and the plan stays.
+// TestRecordsLate checks that a graph whose recording takes longer than its run's deadline and grace is available to
+// the next run, and that the plan remains loaded.
 func TestRecordsLate(t *testing.T) { synctest.Test(t, testRecordsLate) }
 
 func testRecordsLate(t *testing.T) {

@@ -16,14 +16,15 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// tensorsOn returns a set of device tensors whose worlds are counted.
+// tensorsOn returns a machine that counts its worlds, and a set of device tensors on it.
 func tensorsOn(mode cpu.Mode) (*storing, *resident.DeviceTensors) {
 	m := &storing{Machine: cpu.New(cpu.Options{Mode: mode})}
 	return m, resident.NewDeviceTensors(m)
 }
 
-// TestDirect: runs of a plan take x from the devices and leave y there, one call at a time, in a batch of consecutive
-// runs, and together with resident weights. No staging memory is taken for what is not copied from or to the host.
+// TestDirect checks runs that read x from the devices and leave y there: one call at a time, in a batch of consecutive
+// runs, and together with resident weights. Staging memory is allocated only for blocks that are copied from or to the
+// host.
 func TestDirect(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +45,8 @@ func TestDirect(t *testing.T) {
 				weights map[string]*tensor.Tensor
 				staged  []int64
 			}{
-				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}, DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, nil}, // there is enough
+				// the staging buffers suffice
+				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}, DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, nil},
 				{nil, nil, nil},
 				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}}, {}}, weight, []int64{bx, bx, 0, 0, by, by}},
 				{[]Args{{DeviceOut: map[string]*resident.DeviceTensor{"y": y}}, {DeviceOut: map[string]*resident.DeviceTensor{"y": y}}, {DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, []int64{bx, bx, bw, bw, 0, 0}},
@@ -92,8 +94,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// joined are the arguments of runs that are given batch from the host's memory, and what
-// more says, where it is not nil.
+// joined returns the arguments of runs that read batch from host memory, combined with the arguments in more, which may
+// be nil.
 func joined(batch []map[string]*tensor.Tensor, more []Args) []Args {
 	args := Inputs(batch)
 	for i, a := range more {
@@ -112,7 +114,7 @@ func runOnce(t *testing.T, p *Program, in map[string]*tensor.Tensor) map[string]
 	return r.Outputs
 }
 
-// newDeviceTensor makes one that lies as an input or output of a program does.
+// newDeviceTensor returns a tensor with the layout of an input or output of a program.
 func newDeviceTensor(t *testing.T, s *resident.DeviceTensors, p *Program, name string) *resident.DeviceTensor {
 	t.Helper()
 	for _, io := range slices.Concat(p.im.Inputs, p.im.Outputs) {
@@ -128,8 +130,8 @@ func newDeviceTensor(t *testing.T, s *resident.DeviceTensors, p *Program, name s
 	return nil
 }
 
-// TestTransferFails: when a copy fails, or does not end in time, the tensors of its world
-// are lost, with an error that says why; others can be made, and nothing is left open.
+// TestTransferFails checks that, when a copy fails or does not end in time, the tensors of its world are lost with an
+// error that has the reason, that others can be created, and that no world remains open.
 func TestTransferFails(t *testing.T) {
 	defer func(was time.Duration) { grace.Transfer = was }(grace.Transfer)
 	grace.Transfer = 10 * time.Millisecond
@@ -161,10 +163,10 @@ func TestTransferFails(t *testing.T) {
 						t.Error("read from a world that is lost")
 					}
 					never := func() error { t.Error("others are called"); return nil }
-					if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+					if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "create another") {
 						t.Errorf("viewed in a world that is lost: %v", err)
 					}
-					if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+					if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "create another") {
 						t.Errorf("filled in a world that is lost: %v", err)
 					}
 				}
@@ -188,7 +190,7 @@ func TestTransferFails(t *testing.T) {
 	}
 }
 
-// TestDirectLate: a run that ends well, but not before its context, leaves what it wrote in device tensors.
+// TestDirectLate checks that a run that succeeds after its context has ended leaves its results in device tensors.
 func TestDirectLate(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	prog := loadOn(t, m, chunked(2, ""), Options{Grace: time.Minute})
@@ -209,7 +211,7 @@ func TestDirectLate(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorUnsupported: a machine whose devices cannot borrow runs as it did.
+// TestDeviceTensorUnsupported checks that runs on a machine that cannot lend memory copy from device tensors.
 func TestDeviceTensorUnsupported(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	m.lacks = true
@@ -224,7 +226,7 @@ func TestDeviceTensorUnsupported(t *testing.T) {
 	runOnce(t, prog, in)
 }
 
-// TestDeviceTensorMemory: where a rank has none left, what others had taken goes back.
+// TestDeviceTensorMemory checks that, if one rank has no memory left, the memory allocated on other ranks is freed.
 func TestDeviceTensorMemory(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	prog := loadOn(t, m, chunked(2, ""), Options{})
@@ -237,7 +239,7 @@ func TestDeviceTensorMemory(t *testing.T) {
 	}
 }
 
-// balky is a world that lacks streams, or whose streams upload nothing.
+// balky is a world without streams, or whose streams upload nothing.
 type balky struct {
 	device.World
 	noStream, noUpload bool
@@ -272,8 +274,8 @@ func (s balkyStream) Upload(dst device.View, src []byte) error {
 	return s.Stream.Upload(dst, src)
 }
 
-// TestTransferRefused: what a copy cannot begin with costs nothing but what it says: the
-// next has its streams, and what was to be written holds nothing.
+// TestTransferRefused checks that a copy that cannot begin has no further consequences: the next copy can use the
+// streams, and the tensor that was to be written holds nothing.
 func TestTransferRefused(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	prog := loadOn(t, m, chunked(2, ""), Options{})
@@ -305,7 +307,7 @@ func TestTransferRefused(t *testing.T) {
 	}
 }
 
-// TestPoolEnded: a world that has ended is found out, and another one taken.
+// TestPoolEnded checks that the pool detects a world that has ended, and uses another one.
 func TestPoolEnded(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	prog := loadOn(t, m, chunked(2, ""), Options{})

@@ -8,17 +8,19 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// ErrCapturing says that something has to be made ready, which cannot be while a stream of the caller's is captured.
-var ErrCapturing = errors.New("it cannot be made ready while a graph is captured: enqueue it once before")
+// ErrCapturing reports that preparation is necessary which is impossible while a stream of the caller is being
+// captured.
+var ErrCapturing = errors.New("the run needs preparation, which is impossible while a graph is being captured: " +
+	"enqueue the run once before the capture")
 
-// Enqueue adds one run to the caller's streams, one stream for each rank of this process. The run begins when earlier
-// work on these streams has ended, and later work on them begins when the run has ended. Enqueue returns without
-// waiting, except the first time for given arguments, and when cached addresses are evicted. While a stream is
-// captured (capturing is set), the run becomes part of the captured graph. The graph may be launched as long as the
-// program is open, in order with other runs of the program.
+// Enqueue adds one run to the caller's streams, one stream for each rank of this process. The run begins after earlier
+// work on these streams, and later work on them begins after the run. Enqueue returns without waiting, except the first
+// time for given arguments, and when cached addresses are evicted. While a stream is being captured (capturing is set),
+// the run becomes part of the captured graph. The graph may be launched as long as the program is open, in order with
+// other runs of the program.
 //
-// A later call returns the errors of the run. Arguments are as for RunBatch, but can only be weights and data on the
-// devices.
+// Errors of the run are returned by a later call. Arguments are as for RunBatch, except that they must be weights or
+// data on the devices.
 func (p *Program) Enqueue(
 	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
@@ -39,13 +41,13 @@ func (p *Program) Enqueue(
 	return err
 }
 
-// enqueue is Enqueue for a program that can run.
+// enqueue implements Enqueue for a usable program.
 func (p *Program) enqueue(
 	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
 	defer p.binder.trim()
 	if capturing && p.enqueued.callers == nil {
-		return ErrCapturing // opening takes streams
+		return ErrCapturing // opening requires streams that are not captured
 	}
 	if err := p.enqueued.open(); err != nil {
 		return err
@@ -93,7 +95,7 @@ func (p *Program) enqueue(
 	} else if p.issuer.run == 0 || brings || p.issuer.tracer != nil {
 		err = ErrCapturing
 	} else if p.peers != nil && p.issuer.replay == nil {
-		// In several processes later runs are launched as a graph: their counters count from the beginning of a graph.
+		// With several processes, later runs are launched as a graph, because counters count from the beginning of a graph.
 		p.issuer.replay, err = newReplay(p.im)
 	}
 	if err != nil {
@@ -115,7 +117,7 @@ func (p *Program) enqueue(
 	return nil
 }
 
-// makeReady prepares what later runs reuse. It waits only if something was not prepared before.
+// makeReady prepares the resources that later runs reuse. It waits only if something has not been prepared before.
 func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights, known, brings bool) error {
 	if brings || p.recorder.wanted() {
 		if err := p.rest(ctx); err != nil {
@@ -130,7 +132,7 @@ func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights,
 	return p.prepareRuns(ctx, 1)
 }
 
-// give gives the caller's streams the run that is laid ready, or puts it into the graph that is captured.
+// give enqueues the prepared run on the caller's streams, or adds it to the graph that is being captured.
 func (p *Program) give(ctx context.Context, a Args, streams []uintptr, capturing bool) error {
 	e, frames := p.enqueued, p.binder.frames[:1]
 	if capturing {
@@ -158,13 +160,13 @@ func (p *Program) Rest(ctx context.Context) error {
 		return nil
 	}
 	_, err := p.do(ctx, func(context.Context) error {
-		p.enqueued.inFlight = p.enqueued.inFlight || p.enqueued.captured // launches of graphs are not seen here
+		p.enqueued.inFlight = p.enqueued.inFlight || p.enqueued.captured // graph launches are not counted here
 		return p.rest(ctx)
 	})
 	return err
 }
 
-// Captured reports whether a graph of the caller's has a run of the program, which must stay then.
+// Captured reports whether a graph of the caller contains a run of the program. The program must then not be unloaded.
 func (p *Program) Captured() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

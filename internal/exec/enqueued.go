@@ -10,18 +10,18 @@ import (
 	"hocket.example/hocket/internal/exec/resident"
 )
 
-// enqueued is the state of runs on the caller's streams.
+// enqueued holds the state of runs on the caller's streams.
 type enqueued struct {
 	im       *image.Image
 	callers  device.Callers                  // nil until a run is enqueued
-	inFlight bool                            // runs may not have ended
-	ended    chan struct{}                   // closed once they have ended; nil if no call waits
-	captured bool                            // a graph of the caller's has a run
-	left     map[*resident.DeviceTensor]bool // what runs in flight leave results in
-	updates  bool                            // some of it is state
+	inFlight bool                            // whether runs may not have ended
+	ended    chan struct{}                   // closed when they have ended; nil if no call waits
+	captured bool                            // whether a graph of the caller contains a run
+	left     map[*resident.DeviceTensor]bool // device tensors that runs in flight write
+	updates  bool                            // whether a run in flight updates one of them
 }
 
-// open opens what work on streams of the caller's takes.
+// open prepares the world for work on streams of the caller.
 func (e *enqueued) open() (err error) {
 	if e.callers == nil {
 		e.callers, err = e.im.World.Callers()
@@ -30,7 +30,7 @@ func (e *enqueued) open() (err error) {
 	return err
 }
 
-// byRank are streams of this process's ranks, in their order, by rank.
+// byRank returns, by rank, the caller's streams, which are given in the order of this process's ranks.
 func (e *enqueued) byRank(streams []uintptr, capturing bool) ([]uintptr, error) {
 	all, n := make([]uintptr, e.im.Plan.Ranks), 0
 	for r := range all {
@@ -43,17 +43,19 @@ func (e *enqueued) byRank(streams []uintptr, capturing bool) ([]uintptr, error) 
 		n++
 	}
 	if capturing && n > 1 {
-		return nil, fmt.Errorf("%w: a graph of the caller's with %d ranks of one process: start a process for each",
+		return nil, fmt.Errorf("%w: a run of %d ranks of one process cannot be captured in the caller's graph: start one "+
+			"process for each rank",
 			device.ErrUnsupported, n)
 	}
 	if n != len(streams) {
-		return nil, fmt.Errorf("%w: %d streams are given for %d ranks of this process", blocks.ErrInput, len(streams),
+		return nil, fmt.Errorf("%w: %d streams were passed for %d ranks of this process: pass one for each rank",
+			blocks.ErrInput, len(streams),
 			n)
 	}
 	return all, nil
 }
 
-// leaves notes that a run leaves results in device tensors.
+// leaves records the device tensors that a run writes.
 func (e *enqueued) leaves(a Args) {
 	for _, t := range a.DeviceOut {
 		e.left[t] = true
@@ -61,28 +63,28 @@ func (e *enqueued) leaves(a Args) {
 	e.updates = e.updates || updates([]Args{a})
 }
 
-// issued notes that a run is in flight.
-func (e *enqueued) issued() { e.inFlight, e.ended = true, nil } // later waits include this run
+// issued records that a run is in flight. Later waits include this run.
+func (e *enqueued) issued() { e.inFlight, e.ended = true, nil } //
 
-// wait waits until runs have ended. Where ctx ends first they go on.
+// wait waits until runs have ended. If ctx ends first, wait returns its error and the runs continue.
 func (e *enqueued) wait(ctx context.Context) error {
 	if e.ended == nil {
 		e.ended = make(chan struct{})
 		go func(w device.World, ended chan struct{}) {
 			defer close(ended)
-			_ = w.Sync(context.Background()) // its error is the world's
+			_ = w.Sync(context.Background()) // the world keeps its error
 		}(e.im.World, e.ended)
 	}
 	select {
 	case <-e.ended:
 	case <-ctx.Done():
-		return fmt.Errorf("enqueued runs were waited for: %w", ctx.Err())
+		return fmt.Errorf("while waiting for enqueued runs: %w", ctx.Err())
 	}
 	e.inFlight, e.ended = false, nil
 	return nil
 }
 
-// outcome returns the error of runs that have ended, and whether it has made the program's state invalid.
+// outcome returns the error of runs that have ended, and whether the error has made the program's state invalid.
 func (e *enqueued) outcome() (spoiled bool, err error) {
 	err = e.callers.Err()
 	if err != nil {

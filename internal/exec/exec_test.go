@@ -22,8 +22,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// chunked is an overlapped row-parallel layer: y = Σ_r x_r·w_rᵀ, in chunks of
-// rows on two worker streams. leave names a synchronisation that is left out.
+// chunked is an overlapped row-parallel layer: y = Σ_r x_r·w_rᵀ, in chunks of rows on two worker streams. leave names a
+// synchronisation to omit.
 func chunked(ranks int, leave string) *plan.Plan {
 	const T, K, N, C = 5, 3, 4, 3
 	b := newBuilder(ranks, ir.F32)
@@ -63,7 +63,7 @@ func chunked(ranks int, leave string) *plan.Plan {
 	return b.p
 }
 
-// wantChunked computes the layer the plain way.
+// wantChunked computes the layer by direct evaluation of the formula.
 func wantChunked(ranks int, in map[string]*tensor.Tensor) []float64 {
 	const T, K, N = 5, 3, 4
 	y := make([]float64, T*N)
@@ -94,8 +94,8 @@ func floats(x *tensor.Tensor) []float64 {
 	return vs
 }
 
-// exchange gathers rows by pushes signalled with counters and scales them:
-// y = 2·x, whole on every rank. leave names a synchronisation left out.
+// exchange gathers rows by pushes that are signalled with counters, and scales them: y = 2·x, whole on every rank.
+// leave names a synchronisation to omit.
 func exchange(ranks int, leave string) *plan.Plan {
 	const T, K = 2, 3
 	b := newBuilder(ranks, ir.F32)
@@ -160,7 +160,7 @@ var programs = map[string]program{
 	"exchange": {exchange, exchangeInputs, wantExchange, []string{"fork", "wait", "join", "barrier"}},
 }
 
-// runBatch runs k back to back and reports whether all outputs were right.
+// runBatch runs k runs back to back and returns an error unless all outputs are right.
 func (pr program) runBatch(t testing.TB, prog *Program, ranks, k int, seed uint64) error {
 	t.Helper()
 	batch := make([]map[string]*tensor.Tensor, k)
@@ -179,8 +179,8 @@ func (pr program) runBatch(t testing.TB, prog *Program, ranks, k int, seed uint6
 	return nil
 }
 
-// TestPrograms runs correct plans on 1 to 5 ranks, several runs back to back
-// with fresh inputs and twice over, under many schedules.
+// TestPrograms runs correct plans on 1 to 5 ranks, several runs back to back with new inputs and twice, under many
+// schedules.
 func TestPrograms(t *testing.T) {
 	seeds := 60
 	if testing.Short() {
@@ -203,7 +203,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestMissingSync wants each left-out synchronisation to show under some seed.
+// TestMissingSync checks that each omitted synchronisation gives a wrong result for some seed.
 func TestMissingSync(t *testing.T) {
 	for name, pr := range programs {
 		for _, leave := range pr.syncs {
@@ -221,8 +221,8 @@ func TestMissingSync(t *testing.T) {
 	}
 }
 
-// TestMismatch wants copies of an output that differ to be an error that names
-// the ranks and the first element.
+// TestMismatch checks that different copies of an output are reported as an error that names the ranks and the first
+// element.
 func TestMismatch(t *testing.T) {
 	b := newBuilder(3, ir.I32)
 	x := b.input("x", true, 6)
@@ -241,8 +241,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestInputErrors wants all that is wrong with inputs in one error, and the
-// program to be usable afterwards.
+// TestInputErrors checks that one error lists all faults of the inputs, and that the program is usable afterwards.
 func TestInputErrors(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", 1, 9, 3), "z": ints(t, ir.F32, "z", 1, 1)}
@@ -256,8 +255,8 @@ func TestInputErrors(t *testing.T) {
 	}
 }
 
-// TestDeadlock wants a wait that nothing satisfies to be found at once, in both
-// modes, named by statement, and the program to be unusable from then on.
+// TestDeadlock checks that a wait that nothing satisfies is detected without delay in both modes, that the error names
+// the statement, and that the program is unusable from then on.
 func TestDeadlock(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -267,7 +266,8 @@ func TestDeadlock(t *testing.T) {
 			b.waitCounter(1, "%push", c, 1, 2)
 			prog := load(t, mode, 1, b.p, Options{})
 			_, err := prog.Run(context.Background(), nil)
-			const want = "deadlock: nothing can run any more; rank 1, stream %push: wait %here[1] >= 2 (hand.hkt:1:3, iteration 3, 1) waits for "
+			const want = "deadlock: no stream can continue; rank 1, stream %push: wait %here[1] >= 2 (hand.hkt:1:3, iteration " +
+				"3, 1) waits for "
 			var dead *device.Deadlock
 			if !errors.As(err, &dead) || !strings.HasPrefix(err.Error(), want) {
 				t.Fatalf("got %v, want %s", err, want)
@@ -279,7 +279,7 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// TestFacingSends wants the deadlock of two ungrouped sends, and none in a group.
+// TestFacingSends checks that two ungrouped sends to each other deadlock, and that they do not in a group.
 func TestFacingSends(t *testing.T) {
 	for _, grouped := range []bool{false, true} {
 		b := newBuilder(2, ir.F32)
@@ -316,7 +316,7 @@ func TestFacingSends(t *testing.T) {
 	}
 }
 
-// sleepy is a machine that does not notice deadlocks.
+// sleepy is a machine that does not detect deadlocks.
 type sleepy struct{ device.Machine }
 
 type sleepyWorld struct {
@@ -341,7 +341,7 @@ func (w *sleepyWorld) Sync(ctx context.Context) error {
 	return &device.Expired{Err: ctx.Err(), At: []device.Standing{{Stream: "main", Does: "waits for counter 0 ≥ 1 (now 0)"}}}
 }
 
-// TestTimeout wants a run that takes too long to say what it waited for.
+// TestTimeout checks that the error of a run that takes too long names the wait that blocked it.
 func TestTimeout(t *testing.T) { synctest.Test(t, testTimeout) }
 
 func testTimeout(t *testing.T) {
@@ -368,7 +368,7 @@ func TestBudget(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	const early = "the plan needs 1.5 KiB of device memory on each rank, besides what collectives stage in, more than the budget of 100 B"
+	const early = "the plan needs 1.5 KiB of device memory on each rank, without the staging of collectives, more than the budget of 100 B"
 	if _, err = Load(context.Background(), cpu.New(cpu.Options{}), p, Options{Options: image.Options{MaxArena: 100}}); err == nil || err.Error() != early {
 		t.Errorf("got %v, want %s", err, early)
 	}
@@ -387,8 +387,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestTrace wants one event per command, with its name, class and bytes, apart
-// for each run.
+// TestTrace checks that a trace has one event per command, with its name, class and bytes, separately for each run.
 func TestTrace(t *testing.T) {
 	p := exchange(2, "")
 	prog := load(t, cpu.Concurrent, 0, p, Options{Trace: true})
@@ -421,8 +420,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestTraceOfEnds wants of each stream the first and the last command of each part,
-// and nothing of what is in none.
+// TestTraceOfEnds checks that the trace has, for each stream, the first and the last command of each part, and no
+// command that belongs to no part.
 func TestTraceOfEnds(t *testing.T) {
 	const ranks = 3
 	p := exchange(ranks, "")
@@ -465,7 +464,7 @@ func TestTraceOfEnds(t *testing.T) {
 	}
 }
 
-// TestExplain wants a machine's fault in the program's words.
+// TestExplain checks that a machine's fault is reported with the program's names.
 func TestExplain(t *testing.T) {
 	p := chunked(3, "")
 	prog := load(t, cpu.Concurrent, 0, p, Options{})
@@ -486,7 +485,8 @@ func TestExplain(t *testing.T) {
 	}
 	for want, fault := range map[string]device.Fault{
 		"outside of any command": {ID: -1},
-		fmt.Sprintf("from %s to %s (trace the run to see which): illegal", prog.im.Plan.Where(2), prog.im.Plan.Where(linear)): {ID: 2, Last: linear},
+		fmt.Sprintf("one of the commands from %s to %s (to find it, trace the run): illegal", prog.im.Plan.Where(2),
+			prog.im.Plan.Where(linear)): {ID: 2, Last: linear},
 	} {
 		fault.Err = cause
 		if err := (symbolizer{prog.im}).explain(&fault, false); !strings.Contains(err.Error(), want) {

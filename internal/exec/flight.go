@@ -11,67 +11,66 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Flight is what a program did lately and does now, as JSON shows it.
+// Flight is a record of a program's recent and current activity, in the form in which it is written as JSON.
 type Flight struct {
 	Func    string           `json:"func"`
 	Dims    map[string]int64 `json:"dims"`
 	Ranks   int              `json:"ranks"`
-	Batches []FlightBatch    `json:"batches"` // the last ones, oldest first
-	Streams []FlightStream   `json:"streams"` // those with work
+	Batches []FlightBatch    `json:"batches"` // the last batches, oldest first
+	Streams []FlightStream   `json:"streams"` // streams that have work
 	Failure string           `json:"failure,omitempty"`
 }
 
-// FlightBatch is a batch of runs.
+// FlightBatch describes a batch of runs.
 type FlightBatch struct {
 	First int64     `json:"first_run"`
 	Runs  int       `json:"runs"`
 	Began time.Time `json:"began"`
-	// Seconds is what it took; nil while it goes on.
+	// Seconds is the duration; nil while the batch runs.
 	Seconds *float64 `json:"seconds,omitempty"`
 	Error   string   `json:"error,omitempty"`
 }
 
-// FlightStream is a stream that has work.
+// FlightStream describes a stream that has work.
 type FlightStream struct {
 	Rank   int        `json:"rank"`
 	Stream string     `json:"stream"`
 	Does   string     `json:"does"`
 	Since  *time.Time `json:"since,omitempty"` // nil if unknown
-	// In is the command that it is in; with Until it is one from In to Until.
+	// In is the command that the stream executes. If Until is set, it is one of the commands from In to Until.
 	In    *FlightCommand `json:"in,omitempty"`
 	Until *FlightCommand `json:"until,omitempty"`
-	// WaitsFor are the ranks that it needs and that are not there yet.
+	// WaitsFor lists the ranks that the stream waits for.
 	WaitsFor []int `json:"waits_for,omitempty"`
-	// Before are the last commands that the stream has done, Collectives the last of
-	// those that are collectives; oldest first.
+	// Before lists the last commands that the stream has completed, and Collectives the last collectives among all
+	// completed commands; both are sorted oldest first.
 	Before      []FlightCommand `json:"before,omitempty"`
 	Collectives []FlightCommand `json:"collectives,omitempty"`
 }
 
-// FlightCommand is a command of a run.
+// FlightCommand describes a command of a run.
 type FlightCommand struct {
 	Index int    `json:"index"` // in the plan
 	Run   int64  `json:"run"`
-	Text  string `json:"text"` // with its place in the program
+	Text  string `json:"text"` // with its position in the program
 }
 
-// Limits of a record.
+// These constants limit the length of the lists in a Flight.
 const (
 	flightBatches     = 16
 	flightBefore      = 8
 	flightCollectives = 4
 )
 
-// flightRecorder keeps what a flight record needs that nothing else does. A batch costs two
-// readings of the clock.
+// flightRecorder stores the data of a flight record that nothing else stores. A batch costs two readings of the clock.
 type flightRecorder struct {
 	im   *image.Image
-	told func(*Flight) // Options.Failed, called when the program fails
+	told func(*Flight) // Options.Failed, which is called when the program fails
 
 	mu      sync.Mutex
 	batches []FlightBatch
 	failure string
-	at      []FlightStream // when it failed
+	at      []FlightStream // the streams at the time of the failure
 }
 
 func (r *flightRecorder) begin(first int64, runs int) {
@@ -94,7 +93,7 @@ func (r *flightRecorder) end(err error) {
 	}
 }
 
-// record returns what the program did lately and does now.
+// record returns the program's recent and current activity.
 func (r *flightRecorder) record() *Flight {
 	pl := r.im.Plan
 	r.mu.Lock()
@@ -110,7 +109,7 @@ func (r *flightRecorder) record() *Flight {
 	return f
 }
 
-// failed notes how the program stood when it failed, and has Options.Failed told.
+// failed records the state of the streams when the program failed, and calls Options.Failed.
 func (r *flightRecorder) failed(err error) {
 	r.mu.Lock()
 	r.failure, r.at = err.Error(), r.streams(r.stood(err))
@@ -120,7 +119,7 @@ func (r *flightRecorder) failed(err error) {
 	}
 }
 
-// stood is where streams were when the world ended with err.
+// stood returns the positions of the streams when the world ended with err.
 func (r *flightRecorder) stood(err error) []device.Standing {
 	var fault *device.Fault
 	var dead *device.Deadlock
@@ -168,8 +167,8 @@ func (r *flightRecorder) command(id int64) FlightCommand {
 	return FlightCommand{int(id % n), id / n, r.im.Plan.Where(id)}
 }
 
-// before lists what the stream of s has done before the command that it is in, which is as
-// much as the host knows: the plan's order is the stream's.
+// before lists the commands that the stream of s has completed before the current one. The plan's order is the order of
+// the stream.
 func (r *flightRecorder) before(f *FlightStream, s device.Standing) {
 	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	stream := pl.Cmds[s.ID%n].Stream
@@ -192,12 +191,12 @@ func (r *flightRecorder) before(f *FlightStream, s device.Standing) {
 	slices.Reverse(f.Collectives)
 }
 
-// waitsFor returns the ranks whose earlier commands s's current command needs and which have not finished them.
-// Streams that are not in at have done all that they were given.
+// waitsFor returns the ranks whose earlier commands s's current command needs and which have not completed them.
+// Streams that are not in at have completed all commands.
 func (r *flightRecorder) waitsFor(s device.Standing, at []device.Standing) []int {
 	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	c, run := &pl.Cmds[s.ID%n], s.ID/n
-	// behind reports whether its stream has not yet done command i of the same run.
+	// behind reports whether the stream of command i has not yet completed that command in the same run.
 	behind := func(i int) bool {
 		o := &pl.Cmds[i]
 		return slices.ContainsFunc(at, func(q device.Standing) bool {
@@ -226,7 +225,7 @@ func (r *flightRecorder) waitsFor(s device.Standing, at []device.Standing) []int
 	return slices.Compact(ranks)
 }
 
-// meets reports whether one side of a transfer of a is in a, and the other in b.
+// meets reports whether a and b contain the two sides of one transfer.
 func meets(a, b *plan.Cmd) bool {
 	return slices.ContainsFunc(a.Group, func(x plan.P2P) bool {
 		return slices.ContainsFunc(b.Group, func(y plan.P2P) bool { return x.Pair == y.Pair && x.Send != y.Send })

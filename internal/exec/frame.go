@@ -8,22 +8,22 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// frame is the host memory of one run in flight: the blocks to upload and to read back. Frames are reused.
+// frame holds the host memory of one run in flight: the blocks to upload and to download. Frames are reused.
 type frame struct {
-	in    [][]byte           // by input block: the bytes to upload; nil for none
-	spare []*tensor.Tensor   // by input block: storage of its own, where it needs some
+	in    [][]byte           // by input block: the bytes to upload; nil for no upload
+	spare []*tensor.Tensor   // by input block: separate storage, if the block needs it
 	out   []*blocks.Receiver // by output
-	get   [][]byte           // by output block: the bytes to download to; nil for none
-	uses  []int32            // what the adversary counts
-	// deviceIn and deviceOut are copies on the devices instead, by block; nil if there are none.
+	get   [][]byte           // by output block: the memory to download to; nil for no download
+	uses  []int32            // counted by the adversary
+	// deviceIn and deviceOut are the device views to copy from and to instead, by block; nil if there are none.
 	deviceIn, deviceOut []device.View
-	// moved is the relocated commands that the run issues if some of its blocks are not in the arena; else nil.
+	// moved holds the relocated commands that the run issues if some of its blocks are not in the arena; otherwise nil.
 	moved *image.Relocation
-	graph device.Graph // what a run with moved is replayed by
-	lent  []bool       // by output block: it stays in place; nil if none does
+	graph device.Graph // the graph that replays a run with moved
+	lent  []bool       // by output block: whether it remains in the arena; nil if none does
 }
 
-// newFrame makes a frame. comes says from which ranks this process receives output blocks.
+// newFrame returns a frame. comes reports the ranks whose output blocks this process receives.
 func newFrame(im *image.Image, comes func(rank int) bool) *frame {
 	f := &frame{in: make([][]byte, blocksOf(im.Inputs)), spare: make([]*tensor.Tensor, blocksOf(im.Inputs)),
 		get: make([][]byte, blocksOf(im.Outputs))}
@@ -33,7 +33,7 @@ func newFrame(im *image.Image, comes func(rank int) bool) *frame {
 	return f
 }
 
-// forget lets go of others' memory.
+// forget drops the references to the caller's memory.
 func (f *frame) forget() {
 	clear(f.in)
 	f.deviceIn, f.deviceOut, f.moved, f.graph, f.lent = nil, nil, nil, nil, nil
@@ -43,13 +43,13 @@ func (f *frame) forget() {
 	}
 }
 
-// expect lays ready what the host receives of a run's outputs, straight in the caller's
-// tensors where these are not shared.
+// expect prepares the memory for the outputs that the host receives. Outputs are received directly into the caller's
+// tensors if these are not shared.
 func (f *frame) expect(a Args, shared map[*tensor.Tensor]bool) error {
 	b := 0
 	for _, r := range f.out {
 		name := r.IO().Name
-		if a.DeviceOut[name] != nil || a.Enqueued { // left on the devices
+		if a.DeviceOut[name] != nil || a.Enqueued { // remains on the devices
 			r.Skip()
 		} else if err := r.Expect(a.Into[name], shared[a.Into[name]]); err != nil {
 			return err
@@ -62,7 +62,7 @@ func (f *frame) expect(a Args, shared map[*tensor.Tensor]bool) error {
 	return nil
 }
 
-// outputs joins the global outputs of a run that has ended.
+// outputs assembles the global outputs of a run that has ended.
 func (f *frame) outputs() (map[string]*tensor.Tensor, error) {
 	outs := make(map[string]*tensor.Tensor, len(f.out))
 	for _, r := range f.out {
@@ -77,7 +77,7 @@ func (f *frame) outputs() (map[string]*tensor.Tensor, error) {
 	return outs, nil
 }
 
-// local are the output blocks of ranks that own holds of.
+// local returns the output blocks of the ranks for which own returns true.
 func (f *frame) local(own func(rank int) bool) map[string]map[int]*tensor.Tensor {
 	all := map[string]map[int]*tensor.Tensor{}
 	for _, r := range f.out {
@@ -93,7 +93,7 @@ func (f *frame) local(own func(rank int) bool) map[string]map[int]*tensor.Tensor
 	return all
 }
 
-// blocksOf counts the blocks of inputs or outputs.
+// blocksOf returns the number of blocks of inputs or outputs.
 func blocksOf(ios []plan.IO) (n int) {
 	for i := range ios {
 		n += len(ios[i].Parts)
@@ -101,14 +101,14 @@ func blocksOf(ios []plan.IO) (n int) {
 	return n
 }
 
-// staging is what a world has buffers for: so many runs, of these transfers.
+// staging records the transfers for which a world has buffers: the number of runs, and the blocks that these transfer.
 type staging struct {
 	im     *image.Image
 	runs   int
-	blocks []bool // of inputs, then outputs
+	blocks []bool // of inputs, followed by those of outputs
 }
 
-// reserve has the world ready for the transfers of some runs, if it was not yet.
+// reserve makes the world allocate buffers for the transfers of the runs, unless it has them.
 func (s *staging) reserve(frames []*frame) error {
 	blocks := copied(frames)
 	if s.covers(len(frames), blocks) {
@@ -129,7 +129,7 @@ func (s *staging) reserve(frames []*frame) error {
 	return s.im.World.Stage(sizes, len(frames))
 }
 
-// covers reports whether k runs of such transfers have buffers.
+// covers reports whether there are buffers for k runs that transfer the given blocks.
 func (s *staging) covers(k int, blocks []bool) bool {
 	if k > s.runs || len(s.blocks) != len(blocks) {
 		return false
@@ -142,7 +142,7 @@ func (s *staging) covers(k int, blocks []bool) bool {
 	return true
 }
 
-// copied returns which blocks of inputs and outputs some of the runs copy from or to the host.
+// copied returns, for each block of the inputs and outputs, whether some run copies it from or to the host.
 func copied(frames []*frame) []bool {
 	ins := len(frames[0].in)
 	blocks := make([]bool, ins+len(frames[0].get))

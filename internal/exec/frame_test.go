@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSharedInputs wants blocks whose bytes lie together to be the caller's, runs of a batch
-// that are given one tensor to share those that do not, and a batch to leave few frames behind.
+// TestSharedInputs checks that contiguous blocks are the caller's memory, that runs of a batch with the same tensor
+// share the copies of blocks that are not contiguous, and that few frames outlive a batch.
 func TestSharedInputs(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, byColumns(chunked(2, "")), Options{})
 	rows := chunkedInputs(t, 2, 1)["w"]
@@ -49,8 +49,8 @@ func TestSharedInputs(t *testing.T) {
 	}
 }
 
-// byColumns has a plan of chunked take w as [4, 3·ranks], of which each rank holds its
-// columns: blocks whose bytes do not lie together.
+// byColumns changes a plan of chunked so that w is [4, 3·ranks] and each rank holds its columns, which are blocks that
+// are not contiguous.
 func byColumns(p *plan.Plan) *plan.Plan {
 	io := &p.Inputs[1]
 	io.Shape = []int64{4, 3 * int64(p.Ranks)}
@@ -60,7 +60,7 @@ func byColumns(p *plan.Plan) *plan.Plan {
 	return p
 }
 
-// sideBySide is w as byColumns has it.
+// sideBySide returns w in the layout of byColumns.
 func sideBySide(t *testing.T, w *tensor.Tensor) *tensor.Tensor {
 	t.Helper()
 	ranks := w.Shape[0] / 4
@@ -75,8 +75,7 @@ func sideBySide(t *testing.T, w *tensor.Tensor) *tensor.Tensor {
 	return out
 }
 
-// TestSubMesh wants ranks without a block of a parameter or result to be left
-// alone: an Absent part says so.
+// TestSubMesh checks that ranks without a block of a parameter or result, which have an Absent part, transfer nothing.
 func TestSubMesh(t *testing.T) {
 	b := newBuilder(3, ir.I64)
 	x := b.buffer("%x", plan.RoleInput, 2)
@@ -134,7 +133,7 @@ func TestHostBuffer(t *testing.T) {
 	}
 }
 
-// TestEmpty wants zero extents to run: no element, every synchronisation.
+// TestEmpty checks that tensors with zero extents run: no element is moved, and every synchronisation takes place.
 func TestEmpty(t *testing.T) {
 	for _, mode := range modes {
 		b := newBuilder(3, ir.F32)
@@ -159,8 +158,7 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestEarlyCancel wants a context that has already ended to leave the program
-// usable.
+// TestEarlyCancel checks that a context that has already ended leaves the program usable.
 func TestEarlyCancel(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	ctx, cancel := context.WithCancel(context.Background())

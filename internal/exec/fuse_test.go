@@ -16,18 +16,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A machine that takes chains: it runs the links one after another on the CPU
-// machine, each into memory of its own. It declines some as a machine may.
+// These types are a machine that supports chains: it runs the links one after another on the CPU machine, each into
+// separate memory. It declines some chains, as a machine may.
 type (
 	chainMachine struct {
 		device.Machine
 		declines bool
 		chains   *int
 		joints   map[string]int // by their ops
-		fixed    *int           // kernels that are to be
+		fixed    *int           // number of kernels with Fixed set
 		foreseen map[string]bool
-		surprise *int // kernels that were not foreseen
-		sms      *int // of the kernel prepared last
+		surprise *int // number of kernels that were not precompiled
+		sms      *int // the SMs hint of the kernel prepared last
 	}
 	chainWorld struct {
 		device.World
@@ -157,8 +157,8 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	return all, nil
 }
 
-// joint runs the last linear first, each into memory of its own, and then brings all results where they belong: so
-// one that reads, or writes, where another does shows.
+// joint runs the linears in reverse order, each into separate memory, and then copies all results to their
+// destinations, so that a linear that reads or overwrites another one's result gives a wrong result.
 func (d chainDevice) joint(k device.Kernel, gated bool) (device.Launch, error) {
 	var all chainLaunch
 	add := func(k device.Kernel) error {
@@ -202,8 +202,7 @@ func (d chainDevice) joint(k device.Kernel, gated bool) (device.Launch, error) {
 	return all, nil
 }
 
-// pointwisePlan is a rank's elementwise commands on x and y, by whom they are read
-// drawn at random.
+// pointwisePlan is a rank's elementwise commands on x and y; their operands are drawn at random.
 func pointwisePlan(rng *rand.Rand) *plan.Plan {
 	b := newBuilder(1, ir.BF16)
 	shape := []int64{4, 6}
@@ -214,11 +213,11 @@ func pointwisePlan(rng *rand.Rand) *plan.Plan {
 	stream := "main"
 	for i := range 3 + rng.IntN(12) {
 		switch rng.IntN(8) {
-		case 0: // another stream goes on, with all that there is
+		case 0: // another stream continues with all values
 			other := map[string]string{"main": "side", "side": "main"}[stream]
 			b.after(0, other, stream)
 			stream = other
-		case 1: // somebody else looks
+		case 1: // another stream reads it
 			b.after(0, "third", stream)
 		}
 		last := all[len(all)-1-rng.IntN(min(2, len(all)))]
@@ -248,7 +247,7 @@ func pointwisePlan(rng *rand.Rand) *plan.Plan {
 	return b.p
 }
 
-// TestChainsSameBits runs random plans with and without chains.
+// TestChainsSameBits runs random plans with and without chains and compares the bits of their results.
 func TestChainsSameBits(t *testing.T) {
 	chains := 0
 	for seed := range uint64(300) {
@@ -264,8 +263,8 @@ func TestChainsSameBits(t *testing.T) {
 	}
 }
 
-// sameBits runs a plan twice, with inputs drawn from seed, where every command is by itself, where several are one
-// launch, and where such launches are declined. The outputs are the same; it returns the machine of the second.
+// sameBits runs a plan twice, with inputs drawn from seed, in three ways: each command by itself, several commands as
+// one launch, and with such launches declined. The outputs must be the same. It returns the machine of the second way.
 func sameBits(t *testing.T, seed uint64, p *plan.Plan) chainMachine {
 	t.Helper()
 	in := map[string]*tensor.Tensor{}
@@ -305,7 +304,7 @@ func sameBits(t *testing.T, seed uint64, p *plan.Plan) chainMachine {
 	return taking
 }
 
-// TestChainsFound says which commands become one.
+// TestChainsFound checks which commands become one launch.
 func TestChainsFound(t *testing.T) {
 	shape := []int64{4, 6}
 	type rig struct {
@@ -453,7 +452,7 @@ func TestChainsFound(t *testing.T) {
 	}
 }
 
-// TestFixed has kernels told that no algorithm is to be measured.
+// TestFixed checks that kernels get the instruction not to measure algorithms.
 func TestFixed(t *testing.T) {
 	b := newBuilder(1, ir.F32)
 	x, w := b.input("x", false, 4, 6), b.input("w", false, 3, 6)
@@ -475,8 +474,7 @@ func TestFixed(t *testing.T) {
 	}
 }
 
-// TestSMs has products told how many multiprocessors to plan for, also those that end
-// in a relu.
+// TestSMs checks that GEMMs get the number of multiprocessors to plan for, including GEMMs that end in a relu.
 func TestSMs(t *testing.T) {
 	for _, relu := range []bool{false, true} {
 		b := newBuilder(1, ir.F32)

@@ -9,23 +9,23 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// gatherer brings blocks of outputs that other processes hold, when a batch has ended: each process
-// leaves its own blocks in a segment that the others of its node map, and sends them to those of other nodes.
+// gatherer collects output blocks that other processes hold at the end of a batch. Each process copies its own blocks
+// to a shared-memory segment that the other processes of its node map, and sends them to the processes of other nodes.
 type gatherer struct {
 	peers  *world.World
 	owners []int            // by rank
-	at     [][]outputAt     // by process: where its blocks are in its segment
-	segs   []*world.Segment // by process; of another node's this process's own, for what comes
-	wires  uint64           // the first of one from each process to each
+	at     [][]outputAt     // by process: positions of its blocks in its segment
+	segs   []*world.Segment // by process; for one on another node, this process's own segment for received data
+	wires  uint64           // the first of the wires from each process to each other one
 }
 
-// outputAt is the position of a block in a segment.
+// outputAt is the position of an output block in a segment.
 type outputAt struct {
-	output, part int // part of an output
+	output, part int // index of the output, and of the block in it
 	off, bytes   int64
 }
 
-// newGatherer has all processes map each other's segments.
+// newGatherer creates this process's segment and maps those of the other processes.
 func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs []plan.IO) (*gatherer, error) {
 	owners, err := peers.Owners(p.Ranks)
 	if err != nil {
@@ -41,7 +41,8 @@ func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs 
 			sizes[to] += plan.Aligned(bytes)
 		}
 	}
-	// Programs of one process have no distinct keys here; their segments are made in the same order in all processes.
+	// The keys of one process's programs are not distinct, but all processes create the segments of these programs in the
+	// same order.
 	own, err := world.NewSegment(int(max(sizes[peers.Process()], 1)))
 	if err != nil {
 		return nil, err
@@ -69,8 +70,8 @@ func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs 
 	return g, nil
 }
 
-// gather completes the outputs of a run: first all processes have left their blocks, in the end all
-// have read those of the others.
+// gather completes the outputs of a run. All processes first copy their blocks to the segments, and at the end wait
+// until all have read the blocks of the others.
 func (g *gatherer) gather(ctx context.Context, f *frame) error {
 	me := g.peers.Process()
 	for _, a := range g.at[me] {
@@ -92,12 +93,12 @@ func (g *gatherer) gather(ctx context.Context, f *frame) error {
 	return g.meet(ctx, "blocks of outputs are read")
 }
 
-// far reports whether a process is of another node.
+// far reports whether a process is on another node.
 func (g *gatherer) far(process int) bool {
 	return g.peers.Node(process) != g.peers.Node(g.peers.Process())
 }
 
-// exchange sends this process's blocks to those of other nodes, and waits for theirs.
+// exchange sends this process's blocks to the processes of other nodes, and waits for theirs.
 func (g *gatherer) exchange(ctx context.Context) error {
 	me, n := g.peers.Process(), len(g.segs)
 	var receipts []*world.Receipt

@@ -13,8 +13,7 @@ import (
 	"hocket.example/hocket/internal/exec/grace"
 )
 
-// slow is a world that rests only after some context has ended. It calls awaited when
-// somebody waits for that.
+// slow is a world whose Sync returns only after some context has ended. It calls awaited when a caller waits in Sync.
 type slow struct {
 	device.World
 	until   context.Context
@@ -30,14 +29,14 @@ func (w slow) Sync(ctx context.Context) error {
 	return w.World.Sync(ctx)
 }
 
-// TestGrace: a run that ends soon behind its context leaves the program as it was.
+// TestGrace checks that a run that ends soon after its context leaves the program usable.
 func TestGrace(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: time.Minute})
 	fast := prog.im.World
 	ctx, cancel := context.WithCancel(context.Background())
 	prog.im.World = slow{fast, ctx, cancel}
 	rs, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
-	if rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "ended well") {
+	if rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "the run succeeded") {
 		t.Errorf("got %v, %v", rs, err)
 	}
 	prog.im.World = fast
@@ -46,8 +45,8 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// TestGraceOver: a run that does not end is aborted when the grace is over, or at once
-// where there is none, and its error is that of the context.
+// TestGraceOver checks that a run that does not end is aborted at the end of the grace, or without delay if there is no
+// grace, and that its error is that of the context.
 func TestGraceOver(t *testing.T) { synctest.Test(t, testGraceOver) }
 
 func testGraceOver(t *testing.T) {
@@ -69,7 +68,7 @@ func testGraceOver(t *testing.T) {
 	}
 }
 
-// TestGraceFails: what fails within the grace is the run's error, not that of its context.
+// TestGraceFails checks that a failure within the grace is the error of the run, rather than the error of its context.
 func TestGraceFails(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: time.Minute})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -84,8 +83,8 @@ func TestGraceFails(t *testing.T) {
 	}
 }
 
-// TestLateBy: the late context ends when its grace is over, for the first one's reason, or
-// with its cancel function.
+// TestLateBy checks that the late context ends at the end of its grace, for the first context's reason, or when its
+// cancel function is called.
 func TestLateBy(t *testing.T) { synctest.Test(t, testLateBy) }
 
 func testLateBy(t *testing.T) {
@@ -119,8 +118,8 @@ func testLateBy(t *testing.T) {
 	}
 }
 
-// TestGraceRecords: a context that ends while the forms of a graph are tried leaves the
-// program with the fastest.
+// TestGraceRecords checks that, if a context ends while the forms of a graph are measured, the program uses the fastest
+// form.
 func TestGraceRecords(t *testing.T) { synctest.Test(t, testGraceRecords) }
 
 func testGraceRecords(t *testing.T) {
@@ -137,7 +136,7 @@ func testGraceRecords(t *testing.T) {
 	}
 }
 
-// busy is a world whose devices still do something for a while when it is closed, and are lost then.
+// busy is a world whose devices still work for a while when it is closed, and are then lost.
 type busy struct {
 	stuck
 	rest time.Duration
@@ -148,8 +147,8 @@ func (w busy) Close() error {
 	return errors.Join(w.World.Close(), device.ErrDeviceLost)
 }
 
-// TestClosesLater: a run whose devices stay busy returns closesWithin after its deadline. Waiting for the end of
-// closing returns which devices were lost.
+// TestClosesLater checks that a run whose devices remain busy returns closesWithin after its deadline, and that
+// AwaitClosed reports which devices were lost.
 func TestClosesLater(t *testing.T) { synctest.Test(t, testClosesLater) }
 
 func testClosesLater(t *testing.T) {

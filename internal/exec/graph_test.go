@@ -39,7 +39,7 @@ func TestCut(t *testing.T) {
 	if err := cut(r, kinds(rec, in, wait, in, do, do, out, rec, out)); err != nil || len(r.body) != 5 || len(r.outputs) != 2 {
 		t.Errorf("got %+v, %v", r, err)
 	}
-	// What another rank does between is no matter.
+	// The order of commands of different ranks does not matter.
 	mixed := kinds(in, do, in, do, out, do, out)
 	for i, rank := range []int32{0, 0, 1, 1, 0, 1, 1} {
 		mixed.Cmds[i].Rank = rank

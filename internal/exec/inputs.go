@@ -19,33 +19,34 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// inputChecker checks the contents of a batch's integer inputs before its first run begins, so that a wrong id costs
-// neither the program nor the state that runs update.
+// inputChecker checks the contents of a batch's integer inputs before its first run begins, so that a wrong id neither
+// makes the program unusable nor corrupts the state that runs update.
 //
-// Inputs in device tensors are downloaded for it, unless they were before, or a run has left them there: those are
-// computed, and only kernels look at them.
+// Inputs in device tensors are downloaded for the check, unless they were checked before or a run has written them.
+// Values that a run has written are computed, and only kernels check them.
 type inputChecker struct {
 	im      *image.Image
-	peers   *world.World // nil where all ranks are this process's
+	peers   *world.World // nil if all ranks belong to this process
 	binder  *binder
 	issuer  *issuer
 	all     []*contents.Check // of all ranks
 	own     []ownCheck
 	checked map[*contents.Check]origin
-	// whole is, by input, whether all ranks have the same block: then each process checks it for all ranks. sum is over the bytes of those that the batch is
-	// given in the host's memory: processes compare it in place of the error, which all of them find then.
+	// whole reports, by input, whether all ranks have the same block. Each process then checks the input for all ranks.
+	// sum is the checksum of those inputs that are in host memory. Processes compare it instead of the errors that they
+	// find: with equal inputs, all of them find the same error.
 	whole []bool
 	sum   uint32
 }
 
-// ownCheck is a check that this process makes, on the block of one of its ranks.
+// ownCheck is a check that this process makes on the block of one of its ranks.
 type ownCheck struct {
 	*contents.Check
 	part int
-	on   int // the rank
+	on   int // the rank of the block
 }
 
-// origin is the contents of a device tensor at some time.
+// origin identifies the contents of a device tensor at some time.
 type origin struct {
 	t      weak.Pointer[resident.DeviceTensor]
 	number uint64
@@ -80,8 +81,8 @@ func newInputChecker(im *image.Image, peers *world.World, b *binder, s *issuer) 
 	return c
 }
 
-// check returns an error about a batch that is bound, of which ins are the inputs to look at in the host's memory. All
-// processes return the same. ended says that the world has failed.
+// check returns an error if the contents of an input of the bound batch are invalid. ins lists the inputs in host
+// memory to check. All processes return the same error. ended reports whether the world has failed.
 func (c *inputChecker) check(ctx context.Context, batch *Batch, ins []int) (ended bool, err error) {
 	if len(c.all) == 0 {
 		return false, nil
@@ -104,11 +105,11 @@ func (c *inputChecker) mayDiffer(batch *Batch) bool {
 	})
 }
 
-// wrong returns what is wrong with the inputs of this process's ranks; nil for nothing. download says that device
-// tensors may be downloaded.
+// wrong returns the first error in the inputs of this process's ranks; nil if there is none. download reports whether
+// device tensors may be downloaded.
 func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, download bool) (*fault.InputError, error) {
 	c.sum = 0
-	filled := map[*resident.DeviceTensor]bool{} // by the runs before
+	filled := map[*resident.DeviceTensor]bool{} // device tensors that earlier runs of the batch write
 	for i, a := range batch.Runs {
 		for _, k := range c.own {
 			data, t, err := c.host(i, a, k, batch.Weights, ins)
@@ -139,7 +140,7 @@ func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, downl
 	return nil, nil
 }
 
-// host returns the block that a run takes from the host's memory; nil for none.
+// host returns the block that a run reads from host memory; nil if it reads none.
 func (c *inputChecker) host(run int, a Args, k ownCheck, weights *Weights, ins []int) ([]byte, origin, error) {
 	io := &c.im.Inputs[k.Input]
 	if data := c.binder.frames[run].in[c.im.FirstBlock[io.Name]+k.part]; data != nil {
@@ -153,7 +154,7 @@ func (c *inputChecker) host(run int, a Args, k ownCheck, weights *Weights, ins [
 	return data, origin{}, err
 }
 
-// device downloads the block that a run takes from a device tensor; nil if it need not be checked.
+// device downloads the block that a run reads from a device tensor; it returns nil if the block need not be checked.
 func (c *inputChecker) device(
 	ctx context.Context, run int, k ownCheck, t *resident.DeviceTensor,
 ) ([]byte, origin, error) {
@@ -164,7 +165,7 @@ func (c *inputChecker) device(
 	}
 	io := &c.im.Inputs[k.Input]
 	ref := io.Parts[k.part].Ref
-	from := c.im.View(ref) // a resident's
+	from := c.im.View(ref) // if t is a resident
 	if c.im.Residents[k.Input] != t {
 		from = c.binder.frames[run].deviceIn[c.im.FirstBlock[io.Name]+k.part]
 	}
@@ -184,7 +185,7 @@ func (c *inputChecker) device(
 	return data, is, err
 }
 
-// agree returns what the first process found that found something, so that all do alike.
+// agree returns the error of the first process that found one, so that all processes return the same error.
 func (c *inputChecker) agree(ctx context.Context, found *fault.InputError) (*fault.InputError, error) {
 	value := []byte{}
 	if found != nil {
@@ -212,7 +213,8 @@ func (c *inputChecker) agree(ctx context.Context, found *fault.InputError) (*fau
 	return found, json.Unmarshal(all[i], found)
 }
 
-// met returns the error about a parameter for what a kernel has met in a run; nil where the value was computed.
+// met returns an error that names the parameter whose contents a kernel has refused in a run; nil if the value was
+// computed.
 func (c *inputChecker) met(cause error) *fault.InputError {
 	var f *device.Fault
 	var content *device.ContentError
@@ -226,7 +228,7 @@ func (c *inputChecker) met(cause error) *fault.InputError {
 		}
 		return k.Met(content.Element, content.Value, content.Text)
 	}
-	var of *contents.Check // the only one of the op
+	var of *contents.Check // the only check of the op
 	for _, k := range c.all {
 		if k.Rank != f.Rank || k.Op != content.Op {
 			continue

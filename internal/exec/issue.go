@@ -13,20 +13,19 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// issuer gives the machine's streams the commands of runs, and counts these.
+// issuer issues the commands of runs to the machine's streams, and counts runs.
 type issuer struct {
 	im      *image.Image
 	weights *weightCache
-	marked  []bool               // by command: bracketed by marks
+	marked  []bool               // by command: whether it is bracketed by marks
 	adv     *adversary.Adversary // nil unless the machine is virtual
 	tracer  *tracer              // nil unless Options.Trace
 	replay  *replay              // nil unless Options.Graph
 	run     int64                // runs issued so far
 }
 
-// within calls issue, and ends the world if ctx ends before it returns: it may wait for
-// other worlds, or for transfers under way. Whether it has is known then: no later run of
-// the world is ended.
+// within calls issue, and aborts the world if ctx ends before issue returns, because issue may wait for other worlds or
+// for transfers. It returns only after it is known whether ctx has aborted the world, so that ctx aborts no later run.
 func (s *issuer) within(ctx context.Context, issue func() error) error {
 	aborted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -40,7 +39,7 @@ func (s *issuer) within(ctx context.Context, issue func() error) error {
 	return err
 }
 
-// runs enqueues a run for each frame, one after the other.
+// runs enqueues one run for each frame, one after the other.
 func (s *issuer) runs(frames []*frame) error {
 	for _, f := range frames {
 		run := s.run
@@ -56,7 +55,7 @@ func (s *issuer) runs(frames []*frame) error {
 	return nil
 }
 
-// base is what marks of a run's commands have more than their indices.
+// base returns the offset that is added to the indices of a run's commands to form their marks.
 func (s *issuer) base(run int64) int64 { return run * int64(len(s.im.Cmds)) }
 
 // commands enqueues a run command by command.
@@ -76,7 +75,7 @@ func (s *issuer) commands(run int64, f *frame) error {
 	return nil
 }
 
-// replayed enqueues a run by graph.
+// replayed enqueues a run as a launch of the recorded graph, with its uploads and downloads before and after.
 func (s *issuer) replayed(run int64, f *frame) error {
 	base := s.base(run)
 	if err := s.some(s.weights.uploads(), base, run, f); err != nil {
@@ -98,7 +97,7 @@ func (s *issuer) launch(ctx context.Context, graph device.Graph, run int64) erro
 	return graph.Launch(ctx)
 }
 
-// some issues some of the commands.
+// some issues the given commands.
 func (s *issuer) some(cmds []int, base, run int64, f *frame) error {
 	for _, c := range cmds {
 		if err := s.command(c, base, run, f); err != nil {
@@ -108,8 +107,8 @@ func (s *issuer) some(cmds []int, base, run int64, f *frame) error {
 	return nil
 }
 
-// command issues a command, unless it brings what is on the devices, or takes what is
-// to stay there: by itself, or by what f has in its place.
+// command issues a command, or the relocated command that f has in its place. It skips uploads of blocks that are
+// already on the devices, and downloads of blocks that remain there.
 func (s *issuer) command(i int, base, run int64, f *frame) error {
 	c := &s.im.Cmds[i]
 	if c.Kind == plan.Input && s.weights.skip[c.Part] || c.Kind == plan.Output && s.im.Stays[c.Part] {
@@ -129,7 +128,7 @@ func (s *issuer) command(i int, base, run int64, f *frame) error {
 	return s.mark(i, c, base, run, f)
 }
 
-// mark issues c as command i, in marks if it is to have them.
+// mark issues c as command i, bracketed by marks if the command is to have them.
 func (s *issuer) mark(i int, c *image.Command, base, run int64, f *frame) error {
 	id := base + int64(i)
 	var err error
@@ -148,8 +147,8 @@ func (s *issuer) mark(i int, c *image.Command, base, run int64, f *frame) error 
 	return nil
 }
 
-// upload uploads input i, and waits until it is there, a while longer than ctx lasts. In a trace it is part of the
-// run to come.
+// upload uploads input i and waits until the upload has ended, for at most grace.Transfer after ctx ends. In a trace
+// the upload belongs to the next run.
 func (s *issuer) upload(ctx context.Context, i int, t *tensor.Tensor) error {
 	io := &s.im.Inputs[i]
 	first := s.im.FirstBlock[io.Name]

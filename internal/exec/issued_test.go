@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// issued returns what two runs of a plan back to back give to a machine's streams, by
-// an algorithm: collectives as schedules, sends and receives as copies and signals.
+// issued returns the operations that two consecutive runs of a plan issue to a machine's streams with the given
+// algorithm: collectives as schedules, sends and receives as copies and signals.
 func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
 	t.Helper()
 	m := &tape.Machine{}
@@ -43,8 +43,8 @@ func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
 	return out
 }
 
-// TestIssuedIsProved proves what is issued of every example, by every schedule: what
-// the checker proved of the plan must hold of that too.
+// TestIssuedIsProved proves the operations issued for every example with every schedule. The properties that the
+// checker has proved of the plan must hold for them too.
 func TestIssuedIsProved(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.hkt")
 	if err != nil || len(files) < 11 {
@@ -68,7 +68,7 @@ func TestIssuedIsProved(t *testing.T) {
 			for _, strategy := range []string{"sequential", "chunked(2)", "exchange"} {
 				unit, err := compile.Build(info, compile.Options{Strategy: strategy})
 				if err != nil {
-					continue // nothing to overlap
+					continue // has no overlap
 				}
 				p, err := unit.Plan(ir.Binding{Func: f.Name})
 				if err != nil {
@@ -90,8 +90,7 @@ func TestIssuedIsProved(t *testing.T) {
 	t.Logf("%d were looked at", proved)
 }
 
-// TestIssuedIsRefuted leaves waits out of plans, and wants what is issued of them
-// refuted.
+// TestIssuedIsRefuted removes waits from plans, and checks that the operations issued for them are refuted.
 func TestIssuedIsRefuted(t *testing.T) {
 	for _, leave := range []string{"", "fork", "join"} {
 		r := verify.Plan(issued(t, chunked(2, leave), ""), verify.Options{FaultsOnly: true})

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// linearsPlan is a rank's linears of few values, in and out of step with what else there is, whose buffers lie where
-// others do that are no longer read.
+// linearsPlan is a rank's linears of few values, mixed with other commands, whose buffers share bytes with buffers that
+// are no longer read.
 func linearsPlan(rng *rand.Rand) *plan.Plan {
 	b := newBuilder(1, ir.BF16)
 	x, w, v := b.input("x", false, 4, 6), b.input("w", false, 6, 6), b.input("v", false, 6, 6)
@@ -28,7 +28,7 @@ func linearsPlan(rng *rand.Rand) *plan.Plan {
 		for range 1 + rng.IntN(4) {
 			out := fresh()
 			if rng.IntN(6) == 0 {
-				out = pick() // perhaps what the linear reads
+				out = pick() // this may be the linear's operand
 			}
 			if rng.IntN(8) == 0 {
 				in = pick()
@@ -58,8 +58,8 @@ func linearsPlan(rng *rand.Rand) *plan.Plan {
 	return b.p
 }
 
-// TestJointsSameBits runs random plans with and without linears at once, on a machine that shows where
-// they depend on each other.
+// TestJointsSameBits runs random plans with and without joint launches of linears, on a machine that gives wrong
+// results if the linears depend on each other.
 func TestJointsSameBits(t *testing.T) {
 	joints := map[string]int{}
 	for seed := range uint64(300) {
@@ -76,7 +76,7 @@ func TestJointsSameBits(t *testing.T) {
 	}
 }
 
-// TestJointsFound says which linears become one launch.
+// TestJointsFound checks which linears become one launch.
 func TestJointsFound(t *testing.T) {
 	type rig struct {
 		*builder
@@ -85,7 +85,7 @@ func TestJointsFound(t *testing.T) {
 	}
 	value := func(r rig, name string) plan.Ref { return r.ref(0, r.buffer(name, plan.RoleValue, 4, 6), 4, 6) }
 	linear := func(r rig, out, x, w plan.Ref) { r.compute(0, "main", ir.OpLinear, out, x, w) }
-	gate := func(r rig) (a, b, s plan.Ref) { // two linears, and room for a silu
+	gate := func(r rig) (a, b, s plan.Ref) { // two linears, and a buffer for a silu
 		a, b, s = value(r, "a"), value(r, "b"), value(r, "s")
 		linear(r, a, r.x, r.w)
 		linear(r, b, r.x, r.v)

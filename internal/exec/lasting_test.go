@@ -17,10 +17,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestLasting: weights are uploaded when a batch is given them for the first time, and
-// again after one that was given others, and not otherwise: what is written into their
-// host memory meanwhile, against the rule, does not show. The scheduled machine's caller
-// leaves them alone, too.
+// TestLasting checks that weights are uploaded when a batch has them for the first time, and again after a batch with
+// other weights, and not otherwise. Changes to their host memory in the meantime, which are not allowed, have no
+// effect. On the scheduled machine, the adversary does not overwrite them.
 func TestLasting(t *testing.T) {
 	for modeName, mode := range modes {
 		for _, graph := range graphs() {
@@ -33,7 +32,7 @@ func TestLasting(t *testing.T) {
 	}
 }
 
-// graphs are whether to run by graph, as far as the machine can.
+// graphs returns the values of Options.Graph to test, as far as the machine supports graphs.
 func graphs() []bool {
 	if *onCUDA {
 		return []bool{false, true}
@@ -43,7 +42,7 @@ func graphs() []bool {
 
 func testLasting(t *testing.T, prog *Program) {
 	t.Helper()
-	rows := map[*tensor.Tensor]*tensor.Tensor{} // what a tensor was when it was made
+	rows := map[*tensor.Tensor]*tensor.Tensor{} // the contents of a tensor when it was created
 	weight := func(seed uint64) *tensor.Tensor {
 		r := chunkedInputs(t, 2, seed)["w"]
 		w := sideBySide(t, r)
@@ -54,11 +53,11 @@ func testLasting(t *testing.T, prog *Program) {
 	spoil := func(w *tensor.Tensor) { clear(w.Data) }
 	mend := func(w *tensor.Tensor) { copy(w.Data, sideBySide(t, rows[w]).Data) }
 	x := uint64(10)
-	known := map[*tensor.Tensor]*Weights{nil: NewWeights(nil)} // so that the program knows them again
+	known := map[*tensor.Tensor]*Weights{nil: NewWeights(nil)} // so that the program recognizes the weights
 	for i, s := range []struct {
 		what    string
 		before  func(*tensor.Tensor)
-		weights *tensor.Tensor   // that last
+		weights *tensor.Tensor   // that remain on the devices
 		ws      []*tensor.Tensor // of each run of the batch
 	}{
 		{"nothing lasts", nil, nil, []*tensor.Tensor{second, first}},
@@ -101,8 +100,8 @@ func testLasting(t *testing.T, prog *Program) {
 	}
 }
 
-// TestLastingUploads: what a run by graph uploads is known before there is a graph: a first one may be recorded for a
-// capture, after weights were found to be on the devices.
+// TestLastingUploads checks that the uploads of a run by graph are known before a graph exists: the first graph may be
+// recorded for a capture, after the weights were found to be on the devices.
 func TestLastingUploads(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
@@ -120,8 +119,8 @@ func TestLastingUploads(t *testing.T) {
 	}
 }
 
-// TestLastingTrace: the trace of the run that uploads weights shows it, and those of
-// later runs do not; and what is on the devices is in no frame.
+// TestLastingTrace checks that the trace of the run that uploads weights shows the upload, that traces of later runs do
+// not, and that no frame holds blocks that are on the devices.
 func TestLastingTrace(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, byColumns(chunked(2, "")), Options{Trace: true})
 	in := chunkedInputs(t, 2, 1)
@@ -154,7 +153,7 @@ func TestLastingTrace(t *testing.T) {
 	}
 }
 
-// ending is a world in which a context ends while work is waited for.
+// ending is a world in which a context ends during a wait for work.
 type ending struct {
 	device.World
 	end func()
@@ -165,9 +164,9 @@ func (w ending) Sync(ctx context.Context) error {
 	return w.World.Sync(ctx)
 }
 
-// TestHold: weights are uploaded ahead of the run, as many as the context lasts for; who
-// comes again goes on from there, and the program can run all the while. A tensor that
-// cannot be the parameter is an error at once.
+// TestHold checks that Preload uploads weights before the run until its context ends, that a later call continues with
+// the remaining ones, and that the program can run in the meantime. A tensor that does not fit the parameter gives an
+// error before anything is uploaded.
 func TestHold(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
@@ -183,7 +182,7 @@ func TestHold(t *testing.T) {
 		}
 		for name, x := range in {
 			if name != left {
-				clear(x.Data) // against the rule: it shows what was read when
+				clear(x.Data) // not allowed: shows when it was read
 			}
 		}
 	}
@@ -232,7 +231,7 @@ func (w stuck) Sync(ctx context.Context) error {
 	return &device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx)}
 }
 
-// TestHoldStuck: an upload that does not end is given up a while after the context has.
+// TestHoldStuck checks that an upload that does not end is abandoned some time after the context has ended.
 func TestHoldStuck(t *testing.T) { synctest.Test(t, testHoldStuck) }
 
 func testHoldStuck(t *testing.T) {
@@ -247,7 +246,7 @@ func testHoldStuck(t *testing.T) {
 	}
 }
 
-// TestHoldFails: if an upload fails the program is gone, as it is when a run fails.
+// TestHoldFails checks that a failed upload makes the program unusable, as a failed run does.
 func TestHoldFails(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	lost := errors.New("lost")
@@ -257,7 +256,7 @@ func TestHoldFails(t *testing.T) {
 	}
 }
 
-// stager notes what it is to have buffers for.
+// stager records the sizes for which it must have buffers.
 type stager struct {
 	device.World
 	sizes []int64
@@ -268,8 +267,8 @@ func (w *stager) Stage(sizes []int64, _ int) error {
 	return nil
 }
 
-// TestLastingStaged: nothing is staged for what is on the devices, until it is uploaded
-// for each run again.
+// TestLastingStaged checks that no staging is reserved for weights on the devices, until they are uploaded for each run
+// again.
 func TestLastingStaged(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	w := &stager{World: prog.im.World}
@@ -295,8 +294,8 @@ func TestLastingStaged(t *testing.T) {
 	}
 }
 
-// TestWritten: parameters that the program writes to are uploaded for each run, whoever
-// says that they last: an inout one, and one that a command writes to nevertheless.
+// TestWritten checks that parameters that the program writes are uploaded for each run, even if they are declared as
+// weights: an inout parameter, and a parameter that a command writes although it is not inout.
 func TestWritten(t *testing.T) {
 	for _, inout := range []bool{false, true} {
 		t.Run(fmt.Sprint("inout ", inout), func(t *testing.T) {

@@ -8,17 +8,17 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 )
 
-// lender lends results: it reports their addresses in the arena, and runs do not copy them. Work on the caller's
-// streams after a run finds them there until the next run, which waits for that work. See Image.Lendable.
+// lender lends results: it reports their addresses in the arena, and runs do not copy them. After a run, work on the
+// caller's streams can read them there until the next run, which waits for that work. See Image.Lendable.
 type lender struct {
 	im    *image.Image
 	moves *moves
-	names []string // of results that may be lent
-	known bool     // names are
-	lent  bool     // a result has been lent
+	names []string // results that may be lent
+	known bool     // whether names is set
+	lent  bool     // whether a result has been lent
 }
 
-// lendable names the results that may be lent.
+// lendable returns the names of the results that may be lent.
 func (l *lender) lendable() []string {
 	if !l.known {
 		l.names, l.known = l.im.Lendable(), true
@@ -26,12 +26,13 @@ func (l *lender) lendable() []string {
 	return l.names
 }
 
-// lend makes a run of f leave in place the results that a lends, and returns their addresses. Arguments of the run
-// must not overlap lent results: the run may write them before it has read the argument.
+// lend makes a run of f leave in place the results that a.Lend names, and stores their addresses in a.Lend. Arguments
+// of the run must not overlap lent results, because the run may write the results before it has read the arguments.
 func (l *lender) lend(a Args, f *frame) error {
 	for name := range a.Lend {
 		if !slices.Contains(l.lendable(), name) {
-			return fmt.Errorf("%w: result %s cannot be lent: those that can are %v", blocks.ErrInput, name, l.lendable())
+			return fmt.Errorf("%w: result %s cannot be lent; the results that can be lent are %v", blocks.ErrInput, name,
+				l.lendable())
 		}
 	}
 	if l.lent || len(a.Lend) > 0 {
@@ -58,7 +59,7 @@ func (l *lender) lend(a Args, f *frame) error {
 	return nil
 }
 
-// apart refuses a run that is given memory of the arena.
+// apart returns an error if an argument of the run is memory of the arena.
 func (l *lender) apart(a Args) error {
 	given := l.moves.blocks(nil, l.im.Inputs, a.InAt, l.im.MovableIn, 0)
 	given = l.moves.blocks(given, l.im.Outputs, a.OutAt, l.im.MovableOut, 0)
@@ -68,15 +69,15 @@ func (l *lender) apart(a Args) error {
 		from := arena.Address()
 		for _, g := range given {
 			if l.im.World.Local(r) && g.at < from+uintptr(arena.Bytes()) && from < g.end {
-				return fmt.Errorf("%w: rank %d is given memory at %#x that a result of this model is lent in, which the run "+
-					"writes to: give it a copy", blocks.ErrInput, r, g.at)
+				return fmt.Errorf("%w: the argument of rank %d at %#x is memory of a lent result of this model, which the run "+
+					"overwrites: pass a copy of it", blocks.ErrInput, r, g.at)
 			}
 		}
 	}
 	return nil
 }
 
-// Lendable names the results that Args.Lend may name.
+// Lendable returns the names that Args.Lend may have.
 func (p *Program) Lendable() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestMalformed wants each kind of malformed plan refused in words.
+// TestMalformed checks that each kind of malformed plan is refused with a message.
 func TestMalformed(t *testing.T) {
 	find := func(p *plan.Plan, k plan.Kind) *plan.Cmd {
 		for i := range p.Cmds {
@@ -83,8 +83,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestMutations changes numbers anywhere in plans and wants an error or a run,
-// never a panic or a hang.
+// TestMutations changes numbers anywhere in plans and checks that each gives an error or a run, and never a panic or a
+// hang.
 func TestMutations(t *testing.T) {
 	count := 3000
 	if testing.Short() {

@@ -11,42 +11,43 @@ import (
 )
 
 // moves lets enqueued runs use the caller's blocks in place, instead of copies in the arena. Kernels are prepared for
-// fixed addresses, so each set of addresses has a move, with its own commands. Peers are not involved: each process
-// moves blocks of its own ranks, which no other rank uses.
+// fixed addresses, so each set of addresses has a move with its own commands. Each process moves only blocks of its own
+// ranks, which no other rank uses, so processes need not coordinate their moves.
 type moves struct {
 	im       *image.Image
 	enqueued *enqueued
-	known    []*move // of runs that were issued, in the order in which their addresses came
-	inGraphs []*move // of runs that were captured or recorded: they stay
-	current  *move   // of the run that was enqueued last; nil where it copies
-	missed   int     // runs that copied since there was no room for their move
-	off      bool    // moves cannot be resolved
-	asked    bool    // runs are enqueued
+	known    []*move // moves of runs that were issued, in the order in which their addresses were first used
+	inGraphs []*move // moves of runs that were captured or recorded; they are never released
+	current  *move   // move of the run that was enqueued last; nil if its blocks are copied
+	missed   int     // number of runs that copied because known was full
+	off      bool    // set if moves cannot be resolved
+	asked    bool    // set once a run was enqueued
 }
 
-// move is the addresses of blocks, of inputs and then of outputs, and what runs with these issue.
+// move holds the addresses of a run's blocks, those of the inputs followed by those of the outputs, and the commands of
+// runs with these addresses.
 type move struct {
 	at      []uintptr         // 0 for a block that is copied
-	in, out []device.Memory   // what is there; nil for a block that is copied
+	in, out []device.Memory   // the memory at these addresses; nil for a block that is copied
 	cmds    *image.Relocation // nil until it is resolved
-	graph   device.Graph      // what such runs are replayed by; nil where they copy
-	failed  bool              // it could not be resolved
+	graph   device.Graph      // graph that replays such runs; nil if they copy
+	failed  bool              // set if the move could not be resolved
 }
 
 const (
-	mostKnown  = 16  // moves of runs that were issued
-	mostGraphs = 4   // that are recorded
-	mostMissed = 256 // runs that copy until what is known is forgotten
+	mostKnown  = 16  // largest number of moves in known
+	mostGraphs = 4   // largest number of moves that are recorded as graphs
+	mostMissed = 256 // number of runs that copy before known is cleared
 )
 
-// region is bytes that a run uses.
+// region is a range of bytes that a run uses.
 type region struct {
 	at, end uintptr
 	writes  bool
-	block   int // that may move; -1 for none
+	block   int // index of the block if it may move; otherwise -1
 }
 
-// meets counts the regions that share bytes with r.
+// meets returns the number of regions that share bytes with r.
 func (r region) meets(all []region) (n int) {
 	for _, o := range all {
 		if r.at < o.end && o.at < r.end {
@@ -80,7 +81,7 @@ func (m *moves) addresses(a Args) []uintptr {
 		if r.block < 0 {
 			continue
 		}
-		others, itself := written, 0 // what is only read may share bytes
+		others, itself := written, 0 // regions that are only read may share bytes
 		if r.writes {
 			others, itself = regions, 1
 		}
@@ -95,7 +96,7 @@ func (m *moves) addresses(a Args) []uintptr {
 	return at
 }
 
-// find returns the move to addresses; nil where there is none.
+// find returns the move with the given addresses; nil if there is none.
 func (m *moves) find(at []uintptr) *move {
 	for _, list := range [][]*move{m.known, m.inGraphs} {
 		if i := slices.IndexFunc(list, func(v *move) bool { return slices.Equal(v.at, at) }); i >= 0 {
@@ -105,7 +106,7 @@ func (m *moves) find(at []uintptr) *move {
 	return nil
 }
 
-// closest returns the recorded move that uses the most of at's blocks where they lie and copies the others; nil where
+// closest returns the recorded move that uses the largest number of at's blocks in place and copies the others; nil if
 // there is none.
 func (m *moves) closest(at []uintptr) (best *move) {
 	most := 0
@@ -127,8 +128,8 @@ func (m *moves) closest(at []uintptr) (best *move) {
 	return best
 }
 
-// shared returns the move to the addresses that all moves have in common, such as those of weights where results are
-// elsewhere in each run; nil where they have none, or are all alike.
+// shared returns a move with the addresses that all moves have in common. An example are the addresses of weights, if
+// results have other addresses in each run. It returns nil if the moves have no address in common, or all of them.
 func shared(all []*move) *move {
 	if len(all) < 2 {
 		return nil
@@ -154,8 +155,8 @@ func shared(all []*move) *move {
 	return v
 }
 
-// of returns the move of a run of f; nil where none of its blocks moves. Once the program is recorded no other moves
-// come to be known, since they have no graph.
+// of returns the move of a run of f; nil if none of its blocks moves. After the program has been recorded, no further
+// moves are added, because they would have no graph.
 func (m *moves) of(a Args, f *frame, recorded bool) *move {
 	m.asked, m.current = true, nil
 	at := m.addresses(a)
@@ -178,7 +179,7 @@ func (m *moves) of(a Args, f *frame, recorded bool) *move {
 	return m.current
 }
 
-// new returns the move to addresses that a run of f has.
+// new returns a move with the given addresses of a run of f.
 func (m *moves) new(at []uintptr, f *frame) *move {
 	v := &move{at: at, in: make([]device.Memory, len(m.im.MovableIn)), out: make([]device.Memory, len(m.im.MovableOut))}
 	for n, p := range at {
@@ -193,10 +194,10 @@ func (m *moves) new(at []uintptr, f *frame) *move {
 	return v
 }
 
-// outdated reports whether other addresses come than those that are known.
+// outdated reports whether many runs had other addresses than the known moves.
 func (m *moves) outdated() bool { return m.missed >= mostMissed }
 
-// forget lets what is known go. No run is in flight.
+// forget releases the known moves. No run may be in flight.
 func (m *moves) forget() {
 	for _, v := range m.known {
 		if v.cmds != nil {
@@ -206,7 +207,7 @@ func (m *moves) forget() {
 	m.known, m.current, m.missed = nil, nil, 0
 }
 
-// keep has v stay for a graph.
+// keep marks v as used by a graph, so that it is not released.
 func (m *moves) keep(v *move) {
 	if !slices.Contains(m.inGraphs, v) {
 		m.known = slices.DeleteFunc(m.known, func(o *move) bool { return o == v })
@@ -214,20 +215,21 @@ func (m *moves) keep(v *move) {
 	}
 }
 
-// resolve resolves v, if it is not, and reports whether it is now. Where that fails runs with its addresses copy, and
-// where it cannot be all runs of the program do.
+// resolve resolves v if necessary, and reports whether it is resolved. If that fails, runs with v's addresses copy
+// their blocks. If the machine does not support it, all runs of the program do.
 func (m *moves) resolve(v *move) bool {
 	if v.cmds == nil && !v.failed && !m.off {
 		var err error
 		if v.cmds, err = m.im.Relocate(v.in, v.out); err != nil {
 			v.failed, m.off = true, errors.Is(err, device.ErrUnsupported)
-			m.im.Logger().Warn("enqueued runs copy what they might use where it lies", "func", m.im.Plan.Func, "error", err)
+			m.im.Logger().Warn("enqueued runs copy their arguments and results instead of using them in place", "func",
+				m.im.Plan.Func, "error", err)
 		}
 	}
 	return v.cmds != nil
 }
 
-// capture has a run of f that becomes part of the caller's graph use its blocks where they lie.
+// capture makes a run of f that becomes part of the caller's graph use its blocks in place.
 func (m *moves) capture(a Args, f *frame) {
 	at := m.addresses(a)
 	if at == nil {
@@ -243,7 +245,8 @@ func (m *moves) capture(a Args, f *frame) {
 	}
 }
 
-// use makes a run of f use its blocks at the addresses of v, if it can. replayed says whether runs are graph launches.
+// use makes a run of f use its blocks at the addresses of v, if possible. replayed reports whether runs are graph
+// launches.
 func (m *moves) use(v *move, f *frame, replayed bool) {
 	switch {
 	case v == nil:
@@ -254,16 +257,16 @@ func (m *moves) use(v *move, f *frame, replayed bool) {
 	}
 }
 
-// toRecord returns the moves to record graphs for: that of the next run, the latest ones whose addresses still are
-// valid memory, and a move of the blocks that these have in common. If together is set, other processes record the
-// same number of graphs; nil then stands for a graph that this process does not use.
+// toRecord returns the moves to record graphs for: the move of the next run, the latest moves whose addresses are still
+// valid memory, and a move of the blocks that these have in common. If together is set, other processes record the same
+// number of graphs; the list is then filled up with nil for graphs that this process does not use.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil
 	}
 	last := slices.Concat(m.inGraphs, m.known, []*move{m.current})
 	if v := shared(slices.DeleteFunc(slices.Clone(last), func(v *move) bool { return v == nil })); v != nil {
-		last = append(last, v) // the latest: it serves runs whose other blocks are elsewhere
+		last = append(last, v) // the latest: it serves runs whose other blocks have other addresses
 	}
 	for _, v := range slices.Backward(last) {
 		if v != nil && !slices.Contains(list, v) && len(list) < mostGraphs && m.there(v) && m.resolve(v) {
@@ -277,7 +280,7 @@ func (m *moves) toRecord(together bool) (list []*move) {
 	return list
 }
 
-// there reports whether there is memory where v says, at both ends of each block.
+// there reports whether there is memory at the addresses of v, at both ends of each block.
 func (m *moves) there(v *move) bool {
 	n := 0
 	for _, ios := range [][]plan.IO{m.im.Inputs, m.im.Outputs} {
@@ -298,7 +301,8 @@ func (m *moves) there(v *move) bool {
 	return true
 }
 
-// blocks adds those of this process's ranks that have an address. The first block of ios has the number first.
+// blocks appends the regions of those blocks of this process's ranks that have an address. first is the index of the
+// first block of ios.
 func (m *moves) blocks(
 	to []region, ios []plan.IO, at map[string]map[int]uintptr, movable []bool, first int,
 ) []region {
@@ -320,7 +324,7 @@ func (m *moves) blocks(
 	return to
 }
 
-// tensors adds what device tensors have on this process's ranks.
+// tensors appends the regions of device tensors on this process's ranks.
 func (m *moves) tensors(to []region, all map[string]*resident.DeviceTensor, writes bool) []region {
 	for _, t := range all {
 		for r := range m.im.Plan.Ranks {

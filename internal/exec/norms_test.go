@@ -16,12 +16,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A CPU whose teams have launches that normalise sums. Such a launch takes its
-// residual and weights before it meets the others, and writes no plain sum.
+// These types are a CPU machine whose teams have launches that do an all_reduce with the add and the norm after it.
+// Such a launch reads its residual and weights before it meets the other members, and does not write the plain sum.
 type (
 	normMachine struct {
 		device.Machine
-		declines map[string]error // by "supports", "prepares"
+		declines map[string]error // by the method that declines: "supports", "prepares"
 	}
 	normWorld struct {
 		device.World
@@ -34,7 +34,7 @@ type (
 		w       *normWorld
 		members []device.Member
 	}
-	// normLaunch is a member's share of an all_reduce and of the operations that follow it.
+	// normLaunch is a member's part of an all_reduce and of the operations that follow it.
 	normLaunch struct {
 		sum    *comm.Channel
 		member int
@@ -149,7 +149,7 @@ func (t *normTeam) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	return all, nil
 }
 
-// normTable has collectives of the machine run by its launches.
+// normTable makes the machine's launches run its collectives.
 func normTable(t *testing.T, ranks int, algorithm string) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	path, err := comm.Path("abacus", ranks)
@@ -163,12 +163,12 @@ func normTable(t *testing.T, ranks int, algorithm string) {
 	}
 }
 
-// normRig is a plan of two ranks whose blocks end in a sum, an add and a norm.
+// normRig is a plan of two ranks whose blocks end in an all_reduce, an add and a norm.
 type normRig struct {
 	*builder
 	x, h, w, part, sum, total, out int32 // buffers
 	channel                        int32
-	waited                         int // a wait for a counter
+	waited                         int // index of a wait for a counter
 	eps                            func(rank int) float64
 }
 
@@ -189,14 +189,14 @@ func newNormRig() *normRig {
 
 func (r *normRig) at(rank int, buf int32) plan.Ref { return r.ref(rank, buf, normShape...) }
 
-// reduce adds up.
+// reduce appends an all_reduce.
 func (r *normRig) reduce(in, out int32) {
 	r.collective("main", r.channel, ir.OpAllReduce, func(rank int) plan.CollPart {
 		return plan.CollPart{In: r.at(rank, in), Out: r.at(rank, out)}
 	})
 }
 
-// norm normalises, with weights of its own.
+// norm appends a norm with separate weights.
 func (r *normRig) norm(rank int, out, in int32) {
 	r.compute(rank, "main", ir.OpRMSNorm, r.at(rank, out), r.at(rank, in), r.ref(rank, r.w, 8))
 	r.p.Cmds[len(r.p.Cmds)-1].Attr.Numbers = ir.Reals(r.eps(rank))
@@ -206,7 +206,7 @@ func (r *normRig) add(rank int, out, a, b int32) {
 	r.compute(rank, "main", ir.OpAdd, r.at(rank, out), r.at(rank, a), r.at(rank, b))
 }
 
-// end is the usual one.
+// end appends the usual end of a block.
 func (r *normRig) end() {
 	r.reduce(r.part, r.sum)
 	for i := range 2 {
@@ -215,7 +215,7 @@ func (r *normRig) end() {
 	}
 }
 
-// tail is the end on another stream, which main then waits for.
+// tail appends the end of a block on another stream, which main then waits for.
 func (r *normRig) tail(stream string) {
 	r.collective(stream, r.builder.channel(stream), ir.OpAllReduce, func(rank int) plan.CollPart {
 		return plan.CollPart{In: r.at(rank, r.part), Out: r.at(rank, r.sum)}
@@ -228,7 +228,7 @@ func (r *normRig) tail(stream string) {
 	}
 }
 
-// again has another stream write over the residual when all is done.
+// again makes another stream overwrite the residual after all other commands.
 func (r *normRig) again() {
 	told := r.counter("told", 1)
 	for i := range 2 {
@@ -251,8 +251,8 @@ func (r *normRig) again() {
 
 func (r *normRig) last() *plan.Coll { return &r.p.Colls[len(r.p.Colls)-1] }
 
-// elsewhere has each rank's buffer written by its peer, which ends before the
-// peer's share of what comes next does.
+// elsewhere makes each rank's buffer be written by its peer, in a command that ends before the peer's part of the next
+// command does.
 func (r *normRig) elsewhere(buf int32, shape ...int64) int32 {
 	got := r.buffer("%got", plan.RoleAlloc, shape...)
 	for i := range 2 {
@@ -269,8 +269,7 @@ func (r *normRig) inputs(t *testing.T, seed uint64) map[string]*tensor.Tensor {
 	return map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", seed, normShape...), "w": ints(t, ir.F32, "w", seed+1, 8), "h": ints(t, ir.F32, "h", seed+2, 6, 8)}
 }
 
-// runNorms runs a plan twice, back to back, several times, and returns what the
-// last gave.
+// runNorms runs a plan twice, back to back, several times, and returns the last result.
 func runNorms(t *testing.T, m device.Machine, r *normRig, o Options) (*Result, *Program) {
 	t.Helper()
 	prog, err := Load(t.Context(), m, r.p, o)
@@ -298,8 +297,8 @@ func joinedSums(p *Program) (n int) {
 	return n
 }
 
-// TestNorms says which sums take an add and a norm along, and wants the bits that
-// they have by themselves.
+// TestNorms checks which all_reduces run together with an add and a norm, and that the result bits are the same as with
+// separate launches.
 func TestNorms(t *testing.T) {
 	for name, c := range map[string]struct {
 		emit func(r *normRig)
@@ -536,7 +535,7 @@ func TestNorms(t *testing.T) {
 			m := normMachine{Machine: cpu.New(cpu.Options{})}
 			got, prog := runNorms(t, m, r, Options{Trace: true})
 			if n := joinedSums(prog); n != c.want {
-				t.Errorf("%d sums took what follows along, want %d", n, c.want)
+				t.Errorf("%d all_reduces included the add and the norm, want %d", n, c.want)
 			}
 			names := map[string]int{}
 			for _, e := range got.Trace.Events {
@@ -547,7 +546,7 @@ func TestNorms(t *testing.T) {
 			}
 			want, alone := runNorms(t, m, r, Options{Options: image.Options{NoChains: true}})
 			if n := joinedSums(alone); n != 0 {
-				t.Errorf("%d sums took something along though they were not to", n)
+				t.Errorf("%d all_reduces included the add and the norm, want none", n)
 			}
 			for k, o := range want.Outputs {
 				if !bytes.Equal(got.Outputs[k].Data, o.Data) {
@@ -558,8 +557,8 @@ func TestNorms(t *testing.T) {
 	}
 }
 
-// TestNormsAsked has what a user asks for, what is known to be faster and what the
-// team says come before.
+// TestNormsAsked checks that algorithms that the user names, algorithms that are expected to be faster, and the team's
+// refusals have precedence.
 func TestNormsAsked(t *testing.T) {
 	r := newNormRig()
 	r.end()
@@ -585,7 +584,7 @@ func TestNormsAsked(t *testing.T) {
 			m := normMachine{cpu.New(cpu.Options{}), map[string]error{c.declines: fmt.Errorf("%w: not today", device.ErrUnsupported)}}
 			got, prog := runNorms(t, m, r, c.opts)
 			if n := joinedSums(prog); n != c.want {
-				t.Errorf("%d sums took what follows along, want %d", n, c.want)
+				t.Errorf("%d all_reduces included the add and the norm, want %d", n, c.want)
 			}
 			want, _ := runNorms(t, cpu.New(cpu.Options{}), r, Options{})
 			for k, o := range want.Outputs {
@@ -597,8 +596,8 @@ func TestNormsAsked(t *testing.T) {
 	}
 }
 
-// randomNorms is a plan of sums, adds and norms of buffers drawn at random, with
-// other work between, on streams and ranks that wait for each other.
+// randomNorms is a plan of all_reduces, adds and norms of random buffers, with other work between them, on streams and
+// ranks that wait for each other.
 func randomNorms(rng *rand.Rand) *normRig {
 	r := newNormRig()
 	pool := []int32{r.part, r.sum, r.total, r.out}
@@ -620,7 +619,7 @@ func randomNorms(rng *rand.Rand) *normRig {
 	}
 	for range 2 + rng.IntN(8) {
 		switch rng.IntN(8) {
-		case 0: // a peer writes what the next sum meets
+		case 0: // a peer writes an operand of the next all_reduce
 			to := pick()
 			from, in, out := another(to), another(to), another(to)
 			total := another(out)
@@ -670,7 +669,7 @@ func randomNorms(rng *rand.Rand) *normRig {
 	return r
 }
 
-// TestNormsRandom runs plans drawn at random with and without.
+// TestNormsRandom runs random plans with and without joined launches and compares the results.
 func TestNormsRandom(t *testing.T) {
 	normTable(t, 2, "ll")
 	joined, sums := 0, 0
@@ -691,8 +690,8 @@ func TestNormsRandom(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d sums took an add and a norm along", joined, sums)
+	t.Logf("%d of %d all_reduces included an add and a norm", joined, sums)
 	if joined < 50 || joined > sums-50 {
-		t.Errorf("%d of %d sums took an add and a norm along", joined, sums)
+		t.Errorf("%d of %d all_reduces included an add and a norm", joined, sums)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// nullMachine does nothing, at no cost: what is measured on it is exec itself.
+// nullMachine does nothing and takes no time, so that measurements show the cost of package exec itself.
 type (
 	nullMachine struct{ device.DefaultMachine }
 	nullWorld   struct {
@@ -74,7 +74,7 @@ func (s *nullStream) WaitCounter(device.Counters, int, int64) error { return s.d
 func (s *nullStream) Begin(int64) error                             { return s.did() }
 func (s *nullStream) End(int64) error                               { return s.did() }
 
-// TestIssueAllocates wants the issuing path to allocate nothing at all.
+// TestIssueAllocates checks that issuing a run allocates nothing.
 func TestIssueAllocates(t *testing.T) {
 	for name, pr := range programs {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestIssueAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkIssue measures the host's cost of a run, per command.
+// BenchmarkIssue measures the host time of a run, per command.
 func BenchmarkIssue(b *testing.B) {
 	prog, err := Load(context.Background(), nullMachine{}, chunked(8, ""), Options{})
 	if err != nil {

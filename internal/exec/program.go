@@ -1,22 +1,22 @@
 // Package exec runs plans on a machine.
 //
-// Load resolves everything that a plan refers to (package image). A Program is the resulting image and what changes
-// from run to run: the number of the run, the host memory of runs in flight, the recorded graph and the trace. During
-// a run, one goroutine goes through the plan's list of commands and issues them; it looks nothing up, and allocates
-// only what the machine's own queues need.
+// Load resolves everything that a plan refers to (package image). A Program consists of the resulting image and the
+// state that changes from run to run: the number of the run, the host memory of runs in flight, the recorded graph and
+// the trace. During a run, one goroutine goes through the plan's list of commands and issues them; it looks nothing up,
+// and allocates only memory that the machine's own queues need.
 //
 // Begin with Program.Execute (batch.go). A Program consists of these parts; each has its own state and uses only those
 // before it:
 //
-//   - a signature (signature.go) says which arguments are valid;
-//   - a weightCache (weight_cache.go) knows which weights are already on the devices;
+//   - a signature (signature.go) checks which arguments are valid;
+//   - a weightCache (weight_cache.go) records which weights are already on the devices;
 //   - a binder (bind.go) binds arguments to frames (frame.go), the host memory of runs in flight;
 //   - an inputChecker (inputs.go) checks ids and other integer arguments that kernels would refuse;
 //   - an issuer (issue.go) issues commands, or launches the recorded graph (replay.go);
-//   - a graphRecorder (record.go) records the graph, and times its forms;
-//   - enqueued (enqueued.go) has the runs on the caller's streams; with moves (moves.go) such runs use the
-//     caller's tensors in place, and a lender (lend.go) leaves results in place for the caller;
-//   - a flightRecorder (flight.go) and a symbolizer (symbols.go) report what happened, with the program's names.
+//   - a graphRecorder (record.go) records the graph, and measures its forms;
+//   - enqueued (enqueued.go) holds the runs on the caller's streams; with moves (moves.go) such runs use the caller's
+//     tensors in place, and a lender (lend.go) leaves results in place for the caller;
+//   - a flightRecorder (flight.go) and a symbolizer (symbols.go) report events with the program's names.
 //
 // On a virtual machine (a scheduled CPU) package adversary makes incorrect plans produce wrong results.
 package exec
@@ -37,54 +37,50 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// ErrUnusable is wrapped by what a program returns after a run of it failed,
-// or after Close. Load the plan again to go on.
-var ErrUnusable = errors.New("the program cannot run any more")
+// ErrUnusable is wrapped by the errors that a program returns after a failed run or after Close. Load the plan again to
+// continue.
+var ErrUnusable = errors.New("the program can no longer run")
 
-// Options choose how a plan is loaded and run; the zero value is usable.
+// Options selects how a plan is loaded and run; the zero value is usable.
 type Options struct {
 	image.Options
-	// Trace makes every Result carry a Trace, where the machine can tell times,
-	// and errors name the command that failed. On a GPU it takes the host more
-	// time than the commands themselves.
+	// Trace adds a Trace to every Result, if the machine can measure times, and makes errors name the command that failed.
+	// On a GPU, tracing costs the host more time than issuing the commands.
 	Trace bool
-	// Ends keeps Trace to the first and the last command that each stream has of a
-	// part of the plan, and leaves what lies between as it runs untraced: marks take
-	// a device some microseconds each, and the host. It tells the number of the part
-	// that a command is in, negative for none. nil marks every command.
+	// Ends limits Trace to the first and the last command that each stream has in each part of the plan; the commands
+	// between run untraced, because each mark costs a device several microseconds, and also host time. Ends returns the
+	// number of the part that a command belongs to, or a negative number for none. If Ends is nil, every command is
+	// marked.
 	Ends func(cmd int) int
-	// Graph has every run but the first replay a recording of it, where the
-	// machine records graphs and the plan's inputs come first and its outputs
-	// last: a launch instead of many calls. A trace of a batch then shows, but for
-	// inputs and outputs, its last run only, and takes the device some time for each
+	// Graph makes every run except the first replay a recording of it, with one launch instead of many calls. It requires
+	// a machine that records graphs, and a plan with its inputs first and its outputs last. A trace of a batch then shows
+	// all runs for inputs and outputs, but only the last run for other commands, and costs the device some time for each
 	// command.
 	Graph bool
-	// Grace is how long a run may go on when its context has ended, before it is aborted,
-	// which makes the program unusable; 0 for not at all.
+	// Grace is the time that a run may continue after its context has ended. Then the run is aborted, which makes the
+	// program unusable.
 	Grace time.Duration
-	// Gather has every process get the blocks of outputs that others hold: they wait for each other
-	// at the end of a batch then. Otherwise there is an output, as a global tensor, only where all its
-	// elements are in ranks of this process; see Result.Local.
+	// Gather makes every process receive the output blocks of the others; the processes then wait for each other at the
+	// end of a batch. Without it, a global output exists only in a process whose ranks hold all its elements; see
+	// Result.Local.
 	Gather bool
-	// ProfileRange makes a range of a profiler of each batch but the first, and names statements in it. The
-	// range has what is issued until the batch has ended.
+	// ProfileRange opens a profiler range around each batch except the first, with the names of statements in it. The
+	// range lasts until the batch has ended.
 	ProfileRange bool
-	// Failed is given a program's flight record when a run fails; nil for nobody. It must not
-	// use the program.
+	// Failed, if not nil, is called with the program's flight record when a run fails. It must not use the program.
 	Failed func(*Flight)
 }
 
-// Program is a plan loaded on a machine. Its methods may be called from many
-// goroutines; one batch runs at a time.
+// Program is a plan loaded on a machine. Its methods may be called concurrently; one batch runs at a time.
 type Program struct {
 	im     *image.Image
 	opts   Options
 	flight flightRecorder
-	peers  *world.World // nil where all ranks are this process's
-	title  string       // of the plan, with its hash, where there are peers
+	peers  *world.World // nil if all ranks belong to this process
+	title  string       // of the plan, with its hash; set only if there are peers
 	gather *gatherer    // nil unless Options.Gather, and there are peers
 
-	mu       sync.Mutex // of what follows
+	mu       sync.Mutex // protects the following fields
 	weights  *weightCache
 	enqueued *enqueued
 	moves    *moves
@@ -94,21 +90,21 @@ type Program struct {
 	issuer   *issuer
 	recorder graphRecorder
 	inputs   *inputChecker
-	fate     error // what broken becomes when those who use the world have ended
+	fate     error // the value of broken once all users of the world have finished
 	broken   error
 
 	closing atomic.Pointer[closing] // nil before a run has failed
 }
 
-// closing is that of a program which a failed run has made unusable: what devices still do may keep it open.
+// closing is the state of closing a program that a failed run has made unusable. Work that devices still execute may
+// delay it.
 type closing struct {
 	done chan struct{}
 	err  error
 }
 
-// Load makes p ready to run on m. ctx bounds the program's life: when it ends,
-// what runs is aborted and the program is unusable. On error nothing is left
-// behind.
+// Load prepares p to run on m. ctx bounds the program's life: when it ends, runs are aborted and the program is
+// unusable. On error, everything is released.
 func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Program, error) {
 	im, err := image.Build(ctx, m, p, opts.Options)
 	if err != nil {
@@ -132,7 +128,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	return prog, nil
 }
 
-// prepare makes what runs need of the world.
+// prepare prepares the resources of the world that runs need.
 func (p *Program) prepare(ctx context.Context) (err error) {
 	s, caps := p.issuer, p.im.Caps
 	s.marked = markedOf(p.im)
@@ -171,13 +167,12 @@ func (p *Program) Usable() bool {
 	return p.broken == nil
 }
 
-// Stats are the sizes of a loaded program, and how it is replayed.
+// Stats holds the sizes of a loaded program, and the form of its graph.
 type Stats struct {
-	Commands int   // in the world list
-	Arena    int64 // bytes on each rank, as planned
-	Staging  int64 // bytes that collectives reserve on the rank with the most
-	// Graph is the form that the machine's graph of the program was found fastest
-	// in; empty where there is no graph, or only one form.
+	Commands int   // of all ranks
+	Arena    int64 // planned bytes on each rank
+	Staging  int64 // bytes that collectives reserve, on the rank that reserves most
+	// Graph is the name of the graph's fastest form; empty if there is no graph, or only one form.
 	Graph string
 }
 
@@ -190,7 +185,8 @@ func (p *Program) Stats() Stats {
 	return s
 }
 
-// Members lists the commands that one launch does with a command, itself among them; nil for none.
+// Members returns the commands that run in the same launch as the given command, including that command; nil if it is
+// not in a group.
 func (p *Program) Members(cmd int) []int {
 	if g := p.im.Groups[cmd]; g != nil {
 		return g.Members
@@ -198,15 +194,13 @@ func (p *Program) Members(cmd int) []int {
 	return nil
 }
 
-// Flight tells what the program did lately and does now. It waits for nothing that a run
-// may hold for long.
+// Flight returns a record of the program's recent and current activity. It does not wait for running work.
 func (p *Program) Flight() *Flight { return p.flight.record() }
 
-// Held is the memory that the program has taken on its machine, which may grow with
-// its runs.
+// Held returns the memory that the program has allocated on its machine, which may grow with its runs.
 func (p *Program) Held() device.Held { return p.im.Held() }
 
-// Close frees everything once enqueued runs have ended, or are aborted since they take too long.
+// Close frees everything after enqueued runs have ended. Runs that take too long are aborted.
 func (p *Program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -217,12 +211,12 @@ func (p *Program) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), grace.Transfer)
 		defer cancel()
 		if _, err := p.do(ctx, func(context.Context) error { return p.rest(ctx) }); p.broken != nil {
-			if errors.Is(err, context.Canceled) { // the world's own ended before
+			if errors.Is(err, context.Canceled) { // the world's own context ended before
 				return nil
 			}
 			return err
 		} else if err != nil {
-			p.im.Logger().Warn("closing a program whose enqueued runs do not end", "error", err)
+			p.im.Logger().Warn("closing a program although its enqueued runs have not ended", "error", err)
 		}
 	}
 	p.broken = fmt.Errorf("%w: it is closed", ErrUnusable)
@@ -235,19 +229,20 @@ func (p *Program) close() error {
 	return err
 }
 
-// breakDown turns the error of a run into one that names the program's place,
-// and ends the world: nothing in it is known to be in a good state.
+// breakDown converts the error of a run into one that names the program's statement, and aborts the world, because its
+// state is unknown.
 func (p *Program) breakDown(cause error) error {
 	err := symbolizer{p.im}.explain(cause, p.issuer.replay.ready())
 	if met := p.inputs.met(cause); met != nil {
-		err = &RunError{Message: fmt.Sprintf("%v; it is of parameter %%%s, which is checked before a run begins only if the "+
-			"host has put it there", err, met.Param), Err: errors.Join(met, err)}
+		err = &RunError{Message: fmt.Sprintf("%v; the value is in parameter %%%s, which is checked before a run only if it "+
+			"is "+
+			"in host memory", err, met.Param), Err: errors.Join(met, err)}
 	}
 	p.flight.failed(err)
 	p.im.World.Abort(err)
 	for _, w := range p.im.Shared {
 		if w != nil {
-			w.Forget() // a failed run may have left anything there
+			w.Forget() // a failed run may have written anything to it
 		}
 	}
 	c := &closing{done: make(chan struct{})}
@@ -267,10 +262,10 @@ func (p *Program) breakDown(cause error) error {
 	return err
 }
 
-// closesWithin is how long a run that has failed waits for what devices still do: a kernel may never end.
+// closesWithin is the time that a failed run waits for work on the devices, since a kernel may never end.
 const closesWithin = time.Second
 
-// Closing reports whether a program that a failed run has made unusable still waits for what devices do.
+// Closing reports whether a program that a failed run has made unusable still waits for work on the devices.
 func (p *Program) Closing() bool {
 	c := p.closing.Load()
 	if c == nil {
@@ -284,7 +279,7 @@ func (p *Program) Closing() bool {
 	}
 }
 
-// AwaitClosed waits for that, as long as closing does. Its error says what is lost.
+// AwaitClosed waits until such a program is closed. Its error reports what could not be released.
 func (p *Program) AwaitClosed() error {
 	c := p.closing.Load()
 	if c == nil {
@@ -298,7 +293,7 @@ func unusableAfter(err error) error {
 	return fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
 }
 
-// rest waits until enqueued runs have ended. Where ctx ends first they go on.
+// rest waits until enqueued runs have ended. If ctx ends first, rest returns its error and the runs continue.
 func (p *Program) rest(ctx context.Context) error {
 	if !p.enqueued.inFlight {
 		return nil
@@ -316,10 +311,10 @@ func (p *Program) rest(ctx context.Context) error {
 	return err
 }
 
-// do calls f with exclusive use of the world. late is ctx extended by the grace. When the world is abandoned, the
-// program is too, and f keeps what it uses. The caller holds mu.
+// do calls f with exclusive use of the world. late is ctx extended by the grace. If the world is abandoned, the program
+// is abandoned too, and f keeps the resources that it uses. The caller holds mu.
 func (p *Program) do(ctx context.Context, f func(late context.Context) error) (lost bool, err error) {
-	var ended error // not the result: f may write it when do has returned
+	var ended error // separate from the result, because f may write it after do has returned
 	late, done := grace.After(ctx, p.opts.Grace)
 	defer done()
 	if gone := p.im.World.Do(late, func() { ended = f(late) }); gone != nil {

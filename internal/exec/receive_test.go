@@ -10,8 +10,8 @@ import (
 
 func shareBytes(a, b *tensor.Tensor) bool { return tensor.Overlaps([]*tensor.Tensor{a, b})[0] }
 
-// TestReceives: results come straight to where they belong, in a tensor of the caller's or
-// a new one, unless the batch has something else there.
+// TestReceives checks that results are received directly into their destination, a tensor of the caller or a new one,
+// unless the batch uses that tensor for something else.
 func TestReceives(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
@@ -38,7 +38,7 @@ func TestReceives(t *testing.T) {
 		}
 		f := prog.binder.frames[0]
 		for b, get := range f.get {
-			to, first := &tensor.Tensor{DType: ir.F32, Data: get}, b == 0 // the other is compared with it
+			to, first := &tensor.Tensor{DType: ir.F32, Data: get}, b == 0 // block 1 is compared with block 0
 			if shareBytes(to, mine) != (first && c.straight) {
 				t.Errorf("%s: block %d comes straight to the caller's tensor: %v", name, b, shareBytes(to, mine))
 			}
@@ -64,14 +64,14 @@ func TestReceives(t *testing.T) {
 	}
 }
 
-// TestReceivesInPlace: a tensor that a run is given receives what it makes of it straight
-// away only where each rank has a part of its own of it, the same in both.
+// TestReceivesInPlace checks that a tensor that is both an argument and the destination of a result receives the result
+// directly only if each rank has a different part of it, and the same part in both.
 func TestReceivesInPlace(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(p *Program)
 		runs     int
 		straight bool
-		shifted  bool // the input lies elsewhere, but not wholly
+		shifted  bool // the input overlaps the output, but is not at the same address
 	}{
 		"in place": {func(*Program) {}, 1, true, false},
 		"shifted":  {func(*Program) {}, 1, false, true},

@@ -10,24 +10,23 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// trialRounds is how often each form of a graph is measured, the first time to warm up.
+// trialRounds is the number of times that each form of a graph is run; the first time is a warm-up.
 const trialRounds = 4
 
-// longRun is how long a run takes beside which it does not matter how it is
-// launched.
+// longRun is the duration of a run from which the time of its launch is negligible.
 const longRun = 50 * time.Millisecond
 
-// graphRecorder records a program as a graph, and finds the fastest form of it.
+// graphRecorder records a program as a graph, and selects the graph's fastest form.
 type graphRecorder struct {
 	issuer *issuer
-	peers  bool  // other processes record it, too
-	first  int64 // the run that they all record it as; 0 for none yet
+	peers  bool  // whether other processes record it too
+	first  int64 // number of the run that all processes record it as; 0 if not yet known
 	backup backup
 	moves  *moves
 	lender *lender
 }
 
-// runNumber is the number of the run that graphs are recorded as.
+// runNumber returns the number of the run that graphs are recorded as.
 func (g *graphRecorder) runNumber() int64 {
 	if !g.peers {
 		return g.issuer.run
@@ -38,13 +37,13 @@ func (g *graphRecorder) runNumber() int64 {
 	return g.first
 }
 
-// wanted reports whether the graph is to be recorded now: a run has gone before.
+// wanted reports whether the graph must be recorded now, which is after the first run.
 func (g *graphRecorder) wanted() bool {
 	r := g.issuer.replay
 	return r != nil && r.graph == nil && g.issuer.run > 0
 }
 
-// record makes the graph before the first run that can use it, which is of f. The world is at rest.
+// record records the graph before the first run that can use it, which is the run of f. The world is idle.
 func (g *graphRecorder) record(ctx context.Context, f *frame) error {
 	if !g.wanted() {
 		return nil
@@ -61,11 +60,11 @@ func (g *graphRecorder) record(ctx context.Context, f *frame) error {
 	return g.recordMoves(ctx)
 }
 
-// capture records a run of f as a graph; of nil one that has all its blocks in the arena.
+// capture records a run of f as a graph. If f is nil, all its blocks are in the arena.
 func (g *graphRecorder) capture(f *frame) (device.Graph, error) {
 	graph, err := g.issuer.im.World.Capture(func() error {
-		// Marked, so that faults of later launches have a place; of which run
-		// they are is not known.
+		// Commands are marked so that faults of later launches can be located. The run that such a fault belongs to is not
+		// known.
 		return g.issuer.some(g.issuer.replay.body, 0, g.runNumber(), f)
 	})
 	if err != nil {
@@ -74,7 +73,7 @@ func (g *graphRecorder) capture(f *frame) (device.Graph, error) {
 	return graph, nil
 }
 
-// recordMoves records graphs of runs that use blocks of the caller's where they lie.
+// recordMoves records graphs of runs that use the caller's blocks in place.
 func (g *graphRecorder) recordMoves(ctx context.Context) error {
 	r := g.issuer.replay
 	for _, v := range g.moves.toRecord(g.peers) {
@@ -82,7 +81,7 @@ func (g *graphRecorder) recordMoves(ctx context.Context) error {
 		if v != nil {
 			f.moved = v.cmds
 		}
-		if err := g.issuer.im.World.Sync(ctx); err != nil { // the graph before is brought to the devices
+		if err := g.issuer.im.World.Sync(ctx); err != nil { // the previous graph may still be uploading
 			return err
 		}
 		graph, err := g.capture(f)
@@ -101,20 +100,21 @@ func (g *graphRecorder) recordMoves(ctx context.Context) error {
 	return nil
 }
 
-// chooseForm takes the fastest form of the graph. Each is measured by whole
-// runs but for their outputs, in turns, with the inputs of the run to come.
+// chooseForm selects the fastest form of the graph. The forms are measured alternately, in complete runs except for
+// outputs, with the inputs of the next run.
 func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
 	r, im := g.issuer.replay, g.issuer.im
 	names := r.graph.Forms()
 	if len(names) < 2 {
 		return nil
 	}
-	if g.lender.lent { // the caller's streams may read there still, which trials would not wait for
+	if g.lender.lent { // the caller's streams may still read it, and trials would not wait for them
 		return r.keep(len(names) - 1)
 	}
 	err := g.backup.take(ctx)
 	if errors.Is(err, device.ErrOutOfMemory) {
-		im.Logger().Warn("forms of the graph are not tried: no memory is free to keep what it updates meanwhile",
+		im.Logger().Warn("forms of the graph are not measured: there is no free memory for a copy of the tensors that a "+
+			"run updates",
 			"func", im.Plan.Func)
 		return r.keep(len(names) - 1)
 	}
@@ -124,13 +124,13 @@ func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
 	if err = g.tryForms(ctx, f); err == nil {
 		err = g.backup.restore(ctx)
 	}
-	if err != nil && len(g.backup.copies) > 0 { // a failed world may still be at them
+	if err != nil && len(g.backup.copies) > 0 { // a failed world may still access them
 		return &SpoiledError{err}
 	}
 	return errors.Join(err, g.backup.give())
 }
 
-// tryForms measures the forms of the graph, and takes the fastest.
+// tryForms measures the forms of the graph, and selects the fastest.
 func (g *graphRecorder) tryForms(ctx context.Context, f *frame) error {
 	r, im := g.issuer.replay, g.issuer.im
 	names := r.graph.Forms()
@@ -140,7 +140,7 @@ func (g *graphRecorder) tryForms(ctx context.Context, f *frame) error {
 			r.graph.Choose(i)
 			took, err := g.timeGraph(ctx, f)
 			if err != nil {
-				return fmt.Errorf("trying the program as a graph in the form %q: %w", names[i], err)
+				return fmt.Errorf("measuring the program's graph in the form %q: %w", names[i], err)
 			}
 			if took > longRun {
 				return r.keep(0)

@@ -9,23 +9,22 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// replay is a recorded run: what lies between the inputs and the outputs is a
-// graph. Inputs and outputs are issued as ever, since they go to other host
-// memory in every run.
+// replay is a recorded run. The commands between the inputs and the outputs are a graph. Inputs and outputs are issued
+// one by one, since their host memory differs from run to run.
 //
-// One graph serves all runs though waits for counters name the run's number:
-// launches follow each other, so that what a run waits for in the run before has
-// always happened, and within a run every wait is for something in it.
+// One graph serves all runs, although waits for counters depend on the run's number. Launches follow each other, so a
+// signal of the previous run that a run waits for has always been given; every other wait is for a signal of the same
+// run.
 type replay struct {
 	graph         device.Graph // nil until it is recorded
-	form          string       // how it is launched, where there are several ways
-	body, outputs []int        // commands, in order
+	form          string       // name of the selected form, if there are several
+	body, outputs []int        // indices of commands, in order
 }
 
-// newReplay sorts an image's commands for a graph.
+// newReplay partitions an image's commands for a graph.
 func newReplay(im *image.Image) (*replay, error) {
 	if !im.Caps.Graphs {
-		return nil, fmt.Errorf("running by graph: %w", device.ErrUnsupported)
+		return nil, fmt.Errorf("running as a graph: %w", device.ErrUnsupported)
 	}
 	r := &replay{}
 	if err := r.cut(im.Plan, im.Own); err != nil {
@@ -34,18 +33,17 @@ func newReplay(im *image.Image) (*replay, error) {
 	return r, nil
 }
 
-// cut sorts own commands into body and outputs, where those and inputs stand in that
-// order on each rank: what other ranks do meanwhile does not touch a rank's
-// parameters, nor results that it has finished. Waits and records among the inputs
-// belong to the body: they keep their order to each other, and inputs wait for
-// all of the launch before.
+// cut partitions the commands of this process's ranks into body and outputs. It requires that inputs, other commands
+// and outputs follow each other in this order on each rank. The order between ranks does not matter, because other
+// ranks do not access a rank's parameters and finished results. Waits and records between inputs belong to the body:
+// they keep their relative order, and inputs wait for the whole previous launch.
 func (r *replay) cut(pl *plan.Plan, own []int) error {
 	worked, ended := make([]bool, pl.Ranks), make([]bool, pl.Ranks)
 	for _, i := range own {
 		switch c := &pl.Cmds[i]; c.Kind {
 		case plan.Input:
 			if worked[c.Rank] {
-				return fmt.Errorf("running by graph: %w: input %%%s comes after other work of rank %d",
+				return fmt.Errorf("running as a graph: %w: input %%%s follows other work of rank %d",
 					device.ErrUnsupported, pl.Inputs[c.IO].Name, c.Rank)
 			}
 		case plan.Output:
@@ -53,7 +51,7 @@ func (r *replay) cut(pl *plan.Plan, own []int) error {
 			r.outputs = append(r.outputs, i)
 		default:
 			if ended[c.Rank] && !orders(c.Kind) {
-				return fmt.Errorf("running by graph: %w: rank %d has work after an output", device.ErrUnsupported, c.Rank)
+				return fmt.Errorf("running as a graph: %w: rank %d has work after an output", device.ErrUnsupported, c.Rank)
 			}
 			worked[c.Rank] = worked[c.Rank] || !orders(c.Kind)
 			r.body = append(r.body, i)
@@ -62,7 +60,7 @@ func (r *replay) cut(pl *plan.Plan, own []int) error {
 	return nil
 }
 
-// orders reports whether a command only orders streams.
+// orders reports whether a command does nothing except order streams.
 func orders(k plan.Kind) bool {
 	switch k {
 	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:
@@ -71,16 +69,16 @@ func orders(k plan.Kind) bool {
 	return false
 }
 
-// ready reports whether runs are replayed already.
+// ready reports whether runs are replayed from now on.
 func (r *replay) ready() bool { return r != nil && r.graph != nil }
 
-// keep keeps one form of the graph.
+// keep discards all forms of the graph except form i.
 func (r *replay) keep(i int) error {
 	r.form = r.graph.Forms()[i]
 	return r.graph.Keep(i)
 }
 
-// keepOf keeps, of a graph of the same commands, the form that was found fastest.
+// keepOf keeps, of another graph of the same commands, the form that was found fastest.
 func (r *replay) keepOf(graph device.Graph) error {
 	if i := slices.Index(graph.Forms(), r.form); i >= 0 {
 		return graph.Keep(i)

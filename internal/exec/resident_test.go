@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// doubling is x += x in place on two ranks, split by rows, for each of the parameters.
+// doubling is a plan that doubles each parameter in place on two ranks, split by rows.
 func doubling(params ...string) *plan.Plan {
 	b := newBuilder(2, ir.F32)
 	for _, name := range params {
@@ -35,8 +35,8 @@ func doubling(params ...string) *plan.Plan {
 	return b.p
 }
 
-// TestResident: where a plan can work in a device tensor it does, and nothing is copied nor
-// does the arena have room for it; else runs copy. The results are the same.
+// TestResident checks that a plan that can work in a device tensor does so, copies nothing and has no space for the
+// tensor in its arena, and that other plans copy. The results must be the same.
 func TestResident(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan     func() *plan.Plan
@@ -110,8 +110,8 @@ func TestResident(t *testing.T) {
 	}
 }
 
-// TestResidentOnly: a program that works in a tensor is not run with anything else, nor with
-// another use of that tensor.
+// TestResidentOnly checks that a program that works in a device tensor does not run with other arguments for it, nor
+// with another use of that tensor.
 func TestResidentOnly(t *testing.T) {
 	dev, s := tensorsOn(cpu.Concurrent)
 	plain := loadOn(t, dev, doubling("x"), Options{})
@@ -131,7 +131,8 @@ func TestResidentOnly(t *testing.T) {
 		"left elsewhere":     {nil, Args{DeviceIn: devs{"x": d}, DeviceOut: devs{"x": other}}},
 		"left with the host": {nil, Args{DeviceIn: devs{"x": d}}},
 	} {
-		if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{c.in}, []Args{c.direct}), nil); !errors.Is(err, blocks.ErrInput) || !strings.Contains(err.Error(), "x lies in a device tensor") {
+		if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{c.in}, []Args{c.direct}),
+			nil); !errors.Is(err, blocks.ErrInput) || !strings.Contains(err.Error(), "x is resident in a device tensor") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -157,8 +158,8 @@ func TestResidentOnly(t *testing.T) {
 	}
 }
 
-// TestResidentWritten: what a program writes to a parameter that is not inout nobody is to
-// see, so it does not work in its tensor.
+// TestResidentWritten checks that a program that writes to a parameter that is not inout does not work in its device
+// tensor, because the caller must not see these writes.
 func TestResidentWritten(t *testing.T) {
 	b := newBuilder(2, ir.F32)
 	x, y := b.input("x", false, 3), b.result("y", false, 3)
@@ -192,10 +193,9 @@ func TestResidentWritten(t *testing.T) {
 	}
 }
 
-// TestResidentTrials: the forms of a graph are tried by whole runs, of which nothing is left in
-// a tensor that the program works in, and not at all where there is no memory to keep what
-// is there; where a trial fails it is lost, with an error that says so, and all that was
-// taken is given back.
+// TestResidentTrials checks that the forms of a graph are measured by complete runs that leave resident tensors
+// unchanged, and that they are not measured if there is no memory for a copy of these tensors. If a trial fails, the
+// tensor is lost with an error that has the reason, and all memory of the copies is freed.
 func TestResidentTrials(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
@@ -242,7 +242,7 @@ func TestResidentTrials(t *testing.T) {
 			under.closing = nil
 			want := c.tried
 			if c.fails == nil {
-				want++ // the run itself
+				want++ // for the run itself
 			}
 			if len(runs) != want {
 				t.Errorf("launched %v, want %d of them to be trials", runs, c.tried)
@@ -282,10 +282,10 @@ func TestResidentTrials(t *testing.T) {
 	}
 }
 
-// TestResidentTrialsShort: memory for resident tensors is freed once no copy into it is under way, because it may then
-// be given to other uses.
+// TestResidentTrialsShort checks that memory for copies of resident tensors is freed only after all copies into it have
+// ended, because it may then be reused.
 func TestResidentTrialsShort(t *testing.T) {
-	under := &storing{Machine: cpu.New(cpu.Options{Mode: cpu.Scheduled})} // which does nothing before a Sync
+	under := &storing{Machine: cpu.New(cpu.Options{Mode: cpu.Scheduled})} // executes nothing before a Sync
 	m := &waysMachine{Machine: under, runs: new([]string)}
 	s := resident.NewDeviceTensors(m)
 	plain := loadOn(t, m, doubling("x", "z"), Options{})
@@ -296,7 +296,7 @@ func TestResidentTrialsShort(t *testing.T) {
 		}
 	}
 	prog := loadOn(t, m, doubling("x", "z"), Options{Options: image.Options{Resident: on}})
-	under.took, under.fails = nil, 3 // for the other
+	under.took, under.fails = nil, 3 // for the other tensor
 	if err := prog.recorder.backup.take(t.Context()); !errors.Is(err, device.ErrOutOfMemory) {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// long is a plan of about n commands on 4 ranks: computes, reductions, events.
+// long is a plan of about n commands on 4 ranks: computations, reductions, events.
 func long(n int) *plan.Plan {
 	const ranks = 4
 	b := newBuilder(ranks, ir.F32)
@@ -35,7 +35,7 @@ func long(n int) *plan.Plan {
 	return b.p
 }
 
-// BenchmarkLoad measures Load per command; it should not depend on their number.
+// BenchmarkLoad measures the time of Load per command, which should not depend on the number of commands.
 func BenchmarkLoad(b *testing.B) {
 	for _, n := range []int{1000, 10000, 100000} {
 		p := long(n)
@@ -54,7 +54,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkRun measures a run per command on the embedded machine.
+// BenchmarkRun measures the time of a run per command on the CPU machine.
 func BenchmarkRun(b *testing.B) {
 	for _, n := range []int{1000, 10000, 100000} {
 		p := long(n)

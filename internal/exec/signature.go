@@ -13,13 +13,13 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// signature is what a program wants of its arguments.
+// signature checks arguments against a program's requirements.
 type signature struct{ im *image.Image }
 
-// check lists everything that is wrong with the names, types, shapes and places of the
-// tensors of the first run that something is wrong with.
+// check returns an error that lists all faults in the names, types, shapes and locations of tensors of the first run
+// that has a fault.
 func (s signature) check(batch []Args, weights *Weights, ins []int) error {
-	filled := map[*resident.DeviceTensor]bool{} // by the runs before
+	filled := map[*resident.DeviceTensor]bool{} // device tensors that earlier runs of the batch write
 	for i, a := range batch {
 		wrong := s.wrongInputs(a, weights, ins)
 		for _, name := range slices.Sorted(maps.Keys(a.DeviceIn)) {
@@ -48,7 +48,7 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 		io := &s.im.Inputs[i]
 		switch t := a.DeviceIn[io.Name]; {
 		case a.InAt[io.Name] != nil && (t != nil || a.In[io.Name] != nil):
-			wrong = append(wrong, fmt.Sprintf("%s is given twice, by addresses and otherwise", io.Name))
+			wrong = append(wrong, fmt.Sprintf("%s is passed twice, as addresses and in another form: pass only one", io.Name))
 		case a.InAt[io.Name] != nil:
 			wrong = append(wrong, s.wrongAt(io, a.InAt[io.Name])...)
 		case a.InLocal[io.Name] != nil:
@@ -58,7 +58,7 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 				wrong = append(wrong, blocks.Wrong(io, given)...)
 			}
 		case a.In[io.Name] != nil:
-			wrong = append(wrong, fmt.Sprintf("%s is given twice, in the host's memory and on the devices", io.Name))
+			wrong = append(wrong, fmt.Sprintf("%s is passed twice, in host memory and on the devices: pass only one", io.Name))
 		default:
 			wrong = append(wrong, t.Unlike(io, s.im.Plan.Ranks)...)
 		}
@@ -69,16 +69,17 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 	return wrong
 }
 
-// hasPart reports whether a rank of this process has a block of an input, or none of any process has.
+// hasPart reports whether a rank of this process has a block of an input. It also returns true if no rank of any
+// process has one.
 func (s signature) hasPart(io *plan.IO) bool {
 	local := func(part plan.IOPart) bool { return s.im.World.Local(int(part.Ref.Rank)) }
 	return len(io.Parts) == 0 || slices.ContainsFunc(io.Parts, local)
 }
 
-// wrongLocal says what is wrong with blocks for io.
+// wrongLocal returns the faults in the blocks passed for io.
 func (s signature) wrongLocal(io *plan.IO, a Args) (wrong []string) {
 	if a.In[io.Name] != nil || a.DeviceIn[io.Name] != nil {
-		wrong = append(wrong, fmt.Sprintf("%s is given twice, in blocks and otherwise", io.Name))
+		wrong = append(wrong, fmt.Sprintf("%s is passed twice, as blocks and in another form: pass only one", io.Name))
 	}
 	given := a.InLocal[io.Name]
 	for _, rank := range slices.Sorted(maps.Keys(given)) {
@@ -103,7 +104,7 @@ func (s signature) wrongLocal(io *plan.IO, a Args) (wrong []string) {
 	return wrong
 }
 
-// wayOut says what to give in place of a tensor that is no block of io.
+// wayOut describes the tensor to pass instead of t, which is not a block of io.
 func (s signature) wayOut(io *plan.IO, t *tensor.Tensor) string {
 	var dims []string
 	for _, d := range s.im.Plan.Dims {
@@ -111,13 +112,14 @@ func (s signature) wayOut(io *plan.IO, t *tensor.Tensor) string {
 	}
 	is := "is"
 	if t.DType == io.DType && slices.Equal(t.Shape, io.Shape) {
-		is = "is that as a whole, which is"
+		is = "as a whole is"
 	}
-	return fmt.Sprintf(": %s %s %s where %s; each process gives the block of its rank, and the run other dims if it is for others",
-		io.Name, is, blocks.Header(io), strings.Join(dims, ", "))
+	return fmt.Sprintf(": %s %s %s where %s; each process must pass the block of its rank, and a run for other dims must "+
+		"set them", io.Name, is, blocks.Header(io), strings.Join(dims, ", "))
 }
 
-// unknown lists the names that no parameter has. A run has few, and may have many others.
+// unknown returns the names in a run's arguments that are not parameters. It iterates over the arguments, because there
+// can be many more parameters.
 func (s signature) unknown(a Args) (names []string) {
 	look := func(name string) {
 		if _, ok := s.im.FirstBlock[name]; !ok {
@@ -146,11 +148,11 @@ func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wron
 		t := outputs[name]
 		i := slices.IndexFunc(s.im.Outputs, func(io plan.IO) bool { return io.Name == name })
 		if i < 0 {
-			wrong = append(wrong, fmt.Sprintf("there is no result %s to leave on the devices", name))
+			wrong = append(wrong, fmt.Sprintf("a device tensor is passed for result %s, but there is no such result", name))
 			continue
 		}
 		if other, twice := taken[t]; twice {
-			wrong = append(wrong, fmt.Sprintf("one device tensor is to receive %s and %s", other, name))
+			wrong = append(wrong, fmt.Sprintf("the same device tensor is passed for results %s and %s", other, name))
 		}
 		taken[t] = name
 		wrong = append(wrong, t.Unlike(&s.im.Outputs[i], s.im.Plan.Ranks)...)
@@ -158,18 +160,19 @@ func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wron
 	return wrong
 }
 
-// wrongResidents says which residents a run is to be given otherwise: it would find, and
-// change, what lies there.
+// wrongResidents returns the faults in the use of resident device tensors. A run reads and writes the contents of a
+// resident in place, so it must not use the tensor in any other way.
 func (s signature) wrongResidents(a Args) (wrong []string) {
 	for i, t := range s.im.Residents {
 		if io := &s.im.Inputs[i]; t != nil && !a.UsesOnlyAs(t, io.Name, io.Inout) {
-			wrong = append(wrong, fmt.Sprintf("%s lies in a device tensor, and the run is to use that otherwise", io.Name))
+			wrong = append(wrong, fmt.Sprintf("%s is resident in a device tensor, which the run's arguments use for something "+
+				"else too", io.Name))
 		}
 	}
 	return wrong
 }
 
-// wrongAt says what is wrong with addresses for an input or output.
+// wrongAt returns the faults in the addresses of an input or output.
 func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
 	for _, rank := range slices.Sorted(maps.Keys(at)) {
 		part := (*plan.IOPart)(nil)
@@ -180,7 +183,7 @@ func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
 		case part == nil:
 			wrong = append(wrong, fmt.Sprintf("%s: rank %d has no block of it in this process", io.Name, rank))
 		case at[rank]%size != 0:
-			wrong = append(wrong, fmt.Sprintf("%s: the address %#x for rank %d is no multiple of %d", io.Name, at[rank],
+			wrong = append(wrong, fmt.Sprintf("%s: the address %#x for rank %d is not a multiple of %d", io.Name, at[rank],
 				rank, size))
 		}
 	}
@@ -193,7 +196,7 @@ func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
 	return wrong
 }
 
-// wrongEnqueued says what of a run that is enqueued would have to do with the host's memory.
+// wrongEnqueued returns the faults in the arguments of an enqueued run, which must not use host memory.
 func (s signature) wrongEnqueued(a Args) (wrong []string) {
 	if !a.Enqueued {
 		return nil
@@ -208,22 +211,24 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 		io := &s.im.Outputs[i]
 		switch _, at := a.OutAt[io.Name]; {
 		case (at || a.Lend[io.Name] != nil) && a.DeviceOut[io.Name] != nil, at && a.Lend[io.Name] != nil:
-			wrong = append(wrong, fmt.Sprintf("result %s is to be left twice, at addresses, in a device tensor or lent",
+			wrong = append(wrong, fmt.Sprintf("result %s has more than one destination: choose addresses, a device tensor or "+
+				"lending",
 				io.Name))
 		case at:
 			wrong = append(wrong, s.wrongAt(io, a.OutAt[io.Name])...)
 		case a.Lend[io.Name] != nil && a.DeviceOut[io.Name] == nil:
 		case a.DeviceOut[io.Name] == nil:
-			wrong = append(wrong, fmt.Sprintf("there is no place on the devices for result %s", io.Name))
+			wrong = append(wrong, fmt.Sprintf("result %s has no destination on the devices: pass addresses or a device "+
+				"tensor, or lend it", io.Name))
 		}
 	}
 	return wrong
 }
 
 // sharedInto returns the tensors for outputs that share bytes with another tensor of the batch. Arguments of a run may
-// be read while outputs of an earlier run arrive, and those of one rank while outputs of another arrive. A single run
-// may update in place a tensor of which every rank has its own part: then spoils is set, since the argument may be
-// lost if the run fails. skip says which blocks are on the devices before the runs begin.
+// be read while outputs of an earlier run arrive, and arguments of one rank while outputs of another rank arrive. A
+// single run may update a tensor in place if every rank has a different part of it. In this case spoils is set, since
+// the argument may be lost if the run fails. skip reports which blocks are on the devices before the runs begin.
 func (s signature) sharedInto(
 	batch []Args, weights *Weights, ins []int, skip []bool,
 ) (shared map[*tensor.Tensor]bool, spoils bool) {
@@ -269,8 +274,7 @@ func (s signature) sharedInto(
 	return shared, spoils
 }
 
-// updates reports whether a run may write an output to the very tensor that it is given as
-// an input.
+// updates reports whether a run may write an output to the tensor that it reads as the given input.
 func (s signature) updates(input string, t *tensor.Tensor, into map[string]*tensor.Tensor) bool {
 	for output, o := range into {
 		if o == t && s.inPlace(input, output) {
@@ -280,8 +284,7 @@ func (s signature) updates(input string, t *tensor.Tensor, into map[string]*tens
 	return false
 }
 
-// inPlace reports whether each rank has the same block of an input and of an output, and no
-// other rank has it.
+// inPlace reports whether each rank has the same block of an input and of an output, and no other rank has that block.
 func (s signature) inPlace(input, output string) bool {
 	is := func(name string) func(io plan.IO) bool { return func(io plan.IO) bool { return io.Name == name } }
 	i, o := slices.IndexFunc(s.im.Inputs, is(input)), slices.IndexFunc(s.im.Outputs, is(output))

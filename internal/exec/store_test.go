@@ -16,17 +16,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// storing is a machine that counts the worlds that are open, and may lack what a store
-// needs.
+// storing is a machine that counts its open worlds, and may lack features that a store needs.
 type storing struct {
 	device.Machine
 	open int
-	// worlds are all that were opened, in order.
+	// worlds holds all worlds that were opened, in order.
 	worlds []*storingWorld
-	lacks  bool // borrowing
-	fails  int  // the allocation that fails, counted down; 0 for none
+	lacks  bool // whether it cannot lend memory
+	fails  int  // number of allocations until one fails; 0 for none
 	took   []device.Memory
-	// closing is called before a world is closed; nil for nothing.
+	// closing is called before a world is closed; may be nil.
 	closing func()
 }
 
@@ -40,7 +39,7 @@ func (m *storing) Open(ctx context.Context, ranks int) (device.World, error) {
 	return m.last(), nil
 }
 
-// last is the world that was opened last.
+// last returns the world that was opened last.
 func (m *storing) last() *storingWorld { return m.worlds[len(m.worlds)-1] }
 
 type storingWorld struct {
@@ -82,7 +81,7 @@ func (d storingDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, e
 	return mem, err
 }
 
-// sharedWeights counts the parameters that lie in the store.
+// sharedWeights returns the number of parameters in the store.
 func sharedWeights(p *Program) (n int) {
 	for _, w := range p.im.Shared {
 		if w != nil {
@@ -92,7 +91,7 @@ func sharedWeights(p *Program) (n int) {
 	return n
 }
 
-// stored loads a plan with a store that has w, and more.
+// stored loads a plan with a store for w and the parameters in more.
 func stored(t *testing.T, m device.Machine, s *resident.Weights, p *plan.Plan, more ...string) *Program {
 	t.Helper()
 	weights := map[string]bool{"w": true}
@@ -102,7 +101,7 @@ func stored(t *testing.T, m device.Machine, s *resident.Weights, p *plan.Plan, m
 	return loadOn(t, m, p, Options{Options: image.Options{Store: s, Weights: weights}})
 }
 
-// taller is chunked with one statement more, so that two plans differ.
+// taller is chunked with one more statement, so that the two plans differ.
 func taller(ranks int) *plan.Plan {
 	p := chunked(ranks, "")
 	at := slices.IndexFunc(p.Buffers, func(b plan.Buffer) bool { return b.Role == plan.RoleOutput })
@@ -115,8 +114,8 @@ func taller(ranks int) *plan.Plan {
 	return p
 }
 
-// TestStore: programs with one store have one copy of a weight, uploaded once, which goes
-// with the last of them; their arenas are the smaller for it.
+// TestStore checks that programs with one store have one copy of a weight, which is uploaded once and freed with the
+// last of them, and that their arenas are smaller by it.
 func TestStore(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) { testStore(t, mode) })
@@ -137,7 +136,7 @@ func testStore(t *testing.T, mode cpu.Mode) {
 		t.Errorf("the store holds %d bytes, want %d", got, 2*w)
 	}
 	in := chunkedInputs(t, 2, 1)
-	known := map[*tensor.Tensor]*Weights{} // so that programs know them again
+	known := map[*tensor.Tensor]*Weights{} // so that programs recognize the weights
 	run := func(prog *Program, what string, x uint64, w, was *tensor.Tensor, lasts bool) {
 		t.Helper()
 		in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", x, 10, 3)}
@@ -162,7 +161,7 @@ func testStore(t *testing.T, mode cpu.Mode) {
 	first := in["w"]
 	was := first.Clone()
 	run(one, "the first", 2, first, was, true)
-	clear(first.Data) // against the rule: it was uploaded for both
+	clear(first.Data) // not allowed: the tensor was uploaded for both
 	run(two, "the second, by what the first uploaded", 3, first, was, true)
 	second := ints(t, ir.F32, "w", 9, 8, 3)
 	own := second.Clone()
@@ -203,7 +202,7 @@ func testStore(t *testing.T, mode cpu.Mode) {
 	run(three, "loaded anew", 9, second, own, true)
 }
 
-// TestStoreFault: what a program that failed has uploaded is uploaded again.
+// TestStoreFault checks that weights that a failed program has uploaded are uploaded again.
 func TestStoreFault(t *testing.T) {
 	m := &storing{Machine: cpu.New(cpu.Options{})}
 	s := resident.NewWeights(m)
@@ -218,7 +217,7 @@ func TestStoreFault(t *testing.T) {
 		t.Error("it ran after a fault")
 	}
 	for i := range in["w"].Len() {
-		in["w"].SetFloat64(i, 1) // who reads it again shows that
+		in["w"].SetFloat64(i, 1) // shows if it is read again
 	}
 	results, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
 	if err != nil {
@@ -229,9 +228,9 @@ func TestStoreFault(t *testing.T) {
 	}
 }
 
-// TestStoreDeclines: weights are used in place where possible, others are in the arena, and the results are right.
-// Covered are machines without support, plans that write a parameter, show it to peers, lack it on some rank, or have
-// another value in its place.
+// TestStoreDeclines checks that weights are used in place where possible, that others are in the arena, and that the
+// results are right. It covers machines that cannot lend memory, and plans that write a parameter, show it to peers,
+// lack it on some rank, or have another value at its address.
 func TestStoreDeclines(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan  func() *plan.Plan
@@ -303,7 +302,7 @@ func TestStoreDeclines(t *testing.T) {
 			switch name {
 			case "none on a rank":
 				in["only"] = ints(t, ir.F32, "only", 5, 3)
-			case "two at one place": // w's upload comes last
+			case "two at one place": // w is uploaded last
 				in["only"] = ints(t, ir.F32, "only", 5, 8, 3)
 			}
 			for range 2 {
@@ -328,7 +327,7 @@ func TestStoreDeclines(t *testing.T) {
 	}
 }
 
-// TestStoreShort: wherever memory is short in a load nothing is left, and the next goes well.
+// TestStoreShort checks that, wherever a load runs out of memory, nothing remains allocated and the next load succeeds.
 func TestStoreShort(t *testing.T) {
 	m := &storing{Machine: cpu.New(cpu.Options{})}
 	s := resident.NewWeights(m)

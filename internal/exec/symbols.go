@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// symbolizer translates marks into the program's names. A command's mark is its index in the plan plus the run's
-// number times the number of commands; mark -1 is the program's graph.
+// symbolizer translates marks into the program's names. The mark of a command is its index in the plan plus the product
+// of the run's number and the number of commands; mark -1 belongs to the program's graph.
 type symbolizer struct{ im *image.Image }
 
 // describe returns the trace event for a mark.
@@ -65,7 +65,7 @@ func class(c *plan.Cmd) trace.Class {
 	return trace.Sync
 }
 
-// profiled is what a profiler calls the work of a mark, or of the graph, which is mark -1.
+// profiled returns the name that a profiler shows for the work of a mark, or of the graph for mark -1.
 func (s symbolizer) profiled(id int64) string {
 	if id < 0 {
 		return s.im.Plan.Func + " as one graph"
@@ -79,7 +79,7 @@ func (s symbolizer) profiled(id int64) string {
 	return fmt.Sprintf("%s (line %d, rank %d)", text, at.Pos.Line, c.Rank)
 }
 
-// name is the word that the program has for the command.
+// name returns the name of the command in the program's language.
 func (s symbolizer) name(c *plan.Cmd) string {
 	switch c.Kind {
 	case plan.Compute:
@@ -97,32 +97,33 @@ func (s symbolizer) name(c *plan.Cmd) string {
 	return c.Kind.String()
 }
 
-// between names the statements of one mark, or of all marks from id to last if last is greater. replayed says whether
-// runs are graph launches.
+// between names the statement of mark id, or those of all marks from id to last if last is greater. replayed reports
+// whether runs are graph launches.
 func (s symbolizer) between(id, last int64, replayed bool) string {
 	switch {
 	case id < 0 && replayed:
-		return "within the graph of the program (run without a graph, and with a trace, to see which command)"
+		return "in the graph of the program (to find the command, run without a graph and with a trace)"
 	case last <= id:
 		return s.im.Plan.Where(id)
 	}
-	return fmt.Sprintf("from %s to %s (trace the run to see which)", s.im.Plan.Where(id), s.im.Plan.Where(last))
+	return fmt.Sprintf("one of the commands from %s to %s (to find it, trace the run)", s.im.Plan.Where(id),
+		s.im.Plan.Where(last))
 }
 
-// RunError is the failure of a run. Unwrap gives the cause: a *device.Fault, a
-// *device.Deadlock, a context's error.
+// RunError is the error of a failed run. Unwrap returns the cause: a *device.Fault, a *device.Deadlock or a context's
+// error.
 type RunError struct {
 	Message string
 	Err     error
 }
 
-// Error names ranks, streams, statements and their places.
+// Error returns a message that names ranks, streams, and statements with their positions.
 func (e *RunError) Error() string { return e.Message }
 
 // Unwrap returns the cause.
 func (e *RunError) Unwrap() error { return e.Err }
 
-// explain rewrites an error of the machine with the program's names. replayed says whether runs are graph launches.
+// explain rewrites an error of the machine with the program's names. replayed reports whether runs are graph launches.
 func (s symbolizer) explain(err error, replayed bool) error {
 	var run *RunError
 	var fault *device.Fault
@@ -135,7 +136,7 @@ func (s symbolizer) explain(err error, replayed bool) error {
 		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream,
 			s.between(fault.ID, fault.Last, replayed), fault.Err), Err: err}
 	case errors.As(err, &dead):
-		return &RunError{Message: "deadlock: nothing can run any more" + s.listBlocked(dead.Blocked), Err: err}
+		return &RunError{Message: "deadlock: no stream can continue" + s.listBlocked(dead.Blocked), Err: err}
 	}
 	message := err.Error()
 	switch {
@@ -150,8 +151,8 @@ func (s symbolizer) explain(err error, replayed bool) error {
 	return &RunError{Message: message, Err: err}
 }
 
-// issueError wraps what a stream refused; a world that has ended already knows
-// a better reason, which explain finds in err.
+// issueError wraps the error of a stream that refused a command. If the world has ended, err already contains the
+// reason, which explain uses.
 func (s symbolizer) issueError(err error, id int64) error {
 	if errors.Is(err, device.ErrAborted) {
 		return err
@@ -161,7 +162,7 @@ func (s symbolizer) issueError(err error, id int64) error {
 	return &RunError{Message: message, Err: err}
 }
 
-// mostListed is how many streams an error shows.
+// mostListed is the largest number of streams that an error lists.
 const mostListed = 8
 
 func (s symbolizer) listBlocked(blocked []device.Blocked) string {
@@ -182,7 +183,7 @@ func (s symbolizer) listStanding(at []device.Standing, replayed bool) string {
 	})
 }
 
-// listStreams lists what is to be said of n streams.
+// listStreams returns a list of the texts of n streams.
 func listStreams(n int, text func(i int) string) string {
 	var list strings.Builder
 	for i := range min(n, mostListed) {

@@ -16,8 +16,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// teamMachine is a CPU whose worlds take whole collectives: "ready" says yes to
-// all, and does nothing; "choosy" says no.
+// teamMachine is a CPU machine whose worlds have algorithms for whole collectives: "ready" accepts all collectives and
+// does nothing; "choosy" declines all.
 type teamMachine struct{ device.Machine }
 
 type teamWorld struct{ device.World }
@@ -52,9 +52,9 @@ func (t idleTeam) Prepare(device.Tuning, *device.Collective) ([]device.Launch, e
 func (idleTeam) Bytes() int64 { return 1 << 20 }
 func (idleTeam) Close() error { return nil }
 
-// TestTeams wants a plan's collectives run as the options and the text say on a
-// machine with launches of its own: an algorithm that declines is passed over,
-// one that does nothing shows, and what teams take counts against the budget.
+// TestTeams checks that a plan's collectives are run as the options and the program's text require on a machine with
+// its own launches: an algorithm that declines is skipped, one that does nothing gives a wrong result, and the memory
+// of teams counts against the budget.
 func TestTeams(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	m := teamMachine{cpu.New(cpu.Options{})}

@@ -9,15 +9,15 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// tracer passes the marks of the plan's streams on to the recorder. Those on
-// other streams, side streams of a group, are for errors only.
+// tracer passes the marks of the plan's streams to the recorder. Marks on other streams, the side streams of groups,
+// are used only for errors.
 type tracer struct {
 	symbols  symbolizer
-	records  map[int32]int // of events: the command that records each
+	records  map[int32]int // by event: the command that records it
 	streams  map[streamKey]bool
 	recorder *trace.Recorder
-	// A graph's marks have the numbers of run 0, of cmds commands; replayed is what
-	// the marks of the run launched last have more.
+	// cmds is the number of commands. The marks of a graph are those of run 0; replayed is the offset to the marks of the
+	// run that was launched last.
 	cmds     int64
 	replayed atomic.Int64
 }
@@ -27,7 +27,7 @@ type streamKey struct {
 	name string
 }
 
-// observe starts to watch the world.
+// observe starts to observe the world.
 func observe(im *image.Image) *tracer {
 	t := &tracer{symbols: symbolizer{im}, streams: map[streamKey]bool{}, recorder: trace.NewRecorder(),
 		records: map[int32]int{}, cmds: int64(len(im.Cmds))}
@@ -43,7 +43,7 @@ func observe(im *image.Image) *tracer {
 	return t
 }
 
-// markedOf tells which commands are bracketed by marks, so that errors have a place.
+// markedOf returns which commands are bracketed by marks, so that errors can be located.
 func markedOf(im *image.Image) []bool {
 	marked := make([]bool, len(im.Cmds))
 	for i := range im.Cmds {
@@ -52,7 +52,7 @@ func markedOf(im *image.Image) []bool {
 	return marked
 }
 
-// endsOf keeps, of the marked commands, the first and the last of each part on each stream.
+// endsOf returns, of the marked commands, the first and the last of each part on each stream.
 func endsOf(im *image.Image, marked []bool, parts func(cmd int) int) []bool {
 	type place struct {
 		stream int32
@@ -94,7 +94,7 @@ func (t *tracer) Ended(rank int, stream string, id int64, ns int64) {
 	}
 }
 
-// ofRun is the number of a mark with its run in it.
+// ofRun returns the mark that includes the number of the run.
 func (t *tracer) ofRun(id int64) int64 {
 	if id < t.cmds {
 		return id + t.replayed.Load()
@@ -102,7 +102,7 @@ func (t *tracer) ofRun(id int64) int64 {
 	return id
 }
 
-// traces are those of n runs, from the first one, that have ended.
+// traces returns the traces of n runs that have ended, beginning with run number first.
 func (t *tracer) traces(first int64, n int) []*trace.Trace {
 	im, list := t.symbols.im, make([]*trace.Trace, n)
 	for i := range list {
@@ -146,10 +146,10 @@ func (t *tracer) describe(id int64) trace.Event {
 	return e
 }
 
-// forget drops what was done since the last trace.
+// forget discards the events since the last trace.
 func (t *tracer) forget() { t.recorder.Drain(t.describe) }
 
-// launches notes that the graph is launched for a run.
+// launches records that the graph is launched for a run.
 func (t *tracer) launches(run int64) {
 	if t != nil {
 		t.replayed.Store(run * t.cmds)

@@ -10,28 +10,27 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// weightCache is what stays on the devices from run to run: weights, where no command writes
-// to them.
+// weightCache records which inputs remain on the devices from run to run: weights to which no command writes.
 type weightCache struct {
 	im     *image.Image
-	all    []int // inputs
-	inputs []int // this process's commands that upload them
-	// contents holds, by input, what is on the devices.
+	all    []int // indices of all inputs
+	inputs []int // indices of this process's commands that upload inputs
+	// contents holds, by input, the contents of its device memory.
 	contents []*resident.Contents
-	// skip tells, by input block, what this batch's runs do not upload.
+	// skip reports, by input block, which blocks the runs of this batch do not upload.
 	skip    []bool
 	settled settled
 }
 
-// settled is what a batch found, and left, of its weights: they fit, and are on the devices.
+// settled records that the weights of a batch were checked and are on the devices.
 type settled struct {
-	// of are the weights; the zero value for none.
+	// of holds the weights; the zero value if there are none.
 	of weak.Pointer[Weights]
-	// changes is the number of resident.Changes then.
+	// changes is the value of resident.Changes at that time.
 	changes uint64
-	// rest are the inputs that a run is given otherwise, or that are uploaded for each run.
+	// rest lists the inputs that are not weights, or that are uploaded for each run.
 	rest []int
-	// inputs are the commands of rest.
+	// inputs lists the commands that upload the inputs in rest.
 	inputs []int
 }
 
@@ -53,8 +52,8 @@ func newWeightCache(im *image.Image) *weightCache {
 	return c
 }
 
-// unsettled returns the inputs that a batch has to look at, and whether all others are as the batch before has left
-// them.
+// unsettled returns the inputs of a batch that must be checked. rest reports whether all other inputs are unchanged
+// since the previous batch.
 func (c *weightCache) unsettled(batch []Args, weights *Weights) (ins []int, rest bool) {
 	s := &c.settled
 	if weights != nil && s.of == weak.Make(weights) && s.changes == resident.Changes() &&
@@ -65,8 +64,8 @@ func (c *weightCache) unsettled(batch []Args, weights *Weights) (ins []int, rest
 	return c.all, false
 }
 
-// decide decides what the runs of a batch do not upload: what stays and is the same in
-// all of them. What they upload the devices no longer hold for those to come.
+// decide determines which blocks the runs of a batch do not upload: those that remain on the devices and are the same
+// in all runs. The device memory of the other inputs is marked as changed.
 func (c *weightCache) decide(batch []Args, weights *Weights, ins []int) {
 	for _, i := range ins {
 		name := c.im.Inputs[i].Name
@@ -84,8 +83,8 @@ func (c *weightCache) decide(batch []Args, weights *Weights, ins []int) {
 	}
 }
 
-// missing returns the first input, from i on, that stays on the devices and is not there yet, and what take returns
-// for it; -1 for none.
+// missing returns the first input, from i on, that remains on the devices and is not there yet, together with its
+// tensor as returned by take; the index is -1 if there is none.
 func (c *weightCache) missing(i int, take func(name string) *tensor.Tensor) (int, *tensor.Tensor) {
 	for ; i < len(c.im.Inputs); i++ {
 		io := &c.im.Inputs[i]
@@ -99,7 +98,7 @@ func (c *weightCache) missing(i int, take func(name string) *tensor.Tensor) (int
 	return -1, nil
 }
 
-// settle notes what a batch has left on the devices.
+// settle records the weights that a batch has uploaded.
 func (c *weightCache) settle(batch []Args, weights *Weights) {
 	c.settled = settled{}
 	if weights == nil || slices.ContainsFunc(batch, func(a Args) bool { return a.gives(weights) }) {
@@ -119,7 +118,8 @@ func (c *weightCache) settle(batch []Args, weights *Weights) {
 	c.settled = s
 }
 
-// uploads are the commands by which the batch's runs upload inputs, and maybe others, of what is on the devices.
+// uploads returns the commands by which the batch's runs upload inputs. It may include commands for blocks that are on
+// the devices.
 func (c *weightCache) uploads() []int {
 	if c.settled.of != (weak.Pointer[Weights]{}) {
 		return c.settled.inputs

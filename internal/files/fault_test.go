@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// big is more than what is written at once.
+// big is larger than one write.
 var big = bytes.Repeat([]byte("new content\n"), 20_000)
 
-// writeBig writes it in pieces.
+// writeBig writes big in pieces.
 func writeBig(w io.Writer) error {
 	for b := big; len(b) > 0; {
 		n := min(len(b), 50_000)
@@ -30,7 +30,7 @@ func writeBig(w io.Writer) error {
 	return nil
 }
 
-// steps lists the operations that writing a file takes.
+// steps lists the operations that it takes to write a file.
 func steps(t *testing.T, sync bool) (ops []string) {
 	w := writer{sync: sync, before: func(op string) error { ops = append(ops, op); return nil }}
 	if err := w.write(filepath.Join(t.TempDir(), "file"), writeBig); err != nil {
@@ -39,7 +39,7 @@ func steps(t *testing.T, sync bool) (ops []string) {
 	return ops
 }
 
-// oldOrNew checks that the file has its old content or the new, and the folder nothing else.
+// oldOrNew checks that the file has its old or its new content, and that the folder contains nothing else.
 func oldOrNew(t *testing.T, what, dir string, old []byte) {
 	t.Helper()
 	got, err := os.ReadFile(filepath.Join(dir, "file"))
@@ -52,8 +52,8 @@ func oldOrNew(t *testing.T, what, dir string, old []byte) {
 	}
 }
 
-// TestWriteFails has each operation of the file system fail, with the errors of full, broken
-// and forbidding ones: the file is as before, or new, and nothing else is left.
+// TestWriteFails lets each operation of the file system fail, with the errors of full, broken and protected file
+// systems. The file must have its old or its new content, and no other file may be left.
 func TestWriteFails(t *testing.T) {
 	for _, sync := range []bool{true, false} {
 		writeFails(t, sync)
@@ -93,8 +93,8 @@ func writeFails(t *testing.T, sync bool) {
 	}
 }
 
-// TestWriteKilled kills a process at each operation: the file has its old or its new content,
-// and the next one that writes it leaves nothing else.
+// TestWriteKilled kills a process at each operation. The file must have its old or its new content, and the next
+// process that writes it must leave no other file.
 func TestWriteKilled(t *testing.T) {
 	if at, err := strconv.Atoi(os.Getenv("HOCKET_TEST_KILLED_AT")); err == nil {
 		made := 0
@@ -136,8 +136,8 @@ func TestWriteKilled(t *testing.T) {
 	}
 }
 
-// TestWriteWatched: another process that writes the same file takes none of those under way for one that was left,
-// whenever it looks.
+// TestWriteWatched checks that another process that writes the same file never takes a file being written for an
+// abandoned one, at whatever time it looks.
 func TestWriteWatched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	looks := 0
@@ -146,7 +146,7 @@ func TestWriteWatched(t *testing.T) {
 		if err != nil || op == "create" {
 			return err
 		}
-		for _, name := range list { // this process would leave it alone anyhow
+		for _, name := range list { // otherwise this process would leave it alone
 			unfinished.Delete(name)
 			defer unfinished.Store(name, nil)
 		}
@@ -165,7 +165,7 @@ func TestWriteWatched(t *testing.T) {
 	}
 }
 
-// TestWriteBeside: what another process, or this one, is writing now is left alone.
+// TestWriteBeside checks that files that this or another process is writing are left alone.
 func TestWriteBeside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	err := Write(path, func(w io.Writer) error {

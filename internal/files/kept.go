@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 )
 
-// CacheVariable names the environment variable that holds the folder of hocket's caches.
+// CacheVariable is the environment variable that names the folder of hocket's caches.
 const CacheVariable = "HOCKET_CACHE"
 
-// CacheFolder returns the folder of hocket's caches: what HOCKET_CACHE names, else "hocket" in the user's
-// cache folder. Links that lead there are the user's, and are resolved here; below it none is followed.
+// CacheFolder returns the folder of hocket's caches: the one that HOCKET_CACHE names, or else "hocket" in the user's
+// cache folder. Links on the way to it belong to the user and are resolved here. Below it no link is followed.
 func CacheFolder() (dir string, named bool, err error) {
 	if dir = os.Getenv(CacheVariable); dir != "" {
 		return resolve(dir), true, nil
@@ -21,7 +21,7 @@ func CacheFolder() (dir string, named bool, err error) {
 	return dir, false, err
 }
 
-// UserFolder returns "hocket" in the user's cache folder, whatever HOCKET_CACHE names.
+// UserFolder returns "hocket" in the user's cache folder. It ignores HOCKET_CACHE.
 func UserFolder() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -30,7 +30,7 @@ func UserFolder() (string, error) {
 	return filepath.Join(resolve(dir), "hocket"), nil
 }
 
-// resolve returns where links of the part of a path that is there lead.
+// resolve resolves the links in the part of a path that exists.
 func resolve(dir string) string {
 	if to, err := filepath.EvalSymlinks(dir); err == nil {
 		return to
@@ -41,7 +41,7 @@ func resolve(dir string) string {
 	return dir
 }
 
-// ReadKept is Read for a path that hocket chooses: see WriteKept.
+// ReadKept is Read for a path that hocket chooses. See WriteKept.
 func ReadKept(path string, most int64) ([]byte, error) {
 	if err := checkKept(path); err != nil {
 		return nil, err
@@ -54,20 +54,20 @@ func ReadKept(path string, most int64) ([]byte, error) {
 	return readAll(f, path, most)
 }
 
-// checkKept reports why the folder of path may hold files that others put there, or lie elsewhere than its
-// path says.
+// checkKept reports why the folder of path may contain files that other users put there, or may be in another place
+// than its path says.
 func checkKept(path string) error {
 	dir := filepath.Dir(path)
 	for _, d := range []string{filepath.Dir(dir), dir} {
 		if info, err := os.Lstat(d); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			why := errors.New("it is a link, and links in caches are not followed; name the folder in " + CacheVariable)
+			why := errors.New("it is a link, and links in caches are not followed; set the folder in " + CacheVariable)
 			return &fs.PathError{Op: "trust", Path: d, Err: why}
 		}
 	}
 	return CheckOwn(dir)
 }
 
-// openOwn opens a regular file of the user's or root's, and neither follows a link nor waits.
+// openOwn opens a regular file that belongs to the user or root. It does not follow a link and does not wait.
 func openOwn(path string, flags int) (*os.File, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -82,7 +82,7 @@ func openOwn(path string, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err = f.Stat(); err == nil { // it may have been replaced
+	if info, err = f.Stat(); err == nil { // the file may have been replaced
 		err = ours(path, info)
 	}
 	if err != nil {
@@ -107,7 +107,7 @@ func ours(path string, info fs.FileInfo) error {
 	return &fs.PathError{Op: "open", Path: path, Err: errors.New(why)}
 }
 
-// IsAt reports whether f is the file at path, and path no link to it.
+// IsAt reports whether f is the file at path. It returns false if path is a link to f.
 func IsAt(f *os.File, path string) bool {
 	mine, err := f.Stat()
 	if err != nil {
@@ -117,8 +117,8 @@ func IsAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// OpenLock opens a file that stands for a lock, and makes it if there is none. Locks are empty: a file with
-// contents is not one, and is left alone.
+// OpenLock opens the file of a lock and creates it if it does not exist. Locks are empty. A file that is not empty is
+// not a lock and is left alone.
 func OpenLock(path string) (*os.File, error) {
 	if err := checkKept(path); err != nil {
 		return nil, err
@@ -129,13 +129,13 @@ func OpenLock(path string) (*os.File, error) {
 	}
 	if info, err := f.Stat(); err == nil && info.Size() > 0 {
 		f.Close()
-		return nil, &fs.PathError{Op: "lock", Path: path, Err: errors.New("it has contents, so it is no lock: move it")}
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: errors.New("it is not empty, so it is not a lock: move it")}
 	}
 	return f, nil
 }
 
-// RemoveFolder removes a folder and the files in it if made reports that hocket made each of them, and all belong
-// to the process's user. A folder that holds anything else is left as it is.
+// RemoveFolder removes a folder and the files in it if made reports that hocket made each of them and all of them
+// belong to the user of the process. It leaves a folder that contains anything else unchanged.
 func RemoveFolder(dir string, made func(fs.FileInfo) bool) error {
 	list, err := os.ReadDir(dir)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-// kept writes path by WriteKept.
+// kept writes path with WriteKept.
 func kept(path, s string) error {
 	return WriteKept(path, func(w io.Writer) error { _, err := io.WriteString(w, s); return err })
 }
 
-// TestKeptRefuses puts things at a cache's paths that hocket did not make. Each operation returns an error at
-// once, and everything stays as it was.
+// TestKeptRefuses puts things that hocket did not make at the paths of a cache. Each operation must return an error
+// without waiting, and nothing may change.
 func TestKeptRefuses(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -72,7 +72,7 @@ func TestKeptRefuses(t *testing.T) {
 	}
 }
 
-// tree lists what is below a folder: names, kinds, contents.
+// tree lists everything below a folder: names, kinds and contents.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -104,7 +104,8 @@ func tree(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// TestWriteLeavesOthers: writing a file deletes only temporary files that hocket made, by their names and kinds.
+// TestWriteLeavesOthers checks that writing a file deletes only temporary files whose names and kinds show that hocket
+// made them.
 func TestWriteLeavesOthers(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out.json")
@@ -131,7 +132,7 @@ func TestWriteLeavesOthers(t *testing.T) {
 	}
 }
 
-// TestWritePipe: a pipe that no process reads is an error, and is not waited for.
+// TestWritePipe checks that writing to a pipe that no process reads is an error and does not wait.
 func TestWritePipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -142,7 +143,7 @@ func TestWritePipe(t *testing.T) {
 	}
 }
 
-// TestWriteForeignLink: a link that another user has put where the user writes is not followed.
+// TestWriteForeignLink checks that a link that another user put in the user's folder is not followed.
 func TestWriteForeignLink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
@@ -162,7 +163,7 @@ func TestWriteForeignLink(t *testing.T) {
 	}
 }
 
-// TestReadBelow: links may lead anywhere below the folder, and not out of it; pipes are refused.
+// TestReadBelow checks that links may lead anywhere below the folder but not out of it, and that pipes are refused.
 func TestReadBelow(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -188,7 +189,7 @@ func TestReadBelow(t *testing.T) {
 	}
 }
 
-// TestRemoveFolder: a folder with anything that hocket did not make stays whole.
+// TestRemoveFolder checks that a folder with anything that hocket did not make stays complete.
 func TestRemoveFolder(t *testing.T) {
 	made := func(info fs.FileInfo) bool { return info.Name() == "0" && info.Mode().IsRegular() }
 	for _, name := range []string{"0", "data", ""} {
@@ -213,7 +214,8 @@ func TestRemoveFolder(t *testing.T) {
 	}
 }
 
-// TestCacheFolder: links that lead to the folder that the user names are followed, whether it is there yet or not.
+// TestCacheFolder checks that links that lead to the folder that the user names are followed, even if the folder does
+// not exist yet.
 func TestCacheFolder(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -4,5 +4,5 @@ package files
 
 import "os"
 
-// lock reports that no lock is known.
+// lock does nothing: no locks are known for this system.
 func lock(*os.File) (held, others bool) { return false, false }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// lock locks the file for as long as it is open. others says that another has it locked; some
-// file systems have no locks.
+// lock locks the file until it is closed. others reports that another process has locked it. Some file systems have no
+// locks.
 func lock(f *os.File) (held, others bool) {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	return err == nil, err == syscall.EWOULDBLOCK

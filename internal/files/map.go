@@ -2,14 +2,14 @@ package files
 
 import "fmt"
 
-// Mapping is a regular file's contents. Where the system maps files they are read as they
-// are used, so the file must not be cut short meanwhile.
+// Mapping is the content of a regular file. If the system can map files, they are read only when they are used, so the
+// file must not become shorter in the meantime.
 type Mapping struct {
-	Bytes []byte // not to be written to
+	Bytes []byte // must not be written to
 	unmap func() error
 }
 
-// Close unmaps the file. Bytes must not be used any more.
+// Close unmaps the file. Bytes must not be used after that.
 func (m *Mapping) Close() error {
 	unmap := m.unmap
 	m.Bytes, m.unmap = nil, nil
@@ -30,7 +30,7 @@ func Map(path string) (*Mapping, error) {
 		return &Mapping{}, nil
 	}
 	if int64(int(size)) != size {
-		return nil, fmt.Errorf("map %s: %d bytes are more than this host can address", path, size)
+		return nil, fmt.Errorf("map %s: its %d bytes are more than this host can address", path, size)
 	}
 	m, err := mapFile(f, int(size))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMap: a mapping has the file's bytes; what is no regular file is refused.
+// TestMap checks that a mapping has the bytes of the file and that only regular files are accepted.
 func TestMap(t *testing.T) {
 	dir := t.TempDir()
 	for _, want := range []string{"", "some bytes"} {

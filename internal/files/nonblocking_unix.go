@@ -5,8 +5,8 @@ package files
 import "syscall"
 
 const (
-	// nonblocking makes opening a pipe return at once.
+	// nonblocking lets the open call of a pipe return at once.
 	nonblocking = syscall.O_NONBLOCK
-	// nofollow makes opening a link fail.
+	// nofollow lets the open call of a link fail.
 	nofollow = syscall.O_NOFOLLOW
 )

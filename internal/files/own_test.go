@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestCheckOwn: folders that others can write to are not the process's own.
+// TestCheckOwn checks that folders that others can write to are refused.
 func TestCheckOwn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	if err := CheckOwn(dir); err != nil {

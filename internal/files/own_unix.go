@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// CheckOwn reports why a folder may hold what others put there: it belongs to another user
-// than the process's or root, or others may write to it. Nil where there is none.
+// CheckOwn reports why a folder may contain files of other users: it belongs neither to the user of the process nor to
+// root, or others may write to it. It returns nil if the folder does not exist.
 func CheckOwn(dir string) error {
 	info, err := os.Stat(dir)
 	if os.IsNotExist(err) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestReadPipe: a pipe that nobody writes to is refused, not waited for.
+// TestReadPipe checks that reading from a pipe that no process writes to is an error and does not wait.
 func TestReadPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {

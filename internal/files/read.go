@@ -10,12 +10,11 @@ import (
 	"path/filepath"
 )
 
-// ErrTooLarge is wrapped by errors about files that are larger than what they are read as
-// may be.
+// Errors about files that are larger than the limit wrap ErrTooLarge.
 var ErrTooLarge = errors.New("the file is too large")
 
-// Open opens a regular file and returns its size. Anything else is refused before it is
-// opened, since opening a pipe waits for its writer, and reading a device may never end.
+// Open opens a regular file and returns its size. It refuses anything else before it opens it, because opening a pipe
+// waits for its writer, and reading a device may never end.
 func Open(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -28,7 +27,7 @@ func Open(path string) (*os.File, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if info, err = f.Stat(); err == nil { // another may be there by now
+	if info, err = f.Stat(); err == nil { // another file may be there by now
 		err = regular(path, info)
 	}
 	if err != nil {
@@ -44,8 +43,8 @@ func regular(path string, info fs.FileInfo) error {
 	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file (%s)", info.Mode().Type())}
 }
 
-// Read returns the contents of a regular file of at most so many bytes. The error of a
-// larger one, of which nothing is read, wraps ErrTooLarge.
+// Read returns the content of a regular file of at most most bytes. For a larger file it reads nothing, and the error
+// wraps ErrTooLarge.
 func Read(path string, most int64) ([]byte, error) {
 	f, _, err := Open(path)
 	if err != nil {
@@ -55,7 +54,7 @@ func Read(path string, most int64) ([]byte, error) {
 	return readAll(f, path, most)
 }
 
-// ReadBelow is Read of a file below a folder, which no link may lead out of.
+// ReadBelow is Read for a file below a folder. No link may lead out of the folder.
 func ReadBelow(dir, name string, most int64) ([]byte, error) {
 	root, err := os.OpenRoot(cmp.Or(dir, "."))
 	if err != nil {
@@ -75,7 +74,7 @@ func ReadBelow(dir, name string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err == nil { // another may be there by now
+	if info, err = f.Stat(); err == nil { // another file may be there by now
 		err = regular(path, info)
 	}
 	if err != nil {
@@ -84,13 +83,13 @@ func ReadBelow(dir, name string, most int64) ([]byte, error) {
 	return readAll(f, path, most)
 }
 
-// readAll reads at most so many bytes; path is for errors.
+// readAll reads at most most bytes. path is for errors.
 func readAll(f *os.File, path string, most int64) ([]byte, error) {
 	if info, err := f.Stat(); err == nil && info.Size() > most {
 		return nil, tooLarge(path, most)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(b)) > most { // it has grown, or has no size, as what /proc has
+	if err == nil && int64(len(b)) > most { // it has grown, or has no size, like files in /proc
 		err = tooLarge(path, most)
 	}
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestReadOdd: what is no regular file is refused at once, and so is what is too large,
-// whatever its size says; nothing is read of that.
+// TestReadOdd checks that only regular files are accepted and that files that are too large are refused without reading
+// them, even if their size says otherwise.
 func TestReadOdd(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -46,7 +46,7 @@ func TestReadOdd(t *testing.T) {
 			t.Errorf("%s: %v", device, err)
 		}
 	}
-	if _, err := os.Stat("/proc/self/status"); err == nil { // its size is told to be 0
+	if _, err := os.Stat("/proc/self/status"); err == nil { // its size is reported as 0
 		if b, err := Read("/proc/self/status", 1<<20); err != nil || len(b) == 0 {
 			t.Errorf("%d bytes of a file without a size: %v", len(b), err)
 		}

@@ -1,11 +1,11 @@
 // Package files opens, writes and deletes files safely. It never waits to open a file: pipes and devices are refused.
-// Files are read up to a size limit. A file is written as a whole or not at all. Two kinds of paths have different
+// Files are read up to a size limit. A file is written completely or not at all. Two kinds of paths have different
 // rules:
 //
-//   - Paths that the user names (Open, Read, Map, Write) are followed through links, as in other programs, but
-//     nothing is written through another user's link.
-//   - Paths that hocket chooses (ReadKept, WriteKept, OpenLock), such as those of caches, are never followed
-//     through links, and their folders must belong to the user.
+//   - Paths that the user names (Open, Read, Map, Write) may be links, as in other programs, but nothing is written
+//     through a link of another user.
+//   - Paths that hocket chooses (ReadKept, WriteKept, OpenLock), such as those of caches, may not be links, and their
+//     folders must belong to the user.
 //
 // Only files that hocket made are deleted: their names, kinds and owners must match.
 package files
@@ -24,36 +24,35 @@ import (
 	"syscall"
 )
 
-// Write writes a path that the user names as a whole or not at all: write fills a temporary file
-// next to path, which replaces path once it is on disk. The file gets the
-// permissions that os.Create would give. Where path is a link of the user's or root's, the file that it
-// leads to is written; a pipe that is being read, or a device, is written to directly. Errors name path.
+// Write writes a path that the user names, completely or not at all. write fills a temporary file next to path, which
+// replaces path once it is on disk. The file gets the permissions that os.Create would set. If path is a link of the
+// user or root, the file that it leads to is written. A device, or a pipe that a process reads, is written to directly.
+// Errors name path.
 func Write(path string, write func(io.Writer) error) error {
 	return writer{sync: true}.write(path, write)
 }
 
-// WriteKept is Write for a path that hocket chooses. It makes the folder, and fails if the folder is a
-// link, belongs to another user or can be written by others, or if path is anything but a regular file.
+// WriteKept is Write for a path that hocket chooses. It creates the folder. It fails if the folder is a link, belongs
+// to another user or can be written by others, or if path is not a regular file.
 func WriteKept(path string, write func(io.Writer) error) error {
 	return writer{sync: true, kept: true}.write(path, write)
 }
 
-// WriteUnsynced is WriteKept without waiting for the disk: if the machine
-// goes down, the file may be cut short. It is for files that are checked when they are read,
-// and can be made again.
+// WriteUnsynced is WriteKept without waiting for the disk. If the machine crashes, the file may be cut short. Use it
+// for files that are checked when they are read and can be made again.
 func WriteUnsynced(path string, b []byte) error {
 	return writer{kept: true}.write(path, func(w io.Writer) error { _, err := w.Write(b); return err })
 }
 
-// writer writes files. Tests set before: it is called before each operation of the file system with
-// the operation's name, and may make it fail.
+// writer writes files. Tests set before. It is called before each operation of the file system with the name of the
+// operation, and may make it fail.
 type writer struct {
 	sync   bool
-	kept   bool // the path is hocket's choice: see WriteKept
+	kept   bool // hocket chose the path: see WriteKept
 	before func(op string) error
 }
 
-// do does an operation.
+// do runs an operation.
 func (w writer) do(op string, f func() error) error {
 	if w.before != nil {
 		if err := w.before(op); err != nil {
@@ -63,8 +62,7 @@ func (w writer) do(op string, f func() error) error {
 	return f()
 }
 
-// Check reports why Write could not begin to write a file there. It leaves
-// nothing.
+// Check reports why Write could not start to write a file at path. It leaves no file.
 func Check(path string) error { return writer{}.check(path) }
 
 // CheckKept is Check for WriteKept.
@@ -76,7 +74,7 @@ func (w writer) check(path string) error {
 		var f *os.File
 		if f, err = w.beside(to); err == nil {
 			err = f.Close()
-			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // others may remove it once it is closed
+			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // others may remove it after it is closed
 				err = errors.Join(err, e)
 			}
 		}
@@ -87,14 +85,14 @@ func (w writer) check(path string) error {
 	return nil
 }
 
-// destination is what a file is to be written to.
+// destination is the target of a write.
 type destination struct {
 	path string
-	mode fs.FileMode // of the file that is there; 0 for none
-	odd  bool        // no file, and not to be replaced by one
+	mode fs.FileMode // the mode of the file that exists; 0 without one
+	odd  bool        // not a regular file, so it must not be replaced by one
 }
 
-// destination finds which file is to be written for path.
+// destination finds the file to write for path.
 func (w writer) destination(path string) (destination, error) {
 	if !w.kept {
 		return follow(path)
@@ -115,10 +113,10 @@ func (w writer) destination(path string) (destination, error) {
 	return destination{path: path, mode: info.Mode().Perm()}, ours(path, info)
 }
 
-// mostLinks is how many links in a row are followed, as many as Linux does.
+// mostLinks is how many links in a row are followed. It is the same number as in Linux.
 const mostLinks = 40
 
-// follow finds what path leads to, which need not be there.
+// follow finds what path leads to. The result need not exist.
 func follow(path string) (destination, error) {
 	for range mostLinks {
 		info, err := os.Lstat(path)
@@ -140,7 +138,7 @@ func follow(path string) (destination, error) {
 		case err == nil && known.IsDir():
 			return destination{}, errors.New("it is a directory")
 		case err == nil && (!known.Mode().IsRegular() || strings.HasPrefix(path, "/proc/")):
-			return destination{path: path, odd: true}, nil // what /proc says need be no path, or be somebody's open file
+			return destination{path: path, odd: true}, nil // links in /proc may lead to open files
 		}
 		to, err := os.Readlink(path)
 		if err != nil {
@@ -154,12 +152,12 @@ func follow(path string) (destination, error) {
 	return destination{}, errors.New("too many links")
 }
 
-// temporaryName is the name of a file that is to replace path: path, ".hocket-", 16 hexadecimal digits, ".tmp".
+// temporaryName returns the name of a file that will replace path: path, ".hocket-", 16 hexadecimal digits, ".tmp".
 func temporaryName(path string) string {
 	return fmt.Sprintf("%s.hocket-%016x.tmp", path, rand.Uint64())
 }
 
-// isTemporary reports whether temporaryName makes such names for path.
+// isTemporary reports whether temporaryName can return this name for path.
 func isTemporary(path, name string) bool {
 	digits, ok := strings.CutPrefix(name, path+".hocket-")
 	digits, ended := strings.CutSuffix(digits, ".tmp")
@@ -168,8 +166,8 @@ func isTemporary(path, name string) bool {
 
 var errTaken = errors.New("another process took the temporary file for an abandoned one")
 
-// beside makes a file that is to take the place of another, and removes those of processes
-// that have ended. The file is locked for as long as it is open, so that others leave it alone.
+// beside creates a file that will replace another one, and removes those of processes that have ended. The file is
+// locked while it is open, so that other processes leave it alone.
 func (w writer) beside(d destination) (f *os.File, err error) {
 	w.removeLeft(d.path)
 	for range 3 {
@@ -178,13 +176,13 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 			return err
 		})
 		var at *fs.PathError
-		if errors.As(err, &at) { // nobody asked for a file of that name
+		if errors.As(err, &at) { // the caller did not ask for a file with that name
 			return nil, at.Err
 		}
 		if err != nil {
 			return nil, err
 		}
-		// Another process may take it for one that was left, before it is locked.
+		// Before it is locked, another process may take it for an abandoned file.
 		if _, others := lock(f); others {
 			err = errTaken
 		} else if _, err = os.Lstat(f.Name()); err == nil {
@@ -201,8 +199,8 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 	return f, nil
 }
 
-// removeLeft removes the temporary files for path that processes have left which ended before they were done.
-// It leaves every file that hocket cannot have made: see isTemporary and ours.
+// removeLeft removes the temporary files for path of processes that ended before they finished. It leaves every file
+// that hocket cannot have made: see isTemporary and ours.
 func (w writer) removeLeft(path string) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -214,7 +212,7 @@ func (w writer) removeLeft(path string) {
 		return
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(-1) // of those that can be read
+	names, _ := f.Readdirnames(-1) // those that can be read
 	for _, name := range names {
 		if !isTemporary(base, name) {
 			continue
@@ -249,7 +247,8 @@ func (w writer) write(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// fill writes to a pipe or a device. A pipe that no process reads is an error: opening it would wait for a reader.
+// fill writes to a pipe or a device. A pipe that no process reads is an error, since opening it would wait for a
+// reader.
 func (w writer) fill(d destination, write func(io.Writer) error) error {
 	f, err := os.OpenFile(d.path, os.O_WRONLY|nonblocking, 0)
 	if errors.Is(err, syscall.ENXIO) {
@@ -266,11 +265,11 @@ func (w writer) fill(d destination, write func(io.Writer) error) error {
 	return err
 }
 
-// unfinished are the names of files that are to take the place of others.
+// unfinished holds the names of temporary files that are being written.
 var unfinished sync.Map
 
-// RemoveUnfinished removes what Write and others have written so far of files that they
-// are at work on, which fail then: for a process that does not wait for them to end.
+// RemoveUnfinished removes the temporary files that Write and the other functions are writing. These functions then
+// fail. It is for a process that ends without waiting for them.
 func RemoveUnfinished() {
 	unfinished.Range(func(name, _ any) bool {
 		os.Remove(name.(string))
@@ -289,7 +288,7 @@ func (w writer) replace(d destination, write func(io.Writer) error) error {
 	}
 	unfinished.Store(name, nil)
 	defer unfinished.Delete(name)
-	if err = w.fillFile(f, write); err == nil { // still locked: others remove what nobody is at work on
+	if err = w.fillFile(f, write); err == nil { // still locked, so that others do not remove it
 		err = w.do("rename", func() error { return os.Rename(f.Name(), d.path) })
 	}
 	if err != nil {
@@ -304,9 +303,8 @@ func (w writer) replace(d destination, write func(io.Writer) error) error {
 	return w.syncFolder(filepath.Dir(d.path))
 }
 
-// syncFolder has the folder's new entry on disk. Many file systems and systems refuse to sync
-// a folder, each with an error of its own, so only an input/output error is one: the file is
-// there by now.
+// syncFolder writes the new entry of the folder to disk. Many systems and file systems refuse to sync a folder, each
+// with a different error. Only an input/output error counts, since the file is there already.
 func (w writer) syncFolder(dir string) error {
 	if !w.sync {
 		return nil
@@ -322,7 +320,7 @@ func (w writer) syncFolder(dir string) error {
 	return nil
 }
 
-// fillFile writes to a file, and has that on disk.
+// fillFile writes to a file and waits until it is on disk.
 func (w writer) fillFile(f *os.File, write func(io.Writer) error) error {
 	b := bufio.NewWriterSize(stepped{w, f}, 1<<16)
 	err := write(b)
@@ -335,7 +333,7 @@ func (w writer) fillFile(f *os.File, write func(io.Writer) error) error {
 	return err
 }
 
-// stepped is a file whose writes are told of.
+// stepped is a file that calls before for each write.
 type stepped struct {
 	w writer
 	f *os.File

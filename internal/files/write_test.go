@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-// text writes path by Write.
+// text writes path with Write.
 func text(path, s string) error {
 	return Write(path, func(w io.Writer) error { _, err := io.WriteString(w, s); return err })
 }
 
-// TestWriteFollows: a link stays, and what it leads to is written, as a whole; a file keeps
-// its permissions.
+// TestWriteFollows checks that a link stays, that the file it leads to is written completely, and that a file keeps its
+// permissions.
 func TestWriteFollows(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("links take rights there")
@@ -74,7 +74,7 @@ func TestWriteFollows(t *testing.T) {
 	}
 }
 
-// TestWriteOdd: what is no file is written to, or not, and stays what it is.
+// TestWriteOdd checks that pipes, devices and sockets are written to or refused, and are never replaced.
 func TestWriteOdd(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux names the process's pipes")
@@ -119,7 +119,7 @@ func TestWriteOdd(t *testing.T) {
 	}
 }
 
-// TestRemoveUnfinished: what is written so far of a file goes, and what was there stays.
+// TestRemoveUnfinished checks that unfinished files are removed and the old file stays.
 func TestRemoveUnfinished(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
@@ -146,8 +146,8 @@ func TestRemoveUnfinished(t *testing.T) {
 	}
 }
 
-// TestOneWay: what users keep is written by this package alone, so that what its tests have of full and broken file
-// systems holds for results, traces, tables, sources and caches.
+// TestOneWay checks that only this package writes files that users keep. So the tests of this package, with full and
+// broken file systems, cover results, traces, tables, sources and caches.
 func TestOneWay(t *testing.T) {
 	writes := regexp.MustCompile(`\bos\.(Create|CreateTemp|WriteFile|Rename|OpenFile|RemoveAll)\(`)
 	others := map[string]string{

@@ -11,9 +11,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention is softmax(Scale · q·kᵀ)·v for each leading index and head:
-// q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. A fourth operand, integers […] or […, Tq], says how many
-// keys there are. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk].
+// attention computes softmax(Scale · q·kᵀ)·v for each leading index and head, with q[…, Tq, Hq, Dh] and k and v […, Tk,
+// Hkv, Dh]. A fourth operand, integers […] or […, Tq], holds numbers of keys. The last operand may be a mask of floats,
+// […, Tq, Tk] or [Tq, Tk].
 func attention(j *job, op device.Attention) ([]launch, error) {
 	f, err := newAttending(j, op)
 	switch {
@@ -27,35 +27,36 @@ func attention(j *job, op device.Attention) ([]launch, error) {
 	return f.whole()
 }
 
-// attending is an attention as its kernels take it.
+// attending describes an attention in the form that its kernels need.
 type attending struct {
-	cores   bool // for tensor cores
-	hopper  bool // which are those of Hopper
+	cores   bool // whether tensor cores compute it
+	hopper  bool // whether these are Hopper's tensor cores
 	dt      string
-	lead    int   // batch dimensions, after merging
+	lead    int   // number of batch dimensions, after merging
 	dh      int64 // elements of a head
-	result  int64 // elements
-	rows    int64 // queries of all the heads that share keys and values
-	heads   int64 // of keys, of all batches
+	result  int64 // elements of the result
+	rows    int64 // number of queries of all heads that share keys and values
+	heads   int64 // number of key heads in all batches
 	batches int64
 	keys    int64
-	given   bool  // a length says how many of them there are
-	bent    bool  // scores have a cap or a mask
+	given   bool  // whether an operand holds the number of keys
+	bent    bool  // whether scores have a cap or a mask
 	fixed   bool  // see device.Attention
 	room    int64 // see splitRoom
 	wider   int64 // see wideBlocks
 	args    words // AttentionArgs
 }
 
-// lengths are where the numbers of keys lie: strides in bytes, of each batch dimension and from query to query.
+// lengths describes the operand that holds the numbers of keys: its address, and its strides in bytes for each batch
+// dimension and from query to query.
 type lengths struct {
-	addr    nvlib.Ptr // 0: there are none
+	addr    nvlib.Ptr // 0 if there is no such operand
 	wide    bool
 	batches []int64
 	queries int64
 }
 
-// lengthsOf checks lengths, of which there is at most one operand, for queries of a shape.
+// lengthsOf checks ins, which holds at most one operand with lengths, for queries of the given shape.
 func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
 	b := len(queries) - 1
 	l := lengths{batches: make([]int64, b)}
@@ -64,20 +65,21 @@ func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
 	}
 	o := ins[0]
 	if !o.DType.IsInt() || !slices.Equal(o.Shape, queries) && !slices.Equal(o.Shape, queries[:b]) {
-		return l, fmt.Errorf("lengths %s%v of queries %v", o.DType, o.Shape, queries)
+		return l, fmt.Errorf("lengths have type %s%v, which does not fit queries of shape %v", o.DType, o.Shape, queries)
 	}
 	l.addr, l.wide = o.Addr, o.DType == ir.I64
 	for d := range l.batches {
 		l.batches[d] = o.Strides[d] * o.DType.Size()
 	}
-	// Of one query it is the batch's.
+	// A single query uses the length of its batch.
 	if len(o.Shape) > b && queries[b] > 1 {
 		l.queries = o.Strides[b] * o.DType.Size()
 	}
 	return l, nil
 }
 
-// maskOf checks a mask, if there is one, for queries of a shape and so many keys. It returns its strides.
+// maskOf checks a mask, if there is one, for queries of the given shape and number of keys. It returns the mask's
+// strides.
 func maskOf(mask Operand, queries []int64, keys int64) ([]int64, error) {
 	b := len(queries) - 1
 	strides, want := make([]int64, b+2), append(slices.Clone(queries), keys)
@@ -88,7 +90,7 @@ func maskOf(mask Operand, queries []int64, keys int64) ([]int64, error) {
 	case slices.Equal(mask.Shape, want[b:]):
 		copy(strides[b:], mask.Strides)
 	default:
-		return nil, fmt.Errorf("a mask %v of queries %v and %d keys", mask.Shape, queries, keys)
+		return nil, fmt.Errorf("a mask of shape %v does not fit queries of shape %v and %d keys", mask.Shape, queries, keys)
 	}
 	return strides, nil
 }
@@ -124,14 +126,16 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 		return nil, fmt.Errorf("q%v, k%v and v%v into %v", q.Shape, k.Shape, v.Shape, out.Shape)
 	}
 	if op.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
-		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
+		return nil, fmt.Errorf("causal attention with %d queries and only %d keys: the first queries would see no key",
+			q.Shape[b], k.Shape[b])
 	}
 	if op.Window >= k.Shape[b] && !op.Fixed {
-		op.Window = 0 // all keys are in it; where bits are fixed they do not depend on the room for keys
+		// The window contains all keys. Fixed bits must not depend on the number of keys that memory has room for.
+		op.Window = 0
 	}
 	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
 	if dh > 4*threads {
-		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, dh, 4*threads)
+		return nil, fmt.Errorf("%w: heads of %d dimensions; at most %d are supported", device.ErrUnsupported, dh, 4*threads)
 	}
 	l, err := lengthsOf(lengths, q.Shape[:b+1])
 	if err != nil {
@@ -178,33 +182,35 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 }
 
 const (
-	flashRows = 128 // of a block of flash
+	flashRows = 128 // rows of a block of flash
 	flashKeys = 1 << 30
-	flashMost = 1 << 31 // rows of a head of keys
-	// hopperKeys are those that flashHopper takes at a time, hopperThreads two warpgroups that
-	// compute and one that brings keys.
+	flashMost = 1 << 31 // largest number of rows of a key head
+	// hopperKeys is the number of keys that flashHopper processes at a time. hopperThreads is the number of threads of two
+	// warpgroups that compute and one that loads keys.
 	hopperKeys    = 128
 	hopperThreads = 384
-	warpRows      = 16  // of a warp of flashSplit
-	splitKeys     = 128 // splits are of multiples of that
-	// Splits have at least splitLeast keys. More than manySplits, which take longer to join, have at least manyLeast.
+	warpRows      = 16  // rows of a warp of flashSplit
+	splitKeys     = 128 // the size of a split is a multiple of this number of keys
+	// Each split has at least splitLeast keys. Joining more than manySplits splits takes longer, so each of them has at
+	// least manyLeast keys.
 	splitLeast, manySplits, manyLeast = 256, 16, 512
-	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
-	// follows from how large the GPU is, since bits do. From wideBlocks on, flashHopper shares keys: of fewer,
-	// more would share them, and the block that joins what the others have would take longer than a kernel that does.
+	// fewBlocks is the number of blocks below which flash leaves half of a large GPU idle. No choice depends on the size
+	// of the GPU, because the bits of results depend on the choice. flashHopper shares keys between blocks only from
+	// wideBlocks blocks on: with fewer, more blocks would share the keys of one result, and the block that joins their
+	// results would take longer than a separate kernel.
 	fewBlocks   = 64
 	wideBlocks  = fewBlocks / 2
-	splitBlocks = 128 // that splits are to make
-	splitMost   = 32  // splits of keys with lengths
-	// splitRoom bounds the memory in which splits of a launch keep what they have, where bits are fixed and so rows
-	// may be many: they take several launches then.
+	splitBlocks = 128 // number of blocks that splitting aims at
+	splitMost   = 32  // number of splits of keys with lengths
+	// splitRoom is the largest memory in bytes for the partial results of a launch with fixed bits, which may have many
+	// rows; then an attention takes several launches.
 	splitRoom = 64 << 20
 )
 
 func (f *attending) blocks(rows int64) int64 { return (f.rows + rows - 1) / rows * f.heads }
 
-// few reports whether there are so few queries that the keys are better split. With lengths that does not
-// depend on the batch, so that no sequence's bits do. Where bits are fixed it depends on the heads alone.
+// few reports whether there are so few queries that the keys should be split. With lengths the answer does not depend
+// on the batch, so that the bits of a sequence do not either. With fixed bits it depends only on the heads.
 func (f *attending) few() bool {
 	switch {
 	case f.dh != 64 && f.dh != 128:
@@ -217,14 +223,14 @@ func (f *attending) few() bool {
 	return f.rows <= 2*warpRows || f.blocks(flashRows) < fewBlocks || f.wide()
 }
 
-// wide reports whether blocks that share keys are those of flashHopper, where keys are shared.
+// wide reports whether flashHopper runs the blocks that share keys.
 func (f *attending) wide() bool {
 	n := f.blocks(flashRows)
 	return f.hopper && !f.fixed && !f.given && f.rows > 2*warpRows && f.keys >= 2*splitLeast &&
 		f.wider <= n && n <= fewBlocks
 }
 
-// whole is a launch in which each block goes through all keys.
+// whole returns a launch in which each block processes all keys.
 func (f *attending) whole() ([]launch, error) {
 	grid, err := exactGrid(f.blocks(flashRows))
 	if f.hopper && f.dh%64 == 0 {
@@ -233,18 +239,18 @@ func (f *attending) whole() ([]launch, error) {
 	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash_rows", "flash")}}, err
 }
 
-// hopperLaunch is one of flashHopper, whose blocks are HopperWhole or HopperPart.
+// hopperLaunch returns a launch of flashHopper, whose blocks are of type HopperWhole or HopperPart.
 func (f *attending) hopperLaunch(block, args string, grid uint32, w words) launch {
 	c := f.code("flashHopper", args, "flash_rows", "warpgroup", "flash_join", "flash_hopper")
 	c.symbol += block
 	c.block = hopperThreads
 	c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d, Hopper%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh,
 		hopperKeys, block)
-	// Two tiles of keys, three of values and one of queries.
+	// The shared memory holds two tiles of keys, three of values and one of queries.
 	return launch{blocks: grid, shared: uint32((5*hopperKeys + flashRows) * f.dh * 2), args: w, code: c}
 }
 
-// plain is a block for each query of each head.
+// plain returns a launch with one block for each query of each head.
 func (f *attending) plain() ([]launch, error) {
 	per := int64(1)
 	for per*threads < f.dh {
@@ -259,7 +265,8 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
-// split is a launch in which blocks share the keys, and, if none of them does, one that joins what they have.
+// split returns a launch in which blocks share the keys, and a second launch that joins their results unless the blocks
+// do so themselves.
 func (f *attending) split(j *job) ([]launch, error) {
 	rows := f.splitRows()
 	units := f.blocks(rows)
@@ -273,7 +280,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 		length = manyLeast
 	}
 	splits = (f.keys + length - 1) / length
-	once := units // that a launch computes
+	once := units // number of units that one launch computes
 	var parts [2]nvlib.Ptr
 	if splits > 1 {
 		if f.fixed {
@@ -308,7 +315,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 	return all, nil
 }
 
-// splitLaunches computes so many units.
+// splitLaunches returns the launches that compute the given number of units.
 func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]launch, error) {
 	grid, err := exactGrid(units * splits)
 	if err != nil {
@@ -327,7 +334,7 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 	return all, nil
 }
 
-// splitLaunch is that of blocks that share keys.
+// splitLaunch returns the launch of the blocks that share keys.
 func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	if f.wide() {
 		return f.hopperLaunch("Part", "FlashSplitArgs", grid, args)
@@ -342,7 +349,7 @@ func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
 }
 
-// splitRows are those of a block that shares keys.
+// splitRows returns the number of rows of a block that shares keys.
 func (f *attending) splitRows() int64 {
 	if f.wide() {
 		return flashRows
@@ -350,7 +357,8 @@ func (f *attending) splitRows() int64 {
 	return warpRows * f.splitWarps()
 }
 
-// splitWarps is how many warps of flashSplit share the keys that they bring. Four are no faster. Bits depend on it.
+// splitWarps returns the number of warps of flashSplit that share the keys that they load. Four are not faster. The
+// bits of results depend on this number.
 func (f *attending) splitWarps() int64 {
 	if f.rows <= warpRows && !f.fixed {
 		return 1
@@ -358,8 +366,8 @@ func (f *attending) splitWarps() int64 {
 	return 2
 }
 
-// splitShared is the shared memory of a block of flashSplit, which has room for 16 keys and values of
-// each of its warps so many times. No bit depends on how many.
+// splitShared returns the shared memory of a block of flashSplit, which holds 16 keys and 16 values of each of its
+// warps, times copies of them. The bits of results do not depend on times.
 func (f *attending) splitShared(times int64) int64 { return times * threads / 32 * 16 * 2 * 2 * f.dh }
 
 func (f *attending) code(body, args string, files ...string) code {
@@ -371,18 +379,18 @@ func (f *attending) code(body, args string, files ...string) code {
 	}
 }
 
-// before80 reports whether a GPU lacks what flash is made of, which came with sm_80.
+// before80 reports whether a GPU is older than sm_80, and so lacks instructions that flash needs.
 func before80(arch string) bool {
 	n, err := strconv.Atoi(strings.TrimRight(strings.TrimPrefix(arch, "sm_"), "af"))
 	return err == nil && n < 80
 }
 
-// onTensorCores reports whether an attention is one for tensor cores: of 2-byte floats, with
-// heads that fit into registers and rows that move by 16 bytes.
+// onTensorCores reports whether tensor cores can compute an attention: its operands are 2-byte floats, its heads fit
+// into registers, and its rows can be moved in units of 16 bytes.
 func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
 	keys := j.Ins[1].Shape[len(j.Ins[1].Shape)-3]
-	rows := j.Out.Shape[len(j.Out.Shape)-3] * j.Out.Shape[len(j.Out.Shape)-2] // of a head of keys, at most
+	rows := j.Out.Shape[len(j.Out.Shape)-3] * j.Out.Shape[len(j.Out.Shape)-2] // largest number of rows of a key head
 	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) ||
 		keys < 1 || keys > flashKeys || rows >= flashMost {
 		return false

@@ -8,10 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// gradBlocks are as many as flashDKV splits heads that share keys for; gradRows is the rows or keys of a block.
+// gradBlocks is the number of blocks up to which flashDKV splits heads that share keys; gradRows is the number of rows
+// or keys of a block.
 const gradBlocks, gradRows = 256, 128
 
-// attentionGrad is attention_lse, attention_dq and attention_dkv.
+// attentionGrad plans attention_lse, attention_dq and attention_dkv.
 func attentionGrad(j *job, op device.AttentionGrad) ([]launch, error) {
 	if err := device.CheckAttentionGrad(op, j.Out.DType, j.Out.Shape, j.types(), j.shapes()); err != nil {
 		return nil, err
@@ -21,7 +22,7 @@ func attentionGrad(j *job, op device.AttentionGrad) ([]launch, error) {
 	}
 	q, k := j.Ins[0], j.Ins[1]
 	all := append([]Operand{j.Out}, j.Ins...)
-	for len(all) < 7 { // of attention_lse: what is not read
+	for len(all) < 7 { // operands that attention_lse does not read
 		all = append(all, Operand{Strides: make([]int64, len(q.Shape))})
 	}
 	b := len(q.Shape) - 3
@@ -48,7 +49,7 @@ func attentionGrad(j *job, op device.AttentionGrad) ([]launch, error) {
 	return g.plain()
 }
 
-// graded is a gradient of an attention as its kernels take it.
+// graded describes a gradient of an attention in the form that its kernels need.
 type graded struct {
 	op                       device.AttentionGrad
 	dt                       string
@@ -59,7 +60,7 @@ type graded struct {
 	batches                  int64
 }
 
-// args are GradArgs, where heads of q that share keys are of so many parts.
+// args returns GradArgs for query heads that share keys and are split into the given number of parts.
 func (g *graded) args(parts int64) words {
 	var w words
 	for _, o := range g.all {
@@ -82,13 +83,13 @@ func (g *graded) args(parts int64) words {
 	return w
 }
 
-// batchDims are the leading extents.
+// batchDims returns the leading extents.
 func (g *graded) batchDims() []int64 { return g.all[1].Shape[:len(g.all[1].Shape)-3] }
 
-// plain is a block for each query of each head, or each key.
+// plain returns a launch with one block for each query of each head, or for each key.
 func (g *graded) plain() ([]launch, error) {
 	if g.dh > 4*threads {
-		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, g.dh, 4*threads)
+		return nil, fmt.Errorf("%w: heads of %d dimensions; at most %d are supported", device.ErrUnsupported, g.dh, 4*threads)
 	}
 	per := int64(1)
 	for per*threads < g.dh {
@@ -118,7 +119,7 @@ func (g *graded) kernel(name string) string {
 	return name + "DKV"
 }
 
-// flash is a launch on tensor cores, and, of attention_dkv in parts, one that adds them up.
+// flash returns a launch on tensor cores and, for attention_dkv in several parts, a second launch that adds the parts.
 func (g *graded) flash(j *job) ([]launch, error) {
 	kvs := g.heads / g.share * g.batches
 	if g.op.Op != ir.OpAttentionDKV {
@@ -147,7 +148,8 @@ func (g *graded) flash(j *job) ([]launch, error) {
 		args.addr(sums)
 	}
 	args.ints(parts)
-	// GradRoom: 128 rows of values, two tiles of 32 rows of queries and of gradients, and three numbers for each row.
+	// The shared memory is a GradRoom: 128 rows of values, two tiles of 32 rows of queries and of gradients, and three
+	// numbers for each row.
 	shared := (gradRows+4*32)*(g.dh*2+16) + 6*32*4
 	all := []launch{{blocks: grid, shared: uint32(shared), args: args, code: g.code("flashDKV", "FlashGradArgs")}}
 	if parts > 1 {
@@ -166,8 +168,8 @@ func (g *graded) code(body, args string) code {
 	}
 }
 
-// onTensorCores reports whether operands are of 2-byte floats, with heads that fit into registers and rows that move by
-// 16 bytes.
+// onTensorCores reports whether operands are 2-byte floats, with heads that fit into registers and rows that can be
+// moved in units of 16 bytes.
 func (g *graded) onTensorCores(j *job) bool {
 	if j.Ins[0].DType.Size() != 2 || g.dh%16 != 0 || g.dh > 128 || before80(j.arch) || g.tk > flashKeys ||
 		g.tq*g.share >= flashMost {

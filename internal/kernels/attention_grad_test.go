@@ -20,8 +20,8 @@ type gradCase struct {
 	scale          float64
 }
 
-// compareGrads compares attention_lse, attention_dq and attention_dkv. lse and delta are those of the operands, by
-// arithmetic of its own, so that weights are those of a softmax.
+// compareGrads compares attention_lse, attention_dq and attention_dkv. lse and delta are computed from the operands by
+// separate arithmetic, so that the weights are those of a softmax.
 func compareGrads(r *trial, c gradCase, dt ir.DType, l layout, causal bool, slack float64) {
 	shape := append(slices.Clone(c.lead), c.tq, c.hq, c.dh)
 	kv := append(slices.Clone(c.lead), c.tk, c.hv, c.dh)
@@ -64,7 +64,7 @@ func compareGrads(r *trial, c gradCase, dt ir.DType, l layout, causal bool, slac
 	}
 }
 
-// TestAttentionGrad: gradients of attention without tensor cores.
+// TestAttentionGrad tests gradients of attention without tensor cores.
 func TestAttentionGrad(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -82,8 +82,8 @@ func TestAttentionGrad(t *testing.T) {
 	r.run()
 }
 
-// TestFlashGrad: gradients of attention by tensor cores, of queries, keys and heads that fill tiles and that do not, and
-// of heads that are split into parts.
+// TestFlashGrad tests gradients of attention on tensor cores, with numbers of queries, keys and heads that fill tiles
+// and that do not, and with heads that are split into parts.
 func TestFlashGrad(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)

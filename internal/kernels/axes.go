@@ -10,29 +10,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exactGrid is a grid of n blocks.
+// exactGrid returns a grid of n blocks.
 func exactGrid(n int64) (uint32, error) {
 	if n > math.MaxInt32 {
-		return 0, fmt.Errorf("%w: %d blocks", device.ErrUnsupported, n)
+		return 0, fmt.Errorf("%w: the grid has %d blocks, too many for a launch", device.ErrUnsupported, n)
 	}
 	return uint32(n), nil
 }
 
-// How many elements one thread folds before the rest goes to another part, and
-// how many threads share a long contiguous chain. They set the order of
-// operations, and so the bits.
+// chainMost is the number of elements that one thread folds before the remaining ones become another part. warpLeast
+// and wideLeast are the numbers of contiguous elements from which a warp and a whole block share a chain. These
+// constants determine the order of operations, and so the bits.
 const (
 	chainMost = 512
 	warpLeast = 64
 	wideLeast = 2048
 )
 
-// folding is a reduction over axes.
+// folding describes a reduction over axes.
 type folding struct {
 	j      *job
-	fold   string // FoldSum, …
-	kept   []axis // strides of operand and result
-	gone   []axis // strides of the operand
+	fold   string // name of the fold: FoldSum, …
+	kept   []axis // axes that remain, with strides of operand and result
+	gone   []axis // axes that are reduced, with strides of the operand
 	outs   int64
 	count  int64
 	dt     ir.DType
@@ -40,7 +40,7 @@ type folding struct {
 	divide int64
 }
 
-// axesOf is sum, max, min or mean over axes, which disappear.
+// axesOf plans sum, max, min or mean over axes, which the result does not have.
 func axesOf(j *job, op device.ReduceAxes) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -80,12 +80,12 @@ func axesOf(j *job, op device.ReduceAxes) ([]launch, error) {
 	return f.passes(j.Ins[0].Addr, ctype(f.dt))
 }
 
-// apartMost is how many elements of a result are folded as operands of their own.
+// apartMost is the largest number of elements of a result that are folded as separate operands.
 const apartMost = 16
 
-// apart returns the operand cut along the axes reduced, where few elements far
-// apart make a result: as operands of an elementwise fold they are read by wide
-// accesses, as slots of a reduce-scatter are. Nil where that is not so.
+// apart returns the operand cut along the reduced axes, if each result has only a few elements and these are not
+// contiguous. As operands of an elementwise fold they can be read by wide accesses, like the slots of a reduce-scatter.
+// It returns nil for other operands.
 func (f *folding) apart(axes []int) []Operand {
 	if len(f.gone) != 1 || f.gone[0].s[0] <= 1 || f.count < 2 || f.count > apartMost {
 		return nil
@@ -106,7 +106,7 @@ func (f *folding) apart(axes []int) []Operand {
 	return slots
 }
 
-// newFolding checks shapes.
+// newFolding checks shapes and returns the reduction.
 func newFolding(j *job, in Operand, red ir.Red, gone []int) (*folding, error) {
 	f := &folding{j: j, outs: j.Out.elements(), count: 1, dt: in.DType}
 	var kept, shape, keptStrides, goneShape, goneStrides []int64
@@ -119,17 +119,18 @@ func newFolding(j *job, in Operand, red ir.Red, gone []int) (*folding, error) {
 		kept, shape, keptStrides = append(kept, int64(d)), append(shape, n), append(keptStrides, in.Strides[d])
 	}
 	if len(kept)+len(gone) != len(in.Shape) {
-		return nil, fmt.Errorf("axes %v of a tensor of rank %d", gone, len(in.Shape))
+		return nil, fmt.Errorf("axes %v are not distinct axes of a tensor of rank %d", gone, len(in.Shape))
 	}
 	if !slices.Equal(shape, j.Out.Shape) {
-		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v", j.Out.Shape, in.Shape, gone, shape)
+		return nil, fmt.Errorf("the result has shape %v, but shape %v without axes %v is %v", j.Out.Shape, in.Shape, gone,
+			shape)
 	}
 	f.kept, f.gone = shared(shape, keptStrides, j.Out.Strides), shared(goneShape, goneStrides)
 	f.fold, f.first = foldOf(red, in.DType)
 	return f, nil
 }
 
-// foldOf returns the fold of a reduction in the sources, and the fold of nothing.
+// foldOf returns the name of a reduction's fold in the sources, and the value of a fold of no elements.
 func foldOf(red ir.Red, dt ir.DType) (fold string, first uint64) {
 	sign := 1
 	switch red {
@@ -153,8 +154,8 @@ func foldOf(red ir.Red, dt ir.DType) (fold string, first uint64) {
 	return fold, math.Float64bits(math.Inf(sign))
 }
 
-// passes folds parts of chains side by side into scratch, until one part is a
-// chain.
+// passes plans launches that fold the parts of all chains concurrently into scratch memory, until each chain has one
+// part.
 func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
 	var all []launch
 	for {
@@ -176,13 +177,13 @@ func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
 			return nil, err
 		}
 		all = append(all, l)
-		// The remaining fold is over the parts, which are f.outs elements apart.
+		// The next pass folds the parts of each chain, which are f.outs elements apart.
 		f.kept, f.gone = partsOf(f.kept), []axis{{s.parts, []int64{f.outs}}}
 		f.count, in, from = s.parts, to, ctype(acc)
 	}
 }
 
-// denseResult gives the kept axes a result in row-major order.
+// denseResult returns the kept axes with the strides of a row-major result.
 func denseResult(kept []axis) []axis {
 	out := slices.Clone(kept)
 	for i, s := range rowMajor(extents(kept)) {
@@ -191,7 +192,7 @@ func denseResult(kept []axis) []axis {
 	return out
 }
 
-// partsOf gives the kept axes an operand in row-major order.
+// partsOf returns the kept axes with the strides of a row-major operand.
 func partsOf(kept []axis) []axis {
 	out := slices.Clone(kept)
 	for i, s := range rowMajor(extents(kept)) {
@@ -200,15 +201,14 @@ func partsOf(kept []axis) []axis {
 	return out
 }
 
-// chains is how results are shared out among threads.
+// chains describes how threads share the computation of results.
 type chains struct {
-	share      int64 // threads a result
-	v          int64 // partial folds a thread
+	share      int64 // threads for each result
+	v          int64 // partial folds of each thread
 	per, parts int64
 }
 
-// shape depends on the reduced axes alone: not on addresses, nor on how many
-// results there are.
+// shape depends only on the reduced axes, and neither on addresses nor on the number of results.
 func (f *folding) shape(from string) chains {
 	c := chains{share: 1, v: 1}
 	if len(f.gone) == 1 && f.gone[0].s[0] == 1 && f.count >= warpLeast {
@@ -256,7 +256,7 @@ func (f *folding) launch(c chains, out, in nvlib.Ptr, from, to string) (launch, 
 	}}, err
 }
 
-// wide reports whether each thread's elements can move as one access.
+// wide reports whether each thread can load its elements with one access.
 func (f *folding) wide(c chains, in nvlib.Ptr, from string) bool {
 	if c.v == 1 || uint64(in)%16 != 0 {
 		return false

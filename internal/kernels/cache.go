@@ -14,20 +14,18 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// Cache keeps machine code on disk, a file for each key. An entry that is cut
-// short, changed or foreign is as good as none: it is compiled again and
-// replaced. A folder that cannot be written costs compilations, nothing else.
-// Several processes may use one folder; a folder that other users can write to is not used, since GPUs run
-// what it holds, nor is a link. A nil Cache keeps nothing.
+// Cache stores machine code on disk, in one file for each key. An entry that is truncated, modified or of another key
+// is ignored: the code is compiled again and the entry replaced. If the folder cannot be written, code is compiled in
+// each process; there is no other effect. Several processes may use one folder. A folder that other users can write to
+// is not used, nor is a link, because GPUs execute the code in it. A nil Cache stores nothing.
 type Cache struct {
 	dir    string
 	logger *slog.Logger
 	warned sync.Once
 }
 
-// OpenCache returns the cache in the folder that HOCKET_CACHE names, else in the
-// user's cache folder; nil where there is neither. logger gets one line when the
-// folder cannot be used; nil is the default logger.
+// OpenCache returns the cache in the folder that HOCKET_CACHE names, or else in the user's cache folder; nil if there
+// is neither. logger receives one message if the folder cannot be used; nil selects the default logger.
 func OpenCache(logger *slog.Logger) *Cache {
 	dir, named, err := files.CacheFolder()
 	if err != nil {
@@ -40,10 +38,10 @@ func OpenCache(logger *slog.Logger) *Cache {
 	return CacheIn(dir, logger)
 }
 
-// CacheIn returns the cache in a folder, which is made when first written to.
+// CacheIn returns the cache in a folder, which is created by the first write.
 func CacheIn(dir string, logger *slog.Logger) *Cache { return &Cache{dir: dir, logger: logger} }
 
-// Dir is the folder; empty for a nil Cache.
+// Dir returns the folder; it is empty for a nil Cache.
 func (c *Cache) Dir() string {
 	if c == nil {
 		return ""
@@ -51,18 +49,18 @@ func (c *Cache) Dir() string {
 	return c.dir
 }
 
-// An entry is magic, the key, the length of the code, its hash, the code.
+// An entry consists of magic, the key, the length of the code, the code's hash and the code.
 const magic = "hocket kernel 1\n"
 
 const headBytes = len(magic) + 64 + 8 + sha256.Size
 
-// What an entry is shows in the ending of its file.
+// The suffix of an entry's file name shows the kind of entry.
 const (
 	codeEnding = ".cubin"
 	noteEnding = ".note"
 )
 
-// entryMost is how large an entry may be, in bytes.
+// entryMost is the largest size of an entry in bytes.
 const entryMost = 64 << 20
 
 func (c *Cache) path(key, ending string) string { return filepath.Join(c.dir, key+ending) }
@@ -96,7 +94,8 @@ func (c *Cache) warn(err error) {
 		if l == nil {
 			l = slog.Default()
 		}
-		l.Warn("compiled kernels are not kept on disk", "why", err, "help", fmt.Sprintf("name a writable folder in %s", files.CacheVariable))
+		l.Warn("compiled kernels are not stored on disk", "why", err, "help", fmt.Sprintf("name a writable folder in %s",
+			files.CacheVariable))
 	})
 }
 

@@ -15,12 +15,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCacheFull: on a disk that is full, and in a folder where nothing can be made, kernels are
-// compiled as without a cache, one line says why, and nothing is left.
+// TestCacheFull checks that with a full disk, and with a folder that cannot be created, kernels are compiled as without
+// a cache, that one message reports the reason, and that no file remains.
 func TestCacheFull(t *testing.T) {
 	const variable = "HOCKET_TEST_CACHE_FULL"
 	if dir := os.Getenv(variable); dir != "" {
-		// A file may have so few bytes: writes fail as they do where the disk is full.
+		// The size of files is limited, so writes fail in the same way as on a full disk.
 		signal.Ignore(syscall.SIGXFSZ)
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 100, Max: 100}); err != nil {
 			t.Fatal(err)
@@ -28,7 +28,7 @@ func TestCacheFull(t *testing.T) {
 		uncached(t, dir, "file too large")
 		return
 	}
-	uncached(t, "/proc/hocket", "no such file") // nobody makes folders there, root neither
+	uncached(t, "/proc/hocket", "no such file") // nobody can create folders there, not even root
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestCacheFull$")
 	cmd.Env = append(os.Environ(), variable+"="+dir)
@@ -40,7 +40,7 @@ func TestCacheFull(t *testing.T) {
 	}
 }
 
-// uncached makes kernels with a cache in a folder that takes none.
+// uncached plans kernels with a cache in a folder that cannot be written.
 func uncached(t *testing.T, dir, why string) {
 	t.Helper()
 	var log bytes.Buffer
@@ -53,6 +53,6 @@ func uncached(t *testing.T, dir, why string) {
 		}
 	}
 	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, why) || !strings.Contains(s, files.CacheVariable) {
-		t.Errorf("%s: told %q, want one line with %q", dir, s, why)
+		t.Errorf("%s: the log is %q, want one line with %q", dir, s, why)
 	}
 }

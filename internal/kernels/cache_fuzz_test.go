@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzUnseal: an entry of the cache is taken only where it is, byte for byte, what was put there under that key.
+// FuzzUnseal checks that an entry of the cache is used only if it equals, byte for byte, the one stored under that key.
 func FuzzUnseal(f *testing.F) {
 	key := strings.Repeat("0123456789abcdef", 4)
 	f.Add(seal(key, []byte("code")))
@@ -21,7 +21,7 @@ func FuzzUnseal(f *testing.F) {
 		if image, ok := unseal(entry, key); ok != (len(b) > 0) || ok && !bytes.Equal(image, b) {
 			t.Errorf("%q came back as %q, %v", b, image, ok)
 		}
-		if len(b) > 0 { // one bit that is changed
+		if len(b) > 0 { // with one bit changed
 			at := int(b[0]) * len(entry) / 256
 			entry[at] ^= 1 << (b[0] % 8)
 			if _, ok := unseal(entry, key); ok {

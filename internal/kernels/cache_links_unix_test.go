@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// TestCacheLinks fills a cache with links and pipes in place of its entries, as an archive of somebody else may.
-// The kernel is compiled as without a cache, one line says why, and what the links lead to is neither written nor
-// run.
+// TestCacheLinks checks a cache with links and pipes instead of entries, as an archive from elsewhere may contain. The
+// kernel must be compiled as without a cache, one message must report the reason, and the targets of the links must
+// neither be written nor executed.
 func TestCacheLinks(t *testing.T) {
 	good := t.TempDir()
 	addOnce(t, &fake{version: "1"}, CacheIn(good, nil), "sm_90")
@@ -45,9 +45,9 @@ func TestCacheLinks(t *testing.T) {
 			c := &fake{version: "1"}
 			addOnce(t, c, CacheIn(dir, slog.New(slog.NewTextHandler(&log, nil))), "sm_90")
 			if c.calls.Load() != 1 {
-				t.Errorf("%d compilations: what others put there was taken", c.calls.Load())
+				t.Errorf("%d compilations: an entry that is a link was used", c.calls.Load())
 			}
-			if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "not kept on disk") {
+			if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "not stored on disk") {
 				t.Errorf("the log has %q", s)
 			}
 			after, err := os.Stat(entry)

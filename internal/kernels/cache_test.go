@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// fake is a compiler whose code is what it was given.
+// fake is a compiler whose code is its input.
 type fake struct {
 	version string
 	calls   atomic.Int64
@@ -49,7 +49,7 @@ func addition(n int64) Computation {
 	return Computation{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []Operand{x, x}, Out: x}
 }
 
-// addOnce makes the addition with a new library, as a new process would.
+// addOnce plans an addition with a new library, as a new process would.
 func addOnce(t *testing.T, c Compiler, cache *Cache, arch string) []byte {
 	t.Helper()
 	s, err := New(c, cache).Steps(Target{Arch: arch}, addition(64))
@@ -84,10 +84,10 @@ func TestCacheKeeps(t *testing.T) {
 	}
 	newer := &fake{version: "2"}
 	if b := addOnce(t, newer, CacheIn(dir, nil), "sm_90"); newer.calls.Load() != 1 || bytes.Equal(b, first) {
-		t.Error("another compiler's code was taken")
+		t.Error("another compiler's code was used")
 	}
 	if b := addOnce(t, c, CacheIn(dir, nil), "sm_80"); c.calls.Load() != 2 || bytes.Equal(b, first) {
-		t.Error("another architecture's code was taken")
+		t.Error("another architecture's code was used")
 	}
 }
 
@@ -128,8 +128,7 @@ func TestCacheMistrusts(t *testing.T) {
 	}
 }
 
-// TestCacheUnusable has a folder that cannot be: results are right, and one line
-// says so.
+// TestCacheUnusable checks that with a folder that cannot exist the results are right, and that one message reports it.
 func TestCacheUnusable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -149,7 +148,7 @@ func TestCacheUnusable(t *testing.T) {
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), files.CacheVariable) {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
-	// A folder in an entry's place: it can be neither read nor replaced.
+	// A folder in the place of an entry can neither be read nor replaced.
 	log.Reset()
 	cache = CacheIn(blocked, slog.New(slog.NewTextHandler(&log, nil)))
 	key := keyOf(plain.text(), []string{"--gpu-architecture=sm_90", "--std=c++17"}, "1")
@@ -179,7 +178,7 @@ func TestCacheFolder(t *testing.T) {
 		t.Error(d)
 	}
 	if (*Cache)(nil).Dir() != "" {
-		t.Error("a cache that is none has a folder")
+		t.Error("a nil cache has a folder")
 	}
 }
 
@@ -191,7 +190,7 @@ func TestNoCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Another extent is the same kernel, one that is no multiple of 16 bytes is not.
+	// Another extent uses the same kernel, except one that is not a multiple of 16 bytes.
 	for _, n := range []int64{128, 63} {
 		if _, err := l.Steps(Target{Arch: "sm_90"}, addition(n)); err != nil {
 			t.Fatal(err)
@@ -219,11 +218,11 @@ func TestCompilesOnce(t *testing.T) {
 	}
 }
 
-// plain is code that needs no files.
+// plain is code that uses no files.
 var plain = code{symbol: "k", args: "Args", body: "f"}
 
-// TestAhead wants what is compiled ahead compiled once, whoever is first, its
-// error told to who wants it, and no more at once than there are places.
+// TestAhead checks that code that is compiled ahead is compiled once, regardless of the order of the calls, that its
+// error is returned to callers of get, and that the number of concurrent compilations is limited.
 func TestAhead(t *testing.T) {
 	var busy, most atomic.Int64
 	c := &fake{version: "1", during: func() {
@@ -262,7 +261,7 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// TestLibraryAhead wants nothing left to compile of what was begun ahead.
+// TestLibraryAhead checks that nothing remains to be compiled after compilations ahead.
 func TestLibraryAhead(t *testing.T) {
 	c := &fake{version: "1"}
 	l, target := New(c, nil), Target{Arch: "sm_90"}
@@ -275,13 +274,13 @@ func TestLibraryAhead(t *testing.T) {
 	if _, err := l.Meeting(target, two); err != nil {
 		t.Error(err)
 	}
-	l.Ahead(target, Computation{Op: device.Elementwise{Op: ir.OpWait}}) // what cannot be is for Steps to say
+	l.Ahead(target, Computation{Op: device.Elementwise{Op: ir.OpWait}}) // Steps reports the error
 	if n := c.calls.Load(); n != 2 {
 		t.Errorf("%d compilations", n)
 	}
 }
 
-// TestManyProcesses share a folder: every one finds whole entries only.
+// TestManyProcesses checks that several processes that share a folder find only complete entries.
 func TestManyProcesses(t *testing.T) {
 	dir := t.TempDir()
 	want, _, err := (&fake{version: "1"}).Compile(plain.text(), []string{"--gpu-architecture=sm_90", "--std=c++17"})
@@ -315,7 +314,7 @@ func TestCompilerFails(t *testing.T) {
 		}
 	}
 	if n := len(entries(t, dir)); n != 0 {
-		t.Errorf("%d files of what did not compile", n)
+		t.Errorf("%d files of code that did not compile", n)
 	}
 }
 
@@ -332,7 +331,7 @@ func TestNVRTCMissing(t *testing.T) {
 	}
 }
 
-// TestBuilds: an update of the compiler that says the same version is another compiler.
+// TestBuilds checks that an updated compiler with an unchanged version counts as another compiler.
 func TestBuilds(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "libnvrtc.so.12")
 	l := nvlib.Loaded{Name: "libnvrtc", Path: file, Version: "12.8"}

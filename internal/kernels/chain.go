@@ -10,17 +10,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A chain is one kernel, written for its links: operands are read once, and what
-// one link hands to the next stays in registers, rounded as if it had been
-// stored.
+// A chain is one kernel that is generated from its links. Each operand is read once, and the result of a link stays in
+// registers for the next links, rounded as if it had been stored.
 
-// chaining is a chain under work.
+// chaining is the state of generating a chain.
 type chaining struct {
 	*job
 	device.Chain
-	types    []ir.DType // of links
+	types    []ir.DType // result types of the links
 	values   []uint64   // constants
-	functors []string   // the definitions of the operations, each once
+	functors []string   // the definitions of the distinct operations
 	text     strings.Builder
 }
 
@@ -31,7 +30,7 @@ func chain(j *job, op device.Chain) ([]launch, error) {
 	c := &chaining{job: j, Chain: op}
 	for i, in := range j.Ins {
 		if !slices.Equal(in.Shape, j.Out.Shape) {
-			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, j.Out.Shape)
+			return nil, fmt.Errorf("operand %d has shape %v, but the result has shape %v", i, in.Shape, j.Out.Shape)
 		}
 	}
 	if len(j.Ins) == 0 {
@@ -43,7 +42,7 @@ func chain(j *job, op device.Chain) ([]launch, error) {
 		}
 	}
 	if last := c.types[len(c.types)-1]; last != j.Out.DType {
-		return nil, fmt.Errorf("the chain gives %s, the result is %s", last, j.Out.DType)
+		return nil, fmt.Errorf("the chain computes %s, but the result has type %s", last, j.Out.DType)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
@@ -51,7 +50,7 @@ func chain(j *job, op device.Chain) ([]launch, error) {
 	return c.launches()
 }
 
-// link writes what computes link i.
+// link generates the code of link i.
 func (c *chaining) link(i int, l *device.Link) error {
 	var args []string
 	from := l.DType
@@ -61,7 +60,7 @@ func (c *chaining) link(i int, l *device.Link) error {
 			return err
 		}
 		if k > 0 && dt != from {
-			return fmt.Errorf("operands of %s and %s", from, dt)
+			return fmt.Errorf("its operands have different types, %s and %s", from, dt)
 		}
 		from = dt
 		args = append(args, fmt.Sprintf("Num<%s>::get(%s)", ctype(dt), name))
@@ -73,7 +72,7 @@ func (c *chaining) link(i int, l *device.Link) error {
 	if f.text != "" && !slices.Contains(c.functors, f.text) {
 		c.functors = append(c.functors, f.text)
 	}
-	numbers := []string{"A()"} // an array has one element at least
+	numbers := []string{"A()"} // an array needs at least one element
 	for k := range f.values {
 		numbers = append(numbers[:k], fmt.Sprintf("Const<A>::of(c[%d])", len(c.values)+k))
 	}
@@ -85,7 +84,7 @@ func (c *chaining) link(i int, l *device.Link) error {
 	return nil
 }
 
-// operand is the name and type of an operand of link i.
+// operand returns the name and the type of an operand of link i.
 func (c *chaining) operand(i, arg int) (string, ir.DType, error) {
 	switch {
 	case arg >= 0 && arg < len(c.Ins):
@@ -96,24 +95,24 @@ func (c *chaining) operand(i, arg int) (string, ir.DType, error) {
 	return "", 0, fmt.Errorf("there is no operand %d", arg)
 }
 
-// functor is the link's operation in the sources.
+// functor returns the link's operation in the sources.
 func (c *chaining) functor(l *device.Link, from ir.DType) (functor, error) {
 	switch {
 	case (l.Op == ir.OpCast || l.Op == ir.OpCopy) && len(l.Args) != 1:
-		return functor{}, fmt.Errorf("%d operands, 1 is needed", len(l.Args))
+		return functor{}, fmt.Errorf("it has %d operands, but needs 1", len(l.Args))
 	case l.Op == ir.OpCast && from != l.DType:
 		return functor{name: "OpCast"}, nil
 	case from != l.DType:
-		return functor{}, fmt.Errorf("operands of %s, a result of %s", from, l.DType)
+		return functor{}, fmt.Errorf("its operands have type %s, but its result has type %s", from, l.DType)
 	case l.Op == ir.OpCast || l.Op == ir.OpCopy:
 		return functor{name: "OpSame"}, nil
 	case len(l.Args) == 0:
-		return functor{}, fmt.Errorf("%w: it cannot stand in a chain", device.ErrUnsupported)
+		return functor{}, fmt.Errorf("%w: an operation without operands cannot be part of a chain", device.ErrUnsupported)
 	}
 	return functorOf(l.Op, l.Numbers, len(l.Args), l.DType)
 }
 
-// launches cuts off an odd end of one dimension, as mappings do.
+// launches splits off the end of a one-dimensional tensor that wide accesses do not fit, as mappings do.
 func (c *chaining) launches() ([]launch, error) {
 	all := append([]Operand{c.Out}, c.Ins...)
 	strides := make([][]int64, len(all))
@@ -121,7 +120,7 @@ func (c *chaining) launches() ([]launch, error) {
 		strides[i] = o.Strides
 	}
 	axes := shared(c.Out.Shape, strides...)
-	if len(axes) == 0 { // one element
+	if len(axes) == 0 { // a single element
 		axes = []axis{{1, slices.Repeat([]int64{1}, len(all))}}
 	}
 	return headAndTail(axes, all, c.launch)
@@ -155,7 +154,7 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	}
 	links := c.links()
 	label, hash := strings.ReplaceAll(device.Name(c.Chain), "+", "_"), fnv.New32a()
-	hash.Write([]byte(links)) // never fails
+	hash.Write([]byte(links)) // this never fails
 	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s%s", hash.Sum32(), rank, v, denseMark(axes), indexType(total)))
 	return launch{blocks: blocksFor(total), args: args, code: code{
 		files: []string{"map", "chain"}, functors: c.functors,
@@ -166,7 +165,7 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	}}, nil
 }
 
-// links is the function that computes one piece.
+// links returns the source of the function that computes one piece.
 func (c *chaining) links() string {
 	var s strings.Builder
 	s.WriteString("  template <int V, bool DENSE> DEV void links(u64 out, const u64* in, const u64* c, const i64* at, const i64* stride) {\n")

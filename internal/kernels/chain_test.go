@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// randomChain draws links over operands of some types.
+// randomChain draws links over operands of the given types.
 func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 	ops := []ir.Op{ir.OpCast, ir.OpCopy}
 	for op, info := range elementwiseOps() {
@@ -31,7 +31,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 		l := device.Link{Op: ops[rng.IntN(len(ops))], Numbers: ir.Reals(-1.5, 2.5)}
 		a := rng.IntN(len(args))
 		if len(links) > 0 && rng.IntN(4) > 0 {
-			a = len(args) - 1 // mostly what came last
+			a = len(args) - 1 // usually the previous result
 		}
 		l.Args, l.DType = []int{args[a]}, types[a]
 		if info := l.Op.Info(); info.Floats && l.DType.IsInt() {
@@ -58,8 +58,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 	return links
 }
 
-// TestChains computes random chains in one pass and link by link: all bits must
-// be equal.
+// TestChains computes random chains in one pass and link by link: all bits must be equal.
 func TestChains(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(8, 15))
@@ -71,7 +70,7 @@ func TestChains(t *testing.T) {
 	wide := 0
 	for n := range cases {
 		shape, kinds := someShapes[rng.IntN(len(someShapes))], len(layouts)
-		dense := n%10 == 0 // of 16 bits and without gaps: pieces of 16 bytes
+		dense := n%10 == 0 // 16-bit types without gaps: pieces of 16 bytes
 		if dense {
 			shape, kinds = []int64{3, 16}, 1
 		}
@@ -133,7 +132,7 @@ func TestChains(t *testing.T) {
 	b.run()
 }
 
-// TestChainInPlace has the result take an operand's place.
+// TestChainInPlace stores the result in the memory of an operand.
 func TestChainInPlace(t *testing.T) {
 	b := newBench(t)
 	v := noise(ir.BF16, 5000)

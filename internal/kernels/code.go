@@ -14,31 +14,32 @@ import (
 //go:embed src/*.cuh
 var sources embed.FS
 
-// code is an instance of the templates of a file.
+// code is an instance of the templates of some source files.
 type code struct {
 	files []string // without prelude, in order
-	// functors are the elementwise operations that it uses, defined after the files; each is there once.
+	// functors holds the definitions of the elementwise operations that it uses, which follow the files; each occurs once.
 	functors []string
-	own      string // what is written for this instance alone, after the functors
+	own      string // source text for this instance only, after the functors
 	symbol   string
 	args     string // the type of the argument: "MapArgs<2, 1>"
 	body     string // the function with its template arguments: "map<OpAdd, …>"
-	// threads is how many a block of a team's kernel has at most; 0 for other kernels.
+	// threads is the largest number of threads of a block of a team's kernel; 0 for other kernels.
 	threads int
-	// block is how many threads a block has, 0 for the usual; residents how many blocks a
-	// multiprocessor is to hold, 0 for any.
+	// block is the number of threads of a block, or 0 for the usual number. residents is the number of blocks that a
+	// multiprocessor must hold, or 0 for any.
 	block, residents int
-	// settles: the body waits by itself for the kernel before it, before it touches what that may write.
+	// settles reports whether the body itself waits for the previous kernel before it accesses memory that kernel may
+	// write.
 	settles bool
-	raw     string // the whole text, where it is not made of files
+	raw     string // the whole source, if it does not consist of files
 }
 
-// id identifies an instance: it has everything that the text depends on, except the contents of the files.
+// id identifies an instance: it contains everything that the text depends on, except the contents of the files.
 func (c code) id() string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
 }
 
-// text is the complete source.
+// text returns the complete source.
 func (c code) text() string {
 	if c.raw != "" {
 		return c.raw
@@ -67,7 +68,7 @@ func (c code) entry() string {
 	return fmt.Sprintf("%s\n%s %s(const %s a) {\n%s  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, wait, c.body)
 }
 
-// size is how many threads a block has.
+// size returns the number of threads of a block.
 func (c code) size() int {
 	if c.block > 0 {
 		return c.block
@@ -75,7 +76,7 @@ func (c code) size() int {
 	return threads
 }
 
-// file is an embedded source. That every name is there is the tests' business.
+// file returns an embedded source. Tests check that all names exist.
 func file(name string) string {
 	b, err := sources.ReadFile("src/" + name + ".cuh")
 	if err != nil {
@@ -84,13 +85,13 @@ func file(name string) string {
 	return string(b)
 }
 
-// ctype is the name of an element type in sources.
+// ctype returns the name of an element type in the sources.
 func ctype(dt ir.DType) string { return dt.String() }
 
-// rawType is an unsigned integer as large as dt: for bits that are only moved.
+// rawType returns an unsigned integer type of the same size as dt, for bits that are only moved.
 func rawType(dt ir.DType) string { return fmt.Sprint("u", 8*dt.Size()) }
 
-// fnType is the type that functions of dt are computed in.
+// fnType returns the type in which functions of dt are computed.
 func fnType(dt ir.DType) string {
 	if dt.Size() <= 2 {
 		return "f32"
@@ -98,7 +99,7 @@ func fnType(dt ir.DType) string {
 	return "f64"
 }
 
-// words is a kernel's argument: 8 bytes each, in the order of the structure.
+// words holds a kernel's argument as words of 8 bytes, in the order of the structure.
 type words []uint64
 
 func (w *words) addr(vs ...nvlib.Ptr) {

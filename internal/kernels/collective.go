@@ -9,44 +9,44 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Team is what a kernel in which members of a team meet knows of the team: see
-// src/collective.cuh. Each member has its own.
+// Team holds the data about a team that a kernel needs in which the team's members meet: see src/collective.cuh. Each
+// member has a different Team.
 type Team struct {
 	Rank    int         // the member's index
-	Control []nvlib.Ptr // of each member, ControlBytes
-	Abort   nvlib.Ptr   // a word of 8 bytes in host memory: not 0 ends every wait
-	Record  nvlib.Ptr   // FaultBytes of host memory
+	Control []nvlib.Ptr // of each member, ControlBytes long
+	Abort   nvlib.Ptr   // address of a word of 8 bytes in host memory that ends every wait when it is not 0
+	Record  nvlib.Ptr   // address of FaultBytes of host memory
 	Timeout int64       // nanoseconds
-	Tag     uint64      // comes with the record
+	Tag     uint64      // is stored with the record
 }
 
-// Limits of teams.
+// These constants limit the size of teams.
 const (
 	TeamMost   = 8   // members
 	BlocksMost = 256 // blocks of a launch
-	// RegionsMost is how many regions a member's control memory can name: one more whenever
-	// a team's halves of some name grow, of which there are nine. Two never do, one has at most
-	// 64 MiB; the others have twice as much each time, from 64 KiB to no more than 2 GiB.
+	// RegionsMost is the number of regions that a member's control memory can name. Each time the halves of one of a
+	// team's nine areas grow, one more region is used. Two areas never grow, and one has at most 64 MiB; the others double
+	// each time, from 64 KiB to at most 2 GiB.
 	RegionsMost = 112
 )
 
-// Layout of control memory, which begins as zeros but for the epochs.
+// These constants define the layout of control memory, which is initially zero except for the epochs.
 const (
 	ControlBytes = 4*BlocksMost + 8 + 8 + 16*RegionsMost + 16
-	// ControlEpochs is where the 32-bit words of BlocksMost blocks are, the
-	// number of the last launch in each.
+	// ControlEpochs is the offset of the 32-bit words, one for each of BlocksMost blocks, that hold the number of the last
+	// launch in the block.
 	ControlEpochs = 0
-	// ControlBegun is where the 32-bit number of the launch begun last is.
+	// ControlBegun is the offset of the 32-bit number of the launch that was begun last.
 	ControlBegun = 4*BlocksMost + 8
-	// ControlRegions is where the 32-bit number of regions is, and behind it, for
-	// each, its address and half its size, in words of 8 bytes.
+	// ControlRegions is the offset of the 32-bit number of regions. Two words of 8 bytes for each region follow it: the
+	// region's address and half its size.
 	ControlRegions = ControlBegun + 4
-	// FirstEpoch is what the words of the epochs begin with: not 0 or 1, after
-	// which halves are cleared.
+	// FirstEpoch is the initial value of the epochs. It is neither 0 nor 1, because halves are cleared after launches with
+	// these numbers.
 	FirstEpoch = 2
 )
 
-// words is the structure Team.
+// words returns the structure Team.
 func (t Team) words() words {
 	var w words
 	w.ints(int64(len(t.Control)), int64(t.Rank))
@@ -57,7 +57,7 @@ func (t Team) words() words {
 	return w
 }
 
-// addrs appends an address for each member that a team can have.
+// addrs appends TeamMost addresses: those in list, followed by zeros.
 func (w *words) addrs(list []nvlib.Ptr) {
 	w.addr(list...)
 	for range TeamMost - len(list) {
@@ -65,17 +65,15 @@ func (w *words) addrs(list []nvlib.Ptr) {
 	}
 }
 
-// Meeting is a launch of a kernel in which the members of a team meet. All
-// members launch equal grids.
+// Meeting is a launch of a kernel in which the members of a team meet. All members launch grids of equal size.
 type Meeting struct {
-	// File names the source in src, without its suffix; Body is a function of it
-	// with template arguments, Args the type of its argument: a structure of
-	// 8-byte words that begins with a Team. Symbol names the instance.
+	// File is the name of the source in src, without its suffix. Body is a function in it with template arguments. Args is
+	// the type of the function's argument, a structure of 8-byte words that begins with a Team. Symbol names the instance.
 	File, Body, Args, Symbol string
-	Upon                     []string // the sources that File builds upon
-	Own                      string   // what is written for this instance alone, after the files
+	Upon                     []string // the sources that File depends on
+	Own                      string   // source text for this instance only, after the files
 	Team                     Team
-	Words                    []uint64 // what follows Team
+	Words                    []uint64 // the words after Team
 	Blocks, Threads          int
 	Shared                   int // bytes of dynamic shared memory
 }
@@ -87,8 +85,7 @@ func (m Meeting) launch() launch {
 	}}
 }
 
-// meetingThreads is what the registers of a Meeting are shared out for, unless it
-// has larger blocks.
+// meetingThreads is the block size for which the compiler allocates registers, unless a Meeting has larger blocks.
 const meetingThreads = 512
 
 // Meeting returns the launch of m on one member.
@@ -99,11 +96,11 @@ func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 	return s, err
 }
 
-// MeetingAhead begins to compile what Meeting(t, m) will need, and returns at
-// once. Errors are for Meeting to tell.
+// MeetingAhead starts the compilation that Meeting(t, m) needs, and returns without waiting. Meeting reports the
+// errors.
 func (l *Library) MeetingAhead(t Target, m Meeting) { l.images.ahead(m.launch().code, t.Arch) }
 
-// MeetingsHash identifies the sources of all kernels in which members meet.
+// MeetingsHash returns a hash of the sources of all kernels in which members meet.
 func MeetingsHash() string {
 	h := sha256.New()
 	names, _ := fs.Glob(sources, "src/collective*.cuh")

@@ -7,33 +7,33 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// smLimitedShared is how much of a block's shared memory, of 227 KiB on Hopper, reduceFew of
-// src/collective_few.cuh takes.
+// smLimitedShared is the largest shared memory, in bytes, of a block of reduceFew of src/collective_few.cuh; Hopper has
+// 227 KiB.
 const smLimitedShared = 208 << 10
 
-// SMLimitedStages is how many stages a block has room for in reduceFew whose shared memory is of
-// that many bytes, 0 for enough: packs of 16 bytes of each member, unroll for each
-// thread. It takes 2 or more.
+// SMLimitedStages returns the number of stages that fit into a block's shared memory in reduceFew. shared is the size
+// of that memory in bytes, or 0 for the default. A stage holds unroll packs of 16 bytes of each member for each thread.
+// The kernel needs at least 2 stages.
 func SMLimitedStages(shared, members, threads, unroll int) int {
 	return min(8, min(cmp.Or(shared, smLimitedShared), smLimitedShared)/smLimitedStage(members, threads, unroll))
 }
 
 func smLimitedStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
 
-// smLimitedTile is the number of packs per thread after which a block of AllReduceSMLimited signals others, for data
-// that goes through host memory.
+// smLimitedTile is the number of packs for each thread after which a block of AllReduceSMLimited signals the others,
+// for data that goes through host memory.
 const smLimitedTile = 8
 
-// SMLimitedTile is that in packs of 16 bytes.
+// SMLimitedTile returns that number for a block, in packs of 16 bytes.
 func SMLimitedTile(threads int) int64 { return smLimitedTile * int64(threads) }
 
-// Slots is how many flags so many blocks take for each pair of members.
+// Slots returns the number of flags that the given number of blocks needs for each pair of members.
 func (a AllReduceSMLimited) Slots(blocks int) int64 {
 	return 2*BlocksMost + a.Split*(int64(blocks)-a.Readers)
 }
 
-// smLimited is the launch of r by reduceFew; all: of one result that all get, else of one
-// that this member alone gets.
+// smLimited returns the launch of r by reduceFew. If all is set, all members get the whole result; otherwise only this
+// member gets its part.
 func (r AllReduce) smLimited(by AllReduceSMLimited, all bool) Meeting {
 	stages, bale := SMLimitedStages(by.Shared, len(r.In), r.Threads, r.Unroll), 1
 	if by.Split > 0 {
@@ -48,13 +48,14 @@ func (r AllReduce) smLimited(by AllReduceSMLimited, all bool) Meeting {
 	}
 }
 
-// smLimited is the launch of a ReduceSMLimited: the flags of moves are enough for its own.
+// smLimited returns the launch of a ReduceSMLimited. The flags of a Move suffice for it.
 func (m *Move) smLimited() (Meeting, error) {
 	if len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources()) {
-		return Meeting{}, fmt.Errorf("%w: blocks do not lie together at multiples of 16 bytes", device.ErrUnsupported)
+		return Meeting{}, fmt.Errorf("%w: blocks are not contiguous, or not aligned to 16 bytes", device.ErrUnsupported)
 	}
 	if SMLimitedStages(m.Shared, m.Members, m.Threads, m.Unroll) < 2 {
-		return Meeting{}, fmt.Errorf("%w: %d threads with unroll %d for %d members take more shared memory than there is", device.ErrUnsupported, m.Threads, m.Unroll, m.Members)
+		return Meeting{}, fmt.Errorf("%w: %d threads with unroll %d for %d members need more shared memory than a block has",
+			device.ErrUnsupported, m.Threads, m.Unroll, m.Members)
 	}
 	by := AllReduceSMLimited{Shared: m.Shared}
 	r := AllReduce{By: by, DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads,

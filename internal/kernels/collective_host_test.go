@@ -12,8 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestAllReduceHost has two members send a part by way of memory that is neither's,
-// again and again through the same.
+// TestAllReduceHost makes two members send a part of the data through host memory, repeatedly through the same memory.
 func TestAllReduceHost(t *testing.T) {
 	t.Parallel()
 	for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
@@ -45,8 +44,8 @@ func TestAllReduceHost(t *testing.T) {
 	}
 }
 
-// TestAllReduceResults has members give each other some results by way of memory that
-// is nobody's, again and again through the same.
+// TestAllReduceResults makes members send some results to each other through host memory, repeatedly through the same
+// memory.
 func TestAllReduceResults(t *testing.T) {
 	ofTeams(t, []int{3, 4, TeamMost}, testAllReduceResults)
 }
@@ -80,11 +79,11 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 	b.runChecks(3, checks)
 }
 
-// addExact launches r on all members, and returns what checks the results: in place,
-// they lie over the operands, of a reduce_scatter over the members' own blocks.
+// addExact launches r on all members, and returns a function that checks the results. inPlace: they overwrite the
+// operands, or for a reduce_scatter the members' own blocks.
 func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
-	each, apart := r.Count, int64(0) // elements of a result, and between those of two members
+	each, apart := r.Count, int64(0) // elements of a result, and distance between those of two members
 	switch r.By.(type) {
 	case AllReduceScatter, AllReduceAddends:
 		each = r.Share * 16 / r.DType.Size()
@@ -124,7 +123,8 @@ func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(see
 	}
 }
 
-// runChecks runs the launches under that many schedules: no member reports a fault, and every check holds.
+// runChecks runs the launches under the given number of schedules: no member may report a fault, and every check must
+// pass.
 func (b *teamBench) runChecks(times int, checks []func(seed int)) {
 	b.runTeam(times, func(seed int) {
 		for m, at := range b.record {
@@ -138,8 +138,8 @@ func (b *teamBench) runChecks(times int, checks []func(seed int)) {
 	})
 }
 
-// staleBefore is what was left in flags before an epoch: by an early launch, the
-// number of one that comes.
+// staleBefore returns the value that stale flags have before an epoch: they were left by an early launch, whose number
+// will be used again.
 func staleBefore(epoch uint32) uint32 {
 	if epoch == FirstEpoch {
 		return 0
@@ -147,8 +147,8 @@ func staleBefore(epoch uint32) uint32 {
 	return 3
 }
 
-// ofTeams tests teams of so many members each, from the first epoch or across the end of
-// their numbers, and from both in long runs.
+// ofTeams tests teams of the given numbers of members, from the first epoch or across the wrap-around of epochs, and in
+// long runs from both.
 func ofTeams(t *testing.T, members []int, test func(t *testing.T, members int, epoch uint32)) {
 	epochs := []uint32{FirstEpoch, math.MaxUint32 - 3}
 	for i, n := range members {
@@ -164,7 +164,7 @@ func ofTeams(t *testing.T, members []int, test func(t *testing.T, members int, e
 	}
 }
 
-// drawn draws what a test does from its own numbers, and in long runs from their seed.
+// drawn returns a random source for a test that depends only on two numbers, and in long runs on their seed.
 func drawn(t *testing.T, a, b uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(a^longtest.Seed(t)<<8, b))
 }

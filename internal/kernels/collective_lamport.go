@@ -7,21 +7,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Algorithms of AllReduce, those of src/collective_lamport.cuh.
+// These algorithms of AllReduce are in src/collective_lamport.cuh.
 type (
-	// AllReduceLamport is one shot of lines that are their own flags.
+	// AllReduceLamport is a one-shot algorithm in which the data itself is the flag.
 	AllReduceLamport struct{}
-	// AllReduceLamportx2 is two shots of the same.
+	// AllReduceLamportx2 is the corresponding two-shot algorithm.
 	AllReduceLamportx2 struct {
-		Throttled bool // a warp has one thread look until something has come, for much data
+		Throttled bool // only one thread of a warp polls until data arrives, for large messages
 	}
-	// AllReduceLamportHost is AllReduceLamport of two members, with the packs from Split on by way of host memory.
+	// AllReduceLamportHost is AllReduceLamport for two members, with the packs from Split on exchanged through host
+	// memory.
 	AllReduceLamportHost struct {
 		ByHost
 		Half int64 // bytes of a half of Host
 	}
-	// AllReduceLamportResults is two shots, of which results go straight to where they belong: those of Split chunks of
-	// each share by way of host memory.
+	// AllReduceLamportResults is a two-shot algorithm that writes results directly to their destination, except the
+	// results of Split chunks of each share, which go through host memory.
 	AllReduceLamportResults struct{ ByHost }
 )
 
@@ -35,18 +36,18 @@ func (a AllReduceLamportx2) own() ownWords      { return ownWords{throttled: a.T
 func (a AllReduceLamportHost) own() ownWords    { return ownWords{ByHost: a.ByHost, hostHalf: a.Half} }
 func (a AllReduceLamportResults) own() ownWords { return ownWords{ByHost: a.ByHost} }
 
-// Unsent is the word that Data of AllReduceLamport and its kin is full of where nothing
-// is under way.
+// Unsent is the value of words in Data of AllReduceLamport and the related algorithms in which no data has arrived.
 const Unsent = math.MaxUint32
 
-// Spares reports whether a type has bits to spare for Unsent: whether that is NaNs.
+// Spares reports whether a type has a spare bit pattern for Unsent: whether Unsent consists of NaNs in it.
 func Spares(dt ir.DType) bool { return dt == ir.F32 || dt == ir.F16 || dt == ir.BF16 }
 
-// RowsPacks is how many packs of 16 bytes a warp moves of which each thread has so many
+// RowsPacks returns the number of packs of 16 bytes that a warp moves if each of its threads has the given number of
 // lines.
 func RowsPacks(lines int) int64 { return int64(32 * lines) }
 
-// lamport is the launch of AllReduceLamport and its kin on a member; odd: operands may begin anywhere.
+// lamport returns the launch of AllReduceLamport or a related algorithm on a member. odd reports that operands may be
+// unaligned.
 func (r AllReduce) lamport(rank int, odd bool) Meeting {
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)

@@ -17,9 +17,9 @@ import (
 
 var lamportKinds = []ReduceBy{AllReduceLamport{}, AllReduceLamportx2{}}
 
-// TestAllReduceLamport runs mixed sequences of all-reduces by lines that are their own
-// flags, of all bits that elements may have, what is never sent among them, through
-// the same memory, which is then as it was.
+// TestAllReduceLamport runs mixed sequences of all-reduces in which data is the flag, with all bits that elements may
+// have, including the word that is never sent, through the same memory. Afterwards the memory must have its initial
+// contents.
 func TestAllReduceLamport(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, testAllReduceLamport)
 }
@@ -74,7 +74,8 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 		for m, at := range data {
 			for i, c := range b.mem[int64(at)-memoryAt:][:2*half] {
 				if c != 0xff {
-					t.Fatalf("seed %d: member %d: byte %d of the memory that lines are pushed to is %#x when all is over", seed, m, i, c)
+					t.Fatalf("seed %d: member %d: byte %d of the memory that lines are pushed to is %#x after all launches", seed, m,
+						i, c)
 				}
 			}
 		}
@@ -82,7 +83,7 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 	b.runChecks(3, checks)
 }
 
-// resting makes two halves on every member, full of what is never sent.
+// resting allocates two halves on every member, filled with the word that is never sent.
 func (b *teamBench) resting(half int64) (at []nvlib.Ptr) {
 	for range b.streams {
 		p := b.alloc(2 * half)
@@ -94,8 +95,7 @@ func (b *teamBench) resting(half int64) (at []nvlib.Ptr) {
 	return at
 }
 
-// rows is how many rows, of a line for each thread of a warp and unroll of these, a
-// member adds up.
+// rows returns the number of rows that a member reduces. A row has r.Unroll lines for each thread of a warp.
 func (r *AllReduce) rows(members int64) int64 {
 	n := ceil(ceil(r.Count*r.DType.Size(), 16), RowsPacks(r.Unroll))
 	switch r.By.(type) {
@@ -117,8 +117,8 @@ func TestLamportLate(t *testing.T) {
 	}
 }
 
-// addAnyBits launches r on all members, whose operands are small integers and NaNs, and
-// returns what checks the results: NaN where an operand is, the same bits everywhere.
+// addAnyBits launches r on all members with operands that are small integers and NaNs. It returns a function that
+// checks that results are NaN where an operand is, and that the bits are the same everywhere.
 func (b *teamBench) addAnyBits(r AllReduce, rng *rand.Rand, odd, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
 	if odd {
@@ -134,7 +134,7 @@ func (b *teamBench) addAnyBits(r AllReduce, rng *rand.Rand, odd, inPlace bool) f
 		in := b.put(r.DType, lay, ins[m], r.Count)
 		at := places(in)
 		for k := rng.IntN(40); k < len(at); k += 1 + rng.IntN(40) {
-			for end := k + rng.IntN(5); k < min(end, len(at)); k++ { // some side by side
+			for end := k + rng.IntN(5); k < min(end, len(at)); k++ { // some of them contiguous
 				var raw [4]byte
 				binary.LittleEndian.PutUint32(raw[:], nans[max(0, rng.IntN(2*len(nans))-len(nans))])
 				copy(b.mem[at[k]:], raw[:r.DType.Size()])

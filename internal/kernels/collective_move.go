@@ -9,17 +9,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MoveFlagBytes is the size of a half of a Move's flags, a power of two: see
-// flagRoom.
+// MoveFlagBytes is the size of a half of a Move's flags, a power of two: see flagRoom.
 const MoveFlagBytes = 4 * 4 * TeamMost * BlocksMost
 
-// MoveKind is a way to give blocks to members.
+// MoveKind is an algorithm by which members give blocks to each other.
 type MoveKind uint8
 
-// Ways.
+// These are the algorithms.
 const (
-	// MoveLL sends packs of 8 bytes, each with flags, into slots; whoever gets
-	// them puts them in place.
+	// MoveLL sends packs of 8 bytes, each with flags, into slots; the receiver copies them to their destination.
 	MoveLL MoveKind = iota
 	// MovePush stores into the other members' memory.
 	MovePush
@@ -27,23 +25,22 @@ const (
 	ReduceLL
 	// ReducePull loads from the other members' memory and reduces.
 	ReducePull
-	// MoveLL128 is MoveLL with flags in each 128 bytes, for blocks that lie
-	// together; devices have to keep such stretches together.
+	// MoveLL128 is MoveLL with flags in each 128 bytes, for contiguous blocks; it requires that devices write 128 aligned
+	// bytes of a warp as a unit.
 	MoveLL128
 	// ReduceLL128 is MoveLL128 with a reduction where blocks arrive.
 	ReduceLL128
-	// MoveSpread has the block of member Root reach all others in LL128 lines, each of
-	// which passes a part on: Src[Root] to Dst[Me] of every member. To, From and
-	// Own mean nothing but that Root with Own keeps it, too.
+	// MoveSpread broadcasts the block of member Root in LL128 lines: Src[Root] to Dst[Me] of every member. Each member
+	// passes a part of the lines on to the others. To, From and Own have no meaning, except that Root with Own gets the
+	// block too.
 	MoveSpread
-	// ReduceSpread reduces all members' blocks, Src[Me], in LL128 lines, each of which
-	// one member adds up for Root, where the result goes to Dst[Root].
+	// ReduceSpread reduces all members' blocks, Src[Me], in LL128 lines. Each line is added by one member, which sends the
+	// result to Dst[Root] of Root.
 	ReduceSpread
-	// ReduceSMLimited is ReducePull by few multiprocessors, for blocks that lie together at
-	// multiples of 16 bytes.
+	// ReduceSMLimited is ReducePull on few multiprocessors, for contiguous blocks that are aligned to 16 bytes.
 	ReduceSMLimited
-	// MoveMeet moves nothing: it ends when all members have begun it, and what
-	// their streams did before is done for all.
+	// MoveMeet moves nothing: it ends after all members have begun it, and makes the earlier work of their streams visible
+	// to all members.
 	MoveMeet
 	moveKinds
 )
@@ -53,14 +50,14 @@ func (k MoveKind) reduces() bool {
 	return k == ReduceLL || k == ReduceLL128 || k == ReduceSpread || k.Pulls()
 }
 
-// LL128 reports whether blocks go through slots in LL128 lines. What lies in slots is
-// of one form only: data of the one would look like flags of the other.
+// LL128 reports whether blocks go through slots in LL128 lines. Slots must hold only one of the two formats: data in
+// one format could look like flags of the other.
 func (k MoveKind) LL128() bool { return k == MoveLL128 || k == ReduceLL128 || k.spreads() }
 
-// Pulls reports whether members load what others give.
+// Pulls reports whether members load the data that others provide.
 func (k MoveKind) Pulls() bool { return k == ReducePull || k == ReduceSMLimited }
 
-// threads is how many a block may have.
+// threads returns the largest number of threads of a block.
 func (k MoveKind) threads() int {
 	if k == ReduceSMLimited {
 		return 2 * meetingThreads
@@ -68,46 +65,43 @@ func (k MoveKind) threads() int {
 	return meetingThreads
 }
 
-// spreads reports whether members pass on what others give.
+// spreads reports whether members pass on data of other members.
 func (k MoveKind) spreads() bool { return k == MoveSpread || k == ReduceSpread }
 
-// Move is one member's share of a collective in which members give blocks to
-// each other: blocks of one shape, each any rows of bytes. All members' shares
-// have the same kind, threads, run and extents.
+// Move is one member's part of a collective in which members give blocks to each other. The blocks have one shape and
+// consist of rows of bytes. Kind, threads, run and extents are the same for all members.
 type Move struct {
 	Kind        MoveKind
 	Members, Me int
-	// To and From are the members that this one gives to and gets from, a bit
-	// each, without itself; Own, where it also gives to itself. One that pulls,
-	// with Own, reduces all members' blocks, with no regard to From.
+	// To and From are the sets of members that this member gives to and gets from, as bits, without itself. Own reports
+	// whether it also gives to itself. A member that pulls and has Own set reduces all members' blocks, regardless of
+	// From.
 	To, From uint64
 	Own      bool
-	// Src is where the block for each member lies here, or, of those that pull, the
-	// block of each member there. Dst is where the block from each member goes
-	// here, or, of MovePush, the block for each member there. Reductions go to
-	// Dst[Me].
+	// Src holds the addresses of the blocks for each member in this member's memory or, if members pull, of the block in
+	// each member's memory. Dst holds the addresses, in this member's memory, for the block from each member or, for
+	// MovePush, the addresses in the other members' memory. Reductions are stored in Dst[Me].
 	Src, Dst [TeamMost]nvlib.Ptr
-	// A block is Extents of rows of Run bytes, the inner extent first; strides
-	// are in bytes.
+	// A block consists of rows of Run bytes within Extents, the innermost extent first; strides are in bytes.
 	Run                    int64
-	Extents                []int64 // up to 3
+	Extents                []int64 // at most 3
 	SrcStrides, DstStrides [TeamMost][3]int64
 
-	Root int // MoveSpread, ReduceSpread
+	Root int // of MoveSpread and ReduceSpread
 
-	DType ir.DType // reductions
+	DType ir.DType // of reductions
 	Red   ir.Red
 
-	// Slots and Flags are where each member has two halves, SlotHalf bytes (at
-	// least SlotBytes, unless nothing goes through slots) and MoveFlagBytes.
+	// Slots and Flags hold the addresses of two halves for each member. A half of Slots has SlotHalf bytes (at least
+	// SlotBytes, unless no data goes through slots), and a half of Flags has MoveFlagBytes.
 	Slots, Flags [TeamMost]nvlib.Ptr
 	SlotHalf     int64
 
 	Blocks, Threads, Unroll int
-	Shared                  int // ReduceSMLimited: bytes of shared memory that a block may have, 0 for enough
+	Shared                  int // of ReduceSMLimited: bytes of shared memory that a block may have, or 0 for the default
 }
 
-// Meeting returns the launch that does m, but for its Team.
+// Meeting returns the launch of m, without its Team.
 func (m *Move) Meeting() (Meeting, error) {
 	if err := m.check(); err != nil {
 		return Meeting{}, err
@@ -120,7 +114,7 @@ func (m *Move) Meeting() (Meeting, error) {
 	return k, err
 }
 
-// SlotBytes is the size of a half of the slots that m goes through.
+// SlotBytes returns the size of a half of the slots that m needs.
 func (m *Move) SlotBytes() int64 {
 	switch {
 	case m.Kind.LL128():
@@ -141,17 +135,18 @@ func (m *Move) rows() int64 {
 	return n
 }
 
-// check refuses what kernels cannot do.
+// check returns an error for a Move that the kernels do not support.
 func (m *Move) check() error {
 	switch {
 	case m.Members < 2 || m.Members > TeamMost || m.Me < 0 || m.Me >= m.Members:
-		return fmt.Errorf("%w: member %d of %d; kernels do 2 to %d", device.ErrUnsupported, m.Me, m.Members, TeamMost)
+		return fmt.Errorf("%w: member %d of %d; the kernels support 2 to %d members", device.ErrUnsupported, m.Me, m.Members,
+			TeamMost)
 	case len(m.Extents) > 3:
-		return fmt.Errorf("%w: rows within %d extents, up to 3 do", device.ErrUnsupported, len(m.Extents))
+		return fmt.Errorf("%w: rows within %d extents; at most 3 are supported", device.ErrUnsupported, len(m.Extents))
 	case m.Run < 1 || m.rows() < 1 || (m.Run+30)/8*m.rows() >= 1<<31:
-		return fmt.Errorf("%w: %d rows of %d bytes", device.ErrUnsupported, m.rows(), m.Run)
+		return fmt.Errorf("%w: a block of %d rows of %d bytes is empty or too large", device.ErrUnsupported, m.rows(), m.Run)
 	case m.Blocks < 1 || m.Blocks > BlocksMost || m.Threads < 32 || m.Threads > m.Kind.threads() || m.Threads%32 != 0:
-		return fmt.Errorf("%w: %d blocks of %d threads", device.ErrUnsupported, m.Blocks, m.Threads)
+		return fmt.Errorf("%w: invalid launch of %d blocks of %d threads", device.ErrUnsupported, m.Blocks, m.Threads)
 	case m.Unroll < 1 || m.Unroll > 8:
 		return fmt.Errorf("%w: %d loads in flight", device.ErrUnsupported, m.Unroll)
 	case m.Kind.reduces() && m.DType.Size() > m.Run:
@@ -159,15 +154,15 @@ func (m *Move) check() error {
 	case m.Kind.spreads() && (m.Root < 0 || m.Root >= m.Members):
 		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
 	case m.Kind.LL128() && len(m.Extents) > 0:
-		return fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
+		return fmt.Errorf("%w: blocks are not contiguous", device.ErrUnsupported)
 	case m.Kind.LL128() && m.Unroll > 4:
-		return fmt.Errorf("%w: sheets of %d rows; up to 4 do", device.ErrUnsupported, m.Unroll)
+		return fmt.Errorf("%w: LL128 lines of %d rows; at most 4 are supported", device.ErrUnsupported, m.Unroll)
 	}
 	return nil
 }
 
-// instance names the kernel: it follows from what all members share, from how
-// addresses are aligned, and from which members get the same.
+// instance returns the name and the template instance of the kernel. They depend on the properties that all members
+// share, on the alignment of addresses, and on which members get the same block.
 func (m *Move) instance() (name, body string, err error) {
 	w, d := m.Members, len(m.Extents)
 	red, label := "", ""
@@ -209,28 +204,28 @@ func (m *Move) instance() (name, body string, err error) {
 		fmt.Sprintf("reducePull<%s, %d, %d, %d, %t, %d>", red, w, d, vd, full, m.Unroll), nil
 }
 
-// unit is the widest type in which blocks can be counted and addressed.
+// unit returns the widest type in which blocks can be counted and addressed.
 func (m *Move) unit() string {
 	n := common(m.align(m.sources(), 8), m.Run)
 	return fmt.Sprint("u", 8*m.align(m.targets(), n))
 }
 
-// reduction is the first template arguments of reductions, and a name for them.
+// reduction returns the first template arguments of reductions, and a label for them.
 func (m *Move) reduction() (args, label string, err error) {
 	fold := map[ir.Red]string{ir.Sum: "FoldSum", ir.Avg: "FoldSum", ir.Max: "FoldMax", ir.Min: "FoldMin"}[m.Red]
 	if fold == "" || m.DType.Size() == 0 {
-		return "", "", fmt.Errorf("%w: a reduction %d of %s", device.ErrUnsupported, m.Red, m.DType)
+		return "", "", fmt.Errorf("%w: reduction %d of type %s", device.ErrUnsupported, m.Red, m.DType)
 	}
 	return fmt.Sprintf("%s, %s, %t", ctype(m.DType), fold, m.Red == ir.Avg), m.DType.String() + "_" + m.Red.String(), nil
 }
 
-// side is a block at one end: its first byte, and strides.
+// side is a block at one end of a move: the address of its first byte, and its strides.
 type side struct {
 	at      nvlib.Ptr
 	strides [3]int64
 }
 
-// sources and targets are the blocks that m reads and writes.
+// sources and targets return the blocks that m reads and writes.
 func (m *Move) sources() []side { return m.sides(&m.Src, &m.SrcStrides, m.reads()) }
 func (m *Move) targets() []side { return m.sides(&m.Dst, &m.DstStrides, m.writes()) }
 
@@ -279,7 +274,7 @@ func (m *Move) sides(at *[TeamMost]nvlib.Ptr, strides *[TeamMost][3]int64, set u
 	return list
 }
 
-// align is the greatest power of two, up to most, that divides all rows' addresses.
+// align returns the greatest power of two, up to most, that divides the addresses of all rows.
 func (m *Move) align(sides []side, most int64) int64 {
 	for _, s := range sides {
 		most = common(most, int64(s.at))
@@ -290,7 +285,7 @@ func (m *Move) align(sides []side, most int64) int64 {
 	return most
 }
 
-// common is the greatest power of two that divides v and most, itself one.
+// common returns the greatest power of two that divides v and most, which itself is a power of two.
 func common(most, v int64) int64 {
 	for v&(most-1) != 0 {
 		most /= 2
@@ -298,11 +293,11 @@ func common(most, v int64) int64 {
 	return most
 }
 
-// full reports whether all rows of these blocks begin and end at multiples of 16.
+// full reports whether all rows of these blocks begin and end at multiples of 16 bytes.
 func (m *Move) full(sides []side) bool { return m.Run%16 == 0 && m.align(sides, 16) == 16 }
 
-// apart is the greatest power of two, up to 16, that divides the distance of
-// every row's source from its destination.
+// apart returns the greatest power of two, up to 16, that divides the difference between the address of every row's
+// source and that of its destination.
 func (m *Move) apart() int64 {
 	most := int64(16)
 	src, dst := m.sources(), m.targets()
@@ -321,13 +316,14 @@ func (m *Move) apart() int64 {
 	return most
 }
 
-// One reports whether all that m gives is one block.
+// One reports whether m gives the same block to all members.
 func (m *Move) One() bool {
 	src := m.sources()
 	return !slices.ContainsFunc(src, func(s side) bool { return s != src[0] })
 }
 
-// same is one, and that the block lies alike wherever it goes.
+// same reports whether m gives the same block to all members, and whether all destinations have equal strides and equal
+// alignment modulo 16 bytes.
 func (m *Move) same() bool {
 	dst := m.targets()
 	for i := range dst {
@@ -338,7 +334,7 @@ func (m *Move) same() bool {
 	return m.One()
 }
 
-// level refuses sources whose rows do not lie alike to multiples of 16.
+// level returns an error unless the rows of all sources have equal alignment modulo 16 bytes.
 func (m *Move) level() error {
 	src := m.sources()
 	for _, s := range src {
@@ -347,13 +343,13 @@ func (m *Move) level() error {
 			off |= nvlib.Ptr(s.strides[k]-src[0].strides[k]) % 16
 		}
 		if off != 0 {
-			return fmt.Errorf("%w: members' blocks begin at different distances from multiples of 16", device.ErrUnsupported)
+			return fmt.Errorf("%w: the members' blocks are not equally aligned modulo 16 bytes", device.ErrUnsupported)
 		}
 	}
 	return nil
 }
 
-// words is what follows Team in MoveArgs.
+// words returns the words that follow Team in MoveArgs.
 func (m *Move) words() words {
 	var w words
 	w.bits(m.To)

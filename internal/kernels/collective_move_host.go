@@ -7,43 +7,42 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MoveHost is a Move of MovePush, of blocks that lie together, whose last bytes go by
-// way of host memory: MoveHostArgs of src/collective_move_host.cuh.
+// MoveHost is a MovePush of contiguous blocks whose last bytes go through host memory: MoveHostArgs of
+// src/collective_move_host.cuh.
 type MoveHost struct {
-	Move       // Run is the bytes of a block that are stored
-	Rest int64 // those behind them
-	// Give is where in this member's host memory the rest of the block for each member
-	// begins, at multiples of 16 bytes, Take where in each member's that of its block
-	// for this one does. Put is where that belongs in this member's own memory, Put[Me]
-	// where the rest of what it keeps does. With Once all that the member gives is one
-	// block, and lies there once.
+	Move       // Run is the number of bytes of a block that are stored directly
+	Rest int64 // the number of bytes that follow them
+	// Give holds addresses in this member's host memory, multiples of 16, for the rest of the block for each member. Take
+	// holds the address in each member's host memory of the rest of its block for this member. Put holds the destinations
+	// in this member's own memory; Put[Me] is the destination of the rest of the block that it keeps. Once reports whether
+	// the member gives the same block to all members, and stores it in host memory only once.
 	Give, Take, Put [TeamMost]nvlib.Ptr
 	Once            bool
-	// Told is where each member has two halves of ToldHalf bytes, at least ToldBytes().
+	// Told holds the address of each member's two halves of ToldHalf bytes, at least ToldBytes().
 	Told             [TeamMost]nvlib.Ptr
 	ToldHalf         int64
-	Writers, Readers int64 // blocks of the grid, its first, that do that; the others store
+	Writers, Readers int64 // the first blocks of the grid, which transfer the rest; the other blocks store
 }
 
-// restRows is that of src/collective_move_host.cuh.
+// restRows must equal restRows of src/collective_move_host.cuh.
 const restRows = 4
 
-// ToldBytes is how many bytes of flags a member needs: one for each chunk of the rest
-// of each member.
+// ToldBytes returns the size in bytes of the flags of a member: one flag for each chunk of the rest of each member.
 func (m *MoveHost) ToldBytes() int64 {
 	return 4 * int64(m.Members) * ceil(m.Rest, restRows*16*int64(m.Threads))
 }
 
-// Meeting returns the launch that does m, but for its Team.
+// Meeting returns the launch of m, without its Team.
 func (m *MoveHost) Meeting() (Meeting, error) {
 	if err := m.check(); err != nil {
 		return Meeting{}, err
 	}
 	switch aside := m.Writers + m.Readers; {
 	case m.Kind != MovePush || len(m.Extents) > 0:
-		return Meeting{}, fmt.Errorf("%w: blocks do not lie together", device.ErrUnsupported)
+		return Meeting{}, fmt.Errorf("%w: blocks are not contiguous", device.ErrUnsupported)
 	case m.Rest < 1 || m.Writers < 1 || m.Readers < 1 || int64(m.Blocks) <= aside:
-		return Meeting{}, fmt.Errorf("%w: %d bytes by way of host memory, by %d and %d blocks of %d", device.ErrUnsupported, m.Rest, m.Writers, m.Readers, m.Blocks)
+		return Meeting{}, fmt.Errorf("%w: invalid transfer of %d bytes through host memory by %d writing and %d reading "+
+			"blocks of %d", device.ErrUnsupported, m.Rest, m.Writers, m.Readers, m.Blocks)
 	}
 	full, same, vs := m.full(m.targets()), m.same(), m.apart()
 	hs := common(m.align(m.sources(), 16), m.Run)
@@ -56,7 +55,7 @@ func (m *MoveHost) Meeting() (Meeting, error) {
 	}, nil
 }
 
-// words is what follows Team in MoveHostArgs.
+// words returns the words that follow Team in MoveHostArgs.
 func (m *MoveHost) words() words {
 	w := m.Move.words()
 	w.addr(m.Give[:]...)

@@ -10,8 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// byHost launches the call that was added last with the bytes from cut on by way of
-// host memory.
+// byHost launches the call that was added last, with the bytes from cut on sent through host memory.
 func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writers, readers int64) {
 	f.t.Helper()
 	calls := make([]*MoveHost, f.n)
@@ -45,8 +44,8 @@ func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writer
 	}
 }
 
-// TestMoveHost has members give each other blocks, their last bytes by way of memory
-// that is nobody's, again and again through the same, between pushes of whole blocks.
+// TestMoveHost makes members give each other blocks whose last bytes go through host memory, repeatedly through the
+// same memory, between pushes of whole blocks.
 func TestMoveHost(t *testing.T) {
 	ofTeams(t, []int{2, 4, TeamMost}, func(t *testing.T, n int, epoch uint32) {
 		rng := drawn(t, uint64(n), uint64(epoch))
@@ -90,7 +89,7 @@ func TestMoveHost(t *testing.T) {
 	})
 }
 
-// TestMoveHostAbsent leaves one member out: the others give up, and say who it was.
+// TestMoveHostAbsent omits one member: the others give up, and report which one it was.
 func TestMoveHostAbsent(t *testing.T) {
 	f := newMoveFloor(t, rand.New(rand.NewPCG(3, 9)), 3, FirstEpoch)
 	f.timeout = 3 * time.Microsecond
@@ -104,7 +103,7 @@ func TestMoveHostAbsent(t *testing.T) {
 	}
 }
 
-// TestMoveHostRefuses lists what it is not for.
+// TestMoveHostRefuses checks calls that MoveHost does not support.
 func TestMoveHostRefuses(t *testing.T) {
 	for what, change := range map[string]func(*MoveHost){
 		"rows":       func(m *MoveHost) { m.Extents = []int64{2} },

@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// moveFloor is a team whose members call each other.
+// moveFloor is a team whose members execute moves.
 type moveFloor struct {
 	*teamBench
 	t      *testing.T
@@ -27,11 +27,11 @@ type moveFloor struct {
 	flags  [TeamMost]nvlib.Ptr
 	packs  [TeamMost]nvlib.Ptr
 	sheets [TeamMost]nvlib.Ptr
-	moves  [][]*Move // of each member
+	moves  [][]*Move // by member
 	checks []func()
 }
 
-// moveSlots is the size of half of the slots in these tests.
+// moveSlots is the size in bytes of half of the slots in these tests.
 const moveSlots = 64 << 10
 
 func newMoveFloor(t *testing.T, rng *rand.Rand, n int, epoch uint32) *moveFloor {
@@ -44,7 +44,7 @@ func newMoveFloor(t *testing.T, rng *rand.Rand, n int, epoch uint32) *moveFloor 
 
 func (f *moveFloor) at(p nvlib.Ptr) []byte { return f.mem[p-memoryAt:] }
 
-// shape of the blocks of a call, and how rows lie.
+// moveShape is the shape of the blocks of a call, and the layout of their rows.
 type moveShape struct {
 	kind    MoveKind
 	run     int64
@@ -58,7 +58,7 @@ type moveShape struct {
 	unroll  int
 }
 
-// place reserves a block somewhere, with bytes around it that stay.
+// place reserves memory for a block, surrounded by bytes that must not change.
 func (f *moveFloor) place(s moveShape, off int64) (nvlib.Ptr, [3]int64) {
 	var strides [3]int64
 	span := s.run
@@ -73,7 +73,7 @@ func (f *moveFloor) place(s moveShape, off int64) (nvlib.Ptr, [3]int64) {
 	return at + nvlib.Ptr(16+off), strides
 }
 
-// rows lists where the rows of a block begin.
+// rows returns the addresses of the rows of a block.
 func (s moveShape) rows(at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 	list := []nvlib.Ptr{at}
 	for k, e := range s.extents {
@@ -88,7 +88,7 @@ func (s moveShape) rows(at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 	return list
 }
 
-// call adds a call in which i gives to p where gives[i] has bit p.
+// call adds a call in which member i gives to member p if gives[i] has bit p.
 func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	moves := make([]*Move, f.n)
 	for i := range moves {
@@ -178,7 +178,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	})
 }
 
-// rootOf is the member that gives.
+// rootOf returns the member that gives.
 func rootOf(gives []uint64) int {
 	return slices.IndexFunc(gives, func(set uint64) bool { return set != 0 })
 }
@@ -240,7 +240,7 @@ func (f *moveFloor) moved(what string, s moveShape, in, out side) {
 	f.around(what, out.at, covered)
 }
 
-// around looks at the bytes beside the rows.
+// around checks the bytes next to the rows.
 func (f *moveFloor) around(what string, at nvlib.Ptr, covered map[nvlib.Ptr]bool) {
 	f.t.Helper()
 	for a := at - 8; a < at; a++ {
@@ -298,7 +298,7 @@ func (f *moveFloor) reduced(what string, s moveShape, ins [TeamMost][TeamMost]si
 	f.around(what, out.at, covered)
 }
 
-// finish runs all, and checks.
+// finish runs all calls, and checks the results.
 func (f *moveFloor) finish(seeds int) {
 	f.t.Helper()
 	for i, list := range f.moves {
@@ -321,7 +321,7 @@ func (f *moveFloor) finish(seeds int) {
 	})
 }
 
-// told returns the fault that was reported first.
+// told returns the fault of the first member that has reported one.
 func (f *moveFloor) told() (Fault, bool) {
 	for _, r := range f.record {
 		if told, ok := ReadFault(f.at(r)); ok {
@@ -331,8 +331,7 @@ func (f *moveFloor) told() (Fault, bool) {
 	return Fault{}, false
 }
 
-// randomGives draws who gives to whom: all to all, one to all, all to one, or
-// any pairs.
+// randomGives draws which members give to which: all to all, one to all, all to one, or any pairs.
 func randomGives(rng *rand.Rand, n int) []uint64 {
 	gives := make([]uint64, n)
 	root := rng.IntN(n)
@@ -382,8 +381,8 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	return s
 }
 
-// TestMoves has members of teams call each other many times in all ways, their
-// threads in any order, with call numbers from the start and across the end.
+// TestMoves makes members of teams execute many calls of all kinds, with threads in any order, from the first call
+// number and across the wrap-around.
 func TestMoves(t *testing.T) {
 	t.Parallel()
 	rounds := longtest.Of(4, 24)
@@ -431,8 +430,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestMovesOneWay has one member give again and again to others that give
-// nothing: it may not run further ahead than halves allow.
+// TestMovesOneWay makes one member give repeatedly to others that give nothing. It must not run further ahead than the
+// two halves permit.
 func TestMovesOneWay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	f := newMoveFloor(t, rng, 3, FirstEpoch)
@@ -443,7 +442,7 @@ func TestMovesOneWay(t *testing.T) {
 	f.finish(20)
 }
 
-// TestMoveAbsent leaves one member out: the others give up, and say who it was.
+// TestMoveAbsent omits one member: the others give up, and report which one it was.
 func TestMoveAbsent(t *testing.T) {
 	t.Parallel()
 	for kind := range moveKinds {
@@ -467,7 +466,8 @@ func TestMoveAbsent(t *testing.T) {
 		f.moves[1], f.checks = nil, nil
 		f.timeout = 3 * time.Microsecond
 		f.finish(1)
-		if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 && kind != ReduceSpread { // whose members may wait for one that waits
+		// members may wait for one that waits
+		if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 && kind != ReduceSpread {
 			t.Errorf("kind %d: told %v, %v", kind, told, ok)
 		}
 	}
@@ -490,7 +490,7 @@ func TestMoveClang(t *testing.T) {
 	}
 }
 
-// TestMoveNVRTC compiles them to machine code.
+// TestMoveNVRTC compiles the sources to machine code.
 func TestMoveNVRTC(t *testing.T) {
 	n, err := nvlib.OpenNVRTC()
 	if err != nil {
@@ -503,7 +503,7 @@ func TestMoveNVRTC(t *testing.T) {
 	t.Logf("%d bytes\n%s", len(image), log)
 }
 
-// everyMove is a text with instances of all ways.
+// everyMove returns a source with instances of all kinds of moves.
 func everyMove(t *testing.T) string {
 	t.Helper()
 	var entries strings.Builder

@@ -6,17 +6,16 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Multimem is one member's launch of an all-reduce of sums by NVLink's switches:
-// MultimemArgs of src/collective_multimem.cuh. Of the AllReduce By and Red are not
-// looked at, and Data is each member's staging memory.
+// Multimem is one member's launch of an all_reduce of sums that NVLink switches compute: MultimemArgs of
+// src/collective_multimem.cuh. It does not use By and Red of the AllReduce, and Data is each member's staging memory.
 type Multimem struct {
 	AllReduce
-	All nvlib.Ptr // the address of all staging memory at once
+	All nvlib.Ptr // the multicast address of all members' staging memory
 }
 
 // Meeting returns the launch on a member.
 func (m Multimem) Meeting(rank int) Meeting {
-	aligned := (uint64(m.In[rank])|uint64(m.Out[rank]))%16 == 0 // whole packs can be read and written
+	aligned := (uint64(m.In[rank])|uint64(m.Out[rank]))%16 == 0 // whether whole packs can be read and written
 	return Meeting{
 		File: "collective_multimem", Upon: []string{"collective_reduce"}, Args: "MultimemArgs",
 		Body:   fmt.Sprintf("reduceMultimem<%s, %d, %d, %t>", ctype(m.DType), len(m.In), m.Unroll, aligned),

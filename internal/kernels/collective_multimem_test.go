@@ -15,10 +15,10 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// multimemTypes are those that switches add up.
+// multimemTypes lists the types that switches can add.
 var multimemTypes = []ir.DType{ir.BF16, ir.F16, ir.F32}
 
-// everyMultimem lists an instance for every type and unroll, aligned and not.
+// everyMultimem returns an instance for every type and unroll, aligned and not.
 func everyMultimem() (all []code) {
 	for i, dt := range multimemTypes {
 		for off := range 2 {
@@ -30,7 +30,7 @@ func everyMultimem() (all []code) {
 	return all
 }
 
-// join makes staging memory on every member, and an address for all of it at once.
+// join allocates staging memory on every member, and an address for the joined memory.
 func (b *teamBench) join(bytes int64) (parts []nvlib.Ptr, all nvlib.Ptr) {
 	for range b.streams {
 		parts = append(parts, b.alloc(bytes))
@@ -49,8 +49,8 @@ type multimemCase struct {
 	odd, inPlace    bool
 }
 
-// addMultimem has every member launch c, and returns what checks the results: equal
-// on all members, and what the reference allows with order=any.
+// addMultimem makes every member launch c, and returns a function that checks that the results are equal on all
+// members, and within the bounds of the reference for order=any.
 func (b *teamBench) addMultimem(c multimemCase, rng *rand.Rand, data []nvlib.Ptr, all nvlib.Ptr, flags []nvlib.Ptr, flagHalf int64) func(seed int) {
 	members := len(b.streams)
 	m := Multimem{All: all, AllReduce: AllReduce{DType: c.dt, Unroll: c.unroll, Blocks: c.blocks, Threads: c.threads, Count: c.count,
@@ -92,8 +92,7 @@ func (b *teamBench) addMultimem(c multimemCase, rng *rand.Rand, data []nvlib.Ptr
 	}
 }
 
-// summed is the reference's sum, in any order, of the members' operands, one behind
-// the other.
+// summed returns the reference's sum, in any order, of the members' operands, which follow each other in operands.
 func (b *teamBench) summed(dt ir.DType, members int, operands []float64) *eval.Output {
 	b.t.Helper()
 	n := len(operands) / members
@@ -135,8 +134,8 @@ func (b *teamBench) tensor(dt ir.DType, vals []float64) *tensor.Tensor {
 	return x
 }
 
-// TestMultimem runs all-reduces by switches through the same memory, in drawn orders;
-// what switches do the bench does, in an order other than that of the members.
+// TestMultimem runs all-reduces by switches through the same memory, in random orders. The bench emulates the switches,
+// with an order that differs from that of the members.
 func TestMultimem(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, func(t *testing.T, members int, epoch uint32) {
 		b := newTeamBench(t, members, epoch)
@@ -158,7 +157,7 @@ func TestMultimem(t *testing.T) {
 	})
 }
 
-// TestMultimemLate leaves a member out: the others tell whom they waited for, and end.
+// TestMultimemLate omits a member: the others report which member they waited for, and end.
 func TestMultimemLate(t *testing.T) {
 	b := newTeamBench(t, 3, FirstEpoch)
 	b.timeout = 3 * time.Microsecond

@@ -7,40 +7,37 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ReduceNorm is a launch that adds up rows of all members, adds a residual, and
-// normalises: NormArgs of src/collective_norm.cuh. Operands are dense and begin
-// at multiples of 16 bytes, as rows do.
+// ReduceNorm is a launch that adds the rows of all members, adds a residual, and normalises: NormArgs of
+// src/collective_norm.cuh. Operands are dense, and they and their rows are aligned to 16 bytes.
 type ReduceNorm struct {
-	DType            ir.DType // that has bits to spare
-	Members, Rows    int      // Members of 1: In is the sum already, and there is no Data
-	Packs            int64    // of 16 bytes, of a row; at most NormPacks
-	Blocks           int      // at most Rows; all run at once
+	DType            ir.DType // must have spare bits; see Spares
+	Members, Rows    int      // if Members is 1, In is already the sum and there is no Data
+	Packs            int64    // packs of 16 bytes in a row; at most NormPacks
+	Blocks           int      // at most Rows; all blocks run concurrently
 	Eps              float64
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr
-	Data             []nvlib.Ptr // of each member: two halves, at first full of Unsent
+	Data             []nvlib.Ptr // of each member: two halves, initially filled with Unsent
 	Half             int64
-	// Read is there where a block writes what another reads: two halves, ReadHalf bytes
-	// each, of a word for each block, of which every one then has but one row. They begin
-	// as zeros, and are cleared where the numbers of launches wrap, by the launch that uses
-	// the other half.
+	// Read is set if a block writes data that another block reads. It has two halves of ReadHalf bytes, with one word for
+	// each block; each block then has only one row. The halves are initially zero. When the number of launches wraps
+	// around, the launch that uses one half clears the other.
 	Read     nvlib.Ptr
 	ReadHalf int64
 }
 
-// NormPacks is how many packs a row of ReduceNorm has at most.
+// NormPacks is the largest number of packs of a row of ReduceNorm.
 const NormPacks = 2 * normThreadsMost
 
-// normSumming threads add up the squares of a row, as those of rms_norm do; a block has
-// no fewer, and no more than normThreadsMost.
+// normSumming is the number of threads that add the squares of a row, as in rms_norm. A block has at least normSumming
+// and at most normThreadsMost threads.
 const (
 	normSumming     = 256
 	normThreadsMost = 1024
 )
 
-// NormThreads returns how many threads a block of ReduceNorm has for rows of so many
-// packs: one for each pack, as far as that goes, so that all a row's packs of all
-// members are waited for at once.
+// NormThreads returns the number of threads of a block of ReduceNorm for rows of the given number of packs: one for
+// each pack up to the limit, so that a block waits for the packs of a row of all members at once.
 func NormThreads(packs int64) int {
 	threads := normSumming
 	for threads < normThreadsMost && int64(threads) < packs {

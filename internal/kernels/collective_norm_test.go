@@ -14,21 +14,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestReduceNorm compares with the three steps in float32, in the kernel's order, and where
-// flags are cleared since the numbers of launches end.
+// TestReduceNorm compares the kernel with the three operations in float32, in the kernel's order, also where flags are
+// cleared because launch numbers wrap around.
 func TestReduceNorm(t *testing.T) {
 	t.Parallel()
 	for i, c := range []struct {
 		dt      ir.DType
 		members int
 		rows, n int64
-		in      string // whose memory results are in
-		epoch   uint32 // of the launch before; 0 for the first
+		in      string // the operands in whose memory the results are stored
+		epoch   uint32 // of the previous launch; 0 for the first launch
 	}{
 		{ir.BF16, 2, 3, 24, "", 0}, {ir.F32, 3, 2, 1100, "residual, in", 0}, {ir.F16, 2, 5, 2056, "in, residual", 0},
 		{ir.BF16, 4, 3, 24, "", 0}, {ir.F32, 2, 3, 2100, "in, residual", 0}, {ir.BF16, 2, 2, 8200, "residual, in", 0},
 		{ir.BF16, 2, 9, 264, "residual, in", 0}, {ir.F16, 3, 7, 8200, "", 0},
-		{ir.BF16, 1, 5, 264, "residual, in", 0}, {ir.F32, 1, 3, 4200, "", 0}, // the add and norm alone
+		{ir.BF16, 1, 5, 264, "residual, in", 0}, {ir.F32, 1, 3, 4200, "", 0}, // only the add and the norm
 		{ir.F32, 3, 4, 1100, "across", 0}, {ir.BF16, 2, 5, 2080, "across", 0},
 		{ir.BF16, 2, 5, 24, "across", math.MaxUint32 - 1}, {ir.BF16, 2, 5, 24, "across", math.MaxUint32},
 	} {
@@ -66,7 +66,7 @@ func TestReduceNorm(t *testing.T) {
 					sum, out = res, in
 				case "in, residual":
 					sum, out = in, res
-				case "across": // a row of one is the row of the other before
+				case "across": // a row of one operand is the previous row of the other one
 					in, res = b.put(c.dt, layouts[0], append(slices.Clone(ins[m]), draw(c.n)...), c.rows+1, c.n), b.put(c.dt, layouts[0], append(draw(c.n), residual...), c.rows+1, c.n)
 					sum, out = shifted(in, c.n), shifted(res, 0)
 					in, res = shifted(in, 0), shifted(res, c.n)
@@ -80,7 +80,7 @@ func TestReduceNorm(t *testing.T) {
 					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half, Read: read[m], ReadHalf: readHalf}.Meeting())
 			}
 			seeds := 2
-			if c.epoch != 0 { // until a block is late that clears
+			if c.epoch != 0 { // until the block that clears is late
 				seeds = longtest.Of(6, 24)
 			}
 			b.runTeam(seeds, func(seed int) {
@@ -92,7 +92,7 @@ func TestReduceNorm(t *testing.T) {
 	}
 }
 
-// shifted is all rows of o but one, from so many elements on.
+// shifted returns all rows of o except one, beginning by elements later.
 func shifted(o Operand, by int64) Operand {
 	o.Addr += nvlib.Ptr(by * o.DType.Size())
 	o.Shape = []int64{o.Shape[0] - 1, o.Shape[1]}

@@ -8,63 +8,66 @@ import (
 )
 
 // ReduceBy is an algorithm of AllReduce: one of the types below and in collective_lamport.go, each with the fields that
-// it alone has.
+// only this algorithm has.
 type ReduceBy interface {
-	// String is its name in the sources, behind "reduce".
+	// String returns the algorithm's name in the sources, where it follows "reduce".
 	String() string
-	// own returns the words of ReduceArgs that are the algorithm's own.
+	// own returns the words of ReduceArgs that only this algorithm uses.
 	own() ownWords
 }
 
-// Algorithms of AllReduce, those of src/collective_reduce.cuh. Group is the number of chunks that a block pushes before
-// it raises their flags; 0 for 1.
+// These algorithms of AllReduce are in src/collective_reduce.cuh. Group is the number of chunks that a block pushes
+// before it raises their flags; 0 means 1.
 type (
-	// AllReduceLL is one shot, 8 bytes of data in each 16; AllReduceLL2 two shots of the same.
+	// AllReduceLL is a one-shot algorithm with 8 bytes of data in each 16 bytes; AllReduceLL2 is the two-shot algorithm.
 	AllReduceLL  struct{}
 	AllReduceLL2 struct{}
-	// AllReduceLL128 is one shot in LL128 lines, an epoch in each 128 bytes; AllReduceLL128x2 two shots of the same.
+	// AllReduceLL128 is a one-shot algorithm in LL128 lines, with an epoch in each 128 bytes; AllReduceLL128x2 is the
+	// two-shot algorithm.
 	AllReduceLL128   struct{}
 	AllReduceLL128x2 struct{}
-	// AllReducePush is two shots through staging, flags for chunks.
+	// AllReducePush is a two-shot algorithm through staging, with one flag for each chunk.
 	AllReducePush struct{ Group int64 }
-	// AllReduceScatter is the first shot of AllReducePush: Out is of a share, each of whole packs.
+	// AllReduceScatter is the first shot of AllReducePush: Out holds one share. Each share consists of whole packs.
 	AllReduceScatter struct{ Group int64 }
-	// AllReduceAddends is AllReduceScatter, with the packs of each share before Split by way of host memory; their flags
-	// are those that such chunks have anyway.
+	// AllReduceAddends is AllReduceScatter with the packs of each share before Split sent through host memory. The flags
+	// of these chunks are the same as without host memory.
 	AllReduceAddends struct {
 		Group int64
 		ByHost
 	}
 	// AllReducePull reads from peers, and writes to peers.
 	AllReducePull struct{}
-	// AllReduceSMLimited is AllReducePull by few multiprocessors. The results of Split tiles of each block that adds up,
-	// the first of each Writers of its own, go by way of host memory; the first Readers blocks read the others'.
+	// AllReduceSMLimited is AllReducePull on few multiprocessors. Each block that adds sends the results of Split of its
+	// tiles, the first of every Writers tiles, through host memory. The first Readers blocks read the results of the other
+	// members.
 	AllReduceSMLimited struct {
-		Shared int // bytes of shared memory that a block may have, 0 for enough
+		Shared int // bytes of shared memory that a block may have, or 0 for the default
 		ByHost
 	}
-	// AllReduceHost is AllReducePush of two members, with the packs from Split on by way of host memory.
+	// AllReduceHost is AllReducePush for two members, with the packs from Split on exchanged through host memory.
 	AllReduceHost struct {
 		Group int64
 		ByHost
 	}
-	// AllReduceResults is AllReducePush, with results by way of host memory: of each share those of its packs before
-	// Split, in whole chunks of Threads·Unroll.
+	// AllReduceResults is AllReducePush with some results sent through host memory: those of the packs before Split of
+	// each share, in whole chunks of Threads·Unroll.
 	AllReduceResults struct {
 		Group int64
 		ByHost
 	}
 )
 
-// ByHost is the part of the data that members exchange through host memory; Split bounds it, as the algorithm says. The
-// first Writers blocks write it and the Readers after them read it, unless the algorithm says otherwise. The flags of its
-// chunks are the last before those in which all meet.
+// ByHost describes the part of the data that members exchange through host memory. Split is the boundary of this part,
+// as the algorithm defines it. The first Writers blocks write the data and the next Readers blocks read it, unless the
+// algorithm defines something else. The flags of its chunks are the last ones before those for the meeting of all
+// blocks.
 type ByHost struct {
-	Host                    []nvlib.Ptr // of each member
+	Host                    []nvlib.Ptr // the host memory of each member
 	Split, Writers, Readers int64
 }
 
-// ownWords are words of ReduceArgs that not all algorithms have.
+// ownWords holds the words of ReduceArgs that only some algorithms use.
 type ownWords struct {
 	ByHost
 	group, hostHalf int64
@@ -95,8 +98,7 @@ func (a AllReduceSMLimited) own() ownWords { return ownWords{ByHost: a.ByHost} }
 func (a AllReduceHost) own() ownWords      { return ownWords{ByHost: a.ByHost, group: a.Group} }
 func (a AllReduceResults) own() ownWords   { return ownWords{ByHost: a.ByHost, group: a.Group} }
 
-// AllReduce is one member's launch of an all-reduce: ReduceArgs of
-// src/collective_reduce.cuh.
+// AllReduce is one member's launch of an all_reduce: ReduceArgs of src/collective_reduce.cuh.
 type AllReduce struct {
 	By              ReduceBy
 	DType           ir.DType
@@ -104,26 +106,26 @@ type AllReduce struct {
 	Unroll          int
 	Blocks, Threads int
 	In, Out         []nvlib.Ptr // of each member, dense
-	Data            []nvlib.Ptr // of each member, for what is pushed
+	Data            []nvlib.Ptr // of each member, for pushed data
 	Half            int64       // bytes of a half of Data
 	Flags           []nvlib.Ptr // of each member
 	FlagHalf        int64
 	Count           int64 // elements
-	Share           int64 // halves, LL128 lines, rows or packs that a member adds up
-	Slots           int64 // flags for each pair of members
+	Share           int64 // halves, LL128 lines, rows or packs that a member adds
+	Slots           int64 // number of flags for each pair of members
 }
 
-// HostChunks is how many chunks so many packs by way of host memory are.
+// HostChunks returns the number of chunks that the given number of packs makes in host memory.
 func HostChunks(packs int64, threads int) int64 {
 	chunk := hostRows * int64(threads)
 	return (packs + chunk - 1) / chunk
 }
 
-// hostRows is that of src/collective_reduce.cuh.
+// hostRows must equal hostRows of src/collective_reduce.cuh.
 const hostRows = 2
 
-// LL128Packs is how many packs of 16 bytes an LL128 line of so many rows carries, in
-// 512 bytes a row.
+// LL128Packs returns the number of packs of 16 bytes that an LL128 line of the given number of rows carries; a row has
+// 512 bytes.
 func LL128Packs(rows int) int64 { return int64(32*rows - 4) }
 
 // Meeting returns the launch on a member.
@@ -157,11 +159,11 @@ func (r AllReduce) red() string {
 	return map[ir.Red]string{ir.Sum: "RedSum", ir.Max: "RedMax", ir.Min: "RedMin", ir.Avg: "RedAvg"}[r.Red]
 }
 
-// words is what follows Team in ReduceArgs.
+// words returns the words that follow Team in ReduceArgs.
 func (r AllReduce) words() words {
 	var w words
 	var own ownWords
-	if r.By != nil { // else Multimem's
+	if r.By != nil { // nil for Multimem
 		own = r.By.own()
 	}
 	w.addrs(r.In)

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestReduceScatter has members push blocks to those that add them up, again and
-// again through the same staging memory, some of them by way of memory that is nobody's.
+// TestReduceScatter makes members push blocks to the members that reduce them, repeatedly through the same staging
+// memory, some of them through host memory.
 func TestReduceScatter(t *testing.T) {
 	ofTeams(t, []int{2, 3, 4, TeamMost}, testReduceScatter)
 }

@@ -11,20 +11,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Scheduled is one member's launch of a schedule: ScheduleArgs of src/collective_schedule.cuh. The kernel has the steps
-// of all members in its text.
+// Scheduled is one member's launch of a schedule: ScheduleArgs of src/collective_schedule.cuh. The kernel's source
+// contains the steps of all members.
 type Scheduled struct {
 	*device.Schedule
 	DType      ir.DType
-	At         [device.ScheduleAreas][]nvlib.Ptr // of each member
-	PacketHalf int64                             // bytes
+	At         [device.ScheduleAreas][]nvlib.Ptr // by area and member
+	PacketHalf int64                             // bytes of a half of the packets
 	Words      []nvlib.Ptr                       // of each member: two halves
-	WordHalf   int64                             // bytes, ScheduleWords at least
-	Cell       int64                             // bytes, a multiple of 16
+	WordHalf   int64                             // bytes, at least ScheduleWords
+	Cell       int64                             // bytes of a cell, a multiple of 16
 	Threads    int
 }
 
-// ScheduleWords is how many bytes a half of the words takes that members of a schedule wait for.
+// ScheduleWords returns the size in bytes of a half of the words that members of a schedule wait for.
 func ScheduleWords(s *device.Schedule) int64 {
 	return int64(2*TeamMost*BlocksMost*4 + 8*s.Counters)
 }
@@ -33,7 +33,7 @@ func ScheduleWords(s *device.Schedule) int64 {
 func (s Scheduled) Meeting(rank int) Meeting {
 	text := s.list()
 	sum := sha256.Sum256([]byte(text))
-	element := "u32" // bits that are only moved
+	element := "u32" // an unsigned type for bits that are only moved
 	if s.Op == ir.OpAllReduce || s.Op == ir.OpReduceScatter {
 		element = ctype(s.DType)
 	}
@@ -59,7 +59,7 @@ func (s Scheduled) Meeting(rank int) Meeting {
 	}
 }
 
-// Kinds of steps in the kernel's text; 0 ends a list.
+// These constants are the kinds of steps in the kernel's source; 0 ends a list.
 const (
 	stepSync = 1 + iota
 	stepRaise
@@ -67,7 +67,8 @@ const (
 	stepMove
 )
 
-// list is the steps as the kernel reads them: where each block's begin, then all.
+// list returns the steps in the form that the kernel reads: the index of the first step of each block, followed by all
+// steps.
 func (s Scheduled) list() string {
 	begins, steps := make([]uint32, s.Members*s.Blocks), []uint32(nil)
 	at := func() uint32 { return uint32(len(begins) + len(steps)) }

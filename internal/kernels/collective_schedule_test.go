@@ -43,7 +43,8 @@ func lowered(t *testing.T, path string) (*device.Schedule, error) {
 	return schedule.Lower(p)
 }
 
-// ofCorpus lists schedules of others that the judge of the corpus calls right, with at most so many ranks.
+// ofCorpus returns schedules of other tools, for at most the given number of ranks, that are correct according to the
+// corpus.
 func ofCorpus(t *testing.T, ranks int) []string {
 	t.Helper()
 	script := "../../../shared/corpus/unpack"
@@ -85,7 +86,8 @@ func ofCorpus(t *testing.T, ranks int) []string {
 	return list
 }
 
-// TestSchedules executes schedules of others as kernels, three launches each, and compares with plain arithmetic.
+// TestSchedules executes schedules of other tools as kernels, three launches each, and compares the results with plain
+// arithmetic.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	list := []string{"../../examples/schedules/exchange.json", "../schedule/testdata/pair.xml"}
@@ -137,7 +139,7 @@ func testSchedules(t *testing.T, members int, list []*device.Schedule, epoch uin
 	b.runChecks(2, checks)
 }
 
-// addSchedule launches a schedule on all members, and returns what checks the results.
+// addSchedule launches a schedule on all members, and returns a function that checks the results.
 func (b *teamBench) addSchedule(k *Scheduled, rng *rand.Rand) func(seed int) {
 	s, per := k.Schedule, int64(k.Cell)/k.DType.Size()
 	sizes := s.Areas
@@ -194,7 +196,7 @@ func (b *teamBench) addSchedule(k *Scheduled, rng *rand.Rand) func(seed int) {
 	}
 }
 
-// TestScheduleCheck: a step that would touch memory that is not the schedule's is refused.
+// TestScheduleCheck checks that a step that accesses memory outside the schedule's areas is refused.
 func TestScheduleCheck(t *testing.T) {
 	s, err := lowered(t, "../../examples/schedules/exchange.json")
 	if err != nil {

@@ -18,9 +18,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// teamBench runs launches of a team's members on a CPU, one stream a member, in
-// an order drawn from a seed: a member may be ahead of others as far as the
-// kernels let it.
+// teamBench runs launches of a team's members on a CPU, one stream for each member, in an order drawn from a seed. A
+// member may run ahead of others as far as the kernels permit.
 type teamBench struct {
 	*bench
 	control, record []nvlib.Ptr
@@ -31,8 +30,7 @@ type teamBench struct {
 	joined          []joined
 }
 
-// joined is memory of members, of so many bytes each, under one address, where there is
-// nothing else.
+// joined is memory of several members under one address, to which no other memory belongs.
 type joined struct {
 	at, bytes int64
 	parts     []nvlib.Ptr
@@ -66,7 +64,7 @@ func (b *teamBench) word64(at nvlib.Ptr, v uint64) {
 	binary.LittleEndian.PutUint64(b.mem[int64(at)-memoryAt:], v)
 }
 
-// halves makes a region on every member, with what a stale flag would be.
+// halves allocates a region on every member, filled with the value of a stale flag.
 func (b *teamBench) halves(half int64, stale uint32) []nvlib.Ptr {
 	var at []nvlib.Ptr
 	for m := range b.streams {
@@ -89,7 +87,7 @@ func (b *teamBench) launch(member int, m Meeting) {
 	b.streams[member] = append(b.streams[member], m)
 }
 
-// teamProgram is the text with all kernels, and their numbers by symbol.
+// teamProgram returns a program with all kernels, and the numbers of the kernels by symbol.
 func (b *teamBench) teamProgram() (string, map[string]uint64) {
 	var s, table strings.Builder
 	index, files := map[string]uint64{}, map[string]bool{}
@@ -113,7 +111,7 @@ func (b *teamBench) teamProgram() (string, map[string]uint64) {
 	return s.String(), index
 }
 
-// runTeam runs all streams once for each seed, from the same memory, and calls check on the result.
+// runTeam runs all streams once for each seed, from the same memory contents, and calls check on the result.
 func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 	b.t.Helper()
 	text, index := b.teamProgram()
@@ -154,7 +152,7 @@ func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 	}
 }
 
-// reduceCase is an all-reduce: every kind of them.
+// reduceCase is an all-reduce of any kind.
 type reduceCase struct {
 	kind            ReduceBy
 	dt              ir.DType
@@ -162,7 +160,7 @@ type reduceCase struct {
 	unroll          int
 	count           int64
 	blocks, threads int
-	odd             bool // operands begin at odd elements
+	odd             bool // operands are not aligned
 	inPlace         bool
 }
 
@@ -170,8 +168,7 @@ func (c reduceCase) String() string {
 	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace)
 }
 
-// size fills in what the host works out: how much each member adds up, and the
-// bytes that must be there.
+// size computes the values that the host determines: the share of each member, and the required bytes.
 func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 	bytes := c.count * c.dt.Size()
 	r = AllReduce{By: c.kind, DType: c.dt, Red: c.red, Unroll: c.unroll, Blocks: c.blocks, Threads: c.threads, Count: c.count}
@@ -208,7 +205,7 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 	return r, half
 }
 
-// add has every member launch c, and returns what checks the results.
+// addReduce makes every member launch c, and returns a function that checks the results.
 func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.Ptr, half, flagHalf int64) func(seed int) {
 	members := len(b.streams)
 	r, _ := c.size(int64(members))
@@ -259,8 +256,7 @@ func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.
 	}
 }
 
-// folded is the reduction in the order of the members, in the accumulator,
-// rounded once.
+// folded returns the reduction in the order of the members, computed in the accumulator and rounded once.
 func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	acc := func(v float64) float64 {
 		if dt.Accum() == ir.F32 {
@@ -291,8 +287,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 var reduceKinds = []ReduceBy{AllReduceLL{}, AllReduceLL2{}, AllReduceLL128{}, AllReduceLL128x2{}, AllReducePush{}, AllReducePull{},
 	AllReduceSMLimited{}}
 
-// TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through
-// the same memory, in drawn orders.
+// TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through the same memory, in random orders.
 func TestAllReduce(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, testAllReduce)
 }
@@ -356,7 +351,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// runLate omits member 1 of three. Members that wait for it report that, and end.
+// runLate omits member 1 of three. The members that wait for it must report that, and end.
 func (b *teamBench) runLate(what string) {
 	b.streams[1] = nil
 	b.runTeam(2, func(seed int) {
@@ -368,17 +363,17 @@ func (b *teamBench) runLate(what string) {
 			}
 			told++
 			if m == 1 || f.Kind != FaultTimeout || f.Words[0] != FirstEpoch+1 || f.Words[1] != 1 || f.Words[2] < b.timeout.Nanoseconds() {
-				b.t.Errorf("%s, seed %d: member %d told %+v", what, seed, m, f)
+				b.t.Errorf("%s, seed %d: member %d reported %+v", what, seed, m, f)
 			}
 		}
 		if told == 0 {
-			b.t.Errorf("%s, seed %d: nobody told of the member that did not come", what, seed)
+			b.t.Errorf("%s, seed %d: no member reported the absent member", what, seed)
 		}
 	})
 }
 
-// TestMeetingsHash: it is of every file that meetings are made of, since what was measured of teams
-// holds as long as these are the same.
+// TestMeetingsHash checks that the hash covers every file that meetings use, since measurements of teams are valid only
+// while these files are unchanged.
 func TestMeetingsHash(t *testing.T) {
 	meetings := 0
 	for _, c := range everyCode(t, "sm_90a") {
@@ -388,7 +383,7 @@ func TestMeetingsHash(t *testing.T) {
 		meetings++
 		for _, f := range c.files {
 			if f != "sync" && !strings.HasPrefix(f, "collective") {
-				t.Errorf("%s is of %s, which is not in the hash", c.symbol, f)
+				t.Errorf("%s uses %s, which is not in the hash", c.symbol, f)
 			}
 		}
 	}

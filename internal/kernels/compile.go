@@ -12,22 +12,21 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Compiler turns CUDA C++ into machine code.
+// Compiler compiles CUDA C++ to machine code.
 type Compiler interface {
-	// Compile compiles one source. log is what the compiler said; on an error in
-	// the source err holds it too.
+	// Compile compiles one source. log is the compiler's output; after an error in the source, err contains it too.
 	Compile(source string, options []string) (image []byte, log string, err error)
-	// Version changes when the same source may give other code.
+	// Version returns a string that changes whenever the same source may compile to different code.
 	Version() string
 }
 
-// headers is a Compiler that finds the toolkit's headers, which hocket's own sources need none of.
+// headers is a Compiler that locates the toolkit's headers. hocket's own sources include none of them.
 type headers interface{ Headers() []string }
 
-// NVRTC is a Compiler that is NVIDIA's. It loads the library when first used.
+// NVRTC returns a Compiler that uses NVIDIA's NVRTC library, which it loads when first used.
 func NVRTC() Compiler { return &nvrtc{open: sync.OnceValues(nvlib.OpenNVRTC)} }
 
-// Using is a Compiler that is n.
+// Using returns a Compiler that uses n.
 func Using(n *nvlib.NVRTC) Compiler {
 	return &nvrtc{open: func() (*nvlib.NVRTC, error) { return n, nil }}
 }
@@ -42,8 +41,8 @@ func (c *nvrtc) Version() string {
 	return buildOf(n.Loaded())
 }
 
-// buildOf distinguishes builds of a library with the same version, as updates of a CUDA toolkit have, by the size of
-// the file, if the library is a file.
+// buildOf returns a string that identifies the build of a library. Updates of a CUDA toolkit can have the same version,
+// so it includes the size of the library's file, if there is a file.
 func buildOf(l nvlib.Loaded) string {
 	build := l.Name + " " + l.Version
 	if f, err := os.Stat(l.Path); err == nil {
@@ -52,7 +51,7 @@ func buildOf(l nvlib.Loaded) string {
 	return build
 }
 
-// Headers are the directories near the library that have headers such as cuda_bf16.h: those of a toolkit, or of
+// Headers returns the directories near the library that contain headers such as cuda_bf16.h: those of a toolkit, or of
 // NVIDIA's wheels.
 func (c *nvrtc) Headers() []string {
 	n, err := c.open()
@@ -82,20 +81,20 @@ func (c *nvrtc) Compile(source string, options []string) ([]byte, string, error)
 	return out.Cubin, out.Log, nil
 }
 
-// images are the compiled sources of this process, over those on disk.
+// images holds the compiled sources of this process, and reads and writes those on disk.
 type images struct {
 	compiler Compiler
 	cache    *Cache
-	busy     chan struct{} // a place for each compilation ahead of need
+	busy     chan struct{} // limits the number of concurrent compilations ahead of need
 	mu       sync.Mutex
 	made     map[wanted]*image
 }
 
-// wanted is machine code by what it is of: the source is put together only where
-// it is not there yet.
+// wanted identifies machine code by the id of its source, so that the source is generated only if the code does not
+// exist yet.
 type wanted struct{ code, arch string }
 
-// image is made once; whoever asks meanwhile waits.
+// image is compiled once; other callers wait meanwhile.
 type image struct {
 	once sync.Once
 	key  string
@@ -107,11 +106,11 @@ func newImages(c Compiler, cache *Cache) *images {
 	return &images{compiler: c, cache: cache, busy: make(chan struct{}, compilesAhead()), made: map[wanted]*image{}}
 }
 
-// compilesAhead is how many compilations run at once ahead of need: as there are
-// CPUs, but for one that goes on with what needs none.
+// compilesAhead returns the number of concurrent compilations ahead of need: the number of CPUs minus one, which is
+// left for work that does not wait for compilations.
 func compilesAhead() int { return min(max(runtime.GOMAXPROCS(0)-1, 1), 16) }
 
-// of returns the image of c for arch, and whether nobody asked for it before.
+// of returns the image of c for arch. fresh reports whether this is the first request for it.
 func (m *images) of(c code, arch string) (i *image, fresh bool) {
 	w := wanted{c.id(), arch}
 	m.mu.Lock()
@@ -130,9 +129,8 @@ func (m *images) get(c code, arch string) ([]byte, string, error) {
 	return i.b, i.key, i.err
 }
 
-// ahead begins to make the machine code of c for arch, and returns at once. Who
-// gets it meanwhile waits no longer than without: what has not begun is begun
-// there.
+// ahead starts to compile c for arch and returns without waiting. A call of get does not wait longer because of it: if
+// the compilation has not begun yet, get compiles the code itself.
 func (m *images) ahead(c code, arch string) {
 	i, fresh := m.of(c, arch)
 	if !fresh {
@@ -165,14 +163,13 @@ func (m *images) load(key, source string, options []string) ([]byte, error) {
 		return nil, err
 	}
 	if len(b) == 0 {
-		return nil, fmt.Errorf("the compiler %s gave no machine code", m.compiler.Version())
+		return nil, fmt.Errorf("the compiler %s returned no machine code", m.compiler.Version())
 	}
 	m.cache.store(key, codeEnding, b)
 	return b, nil
 }
 
-// keyOf is the hash of all that machine code depends on; the architecture is
-// among the options.
+// keyOf returns a hash of everything that machine code depends on; the architecture is among the options.
 func keyOf(source string, options []string, version string) string {
 	h := sha256.New()
 	for _, part := range append([]string{version, source}, options...) {

@@ -13,8 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// everyCode lists an instance of every template for every type that it is for, of those
-// that an architecture gets.
+// everyCode returns an instance of every template for every type that it supports, as far as the architecture uses it.
 func everyCode(t *testing.T, arch string) []code {
 	t.Helper()
 	var all []code
@@ -146,7 +145,7 @@ func everyCode(t *testing.T, arch string) []code {
 				add(p)
 			}
 		}
-		for _, dh := range []int64{16, 64, 80, 128} { // by tensor cores
+		for _, dh := range []int64{16, 64, 80, 128} { // on tensor cores
 			q := x(dt, layouts[0], 4, 2, dh)
 			add(Computation{Op: device.Attention{}, Out: q, Ins: []Operand{q, q, q}})
 			k := x(dt, layouts[0], 4000, 2, dh)
@@ -184,8 +183,7 @@ func everyCode(t *testing.T, arch string) []code {
 	return all
 }
 
-// everyReduction lists an instance of every kind of all-reduce, of every type,
-// and for every number of members.
+// everyReduction returns an instance of every kind of all-reduce, for every type and every number of members.
 func everyReduction() (all []code) {
 	for k, kind := range slices.Concat(reduceKinds, lamportKinds) {
 		for i, dt := range ir.ArithmeticTypes() {
@@ -235,7 +233,7 @@ func everyReduction() (all []code) {
 	return all
 }
 
-// together is one text of many kernels.
+// together returns one source with many kernels.
 func together(codes []code) string {
 	var s, entries strings.Builder
 	s.WriteString(file("prelude"))
@@ -266,8 +264,8 @@ func TestFilesAreThere(t *testing.T) {
 	}
 }
 
-// TestSettle: what may begin before the kernel before it is over waits for that; only
-// kernels of teams do so by themselves, and what joins graphs never begins early.
+// TestSettle checks that kernels that may begin before the previous kernel has ended wait for its end. Only kernels of
+// teams do so by themselves, and the kernel that joins graphs never begins early.
 func TestSettle(t *testing.T) {
 	for _, c := range everyCode(t, "sm_90a") {
 		if slices.Contains(c.files, "collective") || c.body == "join" {
@@ -285,8 +283,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestClang checks the sources as CUDA, with a compiler that knows it but
-// without a toolkit.
+// TestClang checks the sources with a compiler that supports CUDA, without a toolkit.
 func TestClang(t *testing.T) {
 	clang, err := exec.LookPath("clang++")
 	if err != nil {
@@ -306,8 +303,7 @@ func TestClang(t *testing.T) {
 	}
 }
 
-// TestNVRTC compiles the sources to machine code with NVIDIA's compiler, which
-// needs no GPU.
+// TestNVRTC compiles the sources to machine code with NVIDIA's compiler, which needs no GPU.
 func TestNVRTC(t *testing.T) {
 	n, err := nvlib.OpenNVRTC()
 	if err != nil {
@@ -318,13 +314,13 @@ func TestNVRTC(t *testing.T) {
 		return slices.ContainsFunc(hopper, func(o code) bool { return o.id() == c.id() })
 	})
 	if len(older) == 0 {
-		t.Error("Hopper gets nothing of its own")
+		t.Error("there is no code for Hopper only")
 	}
 	if testing.Short() {
 		hopper = hopper[:20]
 	}
-	// In a part of the kernels not every helper is used; templates for none have loops that are
-	// never run and comparisons that are never true, which CUDA 12 tells.
+	// Some kernels use only some of the helpers. Templates for no elements have loops that never run and comparisons that
+	// are never true, about which CUDA 12 warns.
 	options := []string{"--std=c++17", "--diag-suppress=177,128,186"}
 	for arch, codes := range map[string][]code{"sm_90a": hopper, "sm_80": older} {
 		image, log, err := Using(n).Compile(together(codes), append(options, "--gpu-architecture="+arch))

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// copies is for the operations whose work is in their operand's strides.
+// copies plans the operations that only change the strides of their operand.
 func copies(j *job, op device.Copy) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -16,7 +16,7 @@ func copies(j *job, op device.Copy) ([]launch, error) {
 	out, in := j.Out, j.Ins[0]
 	if in.DType != out.DType || in.elements() != out.elements() ||
 		op.Op != ir.OpReshape && !slices.Equal(in.Shape, out.Shape) {
-		return nil, fmt.Errorf("%s%v from %s%v", out.DType, out.Shape, in.DType, in.Shape)
+		return nil, fmt.Errorf("cannot copy %[3]s%[4]v to %[1]s%[2]v", out.DType, out.Shape, in.DType, in.Shape)
 	}
 	if slices.Equal(in.Shape, out.Shape) {
 		return moved(out, in)
@@ -24,8 +24,8 @@ func copies(j *job, op device.Copy) ([]launch, error) {
 	return j.reshaped(out, in)
 }
 
-// reshaped copies between shapes: of two views one is usually dense, and then
-// is dense under the other's shape too.
+// reshaped copies between views of different shapes. Usually one of the views is dense, and can be viewed in the other
+// shape.
 func (j *job) reshaped(out, in Operand) ([]launch, error) {
 	switch {
 	case in.isDense():
@@ -47,7 +47,7 @@ func (j *job) reshaped(out, in Operand) ([]launch, error) {
 	return append(first, second...), err
 }
 
-// isDense reports whether elements lie in row-major order without gaps.
+// isDense reports whether the elements are in row-major order without gaps.
 func (o Operand) isDense() bool {
 	for d, s := range rowMajor(o.Shape) {
 		if o.Shape[d] > 1 && o.Strides[d] != s {
@@ -57,7 +57,7 @@ func (o Operand) isDense() bool {
 	return true
 }
 
-// concat copies the operands one after another.
+// concat copies the operands to consecutive positions.
 func concat(j *job, op device.Concat) ([]launch, error) {
 	if err := j.alike(); err != nil {
 		return nil, err
@@ -70,7 +70,8 @@ func concat(j *job, op device.Concat) ([]launch, error) {
 	from := int64(0)
 	for i, in := range j.Ins {
 		if len(in.Shape) != len(j.Out.Shape) || from+in.Shape[d] > j.Out.Shape[d] {
-			return nil, fmt.Errorf("operand %d%v at %d of axis %d of %v", i, in.Shape, from, d, j.Out.Shape)
+			return nil, fmt.Errorf("operand %d of shape %v does not fit at index %d of axis %d of the result's shape %v", i,
+				in.Shape, from, d, j.Out.Shape)
 		}
 		l, err := moved(j.Out.at(d, from, in.Shape[d]), in)
 		if err != nil {
@@ -80,15 +81,15 @@ func concat(j *job, op device.Concat) ([]launch, error) {
 		from += in.Shape[d]
 	}
 	if from != j.Out.Shape[d] {
-		return nil, fmt.Errorf("the operands fill %d of %d along axis %d", from, j.Out.Shape[d], d)
+		return nil, fmt.Errorf("the operands fill only %d of %d elements along axis %d", from, j.Out.Shape[d], d)
 	}
 	return all, nil
 }
 
-// moved copies between views of one shape.
+// moved plans a copy between views of one shape.
 func moved(out, in Operand) ([]launch, error) {
 	if !slices.Equal(out.Shape, in.Shape) {
-		return nil, fmt.Errorf("shape %v from %v", out.Shape, in.Shape)
+		return nil, fmt.Errorf("cannot copy a tensor of shape %[2]v to one of shape %[1]v", out.Shape, in.Shape)
 	}
 	if out.elements() == 0 {
 		return nil, nil
@@ -103,8 +104,8 @@ func moved(out, in Operand) ([]launch, error) {
 	return m.launches(out, []Operand{in})
 }
 
-// crossed finds the axis along which the source is contiguous, where that is not
-// the one along which the destination is, and both are long enough for tiles.
+// crossed returns the axis along which the source is contiguous, if it differs from the axis along which the
+// destination is contiguous and both are long enough for tiles.
 func crossed(axes []axis) (rows int, ok bool) {
 	const least = 16
 	last := len(axes) - 1
@@ -119,7 +120,7 @@ func crossed(axes []axis) (rows int, ok bool) {
 	return 0, false
 }
 
-// tiled copies square tiles: cols is the last axis, rows the one given.
+// tiled plans a copy by square tiles, whose columns are along the last axis and whose rows are along the given axis.
 func tiled(axes []axis, rows int, out, in Operand) (launch, error) {
 	size := int64(32)
 	if out.DType.Size() == 2 {

@@ -16,11 +16,11 @@ import (
 // functor is an elementwise operation in the sources.
 type functor struct {
 	name   string
-	text   string   // its definition; empty for those of the files
+	text   string   // its definition; empty if a source file defines it
 	values []uint64 // its constants
 }
 
-// functorOf writes op as a functor that computes elements of type dt.
+// functorOf returns the functor of op for elements of type dt.
 func functorOf(op ir.Op, numbers []ir.Number, operands int, dt ir.DType) (functor, error) {
 	row, ok := pointwise.Of(op)
 	info := op.Info()
@@ -28,9 +28,9 @@ func functorOf(op ir.Op, numbers []ir.Number, operands int, dt ir.DType) (functo
 	case !ok:
 		return functor{}, fmt.Errorf("%w: %s is not elementwise", device.ErrUnsupported, op)
 	case operands != info.MinArgs:
-		return functor{}, fmt.Errorf("%d operands, %d are needed", operands, info.MinArgs)
+		return functor{}, fmt.Errorf("it has %d operands, but needs %d", operands, info.MinArgs)
 	case info.Floats && dt.IsInt():
-		return functor{}, fmt.Errorf("it has no meaning for %s", dt)
+		return functor{}, fmt.Errorf("it is not defined for %s", dt)
 	}
 	f := functor{name: "Op_" + op.String()}
 	of, result := "A", row.CUDA
@@ -59,12 +59,12 @@ func functorOf(op ir.Op, numbers []ir.Number, operands int, dt ir.DType) (functo
 	return f, nil
 }
 
-// constant is a number as the 64 bits that sources take: an int64 for integers, else the bits of a float64 that
-// the accumulator holds.
+// constant returns a number as the 64 bits that the sources expect: an int64 for integers, and otherwise the bits of a
+// float64 whose value the accumulator can represent.
 func constant(n ir.Number, dt ir.DType) (uint64, error) {
 	v, ok := n.For(dt)
 	if !ok {
-		return 0, fmt.Errorf("%v is no %s", n.Float, dt)
+		return 0, fmt.Errorf("%v is not a value of %s", n.Float, dt)
 	}
 	if dt.IsInt() {
 		return uint64(v.Int), nil
@@ -99,19 +99,19 @@ func cast(j *job) ([]launch, error) {
 	return m.launches(j.Out, j.Ins)
 }
 
-// mapping is an instance of the template map.
+// mapping describes an instance of the template map.
 type mapping struct {
-	label    string // for the symbol
+	label    string // part of the symbol
 	functor  functor
-	to, from string // element types in sources
-	first    string // that of the first operand; empty: from
+	to, from string // element types of the result and the operands in the sources
+	first    string // element type of the first operand; empty if it is from
 }
 
 func (m mapping) launches(out Operand, ins []Operand) ([]launch, error) {
 	strides := [][]int64{out.Strides}
 	for i, in := range ins {
 		if !slices.Equal(in.Shape, out.Shape) {
-			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, out.Shape)
+			return nil, fmt.Errorf("operand %d has shape %v, but the result has shape %v", i, in.Shape, out.Shape)
 		}
 		strides = append(strides, in.Strides)
 	}
@@ -119,23 +119,23 @@ func (m mapping) launches(out Operand, ins []Operand) ([]launch, error) {
 		return nil, nil
 	}
 	axes := shared(out.Shape, strides...)
-	if len(axes) == 0 { // one element
+	if len(axes) == 0 { // a single element
 		axes = []axis{{1, slices.Repeat([]int64{1}, len(strides))}}
 	}
 	return m.over(axes, append([]Operand{out}, ins...))
 }
 
-// headLeast is how many elements of one dimension are worth a launch of their
-// own when the rest does not fit wide accesses.
+// headLeast is the number of elements of a one-dimensional tensor from which a second launch is worthwhile for the
+// elements that do not fit wide accesses.
 const headLeast = 1 << 12
 
-// over maps operands, the result first, over axes.
+// over maps operands over axes; the result is the first operand.
 func (m mapping) over(axes []axis, all []Operand) ([]launch, error) {
 	return headAndTail(axes, all, m.launch)
 }
 
-// headAndTail makes one launch over axes, by the widest accesses that fit; of one
-// long dimension what wide accesses do not fit becomes a second launch.
+// headAndTail returns one launch over axes, with the widest accesses that fit. For one long dimension, the elements
+// that do not fit wide accesses get a second launch.
 func headAndTail(axes []axis, all []Operand, one func(axes []axis, all []Operand, v int64) (launch, error)) ([]launch, error) {
 	v := width(axes, all)
 	n := axes[0].n / 16 * 16
@@ -157,8 +157,8 @@ func headAndTail(axes []axis, all []Operand, one func(axes []axis, all []Operand
 	return []launch{first, second}, err
 }
 
-// pieces has the last axis count pieces of v elements, and returns how many there
-// are in all.
+// pieces divides the extent of the last axis by v, so that it counts pieces of v elements, and returns the total number
+// of pieces.
 func pieces(axes []axis, v int64) ([]axis, int64) {
 	axes = slices.Clone(axes)
 	axes[len(axes)-1].n /= v
@@ -169,7 +169,7 @@ func pieces(axes []axis, v int64) ([]axis, int64) {
 	return axes, total
 }
 
-// constants is how many constants a map has room for: CONSTANTS in map.cuh.
+// constants is the largest number of constants of a map: CONSTANTS in map.cuh.
 const constants = 2
 
 func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
@@ -218,8 +218,8 @@ func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	return launch{code: c, blocks: blocksFor(total), args: args}, nil
 }
 
-// dense reports whether every operand's elements follow each other along the last
-// axis: then kernels need not look.
+// dense reports whether the elements of every operand are contiguous along the last axis, so that kernels need not
+// check it.
 func dense(axes []axis) bool {
 	return !slices.ContainsFunc(axes[len(axes)-1].s, func(s int64) bool { return s != 1 })
 }
@@ -231,7 +231,7 @@ func denseMark(axes []axis) string {
 	return ""
 }
 
-// indexType is the type that counts pieces.
+// indexType returns the type that counts pieces.
 func indexType(total int64) string {
 	if total > 1<<31-1 {
 		return "u64"
@@ -239,15 +239,15 @@ func indexType(total int64) string {
 	return "u32"
 }
 
-// symbol joins the parts of a kernel's name, as profilers show it.
+// symbol returns the name of a kernel, as profilers show it, from its parts.
 func symbol(parts ...string) string { return "hocket_" + strings.Join(parts, "_") }
 
-// blocksFor gives each of n items a thread, up to what a grid holds well.
+// blocksFor returns the number of blocks for one thread per item, up to a limit on the size of a grid.
 func blocksFor(n int64) uint32 { return uint32(min(ceil(n, threads), 1<<22)) }
 
-// width is the elements of the last axis that move as one access: as many as 16
-// bytes hold of the widest type, if every operand's pieces are aligned. An
-// operand may repeat one element along the last axis, the result may not.
+// width returns the number of elements of the last axis that move as one access. It is the number of elements of the
+// widest type in 16 bytes, if the pieces of every operand are aligned. An operand, except the result, may repeat one
+// element along the last axis.
 func width(axes []axis, all []Operand) int64 {
 	if len(axes) == 0 {
 		return 1
@@ -260,7 +260,7 @@ func width(axes []axis, all []Operand) int64 {
 			return 1
 		}
 	}
-	// Many operands of wide pieces would not fit in registers.
+	// Wide pieces of many operands would not fit into registers.
 	for v > 1 && v*int64(len(all)-1) > 128 {
 		v /= 2
 	}

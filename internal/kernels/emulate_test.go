@@ -18,24 +18,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bench runs problems on a CPU, from the very text that a GPU's compiler gets:
-// a C++ compiler and a few definitions make a program of all their kernels.
+// bench runs problems on a CPU, from the same source text that a GPU's compiler gets: a C++ compiler and a few
+// definitions make a program of all their kernels.
 type bench struct {
 	t        *testing.T
-	arch     string                                // of the GPU that is played; empty for a new one
-	block    int                                   // bytes of shared memory that it lends a block; 0 for enough
-	plan     func(Problem, *job) ([]launch, error) // where not nil: instead of the problem's
+	arch     string                                // of the emulated GPU; empty for the newest
+	block    int                                   // bytes of shared memory of a block; 0 for any number
+	plan     func(Problem, *job) ([]launch, error) // if not nil: replaces the problem's plan method
 	mem      []byte
 	launches []launch
 	checks   []func()
 }
 
-// memoryAt is where the program has the memory.
+// memoryAt is the address of the memory in the program.
 const memoryAt = 0x200000000000
 
 func newBench(t *testing.T) *bench { return &bench{t: t} }
 
-// alloc reserves bytes, aligned to 256, that begin as a pattern that shows.
+// alloc reserves bytes, aligned to 256, that are initially filled with a conspicuous pattern.
 func (b *bench) alloc(n int64) nvlib.Ptr {
 	at := nvlib.Ptr(memoryAt + len(b.mem))
 	for range (n + 255) / 256 * 128 {
@@ -52,7 +52,7 @@ func (b *bench) scratch(n int64, zeros bool) (nvlib.Ptr, error) {
 	return at, nil
 }
 
-// add plans p, and checks it with f when everything has run.
+// add plans p, and calls f to check the results after everything has run.
 func (b *bench) add(what string, p Problem, f func()) {
 	b.t.Helper()
 	do := Problem.plan
@@ -102,7 +102,7 @@ func (b *bench) run() {
 	}
 }
 
-// program is the text with all kernels, and their numbers by symbol.
+// program returns a program with all kernels, and the numbers of the kernels by symbol.
 func (b *bench) program() (string, map[string]uint64) {
 	var s, table strings.Builder
 	index, files := map[string]uint64{}, map[string]bool{"prelude": true}
@@ -148,7 +148,7 @@ func (b *bench) compile(text string) string {
 	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	// Some systems' compilers guard what is optimized against jumps from stack to stack.
+	// The compilers of some systems add checks to optimized code that fail for jumps between stacks.
 	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-fno-exceptions", "-U_FORTIFY_SOURCE", "-Wno-unknown-pragmas", "-I", data, "-o", exe, src).CombinedOutput()
 	if err != nil {
 		b.t.Fatalf("%v\n%s", err, firstLines(string(out), 30))
@@ -161,7 +161,7 @@ func firstLines(s string, n int) string {
 	return strings.Join(lines[:min(n, len(lines))], "")
 }
 
-// layout lays a shape out: strides and an offset, in elements.
+// layout computes strides and an offset for a shape, in elements.
 type layout struct {
 	name string
 	lay  func(shape []int64) (strides []int64, off int64)
@@ -200,7 +200,7 @@ func spaced(shape []int64, gap int64) []int64 {
 	return strides
 }
 
-// room makes an operand in memory of its own.
+// room allocates an operand in separate memory.
 func (b *bench) room(dt ir.DType, l layout, shape ...int64) Operand {
 	strides, off := l.lay(shape)
 	end := off + 1
@@ -211,7 +211,7 @@ func (b *bench) room(dt ir.DType, l layout, shape ...int64) Operand {
 	return Operand{Addr: at + nvlib.Ptr(off*dt.Size()), DType: dt, Shape: shape, Strides: strides}
 }
 
-// put makes an operand with contents.
+// put allocates an operand with contents.
 func (b *bench) put(dt ir.DType, l layout, vals []float64, shape ...int64) Operand {
 	o := b.room(dt, l, shape...)
 	enc := make([]byte, int64(len(vals))*dt.Size())
@@ -222,7 +222,7 @@ func (b *bench) put(dt ir.DType, l layout, vals []float64, shape ...int64) Opera
 	return o
 }
 
-// places lists the indices in memory of o's elements, row-major.
+// places returns the indices in memory of o's elements, in row-major order.
 func places(o Operand) []int64 {
 	at := []int64{int64(o.Addr) - memoryAt}
 	for d, n := range o.Shape {
@@ -237,7 +237,7 @@ func places(o Operand) []int64 {
 	return at
 }
 
-// vals reads o's elements.
+// vals returns o's elements.
 func (b *bench) vals(o Operand) []float64 {
 	size := o.DType.Size()
 	at := places(o)

@@ -8,9 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestHalfFunctions computes functions of every f16 and bf16 and holds them
-// to the bounds of the reference evaluator: half a unit of the last place, and
-// beside it what arithmetic in f32 may lose.
+// TestHalfFunctions computes functions of every f16 and bf16 value and checks them against the bounds of the reference
+// evaluator: half a unit of the last place, plus the error of arithmetic in f32.
 func TestHalfFunctions(t *testing.T) {
 	b := newBench(t)
 	exact := map[ir.Op]func(x float64) (y, lost float64){

@@ -7,24 +7,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// groupedTile is the rows and columns of a tile that a block computes.
+// groupedTile is the number of rows, and of columns, of a tile that a block computes.
 const groupedTile = 64
 
-// grouped is x[T, K]·w[E, N, K]ᵀ by groups of rows, as many as counts[E] says. How many tiles there are follows from
-// the counts, in the kernel: so there are blocks for as many as may be.
+// grouped plans x[T, K]·w[E, N, K]ᵀ by groups of rows whose sizes are in counts[E]. The number of tiles depends on the
+// counts, which only the kernel reads, so the grid has enough blocks for the largest possible number.
 func grouped(j *job, op device.GroupedLinear) ([]launch, error) {
 	if err := device.CheckGrouped(op, j.Out.Shape, j.shapes()); err != nil {
 		return nil, err
 	}
 	x, w, counts := j.Ins[0], j.Ins[1], j.Ins[2]
 	if x.DType != j.Out.DType || w.DType != j.Out.DType || !counts.DType.IsInt() {
-		return nil, fmt.Errorf("%s by %s and counts of %s into %s", x.DType, w.DType, counts.DType, j.Out.DType)
+		return nil, fmt.Errorf("cannot compute grouped linear of types %s and %s with counts of type %s into type %s",
+			x.DType, w.DType, counts.DType, j.Out.DType)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
 	}
 	cols := ceil(w.Shape[1], groupedTile)
-	// Each expert, and the rows that are none's, may have a tile that is not full.
+	// Each expert, and the rows that belong to no expert, may have one partial tile.
 	grid, err := exactGrid((ceil(x.Shape[0], groupedTile) + counts.Shape[0] + 1) * cols)
 	if err != nil {
 		return nil, err

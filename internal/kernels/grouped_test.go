@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestGrouped compares groups of rows with the CPU machine: of no rows, of fewer than a tile has, and of several tiles.
+// TestGrouped compares groups of rows with the CPU machine: groups without rows, with fewer rows than a tile, and with
+// several tiles.
 func TestGrouped(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -22,7 +23,7 @@ func TestGrouped(t *testing.T) {
 			x, w := noise(dt, c.rows, c.k), noise(dt, int64(len(c.counts)), c.n, c.k)
 			counts := values{[]ir.DType{ir.I32, ir.I64}[(i+j)%2], []int64{int64(len(c.counts))}, c.counts}
 			for _, l := range layouts[:3] {
-				// Sums of many terms, in another order.
+				// These are sums of many terms, added in another order.
 				slack := float64(c.k) * max(1, 4*unit(ir.F32)/max(unit(dt), 0x1p-52))
 				r.compare(device.Kernel{Op: device.GroupedLinear{}}, l, slack, dt, []int64{c.rows, c.n}, x, w, counts)
 			}
@@ -31,7 +32,7 @@ func TestGrouped(t *testing.T) {
 	r.run()
 }
 
-// TestGroupedFault: counts that there cannot be are reported.
+// TestGroupedFault checks that invalid counts are reported.
 func TestGroupedFault(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

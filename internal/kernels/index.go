@@ -10,17 +10,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// along is a kernel over rows of a result along an axis, and over those of its operands, which have the same extents
-// but along the axis.
+// along describes a kernel over rows along an axis of the result and of its operands, which have equal extents except
+// along the axis.
 type along struct {
 	name   string
-	number uint64 // Start's
+	number uint64 // Start of the kernel's arguments
 	first  int64
-	n, m   int64 // elements of a row of the operand, and of the result
+	n, m   int64 // elements of a row of the operand, and of a row of the result
 	rows   int64
 }
 
-// alongAxis checks an axis and the shapes of operands, of which there may be one, and another of indices.
+// alongAxis checks an axis, and the shapes of the operands: at most one tensor and one tensor of indices.
 func (j *operands) alongAxis(name string, axis int) (along, error) {
 	if err := device.AxisIn(axis, len(j.Out.Shape)); err != nil {
 		return along{}, err
@@ -37,7 +37,7 @@ func (j *operands) alongAxis(name string, axis int) (along, error) {
 			want[axis] = in.Shape[axis]
 		}
 		if !slices.Equal(in.Shape, want) {
-			return a, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, j.Out.Shape)
+			return a, fmt.Errorf("operand %d has shape %v, but the result has shape %v", i, in.Shape, j.Out.Shape)
 		}
 	}
 	if len(j.Ins) > 0 {
@@ -46,7 +46,8 @@ func (j *operands) alongAxis(name string, axis int) (along, error) {
 	return a, nil
 }
 
-// launch is the kernel's, with so many blocks. params are those of its template before the number of dimensions.
+// launch returns the kernel's launch with the given number of blocks. params are the parameters of its template before
+// the number of dimensions.
 func (a along) launch(j *job, axis int, blocks int64, params ...string) ([]launch, error) {
 	all := append([]Operand{j.Out}, j.Ins...)
 	strides, step := make([][]int64, 3), make([]int64, 3)
@@ -85,7 +86,7 @@ func (a along) launch(j *job, axis int, blocks int64, params ...string) ([]launc
 	}}}, nil
 }
 
-// counting counts along an axis.
+// counting plans an iota along an axis.
 func counting(j *job, op device.Iota) ([]launch, error) {
 	if err := j.count(0, 0); err != nil {
 		return nil, err
@@ -105,10 +106,12 @@ func counting(j *job, op device.Iota) ([]launch, error) {
 	return a.launch(j, op.Axis, int64(blocksFor(j.Out.elements())), ctype(j.Out.DType))
 }
 
-// sortedMost bounds the comparisons of a launch of sorted, which compares each element of a row with all others.
+// sortedMost is the largest number of comparisons of a launch of sorted, which compares each element of a row with all
+// others.
 const sortedMost = 1 << 42
 
-// sorted orders rows along the last axis. Each thread finds the place of an element by comparing it with its row.
+// sorted orders rows along the last axis. Each thread finds the position of an element by comparing it with all
+// elements of its row.
 func sorted(j *job, op device.Sorted) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -126,7 +129,8 @@ func sorted(j *job, op device.Sorted) ([]launch, error) {
 		return nil, err
 	}
 	if float64(a.rows)*float64(a.n)*float64(a.n) > sortedMost {
-		return nil, fmt.Errorf("%w: %d rows of %d elements take too long to sort by comparing all with all: take slices of the rows, or narrow them with max or a smaller last dimension first",
+		return nil, fmt.Errorf("%w: sorting %d rows of %d elements by comparing all pairs would take too long: sort slices "+
+			"of the rows, or first reduce their length with max or a smaller last dimension",
 			device.ErrUnsupported, a.rows, a.n)
 	}
 	up, values := "false", "false"
@@ -139,14 +143,16 @@ func sorted(j *job, op device.Sorted) ([]launch, error) {
 	return a.launch(j, last, a.rows*ceil(a.n, threads), ctype(in.DType), up, values)
 }
 
-// takeAlong is elements of rows along the last axis, the first operand, by their indices, the second.
+// takeAlong plans the selection of elements of rows along the last axis of the first operand, by the indices in the
+// second.
 func takeAlong(j *job) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
 	}
 	x, at := j.Ins[0], j.Ins[1]
 	if x.DType != j.Out.DType || !at.DType.IsInt() {
-		return nil, fmt.Errorf("elements of %s by %s into %s", x.DType, at.DType, j.Out.DType)
+		return nil, fmt.Errorf("cannot select elements of type %s by indices of type %s into type %s", x.DType, at.DType,
+			j.Out.DType)
 	}
 	if err := device.CheckTakeAlong(x.Shape, at.Shape, j.Out.Shape); err != nil {
 		return nil, err
@@ -162,14 +168,14 @@ func takeAlong(j *job) ([]launch, error) {
 	return a.launch(j, last, int64(blocksFor(j.Out.elements())), rawType(x.DType), ctype(at.DType))
 }
 
-// bincount counts how often each index of the result is in the operand, a block for each.
+// bincount plans one block for each index of the result, which counts the occurrences of the index in the operand.
 func bincount(j *job) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
 	}
 	ids := j.Ins[0]
 	if !ids.DType.IsInt() || j.Out.DType != ir.I32 || len(j.Out.Shape) != 1 {
-		return nil, fmt.Errorf("counts of %s%v in %s%v", ids.DType, ids.Shape, j.Out.DType, j.Out.Shape)
+		return nil, fmt.Errorf("cannot count values of %s%v into %s%v", ids.DType, ids.Shape, j.Out.DType, j.Out.Shape)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
@@ -190,11 +196,11 @@ func bincount(j *job) ([]launch, error) {
 		body: "bincount<" + ctype(ids.DType) + ">"}}), nil
 }
 
-// addedColumns is how many columns a block of indexAdd adds up: as in index.cuh.
+// addedColumns is the number of columns that a block of indexAdd adds, as in index.cuh.
 const addedColumns = 4 * threads
 
-// indexAdd adds up rows that have one id. A kernel writes zeros; then a block of each row of the operand that is the
-// first with its id adds up the rows that have it, in their order.
+// indexAdd adds rows that have the same id. A first kernel writes zeros. A second one has one block for each row of the
+// operand; if the row is the first with its id, the block adds all rows with this id, in their order.
 func indexAdd(j *job, op device.IndexAdd) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func TestIndexKernels(t *testing.T) {
 	r.run()
 }
 
-// TestSortedKernels orders rows of fewer elements than a block has threads, and of more, and takes elements by the
+// TestSortedKernels sorts rows with fewer elements than a block has threads, and with more, and selects elements by the
 // result.
 func TestSortedKernels(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestSortedKernels(t *testing.T) {
 	r.run()
 }
 
-// TestIndexAddKernels: rows added up by ids on the CPU's emulation, against arithmetic of the CPU machine.
+// TestIndexAddKernels compares rows that are added by ids, emulated on the CPU, with the CPU machine.
 func TestIndexAddKernels(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -75,7 +75,7 @@ func TestIndexAddKernels(t *testing.T) {
 	r.run()
 }
 
-// TestSortedMost: rows that would take too long are refused with what to do.
+// TestSortedMost checks that rows whose sorting would take too long are refused with a way out.
 func TestSortedMost(t *testing.T) {
 	many := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 1 << 16},
 		Strides: rowMajor([]int64{1 << 12, 1 << 16})}
@@ -86,7 +86,7 @@ func TestSortedMost(t *testing.T) {
 	}
 }
 
-// TestIndexFault: an index that there is not is reported.
+// TestIndexFault checks that an invalid index is reported.
 func TestIndexFault(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

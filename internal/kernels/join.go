@@ -9,17 +9,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// joining is the fold of operands elementwise, in their order. The first may be
-// of another type than the others; all accumulate alike.
+// joining describes the elementwise fold of operands in their order. The first operand may have another type than the
+// others; all types have the same accumulator.
 type joining struct {
 	j     *job
 	red   ir.Red
 	out   Operand
 	ins   []Operand
-	count int64 // operands in all, for avg
+	count int64 // total number of operands, for avg
 }
 
-// join is the reduction of all operands elementwise.
+// join plans the elementwise reduction of all operands.
 func join(j *job, op device.ReduceOperands) ([]launch, error) {
 	if op.Red == ir.NoRed || op.Red > ir.Avg {
 		return nil, fmt.Errorf("unknown reduction %d", op.Red)
@@ -32,32 +32,33 @@ func join(j *job, op device.ReduceOperands) ([]launch, error) {
 	}
 	for i, in := range j.Ins {
 		if !slices.Equal(in.Shape, j.Out.Shape) {
-			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, j.Out.Shape)
+			return nil, fmt.Errorf("operand %d has shape %v, but the result has shape %v", i, in.Shape, j.Out.Shape)
 		}
 	}
 	return joining{j: j, red: op.Red, out: j.Out, ins: j.Ins, count: int64(len(j.Ins))}.launches()
 }
 
-// slots is the sum along an axis, begun from the second operand if there is one,
-// into the operand's type or its accumulator's.
+// slots plans the sum along an axis, which begins with the second operand if there is one, into the operand's type or
+// into its accumulator's type.
 func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 	if err := j.count(1, 2); err != nil {
 		return nil, err
 	}
 	x := j.Ins[0]
 	if j.Out.DType != x.DType && j.Out.DType != x.DType.Accum() {
-		return nil, fmt.Errorf("slots of %s into %s", x.DType, j.Out.DType)
+		return nil, fmt.Errorf("cannot add slots of type %s into type %s", x.DType, j.Out.DType)
 	}
 	d := op.Axis
 	if err := device.AxisIn(d, len(x.Shape)); err != nil {
 		return nil, err
 	}
 	if shape := slices.Delete(slices.Clone(x.Shape), d, d+1); !slices.Equal(shape, j.Out.Shape) {
-		return nil, fmt.Errorf("slots%v along axis %d into %v", x.Shape, d, j.Out.Shape)
+		return nil, fmt.Errorf("cannot add slots of shape %v along axis %d into shape %v", x.Shape, d, j.Out.Shape)
 	}
 	ins := slices.Clone(j.Ins[1:])
 	if len(ins) == 1 && (ins[0].DType != j.Out.DType || !slices.Equal(ins[0].Shape, j.Out.Shape)) {
-		return nil, fmt.Errorf("the sum goes on from %s%v into %s%v", ins[0].DType, ins[0].Shape, j.Out.DType, j.Out.Shape)
+		return nil, fmt.Errorf("the sum continues from %s%v, but the result is %s%v", ins[0].DType, ins[0].Shape,
+			j.Out.DType, j.Out.Shape)
 	}
 	for i := range x.Shape[d] {
 		ins = append(ins, x.without(d, i))
@@ -68,10 +69,10 @@ func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 	return joining{j: j, red: ir.Sum, out: j.Out, ins: ins}.launches()
 }
 
-// joinMost is how many operands one launch folds.
+// joinMost is the largest number of operands that one launch folds.
 const joinMost = 64
 
-// launches folds as many operands as one launch takes. Its result, in the accumulator's type, is the first operand of
+// launches folds as many operands as one launch permits. Its result, in the accumulator's type, is the first operand of
 // the next launch.
 func (f joining) launches() ([]launch, error) {
 	if f.out.elements() == 0 {
@@ -97,8 +98,8 @@ func (f joining) launches() ([]launch, error) {
 	return append(all, l...), err
 }
 
-// fold is one launch, unless operands have more strides than an argument holds:
-// then operands and result go through dense memory.
+// fold plans one launch, unless the operands have more strides than fit into the arguments; then operands and result
+// are copied to and from dense memory.
 func (f joining) fold() ([]launch, error) {
 	l, err := f.mapping().launches(f.out, f.ins)
 	if !tooLong(err) {
@@ -127,13 +128,13 @@ func (f joining) fold() ([]launch, error) {
 	return slices.Concat(before, l, after), err
 }
 
-// aside is a dense tensor like o.
+// aside returns a dense tensor in scratch memory with the shape and type of o.
 func (f joining) aside(o Operand) (Operand, error) {
 	at, err := f.j.scratch(o.elements()*o.DType.Size(), false)
 	return o.dense(at), err
 }
 
-// mapping is the instance for the operands; only the last launch divides.
+// mapping returns the instance for the operands; only the last launch divides.
 func (f joining) mapping() mapping {
 	n := len(f.ins)
 	m := mapping{to: ctype(f.out.DType), from: ctype(f.ins[n-1].DType)}
@@ -163,14 +164,15 @@ func (f joining) mapping() mapping {
 	return m
 }
 
-// argsMost is how many bytes of arguments every CUDA device takes.
+// argsMost is the size of kernel arguments, in bytes, that every CUDA device supports.
 const argsMost = 4096
 
-// tooLongError says that operands have more strides than that.
+// tooLongError reports that the strides of the operands do not fit into argsMost bytes.
 type tooLongError struct{ bytes int }
 
 func (e tooLongError) Error() string {
-	return fmt.Sprintf("%v: %d bytes of arguments, at most %d", device.ErrUnsupported, e.bytes, argsMost)
+	return fmt.Sprintf("%v: the kernel needs %d bytes of arguments; at most %d are possible", device.ErrUnsupported,
+		e.bytes, argsMost)
 }
 
 func (e tooLongError) Unwrap() error { return device.ErrUnsupported }

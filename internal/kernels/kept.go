@@ -10,22 +10,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// leads checks that operand i has a shape, or its last dimension alone, and integers.
+// leads checks that operand i has integers and the given shape, or only its last dimension.
 func (j *operands) leads(i int, shape []int64) error {
 	o, n := j.Ins[i], len(shape)
 	if !o.DType.IsInt() || !slices.Equal(o.Shape, shape) && !(n > 0 && slices.Equal(o.Shape, shape[n-1:])) {
-		return fmt.Errorf("operand %d is %s%v, and rows are %v", i, o.DType, o.Shape, shape)
+		return fmt.Errorf("operand %d is %s%v, which does not fit rows of shape %v", i, o.DType, o.Shape, shape)
 	}
 	return nil
 }
 
-// lead returns the strides of operand i, which leads, along n dimensions.
+// lead returns the strides of operand i along n dimensions; they are 0 for the dimensions that it lacks.
 func (j *operands) lead(i, n int) []int64 {
 	s := j.Ins[i].Strides
 	return append(make([]int64, n-len(s)), s...)
 }
 
-// densely returns o without gaps, and what brings it to scratch memory if it has some.
+// densely returns o without gaps, and the launches that copy it to scratch memory if it has gaps.
 func (j *job) densely(o Operand) (Operand, []launch, error) {
 	if o.isDense() || o.elements() == 0 {
 		return o, nil, nil
@@ -39,8 +39,8 @@ func (j *job) densely(o Operand) (Operand, []launch, error) {
 	return to, l, err
 }
 
-// indexCopy writes rows, the first operand, into the result at positions, the second: first a kernel looks
-// at the positions, then one copies, if nothing was reported.
+// indexCopy writes rows, the first operand, into the result at positions, the second operand. A first kernel checks the
+// positions, and a second one copies if no fault was reported.
 func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
@@ -87,11 +87,11 @@ func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 	return append(launches, copies...), err
 }
 
-// copyRows is behind what looks at the positions.
+// copyRows plans the kernel that copies after the positions were checked.
 func (j *job) copyRows(axis int, positions words) ([]launch, error) {
 	out, in := j.Out, j.Ins[0]
 	to := slices.Clone(out.Strides[:axis+1])
-	to[axis] = 0 // where along the axis, a position says
+	to[axis] = 0 // the position determines the index along the axis
 	lead, err := padded(shared(in.Shape[:axis+1], to, in.Strides[:axis+1], j.lead(1, axis+1)), 3)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (j *job) copyRows(axis int, positions words) ([]launch, error) {
 	}}}, err
 }
 
-// pieces is how many elements of a row move as one access, of at most 16 bytes.
+// pieces returns the number of elements of a row that move as one access of at most 16 bytes.
 func (j *operands) pieces(lead, inner []axis, along int64) int64 {
 	last, size := inner[len(inner)-1], j.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
@@ -148,11 +148,11 @@ func (j *operands) pieces(lead, inner []axis, along int64) int64 {
 	return 1
 }
 
-// ropeMost is the most elements of a head: the angles of its pairs are arguments of the kernel.
+// ropeMost is the largest number of elements of a head: the frequencies of its pairs are arguments of the kernel.
 const ropeMost = 768
 
-// rope turns pairs of x[…, T, H, Dh], the first operand, by the angles of positions […, T] or [T], with frequencies [R]
-// if given.
+// rope rotates pairs of x[…, T, H, Dh], the first operand, by the angles of positions […, T] or [T], with frequencies
+// [R] if given.
 func rope(j *job, op device.Rope) ([]launch, error) {
 	if err := j.count(2, 3); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 	if len(j.Ins) == 3 {
 		freqs = j.Ins[2]
 		if freqs.DType != ir.F32 || len(freqs.Shape) != 1 || freqs.Shape[0] == 0 || 2*freqs.Shape[0] > dh {
-			return nil, fmt.Errorf("frequencies %s%v for heads of %d elements", freqs.DType, freqs.Shape, dh)
+			return nil, fmt.Errorf("frequencies %s%v do not fit heads of %d elements", freqs.DType, freqs.Shape, dh)
 		}
 		half = freqs.Shape[0]
 	} else if !(op.Theta > 0) {
@@ -183,7 +183,7 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 		return nil, nil
 	}
 	if dh > ropeMost {
-		return nil, fmt.Errorf("%w: heads of %d elements, at most %d", device.ErrUnsupported, dh, ropeMost)
+		return nil, fmt.Errorf("%w: heads of %d elements; at most %d are supported", device.ErrUnsupported, dh, ropeMost)
 	}
 	if len(j.Ins) == 2 {
 		steps = op.Frequencies(dh)
@@ -222,7 +222,7 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 	}}}, err
 }
 
-// pairs is how many pairs of a rope move as one access.
+// pairs returns the number of pairs of a rope that move as one access.
 func (j *operands) pairs(lead []axis, half int64) int64 {
 	n, size := len(j.Out.Shape), j.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
@@ -240,14 +240,14 @@ func (j *operands) pairs(lead []axis, half int64) int64 {
 	return 1
 }
 
-// A part of an argmax's row is at least argmaxLeast elements, so that a block has some for each thread; there
-// are at most argmaxParts.
+// A part of an argmax's row has at least argmaxLeast elements, so that a block has some for each thread; there are at
+// most argmaxParts parts.
 const (
 	argmaxLeast = 4096
 	argmaxParts = 64
 )
 
-// argmax is the index of the first of the largest elements along an axis.
+// argmax plans the index of the first of the largest elements along an axis.
 func argmax(j *job, op device.Argmax) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -266,7 +266,7 @@ func argmax(j *job, op device.Argmax) ([]launch, error) {
 		return nil, nil
 	}
 	if n > 1<<31 {
-		return nil, fmt.Errorf("%w: %d elements have no i32 index", device.ErrUnsupported, n)
+		return nil, fmt.Errorf("%w: the indices of %d elements do not fit into i32", device.ErrUnsupported, n)
 	}
 	rows, err := padded(shared(kept, out.Strides, slices.Delete(slices.Clone(in.Strides), d, d+1)), 2)
 	if err != nil {

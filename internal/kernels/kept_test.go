@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestIndexCopy writes rows to positions that differ; the other rows stay.
+// TestIndexCopy writes rows to distinct positions; the other rows must not change.
 func TestIndexCopy(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -75,11 +75,11 @@ func TestIndexCopy(t *testing.T) {
 	b.run()
 }
 
-// TestIndexCopyFault: a wrong position is reported, and nothing is written.
+// TestIndexCopyFault checks that an invalid position is reported, and that nothing is written.
 func TestIndexCopyFault(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	far := make([]float64, 2*600) // two lists; the second has a number again that stands far before
+	far := make([]float64, 2*600) // two lists; the second contains a number that also occurs far earlier
 	for i := range far {
 		far[i] = float64(i % 600)
 	}
@@ -126,7 +126,7 @@ func TestIndexCopyFault(t *testing.T) {
 	}
 }
 
-// TestRope turns pairs as the CPU machine does, scaled and not.
+// TestRope rotates pairs and compares with the CPU machine, with and without scaling.
 func TestRope(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -158,7 +158,7 @@ func TestRope(t *testing.T) {
 	r.run()
 }
 
-// TestArgmax: rows shorter and longer than a part, with equals, infinities and NaNs.
+// TestArgmax tests rows shorter and longer than a part, with equal elements, infinities and NaNs.
 func TestArgmax(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -188,7 +188,7 @@ func TestArgmax(t *testing.T) {
 	r.run()
 }
 
-// lengthCase is an attention with lengths; kernel is what is to compute it.
+// lengthCase is an attention with lengths; kernel is the kernel that must compute it.
 type lengthCase struct {
 	lead           []int64
 	tq, tk, hq, hv int64
@@ -196,7 +196,7 @@ type lengthCase struct {
 	kernel         string
 }
 
-// lengthy compares attention with lengths: keys beyond the most of a sequence are no numbers.
+// lengthy compares attention with lengths. Keys after the last one that a sequence uses are NaN.
 func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
 	batches := int64(1)
 	for _, n := range c.lead {
@@ -241,7 +241,7 @@ func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
 	}
 }
 
-// TestLengths is attention to the first keys only, by each kernel.
+// TestLengths tests attention to the first keys only, with each kernel.
 func TestLengths(t *testing.T) {
 	t.Parallel()
 	for name, cases := range map[string][]lengthCase{
@@ -257,7 +257,7 @@ func TestLengths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if testing.Short() && name == "flash" {
-				t.Skip("what it has of lengths hopper has, too")
+				t.Skip("the cases of hopper cover the same lengths")
 			}
 			r := newTrial(t)
 			if name == "hopper" {
@@ -280,7 +280,7 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestWindows is attention to the last keys only, and with bounded and masked scores.
+// TestWindows tests attention to the last keys only, and with capped and masked scores.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -313,7 +313,7 @@ func TestWindows(t *testing.T) {
 	r.run()
 }
 
-// TestLengthsBatch: the bits of a sequence do not depend on the other sequences of the batch.
+// TestLengthsBatch checks that the bits of a sequence do not depend on the other sequences of the batch.
 func TestLengthsBatch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1500, 8, 2, 64}, {12, 1100, 4, 1, 128}} {
@@ -346,21 +346,22 @@ func TestLengthsBatch(t *testing.T) {
 	}
 }
 
-// TestFixedAttention: where bits are fixed, a query's depend on what it sees alone: not on the queries and sequences
-// beside it, nor on the room for keys, nor on how many launches there are.
+// TestFixedAttention checks that, with fixed bits, a query's result depends only on the keys that it sees: neither on
+// other queries and sequences, nor on the number of keys that memory has room for, nor on the number of launches.
 func TestFixedAttention(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		batches, tq, hq, hv, dh, tk int64
 		lengths                     bool
 	}{{2, 23, 4, 2, 64, 1300, true}, {1, 40, 4, 1, 128, 700, true}, {2, 9, 4, 2, 128, 1100, false},
-		{1, 9, 4, 2, 64, 650, true}, {1, 9, 4, 2, 64, 1100, true}} { // room for one split more than is used
+		{1, 9, 4, 2, 64, 650, true}, {1, 9, 4, 2, 64, 1100, true}} { // memory for one split more than is used
 		b := newBench(t)
 		q, k, v := noise(ir.BF16, c.batches, c.tq, c.hq, c.dh), noise(ir.BF16, c.batches, c.tk, c.hv, c.dh),
 			noise(ir.BF16, c.batches, c.tk, c.hv, c.dh)
 		slices.Reverse(v.vals)
 		row, key := c.hq*c.dh, c.hv*c.dh
-		// add has n queries of a sequence from i on see what they see among all, with room for so many keys.
+		// add plans an attention of n queries of a sequence, from query i on, that see the same keys as among all queries,
+		// with memory for room keys.
 		add := func(batch, i, n, room int64) Operand {
 			put := func(vals []float64, n, heads int64) Operand {
 				return b.put(ir.BF16, layouts[0], vals[:n*heads*c.dh], 1, n, heads, c.dh)
@@ -409,7 +410,7 @@ func TestFixedAttention(t *testing.T) {
 	}
 }
 
-// TestFixedAttentionRoom: many rows take several launches, which share the memory for what splits have.
+// TestFixedAttentionRoom checks that many rows take several launches, which share the memory for partial results.
 func TestFixedAttentionRoom(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -441,7 +442,7 @@ func TestFixedAttentionRoom(t *testing.T) {
 	same(t, "rows", b.vals(many), b.vals(one), 0)
 }
 
-// TestLengthFault: a length that is none is reported.
+// TestLengthFault checks that an invalid length is reported.
 func TestLengthFault(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -464,7 +465,7 @@ func TestLengthFault(t *testing.T) {
 	b.run()
 }
 
-// TestKeptRefuses: operands that do not fit are refused.
+// TestKeptRefuses checks that operands that do not fit are refused.
 func TestKeptRefuses(t *testing.T) {
 	x := func(dt ir.DType, shape ...int64) Operand {
 		return Operand{Addr: 256, DType: dt, Shape: shape, Strides: rowMajor(shape)}
@@ -477,8 +478,8 @@ func TestKeptRefuses(t *testing.T) {
 		"a base of 0":         {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
 		"rope: it has no": {Op: device.Rope{}, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)},
 			Out: x(ir.I32, 1, 1, 2)},
-		"frequencies f32[5] for heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F32, 5)}, Out: q},
-		"frequencies f64[4] for heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F64, 4)}, Out: q},
+		"frequencies f32[5] do not fit heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F32, 5)}, Out: q},
+		"frequencies f64[4] do not fit heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F64, 4)}, Out: q},
 		"f32[1 1 3] into": {Op: device.Rope{Rope: ir.Rope{Theta: 1}},
 			Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
 		"at most 768": {Op: device.Rope{Rope: ir.Rope{Theta: 1}},
@@ -501,7 +502,7 @@ func TestKeptRefuses(t *testing.T) {
 	}
 }
 
-// TestUnchanged finds a byte that is not what it was.
+// TestUnchanged checks that a changed byte is found.
 func TestUnchanged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -1,10 +1,10 @@
-// Package kernels has hocket's own GPU kernels: their CUDA C++ sources in src, the choice of templates for an
+// Package kernels contains hocket's own GPU kernels: their CUDA C++ sources in src, the choice of templates for an
 // operation on given operands, their compilation at run time, and a cache of the results on disk.
 //
-// The sources are templates. A compilation unit is templates with one entry point, instantiated for element types,
-// number of dimensions and width of accesses. Extents, strides and addresses are arguments, so one compilation serves
-// all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads, and takes one argument, a structure of
-// 8-byte words.
+// The sources are templates. A compilation unit consists of templates with one entry point, instantiated for element
+// types, number of dimensions and width of accesses. Extents, strides and addresses are arguments, so one compilation
+// serves all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads, unless it sets another size, and
+// has one argument, a structure of 8-byte words.
 //
 // Results do not depend on the GPU: the order of folds follows from extents, types and strides.
 package kernels
@@ -17,37 +17,37 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Target is the device that kernels are for.
+// Target describes the device that kernels run on.
 type Target struct {
 	Arch string // for NVRTC's --gpu-architecture: "sm_90a"
-	SMs  int    // multiprocessors; no result depends on it
-	// Block is the shared memory that a block may have, in bytes; 0: as much as kernels
-	// ask for. No result depends on it.
+	SMs  int    // number of multiprocessors; no result depends on it
+	// Block is the shared memory in bytes that a block may have; 0 means any size that kernels request. No result depends
+	// on it.
 	Block int
-	// Scratch reserves device memory, aligned to 256 bytes and, if zeros, with zeros in it, that stays until
-	// the launch is released. Launches of one kernel never overlap in time.
+	// Scratch reserves device memory, aligned to 256 bytes and filled with zeros if zeros is set. The memory remains
+	// reserved until the launch is released. Launches of one kernel never overlap in time.
 	Scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
-// Problem is what Steps makes kernels for: a Computation, a Skinny or a Transfer.
+// Problem is a task that Steps plans kernels for: a Computation, a Skinny or a Transfer.
 type Problem interface {
-	// String is the name in messages.
+	// String returns the name used in messages.
 	String() string
 	// operands returns the result and the operands.
 	operands() (out Operand, ins []Operand)
-	// plan makes the launches from operands that were checked one by one.
+	// plan returns the launches; the operands have been checked one by one.
 	plan(j *job) ([]launch, error)
 }
 
-// Computation is a device.Kernel of one result whose operands have addresses.
+// Computation is a device.Kernel with one result whose operands have addresses.
 type Computation struct {
 	Op  device.Op
 	Ins []Operand
 	Out Operand
 	// Fault, unless 0, is the address of six words of 8 bytes, initially 0, for reports of invalid data: an id of an
-	// embedding outside the table or of an index_add outside the result, an index of take_along outside a row, invalid positions of index_copy, invalid
-	// counts of a grouped linear or of an uneven collective, invalid lengths of attention (see ReadFault). Tag is the
-	// caller's, and part of the report. As long as there is a report, no index_copy writes.
+	// embedding outside the table or of an index_add outside the result, an index of take_along outside a row, invalid
+	// positions of index_copy, invalid counts of a grouped linear or of an uneven collective, invalid lengths of attention
+	// (see ReadFault). Tag identifies the caller in a report. While the words contain a report, no index_copy writes.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -121,11 +121,11 @@ func (c Computation) plan(j *job) ([]launch, error) {
 	return nil, errNoKernel
 }
 
-var errNoKernel = fmt.Errorf("%w: there is no such GPU kernel", device.ErrUnsupported)
+var errNoKernel = fmt.Errorf("%w: there is no GPU kernel for it", device.ErrUnsupported)
 
-// Operand is a tensor in memory that the target reaches, perhaps a peer's.
-// Strides count elements and are not negative; the address is that of the first
-// element and is a multiple of the element's size, no more.
+// Operand is a tensor in memory that the target can access, which may belong to a peer. Strides count elements and are
+// not negative. The address is that of the first element and is a multiple of the element's size; it need not have a
+// larger alignment.
 type Operand struct {
 	Addr           nvlib.Ptr
 	DType          ir.DType
@@ -134,28 +134,26 @@ type Operand struct {
 
 // Step is one kernel launch.
 type Step struct {
-	// Image is a cubin; Key names it: equal keys are equal images.
+	// Image is a cubin. Key identifies it: equal keys mean equal images.
 	Image  []byte
 	Key    string
 	Symbol string
 	Shape  nvlib.Shape
-	// Params are the kernel's parameters in order, each as its bytes.
+	// Params holds the bytes of each of the kernel's parameters, in order.
 	Params [][]byte
 }
 
-// Library makes the kernels of operations. It is for many goroutines.
+// Library plans and compiles the kernels of operations. Its methods may be called concurrently.
 type Library struct{ images *images }
 
-// New returns a library that compiles with c. cache may be nil: then nothing is
-// kept on disk.
+// New returns a library that compiles with c. If cache is nil, nothing is stored on disk.
 func New(c Compiler, cache *Cache) *Library {
 	return &Library{images: newImages(c, cache)}
 }
 
-// Steps returns what computes p on t, in order on one stream: nothing where the
-// result is empty. No operand may overlap the result unless it is the result,
-// element for element, and the operation elementwise or a reduction of operands.
-// The error wraps device.ErrUnsupported where there is no such kernel.
+// Steps returns the launches that compute p on t, in order on one stream; none if the result is empty. No operand may
+// overlap the result, except that an operand may be the result itself if the operation is elementwise or a reduction of
+// operands. The error wraps device.ErrUnsupported if there is no kernel for p.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 	launches, err := plan(p, t)
 	if err != nil {
@@ -172,8 +170,7 @@ func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 	return steps, nil
 }
 
-// Ahead begins to compile what Steps(t, p) will need, and returns at once. Errors
-// are for Steps to tell.
+// Ahead starts the compilations that Steps(t, p) needs, and returns without waiting. Steps reports the errors.
 func (l *Library) Ahead(t Target, p Problem) {
 	launches, _ := drafted(p, t)
 	for _, w := range launches {
@@ -181,14 +178,14 @@ func (l *Library) Ahead(t Target, p Problem) {
 	}
 }
 
-// drafted are the launches for p, with scratch memory that is none.
+// drafted returns the launches for p with dummy addresses of scratch memory.
 func drafted(p Problem, t Target) ([]launch, error) {
 	t.Scratch = func(int64, bool) (nvlib.Ptr, error) { return 256, nil }
 	return plan(p, t)
 }
 
-// Sources lists the source texts that p needs, complete and in the order of the
-// steps: for reading and for compiling elsewhere.
+// Sources returns the complete source texts that p needs, in the order of the steps, for reading and for compiling with
+// other tools.
 func Sources(p Problem) ([]string, error) {
 	launches, err := drafted(p, Target{})
 	var texts []string
@@ -208,10 +205,10 @@ func (l *Library) step(arch string, w launch) (Step, error) {
 			Shared: w.shared}}, nil
 }
 
-// threads is the usual size of a block.
+// threads is the usual number of threads of a block.
 const threads = 256
 
-// launch is a step before compilation.
+// launch is a step before its compilation.
 type launch struct {
 	code   code
 	blocks uint32
@@ -219,25 +216,25 @@ type launch struct {
 	args   words
 }
 
-// job is a problem under work.
+// job is a problem while it is being planned.
 type job struct {
 	operands
-	fault   nvlib.Ptr // Computation's, as is tag
+	fault   nvlib.Ptr // of the Computation, like tag
 	tag     uint64
-	arch    string // Target's; empty for a new one
-	sms     int    // Target's
+	arch    string // of the Target; empty for the newest
+	sms     int    // of the Target
 	scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
-// operands are a problem's operands on a target, and the checks of them.
+// operands are the operands of a problem on a target, and the checks of them.
 type operands struct {
 	Ins   []Operand
 	Out   Operand
-	block int // Target's
+	block int // of the Target
 }
 
-// lends reports whether a block may have so much dynamic shared memory, at a multiple of 1 KiB
-// behind its variables.
+// lends reports whether a block may have the given size of dynamic shared memory, aligned to 1 KiB after its static
+// variables.
 func (j *operands) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
 func plan(p Problem, t Target) ([]launch, error) {
@@ -255,7 +252,7 @@ func newJob(p Problem, t Target) (*job, error) {
 	return j, j.check()
 }
 
-// check looks at each operand by itself.
+// check checks each operand by itself.
 func (j *operands) check() error {
 	if err := j.Out.check(); err != nil {
 		return fmt.Errorf("result: %w", err)
@@ -268,7 +265,7 @@ func (j *operands) check() error {
 	return nil
 }
 
-// largest bounds extents and strides, so that their products do not overflow.
+// largest is the largest permitted extent and stride, so that their products do not overflow.
 const largest = 1 << 48
 
 func (o Operand) check() error {
@@ -314,16 +311,16 @@ func (j *operands) shapes() [][]int64 {
 // count checks the number of operands.
 func (j *operands) count(least, most int) error {
 	if n := len(j.Ins); n < least || n > most {
-		return fmt.Errorf("%d operands, %d to %d are needed", n, least, most)
+		return fmt.Errorf("it has %d operands, but needs %d to %d", n, least, most)
 	}
 	return nil
 }
 
-// alike checks that operands have the result's type.
+// alike checks that all operands have the result's type.
 func (j *operands) alike() error {
 	for i, in := range j.Ins {
 		if in.DType != j.Out.DType {
-			return fmt.Errorf("operand %d is %s, the result %s", i, in.DType, j.Out.DType)
+			return fmt.Errorf("operand %d has type %s, but the result has type %s", i, in.DType, j.Out.DType)
 		}
 	}
 	return nil
@@ -338,10 +335,10 @@ func (j *operands) types() []ir.DType {
 	return list
 }
 
-// floats refuses integers.
+// floats returns an error if the result has an integer type.
 func (j *operands) floats() error {
 	if j.Out.DType.IsInt() {
-		return fmt.Errorf("it has no meaning for %s", j.Out.DType)
+		return fmt.Errorf("it is not defined for %s", j.Out.DType)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// types are all, but in short tests one for each accumulator and half the width.
+// types returns all types or, in short tests, one type for each accumulator and a 2-byte type.
 func types() []ir.DType {
 	if testing.Short() {
 		return []ir.DType{ir.F32, ir.BF16, ir.I32}
@@ -27,7 +27,7 @@ func types() []ir.DType {
 
 var someShapes = [][]int64{{}, {1}, {7}, {64}, {3, 16}, {5, 1, 3}, {0, 4}, {2, 3, 4, 8}, {4099}}
 
-// someNumbers are enough for the numeric attributes of every elementwise operation.
+// someNumbers holds enough numbers for the numeric attributes of every elementwise operation.
 var someNumbers = []ir.Number{ir.Whole(-3), ir.Whole(5)}
 
 // elementwiseOps yields the operations of package pointwise.
@@ -65,7 +65,7 @@ func TestElementwise(t *testing.T) {
 								}
 							}
 						}
-						if k == 2 && len(v.vals) > 0 { // not what the first has at the same place
+						if k == 2 && len(v.vals) > 0 { // not the same values as the first operand
 							v.vals = append(v.vals[1:], v.vals[0])
 						}
 						ins = append(ins, v)
@@ -160,8 +160,7 @@ func TestCopies(t *testing.T) {
 	b.run()
 }
 
-// TestRepeated multiplies a row to each row of a matrix, by wide accesses of which one
-// operand's are narrow.
+// TestRepeated multiplies a row with each row of a matrix, by wide accesses, of which those to one operand are narrow.
 func TestRepeated(t *testing.T) {
 	b := newBench(t)
 	x, row, col := noise(ir.BF16, 6, 32), noise(ir.BF16, 32), noise(ir.BF16, 6)
@@ -218,7 +217,7 @@ func TestAxes(t *testing.T) {
 			}
 			for i := range in.vals {
 				if dt == ir.F16 {
-					in.vals[i] = tensor.Round(dt, in.vals[i]/256) // so that long sums stay finite
+					in.vals[i] = tensor.Round(dt, in.vals[i]/256) // so that long sums remain finite
 				}
 			}
 			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean} {
@@ -270,7 +269,7 @@ func TestJoin(t *testing.T) {
 	r.run()
 }
 
-// TestJoinManyStrides has more strides than an argument holds.
+// TestJoinManyStrides has more strides than fit into an argument.
 func TestJoinManyStrides(t *testing.T) {
 	r := newTrial(t)
 	shape := []int64{2, 3, 2, 2, 3, 2, 2, 2}
@@ -289,7 +288,7 @@ func TestJoinManyStrides(t *testing.T) {
 	}
 	r.compare(device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}}, odd, 0, ir.F32, shape, ins...)
 	if n := len(r.launches); n < 62 {
-		t.Errorf("%d launches: operands were not put aside", n)
+		t.Errorf("%d launches: operands were not copied to dense memory", n)
 	}
 	r.run()
 }
@@ -388,8 +387,7 @@ func TestAttention(t *testing.T) {
 	r.run()
 }
 
-// TestFlash: attention by tensor cores, of queries, keys and heads that fill tiles and that
-// do not.
+// TestFlash tests attention on tensor cores, with numbers of queries, keys and heads that fill tiles and that do not.
 func TestFlash(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -426,7 +424,7 @@ func TestFlash(t *testing.T) {
 	r.run()
 }
 
-// TestFlashSplit: keys that blocks share, brought as many steps ahead as each GPU has room for.
+// TestFlashSplit tests keys that blocks share, loaded as many steps ahead as the shared memory of each GPU permits.
 func TestFlashSplit(t *testing.T) {
 	t.Parallel()
 	for _, kib := range []int{227, 99} { // Hopper's, an L40S's
@@ -456,7 +454,7 @@ func TestFlashSplit(t *testing.T) {
 	}
 }
 
-// TestFlashTakes says which attention is by tensor cores.
+// TestFlashTakes checks which attentions tensor cores compute.
 func TestFlashTakes(t *testing.T) {
 	dense := func(dt ir.DType, dh int64) Operand {
 		s := []int64{4, 2, dh}
@@ -487,7 +485,8 @@ func TestFlashTakes(t *testing.T) {
 	}
 }
 
-// hopper has attention go through all keys with Hopper's tensor cores, though few blocks do.
+// hopper makes attention use Hopper's tensor cores with blocks that process all keys, although there are only a few
+// blocks.
 func hopper(b *bench) {
 	b.arch = "sm_90a"
 	b.plan = func(p Problem, j *job) ([]launch, error) {
@@ -499,7 +498,7 @@ func hopper(b *bench) {
 	}
 }
 
-// TestFlashHopper is TestFlash with the tensor cores of Hopper.
+// TestFlashHopper is TestFlash with Hopper's tensor cores.
 func TestFlashHopper(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -526,7 +525,8 @@ func TestFlashHopper(t *testing.T) {
 	r.run()
 }
 
-// hopperParts has attention share keys with Hopper's tensor cores, though few blocks do.
+// hopperParts makes attention use Hopper's tensor cores with blocks that share keys, although there are only a few
+// blocks.
 func hopperParts(b *bench) {
 	b.arch = "sm_90a"
 	b.plan = func(p Problem, j *job) ([]launch, error) {
@@ -541,7 +541,7 @@ func hopperParts(b *bench) {
 	}
 }
 
-// TestFlashHopperParts: keys that blocks of Hopper's tensor cores share.
+// TestFlashHopperParts tests keys that blocks on Hopper's tensor cores share.
 func TestFlashHopperParts(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -571,7 +571,8 @@ func TestFlashHopperParts(t *testing.T) {
 	r.run()
 }
 
-// TestHopperIsHopper: its tensor cores are for it alone, and for heads of whole panels.
+// TestHopperIsHopper checks that Hopper's tensor cores are used only on Hopper, and only for heads that consist of
+// whole panels.
 func TestHopperIsHopper(t *testing.T) {
 	for _, c := range []struct {
 		arch string
@@ -587,7 +588,7 @@ func TestHopperIsHopper(t *testing.T) {
 	}
 }
 
-// TestHopperShares says which attention is by blocks that share keys, and of which kernel.
+// TestHopperShares checks which attentions use blocks that share keys, and with which kernel.
 func TestHopperShares(t *testing.T) {
 	for _, c := range []struct {
 		tq, tk, hq, hv int64
@@ -614,8 +615,8 @@ func TestHopperShares(t *testing.T) {
 	}
 }
 
-// TestFlashFinds: where one score of a query is far above all others its result is that
-// key's value, bit by bit: nothing is lost, and nothing else comes into it.
+// TestFlashFinds checks that, if one score of a query is far larger than all others, its result equals that key's
+// value, bit by bit.
 func TestFlashFinds(t *testing.T) {
 	t.Parallel()
 	const tq, tk, heads = 75, 203, 2
@@ -654,8 +655,8 @@ func TestFlashFinds(t *testing.T) {
 	}
 }
 
-// TestFlashHidden: what no query sees may be anything, and what one sees that is no number
-// does not reach those before it.
+// TestFlashHidden checks that values that no query sees have no effect, and that a value that is not finite does not
+// affect queries that do not see it.
 func TestFlashHidden(t *testing.T) {
 	t.Parallel()
 	t.Run("any", func(t *testing.T) {
@@ -687,7 +688,7 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 			}
 		}
 	}
-	// A value that all see; and a whole tile of keys that nobody's weight is for.
+	// A value that all queries see, and a whole tile of keys whose weights are zero for all queries.
 	q, k, v := noise(ir.BF16, 3, heads, 64), noise(ir.BF16, 200, 1, 64), noise(ir.BF16, 200, 1, 64)
 	v.vals[9] = math.Inf(1)
 	r.compare(device.Kernel{Op: device.Attention{Scale: 0.2}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
@@ -695,7 +696,7 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 	for i := range q.vals {
 		q.vals[i] = 1
 	}
-	for i := range k.vals { // far below 0, where not below all
+	for i := range k.vals { // far below 0, but not below all scores
 		k.vals[i] = -50 - float64(i%3)
 		if i < 130*64 {
 			k.vals[i] = math.Inf(-1)

@@ -9,19 +9,17 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// axis is a dimension that several operands share: an extent, and the stride of
-// each in elements.
+// axis is a dimension that several operands share: its extent, and the stride of each operand in elements.
 type axis struct {
 	n int64
 	s []int64
 }
 
-// rankMost is the most dimensions that kernels walk over, after merging.
+// rankMost is the largest number of dimensions, after merging, that kernels support.
 const rankMost = 8
 
-// shared brings dimensions of one shape into an order that is good for the
-// first operand, largest stride first, drops extents of 1 and merges neighbours
-// that continue each other in every operand.
+// shared sorts the dimensions of a shape by the strides of the first operand, largest first, removes extents of 1, and
+// merges neighbours that form one dimension in every operand.
 func shared(shape []int64, strides ...[]int64) []axis {
 	var axes []axis
 	for d, n := range shape {
@@ -46,7 +44,7 @@ func shared(shape []int64, strides ...[]int64) []axis {
 	return merged
 }
 
-// continues reports whether outer and inner are one dimension in each operand.
+// continues reports whether outer and inner form one dimension in every operand.
 func continues(outer, inner axis) bool {
 	for o := range outer.s {
 		if outer.s[o] != inner.n*inner.s[o] {
@@ -56,8 +54,7 @@ func continues(outer, inner axis) bool {
 	return true
 }
 
-// padded puts extents of 1 in front until the number of dimensions is one that
-// sources are instantiated for.
+// padded prepends extents of 1 until the number of dimensions is one for which the sources are instantiated.
 func padded(axes []axis, operands int) ([]axis, error) {
 	for _, rank := range []int{1, 2, 3, 4, rankMost} {
 		if rank < len(axes) {
@@ -68,10 +65,11 @@ func padded(axes []axis, operands int) ([]axis, error) {
 		}
 		return axes, nil
 	}
-	return nil, fmt.Errorf("%w: %d dimensions that do not merge, at most %d", device.ErrUnsupported, len(axes), rankMost)
+	return nil, fmt.Errorf("%w: %d dimensions that cannot be merged; at most %d are supported", device.ErrUnsupported,
+		len(axes), rankMost)
 }
 
-// extents lists the axes' extents, column the strides of operand o.
+// extents returns the axes' extents, column the strides of operand o.
 func extents(axes []axis) []int64 {
 	out := make([]int64, len(axes))
 	for i, a := range axes {
@@ -88,7 +86,7 @@ func column(axes []axis, o int) []int64 {
 	return out
 }
 
-// rowMajor returns the strides of a dense tensor.
+// rowMajor returns the strides of a dense tensor in row-major order.
 func rowMajor(shape []int64) []int64 {
 	strides, step := make([]int64, len(shape)), int64(1)
 	for d := len(shape) - 1; d >= 0; d-- {
@@ -98,7 +96,7 @@ func rowMajor(shape []int64) []int64 {
 	return strides
 }
 
-// at is o from index i of axis d on, count of them.
+// at returns the part of o with count indices of axis d, beginning with i.
 func (o Operand) at(d int, i, count int64) Operand {
 	o.Addr += nvlib.Ptr(i * o.Strides[d] * o.DType.Size())
 	o.Shape = slices.Clone(o.Shape)
@@ -106,7 +104,7 @@ func (o Operand) at(d int, i, count int64) Operand {
 	return o
 }
 
-// without is o at index i of axis d, which disappears.
+// without returns the part of o at index i of axis d, without that axis.
 func (o Operand) without(d int, i int64) Operand {
 	o = o.at(d, i, 1)
 	o.Shape = slices.Delete(o.Shape, d, d+1)
@@ -114,7 +112,7 @@ func (o Operand) without(d int, i int64) Operand {
 	return o
 }
 
-// dense is o's elements in row-major order in memory of their own at addr.
+// dense returns an operand at addr with the shape of o and row-major strides.
 func (o Operand) dense(addr nvlib.Ptr) Operand {
 	o.Addr, o.Strides = addr, rowMajor(o.Shape)
 	return o

@@ -1,14 +1,12 @@
 package kernels
 
-// Notes are small findings that took time to make, kept beside the kernels in
-// the same way: whole or not at all, and none where an entry is cut short,
-// changed or another's.
+// Notes are small results that took time to determine, such as measurements. They are stored with the kernels and in
+// the same way: a note is stored as a whole, and one that is truncated, modified or of another key is ignored.
 
-// LoadNote returns what was stored under key, a text that says all that it
-// depends on.
+// LoadNote returns the bytes that were stored under key, a text that contains everything that they depend on.
 func (c *Cache) LoadNote(key string) ([]byte, bool) {
 	return c.load(keyOf(key, nil, "note"), noteEnding)
 }
 
-// StoreNote keeps b, which must not be empty, under key.
+// StoreNote stores b, which must not be empty, under key.
 func (c *Cache) StoreNote(key string, b []byte) { c.store(keyOf(key, nil, "note"), noteEnding, b) }

@@ -25,14 +25,14 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	if _, ok := c.load(keyOf("a", nil, "note"), codeEnding); ok {
-		t.Error("a note is taken for a kernel")
+		t.Error("a note was used as a kernel")
 	}
 	var none *Cache
 	none.StoreNote("a", []byte("one"))
 	if _, ok := none.LoadNote("a"); ok {
 		t.Error("no cache has a note")
 	}
-	// Another's note under this name.
+	// A note of another key is stored under this name.
 	from, err := os.ReadFile(c.path(keyOf("b", nil, "note"), noteEnding))
 	if err == nil {
 		err = os.WriteFile(c.path(keyOf("a", nil, "note"), noteEnding), from, 0o600)
@@ -45,7 +45,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestNotesUnusable: if notes cannot be written, this is reported once, and has no other effect.
+// TestNotesUnusable checks that a failure to write notes is reported once, and has no other effect.
 func TestNotesUnusable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

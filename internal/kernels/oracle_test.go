@@ -33,7 +33,7 @@ func newOracle(t *testing.T) *oracle {
 	return &oracle{t, w, s}
 }
 
-// values are a dense tensor.
+// values is a dense tensor.
 type values struct {
 	dt    ir.DType
 	shape []int64
@@ -52,7 +52,7 @@ func (o *oracle) view(dt ir.DType, shape []int64) device.View {
 	return device.View{Mem: m, DType: dt, Shape: shape, Strides: rowMajor(shape)}
 }
 
-// result computes k of ins.
+// result computes k with the operands ins.
 func (o *oracle) result(k device.Kernel, out ir.DType, shape []int64, ins ...values) []float64 {
 	o.t.Helper()
 	for _, in := range ins {
@@ -94,8 +94,8 @@ type trial struct {
 
 func newTrial(t *testing.T) *trial { return &trial{newBench(t), newOracle(t)} }
 
-// compare runs k in a layout and wants what the CPU machine gives, within slack
-// units of the last place of the result's type (in its largest term).
+// compare runs k in a layout and compares the result with that of the CPU machine, within slack units of the last place
+// of the result's type (in its largest term).
 func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, shape []int64, ins ...values) {
 	r.t.Helper()
 	want := r.o.result(k, out, shape, ins...)
@@ -103,7 +103,7 @@ func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, 
 	size := 0.0
 	for i, in := range ins {
 		if ops = append(ops, r.put(in.dt, l, in.vals, in.shape...)); i > 0 && in.dt.IsInt() {
-			continue // positions, lengths
+			continue // positions and lengths
 		}
 		for _, v := range in.vals {
 			if !math.IsInf(v, 0) && v == v {
@@ -131,7 +131,7 @@ func shapes(ins []values) [][]int64 {
 	return s
 }
 
-// unit is the distance of 1 to the next number of dt.
+// unit returns the distance from 1 to the next larger number of dt.
 func unit(dt ir.DType) float64 {
 	switch dt {
 	case ir.F32:
@@ -164,7 +164,7 @@ func same(t *testing.T, what string, got, want []float64, slack float64) {
 	}
 }
 
-// noise draws values that dt holds.
+// noise draws values of type dt.
 func noise(dt ir.DType, shape ...int64) values {
 	h := fnv.New64a()
 	fmt.Fprint(h, dt, shape)

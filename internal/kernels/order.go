@@ -11,35 +11,36 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Join raises flags, peers' perhaps, and then waits for one of the device's own:
-// words of 8 bytes, at first 0, that count what was raised and not taken yet.
-// Whoever sees a flag raised sees all earlier writes of the stream too.
+// Join raises flags, which may belong to peers, and then waits for a flag on its device. Flags are words of 8
+// bytes, initially 0, that count the raises that were not consumed yet. A reader that observes a raised flag also
+// observes all earlier writes of the stream that raised it.
 type Join struct {
-	// List is the address, in memory of the device, of a number of flags, at most
-	// JoinMost, and their addresses; 0: none. It is read at each launch.
+	// List is the address, in device memory, of a number of flags, at most JoinMost, followed by their addresses; 0 for
+	// none. It is read at each launch.
 	List nvlib.Ptr
-	// Count is taken from Flag once it is there; 0: nothing is waited for.
+	// Count is subtracted from Flag once Flag has reached it; if it is 0, nothing is waited for.
 	Flag  nvlib.Ptr
 	Count int64
-	// Abort is a word of 8 bytes that ends the wait when it is not 0, in memory
-	// that the host or a peer writes; 0: none.
+	// Abort is the address of a word of 8 bytes that ends the wait when it is not 0, in memory that the host or a peer
+	// writes; 0 for none.
 	Abort nvlib.Ptr
-	// Timeout ends the wait, and then sets the abort word; 0: never.
+	// Timeout ends the wait, which then sets the abort word; 0 for no timeout.
 	Timeout time.Duration
-	// Fault is the address of six words of device memory, initially 0 except for the bell, that report why a wait
-	// failed (see ReadFault). If Fault is 0, nothing is reported. Tag is the caller's.
+	// Fault is the address of six words of device memory, initially 0 except for the bell, that report why a wait failed
+	// (see ReadFault). If Fault is 0, nothing is reported. Tag identifies the caller in a report.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
 
-// JoinMost is how many flags a Join raises.
+// JoinMost is the largest number of flags that a Join raises.
 const JoinMost = 31
 
-// Join returns the step that does j: one warp of few registers, which finds room
-// beside a product of matrices.
+// Join returns the step that executes j: one warp with few registers, which fits on a multiprocessor together with a
+// GEMM.
 func (l *Library) Join(t Target, j Join) (Step, error) {
 	if j.Timeout < 0 || j.Count < 0 {
-		return Step{}, fmt.Errorf("taking %d from a flag with a timeout of %v", j.Count, j.Timeout)
+		return Step{}, fmt.Errorf("a wait for a flag has the count %d and the timeout %v; neither may be negative", j.Count,
+			j.Timeout)
 	}
 	var args words
 	args.addr(j.List, j.Flag)
@@ -60,12 +61,11 @@ func flagJoin(w words) launch {
 	return l
 }
 
-// Poison returns the step that overwrites bytes at an address with 8 bytes of
-// pattern again and again, as they lie at addresses divisible by 8: 0x7fff in
-// each half-word reads as NaN in every float type.
+// Poison returns the step that overwrites memory with repetitions of the 8 bytes of pattern, aligned to addresses
+// divisible by 8. The pattern 0x7fff in each half-word is a NaN in every float type.
 func (l *Library) Poison(t Target, at nvlib.Ptr, bytes int64, pattern uint64) (Step, error) {
 	if bytes < 0 {
-		return Step{}, fmt.Errorf("poisoning %d bytes", bytes)
+		return Step{}, fmt.Errorf("cannot poison %d bytes: the size is negative", bytes)
 	}
 	var args words
 	args.addr(at)
@@ -79,50 +79,49 @@ func orderly(function, args string, blocks uint32, w words) launch {
 		code: code{files: []string{"sync"}, symbol: symbol(function), args: args, body: function}}
 }
 
-// Fault is what a kernel reported.
+// Fault is a report of a kernel.
 type Fault struct {
 	Kind FaultKind
 	Tag  uint64
-	// Timeout and aborted wait: what was waited for, the counter then, and
-	// nanoseconds waited. Range: the id, the number of rows, and which of the
-	// ids it was. Counts: which member's and which of them, above 32 bits; the
-	// number; and what it has to do with, with the reason above 60 bits.
+	// Words holds the details of the fault. Timeout and aborted wait: the awaited value, the value of the counter at that
+	// time, and the nanoseconds waited. Range: the id, the number of rows, and the index of the id. Counts: the member
+	// (above 32 bits) and the index of the count; the number; and the limit, with the reason above 60 bits.
 	Words [3]int64
 }
 
-// FaultKind says what happened.
+// FaultKind is the kind of a fault.
 type FaultKind uint64
 
-// Kinds of faults.
+// These constants are the kinds of faults, with the details in Fault.Words.
 const (
 	NoFault      FaultKind = 0
 	FaultTimeout FaultKind = 2
 	FaultAborted FaultKind = 4
 	FaultRange   FaultKind = 6
 	FaultCounts  FaultKind = 8
-	// FaultPosition, FaultTwice, FaultLength: the number, what it must be below, or at most, and which
-	// element of its operand it is.
+	// FaultPosition, FaultTwice, FaultLength: the value, its bound, and the index of the element in its operand. The value
+	// must be below the bound, or for a length at most the bound.
 	FaultPosition FaultKind = 10
 	FaultTwice    FaultKind = 12
 	FaultLength   FaultKind = 14
-	// FaultWritten: the argument, and the element of it that a kernel has changed.
+	// FaultWritten: the argument, and the index of its element that a kernel has changed.
 	FaultWritten FaultKind = 16
-	// FaultOutside: the argument, and how many bytes behind its end, or before its begin, a kernel has written.
+	// FaultOutside: the argument, and the distance in bytes of a kernel's write from the argument's end, negative for a
+	// write before its begin.
 	FaultOutside FaultKind = 18
-	// FaultIndex: the index, what it must be below, and which element of the indices it is.
+	// FaultIndex: the index, its bound, and the index of the element in the indices.
 	FaultIndex FaultKind = 20
-	// FaultAdded: the id, the rows of the whole result, and which row of the operand has it.
+	// FaultAdded: the id, the number of rows of the whole result, and the index of the operand's row with the id.
 	FaultAdded FaultKind = 24
-	// FaultGroups: the count, how many rows there are, and which element of the counts it is.
+	// FaultGroups: the count, the number of rows, and the index of the element in the counts.
 	FaultGroups FaultKind = 22
 )
 
-// FaultBytes is the size of a fault's six words, and FaultBell where the last of them is, the address
-// of a word of host memory that whoever reports sets to 1; 0 for none.
+// FaultBytes is the size of a fault's six words. FaultBell is the offset of the last one, which holds the address of a
+// word of host memory that the reporting kernel sets to 1; 0 for none.
 const FaultBytes, FaultBell = 48, 40
 
-// ReadFault reads the words that a kernel may have written. false: none did, or
-// not all of them are there yet.
+// ReadFault reads the words that a kernel may have written. It returns false if no report has been written completely.
 func ReadFault(b []byte) (Fault, bool) {
 	if len(b) < FaultBytes {
 		return Fault{}, false
@@ -138,15 +137,15 @@ func ReadFault(b []byte) (Fault, bool) {
 	return f, true
 }
 
-// String says what happened in words.
+// String returns a description of the fault.
 func (f Fault) String() string {
 	switch f.Kind {
 	case FaultTimeout, FaultAborted:
 		how := "gave up waiting"
 		if f.Kind == FaultAborted {
-			how = "was told to stop waiting"
+			how = "was aborted while waiting"
 		}
-		return fmt.Sprintf("%s for a flag of %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]),
+		return fmt.Sprintf("%s for a flag to reach %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]),
 			f.Words[1])
 	case FaultRange:
 		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the table", f.Words[0], f.Words[2],
@@ -167,12 +166,13 @@ func (f Fault) String() string {
 	case FaultTwice:
 		return fmt.Sprintf("position %d (element %d of the positions) is given twice", f.Words[0], f.Words[2])
 	case FaultWritten:
-		return fmt.Sprintf("it writes argument %d (element %d of it), which the launch says it reads: write into or inout in front of it", f.Words[0], f.Words[1])
+		return fmt.Sprintf("it writes element %[2]d of argument %[1]d, which the launch declares as read only: declare the "+
+			"argument with into or inout", f.Words[0], f.Words[1])
 	case FaultOutside:
 		if f.Words[1] < 0 {
-			return fmt.Sprintf("it writes %d bytes before the first of argument %d", -f.Words[1], f.Words[0])
+			return fmt.Sprintf("it writes %d bytes before the start of argument %d", -f.Words[1], f.Words[0])
 		}
-		return fmt.Sprintf("it writes beyond the end of argument %d, by %d bytes or more", f.Words[0], f.Words[1]+1)
+		return fmt.Sprintf("it writes beyond the end of argument %d, by at least %d bytes", f.Words[0], f.Words[1]+1)
 	case FaultLength:
 		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0],
 			f.Words[2], f.Words[1])
@@ -180,7 +180,8 @@ func (f Fault) String() string {
 	return fmt.Sprintf("fault %d", f.Kind)
 }
 
-// Err is the error for a report, which says why: a *device.ContentError if it is about an element of an operand.
+// Err returns the error for a report with the description why: a *device.ContentError if the fault is about an element
+// of an operand.
 func (f Fault) Err(why string) error {
 	e := &device.ContentError{Element: f.Words[2], Value: f.Words[0], Text: why}
 	switch f.Kind {
@@ -202,7 +203,7 @@ func (f Fault) Err(why string) error {
 	return e
 }
 
-// counts says what is wrong with the counts of an uneven collective.
+// counts returns a description of a fault in the counts of an uneven collective.
 func (f Fault) counts() string {
 	member, index, number := f.Words[0]>>32, f.Words[0]&0xffffffff, f.Words[1]
 	limit := f.Words[2] & (1<<60 - 1)
@@ -211,7 +212,8 @@ func (f Fault) counts() string {
 		return fmt.Sprintf("counts[%d] of member %d of the team is %d, with operands of %d rows", index, member, number,
 			limit)
 	case 2:
-		return fmt.Sprintf("counts[%d] of member %d of the team is %d, and another member's is not: they must be the same", index, member, number)
+		return fmt.Sprintf("counts[%d] of member %d of the team is %d, but another member has a different value: all "+
+			"members must have equal counts", index, member, number)
 	case 3:
 		return fmt.Sprintf("the counts of member %d of the team take %d rows from an operand of %d", member, number,
 			limit)
@@ -219,20 +221,20 @@ func (f Fault) counts() string {
 	return fmt.Sprintf("member %d of the team gets %d rows, and its result has room for %d", member, number, limit)
 }
 
-// Words of the arguments of Raise and Await, which are changed for every launch.
+// These constants are the numbers of argument words of Raise and Await, which are changed for every launch.
 const (
-	raiseWords = 2 // address, and what is added
-	awaitWords = 6 // address, least value, abort word, nanoseconds, and as in Join fault and tag
+	raiseWords = 2 // address and summand
+	awaitWords = 6 // address, awaited value, abort word, nanoseconds, and fault and tag as in Join
 )
 
-// Raise returns the step that adds to a word of 8 bytes, possibly in a peer's memory, after all earlier work of its
-// stream. Its arguments are words for SetWord: the address, and the summand.
+// Raise returns the step that adds to a word of 8 bytes, which may be in a peer's memory, after all earlier work of its
+// stream. Its arguments are words for SetWord: the address and the summand.
 func (l *Library) Raise(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("raise", "RaiseArgs", raiseWords))
 }
 
-// Await returns the step that waits until a word of the device's own is at least some value, and takes nothing of
-// it. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time in
+// Await returns the step that waits until a word on its device is at least a given value, and does not change the
+// word. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time in
 // nanoseconds, and the address and the tag of a fault, all as in Join.
 func (l *Library) Await(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("await", "AwaitArgs", awaitWords))

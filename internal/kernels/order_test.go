@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// word is a counter in a bench's memory.
+// word allocates a counter in a bench's memory.
 func (b *bench) word(v int64) nvlib.Ptr {
 	at := b.alloc(8)
 	binary.LittleEndian.PutUint64(b.mem[at-memoryAt:], uint64(v))
@@ -20,7 +20,7 @@ func (b *bench) read(at nvlib.Ptr) int64 {
 	return int64(binary.LittleEndian.Uint64(b.mem[at-memoryAt:]))
 }
 
-// enqueue adds the launch that a method of Library made.
+// enqueue adds the launch that a method of Library returns.
 func (b *bench) enqueue(make func(l *Library) (Step, error), c code, blocks uint32) {
 	b.t.Helper()
 	s, err := make(New(&fake{version: "1"}, nil))
@@ -53,19 +53,19 @@ func TestFlagJoin(t *testing.T) {
 			return l.Join(Target{}, Join{List: list, Flag: flag, Count: count, Abort: abort, Timeout: timeout, Fault: f, Tag: 9})
 		}, flagJoin(nil).code, 1)
 	}
-	join(0, 1, 0)                   // there already: 1 is taken
-	join(list, 0, 0)                // raises both, takes nothing
-	join(list, 2, 0)                // again, and takes 2
-	join(list, 0, 0)                // flag is 1
-	join(0, 3, 20*time.Microsecond) // never comes; sets the abort word
-	join(0, 2, 0)                   // ends by it
-	join(0, 1, 0)                   // needs not wait, so is not aborted
+	join(0, 1, 0)                   // already raised: 1 is consumed
+	join(list, 0, 0)                // raises both, consumes nothing
+	join(list, 2, 0)                // again, and consumes 2
+	join(list, 0, 0)                // the flag is 1
+	join(0, 3, 20*time.Microsecond) // never raised; sets the abort word
+	join(0, 2, 0)                   // ended by the abort word
+	join(0, 1, 0)                   // need not wait, so is not aborted
 	b.run()
 	if v, o := b.read(flag), b.read(other); v != 0 || o != 3 {
 		t.Errorf("flags %d and %d, want 0 and 3", v, o)
 	}
 	if b.read(abort) == 0 {
-		t.Error("running out of time did not set the abort word")
+		t.Error("the timeout did not set the abort word")
 	}
 	for i, kind := range []FaultKind{NoFault, NoFault, NoFault, NoFault, FaultTimeout, FaultAborted, NoFault} {
 		f, ok := ReadFault(b.mem[faults[i]-memoryAt:])
@@ -76,8 +76,8 @@ func TestFlagJoin(t *testing.T) {
 			t.Errorf("join %d reports %+v", i, f)
 		}
 	}
-	if f, _ := ReadFault(b.mem[faults[4]-memoryAt:]); f.Words[2] <= 20_000 || !strings.Contains(f.String(), "for a flag of 3") {
-		t.Errorf("the wait that ran out of time reports %v", f)
+	if f, _ := ReadFault(b.mem[faults[4]-memoryAt:]); f.Words[2] <= 20_000 || !strings.Contains(f.String(), "for a flag to reach 3") {
+		t.Errorf("the wait that timed out reports %v", f)
 	}
 	for _, j := range []Join{{Count: -1}, {Timeout: -1}} {
 		if _, err := New(&fake{}, nil).Join(Target{}, j); err == nil {
@@ -86,7 +86,7 @@ func TestFlagJoin(t *testing.T) {
 	}
 }
 
-// TestWired: words that are raised and waited for by launches whose arguments differ.
+// TestWired tests words that are raised and awaited by launches with different arguments.
 func TestWired(t *testing.T) {
 	b := newBench(t)
 	word, other, abort, none := b.word(5), b.word(-1), b.word(0), b.word(0)
@@ -118,15 +118,15 @@ func TestWired(t *testing.T) {
 		wired((*Library).Await, wiredLaunch("await", "AwaitArgs", awaitWords).code,
 			at, nvlib.Ptr(least), abort, nvlib.Ptr(timeout), f, 9)
 	}
-	await(word, 5, none, time.Hour) // there already
+	await(word, 5, none, time.Hour) // already reached
 	raise(word, 3)
 	raise(other, 1<<40)
-	await(word, 8, none, time.Hour)            // there, and nothing is taken
-	await(word, 7, none, time.Hour)            // more than enough
+	await(word, 8, none, time.Hour)            // reached, and the word is not changed
+	await(word, 7, none, time.Hour)            // exceeded
 	await(other, 1<<40-1, none, time.Hour)     // above 32 bits, from below 0
-	await(word, 9, abort, 20*time.Microsecond) // never comes; sets the abort word
-	await(other, 1<<40, abort, time.Hour)      // ends by it
-	await(word, 8, abort, 0)                   // needs not wait, so is not aborted
+	await(word, 9, abort, 20*time.Microsecond) // never reached; sets the abort word
+	await(other, 1<<40, abort, time.Hour)      // ended by the abort word
+	await(word, 8, abort, 0)                   // need not wait, so is not aborted
 	b.run()
 	if w, o := b.read(word), b.read(other); w != 8 || o != 1<<40-1 {
 		t.Errorf("words %d and %d, want 8 and %d", w, o, int64(1<<40-1))
@@ -147,7 +147,7 @@ func TestWired(t *testing.T) {
 		}
 	}
 	if f, _ := ReadFault(b.mem[faults[4]-memoryAt:]); f.Words[2] <= 20_000 {
-		t.Errorf("the wait that ran out of time reports %v", f)
+		t.Errorf("the wait that timed out reports %v", f)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestFaultWords(t *testing.T) {
 		t.Error("a fault of 47 bytes")
 	}
 	half := make([]byte, FaultBytes)
-	half[0] = byte(FaultTimeout) // claimed, not yet filled in
+	half[0] = byte(FaultTimeout) // claimed, but not yet complete
 	if _, ok := ReadFault(half); ok {
 		t.Error("half a fault was read")
 	}

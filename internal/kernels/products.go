@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// product is out[m, n] = a[m, k]·b[n, k] (+ bias[n]), matrix by matrix: the
-// last two axes of each are the matrix.
+// product describes out[m, n] = a[m, k]·b[n, k] (+ bias[n]) for each matrix; the last two axes of each operand are the
+// matrix.
 type product struct {
 	out, a, b Operand
 	bias      *Operand
@@ -34,8 +34,7 @@ func linear(j *job, op device.Linear) ([]launch, error) {
 	if len(j.Ins) == 3 {
 		p.bias = &j.Ins[2]
 	}
-	// The leading axes are rows as far as they merge, the others go matrix by
-	// matrix, with the same w.
+	// The leading axes become rows as far as they can be merged. The others are batch dimensions, which share w.
 	lead := shared(x.Shape[:last], x.Strides[:last], j.Out.Strides[:last])
 	rows := axis{1, []int64{0, 0}}
 	if n := len(lead); n > 0 {
@@ -48,7 +47,7 @@ func linear(j *job, op device.Linear) ([]launch, error) {
 	return p.launches()
 }
 
-// framed is o with leading axes, then rows, then its axis last.
+// framed returns o with the given leading axes, followed by rows and by its axis last.
 func (o Operand) framed(lead []axis, rows axis, which, last int) Operand {
 	o.Shape = append(append(extents(lead), rows.n), o.Shape[last])
 	o.Strides = append(append(column(lead, which), rows.s[which]), o.Strides[last])
@@ -75,7 +74,7 @@ func matmul(j *job, op device.Matmul) ([]launch, error) {
 	return product{out: j.Out, a: a, b: b}.launches()
 }
 
-// swapped is o with the last two axes exchanged.
+// swapped returns o with its last two axes exchanged.
 func (o Operand) swapped() Operand {
 	o.Shape, o.Strides = slices.Clone(o.Shape), slices.Clone(o.Strides)
 	n := len(o.Shape)

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scattered lays axes out in a random order, with random gaps.
+// scattered lays out axes in a random order, with random gaps.
 func scattered(rng *rand.Rand) layout {
 	gaps, order := rng.Perm(9), rng.Perm(9)
 	spread := rng.IntN(2)
@@ -74,7 +74,7 @@ func TestRandom(t *testing.T) {
 	r.run()
 }
 
-// TestCrossed copies between random layouts that differ.
+// TestCrossed copies between different random layouts.
 func TestCrossed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 1))
 	b := newBench(t)
@@ -94,13 +94,13 @@ func TestCrossed(t *testing.T) {
 		}
 	}
 	if tiles < 10 {
-		t.Errorf("only %d of 60 copies went by tiles", tiles)
+		t.Errorf("only %d of 60 copies used tiles", tiles)
 	}
 	b.run()
 }
 
-// TestLargeGrids: what is done for more items than a grid has threads, and for
-// more than 32 bits count, gives the same as for few.
+// TestLargeGrids checks that the code paths for more items than a grid has threads, and for more items than 32 bits
+// count, give the same results as those for few items.
 func TestLargeGrids(t *testing.T) {
 	b := newBench(t)
 	x := noise(ir.F32, 3, 4000)

@@ -61,7 +61,7 @@ func TestRefused(t *testing.T) {
 		"operand 0[3 2]":     Computation{Op: device.Concat{Axis: 0}, Ins: ops(g), Out: f},
 		"rows 3 to 7 of 6":   Computation{Op: device.Embedding{First: 3, Rows: 6}, Ins: ops(op(ir.I32, 2), op(ir.F32, 4, 3)), Out: f},
 		"by f32[2]":          Computation{Op: device.Embedding{Rows: 6}, Ins: ops(op(ir.F32, 2), op(ir.F32, 4, 3)), Out: f},
-		"see none of 2":      Computation{Op: device.Attention{Causal: true}, Ins: ops(op(ir.F32, 3, 1, 2), op(ir.F32, 2, 1, 2), op(ir.F32, 2, 1, 2)), Out: op(ir.F32, 3, 1, 2)},
+		"would see no key":   Computation{Op: device.Attention{Causal: true}, Ins: ops(op(ir.F32, 3, 1, 2), op(ir.F32, 2, 1, 2), op(ir.F32, 2, 1, 2)), Out: op(ir.F32, 3, 1, 2)},
 		"attention: q":       Computation{Op: device.Attention{}, Ins: ops(f, f, f), Out: f},
 		"f64 into f32":       Computation{Op: device.ReduceSlots{Axis: 0}, Ins: ops(op(ir.F64, 4, 2, 3)), Out: f},
 		"goes on from":       Computation{Op: device.ReduceSlots{Axis: 0}, Ins: ops(op(ir.F32, 4, 2, 3), g), Out: f},
@@ -74,7 +74,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestUnsupported is what is right and yet too much.
+// TestUnsupported checks problems that are valid but too large.
 func TestUnsupported(t *testing.T) {
 	wide := op(ir.F32, 2, 1, 1025)
 	nine := Operand{Addr: 1 << 16, DType: ir.F32}
@@ -94,7 +94,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestScratchFails passes on why there is no memory.
+// TestScratchFails checks that the error of Scratch is returned.
 func TestScratchFails(t *testing.T) {
 	full := errors.New("full")
 	l := New(&fake{version: "1"}, nil)
@@ -109,8 +109,8 @@ func TestScratchFails(t *testing.T) {
 	}
 }
 
-// TestOrderOfSums: the order of operations, and so the code and the extents that
-// it works with, follow from extents and strides, not from addresses.
+// TestOrderOfSums checks that the order of operations, and so the code and its extents, depend on extents and strides,
+// and not on addresses.
 func TestOrderOfSums(t *testing.T) {
 	in, out := op(ir.BF16, 4, 8000), op(ir.BF16, 4)
 	shifted := in
@@ -128,7 +128,7 @@ func TestOrderOfSums(t *testing.T) {
 	}
 }
 
-// TestTail: an odd extent costs wide accesses only at its end.
+// TestTail checks that an odd extent prevents wide accesses only at its end.
 func TestTail(t *testing.T) {
 	x := op(ir.BF16, 10007)
 	l, err := plan(Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []Operand{x}, Out: x}, Target{})

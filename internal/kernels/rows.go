@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// row is an operation along one axis of the operand, a block for each row.
+// row describes an operation along one axis of the operand, with a block for each row.
 type row struct {
-	label, body  string // body lacks axes, V and W: "softmax<f32, %d, %d, %d>"
+	label, body  string // the body lacks axes, V and W: "softmax<f32, %d, %d, %d>"
 	axis         int
-	weight, bias Operand // may lack an address
+	weight, bias Operand // an address of 0 means none
 	eps          float64
 }
 
@@ -46,7 +46,7 @@ func normBody(j *job, centred bool) string {
 	return fmt.Sprintf("norm<%s, %%d, %t, %%d, %%d>", ctype(j.Out.DType), centred)
 }
 
-// checkNorm checks the operands of a norm: x, and n-1 vectors for its rows.
+// checkNorm checks the operands of a norm: x, and n-1 vectors with the length of its rows.
 func (j *operands) checkNorm(n int) error {
 	if err := j.count(n, n); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (j *operands) checkNorm(n int) error {
 	last := len(j.Out.Shape) - 1
 	for i, in := range j.Ins[1:] {
 		if last < 0 || !slices.Equal(in.Shape, j.Out.Shape[last:]) {
-			return fmt.Errorf("operand %d has shape %v for rows of %v", i+1, in.Shape, j.Out.Shape)
+			return fmt.Errorf("operand %d has shape %v, but rows have shape %v", i+1, in.Shape, j.Out.Shape)
 		}
 	}
 	return nil
@@ -69,7 +69,7 @@ func (j *job) along(r row) ([]launch, error) {
 	}
 	out, in := j.Out, j.Ins[0]
 	if !slices.Equal(out.Shape, in.Shape) {
-		return nil, fmt.Errorf("the operand has shape %v, the result %v", in.Shape, out.Shape)
+		return nil, fmt.Errorf("the operand has shape %v, but the result has shape %v", in.Shape, out.Shape)
 	}
 	if out.elements() == 0 {
 		return nil, nil
@@ -97,8 +97,8 @@ func (j *job) along(r row) ([]launch, error) {
 	}}}, err
 }
 
-// held is how many wide accesses bring a thread's part of a row along axis d into
-// registers; 0 where rows are too long or do not lie so.
+// held returns the number of wide accesses that load a thread's part of a row along axis d into registers; 0 if rows
+// are too long or not suitably aligned.
 func held(rows []axis, out, in Operand, d int) int64 {
 	const most = 8
 	n, v := out.Shape[d], 16/out.DType.Size()
@@ -114,7 +114,7 @@ func held(rows []axis, out, in Operand, d int) int64 {
 	return 0
 }
 
-// step is the stride of a vector, 0 where there is none.
+// step returns the stride of a vector; 0 if there is none.
 func (o Operand) step() int64 {
 	if len(o.Strides) == 0 {
 		return 0
@@ -129,7 +129,7 @@ func truth(b bool) int64 {
 	return 0
 }
 
-// embedding is rows of table[V, D], the second operand, by ids, the first.
+// embedding plans the selection of rows of table[V, D], the second operand, by ids, the first.
 func embedding(j *job, op device.Embedding) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
@@ -138,7 +138,8 @@ func embedding(j *job, op device.Embedding) ([]launch, error) {
 	last := len(out.Shape) - 1
 	if !ids.DType.IsInt() || table.DType != out.DType || len(table.Shape) != 2 || last < 0 ||
 		!slices.Equal(ids.Shape, out.Shape[:last]) || table.Shape[1] != out.Shape[last] {
-		return nil, fmt.Errorf("rows of %s%v by %s%v into %s%v", table.DType, table.Shape, ids.DType, ids.Shape, out.DType, out.Shape)
+		return nil, fmt.Errorf("cannot select rows of %s%v by ids %s%v into %s%v", table.DType, table.Shape, ids.DType,
+			ids.Shape, out.DType, out.Shape)
 	}
 	if op.First < 0 || op.First > op.Rows-table.Shape[0] {
 		return nil, fmt.Errorf("rows %d to %d of %d", op.First, op.First+table.Shape[0], op.Rows)

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// asMatrix is o as a matrix of its rows, if its leading axes merge; else of a dense copy in scratch memory, which
-// launches make.
+// asMatrix returns o as a matrix of its rows, if its leading axes can be merged. Otherwise it returns a dense copy in
+// scratch memory, and the launches that make the copy.
 func (j *job) asMatrix(o Operand) (matrix Operand, launches []launch, err error) {
 	rows, cols := device.Matrix(o.Shape)
 	matrix = Operand{Addr: o.Addr, DType: o.DType, Shape: []int64{rows, cols}, Strides: []int64{0, 1}}
@@ -33,12 +33,12 @@ func (j *job) asMatrix(o Operand) (matrix Operand, launches []launch, err error)
 	return matrix, nil, nil
 }
 
-// grain is a ScaleGrain of scales that are a matrix: with one of all, or one of each row, the strides say so.
+// grain appends a ScaleGrain for scales that are a matrix. The strides are 0 along dimensions that share a scale.
 func (w *words) grain(g device.Grain, scales Operand) {
 	w.ints(g.Rows, g.Columns, scales.Strides[0], scales.Strides[1])
 }
 
-// scaleMatrix is scales as a matrix with as many rows and columns as there are blocks.
+// scaleMatrix returns the scales as a matrix with one row and column for each block.
 func (j *job) scaleMatrix(g device.Grain, rows int64, s Operand) (Operand, []launch, error) {
 	if g.Columns != device.ScaleBlock || len(s.Shape) == 0 || s.Shape[len(s.Shape)-1] != g.Cols || ceil(rows, g.Rows)*g.Cols != s.elements() {
 		s.Shape, s.Strides = append(slices.Clone(s.Shape), 1), append(slices.Clone(s.Strides), 0)
@@ -46,8 +46,8 @@ func (j *job) scaleMatrix(g device.Grain, rows int64, s Operand) (Operand, []lau
 	return j.asMatrix(s)
 }
 
-// scalesOf finds the largest magnitudes of blocks. One block of all has its rows' scales found first, of which the
-// largest is the one of all.
+// scalesOf plans the largest magnitudes of blocks. For a single block that is the whole tensor, it first computes the
+// scales of rows, and then the largest of these.
 func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -58,7 +58,8 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 		return nil, err
 	}
 	if j.Out.DType != ir.F32 || in.DType.IsInt() || !(op.Max > 0) {
-		return nil, fmt.Errorf("scales of %s in %s for numbers up to %g", in.DType, j.Out.DType, op.Max)
+		return nil, fmt.Errorf("cannot compute scales of type %[2]s for values of type %[1]s up to %[3]g", in.DType,
+			j.Out.DType, op.Max)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
@@ -69,7 +70,7 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	}
 	out, _, err := j.scaleMatrix(g, x.Shape[0], j.Out)
 	if err != nil || len(out.Shape) != 2 || out.Addr != j.Out.Addr {
-		return nil, fmt.Errorf("%w: scales whose rows have gaps", device.ErrUnsupported)
+		return nil, fmt.Errorf("%w: the rows of the scales have gaps", device.ErrUnsupported)
 	}
 	if g.Rows > device.ScaleBlock || len(j.Out.Shape) == 0 && x.Shape[0] > 1 {
 		at, err := j.scratch(4*x.Shape[0], false)
@@ -107,7 +108,7 @@ func scalesLaunch(x, out Operand, g device.Grain, top float64) (launch, error) {
 		body: fmt.Sprintf("scales<%s, %d>", dt, group)}}, err
 }
 
-// quantizeBlocks is the most blocks of a launch, whose threads go on over the rest.
+// quantizeBlocks is the largest number of blocks of a launch, whose threads loop over the remaining pieces.
 const quantizeBlocks = 1 << 16
 
 func quantize(j *job) ([]launch, error) {
@@ -120,7 +121,8 @@ func quantize(j *job) ([]launch, error) {
 	}
 	from, to := j.Ins[0].DType, j.Out.DType
 	if !to.IsFloat8() || j.Ins[1].DType != ir.F32 || from.IsInt() || !slices.Equal(j.Ins[0].Shape, j.Out.Shape) {
-		return nil, fmt.Errorf("%s%v by scales of %s into %s%v", from, j.Ins[0].Shape, j.Ins[1].DType, to, j.Out.Shape)
+		return nil, fmt.Errorf("cannot quantize %s%v with scales of type %s into %s%v", from, j.Ins[0].Shape, j.Ins[1].DType,
+			to, j.Out.Shape)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
@@ -138,7 +140,7 @@ func quantize(j *job) ([]launch, error) {
 		return nil, err
 	}
 	before = append(before, more...)
-	if after != nil { // there is no matrix in place
+	if after != nil { // the result has no matrix view in place
 		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
 			return nil, err
 		}
@@ -165,7 +167,7 @@ func quantize(j *job) ([]launch, error) {
 	return append(append(before, l), after...), nil
 }
 
-// scaledLinear multiplies without tensor cores: what the vendor's library does not do.
+// scaledLinear multiplies without tensor cores, for linears that the vendor's library does not support.
 func scaledLinear(j *job) ([]launch, error) {
 	const tile = 64
 	k := &device.Kernel{Outs: []device.View{{DType: j.Out.DType}}}

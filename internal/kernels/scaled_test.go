@@ -10,10 +10,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// f8Types are the types of 8 bits.
+// f8Types lists the 8-bit types.
 var f8Types = []ir.DType{ir.F8E4M3, ir.F8E5M2}
 
-// TestFloat8Moves compares what takes types of 8 bits apart from products with the CPU machine, for every number.
+// TestFloat8Moves compares all operations on 8-bit types, except products, with the CPU machine, for every number.
 func TestFloat8Moves(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -39,7 +39,7 @@ func TestFloat8Moves(t *testing.T) {
 			r.compare(device.Kernel{Op: device.Zeros()}, l, 0, dt, all.shape)
 		}
 	}
-	// Every bf16, and numbers around those that round up or down.
+	// Every bf16 value, and numbers near those at which rounding changes direction.
 	halves := values{ir.BF16, []int64{1 << 16}, make([]float64, 1<<16)}
 	around := values{ir.F32, []int64{1 << 16}, make([]float64, 1<<16)}
 	for i := range halves.vals {
@@ -54,7 +54,7 @@ func TestFloat8Moves(t *testing.T) {
 	r.run()
 }
 
-// grains are shapes of scales of a matrix.
+// grains returns shapes of scales of a matrix.
 func grains(m, n int64, square bool) [][]int64 {
 	blocks := []int64{m, ceil(n, 128)}
 	if square {
@@ -63,7 +63,7 @@ func grains(m, n int64, square bool) [][]int64 {
 	return [][]int64{{}, {m}, blocks}
 }
 
-// positive makes scales of some values.
+// positive converts values to valid scales.
 func positive(v values) values {
 	for i, x := range v.vals {
 		v.vals[i] = float64(float32(math.Abs(x)/16 + 0x1p-8))
@@ -71,7 +71,8 @@ func positive(v values) values {
 	return v
 }
 
-// TestScaled compares scales, quantize and linears with scales with the CPU machine, for scales of all, rows and blocks.
+// TestScaled compares scales, quantize and linears with scales with the CPU machine, for one scale per tensor, row and
+// block.
 func TestScaled(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)

@@ -9,73 +9,70 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Skinny is how a linear of 1 to 32 rows is computed by a kernel that takes as long as
-// the weight takes to read. Ins are x, the weight, the bias if
-// there is one, and what the epilogue needs.
+// Skinny is a linear of 1 to 32 rows that is computed by a kernel whose time is that of reading the weight. Ins holds
+// x, the weight, the bias if there is one, and the additional operand of the epilogue.
 type Skinny struct {
 	Ins      []Operand
 	Out      Operand
 	Epilogue Epilogue
-	// Constant: no kernel that may still be running when this one begins writes a
-	// weight. They are then read before the kernel before this one has ended.
+	// Constant reports that no kernel that may still be running when this one begins writes a weight. The weights are then
+	// read before the previous kernel has ended.
 	Constant bool
-	// Up, of SiluMulEpilogue, is the weight whose products multiply, of the other's shape; nil for the second
-	// half of the other's rows.
+	// Up is, for SiluMulEpilogue, the weight of the factor that silu is multiplied by, with the shape of the first weight.
+	// If it is nil, that factor uses the second half of the first weight's rows.
 	Up *Operand
-	// Sliced takes x of any number of rows: of each the bits that it has alone.
+	// Sliced permits any number of rows of x. Each row has the same bits as if it were the only one.
 	Sliced bool
-	// More are further linears of x without a bias, with no epilogue: rows of all results have the bits that they have
-	// alone.
+	// More holds further linears of x without bias and epilogue. Rows of all results have the same bits as in separate
+	// launches.
 	More []SkinnyPart
 }
 
-// SkinnyPart is a weight and the result of x by it.
+// SkinnyPart is a weight and the result of x multiplied by it.
 type SkinnyPart struct{ Weight, Out Operand }
 
-// MostSkinnyParts is how many linears of one x are one launch, at most.
+// MostSkinnyParts is the largest number of linears of one x in one launch.
 const MostSkinnyParts = 3
 
-// Epilogue is what is done to a product before it is stored. All of them have the bits
-// that separate operations have.
+// Epilogue is an operation on a result before it is stored. The bits are the same as with a separate operation.
 type Epilogue int
 
 const (
 	NoEpilogue Epilogue = iota
 	ReluEpilogue
-	// AddEpilogue adds the last operand, of the result's shape.
+	// AddEpilogue adds the last operand, which has the result's shape.
 	AddEpilogue
-	// SiluMulEpilogue takes a weight of twice as many rows as the result has columns, and
-	// so many biases: the result is silu of the first half times the second half. See Skinny.Up.
+	// SiluMulEpilogue requires a weight with twice as many rows as the result has columns, and as many biases. The result
+	// is silu of the first half multiplied by the second half. See Skinny.Up.
 	SiluMulEpilogue
 )
 
 var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnyAdd", "skinnySiluMul"}
 
 const (
-	skinnyRows  = 32 // of a block, at most
-	skinnyWarps = 8  // of a block. Bits depend on it.
-	// skinnyTurn is how many columns a warp takes at a time.
+	skinnyRows  = 32 // largest number of rows of a block
+	skinnyWarps = 8  // warps of a block. The bits of results depend on it.
+	// skinnyTurn is the number of columns that a warp processes at a time.
 	skinnyTurn = 64
-	// skinnyMost bounds extents, which the kernel counts in 32 bits.
+	// skinnyMost is the largest extent, because the kernel counts in 32 bits.
 	skinnyMost = 1 << 30
-	// skinnyRoom is how much shared memory a block may take so that a multiprocessor of
-	// Hopper holds two.
+	// skinnyRoom is the shared memory in bytes up to which one of Hopper's multiprocessors holds two blocks.
 	skinnyRoom = 112 << 10
 )
 
-// skinnyForm is a choice on which no bit depends: how many times eight rows of the weight a
-// block has, and for how many turns of its warps it has room.
+// skinnyForm is a choice of parameters on which no bit depends: the number of groups of eight weight rows of a block,
+// and the number of turns of its warps that its shared memory holds.
 type skinnyForm struct{ tiles, steps int64 }
 
-// shared is the shared memory of a block, for rows of x.
+// shared returns the shared memory of a block for the given number of rows of x.
 func (f skinnyForm) shared(rows int64) int64 {
 	return skinnyWarps * f.steps * (8*f.tiles + rows) * skinnyTurn * 2
 }
 
-// forms lists the forms for a linear, the best first: up to 16 rows measured on an H100, bf16. Blocks that
-// fill a multiprocessor alone read x less often. They pay where each has many turns, and, with
-// more than eight rows, where they spread the weight evenly over all multiprocessors at once. Of 32 rows x comes from
-// the L2 cache as often as there are blocks, so there are as few as fill the multiprocessors.
+// forms returns the forms for a linear, the best one first. Up to 16 rows they were measured on an H100 with bf16.
+// Blocks that fill a multiprocessor by themselves read x less often. They pay off if each has many turns and, with more
+// than eight rows, if they distribute the weight evenly over all multiprocessors in one wave. With 32 rows each block
+// reads x from the L2 cache, so the number of blocks is the smallest one that fills the multiprocessors.
 func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	plain := s.how.Epilogue != SiluMulEpilogue
 	switch {
@@ -97,19 +94,19 @@ func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	return []skinnyForm{{2, 3}, {2, 2}}
 }
 
-// skinnyLinear is a linear as its kernel takes it: out[m, n] = x[m, k]·w[n, k].
+// skinnyLinear is a linear in the form that its kernel needs: out[m, n] = x[m, k]·w[n, k].
 type skinnyLinear struct {
 	how      Skinny
 	dt       ir.DType
-	m, n, k  int64 // n of all parts together
-	rows     int64 // of a block: 8, 16 or 32
+	m, n, k  int64 // n is the total of all parts
+	rows     int64 // rows of a block: 8, 16 or 32
 	x        nvlib.Ptr
 	residual nvlib.Ptr
 	xm, rm   int64
 	parts    []skinnyPart
 }
 
-// skinnyPart is SkinnyPart of the source, but for its first block.
+// skinnyPart corresponds to SkinnyPart of the source, without its first block.
 type skinnyPart struct {
 	out, w, up, bias, upBias nvlib.Ptr
 	n, om, wn, upn           int64
@@ -119,17 +116,17 @@ func (Skinny) String() string { return ir.OpLinear.String() }
 
 func (s Skinny) operands() (Operand, []Operand) { return s.Out, s.Ins }
 
-// newSkinny returns how as the kernel takes it. The error wraps device.ErrUnsupported where it does
-// not.
+// newSkinny returns the linear in the form that the kernel needs. The error wraps device.ErrUnsupported if the kernel
+// does not support it.
 func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	s := &skinnyLinear{how: how, dt: j.Out.DType}
 	if s.how.Epilogue < NoEpilogue || s.how.Epilogue > SiluMulEpilogue {
-		return nil, fmt.Errorf("there is no epilogue %d", s.how.Epilogue)
+		return nil, fmt.Errorf("there is no epilogue with number %d", s.how.Epilogue)
 	}
 	ins, residual := j.Ins, Operand{}
 	if s.how.Epilogue == AddEpilogue {
 		if len(ins) == 0 || !slices.Equal(ins[len(ins)-1].Shape, j.Out.Shape) {
-			return nil, fmt.Errorf("nothing of shape %v to add", j.Out.Shape)
+			return nil, fmt.Errorf("the add epilogue has no operand of the result's shape %v", j.Out.Shape)
 		}
 		ins, residual = ins[:len(ins)-1], ins[len(ins)-1]
 	}
@@ -170,7 +167,7 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	case s.m > skinnyRows && !s.how.Sliced || s.m > skinnyMost || s.n > skinnyMost || s.k > skinnyMost:
 		return refuseSkinny(fmt.Sprintf("%dx%dx%d", s.m, s.n, s.k))
 	case s.k == 0 || s.k%8 != 0:
-		return refuseSkinny(fmt.Sprintf("rows of %d elements, no multiple of 8", s.k))
+		return refuseSkinny(fmt.Sprintf("rows of %d elements, which is not a multiple of 8", s.k))
 	}
 	all := append(s.outs(j), x)
 	if residual.Addr != 0 {
@@ -192,7 +189,7 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	}
 	step, parts := lead[0].s, 1+len(s.how.More)
 	if !moves16(x.Addr, s.m, step[parts]) {
-		return refuseSkinny("rows that do not begin at multiples of 16 bytes")
+		return refuseSkinny("rows that are not aligned to 16 bytes")
 	}
 	s.x, s.xm, s.residual, s.rm = x.Addr, step[parts], residual.Addr, step[len(step)-1]
 	s.rows = skinnyRows
@@ -226,17 +223,17 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	}
 	for _, w := range weights {
 		if w.Strides[1] != 1 || !moves16(w.Addr, w.Shape[0], w.Strides[0]) {
-			return refuseSkinny("rows that do not begin at multiples of 16 bytes")
+			return refuseSkinny("rows that are not aligned to 16 bytes")
 		}
 	}
 	return s, nil
 }
 
 func refuseSkinny(what string) (*skinnyLinear, error) {
-	return nil, fmt.Errorf("%w: the kernel for few rows does not take %s", device.ErrUnsupported, what)
+	return nil, fmt.Errorf("%w: the kernel for few rows does not support %s", device.ErrUnsupported, what)
 }
 
-// outs are the results.
+// outs returns the results.
 func (s *skinnyLinear) outs(j *job) []Operand {
 	all := []Operand{j.Out}
 	for _, p := range s.how.More {
@@ -245,18 +242,19 @@ func (s *skinnyLinear) outs(j *job) []Operand {
 	return all
 }
 
-// checkParts looks at what the problem itself does not have.
+// checkParts checks the operands of the further linears and weights, which are not in the job.
 func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 	more := slices.Clone(s.how.More)
 	if up := s.how.Up; up != nil {
 		if s.how.Epilogue != SiluMulEpilogue || len(ins) == 3 {
-			return fmt.Errorf("a second weight that multiplies nothing, or behind biases")
+			return fmt.Errorf("a second weight needs the silu-mul epilogue, and must not be combined with biases")
 		}
 		more = append(more, SkinnyPart{*up, j.Out})
 	}
 	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 &&
 		(s.how.Epilogue != NoEpilogue || len(ins) == 3) {
-		return fmt.Errorf("%d more linears behind epilogue %d and %d operands", n, s.how.Epilogue, len(ins))
+		return fmt.Errorf("%d further linears cannot be combined with epilogue %d and %d operands", n, s.how.Epilogue,
+			len(ins))
 	}
 	for _, p := range more {
 		for _, o := range []Operand{p.Weight, p.Out} {
@@ -274,7 +272,8 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 	return nil
 }
 
-// moves16 reports whether so many rows of 2-byte elements, a stride apart, begin at multiples of 16 bytes.
+// moves16 reports whether the given number of rows of 2-byte elements, stride elements apart, begin at multiples of 16
+// bytes.
 func moves16(at nvlib.Ptr, rows, stride int64) bool {
 	return at%16 == 0 && (rows == 1 || stride%8 == 0)
 }
@@ -287,7 +286,8 @@ func (how Skinny) plan(j *job) ([]launch, error) {
 	forms := s.forms(int64(j.sms))
 	i := slices.IndexFunc(forms, func(f skinnyForm) bool { return j.lends(f.shared(s.rows)) })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: blocks may have %d bytes of shared memory", device.ErrUnsupported, j.block)
+		return nil, fmt.Errorf("%w: the kernel needs more than the %d bytes of shared memory that a block may have",
+			device.ErrUnsupported, j.block)
 	}
 	return s.launches(forms[i])
 }
@@ -303,7 +303,7 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	args.ints(s.m, s.k, s.xm, s.rm, truth(s.how.Constant), slices)
 	blocks := int64(0)
 	for i := range MostSkinnyParts {
-		p, first := skinnyPart{}, int64(skinnyMost) // behind all blocks
+		p, first := skinnyPart{}, int64(skinnyMost) // after all blocks
 		if i < len(s.parts) {
 			p, first = s.parts[i], blocks
 			blocks += ceil(p.n, columns)

@@ -13,7 +13,7 @@ import (
 
 var skinnyForms = []skinnyForm{{4, 5}, {2, 4}, {2, 2}, {3, 5}, {2, 3}, {8, 2}, {4, 3}}
 
-// as has linears go to the kernel for few rows, in a form.
+// as makes linears use the kernel for few rows, in the given form.
 func (b *bench) as(how Skinny, form skinnyForm) {
 	b.plan = func(p Problem, j *job) ([]launch, error) {
 		c := p.(Computation)
@@ -28,7 +28,7 @@ func (b *bench) as(how Skinny, form skinnyForm) {
 	}
 }
 
-// TestSkinny: linears of few rows, in each form, with and without a bias, beside the CPU machine's.
+// TestSkinny compares linears of few rows with the CPU machine, in each form, with and without a bias.
 func TestSkinny(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -55,8 +55,8 @@ func TestSkinny(t *testing.T) {
 	r.run()
 }
 
-// TestSkinnyBits: a row has the bits that it has alone, in every form, and epilogues have those of operations
-// one by one.
+// TestSkinnyBits checks that a row has the same bits as if it were the only one, in every form, and that epilogues have
+// the bits of separate operations.
 func TestSkinnyBits(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -130,7 +130,7 @@ func TestSkinnyBits(t *testing.T) {
 		linear("32 rows", fewer, Skinny{}, skinnyForm{2, 3}, func() {}, x, w2)
 		linear("32 rows, gated", act, Skinny{Epilogue: SiluMulEpilogue, Up: &other}, skinnyForm{2, 3}, func() {}, x,
 			half)
-		for i, form := range skinnyForms[1:6] { // several linears of more rows
+		for i, form := range skinnyForms[1:6] { // several linears with more rows
 			m := []int64{33, 18, 64, 90, 65}[i]
 			wide := b.put(dt, dense, slices.Repeat(b.vals(x), 4)[:m*k], m, k)
 			one, two, gated := b.room(dt, dense, m, n), b.room(dt, dense, m, 25), b.room(dt, dense, m, n/2)
@@ -143,7 +143,7 @@ func TestSkinnyBits(t *testing.T) {
 					func() { repeats("gated of many rows", gated, act) }, wide, half)
 			}
 		}
-		for i, form := range skinnyForms { // linears of one x at once
+		for i, form := range skinnyForms { // several linears of one x in one launch
 			m := int64(1 + 4*i)
 			var alone, joint []Operand
 			for _, weight := range []Operand{w, w2, w3} {
@@ -184,7 +184,7 @@ func TestSkinnyBits(t *testing.T) {
 			}
 			linear("gated", gated, Skinny{Epilogue: SiluMulEpilogue}, form,
 				func() { equal("silu times", gated, wantGated) }, rows(x, m), w, bias)
-			if first, second := w, w; i > 0 { // both halves as weights of their own, the second elsewhere
+			if first, second := w, w; i > 0 { // both halves as separate weights, the second elsewhere in memory
 				first.Shape, second.Shape = []int64{n / 2, k}, []int64{n / 2, k}
 				second.Addr += nvlib.Ptr(n / 2 * k * dt.Size())
 				unbiased, apart := b.room(dt, dense, m, n/2), b.room(dt, dense, m, n/2)
@@ -200,7 +200,7 @@ func TestSkinnyBits(t *testing.T) {
 	b.run()
 }
 
-// TestSkinnyTakes says which linears the kernel for few rows takes.
+// TestSkinnyTakes checks which linears the kernel for few rows supports.
 func TestSkinnyTakes(t *testing.T) {
 	problem := func(dt ir.DType, m, n, k int64) Skinny {
 		o := func(shape ...int64) Operand {
@@ -217,7 +217,7 @@ func TestSkinnyTakes(t *testing.T) {
 		p     Skinny
 		arch  string
 		block int
-		want  string // the symbol, "" for none
+		want  string // the symbol; "" if the linear is not supported
 	}{
 		"bf16":     {p: good, arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t4s5"},
 		"f16":      {p: problem(ir.F16, 16, 64, 64), arch: "sm_80", want: "hocket_skinnyStore_f16_r16t2s3"},
@@ -253,7 +253,7 @@ func TestSkinnyTakes(t *testing.T) {
 	}
 }
 
-// TestSkinnyParts says which linears of one x the kernel takes at once.
+// TestSkinnyParts checks which linears of one x the kernel computes in one launch.
 func TestSkinnyParts(t *testing.T) {
 	o := func(shape ...int64) Operand {
 		return Operand{Addr: 1 << 20, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
@@ -268,7 +268,7 @@ func TestSkinnyParts(t *testing.T) {
 		how    Skinny
 		ins    []Operand
 		blocks uint32 // 0 for an error
-		takes  bool   // whether that wraps no ErrUnsupported
+		takes  bool   // whether the error does not wrap ErrUnsupported
 	}{
 		"one":        {Skinny{}, nil, 4, true},
 		"two":        {Skinny{More: []SkinnyPart{part}}, nil, 6, true},

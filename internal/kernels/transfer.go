@@ -5,12 +5,13 @@ import (
 	"fmt"
 )
 
-// underWay is how many accesses each thread of a transfer has under way: of 16
-// bytes, 256 threads then have 64 KiB, which is what a block needs to read a peer's memory
-// across NVLink at the rate that a multiprocessor can.
+// underWay is the number of accesses of 16 bytes that each thread of a transfer has in flight. The 256 threads of a
+// block then have 64 KiB in flight, which a block needs to read a peer's memory across NVLink at the full rate of a
+// multiprocessor.
 const underWay = 16
 
-// Transfer copies bytes by at most Blocks blocks, between views of one size without gaps, of which one may be a peer's.
+// Transfer copies bytes with at most Blocks blocks, between views of equal size without gaps. One of them may be a
+// peer's.
 type Transfer struct {
 	In, Out Operand
 	Blocks  int
@@ -26,7 +27,7 @@ func (t Transfer) plan(*job) ([]launch, error) {
 		return nil, fmt.Errorf("%s%v from %s%v by %d blocks", out.DType, out.Shape, in.DType, in.Shape, t.Blocks)
 	}
 	if !out.isDense() || !in.isDense() {
-		return nil, errors.New("a copy by so many blocks is for operands without gaps")
+		return nil, errors.New("a copy with a limited number of blocks needs operands without gaps")
 	}
 	bytes := out.elements() * out.DType.Size()
 	if bytes == 0 {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestTransfer copies by few blocks and by many, from and to all kinds of addresses,
-// and nothing beside.
+// TestTransfer copies with few blocks and with many, from and to addresses of any alignment, and checks that no other
+// byte changes.
 func TestTransfer(t *testing.T) {
 	b := newBench(t)
 	for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I64} {
@@ -33,7 +33,7 @@ func TestTransfer(t *testing.T) {
 	b.run()
 }
 
-// TestTransferOfNothing needs no launch.
+// TestTransferOfNothing checks that a copy of no elements needs no launch.
 func TestTransferOfNothing(t *testing.T) {
 	none := Operand{Addr: 256, DType: ir.F32, Shape: []int64{0, 3}, Strides: []int64{3, 1}}
 	if l, err := plan(Transfer{In: none, Out: none, Blocks: 4}, Target{}); err != nil || len(l) > 0 {

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// unevenMost is how many members an uneven collective may have.
+	// unevenMost is the largest number of members of an uneven collective.
 	unevenMost = 64
-	// unevenFlight is how many pieces a thread has on their way.
+	// unevenFlight is the number of pieces that a thread has in flight.
 	unevenFlight = 4
-	// unevenBlocks fill a large GPU once: each block reads all counts, which are
-	// far away.
+	// unevenBlocks is the number of blocks that fill a large GPU once. More blocks would not help, because each block
+	// reads all counts from remote memory.
 	unevenBlocks = 1024
 )
 
-// uneven gives a member of an uneven collective its result: from all members'
-// operands, then all members' counts, dense all of them.
+// uneven computes a member's result of an uneven collective. The operands are those of all members, followed by the
+// counts of all members; all of them are dense.
 type uneven struct {
 	op           ir.Op
 	red          ir.Red // of a reduce_scatterv
@@ -42,7 +42,7 @@ func (u uneven) launches(j *job) ([]launch, error) {
 	args.bits(j.tag)
 	args.ints(int64(n), int64(u.member), Operand{Shape: shape[:axis]}.elements(), j.Ins[0].Shape[axis], shape[axis])
 	c := code{files: []string{"sync", "uneven"}, args: "UnevenArgs"}
-	var pieces int64 // of a row
+	var pieces int64 // number of pieces of a row
 	if u.op == ir.OpReduceScatterV {
 		pieces = c.reduces(j, u.red, inner, all)
 	} else {
@@ -58,8 +58,7 @@ func (u uneven) launches(j *job) ([]launch, error) {
 	return []launch{{blocks: min(blocksFor(ceil(j.Out.elements()/inner*pieces, unevenFlight)), unevenBlocks), args: args, code: c}}, nil
 }
 
-// moves makes c a copy of rows in pieces as wide as addresses allow, and returns
-// how many make a row.
+// moves makes c a copy of rows in pieces as wide as the addresses permit, and returns the number of pieces of a row.
 func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	size := int64(16)
 	for size > j.Out.DType.Size() && !multiples(size, row, all) {
@@ -76,7 +75,7 @@ func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	return row / size
 }
 
-// reduces makes c a reduction of rows, a pack of elements at a time.
+// reduces makes c a reduction of rows that processes one pack of elements at a time.
 func (c *code) reduces(j *job, red ir.Red, row int64, all []Operand) int64 {
 	dt := j.Out.DType
 	v := 16 / dt.Size()
@@ -98,8 +97,7 @@ func multiples(size, row int64, all []Operand) bool {
 	return row%size == 0 && !slices.ContainsFunc(all, func(o Operand) bool { return int64(o.Addr)%size != 0 })
 }
 
-// indexType is 32 bits wide where no index, nor what a step beyond the last one
-// gives, is larger.
+// indexType returns a 32-bit type if all indices, and the indices one step beyond the last one, fit into it.
 func (j *operands) indexType() string {
 	if j.Out.elements() < 1<<29 {
 		return "u32"
@@ -109,7 +107,8 @@ func (j *operands) indexType() string {
 
 func (u uneven) check(j *job, n int) error {
 	if n == 0 || len(j.Ins) != 2*n || u.member < 0 || u.member >= n {
-		return fmt.Errorf("%d operands for member %d: those of all, and their counts, are needed", len(j.Ins), u.member)
+		return fmt.Errorf("it has %d operands for member %d, but needs the operands and the counts of all members",
+			len(j.Ins), u.member)
 	}
 	if n > unevenMost {
 		return fmt.Errorf("%w: %d members, at most %d", device.ErrUnsupported, n, unevenMost)
@@ -127,17 +126,17 @@ func (u uneven) check(j *job, n int) error {
 			want[axis] = j.Ins[0].Shape[axis]
 		}
 		if in.DType != j.Out.DType || !slices.Equal(in.Shape, want) {
-			return fmt.Errorf("operand %d is %s%v, the result %s%v", i, in.DType, in.Shape, j.Out.DType, j.Out.Shape)
+			return fmt.Errorf("operand %d is %s%v, but the result is %s%v", i, in.DType, in.Shape, j.Out.DType, j.Out.Shape)
 		}
 	}
 	for i, c := range j.Ins[n:] {
 		if c.DType != ir.I32 || !slices.Equal(c.Shape, []int64{int64(n)}) {
-			return fmt.Errorf("the counts of member %d are %s%v, not i32[%d]", i, c.DType, c.Shape, n)
+			return fmt.Errorf("the counts of member %d have type %s%v, but must have type i32[%d]", i, c.DType, c.Shape, n)
 		}
 	}
 	for _, o := range append(slices.Clone(j.Ins), j.Out) {
 		if !o.isDense() {
-			return fmt.Errorf("%w: an uneven collective of tensors with gaps", device.ErrUnsupported)
+			return fmt.Errorf("%w: an uneven collective needs tensors without gaps", device.ErrUnsupported)
 		}
 	}
 	return nil

@@ -10,8 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenCounts draws the counts of n members that fit operands of held rows and
-// results of room.
+// unevenCounts draws counts of n members that fit operands of held rows and results of room rows.
 func unevenCounts(rng *rand.Rand, op ir.Op, n int, held, room int64) [][]float64 {
 	all, comes := make([][]float64, n), make([]int64, n)
 	for i := range all {
@@ -40,8 +39,7 @@ func unevenCounts(rng *rand.Rand, op ir.Op, n int, held, room int64) [][]float64
 
 var unevenOps = []ir.Op{ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV}
 
-// TestUneven wants the CPU machine's results, bit by bit: in every type, along
-// every axis, with rows of odd and of wide sizes.
+// TestUneven compares with the CPU machine, bit by bit, for every type and axis, and for rows of odd and of wide sizes.
 func TestUneven(t *testing.T) {
 	r := newTrial(t)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -78,7 +76,7 @@ func TestUneven(t *testing.T) {
 	r.run()
 }
 
-// TestUnevenFaults reports counts that do not fit, and writes zeros.
+// TestUnevenFaults checks that counts that do not fit are reported, and that zeros are written.
 func TestUnevenFaults(t *testing.T) {
 	b := newBench(t)
 	for i, c := range []struct {
@@ -93,7 +91,7 @@ func TestUnevenFaults(t *testing.T) {
 		{ir.OpAllToAllV, 0, [2][]float64{{3, 0}, {3, 0}}, "member 0 of the team gets 6 rows, and its result has room for 5"},
 		{ir.OpAllGatherV, 0, [2][]float64{{1, 4}, {1, 4}}, "the counts of member 1 of the team take 4 rows"},
 		{ir.OpAllGatherV, 1, [2][]float64{{3, 3}, {3, 3}}, "member 1 of the team gets 6 rows"},
-		{ir.OpAllGatherV, 1, [2][]float64{{1, 2}, {1, 1}}, "counts[1] of member 0 of the team is 2, and another member's is not"},
+		{ir.OpAllGatherV, 1, [2][]float64{{1, 2}, {1, 1}}, "counts[1] of member 0 of the team is 2, but another member has a different value"},
 		{ir.OpReduceScatterV, 1, [2][]float64{{2, 2}, {2, 2}}, "the counts of member 0 of the team take 4 rows"},
 	} {
 		at := b.alloc(FaultBytes)
@@ -121,7 +119,7 @@ func TestUnevenFaults(t *testing.T) {
 	b.run()
 }
 
-// TestUnevenRefused are problems that do not fit, or that are too much.
+// TestUnevenRefused checks problems that do not fit or are too large.
 func TestUnevenRefused(t *testing.T) {
 	x, n, out := op(ir.F32, 3, 2), op(ir.I32, 2), op(ir.F32, 5, 2)
 	gaps := out
@@ -136,7 +134,7 @@ func TestUnevenRefused(t *testing.T) {
 		"operand 0 is f64[3 2]":   func(p *Computation) { p.Ins[0] = op(ir.F64, 3, 2) },
 		"counts of member 1 are":  func(p *Computation) { p.Ins[3] = op(ir.I64, 2) },
 		"counts of member 0 are":  func(p *Computation) { p.Ins[2] = op(ir.I32, 3) },
-		"tensors with gaps":       func(p *Computation) { p.Out = gaps },
+		"tensors without gaps":    func(p *Computation) { p.Out = gaps },
 		"65 members":              func(p *Computation) { p.Ins = make([]Operand, 130); fillWith(p.Ins, x, op(ir.I32, 65)) },
 	} {
 		p := good

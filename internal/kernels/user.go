@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// User is a launch of a kernel of the user's. File says by its ending what Code is.
+// User is a launch of a user's kernel. The suffix of File determines the language of Code.
 type User struct {
 	File, Entry string
 	Code        []byte
@@ -17,7 +17,7 @@ type User struct {
 	Params      [][]byte
 }
 
-// User returns the step that does u: CUDA C++ is compiled, PTX is left to the driver.
+// User returns the step that executes u. CUDA C++ is compiled here; PTX is compiled by the driver.
 func (l *Library) User(t Target, u User) (Step, error) {
 	s := Step{Image: u.Code, Key: keyOf(string(u.Code), nil, "user"), Symbol: u.Entry, Shape: u.Shape, Params: u.Params}
 	if !strings.HasSuffix(u.File, ".cu") {
@@ -31,11 +31,12 @@ func (l *Library) User(t Target, u User) (Step, error) {
 	return s, nil
 }
 
-// Unchanged is what to compare behind a kernel of the user's.
+// Unchanged describes memory to compare after a user's kernel.
 type Unchanged struct {
-	Now, Before nvlib.Ptr // bytes, and a copy of what they should be
+	Now, Before nvlib.Ptr // the bytes, and a copy of their expected contents
 	Bytes       int64
-	// Kind and Argument are of the report where they differ, which counts elements of Size bytes from First on.
+	// Kind and Argument belong to the report of a difference. The report counts elements of Size bytes, beginning with
+	// First.
 	Kind        FaultKind
 	Argument    int
 	Size, First int64
@@ -43,7 +44,7 @@ type Unchanged struct {
 	Tag         uint64
 }
 
-// Unchanged returns the step that compares bytes with what they were.
+// Unchanged returns the step that compares bytes with their earlier contents.
 func (l *Library) Unchanged(t Target, u Unchanged) (Step, error) { return l.step(t.Arch, u.launch()) }
 
 func (u Unchanged) launch() launch {
@@ -57,8 +58,8 @@ func (u Unchanged) launch() launch {
 		files: []string{"sync", "map", "kept"}, symbol: symbol("unchanged"), args: "UnchangedArgs", body: "unchanged"}}
 }
 
-// Blank fills memory with what shows when it is read: NaNs in float types, large integers. It is in words of
-// 4 bytes.
+// Blank fills memory with a pattern that shows when it is read: NaNs in float types, large integers. The pattern
+// consists of words of 4 bytes.
 func Blank(at nvlib.Ptr, bytes int64) Computation {
 	const pattern = 0x7fff7fff
 	return Computation{Op: device.Elementwise{Op: ir.OpFill, Numbers: []ir.Number{ir.Whole(pattern)}},

@@ -8,22 +8,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Across is the tier between nodes: what bytes take that leave a node. What stays inside is the description's.
+// Across is the connection between nodes: the time of bytes that leave a node. The description has the times inside a
+// node.
 type Across struct {
 	Source string `json:"source"`
-	// Latency is the time from a member's call to the arrival of a few bytes on another node.
+	// Latency is the time from the call of a member until a few bytes arrive on another node.
 	Latency float64 `json:"latency_us"`
-	// Bandwidth is that of one NIC, one way, in GB/s, as collectives see it; NICs is how many a node has.
+	// Bandwidth is the bandwidth of one NIC in one direction, in GB/s, as collectives see it. NICs is the number of NICs
+	// per node.
 	Bandwidth float64 `json:"gbps"`
 	NICs      int     `json:"nics"`
-	// AllReduce, AllGather and ReduceScatter are measured times of members that are one on each node, by the bytes
-	// that each receives at the least; absent where latency and bandwidth are all that is known.
+	// AllReduce, AllGather and ReduceScatter are measured times with one member on each node, by the bytes that each
+	// member must receive. They are absent if only latency and bandwidth are known.
 	AllReduce     []Point `json:"all_reduce,omitempty"`
 	AllGather     []Point `json:"all_gather,omitempty"`
 	ReduceScatter []Point `json:"reduce_scatter,omitempty"`
 }
 
-// ParseAcross reads a tier.
+// ParseAcross reads a connection.
 func ParseAcross(data []byte) (*Across, error) {
 	a := &Across{}
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -56,7 +58,7 @@ func (a *Across) check() error {
 	return nil
 }
 
-// Span says of a collective of a team which nodes it spans, where ranks are on several.
+// Span sets in a collective of a team which nodes it spans, if the ranks are on several nodes.
 func (d *Description) Span(c *Collective, team []int) {
 	c.Nodes, c.Near = 1, int64(len(team))
 	on := map[int]int64{}
@@ -75,10 +77,11 @@ func (d *Description) Span(c *Collective, team []int) {
 	}
 }
 
-// Wire is the time in which a node's NICs carry so many bytes.
+// Wire is the time in which the NICs of a node transfer this many bytes.
 func (a *Across) Wire(bytes float64) float64 { return bytes / (a.Bandwidth * float64(a.NICs)) * 1e-3 }
 
-// crossing is the time of a collective that spans nodes, as what each member gets of others crosses for itself.
+// crossing is the time of a collective that spans nodes. Each member transfers what it needs from other nodes by
+// itself.
 func (d *Description) crossing(c *Collective) float64 {
 	a := d.Across
 	n, near, moved := float64(c.Members), float64(c.Near), float64(c.Moved)
@@ -90,7 +93,7 @@ func (d *Description) crossing(c *Collective) float64 {
 	}
 	us := a.Latency + a.Wire(moved*(n-near)/max(n-1, 1)*near)
 	if c.Op == ir.OpAllReduce && c.Members > 2 {
-		us += a.Latency // two shots
+		us += a.Latency // it transfers twice
 	}
 	if c.Red != ir.NoRed {
 		us += d.ReduceTime(c.Message)
@@ -98,7 +101,7 @@ func (d *Description) crossing(c *Collective) float64 {
 	return us
 }
 
-// table is what was measured of an op; nil for nothing.
+// table returns the measured times of an op, or nil without any.
 func (a *Across) table(op ir.Op) []Point {
 	switch op {
 	case ir.OpAllReduce:

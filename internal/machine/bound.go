@@ -2,18 +2,18 @@ package machine
 
 import "hocket.example/hocket/ir"
 
-// Rates are what nothing on the machine is faster than.
+// Rates are upper limits of the speed of the machine.
 type Rates struct {
-	// Memory is GB/s of a device's own memory: the faster of what an elementwise
-	// operation and a sum were measured at.
+	// Memory is the bandwidth of a device's own memory in GB/s: the faster of the measurements of an elementwise operation
+	// and a sum.
 	Memory float64 `json:"memory_gbps"`
-	// Wire is GB/s that a copy between two devices was measured at, of the sizes measured.
+	// Wire is the bandwidth of a copy between two devices in GB/s, the fastest of the measured sizes.
 	Wire float64 `json:"wire_gbps"`
-	// Peak is TFLOP/s by dtype.
+	// Peak is in TFLOP/s, by dtype.
 	Peak map[string]float64 `json:"peak_tflops"`
 }
 
-// Rates returns the machine's.
+// Rates returns the rates of the machine.
 func (d *Description) Rates() Rates {
 	r := Rates{Memory: max(d.Memory, d.Reduce), Peak: d.GEMM.Peak}
 	for _, p := range d.Copy {
@@ -24,7 +24,7 @@ func (d *Description) Rates() Rates {
 	return r
 }
 
-// peak returns TFLOP/s of a dtype, of those that were not measured by their size.
+// peak returns the TFLOP/s of a dtype. For a dtype that was not measured it follows from the size of an element.
 func (d *Description) peak(dtype ir.DType) float64 {
 	if peak := d.GEMM.Peak[dtype.String()]; peak > 0 {
 		return peak
@@ -32,18 +32,18 @@ func (d *Description) peak(dtype ir.DType) float64 {
 	return d.GEMM.Peak[d.GEMM.Of] * 2 / float64(dtype.Size())
 }
 
-// MemoryBound is the least time, in microseconds, in which a device's own memory takes or
-// gives that many bytes.
+// MemoryBound is the least time, in microseconds, that a device needs to read or write this many bytes of its own
+// memory.
 func (d *Description) MemoryBound(bytes int64) float64 {
 	return float64(bytes) / max(d.Memory, d.Reduce) * 1e-3
 }
 
-// ComputeBound is the least time of so many floating-point operations of products.
+// ComputeBound is the least time of this many floating-point operations in products.
 func (d *Description) ComputeBound(dtype ir.DType, flops float64) float64 {
 	return flops / d.peak(dtype) * 1e-6
 }
 
-// WireBound is the least time in which a device receives that many bytes of others.
+// WireBound is the least time in which a device receives this many bytes from others.
 func (d *Description) WireBound(bytes int64) float64 {
 	if wire := d.Rates().Wire; bytes > 0 && wire > 0 {
 		return float64(bytes) / wire * 1e-3

@@ -2,13 +2,12 @@ package machine
 
 import "fmt"
 
-// Numbers of a description are bounded far beyond what any machine has. Within the bounds
-// whatever is predicted from them is a number: nothing overflows, and nothing is divided
-// by what is as good as 0.
+// The numbers of a description have limits far beyond any machine. Within these limits every prediction is a number:
+// nothing overflows, and no divisor is almost 0.
 const (
-	// MostMicros bounds a time, in microseconds: a quarter of an hour.
+	// MostMicros limits a time, in microseconds: a quarter of an hour.
 	MostMicros = 1e9
-	// MostBytes bounds the size at which something took it: a pebibyte.
+	// MostBytes limits the size for which a time was measured: a pebibyte.
 	MostBytes = 1 << 50
 
 	leastRate, mostRate = 1e-6, 1e9 // GB/s or TFLOP/s
@@ -16,7 +15,7 @@ const (
 	mostSlower          = 1e3
 )
 
-// check refuses what predictions could not be made from.
+// check refuses numbers from which predictions are not possible.
 func (d *Description) check() error {
 	for what, v := range map[string]float64{"launch_us": d.Launch, "signal_us": d.Signal, "barrier_us": d.Barrier, "wait_us": d.Wait} {
 		if !(v >= 0 && v <= MostMicros) {
@@ -27,7 +26,7 @@ func (d *Description) check() error {
 		return fmt.Errorf("ranks is %d; it must not be negative", d.Ranks)
 	}
 	if e := d.Error; e != nil && !(e.Layers > 0 && e.Median >= 0 && e.Most >= e.Median && e.Most <= mostSlower && e.Bias >= -1 && e.Bias <= mostSlower) {
-		return fmt.Errorf("error %+v is no band of errors", *e)
+		return fmt.Errorf("error %+v is not a range of errors", *e)
 	}
 	for what, v := range map[string]float64{"gemm_beside_copy": d.GEMMBesideCopy, "gemm_beside_collective": d.GEMMBesideCollective} {
 		if !(v >= 1 && v <= mostSlower) {
@@ -76,7 +75,8 @@ func (g *GEMM) check() error {
 	}
 	for _, p := range g.Measured {
 		if !(min(p[0], p[1], p[2]) >= 1 && max(p[0], p[1], p[2]) <= mostExtent && p[3] > 0 && p[3] <= MostMicros) {
-			return fmt.Errorf("measured %v is no [m, n, k, microseconds]: extents are from 1 to 2^40, and times positive and at most %v", p, MostMicros)
+			return fmt.Errorf("measured %v is not [m, n, k, microseconds]: extents are from 1 to 2^40, and times positive and "+
+				"at most %v", p, MostMicros)
 		}
 	}
 	return nil
@@ -84,7 +84,7 @@ func (g *GEMM) check() error {
 
 func checkTable(table []Point) error {
 	if len(table) < 2 {
-		return fmt.Errorf("a table needs two points at least")
+		return fmt.Errorf("a table needs at least two points")
 	}
 	for i, p := range table {
 		switch {

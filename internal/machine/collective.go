@@ -2,58 +2,56 @@ package machine
 
 import "hocket.example/hocket/ir"
 
-// Collective is what the time of a collective depends on.
+// Collective holds everything that the time of a collective depends on.
 type Collective struct {
 	Op      ir.Op
-	Red     ir.Red // of what is reduced; NoRed elsewhere
+	Red     ir.Red // how values are reduced; NoRed without reduction
 	DType   ir.DType
 	Members int64
-	// Message is the largest operand of any member, Moved what each receives at the
-	// least (plan.Coll.Moved), both in bytes.
+	// Message is the size of the largest operand of any member. Moved is how much each member must receive
+	// (plan.Coll.Moved). Both are in bytes.
 	Message, Moved int64
-	// AnyOrder: sums may be added in any order. Algorithm is the one that is pinned.
+	// AnyOrder says that sums may be added in any order. Algorithm is the one that the program requires, if any.
 	AnyOrder  bool
 	Algorithm string
-	// Nodes is on how many nodes the members are, Near how many are on one, at the most; Even: on each. See
-	// Description.Span; without it they are all on one.
+	// Nodes is the number of nodes that the members are on. Near is the largest number of members on one node. Even says
+	// that each node has this number. See Description.Span. Without these fields all members are on one node.
 	Nodes, Near int64
 	Even        bool
 }
 
-// Times are of collectives, measured on the machine that will run them, or on one
-// like it.
+// Times are measured times of collectives, from the machine that will run them or a similar one.
 type Times interface {
-	// Points are the times of collectives like c by the bytes of their messages, which
-	// ascend; none where nothing like c was measured.
+	// Points returns the times of collectives like c by the bytes of their messages, in ascending order. It returns none
+	// if nothing like c was measured.
 	Points(c *Collective) []Point
 }
 
-// Cost predicts the microseconds of a collective by one algorithm; false where the algorithm does not take the
-// collective, or says nothing of its time.
+// Cost predicts the time of a collective by one algorithm, in microseconds. It returns false if the algorithm cannot
+// run the collective or does not predict its time.
 type Cost func(d *Description, c *Collective) (us float64, ok bool)
 
-// AlgorithmCost is the cost of an algorithm of that name.
+// AlgorithmCost is the cost function of the algorithm with that name.
 type AlgorithmCost struct {
 	Algorithm string
 	Cost      Cost
 }
 
-// CollectiveTime is the time of a collective: what was measured where there is
-// something, else what is described. Between two sizes measured it is interpolated
-// linearly, which is exact for a latency and a rate; see at.
+// CollectiveTime is the time of a collective: the measured one if there is one, and otherwise the described one.
+// Between two measured sizes it interpolates linearly, which is exact for a latency and a rate; see at.
 func (d *Description) CollectiveTime(c *Collective) float64 {
 	us, _ := d.collective(c)
 	return us
 }
 
-// Measured reports whether CollectiveTime is from Times.
+// Measured reports whether CollectiveTime comes from Times.
 func (d *Description) Measured(c *Collective) bool {
 	_, measured := d.collective(c)
 	return measured
 }
 
-// Contested is how many times longer a collective takes that starts while a GEMM runs, and
-// the GEMM until it ends.
+// Contested is how many times longer a collective takes that starts during a GEMM. The GEMM slows down as much until
+// the collective ends.
 func (d *Description) Contested(c *Collective) float64 {
 	if d.KernelBesideGEMM > 0 && d.Measured(c) {
 		return d.KernelBesideGEMM
@@ -61,7 +59,7 @@ func (d *Description) Contested(c *Collective) float64 {
 	return d.GEMMBesideCollective
 }
 
-// Crosses reports whether CollectiveTime is of the tier between nodes.
+// Crosses reports whether CollectiveTime comes from the connection between nodes.
 func (d *Description) Crosses(c *Collective) bool { return d.Across != nil && c.Nodes > 1 }
 
 func (d *Description) collective(c *Collective) (us float64, measured bool) {
@@ -84,8 +82,7 @@ func (d *Description) collective(c *Collective) (us float64, measured bool) {
 	return d.Described(c.Op, c.Moved), false
 }
 
-// Described is the description's own figure; ops without a table of their own cost
-// what an all_gather does.
+// Described is the time in the description itself. An op without its own table costs as much as an all_gather.
 func (d *Description) Described(op ir.Op, moved int64) float64 {
 	switch op {
 	case ir.OpBarrier:

@@ -6,11 +6,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file answers how long one operation takes, alone.
+// This file computes how long a single operation takes.
 
-// at interpolates a table linearly; before its beginning the first time holds, and
-// beyond its end the last slope goes on, or none where times fell. Of a single point
-// the rate goes on.
+// at interpolates a table linearly. Before the first point it returns the time of that point. After the last point it
+// continues with the last slope, or with slope 0 if times decreased. With a single point it continues with the rate.
 func at(table []Point, size float64) float64 {
 	if size <= table[0][0] {
 		return table[0][1]
@@ -30,16 +29,15 @@ func at(table []Point, size float64) float64 {
 	return a[1] + (size-a[0])*slope
 }
 
-// CopyTime is the time to put that many bytes into a peer's memory.
+// CopyTime is the time to copy this many bytes into the memory of a peer.
 func (d *Description) CopyTime(bytes int64) float64 { return at(d.Copy, float64(bytes)) }
 
-// TouchTime is the time of an operation that reads and writes that many bytes
-// of the device's own memory.
+// TouchTime is the time of an operation that reads and writes this many bytes in the device's own memory.
 func (d *Description) TouchTime(bytes int64) float64 {
 	return d.Launch + float64(bytes)/d.Memory*1e-3
 }
 
-// ReduceTime is TouchTime of a sum over a dimension.
+// ReduceTime is TouchTime for a sum over a dimension.
 func (d *Description) ReduceTime(bytes int64) float64 {
 	return d.Launch + float64(bytes)/d.Reduce*1e-3
 }
@@ -56,10 +54,9 @@ func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
 	return max(d.Launch+flops/peak*1e-6*slower, d.TouchTime(bytes))
 }
 
-// slowness says how many times longer than at peak a product of this shape
-// takes, from the measured ones: their mean weighted by distance to the power of -3
-// (Shepard, A two-dimensional interpolation function for irregularly-spaced data, 1968),
-// where a factor of two in one extent is a distance of 1.
+// slowness says how many times longer than at peak a product of this shape takes. It is the mean of the measured
+// shapes, weighted by distance to the power of -3 (Shepard, A two-dimensional interpolation function for
+// irregularly-spaced data, 1968). A factor of two in one extent is a distance of 1.
 func (d *Description) slowness(m, n, k float64) float64 {
 	if len(d.GEMM.Measured) == 0 {
 		return 1

@@ -6,20 +6,23 @@ import (
 	"strings"
 )
 
-// OfHost returns the shipped description of machines whose devices are the host's processors: the one that names no GPU.
+// OfHost returns the built-in description of machines whose devices are the processors of the host, which is the one
+// without a GPU.
 func OfHost() (*Description, error) {
 	for _, name := range Names() {
 		if d, err := Load(name); err != nil || d.GPU == "" {
 			return d, err
 		}
 	}
-	return nil, fmt.Errorf("no description is shipped of a machine without GPUs")
+	return nil, fmt.Errorf("there is no built-in description of a machine without GPUs")
 }
 
-// Fit returns the shipped description for so many ranks on GPUs of a model, which Description.GPU names. nodes are
-// the ranks' nodes, nil for one. It prefers, in this order: the model, or the one whose name begins with the most
-// of its words; with several nodes, descriptions with a tier between them; the nearest number of ranks on one node;
-// the first by name. fits is false where the description is of another model.
+// Fit returns the built-in description for this many ranks on GPUs of a model, which Description.GPU names. nodes are
+// the nodes of the ranks, or nil for one node. Fit prefers, in this order: 1. the same model, or else the one whose
+// name starts with the most words of it 2. with several nodes, descriptions with a connection between them 3. the
+// nearest number of ranks per node 4. the first by name
+//
+// fits is false if the description is of another model.
 func Fit(gpu string, ranks int, nodes []int) (best *Description, fits bool, err error) {
 	near := ranks
 	if nodes != nil {

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FuzzParse: a description that is read is the same once it is written and read again, and whatever is
-// predicted by it is a time. Errors name the file.
+// FuzzParse checks that a description stays the same if it is written and read again, and that every prediction from it
+// is a time. Errors must name the file.
 func FuzzParse(f *testing.F) {
 	for _, name := range Names() {
 		d, err := Load(name)

@@ -43,7 +43,7 @@ func TestLoadFile(t *testing.T) {
 	}
 }
 
-// TestRefused changes one thing of a good description at a time.
+// TestRefused changes one thing in a good description at a time.
 func TestRefused(t *testing.T) {
 	good, err := shipped.ReadFile("descriptions/h200x4.json")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestRefused(t *testing.T) {
 			"across: all_reduce: a table"},
 		{`"copy": [[65536, 9.9], `, `"copy": [[65536, 99], `, "times must not fall"},
 		{`"copy": [[65536, 9.9], `, `"copy": [[9999999, 9.9], `, "sizes must ascend"},
-		{`"measured": [[8192`, `"measured": [[0`, "is no [m, n, k, microseconds]"},
+		{`"measured": [[8192`, `"measured": [[0`, "is not [m, n, k, microseconds]"},
 		{`"wait_us": 3`, `"wait_us": 1e308`, "wait_us is 1e+308; it must not be negative, and at most 1e+09"},
 		{`"memory_gbps": 3800`, `"memory_gbps": 1e-300`, "at least 1e-06"},
 		{`"reduce_gbps": 4200`, `"reduce_gbps": 1e300`, "at most 1e+09"},
@@ -76,9 +76,9 @@ func TestRefused(t *testing.T) {
 		{`"copy": [[65536, 9.9], `, `"copy": [[1048575.5, 9.9], `, "by a byte at least"},
 		{`[352321536, 1144]]`, `[1e16, 1144]]`, "at most 2^50 bytes"},
 		{`[352321536, 1144]]`, `[352321536, 1e308]]`, "and times 1e+09"},
-		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} {}`, "something behind the description"},
+		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} {}`, "more text after the description"},
 		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} and so on`,
-			"something behind the description"},
+			"more text after the description"},
 		{`{`, `[`, "cannot unmarshal"},
 	} {
 		text := strings.Replace(string(good), c.from, c.to, 1)
@@ -94,7 +94,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTimes holds predictions of single operations to what was measured.
+// TestTimes compares predictions of single operations with measured times.
 func TestTimes(t *testing.T) {
 	d, err := Load("h200x4")
 	if err != nil {
@@ -139,8 +139,8 @@ func (p points) Points(c *Collective) []Point {
 	return p.list
 }
 
-// TestMeasuredFirst: what was measured comes before what is described, between its
-// sizes too, and what was not is as described.
+// TestMeasuredFirst checks that measured times are used before described ones, also between the measured sizes, and
+// that the description is used for the rest.
 func TestMeasuredFirst(t *testing.T) {
 	d, err := Load("h200x4")
 	if err != nil {
@@ -154,7 +154,7 @@ func TestMeasuredFirst(t *testing.T) {
 		op      ir.Op
 		members int64
 		message int64
-		want    float64 // 0 for as described
+		want    float64 // 0 means as described
 	}{
 		{"below the first", []Point{{1000, 5}, {3000, 9}}, ir.OpAllGather, 4, 10, 5},
 		{"at a size", []Point{{1000, 5}, {3000, 9}}, ir.OpAllGather, 4, 3000, 9},
@@ -183,8 +183,8 @@ func TestMeasuredFirst(t *testing.T) {
 	}
 }
 
-// TestAcross: what crosses nodes takes the tier's latency and bandwidth, less where every byte crosses once, and what
-// was measured where there is something.
+// TestAcross checks collectives that cross nodes. They take the latency and bandwidth of the connection, less if every
+// byte crosses once, and the measured time if there is one.
 func TestAcross(t *testing.T) {
 	d, err := Load("h200x4")
 	if err != nil {
@@ -199,8 +199,9 @@ func TestAcross(t *testing.T) {
 	small.Message, small.Moved = 1024, 768
 	near := gather
 	near.Members = 2
-	// Half of the gathered tensor crosses to each node, for each of its members: 8 MiB by 2 GB/s; of sums each member's
-	// part of what the two others have, in each of the two shots. An algorithm that says what it takes is asked first.
+	// Half of the gathered tensor crosses to each node, for each of its members: 8 MiB at 2 GB/s. In a sum, each member's
+	// part of the data of the two others crosses in each of the two steps. An algorithm that predicts its time is asked
+	// first.
 	pinned := gather
 	pinned.Algorithm = "abacus"
 	d.Costs = []AlgorithmCost{{"abacus", func(_ *Description, c *Collective) (float64, bool) {
@@ -241,7 +242,8 @@ func TestAcross(t *testing.T) {
 	}
 }
 
-// TestFit: the model of GPU counts first, then the tier between nodes, then the number of ranks on one.
+// TestFit checks that the model of GPU counts first, then the connection between nodes, then the number of ranks on one
+// node.
 func TestFit(t *testing.T) {
 	const h100, h200 = "NVIDIA H100 80GB HBM3 sm_90a", "NVIDIA H200 sm_90a"
 	for _, c := range []struct {
@@ -257,12 +259,12 @@ func TestFit(t *testing.T) {
 		{h100, 5, nil, "h100x6", true},
 		{h100, 8, nil, "h100x8", true},
 		{h100, 2, []int{0, 1}, "h100x2", true},
-		{h100, 12, []int{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, "h100x2", true}, // the other has no tier
+		{h100, 12, []int{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, "h100x2", true}, // the other has no connection between nodes
 		{h200, 2, nil, "h200x2", true},
 		{h200, 3, nil, "h200x2", true},
 		{h200, 4, nil, "h200x4", true},
 		{h200, 8, nil, "h200x8", true},
-		{h200, 4, []int{0, 0, 1, 1}, "h200x2", true}, // two on each
+		{h200, 4, []int{0, 0, 1, 1}, "h200x2", true}, // two on each node
 		{"NVIDIA H100 PCIe sm_90a", 4, nil, "h100x2", false},
 		{"NVIDIA H100 PCIe sm_90a", 8, nil, "h100x8", false},
 		{"NVIDIA H200 NVL sm_90a", 2, nil, "h200x2", false},
@@ -283,7 +285,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestParseAcross: a kept tier is read as it was written, and one that cannot be used is an error.
+// TestParseAcross checks that a stored connection is read as it was written, and that an unusable one is an error.
 func TestParseAcross(t *testing.T) {
 	tier, err := ParseAcross([]byte(`{"source": "here", "latency_us": 3, "gbps": 40, "nics": 2,
 		"all_gather": [[1, 2], [3, 4]]}`))

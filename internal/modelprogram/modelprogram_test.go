@@ -92,7 +92,7 @@ func TestAllReduceOfModel(t *testing.T) {
 		}
 		return n.Out[0]
 	}
-	x := g.Input("x", graph.BF16, []int64{4, 8})
+	x := g.Input("x", graph.BF16, []int64{2, 2, 8})
 	w := g.Weight("w", "layers.0.weight", graph.BF16, []int64{8, 8})
 	y := add(graph.AllReduce, graph.Attrs{Red: "sum"}, add(graph.Linear, graph.Attrs{}, x, w))
 	z := add(graph.AllReduce, graph.Attrs{Red: "max"}, y)
@@ -101,16 +101,18 @@ func TestAllReduceOfModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `func forward(%x: bf16[4, 8], %n0: bf16[8, 8]) -> bf16[4, 8] {
+	const want = `func forward(%x: bf16[2, 2, 8], %n0: bf16[8, 8]) -> bf16[2, 2, 8] {
+  %reshape = reshape %x, shape=(4, 8)
   %local = alloc bf16[4, 8]
-  linear %x, %n0 into %local
+  linear %reshape, %n0 into %local
   all_reduce %local into %local, over=tp, op=sum
   %n0_out: bf16[4, 8] = claim %local
-  %local2 = alloc bf16[4, 8]
-  copy %n0_out into %local2
+  %reshape2 = reshape %n0_out, shape=(2, 2, 8)
+  %local2 = alloc bf16[2, 2, 8]
+  copy %reshape2 into %local2
   all_reduce %local2 into %local2, over=tp, op=max
-  %copy: bf16[4, 8] = claim %local2
-  %out0 = add %n0_out, %copy
+  %copy: bf16[2, 2, 8] = claim %local2
+  %out0 = add %reshape2, %copy
 `
 	if !strings.Contains(m.Text, want) {
 		t.Errorf("got\n%s\nwant\n%s", m.Text, want)

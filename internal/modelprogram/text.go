@@ -35,7 +35,7 @@ func (p *printer) print(name string) string {
 			if a.in != nil {
 				p.used[a.in]++
 			}
-			if a.in != nil && in.into {
+			if a.in != nil && (in.into || in.reduce != "") {
 				p.used[a.in]++ // what has a destination takes names
 			}
 		}

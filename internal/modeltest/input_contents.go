@@ -76,9 +76,9 @@ var wrongContents = []struct {
 	{"ids", []float64{0, 1, 0, 0, -1, 0}, 4, -1, 0, 1000, "embedding"},
 	{"at", []float64{8, 1}, 0, 8, -1, 8, "index_copy"},
 	{"at", []float64{0, -2}, 1, -2, -1, 8, "outside -1..8"},
-	{"at", []float64{5, 5}, 1, 5, -1, 8, "[0] has that position already"},
+	{"at", []float64{5, 5}, 1, 5, -1, 8, "element [0] has the same position"},
 	{"len", []float64{0, 1, 9, 3}, 2, 9, 0, 9, "attention"},
-	{"counts", []float64{2, 3}, 1, 3, 0, 5, "take 5 rows of 4"},
+	{"counts", []float64{2, 3}, 1, 3, 0, 5, "add up to 5 rows"},
 	{"counts", []float64{1, 3}, 1, 3, 0, 3, "rank 1"},
 	{"counts", []float64{-1, 1}, 0, -1, 0, 3, "all_gatherv"},
 }

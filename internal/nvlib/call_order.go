@@ -1,17 +1,17 @@
 package nvlib
 
-// CallOrder has calls run in the order in which they are made, on whatever streams. A captured call comes after those of
+// CallOrder lets calls run in the order in which they are made, on any streams. A captured call runs after the calls of
 // its own graph. Replays of graphs are not ordered.
 type CallOrder struct {
 	Driver *Driver
 
-	used   bool      // a stream was given a call
+	used   bool      // a stream has had a call
 	last   Stream    // the stream of the last call
-	recent [2]Stream // that of the last call that is not captured, and of the last one that is, until last changes
+	recent [2]Stream // the stream of the last call that is not captured, and of the last one that is, until last changes
 	event  Event
 }
 
-// Next has a stream, which is about to be given a call, wait for the call before.
+// Next lets a stream, which is about to get a call, wait for the previous call.
 func (o *CallOrder) Next(stream Stream) error {
 	before := o.last
 	if o.used && stream == before {
@@ -51,7 +51,7 @@ func (o *CallOrder) Next(stream Stream) error {
 	return o.Driver.WaitEvent(stream, o.event)
 }
 
-// captureOf is the number of the capture that a stream is in, 0 for none: the default stream is never in one.
+// captureOf returns the number of the capture of a stream, or 0 for none. The default stream is never captured.
 func (o *CallOrder) captureOf(stream Stream) (uint64, error) {
 	if stream == 0 {
 		return 0, nil
@@ -59,7 +59,7 @@ func (o *CallOrder) captureOf(stream Stream) (uint64, error) {
 	return o.Driver.CaptureOf(stream)
 }
 
-// Close gives back what Next has taken.
+// Close frees what Next has allocated.
 func (o *CallOrder) Close() error {
 	if o.event == 0 {
 		return nil

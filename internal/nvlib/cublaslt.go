@@ -9,13 +9,13 @@ import (
 
 const cublasLibrary = "cuBLASLt"
 
-// CuBLASNotSupported is cuBLASLt's status for a product it has no algorithm for.
+// CuBLASNotSupported is the status of cuBLASLt for a product without an algorithm.
 const CuBLASNotSupported = 15
 
-// CuBLASAllocFailed is its status where memory is short.
+// CuBLASAllocFailed is its status if there is too little memory.
 const CuBLASAllocFailed = 3
 
-// CuBLASInvalidValue is its status for what it does not understand.
+// CuBLASInvalidValue is its status for an invalid argument.
 const CuBLASInvalidValue = 7
 
 // Handles of cuBLASLt.
@@ -56,7 +56,7 @@ const (
 	LtDescEpilog     = 7
 	LtDescBias       = 8
 	LtDescSMs        = 15
-	LtDescScaleA     = 17 // where the scales of A are; B follows
+	LtDescScaleA     = 17 // the address of the scales of A; B follows
 	LtDescScaleModeA = 31
 	ltLayoutBatch    = 5
 	ltLayoutShift    = 6
@@ -73,21 +73,21 @@ const (
 	LtEpilogueBias = 4
 )
 
-// LtScale is what of a matrix has scales of their own (cublasLtMatmulMatrixScale_t).
+// LtScale says which parts of a matrix have their own scale (cublasLtMatmulMatrixScale_t).
 type LtScale int32
 
-// Scales in f32: one, one for each row of op(A) or column of op(B), for each 128 elements that are summed, and for each
-// square of 128 by 128.
+// Scales in f32: one for the matrix, one for each row of op(A) or column of op(B), one for each 128 elements that are
+// summed, and one for each square of 128 by 128.
 const (
 	LtScaleOne     LtScale = 0
 	LtScaleOuter   LtScale = 3
 	LtScaleVec128  LtScale = 4
 	LtScaleSquares LtScale = 5
-	// LtScalesSince is the first version that has more than one for a matrix: 12.9.
+	// LtScalesSince is the first version with more than one scale for a matrix: 12.9.
 	LtScalesSince = 120900
 )
 
-// LtAlgo is an algorithm as cuBLASLt describes it to itself.
+// LtAlgo is an algorithm in cuBLASLt's own format.
 type LtAlgo [8]uint64
 
 // LtResult is an algorithm that can compute a product.
@@ -103,7 +103,7 @@ type LtResult struct {
 type CuBLASLt struct {
 	lib   *cabi.Library
 	f     cublasFuncs
-	watch *Watch // of who makes the calls; nil for nobody
+	watch *Watch // shows the calls of the owner; nil without one
 }
 
 // Watched returns the library for an owner whose calls w shows.
@@ -158,7 +158,7 @@ func OpenCuBLASLt() (*CuBLASLt, error) {
 	return c, nil
 }
 
-// CuBLASLtOn is OpenCuBLASLt on a library that is loaded already.
+// CuBLASLtOn is OpenCuBLASLt for a library that is already loaded.
 func CuBLASLtOn(lib *cabi.Library) (*CuBLASLt, error) {
 	c := &CuBLASLt{lib: lib}
 	return c, wantCuBLASLt.resolve(lib, c.f.table(), c.f.optional())
@@ -171,7 +171,7 @@ func (c *CuBLASLt) Loaded() Loaded {
 	return Loaded{Name: "libcublasLt", Path: c.lib.Path("cublasLtCreate"), Version: version}
 }
 
-// Version is the library's, as one number.
+// Version returns the version of the library as one number.
 func (c *CuBLASLt) Version() int64 { return int64(c.f.getVersion.Call()) }
 
 //go:uintptrescapes
@@ -191,7 +191,7 @@ func (c *CuBLASLt) result(call string, status uintptr) error {
 	return &Error{Library: cublasLibrary, Call: call, Code: int(code), Text: text}
 }
 
-// Create makes a handle for the current context's device.
+// Create makes a handle for the device of the current context.
 func (c *CuBLASLt) Create() (LtHandle, error) {
 	var h LtHandle
 	err := c.check(c.f.create, "cublasLtCreate", uintptr(unsafe.Pointer(&h)))
@@ -203,14 +203,14 @@ func (c *CuBLASLt) Destroy(h LtHandle) error {
 	return c.check(c.f.destroy, "cublasLtDestroy", uintptr(h))
 }
 
-// NewDesc describes a product; scale is the type of alpha and beta.
+// NewDesc creates the description of a product. scale is the type of alpha and beta.
 func (c *CuBLASLt) NewDesc(compute LtCompute, scale LtType) (LtDesc, error) {
 	var d LtDesc
 	err := c.check(c.f.descCreate, "cublasLtMatmulDescCreate", uintptr(unsafe.Pointer(&d)), uintptr(compute), uintptr(scale))
 	return d, err
 }
 
-// SetDesc32 and SetDesc64 set an attribute of 32 or 64 bits.
+// SetDesc32 sets an attribute of 32 bits.
 func (c *CuBLASLt) SetDesc32(d LtDesc, attr int, v int32) error {
 	return c.check(c.f.descSet, "cublasLtMatmulDescSetAttribute", uintptr(d), uintptr(attr), uintptr(unsafe.Pointer(&v)), 4)
 }
@@ -225,8 +225,8 @@ func (c *CuBLASLt) FreeDesc(d LtDesc) error {
 	return c.check(c.f.descDestroy, "cublasLtMatmulDescDestroy", uintptr(d))
 }
 
-// NewLayout describes column-major matrices: rows × cols, columns ld elements
-// apart, batch of them shift elements apart.
+// NewLayout describes batch column-major matrices of rows × cols elements. Columns are ld elements apart, and matrices
+// are shift elements apart.
 func (c *CuBLASLt) NewLayout(t LtType, rows, cols, ld int64, batch int32, shift int64) (LtLayout, error) {
 	var l LtLayout
 	err := c.check(c.f.layoutCreate, "cublasLtMatrixLayoutCreate", uintptr(unsafe.Pointer(&l)), uintptr(t), uintptr(rows), uintptr(cols), uintptr(ld))
@@ -245,14 +245,13 @@ func (c *CuBLASLt) FreeLayout(l LtLayout) error {
 	return c.check(c.f.layoutDestroy, "cublasLtMatrixLayoutDestroy", uintptr(l))
 }
 
-// Wish is what an algorithm must keep to.
+// Wish is what an algorithm must fulfil.
 type Wish struct {
 	Workspace int64
 	// Align are the alignments in bytes of A, B, C and D.
 	Align [4]uint32
-	// NoSplit forbids to cut a sum into parts that are added later. Otherwise
-	// parts are added in the type that products accumulate in, never in that of
-	// the result, which would round more than once.
+	// NoSplit forbids the algorithm to divide a sum into parts that are added later. Otherwise it adds parts in the type
+	// in which products accumulate, never in the type of the result, which would round more than once.
 	NoSplit bool
 }
 
@@ -281,8 +280,8 @@ func (c *CuBLASLt) Heuristic(h LtHandle, d LtDesc, la, lb, lc, ld LtLayout, w Wi
 	return good, nil
 }
 
-// Check returns what an algorithm, perhaps one that was kept from before, needs
-// for a product; an error where it cannot compute it.
+// Check returns what an algorithm needs for a product, or an error if it cannot compute it. The algorithm may have been
+// stored earlier.
 func (c *CuBLASLt) Check(h LtHandle, d LtDesc, la, lb, lc, ld LtLayout, algo LtAlgo) (LtResult, error) {
 	var r LtResult
 	err := c.check(c.f.algoCheck, "cublasLtMatmulAlgoCheck", uintptr(h), uintptr(d), uintptr(la), uintptr(lb), uintptr(lc), uintptr(ld),
@@ -308,8 +307,7 @@ func (c *CuBLASLt) prefer(p LtPref, w Wish) error {
 	return c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), ltPrefReduce, uintptr(unsafe.Pointer(&schemes)), 4)
 }
 
-// Product is D = alpha·op(A)·op(B) + beta·C with C in D's place, ready to be
-// computed again and again.
+// Product is D = alpha·op(A)·op(B) + beta·C with C in the place of D. It can be computed many times.
 type Product struct {
 	args  [16]uintptr
 	block *cabi.Block
@@ -317,10 +315,10 @@ type Product struct {
 
 const productAlgoAt = 32
 
-// Algo is the algorithm that computes it.
+// Algo returns the algorithm that computes it.
 func (p *Product) Algo() LtAlgo { return cabi.Load[LtAlgo](p.block.Addr(productAlgoAt)) }
 
-// NewProduct makes a product. With wide, alpha and beta are f64, else f32.
+// NewProduct makes a product. alpha and beta are f64 if wide is set, and f32 otherwise.
 func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo LtAlgo, wide bool) *Product {
 	const alphaAt, betaAt, algoAt = 0, 16, productAlgoAt
 	p := &Product{block: cabi.NewBlock(algoAt + int(unsafe.Sizeof(algo)))}
@@ -335,11 +333,11 @@ func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo L
 	return p
 }
 
-// Free lets the product's memory go.
+// Free frees the memory of the product.
 func (p *Product) Free() { p.block.Free() }
 
-// Multiply computes p in s's order, with workspace of its own until it is done.
-// One goroutine at a time may compute p. It does not allocate.
+// Multiply computes p in the order of s. The workspace belongs to p until p is done. Only one goroutine at a time may
+// compute p. Multiply does not allocate.
 func (c *CuBLASLt) Multiply(p *Product, workspace Ptr, bytes int64, s Stream) error {
 	p.args[13], p.args[14], p.args[15] = uintptr(workspace), uintptr(bytes), uintptr(s)
 	return c.result("cublasLtMatmul", c.watch.Call(c.f.matmul, p.args[:]))

@@ -11,8 +11,8 @@ import (
 
 // Handles of the driver API, and device pointers.
 type (
-	Ptr       uint64 // an address, of a device or of pinned host memory
-	Device    int32  // a device's ordinal number
+	Ptr       uint64 // an address of a device or of pinned host memory
+	Device    int32  // the number of a device
 	Context   uintptr
 	Stream    uintptr
 	Event     uintptr
@@ -34,32 +34,31 @@ const (
 	CUDANotReady     = 600
 )
 
-// CUDACode returns the driver's status within err, 0 if there is none.
+// CUDACode returns the status of the driver in err, or 0 if there is none.
 func CUDACode(err error) int { return Code(err, cudaLibrary) }
 
-// Driver is the CUDA driver API. Its methods may be called from any goroutine;
-// those that need a current context say so.
+// Driver is the CUDA driver API. Its methods may be called from any goroutine. The methods that need a current context
+// say so.
 type Driver struct {
 	lib   *cabi.Library
 	f     driverFuncs
-	watch atomic.Pointer[Watch] // of who makes the calls; nil for nobody
+	watch atomic.Pointer[Watch] // shows the calls of the owner; nil without one
 }
 
-// Watched returns the driver for an owner of its own, whose calls w shows.
+// Watched returns the driver for a separate owner, whose calls w shows.
 func (d *Driver) Watched(w *Watch) *Driver {
 	v := &Driver{lib: d.lib, f: d.f}
 	v.watch.Store(w)
 	return v
 }
 
-// Lend has w show the calls that are made from now on; nil has nobody show them. One owner
-// has them at a time.
+// Lend lets w show the calls from now on. With nil, nothing shows them. Only one owner has the driver at a time.
 func (d *Driver) Lend(w *Watch) { d.watch.Store(w) }
 
-// Watch is what shows the calls; nil for nothing.
+// Watch returns what shows the calls, or nil.
 func (d *Driver) Watch() *Watch { return d.watch.Load() }
 
-// call makes a call.
+// call calls a function.
 func (d *Driver) call(f cabi.Func, args []uintptr) uintptr { return d.watch.Load().Call(f, args) }
 
 var wantDriver = want{
@@ -68,7 +67,7 @@ var wantDriver = want{
 	help: "install the NVIDIA driver (in a container: start it with GPU access)",
 }
 
-// OpenDriver loads libcuda and initialises it.
+// OpenDriver loads and initialises libcuda.
 func OpenDriver() (*Driver, error) {
 	d := &Driver{}
 	lib, err := wantDriver.load(d.f.table(), d.f.optional())
@@ -79,7 +78,7 @@ func OpenDriver() (*Driver, error) {
 	return d, d.check(d.f.init, "cuInit", 0)
 }
 
-// DriverOn is OpenDriver on a library that is loaded already.
+// DriverOn is OpenDriver for a library that is already loaded.
 func DriverOn(lib *cabi.Library) (*Driver, error) {
 	d := &Driver{lib: lib}
 	if err := wantDriver.resolve(lib, d.f.table(), d.f.optional()); err != nil {
@@ -98,7 +97,7 @@ func (d *Driver) Loaded() Loaded {
 	return Loaded{Name: "libcuda", Path: d.lib.Path("cuInit"), Version: version}
 }
 
-// result turns a status into an error.
+// result converts a status to an error.
 func (d *Driver) result(call string, status uintptr) error {
 	if int32(status) == 0 {
 		return nil
@@ -118,7 +117,7 @@ func (d *Driver) failure(call string, code int32) error {
 	return &Error{Library: cudaLibrary, Call: call, Code: int(code), Text: text}
 }
 
-// check calls a function and turns its status into an error.
+// check calls a function and converts its status to an error.
 //
 //go:uintptrescapes
 func (d *Driver) check(f cabi.Func, name string, args ...uintptr) error {
@@ -132,28 +131,28 @@ func (d *Driver) Version() (int, error) {
 	return int(v), err
 }
 
-// DeviceCount returns how many devices there are.
+// DeviceCount returns the number of devices.
 func (d *Driver) DeviceCount() (int, error) {
 	var n int32
 	err := d.check(d.f.deviceGetCount, "cuDeviceGetCount", uintptr(unsafe.Pointer(&n)))
 	return int(n), err
 }
 
-// Device returns the device with that number.
+// Device returns the device with the given number.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	var dev Device
 	err := d.check(d.f.deviceGet, "cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
 	return dev, err
 }
 
-// DeviceName returns the product's name.
+// DeviceName returns the name of the product.
 func (d *Driver) DeviceName(dev Device) (string, error) {
 	var buf [128]byte
 	err := d.check(d.f.deviceGetName, "cuDeviceGetName", uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), uintptr(dev))
 	return cstring(buf[:]), err
 }
 
-// DevicePCI returns the device's PCI bus id: "0000:1B:00.0".
+// DevicePCI returns the PCI bus id of the device, such as "0000:1B:00.0".
 func (d *Driver) DevicePCI(dev Device) (string, error) {
 	var buf [32]byte
 	err := d.check(d.f.deviceGetPCIBusID, "cuDeviceGetPCIBusId", uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), uintptr(dev))
@@ -169,7 +168,7 @@ func cstring(b []byte) string {
 	return string(b)
 }
 
-// DeviceMemory returns the bytes of the device's memory.
+// DeviceMemory returns the size of the device's memory in bytes.
 func (d *Driver) DeviceMemory(dev Device) (int64, error) {
 	var n uint64
 	err := d.check(d.f.deviceTotalMem, "cuDeviceTotalMem", uintptr(unsafe.Pointer(&n)), uintptr(dev))
@@ -179,12 +178,12 @@ func (d *Driver) DeviceMemory(dev Device) (int64, error) {
 // Attribute is a property of a device.
 type Attribute int32
 
-// Attributes that are used.
+// Attributes that hocket uses.
 const (
 	MultiprocessorCount     Attribute = 16
 	ComputeCapabilityMajor  Attribute = 75
 	ComputeCapabilityMinor  Attribute = 76
-	SharedMemoryOfBlock     Attribute = 97 // at most, for launches that ask for it
+	SharedMemoryOfBlock     Attribute = 97 // the most that a launch can ask for
 	VirtualMemoryManagement Attribute = 102
 )
 
@@ -205,8 +204,8 @@ func (d *Driver) CanAccessPeer(dev, peer Device) (bool, error) {
 // peerAtomics is CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED.
 const peerAtomics = 3
 
-// PeerAtomics reports whether dev does atomic operations on peer's memory: over
-// NVLink devices do.
+// PeerAtomics reports whether dev can run atomic operations on the memory of peer. Devices that are connected by NVLink
+// can.
 func (d *Driver) PeerAtomics(dev, peer Device) (bool, error) {
 	if !d.f.deviceGetP2PAttribute.Present() {
 		return false, nil
@@ -216,15 +215,15 @@ func (d *Driver) PeerAtomics(dev, peer Device) (bool, error) {
 	return v != 0, err
 }
 
-// RetainPrimary makes the device's primary context, or takes a share in it.
+// RetainPrimary makes the primary context of the device, or takes another reference to it.
 func (d *Driver) RetainPrimary(dev Device) (Context, error) {
 	var c Context
 	err := d.check(d.f.primaryCtxRetain, "cuDevicePrimaryCtxRetain", uintptr(unsafe.Pointer(&c)), uintptr(dev))
 	return c, err
 }
 
-// Bind makes c current on a thread that the goroutine keeps until it calls
-// unbind. Calls that need a context stand between the two.
+// Bind makes c current on the thread of the goroutine, which keeps the thread until it calls Unbind. Calls that need a
+// context must be between the two.
 func (d *Driver) Bind(c Context) error {
 	runtime.LockOSThread()
 	if w := d.watch.Load(); w != nil {
@@ -237,10 +236,10 @@ func (d *Driver) Bind(c Context) error {
 	return nil
 }
 
-// Unbind gives back the thread that Bind took.
+// Unbind releases the thread that Bind locked.
 func (d *Driver) Unbind() { runtime.UnlockOSThread() }
 
-// Keep returns what makes the context current again that is current now. It is for threads of C's that call Go, which
+// Keep returns a function that makes the current context current again. It is for threads of C that call Go, which
 // leaves them the context of its last Bind.
 func (d *Driver) Keep() (restore func()) {
 	runtime.LockOSThread()
@@ -254,8 +253,7 @@ func (d *Driver) Keep() (restore func()) {
 	}
 }
 
-// StreamPriorities returns the numbers of the least and the greatest priority.
-// It needs a context.
+// StreamPriorities returns the numbers of the lowest and the highest priority. It needs a context.
 func (d *Driver) StreamPriorities() (least, greatest int, err error) {
 	var l, g int32
 	err = d.check(d.f.ctxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", uintptr(unsafe.Pointer(&l)), uintptr(unsafe.Pointer(&g)))

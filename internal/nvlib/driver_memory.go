@@ -35,14 +35,14 @@ func onDevice(dev Device) allocationProp {
 	return allocationProp{kind: memTypePinned, location: memLocation{memLocationDevice, int32(dev)}}
 }
 
-// MemInfo returns the free and the total bytes of the current context's device.
+// MemInfo returns the free and the total memory of the current context's device in bytes.
 func (d *Driver) MemInfo() (free, total int64, err error) {
 	var f, t uint64
 	err = d.check(d.f.memGetInfo, "cuMemGetInfo", uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t)))
 	return int64(f), int64(t), err
 }
 
-// Granularity returns what sizes for CreateMem must be a multiple of.
+// Granularity returns the number that sizes for CreateMem must be a multiple of.
 func (d *Driver) Granularity(dev Device) (int64, error) {
 	prop, n := onDevice(dev), uint64(0)
 	err := d.check(d.f.memGetAllocationGranularity, "cuMemGetAllocationGranularity",
@@ -50,9 +50,8 @@ func (d *Driver) Granularity(dev Device) (int64, error) {
 	return int64(n), err
 }
 
-// CreateMem takes memory of a device, without an address. Exportable memory can
-// be handed on as a file descriptor: libraries that take every rank for a process
-// of its own do so.
+// CreateMem allocates memory of a device, without an address. Exportable memory can be passed on as a file descriptor.
+// Libraries that treat every rank as a process do so.
 func (d *Driver) CreateMem(dev Device, bytes int64, exportable bool) (MemHandle, error) {
 	prop := onDevice(dev)
 	if exportable {
@@ -64,13 +63,13 @@ func (d *Driver) CreateMem(dev Device, bytes int64, exportable bool) (MemHandle,
 	return h, err
 }
 
-// ReleaseMem gives the handle back; the memory goes when it is unmapped too.
+// ReleaseMem releases the handle. The memory is freed when it is also unmapped.
 func (d *Driver) ReleaseMem(h MemHandle) error {
 	return d.check(d.f.memRelease, "cuMemRelease", uintptr(h))
 }
 
-// ExportMem returns a file descriptor that stands for exportable memory, for other processes to import.
-// The memory lives as long as any of them has it mapped, or has the descriptor.
+// ExportMem returns a file descriptor for exportable memory that other processes can import. The memory exists as long
+// as any process has mapped it or has the descriptor.
 func (d *Driver) ExportMem(h MemHandle) (fd int, err error) {
 	var out int32
 	err = d.check(d.f.memExportToShareableHandle, "cuMemExportToShareableHandle",
@@ -78,7 +77,7 @@ func (d *Driver) ExportMem(h MemHandle) (fd int, err error) {
 	return int(out), err
 }
 
-// ImportMem takes memory that another process exported. The descriptor stays the caller's.
+// ImportMem imports memory that another process exported. The descriptor still belongs to the caller.
 func (d *Driver) ImportMem(fd int) (MemHandle, error) {
 	var h MemHandle
 	err := d.check(d.f.memImportFromShareable, "cuMemImportFromShareableHandle",
@@ -86,8 +85,8 @@ func (d *Driver) ImportMem(fd int) (MemHandle, error) {
 	return h, err
 }
 
-// ReserveAddresses takes a range of addresses that begins at a multiple of align; 0 is
-// for what the driver takes by itself.
+// ReserveAddresses reserves a range of addresses that starts at a multiple of align. With 0 the driver chooses the
+// alignment.
 func (d *Driver) ReserveAddresses(bytes, align int64) (Ptr, error) {
 	var p Ptr
 	err := d.check(d.f.memAddressReserve, "cuMemAddressReserve", uintptr(unsafe.Pointer(&p)), uintptr(bytes),
@@ -95,17 +94,17 @@ func (d *Driver) ReserveAddresses(bytes, align int64) (Ptr, error) {
 	return p, err
 }
 
-// FreeAddresses gives a range of addresses back.
+// FreeAddresses frees a range of addresses.
 func (d *Driver) FreeAddresses(p Ptr, bytes int64) error {
 	return d.check(d.f.memAddressFree, "cuMemAddressFree", uintptr(p), uintptr(bytes))
 }
 
-// Map puts memory at addresses.
+// Map maps memory at addresses.
 func (d *Driver) Map(p Ptr, bytes int64, h MemHandle) error {
 	return d.check(d.f.memMap, "cuMemMap", uintptr(p), uintptr(bytes), 0, uintptr(h), 0)
 }
 
-// Unmap takes it away again.
+// Unmap unmaps it.
 func (d *Driver) Unmap(p Ptr, bytes int64) error {
 	return d.check(d.f.memUnmap, "cuMemUnmap", uintptr(p), uintptr(bytes))
 }
@@ -123,8 +122,8 @@ func (d *Driver) SetAccess(p Ptr, bytes int64, devs []Device) error {
 // pointerDeviceOrdinal is CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
 const pointerDeviceOrdinal = 9
 
-// DeviceOf returns the device that has, or for pinned host memory had mapped first, what is at an address, whoever
-// reserved it; an error where the driver knows of nothing there.
+// DeviceOf returns the device that owns the memory at an address, whoever reserved the address. For pinned host memory
+// it is the device that mapped it first. It returns an error if the driver knows no memory there.
 func (d *Driver) DeviceOf(p Ptr) (Device, error) {
 	var ordinal int32
 	err := d.check(d.f.pointerGetAttribute, "cuPointerGetAttribute", uintptr(unsafe.Pointer(&ordinal)),
@@ -133,11 +132,10 @@ func (d *Driver) DeviceOf(p Ptr) (Device, error) {
 	return Device(ordinal), err
 }
 
-// KnowsDevices reports whether the driver has what DeviceOf asks.
+// KnowsDevices reports whether the driver has the function that DeviceOf needs.
 func (d *Driver) KnowsDevices() bool { return d.f.pointerGetAttribute.Present() }
 
-// HostAlloc takes host memory that all devices reach, at the same address. It
-// needs a context.
+// HostAlloc allocates host memory that all devices can access at the same address. It needs a context.
 func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {
 	var p Ptr
 	err := d.check(d.f.memHostAlloc, "cuMemHostAlloc", uintptr(unsafe.Pointer(&p)), uintptr(bytes),
@@ -145,11 +143,11 @@ func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {
 	return p, err
 }
 
-// HostFree gives back what HostAlloc took.
+// HostFree frees memory from HostAlloc.
 func (d *Driver) HostFree(p Ptr) error { return d.check(d.f.memFreeHost, "cuMemFreeHost", uintptr(p)) }
 
-// HostRegister lets all devices reach host memory that is not the driver's, at the same address: whole
-// pages. It needs a context.
+// HostRegister gives all devices access to host memory that the driver did not allocate, at the same address. The
+// memory must be whole pages. It needs a context.
 func (d *Driver) HostRegister(p Ptr, bytes int64) error {
 	return d.check(d.f.memHostRegister, "cuMemHostRegister", uintptr(p), uintptr(bytes),
 		memHostPortable|memHostDeviceMap)
@@ -160,14 +158,13 @@ func (d *Driver) HostUnregister(p Ptr) error {
 	return d.check(d.f.memHostUnregister, "cuMemHostUnregister", uintptr(p))
 }
 
-// Copy copies bytes between any two addresses of devices or pinned memory in
-// s's order. It does not allocate.
+// Copy copies bytes between any two addresses of devices or pinned memory, in the order of s. It does not allocate.
 func (d *Driver) Copy(dst, src Ptr, bytes int64, s Stream, args *[4]uintptr) error {
 	*args = [4]uintptr{uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)}
 	return d.result("cuMemcpyAsync", d.call(d.f.memcpyAsync, args[:]))
 }
 
-// Rect is a copy of Height rows of Width bytes, rows Pitch bytes apart.
+// Rect is a copy of Height rows of Width bytes. The rows are a pitch apart.
 type Rect struct {
 	Dst, Src           Ptr
 	DstPitch, SrcPitch int64
@@ -195,8 +192,8 @@ type memcpy2D struct {
 	width, height uint64
 }
 
-// CopyRect copies rows in s's order. The driver bounds pitches (to 2 GiB on
-// present devices); what it refuses is not begun.
+// CopyRect copies rows in the order of s. The driver limits pitches (to 2 GiB on current devices). A copy that it
+// refuses is not started.
 func (d *Driver) CopyRect(r Rect, s Stream) error {
 	c := memcpy2D{
 		srcType: memoryTypeUnified, srcDevice: r.Src, srcPitch: uint64(r.SrcPitch),
@@ -206,12 +203,12 @@ func (d *Driver) CopyRect(r Rect, s Stream) error {
 	return d.check(d.f.memcpy2DAsync, "cuMemcpy2DAsync", uintptr(unsafe.Pointer(&c)), uintptr(s))
 }
 
-// Fill32 sets n words of 32 bits in s's order.
+// Fill32 sets n words of 32 bits in the order of s.
 func (d *Driver) Fill32(p Ptr, v uint32, n int64, s Stream) error {
 	return d.check(d.f.memsetD32Async, "cuMemsetD32Async", uintptr(p), uintptr(v), uintptr(n), uintptr(s))
 }
 
-// Fill8 sets n bytes in s's order.
+// Fill8 sets n bytes in the order of s.
 func (d *Driver) Fill8(p Ptr, v byte, n int64, s Stream) error {
 	return d.check(d.f.memsetD8Async, "cuMemsetD8Async", uintptr(p), uintptr(v), uintptr(n), uintptr(s))
 }

@@ -11,8 +11,7 @@ const (
 	funcMaxDynamicShared = 8
 )
 
-// LoadModule loads a cubin or PTX (with a byte 0 at its end) into the current
-// context.
+// LoadModule loads a cubin, or PTX that ends with a byte 0, into the current context.
 func (d *Driver) LoadModule(image []byte) (Module, error) {
 	if len(image) == 0 {
 		return 0, &Error{Library: cudaLibrary, Call: "cuModuleLoadData", Code: CUDAInvalidImage, Text: "the image is empty"}
@@ -33,9 +32,9 @@ func (d *Driver) Function(m Module, name string) (Function, error) {
 	return f, err
 }
 
-// LoadFunction brings f's code to the device now, which the driver otherwise does at the
-// first launch. A driver before CUDA 12.4 has no such call; it did so when f was asked
-// for (CUDA C Programming Guide 12.2, "Lazy Loading").
+// LoadFunction moves the code of f to the device now. Otherwise the driver does so at the first launch. A driver before
+// CUDA 12.4 does not have this call; it moved the code when Function was called (CUDA C Programming Guide 12.2, "Lazy
+// Loading").
 func (d *Driver) LoadFunction(f Function) error {
 	if !d.f.funcLoad.Present() {
 		return nil
@@ -43,8 +42,7 @@ func (d *Driver) LoadFunction(f Function) error {
 	return d.check(d.f.funcLoad, "cuFuncLoad", uintptr(f))
 }
 
-// FunctionLoaded reports whether f's code is on the device; ok is false where the
-// driver does not tell.
+// FunctionLoaded reports whether the code of f is on the device. ok is false if the driver does not say.
 func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
 	if !d.f.funcIsLoaded.Present() {
 		return false, false, nil
@@ -54,8 +52,8 @@ func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
 	return state == 1, true, err
 }
 
-// ParamSizes are the sizes in bytes of f's parameters; ok is false where the driver does not tell, as before
-// CUDA 12.4.
+// ParamSizes returns the sizes of the parameters of f in bytes. ok is false if the driver does not say, as before CUDA
+// 12.4.
 func (d *Driver) ParamSizes(f Function) (sizes []int, ok bool) {
 	if !d.f.funcGetParamInfo.Present() {
 		return nil, false
@@ -64,13 +62,13 @@ func (d *Driver) ParamSizes(f Function) (sizes []int, ok bool) {
 		var at, size uint64
 		err := d.check(d.f.funcGetParamInfo, "cuFuncGetParamInfo", uintptr(f), uintptr(i), uintptr(unsafe.Pointer(&at)), uintptr(unsafe.Pointer(&size)))
 		if err != nil {
-			return sizes, CUDACode(err) == CUDAInvalidValue // there are no more
+			return sizes, CUDACode(err) == CUDAInvalidValue // there are no more parameters
 		}
 		sizes = append(sizes, int(size))
 	}
 }
 
-// MostThreads is how many threads a block of f may have; 0 where the driver does not tell.
+// MostThreads returns how many threads a block of f may have, or 0 if the driver does not say.
 func (d *Driver) MostThreads(f Function) int {
 	var n int32
 	if !d.f.funcGetAttribute.Present() || d.check(d.f.funcGetAttribute, "cuFuncGetAttribute", uintptr(unsafe.Pointer(&n)), funcMaxThreads, uintptr(f)) != nil {
@@ -79,36 +77,35 @@ func (d *Driver) MostThreads(f Function) int {
 	return int(n)
 }
 
-// AllowShared lets launches of f use that many bytes of dynamic shared memory.
+// AllowShared allows launches of f to use this many bytes of dynamic shared memory.
 func (d *Driver) AllowShared(f Function, bytes int) error {
 	return d.check(d.f.funcSetAttribute, "cuFuncSetAttribute", uintptr(f), funcMaxDynamicShared, uintptr(bytes))
 }
 
-// Launch is a kernel with its arguments, ready to launch again and again.
+// Launch is a kernel with its arguments. It can be launched many times.
 type Launch struct {
 	block  *cabi.Block
 	args   [11]uintptr
-	config *cabi.Block // of launches that begin early; nil where there are none
+	config *cabi.Block // for launches that start early; nil without them
 	early  [4]uintptr
 	blocks int
-	words  int // of the first parameter
+	words  int // in the first parameter
 }
 
-// Shape is how many threads run a kernel.
+// Shape says how many threads run a kernel.
 type Shape struct {
 	Grid, Block [3]uint32
-	Shared      uint32 // bytes of dynamic shared memory
+	Shared      uint32 // dynamic shared memory in bytes
 }
 
-// NewLaunch makes a launch. params are the kernel's parameters in order, each
-// as its bytes.
+// NewLaunch makes a launch. params are the bytes of each parameter of the kernel, in order.
 func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 	size := 8 * (len(params) + 1)
 	for _, p := range params {
 		size += (len(p) + 15) &^ 15
 	}
 	l := &Launch{block: cabi.NewBlock(size + 16), blocks: int(s.Grid[0]) * int(s.Grid[1]) * int(s.Grid[2])}
-	if len(params) == 1 { // the first parameter follows two addresses
+	if len(params) == 1 { // the first parameter comes after two addresses
 		l.words = len(params[0]) / 8
 	}
 	at := (8*(len(params)+1) + 15) &^ 15
@@ -125,14 +122,14 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 // launchEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const launchEarly = 6
 
-// NewEarlyLaunch makes a launch that LaunchEarly can do too.
+// NewEarlyLaunch makes a launch that also works with LaunchEarly.
 func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	l := NewLaunch(f, s, params)
 	if !d.f.launchKernelEx.Present() {
 		return l
 	}
-	// CUlaunchConfig, of 7 words of 4 bytes, the stream, the attributes and their
-	// number; then one CUlaunchAttribute: number, value.
+	// CUlaunchConfig has 7 words of 4 bytes, the stream, the attributes and their number. After it comes one
+	// CUlaunchAttribute: number and value.
 	l.config = cabi.NewBlock(64 + 72)
 	for i, v := range []uint32{s.Grid[0], s.Grid[1], s.Grid[2], s.Block[0], s.Block[1], s.Block[2], s.Shared} {
 		cabi.Store(l.config.Addr(4*i), v)
@@ -145,19 +142,19 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	return l
 }
 
-// Blocks is how many blocks the launch has.
+// Blocks returns the number of blocks of the launch.
 func (l *Launch) Blocks() int { return l.blocks }
 
-// Words is how many eight bytes the launch's first parameter has.
+// Words returns the size of the launch's first parameter in words of eight bytes.
 func (l *Launch) Words() int { return l.words }
 
-// Word returns eight bytes of it.
+// Word returns one word of it.
 func (l *Launch) Word(i int) uint64 { return cabi.Load[uint64](l.block.Addr(16 + 8*i)) }
 
-// SetWord changes eight bytes of the launch's first parameter, for launches to come.
+// SetWord changes one word of the launch's first parameter for later launches.
 func (l *Launch) SetWord(i int, v uint64) { cabi.Store(l.block.Addr(16+8*i), v) }
 
-// Free lets the launch's memory go.
+// Free frees the memory of the launch.
 func (l *Launch) Free() {
 	l.block.Free()
 	if l.config != nil {
@@ -165,16 +162,15 @@ func (l *Launch) Free() {
 	}
 }
 
-// Launch runs l in s's order; s is of the current context. One goroutine at a
-// time may launch l. It does not allocate.
+// Launch runs l in the order of s, which must belong to the current context. Only one goroutine at a time may launch l.
+// Launch does not allocate.
 func (d *Driver) Launch(l *Launch, s Stream) error {
 	l.args[8] = uintptr(s)
 	return d.result("cuLaunchKernel", d.call(d.f.launchKernel, l.args[:]))
 }
 
-// LaunchEarly is Launch, but l may begin before the kernel before it on s has
-// ended, if that one lets it; it then has to wait for that end itself. Where the
-// driver cannot do so it is Launch.
+// LaunchEarly is Launch, but l may start before the previous kernel of s has ended, if that kernel allows it. Then l
+// must itself wait for that end. If the driver cannot do this, LaunchEarly is the same as Launch.
 func (d *Driver) LaunchEarly(l *Launch, s Stream) error {
 	if l.config == nil {
 		return d.Launch(l, s)

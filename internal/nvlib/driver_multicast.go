@@ -7,12 +7,11 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Multicast objects join memory of several devices under one address, for the
-// multimem instructions of kernels: NVLink's switches then add up what is loaded
-// from there, and hand out what is stored. All functions are optional: drivers have
-// them since CUDA 12.1.
+// Multicast objects combine memory of several devices under one address for the multimem instructions of kernels.
+// NVLink's switches then add the values that are loaded from there, and distribute the values that are stored there.
+// All functions are optional: drivers have them since CUDA 12.1.
 
-// MulticastSupported says whether the device's memory can be joined so.
+// MulticastSupported says whether the memory of the device can be combined in this way.
 const MulticastSupported Attribute = 132
 
 // multicastProp is CUmulticastObjectProp.
@@ -20,14 +19,14 @@ type multicastProp struct {
 	devices uint32
 	_       uint32
 	bytes   uint64
-	handles uint64 // kinds of handles by which other processes could be given it
+	handles uint64 // kinds of handles for other processes
 	flags   uint64
 }
 
 // multicastGranularityMin is CU_MULTICAST_GRANULARITY_MINIMUM.
 const multicastGranularityMin = 0
 
-// HasMulticast returns nil, or which function for multicast objects the driver lacks.
+// HasMulticast returns an error that names the function for multicast objects that the driver lacks, or nil.
 func (d *Driver) HasMulticast() error {
 	for _, f := range []struct {
 		name string
@@ -43,8 +42,8 @@ func (d *Driver) HasMulticast() error {
 	return nil
 }
 
-// MulticastGranularity returns what the size of an object for so many devices, and its
-// address, must be a multiple of.
+// MulticastGranularity returns the number that the size and the address of an object for this many devices must be a
+// multiple of.
 func (d *Driver) MulticastGranularity(devices int, bytes int64) (int64, error) {
 	prop, n := multicastProp{devices: uint32(devices), bytes: uint64(bytes)}, uint64(0)
 	err := d.check(d.f.multicastGetGranularity, "cuMulticastGetGranularity",
@@ -52,8 +51,8 @@ func (d *Driver) MulticastGranularity(devices int, bytes int64) (int64, error) {
 	return int64(n), err
 }
 
-// CreateMulticast makes an object that is to join so many bytes of so many devices. It
-// is mapped as memory is, and goes by ReleaseMem.
+// CreateMulticast makes an object for this many bytes of this many devices. It is mapped like memory and released by
+// ReleaseMem.
 func (d *Driver) CreateMulticast(devices int, bytes int64) (MemHandle, error) {
 	prop := multicastProp{devices: uint32(devices), bytes: uint64(bytes)}
 	var h MemHandle
@@ -61,17 +60,17 @@ func (d *Driver) CreateMulticast(devices int, bytes int64) (MemHandle, error) {
 	return h, err
 }
 
-// AddToMulticast adds a device. All have to be added before memory is bound.
+// AddToMulticast adds a device. All devices must be added before memory is bound.
 func (d *Driver) AddToMulticast(object MemHandle, dev Device) error {
 	return d.check(d.f.multicastAddDevice, "cuMulticastAddDevice", uintptr(object), uintptr(dev))
 }
 
-// BindMulticast has memory of one of the devices be its part of the object.
+// BindMulticast makes memory of one of the devices its part of the object.
 func (d *Driver) BindMulticast(object, mem MemHandle, bytes int64) error {
 	return d.check(d.f.multicastBindMem, "cuMulticastBindMem", uintptr(object), 0, uintptr(mem), 0, uintptr(bytes), 0)
 }
 
-// UnbindMulticast takes it out again; nothing may be under way there.
+// UnbindMulticast removes it again. No work may be using it.
 func (d *Driver) UnbindMulticast(object MemHandle, dev Device, bytes int64) error {
 	return d.check(d.f.multicastUnbind, "cuMulticastUnbind", uintptr(object), uintptr(dev), 0, uintptr(bytes))
 }

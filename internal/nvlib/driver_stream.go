@@ -14,21 +14,19 @@ const (
 	captureSetDependencies = 1
 )
 
-// NewStream makes a stream of the current context that does not wait for the
-// null stream.
+// NewStream makes a stream of the current context that does not wait for the null stream.
 func (d *Driver) NewStream(priority int) (Stream, error) {
 	var s Stream
 	err := d.check(d.f.streamCreateWithPriority, "cuStreamCreateWithPriority", uintptr(unsafe.Pointer(&s)), streamNonBlocking, uintptr(int32(priority)))
 	return s, err
 }
 
-// DestroyStream gives the stream back once its work is done.
+// DestroyStream destroys the stream after its work is done.
 func (d *Driver) DestroyStream(s Stream) error {
 	return d.check(d.f.streamDestroy, "cuStreamDestroy", uintptr(s))
 }
 
-// StreamIdle reports whether all work given to s is done; the error is that of
-// work that failed.
+// StreamIdle reports whether all work of s is done. The error is the one of work that failed.
 func (d *Driver) StreamIdle(s Stream) (bool, error) {
 	return d.ready("cuStreamQuery", d.call(d.f.streamQuery, []uintptr{uintptr(s)}))
 }
@@ -44,7 +42,7 @@ func (d *Driver) ready(call string, status uintptr) (bool, error) {
 	}
 }
 
-// Capturing reports whether work on s is recorded.
+// Capturing reports whether work on s is being captured.
 func (d *Driver) Capturing(s Stream) (bool, error) {
 	if !d.f.streamIsCapturing.Present() {
 		return false, nil
@@ -54,7 +52,7 @@ func (d *Driver) Capturing(s Stream) (bool, error) {
 	return status != 0, err
 }
 
-// CaptureOf returns the number of the capture that records work on s; 0 for none.
+// CaptureOf returns the number of the capture that captures work on s, or 0 for none.
 func (d *Driver) CaptureOf(s Stream) (id uint64, err error) {
 	if !d.f.streamGetCaptureInfo.Present() {
 		capturing, err := d.Capturing(s)
@@ -75,21 +73,21 @@ func (d *Driver) CaptureOf(s Stream) (id uint64, err error) {
 // SyncContext waits for all work of the current context.
 func (d *Driver) SyncContext() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
 
-// Profiles reports whether the driver has the range of a profiler.
+// Profiles reports whether the driver can start and stop profilers.
 func (d *Driver) Profiles() bool { return d.f.profilerStart.Present() && d.f.profilerStop.Present() }
 
-// StartProfiler begins what a profiler of the process captures. A context must be current.
+// StartProfiler starts the range that a profiler of the process captures. A context must be current.
 func (d *Driver) StartProfiler() error { return d.check(d.f.profilerStart, "cuProfilerStart") }
 
-// StopProfiler ends it. A context must be current.
+// StopProfiler ends that range. A context must be current.
 func (d *Driver) StopProfiler() error { return d.check(d.f.profilerStop, "cuProfilerStop") }
 
-// SyncStream waits until all work given to s is done.
+// SyncStream waits until all work of s so far is done.
 func (d *Driver) SyncStream(s Stream) error {
 	return d.check(d.f.streamSynchronize, "cuStreamSynchronize", uintptr(s))
 }
 
-// NewEvent makes an event of the current context, with a clock if timed.
+// NewEvent makes an event of the current context. It has a clock if timed is set.
 func (d *Driver) NewEvent(timed bool) (Event, error) {
 	flags := uintptr(eventDisableTiming)
 	if timed {
@@ -100,29 +98,29 @@ func (d *Driver) NewEvent(timed bool) (Event, error) {
 	return e, err
 }
 
-// DestroyEvent gives the event back.
+// DestroyEvent destroys the event.
 func (d *Driver) DestroyEvent(e Event) error {
 	return d.check(d.f.eventDestroy, "cuEventDestroy", uintptr(e))
 }
 
-// Record makes e stand for the work given to s so far; both are of one context.
+// Record makes e represent the work of s so far. Both must belong to the same context.
 func (d *Driver) Record(e Event, s Stream) error {
 	return d.check(d.f.eventRecord, "cuEventRecord", uintptr(e), uintptr(s))
 }
 
-// RecordNode has s, which is captured, record e each time that the graph runs, for
-// those outside of it to look at.
+// RecordNode makes s, which is being captured, record e each time that the graph runs. Code outside of the graph can
+// then query e.
 func (d *Driver) RecordNode(e Event, s Stream) error {
 	const external = 1
 	return d.check(d.f.eventRecordWithFlags, "cuEventRecordWithFlags", uintptr(e), uintptr(s), external)
 }
 
-// WaitEvent makes later work of s wait for what e stands for now.
+// WaitEvent makes later work of s wait for the work that e represents now.
 func (d *Driver) WaitEvent(s Stream, e Event) error {
 	return d.check(d.f.streamWaitEvent, "cuStreamWaitEvent", uintptr(s), uintptr(e), 0)
 }
 
-// EventDone reports whether what e stands for is done.
+// EventDone reports whether the work that e represents is done.
 func (d *Driver) EventDone(e Event) (bool, error) {
 	return d.ready("cuEventQuery", d.call(d.f.eventQuery, []uintptr{uintptr(e)}))
 }
@@ -134,14 +132,14 @@ func (d *Driver) Elapsed(from, to Event) (float32, error) {
 	return ms, err
 }
 
-// BeginCapture makes s, and what waits for it, record into a graph instead of
-// running. Other threads may go on calling anything.
+// BeginCapture makes s, and all streams that wait for it, record their work in a graph and not run it. Other threads
+// may call any function meanwhile.
 func (d *Driver) BeginCapture(s Stream) error {
 	return d.check(d.f.streamBeginCapture, "cuStreamBeginCapture", uintptr(s), captureRelaxed)
 }
 
-// RelaxCaptures has the calls of this thread be allowed whatever other threads capture, until restore is called.
-// The caller keeps the thread.
+// RelaxCaptures allows all calls of this thread even if other threads capture, until restore is called. The caller must
+// keep the thread.
 func (d *Driver) RelaxCaptures() (restore func(), err error) {
 	if !d.f.threadExchangeCaptureMode.Present() {
 		return func() {}, nil
@@ -153,14 +151,14 @@ func (d *Driver) RelaxCaptures() (restore func(), err error) {
 	if err := exchange(); err != nil {
 		return nil, err
 	}
-	return func() { _ = exchange() }, nil // a mode that was in force can be again
+	return func() { _ = exchange() }, nil // a mode that was valid before is still valid
 }
 
-// AddToCapture puts a copy of g where s has come to in the graph that it is being captured in.
+// AddToCapture adds a copy of g at the current position of s in the graph that s is captured in.
 func (d *Driver) AddToCapture(s Stream, g Graph) error {
 	if !d.f.streamGetCaptureInfo.Present() || !d.f.streamUpdateCaptureDeps.Present() ||
 		!d.f.graphAddChildGraphNode.Present() {
-		return errors.New("the driver has no graphs within graphs: one of CUDA 11.3 or later is wanted")
+		return errors.New("the driver does not support graphs within graphs: use a driver for CUDA 11.3 or later")
 	}
 	var (
 		status    int32
@@ -187,43 +185,43 @@ func (d *Driver) AddToCapture(s Stream, g Graph) error {
 		uintptr(unsafe.Pointer(&node)), 1, captureSetDependencies)
 }
 
-// EndCapture ends it and returns the graph.
+// EndCapture ends the capture and returns the graph.
 func (d *Driver) EndCapture(s Stream) (Graph, error) {
 	var g Graph
 	err := d.check(d.f.streamEndCapture, "cuStreamEndCapture", uintptr(s), uintptr(unsafe.Pointer(&g)))
 	return g, err
 }
 
-// Instantiate makes a graph ready to launch.
+// Instantiate makes a graph that can be launched.
 func (d *Driver) Instantiate(g Graph) (GraphExec, error) {
 	var e GraphExec
 	err := d.check(d.f.graphInstantiate, "cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(&e)), uintptr(g), 0)
 	return e, err
 }
 
-// UploadGraph moves the graph to the device ahead of its first launch.
+// UploadGraph moves the graph to the device before its first launch.
 func (d *Driver) UploadGraph(e GraphExec, s Stream) error {
 	return d.check(d.f.graphUpload, "cuGraphUpload", uintptr(e), uintptr(s))
 }
 
-// LaunchGraph runs the graph in s's order.
+// LaunchGraph runs the graph in the order of s.
 func (d *Driver) LaunchGraph(e GraphExec, s Stream) error {
 	return d.check(d.f.graphLaunch, "cuGraphLaunch", uintptr(e), uintptr(s))
 }
 
-// GraphNodes returns how many nodes the graph has.
+// GraphNodes returns the number of nodes of the graph.
 func (d *Driver) GraphNodes(g Graph) (int, error) {
 	var n uint64
 	err := d.check(d.f.graphGetNodes, "cuGraphGetNodes", uintptr(g), 0, uintptr(unsafe.Pointer(&n)))
 	return int(n), err
 }
 
-// DestroyGraph frees a graph; what was made of it stays.
+// DestroyGraph frees a graph. Executable graphs made from it remain.
 func (d *Driver) DestroyGraph(g Graph) error {
 	return d.check(d.f.graphDestroy, "cuGraphDestroy", uintptr(g))
 }
 
-// DestroyGraphExec frees a graph made ready.
+// DestroyGraphExec frees an executable graph.
 func (d *Driver) DestroyGraphExec(e GraphExec) error {
 	return d.check(d.f.graphExecDestroy, "cuGraphExecDestroy", uintptr(e))
 }

@@ -2,8 +2,7 @@ package nvlib
 
 import "hocket.example/hocket/internal/cabi"
 
-// driverFuncs are the driver's functions by the names of their newest variants
-// that a driver for CUDA 12 has.
+// driverFuncs are the functions of the driver, by the names of the newest variants in a driver for CUDA 12.
 type driverFuncs struct {
 	init                        cabi.Func
 	driverGetVersion            cabi.Func
@@ -145,7 +144,7 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 	}
 }
 
-// optional are functions that the machine can do without.
+// optional returns the functions that the machine does not need.
 func (f *driverFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
 		"cuDeviceGetP2PAttribute":           &f.deviceGetP2PAttribute,

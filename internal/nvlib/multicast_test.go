@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// TestMulticastArguments holds calls and the structure among them to the driver's
-// header: 4 bytes of devices, 4 of padding, then 8 each.
+// TestMulticastArguments checks the calls, and the structure in them, against the driver's header: 4 bytes of devices,
+// 4 of padding, then 8 each.
 func TestMulticastArguments(t *testing.T) {
 	var props [][4]uint64
 	prop := func(a []uintptr) uintptr {
@@ -44,12 +44,11 @@ func TestMulticastArguments(t *testing.T) {
 		}
 	}
 	if got := r.last(t, "cuMulticastGetGranularity")[2]; got != 0 {
-		t.Errorf("granularity %d was asked for, want the least", got)
+		t.Errorf("granularity %d was requested, want the smallest", got)
 	}
 }
 
-// TestOldDriver: a driver without these functions loads, and says which one is
-// missing.
+// TestOldDriver checks that a driver without these functions can be loaded and that the error names the missing one.
 func TestOldDriver(t *testing.T) {
 	for lacks := range (&driverFuncs{}).optional() {
 		if !strings.HasPrefix(lacks, "cuMulticast") {

@@ -10,10 +10,10 @@ import (
 
 const ncclLibrary = "NCCL"
 
-// NCCLInProgress is NCCL's status of work that has not failed yet.
+// NCCLInProgress is the status of NCCL for work that is not done and has not failed.
 const NCCLInProgress = 7
 
-// Comm is a rank's place in a team of NCCL.
+// Comm is the membership of a rank in a team of NCCL.
 type Comm uintptr
 
 // NCCLType is an element type of NCCL.
@@ -45,12 +45,12 @@ const (
 type NCCL struct {
 	lib *cabi.Library
 	f   ncclFuncs
-	// Multicast tells how NVLink multicast was set in C's environment.
+	// Multicast says how NVLink multicast was set in C's environment.
 	Multicast string
-	watch     *Watch // of who makes the calls; nil for nobody
+	watch     *Watch // shows the calls of the owner; nil without one
 }
 
-// Watched returns the library for an owner whose calls w shows; nil for nobody's.
+// Watched returns the library for an owner whose calls w shows. With nil, nothing shows them.
 func (n *NCCL) Watched(w *Watch) *NCCL { return &NCCL{n.lib, n.f, n.Multicast, w} }
 
 type ncclFuncs struct {
@@ -99,12 +99,11 @@ var wantNCCL = want{
 	help:   "install it (pip install nvidia-nccl-cu13)",
 }
 
-// multicastVariable turns NVLink multicast off in NCCL when it is 0.
+// multicastVariable set to 0 turns NVLink multicast off in NCCL.
 const multicastVariable = "NCCL_NVLS_ENABLE"
 
-// OpenNCCL loads libnccl. Unless multicast is asked for, it first makes sure
-// that NCCL will not use NVLink multicast: on a host that others share that can
-// put GPUs out of service. NCCL reads C's environment, not Go's, and once.
+// OpenNCCL loads libnccl. Unless multicast is requested, it first makes sure that NCCL will not use NVLink multicast,
+// which can put GPUs out of service on a shared host. NCCL reads C's environment (not Go's) once.
 func OpenNCCL(multicast bool) (*NCCL, error) {
 	if !multicast && cabi.Callable {
 		if err := cabi.Setenv(multicastVariable, "0"); err != nil {
@@ -126,7 +125,7 @@ func OpenNCCL(multicast bool) (*NCCL, error) {
 	return n, nil
 }
 
-// NCCLOn is OpenNCCL on a library that is loaded already.
+// NCCLOn is OpenNCCL for a library that is already loaded.
 func NCCLOn(lib *cabi.Library) (*NCCL, error) {
 	n := &NCCL{lib: lib}
 	return n, wantNCCL.resolve(lib, n.f.table(), n.f.optional())
@@ -147,7 +146,8 @@ func (n *NCCL) check(f cabi.Func, call string, args ...uintptr) error {
 	return n.result(call, int32(n.watch.Call(f, args)))
 }
 
-// result is the error of a call. Work that goes on is none: of communicators that do not block, see Settled.
+// result converts the status of a call to an error. Work in progress is not an error: see Settled for communicators
+// that do not block.
 func (n *NCCL) result(call string, code int32) error {
 	if code == 0 || code == NCCLInProgress {
 		return nil
@@ -161,24 +161,24 @@ func (n *NCCL) result(call string, code int32) error {
 	return &Error{Library: ncclLibrary, Call: call, Code: int(code), Text: text}
 }
 
-// Version returns the version: 22809 for 2.28.9.
+// Version returns the version, such as 22809 for 2.28.9.
 func (n *NCCL) Version() (int, error) {
 	var v int32
 	err := n.check(n.f.getVersion, "ncclGetVersion", uintptr(unsafe.Pointer(&v)))
 	return int(v), err
 }
 
-// UniqueID names a team that is being formed.
+// UniqueID identifies a team that is being formed.
 type UniqueID [128]byte
 
-// NewUniqueID makes a name for a team.
+// NewUniqueID makes an identifier for a team.
 func (n *NCCL) NewUniqueID() (UniqueID, error) {
 	var id UniqueID
 	err := n.check(n.f.getUniqueID, "ncclGetUniqueId", uintptr(unsafe.Pointer(&id)))
 	return id, err
 }
 
-// InitAll forms a team of this process's devices, a member each.
+// InitAll forms a team of devices of this process, with one member each.
 func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
 	comms := make([]Comm, len(devs))
 	err := n.check(n.f.commInitAll, "ncclCommInitAll", uintptr(unsafe.Pointer(&comms[0])), uintptr(len(devs)),
@@ -186,22 +186,21 @@ func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
 	return comms, err
 }
 
-// InitRank joins a team as member rank of size, on the current context's
-// device; between GroupStart and GroupEnd one thread can join for several.
-// comm is set when the group ends: it must be a Block's memory.
+// InitRank joins a team of the given size as member rank, on the device of the current context. Between GroupStart and
+// GroupEnd one thread can join as several members. comm is set when the group ends. It must be memory of a Block.
 func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 	words := *(*[16]uintptr)(unsafe.Pointer(&id))
-	if runtime.GOARCH == "arm64" { // large structures go by reference
+	if runtime.GOARCH == "arm64" { // large structures are passed by reference
 		return n.check(n.f.commInitRank, "ncclCommInitRank", comm, uintptr(size), uintptr(unsafe.Pointer(&id)),
 			uintptr(rank))
 	}
-	// On amd64 the id is passed on the stack, after the six register arguments, of which three are used.
+	// On amd64 the id is passed on the stack, after the six register arguments. Three of these are used.
 	args := append([]uintptr{comm, uintptr(size), uintptr(rank), 0, 0, 0}, words[:]...)
 	return n.result("ncclCommInitRank", int32(n.watch.Call(n.f.commInitRank, args)))
 }
 
-// ncclConfig is how a communicator is made: ncclConfig_t as of NCCL 2.17. Later versions take what it lacks to be
-// as usual.
+// ncclConfig says how to make a communicator: ncclConfig_t of NCCL 2.17. Later versions use defaults for the fields
+// that it lacks.
 type ncclConfig struct {
 	size                            uint64
 	magic, version                  uint32
@@ -215,12 +214,12 @@ const (
 	ncclUndefined     = -1 << 31
 )
 
-// InitRankAside is InitRank of a communicator whose calls do not block: it and all calls on it return while
-// there is work left, which Settled tells. The host is not kept by a member that does not come.
+// InitRankAside is InitRank for a communicator whose calls do not block. It and all calls on the communicator return
+// while work remains, and Settled reports when it is done. So a member that does not arrive does not block the host.
 func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) error {
 	if !n.f.commInitRankConfig.Present() {
 		return &Error{Library: ncclLibrary, Call: "ncclCommInitRankConfig", Code: -1,
-			Text: "this version has none; 2.14 or later does"}
+			Text: "this version does not have it; 2.14 and later do"}
 	}
 	config := cabi.NewBlock(int(unsafe.Sizeof(ncclConfig{})))
 	defer config.Free()
@@ -228,7 +227,7 @@ func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) erro
 		version: ncclConfigVersion, blocking: 0, cga: ncclUndefined, minCTAs: ncclUndefined,
 		maxCTAs: ncclUndefined, netName: 0})
 	words := *(*[16]uintptr)(unsafe.Pointer(&id))
-	if runtime.GOARCH == "arm64" { // large structures go by reference
+	if runtime.GOARCH == "arm64" { // large structures are passed by reference
 		return n.check(n.f.commInitRankConfig, "ncclCommInitRankConfig", comm, uintptr(size),
 			uintptr(unsafe.Pointer(&id)),
 			uintptr(rank), config.Addr(0))
@@ -237,7 +236,7 @@ func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) erro
 	return n.result("ncclCommInitRankConfig", int32(n.watch.Call(n.f.commInitRankConfig, args)))
 }
 
-// Settled reports whether calls that do not block have done what they had to on the host, or how they failed.
+// Settled reports whether calls that do not block have finished their work on the host, or how they failed.
 func (n *NCCL) Settled(c Comm) (bool, error) {
 	var code int32
 	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c),
@@ -247,15 +246,15 @@ func (n *NCCL) Settled(c Comm) (bool, error) {
 	return code != NCCLInProgress, n.result("work given before", code)
 }
 
-// Destroy leaves a team whose work is done.
+// Destroy leaves a team after its work is done.
 func (n *NCCL) Destroy(c Comm) error {
 	return n.check(n.f.commDestroy, "ncclCommDestroy", uintptr(c))
 }
 
-// Abort leaves a team at once; its work ends unfinished.
+// Abort leaves a team at once. Its work stays unfinished.
 func (n *NCCL) Abort(c Comm) error { return n.check(n.f.commAbort, "ncclCommAbort", uintptr(c)) }
 
-// AsyncError returns what went wrong in work given before.
+// AsyncError returns the error of earlier work.
 func (n *NCCL) AsyncError(c Comm) error {
 	var code int32
 	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c),
@@ -268,49 +267,49 @@ func (n *NCCL) AsyncError(c Comm) error {
 	return n.result("work given before", code)
 }
 
-// GroupStart and GroupEnd bracket calls on one thread that belong together.
+// GroupStart starts a group of calls on one thread that belong together.
 func (n *NCCL) GroupStart() error { return n.check(n.f.groupStart, "ncclGroupStart") }
 
-// GroupEnd issues what the group holds.
+// GroupEnd issues the calls of the group.
 func (n *NCCL) GroupEnd() error { return n.check(n.f.groupEnd, "ncclGroupEnd") }
 
-// AllReduce reduces count elements over the team into every member's dst.
+// AllReduce reduces count elements over the team into the dst of every member.
 func (n *NCCL) AllReduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
 	return n.check(n.f.allReduce, "ncclAllReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red),
 		uintptr(c), uintptr(s))
 }
 
-// Reduce reduces count elements over the team into root's dst.
+// Reduce reduces count elements over the team into the dst of root.
 func (n *NCCL) Reduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, root int, c Comm, s Stream) error {
 	return n.check(n.f.reduce, "ncclReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red),
 		uintptr(root), uintptr(c), uintptr(s))
 }
 
-// Broadcast copies count elements of root's src to every member's dst.
+// Broadcast copies count elements of the src of root to the dst of every member.
 func (n *NCCL) Broadcast(src, dst Ptr, count int64, t NCCLType, root int, c Comm, s Stream) error {
 	return n.check(n.f.broadcast, "ncclBroadcast", uintptr(src), uintptr(dst), uintptr(count), uintptr(t),
 		uintptr(root), uintptr(c), uintptr(s))
 }
 
-// AllGather puts every member's count elements into every member's dst.
+// AllGather copies the count elements of every member to the dst of every member.
 func (n *NCCL) AllGather(src, dst Ptr, count int64, t NCCLType, c Comm, s Stream) error {
 	return n.check(n.f.allGather, "ncclAllGather", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(c),
 		uintptr(s))
 }
 
-// ReduceScatter reduces over the team; member i gets the i-th count elements.
+// ReduceScatter reduces over the team. Member i receives the i-th count elements.
 func (n *NCCL) ReduceScatter(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
 	return n.check(n.f.redScatter, "ncclReduceScatter", uintptr(src), uintptr(dst), uintptr(count), uintptr(t),
 		uintptr(red), uintptr(c), uintptr(s))
 }
 
-// Send and Recv move count elements between two members; they match in order.
+// Send sends count elements to another member. The calls of Send and Recv between two members match in order.
 func (n *NCCL) Send(src Ptr, count int64, t NCCLType, peer int, c Comm, s Stream) error {
 	return n.check(n.f.send, "ncclSend", uintptr(src), uintptr(count), uintptr(t), uintptr(peer), uintptr(c),
 		uintptr(s))
 }
 
-// Recv is the other side of Send.
+// Recv receives what Send sends.
 func (n *NCCL) Recv(dst Ptr, count int64, t NCCLType, peer int, c Comm, s Stream) error {
 	return n.check(n.f.recv, "ncclRecv", uintptr(dst), uintptr(count), uintptr(t), uintptr(peer), uintptr(c),
 		uintptr(s))

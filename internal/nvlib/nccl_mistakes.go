@@ -2,32 +2,32 @@ package nvlib
 
 import "fmt"
 
-// Mistake is something that some versions of NCCL do wrong and that concerns hocket.
+// Mistake is an error in some versions of NCCL that affects hocket.
 type Mistake uint8
 
 // Mistakes.
 const (
-	// SwitchedOrder: with NVLink multicast all_gather and reduce_scatter take the order
-	// of GPUs for that of ranks.
+	// SwitchedOrder: with NVLink multicast, all_gather and reduce_scatter use the order of GPUs where they should use the
+	// order of ranks.
 	SwitchedOrder Mistake = iota
 )
 
 // KnownMistake is a row of the table.
 type KnownMistake struct {
 	Mistake Mistake
-	// From is the first version that has it and Before the first without, 0 where
-	// there is none yet, as Version tells them.
+	// From is the first version with the mistake. Before is the first version without it, or 0 if there is none yet. Both
+	// are in the form of Version.
 	From, Before int
-	// Multicast says that it takes NVLink multicast.
+	// Multicast says that the mistake occurs only with NVLink multicast.
 	Multicast bool
-	What      string // goes wrong
-	Instead   string // is done about it
+	What      string // the mistake
+	Instead   string // what hocket does about it
 	Source    string
 }
 
-// ncclMistakes lists what is known. An out-of-bounds write of all_reduce that is said to
-// have been fixed in 2.27.5 is not among them: the program had given NCCL memory that
-// peers could not reach (ggml-org/llama.cpp pull request 24491).
+// ncclMistakes lists the known mistakes. An out-of-bounds write of all_reduce, which is said to be fixed in 2.27.5, is
+// not in the list, because that program had given NCCL memory that peers could not access (ggml-org/llama.cpp pull
+// request 24491).
 var ncclMistakes = []KnownMistake{
 	{
 		Mistake: SwitchedOrder, From: 21800, Multicast: true,
@@ -37,8 +37,8 @@ var ncclMistakes = []KnownMistake{
 	},
 }
 
-// Mistakes returns what is known to be wrong with the library that was loaded. One that
-// does not tell its version has them all.
+// Mistakes returns the known mistakes of the loaded library. If the library does not report its version, Mistakes
+// returns all of them.
 func (n *NCCL) Mistakes(multicast bool) []KnownMistake {
 	v, err := n.Version()
 	var list []KnownMistake
@@ -54,7 +54,7 @@ func (k *KnownMistake) in(version int) bool {
 	return version >= k.From && (k.Before == 0 || version < k.Before)
 }
 
-// Mistaken returns the row of a mistake that the library has, nil where it has not.
+// Mistaken returns the row of a mistake if the library has it, and nil otherwise.
 func (n *NCCL) Mistaken(m Mistake, multicast bool) *KnownMistake {
 	for _, k := range n.Mistakes(multicast) {
 		if k.Mistake == m {
@@ -64,7 +64,7 @@ func (n *NCCL) Mistaken(m Mistake, multicast bool) *KnownMistake {
 	return nil
 }
 
-// String says what goes wrong in which versions, and what is done about it.
+// String says what is wrong in which versions, and what hocket does about it.
 func (k KnownMistake) String() string {
 	until := "in all versions since " + versionText(k.From)
 	if k.Before > 0 {
@@ -73,5 +73,5 @@ func (k KnownMistake) String() string {
 	return fmt.Sprintf("%s (%s: %s): %s", k.What, until, k.Source, k.Instead)
 }
 
-// versionText is 22807 as 2.28.7.
+// versionText formats 22807 as 2.28.7.
 func versionText(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100) }

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// ncclOf is an NCCL that only tells its version; 0 is one that does not.
+// ncclOf returns an NCCL that can do nothing but report its version. With 0 it cannot do that either.
 func ncclOf(t *testing.T, version int32) *NCCL {
 	t.Helper()
 	table := map[string]func([]uintptr) uintptr{}
@@ -29,11 +29,11 @@ func ncclOf(t *testing.T, version int32) *NCCL {
 	return n
 }
 
-// TestNCCLMistakes wants each version to have the mistakes that it is known for, and
-// those of multicast only with that.
+// TestNCCLMistakes checks that each version has the mistakes that are known for it, and the mistakes of multicast only
+// with multicast.
 func TestNCCLMistakes(t *testing.T) {
 	for version, want := range map[int32][]Mistake{
-		0:     {SwitchedOrder}, // which does not tell its version
+		0:     {SwitchedOrder}, // it does not report its version
 		21705: {},
 		21800: {SwitchedOrder},
 		22803: {SwitchedOrder},
@@ -56,7 +56,7 @@ func TestNCCLMistakes(t *testing.T) {
 	}
 }
 
-// TestNCCLMistakesTold wants every row whole, and its versions told.
+// TestNCCLMistakesTold checks that every row is complete and that its text contains the versions.
 func TestNCCLMistakesTold(t *testing.T) {
 	for _, k := range ncclMistakes {
 		if k.What == "" || k.Instead == "" || k.Source == "" || k.Before > 0 && k.Before <= k.From {

@@ -1,9 +1,9 @@
-// Package nvlib is NVIDIA's libraries as typed Go functions: the driver API, NVRTC, cuBLASLt, NCCL and NVML. Each is
-// found and loaded at its first use. The package only makes calls: contexts, lifetimes and threads are the caller's
-// responsibility.
+// Package nvlib provides NVIDIA's libraries as typed Go functions: the driver API, NVRTC, cuBLASLt, NCCL and NVML. Each
+// is found and loaded at its first use. The package only makes calls. Contexts, lifetimes and threads are the
+// responsibility of the caller.
 //
-// Device pointers are Ptr, each kind of handle has its own type, sizes are int64, and a status other than success is
-// an *Error that names the library, the call and the library's message.
+// Device pointers are Ptr, each kind of handle has its own type, sizes are int64, and a status other than success is an
+// *Error that names the library, the call and the library's message.
 package nvlib
 
 import (
@@ -18,10 +18,10 @@ type Error struct {
 	Library string // "CUDA", "NVRTC", "cuBLASLt", "NCCL", "NVML"
 	Call    string
 	Code    int
-	Text    string // the library's words; may be empty
+	Text    string // the library's message; may be empty
 }
 
-// Error names library, call, code and text.
+// Error names the library, the call, the code and the text.
 func (e *Error) Error() string {
 	if e.Text == "" {
 		return fmt.Sprintf("%s: %s failed with status %d", e.Library, e.Call, e.Code)
@@ -29,14 +29,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%d)", e.Library, e.Call, e.Text, e.Code)
 }
 
-// Is reports whether the library ran out of memory, where that is what the target
-// says, by a method OutOfMemory.
+// Is reports whether the library ran out of memory, if the target has a method OutOfMemory.
 func (e *Error) Is(target error) bool {
 	_, asked := target.(interface{ OutOfMemory() })
 	return asked && (e.Library == cudaLibrary && e.Code == CUDAOutOfMemory || e.Library == cublasLibrary && e.Code == CuBLASAllocFailed)
 }
 
-// Code returns the status within err that library gave, 0 if there is none.
+// Code returns the status in err that the library returned, or 0 if there is none.
 func Code(err error, library string) int {
 	var e *Error
 	if errors.As(err, &e) && e.Library == library {
@@ -45,8 +44,7 @@ func Code(err error, library string) int {
 	return 0
 }
 
-// LoadError says that a library could not be loaded, what was tried, and the
-// way out.
+// LoadError says that a library could not be loaded, what was tried, and how to fix it.
 type LoadError struct {
 	Library string
 	Env     string // the variable that names the file
@@ -54,7 +52,7 @@ type LoadError struct {
 	Err     error
 }
 
-// Error names the library, what was tried, and the variable that helps.
+// Error names the library, what was tried, and the variable that can name the file.
 func (e *LoadError) Error() string {
 	s := fmt.Sprintf("%s could not be loaded: %v", e.Library, e.Err)
 	if errors.Is(e.Err, cabi.ErrNoCalls) {
@@ -66,17 +64,17 @@ func (e *LoadError) Error() string {
 // Unwrap returns the cause.
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// want describes a library: where it may be, and what it must have.
+// want describes a library: its possible locations and the functions that it must have.
 type want struct {
-	library  string // as in messages
-	env      string // names the file and ends the search
+	library  string // the name in messages
+	env      string // a variable that names the file; then nothing else is searched
 	stem     string // "libnvrtc.so"
 	versions []string
 	wheels   []string // folders in site-packages
 	help     string
 }
 
-// names lists what to try, in order.
+// names lists the files to try, in order.
 func (w want) names(env func(string) string, roots []string) []string {
 	if file := env(w.env); file != "" {
 		return []string{file}
@@ -88,8 +86,7 @@ func (w want) names(env func(string) string, roots []string) []string {
 	return append(names, w.files(roots)...)
 }
 
-// load opens the library and resolves its table; symbols that may be absent
-// are in the second one.
+// load opens the library and looks up its functions. Functions in the second table may be missing.
 func (w want) load(table, optional map[string]*cabi.Func) (*cabi.Library, error) {
 	lib, err := cabi.Open(w.names(environment, searchRoots()))
 	if err != nil {
@@ -105,7 +102,7 @@ func (w want) resolve(lib *cabi.Library, table, optional map[string]*cabi.Func) 
 		}
 	}
 	if err := lib.Resolve(table); err != nil {
-		return w.failed(fmt.Errorf("it is too old or not what it seems: %w", err))
+		return w.failed(fmt.Errorf("it is too old, or it is a different library: %w", err))
 	}
 	return nil
 }
@@ -114,7 +111,7 @@ func (w want) failed(err error) error {
 	return &LoadError{Library: w.library, Env: w.env, Help: w.help, Err: err}
 }
 
-// Loaded is what doctor tells of a library.
+// Loaded is what doctor says about a library.
 type Loaded struct {
 	Name    string
 	Path    string

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// recorded is a fake library that notes its calls and answers them.
+// recorded is a fake library that records its calls and answers them.
 type recorded struct {
 	calls   map[string][][]uintptr
 	answers map[string]func(args []uintptr) uintptr
@@ -34,7 +34,7 @@ func (r *recorded) library(names map[string]*cabi.Func) *cabi.Library {
 	return cabi.Fake("libfake", fakes)
 }
 
-// last returns the arguments of the latest call.
+// last returns the arguments of the last call.
 func (r *recorded) last(t *testing.T, name string) []uintptr {
 	t.Helper()
 	c := r.calls[name]
@@ -66,14 +66,14 @@ func text(s string) func([]uintptr) uintptr {
 	}
 }
 
-// shortage asks errors whether memory is short, as package device does.
+// shortage asks errors whether there was too little memory, as package device does.
 type shortage struct{ error }
 
 func (shortage) OutOfMemory() {}
 
 func TestDriverErrors(t *testing.T) {
 	d, _ := fakeDriver(t, map[string]func([]uintptr) uintptr{
-		"cuMemCreate":      func([]uintptr) uintptr { return 0xdead_0000_0000_0002 }, // upper bits are undefined
+		"cuMemCreate":      func([]uintptr) uintptr { return 0xdead_0000_0000_0002 }, // the upper bits are undefined
 		"cuGetErrorName":   text("CUDA_ERROR_OUT_OF_MEMORY"),
 		"cuGetErrorString": text("out of memory"),
 		"cuStreamQuery":    func([]uintptr) uintptr { return CUDANotReady },
@@ -84,10 +84,10 @@ func TestDriverErrors(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if !errors.Is(fmt.Errorf("more: %w", err), shortage{}) || errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("memory is short, which is not told by %v", err)
+		t.Errorf("memory is short, which %v does not say", err)
 	}
 	if err := (&Error{Library: "NCCL", Code: CUDAOutOfMemory}); errors.Is(err, shortage{}) {
-		t.Errorf("memory is short, %v is to say", err)
+		t.Errorf("%v says that memory is short", err)
 	}
 	if idle, err := d.StreamIdle(1); idle || err != nil {
 		t.Errorf("a busy stream: %v, %v", idle, err)
@@ -159,14 +159,14 @@ func TestLaunchArguments(t *testing.T) {
 	if l.Blocks() != 24 {
 		t.Errorf("%d blocks", l.Blocks())
 	}
-	if allocs := testing.AllocsPerRun(100, func() { _ = d.Launch(l, 55) }); allocs > 3 { // the recorder's own
+	if allocs := testing.AllocsPerRun(100, func() { _ = d.Launch(l, 55) }); allocs > 3 { // those of the recorder
 		t.Errorf("%v allocations a launch", allocs)
 	}
 }
 
-// TestEarlyLaunchArguments: CUlaunchConfig has the grid, the block and the shared
-// memory in words of 4 bytes, the stream from byte 32, the attributes from 40 and
-// their number from 48; an attribute's value is 8 bytes behind its number.
+// TestEarlyLaunchArguments: CUlaunchConfig has the grid, the block and the shared memory in words of 4 bytes, the
+// stream at byte 32, the attributes at 40 and their number at 48. The value of an attribute is 8 bytes after its
+// number.
 func TestEarlyLaunchArguments(t *testing.T) {
 	d, r := fakeDriver(t, nil)
 	param := []byte{1, 2, 3, 4, 5, 6, 7, 8}
@@ -336,7 +336,7 @@ func TestTeamByValue(t *testing.T) {
 	}
 }
 
-// TestLoad loads what is installed. Where REQUIRE_GPUS is set, all must be.
+// TestLoad loads the installed libraries. If REQUIRE_GPUS is set, all must be installed.
 func TestLoad(t *testing.T) {
 	gpus, _ := strconv.Atoi(os.Getenv("REQUIRE_GPUS"))
 	need := gpus > 0
@@ -362,7 +362,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestRefusal wants NVML's reason of the way that does not work, and none elsewhere.
+// TestRefusal checks that the text is NVML's reason for the connection that does not work, and empty for the others.
 func TestRefusal(t *testing.T) {
 	ways := map[[3]uintptr]int32{{1, 2, 1}: 3, {1, 3, 0}: 4, {1, 4, 1}: 6}
 	zero := func([]uintptr) uintptr { return 0 }
@@ -371,7 +371,7 @@ func TestRefusal(t *testing.T) {
 		"nvmlDeviceGetHandleByPciBusId_v2": func(a []uintptr) uintptr {
 			id := cabi.GoString(a[0])
 			cabi.Store(a[1], uintptr(id[0]-'0'))
-			return uintptr(len(id) - 1) // an error for longer ones
+			return uintptr(len(id) - 1) // an error for longer ids
 		},
 		"nvmlDeviceGetP2PStatus": func(a []uintptr) uintptr {
 			cabi.Store(a[3], ways[[3]uintptr{a[0], a[1], a[2]}])
@@ -388,8 +388,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestKeep: a thread of C's gets its own context back, whatever Bind left, and also none; where the driver cannot tell
-// which it is, it stays.
+// TestKeep checks that a thread of C gets its own context back, whatever Bind left, even if it had none. If the driver
+// does not know the current context, the context stays.
 func TestKeep(t *testing.T) {
 	current, code := Context(3), uintptr(0)
 	d, _ := fakeDriver(t, map[string]func([]uintptr) uintptr{

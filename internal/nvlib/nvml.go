@@ -8,8 +8,7 @@ import (
 
 const nvmlLibrary = "NVML"
 
-// NVML is the management library: what the driver knows of its devices. No
-// work depends on it.
+// NVML is the management library. It has information about devices. No work depends on it.
 type NVML struct {
 	lib *cabi.Library
 	f   nvmlFuncs
@@ -38,7 +37,7 @@ var wantNVML = want{
 	help: "it comes with the NVIDIA driver",
 }
 
-// OpenNVML loads libnvidia-ml and starts it; Close ends it.
+// OpenNVML loads and starts libnvidia-ml. Close ends it.
 func OpenNVML() (*NVML, error) {
 	n := &NVML{}
 	var err error
@@ -48,7 +47,7 @@ func OpenNVML() (*NVML, error) {
 	return n, n.check(n.f.init, "nvmlInit")
 }
 
-// NVMLOn is OpenNVML on a library that is loaded already.
+// NVMLOn is OpenNVML for a library that is already loaded.
 func NVMLOn(lib *cabi.Library) (*NVML, error) {
 	n := &NVML{lib: lib}
 	if err := wantNVML.resolve(lib, n.f.table(), nil); err != nil {
@@ -60,7 +59,7 @@ func NVMLOn(lib *cabi.Library) (*NVML, error) {
 // Close ends the use of the library.
 func (n *NVML) Close() error { return n.check(n.f.shutdown, "nvmlShutdown") }
 
-// Loaded describes the loaded library; the version is the driver's.
+// Loaded describes the loaded library. The version is the one of the driver.
 func (n *NVML) Loaded() Loaded {
 	v, err := n.DriverVersion()
 	if err != nil {
@@ -78,7 +77,7 @@ func (n *NVML) check(f cabi.Func, call string, args ...uintptr) error {
 	return nil
 }
 
-// DriverVersion returns the driver's version: "580.159.04".
+// DriverVersion returns the version of the driver, such as "580.159.04".
 func (n *NVML) DriverVersion() (string, error) {
 	var buf [96]byte
 	err := n.check(n.f.driverVersion, "nvmlSystemGetDriverVersion", uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)))
@@ -112,36 +111,36 @@ func (n *NVML) NVLinks(d NVMLDevice) int {
 	return up
 }
 
-// PeerPath is a way between two devices that NVML knows of.
+// PeerPath is a kind of connection between two devices.
 type PeerPath int
 
-// Ways between devices.
+// Connections between devices.
 const (
 	PeerRead   PeerPath = 0
 	PeerWrite  PeerPath = 1
 	PeerNVLink PeerPath = 2
 )
 
-// Peers reports whether the way between two devices works.
+// Peers reports whether a connection between two devices works.
 func (n *NVML) Peers(a, b NVMLDevice, way PeerPath) (bool, error) {
 	status, err := n.p2pStatus(a, b, way)
 	return err == nil && status == 0, err
 }
 
-// p2pStatus is an nvmlGpuP2PStatus_t: 0 where the way works.
+// p2pStatus returns an nvmlGpuP2PStatus_t, which is 0 if the connection works.
 func (n *NVML) p2pStatus(a, b NVMLDevice, way PeerPath) (status int32, err error) {
 	err = n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
 	return status, err
 }
 
-// refusals are what p2pStatus says of ways that do not work.
+// refusals are the reasons in p2pStatus for connections that do not work.
 var refusals = map[int32]string{
 	1: "the chipset does not support it", 2: "a GPU does not support it", 3: "they are under different I/O hubs",
 	4: "a registry key of the driver turns it off", 5: "not supported",
 }
 
-// Refusal says why the devices with two PCI bus ids do not read and write each
-// other's memory; empty where NVML knows no reason.
+// Refusal says why the devices with two PCI bus ids cannot access each other's memory. It is empty if NVML knows no
+// reason.
 func (n *NVML) Refusal(pci, peer string) string {
 	a, err := n.DeviceAt(pci)
 	if err != nil {

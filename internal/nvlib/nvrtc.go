@@ -11,8 +11,7 @@ import (
 
 const nvrtcLibrary = "NVRTC"
 
-// NVRTC compiles CUDA C++ at run time. Its methods may be called from any
-// goroutine.
+// NVRTC compiles CUDA C++ at run time. Its methods may be called from any goroutine.
 type NVRTC struct {
 	lib *cabi.Library
 	f   nvrtcFuncs
@@ -61,7 +60,7 @@ func OpenNVRTC() (*NVRTC, error) {
 	return n, nil
 }
 
-// NVRTCOn is OpenNVRTC on a library that is loaded already.
+// NVRTCOn is OpenNVRTC for a library that is already loaded.
 func NVRTCOn(lib *cabi.Library) (*NVRTC, error) {
 	n := &NVRTC{lib: lib}
 	return n, wantNVRTC.resolve(lib, n.f.table(), nil)
@@ -86,7 +85,7 @@ func (n *NVRTC) check(f cabi.Func, call string, args ...uintptr) error {
 	return nil
 }
 
-// Version returns the version: 13, 1.
+// Version returns the version, such as 13, 1.
 func (n *NVRTC) Version() (major, minor int, err error) {
 	var a, b int32
 	err = n.check(n.f.version, "nvrtcVersion", uintptr(unsafe.Pointer(&a)), uintptr(unsafe.Pointer(&b)))
@@ -96,20 +95,20 @@ func (n *NVRTC) Version() (major, minor int, err error) {
 // Header is a file that a source includes by name.
 type Header struct{ Name, Text string }
 
-// Compilation is what to compile and how.
+// Compilation says what to compile and how.
 type Compilation struct {
-	Name    string // as in messages
+	Name    string // the name in messages
 	Source  string
 	Headers []Header
-	Options []string // "--gpu-architecture=sm_90a"
-	// Kernels are C++ names whose symbols are wanted: "copy<float>".
+	Options []string // such as "--gpu-architecture=sm_90a"
+	// Kernels are C++ names whose symbols are needed, such as "copy<float>".
 	Kernels []string
 }
 
 // Compiled is machine code.
 type Compiled struct {
 	Cubin []byte
-	// Symbols are those of Kernels, by name.
+	// Symbols are the symbols of Kernels, by name.
 	Symbols map[string]string
 	Log     string
 }
@@ -121,16 +120,15 @@ type CompileError struct {
 	Err  error
 }
 
-// Error gives the compiler's log.
+// Error returns the compiler's log.
 func (e *CompileError) Error() string {
 	return fmt.Sprintf("compiling %s: %v\n%s", e.Name, e.Err, strings.TrimSpace(e.Log))
 }
 
-// Unwrap returns the compiler's status.
+// Unwrap returns the status of the compiler.
 func (e *CompileError) Unwrap() error { return e.Err }
 
-// Compile compiles to a cubin for the architecture among the options. An error
-// in the source is a *CompileError.
+// Compile compiles to a cubin for the architecture in the options. An error in the source is a *CompileError.
 func (n *NVRTC) Compile(c Compilation) (*Compiled, error) {
 	prog, err := n.create(c)
 	if err != nil {
@@ -183,12 +181,13 @@ func (n *NVRTC) compile(prog uintptr, c Compilation) (*Compiled, error) {
 	}
 	out.Cubin, err = n.text(prog, "nvrtcGetCUBIN", n.f.getCUBINSize, n.f.getCUBIN)
 	if err == nil && len(out.Cubin) == 0 {
-		err = fmt.Errorf("%s: no machine code came; name a real architecture, sm_90a and not compute_90a", c.Name)
+		err = fmt.Errorf("%s: the compiler returned no machine code; use a real architecture, sm_90a and not compute_90a",
+			c.Name)
 	}
 	return out, err
 }
 
-// text fetches what a pair of size and content functions gives.
+// text returns what a pair of size and content functions provides.
 func (n *NVRTC) text(prog uintptr, call string, size, content cabi.Func) ([]byte, error) {
 	var k uint64
 	if err := n.check(size, call+"Size", prog, uintptr(unsafe.Pointer(&k))); err != nil || k == 0 {

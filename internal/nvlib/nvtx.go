@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// NVTX is the library by which a program names what it does to profilers. A thread's names nest.
+// NVTX is the library with which a program names its work for profilers. The names of a thread nest.
 type NVTX struct {
 	f nvtxFuncs
 }
@@ -33,7 +33,7 @@ func OpenNVTX() (*NVTX, error) {
 	return n, nil
 }
 
-// NVTXOn is OpenNVTX on a library that is loaded already.
+// NVTXOn is OpenNVTX for a library that is already loaded.
 func NVTXOn(lib *cabi.Library) (*NVTX, error) {
 	n := &NVTX{}
 	return n, wantNVTX.resolve(lib, n.f.table(), nil)
@@ -48,5 +48,5 @@ func (n *NVTX) Push(name string) {
 //go:uintptrescapes
 func (n *NVTX) push(args ...uintptr) { n.f.push.CallPinned(args) }
 
-// Pop ends the thread's innermost name.
+// Pop ends the innermost name of the thread.
 func (n *NVTX) Pop() { n.f.pop.Call() }

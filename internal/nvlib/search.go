@@ -9,7 +9,7 @@ import (
 
 func environment(name string) string { return os.Getenv(name) }
 
-// systemFolders hold libraries that the loader's own search may not know.
+// systemFolders contain libraries that the loader may not find by itself.
 var systemFolders = []string{
 	"/usr/local/nvidia/lib64",
 	"/usr/local/cuda/lib64",
@@ -20,8 +20,8 @@ var systemFolders = []string{
 	"/usr/lib/wsl/lib",
 }
 
-// searchRoots lists the folders in which Python keeps packages: those of the
-// active environment, of the python3 on PATH, and of the system.
+// searchRoots lists the folders in which Python keeps packages: those of the active environment, of the python3 on
+// PATH, and of the system.
 func searchRoots() []string {
 	var prefixes []string
 	if v := os.Getenv("VIRTUAL_ENV"); v != "" {
@@ -41,15 +41,15 @@ func searchRoots() []string {
 	for _, p := range prefixes {
 		for _, pattern := range []string{"lib/python3*/site-packages", "lib/python3*/dist-packages", "lib/python3/dist-packages"} {
 			found, _ := filepath.Glob(filepath.Join(p, pattern))
-			slices.Reverse(found) // newest Python first
+			slices.Reverse(found) // the newest Python first
 			roots = append(roots, found...)
 		}
 	}
 	return slices.Compact(roots)
 }
 
-// files lists the library's files in the wheels' folders under roots and in the
-// system's, newest version first within a folder.
+// files lists the files of the library in the wheels' folders under roots and in the folders of the system. Within a
+// folder the newest version comes first.
 func (w want) files(roots []string) []string {
 	var folders []string
 	for _, root := range roots {

@@ -9,18 +9,17 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Watch shows which call of a library its owner is in, so that others can tell a call that
-// does not return, and disown it: then the locks that the owner holds are released for it,
-// and the goroutine that the call returns to, if it does, ends there. The owner makes one
-// call at a time. The zero value is ready, a nil Watch sees nothing.
+// Watch shows in which call of a library its owner is, so that others can detect a call that does not return. They can
+// then disown it: the locks of the owner are released, and the goroutine of the call ends if the call ever returns. The
+// owner makes one call at a time. The zero value is ready to use. A nil Watch does nothing.
 //
-// A call costs a store and two compare-and-swaps.
+// A call costs one store and two compare-and-swaps.
 type Watch struct {
-	state atomic.Uint64 // odd within a call, and another number for each; disowned for good
+	state atomic.Uint64 // odd during a call, with a different number for each; disowned if it was given up
 	call  atomic.Pointer[string]
-	ctx   atomic.Uintptr // the context made current last
+	ctx   atomic.Uintptr // the context that was made current last
 
-	mu   sync.Mutex // of what follows
+	mu   sync.Mutex // protects the following fields
 	held []sync.Locker
 	gone bool
 }
@@ -28,7 +27,7 @@ type Watch struct {
 // disowned is the state of a Watch whose owner was given up.
 const disowned = ^uint64(0) // odd
 
-// Call makes a call.
+// Call calls a function.
 func (w *Watch) Call(f cabi.Func, args []uintptr) uintptr {
 	if w == nil {
 		return f.CallPinned(args)
@@ -39,8 +38,8 @@ func (w *Watch) Call(f cabi.Func, args []uintptr) uintptr {
 	return r
 }
 
-// Enter notes that a call begins, and returns what Leave is to be given. Of calls at the same
-// time only the first shows.
+// Enter records that a call starts, and returns the argument for Leave. If several calls run at the same time, only the
+// first is shown.
 func (w *Watch) Enter(call *string) uint64 {
 	n := w.state.Load()
 	if n&1 != 0 || !w.state.CompareAndSwap(n, n+1) {
@@ -50,7 +49,7 @@ func (w *Watch) Enter(call *string) uint64 {
 	return n + 1
 }
 
-// Leave notes that the call has returned. Where it was disowned its goroutine ends.
+// Leave records that the call has returned. If the call was disowned, the goroutine ends.
 func (w *Watch) Leave(n uint64) {
 	if n != disowned && !w.state.CompareAndSwap(n, n+1) {
 		runtime.Goexit()
@@ -60,12 +59,11 @@ func (w *Watch) Leave(n uint64) {
 // Pending is a call that has not returned.
 type Pending struct {
 	Call    string
-	Context Context // current when it was made; 0 where none was
+	Context Context // the context that was current at the call; 0 for none
 	state   uint64
 }
 
-// Pending returns the call that the owner is in; false if it is in none. Equal ones are the
-// same call.
+// Pending returns the call in which the owner is, or false if it is in none. Equal results are the same call.
 func (w *Watch) Pending() (Pending, bool) {
 	n := w.state.Load()
 	call := w.call.Load()
@@ -75,10 +73,10 @@ func (w *Watch) Pending() (Pending, bool) {
 	return Pending{*call, Context(w.ctx.Load()), n}, true
 }
 
-// Disown gives the owner up, unless the call has returned meanwhile.
+// Disown gives up the owner, unless the call has returned meanwhile.
 func (w *Watch) Disown(p Pending) bool { return w.state.CompareAndSwap(p.state, disowned) }
 
-// ReleaseAll releases what an owner that was disowned holds.
+// ReleaseAll releases the locks of a disowned owner.
 func (w *Watch) ReleaseAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +87,7 @@ func (w *Watch) ReleaseAll() {
 	w.held = nil
 }
 
-// Hold locks l for the owner. It returns false, with l unlocked, if the owner was disowned.
+// Hold locks l for the owner. If the owner was disowned, it returns false with l unlocked.
 func (w *Watch) Hold(l sync.Locker) bool {
 	l.Lock()
 	if w == nil {
@@ -105,7 +103,7 @@ func (w *Watch) Hold(l sync.Locker) bool {
 	return true
 }
 
-// Release unlocks l, if the owner still holds it.
+// Release unlocks l if the owner still holds it.
 func (w *Watch) Release(l sync.Locker) {
 	if w == nil {
 		l.Unlock()

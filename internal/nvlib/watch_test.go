@@ -7,8 +7,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// held is a function that does not return before release is closed, and enters once it was
-// called.
+// held returns a function that does not return before release is closed, and closes enters when it is called.
 func held(t testing.TB, enters, release chan struct{}) cabi.Func {
 	t.Helper()
 	f, err := cabi.Fake("fake", map[string]func([]uintptr) uintptr{"held": func([]uintptr) uintptr {
@@ -22,8 +21,8 @@ func held(t testing.TB, enters, release chan struct{}) cabi.Func {
 	return f
 }
 
-// TestWatch: a call shows while it lasts. Disowned, its owner's locks are free, what it
-// releases then stays locked by others, and its goroutine ends when it returns.
+// TestWatch checks that a call is shown until it returns. After Disown the owner's locks are free, a later Release of
+// the owner does not unlock them for others, and its goroutine ends when the call returns.
 func TestWatch(t *testing.T) {
 	var w Watch
 	var a, b sync.Mutex
@@ -72,7 +71,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchReturned: a call that has returned is not disowned, and equal calls differ.
+// TestWatchReturned checks that a call that has returned cannot be disowned, and that two calls of the same function
+// are not equal.
 func TestWatchReturned(t *testing.T) {
 	var w Watch
 	var seen []Pending
@@ -96,7 +96,7 @@ func TestWatchReturned(t *testing.T) {
 	}
 }
 
-// BenchmarkWatch times a call that is watched beside one that is not.
+// BenchmarkWatch compares a watched call with one that is not watched.
 func BenchmarkWatch(b *testing.B) {
 	f, err := cabi.Fake("fake", map[string]func([]uintptr) uintptr{"f": func([]uintptr) uintptr { return 0 }}).Lookup("f")
 	if err != nil {

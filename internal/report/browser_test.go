@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// chromium returns a browser that runs without a screen.
+// chromium returns a browser that can run without a screen.
 func chromium(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -30,7 +30,7 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
-// visit opens a page at a fragment and returns its document as the script left it.
+// visit opens a page at a fragment and returns its document after its script has run.
 func visit(t *testing.T, text, fragment string) *node {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "page.html")
@@ -58,8 +58,8 @@ func visit(t *testing.T, text, fragment string) *node {
 	return parse(t, strings.TrimSpace(string(out)))
 }
 
-// drive opens a page, runs script in it and returns the document as that left
-// it. The page's policy would not let another script run, and is taken off.
+// drive opens a page, runs script in it and returns the document after that. The policy of the page does not allow
+// other scripts, so drive removes it.
 func drive(t *testing.T, text, script string) *node {
 	t.Helper()
 	bare := policyTag.ReplaceAllString(text, "")
@@ -78,7 +78,7 @@ const key = (k) => (document.activeElement || document.body).dispatchEvent(new K
 
 var policyTag = regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`)
 
-// marked lists the texts of elements with a class, column by column.
+// marked lists the texts of the elements with a class, for each column.
 func marked(root *node, element, class string) map[string][]string {
 	out := map[string][]string{}
 	for _, col := range root.find("section.col") {
@@ -125,8 +125,8 @@ func TestBrowserLine(t *testing.T) {
 	}
 }
 
-// TestBrowserClicks: a click selects, another elsewhere moves the selection,
-// a second on the same takes it back; values win over their lines.
+// TestBrowserClicks: a click selects, a click elsewhere moves the selection, and a second click on the same element
+// removes it. A click on a value selects the value and not its line.
 func TestBrowserClicks(t *testing.T) {
 	chromium(t)
 	l := fixed(t)
@@ -134,14 +134,14 @@ func TestBrowserClicks(t *testing.T) {
 	text := page(t, l)
 	scenes := []struct {
 		script string
-		want   string // values marked, lines marked
+		want   string // number of marked values, number of marked lines
 	}{
 		{`click(value("shard", "%h"))`, "10 0"},
 		{`click(value("shard", "%h")); click(value("shard", "%h"))`, "0 0"},
 		{`click(value("shard", "%h")); click(value("decompose", "%x.g"))`, "8 0"},
 		{`click(value("shard", "%h").parentElement)`, "0 7"},
 		{`click(value("shard", "%h")); click(value("shard", "%y").parentElement)`, "0 4"},
-		{`click(col("source").querySelector("p"))`, "0 0"}, // a line without origin
+		{`click(col("source").querySelector("p"))`, "0 0"}, // a line without an origin
 		{`click($("#side article p"))`, "0 7"},
 		{`click($("#side article var"))`, "8 0"},
 		{`click(value("shard", "%h")); key("Escape")`, "0 0"},
@@ -162,8 +162,8 @@ func TestBrowserClicks(t *testing.T) {
 	}
 }
 
-// TestBrowserKeys: arrows go from column to column and stop at the ends, enter
-// and a click on its head fold one, n goes through the selection.
+// TestBrowserKeys: arrow keys move between columns and stop at the ends, the enter key and a click on the head of a
+// column fold it, and n moves through the selection.
 func TestBrowserKeys(t *testing.T) {
 	chromium(t)
 	root := drive(t, page(t, fixed(t)), `
@@ -185,8 +185,7 @@ document.title = seen.join(" ");`)
 	}
 }
 
-// TestBrowserKeyboard: without a mouse a line is selected, then each of its values, and a note at
-// the side its line.
+// TestBrowserKeyboard: without a mouse a line can be selected, then each of its values, and with a note its line.
 func TestBrowserKeyboard(t *testing.T) {
 	chromium(t)
 	l := fixed(t)
@@ -206,7 +205,7 @@ document.title = seen.join(" ");`)
 	}
 }
 
-// TestBrowserHostile: what a program contains neither runs nor breaks the script.
+// TestBrowserHostile checks that the content of a program neither runs nor breaks the script.
 func TestBrowserHostile(t *testing.T) {
 	chromium(t)
 	evil := `</p></script><script>document.title="taken"</script><img src=x onerror="document.title='taken'">`
@@ -220,7 +219,7 @@ func TestBrowserHostile(t *testing.T) {
 	}
 }
 
-// TestBrowserLong: a page of five thousand lines is followed within seconds.
+// TestBrowserLong checks that a page of five thousand lines reacts within seconds.
 func TestBrowserLong(t *testing.T) {
 	chromium(t)
 	text := page(t, lowering(t, "layers.hkt", layers(60), "exchange"))

@@ -9,22 +9,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// column is one text of the page: the source, or what a pass left.
+// column is one text of the page: the source, or the result of a pass.
 type column struct {
 	Name string
-	// Pass says that a pass made it, in Duration.
+	// Pass says that a pass made it. Duration is the time of the pass.
 	Pass     bool
 	Duration time.Duration
 	Changed  bool
-	// Folded columns are opened by a click: all but the source and the last that changed.
+	// Folded columns open on a click. All are folded except the source and the last one that changed.
 	Folded bool
 	Parts  []part
-	// Lines counts its lines, Added those that the column before lacks, and
-	// Removed those of the column before that it lacks.
+	// Lines is the number of its lines. Added is the number of lines that the previous column does not have, and Removed
+	// the number of lines that only the previous column has.
 	Lines, Added, Removed int
 }
 
-// part is a function, or the lines between functions, where Func is empty.
+// part is a function, or the lines between functions. Func is empty for the latter.
 type part struct {
 	Func  string
 	First int // number of its first line
@@ -35,14 +35,14 @@ type part struct {
 type line struct {
 	text string
 	HTML template.HTML
-	// Origin is the line of the source that it was made from; 0 for unknown.
+	// Origin is the line of the source that it was made from; 0 if unknown.
 	Origin int32
-	// New says that the column before has no such line in this function.
+	// New says that the previous column does not have this line in this function.
 	New bool
 }
 
 // columns returns the source and the stages, in order. If the source is not a program of the language, the imported
-// program is between them.
+// program comes between them.
 func columns(l *Lowering) []*column {
 	canonical := l.canonical()
 	list := []*column{canonical}
@@ -53,7 +53,7 @@ func columns(l *Lowering) []*column {
 			list = append(list, canonical)
 		}
 	}
-	before := canonical // not the source, which may be laid out in another way
+	before := canonical // not the source, which may be formatted differently
 	for i := range l.Stages {
 		c := l.stage(&l.Stages[i])
 		if c.Changed {
@@ -66,8 +66,7 @@ func columns(l *Lowering) []*column {
 	return list
 }
 
-// foldMiddle leaves the source and the result open: what the passes between them left is a click
-// away.
+// foldMiddle leaves the source and the result open. The results of the passes between them open on a click.
 func foldMiddle(list []*column) {
 	result := len(list) - 1
 	for result > 0 && list[result].Pass && !list[result].Changed {
@@ -78,8 +77,7 @@ func foldMiddle(list []*column) {
 	}
 }
 
-// canonical is the source as passes print it. It has no origins where the
-// source was built and has no places.
+// canonical is the source in the format of the passes. If the source was built and has no positions, it has no origins.
 func (l *Lowering) canonical() *column {
 	text := l.Source.String()
 	p, _ := ir.Parse(l.Source.File, text)
@@ -104,8 +102,8 @@ func (l *Lowering) stage(s *lower.Stage) *column {
 // origins maps lines of a text to lines of the source.
 type origins map[int32]int32
 
-// origins pairs the statements of p with the places that they come from.
-// Functions come from the function of their name.
+// origins pairs the statements of p with the positions that they come from. A function comes from the function with the
+// same name.
 func (l *Lowering) origins(places []ir.Pos, p *ir.Program) origins {
 	out := origins{}
 	var stmts []*ir.Stmt
@@ -131,7 +129,7 @@ func (o origins) add(at, from ir.Pos) {
 	}
 }
 
-// ownLines are the origins of the source itself.
+// ownLines returns the origins of the source itself.
 func ownLines(p *ir.Program) origins {
 	out := origins{}
 	for _, f := range p.Funcs {
@@ -141,7 +139,7 @@ func ownLines(p *ir.Program) origins {
 	return out
 }
 
-// newColumn cuts a text into parts at its functions.
+// newColumn divides a text into parts at its functions.
 func newColumn(name, text string, p *ir.Program, from origins) *column {
 	text = strings.TrimSuffix(strings.ToValidUTF8(text, "\ufffd"), "\n")
 	texts := strings.Split(text, "\n")
@@ -165,12 +163,11 @@ func newColumn(name, text string, p *ir.Program, from origins) *column {
 	return c
 }
 
-// written is a line's text where it stands: indentation aside, in its function.
+// written is the text of a line without indentation, and the function that it is in.
 type written struct{ fn, text string }
 
-// compare marks the lines of c that before lacks, and counts both ways. Equal
-// lines are taken for the same wherever they stand: passes do not move what
-// they keep.
+// compare marks the lines of c that before does not have, and counts the differences in both directions. Equal lines
+// count as the same line at any position, since passes do not move the lines that they keep.
 func (c *column) compare(before *column) {
 	count := map[written]int{}
 	for k := range before.each() {
@@ -189,7 +186,7 @@ func (c *column) compare(before *column) {
 	}
 }
 
-// each yields all lines that say something.
+// each yields all lines that are not empty.
 func (c *column) each() func(yield func(written, *line) bool) {
 	return func(yield func(written, *line) bool) {
 		for i := range c.Parts {

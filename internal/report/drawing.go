@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// drawing is a timeline as the template draws it: places across are percents
-// of the width, so that it fits any window.
+// drawing is a timeline in the form that the template needs. Horizontal positions are percentages of the width, so that
+// it fits any window.
 type drawing struct {
 	Lanes []*swimlane
 	Ticks []tick
@@ -36,7 +36,7 @@ type span struct {
 	Wide     bool
 }
 
-// tick is a mark of the axis: where, in percent, and with what number.
+// tick is a mark of the axis: its position in percent and its number.
 type tick struct {
 	X, Text string
 	at      float64
@@ -50,17 +50,16 @@ type legend struct {
 }
 
 const (
-	// wide is the share of the width, in percent, from which on a span has room
-	// for a name.
+	// wide is the width, in percent, from which on a span has room for a name.
 	wide = 3.5
-	// thin is the least share of the width that is drawn.
+	// thin is the smallest width that is drawn, in percent.
 	thin = 0.05
 )
 
 // hues is the number of colours for the operations of a class, at least 1.
 var hues = map[trace.Class]int{trace.Compute: 8, trace.Comm: 6, trace.Sync: 1, trace.IO: 1}
 
-// draw lays a trace out: a lane for each stream, main first.
+// draw makes the drawing of a trace: one lane for each stream, with main first.
 func draw(t *trace.Trace) *drawing {
 	lo, hi := t.Bounds()
 	whole := float64(max(hi-lo, 1))
@@ -99,15 +98,15 @@ func newSpan(e *trace.Event, lo int64, whole float64, hue int) span {
 		Hint: hint, Wide: width >= wide}
 }
 
-// operation is what all events of a name have in common.
+// operation is what all events with one name have in common.
 type operation struct {
 	class trace.Class
 	hue   int
 	ns    int64
 }
 
-// operations gives the operations of each class different hues, in the order of
-// their names, so that a program looks the same on every machine.
+// operations gives the operations of each class different hues, in the order of their names. So a program looks the
+// same on every machine.
 func operations(t *trace.Trace) map[string]*operation {
 	ops := map[string]*operation{}
 	var names []string
@@ -129,7 +128,7 @@ func operations(t *trace.Trace) map[string]*operation {
 	return ops
 }
 
-// axis makes ticks at 1, 2 or 5 times a power of ten units, ten or so of them.
+// axis makes about ten ticks, at a distance of 1, 2 or 5 times a power of ten units.
 func (d *drawing) axis(ns float64) {
 	unit := 1e3
 	d.Unit = "µs"
@@ -152,10 +151,10 @@ func (d *drawing) axis(ns float64) {
 	}
 }
 
-// Height is that of the drawing in pixels.
+// Height is the height of the drawing in pixels.
 func (d *drawing) Height() int { return axisHeight + laneHeight*len(d.Lanes) }
 
 const axisHeight, laneHeight = 18, 24
 
-// Top is where lane i starts, in pixels.
+// Top is the position of the top of lane i in pixels.
 func (d *drawing) Top(i int) int { return axisHeight + laneHeight*i }

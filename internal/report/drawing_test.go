@@ -41,7 +41,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestTicks: as many as one can read, the first at 0, evenly spaced, for any length.
+// TestTicks checks that there is a readable number of ticks, that the first is at 0, and that they are evenly spaced,
+// for any length.
 func TestTicks(t *testing.T) {
 	for _, ns := range []int64{0, 1, 7, 999, 1000, 12345, 1e6, 9999999, 1e7, 123456789, 1e12} {
 		d := draw(events(trace.Event{Stream: "main", Name: "x", Start: 77, End: 77 + ns}))

@@ -7,10 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// highlight marks up one line of a program: values as var, operations and
-// words of the language as b, types as samp, comments as i. The elements carry
-// no attributes, which keeps pages of long programs small; the script reads a
-// value's name from its text.
+// highlight marks up one line of a program: values as var, operations and keywords as b, types as samp, comments as i.
+// The elements have no attributes, which keeps pages of long programs small. The script reads the name of a value from
+// its text.
 func highlight(s string) template.HTML {
 	var b strings.Builder
 	for s != "" {
@@ -26,8 +25,7 @@ func highlight(s string) template.HTML {
 	return template.HTML(b.String())
 }
 
-// token returns the length of the token that s starts with, 1 at least, and the
-// element that shows it.
+// token returns the length of the token at the start of s, at least 1, and the element that shows it.
 func token(s string) (n int, tag string) {
 	switch {
 	case strings.HasPrefix(s, "//"):
@@ -42,7 +40,7 @@ func token(s string) (n int, tag string) {
 		if t := typeLen(s, n); t > 0 {
 			return t, "samp"
 		}
-		if strings.HasPrefix(s[n:], "=") { // op=sum, axis=0
+		if strings.HasPrefix(s[n:], "=") { // such as op=sum or axis=0
 			return n + 1 + wordLen(s[n+1:]), ""
 		}
 		if words[s[:n]] {
@@ -50,7 +48,7 @@ func token(s string) (n int, tag string) {
 		}
 		return n, ""
 	}
-	n = 1 // up to what may start a token
+	n = 1 // up to a character that may start a token
 	for n < len(s) && !isWord(s[n]) && s[n] != '%' && s[n] != '/' {
 		n++
 	}
@@ -69,7 +67,7 @@ func wordLen(s string) int {
 	return n
 }
 
-// valueLen measures "%name"; a dot belongs to it when a word follows.
+// valueLen returns the length of "%name". A dot belongs to the name if a word follows.
 func valueLen(s string) int {
 	n := 1 + wordLen(s[1:])
 	for n > 1 && n+1 < len(s) && s[n] == '.' && isWord(s[n+1]) {
@@ -78,8 +76,8 @@ func valueLen(s string) int {
 	return n
 }
 
-// typeLen measures a type whose first word, of n bytes, is its dtype: up to the
-// bracket that closes it, and what it is partial over. 0 for no type.
+// typeLen returns the length of a type whose first word, of n bytes, is its dtype. The type ends with its closing
+// bracket or with the axes that it is partial over. The result is 0 if it is not a type.
 func typeLen(s string, n int) int {
 	if !dtypes[s[:n]] || n == len(s) || s[n] != '[' {
 		return 0
@@ -100,7 +98,7 @@ func typeLen(s string, n int) int {
 	return 0
 }
 
-// partialLen measures " partial(tp, sum)".
+// partialLen returns the length of " partial(tp, sum)".
 func partialLen(s string) int {
 	if !strings.HasPrefix(s, " partial(") {
 		return 0

@@ -29,7 +29,7 @@ func TestHighlight(t *testing.T) {
 
 var tags = regexp.MustCompile(`</?(var|b|i|samp)>`)
 
-// TestHighlightKeepsText: without its elements a marked up line is the line.
+// TestHighlightKeepsText checks that a marked up line without its elements is the original line.
 func TestHighlightKeepsText(t *testing.T) {
 	piece := rapid.SampledFrom([]string{"%", "x", ".", "f32", "[", "]", "/", "//", "<", "&", "'", `"`, " ", "linear",
 		"op=", "sum", "partial(", ")", "1", "ü", "<b>"})

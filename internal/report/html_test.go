@@ -23,8 +23,8 @@ var (
 	void   = []string{"meta", "link", "br", "img", "input", "hr"}
 )
 
-// parse reads a page as strictly as no browser does: every element that is not
-// void is closed, in order, every attribute quoted, and no "<" stands alone.
+// parse reads a page more strictly than any browser: every element that is not void must be closed, in order, every
+// attribute must be quoted, and no "<" may stand alone.
 func parse(t *testing.T, page string) *node {
 	t.Helper()
 	rest, ok := strings.CutPrefix(page, "<!DOCTYPE html>")
@@ -79,7 +79,7 @@ func parse(t *testing.T, page string) *node {
 	return root
 }
 
-// rawLen returns how much of rest is the raw text of a script or style.
+// rawLen returns the length of the raw text of a script or style at the start of rest.
 func rawLen(name, rest string) int {
 	if name != "script" && name != "style" {
 		return 0
@@ -99,7 +99,7 @@ func (n *node) all(ok func(*node) bool) []*node {
 	return out
 }
 
-// find returns the elements called name, with a class where name has one: p.new.
+// find returns the elements with a name, and with a class if name contains one, as in p.new.
 func (n *node) find(name string) []*node {
 	name, class, _ := strings.Cut(name, ".")
 	return n.all(func(e *node) bool { return e.name == name && (class == "" || e.has(class)) })
@@ -118,7 +118,7 @@ func (n *node) has(class string) bool {
 	return slices.Contains(strings.Fields(n.attrs["class"]), class)
 }
 
-// content is all text below n.
+// content returns all text below n.
 func (n *node) content() string {
 	var b strings.Builder
 	b.WriteString(n.text)
@@ -128,10 +128,10 @@ func (n *node) content() string {
 	return b.String()
 }
 
-// words is the content with single blanks.
+// words returns the content with single spaces.
 func (n *node) words() string { return strings.Join(strings.Fields(n.content()), " ") }
 
-// columnText is the program that a column shows.
+// columnText returns the program that a column shows.
 func columnText(col *node) string {
 	var b strings.Builder
 	for _, p := range col.find("p") {
@@ -140,7 +140,7 @@ func columnText(col *node) string {
 	return b.String()
 }
 
-// outline is what a reader of the page sees, one line each.
+// outline returns what a reader of the page sees, one item per line.
 func outline(t *testing.T, page string) string {
 	t.Helper()
 	root := parse(t, page)

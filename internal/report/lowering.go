@@ -16,65 +16,62 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Lowering is what the page of a lowered program shows: the source and what
-// each pass left, side by side.
+// Lowering is the content of the page of a lowered program: the source and the result of each pass, in columns.
 type Lowering struct {
-	// Source is the program that was lowered; origins are places of its Source.
+	// Source is the program that was lowered. Origins are positions in its Source.
 	Source *ir.Program
 	Stages []lower.Stage
-	// Log is shown at the side where there is no Prediction.
+	// Log is shown in the side column if there is no Prediction.
 	Log []lower.Entry
-	// Memory of the plan; nil where it is not known.
+	// Memory is the memory of the plan, or nil if it is unknown.
 	Memory *Memory
-	// Prediction may be nil; Unpredicted then says why, if anything does.
+	// Prediction may be nil. In this case Unpredicted may say why.
 	Prediction  *Prediction
 	Unpredicted string
 }
 
-// Prediction is what is expected of the lowered program on a machine.
+// Prediction is what is predicted for the lowered program on a machine.
 type Prediction struct {
-	// Subject says what was bound, Machine for what it is predicted.
+	// Subject says which dimensions were set, and Machine names the machine of the prediction.
 	Subject, Machine string
 	Notes            []Note
-	// Time and Sequential are microseconds, with overlap and without; 0 where
-	// they are not known.
+	// Time and Sequential are in microseconds, with overlap and without it; 0 if they are unknown.
 	Time, Sequential float64
-	// Exposed and SequentialExposed are the parts of these in which a rank communicates and
-	// computes nothing.
+	// Exposed and SequentialExposed are the parts of these in which a rank communicates and computes nothing.
 	Exposed, SequentialExposed float64
-	// Timeline is the predicted run; nil for none. Cut says that it ends early.
+	// Timeline is the predicted run, or nil. Cut says that it ends early.
 	Timeline *trace.Trace
 	Cut      bool
 }
 
-// Memory is what the plan of the lowered program takes on each rank.
+// Memory is the memory that the plan of the lowered program needs on each rank.
 type Memory struct {
-	// Peak and Bound say how much, in words: as laid out, and the least that any plan takes.
+	// Peak and Bound are the amount, in words: Peak in the plan, and Bound the least that any plan needs.
 	Peak, Bound string
-	// Picture is an SVG element that shows where the buffers lie.
+	// Picture is an SVG element that shows the positions of the buffers.
 	Picture template.HTML
 }
 
 // Note is a remark on a line of the source.
 type Note struct {
-	// Kind groups notes under a heading.
+	// Kind is the heading under which the note is shown.
 	Kind string
 	Line int32
-	// Value is the value that it is about, without "%"; may be empty.
+	// Value is the value that the note is about, without "%". It may be empty.
 	Value string
-	// Title is what it says, Detail more of that, a paragraph each.
+	// Title is the note, and Detail has more paragraphs about it.
 	Title  string
 	Detail []string
-	// Choices are what could have been done.
+	// Choices are the alternatives.
 	Choices []Choice
 }
 
-// Choice is one way of several to do something.
+// Choice is one of several ways to do something.
 type Choice struct {
 	Name   string
 	Time   float64 // microseconds
 	Taken  bool
-	Reason string // why it cannot be had; then Time means nothing
+	Reason string // why it is not possible; then Time has no meaning
 }
 
 //go:embed page
@@ -93,7 +90,7 @@ func asset(name string) string {
 	return string(b)
 }
 
-// view is what the template is given.
+// view is the input of the template.
 type view struct {
 	*Lowering
 	Title    string
@@ -114,7 +111,7 @@ type section struct {
 // WriteHTML writes the page. Equal contents make equal pages.
 func (l *Lowering) WriteHTML(w io.Writer) error {
 	script := asset("lowering.js")
-	title := strings.ToValidUTF8(l.Source.File, "\uFFFD") // a file's name may be any bytes, the page is UTF-8
+	title := strings.ToValidUTF8(l.Source.File, "\uFFFD") // a file name may have any bytes, but the page is UTF-8
 	v := &view{Lowering: l, Title: title, Columns: columns(l), Sections: l.sections(),
 		Style: template.CSS(asset("lowering.css")), Script: template.JS(script), Policy: policy(script)}
 	if p := l.Prediction; p != nil && p.Timeline != nil {
@@ -123,14 +120,14 @@ func (l *Lowering) WriteHTML(w io.Writer) error {
 	return layout.ExecuteTemplate(w, "lowering.html", v)
 }
 
-// policy allows nothing but the one script and styles that stand in the page:
-// even text that were not escaped could not run or fetch anything.
+// policy allows only the one script and the styles in the page. So even text that was not escaped could not run or load
+// anything.
 func policy(script string) string {
 	sum := sha256.Sum256([]byte(script))
 	return fmt.Sprintf("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// sections groups the notes, or the log where there is no prediction.
+// sections groups the notes, or the log if there is no prediction.
 func (l *Lowering) sections() []section {
 	var notes []Note
 	if l.Prediction != nil {

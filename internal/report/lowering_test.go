@@ -29,7 +29,7 @@ func mlp(%x: f32[T/tp,8], %w: f32[8/tp, 8]) -> f32[T, 8/tp] {
 }
 `
 
-// lowering lowers a program with passes that take a millisecond, two, three.
+// lowering lowers a program with passes that take one, two and three milliseconds.
 func lowering(t testing.TB, file, src, strategy string) *Lowering {
 	t.Helper()
 	p, ds := ir.Parse(file, src)
@@ -64,7 +64,7 @@ func page(t testing.TB, l *Lowering) string {
 	return b.String()
 }
 
-// predicted is a prediction with all that there can be.
+// predicted returns a prediction with all possible parts.
 func predicted() *Prediction {
 	tr := &trace.Trace{Ranks: 1, Events: []trace.Event{
 		{Stream: "side", ID: 1, Name: "all_gather", Class: trace.Comm, Start: 1000, End: 41000, Group: trace.NoGroup},
@@ -85,7 +85,7 @@ func predicted() *Prediction {
 		}}
 }
 
-// fixed is a lowering that does not follow changes of the passes.
+// fixed returns a lowering that does not change when the passes change.
 func fixed(t *testing.T) *Lowering {
 	t.Helper()
 	p, ds := ir.Parse("mlp.hkt", mlp)
@@ -101,7 +101,7 @@ func fixed(t *testing.T) *Lowering {
 			{Pass: "shard", Text: shard, Changed: true, Origins: from, Duration: time.Millisecond},
 			{Pass: "decompose", Text: gather, Changed: true, Origins: from, Duration: 20 * time.Millisecond},
 			{Pass: "overlap", Text: gather, Origins: from, Duration: 1500 * time.Nanosecond},
-			{Pass: "lost", Text: gather, Changed: true, Origins: from[1:]}, // origins of another text are of no use
+			{Pass: "lost", Text: gather, Changed: true, Origins: from[1:]}, // origins of another text are ignored
 		},
 		Log: []lower.Entry{
 			{Pass: "shard", Func: "mlp", Pos: ir.Pos{Line: 6, Col: 6}, Value: "x", From: "f32[T/tp, 8]",
@@ -111,7 +111,7 @@ func fixed(t *testing.T) *Lowering {
 		}}
 }
 
-// TestGolden holds what pages show to golden files.
+// TestGolden compares the content of pages with golden files.
 func TestGolden(t *testing.T) {
 	withPrediction, unbound, imported, built := fixed(t), fixed(t), fixed(t), fixed(t)
 	withPrediction.Prediction = predicted()
@@ -127,7 +127,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestTexts holds every column of every example to the text it shows.
+// TestTexts compares every column of every example with the text that it shows.
 func TestTexts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "*.hkt"))
 	if err != nil || len(files) < 5 {
@@ -170,8 +170,8 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestOrigins wants every statement of every stage to come from a statement of
-// the source, and every statement of the source to lead somewhere.
+// TestOrigins checks that every statement of every stage comes from a statement of the source, and that something comes
+// from every statement of the source.
 func TestOrigins(t *testing.T) {
 	l := lowering(t, "mlp.hkt", mlp, "exchange")
 	for i, c := range columns(l) {
@@ -191,8 +191,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestHostile puts markup wherever a program or its names let it, and wants
-// text of it.
+// TestHostile puts markup everywhere in a program and its names, and checks that it stays text.
 func TestHostile(t *testing.T) {
 	for _, evil := range []string{
 		`<script>alert(1)</script>`, `</script><script>alert(1)</script>`, `--><img src=x onerror=alert(1)>`,
@@ -234,7 +233,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestFileName: a name that is no UTF-8 leaves the page UTF-8.
+// TestFileName checks that the page is UTF-8 even if the file name is not.
 func TestFileName(t *testing.T) {
 	text := page(t, lowering(t, "caf\xe9.hkt", mlp, "sequential"))
 	if !utf8.ValidString(text) {
@@ -245,7 +244,7 @@ func TestFileName(t *testing.T) {
 	}
 }
 
-// TestSelfContained: nothing is fetched, and only this script may run.
+// TestSelfContained checks that the page loads nothing and that only its own script may run.
 func TestSelfContained(t *testing.T) {
 	text := page(t, lowering(t, "mlp.hkt", mlp, "exchange"))
 	for _, s := range []string{"http://", "https://", "@import", "url(", "src=", "href="} {
@@ -277,7 +276,7 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// layers is a model of n layers, each written out.
+// layers returns a model of n layers, each written out.
 func layers(n int) string {
 	var b strings.Builder
 	b.WriteString("mesh tp[4]\nfunc model(%x0: bf16[64/tp, 32]")
@@ -292,7 +291,7 @@ func layers(n int) string {
 	return b.String()
 }
 
-// TestSize bounds the page of 32 layers that are written out.
+// TestSize limits the size of the page of 32 layers.
 func TestSize(t *testing.T) {
 	l := lowering(t, "layers.hkt", layers(32), "exchange")
 	start := time.Now()

@@ -11,13 +11,13 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Strip is a timeline of a picture, under a title.
+// Strip is a timeline of a picture, with a title.
 type Strip struct {
 	Title string
 	Trace *trace.Trace
 }
 
-// The sizes of a picture, in pixels.
+// Sizes of a picture, in pixels.
 const (
 	svgWidth   = 860
 	svgLabels  = 120 // left of the lanes
@@ -25,12 +25,12 @@ const (
 	svgTitle   = 26
 	svgAxis    = 20
 	svgMargin  = 12
-	mostLanes  = 64 // of one strip
+	mostLanes  = 64 // in one strip
 	mostEvents = 20000
 )
 
-// palettes are the colours of operations that compute, that communicate, and of others; each
-// has contrast to white letters.
+// palettes are the colours of operations that compute, that communicate, and of others. White letters are readable on
+// each.
 var palettes = map[trace.Class][]string{
 	trace.Compute: {"#2f6fb2", "#00828a", "#5a55b8", "#4b8330", "#8a4a9e", "#3b6478", "#1f7a5c", "#6b6f1d"},
 	trace.Comm:    {"#c4620a", "#b3304a", "#a37400", "#d0437f", "#8c4a2f", "#b04fb0"},
@@ -38,8 +38,8 @@ var palettes = map[trace.Class][]string{
 	trace.IO:      {"#b5b0a7"},
 }
 
-// WriteSVG draws timelines below each other, on one scale, as an SVG that needs nothing else.
-// An operation has one colour in all of them.
+// WriteSVG draws timelines below each other, on one scale, as a self-contained SVG. An operation has the same colour in
+// all of them.
 func WriteSVG(w io.Writer, strips []Strip) error {
 	longest := int64(1)
 	colours := svgColours(strips)
@@ -62,7 +62,7 @@ func WriteSVG(w io.Writer, strips []Strip) error {
 	return err
 }
 
-// operationKey distinguishes operations with the same name of different classes.
+// operationKey distinguishes operations with the same name but different classes.
 type operationKey struct {
 	class trace.Class
 	name  string
@@ -97,7 +97,7 @@ func sortedKeys(colours map[operationKey]string) []operationKey {
 	return keys
 }
 
-// drawStrip draws one timeline from y down and returns where the next one begins.
+// drawStrip draws one timeline at y and returns the position of the next one.
 func drawStrip(b *strings.Builder, s Strip, y int, longest int64, colours map[operationKey]string) int {
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="14" font-weight="600">%s</text>`+"\n", svgMargin, y+14,
 		html.EscapeString(s.Title))
@@ -159,7 +159,7 @@ type svgLaneOf struct {
 	events []*trace.Event
 }
 
-// svgLanes lists the streams in which something computes or communicates.
+// svgLanes lists the streams that compute or communicate.
 func svgLanes(t *trace.Trace) []svgLaneOf {
 	var lanes []svgLaneOf
 	for i := range t.Events {
@@ -187,7 +187,7 @@ func shortened(s string, most int) string {
 	return s
 }
 
-// drawLegend names the colours and returns where the picture ends.
+// drawLegend names the colours and returns the position of the end of the picture.
 func drawLegend(b *strings.Builder, colours map[operationKey]string, y int) int {
 	x := svgMargin
 	for _, k := range sortedKeys(colours) {

@@ -27,7 +27,7 @@ func unitFor(span int64, virtual bool) unit {
 	return unit{"s", 1e9}
 }
 
-// tickEvery is the least distance of two ticks in columns: room for a number.
+// tickEvery is the smallest distance of two ticks in columns, so that there is room for a number.
 const tickEvery = 12
 
 // step returns the distance of ticks in units: 1, 2 or 5 times a power of ten.

@@ -2,8 +2,8 @@ package trace
 
 import "strings"
 
-// collectiveWords are what collectives are called, without underscores, by
-// NCCL's kernels and by torch; the first that a name contains decides.
+// collectiveWords are the names of collectives, without underscores, in NCCL's kernels and in torch. The first word
+// that a name contains decides.
 var collectiveWords = []struct{ word, op string }{
 	{"allreduce", "all_reduce"},
 	{"crossdevicereduce", "all_reduce"},
@@ -20,9 +20,8 @@ var collectiveWords = []struct{ word, op string }{
 	{"recv", "recv"},
 }
 
-// CollectiveOp returns the operation that a profile's name of a collective stands for,
-// as hocket's programs call it: "_allgather_base" is all_gather. Other names come back
-// as they are.
+// CollectiveOp returns the operation of a collective, in the words of hocket's programs, for its name in a profile. For
+// example "_allgather_base" is all_gather. It returns names that it does not know unchanged.
 func CollectiveOp(name string) string {
 	plain := strings.ReplaceAll(strings.ToLower(name), "_", "")
 	for _, w := range collectiveWords {
@@ -33,8 +32,7 @@ func CollectiveOp(name string) string {
 	return strings.TrimPrefix(name, "nccl:")
 }
 
-// EndsTogether reports whether all members of a collective end at about the same time,
-// since each needs data from all.
+// EndsTogether reports whether all members of a collective end at about the same time because each needs data from all.
 func EndsTogether(op string) bool {
 	switch op {
 	case "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier":
@@ -43,8 +41,8 @@ func EndsTogether(op string) bool {
 	return false
 }
 
-// MovesBetweenRanks reports whether a kernel of this name is communication: NCCL's, or
-// one of the reductions that torch and vLLM bring.
+// MovesBetweenRanks reports whether a kernel of this name communicates: a kernel of NCCL, or one of the reductions in
+// torch and vLLM.
 func MovesBetweenRanks(kernel string) bool {
 	plain := strings.ToLower(kernel)
 	for _, s := range []string{"nccldevkernel", "ncclkernel", "nccldev", "cross_device_reduce", "one_shot_all_reduce",
@@ -56,13 +54,13 @@ func MovesBetweenRanks(kernel string) bool {
 	return false
 }
 
-// dtypeSizes are bytes of an element by torch's names.
+// dtypeSizes are the sizes of elements in bytes, by torch's names of types.
 var dtypeSizes = map[string]int64{
 	"double": 8, "long": 8, "int64": 8, "float64": 8, "complexfloat": 8, "float": 4, "int": 4, "float32": 4, "int32": 4,
 	"half": 2, "bfloat16": 2, "float16": 2, "short": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1,
 }
 
-// DTypeSize returns the bytes of an element of a type by torch's name, 0 for others.
+// DTypeSize returns the size of an element in bytes for torch's name of a type, or 0 for other names.
 func DTypeSize(name string) int64 {
 	plain := strings.ToLower(name)
 	if strings.HasPrefix(plain, "float8") {
@@ -71,7 +69,7 @@ func DTypeSize(name string) int64 {
 	return dtypeSizes[plain]
 }
 
-// ShortName cuts a kernel's C++ name down to the function.
+// ShortName reduces the C++ name of a kernel to the name of the function.
 func ShortName(name string) string {
 	s := strings.TrimPrefix(name, "void ")
 	s = strings.ReplaceAll(s, "(anonymous namespace)::", "")

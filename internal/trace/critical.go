@@ -6,12 +6,14 @@ import (
 	"sort"
 )
 
-// Critical returns the chain of events that decided when the trace ended, the
-// oldest first. It goes back from the last event to end: from a member of a
-// collective to the member that arrived last; from a wait to what it waited
-// for, if that ended after the wait began; from anything else to what its
-// stream did before. The chain ends where a stream begins. Profiles by others do not say what
-// streams waited for: there anything goes back to what ended last on its rank before it began.
+// Critical returns the chain of events that determined when the trace ended, the oldest first. It starts at the event
+// that ends last and goes back:
+//   - from a member of a collective to the member that arrived last
+//   - from a wait to the event that it waited for, if that ended after the wait began
+//   - from any other event to the previous event of its stream
+//
+// The chain ends at the first event of a stream. Profiles of other tools do not say what streams waited for. In these,
+// Critical goes back from any other event to the event that ended last on its rank before it started.
 func (t *Trace) Critical() []Event {
 	if len(t.Events) == 0 {
 		return nil
@@ -27,7 +29,7 @@ func (c *chain) critical() []Event {
 	return out
 }
 
-// Path is Critical, as indices of events.
+// Path returns Critical as indices of events.
 func (c *Chains) Path() []int { return c.c.path() }
 
 // path returns the events of the critical path, the oldest first.
@@ -42,15 +44,15 @@ func (c *chain) path() []int {
 	return path
 }
 
-// Chains says what events of a trace had to wait for.
+// Chains says which events the events of a trace had to wait for.
 type Chains struct{ c *chain }
 
-// Chains prepares a trace, which must be in the order of Sort and have events.
+// Chains prepares a trace. The trace must have events, in the order of Sort.
 func (t *Trace) Chains() *Chains { return &Chains{newChain(t)} }
 
-// Before returns the event that event i followed on its rank, or -1: the one before on its stream; in profiles by
-// others the one that ended last before i began, on any stream, and is not among seen, or one of its stream that was
-// not over.
+// Before returns the event that event i followed on its rank, or -1. This is the previous event of its stream. In
+// profiles of other tools it is an event of its stream that was not yet over, or else the event that ended last before
+// i started, on any stream of the rank, and is not in seen.
 func (c *Chains) Before(i int, seen map[int]bool) int {
 	j := c.c.prev[i]
 	if long := c.c.long[i]; c.c.ends != nil && long >= 0 && c.c.events[long].End > c.c.events[i].Start && !seen[long] {
@@ -65,12 +67,12 @@ func (c *Chains) Before(i int, seen map[int]bool) int {
 	return j
 }
 
-// Released returns the event that let the wait i pass, or -1 where that is not recorded: the last one that the
-// stream it waits for had to do, or the signal that its counter lacked.
+// Released returns the event that ended the wait i, or -1 if that is not recorded. It is the last event that the other
+// stream had to do, or the signal that brought the counter to its value.
 func (c *Chains) Released(i int) int { return c.c.released(i) }
 
-// Others reports whether, in profiles by others, something other than j ended on i's rank within ns before i began,
-// on another stream than j's: then the profile does not say which of them i waited for.
+// Others reports, for profiles of other tools, whether an event other than j ended within ns before the start of i, on
+// the rank of i and on another stream than that of j. In this case the profile does not say for which of them i waited.
 func (c *Chains) Others(i, j int, ns int64) bool {
 	if c.c.ends == nil {
 		return false
@@ -86,27 +88,27 @@ func (c *Chains) Others(i, j int, ns int64) bool {
 	return false
 }
 
-// chain walks the events of a trace backwards.
+// chain goes through the events of a trace backwards.
 type chain struct {
 	events  []Event
 	of      *Trace
 	last    int                 // the event that ends last
-	prev    []int               // the event before on the same stream, or -1
-	long    []int               // of those before on the same stream, the one that ends last, or -1
-	lates   map[instance]int    // by collective: the member that began last
+	prev    []int               // the previous event of the same stream, or -1
+	long    []int               // the event that ends last among the earlier ones of the same stream, or -1
+	lates   map[instance]int    // for each collective: the member that started last
 	signals map[raised][]int    // signals, by end
-	streams map[stretchOf][]int // own commands, by their index in the plan
-	ends    map[int][]int       // in profiles by others: each rank's events, by end
+	streams map[stretchOf][]int // hocket's commands, by their index in the plan
+	ends    map[int][]int       // in profiles of other tools: the events of each rank, by end
 }
 
-// raised is an element of a counter, of the rank with a number in the job, in a run.
+// raised identifies an element of a counter in a run. rank is the number of the rank in the job.
 type raised struct {
 	run     int64
 	rank    int
 	counter string
 }
 
-// stretchOf is what one stream does in a run.
+// stretchOf identifies what one stream does in a run.
 type stretchOf struct {
 	run    int64
 	rank   int
@@ -173,10 +175,10 @@ func newChain(t *Trace) *chain {
 	return c
 }
 
-// Waits reports whether the event only waits for others.
+// Waits reports whether the event does nothing but wait.
 func (e *Event) Waits() bool { return e.Class == Sync && e.Name == "wait" }
 
-// before returns what event i had to wait for, or -1; nothing that was seen.
+// before returns the event that event i had to wait for, or -1. It returns no event that was seen.
 func (c *chain) before(i int, seen []bool) int {
 	e := &c.events[i]
 	unseen := func(j int) int {
@@ -199,7 +201,8 @@ func (c *chain) before(i int, seen []bool) int {
 	return unseen(c.prev[i])
 }
 
-// lastBefore returns the event that ended last on e's rank before e began, but for those to skip, or -1.
+// lastBefore returns the event that ended last on the rank of e before e started, except those to skip. It returns -1
+// if there is none.
 func (c *chain) lastBefore(e *Event, skip func(int) bool) int {
 	list := c.ends[e.Rank]
 	k := sort.Search(len(list), func(k int) bool { return c.events[list[k]].End > e.Start })
@@ -211,7 +214,7 @@ func (c *chain) lastBefore(e *Event, skip func(int) bool) int {
 	return -1
 }
 
-// released returns the event that let the wait i pass, or -1.
+// released returns the event that ended the wait i, or -1.
 func (c *chain) released(i int) int {
 	e := &c.events[i]
 	if e.Tie == nil || !e.Waits() {

@@ -10,8 +10,7 @@ import (
 	"slices"
 )
 
-// chromeEvent is an entry of the Chrome trace event format, which Perfetto
-// and chrome://tracing read.
+// chromeEvent is an entry of the Chrome trace event format, which Perfetto and chrome://tracing read.
 type chromeEvent struct {
 	Name string         `json:"name"`
 	Cat  string         `json:"cat,omitempty"`
@@ -25,15 +24,15 @@ type chromeEvent struct {
 	Args map[string]any `json:"args,omitempty"`
 }
 
-// Head is what WriteJSON says of a trace, as a field "hocket" beside its events.
+// Head is what WriteJSON says about a trace, in a field "hocket" next to its events.
 type Head struct {
 	Virtual bool  `json:"virtual,omitempty"`
 	Clocks  []int `json:"clocks,omitempty"`
 }
 
-// WriteJSON writes the trace in the Chrome trace event format: a process per
-// rank, a thread per stream, times in microseconds from the first event; and an
-// arrow from the member of each collective that came last to the others.
+// WriteJSON writes the trace in the Chrome trace event format: a process per rank, a thread per stream, and times in
+// microseconds from the first event. For each collective it draws arrows from the member that arrived last to the
+// others.
 func (t *Trace) WriteJSON(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	head, err := json.Marshal(Head{t.Virtual, t.Clocks})
@@ -78,13 +77,13 @@ func (t *Trace) chromeEvents() []chromeEvent {
 	return append(out, flows(places, origin)...)
 }
 
-// place is an event and the thread it is on.
+// place is an event and its thread.
 type place struct {
 	*Event
 	tid int
 }
 
-// flows are arrows from who came last to a collective to the others.
+// flows are arrows from the last member that entered a collective to the others.
 func flows(places map[instance][]place, origin int64) []chromeEvent {
 	keys := slices.SortedFunc(maps.Keys(places), func(a, b instance) int {
 		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.group, b.group))
@@ -120,7 +119,7 @@ func (e *Event) chrome(tid int, origin int64) chromeEvent {
 	if e.Bytes > 0 {
 		args["bytes"] = e.Bytes
 	}
-	if e.Group != NoGroup { // with the run, what its other members are found by
+	if e.Group != NoGroup { // with the run this identifies its collective
 		args["collective"] = e.Group
 	}
 	return chromeEvent{Name: e.Name, Cat: e.Class.String(), Ph: "X", PID: e.Rank, TID: tid,
@@ -131,11 +130,11 @@ func (e *Event) chrome(tid int, origin int64) chromeEvent {
 type lane struct {
 	rank   int
 	stream string
-	index  int // among the rank's streams
+	index  int // the number of the stream within its rank
 	events []*Event
 }
 
-// lanes returns the streams in the order of Sort, each with its events.
+// lanes returns the streams, each with its events, in the order of Sort.
 func (t *Trace) lanes() []lane {
 	sorted := Merge(t)
 	var out []lane

@@ -1,16 +1,15 @@
 package trace
 
-// Exposure says how well some communication was hidden, in nanoseconds.
+// Exposure says how much of some communication was hidden, in nanoseconds.
 type Exposure struct {
-	Busy    int64 // its events' durations
-	Exposed int64 // the part of them in which no compute ran on the rank
+	Busy    int64 // the sum of the durations of its events
+	Exposed int64 // the part during which the rank computed nothing
 }
 
-// ExposedBy splits exposed communication over n groups, such as the program's
-// statements. groupOf says which group the event with an ID belongs to; below
-// 0 or from n on it belongs to none. Only communication that moved bytes
-// counts. Each group gets the numbers of the rank where most of it was exposed, since
-// that rank is waited for; where several have as much, of the one busy longest.
+// ExposedBy divides exposed communication into n groups, such as the statements of a program. groupOf returns the group
+// of the event with an ID. If the result is negative or not less than n, the event belongs to no group. Only
+// communication that moved bytes counts. Each group gets the numbers of the rank with the most exposed communication,
+// because the other ranks wait for that one. Of several such ranks it is the one with the most communication.
 func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 	compute := t.busy(Compute)
 	sums := make([][]Exposure, t.Ranks)

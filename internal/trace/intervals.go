@@ -6,10 +6,10 @@ import (
 	"sort"
 )
 
-// Interval is the time from Lo to Hi, Hi not included.
+// Interval is the time from Lo to Hi; Hi is not included.
 type Interval struct{ Lo, Hi int64 }
 
-// Union sorts intervals and joins those that touch; empty ones go.
+// Union sorts intervals, joins those that touch, and removes empty ones.
 func Union(list []Interval) []Interval {
 	slices.SortFunc(list, func(a, b Interval) int { return cmp.Compare(a.Lo, b.Lo) })
 	var out []Interval
@@ -34,7 +34,7 @@ func Length(list []Interval) int64 {
 	return n
 }
 
-// Overlap returns how long two unions hold at the same time.
+// Overlap returns the length of the time that two unions have in common.
 func Overlap(a, b []Interval) int64 {
 	var n int64
 	for i, j := 0, 0; i < len(a) && j < len(b); {
@@ -50,7 +50,7 @@ func Overlap(a, b []Interval) int64 {
 	return n
 }
 
-// Covered returns how much of v lies in the union list.
+// Covered returns how much of v is in the union list.
 func Covered(v Interval, list []Interval) int64 {
 	var n int64
 	first := sort.Search(len(list), func(i int) bool { return list[i].Hi > v.Lo })

@@ -6,27 +6,27 @@ import (
 	"hocket.example/hocket/internal/names"
 )
 
-// MaxNames is how many bytes the names of one profile may have, over all of its files.
+// MaxNames is how many bytes the names of one profile may take, in all of its files together.
 const MaxNames = 128 << 20
 
-// nameBytes is what a name takes in addition to its bytes.
+// nameBytes is the memory that a name takes in addition to its bytes.
 const nameBytes = 64
 
-// Names holds each name that a profile's events have once. It is the one budget of bytes that all readers of a
-// profile share: names can be as long as their files, and files unpack to a thousand times their size. Once the
-// budget is spent, Err is set and names are lost, so readers must look at it after each event. The zero value is
-// ready to use.
+// Names stores each name in a profile's events once. All readers of a profile share this one limit on memory: names can
+// be as long as their files, and files can be a thousand times larger once they are unpacked. After the limit is
+// reached, Err returns an error and names are lost, so readers must check it after each event. The zero value is ready
+// to use.
 type Names struct {
 	known map[string]string
 	spent int64
 }
 
-// Word returns s as it is held: as names.Quoted shows it.
+// Word returns s as it is stored: in the form of names.Quoted.
 func (n *Names) Word(s string) string {
 	if w, ok := n.known[s]; ok || s == "" {
 		return w
 	}
-	s = string([]byte(s)) // without the text that it is a part of
+	s = string([]byte(s)) // a copy, so that the text around it can be freed
 	word := names.Quoted(s)
 	size := len(s) + nameBytes
 	if word != s {
@@ -48,7 +48,7 @@ func (n *Names) Spend(bytes int) error {
 	return n.Err()
 }
 
-// Err reports that the budget is spent.
+// Err returns an error if the limit is exceeded.
 func (n *Names) Err() error {
 	if n.spent > MaxNames {
 		return fmt.Errorf("the names have more than %d MiB: profile fewer iterations, or fewer ranks at once", MaxNames>>20)

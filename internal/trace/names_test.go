@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNames: a name that comes again costs nothing, and a name beyond the budget is an error.
+// TestNames checks that a repeated name costs nothing and that a name beyond the limit is an error.
 func TestNames(t *testing.T) {
 	var n Names
 	name := strings.Repeat("n", 1<<20)

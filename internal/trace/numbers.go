@@ -2,7 +2,7 @@ package trace
 
 import "fmt"
 
-// Microseconds writes a time in three digits or so.
+// Microseconds formats a time with about three digits.
 func Microseconds(us float64) string {
 	switch {
 	case us >= 1e4:

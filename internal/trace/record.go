@@ -2,15 +2,15 @@ package trace
 
 import "sync"
 
-// Recorder collects the begin and end marks of a world's streams. Its methods
-// may be called from many goroutines; it is a device.Observer.
+// Recorder collects the marks at the start and end of commands on the streams of a world. Its methods may be called
+// from many goroutines. It is a device.Observer.
 type Recorder struct {
 	mu    sync.Mutex
 	spans []span
 	open  map[mark]int // index in spans
 }
 
-// mark names one command on one stream.
+// mark identifies one command on one stream.
 type mark struct {
 	rank   int
 	stream string
@@ -26,7 +26,7 @@ type span struct {
 // NewRecorder returns an empty recorder.
 func NewRecorder() *Recorder { return &Recorder{open: map[mark]int{}} }
 
-// Began notes that the command id began on a stream.
+// Began records that the command id started on a stream.
 func (r *Recorder) Began(rank int, stream string, id int64, ns int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +35,7 @@ func (r *Recorder) Began(rank int, stream string, id int64, ns int64) {
 	r.spans = append(r.spans, span{mark: m, start: ns})
 }
 
-// Ended notes that it ended. An end without a beginning is ignored.
+// Ended records that it ended. An end without a start is ignored.
 func (r *Recorder) Ended(rank int, stream string, id int64, ns int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,9 +46,8 @@ func (r *Recorder) Ended(rank int, stream string, id int64, ns int64) {
 	}
 }
 
-// Drain returns an event for every command that has ended and forgets all
-// marks. describe fills in what the mark's id stands for; Rank, Stream, Start
-// and End are set by Drain.
+// Drain returns an event for every command that has ended, and forgets all marks. describe returns the event for an id;
+// Drain sets its Rank, Stream, Start and End.
 func (r *Recorder) Drain(describe func(id int64) Event) []Event {
 	r.mu.Lock()
 	spans := r.spans

@@ -5,28 +5,26 @@ import (
 	"slices"
 )
 
-// Summary is a trace in numbers. Times are in nanoseconds, or in steps where
-// the trace is virtual.
+// Summary is a trace in numbers. Times are in nanoseconds, or in steps if the trace is virtual.
 type Summary struct {
 	Span  int64 // from the first start to the last end
 	Bytes int64 // moved between ranks
-	// Exposed is the most that any rank has.
+	// Exposed is the largest value of any rank.
 	Exposed int64
 	Ranks   []RankTime // by rank
-	Ops     []OpTotal  // by class, then the most time first
+	Ops     []OpTotal  // by class; within a class the longest time comes first
 }
 
-// RankTime is where one rank's time went. Work on several streams at once
-// counts once.
+// RankTime says where the time of one rank went. Time in which several streams work counts once.
 type RankTime struct {
 	Rank    int
-	Compute int64 // some compute is running
-	Comm    int64 // some communication is in flight, waiting for peers included
-	// Exposed is the part of Comm in which no compute runs on the rank.
+	Compute int64 // the time in which compute runs
+	Comm    int64 // the time in which communication runs, including waiting for other ranks
+	// Exposed is the part of Comm during which the rank computes nothing.
 	Exposed int64
 }
 
-// OpTotal sums up the events of one name.
+// OpTotal is the total of the events of one name.
 type OpTotal struct {
 	Name  string
 	Class Class
@@ -77,32 +75,31 @@ func (t *Trace) totals() []OpTotal {
 	return ops
 }
 
-// Collective is one instance of a collective, its time split into waiting for
-// members that are late and moving data.
+// Collective is one collective. Its time is divided into waiting for late members and moving data.
 type Collective struct {
 	Run     int64
 	Group   int
 	Name    string
 	Detail  string
-	Arrived int64 // when the last member began
-	Last    int   // its rank
+	Arrived int64 // when the last member started
+	Last    int   // the rank of that member
 	Members []Share
 }
 
-// Share is one member's time in a collective.
+// Share is the time of one member in a collective.
 type Share struct {
 	Rank    int
-	Waiting int64 // from its start until the last member has arrived, or its own end
-	Moving  int64 // from then to its end
+	Waiting int64 // from its start until the last member has arrived, or until its own end
+	Moving  int64 // from then until its end
 }
 
-// instance names a collective of a run.
+// instance identifies a collective of a run.
 type instance struct {
 	run   int64
 	group int
 }
 
-// arrivals returns when the last member of each collective began.
+// arrivals returns when the last member of each collective started.
 func (t *Trace) arrivals() map[instance]int64 {
 	last := map[instance]int64{}
 	for i := range t.Events {
@@ -115,8 +112,8 @@ func (t *Trace) arrivals() map[instance]int64 {
 	return last
 }
 
-// Collectives returns the collectives by run and group. Where not everybody
-// needs everybody, as in a broadcast, Waiting is an upper bound.
+// Collectives returns the collectives by run and group. In collectives such as broadcast not every member needs all
+// others; there Waiting is an upper bound.
 func (t *Trace) Collectives() []Collective {
 	index := map[instance]int{}
 	var list []Collective

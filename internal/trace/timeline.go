@@ -9,19 +9,19 @@ import (
 	"unicode/utf8"
 )
 
-// Style chooses how a timeline is drawn.
+// Style says how to draw a timeline.
 type Style struct {
-	Width int  // columns; less than 40 counts as 40
-	ASCII bool // no character beyond ASCII
+	Width int  // in columns; less than 40 counts as 40
+	ASCII bool // use no characters beyond ASCII
 }
 
-// Timeline draws the trace as text, width columns wide: a lane for each stream
-// of each rank, a letter for each operation, a time axis and a legend.
+// Timeline draws the trace as text that is width columns wide: a lane for each stream of each rank, a letter for each
+// operation, a time axis and a legend.
 func (t *Trace) Timeline(w io.Writer, width int) error { return t.Draw(w, Style{Width: width}) }
 
-// Draw draws the trace as text. A column shows the operation that takes most of its time, and is empty only
-// where nothing runs: there an event that takes no time shows, too. The part of a collective in which a member
-// waits for those that are late is drawn as a line, and counts as an operation. The legend names what is drawn.
+// Draw draws the trace as text. A column shows the operation that takes most of its time. It is empty only if nothing
+// runs in it, so events without duration are visible there, too. The part of a collective in which a member waits for
+// late ones is drawn as a line and counts as an operation. The legend names everything that is drawn.
 func (t *Trace) Draw(w io.Writer, s Style) error {
 	lanes := t.lanes()
 	if len(lanes) == 0 {
@@ -39,7 +39,7 @@ func (t *Trace) Draw(w io.Writer, s Style) error {
 	return err
 }
 
-// painter knows the scale and the letters of one timeline.
+// painter holds the scale and the letters of one timeline.
 type painter struct {
 	style   Style
 	labels  int   // columns left of the bars
@@ -49,7 +49,7 @@ type painter struct {
 	unit    unit
 	letters map[opKey]rune
 	order   []opKey
-	idle    rune // for a member of a collective that waits
+	idle    rune // shown for a member of a collective that waits
 	shown   map[drawn]bool
 	arrived map[instance]int64
 }
@@ -82,8 +82,8 @@ func label(l *lane) string {
 	return strings.Repeat(" ", len(fmt.Sprintf("rank %d  ", l.rank))) + l.stream
 }
 
-// assign gives every operation a letter: its own, which it has in every timeline, and what
-// has none of its own, such as a kernel launched by name, one that no operation has.
+// assign gives every operation a letter. Most have a letter of their own, which is the same in every timeline. Others,
+// such as a kernel launched by name, get a letter that no operation has.
 func (p *painter) assign(t *Trace) {
 	for i := range t.Events {
 		e := &t.Events[i]
@@ -107,7 +107,8 @@ func (p *painter) assign(t *Trace) {
 	}
 }
 
-// letters are those of the operations: capitals and digits compute, small letters communicate.
+// letters are the letters of the operations. Capitals and digits stand for computation, and small letters for
+// communication.
 var letters = map[Class]map[string]rune{
 	Compute: {
 		"add": 'A', "broadcast": 'B', "scale": 'C', "div": 'D', "embedding": 'E', "fill": 'F', "gelu": 'G', "cast": 'H',
@@ -126,10 +127,10 @@ var letters = map[Class]map[string]rune{
 	IO:   {"input": '<', "output": '>'},
 }
 
-// others are the letters of what letters does not name.
+// others are the letters for operations that are not in letters.
 const others = "7890@%&$#*+=~fijlnoyz"
 
-// own returns an operation's letter, 0 where it has none.
+// own returns the letter of an operation, or 0 if it has none of its own.
 func (p *painter) own(k opKey) rune {
 	if k.class == Sync && k.name == "wait" {
 		if p.style.ASCII {
@@ -140,7 +141,7 @@ func (p *painter) own(k opKey) rune {
 	return letters[k.class][k.name]
 }
 
-// drawn is what a column may show: an operation, or the waiting part of collectives.
+// drawn is what a column may show: an operation, or the waiting part of a collective.
 type drawn struct {
 	opKey
 	idle bool
@@ -181,10 +182,10 @@ func (p *painter) lane(b *strings.Builder, l *lane) {
 		edge)
 }
 
-// rounding is less of a column than anything that is drawn takes.
+// rounding is a part of a column that is smaller than anything drawn.
 const rounding = 1e-9
 
-// cover adds the time from from to to to the shares of the columns that it lies in, one at least.
+// cover adds the time between from and to to the columns in which it is, at least one.
 func (p *painter) cover(cells []map[drawn]float64, d drawn, from, to int64) {
 	x, y := p.position(from), p.position(to)
 	first := min(int(x), p.columns-1)
@@ -196,12 +197,12 @@ func (p *painter) cover(cells []map[drawn]float64, d drawn, from, to int64) {
 	}
 }
 
-// position returns where time ns lies, in columns.
+// position returns the position of time ns, in columns.
 func (p *painter) position(ns int64) float64 {
 	return float64(ns-p.lo) / float64(p.span) * float64(p.columns)
 }
 
-// before orders what takes equally long: work comes before waits and signals.
+// before orders what takes equally long: work is drawn rather than waits and signals.
 func (d drawn) before(other drawn) bool {
 	if a, b := d.class == Sync, other.class == Sync; a != b {
 		return b
@@ -219,7 +220,7 @@ func (p *painter) letter(d drawn) rune {
 	return p.letters[d.opKey]
 }
 
-// waits reports whether all members of e's collective wait for all.
+// waits reports whether all members of the collective of e wait for all others.
 func (p *painter) waits(e *Event) bool {
 	if e.Group == NoGroup || e.Bytes == 0 {
 		return false
@@ -231,7 +232,7 @@ func (p *painter) waits(e *Event) bool {
 	return false
 }
 
-// legend names the letters, as many on a line as fit.
+// legend names the letters, as many per line as fit.
 func (p *painter) legend(b *strings.Builder) {
 	var entries []string
 	var short []string

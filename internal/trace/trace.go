@@ -1,5 +1,6 @@
-// Package trace holds what a run did and when, and computes where the time went: busy time, communication that nothing
-// hides, waiting and transfer in collectives, and the chain of events that determined the length of the run.
+// Package trace holds what a run did and when. It computes where the time went: busy time, communication that is not
+// hidden by computation, waiting and transfer in collectives, and the chain of events that determined the length of the
+// run.
 package trace
 
 import (
@@ -20,7 +21,7 @@ const (
 	numClasses
 )
 
-// String returns the class in a word.
+// String returns the name of the class.
 func (c Class) String() string {
 	if c >= numClasses {
 		return "unknown"
@@ -31,64 +32,62 @@ func (c Class) String() string {
 // NoGroup is the Group of an event that belongs to no collective.
 const NoGroup = -1
 
-// Event is one command's time on its stream.
+// Event is the time of one command on its stream.
 type Event struct {
 	Rank   int
 	Stream string // "main", "%s[1]"
 	Run    int64  // number of the run, from 0
-	ID     int64  // the command's index in its plan
+	ID     int64  // the index of the command in its plan
 	Name   string // the operation: "linear", "all_reduce", "put"
-	Detail string // the statement, with its place
+	Detail string // the statement and its place
 	Class  Class
 	// Start and End are nanoseconds on a clock that all ranks share.
 	Start, End int64
-	// Bytes moved between memories for this event; 0 for computation.
+	// Bytes is how many bytes this event moved between memories; 0 for computation.
 	Bytes int64
-	// Group is the collective that the event is one member's share of, an
-	// index in the plan, or NoGroup.
+	// Group is the collective that the event is a part of, as an index in the plan, or NoGroup.
 	Group int
-	// Issued is when the host enqueued the event; 0 where that is not known.
+	// Issued is when the host enqueued the event, or 0 if that is unknown.
 	Issued int64
-	// Call says what a profile by others knows of a collective; nil elsewhere.
+	// Call is what a profile of another tool says about a collective; otherwise nil.
 	Call *Call
-	// Tie says what the event has to do with another stream or rank; nil where that is not recorded.
+	// Tie says how the event depends on another stream or rank. It is nil if that is not recorded.
 	Tie *Tie
 }
 
-// Tie is what one command of hocket's has to do with another stream or rank.
+// Tie says how a command of hocket depends on another stream or rank.
 type Tie struct {
-	// A wait between streams: it waits for the commands of a stream of its rank before the one with index Until.
+	// A wait between streams waits for the commands of Stream, on its own rank, before the one with index Until.
 	Stream string `json:"stream,omitempty"`
 	Until  int64  `json:"until,omitempty"`
-	// A signal raises an element of a counter of rank Peer. A wait for signals has Peer -1, and passes once its own
-	// rank's element was raised Count times in the run.
+	// A signal raises an element of a counter of rank Peer. A wait for signals has Peer -1, and passes once the element of
+	// its own rank was raised Count times in the run.
 	Counter string `json:"counter,omitempty"`
 	Count   int64  `json:"count,omitempty"`
-	// Peer is also the other rank of a put or a get.
+	// For a put or a get, Peer is the other rank.
 	Peer int `json:"peer"`
 }
 
-// Call identifies one rank's call of a collective among its others, and determines which calls of other ranks belong
-// to it.
+// Call describes the call of a collective by one rank. It determines which calls of other ranks belong to it.
 type Call struct {
-	Group   string // of ranks: its name
-	Members []int  // of the group, by their numbers in the job; nil where unknown
-	Seq     int64  // number of the call in its group; -1 where not recorded
-	DType   string // "BFloat16"; empty where unknown
-	// Elements handed in and got back; -1 where unknown.
+	Group   string // the name of the group of ranks
+	Members []int  // of the group, by their numbers in the job; nil if unknown
+	Seq     int64  // number of the call in its group; -1 if not recorded
+	DType   string // such as "BFloat16"; empty if unknown
+	// In and Out are the elements passed in and received; -1 if unknown.
 	In, Out int64
-	// PointToPoint: it is a send or a receive, which not all of the group take part in.
+	// PointToPoint says that it is a send or a receive, in which not all of the group take part.
 	PointToPoint bool
 }
 
-// HostCall is what a rank's host did for some time, as far as it was recorded.
+// HostCall is something that the host of a rank did for some time, if it was recorded.
 type HostCall struct {
 	Rank       int
 	Name       string
 	Start, End int64
 }
 
-// Step is one iteration of a rank, where the program marked it.
+// Step is one iteration of a rank, if the program marked it.
 type Step struct {
 	Rank       int
 	Name       string
@@ -101,19 +100,19 @@ func (e *Event) Duration() int64 { return e.End - e.Start }
 // Trace is what one or several runs did.
 type Trace struct {
 	Ranks int
-	// Virtual: times are steps of a scheduled machine, not nanoseconds.
+	// Virtual says that times are steps of a scheduled machine and not nanoseconds.
 	Virtual bool
-	// Events by rank, stream, start; see Sort.
+	// Events are ordered by rank, stream and start; see Sort.
 	Events []Event
 
-	// Source names who recorded it, where that was not hocket: "kineto", "nsys".
+	// Source names the tool that recorded it, such as "kineto" or "nsys". It is empty for hocket.
 	Source string
-	// IDs are the ranks' numbers in their job; nil where they are 0, 1, 2 and so on.
+	// IDs are the numbers of the ranks in their job; nil if they are 0, 1, 2 and so on.
 	IDs []int
-	// Clocks says which ranks' times are of one clock, those of one number; nil: all. Of
-	// several clocks times agree to within microseconds, or not at all.
+	// Clocks is a number for the clock of each rank; ranks with equal numbers share a clock. If it is nil, all ranks share
+	// one clock. Times of different clocks may agree to within microseconds, or not at all.
 	Clocks []int
-	// Host holds what hosts did, Steps the marked iterations; both are empty in own traces.
+	// Host is what the hosts did, and Steps are the marked iterations. Both are empty in hocket's traces.
 	Host  []HostCall
 	Steps []Step
 }
@@ -126,8 +125,7 @@ func (t *Trace) ID(rank int) int {
 	return rank
 }
 
-// Sort puts the events into their order: rank, stream (main first, then by
-// name), start, end, run, ID.
+// Sort sorts the events by rank, stream (main first, then by name), start, end, run and ID.
 func (t *Trace) Sort() {
 	if !slices.IsSortedFunc(t.Events, inOrder) {
 		slices.SortStableFunc(t.Events, inOrder)
@@ -145,7 +143,7 @@ func inOrder(a, b Event) int {
 		cmp.Compare(a.ID, b.ID))
 }
 
-// CompareStreams puts main first and numbers in the order of their values.
+// CompareStreams puts main first. Numbers in names are compared by value.
 func CompareStreams(a, b string) int {
 	switch {
 	case a == b:
@@ -158,7 +156,7 @@ func CompareStreams(a, b string) int {
 	return cmp.Or(cmp.Compare(stem(a), stem(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-// stem returns the name without its index, or the number that it ends in.
+// stem returns the name without its index or the number at its end.
 func stem(s string) string {
 	if i := strings.IndexByte(s, '['); i >= 0 {
 		return s[:i]
@@ -166,7 +164,7 @@ func stem(s string) string {
 	return strings.TrimRight(s, "0123456789")
 }
 
-// Bounds returns the first start and the last end; zeros without events.
+// Bounds returns the first start and the last end, or zeros without events.
 func (t *Trace) Bounds() (lo, hi int64) {
 	for i := range t.Events {
 		e := &t.Events[i]

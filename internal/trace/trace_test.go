@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// sample is two ranks: rank 1 is late, so rank 0 waits in the all_reduce; a
-// put on %push is half hidden under compute.
+// sample has two ranks. Rank 1 is late, so rank 0 waits in the all_reduce. A put on %push is half hidden by
+// computation.
 func sample() *Trace {
 	ev := func(rank int, stream, name string, class Class, start, end, bytes int64) Event {
 		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes,
@@ -64,8 +64,8 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// TestRootedShare wants a member that ends before the last arrives to have
-// moved nothing, and no negative time.
+// TestRootedShare checks that a member that ends before the last one arrives has moved nothing, and that no time is
+// negative.
 func TestRootedShare(t *testing.T) {
 	tr := &Trace{Ranks: 2, Events: []Event{
 		{Rank: 0, Stream: "main", Name: "broadcast", Class: Comm, Start: 0, End: 10},
@@ -82,14 +82,13 @@ func TestCritical(t *testing.T) {
 	for _, e := range sample().Critical() {
 		path = append(path, e.ID)
 	}
-	// output ← all_reduce of rank 0 ← that of rank 1, which came last ← its linear
+	// output ← all_reduce of rank 0 ← all_reduce of rank 1, which came last ← its linear
 	if want := []int64{7, 8, 2, 3}; !slices.Equal(path, want) {
 		t.Errorf("got %v, want %v", path, want)
 	}
 }
 
-// TestCriticalWait wants the chain to go from a wait to what let it pass, on
-// another stream.
+// TestCriticalWait checks that the chain goes from a wait to the event on another stream that ended it.
 func TestCriticalWait(t *testing.T) {
 	tr := &Trace{Ranks: 2, Events: []Event{
 		{ID: 0, Rank: 0, Stream: "main", Name: "wait", Class: Sync, Start: 0, End: 50, Group: NoGroup,
@@ -187,8 +186,7 @@ func TestTimelineASCII(t *testing.T) {
 	}
 }
 
-// TestTimelineShapes wants every width to be kept to and every event to show,
-// whatever the times.
+// TestTimelineShapes checks, for many kinds of times, that the timeline has the requested width and shows every event.
 func TestTimelineShapes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for i := range 100 {
@@ -214,7 +212,8 @@ func TestTimelineShapes(t *testing.T) {
 	}
 }
 
-// TestZeroLengthShows: what takes no time shows where nothing else runs, and else the legend says that it does not.
+// TestZeroLengthShows checks that an event without duration is drawn if nothing else runs at that time, and that
+// otherwise the legend says that it is not drawn.
 func TestZeroLengthShows(t *testing.T) {
 	tr := &Trace{Ranks: 1, Events: []Event{
 		{Stream: "main", Name: "linear", Class: Compute, Start: 0, End: 1000000, Group: NoGroup},
@@ -231,8 +230,8 @@ func TestZeroLengthShows(t *testing.T) {
 	}
 }
 
-// TestColumnShowsMost draws random streams and wants each column to show what takes the most of it, which the test
-// counts nanosecond by nanosecond.
+// TestColumnShowsMost draws random streams and checks that each column shows the operation that takes most of its time.
+// The test counts single nanoseconds.
 func TestColumnShowsMost(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	ops := []string{"linear", "relu", "add", "wait", "all_gather"}
@@ -253,7 +252,7 @@ func TestColumnShowsMost(t *testing.T) {
 			at = e.End + rng.Int64N(40)*rng.Int64N(2)
 		}
 		_, hi := tr.Bounds()
-		counts := make([]map[rune]int64, columns) // 1/columns of a nanosecond each
+		counts := make([]map[rune]int64, columns) // in units of 1/columns nanoseconds
 		for i := range counts {
 			counts[i] = map[rune]int64{}
 		}
@@ -328,8 +327,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestRecorder wants marks of many streams to become events, and what has not
-// ended to be left out.
+// TestRecorder checks that marks of many streams become events and that commands that have not ended are left out.
 func TestRecorder(t *testing.T) {
 	r := NewRecorder()
 	for id := range int64(4) {
@@ -356,8 +354,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestExposedOnAnotherRank: what one rank hides is not hidden where another does not, even
-// if that one is done with it sooner.
+// TestExposedOnAnotherRank checks that communication hidden on one rank counts as exposed if another rank does not hide
+// it, even if it takes less time there.
 func TestExposedOnAnotherRank(t *testing.T) {
 	tr := &Trace{Ranks: 3, Events: []Event{
 		{Rank: 0, Stream: "%s", Class: Comm, Bytes: 8, Start: 0, End: 100},
@@ -385,8 +383,8 @@ func TestExposedBy(t *testing.T) {
 		}
 		return -1
 	}, 2)
-	// rank 0 is busy longest in both: its all_reduce is not hidden at all, its
-	// put lasts from 11 to 31 µs, under a linear until 21
+	// Rank 0 is busy longest in both. Its all_reduce is not hidden at all. Its put lasts from 11 to 31 µs, during a linear
+	// until 21.
 	if want := []Exposure{{40000, 40000}, {20000, 10000}}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -92,7 +92,7 @@ func TestTuneAside(t *testing.T) {
 		Options{Ranks: 2, Base: base, File: t.TempDir() + "/mine.json", Ops: []ir.Op{ir.OpBroadcast},
 			Sizes: []int64{1024}})
 	if err != nil || len(u.Notes) != 1 ||
-		!strings.HasSuffix(u.Notes[0], "it has version 2; this hocket reads version 1") {
+		!strings.HasSuffix(u.Notes[0], "the table has version 2, but this hocket reads only version 1") {
 		t.Errorf("elsewhere: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != newer {
@@ -100,7 +100,7 @@ func TestTuneAside(t *testing.T) {
 	}
 	u, err = tuneOne(t, context.Background(), base, nil, ir.OpAllReduce)
 	if err != nil || len(u.Notes) != 1 ||
-		!strings.Contains(u.Notes[0], "this hocket reads version 1; that file is now "+file+".old.1") {
+		!strings.Contains(u.Notes[0], "this hocket reads only version 1; that file is now "+file+".old.1") {
 		t.Errorf("here: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file + ".old.1"); err != nil || string(got) != newer {

@@ -80,7 +80,7 @@ func TestTune(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ name, text, want string }{
-		{"cut short", string(data[:len(data)/2]), "no table of collectives"},
+		{"cut short", string(data[:len(data)/2]), "not a table of collectives"},
 		{"another version", strings.Replace(string(data), `"version": 1`, `"version": 99`, 1), "version 99"},
 		{"foreign", strings.Replace(string(data), `"identity": "`, `"identity": "abacus `, 1), "made on abacus"},
 		{"an end that is not", strings.Replace(string(data), `"up_to"`, `"upto"`, 1), "unknown field"},

@@ -3,7 +3,7 @@
 import ctypes
 import sys
 
-from . import _cuda, _lib, _tensors, _world
+from . import _autograd, _cuda, _lib, _tensors, _world
 
 
 class Call:
@@ -13,7 +13,8 @@ class Call:
         self.text, self._rank = text, model._world.rank
         blocks = {n: _cuda.Block(t, n) for n, t in given.items()}
         model._check(layouts, blocks)
-        self._ins = _Structs([b.struct(self._rank) for b in blocks.values()])
+        struct = lambda name, dtype, shape: _tensors.View(None, dtype, shape, None, "torch").struct(name, self._rank)
+        self._ins = _Structs([struct(n, b.dtype, b.tensor.shape) for n, b in blocks.items()])
         inout = {p["name"] for p in layouts["in"] if p["inout"]}
         self._updated = []  # bound parameters that calls update
         self._results, outs = [], []  # of each result: its name, and its place among outs, dtype and shape if it is there
@@ -25,14 +26,14 @@ class Call:
                 continue  # it is updated where it is
             if name in inout:
                 self._results.append((name, len(outs), None, None))
-                outs.append(blocks[name].struct(self._rank))
+                outs.append(struct(name, blocks[name].dtype, blocks[name].tensor.shape))
                 continue
             shape = next((b["shape"] for b in p["blocks"] if b["rank"] == self._rank), None)
             if shape is None:
                 self._results.append((name, None, None, None))
                 continue
             self._results.append((name, len(outs), p["dtype"], tuple(shape)))
-            outs.append(_tensors.View(None, p["dtype"], shape, None, "torch").struct(name, self._rank))
+            outs.append(struct(name, p["dtype"], shape))
         self._outs = _Structs(outs)
 
     def __call__(self, model, given, bound, lendable):
@@ -41,8 +42,7 @@ class Call:
         for n, t in given.items():
             if not (t.is_cuda and t.is_contiguous()) or t.is_neg():
                 _cuda.Block(t, n)  # says what is wrong with it
-        for name in self._updated:
-            bound[name].written()
+        changed = [bound[name].written().tensor for name in self._updated]
         ins = self._ins.at([t.data_ptr() for t in tensors])
         first = tensors[0] if tensors else next(iter(bound.values())).tensor
         results, addresses, lent = [], [], []
@@ -53,6 +53,7 @@ class Call:
             elif dtype is None:
                 t = _cuda.Block(given[name], name).written().tensor
                 addresses.append(t.data_ptr())
+                changed.append(t)
             elif name in lendable:
                 lent.append((len(results), out, dtype, shape))
                 addresses.append(None)
@@ -66,6 +67,8 @@ class Call:
         _world.calling(model._func)
         stream = torch.cuda.current_stream(first.device).cuda_stream
         _lib.call("hocket_enqueue", model._handle, stream, ins, len(ins), outs, len(outs), self.text)
+        for t in changed:
+            _autograd.written(t)
         for i, out, dtype, shape in lent:
             results[i], memory = _cuda.lent(outs[out].data, dtype, shape, first.device)
             memory.model = model

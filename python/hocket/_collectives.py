@@ -4,6 +4,7 @@ Every rank makes the same calls, in one order. A collective is planned and prove
 """
 
 import array
+import contextlib
 import sys
 
 from . import _autograd, _bytes, _cuda, _lib, _model, _tensors, _world
@@ -182,9 +183,7 @@ def all_gather_v(t, counts, out=None, group=None, grad="reduce_scatter"):
     ``grad``: see all_gather."""
     _known("grad", grad, ("reduce_scatter", "slice"))
     s, shape = _state(t, group), _shape(t)
-    counts = [int(c) for c in counts]
-    if len(counts) != s.size or min(counts) < 0:
-        raise InputError(f"counts are {counts}; {s.size} of them, none negative, are wanted")
+    counts = _counts(counts, s, "counts")
     if not shape or shape[0] != counts[s.rank]:
         raise InputError(f"the tensor of shape {list(shape)} has not counts[{s.rank}] = {counts[s.rank]} rows")
     if _has_gradient("all_gather_v", t, "sum", out):
@@ -286,31 +285,51 @@ def all_to_all_v(t, send, recv=None, most=None, group=None):
     rank i. Tensors are torch's or numpy's. The gradient is sent back.
 
     Counts are numbers on the host. Without ``recv`` or ``most``, which no count of any rank exceeds, the ranks exchange their
-    counts first, which waits on the host. With both a call can be captured.
+    counts first, which waits on the host, and wrong counts of one are an error on all. With both a call can be captured,
+    and ranks whose arguments are right wait for one whose are wrong. All ranks give ``recv`` and ``most``, or none.
 
     Counts can also be a tensor of torch's, of integers: then the tensor has for each rank a block of as many rows, of which
     the first ``send[i]`` count, and blocks come with their counts: ``(blocks, counts)``. Nothing waits on the host."""
     s = _state(t, group)
     if hasattr(send, "new_zeros"):
+        if send.is_floating_point() or send.is_complex():
+            raise InputError(f"counts have type {send.dtype}: give integers")
         if tuple(send.shape) != (s.size,) or not t.shape or t.shape[0] != s.size:
             raise InputError(f"counts of shape {list(send.shape)} for a tensor of shape {list(t.shape)}: with counts in a tensor "
                              f"both begin with {s.size}, a block for each rank")
         return all_to_all(t, group=s), all_to_all(send, group=s)
-    send = _counts(send, s, "send")
-    _rows(t, send, "send")
+    try:
+        send = _counts(send, s, "send")
+        _rows(t, send, "send")
+        recv = None if recv is None else _counts(recv, s, "recv")
+    except (InputError, TypeError, ValueError):
+        if most is None or recv is None:
+            with contextlib.suppress(InputError):
+                _exchanged(s, [-1] * s.size, None)  # the others have the error, too
+        raise
     if recv is None or most is None:
-        every = memoryview(all_gather(memoryview(array.array("q", send)), group=s)).cast("B").cast("q").tolist()
-        came, most = every[s.rank :: s.size], max(every)
-        if recv is not None and _counts(recv, s, "recv") != came:
-            raise InputError(f"recv is {recv}, and the ranks send {came}")
-        recv = came
-    recv = _counts(recv, s, "recv")
+        recv, most = _exchanged(s, send, recv)
     if max(*send, *recv) > most:
         raise InputError(f"most is {most}, and send is {send} and recv {recv}")
     if most == 0:
         return t[:0]
     got = all_to_all(_padded(t, send, most), group=s)
     return _tensors.joined([got[i * most : i * most + c] for i, c in enumerate(recv)])
+
+
+def _exchanged(s, send, recv):
+    """The counts that a rank receives, and the largest of all. Counts of -1 are those of a rank whose arguments are wrong,
+    and recv is None if it is not given."""
+    own = memoryview(array.array("q", [*send, *(recv or [-1] * s.size)]))
+    every = memoryview(all_gather(own, group=s)).cast("B").cast("q").tolist()
+    sends = [every[2 * s.size * r :][: s.size] for r in range(s.size)]
+    for r in range(s.size):
+        came, recv = [of[r] for of in sends], every[2 * s.size * r + s.size :][: s.size]
+        if sends[r][0] < 0:
+            raise InputError(f"the arguments of rank {r} are wrong")
+        if recv[0] >= 0 and recv != came and min(came) >= 0:
+            raise InputError(f"recv of rank {r} is {recv}, and the ranks send {came}")
+    return [of[s.rank] for of in sends], max(map(max, sends))
 
 
 def broadcast(t, root=0, group=None):

@@ -52,7 +52,9 @@ class Compiled:
         self.paths = paths(self.graph, args)
         module = holder(self.graph, args, self.paths) if self.paths else self.graph
         options = dict(self.options)
-        options["grad"] = grad and options.get("grad", True)
+        if grad and not options.setdefault("grad", True):
+            raise UnsupportedError("a gradient is wanted, and the option grad is off")
+        options["grad"] = grad and options["grad"]
         plan = _plans.styles(options.pop("plan", None), module)
         inputs = [a.detach() if hasattr(a, "detach") else a for i, a in enumerate(args) if i not in self.paths]
         program = _export.exported(module, inputs)
@@ -64,11 +66,10 @@ class Compiled:
         return model, self._versions(args, grad)
 
     def _versions(self, args, grad):
-        """What changes when parameters do; with gradients, which take them as they are, when they are others."""
-        weights = [args[i] for i in self.paths]
-        if grad:
-            return [id(w) for w in weights]
-        return [(w.data_ptr(), None if w.is_inference() else w._version) for w in weights]
+        """Values that change when weights are to be bound again: weights that require gradients are bound as themselves,
+        others may be bound as copies."""
+        return [id(w) if grad and w.requires_grad else (w.data_ptr(), None if w.is_inference() else w._version)
+                for w in (args[i] for i in self.paths)]
 
 
 def paths(graph, inputs):

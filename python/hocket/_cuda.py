@@ -67,10 +67,7 @@ class Block:
 
 def torch_dtype(dtype):
     """torch's name for an element type."""
-    return getattr(sys.modules["torch"], _NAMES[dtype])
-
-
-_NAMES = {v: k for k, v in _tensors.TORCH.items()}
+    return getattr(sys.modules["torch"], _tensors.NAMES[dtype])
 
 
 def lent(address, dtype, shape, device):
@@ -80,6 +77,18 @@ def lent(address, dtype, shape, device):
         n *= e
     memory = _Lent(address, n)
     return memory.tensor(torch_dtype(dtype), shape, device), memory
+
+
+def operand(t, what):
+    """The number of t's element type. Refuses a tensor that cannot be an operand."""
+    n = _DTYPES.get(str(t.dtype))
+    if n is None:
+        raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(_DTYPES)}")
+    if not t.is_contiguous():
+        raise InputError(f"{what} is not contiguous: call .contiguous()")
+    if t.is_neg():
+        raise InputError(f"{what} {_tensors.NEGATIVE}")
+    return n
 
 
 class Group:
@@ -104,15 +113,11 @@ class Group:
     def dtype(self, t, what):
         """The number of t's element type, if t can be an operand."""
         n = self.dtypes.get(t.dtype)
-        if n is None:
-            raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(_DTYPES)}")
+        if n is None or not t.is_contiguous() or t.is_neg():
+            operand(t, what)  # says why it is none
         if t.device.index != self.device:
             raise InputError(f"{what} is on {t.device}, and hocket's rank {self.rank} is on cuda:{self.device}: "
                              f"call torch.cuda.set_device({self.device}) before it is made")
-        if not t.is_contiguous():
-            raise InputError(f"{what} is not contiguous: call .contiguous()")
-        if t.is_neg():
-            raise InputError(f"{what} {_tensors.NEGATIVE}")
         return n
 
     def at(self, frame):
@@ -148,21 +153,22 @@ def group(s):
 
 def collective(s, op, t, out, shape, red="sum", root=0):
     """A collective of t into out, or a new tensor of a shape; returns where the result is."""
-    if s.size == 1:
-        return t if out is t else t.clone().view(shape) if out is None else out.copy_(t.view(out.shape))
-    g = group(s)
+    g = group(s) if s.size > 1 else None
+    number = g.dtype if g else operand
     code = _REDS.get(red)
     if code is None:
         raise UnsupportedError(f"op {red!r} on GPUs; there are {', '.join(_REDS)}")
-    dtype = g.dtype(t, "the tensor")
+    dtype = number(t, "the tensor")
     if out is None:
         out = t.new_empty(shape)
     elif out is not t:
         n = 1
         for e in shape:
             n *= e
-        if g.dtype(out, "out") != dtype or out.numel() != n:
+        if number(out, "out") != dtype or out.numel() != n:
             raise InputError(f"out has {out.numel()} elements of {out.dtype}, and {n} of {t.dtype} come")
+    if g is None:
+        return out if out is t else out.copy_(t.view(out.shape))
     g.at(sys._getframe(2))
     g.do(_OPS[op], code, dtype, root, t.numel(), t.data_ptr(), out.data_ptr())
     return out
@@ -179,7 +185,10 @@ def all_gather_v(s, t, counts):
 
 
 def all_reduce_rms_norm(s, t, residual, weight, eps):
-    """See hocket.all_reduce_rms_norm; None where there is no kernel for the type, the width or the addresses."""
+    """See hocket.all_reduce_rms_norm; None where there is no kernel for the type, the width or the addresses, and
+    for one process."""
+    if s.size == 1:
+        return None
     g = group(s)
     dtype = g.dtype(t, "the tensor")
     for x, what, shape in ((residual, "residual", t.shape), (weight, "weight", t.shape[-1:])):

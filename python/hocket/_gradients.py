@@ -57,6 +57,10 @@ class Gradient:
         if missing and "weights" in model._about:
             raise UnsupportedError(f"{missing[0]} is the archive's own: for gradients give all weights to load, as "
                                    "weights=dict(module.named_parameters())")
+        files = [n for n in missing if n in model._loaded]
+        if files:
+            raise UnsupportedError(f"{files[0]} is a weight of a file, and the programs of gradients have weights from their calls: "
+                                   "give load its tensors by name, or bind it")
         names = [n for n, t in given.items() if isinstance(t, torch.Tensor)]
         wrt = tuple(n for n in model._parameters() if n in names and given[n].requires_grad)
         if not model._several():

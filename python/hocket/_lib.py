@@ -9,7 +9,7 @@ import pathlib
 
 from . import _errors
 
-ABI = 2  # hocket.h's version that this package is for
+ABI = 3  # hocket.h's version that this package is for
 
 
 class Tensor(ctypes.Structure):
@@ -97,12 +97,12 @@ def _load():
     _process = _process or os.getpid()
     path = path and str(path)
     lib = ctypes.CDLL(path)
+    if lib.hocket_version() != ABI:  # first: an older library lacks functions
+        raise _errors.UnsupportedError(
+            f"{path} has version {lib.hocket_version()} of the interface, and this package is for version {ABI}")
     for name, (result, args) in _signatures.items():
         f = getattr(lib, name)
         f.restype, f.argtypes = result, args
-    if lib.hocket_version() != ABI:
-        raise _errors.UnsupportedError(
-            f"{path} has version {lib.hocket_version()} of the interface, and this package is for version {ABI}")
     held, api = ctypes.PyDLL(path), ctypes.pythonapi  # PyDLL calls with the interpreter's lock held
     for name, (result, args) in _held.items():
         f = getattr(held, name)

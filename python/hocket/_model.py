@@ -175,12 +175,13 @@ class Model:
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
         self._gradient = None  # of load's grad=True
         self._about = json.loads(_lib.call_text("hocket_description", handle, 0))
+        self._check_buckets()
         self._begin = {}  # contents of bound states, by name, when they were bound
         self._version = 0  # grows after each change of _bound
         self._calls, self._rest = {}, {}  # by version and what a call is given
         self._uploaded = set()  # bound weights of the host that are on the devices
         self._loaded = set()  # parameters that the library has from a checkpoint
-        self._weighed = {}  # dims that the whole shapes of loaded weights say
+        self._weighed = {}  # whole shapes of loaded weights among processes, by parameter
         self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
     def bind(self, name, t, dims=None):
@@ -193,17 +194,14 @@ class Model:
         if name not in self._parameters():
             raise InputError(f"there is no parameter {name}; there are {', '.join(self._parameters())}")
         t = _cuda.of_dlpack(t)
-        if self._gradient is not None:
-            self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
         if _cuda.is_cuda(t) or isinstance(self._bound.get(name), _cuda.Block):
             b = None if t is None else _cuda.Block(t, name)
             _lib.held("hocket_call_bind_device", self._handle, b, b.struct(self._world.rank) if b else _lib.Tensor(
                 name.encode(), b"f32", self._world.rank, 0, None, None, 0), _dims(dims))
             self._bound[name] = b
-            self._changed()
             self._uploaded.discard(name)
-            if b or t is None:
-                return
+            self._rebound(name, t)
+            return
         v = None if t is None else _tensors.view(t, name)
         if name in self._about["states"]:
             self._begin[name] = None if v is None else _tensors.bytes_of(v)
@@ -212,9 +210,19 @@ class Model:
             self._uploaded.discard(name)  # first: an interrupt may come between any two statements
             self._bound[name] = v
             self._changed()
-            if uploaded and v is None:  # else the next call uploads v in its place
+            if name in self._loaded or uploaded and v is None:  # else the next call uploads v in its place
                 _lib.held("hocket_call_bind", self._handle, None,
                           _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
+            self._rebound(name, t)
+
+    def _rebound(self, name, t):
+        """Forgets what another tensor than t was to a parameter."""
+        if self._gradient is not None:
+            self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
+        self._loaded.discard(name)
+        self._weighed.pop(name, None)
+        self._layouts.clear()  # shapes of loaded weights say dims
+        self._changed()
 
     def load(self, weights, rules=None, inputs=None, dims=None):
         """Binds weights: of a safetensors file, of the index or the folder of several, or tensors by name, such as a
@@ -229,7 +237,9 @@ class Model:
         weight. ``dims`` gives dims that the program and load do not fix, for tensors by name among several processes."""
         bound, shapes, unused = _weights.load(self, weights, rules or {}, inputs, dims)
         self._loaded |= set(bound)
-        self._weighed.update(self._dims_of(shapes))
+        for param in (*bound, *shapes):
+            self._weighed.pop(param, None)  # the newest are last
+        self._weighed.update(shapes)
         self._layouts.clear()
         self._changed()
         return unused
@@ -237,7 +247,7 @@ class Model:
     def layouts(self, dims=None, shapes=None):
         """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
         {"in": [...], "out": [...]}, each with name, dtype, shape and blocks."""
-        key = json.dumps({"dims": {**self._weighed, **(dims or {})}, "shapes": shapes or {}}, sort_keys=True)
+        key = json.dumps({"dims": self._with_weights(dims, shapes or {}), "shapes": shapes or {}}, sort_keys=True)
         if key not in self._layouts:
             self._layouts[key] = json.loads(_lib.call_text("hocket_layouts", self._handle, key.encode()))
         return self._layouts[key]
@@ -245,27 +255,28 @@ class Model:
     def __call__(self, *args, dims=None, **kwargs):
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
-        given, dims = self._named(args, kwargs), {**self._weighed, **(dims or {})}
+        given, dims = self._named(args, kwargs), self._with_weights(dims)
         if self._gradient is not None:
             given = self._gradient.arguments(given)
+        version = self._version  # read before what is bound at it
         bound = self._others(given)
         if self._gradient is not None and _autograd.wanted(*given.values()):
             return self._gradient.run(given, bound, dims)
         _autograd.none(self._func, *given.values(), how="load it with grad=True, ")
         if self._buckets:
-            return self._rounded(given, bound, dims)
-        return self._runs(given, bound, dims)
+            return self._rounded(given, bound, dims, version)
+        return self._runs(given, bound, dims, version)
 
-    def _runs(self, given, bound, dims):
+    def _runs(self, given, bound, dims, version):
         """Runs the program once, on given and bound tensors."""
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
-            return self._enqueue(given, bound, dims)
+            return self._enqueue(given, bound, dims, version)
         views = {**{n: _tensors.view(t, n) for n, t in given.items()}, **bound}
         like = next(iter(views.values()), _tensors.View(None, "f32", (), 0, "buffer"))
         layouts = self.layouts(dims, {} if self._several() else {name: v.shape for name, v in views.items()})
         self._check(layouts, views)
         inout = {p["name"] for p in layouts["in"] if p["inout"]}
-        ins, results, outs = [], [], []
+        ins, results, outs, changed = [], [], [], []
         for p in layouts["in"]:
             v, rank = views.get(p["name"]), self._rank(p, False)
             kept = v is not None and p["name"] in bound and p["name"] not in inout and self._uploads()
@@ -284,6 +295,7 @@ class Model:
             rank = self._rank(p, self._gather and not updated)
             if updated:
                 v = views.get(name)  # if there is none, the library says so
+                changed.append(v)
                 if name in given:
                     results.append(given[name])
             elif rank is None:
@@ -297,19 +309,33 @@ class Model:
                 outs.append(v.struct(name, rank))
         _world.calling(self._call(views))
         _lib.run(self._handle, ins, outs, _dims(dims))
+        for v in changed:
+            _autograd.written(v and v.keep)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _rounded(self, given, bound, dims):
+    def _check_buckets(self):
+        """Refuses buckets of dims that calls cannot fill up and cut."""
+        for dim in self._buckets:
+            known = {d: None for extents in (*self._about["extents"].values(), *self._about["returns"]) for d in extents if d}
+            if dim in self._about["within"]:
+                raise InputError(f"buckets: {dim} is part of an expression in the shape of a parameter or result, which cannot "
+                                 "be filled up and cut: have the caller fill up")
+            if dim not in known:
+                raise InputError(f"buckets: no parameter or result has the dim {dim}; there are {', '.join(known)}")
+
+    def _rounded(self, given, bound, dims, version):
         """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, and results cut. It
         is right where what is filled up does not change the rest, which is for the caller to know."""
         sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
         up = {}
         for dim, values in self._buckets.items():
+            if self._several() and dim in self._about["split"] and dim not in dims:
+                raise InputError(f"{dim} has buckets, and parameters are split along it over processes: give it in dims")
             least = next((v for v in values if v >= sizes.get(dim, v + 1)), None)
             if least is not None and least != sizes[dim]:
                 up[dim] = least
         if not up:
-            return self._runs(given, bound, dims)
+            return self._runs(given, bound, dims, version)
         filled = {}
         for n, t in given.items():
             extents = self._about["extents"].get(n) or ()
@@ -321,7 +347,7 @@ class Model:
                     raise InputError(f"buckets round {extents[i]}={sizes[extents[i]]} up to {up[extents[i]]}, and {n} is split along "
                                      f"it over processes: give {extents[i]} in the size of a bucket")
             filled[n] = _tensors.filled(t, [up.get(dim, e) for dim, e in zip(extents, t.shape)], n) if grow else t
-        got = self._runs(filled, bound, {**dims, **up})
+        got = self._runs(filled, bound, {**dims, **up}, version)
         results = list(got) if isinstance(got, tuple) else [got]
         for k, (t, extents) in enumerate(zip(results, self._about["returns"])):
             cut = [slice(0, sizes[dim]) if dim in up else slice(None) for dim in extents]
@@ -339,9 +365,8 @@ class Model:
         ``most_bytes``."""
         return json.loads(_lib.call_text("hocket_plan_stats", self._handle))
 
-    def _enqueue(self, given, bound, dims):
-        """Gives torch's current stream a run."""
-        version = self._version  # read before what it is the version of
+    def _enqueue(self, given, bound, dims, version):
+        """Gives torch's current stream a run. bound is what was bound at a version."""
         key = (version, tuple((n, getattr(t, "dtype", None), getattr(t, "shape", None)) for n, t in given.items()),
                tuple(sorted(dims.items())) if dims else ())
         call = self._calls.get(key)
@@ -449,6 +474,13 @@ class Model:
         extents = self._about["extents"]
         return {dim: int(e) for n, shape in shapes.items() if n in extents and len(extents[n]) == len(shape)
                 for dim, e in zip(extents[n], shape) if dim}
+
+    def _with_weights(self, dims, shapes=()):
+        """Dims, with those that loaded weights come to, except for weights whose shapes are to be others."""
+        if not self._weighed:
+            return dict(dims or {})
+        of = self._dims_of({n: shape for n, shape in self._weighed.items() if n not in shapes})
+        return {**of, **(self._dims_of(shapes) if shapes else {}), **(dims or {})}
 
     def _keeps(self, name):
         """Whether the library keeps the state of that name."""

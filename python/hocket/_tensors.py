@@ -10,6 +10,7 @@ SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i64": 8,
          "i8": 1, "u8": 1, "bool": 1, "f8e4m3": 1, "f8e5m2": 1}  # those of one byte in collectives only
 TORCH = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64",
          "int8": "i8", "uint8": "u8", "bool": "bool", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
+NAMES = {v: k for k, v in TORCH.items()}
 _FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32", "l": "i64", "q": "i64", "b": "i8", "B": "u8", "?": "bool"}
 
 
@@ -35,10 +36,10 @@ class View:
             n *= e
         return n
 
-    def struct(self, name, rank=-1, nbytes=None):
+    def struct(self, name, rank=-1):
         shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
         t = _lib.Tensor(name.encode(), self.dtype.encode(), rank, len(self.shape), shape, self.address,
-                        self.nbytes if nbytes is None else nbytes)
+                        self.nbytes)
         t._keep = (self.keep, shape)
         return t
 
@@ -177,8 +178,7 @@ def empty(like, dtype, shape):
     """A new tensor by the library of the view ``like``, and its view."""
     if like.kind == "torch":
         torch = sys.modules["torch"]
-        name = {v: k for k, v in TORCH.items()}[dtype]
-        t = torch.empty(tuple(shape), dtype=getattr(torch, name))
+        t = torch.empty(tuple(shape), dtype=getattr(torch, NAMES[dtype]))
         return t, view(t)
     if like.kind == "numpy" and dtype == like.dtype:
         a = sys.modules["numpy"].empty(tuple(shape), dtype=like.keep.dtype)

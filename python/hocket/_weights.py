@@ -22,6 +22,8 @@ def load(model, weights, rules, inputs, dims):
         out = json.loads(_lib.call_text("hocket_bind_from", model._handle, json.dumps(of).encode()))
         for param in out["bound"]:
             model._bound.pop(param, None)
+            if model._gradient is not None:
+                model._gradient.bind(param, None)
         return out["bound"], {}, out["unused"]
     if hasattr(weights, "state_dict"):
         weights = weights.state_dict()
@@ -34,20 +36,25 @@ def load(model, weights, rules, inputs, dims):
     for param in params:
         if param in weights and param not in rules and param not in (inputs or ()):
             rules[param] = {**_RULE, "from": [param]}
-    missing = [] if inputs is None else [p for p in params if p not in rules and p not in inputs and model._bound.get(p) is None]
+    missing = [] if inputs is None else [p for p in params if p not in rules and p not in inputs and p not in model._loaded
+                                                 and model._bound.get(p) is None]
     if missing:
         raise InputError(f"nothing is bound to {', '.join(missing)}: give each a rule, or name it in inputs")
     named = {param: _expanded(weights, r["from"]) for param, r in rules.items()}
     if not named:
         raise InputError(f"none of the {len(weights)} tensors has the name of a parameter; there are {_some(weights)}")
-    shapes = {param: _shape(rules[param], layers, weights) for param, layers in named.items()}
+    shapes = {param: _shape(model, param, rules[param], layers, weights) for param, layers in named.items()}
     layouts = {p["name"]: p for p in model.layouts(dims, shapes)["in"]} if model._several() else {}
     made = {}
     for param, layers in named.items():
-        made[param] = _made(model, param, rules[param], layers, weights, layouts.get(param))
-    for param, t in made.items():
+        made[param] = functools.partial(_made, model, param, rules[param], layers,
+                                        {n: weights[n] for layer in layers[1] for n in layer}, layouts.get(param))
+    for param, t in [(param, make(False)) for param, make in made.items()]:
         if t is not None:
             model.bind(param, t, {**model._dims_of(shapes), **(dims or {})})
+            parts = [weights[n] for layer in named[param][1] for n in layer]
+            if model._gradient is not None and any(getattr(t, "requires_grad", False) for t in parts):
+                model._gradient.bind(param, functools.partial(made[param], True))
     used = {name for layers in named.values() for names in layers[1] for name in names}
     return (), shapes if model._several() else {}, [name for name in weights if name not in used]
 
@@ -85,21 +92,61 @@ def _expanded(tensors, patterns):
     return stacked, names
 
 
-def _shape(rule, layers, tensors):
-    """The whole shape of what a rule makes."""
+def _shape(model, param, rule, layers, tensors):
+    """The whole shape of what a rule makes; refuses what cannot be made, as files do."""
     stacked, names = layers
-    shape = list(tensors[names[0][0]].shape)
-    if rule["transpose"]:
-        shape[-1], shape[-2] = shape[-2], shape[-1]
-    axis = -2 if rule["transpose"] and rule["axis"] == len(shape) - 1 else -1 if rule["transpose"] and rule[
-        "axis"] == len(shape) - 2 else rule["axis"]
-    if len(names[0]) > 1 or rule["lo"] or rule["hi"]:
-        shape[rule["axis"]] = sum((rule["hi"] or tensors[name].shape[axis]) - rule["lo"] for name in names[0])
+    axis, shapes = rule["axis"], []
+    for layer in names:
+        parts = [_shape_of_part(model, param, rule, name, tensors, len(layer) > 1) for name in layer]
+        shape = list(parts[0])
+        for name, part in zip(layer[1:], parts[1:]):
+            if _dtype(tensors[name]) != _dtype(tensors[layer[0]]) or shape[:axis] + shape[axis + 1 :] != part[:axis] + part[axis + 1 :]:
+                raise InputError(f"the rule of {param}: {_about(layer[0], tensors)} and {_about(name, tensors)} cannot be joined "
+                                 f"along dimension {axis}")
+            shape[axis] += part[axis]
+        shapes.append(shape)
+        if shape != shapes[0] or _dtype(tensors[layer[0]]) != _dtype(tensors[names[0][0]]):
+            raise InputError(f"the rule of {param}: layers differ: {_about(names[0][0], tensors)} and {_about(layer[0], tensors)}")
     return [len(names), *shape] if stacked else shape
 
 
-def _made(model, param, rule, layers, tensors, layout):
-    """What a parameter is made of by its rule: the block of the rank, None where it has none, or the whole."""
+def _shape_of_part(model, param, rule, name, tensors, joined):
+    """The shape of a tensor that is transposed and cut."""
+    t, axis = tensors[name], rule["axis"]
+    if not any(hasattr(t, name) for name in ("detach", "swapaxes", "full_tensor")):
+        raise InputError(f"a weight of {param} is a {type(t).__name__}: give tensors of torch or arrays of numpy")
+    scale = next((s for s in (f"{name}_scale_inv", f"{name}_scale") if s in tensors), None)
+    if rule["cast"] and scale and _dtype(t).startswith("f8") and not model._about["types"][param].startswith("f8"):
+        raise InputError(f"{_about(name, tensors)} with the scales {scale}, and only files are multiplied by their scales: load "
+                         "the file, or give the product")
+    shape = list(t.shape)
+    if rule["transpose"]:
+        if len(shape) < 2:
+            raise InputError(f"the rule of {param}: {_about(name, tensors)} and cannot be transposed")
+        shape[-1], shape[-2] = shape[-2], shape[-1]
+    if not (joined or rule["lo"] or rule["hi"]):
+        return shape
+    if not 0 <= axis < len(shape):
+        raise InputError(f"the rule of {param}: {_about(name, tensors)} and has no dimension {axis}")
+    lo, hi = rule["lo"], rule["hi"] or shape[axis]
+    if not 0 <= lo <= hi <= shape[axis]:
+        raise InputError(f"the rule of {param}: {_about(name, tensors)}, of which {lo}..{hi} along dimension {axis} is no part")
+    shape[axis] = hi - lo
+    return shape
+
+
+def _dtype(t):
+    name = str(t.dtype).removeprefix("torch.")
+    return _tensors.TORCH.get(name, name)
+
+
+def _about(name, tensors):
+    return f"{name} is {_dtype(tensors[name])}{list(tensors[name].shape)}"
+
+
+def _made(model, param, rule, layers, tensors, layout, live):
+    """A parameter made by its rule: the block of the rank, None where it has none, or the whole. Autograd sees how it is
+    made if it is live."""
     stacked, names = layers
     block = None
     if layout is not None:
@@ -111,7 +158,7 @@ def _made(model, param, rule, layers, tensors, layout):
         split = [i for i, (n, of) in enumerate(zip(block["shape"], layout["shape"])) if n != of]
         if hasattr(t, "placements") and split == [_plans.sharded(param, t)] and list(t.to_local().shape) == block["shape"]:
             return _typed(model, param, rule, t.to_local())
-    parts = [[_part(param, rule, tensors[name]) for name in layer] for layer in names]
+    parts = [[_part(rule, tensors[name], live) for name in layer] for layer in names]
     join = _library(parts[0][0])
     whole = [layer[0] if len(layer) == 1 else join("concat", layer, rule["axis"]) for layer in parts]
     whole = join("stack", whole, 0) if stacked else whole[0]
@@ -130,29 +177,24 @@ def _library(t):
         parts, axis)
 
 
-def _part(param, rule, t):
+def _part(rule, t, live):
     """A tensor that a parameter is made of, transposed and cut."""
     if hasattr(t, "full_tensor"):
         t = t.full_tensor()
-    if hasattr(t, "detach"):
+    if hasattr(t, "detach") and not live:
         t = t.detach()
-    elif not hasattr(t, "swapaxes"):
-        raise InputError(f"a weight of {param} is a {type(t).__name__}: give tensors of torch or arrays of numpy")
     if rule["transpose"]:
         t = t.swapaxes(-1, -2)
     if rule["lo"] or rule["hi"]:
-        hi = rule["hi"] or t.shape[rule["axis"]]
-        if not 0 <= rule["lo"] <= hi <= t.shape[rule["axis"]]:
-            raise InputError(f"the rule of {param} cuts {rule['lo']}..{hi} out of {t.shape[rule['axis']]}")
-        t = t[(slice(None),) * rule["axis"] + (slice(rule["lo"], hi),)]
+        t = t[(slice(None),) * rule["axis"] + (slice(rule["lo"], rule["hi"] or None),)]
     return t
 
 
 def _typed(model, param, rule, t):
     """A tensor dense, and cast if that is to be."""
     want = model._about["types"][param]
-    if rule["cast"] and _tensors.TORCH.get(str(t.dtype).removeprefix("torch.")) != want:
-        kind = next(k for k, v in _tensors.TORCH.items() if v == want)
+    if rule["cast"] and _dtype(t) != want:
+        kind = _tensors.NAMES[want]
         t = t.to(getattr(sys.modules["torch"], kind)) if hasattr(t, "detach") else t.astype(kind)
     return t.contiguous() if hasattr(t, "contiguous") else sys.modules["numpy"].ascontiguousarray(t)
 

@@ -2,6 +2,7 @@
 
 import atexit
 import collections
+import contextlib
 import os
 import sys
 import threading
@@ -20,16 +21,18 @@ class _State:
         self.models, self.group = collections.OrderedDict(), None  # models of collectives, least recently used first
         self.closing, self.captured = [], set()  # models with lent results, and with captured runs
         self.groups, self.torch_groups = [], {}  # those of these processes; by torch's process group
+        self.made = 0  # calls of new_group
 
     def close(self):
-        """Closes the machine."""
-        for g in reversed(self.groups):
-            g.close()
-        if self.group is not None:
-            _lib.close(self.group.handle)
-            self.group = None
-        if self.machine:
-            _lib.close(self.machine)
+        """Closes groups, then the machine. All are closed if one fails."""
+        with contextlib.ExitStack() as all:
+            if self.machine:
+                all.callback(_lib.close, self.machine)
+            if self.group is not None:
+                all.callback(_lib.close, self.group.handle)
+                self.group = None
+            for g in self.groups:  # the last first
+                all.callback(g.close)
 
 
 class Group(_State):
@@ -86,7 +89,8 @@ def new_group(ranks=None, name=None):
     call it, including those outside the group, in one order, with the same ranks."""
     s = state()
     ranks = list(range(s.size)) if ranks is None else [int(r) for r in ranks]
-    return Group(s, f"{len(s.groups)}" if name is None else f"{name}.{len(s.groups)}", ranks, True)
+    number, s.made = s.made, s.made + 1  # without torch's groups, which some processes have not used
+    return Group(s, f"{number}" if name is None else f"{name}.{number}", ranks, True)
 
 
 def of(group, machine="cpu"):

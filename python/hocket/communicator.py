@@ -13,7 +13,7 @@ import contextlib
 import sys
 
 from . import _bytes, _collectives, _world
-from ._errors import InputError, UnsupportedError
+from ._errors import ClosedError, InputError, UnsupportedError
 
 _OPS = {"SUM": "sum", "AVG": "avg", "MAX": "max", "MIN": "min"}
 
@@ -40,8 +40,10 @@ class Communicator:
     should_custom_ar = should_use
 
     def all_reduce(self, input_, out=None, op="sum", stream=None):
-        """The sum, or another reduction by torch's ReduceOp or its name, over the ranks."""
-        if self.disabled:
+        """The sum, or another reduction by torch's ReduceOp or its name, over the ranks; None while it is switched off."""
+        if self.available and self.disabled and self.world_size > 1:
+            return None
+        if self._alone("all_reduce"):
             return input_ if out is None else out.copy_(input_)
         with self._on(stream):
             return _collectives.all_reduce(input_.contiguous(), _op(op), out=self._like(input_) if out is None else out,
@@ -59,7 +61,7 @@ class Communicator:
         """Likewise, of so many rows along the dimension of each rank; of several tensors if they are a list."""
         if isinstance(input_, (list, tuple)):
             return [self.all_gatherv(t, dim, sizes) for t in input_]
-        if self.disabled:
+        if self._alone("all_gatherv"):
             return input_
         with self._on(None):
             first = input_.movedim(dim, 0).contiguous()
@@ -73,7 +75,7 @@ class Communicator:
 
     def reduce_scatterv(self, input_, dim=-1, sizes=None):
         """Likewise, of blocks of different lengths."""
-        if self.disabled:
+        if self._alone("reduce_scatterv"):
             return input_
         with self._on(None):
             first = input_.movedim(dim, 0).contiguous()
@@ -84,7 +86,7 @@ class Communicator:
     def all_gather_into_tensor(self, output, input_, sizes=None, stream=None):
         """all_gather along the first dimension, or with sizes all_gatherv, into a tensor."""
         with self._on(stream):
-            if self.disabled:
+            if self._alone("all_gather_into_tensor"):
                 return output.copy_(input_)
             if sizes is not None:
                 return _collectives.all_gather_v(input_, sizes, out=output, group=self._s)
@@ -93,7 +95,7 @@ class Communicator:
     def reduce_scatter_tensor(self, output, input_, op="sum", sizes=None, stream=None):
         """reduce_scatter along the first dimension, or with sizes reduce_scatterv, into a tensor."""
         with self._on(stream):
-            if self.disabled:
+            if self._alone("reduce_scatter_tensor"):
                 return output.copy_(input_)
             if sizes is not None:
                 return output.copy_(_collectives.reduce_scatter_v(input_, sizes, _op(op), group=self._s))
@@ -107,7 +109,7 @@ class Communicator:
     def broadcast(self, tensor, src=0, stream=None):
         """The tensor of the rank src of the group, in place."""
         with self._on(stream):
-            return tensor if self.disabled else _collectives.broadcast(tensor, src, group=self._s)
+            return tensor if self._alone("broadcast") else _collectives.broadcast(tensor, src, group=self._s)
 
     def send(self, tensor, dst=None):
         """Sends a tensor to a rank of the group, by default the next, by the device group."""
@@ -132,7 +134,7 @@ class Communicator:
     def change_state(self, enable=None, stream=None):
         """Switches the communicator on or off, or to another stream, until the end."""
         was = self.disabled, self.stream
-        self.disabled = self.world_size == 1 or not (self.available if enable is None else enable)
+        self.disabled = self.world_size == 1 or not self.available or enable is False
         self.stream = stream or self.stream
         try:
             yield
@@ -154,6 +156,13 @@ class Communicator:
     def destroy(self):
         """Takes no more calls. The machine stays open."""
         self.available, self.disabled = False, True
+
+    def _alone(self, call):
+        """Whether there is one process, which has the result. A communicator that is switched off refuses the call."""
+        if self.disabled and self.world_size > 1:
+            why = "switched off" if self.available else "destroyed"
+            raise (InputError if self.available else ClosedError)(f"{call} of a communicator that is {why}")
+        return self.world_size == 1
 
     def _like(self, t):
         return sys.modules["torch"].empty(t.shape, dtype=t.dtype, device=t.device)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import runpy
+import signal
 import sys
 import threading
 import time
@@ -79,10 +80,14 @@ class Forked:
         os._exit(0)
 
     def output(self):
+        """What the process printed. One that does not end is killed; one that did not end well says so."""
+        killed = threading.Timer(300, os.kill, (self.pid, signal.SIGKILL))
+        killed.start()
         with open(self.reading) as f:
             text = f.read()
-        os.waitpid(self.pid, 0)
-        return text
+        status = os.waitpid(self.pid, 0)[1]
+        killed.cancel()
+        return text if status == 0 else f"ended with status {os.waitstatus_to_exitcode(status)}:\n{text}"
 
 
 @unittest.skipIf(torch is None or MACHINE == "cuda" and not torch.cuda.is_available(), "torch, or a GPU, is not there")
@@ -114,6 +119,7 @@ class Hangs(unittest.TestCase):
             if name in LATE and MACHINE == "cuda":  # the rank that is early may have ended well
                 outputs = ["\n".join(outputs)]
             for rank, text in enumerate(outputs):
+                self.assertNotRegex(text, "^ended with status")
                 self.assertRegex(text, re.compile(want[rank % len(want)], re.MULTILINE))
             self.assertLess(took, 60 + 2 * STALL)  # most of it is the start of processes on a busy machine
 

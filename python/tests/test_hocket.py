@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
@@ -113,6 +114,15 @@ class Alone(unittest.TestCase):
             for t in threads:
                 t.join()
             self.assertEqual(n.tolist(), wanted)
+
+    def test_older_library(self):
+        """The version of the library is reported, also if it lacks a function."""
+        from hocket import _lib
+
+        with unittest.mock.patch.object(_lib, "ABI", 99), \
+                unittest.mock.patch.dict(_lib._signatures, {"hocket_of_version_99": (None, [])}), \
+                self.assertRaisesRegex(hocket.UnsupportedError, "of the interface, and this package is for version 99"):
+            _lib._load.__wrapped__()
 
     def test_bad_id(self):
         """A wrong id or position is an InputError that says which, and changes nothing."""
@@ -364,7 +374,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
         lib.call, lib.call_text, lib.held = call, lambda *_: '["y"]', lambda *_: None
         _cuda.Block, _cuda.rest, _cuda.lent, _cuda.is_cuda = Block, lambda: None, lent, lambda t: isinstance(t, OnGPU)
         try:
-            y, z = m._enqueue({"x": x, "w": w}, {}, None)
+            y, z = m._enqueue({"x": x, "w": w}, {}, None, 0)
             self.assertEqual((y[:3], z), ((0x7000, "f32", (2, 6)), new))
             self.assertEqual(given, [[(b"y", None, 0), (b"z", 64, 32)]])
             self.assertEqual(len(m._lent), 1)
@@ -372,7 +382,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
             self.assertEqual(m._world.closing, [m])
             Block.capturing = staticmethod(lambda: True)  # a captured run keeps its model, and what is bound
             c._bound["w"] = w = Block(w, "w")
-            c._enqueue({"x": x}, {"w": w}, None)
+            c._enqueue({"x": x}, {"w": w}, None, 0)
             self.assertEqual((c._captured, c._world.captured), ({w}, {c}))
             c._bound["w"] = None
             lib.held = kept[2]
@@ -599,7 +609,7 @@ def member_state():
             x, whole = floats([1.0] * 12, 3, 4), floats([0.0] * 16, 4, 4)
             refused(lambda: m(x, n=n), "the block of x for rank", "f32[3, 4], want f32[2, 4]", "T=2", "dims")
             refused(lambda: m(x, n=n, w=whole, dims={"T": 3}), f"the block of w for rank {r} is f32[4, 4], want f32[2, 4]",
-                    "w is that as a whole", "each process gives the block of its rank")
+                    "w as a whole is", "each process must pass the block of its rank")
             assert s.tolist() == [12 * v for v in sums] and n.tolist() == [3]
 
 

@@ -483,6 +483,28 @@ class Export(unittest.TestCase):
         self.gradients(weights, inputs[3])
 
     @unittest.skipIf(torch is None, "torch is not installed")
+    def test_backend_frozen(self):
+        """With gradients, weights that require none are bound again when they have changed, also stacked ones."""
+        graph, inputs = graph_of_dynamo()
+        weights = [w for w in inputs if w is not inputs[3]]
+        for w in weights[1:]:
+            w.requires_grad_(False)
+        inputs[3].requires_grad_()
+        f = hocket.compile_backend(graph, inputs, options={"ranks": 2, "plan": PLAN})
+        with stand_in(lambda module, args, kwargs, dynamic_shapes=None: program_of(dict(module.named_parameters()))):
+            for _ in range(2):
+                self.assertTrue(torch.allclose(f(*inputs)[0], graph(*inputs)[0], rtol=1e-5))
+                with torch.no_grad():
+                    for w in weights:
+                        w *= 2
+        self.assertIsNotNone(f.models[True])
+        f = hocket.compile_backend(graph, inputs, options={"grad": False})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.assertTrue(torch.equal(f(*inputs)[0], graph(*inputs)[0]))
+        self.assertIn("a gradient is wanted, and the option grad is off", str(caught[0].message))
+
+    @unittest.skipIf(torch is None, "torch is not installed")
     def test_names_of_parameters(self):
         graph, inputs = graph_of_dynamo()
         self.assertEqual(list(_compile.paths(graph, inputs).values()), list(pt2.weights()))
@@ -559,6 +581,9 @@ class OnGPU:
     def is_neg(self):
         return False
 
+    def is_inference(self):
+        return False
+
 
 class Calls(unittest.TestCase):
     """Calls on GPUs, with stand-ins for torch and for the library's function that enqueues."""
@@ -578,8 +603,10 @@ class Calls(unittest.TestCase):
                 x.data = x.data or 9000
             return 1
 
+        self.written = []
         torch = types.SimpleNamespace(
             Tensor=OnGPU, is_grad_enabled=lambda: False, float32="f32",
+            autograd=types.SimpleNamespace(graph=types.SimpleNamespace(increment_version=self.written.append)),
             empty=lambda shape, dtype, device: OnGPU(next(fresh), shape),
             cuda=types.SimpleNamespace(current_stream=lambda d: types.SimpleNamespace(cuda_stream=5),
                                        is_current_stream_capturing=lambda: False))
@@ -602,6 +629,7 @@ class Calls(unittest.TestCase):
             self.assertEqual(ins, {b"x": (at, b"f32", [n], 4 * n), b"s": (at + 1, b"f32", [n], 4 * n)})
             self.assertEqual([t.at for t in out], [outs[b"y"], outs[b"s"]])
             self.assertIs(out[1], state)
+            self.assertEqual(self.written.pop(), state)
             self.assertEqual(out[0].shape, (n,))
         for bad, why in ((OnGPU(1, (4,), dense=False), "not contiguous"), (OnGPU(1, (4,), place="cpu"), "move it there"),
                          (OnGPU(1, (4,), "torch.complex64"), "complex64")):
@@ -612,6 +640,21 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(hocket.InputError, "is frozen, and the program updates it"):
             m(OnGPU(1, (4,)), frozen)
         self.assertEqual(self.runs, [])
+
+    def test_arguments_are_not_kept(self):
+        import gc
+        import weakref
+
+        m = hocket.load("mesh tp[1]\nfunc f(%x: f32[T], %s: inout f32[T]) -> f32[T] {\n  %y = relu %x\n"
+                        "  add %s, %x into %s\n  return %y\n}\n")
+        self.addCleanup(m.close)
+        args = [OnGPU(100, (4,)), OnGPU(200, (4,))]
+        m(*args)
+        self.written.clear()
+        refs = [weakref.ref(t) for t in args]
+        del args
+        gc.collect()
+        self.assertEqual([r() for r in refs], [None, None])
 
     def test_threads(self):
         """Threads that call alike have addresses of their own."""

@@ -9,6 +9,7 @@ import pathlib
 import struct
 import sys
 import tempfile
+import types
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,6 +62,14 @@ class Groups(unittest.TestCase):
         """Calls drawn at random, in groups of hocket's and torch's, against gloo and arithmetic."""
         processes.right(self, __file__, 4, "mixed", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
 
+    def test_torch_first(self):
+        """A group of torch's that some processes have used changes no names of hocket's."""
+        processes.right(self, __file__, 3, "torch_first", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_shutdown(self):
+        """The machine is closed though a group cannot be."""
+        processes.right(self, __file__, 2, "shutdown")
+
     def test_groups(self):
         processes.right(self, __file__, 3, "groups", HOCKET_STALL_TIMEOUT="60s")
 
@@ -84,6 +93,27 @@ class Engines(unittest.TestCase):
 
     def test_communicator(self):
         processes.right(self, __file__, 4, "communicator", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class OneProcess(unittest.TestCase):
+    """Collectives of torch's tensors on GPUs in a group of one process, which touch no GPU."""
+
+    def test_checked(self):
+        from hocket import _cuda
+
+        s, t = types.SimpleNamespace(size=1, rank=0), torch.ones(4, 2)
+        self.assertIs(_cuda.collective(s, "all_reduce", t, t, t.shape), t)
+        for out in (None, torch.zeros(2, 4)):
+            got = _cuda.collective(s, "all_gather", t, out, (4, 2))
+            self.assertTrue(got is not t and got.sum() == 8)
+        for call, why in ((lambda: _cuda.collective(s, "all_reduce", t.T, t.T, (2, 4)), "not contiguous"),
+                          (lambda: _cuda.collective(s, "all_gather", t.to(torch.complex64), None, (4, 2)), "complex64"),
+                          (lambda: _cuda.collective(s, "all_gather", t, torch.ones(3), (4, 2)), "out has 3 elements"),
+                          (lambda: _cuda.collective(s, "all_gather", t, t.double(), (4, 2)), "out has 8 elements of torch.float64")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                call()
+        self.assertIsNone(_cuda.all_reduce_rms_norm(s, t, t, t[0], 1e-6))
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
@@ -414,6 +444,38 @@ def member_mixed():
     dist.destroy_process_group()
 
 
+def member_torch_first():
+    dist = gloo()
+    pair = dist.new_group([0, 1])
+    r = hocket.rank()
+    if r < 2:
+        assert hocket.all_reduce(torch.ones(2), group=pair).tolist() == [2, 2]
+    g = hocket.new_group([0, 2])
+    if r != 1:
+        assert hocket.all_reduce(torch.ones(2), group=g).tolist() == [2, 2]
+    dist.destroy_process_group()
+
+
+def member_shutdown():
+    from hocket import _lib
+
+    hocket.init()
+    groups, close, closed = [hocket.new_group([0, 1]) for _ in range(2)], _lib.close, []
+    machine = hocket._world.state().machine
+
+    def fails(handle):
+        closed.append(handle)
+        if handle is groups[1].machine:
+            raise hocket.MachineError("a GPU failed")
+        close(handle)
+
+    _lib.close = fails
+    refuses(hocket.MachineError, "a GPU failed", hocket.shutdown)
+    assert closed == [groups[1].machine, groups[0].machine, machine], closed
+    assert not hocket.is_initialized() and not machine
+    close(groups[1].machine)
+
+
 def member_groups():
     hocket.init()
     r = hocket.rank()
@@ -468,7 +530,11 @@ def communicator(dist, r, where):
             assert c.all_reduce(ones).mean().item() == 2
     assert ones.mean().item() == 1  # a new tensor
     with c.change_state(enable=False):
-        assert c.all_reduce(ones) is ones and not c.should_use(ones) and c.custom_all_reduce(ones) is None
+        assert c.all_reduce(ones) is None and not c.should_use(ones) and c.custom_all_reduce(ones) is None
+        calls = (lambda: c.all_gather(ones), lambda: c.reduce_scatter(ones), lambda: c.broadcast(ones),
+                 lambda: c.all_gather_into_tensor(ones, ones), lambda: c.reduce_scatter_tensor(ones, ones))
+        for call in calls:
+            refuses(hocket.InputError, "switched off", call)
     assert not c.disabled and c.custom_all_reduce(ones).mean().item() == 2
     for dtype, want in ((torch.float32, True), (torch.bfloat16, True), (torch.float16, True), (torch.int8, False),
                         *(((torch.float8_e4m3fn, False),) if hasattr(torch, "float8_e4m3fn") else ())):
@@ -520,7 +586,10 @@ def communicator(dist, r, where):
         assert b.mean().item() == 6
     refuses(hocket.InputError, "there are SUM, AVG, MAX, MIN", lambda: c.all_reduce(ones, op=dist.ReduceOp.PRODUCT))
     c.destroy()
-    assert c.all_reduce(ones) is ones
+    for enable in (None, True):
+        with c.change_state(enable=enable):
+            for call in (*calls, lambda: c.all_reduce(ones)):
+                refuses(hocket.ClosedError, "destroyed", call)
     dist.barrier()
 
 
@@ -573,7 +642,17 @@ def uneven(r, n, where):
             got, counts = hocket.all_to_all_v(blocks.to(where), sends[r].to(where))
             assert counts.tolist() == recv
             assert torch.equal(torch.cat([b[:c] for b, c in zip(got.cpu(), recv)]), want)
+        refuses(hocket.InputError, "give integers", lambda: hocket.all_to_all_v(torch.ones(n, 1), torch.ones(n)))
         if n > 1:
+            last = [c + (r == n - 1) for c in recv]  # wrong on one rank, and an error on all
+            refuses(hocket.InputError, f"recv of rank {n - 1} is", lambda: hocket.all_to_all_v(t, send, last))
+            for bad in ([1] * (n + 1), [-1] * n, ["many"] * n):
+                try:
+                    hocket.all_to_all_v(t, bad if r == 0 else send)
+                except (hocket.InputError, ValueError) as e:
+                    assert r == 0 or "the arguments of rank 0 are wrong" in str(e), e
+                else:
+                    raise AssertionError("rank 0 has wrong counts, and nothing was raised")
             refuses(hocket.InputError, "and the ranks send", lambda: hocket.all_to_all_v(t, send, [c + 1 for c in recv]))
 
 
@@ -608,12 +687,20 @@ def caches():
         assert (s["misses"], s["plans"]) == (3, 3), s  # 8, 16 and 17
         got = m(numpy.ones((3, 4), "f4"), w.numpy(), dims={"T": 3} if n > 1 else None)
         assert got.shape == (3, 4) and (got == w.numpy()).all()
+    double = f"mesh d[{n}]\nfunc f(%x: f32[T]) -> f32[2 * T] {{\n  %y = concat %x, %x, axis=0\n  return %y\n}}\n"
+    refuses(hocket.InputError, "T is part of an expression", lambda: hocket.load(double, buckets={"T": [8]}))
+    total = f"mesh d[{n}]\nfunc f(%x: f32[T]) -> (f32[T], f32[]) {{\n  %y = relu %x\n  %s = sum %x, axis=0\n  return %y, %s\n}}\n"
+    refuses(hocket.InputError, "has the dim N; there are T", lambda: hocket.load(total, buckets={"N": [8]}))
+    with hocket.load(total, buckets={"T": [8]}) as m:
+        y, total = m(torch.ones(3), dims={"T": 3} if n > 1 else None)
+        assert y.tolist() == [1] * 3 and total.item() == 3
     refuses(hocket.InputError, 'it is a number of bytes, or "off"', lambda: hocket.load(text, cache="on"))
     if n > 1:
         split = f"mesh d[{n}]\nfunc f(%x: f32[T/d, 4]) -> f32[T/d, 4] {{\n  %y = add %x, %x\n  return %y\n}}\n"
         with hocket.load(split, buckets={"T": [8]}) as m:
             assert m(torch.ones(4, 4), dims={"T": 8}).tolist() == [[2.0] * 4] * 4
             refuses(hocket.InputError, "split along it over processes", lambda: m(torch.ones(2, 4), dims={"T": 4}))
+            refuses(hocket.InputError, "give it in dims", lambda: m(torch.ones(2, 4)))
 
 
 LAYERS = """dim L = 3
@@ -746,7 +833,7 @@ def member_died():
         while True:
             hocket.barrier(groups[r // 2])
     except hocket.PeerError as e:
-        print("PeerError", e.rank)
+        print("PeerError", e.rank, flush=True)
         os._exit(0)
 
 

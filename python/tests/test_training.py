@@ -139,6 +139,23 @@ class Gradients(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
                 g.sum().backward()
 
+    def test_written(self):
+        """Autograd is notified of state that calls update, given or bound."""
+        with hocket.load("func f(%s: inout f32[2], %x: f32[2]) {\n  add %s, %x into %s\n}\n") as m:
+            w = torch.ones(2, requires_grad=True)
+            for bind in (False, True):
+                s = torch.ones(2)
+                y = (w * s).sum()  # saves s
+                if bind:
+                    m.bind("s", s)
+                m(x=torch.ones(2), **({} if bind else {"s": s}))
+                self.assertEqual(s.tolist(), [2, 2])
+                with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                    y.backward()
+            with torch.inference_mode():
+                m.bind("s", torch.ones(2))
+                m(x=torch.ones(2))
+
     def test_numpy(self):
         """Arguments that are not torch's have no gradients, and can be among those that have."""
         ids = torch.tensor(IDS, dtype=torch.int32)

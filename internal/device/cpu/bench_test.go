@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bench opens a one-rank world with a stream and room for views.
+// bench is a one-rank world with a stream and memory for views.
 type bench struct {
 	b *testing.B
 	w device.World

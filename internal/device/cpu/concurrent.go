@@ -2,12 +2,11 @@ package cpu
 
 import "time"
 
-// A stream has a goroutine only while it can go on: start gives it one when
-// work arrives, and wake when what its head waited for has happened. So nothing
-// is left behind when work runs out, and the world knows at any moment whether
-// anything can still move: running counts those goroutines.
+// A stream has a goroutine only while it can continue: start creates one when work arrives, and wake when the event
+// that its head waits for has occurred. No goroutine therefore remains when there is no more work, and the world knows
+// at any time whether any stream can continue: running counts these goroutines.
 
-// start lets a concurrent stream go on. The caller holds the world's mutex.
+// start creates a goroutine for a concurrent stream that can continue. The caller holds the world's mutex.
 func (s *stream) start() {
 	w := s.dev.w
 	if w.scheduled() || s.running || s.parked {
@@ -18,8 +17,7 @@ func (s *stream) start() {
 	go s.drain()
 }
 
-// wake lets parked streams look at their heads again. The caller holds the
-// world's mutex.
+// wake makes parked streams check their heads again. The caller holds the world's mutex.
 func wake(streams []*stream) {
 	for _, s := range streams {
 		s.parked = false
@@ -27,7 +25,7 @@ func wake(streams []*stream) {
 	}
 }
 
-// drain does the stream's tasks until none is left or the head must wait.
+// drain executes the stream's tasks until none is left or the head must wait.
 func (s *stream) drain() {
 	w := s.dev.w
 	w.mu.Lock()

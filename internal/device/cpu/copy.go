@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// copyGrain is the bytes that one helper copies at a time.
+// copyGrain is the number of bytes that one helper copies at a time.
 const copyGrain = 1 << 20
 
 // copier copies between two views of equal shape and dtype.
@@ -17,10 +17,10 @@ type copier struct {
 
 func newCopier(dst, src ref, w *world) (*copier, error) {
 	if !slices.Equal(dst.shape, src.shape) {
-		return nil, fmt.Errorf("%s%v from %s%v: the shapes differ", dst.dt, dst.shape, src.dt, src.shape)
+		return nil, fmt.Errorf("cannot copy to %s%v from %s%v: the shapes differ", dst.dt, dst.shape, src.dt, src.shape)
 	}
 	if dst.dt != src.dt {
-		return nil, fmt.Errorf("%s from %s: the element types differ", dst.dt, src.dt)
+		return nil, fmt.Errorf("cannot copy to %s from %s: the element types differ", dst.dt, src.dt)
 	}
 	if dst.doubles() {
 		return nil, errDoubles
@@ -28,7 +28,7 @@ func newCopier(dst, src ref, w *world) (*copier, error) {
 	return &copier{dst, src, w}, nil
 }
 
-var errDoubles = errors.New("the destination names some element twice")
+var errDoubles = errors.New("the destination contains some element twice")
 
 func (c *copier) run() error {
 	switch {
@@ -67,7 +67,7 @@ func copyRange(dst, src ref, start, n int64) {
 	}
 }
 
-// stage copies a view's elements aside, densely; done gives the room back.
+// stage returns a dense copy of a view's elements; done frees its memory.
 func stage(r ref) (tmp ref, done func()) {
 	b := borrow(r.n * r.dt.Size())
 	gatherBytes(*b, r, 0)
@@ -81,8 +81,7 @@ func stage(r ref) (tmp ref, done func()) {
 	return tmp, func() { restore(b) }
 }
 
-// gatherBytes copies elements of r in row-major order, from element start on,
-// as many as dst holds.
+// gatherBytes copies elements of r in row-major order to dst, beginning with element start, until dst is full.
 func gatherBytes(dst []byte, r ref, start int64) {
 	size := r.dt.Size()
 	n := int64(len(dst)) / size
@@ -106,7 +105,7 @@ func gatherBytes(dst []byte, r ref, start int64) {
 	}
 }
 
-// scatterBytes is gatherBytes the other way.
+// scatterBytes is the reverse of gatherBytes.
 func scatterBytes(r ref, start int64, src []byte) {
 	size := r.dt.Size()
 	n := int64(len(src)) / size
@@ -158,9 +157,8 @@ func scatter[T any](dst, src []T, r ref, start int64) {
 	})
 }
 
-// runs cuts elements [start, start+n), in row-major order, into pieces that lie
-// on one row of the innermost extent: piece element i is element k+i of the
-// range and lies at+i·stride elements from the view's offset.
+// runs splits the elements [start, start+n), in row-major order, into pieces that are in one row of the innermost
+// extent: element i of a piece is element k+i of the range, at offset at+i·stride, in elements, from the view's start.
 func (r ref) runs(start, n int64, f func(k, at, n, stride int64)) {
 	if n <= 0 {
 		return

@@ -42,7 +42,7 @@ func TestScheduled(t *testing.T) {
 	}
 }
 
-// TestBorrowedAfterFree: memory whose lender gave it back is refused.
+// TestBorrowedAfterFree checks that memory that its lender has freed is refused.
 func TestBorrowedAfterFree(t *testing.T) {
 	m := cpu.New(cpu.Options{})
 	open := func() device.Device {

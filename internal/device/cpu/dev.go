@@ -11,11 +11,11 @@ type dev struct {
 	device.DefaultDevice
 	w        *world
 	rank     int
-	foreign  bool // another process's
+	foreign  bool // whether another process drives it
 	mems     map[*memory]struct{}
 	used     int64
-	shared   int         // segments so far, in whatever process
-	counters []*counters // that peers share
+	shared   int         // number of segments so far, of all processes
+	counters []*counters // counters that peers share
 }
 
 func (d *dev) Rank() int { return d.rank }
@@ -40,7 +40,7 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	return d.keep(newMemory(d, bytes, kind))
 }
 
-// keep notes memory that is to be given back at the latest when the world is closed.
+// keep records memory that is freed at the latest when the world is closed.
 func (d *dev) keep(m *memory) (device.Memory, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
@@ -55,11 +55,12 @@ func (d *dev) reserve(bytes int64) error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	limit := d.w.m.opts.Memory
-	if bytes > limit { // whatever is given back
-		return d.errorf("%w: %d bytes asked for, and a rank may have %d", device.ErrTooLarge, bytes, limit)
+	if bytes > limit { // freeing memory cannot help
+		return d.errorf("%w: %d bytes were requested, but a rank may use at most %d", device.ErrTooLarge, bytes, limit)
 	}
 	if bytes > limit-d.used {
-		return d.errorf("%w: %d bytes asked for; of the %d that a rank may have %d are in use", device.ErrOutOfMemory, bytes, limit, d.used)
+		return d.errorf("%w: %d bytes were requested, but of the %d bytes that a rank may use %d are in use",
+			device.ErrOutOfMemory, bytes, limit, d.used)
 	}
 	if err := d.w.m.hold(bytes); err != nil {
 		return d.errorf("%w", err)
@@ -68,7 +69,7 @@ func (d *dev) reserve(bytes int64) error {
 	return nil
 }
 
-// Held implements device.Status: all ranks' memory is the host's.
+// Held implements device.Status: all ranks' memory is host memory.
 func (w *world) Held() device.Held {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +80,7 @@ func (w *world) Held() device.Held {
 	return h
 }
 
-// freeAll drops all memory. The caller holds the world's mutex; nothing runs.
+// freeAll frees all memory. The caller holds the world's mutex, and no work may be running.
 func (d *dev) freeAll() {
 	for m := range d.mems {
 		m.freed.Store(true)
@@ -93,7 +94,7 @@ func (d *dev) freeAll() {
 	d.mems, d.used = nil, 0
 }
 
-// NewStream ignores the priority: the host's scheduler has none to give.
+// NewStream ignores the priority, because Go's scheduler has none.
 func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
@@ -125,8 +126,7 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	return &counters{dev: d, n: n, val: make([]int64, n)}, nil
 }
 
-// Prepare checks the kernel and picks the loops that compute it; nothing that
-// depends on operands' contents is decided here.
+// Prepare checks the kernel and selects the loops that compute it. No choice depends on the contents of operands.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	if err := d.w.check(); err != nil {
 		return nil, err

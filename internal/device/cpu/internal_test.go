@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// index returns where element i of a view lies, by the definition of strides.
+// index returns the offset of element i of a view, by the definition of strides.
 func index(shape, strides []int64, i int64) int64 {
 	at := int64(0)
 	for a := len(shape) - 1; a >= 0; a-- {
@@ -96,8 +96,8 @@ func TestPoisonIsNotANumberAnywhere(t *testing.T) {
 	}
 }
 
-// TestGemmBits: neither where operands lie, nor how many helpers there are, nor
-// how rows or columns are cut into chunks may change a bit.
+// TestGemmBits checks that neither the addresses of operands, nor the number of helpers, nor the chunks into which rows
+// or columns are cut change a bit.
 func TestGemmBits(t *testing.T) {
 	const m, n, d = 130, 137, 211
 	data := func(rows, cols int64, skew int64) ref {
@@ -138,8 +138,7 @@ func TestGemmBits(t *testing.T) {
 	}
 }
 
-// TestKernelsReadBeforeTheyWrite overlaps operands and results in every way
-// that is not elementwise.
+// TestKernelsReadBeforeTheyWrite overlaps operands and results in every way that is not elementwise.
 func TestKernelsReadBeforeTheyWrite(t *testing.T) {
 	w, err := New(Options{}).Open(t.Context(), 1)
 	if err != nil {
@@ -188,7 +187,7 @@ func TestKernelsReadBeforeTheyWrite(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftBehind opens worlds that end in every way and counts goroutines.
+// TestNothingIsLeftBehind opens worlds that end in different ways, and counts the goroutines that remain.
 func TestNothingIsLeftBehind(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for i := range 20 {
@@ -224,8 +223,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	t.Errorf("%d goroutines before, %d after", before, runtime.NumGoroutine())
 }
 
-// TestHelpersAreBounded runs nested and simultaneous loops and counts how many
-// goroutines are inside.
+// TestHelpersAreBounded runs nested and concurrent loops and counts the goroutines in them.
 func TestHelpersAreBounded(t *testing.T) {
 	w := newWorkers(3)
 	var stop atomic.Bool
@@ -268,7 +266,7 @@ func TestHelpersAreBounded(t *testing.T) {
 	w.each(100, &stop, func(int64) { panic("boom") })
 }
 
-// TestHostMemory: what all worlds have together is bounded by what the host has.
+// TestHostMemory checks that the memory of all worlds together is bounded by the host's memory.
 func TestHostMemory(t *testing.T) {
 	m := New(Options{Host: 1000})
 	take := func(bytes int64) (device.World, error) {
@@ -279,14 +277,14 @@ func TestHostMemory(t *testing.T) {
 		_, err = w.Device(1).Alloc(bytes, device.Private)
 		return w, err
 	}
-	for range 3 { // it comes back
+	for range 3 { // freed memory can be allocated again
 		one, err := take(600)
 		if err != nil {
 			t.Fatal(err)
 		}
 		two, err := take(500)
 		if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) ||
-			!strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes asked for; of 1000") {
+			!strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes were requested, but of 1000") {
 			t.Errorf("got %v", err)
 		}
 		three, err := take(1001)

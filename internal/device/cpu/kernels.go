@@ -8,20 +8,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// kernel is a checked kernel: its loops read ins and write out. All that may
-// overlap has been taken care of, except that an elementwise kernel's input may
-// be its output.
+// kernel is a checked kernel: its loops read ins and write out. Operands that overlap the result have been copied,
+// except that an elementwise kernel's operand may be its result.
 type kernel struct {
 	operands
 	w *world
-	// verify, where set, looks at the operands' contents before each run.
+	// verify, if not nil, checks the contents of operands before each run.
 	verify func(k *kernel) error
 }
 
 // loops computes a kernel.
 type loops func(k *kernel)
 
-// loops checks the operands, and chooses the loops that compute k.
+// loops checks the operands, and returns the loops that compute k.
 func (k *kernel) loops() (loops, error) {
 	switch op := k.Op.(type) {
 	case device.Elementwise:
@@ -86,7 +85,7 @@ func (k *kernel) loops() (loops, error) {
 
 var errNoKernel = fmt.Errorf("%w: the CPU machine has no such kernel", device.ErrUnsupported)
 
-// prepare checks k and returns what runs it.
+// prepare checks k and returns a function that runs it.
 func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	if u, ok := dk.Op.(*device.UserKernel); ok {
 		return d.prepareUser(dk, u)
@@ -103,8 +102,8 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	return k.runner(do), nil
 }
 
-// runner stages operands that overlap the result otherwise than by being it:
-// so every kernel computes from what was there before it began.
+// runner returns a function that runs do. It copies operands that overlap the result, unless they are the result and
+// may be, so that every kernel computes with the operands as they were before it began.
 func (k *kernel) runner(do loops) func() error {
 	var risky []int
 	for i, in := range k.ins {
@@ -137,7 +136,7 @@ func (k *kernel) run(do loops) error {
 	return nil
 }
 
-// content is the error about an element of an integer operand of op.
+// content returns the error about an element of an integer operand of op.
 func content(op ir.Op, element, value int64, format string, args ...any) error {
 	return &device.ContentError{Op: op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
 }
@@ -167,7 +166,7 @@ func (k *operands) aliasable(i int) bool {
 // count checks the number of operands.
 func (k *operands) count(least, most int) error {
 	if n := len(k.ins); n < least || n > most {
-		return fmt.Errorf("%d operands, %d to %d are needed", n, least, most)
+		return fmt.Errorf("it has %d operands, but needs %d to %d", n, least, most)
 	}
 	return nil
 }
@@ -181,20 +180,20 @@ func (k *operands) shapes() [][]int64 {
 	return list
 }
 
-// alike checks that all operands have the result's element type, and shape if asked.
+// alike checks that all operands have the result's element type and, if shapes is set, its shape.
 func (k *operands) alike(shapes bool) error {
 	for i, in := range k.ins {
 		if in.dt != k.out.dt {
-			return fmt.Errorf("operand %d is %s, the result %s", i, in.dt, k.out.dt)
+			return fmt.Errorf("operand %d has type %s, but the result has type %s", i, in.dt, k.out.dt)
 		}
 		if shapes && !slices.Equal(in.shape, k.out.shape) {
-			return fmt.Errorf("operand %d has shape %v, the result %v", i, in.shape, k.out.shape)
+			return fmt.Errorf("operand %d has shape %v, but the result has shape %v", i, in.shape, k.out.shape)
 		}
 	}
 	return nil
 }
 
-// byAccum picks the instance of generic loops for the type that dt computes in.
+// byAccum returns the instance of generic loops for the type in which dt is computed.
 func byAccum(dt ir.DType, f32, f64, i64 loops) loops {
 	switch dt.Accum() {
 	case ir.F32:

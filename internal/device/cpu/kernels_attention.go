@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeAttention is softmax(scale · q·kᵀ)·v for each head; one helper at a time
-// does some queries of the heads of q that share one of k and v.
+// makeAttention computes softmax(scale · q·kᵀ)·v for each head. A helper computes some queries at a time, of the query
+// heads that share one key head.
 func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	if err := k.count(3, 5); err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	}
 	for _, in := range k.ins[:min(3, len(k.ins))] {
 		if in.dt != k.out.dt || in.dt.IsInt() {
-			return nil, fmt.Errorf("operands of %s, a result of %s", in.dt, k.out.dt)
+			return nil, fmt.Errorf("its operands have type %s, but its result has type %s", in.dt, k.out.dt)
 		}
 	}
 	q, key, v := k.ins[0].shape, k.ins[1].shape, k.ins[2].shape
@@ -36,7 +36,7 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	if mask > 0 {
 		m, own := k.ins[mask].shape, append(slices.Clone(q[:n-2]), key[n-3])
 		if !slices.Equal(m, own) && !slices.Equal(m, own[n-3:]) {
-			return nil, fmt.Errorf("a mask %v for queries %v and keys %v", m, q, key)
+			return nil, fmt.Errorf("a mask of shape %v does not fit queries of shape %v and keys of shape %v", m, q, key)
 		}
 	}
 	switch {
@@ -48,7 +48,8 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 		}
 		k.verify = checkLengths
 	case op.Causal && q[n-3] > key[n-3]:
-		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q[n-3], key[n-3])
+		return nil, fmt.Errorf("causal attention with %d queries and only %d keys: the first queries would see no key",
+			q[n-3], key[n-3])
 	}
 	return byAccum(k.out.dt, attentionLoops[float32](op), attentionLoops[float64](op), nil), nil
 }
@@ -62,7 +63,7 @@ func (k *operands) types() []ir.DType {
 	return list
 }
 
-// checkLengths reports lengths of more keys than there are.
+// checkLengths reports lengths that exceed the number of keys.
 func checkLengths(k *kernel) error {
 	keys := k.ins[1].shape[len(k.ins[1].shape)-3]
 	for i, n := range numbers(k.ins[3]) {
@@ -74,18 +75,18 @@ func checkLengths(k *kernel) error {
 	return nil
 }
 
-// attended are the extents of an attention, with heads outside sequences.
+// attended holds the extents and operands of an attention, with the dimension of heads before that of tokens.
 type attended[A float32 | float64] struct {
 	tq, tk, dh int64
 	scale      A
 	cap        float64 // 0 for none
 	causal     bool
 	window     int64   // 0 for all keys
-	lengths    []int64 // how many keys there are, of each sequence or query; nil for all
+	lengths    []int64 // number of keys for each sequence or query; nil for all
 	perQuery   bool
-	masks      int64 // masks of so many sequences; 0 for none
+	masks      int64 // number of sequences with separate masks; 0 for no mask
 	mask       ref
-	heads      int64 // of q
+	heads      int64 // number of query heads
 	q, k, v    ref   // [lead…, heads, T, Dh]
 	out        ref
 }
@@ -112,7 +113,7 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 		if lengths > 0 {
 			a.lengths, a.perQuery = numbers(k.ins[3]), len(k.ins[3].shape) == n-2
 		}
-		rows := k.out.shape[n-2] / k.ins[1].shape[n-2] * a.tq // of one head of k and v
+		rows := k.out.shape[n-2] / k.ins[1].shape[n-2] * a.tq // number of queries that share one key head
 		parts := (rows + queriesAtOnce - 1) / queriesAtOnce
 		k.w.m.workers.each(k.out.n/(rows*a.dh)*parts, &k.w.ended, func(i int64) {
 			head, lo := i/parts, i%parts*queriesAtOnce
@@ -121,11 +122,11 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 	}
 }
 
-// queriesAtOnce is how many queries a helper does before it looks whether the world has
-// ended: enough that reading the keys and values for them hardly counts.
+// queriesAtOnce is the number of queries that a helper computes before it checks whether the world has ended. It is
+// large enough that the time to read the keys and values is negligible.
 const queriesAtOnce = 64
 
-// queries does rows [lo, hi) of q, of the heads that share head i of k and v.
+// queries computes rows [lo, hi) of q, of the query heads that share key head i.
 func (a attended[A]) queries(i, lo, hi int64) {
 	size := a.tk * a.dh
 	keys, values := newReader[A](a.k, size), newReader[A](a.v, size)
@@ -164,7 +165,7 @@ func (a attended[A]) queries(i, lo, hi int64) {
 	}
 }
 
-// sees is how many keys row r of q sees.
+// sees returns the number of keys that row r of q sees.
 func (a attended[A]) sees(r int64) int64 {
 	keys, batch, i := a.tk, r/(a.heads*a.tq), r%a.tq
 	switch {
@@ -197,7 +198,7 @@ func (a attended[A]) query(out, q, k, v, mask, scores, sums []A) {
 	copy(out, sums)
 }
 
-// softmaxSums adds rows of v by the softmax of scores, and divides at the end.
+// softmaxSums adds rows of v, weighted by the softmax of scores, and divides at the end.
 func softmaxSums[A float32 | float64](scores, v, sums []A, d int) {
 	top, total := A(math.Inf(-1)), A(0)
 	for _, s := range scores {
@@ -216,8 +217,8 @@ func softmaxSums[A float32 | float64](scores, v, sums []A, d int) {
 	}
 }
 
-// product4 is a dot product in four chains, whose order of additions depends on
-// the length alone.
+// product4 returns a dot product that is computed as four partial sums. The order of additions depends only on the
+// length.
 func product4[A accum](a, b []A) A {
 	var s [4]A
 	b = b[:len(a)]

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeAttentionGrad is attention_lse and attention_dq, of which a helper does some queries at a time, and
-// attention_dkv, of which it does some keys, by all queries that see one of them.
+// makeAttentionGrad computes attention_lse and attention_dq, where a helper computes some queries at a time, and
+// attention_dkv, where a helper computes some keys from all queries that see one of them.
 func makeAttentionGrad(k *kernel, op device.AttentionGrad) (loops, error) {
 	if err := device.CheckAttentionGrad(op, k.out.dt, k.out.shape, k.types(), k.shapes()); err != nil {
 		return nil, err
@@ -16,16 +16,16 @@ func makeAttentionGrad(k *kernel, op device.AttentionGrad) (loops, error) {
 	return byAccum(k.ins[0].dt, attentionGradLoops[float32](op), attentionGradLoops[float64](op), nil), nil
 }
 
-// graded are the extents of an attention's gradients, with heads outside sequences.
+// graded holds the extents and operands of an attention's gradients, with the dimension of heads before that of tokens.
 type graded[A float32 | float64] struct {
-	tq, tk, dh, share int64 // share: heads of q that use one of k
+	tq, tk, dh, share int64 // share: number of query heads that use one key head
 	scale             A
 	causal            bool
 	q, k, v, dy       ref // [lead…, heads, T, Dh]
 	lse, delta        ref // [lead…, heads, Tq]
 }
 
-// keysAtOnce is how many keys a helper does, or takes at a time for a query.
+// keysAtOnce is the number of keys that a helper computes, or reads at a time for a query.
 const keysAtOnce = 64
 
 func attentionGradLoops[A float32 | float64](op device.AttentionGrad) loops {
@@ -62,7 +62,7 @@ func attentionGradLoops[A float32 | float64](op device.AttentionGrad) loops {
 	}
 }
 
-// headsFirst exchanges the dimension seq with that of heads, which follows.
+// headsFirst exchanges the dimension seq with the following one, which is that of heads.
 func headsFirst(r ref, seq int) ref {
 	perm := make([]int, len(r.shape))
 	for i := range perm {
@@ -72,7 +72,7 @@ func headsFirst(r ref, seq int) ref {
 	return r.permute(perm)
 }
 
-// sees is how many keys query i sees.
+// sees returns the number of keys that query i sees.
 func (g *graded[A]) sees(i int64) int64 {
 	if g.causal {
 		return i + 1 + g.tk - g.tq
@@ -80,7 +80,7 @@ func (g *graded[A]) sees(i int64) int64 {
 	return g.tk
 }
 
-// rowsLSE does the queries lo to hi of a head of q.
+// rowsLSE computes the queries lo to hi of a query head.
 func (g *graded[A]) rowsLSE(out ref, head, lo, hi int64) {
 	size := g.tk * g.dh
 	keys, queries := newReader[A](g.k, size), newReader[A](g.q, g.dh)
@@ -106,13 +106,13 @@ func (g *graded[A]) rowsLSE(out ref, head, lo, hi int64) {
 	wr.flush(head*g.tq+lo, row)
 }
 
-// weigh returns exp(score - lse) of a query and a key, and that times the score's gradient.
+// weigh returns exp(score - lse) of a query and a key, and the product of that and the score's gradient.
 func (g *graded[A]) weigh(q, k, dy, v []A, lse, delta A) (p, ds A) {
 	p = A(math.Exp(float64(product4(q, k)*g.scale - lse)))
 	return p, p * (product4(dy, v) - delta)
 }
 
-// rowsDQ does the queries lo to hi of a head of q.
+// rowsDQ computes the queries lo to hi of a query head.
 func (g *graded[A]) rowsDQ(out ref, head, lo, hi int64) {
 	size, d, first := g.tk*g.dh, int(g.dh), head*g.tq+lo
 	rd := g.readers(size, g.dh, hi-lo)
@@ -137,7 +137,7 @@ func (g *graded[A]) rowsDQ(out ref, head, lo, hi int64) {
 	}
 }
 
-// keysDKV does the keys lo to hi of a head of k.
+// keysDKV computes the keys lo to hi of a key head.
 func (g *graded[A]) keysDKV(out ref, head, lo, hi int64) {
 	n, d := (hi-lo)*g.dh, int(g.dh)
 	rd := g.readers(n, g.tq*g.dh, g.tq)
@@ -179,10 +179,10 @@ func addTimes[A accum](sums []A, c A, x []A) {
 	}
 }
 
-// gradReaders read the operands.
+// gradReaders holds readers of the operands.
 type gradReaders[A accum] struct{ q, k, v, dy, lse, delta *reader[A] }
 
-// readers make them for so many elements of keys, of queries, and of what is there for each query.
+// readers returns readers for the given numbers of elements of keys and of queries, and of values for each query.
 func (g *graded[A]) readers(keys, queries, rows int64) gradReaders[A] {
 	return gradReaders[A]{q: newReader[A](g.q, queries), k: newReader[A](g.k, keys), v: newReader[A](g.v, keys),
 		dy: newReader[A](g.dy, queries), lse: newReader[A](g.lse, rows), delta: newReader[A](g.delta, rows)}

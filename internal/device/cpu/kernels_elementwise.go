@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// block is the elements computed at a time: with three operands of 8 bytes
-	// they stay in a first-level cache of 48 KiB.
+	// block is the number of elements that are computed at a time: with three operands of 8 bytes they fit into a
+	// first-level cache of 48 KiB.
 	block = 2048
-	// grain is the elements that one helper computes at a time.
+	// grain is the number of elements that one helper computes at a time.
 	grain = 16 * block
 )
 
@@ -61,8 +61,8 @@ func converted[A accum](xs []float64) []A {
 	return out
 }
 
-// mapperOf returns the loop of op over blocks of A: one of arithmetic's, else one that calls f, which computes in C, for
-// each element.
+// mapperOf returns the loop of op over blocks of A. If arithmetic has no loop for op, the loop calls f, which computes
+// in C, for each element.
 func mapperOf[A accum, C float64 | int64](op ir.Op, f func(x, c []C) C, own []A, numbers []C) mapper[A] {
 	if m := arithmetic(op, own); m != nil {
 		return m
@@ -78,8 +78,8 @@ func mapperOf[A accum, C float64 | int64](op ir.Op, f func(x, c []C) C, own []A,
 	}
 }
 
-// arithmetic returns the loop of an operation that is worth one, with constants c; else nil. In f32 they give the same
-// bits as float64 arithmetic that is then rounded.
+// arithmetic returns the specialised loop of an operation with constants c; nil if it has none. In f32 these loops give
+// the same bits as float64 arithmetic with subsequent rounding.
 func arithmetic[A accum](op ir.Op, c []A) mapper[A] {
 	switch op {
 	case ir.OpAdd:
@@ -125,14 +125,14 @@ func arithmetic[A accum](op ir.Op, c []A) mapper[A] {
 	return nil
 }
 
-// makeCast converts between any two element types: floats round once, to
-// nearest even; towards an integer type values saturate and NaN gives 0.
+// makeCast converts between any two element types. Floats are rounded once, to nearest even; conversions to an integer
+// type saturate, and NaN becomes 0.
 func makeCast(k *kernel) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
 	if in := k.ins[0]; in.n != k.out.n || len(in.shape) != len(k.out.shape) {
-		return nil, fmt.Errorf("operand has shape %v, the result %v", in.shape, k.out.shape)
+		return nil, fmt.Errorf("the operand has shape %v, but the result has shape %v", in.shape, k.out.shape)
 	}
 	return byAccum(k.ins[0].dt,
 		mapLoops(same[float32], convert[float32]),
@@ -142,7 +142,7 @@ func makeCast(k *kernel) (loops, error) {
 
 func same[A accum](out []A, ins [][]A) { copy(out, ins[0]) }
 
-// mapLoops runs f over all elements.
+// mapLoops returns loops that run f over all elements.
 func mapLoops[A accum](f mapper[A], encode func([]byte, []A, ir.DType)) loops {
 	return func(k *kernel) {
 		k.w.m.workers.each((k.out.n+grain-1)/grain, &k.w.ended, func(i int64) {

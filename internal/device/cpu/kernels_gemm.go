@@ -8,22 +8,21 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Contractions compute every result as one dot product of two packed rows, with
-// an order of additions that depends on K alone: so the bits are the same for
-// any tiling, any number of workers and any split of a matrix into chunks of
-// rows. Zeros are not skipped: 0·NaN must be NaN.
+// Contractions compute every result as one dot product of two packed rows, with an order of additions that depends only
+// on K. The bits are therefore the same for any tiling, any number of workers and any split of a matrix into chunks of
+// rows. Zeros are not skipped, because 0·NaN must be NaN.
 const (
 	tileRows = 64
 	tileCols = 128
-	// cachedBytes of packed rows of b are used against all rows of a tile of a.
+	// cachedBytes of packed rows of b are used for all rows of a tile of a before the next rows of b.
 	cachedBytes = 128 << 10
-	// pitch rounds packed rows of b up, in elements: gonum's dot product peels
-	// off what lies before a multiple of 16 bytes of its second operand, and
-	// the order of additions must not depend on addresses.
+	// pitch is the multiple to which packed rows of b are padded, in elements. gonum's dot product processes elements
+	// before a multiple of 16 bytes of its second operand separately, and the order of additions must not depend on
+	// addresses.
 	pitch = 16
 )
 
-// gemm is one product out[M, N] = a[M, K] · b[N, K]ᵀ (+ bias[N]).
+// gemm is one matrix product out[M, N] = a[M, K] · b[N, K]ᵀ (+ bias[N]).
 type gemm struct {
 	k       *kernel
 	m, n, d int64 // d is K
@@ -113,7 +112,7 @@ func batches(a, b, out ref, f func(a, b, out ref)) {
 	}
 }
 
-// gemmLoops computes the products that list names.
+// gemmLoops returns loops that compute the matrix products that list yields.
 func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
 	return byAccum(k.out.dt,
 		func(k *kernel) { list(k, func(g gemm) { multiply(g, dot32) }) },
@@ -121,13 +120,13 @@ func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
 		func(k *kernel) { list(k, func(g gemm) { multiply(g, dotInt) }) })
 }
 
-// tile is a product of packed rows into c: m×n results from rows of d elements.
+// tile is the product of packed rows, stored in c: m×n results from rows of d elements.
 type tile[A accum] struct {
 	m, n, d int
 	a       []A
-	b       []A // rows ldb apart
+	b       []A // rows at a distance of ldb
 	ldb     int
-	c       []A // rows ldc apart
+	c       []A // rows at a distance of ldc
 	ldc     int
 }
 
@@ -151,7 +150,7 @@ func multiply[A accum](g gemm, dots func(tile[A])) {
 	})
 }
 
-// packRows puts rows [lo, hi) of b where they belong among the packed ones.
+// packRows copies rows [lo, hi) of b to their positions among the packed rows.
 func packRows[A accum](packed []A, ldb int64, b ref, d, lo, hi int64) {
 	rd := newReader[A](b, d)
 	defer rd.close()
@@ -199,8 +198,7 @@ func addBias[A accum](c []A, bias ref, j0, n int64) {
 	}
 }
 
-// dot32 and dot64 leave the loops to gonum, in tiles small enough that it stays
-// in the caller's goroutine and does not cut K.
+// dot32 and dot64 use gonum's loops. The tiles are small enough that gonum neither uses other goroutines nor splits K.
 func dot32(t tile[float32]) {
 	blas32.Implementation().Sgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
 }
@@ -209,7 +207,7 @@ func dot64(t tile[float64]) {
 	blas64.Implementation().Dgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
 }
 
-// dotInt wraps: the low bits of a sum do not depend on those above.
+// dotInt wraps: the low bits of a sum do not depend on higher bits.
 func dotInt(t tile[int64]) {
 	for i := range t.m {
 		a := t.a[i*t.d:][:t.d]

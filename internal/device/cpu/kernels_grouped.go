@@ -7,14 +7,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeGrouped multiplies groups of rows, each by a weight of its own.
+// makeGrouped multiplies groups of rows, each with a different weight.
 func makeGrouped(k *kernel, op device.GroupedLinear) (loops, error) {
 	if err := device.CheckGrouped(op, k.out.shape, k.shapes()); err != nil {
 		return nil, err
 	}
 	x, w, counts := k.ins[0], k.ins[1], k.ins[2]
 	if x.dt != k.out.dt || w.dt != k.out.dt || !counts.dt.IsInt() {
-		return nil, fmt.Errorf("%s by %s and counts of %s into %s", x.dt, w.dt, counts.dt, k.out.dt)
+		return nil, fmt.Errorf("cannot compute grouped linear of types %s and %s with counts of type %s into type %s", x.dt,
+			w.dt, counts.dt, k.out.dt)
 	}
 	k.verify = checkGroups
 	products := gemmLoops(k, func(k *kernel, each func(gemm)) {
@@ -39,7 +40,7 @@ func makeGrouped(k *kernel, op device.GroupedLinear) (loops, error) {
 	}, nil
 }
 
-// checkGroups reports counts below 0, and those that take more rows than there are.
+// checkGroups reports counts below 0, and counts of more rows than remain.
 func checkGroups(k *kernel) error {
 	rows, left := k.ins[0].shape[0], k.ins[0].shape[0]
 	for i, n := range numbers(k.ins[2]) {

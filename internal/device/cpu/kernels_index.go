@@ -25,7 +25,7 @@ func makeIota(k *kernel, op device.Iota) (loops, error) {
 		start, _ := op.Start.For(dt)
 		return iotaLoops(op, func(at int64) int64 { return start.Int + at }, encode[int64]), nil
 	}
-	// A float64 holds the number that is rounded, once.
+	// A float64 holds the exact number, which is then rounded once.
 	return iotaLoops(op, func(at int64) float64 { return op.Start.Float + float64(at) }, convert[float64]), nil
 }
 
@@ -50,7 +50,7 @@ func iotaLoops[A accum](op device.Iota, of func(at int64) A, encode func([]byte,
 	}
 }
 
-// makeSorted orders rows along the last axis.
+// makeSorted sorts rows along the last axis.
 func makeSorted(k *kernel, op device.Sorted) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
@@ -69,7 +69,8 @@ func makeSorted(k *kernel, op device.Sorted) (loops, error) {
 	return byAccum(x.dt, argsortLoops[float32](sign), argsortLoops[float64](sign), argsortLoops[int64](sign)), nil
 }
 
-// order is the indices of a row's elements, smallest first, or with sign -1 largest first. NaN is the largest.
+// order returns the indices of a row's elements in ascending order or, if sign is -1, in descending order. NaN is the
+// largest.
 func order[A accum](row []A, sign int) []int {
 	at := make([]int, len(row))
 	for i := range at {
@@ -130,14 +131,14 @@ func sortedRows[O, A accum](k *kernel, f func(out []O, row []A)) {
 	})
 }
 
-// makeTakeAlong takes elements of rows along the last axis by their indices.
+// makeTakeAlong selects elements of rows along the last axis by their indices.
 func makeTakeAlong(k *kernel) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
 	}
 	x, at := k.ins[0], k.ins[1]
 	if x.dt != k.out.dt || !at.dt.IsInt() {
-		return nil, fmt.Errorf("elements of %s by %s into %s", x.dt, at.dt, k.out.dt)
+		return nil, fmt.Errorf("cannot select elements of type %s by indices of type %s into type %s", x.dt, at.dt, k.out.dt)
 	}
 	if err := device.CheckTakeAlong(x.shape, at.shape, k.out.shape); err != nil {
 		return nil, err
@@ -171,7 +172,7 @@ func makeBincount(k *kernel) (loops, error) {
 		return nil, err
 	}
 	if ids := k.ins[0]; !ids.dt.IsInt() || k.out.dt != ir.I32 || len(k.out.shape) != 1 {
-		return nil, fmt.Errorf("counts of %s%v in %s%v", ids.dt, ids.shape, k.out.dt, k.out.shape)
+		return nil, fmt.Errorf("cannot count values of %s%v into %s%v", ids.dt, ids.shape, k.out.dt, k.out.shape)
 	}
 	return func(k *kernel) {
 		wr := newWriter[int64](k.out, k.out.n)
@@ -187,7 +188,7 @@ func makeBincount(k *kernel) (loops, error) {
 	}, nil
 }
 
-// makeIndexAdd adds up the rows that have one id, in their order.
+// makeIndexAdd adds the rows that have the same id, in their order.
 func makeIndexAdd(k *kernel, op device.IndexAdd) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
@@ -220,7 +221,7 @@ func indexAddLoops[A accum](first int64) loops {
 			return
 		}
 		n, d := k.out.shape[0], k.out.shape[1]
-		of := make([][]int64, n) // rows of the operand, by row of the result
+		of := make([][]int64, n) // by row of the result: rows of the operand
 		for i, id := range numbers(k.ins[1]) {
 			if row := id - first; id >= 0 && row >= 0 && row < n {
 				of[row] = append(of[row], int64(i))

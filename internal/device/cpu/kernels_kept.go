@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// numbers reads all of an integer operand.
+// numbers returns all elements of an integer operand.
 func numbers(r ref) []int64 {
 	out := make([]int64, r.n)
 	rd := newReader[int64](r, block)
@@ -22,17 +22,17 @@ func numbers(r ref) []int64 {
 	return out
 }
 
-// leads checks that operand i has the result's first n dimensions, or the last of these alone.
+// leads checks that operand i has the given shape, or only its last dimension.
 func (k *operands) leads(i int, shape []int64) error {
 	t := k.ins[i]
 	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) &&
 		!(n > 0 && slices.Equal(t.shape, shape[n-1:])) {
-		return fmt.Errorf("operand %d is %s%v, and rows are %v", i, t.dt, t.shape, shape)
+		return fmt.Errorf("operand %d is %s%v, which does not fit rows of shape %v", i, t.dt, t.shape, shape)
 	}
 	return nil
 }
 
-// makeIndexCopy writes rows to positions of the result, which is the last operand too.
+// makeIndexCopy writes rows to positions of the result, which is also the last operand.
 func makeIndexCopy(k *kernel, op device.IndexCopy) (loops, error) {
 	if err := k.count(3, 3); err != nil {
 		return nil, err
@@ -40,12 +40,13 @@ func makeIndexCopy(k *kernel, op device.IndexCopy) (loops, error) {
 	rows, cache := k.ins[0], k.ins[2]
 	n, axis := len(k.out.shape), op.Axis
 	if axis < 0 || axis >= n || len(rows.shape) != n {
-		return nil, fmt.Errorf("axis %d of rows %v into %v", axis, rows.shape, k.out.shape)
+		return nil, fmt.Errorf("axis %d does not fit rows of shape %v and a result of shape %v", axis, rows.shape,
+			k.out.shape)
 	}
 	want := slices.Clone(k.out.shape)
 	want[axis] = rows.shape[axis]
 	if rows.dt != k.out.dt || !slices.Equal(rows.shape, want) || !cache.same(k.out) {
-		return nil, fmt.Errorf("rows %s%v into %s%v, which is to be updated in place",
+		return nil, fmt.Errorf("rows %s%v do not fit the result %s%v, which must also be the last operand",
 			rows.dt, rows.shape, k.out.dt, k.out.shape)
 	}
 	if err := k.leads(1, rows.shape[:axis+1]); err != nil {
@@ -55,7 +56,7 @@ func makeIndexCopy(k *kernel, op device.IndexCopy) (loops, error) {
 	return func(k *kernel) { copyRows(k, axis) }, nil
 }
 
-// checkPositions reports positions that are none of the result's, or given twice.
+// checkPositions reports positions outside the result, and positions that occur twice.
 func checkPositions(k *kernel, axis int) error {
 	count, room := k.ins[0].shape[axis], k.out.shape[axis]
 	taken := map[int64]bool{}
@@ -101,7 +102,7 @@ func copyRows(k *kernel, axis int) {
 	})
 }
 
-// makeRope turns pairs of elements of each head by the angles of its position.
+// makeRope rotates pairs of elements of each head by the angles of its position.
 func makeRope(k *kernel, op device.Rope) (loops, error) {
 	if err := k.count(2, 3); err != nil {
 		return nil, err
@@ -109,12 +110,12 @@ func makeRope(k *kernel, op device.Rope) (loops, error) {
 	n := len(k.out.shape)
 	if k.out.dt.IsInt() || k.ins[0].dt != k.out.dt || n < 3 ||
 		!slices.Equal(k.ins[0].shape, k.out.shape) || len(k.ins) == 2 && k.out.shape[n-1]%2 != 0 {
-		return nil, fmt.Errorf("%s%v into %s%v", k.ins[0].dt, k.ins[0].shape, k.out.dt, k.out.shape)
+		return nil, fmt.Errorf("cannot rotate %s%v into %s%v", k.ins[0].dt, k.ins[0].shape, k.out.dt, k.out.shape)
 	}
 	if len(k.ins) == 3 {
 		f := k.ins[2]
 		if f.dt != ir.F32 || len(f.shape) != 1 || f.n == 0 || 2*f.n > k.out.shape[n-1] {
-			return nil, fmt.Errorf("frequencies %s%v for heads of %d elements", f.dt, f.shape, k.out.shape[n-1])
+			return nil, fmt.Errorf("frequencies %s%v do not fit heads of %d elements", f.dt, f.shape, k.out.shape[n-1])
 		}
 	} else if !(op.Theta > 0) {
 		return nil, fmt.Errorf("a base of %v", op.Theta)
@@ -155,7 +156,7 @@ func ropeLoops[A float32 | float64](op device.Rope) loops {
 	}
 }
 
-// turnRow turns all heads of one position.
+// turnRow rotates all heads of one position.
 func turnRow[A float32 | float64](out, in []A, dh int, freqs []float64, at, scale float64) {
 	half := len(freqs)
 	for k, f := range freqs {

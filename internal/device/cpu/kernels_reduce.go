@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeReduction is the reduction of all operands elementwise, in their order.
+// makeReduction reduces all operands elementwise, in their order.
 func makeReduction(k *kernel, op device.ReduceOperands) (loops, error) {
 	if op.Red == ir.NoRed || op.Red > ir.Avg {
 		return nil, fmt.Errorf("unknown reduction %d", op.Red)
@@ -32,8 +32,7 @@ func reductionLoops[A accum](red ir.Red) loops {
 	}
 }
 
-// reduceRange accumulates apart from the result's memory: the result may be any
-// of the operands, the last one too.
+// reduceRange accumulates in separate memory, because the result may be any of the operands, including the last one.
 func reduceRange[A accum](k *kernel, red ir.Red, lo, hi int64) {
 	rds := make([]*reader[A], len(k.ins))
 	for i, in := range k.ins {
@@ -84,14 +83,14 @@ func joiner[A accum](red ir.Red) func(acc, vals []A) {
 	}
 }
 
-// divide is exact division for floats; integers truncate towards zero.
+// divide divides exactly for floats; for integers it truncates towards zero.
 func divide[A accum](acc []A, by A) {
 	for i := range acc {
 		acc[i] /= by
 	}
 }
 
-// makeAxes is sum, max, min or mean over axes, which disappear.
+// makeAxes computes sum, max, min or mean over axes, which the result does not have.
 func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
@@ -118,14 +117,14 @@ func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 		return nil, err
 	}
 	if !slices.Equal(shape, k.out.shape) {
-		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v",
+		return nil, fmt.Errorf("the result has shape %v, but shape %v without axes %v is %v",
 			k.out.shape, k.ins[0].shape, op.Axes, shape)
 	}
 	f.first = nothing(f.red, k.out.dt)
 	return byAccum(k.out.dt, axesLoops[float32](f), axesLoops[float64](f), axesLoops[int64](f)), nil
 }
 
-// axesFold is a reduction over axes, which begins with first.
+// axesFold is a reduction over axes, which begins with the value first.
 type axesFold struct {
 	axes  []int
 	red   ir.Red
@@ -133,13 +132,13 @@ type axesFold struct {
 	first start
 }
 
-// without returns the axes that are left without some, in order, and their extents.
+// without returns the axes that remain after removing some, in order, and their extents.
 func (r ref) without(axes ...int) (kept []int, shape []int64, err error) {
 	rank := len(r.shape)
 	gone := make([]bool, rank)
 	for _, a := range axes {
 		if a < 0 || a >= rank || gone[a] {
-			return nil, nil, fmt.Errorf("axes %v of a tensor of rank %d", axes, rank)
+			return nil, nil, fmt.Errorf("axes %v are not distinct axes of a tensor of rank %d", axes, rank)
 		}
 		gone[a] = true
 	}
@@ -151,7 +150,7 @@ func (r ref) without(axes ...int) (kept []int, shape []int64, err error) {
 	return kept, shape, nil
 }
 
-// start is the reduction of nothing.
+// start is the value of a reduction of no elements.
 type start struct {
 	float float64
 	int   int64
@@ -192,9 +191,8 @@ func axesLoops[A accum](f axesFold) loops {
 				count *= e
 			}
 		}
-		// Every result is one sequential chain in row-major order of the reduced
-		// axes, whichever loops run: which is faster depends on the axis that is
-		// innermost in memory.
+		// Every loop computes each result as one sequential chain in row-major order of the reduced axes. The fastest loop
+		// depends on the axis that is innermost in memory.
 		rows, chains := x.permute(slices.Concat(gone, kept)), x.permute(slices.Concat(kept, gone))
 		last := len(x.shape) - 1
 		do := func(out []A, lo int64) { joinRows(out, rows, f.red, count, k.out.n, lo) }
@@ -222,10 +220,10 @@ func axesLoops[A accum](f axesFold) loops {
 	}
 }
 
-// axesGrain is the results that one helper computes at a time.
+// axesGrain is the number of results that one helper computes at a time.
 const axesGrain = 512
 
-// joinRows adds count rows of width elements, of which out covers those from lo.
+// joinRows adds count rows of width elements; out covers the elements from lo on.
 func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	n := int64(len(out))
 	rd := newReader[A](rows, n)
@@ -236,8 +234,7 @@ func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	}
 }
 
-// joinNarrow is joinRows for short rows, all of which out covers: many are read
-// at once.
+// joinNarrow is joinRows for short rows, which out covers entirely: it reads many rows at once.
 func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 	per := block / width
 	rd := newReader[A](rows, block)
@@ -251,8 +248,7 @@ func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 	}
 }
 
-// joinChains is for chains of count elements that lie one after another, the
-// first of them that of result lo.
+// joinChains is for chains of count contiguous elements; the first chain belongs to result lo.
 func joinChains[A accum](out []A, chains ref, red ir.Red, count, lo int64) {
 	rd := newReader[A](chains, block)
 	defer rd.close()
@@ -264,7 +260,7 @@ func joinChains[A accum](out []A, chains ref, red ir.Red, count, lo int64) {
 	}
 }
 
-// fold is joiner along one chain.
+// fold applies the operation of joiner along one chain.
 func fold[A accum](red ir.Red, acc A, vals []A) A {
 	switch red {
 	case ir.Max:

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Softmax and the norms compute a row of results from a row of the first
-// operand, in an order that depends on the row's length alone.
+// Softmax and the norms compute a row of results from a row of the first operand, in an order that depends only on the
+// row's length.
 
 // rowMapper computes a row.
 type rowMapper[A accum] func(out, in []A)
@@ -29,11 +29,10 @@ func makeSoftmax(k *kernel, op device.Softmax) (loops, error) {
 		func(k *kernel) { eachRow(k, op.Axis, softmaxRow[float64]) }, nil), nil
 }
 
-// floats checks that operands and result are of one floating-point type, and
-// of one shape if asked.
+// floats checks that operands and result have one floating-point type and, if shapes is set, one shape.
 func (k *operands) floats(shapes bool) error {
 	if k.out.dt.IsInt() {
-		return fmt.Errorf("%s has no meaning for %s", device.Name(k.Op), k.out.dt)
+		return fmt.Errorf("%s is not defined for %s", device.Name(k.Op), k.out.dt)
 	}
 	return k.alike(shapes)
 }
@@ -67,7 +66,7 @@ func makeLayerNorm(k *kernel, op device.LayerNorm) (loops, error) {
 	return byAccum(k.out.dt, layerLoops[float32](op.Eps), layerLoops[float64](op.Eps), nil), nil
 }
 
-// checkNorm checks the operands of a norm: x, and n-1 vectors for its rows.
+// checkNorm checks the operands of a norm: x, and n-1 vectors with the length of its rows.
 func (k *operands) checkNorm(n int) error {
 	if err := k.count(n, n); err != nil {
 		return err
@@ -77,11 +76,11 @@ func (k *operands) checkNorm(n int) error {
 	}
 	shape := k.out.shape
 	if len(shape) == 0 || !slices.Equal(k.ins[0].shape, shape) {
-		return fmt.Errorf("operand has shape %v, the result %v", k.ins[0].shape, shape)
+		return fmt.Errorf("the operand has shape %v, but the result has shape %v", k.ins[0].shape, shape)
 	}
 	for i, in := range k.ins[1:] {
 		if !slices.Equal(in.shape, shape[len(shape)-1:]) {
-			return fmt.Errorf("operand %d has shape %v for rows of %d", i+1, in.shape, shape[len(shape)-1])
+			return fmt.Errorf("operand %d has shape %v, but rows have %d elements", i+1, in.shape, shape[len(shape)-1])
 		}
 	}
 	return nil
@@ -103,7 +102,7 @@ func layerLoops[A float32 | float64](eps float64) loops {
 	}
 }
 
-// vector reads an operand of one dimension.
+// vector returns the elements of a one-dimensional operand.
 func vector[A accum](r ref) []A {
 	rd := newReader[A](r, r.n)
 	defer rd.close()
@@ -132,7 +131,7 @@ func layerRow[A float32 | float64](out, in, w, b []A, eps A) {
 	}
 }
 
-// inverseRoot is 1 / √(mean of squares + eps).
+// inverseRoot returns 1 / √(mean of squares + eps).
 func inverseRoot[A float32 | float64](x []A, eps A) A {
 	sum := A(0)
 	for _, v := range x {
@@ -141,7 +140,7 @@ func inverseRoot[A float32 | float64](x []A, eps A) A {
 	return A(1 / math.Sqrt(float64(sum/A(len(x))+eps)))
 }
 
-// eachRow runs f over the rows along axis.
+// eachRow runs f over the rows along an axis.
 func eachRow[A accum](k *kernel, axis int, f rowMapper[A]) {
 	if k.out.n == 0 {
 		return

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeScales finds the largest magnitude of each block.
+// makeScales computes the scale of each block from its largest magnitude.
 func makeScales(k *kernel, op device.Scales) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
@@ -23,12 +23,13 @@ func makeScales(k *kernel, op device.Scales) (loops, error) {
 		return nil, err
 	}
 	if k.out.dt != ir.F32 || k.ins[0].dt.IsInt() || !(op.Max > 0) {
-		return nil, fmt.Errorf("scales of %s in %s for numbers up to %g", k.ins[0].dt, k.out.dt, op.Max)
+		return nil, fmt.Errorf("cannot compute scales of type %[2]s for values of type %[1]s up to %[3]g", k.ins[0].dt,
+			k.out.dt, op.Max)
 	}
 	return byAccum(k.ins[0].dt, scaleLoops[float32](g, op.Max), scaleLoops[float64](g, op.Max), nil), nil
 }
 
-// leastScale keeps quotients finite.
+// leastScale is the smallest scale, which keeps quotients finite.
 const leastScale = 1e-12
 
 func scaleLoops[A float32 | float64](g device.Grain, top float64) loops {
@@ -67,7 +68,8 @@ func makeQuantize(k *kernel) (loops, error) {
 		return nil, err
 	}
 	if !k.out.dt.IsFloat8() || s.dt != ir.F32 || x.dt.IsInt() || !slices.Equal(x.shape, k.out.shape) {
-		return nil, fmt.Errorf("%s%v by scales of %s into %s%v", x.dt, x.shape, s.dt, k.out.dt, k.out.shape)
+		return nil, fmt.Errorf("cannot quantize %s%v with scales of type %s into %s%v", x.dt, x.shape, s.dt, k.out.dt,
+			k.out.shape)
 	}
 	return byAccum(x.dt, quantizeLoops[float32](g), quantizeLoops[float64](g), nil), nil
 }
@@ -96,7 +98,7 @@ func quantizeLoops[A float32 | float64](g device.Grain) loops {
 	}
 }
 
-// largest is the largest number of a type of 8 bits.
+// largest returns the largest finite number of an 8-bit type.
 func largest(dt ir.DType) float64 {
 	for v := 448.0; ; v *= 2 {
 		if r := tensor.Round(dt, 2*v); math.IsInf(r, 0) || r != r {
@@ -105,13 +107,13 @@ func largest(dt ir.DType) float64 {
 	}
 }
 
-// scaledGEMM is a product of which each piece of so many elements of a row is multiplied by its scales.
+// scaledGEMM is a matrix product in which the partial sum of each piece of a row is multiplied by its scales.
 type scaledGEMM struct {
 	gemm
 	x, w   device.Grain
 	sx, sw []float32
 	piece  int64
-	packed []float32 // rows of w, ldb apart
+	packed []float32 // rows of w, at a distance of ldb
 	ldb    int64
 }
 

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeConcat puts the operands one after another along an axis.
+// makeConcat concatenates the operands along an axis.
 func makeConcat(k *kernel, op device.Concat) (loops, error) {
 	if err := k.alike(false); err != nil {
 		return nil, err
@@ -23,12 +23,13 @@ func makeConcat(k *kernel, op device.Concat) (loops, error) {
 			want[axis] = in.shape[axis]
 		}
 		if !slices.Equal(in.shape, want) {
-			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.shape, k.out.shape)
+			return nil, fmt.Errorf("operand %d has shape %v, but the result has shape %v", i, in.shape, k.out.shape)
 		}
 		joined += in.shape[axis]
 	}
 	if joined != k.out.shape[axis] {
-		return nil, fmt.Errorf("the operands have %d rows along axis %d, the result %v", joined, axis, k.out.shape)
+		return nil, fmt.Errorf("the operands have %d rows along axis %d, but the result has shape %v", joined, axis,
+			k.out.shape)
 	}
 	return func(k *kernel) {
 		at := int64(0)
@@ -58,10 +59,11 @@ func makeEmbedding(k *kernel, op device.Embedding) (loops, error) {
 	}
 	ids, table := k.ins[0], k.ins[1]
 	if !ids.dt.IsInt() || table.dt != k.out.dt || len(table.shape) != 2 {
-		return nil, fmt.Errorf("%s%v of a table %s%v into %s", ids.dt, ids.shape, table.dt, table.shape, k.out.dt)
+		return nil, fmt.Errorf("cannot select rows by ids %s%v of a table %s%v into type %s", ids.dt, ids.shape, table.dt,
+			table.shape, k.out.dt)
 	}
 	if want := append(slices.Clone(ids.shape), table.shape[1]); !slices.Equal(want, k.out.shape) {
-		return nil, fmt.Errorf("the result has shape %v, not %v", k.out.shape, want)
+		return nil, fmt.Errorf("the result has shape %v, but %v is required", k.out.shape, want)
 	}
 	if op.First < 0 || op.First > op.Rows-table.shape[0] {
 		return nil, fmt.Errorf("rows %d to %d of %d", op.First, op.First+table.shape[0], op.Rows)
@@ -70,7 +72,7 @@ func makeEmbedding(k *kernel, op device.Embedding) (loops, error) {
 	return func(k *kernel) { lookUp(k, op.First) }, nil
 }
 
-// checkIDs reports ids that name none of so many rows.
+// checkIDs reports ids outside the given number of rows.
 func checkIDs(k *kernel, rows int64) error {
 	rd := newReader[int64](k.ins[0], block)
 	defer rd.close()
@@ -107,25 +109,26 @@ func lookUp(k *kernel, first int64) {
 	})
 }
 
-// makeSlots is the sum along an axis, begun from the second operand if there is
-// one, into the operands' type or their accumulator's.
+// makeSlots computes the sum along an axis, which begins with the second operand if there is one, into the operands'
+// type or their accumulator's type.
 func makeSlots(k *kernel, op device.ReduceSlots) (loops, error) {
 	if err := k.count(1, 2); err != nil {
 		return nil, err
 	}
 	x := k.ins[0]
 	if k.out.dt != x.dt && k.out.dt != x.dt.Accum() {
-		return nil, fmt.Errorf("slots of %s into %s", x.dt, k.out.dt)
+		return nil, fmt.Errorf("cannot add slots of type %s into type %s", x.dt, k.out.dt)
 	}
 	_, shape, err := x.without(op.Axis)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Equal(shape, k.out.shape) {
-		return nil, fmt.Errorf("slots%v along axis %d into %v", x.shape, op.Axis, k.out.shape)
+		return nil, fmt.Errorf("cannot add slots of shape %v along axis %d into shape %v", x.shape, op.Axis, k.out.shape)
 	}
 	if len(k.ins) == 2 && (k.ins[1].dt != k.out.dt || !slices.Equal(k.ins[1].shape, k.out.shape)) {
-		return nil, fmt.Errorf("the sum goes on from %s%v into %s%v", k.ins[1].dt, k.ins[1].shape, k.out.dt, k.out.shape)
+		return nil, fmt.Errorf("the sum continues from %s%v, but the result is %s%v", k.ins[1].dt, k.ins[1].shape, k.out.dt,
+			k.out.shape)
 	}
 	return byAccum(x.dt, slotLoops[float32](op.Axis), slotLoops[float64](op.Axis), slotLoops[int64](op.Axis)), nil
 }

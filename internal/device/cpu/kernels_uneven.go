@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// uneven gives a member of an uneven collective its result, from the operands and the counts of all members.
+// uneven computes a member's result of an uneven collective from the operands and the counts of all members.
 type uneven struct {
 	op           ir.Op
 	red          ir.Red // of a reduce_scatterv
@@ -18,7 +18,8 @@ type uneven struct {
 func (u uneven) loops(k *kernel) (loops, error) {
 	n := len(k.ins) / 2
 	if n == 0 || len(k.ins) != 2*n || u.member < 0 || u.member >= n {
-		return nil, fmt.Errorf("%d operands for member %d: those of all, and their counts, are needed", len(k.ins), u.member)
+		return nil, fmt.Errorf("it has %d operands for member %d, but needs the operands and the counts of all members",
+			len(k.ins), u.member)
 	}
 	if err := device.AxisIn(u.axis, len(k.out.shape)); err != nil {
 		return nil, err
@@ -32,12 +33,12 @@ func (u uneven) loops(k *kernel) (loops, error) {
 			want[u.axis] = k.ins[0].shape[u.axis]
 		}
 		if in.dt != k.out.dt || !slices.Equal(in.shape, want) {
-			return nil, fmt.Errorf("operand %d is %s%v, the result %s%v", i, in.dt, in.shape, k.out.dt, k.out.shape)
+			return nil, fmt.Errorf("operand %d is %s%v, but the result is %s%v", i, in.dt, in.shape, k.out.dt, k.out.shape)
 		}
 	}
 	for i, c := range k.ins[n:] {
 		if c.dt != ir.I32 || !slices.Equal(c.shape, []int64{int64(n)}) {
-			return nil, fmt.Errorf("the counts of member %d are %s%v, not i32[%d]", i, c.dt, c.shape, n)
+			return nil, fmt.Errorf("the counts of member %d have type %s%v, but must have type i32[%d]", i, c.dt, c.shape, n)
 		}
 	}
 	k.verify = func(k *kernel) error {
@@ -54,7 +55,7 @@ func (u uneven) loops(k *kernel) (loops, error) {
 	}, nil
 }
 
-// shares reads the counts.
+// shares reads the counts, and returns the rows of each member's operand for this member.
 func (u uneven) shares(k *kernel) ([]device.Rows, error) {
 	n := len(k.ins) / 2
 	counts := make([][]int64, n)
@@ -66,11 +67,11 @@ func (u uneven) shares(k *kernel) ([]device.Rows, error) {
 	return device.Share(u.op, counts, u.member, k.ins[0].shape[u.axis], k.out.shape[u.axis])
 }
 
-// takeShares copies or reduces what the counts say, and returns how many rows.
+// takeShares copies or reduces these rows, and returns the number of rows of the result that it has written.
 func (u uneven) takeShares(k *kernel) int64 {
 	shares, err := u.shares(k)
 	if err != nil {
-		return 0 // verify has said so
+		return 0 // verify has reported it
 	}
 	if u.op == ir.OpReduceScatterV {
 		sum := &kernel{w: k.w, operands: operands{out: k.out.rows(u.axis, 0, shares[0].Count)}}

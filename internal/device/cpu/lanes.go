@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// accum is a type that kernels compute in (S11): float32 for f32, f16 and bf16,
-// float64 for f64, int64 for i32 and i64.
+// accum is a type in which kernels compute (S11): float32 for f32, f16 and bf16, float64 for f64, int64 for i32 and
+// i64.
 type accum interface{ float32 | float64 | int64 }
 
 func native[A accum](dt ir.DType) bool {
@@ -23,14 +23,14 @@ func native[A accum](dt ir.DType) bool {
 
 func sizeOf[A accum]() int64 { return int64(unsafe.Sizeof(A(0))) }
 
-// reader hands out a view's elements as A, a block at a time: the memory itself
-// where it is dense and of that type, else a copy.
+// reader returns a view's elements as A, a block at a time: the memory itself if it is dense and of that type, and
+// otherwise a converted copy.
 type reader[A accum] struct {
 	r         ref
 	raw, vals *[]byte
 }
 
-// newReader makes a reader of blocks of up to n elements.
+// newReader returns a reader of blocks of up to n elements.
 func newReader[A accum](r ref, n int64) *reader[A] {
 	rd := &reader[A]{r: r}
 	if !native[A](r.dt) || !r.dense() {
@@ -42,7 +42,7 @@ func newReader[A accum](r ref, n int64) *reader[A] {
 	return rd
 }
 
-// load returns elements [start, start+n), good until the next call.
+// load returns elements [start, start+n), which are valid until the next call.
 func (rd *reader[A]) load(start, n int64) []A {
 	if rd.vals == nil {
 		return as[A](rd.r.bytes(start, n))
@@ -73,14 +73,14 @@ func restoreAll(bs ...*[]byte) {
 	}
 }
 
-// writer takes a view's elements as A, a block at a time.
+// writer stores a view's elements from A, a block at a time.
 type writer[A accum] struct {
 	r         ref
 	raw, vals *[]byte
 	encode    func(dst []byte, src []A, dt ir.DType)
 }
 
-// newWriter makes a writer of blocks of up to n elements.
+// newWriter returns a writer of blocks of up to n elements.
 func newWriter[A accum](r ref, n int64) *writer[A] {
 	wr := &writer[A]{r: r, encode: encode[A]}
 	if !native[A](r.dt) || !r.dense() {
@@ -92,8 +92,7 @@ func newWriter[A accum](r ref, n int64) *writer[A] {
 	return wr
 }
 
-// room returns where to put elements [start, start+n); flush stores them. It
-// may be the memory itself.
+// room returns the memory for elements [start, start+n), which may be the view's own memory; flush stores them.
 func (wr *writer[A]) room(start, n int64) []A {
 	if wr.vals == nil {
 		return as[A](wr.r.bytes(start, n))

@@ -10,12 +10,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// prepareUser makes a launch of the function that stands in for a kernel of the user's.
+// prepareUser returns a function that calls the registered Go function in place of a user's kernel.
 func (d *dev) prepareUser(k device.Kernel, user *device.UserKernel) (func() error, error) {
 	name := user.Name()
 	f := standin.Find(name)
 	if f == nil {
-		return nil, fmt.Errorf("%w: the CPU machine runs no GPU kernels, and no function stands in for %s: "+
+		return nil, fmt.Errorf("%w: the CPU machine runs no GPU kernels, and no stand-in function is registered for %s: "+
 			"register one with hocket.RegisterKernel, or run the program on GPUs", device.ErrUnsupported, name)
 	}
 	outs, ins, err := device.ResolveUser(&k, user, d.resolve)
@@ -26,7 +26,7 @@ func (d *dev) prepareUser(k device.Kernel, user *device.UserKernel) (func() erro
 	return func() error { return runUser(f, &u, ins, outs) }, nil
 }
 
-// runUser calls f with tensors of its own, and keeps what it is to write.
+// runUser calls f with separate tensors, and copies the outputs back.
 func runUser(f standin.Func, u *device.UserKernel, ins, outs []ref) error {
 	c := standin.Call{Grid: u.Grid, Block: u.Block, Shared: u.Shared, Args: make([]standin.Arg, len(u.Params))}
 	for i, p := range u.Params {

@@ -1,19 +1,19 @@
-// Package cpu is the embedded machine: devices, streams, events, counters and kernels on the host's processor. It has
-// two modes with the same interface.
+// Package cpu is the CPU machine: devices, streams, events, counters and kernels on the host's processor. It has two
+// modes with the same interface.
 //
 // Concurrent runs each stream that can continue in a goroutine; peers access each other's memory directly. Scheduled
-// runs nothing until World.Sync, which then picks, one step at a time, a stream whose next work can run, by a seeded
-// random strategy. The same seed gives the same run, another seed another legal order. A wait that the program forgot
-// then shows as a wrong result under some seed, more reliably because memory is poisoned.
+// runs nothing until World.Sync, which then selects, one step at a time, a stream whose next work can run, by a seeded
+// random strategy. The same seed gives the same run, and another seed another legal order. A missing wait in the
+// program then gives a wrong result for some seed, with a higher probability because memory is poisoned.
 //
-// The host must not issue work while Sync runs, except from functions given to Stream.Call. If all work is blocked,
-// that is a deadlock, which is reported at once.
+// The host must not issue work while Sync runs, except from functions passed to Stream.Call. If all work is blocked,
+// the world reports a deadlock without delay.
 //
 // Kernels compute f32, f16 and bf16 in float32, f64 in float64, i32 and i64 in int64, and round once to the result's
 // type; integers wrap, but a cast saturates as in package tensor. NaN wins over any number in max, min and relu, and
-// 0·NaN is NaN. An average of integers is truncated towards zero; the maximum over no elements is -Inf or the least
+// 0·NaN is NaN. An average of integers is truncated towards zero; the maximum over no elements is -Inf or the smallest
 // integer. The same operands give the same bits regardless of concurrent work, of the number of worker goroutines, and
-// of how rows or columns of a contraction are cut into chunks.
+// of the chunks into which rows or columns of a contraction are cut.
 package cpu
 
 import (
@@ -30,12 +30,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Mode says how streams run.
+// Mode determines how streams run.
 type Mode uint8
 
-// Modes.
+// These are the modes.
 const (
-	Concurrent Mode = iota // streams run at the same time
+	Concurrent Mode = iota // streams run concurrently
 	Scheduled              // one step at a time, in an order drawn from the seed
 )
 
@@ -44,32 +44,29 @@ const (
 	defaultMemory = 64 << 30
 )
 
-// Options choose how the machine runs; the zero value is a concurrent machine
-// that uses all processors.
+// Options selects how the machine runs; the zero value is a concurrent machine that uses all processors.
 type Options struct {
 	Mode Mode
-	// Seed draws the order of a scheduled world, and with it the strategy:
-	// seed mod 4 is 0 for random priorities with Depth changes, 1 for uniformly
-	// random, 2 for one rank delayed as long as others can go, 3 for main
-	// streams first or last.
+	// Seed determines the order of a scheduled world, and the strategy: seed mod 4 is 0 for random priorities with Depth
+	// changes, 1 for uniformly random choices, 2 for delaying one rank as long as others can continue, and 3 for running
+	// main streams first or last.
 	Seed int64
 	// Depth is the number of random priority changes in a Sync; 0 means 3.
 	Depth int
-	// Workers bounds the goroutines that help kernels of all worlds of this
-	// machine, the streams' own not counted; 0 means GOMAXPROCS-1, a negative
-	// number none. A scheduled machine has none.
+	// Workers is the largest number of goroutines that help kernels of all worlds of this machine, in addition to the
+	// streams' goroutines; 0 means GOMAXPROCS-1, a negative number none. A scheduled machine has none.
 	Workers int
-	// Memory bounds the bytes that one device may have allocated; 0 means 64 GiB.
+	// Memory is the largest number of bytes that one device may have allocated; 0 means 64 GiB.
 	Memory int64
-	// Host bounds the bytes that all devices of all worlds may have together; 0 means
-	// what the host has available when the machine is made, where that is known.
+	// Host is the largest number of bytes that all devices of all worlds may have allocated together; 0 means the memory
+	// that was available on the host when the machine was created, if this is known.
 	Host int64
-	// Peers are the processes that share the ranks of every world; nil for this one alone.
-	// They open worlds in one order, and do alike in each. Not for a scheduled machine.
+	// Peers holds the processes that share the ranks of every world; nil if there is only this process. They open worlds
+	// in one order, and make the same calls in each. A scheduled machine supports no peers.
 	Peers *procs.World
 }
 
-// machineName is what programs call it.
+// machineName is the name of the machine in programs.
 const machineName = "cpu"
 
 func init() {
@@ -108,21 +105,23 @@ type machine struct {
 	device.DefaultMachine
 	opts    Options
 	workers *workers
-	held    atomic.Int64 // bytes, by all devices
-	opened  atomic.Int64 // worlds, where there are peers
+	held    atomic.Int64 // bytes used by all devices
+	opened  atomic.Int64 // number of worlds, if there are peers
 }
 
 func (m *machine) Peers() *procs.World { return m.opts.Peers }
 
-// hold counts memory that a device takes, of the host's.
+// hold counts host memory that a device allocates.
 func (m *machine) hold(bytes int64) error {
 	limit := m.opts.Host
 	if limit > 0 && bytes > limit {
-		return fmt.Errorf("%w: %d bytes asked for; the host had %d free when the machine was opened", device.ErrTooLarge, bytes, limit)
+		return fmt.Errorf("%w: %d bytes were requested, but the host had only %d free when the machine was opened",
+			device.ErrTooLarge, bytes, limit)
 	}
 	if held := m.held.Add(bytes); limit > 0 && held > limit {
 		m.held.Add(-bytes)
-		return fmt.Errorf("%w: %d bytes asked for; of %d that the host had free when the machine was opened, %d are in use",
+		return fmt.Errorf("%w: %d bytes were requested, but of the %d that the host had free when the machine was opened "+
+			"%d are in use",
 			device.ErrOutOfMemory, bytes, limit, held-bytes)
 	}
 	return nil
@@ -154,7 +153,7 @@ func (m *machine) Open(ctx context.Context, ranks int) (device.World, error) {
 		return nil, fmt.Errorf("cpu: open: %w", err)
 	}
 	if !littleEndian {
-		return nil, fmt.Errorf("cpu: a big-endian host: %w; use amd64 or arm64", device.ErrUnsupported)
+		return nil, fmt.Errorf("cpu: the host is big-endian: %w; use amd64 or arm64", device.ErrUnsupported)
 	}
 	if m.opts.Peers == nil {
 		return newWorld(ctx, m, ranks, nil), nil

@@ -9,22 +9,22 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// alignment is that of every allocation, in bytes.
+// alignment is the alignment of every allocation, in bytes.
 const alignment = 256
 
-// poison is the pattern of memory never written: a NaN in f16, bf16, f32 and
-// f64 and a large number in i32 and i64, wherever it is read at an even offset.
+// poison is the pattern of memory that was never written: a NaN in f16, bf16, f32 and f64 and a large number in i32 and
+// i64, if it is read at an even offset.
 var poison = [2]byte{0xff, 0x7f}
 
-// memory is a stretch of one device's memory.
+// memory is a block of one device's memory.
 type memory struct {
 	dev   *dev
 	kind  device.MemKind
 	bytes int64
-	data  []byte // nil where it is a foreign device's and not shared
+	data  []byte // nil if it belongs to a foreign device and is not shared
 	freed atomic.Bool
-	from  *memory        // whose bytes these are, of another world; nil for its own
-	seg   *procs.Segment // what data is; nil for memory of this process alone
+	from  *memory        // memory of another world with these bytes; nil if the bytes are its own
+	seg   *procs.Segment // segment that contains data; nil for memory of this process only
 }
 
 func newMemory(d *dev, bytes int64, kind device.MemKind) *memory {
@@ -57,7 +57,7 @@ func (m *memory) Free() error {
 		return w.err()
 	}
 	if m.freed.Swap(true) {
-		return m.dev.errorf("memory of %d bytes is freed twice", m.bytes)
+		return m.dev.errorf("memory of %d bytes was freed twice", m.bytes)
 	}
 	if m.from != nil {
 		return nil
@@ -82,10 +82,10 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	}
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.rank != d.rank || m.kind == device.Pinned {
-		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
+		return nil, d.errorf("cannot borrow memory of another device: %w", device.ErrUnsupported)
 	}
 	if m.freed.Load() {
-		return nil, d.errorf("borrowing memory that was freed")
+		return nil, d.errorf("cannot borrow memory that was freed")
 	}
 	return &memory{dev: d, kind: device.Private, bytes: m.bytes, data: m.data, from: m}, nil
 }
@@ -95,7 +95,7 @@ var (
 	_ device.Memory = (*memory)(nil)
 )
 
-// Poison overwrites bytes [off, off+n); what lies outside the memory is ignored.
+// Poison overwrites bytes [off, off+n), and ignores bytes outside the memory.
 func (m *memory) Poison(off, n int64) {
 	lo := min(max(off, 0), m.Bytes())
 	hi := lo
@@ -111,15 +111,15 @@ func (m *memory) Poison(off, n int64) {
 	}
 }
 
-// resolve checks a view and returns how to reach its elements. Peers' memory
-// must be shared, and is allowed only where peers is set.
+// resolve checks a view and returns a ref to its elements. Peers' memory must be shared, and is permitted only if peers
+// is set.
 func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 	m, ok := v.Mem.(*memory)
 	if !ok || m == nil || m.dev.w != d.w {
-		return ref{}, fmt.Errorf("a view of memory that is not this world's")
+		return ref{}, fmt.Errorf("the view is of memory that does not belong to this world")
 	}
 	if m.freed.Load() || m.from != nil && m.from.freed.Load() {
-		return ref{}, fmt.Errorf("a view of memory that was freed")
+		return ref{}, fmt.Errorf("the view is of memory that was freed")
 	}
 	if err := device.MayUse(d.rank, m.dev.rank, m.kind, peers); err != nil {
 		return ref{}, err
@@ -130,7 +130,7 @@ func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 	return m.view(v)
 }
 
-// view checks that v lies in m.
+// view checks that v is inside m, and returns a ref to its elements.
 func (m *memory) view(v device.View) (ref, error) {
 	n, err := v.Within(m.Bytes())
 	if err != nil {
@@ -143,7 +143,7 @@ func (m *memory) view(v device.View) (ref, error) {
 	return r, nil
 }
 
-// as views bytes as elements; b must be aligned for them and hold whole ones.
+// as returns bytes as a slice of elements. b must be aligned for the elements and contain whole ones.
 func as[T any](b []byte) []T {
 	var e T
 	n := len(b) / int(unsafe.Sizeof(e))

@@ -9,16 +9,16 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// A world whose ranks are spread over processes. Every process opens it, and takes the same memory
-// and counters on every rank in the same order. Shared memory of a rank is a segment that its process
-// makes and all others map; its other memory others know by size alone. Counters are words in such
-// segments: who waits for one sleeps in the operating system until whoever raises it rings. Streams of
-// others' ranks take no work, for it is their process's.
+// This file implements worlds whose ranks are spread over processes. Every process opens the world, and allocates the
+// same memory and counters on every rank in the same order. Shared memory of a rank is a segment that its process
+// creates and all others map. Of its other memory, the other processes know only the size. Counters are words in such
+// segments: a stream that waits for one sleeps in the operating system until the process that raises it wakes it.
+// Streams of other processes' ranks accept no work, because their own process issues it.
 
-// share agrees on a new world of ranks.
+// share opens a new world of ranks together with the other processes.
 func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 	if m.opts.Mode == Scheduled {
-		return nil, fmt.Errorf("cpu: schedules of several processes: %w", device.ErrUnsupported)
+		return nil, fmt.Errorf("cpu: a scheduled machine with several processes: %w", device.ErrUnsupported)
 	}
 	p, err := m.opts.Peers.Spread(ranks)
 	if err != nil {
@@ -30,8 +30,8 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 // Local implements device.World.
 func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 
-// await waits, in the stream's goroutine, until a counter of its head is high enough, or the world
-// ends. The caller holds the world's mutex.
+// await waits, in the stream's goroutine, until a counter of its head is high enough, or the world ends. The caller
+// holds the world's mutex.
 func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	w := s.dev.w
 	w.running--
@@ -46,7 +46,7 @@ func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	}
 }
 
-// sharedKey names the next segment of a device.
+// sharedKey returns the key of the next segment of a device.
 func (d *dev) sharedKey(what string) string {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
@@ -54,12 +54,12 @@ func (d *dev) sharedKey(what string) string {
 	return fmt.Sprintf("%s rank %d %s %d", d.w.peers.Name, d.rank, what, d.shared)
 }
 
-// far reports whether the device is of another node: its memory and counters are names here.
+// far reports whether the device is on another node. This process then cannot access its memory and counters.
 func (d *dev) far() bool {
 	return d.foreign && d.w.Node(d.rank) != d.w.peers.World.Node(d.w.peers.Process())
 }
 
-// reach returns an error unless the device can be reached from the stream of another.
+// reach returns an error unless streams of the device from can access d.
 func (d *dev) reach(from *dev) error {
 	if from == d || !d.far() {
 		return nil
@@ -68,8 +68,8 @@ func (d *dev) reach(from *dev) error {
 		from.rank, d.w.Node(from.rank), d.rank, d.w.Node(d.rank))
 }
 
-// allocShared takes memory of a world of several processes: shared memory, or what stands for
-// another process's.
+// allocShared allocates memory in a world of several processes: shared memory, or a placeholder for memory of another
+// process.
 func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	if kind != device.Shared {
@@ -81,8 +81,9 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 	}
 	if d.foreign {
 		s, err := p.Map(p.Ctx, p.Owner(d.rank), key)
-		if err == nil && int64(len(s.Bytes())) < bytes { // what refused leaves
-			err = errors.Join(fmt.Errorf("%w: its process could not take %d bytes", device.ErrOutOfMemory, bytes), s.Close())
+		if err == nil && int64(len(s.Bytes())) < bytes { // the segment that refuse creates
+			err = errors.Join(fmt.Errorf("%w: the rank's process could not allocate %d bytes", device.ErrOutOfMemory, bytes),
+				s.Close())
 		}
 		if err != nil {
 			return nil, d.errorf("%w", err)
@@ -104,7 +105,8 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 	return d.keep(m)
 }
 
-// refuse tells who maps a segment that there is no memory for it, by one that is too small.
+// refuse signals to processes that map a segment that there is no memory for it, by sharing a segment that is too
+// small.
 func refuse(p *procs.Spread, key string) error {
 	s, err := procs.NewSegment(1)
 	if err == nil {
@@ -113,15 +115,15 @@ func refuse(p *procs.Spread, key string) error {
 	return err
 }
 
-// unmap lets go of what peers share.
+// unmap releases the memory that peers share.
 func (m *memory) unmap() {
 	if m.seg != nil {
-		m.seg.Close() // an error would concern unused memory only
+		m.seg.Close() // an error would concern only unused memory
 		m.seg, m.data = nil, nil
 	}
 }
 
-// newSharedCounters makes a device's counters, in every process.
+// newSharedCounters creates a device's counters, in every process.
 func (d *dev) newSharedCounters(n int) (device.Counters, error) {
 	p, key := d.w.peers, d.sharedKey("counters")
 	c := &counters{dev: d, n: n}

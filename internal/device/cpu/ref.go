@@ -7,17 +7,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// dim is one extent of a collapsed view: n elements, stride apart.
+// dim is one extent of a collapsed view: n elements at a distance of stride.
 type dim struct{ n, stride int64 }
 
-// ref is a checked view. dims is its shape with extents of 1 dropped and
-// neighbours merged where the outer one continues the inner: never empty, the
-// innermost last.
+// ref is a checked view. dims is its shape without extents of 1, in which neighbours that form one dimension are
+// merged. It is never empty, and the innermost dimension is last.
 type ref struct {
 	mem            *memory
-	off            int64 // bytes
+	off            int64 // in bytes
 	dt             ir.DType
-	n              int64 // elements
+	n              int64 // number of elements
 	dims           []dim
 	shape, strides []int64
 }
@@ -40,7 +39,7 @@ func collapse(shape, strides []int64) []dim {
 	return dims
 }
 
-// permute returns the view with result axis i taken from axis perm[i].
+// permute returns the view in which axis i is axis perm[i] of r.
 func (r ref) permute(perm []int) ref {
 	shape, strides := make([]int64, len(perm)), make([]int64, len(perm))
 	for i, p := range perm {
@@ -49,16 +48,16 @@ func (r ref) permute(perm []int) ref {
 	return r.reshaped(shape, strides)
 }
 
-// at returns the view at index i of axis 0, which disappears.
+// at returns the view at index i of axis 0, without that axis.
 func (r ref) at(i int64) ref {
 	s := r.reshaped(r.shape[1:], r.strides[1:])
-	if s.n > 0 { // else the memory may be empty, too
+	if s.n > 0 { // otherwise the memory may be empty too
 		s.off += i * r.strides[0] * r.dt.Size()
 	}
 	return s
 }
 
-// reshaped is r with another shape; elements stay inside r's.
+// reshaped returns r with another shape; its elements must be inside r.
 func (r ref) reshaped(shape, strides []int64) ref {
 	r.shape, r.strides, r.n = shape, strides, 1
 	for _, e := range shape {
@@ -71,7 +70,7 @@ func (r ref) reshaped(shape, strides []int64) ref {
 	return r
 }
 
-// dense reports whether elements lie in row-major order without gaps.
+// dense reports whether elements are in row-major order without gaps.
 func (r ref) dense() bool { return len(r.dims) == 1 && (r.dims[0].stride == 1 || r.dims[0].n == 1) }
 
 // bytes returns the elements [i, i+n) of a dense view.
@@ -81,7 +80,7 @@ func (r ref) bytes(i, n int64) []byte {
 	return r.mem.data[lo : lo+n*size]
 }
 
-// span returns the byte range that the elements lie in.
+// span returns the range of bytes that contains the elements.
 func (r ref) span() (lo, hi int64) {
 	if r.n == 0 {
 		return r.off, r.off
@@ -103,10 +102,10 @@ func (r ref) overlaps(o ref) bool {
 	return rl < oh && ol < rh
 }
 
-// same reports whether two views name the same elements in the same order.
+// same reports whether two views have the same elements in the same order.
 func (r ref) same(o ref) bool {
 	return r.mem == o.mem && r.off == o.off && r.dt == o.dt && slices.Equal(r.dims, o.dims)
 }
 
-// doubles reports whether some element is named twice.
+// doubles reports whether the view contains some element twice.
 func (r ref) doubles() bool { return r.n > 0 && device.NamesTwice(r.shape, r.strides) }

@@ -9,8 +9,8 @@ import (
 
 var errSyncing = errors.New("Sync was called while Sync runs")
 
-// runScheduled does one step after another until nothing is ready, the world
-// has ended or ctx is done. The caller holds mu.
+// runScheduled executes one step after another until no stream is ready, the world has ended or ctx has ended. The
+// caller holds mu.
 func (w *world) runScheduled(ctx context.Context) error {
 	if w.syncing {
 		return errSyncing
@@ -32,8 +32,7 @@ func (w *world) runScheduled(ctx context.Context) error {
 	return nil
 }
 
-// ready lists the streams that can take a step, in order of creation. The
-// slice is good until the next call.
+// ready returns the streams that can execute a step, in order of creation. The slice is valid until the next call.
 func (w *world) ready() []*stream {
 	list := w.candidates[:0]
 	for _, s := range w.streams {
@@ -48,8 +47,7 @@ func (w *world) ready() []*stream {
 	return list
 }
 
-// advance does, as one step, the marks before the stream's next task, the task,
-// and the ends of marks after it.
+// advance executes, as one step, the marks before the stream's next task, the task, and the ends of marks after it.
 func (w *world) advance(s *stream) {
 	w.running++
 	defer func() { // also after runtime.Goexit in a kernel
@@ -68,7 +66,7 @@ func (w *world) advance(s *stream) {
 	}
 }
 
-// next reports whether the stream's next task is of the kind.
+// next reports whether the stream's next task is of the given kind.
 func (s *stream) next(kind taskKind) bool {
 	return !s.queue.empty() && s.queue.peek().kind == kind
 }

@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// journal notes what an observer is told.
+// journal records the calls of an observer.
 type journal struct{ lines []string }
 
 func (j *journal) Began(rank int, stream string, id, ns int64) {
@@ -40,8 +40,7 @@ func openScheduled(t *testing.T, seed int64, ranks int) device.World {
 	return w
 }
 
-// braid runs independent chains on two streams of three ranks and returns the
-// order in which their links ran.
+// braid runs independent chains on two streams of three ranks and returns the order in which their links ran.
 func braid(t *testing.T, seed int64) []string {
 	w := openScheduled(t, seed, 3)
 	j := &journal{}
@@ -78,8 +77,8 @@ func TestScheduledSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// relay fills a buffer on one stream and copies it on another; the copy waits
-// for the fill or forgets to. It returns what arrived.
+// relay fills a buffer on one stream and copies it on another; the copy waits for the fill only if wait is set. It
+// returns the copied value.
 func relay(t *testing.T, seed int64, wait bool) float32 {
 	w := openScheduled(t, seed, 1)
 	d := w.Device(0)
@@ -108,9 +107,8 @@ func relay(t *testing.T, seed int64, wait bool) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(out))
 }
 
-// credit puts two values into one slot of a peer, which copies each away; the
-// second put waits until the slot is free or forgets to. It returns the first
-// value as the peer has it.
+// credit puts two values into one slot of a peer, which copies each of them elsewhere; the second put waits until the
+// slot is free only if wait is set. It returns the peer's copy of the first value.
 func credit(t *testing.T, seed int64, wait bool) float32 {
 	w := openScheduled(t, seed, 2)
 	view := func(rank int, kind device.MemKind) device.View {
@@ -147,8 +145,8 @@ func credit(t *testing.T, seed int64, wait bool) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(out))
 }
 
-// TestScheduledFindsMissingWait leaves a wait out, which some seed must show,
-// and puts it back, which no seed may disturb.
+// TestScheduledFindsMissingWait omits a wait, which must give a wrong result for some seed, and checks that the result
+// is right for every seed with the wait.
 func TestScheduledFindsMissingWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		run func(t *testing.T, seed int64, wait bool) float32

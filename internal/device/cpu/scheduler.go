@@ -1,13 +1,12 @@
 package cpu
 
-// picker chooses the stream that takes the next step; ready is not empty and in
-// order of creation.
+// picker selects the stream that executes the next step; ready is not empty and in order of creation.
 type picker func(ready []*stream) *stream
 
-// newPicker draws a strategy's choices for one Sync. No single strategy finds
-// every missing wait: random priorities with few changes find those that need a
-// few preemptions at the right places (PCT), uniform choice those between
-// short neighbours, and delays those where one side must be very late.
+// newPicker returns a picker with a strategy's random choices for one Sync. No single strategy finds every missing
+// wait: random priorities with few changes find those that need a few preemptions at particular points (PCT), uniform
+// choice finds those between tasks that are close to each other, and delays find those that need one side to be very
+// late.
 func newPicker(w *world) picker {
 	switch uint64(w.m.opts.Seed) % 4 {
 	case 0:
@@ -22,9 +21,8 @@ func newPicker(w *world) picker {
 
 func (w *world) uniform(ready []*stream) *stream { return ready[w.rng.IntN(len(ready))] }
 
-// priorities is PCT: every stream has a random priority, the highest that is
-// ready goes on, and at each of Depth random steps the one that would go falls
-// behind all others.
+// priorities implements PCT: every stream has a random priority, the ready stream with the highest one continues, and
+// at each of Depth random steps the stream that would continue gets the lowest priority.
 func (w *world) priorities() picker {
 	priority := make(map[*stream]int)
 	for i, p := range w.rng.Perm(len(w.streams)) {
@@ -47,7 +45,7 @@ func (w *world) priorities() picker {
 	}
 }
 
-// delayRank lets one rank go on only when no other can.
+// delayRank lets one rank continue only when no other can.
 func (w *world) delayRank() picker {
 	victim := w.rng.IntN(len(w.devices))
 	return func(ready []*stream) *stream {
@@ -55,7 +53,7 @@ func (w *world) delayRank() picker {
 	}
 }
 
-// mainsApart lets main streams go on only when no other can, or the reverse.
+// mainsApart lets main streams continue only when no other can, or the reverse.
 func (w *world) mainsApart() picker {
 	mainsFirst := w.rng.IntN(2) == 0
 	return func(ready []*stream) *stream {
@@ -63,7 +61,7 @@ func (w *world) mainsApart() picker {
 	}
 }
 
-// prefer picks at random among those that like names, or among all if none is.
+// prefer selects at random one of the streams for which like returns true, or one of all streams if there is none.
 func (w *world) prefer(ready []*stream, like func(*stream) bool) *stream {
 	var liked []*stream
 	for _, s := range ready {
@@ -87,7 +85,7 @@ func highest(ready []*stream, priority map[*stream]int) *stream {
 	return best
 }
 
-// queued counts the tasks of all streams.
+// queued returns the number of tasks of all streams.
 func (w *world) queued() int {
 	n := 0
 	for _, s := range w.streams {

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// scratch pools hold buffers of 1<<class bytes, aligned as memory is: kernels
-// take them per run, since one launch may run on several streams at a time.
+// scratch holds pools of buffers of 1<<class bytes, aligned like memory. Kernels allocate buffers for each run, since
+// one launch may run on several streams concurrently.
 var scratch [48]sync.Pool
 
-// borrow returns n bytes of undefined contents; give them back with restore.
+// borrow returns n bytes with undefined contents, which must be returned with restore.
 func borrow(n int64) *[]byte {
 	class := bits.Len64(uint64(max(n, 1) - 1))
 	if b, ok := scratch[class].Get().(*[]byte); ok {

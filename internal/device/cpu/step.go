@@ -8,9 +8,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// step takes the stream's first task and does it. It is called with the
-// world's mutex held and returns so, but lets go of it around work and
-// observers. A failure ends the world.
+// step removes the stream's first task and executes it. It is called with the world's mutex held, and holds it when it
+// returns, but releases it during work and calls of observers. A failure ends the world.
 func (s *stream) step() {
 	switch t := s.queue.pop(); t.kind {
 	case work:
@@ -24,7 +23,7 @@ func (s *stream) step() {
 	default:
 		t.settle()
 	}
-	if w := s.dev.w; w.peers != nil { // whoever waits for this process sees that it gets on
+	if w := s.dev.w; w.peers != nil { // shows processes that wait for this one that it makes progress
 		w.done++
 		w.peers.At(w.done)
 	}
@@ -48,7 +47,7 @@ func (s *stream) work(t task) {
 // errExited is the error of work that called runtime.Goexit.
 var errExited = errors.New("it called runtime.Goexit, as testing's FailNow does: return an error instead")
 
-// guarded turns a panic of run into an error.
+// guarded converts a panic of run to an error.
 func guarded(run func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -58,7 +57,7 @@ func guarded(run func() error) (err error) {
 	return run()
 }
 
-// panicError keeps an error that was the panic's value in reach of errors.As.
+// panicError returns the error for a panic. If the panic's value is an error, errors.As finds it.
 func panicError(p any) error {
 	if err, ok := p.(error); ok {
 		return fmt.Errorf("panic: %w", err)

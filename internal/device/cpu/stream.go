@@ -7,21 +7,20 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// stream checks what it is given and queues it. The world's mutex guards all
-// but the names.
+// stream checks and queues work. The world's mutex guards all fields except the names.
 type stream struct {
 	device.DefaultStream
 	dev  *dev
 	name string
-	main bool // the caller's stream, for the scheduler's strategies
+	main bool // whether it is named "main", for the scheduler's strategies
 
 	queue   queue
-	running bool         // has a goroutine (concurrent)
-	parked  bool         // its head waits and will be woken (concurrent)
-	busy    string       // the work that runs now; "" for none
-	since   time.Time    // when that, or a wait, began
-	issued  device.Marks // begun and not ended, as issued
-	open    device.Marks // the same, as run
+	running bool         // has a goroutine (concurrent mode)
+	parked  bool         // its head waits and will be woken (concurrent mode)
+	busy    string       // name of the running work; "" for none
+	since   time.Time    // time at which that work, or a wait, began
+	issued  device.Marks // marks that were begun and not ended, in the issued work
+	open    device.Marks // the same, in the executed work
 }
 
 func (s *stream) Name() string { return s.name }
@@ -50,7 +49,7 @@ func (s *stream) addLocked(t task) error {
 func (s *stream) Launch(l device.Launch) error {
 	k, ok := l.(*launch)
 	if !ok || k == nil || k.dev != s.dev {
-		return s.errorf("a launch that was not prepared on this device")
+		return s.errorf("the launch was not prepared on this device")
 	}
 	if k.released {
 		return s.errorf("%s: its launch was released", k.name)
@@ -80,7 +79,7 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 		return s.errorf("upload: %w", err)
 	}
 	if d.doubles() {
-		return s.errorf("upload: the view names some element twice")
+		return s.errorf("upload: the view contains some element twice")
 	}
 	return s.add(task{kind: work, what: "upload", run: func() error {
 		s.dev.w.piecewise(d, src, func(start int64, piece []byte) { scatterBytes(d, start, piece) })
@@ -99,8 +98,8 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	}})
 }
 
-// piecewise calls f for each piece of the host's bytes for v. It stops once the world has ended, so that the bytes are
-// in use only briefly after that.
+// piecewise calls f for each piece of the host bytes of v. It stops after the world has ended, so that the bytes are in
+// use only briefly after that.
 func (w *world) piecewise(v ref, host []byte, f func(start int64, piece []byte)) {
 	size := v.dt.Size()
 	grain := copyGrain / size
@@ -118,9 +117,8 @@ func (s *stream) host(v device.View, b []byte) (ref, error) {
 	return r, v.Holds(len(b))
 }
 
-// Call runs f in stream order, outside any lock. f may issue work; it must
-// return by itself, since an abort cannot interrupt it, and must not call Sync
-// or Close.
+// Call runs f in stream order, without holding a lock. f may issue work. It must return by itself, since an abort
+// cannot interrupt it, and must not call Sync or Close.
 func (s *stream) Call(f func()) error {
 	return s.add(task{kind: work, what: "call", run: func() error { f(); return nil }})
 }
@@ -128,7 +126,7 @@ func (s *stream) Call(f func()) error {
 func (s *stream) Record(e device.Event) error {
 	ev, ok := e.(*event)
 	if !ok || ev == nil || ev.dev != s.dev {
-		return s.errorf("record: an event that is not this device's")
+		return s.errorf("record: the event does not belong to this device")
 	}
 	w := s.dev.w
 	w.mu.Lock()
@@ -147,7 +145,7 @@ func (s *stream) Record(e device.Event) error {
 func (s *stream) Wait(e device.Event) error {
 	ev, ok := e.(*event)
 	if !ok || ev == nil || ev.dev.w != s.dev.w {
-		return s.errorf("wait: an event that is not this world's")
+		return s.errorf("wait: the event does not belong to this world")
 	}
 	w := s.dev.w
 	w.mu.Lock()
@@ -170,7 +168,7 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 		return s.errorf("signal: %w", err)
 	}
 	if by <= 0 {
-		return s.errorf("signal: counters are only raised, not changed by %d", by)
+		return s.errorf("signal: cannot change a counter by %d: counters can only be raised", by)
 	}
 	return s.add(task{kind: signal, ctrs: cs, elem: elem, n: by})
 }
@@ -181,7 +179,8 @@ func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 		return s.errorf("wait: %w", err)
 	}
 	if cs.dev != s.dev {
-		return s.errorf("wait: counters of rank %d; a device waits for its own", cs.dev.rank)
+		return s.errorf("wait: the counters belong to rank %d, but a stream can wait only for counters of its own device",
+			cs.dev.rank)
 	}
 	return s.add(task{kind: waitCounter, ctrs: cs, elem: elem, n: least})
 }
@@ -189,7 +188,7 @@ func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
 	cs, ok := c.(*counters)
 	if !ok || cs == nil || cs.dev.w != s.dev.w {
-		return nil, fmt.Errorf("counters that are not this world's")
+		return nil, fmt.Errorf("the counters do not belong to this world")
 	}
 	if elem < 0 || elem >= cs.n {
 		return nil, fmt.Errorf("counter %d of %d", elem, cs.n)
@@ -233,8 +232,8 @@ func (s *stream) End(id int64) error {
 	return nil
 }
 
-// head returns the next task that is not a mark, nil if there is none, and the
-// innermost mark around it. The caller holds the world's mutex.
+// head returns the next task that is not a mark, nil if there is none, and the innermost mark around it. The caller
+// holds the world's mutex.
 func (s *stream) head() (*task, int64) {
 	open := s.open
 	for i := s.queue.next; i < len(s.queue.tasks); i++ {
@@ -250,7 +249,7 @@ func (s *stream) head() (*task, int64) {
 	return nil, open.Innermost()
 }
 
-// openMark returns the innermost mark around the work that runs, -1 for none.
+// openMark returns the innermost mark around the running work; -1 for none.
 func (s *stream) openMark() int64 { return s.open.Innermost() }
 
 var (

@@ -7,15 +7,15 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// task is one thing in a stream's queue.
+// task is an element of a stream's queue.
 type task struct {
 	kind taskKind
-	what string       // work: its name in messages
-	run  func() error // work
-	mark *mark        // record, waitMark
-	ctrs *counters    // signal, waitCounter
-	elem int          // signal, waitCounter
-	n    int64        // signal: by; waitCounter: least; begin, end: id
+	what string       // of work: its name in messages
+	run  func() error // of work
+	mark *mark        // of record and waitMark
+	ctrs *counters    // of signal and waitCounter
+	elem int          // of signal and waitCounter
+	n    int64        // of signal: the summand; of waitCounter: the awaited value; of begin and end: the id
 }
 
 type taskKind uint8
@@ -41,7 +41,7 @@ func (t *task) ready() bool {
 	return true
 }
 
-// waitsFor says what the task needs. The caller holds the world's mutex.
+// waitsFor describes what the task waits for. The caller holds the world's mutex.
 func (t *task) waitsFor() string {
 	switch t.kind {
 	case waitMark:
@@ -52,8 +52,8 @@ func (t *task) waitsFor() string {
 	return "its turn"
 }
 
-// settle does what a ready task other than work does, and wakes who waited for
-// it. The caller holds the world's mutex.
+// settle executes a ready task that is not work, and wakes the streams that waited for it. The caller holds the world's
+// mutex.
 func (t *task) settle() {
 	switch t.kind {
 	case record:
@@ -72,7 +72,7 @@ func (t *task) settle() {
 	}
 }
 
-// park leaves word to wake s, whose head t is not ready.
+// park registers s, whose head t is not ready, to be woken.
 func (t *task) park(s *stream) {
 	if t.kind == waitMark {
 		t.mark.waiters = append(t.mark.waiters, s)
@@ -84,7 +84,7 @@ func (t *task) park(s *stream) {
 	t.ctrs.waiters[t.elem] = append(t.ctrs.waiters[t.elem], s)
 }
 
-// queue is a stream's tasks, first in, first out.
+// queue holds a stream's tasks in FIFO order.
 type queue struct {
 	tasks []task
 	next  int
@@ -118,7 +118,7 @@ type launch struct {
 
 func (l *launch) Release() { l.released = true }
 
-// event names the latest mark recorded into it. The world's mutex guards it.
+// event refers to the latest mark that was recorded into it. The world's mutex guards it.
 type event struct {
 	dev      *dev
 	latest   *mark
@@ -131,27 +131,27 @@ func (e *event) Release() {
 	e.released = true
 }
 
-// mark is one recording of an event: a wait holds on to the mark that was the
-// latest when it was issued, whatever is recorded later.
+// mark is one recording of an event. A wait refers to the mark that was the latest when the wait was issued, regardless
+// of later recordings.
 type mark struct {
 	on      *stream
 	done    bool
 	waiters []*stream
 }
 
-// counters are a device's counters. The world's mutex guards values and waiters.
+// counters is an array of a device's counters. The world's mutex guards values and waiters.
 type counters struct {
 	dev      *dev
 	n        int
-	val      []int64 // nil where peers share them
+	val      []int64 // nil if peers share them
 	waiters  map[int][]*stream
-	shared   *procs.Counters // nil where all ranks are this process's
+	shared   *procs.Counters // nil if all ranks belong to this process
 	released bool
 }
 
 func (c *counters) Len() int { return c.n }
 
-// value is that of an element. The caller holds the world's mutex.
+// value returns the value of an element. The caller holds the world's mutex.
 func (c *counters) value(elem int) int64 {
 	if c.shared != nil {
 		return int64(c.shared.Load(elem))

@@ -9,17 +9,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Between nodes, which share no memory, collectives go by messages: each member sends the others what they
-// get of it, by wires of the world of processes. Members of one node, and of one process, do the same, so that
-// there is one way. It moves bytes; sums are taken of what has come.
+// Nodes share no memory, so collectives between nodes use messages: each member sends the others the data that they
+// receive from it, through wires of the world of processes. Members on one node, and in one process, use the same path,
+// so that there is only one. The transport moves bytes; sums are computed from the received data.
 
-// transportName is the algorithm's.
+// transportName is the name of the transport algorithm.
 const transportName = "tcp"
 
 // transport describes the algorithm.
 var transport = device.Algorithm{Name: transportName, Ops: append(slices.Clone(device.Moves), ir.OpBarrier),
-	Takes: "what only moves; broadcasts, gathers, scatters and permutes where the members may wait for each other",
-	How:   "each member sends the others what they get of it"}
+	Takes: "collectives that only move data; broadcast, gather, scatter and permute only if the members may wait for " +
+		"each other",
+	How: "each member sends to each other member the data for it"}
 
 // Node implements device.World.
 func (w *world) Node(rank int) int { return w.peers.Node(rank) }
@@ -47,18 +48,18 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	}
 	for i, m := range members {
 		if m.Rank < 0 || m.Rank >= len(w.devices) {
-			return nil, fmt.Errorf("member %d of a team is rank %d of %d", i, m.Rank, len(w.devices))
+			return nil, fmt.Errorf("member %d of a team is rank %d, but the world has %d ranks", i, m.Rank, len(w.devices))
 		}
 	}
 	return &team{w: w, members: members, wires: w.peers.NewWires(len(members) * len(members))}, nil
 }
 
-// team is members that send each other messages.
+// team consists of members that send each other messages.
 type team struct {
 	device.DefaultTeam
 	w       *world
 	members []device.Member
-	wires   uint64 // the first of one from each member to each
+	wires   uint64 // the first of the wires from each member to each other
 }
 
 func (t *team) Bytes() int64 { return 0 }
@@ -69,16 +70,16 @@ func (t *team) Supports(_ device.Tuning, c *device.Collective) error {
 	if err := transport.Check(c); err != nil {
 		return err
 	}
-	return c.Meets() // who sends waits until it is received
+	return c.Meets() // a sender waits until its message is received
 }
 
-// parcel is what a member sends to or gets from another.
+// parcel is the data that a member sends to or receives from another.
 type parcel struct {
 	peer int
 	view device.View
 }
 
-// parcels returns what member me sends and what it gets, of itself, too.
+// parcels returns the data that member me sends and receives, including data that it sends to itself.
 func parcels(c *device.Collective, me int) (sends, gets []parcel) {
 	p, n := &c.Parts[me], len(c.Parts)
 	for i := range n {
@@ -130,20 +131,20 @@ func cut(v device.View, axis, i, n int) device.View {
 	return v
 }
 
-// letter is a parcel ready to go.
+// letter is a parcel that is ready to be sent.
 type letter struct {
 	peer  int
 	view  ref
-	bytes []byte // what goes over: the view's elements, dense; one byte where there are none, as a sign
+	bytes []byte // the message: the view's elements, dense; one byte as a signal if there are none
 }
 
-// Prepare implements device.Team. Letters have memory of their own, so that operands may lie anyhow to each other.
+// Prepare implements device.Team. Letters have separate memory, so that operands may overlap in any way.
 func (t *team) Prepare(tuning device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if err := t.Supports(tuning, c); err != nil {
 		return nil, err
 	}
 	if len(c.Parts) != len(t.members) {
-		return nil, fmt.Errorf("%d parts for a team of %d", len(c.Parts), len(t.members))
+		return nil, fmt.Errorf("the collective has %d parts for a team of %d members", len(c.Parts), len(t.members))
 	}
 	launches := make([]device.Launch, len(t.members))
 	for me, m := range t.members {
@@ -163,7 +164,7 @@ func (t *team) Prepare(tuning device.Tuning, c *device.Collective) ([]device.Lau
 	return launches, nil
 }
 
-// post is a member's share of a collective.
+// post is a member's part of a collective.
 type post struct {
 	t           *team
 	me          int
@@ -201,7 +202,7 @@ func (t *team) pack(c *device.Collective, me int) (*post, error) {
 	return p, err
 }
 
-// deliver expects all letters before it sends any, so that no two members wait for each other to read.
+// deliver starts to receive all letters before it sends any, so that no two members wait for each other to read.
 func (p *post) deliver() error {
 	w, n := p.t.w.peers, len(p.t.members)
 	owner := func(member int) int { return w.Owner(p.t.members[member].Rank) }
@@ -220,7 +221,7 @@ func (p *post) deliver() error {
 		}
 	}
 	for d := range n {
-		to := (p.me + d) % n // not everybody to the same member first
+		to := (p.me + d) % n // begin with a different member on each member
 		for i := range p.sends {
 			if p.sends[i].peer != to {
 				continue

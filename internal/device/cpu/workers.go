@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// workers lends goroutines to kernels. The bound is the machine's, so that many
-// ranks with many streams do not each split their kernels over all processors.
+// workers lends goroutines to kernels. All worlds of a machine share the limit, so that many ranks with many streams do
+// not each split their kernels over all processors.
 type workers struct{ free chan struct{} }
 
 func newWorkers(n int) *workers {
@@ -17,10 +17,9 @@ func newWorkers(n int) *workers {
 	return w
 }
 
-// each calls f(0) … f(n-1), in any order and by as many goroutines as are
-// free, and returns when all have returned. It skips what is left once stop is
-// set. A panic of f comes out as the caller's. Which goroutine runs which i
-// must not matter to f.
+// each calls f(0) … f(n-1), in any order and on as many goroutines as are free, and returns when all calls have
+// returned. Once stop is set, it skips the remaining calls. A panic of f is raised again in the caller. f must not
+// depend on the goroutine that calls it.
 func (w *workers) each(n int64, stop *atomic.Bool, f func(i int64)) {
 	var next atomic.Int64
 	loop := func() {

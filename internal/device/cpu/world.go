@@ -13,27 +13,27 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// world is a set of devices. mu guards everything that streams share: queues,
-// marks, counter values, the cause. Kernels, copies and observers run outside.
+// world is a set of devices. mu guards the state that streams share: queues, marks, counter values, the cause. Kernels,
+// copies and observers run without holding mu.
 type world struct {
 	device.DefaultWorld
 	m       *machine
 	devices []*dev
 	opened  time.Time
 	unwatch func() bool   // stops watching the context of Open
-	peers   *procs.Spread // nil where all ranks are this process's
+	peers   *procs.Spread // nil if all ranks belong to this process
 
 	mu       sync.Mutex
 	streams  []*stream // of all devices, in order of creation
-	running  int       // streams with a goroutine (concurrent), or steps in progress (scheduled)
-	awaiting int       // streams whose goroutine waits for peers
-	quiet    sync.Cond // both fell to 0
-	done     int       // tasks so far, where there are peers
+	running  int       // number of streams with a goroutine (concurrent), or of steps in progress (scheduled)
+	awaiting int       // number of streams whose goroutine waits for peers
+	quiet    sync.Cond // signals that both are 0
+	done     int       // number of executed tasks, if there are peers
 	observer device.Observer
-	cause    error // why the world has ended; nil while it lives
+	cause    error // the reason why the world has ended; nil while it is open
 	ended    atomic.Bool
 
-	// Scheduled mode only.
+	// The following fields are used only in scheduled mode.
 	rng        *rand.Rand
 	step       int64
 	syncing    bool
@@ -75,8 +75,8 @@ func (w *world) Observe(o device.Observer) {
 	w.observer = o
 }
 
-// Sync also ends the world with ctx: work in flight cannot be taken back, so a
-// cancelled Sync aborts. It returns only when nothing runs any more.
+// Sync also ends the world when ctx ends: work in flight cannot be cancelled, so a cancelled Sync aborts. It returns
+// only when no work is running.
 func (w *world) Sync(ctx context.Context) error {
 	over := false // guarded by mu; once Sync has returned, the end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
@@ -121,7 +121,7 @@ func (w *world) Close() error {
 		return w.err()
 	}
 	if w.peers != nil {
-		w.peers.Forget(w.peers.Name + " ") // of a load that failed
+		w.peers.Forget(w.peers.Name + " ") // left by a load that failed
 	}
 	w.end(errClosed)
 	w.cause = errClosed
@@ -134,7 +134,7 @@ func (w *world) Close() error {
 	return nil
 }
 
-// end stops the world; only the first cause counts. The caller holds mu.
+// end ends the world; only the first cause is recorded. The caller holds mu.
 func (w *world) end(cause error) {
 	if w.cause != nil {
 		return
@@ -149,8 +149,8 @@ func (w *world) end(cause error) {
 	}
 }
 
-// expire ends the world because ctx is done, unless the call that ctx bounds is over. The error says what each stream
-// was doing.
+// expire ends the world because ctx has ended, unless the call that ctx bounds is over. The error describes what each
+// stream was doing.
 func (w *world) expire(ctx context.Context, over *bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +160,7 @@ func (w *world) expire(ctx context.Context, over *bool) {
 	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: w.standing()})
 }
 
-// err returns what calls on a world that has ended get. The caller holds mu.
+// err returns the error of calls on a world that has ended. The caller holds mu.
 func (w *world) err() error {
 	if w.cause == nil {
 		return nil
@@ -182,7 +182,7 @@ func (w *world) check() error {
 	return w.err()
 }
 
-// blocked lists the streams that have work left. The caller holds mu.
+// blocked returns the streams that have work left. The caller holds mu.
 func (w *world) blocked() []device.Blocked {
 	var list []device.Blocked
 	for _, s := range w.streams {
@@ -200,7 +200,7 @@ func (w *world) Standings() []device.Standing {
 	return w.standing()
 }
 
-// standing says what each stream with work does. The caller holds mu.
+// standing describes what each stream with work does. The caller holds mu.
 func (w *world) standing() []device.Standing {
 	var list []device.Standing
 	for _, s := range w.streams {

@@ -274,10 +274,10 @@ func TestEnqueueWrong(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
 	c.f.Guests.Foreign, c.f.Guests.Off = map[uintptr]bool{0x1230: true}, map[uintptr]int{0x4560: 1}
 	for want, change := range map[string]func(a *hocket.EnqueueArgs){
-		"1 streams are given for 2 ranks": func(a *hocket.EnqueueArgs) { a.Streams = a.Streams[:1] },
-		"no parameter q":                  func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
-		"no result q":                     func(a *hocket.EnqueueArgs) { a.Out["q"] = a.Out["y"] },
-		"no place on the devices for result z": func(a *hocket.EnqueueArgs) {
+		"1 streams were passed for 2 ranks": func(a *hocket.EnqueueArgs) { a.Streams = a.Streams[:1] },
+		"no parameter q":                    func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
+		"no result q":                       func(a *hocket.EnqueueArgs) { a.Out["q"] = a.Out["y"] },
+		"result z has no destination on the devices": func(a *hocket.EnqueueArgs) {
 			delete(a.Out, "z")
 		},
 		"x: there is no address for the block of rank 1": func(a *hocket.EnqueueArgs) {
@@ -286,7 +286,7 @@ func TestEnqueueWrong(t *testing.T) {
 		"rank 7 has no block": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: 64, 1: 64, 7: 64}
 		},
-		"no multiple of 4": func(a *hocket.EnqueueArgs) {
+		"not a multiple of 4": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: a.In["x"][0] + 2, 1: a.In["x"][1]}
 		},
 		"x is missing": func(a *hocket.EnqueueArgs) { delete(a.In, "x") },

@@ -85,11 +85,11 @@ func TestEnqueueLends(t *testing.T) {
 			out := maps.Clone(c.out)
 			delete(out, "z")
 			for want, a := range map[string]hocket.EnqueueArgs{
-				"give it a copy":               {In: in, Out: out, Lend: lent},
-				"is to be left twice":          {In: c.in, Out: twice, Lend: lent},
-				"result y cannot be lent":      {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"y": nil}},
-				"those that can are [z]":       {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"q": {}}},
-				"no place on the devices for ": {In: c.in, Out: out, Lend: map[string]map[int]uintptr{"z": nil}},
+				"pass a copy of it":                 {In: in, Out: out, Lend: lent},
+				"has more than one destination":     {In: c.in, Out: twice, Lend: lent},
+				"result y cannot be lent":           {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"y": nil}},
+				"results that can be lent are [z]":  {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"q": {}}},
+				"has no destination on the devices": {In: c.in, Out: out, Lend: map[string]map[int]uintptr{"z": nil}},
 			} {
 				a.Streams = c.streams
 				err := c.model.Enqueue(t.Context(), a)

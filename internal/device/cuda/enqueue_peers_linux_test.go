@@ -186,7 +186,7 @@ func TestPeersEnqueueMovesLinears(t *testing.T) {
 				t.Errorf("%v ms, process %d: %v", ms, rank, err)
 			}
 		}
-		if strings.Contains(log.String(), "copy what") {
+		if strings.Contains(log.String(), "copy their arguments") {
 			t.Errorf("%v ms: %s", ms, &log)
 		}
 	}

@@ -380,7 +380,7 @@ func TestRealModelsShort(t *testing.T) {
 		small()
 	}
 	if err := prepare(0, 2*total); !errors.Is(err, hocket.ErrOutOfMemory) || unloaded() > 0 {
-		t.Errorf("more than there is at all: %v", err)
+		t.Errorf("larger than the whole memory: %v", err)
 	}
 	if err := prepare(0, total/1000*998); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "no other plan of this machine is loaded") {
 		t.Errorf("got %v", err)

@@ -182,8 +182,8 @@ func userKernels(t *testing.T, m *machine) {
 		if got, err := run("peek", true, graph); err != nil || got[2] == got[2] || got[3] != want[3] {
 			t.Errorf("peek, checked: it reads what it is to write, and got %v, %v", got, err)
 		}
-		for entry, says := range map[string]string{"meddle": "it writes argument 0 (element 1 of it)",
-			"overrun": "beyond the end of argument 1, by 17 bytes"} {
+		for entry, says := range map[string]string{"meddle": "it writes element 1 of argument 0",
+			"overrun": "beyond the end of argument 1, by at least 17 bytes"} {
 			_, err := run(entry, true, graph)
 			var fault *device.Fault
 			if !errors.As(err, &fault) || fault.Rank != 0 || fault.ID != 3 ||

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testAttentionGrad holds attention_lse, attention_dq and attention_dkv to the formulas of gradients.
+// testAttentionGrad compares attention_lse, attention_dq and attention_dkv with the formulas of gradients.
 func testAttentionGrad(r *rig) {
 	cases, halves := attentionShapes(shaped(nil, 140, 140, 4, 1, 128))
 	r.types(1, func(r *rig, dt ir.DType) {
@@ -52,7 +52,7 @@ func (c attended) testGrads(r *rig, dt ir.DType, causal bool) {
 	}
 }
 
-// seen is how many keys row i of q sees; key is where key j of its head begins.
+// seen returns the number of keys that row i of q sees; key returns the index of the start of key j of its head.
 func (c attended) seen(causal bool, i int64) int64 {
 	if causal {
 		return i/c.hq%c.tq + 1 + c.tk - c.tq
@@ -64,7 +64,7 @@ func (c attended) key(i, j int64) int64 {
 	return ((i/c.hq/c.tq*c.tk+j)*c.hkv + i%c.hq/(c.hq/c.hkv)) * c.dim
 }
 
-// dot returns a product of rows, and that of magnitudes.
+// dot returns the product of two rows, and the product of their magnitudes.
 func dot(x, y []float64) (sum, size float64) {
 	for d := range x {
 		sum, size = sum+x[d]*y[d], size+math.Abs(x[d]*y[d])
@@ -72,7 +72,8 @@ func dot(x, y []float64) (sum, size float64) {
 	return sum, size
 }
 
-// statistics are log Σ exp of a row's scores, which are scaled by 1/8, and the mean of dy·v by their softmax.
+// statistics returns log Σ exp of a row's scores, which are scaled by 1/8, and the mean of dy·v weighted by their
+// softmax.
 func (c attended) statistics(causal bool, dt ir.DType, q, k, v, dy []float64) (lse, delta answer) {
 	lse.terms = c.tk + c.dim + 16
 	for i := range int64(len(q)) / c.dim {
@@ -126,7 +127,7 @@ func (c attended) gradients(causal bool, dt ir.DType, q, k, v, dy, lse, delta []
 	return dq, dkv
 }
 
-// normal is the smallest normal number of a type of two bytes.
+// normal returns the smallest normal number of a 2-byte type.
 func normal(dt ir.DType) float64 {
 	if dt == ir.F16 {
 		return 0x1p-14

@@ -9,11 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testBraid runs random programs of adds and copies on many streams of several
-// ranks, with exactly the waits that their data need, by events or by counters,
-// and compares with the same program run in text order. A wait that does not
-// hold, or a signal that comes before the data, shows as another number (and
-// under the race detector as a race).
+// testBraid runs random programs of adds and copies on many streams of several ranks, with exactly the waits that their
+// data require, by events or by counters, and compares with the same program run in text order. A wait that has no
+// effect, or a signal that precedes the data, gives a wrong number (and under the race detector a race).
 func testBraid(r *rig) {
 	rounds := 6
 	if testing.Short() {
@@ -29,10 +27,10 @@ func testBraid(r *rig) {
 	}
 }
 
-// mostWaits bounds the waits by counter in a braid.
+// mostWaits is the largest number of waits by counter in a braid.
 const mostWaits = 2000
 
-// braid is a random program under way.
+// braid is a random program during its execution.
 type braid struct {
 	r       *rig
 	rng     *rand.Rand
@@ -43,7 +41,7 @@ type braid struct {
 	bufs    []*braided
 }
 
-// braided is a buffer with what it must hold, and who used it last.
+// braided is a buffer with its expected contents, and its last users.
 type braided struct {
 	rank    int
 	view    device.View
@@ -52,7 +50,7 @@ type braided struct {
 	reads   []strand
 }
 
-// strand is a place in a stream that others may have to wait for.
+// strand is a position in a stream that other streams may have to wait for.
 type strand struct {
 	stream device.Stream
 	rank   int
@@ -78,7 +76,7 @@ func newBraid(r *rig, seed uint64) *braid {
 	return b
 }
 
-// knot issues one random command: an add on one rank, or a copy between any two.
+// knot issues one random command: an add on one rank, or a copy between any two ranks.
 func (b *braid) knot() {
 	dst, src := b.bufs[b.rng.IntN(len(b.bufs))], b.bufs[b.rng.IntN(len(b.bufs))]
 	n := min(len(dst.want), len(src.want))
@@ -112,7 +110,7 @@ func (b *braid) knot() {
 	}
 }
 
-// order makes s go on only after the strand.
+// order makes s wait for the strand.
 func (b *braid) order(s device.Stream, rank int, before strand) {
 	switch {
 	case before.stream == nil || before.stream == s:

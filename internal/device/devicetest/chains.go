@@ -11,11 +11,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testChains runs random chains as one kernel and link by link: all bits must be
-// equal.
+// testChains runs random chains as one kernel and link by link: all bits must be equal.
 func testChains(r *rig) {
 	if !r.m.Caps().Chains {
-		r.Skip("the machine takes no chains")
+		r.Skip("the machine supports no chains")
 	}
 	r.open(1)
 	rng := seeded("chains")
@@ -40,8 +39,7 @@ func testChains(r *rig) {
 	r.sub("product and relu", testProductRelu)
 }
 
-// testProductRelu compares products that end in a relu with the two apart. A
-// machine may decline each.
+// testProductRelu compares GEMMs that end in a relu with two separate operations. A machine may decline each.
 func testProductRelu(r *rig) {
 	rng := seeded("relu")
 	for _, dt := range []ir.DType{ir.F32, ir.BF16, ir.F16} {
@@ -63,13 +61,13 @@ func testProductRelu(r *rig) {
 			got, want := r.contents(0, one), r.contents(0, apart)
 			r.equal(fmt.Sprintf("linear and relu of %s, bias %v", dt, bias), got, want)
 			if !slices.Contains(got, 0) || slices.Max(got) == 0 {
-				r.Errorf("%s: nothing was cut off, or all", dt)
+				r.Errorf("%s: the relu changed no element, or all of them", dt)
 			}
 		}
 	}
 }
 
-// drawLinks draws up to five links, mostly of what came last.
+// drawLinks draws up to five links, whose operands are mostly the previous result.
 func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 	ops := []ir.Op{ir.OpCast, ir.OpCast}
 	for _, op := range ir.Ops() {
@@ -110,7 +108,7 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 	return links
 }
 
-// fused compares one kernel of links with a kernel for each.
+// fused compares one kernel of links with a kernel for each link.
 func (r *rig) fused(what string, ins []device.View, links []device.Link, l layout) {
 	r.Helper()
 	shape := ins[0].Shape
@@ -135,8 +133,8 @@ func (r *rig) fused(what string, ins []device.View, links []device.Link, l layou
 	r.equal(fmt.Sprintf("%s: %v", what, links), r.contents(0, out), want)
 }
 
-// testChainInPlace has results take an operand's place: element for element that
-// works, else a machine declines.
+// testChainInPlace stores results in the memory of an operand: this works element for element; otherwise a machine must
+// decline.
 func testChainInPlace(r *rig) {
 	rng := seeded("in place")
 	x, y := random(rng, ir.BF16, 5000), random(rng, ir.BF16, 5000)

@@ -1,8 +1,9 @@
-// Package devicetest is the suite that every machine passes. It tests what package device promises, only through its
-// interfaces.
+// Package devicetest is the suite that every machine must pass. It tests the promises of package device, only through
+// its interfaces.
 //
-// Results are compared with plain arithmetic in float64 written here, so the suite shares no code with what it tests.
-// What a machine lacks (Caps, or an error that wraps device.ErrUnsupported) is skipped with the reason.
+// Results are compared with plain arithmetic in float64 in this package, so the suite shares no code with the code
+// under test. Features that a machine lacks (according to Caps, or an error that wraps device.ErrUnsupported) are
+// skipped with the reason.
 package devicetest
 
 import (
@@ -11,15 +12,15 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Run runs the whole suite on machines that open returns; each call may return
-// another one, but all alike.
+// Run runs the whole suite on machines that open returns; the calls may return different machines, which must all be
+// equal.
 func Run(t *testing.T, open func(t *testing.T) device.Machine) {
 	run(t, open, contents)
 	run(t, open, orders)
 }
 
-// RunBeside is Run with the tests of memory and kernels side by side, each in
-// worlds of its own: for machines that take long to make kernels.
+// RunBeside is like Run, but runs the tests of memory and kernels concurrently, each in separate worlds. It is for
+// machines that take long to prepare kernels.
 func RunBeside(t *testing.T, open func(t *testing.T) device.Machine) {
 	run(t, open, orders)
 	for _, test := range contents {
@@ -30,8 +31,8 @@ func RunBeside(t *testing.T, open func(t *testing.T) device.Machine) {
 	}
 }
 
-// RunOrders runs the part of the suite whose outcome may depend on the order in
-// which streams go on: for machines that draw it at random, once more a seed.
+// RunOrders runs the part of the suite whose outcome may depend on the order in which streams continue. Machines that
+// draw the order at random run it once for each seed.
 func RunOrders(t *testing.T, open func(t *testing.T) device.Machine) { run(t, open, orders) }
 
 type test struct {
@@ -47,7 +48,7 @@ func run(t *testing.T, open func(t *testing.T) device.Machine, tests []test) {
 	}
 }
 
-// contents are the tests of memory and kernels, and of what is refused.
+// contents lists the tests of memory, kernels and refused operations.
 var contents = []test{
 	{"Worlds", testWorlds},
 	{"Memory", testMemory},
@@ -99,7 +100,7 @@ var contents = []test{
 	{"Closed", testClosed},
 }
 
-// orders are the tests of streams, events, counters and endings.
+// orders lists the tests of streams, events, counters and endings.
 var orders = []test{
 	{"SameBits", testSameBits},
 	{"Events", testEvents},

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// tape notes what an observer is told, by rank and stream.
+// tape records the calls of an observer, by rank and stream.
 type tape struct {
 	mu    sync.Mutex
 	marks map[string][]note
@@ -107,7 +107,7 @@ func testSyncs(r *rig) {
 	}
 }
 
-// quarrel makes each of two streams wait for what the other does afterwards.
+// quarrel makes each of two streams wait for a later operation of the other.
 func (r *rig) quarrel() {
 	r.Helper()
 	ranks := r.w.Ranks()
@@ -155,7 +155,7 @@ func testDeadlock(r *rig) {
 	r.again()
 }
 
-// afterEnd checks that a world that has ended says so.
+// afterEnd checks that a world that has ended returns errors.
 func (r *rig) afterEnd() {
 	r.Helper()
 	_, stream := r.w.Device(0).NewStream(device.StreamOptions{Name: "late"})
@@ -176,8 +176,8 @@ func (r *rig) again() {
 	r.equal("in a new world", r.contents(0, v), constant(width, links))
 }
 
-// hold keeps the world from coming to rest until release is called, or leaves
-// it to a counter that nobody raises where the machine takes that for work.
+// hold prevents the world from becoming idle until release is called. If the machine does not report deadlocks by
+// itself, a counter that is never raised does this.
 func (r *rig) hold() (release func()) {
 	r.Helper()
 	r.quarrel()
@@ -186,7 +186,7 @@ func (r *rig) hold() (release func()) {
 	}
 	s := r.stream(0, "busy")
 	if !r.m.Caps().HostCalls {
-		r.Skip("no stream can call the host, and deadlocks are seen at once")
+		r.Skip("streams cannot call the host, and the machine reports deadlocks by itself")
 	}
 	free := make(chan struct{})
 	r.must(s.Call(func() { <-free }))
@@ -225,7 +225,7 @@ func testDeadline(r *rig) {
 		r.Fatalf("Sync returned %v", err)
 	}
 	if r.m.Caps().Concurrent && !strings.Contains(err.Error(), "stream a") {
-		r.Errorf("the error does not say who waited: %v", err)
+		r.Errorf("the error does not name the waiting streams: %v", err)
 	}
 	r.afterEnd()
 	r.again()

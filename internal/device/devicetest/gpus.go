@@ -6,13 +6,12 @@ import (
 	"testing"
 )
 
-// RequireVariable names the environment variable with how many GPUs there must
-// be: fewer are then a failure of tests that need them, which else are skipped.
+// RequireVariable is the environment variable with the number of GPUs that must be present. If there are fewer, tests
+// that need them fail; without the variable they are skipped.
 const RequireVariable = "REQUIRE_GPUS"
 
-// NeedGPUs skips the test, with the reason, where there are fewer than need GPUs
-// or err says why they cannot be used; it fails it where RequireVariable says
-// that they should be there.
+// NeedGPUs skips the test, with the reason, if there are fewer than need GPUs or err reports why they cannot be used.
+// It fails the test if RequireVariable requires them.
 func NeedGPUs(t testing.TB, have, need int, err error) {
 	t.Helper()
 	require, _ := strconv.Atoi(os.Getenv(RequireVariable))

@@ -5,18 +5,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// capturer returns the open world as one that records graphs, or skips.
+// capturer returns the open world if it records graphs, and skips the test otherwise.
 func (r *rig) capturer() device.World {
 	r.Helper()
 	if !r.m.Caps().Graphs {
-		r.Skip("this machine records no graphs")
+		r.Skip("this machine cannot record graphs")
 	}
 	return r.w
 }
 
-// testGraph records a round in which ranks add to their values and pass them on
-// in a ring, by events, counters and copies, then replays it between rounds
-// issued as ever. All rounds must have happened, one after another.
+// testGraph records a round in which ranks add to their values and pass them on in a ring, by events, counters and
+// copies. It replays the graph between rounds that are issued normally. All rounds must have the effect of running one
+// after another.
 func testGraph(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -41,7 +41,7 @@ func testGraph(r *rig) {
 		r.must(err)
 	}
 	r.sync()
-	// val becomes val + links + what the rank before then has.
+	// val becomes val + links + the current value of the previous rank.
 	round := func(n int64) error {
 		for rank := range sites {
 			me, next, before := &sites[rank], &sites[(rank+1)%ranks], &sites[(rank+ranks-1)%ranks]
@@ -83,8 +83,8 @@ func testGraph(r *rig) {
 	r.sync()
 }
 
-// testGraphObserved launches a graph with marks on two streams of each rank, in each
-// form. An observer is told of each launch, of several at a time of the last.
+// testGraphObserved launches a graph with marks on two streams of each rank, in each form. An observer must receive the
+// marks of each launch, or of the last one of several launches without a sync.
 func testGraphObserved(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
@@ -107,7 +107,7 @@ func testGraphObserved(r *rig) {
 	g, err := c.Capture(func() error {
 		for rank := range sites {
 			at := &sites[rank]
-			for i, s := range at.streams { // the second behind the first
+			for i, s := range at.streams { // the second after the first
 				if i == 1 {
 					r.must(s.Wait(at.before))
 				}
@@ -153,7 +153,7 @@ func testGraphObserved(r *rig) {
 	r.must(g.Close())
 }
 
-// testBadGraphs records what cannot be recorded.
+// testBadGraphs checks that work that cannot be recorded is refused.
 func testBadGraphs(r *rig) {
 	for name, issue := range map[string]func(s device.Stream, v device.View, c device.Counters) error{
 		"an upload": func(s device.Stream, v device.View, _ device.Counters) error {

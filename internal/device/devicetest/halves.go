@@ -10,9 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testHalves computes functions of every finite f16 and bf16: half a unit of
-// the last place off at most, and beside it what arithmetic in f32 may lose by
-// the rules of the reference evaluator.
+// testHalves computes functions of every finite f16 and bf16 value. The error must be at most half a unit of the last
+// place, plus the error of arithmetic in f32 by the rules of the reference evaluator.
 func testHalves(r *rig) {
 	r.open(1)
 	formats := map[ir.DType]struct{ digits, least int }{ir.F16: {11, -14}, ir.BF16: {8, -126}}

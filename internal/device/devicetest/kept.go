@@ -10,7 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testLengths attends to the first keys only, as many for each sequence or query. Others are no numbers.
+// testLengths tests attention to the first keys only, with a number of keys for each sequence or query. The other keys
+// are NaN.
 func testLengths(r *rig) {
 	r.types(1, func(r *rig, dt ir.DType) {
 		if dt.IsInt() {
@@ -77,7 +78,7 @@ func testLengths(r *rig) {
 	}
 }
 
-// faults wants the work given to fail on rank 0, saying so.
+// faults checks that the issued work fails on rank 0 with an error that contains says.
 func (r *rig) faults(what, says string) {
 	r.Helper()
 	var fault *device.Fault
@@ -87,7 +88,7 @@ func (r *rig) faults(what, says string) {
 	_ = r.w.Close()
 }
 
-// testIndexCopy writes rows to positions of a tensor in place; a wrong position is a fault.
+// testIndexCopy writes rows to positions of a tensor in place; an invalid position is a fault.
 func testIndexCopy(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range []struct {
@@ -131,7 +132,7 @@ func testIndexCopy(r *rig) {
 	}
 }
 
-// testRope turns pairs by angles that the test finds itself.
+// testRope rotates pairs by angles that the test computes itself.
 func testRope(r *rig) {
 	r.floating(func(r *rig, dt ir.DType, l layout) {
 		const batches, steps, heads, dh = 2, 3, 2, 8
@@ -194,8 +195,8 @@ func testArgmax(r *rig) {
 	})
 }
 
-// testKeptInGraph records a step that keeps a row and attends to all that are kept, and replays it with other
-// positions and lengths. A query of zeros gives the mean of the rows.
+// testKeptInGraph records a step that stores a row and attends to all stored rows, and replays it with other positions
+// and lengths. A query of zeros gives the mean of the rows.
 func testKeptInGraph(r *rig) {
 	r.open(1)
 	g := r.capturer()

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// epsilon is the largest relative error of rounding to dt once, doubled: a
-// machine may round twice. Integers are exact.
+// epsilon is twice the largest relative error of one rounding to dt, because a machine may round twice. Integers are
+// exact.
 func epsilon(dt ir.DType) float64 {
 	switch dt {
 	case ir.F32:
@@ -28,15 +28,14 @@ func epsilon(dt ir.DType) float64 {
 	return 0
 }
 
-// answer is a result in float64 and, where it is a sum, how many terms it has
-// and the sum of their magnitudes.
+// answer is a result in float64 and, if it is a sum, the number of its terms and the sum of their magnitudes.
 type answer struct {
 	vals, size []float64
 	terms      int64
 }
 
-// bound says how far a result may be off: the accumulator's errors grow with
-// the number of terms, the result is rounded once, and may be subnormal.
+// bound returns the largest permitted error of a result: the accumulator's errors grow with the number of terms, the
+// result is rounded once, and may be subnormal.
 func (a answer) bound(dt ir.DType) []float64 {
 	tiny := map[ir.DType]float64{ir.F16: 0x1p-24, ir.BF16: 0x1p-133, ir.F32: 0x1p-149}[dt]
 	b := make([]float64, len(a.vals))
@@ -69,7 +68,7 @@ func (r *rig) check(what string, k device.Kernel, l layout, want answer, dt ir.D
 	r.must(out.Mem.Free())
 }
 
-// each runs f for every dtype and layout as a subtest a dtype.
+// each runs f for every dtype and layout, with a subtest for each dtype.
 func (r *rig) each(f func(r *rig, dt ir.DType, l layout)) {
 	r.types(1, func(r *rig, dt ir.DType) {
 		for _, l := range layouts {
@@ -78,8 +77,7 @@ func (r *rig) each(f func(r *rig, dt ir.DType, l layout)) {
 	})
 }
 
-// types runs f for every dtype as a subtest in one world of ranks, or at once in a
-// world each.
+// types runs f for every dtype as a subtest in one world of ranks or, concurrently, in separate worlds.
 func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
 	if !r.beside {
 		r.open(ranks)
@@ -95,7 +93,8 @@ func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
 	}
 }
 
-// elementCase is an elementwise operation in float64, by f or three. Where numbers are set they are its numeric attributes.
+// elementCase is an elementwise operation in float64, computed by f or three. If numbers is set, it holds the numeric
+// attributes.
 type elementCase struct {
 	op      ir.Op
 	args    int
@@ -184,10 +183,10 @@ func testElementwise(r *rig) {
 	})
 }
 
-// positives are the functions that are computed of positive numbers only.
+// positives lists the functions that are computed only for positive numbers.
 var positives = []ir.Op{ir.OpPow, ir.OpReciprocal, ir.OpLog, ir.OpSqrt, ir.OpRsqrt}
 
-// functions are floating-point functions in float64.
+// functions lists the floating-point functions, in float64.
 var functions = []elementCase{
 	{op: ir.OpGelu, args: 1, f: func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
 	{op: ir.OpSilu, args: 1, f: func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
@@ -233,7 +232,7 @@ func testFunctions(r *rig) {
 				}
 			}
 			if p.op == ir.OpExp && dt == ir.F16 {
-				a.vals[3] = 10 // what f16 holds
+				a.vals[3] = 10 // a number that f16 can represent
 			}
 			ins := []host{a, b}[:p.args]
 			want := p.of(ins, 300)
@@ -246,7 +245,7 @@ func testFunctions(r *rig) {
 	})
 }
 
-// testExpand repeats one element, and rows: strides of 0 are for operands.
+// testExpand repeats one element, and rows: operands may have strides of 0.
 func testExpand(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		x := random(seeded(dt), dt, 3, 5)
@@ -290,7 +289,7 @@ func testCast(r *rig) {
 	}
 }
 
-// axesCases are shapes with the axes to reduce; the order of axes must not matter.
+// axesCases lists shapes with the axes to reduce; the order of axes must not matter.
 var axesCases = []struct {
 	shape []int64
 	axes  []int
@@ -371,7 +370,7 @@ func overAxes(op ir.Op, in host, axes []int) (answer, []int64) {
 	return want, shape
 }
 
-// product is a[m, d] · b[n, d]ᵀ (+ bias) in float64, written to c.
+// product computes a[m, d] · b[n, d]ᵀ (+ bias) in float64, and stores it in c.
 func product(c, size []float64, a, b func(i, k int64) float64, bias []float64, m, n, d int64) {
 	for i := range m {
 		for j := range n {
@@ -435,7 +434,7 @@ func testMatmul(r *rig) {
 				if i%3 == 1 { // no batch axis
 					a, b, shape = a[1:], b[1:], shape[1:]
 				}
-				if i%3 == 2 { // two of them
+				if i%3 == 2 { // two batch axes
 					a, b, shape = append([]int64{1}, a...), append([]int64{1}, b...), append([]int64{1}, shape...)
 				}
 				if elements(shape[:len(shape)-2]) != s.b {
@@ -466,7 +465,7 @@ func batched(x, y host, batch, m, d, n int64, ta, tb bool) answer {
 	return want
 }
 
-// pick is the place of element i, j of an m×n matrix as stored.
+// pick returns the index of element (i, j) of an m×n matrix in memory.
 func pick(transposed bool, i, j, m, n int64) int64 {
 	if transposed {
 		return j*m + i
@@ -490,8 +489,7 @@ func testReductions(r *rig) {
 	})
 }
 
-// reduce joins n operands that lie on different ranks; the result is in the
-// memory of the last operand of rank 0.
+// reduce reduces n operands on different ranks; the result is in the memory of the last operand of rank 0.
 func (r *rig) reduce(dt ir.DType, shape []int64, red ir.Red, n, ranks int, l layout) {
 	r.Helper()
 	rng := seeded(dt, shape, red, n)
@@ -545,7 +543,7 @@ func joined(red ir.Red, ins []host) answer {
 	return a
 }
 
-// testInPlace writes an elementwise result over an operand.
+// testInPlace stores an elementwise result in the memory of an operand.
 func testInPlace(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		rng := seeded(dt, l.name)
@@ -607,7 +605,7 @@ func testIntegersWrap(r *rig) {
 	}
 }
 
-// exactly is check for results that are known and not to be rounded.
+// exactly is check for results that are known and need no rounding.
 func (r *rig) exactly(what string, k device.Kernel, l layout, dt ir.DType, shape []int64, want []float64, ins ...host) {
 	r.Helper()
 	r.check(what, k, l, answer{vals: want}, dt, shape, ins...)
@@ -678,8 +676,7 @@ func testBadKernels(r *rig) {
 	r.sync()
 }
 
-// testSameBits runs the same contractions and sums many times, beside each
-// other, and compares bits.
+// testSameBits runs the same contractions and sums many times, concurrently, and compares bits.
 func testSameBits(r *rig) {
 	r.open(1)
 	const m, n, d = 67, 131, 301

@@ -54,13 +54,13 @@ func testMemory(r *rig) {
 	r.refused("a second free", m.Free())
 }
 
-// holds asks a world that tells what it holds while it takes more.
+// holds checks that the value of Held, if the world reports it, grows with its allocations.
 func (r *rig) holds() {
 	w := r.w
 	if w.Held() == (device.Held{}) {
-		return // the machine does not tell
+		return // the machine does not report it
 	}
-	const n = 100 << 20 // more than lies ready
+	const n = 100 << 20 // more than is already allocated
 	before := w.Held()
 	m := r.alloc(0, n, device.Private)
 	if got := w.Held().Device - before.Device; got < n || got > n+n/10 {
@@ -72,7 +72,7 @@ func (r *rig) holds() {
 	}
 }
 
-// testBorrow has one world use another's memory, which is there before it and after.
+// testBorrow makes one world use another's memory, which is allocated before and after.
 func testBorrow(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
@@ -175,7 +175,7 @@ func testCopies(r *rig) {
 	}
 }
 
-// copyBetween writes to and reads from a peer, each from the other's side.
+// copyBetween writes to and reads from a peer, each from both sides.
 func (r *rig) copyBetween(mine, peer int, dt ir.DType, shape []int64, from, to layout) {
 	r.Helper()
 	h := random(seeded(dt, shape, from.name, to.name, peer), dt, shape...)
@@ -205,7 +205,7 @@ func testOverlappingCopies(r *rig) {
 		copy(want[5+shift:15+shift], h.vals[5:15])
 		r.equal("shifted", r.contents(0, v), want)
 	}
-	// In place: a square turned over its diagonal, if the machine can.
+	// In place: the transpose of a square, if the machine supports it.
 	h := random(seeded("square"), ir.F32, 5, 5)
 	v := r.put(0, h)
 	turned := v

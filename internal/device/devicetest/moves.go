@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mover returns the rank's device as one that copies by kernels, or skips.
+// mover returns the rank's device if it copies by kernels, and skips the test otherwise.
 func (r *rig) mover(rank int) device.Device {
 	r.Helper()
 	if !r.m.Caps().Moves {
@@ -16,7 +16,7 @@ func (r *rig) mover(rank int) device.Device {
 	return r.w.Device(rank)
 }
 
-// move prepares a copy by a kernel; it skips the test where none reaches both.
+// move prepares a copy by a kernel; it skips the test if no kernel can access both views.
 func (r *rig) move(rank int, dst, src device.View, blocks int) device.Launch {
 	r.Helper()
 	l, err := r.mover(rank).PrepareMove(dst, src, blocks)
@@ -27,8 +27,8 @@ func (r *rig) move(rank int, dst, src device.View, blocks int) device.Launch {
 	return l
 }
 
-// testMoves copies by kernels to a peer and back, from and to all kinds of addresses,
-// and changes nothing beside.
+// testMoves copies by kernels to a peer and back, from and to addresses of any alignment, and checks that no other byte
+// changes.
 func testMoves(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
@@ -58,7 +58,7 @@ func testMoves(r *rig) {
 		}
 	}
 	v := r.zeros(0)
-	r.must(s.Launch(r.move(0, v, v, 2))) // to where it is
+	r.must(s.Launch(r.move(0, v, v, 2))) // to the same address
 	short := v
 	short.Shape = []int64{width - 1}
 	_, err := r.mover(0).PrepareMove(v, short, 2)
@@ -72,8 +72,8 @@ func testMoves(r *rig) {
 	r.sync()
 }
 
-// testMovesOrdered hands numbers round a ring of ranks, by kernels that store to the next
-// one and by counters: what a signal tells of has arrived. So it has in graphs.
+// testMovesOrdered passes numbers around a ring of ranks, with kernels that store to the next rank and with counters:
+// data that a signal announces must have arrived, in graphs too.
 func testMovesOrdered(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -143,7 +143,7 @@ func testMovesOrdered(r *rig) {
 	for rank := range sites {
 		r.equal("after all rounds", r.contents(rank, sites[rank].val), constant(n, want[rank]))
 	}
-	for rank := range sites { // what the next one has got last, by loads
+	for rank := range sites { // loads the last value of the next rank
 		r.must(r.mainOf(rank).Launch(sites[rank].fetch))
 	}
 	r.sync()

@@ -7,8 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// links is how many kernels a chain has: long enough that a stream that does
-// not wait for it would be there first.
+// links is the number of kernels in a chain: large enough that a stream that does not wait for it would overtake it.
 const links = 60
 
 // chain adds links to v on s, one kernel after another.
@@ -38,8 +37,7 @@ func (r *rig) zeros(rank int) device.View {
 	return r.put(rank, given(ir.F32, []int64{width}, constant(width, 0)...))
 }
 
-// testEvents hands a buffer around three streams, each of which waits for the
-// one before.
+// testEvents passes a buffer through three streams, each of which waits for the previous one.
 func testEvents(r *rig) {
 	r.open(1)
 	v := r.zeros(0)
@@ -58,7 +56,7 @@ func testEvents(r *rig) {
 	r.equal("after all turns", r.contents(0, v), constant(width, links*turns))
 }
 
-// testEventsAcrossRanks hands a value from rank to rank by copies and events.
+// testEventsAcrossRanks passes a value from rank to rank by copies and events.
 func testEventsAcrossRanks(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -80,8 +78,8 @@ func testEventsAcrossRanks(r *rig) {
 	r.equal("the last rank's", r.contents(ranks-1, views[ranks-1]), constant(width, float64(links*ranks)))
 }
 
-// testEventAgain records an event a second time after work that needs who
-// waited for the first: only if a wait means the record before it can this end.
+// testEventAgain records an event a second time after work that depends on streams that waited for the first record.
+// This can end only if a wait refers to the record before it.
 func testEventAgain(r *rig) {
 	r.open(1)
 	a, b := r.stream(0, "a"), r.stream(0, "b")
@@ -100,8 +98,8 @@ func testEventAgain(r *rig) {
 	r.equal("after the first record", got.vals(), constant(width, links))
 }
 
-// testEventElsewhere records an event on an idle stream while who waits for its
-// earlier record on a busy one must go on waiting for that.
+// testEventElsewhere records an event on an idle stream while streams that wait for its earlier record on a busy stream
+// must continue to wait for that one.
 func testEventElsewhere(r *rig) {
 	r.open(1)
 	a, b, idle := r.stream(0, "a"), r.stream(0, "b"), r.stream(0, "idle")
@@ -135,9 +133,8 @@ func testBadEvents(r *rig) {
 	r.sync()
 }
 
-// testCounters passes data around a ring: each rank puts to the next, raises
-// its counter, and waits for its own before it reads; a second counter of the
-// sender says when the slot is free again.
+// testCounters passes data around a ring: each rank puts to the next one, raises its counter, and waits for its own
+// counter before it reads. A second counter of the sender signals that the slot is free again.
 func testCounters(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -157,7 +154,7 @@ func testCounters(r *rig) {
 	for round := range int64(rounds) {
 		for rank := range sites {
 			me, next, before := &sites[rank], &sites[(rank+1)%ranks], &sites[(rank+ranks-1)%ranks]
-			// val becomes val + links + what the rank before has.
+			// val becomes val + links + the value of the previous rank.
 			r.chain(me.work, rank, me.val)
 			r.must(me.work.Signal(me.full, 0, 1))
 			r.must(me.comm.WaitCounter(me.full, 0, round+1))
@@ -180,8 +177,8 @@ func testCounters(r *rig) {
 	}
 }
 
-// testCounterThresholds lets several streams wait for different values of one
-// counter: who waits for k finds the first k slots filled by the peer.
+// testCounterThresholds makes several streams wait for different values of one counter: a stream that waits for k must
+// find the first k slots filled by the peer.
 func testCounterThresholds(r *rig) {
 	r.open(r.some(2))
 	here, peer := 0, r.w.Ranks()-1

@@ -14,20 +14,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// patience bounds every wait of the suite: much longer than any test takes.
+// patience is the longest wait of the suite, much longer than any test takes.
 const patience = 30 * time.Second
 
-// rig is a machine under test and the world that is open on it.
+// rig is a machine under test together with its open world.
 type rig struct {
 	*testing.T
 	m    device.Machine
 	w    device.World
 	main map[int]device.Stream
-	// beside says that other tests run at the same time.
+	// beside reports that other tests run concurrently.
 	beside bool
 }
 
-// open opens a world of ranks, or skips where there are not as many.
+// open opens a world of ranks, or skips the test if the machine has fewer ranks.
 func (r *rig) open(ranks int) {
 	r.Helper()
 	if most := r.m.Caps().MaxRanks; most < ranks {
@@ -39,7 +39,7 @@ func (r *rig) open(ranks int) {
 	r.Cleanup(func() { _ = w.Close() })
 }
 
-// some returns n, or how many ranks there can be if that is less.
+// some returns n, or the largest number of ranks if that is smaller.
 func (r *rig) some(n int) int { return min(n, r.m.Caps().MaxRanks) }
 
 func (r *rig) must(err error) {
@@ -57,7 +57,7 @@ func (r *rig) refused(what string, err error) {
 	}
 }
 
-// unsupported wants what the machine cannot do to be declined.
+// unsupported checks that an operation that the machine does not support is declined.
 func (r *rig) unsupported(what string, err error) {
 	r.Helper()
 	if !errors.Is(err, device.ErrUnsupported) {
@@ -72,7 +72,7 @@ func (r *rig) sub(name string, f func(*rig)) {
 	})
 }
 
-// dtypes are the types that the machine computes with, allTypes those that it moves too.
+// dtypes returns the types with which the machine computes; allTypes also includes those that it only moves.
 func (r *rig) dtypes() []ir.DType   { return slices.DeleteFunc(r.allTypes(), ir.DType.IsFloat8) }
 func (r *rig) allTypes() []ir.DType { return slices.Clone(r.m.Caps().DTypes) }
 
@@ -113,7 +113,7 @@ func (r *rig) counters(rank, n int) device.Counters {
 	return c
 }
 
-// sync waits for everything; it gives up rather than hang.
+// sync waits for all work; it gives up instead of hanging.
 func (r *rig) sync() {
 	r.Helper()
 	r.must(r.syncs())
@@ -125,8 +125,7 @@ func (r *rig) syncs() error {
 	return r.w.Sync(ctx)
 }
 
-// launch prepares k on the rank and launches it on s; it skips the test where
-// the machine cannot.
+// launch prepares k on the rank and launches it on s; it skips the test if the machine does not support k.
 func (r *rig) launch(s device.Stream, rank int, k device.Kernel) {
 	r.Helper()
 	l, err := r.w.Device(rank).Prepare(k)
@@ -137,7 +136,7 @@ func (r *rig) launch(s device.Stream, rank int, k device.Kernel) {
 	r.must(s.Launch(l))
 }
 
-// host is a tensor of the suite: row-major elements that dt holds exactly.
+// host is a tensor of the suite: row-major elements that dt can represent exactly.
 type host struct {
 	dt    ir.DType
 	shape []int64
@@ -152,7 +151,7 @@ func elements(shape []int64) int64 {
 	return n
 }
 
-// random draws values that dt holds: some 40 quarters around 0, or integers.
+// random draws values that dt can represent: about 40 quarters around 0, or integers.
 func random(rng *rand.Rand, dt ir.DType, shape ...int64) host {
 	h := host{dt, shape, make([]float64, elements(shape))}
 	for i := range h.vals {
@@ -181,13 +180,13 @@ func (h host) bytes() []byte {
 	return b
 }
 
-// layout lays a shape out in memory: strides in elements, and an offset.
+// layout computes the strides, in elements, and the offset of a shape in memory.
 type layout struct {
 	name string
 	lay  func(shape []int64) (strides []int64, off int64)
 }
 
-// layouts are dense, with gaps between rows, and with the axes reversed.
+// layouts holds a dense layout, one with gaps between rows, and one with the axes reversed.
 var layouts = []layout{
 	{"dense", func(shape []int64) ([]int64, int64) { return rowMajor(shape, 0), 0 }},
 	{"gaps", func(shape []int64) ([]int64, int64) { return rowMajor(shape, 3), 5 }},
@@ -214,7 +213,7 @@ func rowMajor(shape []int64, gap int64) []int64 {
 	return strides
 }
 
-// room makes a view of the shape in memory of its own.
+// room returns a view of the shape in separate memory.
 func (r *rig) room(rank int, kind device.MemKind, l layout, dt ir.DType, shape []int64) device.View {
 	r.Helper()
 	strides, off := l.lay(shape)
@@ -226,7 +225,7 @@ func (r *rig) room(rank int, kind device.MemKind, l layout, dt ir.DType, shape [
 	return device.View{Mem: m, Off: off * dt.Size(), DType: dt, Shape: shape, Strides: strides}
 }
 
-// put makes a view that holds h, dense unless a layout is given.
+// put returns a view with the contents of h, dense unless a layout is given.
 func (r *rig) put(rank int, h host, l ...layout) device.View {
 	r.Helper()
 	v := r.room(rank, device.Shared, append(l, layouts[0])[0], h.dt, h.shape)
@@ -234,7 +233,7 @@ func (r *rig) put(rank int, h host, l ...layout) device.View {
 	return v
 }
 
-// like makes an uninitialised dense view.
+// empty returns an uninitialised dense view.
 func (r *rig) empty(rank int, dt ir.DType, shape ...int64) device.View {
 	r.Helper()
 	return r.room(rank, device.Shared, layouts[0], dt, shape)
@@ -253,7 +252,7 @@ func (r *rig) get(s device.Stream, v device.View) read {
 	return read{v.DType, b}
 }
 
-// vals returns what was read, after a sync.
+// vals returns the downloaded values; it must be called after a sync.
 func (d read) vals() []float64 {
 	v := make([]float64, int64(len(d.b))/d.dt.Size())
 	tensor.ToFloat64(v, d.b, d.dt)

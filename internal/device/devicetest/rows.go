@@ -20,7 +20,7 @@ func (r *rig) floating(f func(r *rig, dt ir.DType, l layout)) {
 	})
 }
 
-// alongCases are shapes with an axis to go along.
+// alongCases lists shapes, each with an axis to operate along.
 var alongCases = []struct {
 	shape []int64
 	axis  int
@@ -29,7 +29,7 @@ var alongCases = []struct {
 	{[]int64{40, 1000}, 1}, {[]int64{2, 0}, 0}, {[]int64{0, 3}, 1},
 }
 
-// eachRow calls f with the places of the elements of each row along axis.
+// eachRow calls f with the indices of the elements of each row along axis.
 func eachRow(shape []int64, axis int, f func(at []int64)) {
 	step := elements(shape[axis+1:])
 	for i := range elements(shape) {
@@ -126,11 +126,11 @@ func testNorms(r *rig) {
 	})
 }
 
-// attended is a shape of attention: leading extents, queries, keys, heads of them, Dh.
+// attended is a shape of attention: leading extents; numbers of queries, keys, query heads and key heads; Dh.
 type attended struct {
 	lead                 []int64
 	tq, tk, hq, hkv, dim int64
-	window               int64   // 0 for all
+	window               int64   // 0 for all keys
 	softcap              float64 // 0 for none
 	mask                 []float64
 }
@@ -139,8 +139,8 @@ func shaped(lead []int64, tq, tk, hq, hkv, dim int64) attended {
 	return attended{lead: lead, tq: tq, tk: tk, hq: hq, hkv: hkv, dim: dim}
 }
 
-// attentionShapes are those of attention's tests, and those of types of two bytes, for which machines may use tensor
-// cores. long is left out of short tests.
+// attentionShapes returns the shapes of attention's tests, and additional shapes for 2-byte types, for which machines
+// may use tensor cores. long is omitted in short tests.
 func attentionShapes(long attended) (cases, halves []attended) {
 	cases = []attended{
 		shaped(nil, 1, 1, 1, 1, 1), shaped(nil, 5, 5, 4, 2, 3), shaped([]int64{2}, 3, 7, 3, 3, 8),
@@ -180,7 +180,7 @@ func testAttention(r *rig) {
 			}
 			mask := random(rng, dt, append(append([]int64{}, c.lead...), c.tq, c.tk)...)
 			for i := range mask.vals {
-				if int64(i)%c.tk != int64(i)/c.tk%c.tk && i%3 == 0 { // each query sees some
+				if int64(i)%c.tk != int64(i)/c.tk%c.tk && i%3 == 0 { // each query sees some keys
 					mask.vals[i] = math.Inf(-1)
 				}
 			}
@@ -199,7 +199,7 @@ func testAttention(r *rig) {
 	})
 }
 
-// answer is what scores scaled by 1/8 give.
+// answer returns the expected result for scores that are scaled by 1/8.
 func (c attended) answer(causal bool, dt ir.DType, q, k, v []float64) answer {
 	n := int64(len(q))
 	want := answer{vals: make([]float64, n), size: make([]float64, n), terms: c.tk + c.dim + 16}
@@ -270,7 +270,7 @@ func testEmbedding(r *rig) {
 	})
 }
 
-// testBadIDs looks up rows that no table has.
+// testBadIDs selects rows that the table does not have.
 func testBadIDs(r *rig) {
 	for _, id := range []float64{-1, 4, 1 << 30} {
 		r.open(1)
@@ -311,8 +311,7 @@ func testConcat(r *rig) {
 	})
 }
 
-// testSlots sums slots into their own type and into that of their accumulator,
-// and goes on from there.
+// testSlots sums slots into their own type and into the type of their accumulator, and continues from earlier sums.
 func testSlots(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range alongCases {

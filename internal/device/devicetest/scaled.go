@@ -10,22 +10,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scalesOf are the shapes of scales of a matrix: one, of rows, of blocks, of squares.
+// scalesOf returns the shapes of scales of a matrix: one scale, and scales of rows, of blocks and of squares.
 func scalesOf(m, k int64) [][]int64 {
 	blocks := func(n int64) int64 { return (n + 127) / 128 }
 	return [][]int64{{}, {m}, {m, blocks(k)}, {blocks(m), blocks(k)}}
 }
 
-// scaleAt is the place of the scale of element (i, j), for scales of one of the forms of scalesOf.
+// scaleAt returns the index of the scale of element (i, j), for scales with a shape of scalesOf.
 func scaleAt(form int, k, i, j int64) int64 {
 	return [4]int64{0, i, i*((k+127)/128) + j/128, i/128*((k+127)/128) + j/128}[form]
 }
 
-// testScaled wants scales and quantize of known numbers, and linears with scales whose sums every machine holds exactly:
-// of small whole numbers, by powers of two.
+// testScaled checks scales and quantize of known numbers, and linears with scales whose sums every machine can
+// represent exactly: small integers multiplied by powers of two.
 func testScaled(r *rig) {
 	if !slices.Contains(r.m.Caps().DTypes, ir.F8E4M3) {
-		r.Skip("the machine has no types of 8 bits")
+		r.Skip("the machine has no 8-bit types")
 	}
 	r.open(1)
 	for _, c := range [][2]int64{{1, 1}, {3, 130}, {64, 256}, {130, 300}, {2, 1024}} {
@@ -56,7 +56,8 @@ func testScaled(r *rig) {
 	}
 }
 
-// quantized allows either number where the quotient lies within two units of f32 of the middle.
+// quantized permits either of two adjacent results if the quotient is within two units of f32 of the middle between
+// them.
 func (r *rig) quantized(l layout, x, scales host, to ir.DType, form int, top float64) {
 	r.Helper()
 	in, s, out := r.put(0, x, l), r.put(0, scales), r.room(0, device.Private, l, to, x.shape)
@@ -75,7 +76,7 @@ func (r *rig) quantized(l layout, x, scales host, to ir.DType, form int, top flo
 	}
 }
 
-// scaledLinears computes x[m, k]·w[n, k]ᵀ with scales of all forms.
+// scaledLinears computes x[m, k]·w[n, k]ᵀ with all shapes of scales.
 func (r *rig) scaledLinears(m, n, k int64) {
 	r.Helper()
 	rng := seeded("linear", m, n, k)

@@ -15,9 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// RunTeams runs the suite of device.Teams on machines that open returns. Those
-// that hasty returns give up waiting for a member after some tenths of a second.
-// Machines without teams are skipped.
+// RunTeams runs the suite of device.Teams on machines that open returns. The machines that hasty returns give up
+// waiting for a member after some tenths of a second. Machines without teams are skipped.
 func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 	run(t, open, []test{
 		{"AllReduce", testTeamAllReduce},
@@ -32,7 +31,7 @@ func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 	run(t, hasty, []test{{"Late", testTeamLate}})
 }
 
-// teams returns the open world as one that has teams, or skips.
+// teams returns the open world if it has teams, and skips the test otherwise.
 func (r *rig) teams() device.Teams {
 	r.Helper()
 	if len(r.w.TeamAlgorithms()) == 0 {
@@ -61,16 +60,16 @@ type reduction struct {
 	dt    ir.DType
 	red   ir.Red
 	count int64
-	in    []device.View // of each member
+	in    []device.View // by member
 	out   []device.View
-	edges []device.View // around out
+	edges []device.View // memory around out
 	ins   []host
 }
 
-const edge = 64 // bytes before and behind a result that must stay
+const edge = 64 // bytes before and after a result that must not change
 
-// draw makes the operands of an all-reduce; each member's begin at off elements
-// beyond a multiple of 256 bytes.
+// draw allocates the operands of an all-reduce. Each member's operands begin off elements after a multiple of 256
+// bytes.
 func (r *rig) draw(rng *rand.Rand, ranks []int, dt ir.DType, red ir.Red, count int64, offs []int64, inPlace bool) *reduction {
 	r.Helper()
 	x := &reduction{dt: dt, red: red, count: count}
@@ -94,8 +93,7 @@ func (r *rig) draw(rng *rand.Rand, ranks []int, dt ir.DType, red ir.Red, count i
 	return x
 }
 
-// refill gives the operands new values, and the results and what is around them
-// others that show.
+// refill gives the operands new values, and fills the results and the memory around them with other values.
 func (x *reduction) refill(r *rig, rng *rand.Rand, ranks []int) {
 	r.Helper()
 	x.ins = nil
@@ -107,7 +105,7 @@ func (x *reduction) refill(r *rig, rng *rand.Rand, ranks []int) {
 	}
 }
 
-// collective is what a team is asked for.
+// collective returns the collective for the team.
 func (x *reduction) collective() *device.Collective {
 	c := &device.Collective{Op: ir.OpAllReduce, Red: x.red}
 	for i := range x.in {
@@ -116,8 +114,7 @@ func (x *reduction) collective() *device.Collective {
 	return c
 }
 
-// want is the reduction in the order of the members, in the accumulator, rounded
-// once.
+// want returns the reduction in the order of the members, computed in the accumulator and rounded once.
 func (x *reduction) want() []float64 {
 	want := make([]float64, x.count)
 	for i := range want {
@@ -176,7 +173,7 @@ func (x *reduction) check(r *rig, what string, ranks []int) {
 	}
 }
 
-// run launches x by t.
+// run launches x on team t.
 func (x *reduction) run(r *rig, t device.Team, tune device.Tuning, ranks []int) []device.Launch {
 	r.Helper()
 	launches, err := t.Prepare(tune, x.collective())
@@ -189,7 +186,7 @@ func (x *reduction) run(r *rig, t device.Team, tune device.Tuning, ranks []int) 
 	return launches
 }
 
-// release lets the launches and the operands go.
+// release releases the launches and the operands.
 func (x *reduction) release(r *rig, launches []device.Launch) {
 	r.Helper()
 	for i, l := range launches {
@@ -203,7 +200,7 @@ func (x *reduction) release(r *rig, launches []device.Launch) {
 	}
 }
 
-// supported reports whether t does x by tune; that it need not does not fail.
+// supported reports whether t supports x with tune. It is not a failure if it does not.
 func (x *reduction) supported(r *rig, t device.Team, tune device.Tuning) bool {
 	r.Helper()
 	err := t.Supports(tune, x.collective())
@@ -215,8 +212,7 @@ func (x *reduction) supported(r *rig, t device.Team, tune device.Tuning) bool {
 
 var teamTypes = []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.I64, ir.F64}
 
-// testTeamAllReduce draws reductions for every algorithm: types, sizes, tunings,
-// operands at any element, sub-teams.
+// testTeamAllReduce draws reductions for every algorithm: types, sizes, tunings, operands at any element, sub-teams.
 func testTeamAllReduce(r *rig) {
 	most := r.some(4)
 	r.open(most)
@@ -245,7 +241,7 @@ func testTeamAllReduce(r *rig) {
 				x := r.draw(rng, ranks, dt, red, counts[rng.IntN(len(counts))], offs, k%2 == 0)
 				tune := device.Tuning{Algo: name, Blocks: []int{0, 1, 3, 16}[rng.IntN(4)], Threads: []int{0, 64, 256}[rng.IntN(3)], Unroll: []int{0, 1, 2, 4}[rng.IntN(4)]}
 				if !x.supported(r, t, tune) {
-					r.sync() // what is uploaded would come after the memory is another's
+					r.sync() // uploads must end before the memory is reused
 					x.release(r, make([]device.Launch, len(ranks)))
 					continue
 				}
@@ -273,9 +269,8 @@ func testTeamAllReduce(r *rig) {
 	}
 }
 
-// testTeamInTurn launches by many algorithms behind each other, with no sync in
-// between, each on the result of the one before: x becomes x plus the sum of all
-// members' x, in integers, where no error is ever lost.
+// testTeamInTurn launches many algorithms one after another, without a sync between them, each on the result of the
+// previous one: x becomes x plus the sum of all members' x, in integers, in which no error disappears.
 func testTeamInTurn(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -353,8 +348,8 @@ func (r *rig) ranks(n int) []int {
 	return list
 }
 
-// testTeamGraph replays a graph of several launches of every algorithm, each
-// time on other operands, between launches outside of it.
+// testTeamGraph replays a graph with several launches of every algorithm, each time with other operands, between
+// launches outside the graph.
 func testTeamGraph(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -394,8 +389,8 @@ func testTeamGraph(r *rig) {
 	}
 }
 
-// testTeamsAtOnce has two teams of the same ranks on streams of their own run
-// beside each other, given their work in opposite orders.
+// testTeamsAtOnce runs two teams of the same ranks on separate streams concurrently, and issues their work in opposite
+// orders.
 func testTeamsAtOnce(r *rig) {
 	ranks := r.ranks(2)
 	r.open(2)
@@ -433,8 +428,7 @@ func testTeamsAtOnce(r *rig) {
 	}
 }
 
-// testTeamSameBits compares the results of all algorithms and grids for floats
-// whose sums depend on their order.
+// testTeamSameBits compares the results of all algorithms and grids for floats whose sums depend on their order.
 func testTeamSameBits(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -459,8 +453,8 @@ func testTeamSameBits(r *rig) {
 	}
 }
 
-// testTeamNorm compares a normalised sum with its three steps, bit for bit, with
-// results in memory of their own, in that of operands, and across them.
+// testTeamNorm compares a Norm with its three separate operations, bit for bit, with results in separate memory, in the
+// memory of operands, and overlapping them.
 func testTeamNorm(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -473,7 +467,8 @@ func testTeamNorm(r *rig) {
 	}{
 		{ir.BF16, 1, 8}, {ir.BF16, 1, 4096}, {ir.BF16, 2, 2048}, {ir.BF16, 30, 16}, {ir.F16, 3, 1032},
 		{ir.F32, 2, 1020}, {ir.BF16, 0, 16}, {ir.F64, 1, 1022}, {ir.BF16, 8, 512}, {ir.BF16, 2, 2040},
-		{ir.BF16, 3, 8192}, {ir.BF16, 8, 4096}, {ir.F16, 17, 1032}, {ir.F32, 9, 1028}, {ir.BF16, 3, 8184}, // machines may take small ones only
+		// some machines decline these
+		{ir.BF16, 3, 8192}, {ir.BF16, 8, 4096}, {ir.F16, 17, 1032}, {ir.F32, 9, 1028}, {ir.BF16, 3, 8184},
 		{ir.F32, 300, 1028}, {ir.BF16, 290, 2064}, // more than a GPU runs at once
 	} {
 		what := fmt.Sprintf("%s[%d %d]", c.dt, c.rows, c.width)
@@ -524,8 +519,7 @@ func testTeamNorm(r *rig) {
 	}
 }
 
-// below moves a tensor to where a row more has room, and returns one of its shape that
-// begins a row after it.
+// below moves a tensor to memory for one more row, and returns a tensor of the same shape that begins one row later.
 func (r *rig) below(rank int, v *device.View, h host) device.View {
 	all := r.empty(rank, h.dt, h.shape[0]+1, h.shape[1])
 	all.Shape = h.shape
@@ -535,7 +529,7 @@ func (r *rig) below(rank int, v *device.View, h host) device.View {
 	return all
 }
 
-// testBadTeams looks at what is refused.
+// testBadTeams checks operations that must be refused.
 func testBadTeams(r *rig) {
 	ranks := r.ranks(2)
 	r.open(2)
@@ -574,8 +568,8 @@ func testBadTeams(r *rig) {
 	r.refused("a closed team", t.Supports(device.Tuning{Algo: device.AlgorithmNames(w.TeamAlgorithms())[0]}, x.collective()))
 }
 
-// testTeamAborted aborts a world in which members wait for one that does not come:
-// they stop, long before they would by themselves, and another world is well.
+// testTeamAborted aborts a world in which members wait for one that does not come: they must stop long before their
+// timeout, and another world must work.
 func testTeamAborted(r *rig) {
 	ranks := r.ranks(2)
 	r.open(2)
@@ -602,8 +596,8 @@ func testTeamAborted(r *rig) {
 	}
 }
 
-// testTeamLate leaves one member's launch out: the world ends with a fault that
-// names the member, and another one can be opened, in which all is well.
+// testTeamLate omits one member's launch: the world must end with a fault that names the member, and another world must
+// work.
 func testTeamLate(r *rig) {
 	ranks := r.ranks(r.some(3))
 	r.open(len(ranks))

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenCases are counts of two members whose operands have 3 rows of 2, and
-// which rows member 1 gets: of member 0 from there on, and of member 1.
+// unevenCases lists counts of two members whose operands have 3 rows of 2, and the rows that member 1 gets from member
+// 0 and from member 1.
 var unevenCases = []struct {
 	op     ir.Op
 	counts [2][2]float64
@@ -24,8 +24,7 @@ var unevenCases = []struct {
 	{ir.OpReduceScatterV, [2][2]float64{{3, 0}, {3, 0}}, [2][]int64{{}, {}}},
 }
 
-// uneven makes the operands of member 1's share, which lie on two ranks where
-// there are as many.
+// uneven returns the operands of member 1's part, which are on two ranks if there are two.
 func (r *rig) uneven(op ir.Op, dt ir.DType) (k device.Kernel, ins [2]host) {
 	r.Helper()
 	for i := range ins {
@@ -51,8 +50,8 @@ func (r *rig) count(k device.Kernel, counts [2][2]float64) {
 	r.sync()
 }
 
-// testUneven launches one kernel of each uneven collective again and again, with
-// other counts: it looks at them when it runs.
+// testUneven launches one kernel of each uneven collective repeatedly with different counts, which the kernel reads
+// when it runs.
 func testUneven(r *rig) {
 	r.open(r.some(2))
 	for _, dt := range r.dtypes() {
@@ -96,8 +95,8 @@ func unevenWant(op ir.Op, dt ir.DType, ins [2]host, rows [2][]int64) []float64 {
 
 var misfits = [][2][2]float64{{{1, 1}, {-1, 1}}, {{1, 1 << 30}, {0, 0}}, {{2, 2}, {0, 0}}, {{0, 3}, {0, 3}}}
 
-// testBadCounts wants a fault of the rank whose kernel reads counts that do not
-// fit, with the mark around it.
+// testBadCounts checks that counts that do not fit are a fault of the rank whose kernel reads them, with the mark
+// around it.
 func testBadCounts(r *rig) {
 	for _, c := range misfits {
 		r.open(r.some(2))
@@ -106,7 +105,7 @@ func testBadCounts(r *rig) {
 		s := r.mainOf(0)
 		r.must(s.Begin(7))
 		r.launch(s, 0, k)
-		err := s.End(7) // says so itself where the kernel was that fast
+		err := s.End(7) // returns the error itself if the kernel was that fast
 		if err == nil {
 			err = r.syncs()
 		}
@@ -115,7 +114,7 @@ func testBadCounts(r *rig) {
 	}
 }
 
-// testBadCountsInGraph likewise, when the graph has gone well before.
+// testBadCountsInGraph does the same for a graph that has run successfully before.
 func testBadCountsInGraph(r *rig) {
 	r.open(r.some(2))
 	g := r.capturer()

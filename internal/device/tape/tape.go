@@ -11,50 +11,51 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Machine makes tapes.
+// Machine opens tapes.
 type Machine struct {
 	device.DefaultMachine
 	Opened *Tape
 }
 
-// Name is "tape".
+// Name returns "tape".
 func (*Machine) Name() string { return "tape" }
 
-// Caps are those of a machine that only runs streams.
+// Caps returns the features of a machine that only executes streams.
 func (*Machine) Caps() device.Caps {
 	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true, HostCalls: true,
 		Poison: true}
 }
 
-// Open makes a tape, which is kept in Opened.
+// Open returns a new tape, and stores it in Opened.
 func (m *Machine) Open(_ context.Context, ranks int) (device.World, error) {
 	m.Opened = New(ranks)
 	return m.Opened, nil
 }
 
-// Tape is a world that runs nothing: the work of its streams becomes the commands of a plan, which the checker proves.
-// So the proof is about what a channel really issues, with the numbers of its runs.
+// Tape is a world that executes nothing: the work on its streams becomes the commands of a plan, which the checker
+// proves. The proof therefore covers the operations that a channel actually issues, with the numbers of its runs.
 //
 // A command of a plan computes only on its own rank's memory. A launch that accesses peers' memory therefore becomes a
-// copy of each such operand to memory of the launch, followed by the launch on these copies. Its stream signals
-// nothing in between, so for all other streams this is one command. Counters count over all runs, as on a device.
+// copy of each such operand to memory of the launch, followed by the launch on these copies. Its stream signals nothing
+// in between, so for all other streams this is one command. Counters count over all runs, as on a device.
 type Tape struct {
 	device.DefaultWorld
-	// Cmds is what was issued since the tape was rewound.
+	// Cmds holds the commands issued since the tape was rewound.
 	Cmds []plan.Cmd
-	// Nodes are the ranks' nodes; nil for one. Between several, teams move bytes: as collectives of the plan.
+	// Nodes holds the ranks' nodes; nil if there is only one. Between several nodes, teams move bytes, as collectives of
+	// the plan.
 	Nodes []int
 
 	ranks   int
 	streams []*tapeStream
 	mains   []*tapeStream  // by rank
-	mems    []*tapeMemory  // by number of buffer
+	mems    []*tapeMemory  // by index of the buffer
 	lens    []int32        // by counter
-	sites   map[string]int // numbers, by text
+	sites   map[string]int // indices by text
 	texts   []string
 	events  int
-	doing   int32 // the site of what comes
-	played  int   // how often the tape was rewound
+	doing   int32 // the site of the commands that follow
+	played  int   // number of times that the tape was rewound
 	inCall  *tapeStream
 
 	teams []plan.Channel
@@ -62,7 +63,7 @@ type Tape struct {
 	colls []plan.Coll
 }
 
-// New makes a world of so many ranks.
+// New returns a world with the given number of ranks.
 func New(ranks int) *Tape {
 	t := &Tape{ranks: ranks, sites: map[string]int{}, played: 1}
 	t.At("setting up")
@@ -72,7 +73,7 @@ func New(ranks int) *Tape {
 	return t
 }
 
-// At says what the commands that follow are for.
+// At sets the description of the commands that follow.
 func (t *Tape) At(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	n, known := t.sites[text]
@@ -83,7 +84,7 @@ func (t *Tape) At(format string, args ...any) {
 	t.doing = int32(n)
 }
 
-// Rewind forgets all commands.
+// Rewind removes all commands.
 func (t *Tape) Rewind() {
 	t.Cmds, t.events, t.colls = nil, 0, nil
 	for i := range t.calls {
@@ -98,18 +99,18 @@ func (t *Tape) stream(rank int, name string) *tapeStream {
 	return s
 }
 
-// Alloc is Device.Alloc of a rank, with a name for findings.
+// Alloc is like Device.Alloc of a rank, with a name for findings.
 func (t *Tape) Alloc(rank int, bytes int64, kind device.MemKind, name string) device.Memory {
 	m := &tapeMemory{t: t, rank: int32(rank), kind: kind, bytes: bytes, buf: int32(len(t.mems)), name: name}
 	t.mems = append(t.mems, m)
 	return m
 }
 
-// Write has a stream write a view, as whoever uses its results does.
+// Write makes a stream write a view, like a program that uses its results.
 func (t *Tape) Write(s device.Stream, v device.View) { s.(*tapeStream).write(v) }
 
-// Plan closes the tape with what has all streams of all ranks wait for each other:
-// the checker runs a plan twice, and here the runs are on the tape.
+// Plan ends the tape with a synchronisation of all streams of all ranks, and returns it as a plan. The checker
+// simulates two runs of a plan; the runs of a channel are on the tape.
 func (t *Tape) Plan() *plan.Plan {
 	t.At("the end")
 	for _, s := range t.streams {
@@ -157,13 +158,13 @@ func (t *Tape) Plan() *plan.Plan {
 	return p
 }
 
-// Ranks returns their number.
+// Ranks returns the number of ranks.
 func (t *Tape) Ranks() int { return t.ranks }
 
-// Device returns a rank's.
+// Device returns a rank's device.
 func (t *Tape) Device(rank int) device.Device { return tapeDevice{t: t, rank: rank} }
 
-// Sync has nothing to wait for.
+// Sync does nothing.
 func (t *Tape) Sync(context.Context) error { return nil }
 
 // Abort does nothing.
@@ -195,11 +196,11 @@ func (d tapeDevice) NewCounters(n int) (device.Counters, error) {
 	return tapeCounters{int32(len(d.t.lens) - 1), int32(d.rank), n}, nil
 }
 
-// Prepare finds places for what the kernel reads of peers.
+// Prepare allocates memory for the operands of the kernel that belong to peers.
 func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	l := &tapeLaunch{k: k, op: device.Code(k.Op)}
 	if _, ok := k.Op.(device.ReduceOperands); ok {
-		l.op = ir.OpAdd // elementwise, so it may be in place
+		l.op = ir.OpAdd // elementwise, so that the result may be an operand
 	}
 	for _, v := range k.Ins {
 		m := v.Mem.(*tapeMemory)
@@ -221,13 +222,13 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 
 type tapeLaunch struct {
 	k                 device.Kernel
-	op                ir.Op // what accesses memory alike
+	op                ir.Op // an operation with the same memory accesses
 	near, far, places []device.View
 }
 
 func (*tapeLaunch) Release() {}
 
-// tapeMemory is a buffer that one rank uses.
+// tapeMemory is a buffer of one rank.
 type tapeMemory struct {
 	device.DefaultMemory
 	t     *Tape
@@ -236,22 +237,22 @@ type tapeMemory struct {
 	bytes int64
 	buf   int32
 	name  string
-	// temporary: it is a place for what a launch reads of a peer
+	// temporary reports that the memory is for a peer's operand of a launch.
 	temporary bool
 }
 
 func (m *tapeMemory) Bytes() int64 { return m.bytes }
 func (m *tapeMemory) Free() error  { return nil }
 
-// Poison is a write on the stream that calls.
+// Poison adds a write to the stream that makes the host call.
 func (m *tapeMemory) Poison(off, n int64) {
 	m.t.inCall.write(device.View{Mem: m, Off: off, DType: ir.BF16, Shape: []int64{n / 2}, Strides: []int64{1}})
 }
 
-// tapeEvent is recorded if it was since the tape was rewound.
+// tapeEvent counts as recorded if it was recorded since the tape was rewound.
 type tapeEvent struct {
 	number   int32
-	recorded int // when
+	recorded int // the value of played at that time
 }
 
 func (*tapeEvent) Release() {}
@@ -331,7 +332,7 @@ func (s *tapeStream) Download(_ []byte, src device.View) error {
 	return nil
 }
 
-// Record makes a new event of the plan each time: there one command records it.
+// Record uses a new event of the plan each time, because in a plan one command records an event.
 func (s *tapeStream) Record(e device.Event) error {
 	x := e.(*tapeEvent)
 	x.number, x.recorded = int32(s.t.events), s.t.played
@@ -363,8 +364,7 @@ func (s *tapeStream) Signal(c device.Counters, elem int, by int64) error {
 	return nil
 }
 
-// WaitCounter is late: a device's counters may be raised by what the host issues
-// after the wait.
+// WaitCounter is marked as late: a device's counters may be raised by work that the host issues after the wait.
 func (s *tapeStream) WaitCounter(c device.Counters, elem int, least int64) error {
 	x := c.(tapeCounters)
 	if x.rank != s.rank {
@@ -387,14 +387,14 @@ var (
 	_ device.World = (*Tape)(nil)
 )
 
-// Number returns the number of memory among the buffers of the tape's plans.
+// Number returns the index of memory among the buffers of the tape's plans.
 func (t *Tape) Number(m device.Memory) int32 { return m.(*tapeMemory).buf }
 
-// Buffers returns how many buffers there are.
+// Buffers returns the number of buffers.
 func (t *Tape) Buffers() int { return len(t.mems) }
 
 // RankOf returns the rank of a buffer.
 func (t *Tape) RankOf(buf int32) int { return int(t.mems[buf].rank) }
 
-// Temporary reports whether a buffer is only what a launch reads of peers.
+// Temporary reports whether a buffer is for a peer's operand of a launch.
 func (t *Tape) Temporary(buf int32) bool { return t.mems[buf].temporary }

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// transportName is the algorithm of a tape of several nodes.
+// transportName is the name of the algorithm of a tape with several nodes.
 const transportName = "transport"
 
 // Node implements device.World.
@@ -60,7 +60,7 @@ type tapeTeam struct {
 func (*tapeTeam) Bytes() int64 { return 0 }
 func (*tapeTeam) Close() error { return nil }
 
-// Supports is nil for what moves only.
+// Supports returns nil for collectives that only move data.
 func (*tapeTeam) Supports(_ device.Tuning, c *device.Collective) error {
 	return nil
 }
@@ -84,7 +84,7 @@ func (m *tapeTeam) Prepare(_ device.Tuning, c *device.Collective) ([]device.Laun
 	return launches, nil
 }
 
-// tapeCall is a member's share of a collective of a team.
+// tapeCall is a member's part of a collective of a team.
 type tapeCall struct {
 	m      *tapeTeam
 	coll   plan.Coll
@@ -93,7 +93,7 @@ type tapeCall struct {
 
 func (*tapeCall) Release() {}
 
-// issue adds the member's next command of its team: the n-th of each member are one collective.
+// issue adds the member's next command of its team: the n-th commands of all members are one collective.
 func (c *tapeCall) issue(s *tapeStream) error {
 	t, ch := c.m.t, c.m.index
 	if t.teams[ch].Streams[c.member] != s.index {

@@ -2,15 +2,16 @@
 // poison at the start. During a run an Adversary overwrites
 //
 //   - every byte of a buffer, except inputs, as soon as the last command of the run that uses it has finished, in
-//     stream order after that command. A later access, in this run or by late work during the next, reads
-//     poison or destroys the next run's data;
-//   - every rank's inputs and outputs after its last command on main, because the caller may reuse them (S14).
-//     Inputs that stay on the devices are excepted.
+//     stream order after that command. A later access in this run, or by late work during the next run, reads poison or
+//     destroys the next run's data;
+//   - every rank's inputs and outputs after its last command on main, because the caller may reuse them (S14), except
+//     inputs that remain on the devices.
 //
 // A command uses the bytes that it names, on whichever rank they are, and no others of their buffer: the next run may
-// have written those. For a collective or a send/recv pair, each side only uses its own bytes, because the language
-// lets peers access them only during the command. Bytes that several buffers share need no special care: in a correct
-// plan, the first use of one buffer is ordered after all uses of the other, and therefore after its poison.
+// have written the others. For a collective or a send/recv pair, each side only uses its own bytes, because the
+// language lets peers access them only during the command. Bytes that several buffers share need no special treatment:
+// in a correct plan, the first use of one buffer is ordered after all uses of the other, and therefore after the
+// other's poison.
 package adversary
 
 import (
@@ -24,37 +25,37 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Adversary is what of a program is to be overwritten, and when.
+// Adversary records which bytes of a program to overwrite, and when.
 type Adversary struct {
-	uses  [][]int32 // by command: what it uses, as indices in spots
+	uses  [][]int32 // by command: the indices of the spots that it uses
 	spots []spot
-	exits map[int][]spot // by command, the last of a rank on main: what the caller overwrites
+	exits map[int][]spot // by command that is the last of a rank on main: the memory that the caller may reuse
 }
 
-// spot is bytes of a buffer on one rank of which each command uses all or none.
+// spot is a range of bytes of a buffer on one rank, of which each command uses either all or none.
 type spot struct {
 	mem    device.Memory
 	off, n int64
-	uses   int32 // in each run
+	uses   int32 // number of uses in each run
 	input  bool
-	block  int // of an input, as After's skip; -1 for none
+	block  int // index of the input block, as in skip of After; -1 for none
 }
 
-// New looks at an image's commands on a virtual machine.
+// New returns an Adversary for an image on a virtual machine.
 func New(im *image.Image) (*Adversary, error) {
 	if !im.Caps.HostCalls || !im.Caps.Poison {
-		return nil, fmt.Errorf("a virtual machine that cannot call back, or poison memory: %w", device.ErrUnsupported)
+		return nil, fmt.Errorf("the virtual machine has no host calls, or cannot poison memory: %w", device.ErrUnsupported)
 	}
 	p := im.Plan
 	a := &Adversary{uses: make([][]int32, len(p.Cmds)), exits: map[int][]spot{}}
 	cuts := cutUses(p)
-	first := map[place]int32{} // the first spot of a buffer
+	first := map[place]int32{} // index of the first spot of each buffer
 	for c := range p.Cmds {
 		seen := map[int32]bool{}
 		for _, r := range p.Touches(&p.Cmds[c]) {
 			at := place{r.Rank, r.Buf}
 			if r.Elements() == 0 {
-				continue // touches no byte, and so nothing orders it
+				continue // uses no byte, and so needs no order
 			}
 			if _, ok := first[at]; !ok {
 				first[at] = int32(len(a.spots))
@@ -73,10 +74,10 @@ func New(im *image.Image) (*Adversary, error) {
 	return a, nil
 }
 
-// place is a buffer on a rank.
+// place identifies a buffer of a rank.
 type place struct{ rank, buf int32 }
 
-// cutUses lists for each buffer, in order, where bytes that commands use begin or end.
+// cutUses returns, for each buffer and in order, the offsets at which ranges that commands use begin or end.
 func cutUses(p *plan.Plan) map[place][]int64 {
 	cuts := map[place][]int64{}
 	for c := range p.Cmds {
@@ -94,7 +95,8 @@ func cutUses(p *plan.Plan) map[place][]int64 {
 	return cuts
 }
 
-// spotsOf yields which of the spots between the cuts of its buffer r uses, some more than once.
+// spotsOf yields the indices of the spots, between the given cuts of its buffer, that r uses; some occur more than
+// once.
 func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	return func(yield func(int32) bool) {
 		for lo, hi := range runsOf(r) {
@@ -108,11 +110,11 @@ func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	}
 }
 
-// mostRuns is the number of contiguous runs of a tensor up to which gaps between them are respected.
+// mostRuns is the number of contiguous runs of a tensor above which the gaps between the runs count as used.
 const mostRuns = 1 << 16
 
-// runsOf yields the bytes from lo to hi, in r's buffer, of each run of r without gaps; all between
-// its ends where those are very many.
+// runsOf yields the range of bytes, in r's buffer, of each run of r without gaps; if there are more than mostRuns, it
+// yields the range from the first to the last element.
 func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 	run, dims, runs := r.DType.Size(), len(r.Shape), int64(1)
 	for dims > 0 && (r.Shape[dims-1] == 1 || r.Strides[dims-1]*r.DType.Size() == run) {
@@ -140,7 +142,7 @@ func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 	}
 }
 
-// addSpots adds what lies between the cuts of r's buffer.
+// addSpots adds the spots between the cuts of r's buffer.
 func (a *Adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) {
 	whole := wholeSpot(im, r)
 	for i, lo := range cuts[:len(cuts)-1] {
@@ -150,14 +152,14 @@ func (a *Adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) {
 	}
 }
 
-// wholeSpot is all of the buffer that r lies in.
+// wholeSpot returns the spot that covers the whole buffer of r.
 func wholeSpot(im *image.Image, r plan.Ref) spot {
 	b := &im.Plan.Buffers[r.Buf]
 	v := im.View(plan.Ref{Rank: r.Rank, Buf: r.Buf, DType: r.DType})
 	return spot{mem: v.Mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1}
 }
 
-// watchExits finds each rank's last command on main and what it gives back.
+// watchExits finds each rank's last command on main, and the memory that the rank then returns to the caller.
 func (a *Adversary) watchExits(im *image.Image, used map[place]int32) {
 	last := map[int32]int{}
 	for c := range im.Plan.Cmds {
@@ -189,7 +191,8 @@ func (a *Adversary) watchExits(im *image.Image, used map[place]int32) {
 	}
 }
 
-// Begin returns the counts of a run, in those of one that has ended, or new ones for nil. A nil Adversary has none.
+// Begin returns the counts of a run. It reuses those of a run that has ended, or allocates new ones if left is nil. A
+// nil Adversary has no counts.
 func (a *Adversary) Begin(left []int32) []int32 {
 	if a == nil {
 		return nil
@@ -203,8 +206,8 @@ func (a *Adversary) Begin(left []int32) []int32 {
 	return left
 }
 
-// After enqueues what happens when command c of a run with such counts has finished. The run does not upload
-// the input blocks that skip holds of.
+// After enqueues the overwriting that follows command c of a run with the given counts. skip reports the input blocks
+// that the run does not upload.
 func (a *Adversary) After(c int, s device.Stream, left []int32, skip []bool) error {
 	uses, exits := a.uses[c], a.exits[c]
 	if len(uses) == 0 && len(exits) == 0 {

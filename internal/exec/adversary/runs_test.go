@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRunsOf: tensors with gaps have a run for each contiguous part, unless there would be too many.
+// TestRunsOf checks that tensors with gaps have one run for each contiguous part, unless there would be too many.
 func TestRunsOf(t *testing.T) {
 	for _, c := range []struct {
 		off            int64

@@ -14,10 +14,10 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// ErrInput is wrapped by errors about the tensors that a run was given.
+// ErrInput is wrapped by errors about the arguments of a run.
 var ErrInput = fault.ErrInput
 
-// InputError joins the errors in the tensors of a run; nil if there are none.
+// InputError joins the messages about the arguments of a run into one error; nil if there are none.
 func InputError(wrong []string) error {
 	if len(wrong) == 0 {
 		return nil
@@ -25,7 +25,7 @@ func InputError(wrong []string) error {
 	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// Wrong returns what is wrong with a tensor for io.
+// Wrong returns the faults in a tensor that is passed for io.
 func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 	switch {
 	case t == nil:
@@ -38,12 +38,12 @@ func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 	return nil
 }
 
-// Header is io's type and shape, without data.
+// Header returns a tensor with io's type and shape, without data.
 func Header(io *plan.IO) *tensor.Tensor { return &tensor.Tensor{DType: io.DType, Shape: io.Shape} }
 
-// Cut returns the bytes of t's block: t's own where they are contiguous, else a copy.
-// The copy is in spare, which may be nil, or in new storage; storage is what to pass as
-// spare next time, nil where none was needed and none was given.
+// Cut returns the bytes of t's block: t's own bytes if they are contiguous, and otherwise a copy. The copy is stored in
+// spare, which may be nil, or else in new storage. storage is the spare to pass the next time; nil if no spare was
+// needed and none was passed.
 func Cut(t *tensor.Tensor, part *plan.IOPart, spare *tensor.Tensor) (data []byte, storage *tensor.Tensor, err error) {
 	if own := tensor.Window(t, part.Lo, part.Ref.Shape); own != nil {
 		return own, spare, nil

@@ -10,25 +10,25 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Receiver receives one output on the host. If several ranks hold the same block, it takes the first one's and
-// compares the others with it. It is reused for later runs.
+// Receiver receives one output on the host. If several ranks hold the same block, it uses the block of the first rank
+// and compares the others with it. It is reused for later runs.
 //
-// Blocks of other processes' ranks may not arrive. If some elements are then missing, the output is blocks, not a
-// global tensor.
+// Blocks of other processes' ranks may not arrive. If some elements are then missing, the output consists of blocks,
+// and there is no global tensor.
 type Receiver struct {
 	io    *plan.IO
 	first []int // by part: the first received part with the same block; -1 if it is not received
-	parts bool  // some elements do not come
+	parts bool  // whether some elements are not received
 
-	whole  *tensor.Tensor   // nil where nothing comes
-	into   *tensor.Tensor   // the caller's, if it has one
+	whole  *tensor.Tensor   // nil if nothing is received
+	into   *tensor.Tensor   // the caller's tensor, if it passed one
 	blocks []*tensor.Tensor // by part
-	own    []*tensor.Tensor // by part: storage, where it was needed
-	spare  *tensor.Tensor   // what whole is where it cannot be the caller's tensor
+	own    []*tensor.Tensor // by part: separate storage, if it was needed
+	spare  *tensor.Tensor   // storage of whole if it cannot be the caller's tensor
 }
 
-// NewReceiver returns a receiver for an output without absent blocks, of which the blocks of
-// some ranks come.
+// NewReceiver returns a receiver for an output without absent blocks. comes reports the ranks whose blocks are
+// received.
 func NewReceiver(io *plan.IO, comes func(rank int) bool) *Receiver {
 	r := &Receiver{io: io, blocks: make([]*tensor.Tensor, len(io.Parts)), own: make([]*tensor.Tensor, len(io.Parts))}
 	for k := range io.Parts {
@@ -44,10 +44,10 @@ func NewReceiver(io *plan.IO, comes func(rank int) bool) *Receiver {
 	return r
 }
 
-// Whole reports whether all elements come, so that there is a global tensor.
+// Whole reports whether all elements are received, so that there is a global tensor.
 func (r *Receiver) Whole() bool { return !r.parts }
 
-// IO is the output.
+// IO returns the output.
 func (r *Receiver) IO() *plan.IO { return r.io }
 
 // Skip makes the next run receive nothing, and frees storage.
@@ -63,13 +63,13 @@ func (r *Receiver) Forget() {
 	clear(r.blocks)
 }
 
-// Expect prepares for the next run's output: in into, nil for a new tensor. If shared, into's
-// bytes may still be read when blocks come: they go to storage of the receiver's, and
-// Finish copies them.
+// Expect prepares for the next run's output, which is stored in into, or in a new tensor if into is nil. If shared is
+// set, the bytes of into may still be read when blocks arrive: the receiver uses separate storage, and Finish copies
+// from it.
 func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	if r.parts && into != nil {
 		return InputError([]string{fmt.Sprintf(
-			"other processes hold blocks of result %s: gather results, or take its local blocks", r.io.Name)})
+			"other processes hold blocks of result %s: set Gather, or read the local blocks", r.io.Name)})
 	}
 	if into == nil || !shared {
 		r.spare = nil
@@ -78,7 +78,7 @@ func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	var err error
 	switch {
 	case r.parts:
-		clear(r.own) // the run's, who keeps them
+		clear(r.own) // the blocks belong to the caller of the run, which keeps them
 	case into == nil:
 		r.whole, err = tensor.New(r.io.DType, r.io.Shape)
 	case shared && r.spare == nil:
@@ -93,7 +93,7 @@ func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	return r.place()
 }
 
-// place finds room for each block.
+// place chooses the storage of each block.
 func (r *Receiver) place() error {
 	for k := range r.io.Parts {
 		part := &r.io.Parts[k]
@@ -120,7 +120,7 @@ func (r *Receiver) place() error {
 // Blocks returns the number of blocks.
 func (r *Receiver) Blocks() int { return len(r.blocks) }
 
-// Block is where the bytes of part k are to come; nil where none come.
+// Block returns the memory for the bytes of part k; nil if it is not received.
 func (r *Receiver) Block(k int) []byte {
 	if r.blocks[k] == nil {
 		return nil
@@ -128,9 +128,9 @@ func (r *Receiver) Block(k int) []byte {
 	return r.blocks[k].Data
 }
 
-// Finish joins the blocks that have come and returns the global tensor; nil where some of
-// it did not come. Where ranks hold the same block their bytes must be equal, since the layout in the
-// signature claims that (S2, S14): a *fault.MismatchError says that they are not.
+// Finish joins the received blocks and returns the global tensor; nil if some elements were not received. If several
+// ranks hold the same block, the layout in the signature requires equal bytes (S2, S14). If they differ, Finish returns
+// a *fault.MismatchError.
 func (r *Receiver) Finish() (*tensor.Tensor, error) {
 	for k := range r.io.Parts {
 		part, j := &r.io.Parts[k], r.first[k]
@@ -154,11 +154,11 @@ func (r *Receiver) Finish() (*tensor.Tensor, error) {
 	return r.whole, nil
 }
 
-// Part returns block k as it came, which is the caller's; nil where none came. It may be a part of the global
-// tensor.
+// Part returns block k as it was received, which then belongs to the caller; nil if it was not received. It may be a
+// part of the global tensor.
 func (r *Receiver) Part(k int) *tensor.Tensor {
 	t := r.blocks[k]
-	if t != nil && t == r.own[k] && !r.parts { // storage that the next run uses again
+	if t != nil && t == r.own[k] && !r.parts { // the next run reuses the storage
 		return t.Clone()
 	}
 	return t

@@ -1,9 +1,9 @@
-// Package contents checks what integer inputs hold before a run begins: ids of embedding and index_add, indices of take_along,
-// positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives. A kernel
-// finds a wrong one too, but only when others may have updated state already.
+// Package contents checks the contents of integer inputs before a run begins: ids of embedding and index_add, indices
+// of take_along, positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives.
+// Kernels check these values too, but only when other kernels may already have updated state.
 //
-// Find follows each such operand through views, casts and copies on its rank to the input that it comes from. Operands
-// that are computed, or come from another rank, have no check.
+// Of follows each such operand through views, casts and copies on its rank to the input that contains it. Operands that
+// are computed, or come from another rank, have no check.
 package contents
 
 import (
@@ -16,25 +16,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Check is about some elements of one rank's block of an input.
+// Check checks some elements of one rank's block of an input.
 type Check struct {
-	Input, Part int // of the inputs, and of its parts
+	Input, Part int // index of the input, and of its part
 	Rank        int
-	Cmd         int // the first command that wants it
+	Cmd         int // the first command that requires the check
 	Op          ir.Op
 	limit       limit
-	at          []int64 // the elements, by their index in the block
+	at          []int64 // indices of the elements in the block
 	casts       []ir.DType
 	io          *plan.IO
 	where       string
 }
 
-// limit is what an op takes.
+// limit describes the values that an op accepts.
 type limit struct {
 	low, high int64
-	row       int64 // elements of a row, of which none but -1 may be there twice; 0 where they may
-	most      int64 // the sum of all; negative for any
-	own       int   // the element whose limit is ownHigh; negative for none
+	row       int64 // length of a row in which no value except -1 may occur twice; 0 if values may repeat
+	most      int64 // largest sum of all elements; negative for no limit
+	own       int   // index of the element whose limit is ownHigh; negative for none
 	ownHigh   int64
 }
 
@@ -51,7 +51,7 @@ func Of(p *plan.Plan, inputs []plan.IO) []*Check {
 		if f.writers == nil {
 			f.study()
 		}
-		key := fmt.Sprint(ref, l, len(f.before(i, ref))) // in a loop many commands want the same
+		key := fmt.Sprint(ref, l, len(f.before(i, ref))) // loops have many commands with equal checks
 		if known[key] {
 			continue
 		}
@@ -71,7 +71,7 @@ func opOf(p *plan.Plan, c *plan.Cmd) ir.Op {
 	return c.Op
 }
 
-// wants returns the operand of a command whose contents are limited, and how.
+// wants returns the operand of a command whose contents are limited, and the limit; ok is false if there is none.
 func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 	l = limit{most: -1, own: -1}
 	switch {
@@ -117,18 +117,18 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 	return ref, l, false
 }
 
-// buffer is one rank's part of a buffer.
+// buffer identifies one rank's part of a buffer.
 type buffer struct{ rank, buf int32 }
 
-// finder follows operands to inputs.
+// finder finds the inputs that operands come from.
 type finder struct {
 	p       *plan.Plan
 	inputs  []plan.IO
-	writers map[buffer][]int  // commands but Input that write there, in order; nil before it is asked for
-	blocks  map[buffer][2]int // inputs and parts
+	writers map[buffer][]int  // commands except Input that write the buffer, in order; nil before study
+	blocks  map[buffer][2]int // the input and the part in the buffer
 }
 
-// study notes what writes where.
+// study records which commands and inputs write each buffer.
 func (f *finder) study() {
 	f.writers, f.blocks = map[buffer][]int{}, map[buffer][2]int{}
 	for i := range f.inputs {
@@ -149,7 +149,7 @@ func (f *finder) study() {
 	}
 }
 
-// find returns a check of the elements that a command reads; nil where they are computed.
+// find returns a check of the elements that a command reads; nil if they are computed.
 func (f *finder) find(cmd int, ref plan.Ref) *Check {
 	c := &Check{Rank: int(ref.Rank), at: offsets(ref)}
 	dtype := ref.DType
@@ -172,7 +172,7 @@ func (f *finder) find(cmd int, ref plan.Ref) *Check {
 		for i, off := range c.at {
 			k := (off - out.Off) / dtype.Size()
 			if k < 0 || k >= int64(len(in)) {
-				return nil // another command has written the rest
+				return nil // another command has written the remaining elements
 			}
 			c.at[i] = in[k]
 		}
@@ -184,7 +184,7 @@ func (f *finder) find(cmd int, ref plan.Ref) *Check {
 	}
 }
 
-// before are the commands before cmd that write to the buffer of ref.
+// before returns the commands before cmd that write to the buffer of ref.
 func (f *finder) before(cmd int, ref plan.Ref) []int {
 	all := f.writers[buffer{ref.Rank, ref.Buf}]
 	n, _ := slices.BinarySearch(all, cmd)
@@ -197,7 +197,8 @@ func (f *finder) writes(cmd int, ref plan.Ref) bool {
 	return slices.ContainsFunc(writes, ref.Overlaps)
 }
 
-// ofInput finishes a check of elements at offsets in the buffer of ref, if that is an input's.
+// ofInput completes a check of elements at the given offsets in the buffer of ref; it returns nil unless the buffer
+// contains an input.
 func (f *finder) ofInput(c *Check, ref plan.Ref, dtype ir.DType) *Check {
 	at, ok := f.blocks[buffer{ref.Rank, ref.Buf}]
 	if !ok {
@@ -232,7 +233,8 @@ func offsets(ref plan.Ref) []int64 {
 	return out
 }
 
-// Wrong returns the error about the bytes of the block; nil for none. whole asks for the index in the global tensor.
+// Wrong returns the error for the bytes of the block; nil if they are valid. If whole is set, the error has the index
+// in the global tensor.
 func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
 	l := &c.limit
 	sum, first := int64(0), map[int64]int{}
@@ -245,7 +247,8 @@ func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
 			return c.wrong(i, v, high, whole, "")
 		}
 		if sum += v; l.most >= 0 && sum > l.most {
-			return c.wrong(i, v, high, whole, fmt.Sprintf("the counts up to it take %d rows of %d", sum, l.most))
+			return c.wrong(i, v, high, whole, fmt.Sprintf("the counts up to this one add up to %d rows, but there are %d", sum,
+				l.most))
 		}
 		if l.row < 2 || v == -1 {
 			continue
@@ -254,14 +257,14 @@ func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
 			clear(first)
 		}
 		if other, twice := first[v]; twice {
-			return c.wrong(i, v, high, whole, fmt.Sprintf("%v has that position already", c.index(other, whole)))
+			return c.wrong(i, v, high, whole, fmt.Sprintf("element %v has the same position", c.index(other, whole)))
 		}
 		first[v] = i
 	}
 	return nil
 }
 
-// value is element i as the op reads it.
+// value returns element i as the op reads it.
 func (c *Check) value(block []byte, i int) int64 {
 	var v int64
 	if c.io.DType == ir.I64 {
@@ -294,19 +297,19 @@ func (c *Check) wrong(i int, v, high int64, whole bool, why string) *fault.Input
 		High: high, Why: why, Where: c.where}
 }
 
-// Same reports whether two checks want the same of the same elements of their ranks' blocks.
+// Same reports whether two checks have the same limits for the same elements of their ranks' blocks.
 func (c *Check) Same(o *Check) bool {
 	return c.Input == o.Input && c.limit == o.limit && slices.Equal(c.casts, o.casts) && slices.Equal(c.at, o.at)
 }
 
-// Forget leaves a check that checks nothing.
+// Forget makes the check accept everything.
 func (c *Check) Forget() { c.at = nil }
 
-// Name is the input's.
+// Name returns the name of the input.
 func (c *Check) Name() string { return c.io.Name }
 
-// Met returns the error for an element of the operand that a kernel has met, by its number; negative where that is not
-// known.
+// Met returns the error for an element of the operand that a kernel has refused. element is its index in the operand;
+// negative if it is not known.
 func (c *Check) Met(element, value int64, text string) *fault.InputError {
 	e := &fault.InputError{Param: c.io.Name, Rank: c.Rank, Value: value, Low: c.limit.low, High: c.limit.high,
 		Where: c.where, Begun: true}
@@ -319,7 +322,7 @@ func (c *Check) Met(element, value int64, text string) *fault.InputError {
 	return e
 }
 
-// Behind returns the check of what a command wants of an input; nil where that is computed.
+// Behind returns the check of the input that contains a limited operand of a command; nil if the operand is computed.
 func Behind(p *plan.Plan, inputs []plan.IO, cmd int) *Check {
 	ref, l, ok := wants(p, &p.Cmds[cmd])
 	if !ok {

@@ -7,39 +7,39 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// access is a command's use of a buffer.
+// access is one use of a buffer by a command.
 type access struct {
 	cmd    int
 	ref    plan.Ref
 	writes bool
 }
 
-// uses is who uses a buffer of a rank, and how.
+// uses lists the uses of a buffer of one rank.
 type uses struct {
-	all     []access         // in order
-	streams map[int32]bool   // on which
-	writers map[written]span // writes that are alike, as a loop has many
+	all     []access         // in the order of the plan
+	streams map[int32]bool   // the streams of all uses
+	writers map[written]span // by stream and range: a loop has many writes of the same range
 }
 
-// written are the bytes [lo, hi), by a command of a stream.
+// written identifies writes of the bytes [lo, hi) by commands of one stream.
 type written struct {
 	stream int32
 	lo, hi int64
 }
 
-// span is from the first command to the last.
+// span holds the first and the last command of equal writes.
 type span struct{ first, last int }
 
-// accesses are the uses of some buffers.
+// accesses holds the uses of the buffers that norms involve.
 type accesses struct {
 	p     *plan.Plan
 	norms map[int32]*Norm
 	of    map[place]*uses
-	late  bool            // some waits come before what they wait for
+	late  bool            // whether some waits precede, in the plan, the record that they wait for
 	order map[int][]int32 // see reached; nil until first used
 }
 
-// accessesOf lists the uses of what matters to norms.
+// accessesOf returns the uses of the buffers that norms involve.
 func accessesOf(p *plan.Plan, norms map[int32]*Norm) *accesses {
 	a := &accesses{p: p, norms: norms, of: map[place]*uses{}}
 	for _, n := range norms {
@@ -82,15 +82,15 @@ func (a *accesses) add(x access) {
 	}
 }
 
-// free reports whether only the add needs the member's plain sum, and whether operands that are read early are
-// complete by then.
+// free reports whether only the add uses the member's plain sum, and whether the operands that the launch reads early
+// are complete by then.
 func (a *accesses) free(m NormMember) bool {
 	return a.unread(m) && a.early(m, m.Residual(a.p)) && a.early(m, a.p.Cmds[m.Norm].Ins[1])
 }
 
-// early reports whether r is written before the all_reduce begins, if it is before
-// the add: by a command of this stream, or one that the stream has waited for. What
-// else writes it could be waited for by the all_reduce itself.
+// early reports whether every write of r that precedes the add also precedes the all_reduce: it is a command of this
+// stream, or of a stream that this stream has waited for. Any other write could be ordered only by the all_reduce
+// itself.
 func (a *accesses) early(m NormMember, r plan.Ref) bool {
 	lo, hi := r.Span()
 	stream := a.p.Cmds[m.Reduce].Stream
@@ -117,7 +117,7 @@ func (a *accesses) reachedBy(reduce int) []int32 {
 	return a.order[reduce]
 }
 
-// reached returns, for each of some commands, by stream the last command that certainly precedes it: by the order of
+// reached returns, for each command in of and by stream, the last command that certainly precedes it: by the order of
 // streams and by events that the list of commands alone determines.
 func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	now, events := make([][]int32, len(p.Streams)), make([][]int32, p.Events)
@@ -144,8 +144,8 @@ func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	return at
 }
 
-// unread reports whether the plain sum is read by the add only: its buffer is used
-// on this stream alone, and who uses these bytes next writes over them.
+// unread reports whether only the add reads the plain sum: only this stream uses its buffer, and the next command that
+// uses these bytes overwrites them.
 func (a *accesses) unread(m NormMember) bool {
 	sum := m.Part(a.p).Out
 	at := placeOf(sum)
@@ -169,7 +169,7 @@ func (a *accesses) unread(m NormMember) bool {
 	return true
 }
 
-// covers reports whether what writes w leaves nothing of r.
+// covers reports whether a write of w overwrites all of r.
 func covers(w, r plan.Ref) bool {
 	wlo, whi := w.Span()
 	rlo, rhi := r.Span()

@@ -7,24 +7,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// membersMost and operandsMost bound chains: longer ones would run out of registers.
+// membersMost and operandsMost limit the size of chains: longer ones would need too many registers.
 const (
 	membersMost  = 16
 	operandsMost = 8
 )
 
-// Chain is elementwise commands of which each result but the last is read by later
-// members only.
+// Chain is a sequence of elementwise commands. Only later members read the result of each member except the last.
 type Chain struct {
-	Members  []int      // commands, in order
-	Operands []plan.Ref // operands from outside the chain, without repetition
-	// Args are the operands of each member: i is Operands[i], ^i the result of member i.
+	Members  []int      // command indices, in order
+	Operands []plan.Ref // distinct operands from outside the chain
+	// Args holds the operands of each member: i is Operands[i], ^i the result of member i.
 	Args [][]int
 }
 
-// Chains calls accept for the longest chain that begins at each command, in order
-// of streams' work. Where accept says no, the chain that begins one command later
-// is tried; an error ends the search and is returned.
+// Chains calls accept for the longest chain that begins at each command, in the order of each stream. If accept returns
+// false, the chain that begins one command later is tried; an error ends the search and is returned.
 func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
 	for _, run := range f.runs() {
 		for len(run) > 1 {
@@ -46,8 +44,7 @@ func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
 	return nil
 }
 
-// Candidates calls visit for the chains that Chains finds if every one is accepted, until
-// visit returns an error.
+// Candidates calls visit for the chains that Chains finds if every one is accepted, until visit returns an error.
 func (f *Finder) Candidates(visit func(*Chain) error) error {
 	for _, run := range f.runs() {
 		for len(run) > 1 {
@@ -69,8 +66,8 @@ func (f *Finder) take(members []int) {
 	}
 }
 
-// runs lists the commands of no group that may be members, as far as they follow each other on
-// a stream and have results of one shape.
+// runs returns sequences of commands that follow each other on a stream, belong to no group, may be members of a chain,
+// and have results of one shape.
 func (f *Finder) runs() [][]int {
 	cmds := f.p.Cmds
 	open := map[int32][]int{} // by stream
@@ -100,13 +97,13 @@ func (f *Finder) runs() [][]int {
 	return all
 }
 
-// chains reports whether a command can be a member.
+// chains reports whether a command can be a member of a chain.
 func chains(c *plan.Cmd) bool {
 	return c.Kind == plan.Compute && c.Op.Info().Elementwise && c.Op != ir.OpFill &&
 		len(c.Ins) > 0 && c.Outs[0].Elements() > 0
 }
 
-// longest returns how many of the commands, from the first on, make the longest chain.
+// longest returns the length of the longest chain that begins with the first command of run.
 func (f *Finder) longest(run []int) int {
 	best := 1
 	for n := 2; n <= min(len(run), membersMost); n++ {
@@ -117,7 +114,7 @@ func (f *Finder) longest(run []int) int {
 	return best
 }
 
-// closed reports whether only later members read the results of all members but the last, each exactly as it was
+// closed reports whether only later members read the results of all members except the last, each exactly as it was
 // written.
 func (f *Finder) closed(members []int) bool {
 	operands := 0
@@ -157,7 +154,7 @@ func (f *Finder) closed(members []int) bool {
 
 func (f *Finder) chain(members []int) *Chain {
 	c := &Chain{Members: members}
-	made := map[place]int{} // by which member
+	made := map[place]int{} // by buffer: the member that writes it
 	for i, m := range members {
 		cmd := &f.p.Cmds[m]
 		var args []int
@@ -178,10 +175,10 @@ func (f *Finder) chain(members []int) *Chain {
 	return c
 }
 
-// Relus calls accept for each linear or matmul, of no group that was accepted before,
-// whose result only a relu reads, which follows: a GEMM can apply it before it rounds.
+// Relus calls accept for each linear or matmul that belongs to no accepted group and whose result only the relu after
+// it reads: a GEMM can apply the relu before it rounds.
 func (f *Finder) Relus(accept func(gemm, relu int) error) error {
-	before := map[int32]int{} // by stream: the command before
+	before := map[int32]int{} // by stream: the previous command
 	for i := range f.p.Cmds {
 		c := &f.p.Cmds[i]
 		last, ok := before[c.Stream]
@@ -196,10 +193,11 @@ func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 	return nil
 }
 
-// feeds reports whether a GEMM's result is read by a relu and by nothing else.
+// feeds reports whether only a relu reads a GEMM's result.
 func (f *Finder) feeds(gemm, relu int) bool {
 	b := &f.p.Cmds[gemm]
-	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul || len(b.Ins) == 4 { // with scales there is no epilogue
+	// A GEMM with scales has no epilogue.
+	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul || len(b.Ins) == 4 {
 		return false
 	}
 	at := placeOf(b.Outs[0])

@@ -1,12 +1,12 @@
-// Package fuse finds groups of commands of a plan that one launch can do.
+// Package fuse finds groups of commands of a plan that one launch can execute.
 //
 // It finds four kinds, each from the plan alone: linears with a common operand (Finder.Joints), chains of elementwise
 // commands (Finder.Chains), GEMMs followed by a relu (Finder.Relus), and all_reduces followed by an add and a rms_norm
 // (Norms). The caller decides whether the machine has such a launch, and whether it is faster.
 //
-// The commands of a group are consecutive on their stream. No other stream can wait for a point between them, so it
-// does not matter that the first ones are done later. Values that only the group reads need not go through memory. The
-// results have the same bits, because machines round these values as if they had been stored.
+// The commands of a group are consecutive on their stream. No other stream can wait for a point between them, so the
+// first commands may be executed later. Values that only the group reads need not be stored in memory. The results have
+// the same bits, because machines round these values as if they had been stored.
 package fuse
 
 import (
@@ -15,19 +15,19 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Finder looks for groups within one plan.
+// Finder searches one plan for groups.
 type Finder struct {
 	p     *plan.Plan
-	uses  map[place]int // how often commands name each buffer
+	uses  map[place]int // number of uses of each buffer by commands
 	taken map[int]bool  // commands of accepted groups
 }
 
-// place is a buffer on a rank.
+// place identifies a buffer of a rank.
 type place struct{ rank, buf int32 }
 
 func placeOf(r plan.Ref) place { return place{r.Rank, r.Buf} }
 
-// NewFinder prepares to look for groups in p.
+// NewFinder returns a Finder for p.
 func NewFinder(p *plan.Plan) *Finder {
 	f := &Finder{p: p, uses: map[place]int{}, taken: map[int]bool{}}
 	for i := range p.Cmds {
@@ -38,7 +38,7 @@ func NewFinder(p *plan.Plan) *Finder {
 	return f
 }
 
-// Name is that of a group: its commands' ops, "silu+mul".
+// Name returns the name of a group, which is made from the ops of its commands: "silu+mul".
 func Name(p *plan.Plan, members []int) string {
 	var names []string
 	for _, m := range members {
@@ -51,7 +51,7 @@ func Name(p *plan.Plan, members []int) string {
 	return strings.Join(names, "+")
 }
 
-// private reports whether only the plan's own commands see a buffer.
+// private reports whether only the plan's own commands can access a buffer.
 func private(p *plan.Plan, at place) bool {
 	b := &p.Buffers[at.buf]
 	return b.Space == plan.Arena && (b.Role == plan.RoleValue || b.Role == plan.RoleAlloc)

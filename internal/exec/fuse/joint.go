@@ -5,24 +5,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// jointMost bounds the linears of a Joint: q, k and v.
+// jointMost is the largest number of linears of a Joint: q, k and v.
 const jointMost = 3
 
-// Joint is linears of one x by weights of their own, next to each other on a stream, none of which
-// reads what another writes, or writes there.
+// Joint is a group of linears that share their input but have different weights. They are consecutive on a stream, and
+// none of them reads or writes memory that another one writes.
 type Joint struct {
-	Linears []int // commands, in order
-	// Gate are, of two linears, the silu of the first and the mul of that by the second, which follow, where
-	// nothing else reads the three results between: then only the mul's is stored. nil for none.
+	Linears []int // command indices, in order
+	// Gate holds, for a group of two linears, the silu of the first result and the mul of the silu by the second result,
+	// if they follow the linears and nothing else reads the three intermediate results. The launch then stores only the
+	// result of the mul. It is nil if there is no gate.
 	Gate []int
 }
 
-// Members are all commands, in order.
+// Members returns all commands, in order.
 func (j *Joint) Members() []int { return append(j.Linears[:len(j.Linears):len(j.Linears)], j.Gate...) }
 
-// Joints calls accept for groups of linears of no group that was accepted before, in order of streams' work: first
-// for as many linears as are next to each other, with their gate where they have one, then for fewer, of each the
-// first.
+// Joints calls accept for groups of linears that belong to no accepted group, in the order of each stream. It first
+// tries all consecutive linears, with their gate if they have one, and then fewer of them.
 func (f *Finder) Joints(accept func(*Joint) (bool, error)) error {
 	for _, cmds := range f.streams() {
 		for at := 0; at < len(cmds); {
@@ -36,7 +36,7 @@ func (f *Finder) Joints(accept func(*Joint) (bool, error)) error {
 	return nil
 }
 
-// streams lists each stream's commands.
+// streams returns the commands of each stream.
 func (f *Finder) streams() [][]int {
 	all := make([][]int, len(f.p.Streams))
 	for i := range f.p.Cmds {
@@ -46,8 +46,8 @@ func (f *Finder) streams() [][]int {
 	return all
 }
 
-// jointAt offers the groups that begin with the first of a stream's commands, and returns of how many
-// commands the one is that was accepted; 0 for none.
+// jointAt calls accept for the groups that begin with the first of a stream's commands, and returns the number of
+// commands of the accepted group; 0 if none was accepted.
 func (f *Finder) jointAt(cmds []int, accept func(*Joint) (bool, error)) (int, error) {
 	n := f.alike(cmds)
 	if gate := f.gate(cmds); gate != nil {
@@ -67,7 +67,7 @@ func (f *Finder) jointAt(cmds []int, accept func(*Joint) (bool, error)) (int, er
 	return 0, nil
 }
 
-// alike returns how many of the commands, from the first on, are linears that one launch may do.
+// alike returns the number of commands at the beginning of cmds that are linears and that one launch may execute.
 func (f *Finder) alike(cmds []int) int {
 	n := 0
 	for n < min(len(cmds), jointMost) && f.joins(cmds[:n], cmds[n]) {
@@ -76,8 +76,8 @@ func (f *Finder) alike(cmds []int) int {
 	return n
 }
 
-// joins reports whether a command is a linear without a bias or hint, of no group, that may be done together with
-// others.
+// joins reports whether a command is a linear without bias and SM hint, belongs to no group, and may be executed by one
+// launch together with others.
 func (f *Finder) joins(others []int, cmd int) bool {
 	c := &f.p.Cmds[cmd]
 	if c.Kind != plan.Compute || c.Op != ir.OpLinear || len(c.Ins) != 2 || c.Attr.SMs != 0 || f.taken[cmd] {
@@ -132,7 +132,7 @@ func (f *Finder) meets(r plan.Ref, others ...plan.Ref) bool {
 	return false
 }
 
-// span is the bytes of its space from the first to the last element of a tensor.
+// span returns the range of bytes, in its memory space, from the first element of a tensor to the last.
 func (f *Finder) span(r plan.Ref) (lo, hi int64) {
 	lo, hi = r.Span()
 	at := f.p.Buffers[r.Buf].Offset

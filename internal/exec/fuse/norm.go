@@ -8,20 +8,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Norm is an all_reduce, the add of a residual and the rms_norm of that, which end a
-// block of a model split over devices. The three are next to each other on every
-// member's stream, nothing but the add reads the plain sum, and the residual and the
-// weights are there before the all_reduce begins. So one launch on each member, in the
-// all_reduce's place, can do all three: it stores no plain sum, and may read residual
-// and weights before the other members have come.
+// Norm is an all_reduce, the add of a residual to its result, and the rms_norm of the sum, which end a block of a model
+// that is split over devices. The three commands are consecutive on every member's stream, nothing but the add reads
+// the plain sum, and the residual and the weights are complete before the all_reduce begins. One launch on each member,
+// in the place of the all_reduce, can therefore do all three. It does not store the plain sum, and may read residual
+// and weights before the other members have begun.
 type Norm struct {
 	Members []NormMember
 }
 
-// NormMember is one member's commands.
+// NormMember holds one member's commands.
 type NormMember struct{ Reduce, Add, Norm int }
 
-// Norms lists what a team may do in one launch, by collective.
+// Norms returns, by collective, the commands that a team may execute in one launch.
 func Norms(p *plan.Plan) map[int32]*Norm {
 	found := neighbours(p)
 	keep(found, func(m NormMember) bool { return connected(p, m) })
@@ -32,15 +31,14 @@ func Norms(p *plan.Plan) map[int32]*Norm {
 	return found
 }
 
-// keep drops those of which ok does not hold on every member.
+// keep removes the norms for which ok returns false on any member.
 func keep(all map[int32]*Norm, ok func(NormMember) bool) {
 	maps.DeleteFunc(all, func(_ int32, n *Norm) bool {
 		return slices.ContainsFunc(n.Members, func(m NormMember) bool { return !ok(m) })
 	})
 }
 
-// neighbours lists the sums that an add and a rms_norm follow, with nothing between
-// them on the stream of any member.
+// neighbours returns the all_reduces that are directly followed by an add and a rms_norm on the stream of every member.
 func neighbours(p *plan.Plan) map[int32]*Norm {
 	type two struct{ before, last int }
 	streams := slices.Repeat([]two{{-1, -1}}, len(p.Streams))
@@ -70,13 +68,13 @@ func neighbours(p *plan.Plan) map[int32]*Norm {
 	return found
 }
 
-// Part is the member's share of the all_reduce.
+// Part returns the member's operands of the all_reduce.
 func (m NormMember) Part(p *plan.Plan) *plan.CollPart {
 	c := &p.Cmds[m.Reduce]
 	return &p.Colls[c.Coll].Parts[c.Part]
 }
 
-// Residual is what the member adds to the plain sum: the add's other operand.
+// Residual returns the tensor that the member adds to the plain sum, which is the add's other operand.
 func (m NormMember) Residual(p *plan.Plan) plan.Ref {
 	ins := p.Cmds[m.Add].Ins
 	if ins[0].Same(m.Part(p).Out) {
@@ -85,8 +83,7 @@ func (m NormMember) Residual(p *plan.Plan) plan.Ref {
 	return ins[0]
 }
 
-// connected reports whether the add takes the plain sum, once, and the rms_norm what
-// the add gives.
+// connected reports whether the add reads the plain sum exactly once, and the rms_norm reads the result of the add.
 func connected(p *plan.Plan, m NormMember) bool {
 	part, add, norm := m.Part(p), &p.Cmds[m.Add], &p.Cmds[m.Norm]
 	if !part.In.Present() || !part.Out.Present() || len(add.Ins) != 2 || len(norm.Ins) != 2 ||

@@ -1,5 +1,5 @@
-// Package grace makes contexts that end some time after another context. When a caller gives up, work under way
-// usually ends soon; it is aborted only if it does not.
+// Package grace provides contexts that end some time after another context. When a caller cancels an operation, the
+// work under way usually ends soon; it is aborted only if it does not.
 package grace
 
 import (
@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Transfer is how long copies and trials outside of runs may go on when the context has
-// ended; then the world is given up, as in a run. Variable for tests.
+// Transfer is the time that copies and trials outside of runs may continue after the context has ended. Then the world
+// is abandoned, as in a run. Tests change it.
 var Transfer = time.Minute
 
-// lateContext is a context that ends a while after another one, for the same reason.
+// lateContext is a context that ends some time after another one, for the same reason.
 type lateContext struct {
 	context.Context
 	first context.Context
 }
 
-// After returns a context that ends d after ctx does, with its error. Its cancel function, which is
-// to be called, ends it at once.
+// After returns a context that ends d after ctx ends, with ctx's error. The caller must call the cancel function, which
+// ends the context at once.
 func After(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil || d <= 0 {
 		return ctx, func() {}
@@ -37,7 +37,7 @@ func After(ctx context.Context, d time.Duration) (context.Context, context.Cance
 	}
 }
 
-// Err returns the first context's error once the late one has ended.
+// Err returns the first context's error once the late context has ended.
 func (l lateContext) Err() error {
 	if err := l.Context.Err(); err == nil || l.first.Err() == nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// A plan whose ranks are spread over processes is loaded by all of them, or by none. Before anything is
-// reserved they compare what they load; in the end, how it went.
+// If the ranks of a plan are spread over several processes, either all of them load the plan, or none does. The
+// processes compare the plans before they reserve anything, and exchange the results of the load at its end.
 
-// agreePlan holds the plan, and what of the options decides how it is resolved, to that of the peers.
+// agreePlan returns an error unless the peers load the same plan, with the same options that affect how it is resolved.
 func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) error {
 	g := m.Peers()
 	if g == nil {
@@ -29,22 +29,23 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	}
 	what += fmt.Sprintf(" [plan %.16s]", p.HashString())
 	err := g.Same(ctx, "the plan to load", what)
-	if err != nil { // whoever compares later is to learn of it, too
+	if err != nil { // processes that compare later must get the error too
 		g.Abort(err)
 	}
 	return err
 }
 
-// loadedBy is what a process tells of its load.
+// loadedBy is the report of a process about its load.
 type loadedBy struct {
 	Held            device.Held
 	Err             string `json:",omitempty"`
-	Short, TooLarge bool   `json:",omitempty"` // Err is for want of memory
-	Follows         bool   `json:",omitempty"` // Err is only that another process has given up
+	Short, TooLarge bool   `json:",omitempty"` // Err is due to a lack of memory
+	Follows         bool   `json:",omitempty"` // Err reports only that another process has abandoned the load
 }
 
-// agreeLoaded returns how the load went in all processes: the most memory that one of them has taken, or
-// an error if any failed. It is of one kind in all of them, so that all try again, or none: the worst.
+// agreeLoaded returns the result of the load in all processes: the largest memory that one of them has allocated, or an
+// error if any of them failed. All processes return the same kind of error, the worst one, so that either all of them
+// try again, or none.
 func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err error) (*device.Held, error) {
 	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory),
 		TooLarge: errors.Is(err, device.ErrTooLarge), Follows: errors.Is(err, world.ErrWentOn)}
@@ -65,7 +66,7 @@ func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err erro
 	for process, text := range all {
 		var l loadedBy
 		if jerr := json.Unmarshal(text, &l); jerr != nil {
-			return nil, fmt.Errorf("process %d says of its load %q: %w", process, text, jerr)
+			return nil, fmt.Errorf("process %d sent a malformed report about its load, %q: %w", process, text, jerr)
 		}
 		most.Device, most.Host = max(most.Device, l.Held.Device), max(most.Host, l.Held.Host)
 		if k := l.kind(); k > worst {
@@ -75,11 +76,12 @@ func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err erro
 	return most, err
 }
 
-// settle has all processes run the plan alike: they take over what one of them has measured, and compare what each
-// has resolved for itself. Whoever takes another algorithm, or reserves other memory, would be waited for in vain.
+// settle makes all processes run the plan in the same way: they adopt the measurements of one process, and compare the
+// properties that each has resolved by itself. If a process used another algorithm or another size of staging, the
+// others would wait for it forever.
 func (im *Image) settle(ctx context.Context, g *world.World) error {
 	lines, err := im.World.Settle(ctx)
-	if err != nil { // the others learn of it as of a difference
+	if err != nil { // the others detect this as a difference
 		lines = []string{err.Error()}
 	}
 	var own []string
@@ -93,10 +95,11 @@ func (im *Image) settle(ctx context.Context, g *world.World) error {
 	return errors.Join(err, g.SameList(ctx, "how the plan runs", append(own, lines...)))
 }
 
-// loadErrors are kinds of errors of a load, from what may be mended to what nothing mends.
+// loadErrors lists the kinds of errors of a load, from the one that is easiest to recover from to the one that is
+// permanent.
 var loadErrors = []error{nil, device.ErrOutOfMemory, errors.New("it could not load the plan"), device.ErrTooLarge}
 
-// kind is an index in loadErrors.
+// kind returns the index in loadErrors.
 func (l *loadedBy) kind() int {
 	switch {
 	case l.Err == "", l.Follows:

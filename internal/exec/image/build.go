@@ -10,11 +10,10 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Build resolves p on m. ctx bounds the image's life: when it ends, what runs is
-// aborted. On error nothing is left behind.
+// Build resolves p on m. ctx bounds the image's life: when it ends, runs are aborted. On error, everything is released.
 func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Image, error) {
 	if most := m.Caps().MaxRanks; p.Ranks > most {
-		return nil, fmt.Errorf("%s is to run on %d ranks, and this machine has at most %d: %w",
+		return nil, fmt.Errorf("%s needs %d ranks, but this machine has at most %d: %w",
 			p.Func, p.Ranks, most, device.ErrUnsupported)
 	}
 	if err := plan.Validate(p); err != nil {
@@ -35,7 +34,7 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 	}
 	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
 		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
-	// That ctx ends aborts the world, and then calls of the driver may take as long as in Close.
+	// When ctx ends, the world is aborted; driver calls may then take as long as during Close.
 	if lost := world.Do(context.WithoutCancel(ctx), func() { err = b.build(ctx) }); lost != nil {
 		return nil, lost
 	}
@@ -80,7 +79,7 @@ func (b *builder) build(ctx context.Context) error {
 	im.MovableIn, im.MovableOut = b.findMovable()
 	im.Guesses = im.World.Guesses()
 	if len(im.Guesses) > 0 {
-		im.opts.Logger.Warn("products run by a guess: no memory was free to time their algorithms in",
+		im.opts.Logger.Warn("GEMMs use the library's first guess: there was no free memory to time their algorithms",
 			"func", im.Plan.Func, "products", im.Guesses)
 	}
 	im.opts.Logger.Debug("plan loaded", "func", im.Plan.Func, "ranks", im.Plan.Ranks, "commands", len(im.Cmds),
@@ -90,7 +89,7 @@ func (b *builder) build(ctx context.Context) error {
 	return nil
 }
 
-// namesOf lists the inputs that have an entry in list.
+// namesOf returns the names of the inputs whose entry in list is not nil.
 func namesOf[T any](im *Image, list []*T) (names []string) {
 	for i, x := range list {
 		if x != nil {
@@ -134,7 +133,7 @@ func makeStreams(w device.World, p *plan.Plan) ([]device.Stream, error) {
 	return streams, nil
 }
 
-// makeEvents makes each event on the rank that records it.
+// makeEvents creates each event on the rank that records it.
 func makeEvents(w device.World, p *plan.Plan) ([]device.Event, error) {
 	events := make([]device.Event, p.Events)
 	for i := range p.Cmds {

@@ -34,14 +34,14 @@ func (b *builder) openChannels() error {
 		c := &im.Plan.Colls[i]
 		im.Algorithms[i] = im.channels[c.Channel].Algorithm(int(c.Seq))
 	}
-	if err := b.countStaging(); err != nil { // teams tell only now what they take
+	if err := b.countStaging(); err != nil { // the memory of teams is known only now
 		return err
 	}
 	return b.openPairs()
 }
 
-// findTable looks for what is known of collectives on this machine. Where the
-// order of work is drawn at random nothing is measured, nor looked up.
+// findTable loads the table of collectives for this machine. A virtual machine, which draws the order of work at
+// random, has no measurements and uses no table.
 func (b *builder) findTable() (*comm.Dispatch, error) {
 	im := b.im
 	policy := comm.Policy{Algorithm: im.opts.Algorithm, Fixed: im.opts.Fixed, Sparing: im.opts.Sparing}
@@ -51,7 +51,7 @@ func (b *builder) findTable() (*comm.Dispatch, error) {
 		im.opts.Logger.Debug("table of collectives", "from", found.From, "hash", found.Table.Hash(), "ignored", found.Ignored)
 		if found.PassedOver() {
 			im.PassedOver = found.Ignored
-			im.opts.Logger.Warn("the tuned table of collectives is not used; hocket tune makes it anew",
+			im.opts.Logger.Warn("the tuned table of collectives is not used; hocket tune creates a new one",
 				"func", im.Plan.Func, "why", found.Ignored)
 		}
 	}
@@ -64,7 +64,7 @@ func (b *builder) findTable() (*comm.Dispatch, error) {
 	return dispatch, nil
 }
 
-// designChannels resolves the collectives and learns what they need.
+// designChannels resolves the collectives and chooses their algorithms.
 func (b *builder) designChannels(dispatch *comm.Dispatch) error {
 	im := b.im
 	meets, norms := im.Plan.Meets(), b.norms()
@@ -93,7 +93,8 @@ func (b *builder) designChannels(dispatch *comm.Dispatch) error {
 	return b.countStaging()
 }
 
-// norms finds what a team may do beyond an all_reduce, where the machine may have teams.
+// norms returns the all_reduces that a team may run together with the add and the rms_norm after them, if the machine
+// can have teams.
 func (b *builder) norms() map[int32]*fuse.Norm {
 	if len(b.im.World.TeamAlgorithms()) == 0 || b.im.opts.NoChains {
 		return nil
@@ -101,7 +102,7 @@ func (b *builder) norms() map[int32]*fuse.Norm {
 	return fuse.Norms(b.im.Plan)
 }
 
-// normKernel is what a team is asked to do.
+// normKernel returns the description of such a launch, for the team.
 func (im *Image) normKernel(n *fuse.Norm) *device.Norm {
 	first := &im.Plan.Cmds[n.Members[0].Norm]
 	k := &device.Norm{Eps: first.Attr.Number(0).Float, Parts: make([]device.NormPart, len(n.Members))}
@@ -115,7 +116,7 @@ func (im *Image) normKernel(n *fuse.Norm) *device.Norm {
 	return k
 }
 
-// countStaging learns what collectives take on the rank with the most.
+// countStaging computes the staging memory of collectives on the rank that has most.
 func (b *builder) countStaging() error {
 	im := b.im
 	staging := make([]int64, im.Plan.Ranks)
@@ -128,7 +129,7 @@ func (b *builder) countStaging() error {
 	return b.afford()
 }
 
-// instance is a collective with its operands resolved.
+// instance returns a collective with its operands resolved.
 func (im *Image) instance(c *plan.Coll, meets bool) comm.Instance {
 	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, CTAs: int(c.CTAs), Shared: true,
 		Collective: device.Collective{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split),
@@ -153,8 +154,7 @@ func (im *Image) instance(c *plan.Coll, meets bool) comm.Instance {
 	return in
 }
 
-// placeInstance adds to an error about an instance of channel where in the
-// program it is.
+// placeInstance adds to an error about an instance of a channel the position of its statement in the program.
 func (b *builder) placeInstance(channel int, err error) error {
 	var in *comm.InstanceError
 	if !errors.As(err, &in) {

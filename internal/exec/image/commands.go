@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// indexBlocks numbers the blocks of inputs or outputs.
+// indexBlocks returns the index of each block of inputs or outputs.
 func indexBlocks(ios []plan.IO) map[ioKey]int {
 	m := map[ioKey]int{}
 	for i := range ios {
@@ -82,8 +82,8 @@ func (b *builder) resolve(c *plan.Cmd, out *Command) error {
 	return err
 }
 
-// resolveCopy takes a kernel where one is asked for and the machine has it, else what
-// the machine copies by.
+// resolveCopy prepares a kernel for a copy that requests one, if the machine has such a kernel, and otherwise the
+// machine's own copy.
 func (b *builder) resolveCopy(c *plan.Cmd, out *Command) error {
 	out.Dst, out.Src = b.im.View(c.Outs[0]), b.im.View(c.Ins[0])
 	d := b.im.World.Device(int(c.Rank))
@@ -98,7 +98,7 @@ func (b *builder) resolveCopy(c *plan.Cmd, out *Command) error {
 	return d.PrepareCopy(out.Dst, out.Src)
 }
 
-// readyStreams tells each stream what it will launch.
+// readyStreams passes to each stream the launches that it will execute.
 func (b *builder) readyStreams() error {
 	im := b.im
 	lists := map[device.Stream][]device.Launch{}

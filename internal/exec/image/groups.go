@@ -11,9 +11,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// group prepares launches that do several commands, where the machine takes such
-// kernels. Launches of groups stand at their last command, those of norms at the
-// all_reduce; other members' commands have none.
+// group prepares launches that execute several commands, if the machine has such kernels. The launch of a group takes
+// the place of the group's last command, or for a norm the place of the all_reduce. The other commands of the group
+// have no launch.
 func (b *builder) group() error {
 	im := b.im
 	im.Groups = map[int]*Group{}
@@ -42,7 +42,7 @@ func (b *builder) takeJoint(j *fuse.Joint) (bool, error) {
 	return b.launchFor(j.Members(), func(b *builder) device.Kernel { return b.jointKernel(j) })
 }
 
-// jointKernel is what linears of one operand compute together.
+// jointKernel returns the kernel that computes several linears of one operand.
 func (b *builder) jointKernel(j *fuse.Joint) device.Kernel {
 	p := b.im.Plan
 	last := &p.Cmds[j.Linears[len(j.Linears)-1]]
@@ -78,7 +78,7 @@ func (b *builder) takeRelu(gemm, relu int) error {
 	return err
 }
 
-// chainKernel is what the commands of a chain compute together.
+// chainKernel returns the kernel that computes the commands of a chain.
 func (b *builder) chainKernel(chain *fuse.Chain) device.Kernel {
 	p := b.im.Plan
 	var op device.Chain
@@ -91,8 +91,8 @@ func (b *builder) chainKernel(chain *fuse.Chain) device.Kernel {
 	return device.Kernel{Op: op, Ins: b.im.Views(chain.Operands...), Outs: b.im.Views(last.Outs...)}
 }
 
-// launchFor has the last of the members launch a kernel, and the others nothing; false where
-// the machine declines it.
+// launchFor prepares a launch of the kernel in the place of the last member, and of nothing in the place of the others.
+// It returns false if the machine declines the kernel.
 func (b *builder) launchFor(members []int, kernel func(*builder) device.Kernel) (bool, error) {
 	im := b.im
 	last := members[len(members)-1]
@@ -120,8 +120,7 @@ func (b *builder) together(members []int) *Group {
 	return g
 }
 
-// takeNorms has nothing more issued for what all_reduces do too, now that it is
-// known which of them do.
+// takeNorms removes the commands that all_reduces do too. It is called when it is known which all_reduces do.
 func (b *builder) takeNorms() {
 	im, joined := b.im, 0
 	for i, n := range b.found {
@@ -137,24 +136,24 @@ func (b *builder) takeNorms() {
 			}
 		}
 	}
-	im.opts.Logger.Debug("all_reduces with an add and a rms_norm behind them", "found", len(b.found), "joined", joined)
+	im.opts.Logger.Debug("all_reduces followed by an add and a rms_norm", "found", len(b.found), "joined", joined)
 }
 
-// Where kernels are compiled, a program's are begun before the first is prepared,
-// which would wait for one after the other.
+// On machines that compile kernels, the compilations of a program begin before the first kernel is prepared, so that
+// they run concurrently.
 
-// precompiledMost bounds how many commands are looked at: loops are unrolled, and what
-// comes late mostly came before.
+// precompiledMost is the largest number of commands that precompilation considers. Loops are unrolled, so most later
+// commands use the same kernels as earlier ones.
 const precompiledMost = 4096
 
-var errEnough = errors.New("enough were looked at")
+var errEnough = errors.New("enough commands were considered")
 
-// precompile has rank's device begin with k.
+// precompile starts the compilation of k on rank's device.
 func (b *builder) precompile(rank int32, k device.Kernel) {
 	b.im.World.Device(int(rank)).PrepareAhead(k)
 }
 
-// precompileChains takes it that the machine takes every chain.
+// precompileChains assumes that the machine accepts every chain.
 func (b *builder) precompileChains(finder *fuse.Finder) {
 	if !b.im.Caps.Precompile {
 		return
@@ -169,7 +168,7 @@ func (b *builder) precompileChains(finder *fuse.Finder) {
 	})
 }
 
-// precompileRest is for commands that are in no group.
+// precompileRest starts the compilation of commands that belong to no group.
 func (b *builder) precompileRest() {
 	if !b.im.Caps.Precompile {
 		return
@@ -182,7 +181,7 @@ func (b *builder) precompileRest() {
 	}
 }
 
-// kernel is what a compute command computes.
+// kernel returns the kernel of a compute command.
 func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 	ins := b.im.Views(c.Ins...)
 	if c.Op == ir.OpMatmul {
@@ -191,7 +190,7 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 	return device.Kernel{Op: b.op(c), Ins: ins, Outs: b.im.Views(c.Outs...)}
 }
 
-// op is what a compute command computes, with what the options say about how.
+// op returns the operation of a compute command, including the options that affect how it is computed.
 func (b *builder) op(c *plan.Cmd) device.Op {
 	if c.Op == ir.OpLaunch {
 		return b.user(c)
@@ -212,7 +211,7 @@ func (b *builder) op(c *plan.Cmd) device.Op {
 	}
 }
 
-// user is the kernel that a command launches.
+// user returns the user's kernel that a command launches.
 func (b *builder) user(c *plan.Cmd) *device.UserKernel {
 	l := &b.im.Plan.Launches[c.Launch-1]
 	k := &b.im.Plan.Kernels[l.Kernel]
@@ -224,13 +223,13 @@ func (b *builder) user(c *plan.Cmd) *device.UserKernel {
 	return u
 }
 
-// writes reports whether a command has a result that is not empty.
+// writes reports whether a command has a result with elements.
 func writes(c *plan.Cmd) bool {
 	return slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 })
 }
 
-// repeated is a matmul's second operand where the first is a batch of shape
-// like and it is one matrix for all: devices take operands of equal rank.
+// repeated returns a matmul's second operand with the batch dimensions of like, the shape of the first operand. If the
+// second operand is a single matrix, it is repeated with stride 0, because devices require operands of equal rank.
 func repeated(b device.View, like []int64) device.View {
 	extra := len(like) - len(b.Shape)
 	if extra <= 0 {

@@ -5,9 +5,9 @@
 // change until Close, except for the internal state of the machine's objects.
 //
 // Build works in stages. Each is a function of the results of earlier stages: streams, events and counters (build.go);
-// parameters that can stay on the devices (params.go); places of buffers (memory.go); channels and pairs
-// (channels.go); launches that do several commands at once (groups.go); commands (commands.go). Relocate resolves
-// commands again for single runs (relocate.go).
+// parameters that can remain on the devices (params.go); locations of buffers (memory.go); channels and pairs
+// (channels.go); launches that execute several commands (groups.go); commands (commands.go). Relocate resolves commands
+// again for single runs (relocate.go).
 package image
 
 import (
@@ -21,53 +21,50 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// ErrBudget is wrapped by errors that say that a plan needs more device memory than
-// Options.MaxArena.
+// ErrBudget is wrapped by the error for a plan that needs more device memory than Options.MaxArena.
 var ErrBudget = errors.New("more than the budget")
 
-// UnknownAlgorithm says that Options.Algorithm names none, and which there are.
+// UnknownAlgorithm reports that Options.Algorithm is not the name of an algorithm, and lists the names.
 type UnknownAlgorithm struct{ Err error }
 
-// ErrAlgorithm is what every *UnknownAlgorithm is.
+// ErrAlgorithm matches every *UnknownAlgorithm in errors.Is.
 var ErrAlgorithm = errors.New("there is no such algorithm")
 
 // Is reports whether target is ErrAlgorithm.
 func (e *UnknownAlgorithm) Is(target error) bool { return target == ErrAlgorithm }
 
-// Error lists the names.
+// Error returns a message that lists the names.
 func (e *UnknownAlgorithm) Error() string { return e.Err.Error() }
 
-// Options choose how a plan is resolved; the zero value is usable.
+// Options selects how a plan is resolved; the zero value is usable.
 type Options struct {
-	// Logger gets progress at debug level; nil for none.
+	// Logger receives progress messages at debug level; may be nil.
 	Logger *slog.Logger
-	// MaxArena bounds the device memory that a rank may reserve, arena and
-	// staging of collectives together, in bytes; 0 for no bound.
+	// MaxArena is the largest device memory in bytes that a rank may reserve for its arena and for the staging of
+	// collectives together; 0 means no bound.
 	MaxArena int64
-	// Algorithm names the algorithm of collectives to try first, for those that
-	// pin none; empty for what is known to be the fastest.
+	// Algorithm names the algorithm to try first for collectives that do not pin one. If it is empty, the fastest known
+	// algorithm is used.
 	Algorithm string
-	// Fixed uses only algorithms whose bits do not depend on the batch, nor on measurements: see device.Product.Fixed
-	// and comm.Policy.
+	// Fixed uses only algorithms whose result bits depend neither on the batch size nor on measurements: see
+	// device.Linear.Fixed and comm.Policy.
 	Fixed bool
-	// Sparing has collectives take little memory besides their operands, where an algorithm does.
+	// Sparing prefers algorithms of collectives that need little memory in addition to the operands.
 	Sparing bool
-	// Timed has Build fail with a *device.TrialError where there is no memory to find the
-	// fastest algorithm of a product in, rather than take the library's first guess.
+	// Timed makes Build fail with a *device.TrialError if there is no memory to find the fastest algorithm of a GEMM.
+	// Otherwise the library's first guess is used.
 	Timed bool
-	// Store keeps the bytes of Weights, parameters by name, for this program and others;
-	// nil for none. Which parameters runs are given as weights does not depend on it.
+	// Store holds the parameters that Weights names, for this program and others; it may be nil. The parameters that runs
+	// are given as weights do not depend on it.
 	Store   *resident.Weights
 	Weights map[string]bool
-	// Resident has parameters lie in device tensors, where the plan can work with them there:
-	// runs must be given these, and for inout parameters as what to leave them in.
-	// They must outlive the image.
+	// Resident stores parameters in device tensors, if the plan's commands can use them in place. Runs must then pass
+	// these tensors as arguments, and for inout parameters also as results. The tensors must outlive the image.
 	Resident map[string]*resident.DeviceTensor
-	// NoChains runs each command by itself, where the machine could run several as
-	// one kernel. The bits are the same.
+	// NoChains runs each command by itself, even if the machine could run several as one kernel. The result bits are the
+	// same.
 	NoChains bool
-	// CheckLaunches looks for what kernels of the user's read and write undeclared, where the machine
-	// does not always.
+	// CheckLaunches detects undeclared reads and writes of the user's kernels, on machines that do not always do so.
 	CheckLaunches bool
 }
 
@@ -77,51 +74,52 @@ type Image struct {
 	World device.World
 	Caps  device.Caps
 
-	// Inputs and Outputs are the plan's, without absent blocks. Blocks are numbered through
-	// all inputs, and through all outputs.
+	// Inputs and Outputs are those of the plan, without absent blocks. Blocks are numbered consecutively over all inputs,
+	// and over all outputs.
 	Inputs, Outputs []plan.IO
-	// FirstBlock is, by parameter, the first block of each input; of one that has none that
-	// of the next.
+	// FirstBlock holds, by parameter, the index of the input's first block. For an input without blocks it is the index of
+	// the next input's first block.
 	FirstBlock map[string]int
 
 	Streams []device.Stream
-	Cmds    []Command // those of the plan
-	// Own are the commands that this process issues, in order: those of its own ranks.
+	Cmds    []Command // by the index of the plan's command
+	// Own lists, in order, the commands that this process issues: those of its own ranks.
 	Own []int
-	// Groups are launches that do several commands, by command.
+	// Groups holds the launches that execute several commands, by each of these commands.
 	Groups map[int]*Group
 
-	// Uploads are, by input, the commands that upload it, a rank each, where a run need not:
-	// the input stays as it is on the devices. Nil for an input that is written to.
+	// Uploads holds, by input, the commands that upload it, one for each rank, if runs need not repeat the upload because
+	// the input remains unchanged on the devices. It is nil for an input that commands write to.
 	Uploads [][]int
-	// Residents are the device tensors that contain inputs; nil for others. Stays says which blocks of outputs are
-	// already in one.
+	// Residents holds, by input, the device tensor that contains it, or nil. Stays reports, by output block, whether it is
+	// already in its device tensor.
 	Residents []*resident.DeviceTensor
 	Stays     []bool
-	// MovableIn and MovableOut tell which blocks of inputs and outputs runs may have elsewhere: see Relocate.
+	// MovableIn and MovableOut report, by input and output block, whether runs may use memory of the caller for it: see
+	// Relocate.
 	MovableIn, MovableOut []bool
-	// Shared are inputs' places in Options.Store, nil for others.
+	// Shared holds, by input, its weight in Options.Store, or nil.
 	Shared []*resident.Weight
 
-	// Algorithms are those of the plan's collectives.
+	// Algorithms holds the algorithms of the plan's collectives.
 	Algorithms []string
-	// Guesses names the products that run by a guess (see device.Status).
+	// Guesses names the GEMMs that use the library's first guess (see device.Status).
 	Guesses []string
-	// PassedOver says why a tuned table of collectives that there is was not used.
+	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if it was used.
 	PassedOver string
 
 	opts     Options
-	held     *device.Held // of the process with the most, once loaded; nil where there is one process
+	held     *device.Held // of the process with the largest, after the load; nil with one process
 	memory   memory
 	channels []*comm.Channel
 }
 
-// Command is a resolved plan.Cmd: what issuing it needs and no more.
+// Command is a resolved plan.Cmd, with only the data that issuing it needs.
 type Command struct {
 	Kind     plan.Kind
-	Marked   bool // bracketed by marks
+	Marked   bool // whether it is bracketed by marks
 	Stream   device.Stream
-	Launch   device.Launch // Compute, nil when there is nothing to compute; Copy by a kernel
+	Launch   device.Launch // Compute: nil if there is nothing to compute; Copy: if a kernel copies
 	Dst, Src device.View   // Copy; Input: Dst; Output: Src
 	Event    device.Event
 	Counters device.Counters
@@ -130,19 +128,19 @@ type Command struct {
 	PerRun   int64
 	Channel  *comm.Channel
 	Seq      int
-	Part     int // Collective: member; Input, Output: number of the block
+	Part     int // Collective: index of the member; Input, Output: index of the block
 	Group    *comm.Group
 }
 
-// Group is commands that one launch does.
+// Group is a group of commands that one launch executes.
 type Group struct {
 	Members []int
-	Name    string // of all of them: "silu+mul"
-	// kernel is what the launch computes where a builder's image has its operands; nil for a team's launch.
+	Name    string // the names of the members' operations: "silu+mul"
+	// kernel returns the kernel of the launch, with its operands in a builder's image; nil for a team's launch.
 	kernel func(*builder) device.Kernel
 }
 
-// Close ends the world, frees everything and gives back what the image borrowed.
+// Close closes the world, frees everything and returns what the image has borrowed.
 func (im *Image) Close() error {
 	errs := []error{im.World.Close()}
 	for i, w := range im.Shared {
@@ -154,8 +152,9 @@ func (im *Image) Close() error {
 	return errors.Join(errs...)
 }
 
-// Held is the memory that the image has taken; where its world is spread over processes, what the
-// one with the most had taken when it was loaded, since all must drop the same plans.
+// Held returns the memory that the image has allocated. If its world is spread over processes, Held returns the value
+// of the process that had allocated most when the image was loaded, so that all processes decide to unload the same
+// plans.
 func (im *Image) Held() device.Held {
 	if im.held != nil {
 		return *im.held
@@ -163,17 +162,17 @@ func (im *Image) Held() device.Held {
 	return im.World.Held()
 }
 
-// Logger is Options.Logger, or one that discards.
+// Logger returns Options.Logger, or a logger that discards.
 func (im *Image) Logger() *slog.Logger { return im.opts.Logger }
 
-// ArenaBytes is the size of each rank's arena: the plan's, less what lies elsewhere.
+// ArenaBytes returns the size of each rank's arena: the plan's arena without the buffers that are stored elsewhere.
 func (im *Image) ArenaBytes() int64 { return im.memory.arenaBytes(im.Plan) }
 
-// StagingBytes is what collectives reserve on the rank with the most.
+// StagingBytes returns the memory that collectives reserve on the rank that reserves most.
 func (im *Image) StagingBytes() int64 { return im.memory.staging }
 
-// constant reports whether a buffer lies in the store. No plan writes these: a copy does,
-// before the kernels of a run, if at all.
+// constant reports whether a buffer is in the store. No kernel writes such a buffer; only an upload before the kernels
+// of a run does.
 func (im *Image) constant(buf int32) bool {
 	for i, w := range im.Shared {
 		if w != nil && im.Inputs[i].Parts[0].Ref.Buf == buf {
@@ -183,7 +182,7 @@ func (im *Image) constant(buf int32) bool {
 	return false
 }
 
-// WorksIn reports whether t is what an input or output lies in.
+// WorksIn reports whether the input or output with the given name is stored in t.
 func (im *Image) WorksIn(name string, t *resident.DeviceTensor) bool {
 	for i, r := range im.Residents {
 		if r == t && im.Inputs[i].Name == name {
@@ -193,7 +192,7 @@ func (im *Image) WorksIn(name string, t *resident.DeviceTensor) bool {
 	return false
 }
 
-// View returns where r lies.
+// View returns the view of r in the image's memory.
 func (im *Image) View(r plan.Ref) device.View {
 	b := &im.Plan.Buffers[r.Buf]
 	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
@@ -209,7 +208,7 @@ func (im *Image) View(r plan.Ref) device.View {
 	return v
 }
 
-// Views are those of all refs.
+// Views returns the views of all refs.
 func (im *Image) Views(refs ...plan.Ref) []device.View {
 	vs := make([]device.View, len(refs))
 	for i, r := range refs {
@@ -218,25 +217,25 @@ func (im *Image) Views(refs ...plan.Ref) []device.View {
 	return vs
 }
 
-// memory is where buffers lie on each rank.
+// memory records where the buffers are on each rank.
 type memory struct {
 	arenas  []device.Memory
-	host    []device.Memory         // by rank, Space Host; nil where it has none
-	lent    map[place]device.Memory // what lies in the store or in device tensors, and
-	gaps    []gap                   // what would be its place in the arena, by address
-	staging int64                   // of collectives, on the rank with the most
+	host    []device.Memory         // by rank, for Space Host; nil if the rank has no such buffer
+	lent    map[place]device.Memory // blocks of the store and of device tensors, and
+	gaps    []gap                   // the gaps that these leave in the arena, by address
+	staging int64                   // staging of collectives, on the rank that has most
 }
 
-// place is a buffer on a rank.
+// place identifies a buffer of a rank.
 type place struct{ rank, buf int32 }
 
-// gap is a stretch of the plan's arena that the image's arena lacks.
+// gap is a range of the plan's arena that the image's arena lacks.
 type gap struct{ at, bytes int64 }
 
-// arenaBytes is the size of the image's arena.
+// arenaBytes returns the size of the image's arena.
 func (m *memory) arenaBytes(p *plan.Plan) int64 { return p.ArenaBytes - m.gapsBelow(p.ArenaBytes) }
 
-// gapsBelow is how much of the gaps lies below an offset in the plan's arena.
+// gapsBelow returns the total size of the gaps below an offset in the plan's arena.
 func (m *memory) gapsBelow(at int64) int64 {
 	sum := int64(0)
 	for _, g := range m.gaps {
@@ -248,18 +247,18 @@ func (m *memory) gapsBelow(at int64) int64 {
 	return sum
 }
 
-// builder is an image while it is built, and what only its stages need of each other.
+// builder is an image under construction, with the data that only its stages share.
 type builder struct {
 	im      *Image
-	machine string // its name
+	machine string // the machine's name
 
 	events   []device.Event
-	counters [][]device.Counters // by plan counter, rank
+	counters [][]device.Counters // by counter of the plan and rank
 	pairs    *comm.Pairs
-	found    map[int32]*fuse.Norm // that teams were asked about, by collective
+	found    map[int32]*fuse.Norm // norms that teams were asked about, by collective
 
 	inputBlocks, outputBlocks map[ioKey]int
 }
 
-// ioKey names one rank's block of an input or output.
+// ioKey identifies one rank's block of an input or output.
 type ioKey struct{ io, rank int32 }

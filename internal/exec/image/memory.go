@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// layOut chooses the places of buffers and reserves memory, except for borrowed buffers.
+// layOut chooses the locations of buffers and reserves memory, except for borrowed buffers.
 func (b *builder) layOut(ctx context.Context, params params) error {
 	if err := b.borrow(ctx, params); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (b *builder) layOut(ctx context.Context, params params) error {
 	return b.reserveHost()
 }
 
-// reserveHost reserves host memory on the ranks with buffers in it.
+// reserveHost reserves host memory for the ranks that have buffers in it.
 func (b *builder) reserveHost() error {
 	im := b.im
 	im.memory.host = make([]device.Memory, im.Plan.Ranks)
@@ -54,15 +54,15 @@ func (b *builder) reserveHost() error {
 	return nil
 }
 
-// afford refuses to reserve more than the budget allows.
+// afford returns an error if the image needs more memory than the budget.
 func (b *builder) afford() error {
 	p, staging, most := b.im.Plan, b.im.memory.staging, b.im.opts.MaxArena
 	need := p.ArenaBytes + staging
 	switch {
 	case most <= 0 || need <= most:
 		return nil
-	case staging == 0: // not known before the arena is there
-		return fmt.Errorf("the plan needs %s of device memory on each rank, besides what collectives stage in, %w of %s",
+	case staging == 0: // not known before the arena is allocated
+		return fmt.Errorf("the plan needs %s of device memory on each rank, without the staging of collectives, %w of %s",
 			tensor.Size(need), ErrBudget, tensor.Size(most))
 	default:
 		return fmt.Errorf("the plan needs %s of device memory on each rank (arena %s, staging of collectives %s), %w of %s",
@@ -70,10 +70,9 @@ func (b *builder) afford() error {
 	}
 }
 
-// borrow takes the blocks of weights from the store, and those of residents from their
-// device tensors: they need no bytes of the arena then, which closes up. Only parameters
-// that are used by their own rank alone are taken so: peers are not shown such memory, nor
-// are the libraries that collectives are given to.
+// borrow obtains the blocks of weights from the store, and those of residents from their device tensors. They need no
+// bytes of the arena, which is then smaller. Only parameters that only their own rank uses are borrowed: borrowed
+// memory is not accessible to peers, nor to libraries that run collectives.
 func (b *builder) borrow(ctx context.Context, params params) error {
 	im := b.im
 	im.memory.lent = map[place]device.Memory{}
@@ -101,7 +100,7 @@ func (b *builder) borrow(ctx context.Context, params params) error {
 	return nil
 }
 
-// borrowWeight has input i lie in the store.
+// borrowWeight makes input i use the store's blocks.
 func (b *builder) borrowWeight(ctx context.Context, i int) error {
 	im := b.im
 	io := &im.Inputs[i]
@@ -116,16 +115,15 @@ func (b *builder) borrowWeight(ctx context.Context, i int) error {
 	return nil
 }
 
-// borrowResident has input i lie in t, if the plan's commands can work there: then runs
-// find it there, and leave there what they make of it, and nothing is copied. Else runs
-// copy from t, and to it.
+// borrowResident makes input i use the blocks of t, if the plan's commands can work there. Runs then read and update t
+// in place, and copy nothing. Otherwise runs copy from t and to t.
 func (b *builder) borrowResident(i int, t *resident.DeviceTensor) error {
 	im := b.im
 	io := &im.Inputs[i]
 	switch {
 	case len(t.Unlike(io, im.Plan.Ranks)) > 0 || !fills(im.Plan, io),
 		io.Inout && !returnsInPlace(io, im.Outputs),
-		!io.Inout && im.Uploads[i] == nil: // written, which nobody is to see
+		!io.Inout && im.Uploads[i] == nil: // a written input that is not inout: t must not change
 		return nil
 	}
 	if err := t.Lost(); err != nil {
@@ -141,8 +139,8 @@ func (b *builder) borrowResident(i int, t *resident.DeviceTensor) error {
 	return nil
 }
 
-// lend lays input i in others' blocks, a rank each. Where a machine lends nothing it lies in
-// the arena, and no error is returned.
+// lend makes input i use borrowed blocks, one for each rank. On machines that do not lend memory the input is in the
+// arena, and no error is returned.
 func (b *builder) lend(i int, block func(rank int) device.Memory) (bool, error) {
 	im := b.im
 	lent := make([]device.Memory, im.Plan.Ranks)
@@ -164,7 +162,7 @@ func (b *builder) lend(i int, block func(rank int) device.Memory) (bool, error) 
 	return true, nil
 }
 
-// staying tells which blocks of outputs are where they are to be.
+// staying returns, by output block, whether it is already in its device tensor.
 func staying(im *Image) (stays []bool) {
 	outputs := map[int]bool{}
 	for i, t := range im.Residents {

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// checkNodes refuses what a plan has one rank do with the memory or the counters of a rank on another node.
-// Collectives may cross: their channels see to it.
+// checkNodes returns an error if a command of one rank uses the memory or the counters of a rank on another node.
+// Collectives between nodes are permitted, because their channels use the transport.
 func checkNodes(p *plan.Plan, w device.World) error {
 	if w.Transport() == "" {
 		return nil
@@ -36,8 +36,8 @@ func checkNodes(p *plan.Plan, w device.World) error {
 		if peer < 0 || w.Node(int(peer)) == w.Node(int(c.Rank)) {
 			continue
 		}
-		return fmt.Errorf("%s: rank %d on node %d %s rank %d on node %d, and nodes share no memory: puts, gets, signals, "+
-			"sends and the strategy exchange are for axes inside a node, the inner ones of the mesh; %s: %w",
+		return fmt.Errorf("%s: rank %d on node %d %s rank %d on node %d, and nodes share no memory: use puts, gets, "+
+			"signals, sends and the strategy exchange only on axes inside a node, the inner axes of the mesh; %s: %w",
 			p.Where(int64(i)), c.Rank, w.Node(int(c.Rank)), what, peer, w.Node(int(peer)), advice, device.ErrUnsupported)
 	}
 	return nil

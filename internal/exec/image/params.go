@@ -6,21 +6,20 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// params is what a plan's commands do with its parameters.
+// params holds the properties of a plan's parameters that depend on its commands.
 type params struct {
-	// uploads are the commands that upload an input, a rank each; nil for an input that
-	// some other command writes to. A parameter's buffer is nobody else's for as long as
-	// the plan is loaded, so what was uploaded once is still there.
+	// uploads holds the commands that upload an input, one for each rank; nil for an input that another command writes to.
+	// While the plan is loaded, nothing else uses a parameter's buffer, so an uploaded parameter remains there.
 	uploads [][]int
-	// shown tells, by input, whether others than its own rank use it, or give it to others.
+	// shown reports, by input, whether commands of other ranks, or commands that pass it to other ranks, use it.
 	shown []bool
 }
 
-// studyParams finds the inputs that can stay on the devices.
+// studyParams finds the inputs that can remain on the devices.
 func studyParams(p *plan.Plan, inputs, outputs []plan.IO) params {
 	out := params{uploads: make([][]int, len(inputs)), shown: make([]bool, len(inputs))}
 	written := make([]bool, len(inputs))
-	of := map[int32]int{} // the input that a buffer is
+	of := map[int32]int{} // by buffer: the input in it
 	for i := range inputs {
 		for _, part := range inputs[i].Parts {
 			if j, two := of[part.Ref.Buf]; two && j != i {
@@ -57,12 +56,11 @@ func studyParams(p *plan.Plan, inputs, outputs []plan.IO) params {
 	return out
 }
 
-// staysOnRank reports whether a command that uses an input, and nothing but refs, is its
-// rank's own work: a computation, a copy that stays there, or what reads an inout
-// parameter as the result that it is, too.
+// staysOnRank reports whether a command that uses only the given refs of an input works on its own rank only. Such a
+// command is a computation, a copy within the rank, or the download of an inout parameter as the result.
 func staysOnRank(c *plan.Cmd, refs []plan.Ref, input *plan.IO, outputs []plan.IO) bool {
 	switch c.Kind {
-	case plan.Compute: // whose operands are its own rank's
+	case plan.Compute: // its operands are on its own rank
 		return true
 	case plan.Copy:
 		return !slices.ContainsFunc(refs, func(r plan.Ref) bool { return r.Rank != c.Rank })
@@ -72,7 +70,7 @@ func staysOnRank(c *plan.Cmd, refs []plan.Ref, input *plan.IO, outputs []plan.IO
 	return false
 }
 
-// fills reports whether an input's blocks are its whole buffer, dense.
+// fills reports whether each block of an input is dense and occupies its whole buffer.
 func fills(p *plan.Plan, io *plan.IO) bool {
 	for _, part := range io.Parts {
 		if r := part.Ref; r.Off != 0 || !r.Dense() || p.Buffers[r.Buf].Bytes != r.Bytes() {
@@ -82,7 +80,7 @@ func fills(p *plan.Plan, io *plan.IO) bool {
 	return true
 }
 
-// returnsInPlace reports whether what is left of an inout parameter is where it was.
+// returnsInPlace reports whether an inout parameter, as a result, is at the same location as the input.
 func returnsInPlace(io *plan.IO, outputs []plan.IO) bool {
 	o := outputOf(io, outputs)
 	return o >= 0 && slices.EqualFunc(io.Parts, outputs[o].Parts, func(in, out plan.IOPart) bool {
@@ -90,13 +88,13 @@ func returnsInPlace(io *plan.IO, outputs []plan.IO) bool {
 	})
 }
 
-// outputOf returns the number of the output that an inout parameter is, too; -1 for none.
+// outputOf returns the index of the output that belongs to an inout parameter; -1 if the parameter is not inout.
 func outputOf(io *plan.IO, outputs []plan.IO) int {
 	return slices.IndexFunc(outputs, func(o plan.IO) bool { return io.Inout && o.Name == io.Name })
 }
 
-// lendable reports whether an input's buffer can lie outside of the arena: every rank has a
-// block, which nothing but that rank uses, and no other buffer lies there.
+// lendable reports whether an input's buffer can be outside the arena: every rank has a block that only this rank uses,
+// and no other buffer shares its bytes.
 func lendable(p *plan.Plan, io *plan.IO, shown bool) bool {
 	if shown || len(io.Parts) != p.Ranks || p.Ranks == 0 {
 		return false

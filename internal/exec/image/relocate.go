@@ -10,18 +10,19 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A block of an input or output is movable if only computations and copies of its own rank use its buffer. Neither
-// peers nor channels then know its address, and a run may use the caller's memory for it.
+// A block of an input or output is movable if only computations and copies of the same rank use its buffer. Then
+// neither peers nor channels know its address, and a run may use the caller's memory for it.
 
-// Relocation is the commands of runs that have some movable blocks in memory of the caller's.
+// Relocation holds the commands of runs that use the caller's memory for some movable blocks.
 type Relocation struct {
-	// Cmds are issued in place of the image's commands of these indices. Nothing is issued in place of a nil one.
+	// Cmds holds the commands to issue instead of the image's commands with these indices; a nil entry means that nothing
+	// is issued.
 	Cmds     map[int]*Command
 	moved    map[place]bool
 	launches []device.Launch
 }
 
-// Release lets the launches go; nothing issued may still use them.
+// Release releases the launches. No issued run may still use them.
 func (r *Relocation) Release() {
 	for _, l := range r.launches {
 		l.Release()
@@ -50,7 +51,7 @@ func (b *builder) findMovable() (in, out []bool) {
 	return in, out
 }
 
-// movableNames lists the inputs or outputs whose blocks are movable.
+// movableNames returns the names of the inputs or outputs whose first block is movable.
 func movableNames(ios []plan.IO, movable []bool) (names []string) {
 	n := 0
 	for i := range ios {
@@ -64,10 +65,10 @@ func movableNames(ios []plan.IO, movable []bool) (names []string) {
 	return names
 }
 
-// use is what a plan does with a buffer.
+// use records how a plan uses a buffer.
 type use struct {
-	ios   int  // inputs and outputs that lie there
-	shown bool // used by other than computations and copies of its own rank
+	ios   int  // number of inputs and outputs in the buffer
+	shown bool // whether anything but computations and copies of its own rank uses it
 }
 
 func (b *builder) studyBuffers() []use {
@@ -99,14 +100,14 @@ func (b *builder) studyBuffers() []use {
 	return bufs
 }
 
-// relocatable reports whether a command can be resolved for operands elsewhere.
+// relocatable reports whether a command can be resolved again for operands at other addresses.
 func (im *Image) relocatable(i int) bool {
 	kind, g := im.Plan.Cmds[i].Kind, im.Groups[i]
 	return (kind == plan.Compute || kind == plan.Copy) && (g == nil || g.kernel != nil)
 }
 
-// Relocate resolves the commands of runs that have blocks of inputs and outputs in these memories, by number; nil for
-// a block that stays in the arena. The blocks are movable, and the memories aligned as buffers are.
+// Relocate resolves the commands of runs whose input and output blocks are in the given memories, by block index; nil
+// means that the block remains in the arena. The blocks must be movable, and the memories must be aligned like buffers.
 func (im *Image) Relocate(in, out []device.Memory) (*Relocation, error) {
 	at := *im
 	at.memory.lent = maps.Clone(im.memory.lent)
@@ -153,8 +154,8 @@ func (im *Image) Relocate(in, out []device.Memory) (*Relocation, error) {
 	return r, nil
 }
 
-// relocate resolves command i, or the launch of its group, which last stands for, if it uses what the image has
-// elsewhere and r has not got it yet; else it returns no command.
+// relocate resolves command i, or the launch of its group, if it uses a relocated buffer and r does not contain it yet;
+// otherwise it returns no command. last is the index of the command, or of the group's last command.
 func (b *builder) relocate(i int, r *Relocation) (last int, cmd *Command, err error) {
 	im, c := b.im, &b.im.Plan.Cmds[i]
 	moved := func(ref plan.Ref) bool { return r.moved[place{ref.Rank, ref.Buf}] }

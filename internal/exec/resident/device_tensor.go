@@ -1,8 +1,8 @@
 // Package resident manages device memory that outlives a run.
 //
-// DeviceTensors are tensors that callers keep on a machine's devices. A lease gives a caller the use of some of them
-// (lease.go). Weights are parameters that all plans of a model share (weight_store.go). Both are kept in separate
-// worlds, from which the worlds of programs borrow (pool.go).
+// DeviceTensors are tensors that callers store on a machine's devices. A lease gives a caller the use of some of them
+// (lease.go). Weights are parameters that all plans of a model share (weight_store.go). Both are stored in separate
+// worlds, from which the worlds of programs borrow memory (pool.go).
 package resident
 
 import (
@@ -20,16 +20,16 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// ErrClosed is wrapped by what is returned about something that was closed.
+// ErrClosed is wrapped by errors about an object that was closed.
 var ErrClosed = errors.New("closed")
 
-// DeviceTensors are the tensors that callers keep on a machine's devices.
+// DeviceTensors is the set of tensors that callers store on a machine's devices.
 type DeviceTensors struct {
 	pool *pool
 
 	mu     sync.Mutex
 	all    map[*DeviceTensor]bool
-	leases []*lease // in the order in which they came
+	leases []*lease // in the order in which they were requested
 	closed bool
 }
 
@@ -38,34 +38,33 @@ func NewDeviceTensors(m device.Machine) *DeviceTensors {
 	return &DeviceTensors{pool: newPool(m), all: map[*DeviceTensor]bool{}}
 }
 
-// DeviceTensor is a tensor in blocks, a rank each, laid out as an input or output of a
-// plan. Runs take it and leave their results there without a way over the host.
+// DeviceTensor is a tensor that consists of one block for each rank, laid out like an input or output of a plan. Runs
+// read it and store results in it without a copy through the host.
 //
-// It has many readers or one writer at a time: its methods and, for runs, Lease wait for
-// earlier ones.
+// It has several readers or one writer at a time: its methods, and Lease for runs, wait for earlier users.
 type DeviceTensor struct {
 	of   *DeviceTensors
 	io   plan.IO // without absent blocks
 	loan *Loan
 
-	// Guarded by of.mu.
-	holds bool // some contents
-	lent  bool // some blocks are in memory of the caller's
-	// computed says that a run has left the contents. puts counts how often contents were put there.
+	// The following fields are guarded by of.mu.
+	holds bool // whether the tensor has contents
+	lent  bool // whether some blocks are in memory of the caller
+	// computed reports whether a run has written the contents. puts counts how often contents were stored.
 	computed bool
 	puts     uint64
 	closed   bool
-	users    map[User]bool // whose enqueued runs may not have ended
+	users    map[User]bool // programs whose enqueued runs may not have ended
 }
 
-// New reserves a tensor that lies as io does, on so many ranks. It holds nothing yet. What
-// is opened for that ends with ctx.
+// New allocates a tensor with the layout of io on the given number of ranks. It holds nothing yet. A world that New
+// opens for it ends when ctx ends.
 func (s *DeviceTensors) New(ctx context.Context, ranks int, io *plan.IO) (*DeviceTensor, error) {
 	return s.NewAt(ctx, ranks, io, nil)
 }
 
-// NewAt makes a tensor of what lies at addresses of the caller's, by rank, which hold something, and of memory
-// that it reserves on other ranks.
+// NewAt creates a tensor from memory of the caller at the given addresses, by rank, which already has contents. On
+// other ranks it allocates memory.
 func (s *DeviceTensors) NewAt(ctx context.Context, ranks int, io *plan.IO, at map[int]uintptr) (*DeviceTensor, error) {
 	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0], holds: len(at) > 0, lent: len(at) > 0}
 	var err error
@@ -82,25 +81,25 @@ func (s *DeviceTensors) NewAt(ctx context.Context, ranks int, io *plan.IO, at ma
 	return nil, errors.Join(t.Errorf("the machine is %w", ErrClosed), t.loan.Give())
 }
 
-// Errorf is an error about the tensor, which it names.
+// Errorf returns an error that names the tensor.
 func (t *DeviceTensor) Errorf(format string, args ...any) error {
 	return fmt.Errorf("device tensor %s %s: %w", t.io.Name, &tensor.Tensor{DType: t.io.DType, Shape: t.io.Shape},
 		fmt.Errorf(format, args...))
 }
 
-// IO is how the tensor lies. Callers must not change it.
+// IO returns the layout of the tensor. Callers must not change it.
 func (t *DeviceTensor) IO() *plan.IO { return &t.io }
 
 // Ranks returns the number of ranks.
 func (t *DeviceTensor) Ranks() int { return len(t.loan.blocks) }
 
-// Spare reserves memory for a copy of the tensor. The loan must be given back.
+// Spare reserves memory for a copy of the tensor. The caller must return the loan with Give.
 func (t *DeviceTensor) Spare(ctx context.Context) (*Loan, error) {
 	return t.of.pool.take(context.WithoutCancel(ctx), t.blockBytes(len(t.loan.blocks)),
-		nil) // others may come to use its world
+		nil) // others may use its world later
 }
 
-// blockBytes are the bytes of each rank's block; negative for none.
+// blockBytes returns the size in bytes of each rank's block; negative if the rank has none.
 func (t *DeviceTensor) blockBytes(ranks int) []int64 {
 	bytes := slices.Repeat([]int64{-1}, ranks)
 	for _, part := range t.io.Parts {
@@ -109,28 +108,28 @@ func (t *DeviceTensor) blockBytes(ranks int) []int64 {
 	return bytes
 }
 
-// Unlike says how the tensor differs from what it is to be for io on so many ranks, if it
-// does.
+// Unlike returns the differences between the tensor's layout and that of io on the given number of ranks; nil if there
+// are none.
 func (t *DeviceTensor) Unlike(io *plan.IO, ranks int) []string {
 	if t.io.DType != io.DType || !slices.Equal(t.io.Shape, io.Shape) {
-		return []string{fmt.Sprintf("%s is %s, and the device tensor for it is %s",
+		return []string{fmt.Sprintf("%s is %s, but its device tensor is %s",
 			io.Name, blocks.Header(io), blocks.Header(&t.io))}
 	}
 	if t.Ranks() != ranks {
-		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, and the run on %d", io.Name, t.Ranks(),
+		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, but the run is on %d", io.Name, t.Ranks(),
 			ranks)}
 	}
 	for r := range int32(ranks) {
 		if want, is := io.Of(r), t.io.Of(r); !sameBlock(want, is) {
-			return []string{fmt.Sprintf("%s has, on rank %d, %s, and the device tensor for it %s: "+
-				"tensors on the devices change their layout by no run; make one for %s",
+			return []string{fmt.Sprintf("%s has on rank %d %s, but its device tensor has %s: "+
+				"runs do not change the layout of device tensors; create one for %s",
 				io.Name, r, blockText(want), blockText(is), io.Name)}
 		}
 	}
 	return nil
 }
 
-// sameBlock reports whether two ranks have the same part of a tensor, or none.
+// sameBlock reports whether a and b are the same part of a tensor, or both nil.
 func sameBlock(a, b *plan.IOPart) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -142,30 +141,30 @@ func blockText(part *plan.IOPart) string {
 	if part == nil {
 		return "no block"
 	}
-	return fmt.Sprintf("a block of %v from %v on", part.Ref.Shape, part.Lo)
+	return fmt.Sprintf("a block of shape %v at %v", part.Ref.Shape, part.Lo)
 }
 
-// Block returns the memory that a rank's block begins; nil where it has none.
+// Block returns the memory at whose start a rank's block is; nil if the rank has none.
 func (t *DeviceTensor) Block(rank int) device.Memory { return t.loan.blocks[rank] }
 
-// Of reports whether the tensor is one of s.
+// Of reports whether the tensor belongs to s.
 func (t *DeviceTensor) Of(s *DeviceTensors) bool { return t.of == s }
 
-// HasContents reports whether something was put there.
+// HasContents reports whether the tensor has contents.
 func (t *DeviceTensor) HasContents() bool {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
 	return t.holds
 }
 
-// SetContents says whether the tensor holds something. The caller has a lease to write it.
+// SetContents sets whether the tensor has contents. The caller must hold a lease to write it.
 func (t *DeviceTensor) SetContents(holds bool) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
 	t.holds = holds
 }
 
-// Put says that contents were put there, by a run or by others.
+// Put records that contents were stored, by a run if byRun is set.
 func (t *DeviceTensor) Put(byRun bool) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -173,8 +172,8 @@ func (t *DeviceTensor) Put(byRun bool) {
 	t.puts++
 }
 
-// Origin reports whether a run has left the contents, and a number that changes with them; 0 where they may change
-// unnoticed.
+// Origin reports whether a run has written the contents, and returns a number that changes whenever the contents do.
+// The number is 0 if the contents may change without notice.
 func (t *DeviceTensor) Origin() (computed bool, number uint64) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -184,8 +183,8 @@ func (t *DeviceTensor) Origin() (computed bool, number uint64) {
 	return t.computed, t.puts
 }
 
-// Write copies a global tensor to the devices. On an error that is not ErrInput, nor about
-// waiting, the tensor holds nothing.
+// Write copies a global tensor to the devices. After an error, except ErrInput and errors about waiting, the tensor
+// holds nothing.
 func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
 	if err := blocks.InputError(blocks.Wrong(&t.io, from)); err != nil {
 		return err
@@ -212,8 +211,7 @@ func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
 	return nil
 }
 
-// Read copies the tensor to the host. A *MismatchError says that ranks which should hold
-// the same block do not.
+// Read copies the tensor to the host. It returns a *MismatchError if ranks that should have equal blocks do not.
 func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	release, err := t.of.Lease(ctx, []*DeviceTensor{t}, nil)
 	if err != nil {
@@ -241,11 +239,10 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	return r.Finish()
 }
 
-// HowToFill says how a tensor gets contents.
-const HowToFill = "write it, fill it, or have a run that does not fail leave a result there"
+// HowToFill describes how a tensor gets contents.
+const HowToFill = "write it, fill it, or let a successful run store a result in it"
 
-// Fill has f, which is others' work on the blocks, put contents there, while nothing else
-// uses the tensor. It holds nothing if that fails.
+// Fill calls f, which writes the blocks, while nothing else uses the tensor. If that fails, the tensor holds nothing.
 func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
 	release, err := t.of.Lease(ctx, nil, []*DeviceTensor{t})
 	if err != nil {
@@ -263,7 +260,7 @@ func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
 	return nil
 }
 
-// View has f read the blocks, while nothing writes to them.
+// View calls f, which reads the blocks, while nothing writes them.
 func (t *DeviceTensor) View(ctx context.Context, f func() error) error {
 	release, err := t.of.Lease(ctx, []*DeviceTensor{t}, nil)
 	if err != nil {
@@ -283,11 +280,11 @@ func (t *DeviceTensor) empty() error {
 	return t.Errorf("%w: it holds nothing: %s", blocks.ErrInput, HowToFill)
 }
 
-// Fail says that somebody may still be at the tensor, whom nobody waits for.
+// Fail records that an operation that is no longer waited for may still access the tensor.
 func (t *DeviceTensor) Fail(cause error) { t.loan.Fail(cause) }
 
-// transfer has each enqueue the copy of one block, and waits until all have ended, a while
-// longer than ctx lasts: what is under way reads or writes the host's memory.
+// transfer calls each to enqueue the copy of every block, and waits until all copies have ended. When ctx ends it
+// continues to wait for at most grace.Transfer, because copies under way access host memory.
 func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.Stream, v device.View) error) error {
 	end, err := t.loan.world.take(ctx)
 	if err != nil {
@@ -303,7 +300,7 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 	return err
 }
 
-// transferNow is transfer for who has the world's streams.
+// transferNow implements transfer for a caller that has exclusive use of the world's streams.
 func (t *DeviceTensor) transferNow(
 	late context.Context, each func(i int, s device.Stream, v device.View) error,
 ) error {
@@ -335,8 +332,8 @@ func (t *DeviceTensor) transferNow(
 	return wrong
 }
 
-// stage has buffers for a copy of the tensor ready: a shortage of memory that a copy meets
-// costs the world, and all its tensors.
+// stage reserves the buffers for a copy of the tensor. A lack of memory during a copy would make the world and all its
+// tensors unusable.
 func (t *DeviceTensor) stage() error {
 	var bytes []int64
 	for _, part := range t.io.Parts {
@@ -345,20 +342,20 @@ func (t *DeviceTensor) stage() error {
 	return t.loan.world.Stage(bytes, 1)
 }
 
-// Lost says why the memory is lost; nil if it is not.
+// Lost returns the reason why the memory is lost; nil if it is not.
 func (t *DeviceTensor) Lost() error {
 	if err := t.loan.world.failed.Load(); err != nil {
-		return fmt.Errorf("its memory is lost, close it and make another: %w", *err)
+		return fmt.Errorf("its memory is lost: close the tensor and create another: %w", *err)
 	}
 	return nil
 }
 
-// BlockView is block i in mem, which stands for its rank's memory.
+// BlockView returns a view of block i in mem, which is the program's handle to the memory of the block's rank.
 func (t *DeviceTensor) BlockView(i int, mem device.Memory) device.View {
 	return device.Dense(mem, t.io.DType, t.io.Parts[i].Ref.Shape)
 }
 
-// Close gives the memory back, when who uses it has ended.
+// Close frees the memory after all users have finished.
 func (t *DeviceTensor) Close() error {
 	release, err := t.of.Lease(context.Background(), nil, []*DeviceTensor{t})
 	if errors.Is(err, ErrClosed) {
@@ -375,7 +372,7 @@ func (t *DeviceTensor) Close() error {
 	return t.loan.Give()
 }
 
-// Close closes all tensors, and lets none be made any more.
+// Close closes all tensors, and prevents the creation of others.
 func (s *DeviceTensors) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// A lease is one caller's hold on a set of device tensors. Leases are granted in FIFO
-// order: one starts when no earlier lease, running or waiting, conflicts with it. All
-// tensors of a lease are granted at once, so callers neither starve nor deadlock.
+// A lease is one caller's hold on a set of device tensors. Leases are granted in FIFO order: a lease is granted when no
+// earlier lease, granted or waiting, conflicts with it. All tensors of a lease are granted at once, so callers neither
+// starve nor deadlock.
 type lease struct {
 	reads, writes []*DeviceTensor
-	granted       chan struct{} // closed then
+	granted       chan struct{} // closed when the lease is granted
 }
 
 func (l *lease) isGranted() bool {
@@ -23,7 +23,7 @@ func (l *lease) isGranted() bool {
 	}
 }
 
-// conflicts reports whether l and o cannot be granted at once.
+// conflicts reports whether l and o cannot be granted concurrently.
 func (l *lease) conflicts(o *lease) bool {
 	return common(l.writes, o.writes) || common(l.writes, o.reads) || common(l.reads, o.writes)
 }
@@ -32,8 +32,8 @@ func common(a, b []*DeviceTensor) bool {
 	return slices.ContainsFunc(a, func(t *DeviceTensor) bool { return slices.Contains(b, t) })
 }
 
-// Lease waits until tensors can be read and written, as long as ctx lasts. Conflicting
-// leases wait until release is called. Enqueued runs that use the tensors have ended then.
+// Lease waits, until ctx ends, for exclusive use of the tensors in writes and shared use of those in reads. Conflicting
+// leases wait until release is called. Enqueued runs that use the tensors have ended when Lease returns.
 func (s *DeviceTensors) Lease(ctx context.Context, reads, writes []*DeviceTensor) (release func(), err error) {
 	if release, err = s.LeaseInOrder(ctx, reads, writes); err != nil {
 		return nil, err
@@ -45,13 +45,13 @@ func (s *DeviceTensors) Lease(ctx context.Context, reads, writes []*DeviceTensor
 	return release, nil
 }
 
-// User is what may have enqueued runs that use device tensors.
+// User is a program that may have enqueued runs that use device tensors.
 type User interface {
-	// Rest waits until they have ended. Of their failure the tensors know.
+	// Rest waits until the enqueued runs have ended. If they failed, their tensors already record it.
 	Rest(ctx context.Context) error
 }
 
-// rest waits until enqueued runs have ended that use some tensors.
+// rest waits until the enqueued runs that use the tensors have ended.
 func (s *DeviceTensors) rest(ctx context.Context, tensors []*DeviceTensor) error {
 	for _, t := range tensors {
 		s.mu.Lock()
@@ -59,17 +59,17 @@ func (s *DeviceTensors) rest(ctx context.Context, tensors []*DeviceTensor) error
 		t.users = nil
 		s.mu.Unlock()
 		for u := range users {
-			_ = u.Rest(ctx) // the tensor holds nothing where it failed
+			_ = u.Rest(ctx) // if it failed, the tensor holds nothing
 			if err := ctx.Err(); err != nil {
 				t.UsedBy(u)
-				return fmt.Errorf("enqueued runs that use a device tensor were waited for: %w", err)
+				return fmt.Errorf("while waiting for enqueued runs that use a device tensor: %w", err)
 			}
 		}
 	}
 	return nil
 }
 
-// UsedBy notes that enqueued runs use the tensor, of which the caller has a lease.
+// UsedBy records that enqueued runs of u use the tensor. The caller must hold a lease of it.
 func (t *DeviceTensor) UsedBy(u User) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -79,13 +79,13 @@ func (t *DeviceTensor) UsedBy(u User) {
 	t.users[u] = true
 }
 
-// LeaseInOrder is Lease for work that comes behind enqueued runs by itself.
+// LeaseInOrder is like Lease, but does not wait for enqueued runs. It is for work that streams order after these runs.
 func (s *DeviceTensors) LeaseInOrder(ctx context.Context, reads, writes []*DeviceTensor) (release func(), err error) {
 	if len(reads)+len(writes) == 0 {
 		return func() {}, nil
 	}
 	l := &lease{reads, writes, make(chan struct{})}
-	ended := ctx.Done() // before anybody waits for l: a nil context panics here
+	ended := ctx.Done() // before others wait for l: a nil context panics here
 	s.join(l)
 	select {
 	case <-l.granted:
@@ -94,7 +94,7 @@ func (s *DeviceTensors) LeaseInOrder(ctx context.Context, reads, writes []*Devic
 	if l.isGranted() {
 		err = s.closedOf(l)
 	} else {
-		err = fmt.Errorf("other uses of a device tensor were waited for: %w", ctx.Err())
+		err = fmt.Errorf("while waiting for other users of a device tensor: %w", ctx.Err())
 	}
 	if err != nil {
 		s.leave(l)
@@ -117,7 +117,7 @@ func (s *DeviceTensors) leave(l *lease) {
 	s.grant()
 }
 
-// grant grants what can be. The caller holds s.mu.
+// grant grants all leases that do not conflict with earlier ones. The caller holds s.mu.
 func (s *DeviceTensors) grant() {
 	for i, l := range s.leases {
 		if !l.isGranted() && !slices.ContainsFunc(s.leases[:i], l.conflicts) {
@@ -126,7 +126,7 @@ func (s *DeviceTensors) grant() {
 	}
 }
 
-// closedOf returns an error where a tensor of l is closed.
+// closedOf returns an error if a tensor of l is closed.
 func (s *DeviceTensors) closedOf(l *lease) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

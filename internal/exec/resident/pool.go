@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// pool has worlds of its own whose memory programs' worlds borrow. A world is open for as
-// long as some of its memory is taken.
+// pool opens worlds only for their memory, which the worlds of programs borrow. A world is open as long as some of its
+// memory is in use.
 type pool struct {
 	m      device.Machine
 	mu     sync.Mutex
@@ -25,36 +25,36 @@ func newPool(m device.Machine) *pool { return &pool{m: m, worlds: map[*poolWorld
 type poolWorld struct {
 	device.World
 	loans  int
-	failed atomic.Pointer[error] // why nothing more is taken of it
+	failed atomic.Pointer[error] // the reason why no more memory may be allocated in the world
 
-	// busy holds one while the streams, a rank each, are somebody's, who may make them.
+	// busy contains an element while a caller has exclusive use of the streams, one for each rank, and may create them.
 	busy    chan struct{}
 	streams []device.Stream
 }
 
-// Loan is memory that was reserved at once: a block on each rank that is to have one.
+// Loan is memory that was reserved together: one block on each rank that requires one.
 type Loan struct {
 	pool   *pool
 	world  *poolWorld
 	blocks []device.Memory
 }
 
-// Block returns a rank's block; nil where it has none.
+// Block returns a rank's block; nil if it has none.
 func (n *Loan) Block(rank int) device.Memory { return n.blocks[rank] }
 
-// Give gives the memory back.
+// Give frees the memory.
 func (n *Loan) Give() error {
 	n.pool.mu.Lock()
 	defer n.pool.mu.Unlock()
 	return n.pool.drop(n)
 }
 
-// Fail says that somebody may still be at the memory, whom nobody waits for: nothing in its
-// world is used any more.
+// Fail records that an operation that is no longer waited for may still access the memory: nothing in its world may be
+// used again.
 func (n *Loan) Fail(cause error) { n.world.fail(cause) }
 
-// take reserves so many bytes on each rank, and none where they are negative; on ranks that have an address they are
-// the caller's there. A world that is opened for that ends with ctx.
+// take reserves bytes[r] bytes on each rank r, and none if the number is negative. On ranks with an address in at it
+// uses the caller's memory instead. A world that is opened for the loan ends when ctx ends.
 func (p *pool) take(ctx context.Context, bytes []int64, at map[int]uintptr) (*Loan, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +70,7 @@ func (p *pool) take(ctx context.Context, bytes []int64, at map[int]uintptr) (*Lo
 	}
 	if err != nil {
 		if !errors.Is(err, device.ErrOutOfMemory) && !errors.Is(err, device.ErrAddress) {
-			w.fail(err) // it may have ended: the next is taken of another
+			w.fail(err) // the world may have ended: the next loan uses another
 		}
 		return nil, errors.Join(err, p.drop(n))
 	}
@@ -104,7 +104,7 @@ func (n *Loan) reserve(bytes []int64, at map[int]uintptr) error {
 	return nil
 }
 
-// world returns the world of so many ranks.
+// world returns a world with the given number of ranks.
 func (p *pool) world(ctx context.Context, ranks int) (*poolWorld, error) {
 	for w := range p.worlds {
 		if w.Ranks() == ranks && w.failed.Load() == nil {
@@ -126,7 +126,7 @@ func (p *pool) drop(n *Loan) error {
 		delete(p.worlds, w)
 		return w.Close()
 	}
-	if w.failed.Load() != nil { // all goes when it is closed
+	if w.failed.Load() != nil { // closing the world frees everything
 		return nil
 	}
 	var err error
@@ -144,15 +144,14 @@ func (p *pool) drop(n *Loan) error {
 	return err
 }
 
-// fail ends a world: nothing in it is known to be in a good state.
+// fail aborts a world whose state is unknown.
 func (w *poolWorld) fail(cause error) {
 	if w.failed.CompareAndSwap(nil, &cause) {
 		w.Abort(cause)
 	}
 }
 
-// take has the streams be the caller's alone until end is called. It waits for others as long
-// as ctx lasts.
+// take acquires exclusive use of the streams until end is called. It waits for other users until ctx ends.
 func (w *poolWorld) take(ctx context.Context) (end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -165,7 +164,7 @@ func (w *poolWorld) take(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// allStreams returns a stream of each rank. The caller has taken them.
+// allStreams returns one stream for each rank. The caller must have called take.
 func (w *poolWorld) allStreams() ([]device.Stream, error) {
 	for r := len(w.streams); r < w.Ranks(); r++ {
 		s, err := w.Device(r).NewStream(device.StreamOptions{Name: "transfers"})
@@ -177,7 +176,7 @@ func (w *poolWorld) allStreams() ([]device.Stream, error) {
 	return w.streams, nil
 }
 
-// held is the memory of the pool's worlds.
+// held returns the memory of the pool's worlds.
 func (p *pool) held() (h device.Held) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

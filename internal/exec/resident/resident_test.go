@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// newTensor makes one of 4 rows of 3 numbers, half of them on each of two ranks.
+// newTensor returns a tensor of 4 rows of 3 numbers, half of the rows on each of two ranks.
 func newTensor(t *testing.T, s *DeviceTensors, name string) *DeviceTensor {
 	t.Helper()
 	io := &plan.IO{Name: name, DType: ir.F32, Shape: []int64{4, 3}}
@@ -28,8 +28,8 @@ func newTensor(t *testing.T, s *DeviceTensors, name string) *DeviceTensor {
 	return d
 }
 
-// TestLeaseOrder: leases are granted in FIFO order, except those that do not conflict. If a waiting lease is
-// cancelled, those after it proceed.
+// TestLeaseOrder checks that leases are granted in FIFO order, except those that do not conflict with earlier ones. If
+// a waiting lease is cancelled, the leases after it proceed.
 func TestLeaseOrder(t *testing.T) {
 	s := NewDeviceTensors(cpu.New(cpu.Options{}))
 	a, b := newTensor(t, s, "x"), newTensor(t, s, "y")
@@ -42,9 +42,9 @@ func TestLeaseOrder(t *testing.T) {
 	on := func(d ...*DeviceTensor) []*DeviceTensor { return d }
 	r1, r2 := add(on(a), nil), add(on(a), nil)
 	w := add(on(b), on(a))
-	r3 := add(on(a), nil) // behind the write
+	r3 := add(on(a), nil) // after the write
 	r4 := add(on(b), nil) // which only reads b
-	w2 := add(nil, on(b)) // behind both
+	w2 := add(nil, on(b)) // after both
 	granted := func(want ...bool) {
 		t.Helper()
 		var got []bool
@@ -58,7 +58,7 @@ func TestLeaseOrder(t *testing.T) {
 	granted(true, true, false, false, true, false)
 	s.leave(r1)
 	granted(true, true, false, false, true, false)
-	s.leave(w) // gives up
+	s.leave(w) // canceled
 	granted(true, true, false, true, true, false)
 	s.leave(r4)
 	granted(true, true, false, true, true, true)
@@ -80,7 +80,7 @@ func TestLeaseOrder(t *testing.T) {
 	}
 }
 
-// TestTransferLeases: a tensor that is written, or waits for that, can be leased by nobody else.
+// TestTransferLeases checks that a tensor that is being written, or is waiting for a write, cannot be leased by others.
 func TestTransferLeases(t *testing.T) {
 	s := NewDeviceTensors(cpu.New(cpu.Options{}))
 	x := newTensor(t, s, "x")
@@ -102,7 +102,7 @@ func TestTransferLeases(t *testing.T) {
 		t.Errorf("beside another writer: %v", err)
 	}
 	release()
-	x.loan.world.busy <- struct{}{} // another copy goes on
+	x.loan.world.busy <- struct{}{} // another copy is in progress
 	written := make(chan error)
 	go func() { written <- x.Write(t.Context(), in) }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -122,7 +122,7 @@ func TestTransferLeases(t *testing.T) {
 	}
 }
 
-// TestWeightKeys: parameters that differ in anything have places of their own.
+// TestWeightKeys checks that parameters that differ in any property have different keys.
 func TestWeightKeys(t *testing.T) {
 	io := func(change func(io *plan.IO)) string {
 		io := plan.IO{Name: "w", DType: ir.BF16, Shape: []int64{4, 6}}

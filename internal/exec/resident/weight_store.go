@@ -13,9 +13,9 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Weights keeps weights on a machine's devices for all programs that are loaded with it:
-// one copy, whatever else they differ in. A weight is there for as long as some program
-// with it is loaded. Programs that share it must not run at once.
+// Weights stores weights on a machine's devices for all programs that are loaded with it: programs that differ in other
+// respects share one copy. A weight is stored as long as some program that uses it is loaded. Programs that share
+// weights must not run concurrently.
 type Weights struct {
 	pool *pool
 	mu   sync.Mutex
@@ -27,28 +27,28 @@ func NewWeights(m device.Machine) *Weights {
 	return &Weights{pool: newPool(m), kept: map[string]*Weight{}}
 }
 
-// Weight is a parameter in one layout: its block on each rank.
+// Weight is a parameter in one layout, with its block on each rank.
 type Weight struct {
 	Contents
 	*Loan
 	key  string
-	uses int // programs
+	uses int // number of programs that use it
 }
 
-// Contents tells which tensor's bytes are in a parameter's blocks; the zero value for what
-// is not known to be anybody's. It keeps no tensor that its owner let go of.
+// Contents records the tensor whose bytes are in a parameter's blocks; the zero value means that they are unknown. It
+// does not keep the tensor alive.
 type Contents struct{ of weak.Pointer[tensor.Tensor] }
 
-// changes counts how often any Contents have changed.
+// changes counts changes of all Contents.
 var changes atomic.Uint64
 
-// Changes returns a number that is another one once any Contents of the process have changed.
+// Changes returns a number that differs after any Contents of the process have changed.
 func Changes() uint64 { return changes.Load() }
 
-// Forget says that the blocks may hold anything.
+// Forget records that the contents of the blocks are unknown.
 func (c *Contents) Forget() { c.set(weak.Pointer[tensor.Tensor]{}) }
 
-// Set says that the blocks hold t.
+// Set records that the blocks contain t.
 func (c *Contents) Set(t *tensor.Tensor) { c.set(weak.Make(t)) }
 
 func (c *Contents) set(of weak.Pointer[tensor.Tensor]) {
@@ -58,7 +58,7 @@ func (c *Contents) set(of weak.Pointer[tensor.Tensor]) {
 	}
 }
 
-// Are reports whether these contents are the bytes of t.
+// Are reports whether the blocks contain the bytes of t.
 func (c *Contents) Are(t *tensor.Tensor) bool { return c.of == weak.Make(t) }
 
 // keyOf returns a key that differs for different parameters, layouts, sets of ranks, and sizes of blocks.
@@ -71,8 +71,8 @@ func keyOf(io *plan.IO, bytes int64) string {
 	return key
 }
 
-// Take returns the blocks of a parameter that each rank has one of, of so many bytes,
-// reserving them if need be. What is opened for that ends with ctx.
+// Take returns the blocks of a parameter, one of the given number of bytes on each rank, and reserves them if
+// necessary. A world that is opened for them ends when ctx ends.
 func (s *Weights) Take(ctx context.Context, ranks int, io *plan.IO, bytes int64) (*Weight, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *Weights) Take(ctx context.Context, ranks int, io *plan.IO, bytes int64)
 	return w, nil
 }
 
-// Give says that a program no longer has what it took.
+// Give records that a program no longer uses w.
 func (s *Weights) Give(w *Weight) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,5 +101,5 @@ func (s *Weights) Give(w *Weight) error {
 	return w.Loan.Give()
 }
 
-// Held is the memory that the store has taken.
+// Held returns the memory that the store has allocated.
 func (s *Weights) Held() (h device.Held) { return s.pool.held() }

@@ -1,20 +1,24 @@
-// softmax(scale · q·kᵀ)·v, a block for each query of each head: the largest
-// score first, then weights and values, 256 keys at a time.
+// softmax(scale · q·kᵀ)·v with a block for each query of each head. The block computes the largest score first, then
+// weights and their sums with values, 256 keys at a time.
 
 template <int B> struct AttentionArgs {
   u64 out, q, k, v;
   f64 scale;
-  i64 tq, tk, heads, share, dh;  // share: heads of q that use one of k and v
+  i64 tq, tk, heads, share, dh;  // share: number of query heads that use one key head
   i64 causal;
-  i64 so[3], sq[3], sk[3], sv[3];           // along tokens, heads, Dh
-  i64 e[B], bo[B], bq[B], bk[B], bv[B];     // batch by batch
-  u64 lengths, fault, tag;                  // lengths: how many keys are there; 0: all
-  i64 wide, sl, bl[B];                      // they are i64, else i32; bytes from query to query, batch by batch
-  i64 window; f64 cap;                      // how many of the last keys are seen; of scores; 0: all, none
-  u64 mask; i64 sm[2], bm[B];               // added to scores where not 0: strides along queries, keys, batch by batch
+  i64 so[3], sq[3], sk[3], sv[3];           // strides along tokens, heads, Dh
+  i64 e[B], bo[B], bq[B], bk[B], bv[B];     // extents and strides of the batch dimensions
+  u64 lengths, fault, tag;                  // lengths: address of the numbers of keys; 0: all keys are used
+  // wide: lengths are i64, else i32; sl: bytes from query to query; bl: bytes of the batch dimensions
+  i64 wide, sl, bl[B];
+  // window: number of the last keys that a query sees, 0: all; cap: cap of scores, 0: none
+  i64 window; f64 cap;
+  // mask: address of values that are added to scores, 0: none; strides along queries and keys, and of the batch
+  // dimensions
+  u64 mask; i64 sm[2], bm[B];
 };
 
-// Sequences are the operands of one batch.
+// Sequences holds the operands of one batch.
 template <class T> struct Sequences {
   const T *q, *k, *v, *mask;
   T* out;
@@ -34,20 +38,20 @@ template <class T> struct Sequences {
   }
 };
 
-// lengthOf is how many keys are there for query i, as given.
+// lengthOf returns the number of keys that is given for query i.
 template <int B, class T> DEV i64 lengthOf(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) {
   const u64 at = of.lengths + i * a.sl;
   return a.wide ? *(const i64*)at : *(const i32*)at;
 }
 
-// checkLength reports a length for query i that is none.
+// checkLength reports an invalid length for query i.
 template <int B, class T> DEV void checkLength(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) {
   if (!a.lengths) return;
   const i64 n = lengthOf(a, of, i);
   if (n < 0 || n > a.tk) fault(a.fault, faultLength, a.tag, (u64)n, (u64)a.tk, (of.lengths + i * a.sl - a.lengths) / (a.wide ? 8 : 4));
 }
 
-// keysOf is how many keys query i sees.
+// keysOf returns the number of keys that query i sees.
 template <int B, class T> DEV i64 keysOf(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) {
   i64 keys = a.tk;
   if (a.lengths) {
@@ -58,10 +62,11 @@ template <int B, class T> DEV i64 keysOf(const AttentionArgs<B>& a, const Sequen
   return keys < 0 ? 0 : keys;
 }
 
-// keysOfMany gives what the queries first..last see: the most keys, and the fewest of those that see some.
+// keysOfMany returns, for the queries first..last, the largest number of keys that one of them sees, and the smallest
+// number among those that see some.
 template <int B, class T> DEV void keysOfMany(const AttentionArgs<B>& a, const Sequences<T>& of, i64 first, i64 last, int& most, int& fewest) {
   most = (int)keysOf(a, of, last), fewest = (int)keysOf(a, of, first);
-  if (!a.sl) return;  // each sees at least what those before it see
+  if (!a.sl) return;  // each query sees at least as many keys as those before it
   for (i64 i = first; i <= last; i++) {
     const int n = (int)keysOf(a, of, i);
     most = n > most ? n : most;
@@ -69,15 +74,15 @@ template <int B, class T> DEV void keysOfMany(const AttentionArgs<B>& a, const S
   }
 }
 
-// hides reports whether queries of one batch may see different keys.
+// hides reports whether queries of one batch may see different numbers of keys.
 template <int B> DEV bool hides(const AttentionArgs<B>& a) { return a.causal || a.sl; }
 
-// QueryRow is a query of one head among those of a head of keys, in the order that kernels for
-// many of them take them.
+// QueryRow is a query of one head among the queries of all heads that share a key head, in the order in which kernels
+// for several queries process them.
 template <int B> struct QueryRow {
   i64 query, head;
   __device__ __forceinline__ QueryRow(const AttentionArgs<B>& a, i64 kv, i64 row) : query(row / a.share), head(kv * a.share + row % a.share) {}
-  // Of few rows, since quotients of 64 bits take long.
+  // This constructor is for a 32-bit row number, because 64-bit quotients take long.
   __device__ __forceinline__ QueryRow(const AttentionArgs<B>& a, i64 kv, u32 row) : query(row / (u32)a.share), head(kv * a.share + row % (u32)a.share) {}
 };
 
@@ -87,7 +92,7 @@ template <class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 
   return s * scale;
 }
 
-// Bent<true> is what a cap and a mask, where there are any, make of a query's scores.
+// Bent<true> applies the cap and the mask, if any, to a query's scores.
 template <bool SOME> struct Bent {
   template <class T, int B> __device__ __forceinline__ Bent(const T*, const AttentionArgs<B>&, const Sequences<T>&, i64) {}
   template <class T, class A> __device__ __forceinline__ A of(const T*, A s, i64) const { return s; }
@@ -105,8 +110,9 @@ template <> struct Bent<true> {
   }
 };
 
-// attend computes query i of head h by those of the keys from..to-1 that it sees, if it sees some: done gets each
-// element's sum, the largest score, and the sum of weights. PER is dimensions a thread: Dh is at most 256·PER.
+// attend computes query i of head h with those of the keys from..to-1 that it sees, if it sees some. It calls done with
+// each element's sum, the largest score, and the sum of weights. PER is the number of dimensions of each thread: Dh is
+// at most 256·PER.
 template <class T, int PER, bool BENT = false, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], weight[256];

@@ -1,22 +1,22 @@
-// Attention's gradients. Weights are computed again from lse, the logarithm of the sum of a query's exponentials:
-// p = exp(scale · q·k - lse), ds = p·(dy·v - delta), dq = scale · ds·k, dk = scale · dsᵀ·q, dv = pᵀ·dy.
+// Gradients of attention. Weights are recomputed from lse, the logarithm of the sum of a query's exponentials: p =
+// exp(scale · q·k - lse), ds = p·(dy·v - delta), dq = scale · ds·k, dk = scale · dsᵀ·q, dv = pᵀ·dy.
 
 template <int B> struct GradArgs {
   u64 out, q, k, v, dy, lse, delta;
   f64 scale;
-  i64 tq, tk, heads, share, dh;  // share: heads of q that use one of k and v
+  i64 tq, tk, heads, share, dh;  // share: number of query heads that use one key head
   i64 causal;
-  i64 both;                                                 // from an element of dk to that of dv
-  i64 so[3], sq[3], sk[3], sv[3], sy[3], sl[2], sd[2];      // along tokens, heads, Dh
-  i64 e[B], bo[B], bq[B], bk[B], bv[B], by[B], bl[B], bd[B];  // batch by batch
+  i64 both;                                                 // offset from an element of dk to that of dv
+  i64 so[3], sq[3], sk[3], sv[3], sy[3], sl[2], sd[2];      // strides along tokens, heads, Dh
+  i64 e[B], bo[B], bq[B], bk[B], bv[B], by[B], bl[B], bd[B];  // extents and strides of the batch dimensions
 };
 
-// GradOperands are the operands of one batch.
+// GradOperands holds the operands of one batch.
 template <class T> struct GradOperands {
   typedef typename Num<T>::Acc A;
   const T *q, *k, *v, *dy;
   const A *lse, *delta;
-  i64 out;  // elements before the result
+  i64 out;  // offset of the batch's result, in elements
   template <int B> __device__ __forceinline__ GradOperands(const GradArgs<B>& a, i64 t) : q((const T*)a.q), k((const T*)a.k), v((const T*)a.v), dy((const T*)a.dy), lse((const A*)a.lse), delta((const A*)a.delta), out(0) {
 #pragma unroll
     for (int d = B - 1; d >= 0; d--) {
@@ -33,10 +33,10 @@ template <class T> struct GradOperands {
   }
 };
 
-// gradSees is how many keys query i sees.
+// gradSees returns the number of keys that query i sees.
 template <int B> DEV i64 gradSees(const GradArgs<B>& a, i64 i) { return a.causal ? i + 1 + a.tk - a.tq : a.tk; }
 
-// attentionLSE is a block for each query of each head.
+// attentionLSE has a block for each query of each head.
 template <class T, int B, int PER> DEV void attentionLSE(const GradArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER];
@@ -56,7 +56,7 @@ template <class T, int B, int PER> DEV void attentionLSE(const GradArgs<B>& a) {
   if (threadIdx.x == 0) ((A*)a.out)[of.out + i * a.so[0] + h * a.so[1]] = top + logOf(sum);
 }
 
-// attentionDQ is a block for each query of each head.
+// attentionDQ has a block for each query of each head.
 template <class T, int B, int PER> DEV void attentionDQ(const GradArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], grad[256 * PER], ds[256];
@@ -92,7 +92,7 @@ template <class T, int B, int PER> DEV void attentionDQ(const GradArgs<B>& a) {
   }
 }
 
-// attentionDKV is a block for each key of each head of keys.
+// attentionDKV has a block for each key of each key head.
 template <class T, int B, int PER> DEV void attentionDKV(const GradArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A key[256 * PER], value[256 * PER], p[256], ds[256];

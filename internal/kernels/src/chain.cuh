@@ -1,11 +1,11 @@
-// Chains of elementwise operations in one pass. The links are generated, a
-// structure with link<V>, which computes one piece.
+// Chains of elementwise operations in one pass. The links are generated code: a structure with link<V>, which computes
+// one piece.
 
 template <int N, int C, int R> struct ChainArgs {
   u64 out, in[N];
   u64 value[C];                  // the links' constants
-  i64 total;                     // pieces of V elements
-  i64 n[R];                      // extents; the last one in pieces
+  i64 total;                     // number of pieces of V elements
+  i64 n[R];                      // extents; the last one counts pieces
   i64 so[R], si[N][R];           // strides in elements
 };
 

@@ -1,38 +1,36 @@
-// Teams: kernels in which the members of a team meet. Each member launches the
-// same grid on its own device; they reach each other's memory.
+// Teams: kernels in which the members of a team meet. Each member launches the same grid on its own device, and can
+// access the memory of the others.
 //
-// Launches of a team are numbered alike on all members: the number, the epoch,
-// lies in each member's control memory, a word for every block of the largest
-// grid, and each launch advances all of them. So a launch that is replayed within
-// a graph needs nothing of the host. 0 is never an epoch: memory that flags lie
-// in begins as zeros. After the last one comes 2, as even as the 0 it stands for.
+// Launches of a team are numbered in the same way on all members. The number, called epoch, is stored in each member's
+// control memory, in one word for every block of the largest grid, and each launch advances all words. A launch that is
+// replayed in a graph therefore needs nothing from the host. 0 is never an epoch, because memory that contains flags is
+// initially zero. After the largest number the epochs continue with 2, which is even like the 0 that it replaces.
 //
-// What makes reuse of memory safe: no launch ends on a member before all members
-// have begun it. So a member that writes for epoch e+2 knows that its peers are
-// done with epoch e: memory in two halves, used by turns, needs no other
-// handshake, however launches lay it out. Kernels whose data does not bring that
-// about have to (see meetAll).
+// The reuse of memory is safe because no launch ends on a member before all members have begun it. A member that writes
+// for epoch e+2 therefore knows that its peers have finished epoch e. Memory in two halves that are used alternately
+// needs no other handshake, in any layout. Kernels whose data exchange does not ensure this must ensure it otherwise
+// (see meetAll).
 enum { teamMost = 8, blocksMost = 256, regionsMost = 112 };
 
-struct Region { u64 at, half; };  // two halves of so many bytes
+struct Region { u64 at, half; };  // two halves of this size in bytes
 
 struct Control {
   u32 epoch[blocksMost];
-  u64 claimed;                    // not 0: this member has told why it gave up
-  u32 begun, regions;             // the last epoch begun; how many regions there are
-  Region region[regionsMost];     // those in which flags lie among the data
-  u64 looked, aborted;            // when this member looked at the abort word last; not 0: it was set
+  u64 claimed;                    // not 0: this member has reported why it gave up
+  u32 begun, regions;             // the last epoch that was begun; the number of regions
+  Region region[regionsMost];     // the regions that contain both flags and data
+  u64 looked, aborted;            // the time when this member last read the abort word; not 0: the abort word was set
 };
 
 struct Team {
   u64 members, rank;
   u64 control[teamMost];
-  u64 abort;                      // a word for all, in host memory: not 0 ends every wait
-  u64 record;                     // where this member tells why it gave up, in host memory
+  u64 abort;                      // address of a word for all members in host memory: not 0 ends every wait
+  u64 record;                     // address in host memory at which this member reports why it gave up
   u64 timeout, tag;               // nanoseconds
 };
 
-// Line is what one access moves.
+// Line is the unit of one access.
 struct alignas(16) Line { u32 x, y, z, w; };
 
 DEV void push(u64 at, Line v) {
@@ -71,8 +69,8 @@ DEV u32 acquire32(u64 at) {
 #endif
 }
 
-// A launch may begin before the one before it on the stream has ended, and lets
-// the next one do so; until here it has touched nothing.
+// A launch may begin before the previous one on the stream has ended, and permits the next one to do the same. Before
+// this call it must not access memory.
 DEV void follow() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -82,11 +80,10 @@ DEV void follow() {
 
 DEV Control* controlOf(const Team& t) { return (Control*)t.control[t.rank]; }
 
-// Where numbers wrap, flags of the same number may be left from 2^32 launches
-// ago. So at the end of the numbers each half is cleared while nobody can write
-// to it: the other members are in this epoch or the one before, which use the
-// other half or are over, until block 0, which clears, has told them that it is in
-// this one.
+// When epochs wrap around, memory may still contain flags with the same number from 2^32 launches ago. The last
+// launches before that therefore clear each half while no other member can write to it: the other members are in this
+// epoch, or in the previous one, which uses the other half or has ended, until block 0, which does the clearing, has
+// signalled them that it is in this epoch.
 DEV void clearHalves(const Team& t, u32 parity) {
   const Control* c = controlOf(t);
   for (u32 r = 0; r < c->regions; r++) {
@@ -99,9 +96,9 @@ DEV void clearHalves(const Team& t, u32 parity) {
   __syncthreads();
 }
 
-// lastEpoch and begin return the epochs of the last launch and of this one: two
-// steps, so that loads of the input can be under way in between. Block 0 must then
-// push something to every peer, without which no peer's launch ends.
+// lastEpoch and begin return the epochs of the last launch and of this one. They are separate so that loads of the
+// input can be in flight between them. Block 0 must then push something to every peer, since no peer's launch ends
+// without it.
 DEV u32 lastEpoch(const Team& t) {
   follow();
   return *(volatile u32*)&controlOf(t)->epoch[blockIdx.x];
@@ -116,23 +113,23 @@ DEV u32 begin(const Team& t, u32 last) {
   return e;
 }
 
-// end closes the launch: all threads of all blocks call it, done with e.
+// end finishes the launch. All threads of all blocks call it when they have finished epoch e.
 DEV void end(const Team& t, u32 e) {
   __syncthreads();
   Control* c = controlOf(t);
   for (u32 i = blockIdx.x + threadIdx.x * gridDim.x; i < blocksMost; i += gridDim.x * blockDim.x) c->epoch[i] = e;
 }
 
-// Patience bounds the waits of a thread in a launch: now and then it looks at the
-// clock and at the word that ends all waits.
+// Patience limits the waits of a thread in a launch: the thread occasionally reads the clock and the word that ends all
+// waits.
 struct Patience {
   u32 looks;
   u64 began;
 };
 
-// aborted reports whether all waits are to end. The word that says so lies in host memory: all threads of a launch take
-// most of a millisecond to look at it, in which what they wait for does not come through. So one looks for all of a
-// member's, every lookApart nanoseconds.
+// aborted reports whether all waits must end. The abort word is in host memory. If all threads of a launch read it,
+// that takes nearly a millisecond, during which the awaited data is delayed. Therefore one thread reads it for all
+// threads of a member, every lookApart nanoseconds.
 enum : u64 { lookApart = 20000 };
 
 DEV bool aborted(const Team& t, u64 now) {
@@ -144,8 +141,8 @@ DEV bool aborted(const Team& t, u64 now) {
   return true;
 }
 
-// A wait that runs out of time tells whom it waited for, once a launch, and ends
-// all others.
+// giveUp ends a wait that has timed out: it reports the peer that was waited for, once per launch, and ends all other
+// waits.
 DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
   const u64 now = nanoseconds();
   if (aborted(t, now)) return true;
@@ -162,7 +159,7 @@ DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
   return true;
 }
 
-// leads picks one of the threads of a warp that wait together.
+// leads returns true for one of the threads of a warp that wait together.
 DEV bool leads() {
 #ifdef __CUDA_ARCH__
   return (int)(threadIdx.x % 32) + 1 == __ffs(__activemask());
@@ -171,9 +168,9 @@ DEV bool leads() {
 #endif
 }
 
-// waited counts a look that saw nothing; true: what was waited for does not come.
-// The launch then goes on with whatever is there, since the world has ended; its
-// later waits look at the word at once.
+// waited counts a poll that found nothing. It returns true if the awaited data will not arrive. The launch then
+// continues with whatever data is present, because the world has ended; its later waits check the abort word without
+// delay.
 DEV bool waited(Patience& p, const Team& t, u32 peer, u32 e) {
 #ifndef __CUDA_ARCH__
   emulatedYield();
@@ -187,13 +184,13 @@ DEV bool waited(Patience& p, const Team& t, u32 peer, u32 e) {
 
 DEV bool allOfWarp(bool x) { return __all_sync(0xffffffff, x); }
 
-// waitFlag waits until the word is e, and sees what was written before it was.
+// waitFlag waits until the word is e. Afterwards, everything that was written before the word is visible.
 DEV void waitFlag(Patience& p, const Team& t, u64 at, u32 peer, u32 e) {
   while (acquire32(at) != e)
     if (waited(p, t, peer, e)) return;
 }
 
-// Whole lines of global memory, in the device's usual order.
+// loadLine and storeLine access whole lines of global memory, with the device's usual memory order.
 DEV Line loadLine(u64 at) {
 #ifdef __CUDA_ARCH__
   Line v;
@@ -212,7 +209,7 @@ DEV void storeLine(u64 at, Line v) {
 #endif
 }
 
-// meetingRoom is the dynamic shared memory of a block.
+// meetingRoom returns the dynamic shared memory of a block.
 DEV Line* meetingRoom() {
 #ifdef __CUDA_ARCH__
   extern __shared__ Line meetingShared[];
@@ -222,7 +219,7 @@ DEV Line* meetingRoom() {
 #endif
 }
 
-// Half is what a line carries beside two epochs.
+// Half is the data of a line that also contains two epochs.
 struct alignas(8) Half { u32 lo, hi; };
 
 DEV void loadWhole(u64 at, Line& x) { x = loadLine(at); }
@@ -230,9 +227,8 @@ DEV void loadWhole(u64 at, Half& x) { x = *(const Half*)at; }
 DEV void storeWhole(u64 at, Line x) { storeLine(at, x); }
 DEV void storeWhole(u64 at, Half x) { *(Half*)at = x; }
 
-// Elements move in packs, lines or halves of them: pack i is elements i·V to
-// i·V + V; the last one may be cut short. A: the array begins at a multiple of a
-// pack's size.
+// Elements move in packs, which are lines or halves of lines: pack i consists of the elements i·V to i·V + V. The last
+// pack may be partial. A: the array begins at a multiple of a pack's size.
 template <class R, class T, bool A> DEV R loadCut(u64 at, i64 i, i64 count) {
   constexpr int V = sizeof(R) / sizeof(T);
   const T* p = (const T*)at + i * V;
@@ -263,33 +259,32 @@ template <class R, class T, bool A> DEV void storeCut(u64 at, i64 i, i64 count, 
     if (i * V + v < count) p[v] = x.v[v];
 }
 
-// A sheet is R lines of each of the 32 threads of a warp: 4·R stretches of 128
-// bytes, each written as one, whose last 4 bytes are the epoch. NVLink and the
-// devices' memory keep such a stretch together when one instruction of a warp
-// writes it and another reads it: whoever sees the epoch sees the other 124
-// bytes. The last thread of each 8 puts what the epochs displace into its last
-// row, so that a sheet carries 32·R - 4 packs.
+// A Sheet is an LL128 line: R lines of each of the 32 threads of a warp. It consists of 4·R segments of 128 bytes, each
+// written by one instruction, whose last 4 bytes are the epoch. NVLink and the devices' memory do not split a segment
+// that one instruction of a warp writes and another reads: a reader that sees the epoch also sees the other 124 bytes.
+// The last thread of each group of 8 moves the data that the epochs displace into its last row, so a sheet carries 32·R
+// - 4 packs.
 template <int R> struct Sheet {
   static const int packs = 32 * R - 4, bytes = 512 * R;
   Line row[R];
 };
 
-// Warps of a launch count block by block: those of one block are far apart.
+// Warps of a launch are numbered block by block: consecutive numbers belong to different blocks.
 DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
 DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
 
-// turnOf is with which member a warp begins that stores to all: so at any time a
-// multiprocessor stores to all of them, and each hears from all multiprocessors.
+// turnOf returns the member at which a warp begins when it stores to all members. Thus a multiprocessor stores to all
+// members at any time, and each member receives data from all multiprocessors.
 DEV u32 turnOf(const Team& t) { return (u32)t.rank + threadIdx.x / 32 + blockIdx.x; }
 
-// peerOf is the peer that the warp visits k-th.
+// peerOf returns the k-th peer that the warp visits.
 template <int W> DEV u32 peerOf(const Team& t, int k) { return ((u32)t.rank + 1 + (threadIdx.x / 32 + blockIdx.x + k) % (W - 1)) % W; }
 
 DEV u32 laneOf() { return threadIdx.x % 32; }
 DEV bool sealing() { return threadIdx.x % 8 == 7; }
 
-// packIn returns which pack of a sheet is in the thread's row; only the thread
-// that seals has none in the last.
+// packIn returns the index of the pack in the given row of the thread. Only the thread that stores the epoch has no
+// pack in the last row.
 template <int R> DEV u32 packIn(int row) {
   const u32 l = laneOf();
   return row < R - 1 ? row * 32 + l : row * 32 + l / 8 * 7 + l % 8;
@@ -328,8 +323,8 @@ template <int R> DEV void unseal(Sheet<R>& s) {
   if (R > 3) s.row[R > 3 ? 2 : 0].w = last.z;
 }
 
-// inTurn has some threads of a warp do what follows before others do: a CPU that
-// emulates them has no instructions of 32 threads.
+// inTurn orders threads of a warp where a CPU emulates them: those with now set reach the next statements first,
+// because the CPU has no instructions of 32 threads.
 DEV void inTurn(bool now) {
 #ifndef __CUDA_ARCH__
   if (now) __syncwarp();
@@ -352,7 +347,7 @@ template <int R> DEV Sheet<R> lookSheet(u64 at) {
   return s;
 }
 
-// sealed reports, to the whole warp alike, whether all lines have the epoch.
+// sealed reports, with the same result in the whole warp, whether all segments contain the epoch.
 template <int R> DEV bool sealed(const Sheet<R>& s, u32 e) {
   bool there = true;
 #pragma unroll
@@ -360,8 +355,7 @@ template <int R> DEV bool sealed(const Sheet<R>& s, u32 e) {
   return allOfWarp(there || !sealing());
 }
 
-// awaitSheet goes on looking at a sheet until it is sealed, and opens it. The warp
-// gives up as one.
+// awaitSheet polls a sheet until it is sealed, and then unseals it. All threads of the warp give up together.
 template <int R> DEV void awaitSheet(Patience& p, const Team& t, u64 at, Sheet<R>& s, u32 peer, u32 e) {
   while (!sealed(s, e)) {
     if (!allOfWarp(!waited(p, t, peer, e))) break;
@@ -370,9 +364,9 @@ template <int R> DEV void awaitSheet(Patience& p, const Team& t, u64 at, Sheet<R
   unseal(s);
 }
 
-// awaitSheets waits for a sheet of each peer of a set and opens them; at + q · apart is
-// that of member q. It looks anew at all that have not come, not at one after another:
-// what came meanwhile is there with one look.
+// awaitSheets waits for a sheet of each peer in a set and unseals them; the sheet of member q is at at + q · apart.
+// Each poll reads all sheets that have not arrived, and not one after the other: a single poll then finds all that have
+// arrived in the meantime.
 template <int W, int R> DEV void awaitSheets(Patience& p, const Team& t, u64 at, i64 apart, Sheet<R>* s, u32 e, u32 set = (1u << W) - 1) {
   set &= ~(1u << (u32)t.rank);
   for (;;) {

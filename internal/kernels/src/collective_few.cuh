@@ -1,10 +1,9 @@
-// All-reduce and reduce-scatter for few multiprocessors, when others are to be
-// left to what runs beside. A link takes long to answer, and what threads can have
-// under way in registers does not fill it then. So loads go to shared memory, S
-// stages of U packs of all members for each thread ahead of what it adds up. No
-// thread looks at what others loaded: nothing but its own loads is waited for.
+// All-reduce and reduce-scatter on few multiprocessors, which leave the others to concurrent kernels. Links have a long
+// latency, and the loads that threads can have in flight in registers do not fill a link in this case. Therefore data
+// is loaded to shared memory, S stages of U packs of all members ahead for each thread. No thread reads data that
+// others have loaded, so each waits only for its own loads.
 
-// fetchLine begins a copy to shared memory.
+// fetchLine starts an asynchronous copy to shared memory.
 DEV void fetchLine(Line* to, u64 from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   u32 at;
@@ -15,8 +14,7 @@ DEV void fetchLine(Line* to, u64 from) {
 #endif
 }
 
-// endFetch closes a batch of copies; awaitFetch waits for all but the last N
-// batches of the thread.
+// endFetch ends a group of copies; awaitFetch waits for all groups of the thread except the last N.
 DEV void endFetch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -29,11 +27,12 @@ template <int N> DEV void awaitFetch() {
 #endif
 }
 
-// Walk goes through a block's chunks: those of a bale lie together, G of them, and the
-// block has every so-manieth bale.
+// Walk iterates over a block's chunks. A bale is a tile of G contiguous chunks, and the bales are distributed
+// cyclically over the blocks.
 template <int G> struct Walk {
-  i64 at, step, jump;  // bytes: where a chunk lies, from one to the next, from the last of a bale to the first of the next
-  u32 chunk;           // of its bale
+  // bytes: offset of a chunk; from one to the next; from the last of a bale to the first of the next bale
+  i64 at, step, jump;
+  u32 chunk;           // index within its bale
   __device__ __forceinline__ void next() {
     chunk++;
     const bool over = G == 1 || chunk == G;
@@ -42,11 +41,11 @@ template <int G> struct Walk {
   }
 };
 
-// baleFlag is where a block tells others of its k-th bale by way of host memory.
+// baleFlag returns the index of the flag with which a block signals its k-th bale in host memory to others.
 DEV i64 baleFlag(u32 k, u32 block, u32 blocks) { return 2 * blocksMost + (i64)k * blocks + block; }
 
-// readBales puts in its place what others have added up and written to their host
-// memory: bales of split turns of each of so many blocks, every writers-th turn.
+// readBales copies results that others have written to their host memory to their destination: of each of the blocks
+// that add, split bales, namely every writers-th one.
 template <int W, int U, int N, int G> DEV void readBales(Patience& p, const ReduceArgs& a, u32 blocks, u32 e) {
   const u32 r = (u32)a.team.rank;
   constexpr i64 bale = (i64)G * U * N;
@@ -66,13 +65,11 @@ template <int W, int U, int N, int G> DEV void readBales(Patience& p, const Redu
   }
 }
 
-// reduceFew adds up a share of all members' operands, in chunks of U packs for each
-// of N threads. All: the member's share of one result, that all get; else the
-// operands begin with what is for this member, who alone gets it. What is left
-// behind whole bales is too little to be worth more than a plain loop. With bales of
-// more than one chunk, results of the first of each writers of a block's bales, split
-// times, reach others by way of host memory, where readers blocks of the grid, its
-// first, read those of the others.
+// reduceFew reduces a share of all members' operands, in chunks of U packs for each of N threads. All: the share
+// belongs to one result, which all members get. Otherwise the operands begin with the data for this member, which alone
+// gets the result. A plain loop processes the remainder after the last whole bale. With bales of several chunks, every
+// writers-th bale of a block, split times, is sent to the other members through host memory, and the first readers
+// blocks of the grid read the bales of the others.
 template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV void reduceFew(const ReduceArgs& a) {
   constexpr int V = 16 / sizeof(T), to = All ? W : 1;
   constexpr i64 chunk = (i64)U * N, bale = chunk * G;
@@ -91,9 +88,10 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
   const u32 n = block < bales ? (u32)((bales - block + blocks - 1) / blocks) * G : 0;
   Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
   Walk<G> in = {(first + block * bale + threadIdx.x) * 16, chunk * 16, (blocks * bale - (G - 1) * chunk) * 16, 0}, out = in;
-  u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // where the next bale by way of host memory goes
-  u32 turn = 0, told = 0;                                       // bales since the last such one; those told of
-  u64 from[W], into[to];  // of the members, by turns: warps begin with different ones
+  u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // destination of the next bale in host memory
+  // bales since the last one in host memory; number of bales that were signalled
+  u32 turn = 0, told = 0;
+  u64 from[W], into[to];  // of the members, rotated: warps begin with different members
   u32 place[W];
 #pragma unroll
   for (int k = 0; k < W; k++) {

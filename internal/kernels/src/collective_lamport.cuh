@@ -1,19 +1,18 @@
-// All-reduce by lines that are their own flags, as in Lamport's queues: the memory
-// that lines are pushed to rests full of a word that nobody sends, and a line is there
-// once none of its words is that one. Nothing is assumed of how a line arrives, and
-// no byte of it is a flag. Who has used a line puts the word back: peers write to that
-// half again two launches later, when this one is over (see collective.cuh). The
-// memory holds no epochs, so where they wrap there is nothing to clear.
+// All-reduce in which data itself is the flag, as in Lamport's queues. The memory that lines are pushed to is filled
+// with a word that is never sent, and a line has arrived when none of its words is that word. Nothing is assumed about
+// the order in which the parts of a line arrive, and no byte is used for flags. The reader of a line fills it again
+// with the word: peers write to that half again two launches later, when this launch has ended (see collective.cuh).
+// The memory contains no epochs, so nothing must be cleared when epochs wrap around.
 //
-// The word is NaNs of all floating-point types but f64; one that is to be sent is
-// sent as others. Types with no bits to spare cannot be sent so.
+// The word consists of NaNs in all floating-point types except f64. If an operand contains it, other NaNs are sent
+// instead. Types without spare bit patterns cannot be sent in this way.
 enum : u32 { unsent = 0xffffffff };
 
 DEV u32 sendable(u32 w) { return w == unsent ? unsent - 1 : w; }
 DEV Line sendable(Line l) { return Line{sendable(l.x), sendable(l.y), sendable(l.z), sendable(l.w)}; }
 DEV bool came(Line l) { return l.x != unsent && l.y != unsent && l.z != unsent && l.w != unsent; }
 
-// Rows are R lines of each of the 32 threads of a warp, packs in their order.
+// Rows are R lines of each of the 32 threads of a warp, with packs in their natural order.
 template <int R> struct Rows {
   static const int packs = 32 * R, bytes = 512 * R;
   Line row[R];
@@ -26,7 +25,7 @@ template <class T, bool A, int R> DEV Rows<R> loadRows(u64 at, i64 first, i64 co
   return x;
 }
 
-// A member adds up its own as it sends it: so all add up the same bits.
+// sendable is also applied to the member's own operand before it is added, so that all members add the same bits.
 template <int R> DEV Rows<R> sendable(Rows<R> x) {
 #pragma unroll
   for (int i = 0; i < R; i++) x.row[i] = sendable(x.row[i]);
@@ -50,15 +49,15 @@ template <int R> DEV Rows<R> lookRows(u64 at) {
   return x;
 }
 
-// lookAll looks at the rows of each peer; at + q · apart are those of member q.
+// lookAll reads the rows of each peer; those of member q are at at + q · apart.
 template <int W, int R> DEV void lookAll(const Team& t, u64 at, i64 apart, Rows<R>* x) {
 #pragma unroll
   for (int q = 0; q < W; q++)
     if (q != (u32)t.rank) x[q] = lookRows<R>(at + q * apart);
 }
 
-// awaitOne has one thread of a warp wait for one of its lines. Where much is under way,
-// looks of all threads at all lines would keep memory from taking in what comes.
+// awaitOne makes one thread of a warp wait for one of its lines. With much data in flight, polls by all threads of all
+// lines would delay the arrival of the data in memory.
 template <int W> DEV void awaitOne(Patience& p, const Team& t, u64 at, i64 apart, u32 e) {
   const u32 q = peerOf<W>(t, 0);
   if (laneOf() == 0)
@@ -66,7 +65,7 @@ template <int W> DEV void awaitOne(Patience& p, const Team& t, u64 at, i64 apart
   __syncwarp();
 }
 
-// awaitAll goes on looking at those lines that have not come, of all peers at once.
+// awaitAll polls the lines of all peers that have not arrived, until all have.
 template <int W, int R> DEV void awaitAll(Patience& p, const Team& t, u64 at, i64 apart, Rows<R>* x, u32 e) {
   const u32 r = (u32)t.rank;
   for (;;) {
@@ -85,7 +84,7 @@ template <int W, int R> DEV void awaitAll(Patience& p, const Team& t, u64 at, i6
   }
 }
 
-// clearAll makes room for what comes two launches later.
+// clearAll fills the lines with the unsent word, for the data of two launches later.
 template <int W, int R> DEV void clearAll(const Team& t, u64 at, i64 apart) {
 #pragma unroll
   for (int q = 0; q < W; q++)
@@ -106,14 +105,14 @@ template <class F, class T, int W, int R> DEV Rows<R> foldRows(const Rows<R>* x)
   return y;
 }
 
-// rowsToAll pushes rows to the same place at all peers.
+// rowsToAll pushes rows to the same offset at all peers.
 template <int W, int R> DEV void rowsToAll(const ReduceArgs& a, u64 off, const Rows<R>& x) {
 #pragma unroll
   for (int k = 0; k < W - 1; k++) pushRows<R>(a.data[peerOf<W>(a.team, k)] + off, x);
 }
 
-// onceFrom is one shot by the blocks from first on: everybody pushes all to all, and
-// adds up all. A warp pushes rows before it waits for those before.
+// onceFrom is a one-shot all-reduce by the blocks from first on: every member pushes its operand to all others, and
+// adds all operands. A warp pushes its next rows before it waits for the previous ones.
 template <class F, class T, int W, int R, bool A> DEV u32 onceFrom(const ReduceArgs& a, u32 first, u32 last) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank;
@@ -147,8 +146,8 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLamport(const R
   end(a.team, onceFrom<F, T, W, R, A>(a, 0, lastEpoch(a.team)));
 }
 
-// Deal pushes rows i of each peer's part to it, as the warp visits them, and returns
-// its own. Loads come first, whatever epoch it is.
+// Deal pushes rows i of each peer's share to that peer, in the order in which the warp visits the peers, and returns
+// its own rows. The loads come first, because they do not depend on the epoch.
 template <class T, bool A, int W, int R> struct Deal {
   Rows<R> x[W];
   __device__ __forceinline__ void load(const ReduceArgs& a, i64 i) {
@@ -169,8 +168,8 @@ template <class T, bool A, int W, int R> struct Deal {
   }
 };
 
-// Two shots: rows i of each share. The next ones are pushed before the results of
-// these are waited for.
+// Two shots: a warp processes rows i of each share. It pushes its next rows before it waits for the results of these
+// rows.
 template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -212,9 +211,9 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const
   end(t, e);
 }
 
-// directFrom is two shots of which the second goes straight to where results belong, by
-// the blocks from first on; rows before folded are for other blocks to add up. A warp
-// pushes the next rows before it waits for these.
+// directFrom is a two-shot all-reduce by the blocks from first on, in which the second shot writes directly to the
+// destination of the results. Rows before folded are reduced by other blocks. A warp pushes its next rows before it
+// waits for these.
 template <class F, class T, int W, int R> DEV u32 directFrom(Patience& p, const ReduceArgs& a, u32 first, i64 folded, u32 last) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank;
@@ -250,8 +249,8 @@ template <class F, class T, int W, int R> DEV u32 directFrom(Patience& p, const 
   return e;
 }
 
-// rowsToHost adds up the first rows of the share, writes them to this member and to host
-// memory for the others, and says so for each chunk, of as many rows as a block has warps.
+// rowsToHost reduces the first rows of the share, writes them to this member and to host memory for the others, and
+// raises a flag for each chunk, which has as many rows as a block has warps.
 template <class F, class T, int W, int R> DEV void rowsToHost(Patience& p, const ReduceArgs& a, u32 e) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank;
@@ -274,7 +273,7 @@ template <class F, class T, int W, int R> DEV void rowsToHost(Patience& p, const
   }
 }
 
-// rowsFromHost reads what the peers have written there.
+// rowsFromHost reads the rows that the peers have written to their host memory.
 template <class T, int W, int R> DEV void rowsFromHost(Patience& p, const ReduceArgs& a, u32 e) {
   const u32 r = (u32)a.team.rank;
   for (i64 k = blockIdx.x - a.writers; k < a.split * (W - 1); k += a.readers) {
@@ -289,8 +288,8 @@ template <class T, int W, int R> DEV void rowsFromHost(Patience& p, const Reduce
   }
 }
 
-// Two shots, of which results go straight to where they belong, those of the first split
-// chunks of each share by way of host memory.
+// Two shots in which results are written directly to their destination, except those of the first split chunks of each
+// share, which go through host memory.
 template <class F, class T, int W, int R> DEV void reduceLamportResults(const ReduceArgs& a) {
   const u32 last = lastEpoch(a.team), writers = (u32)a.writers, aside = writers + (u32)a.readers;
   Patience p = {0, 0};
@@ -306,8 +305,8 @@ template <class F, class T, int W, int R> DEV void reduceLamportResults(const Re
   end(a.team, e);
 }
 
-// One shot of two members, of which what lies behind split goes by way of host memory
-// as in reduceHost, but in two halves: nobody has to meet at the end.
+// One shot of two members, in which the packs from split on go through host memory as in reduceHost, but in two halves,
+// so no meeting at the end is necessary.
 template <class F, class T, int W, int R> DEV void reduceLamportHost(const ReduceArgs& a) {
   static_assert(W == 2, "host memory is read by one other member");
   constexpr int V = 16 / sizeof(T);

@@ -1,24 +1,23 @@
-// Collectives whose members give each other blocks, and those that reduce such
-// blocks where they arrive.
+// Collectives whose members give each other blocks, and those that reduce such blocks where they arrive.
 
 struct MoveArgs {
   Team team;
-  u64 to, from, own;           // to, from: members, a bit each, not this one; own: 1 where it also gives to itself
+  // to, from: sets of members, a bit each, without this one; own: 1 if it also gives to itself
+  u64 to, from, own;
   u64 slots[teamMost];         // of each member: two halves, for packs with their flags
   u64 slotHalf;                // bytes
   u64 flags[teamMost];         // of each member: two halves
-  u64 src[teamMost];           // where what goes to each member begins; pulls: what comes from it
-  u64 dst[teamMost];           // where it goes: pushes in the member's memory, else in this one's
-  i64 run;                     // bytes that lie together everywhere
-  i64 n[3];                    // extents around them, the inner first
+  u64 src[teamMost];           // begin of the data for each member; if members pull, begin of the data from each member
+  u64 dst[teamMost];           // its destination: in the other member's memory if members push, else in this one's
+  i64 run;                     // bytes that are contiguous in all blocks
+  i64 n[3];                    // extents around them, the innermost first
   i64 ss[teamMost][3], sd[teamMost][3];  // strides of src and dst in bytes
-  u64 root;                    // spreads: whose block it is
+  u64 root;                    // spreads: the member that owns the block
 };
 
-// Kinds of flags: a block has entered a launch, is done with it, and a member
-// has entered one in which it gives nothing. Waited for by equality: no member
-// is two launches ahead, and neighbours use other halves. A half has room for
-// four kinds: the host's halves are powers of two, and are cleared as such.
+// Kinds of flags: a block has entered a launch; it has finished the launch; a member has entered a launch in which it
+// gives nothing. Waits compare for equality: no member is two launches ahead, and successive launches use different
+// halves. A half has space for four kinds, because the host's halves are powers of two and are cleared as such.
 enum { flagEntered, flagDone, flagIdle, flagRoom = 4 };
 
 DEV u64 flagOf(const MoveArgs& a, u32 at, u32 kind, u32 by, u32 block, u32 e) {
@@ -32,9 +31,9 @@ DEV bool awaitFlag(const MoveArgs& a, Patience& w, u32 kind, u32 by, u32 block, 
   return true;
 }
 
-// meetBlocks has all members' blocks of one number raise a flag and wait for the
-// others'; what a block's threads wrote before is then visible to those who
-// waited. False for all threads of the block if somebody did not come.
+// meetBlocks makes the blocks with the same number of all members raise a flag and wait for the flags of the others.
+// Afterwards, everything that the threads of these blocks wrote before is visible to the waiting blocks. It returns
+// false in all threads of the block if a member did not come.
 template <int W> DEV bool meetBlocks(const MoveArgs& a, Patience& w, u32 kind, u32 e) {
   bool here = true;
   const u32 p = threadIdx.x;
@@ -45,7 +44,7 @@ template <int W> DEV bool meetBlocks(const MoveArgs& a, Patience& w, u32 kind, u
   return __syncthreads_and(here);
 }
 
-// Off is how far a row is from the first, on both sides.
+// Off is the distance of a row from the first row, at the source and at the destination.
 struct Off { i64 s, d; };
 
 template <int D> DEV Off rowAt(const MoveArgs& a, u32 src, u32 dst, u32 row) {
@@ -71,8 +70,7 @@ template <int D> DEV u32 rowsOf(const MoveArgs& a) {
   return n;
 }
 
-// load and store of N bytes at addresses that are multiples of V; the last ones
-// of a row are fewer.
+// Loads and stores of N bytes at addresses that are multiples of V; the last ones of a row may be shorter.
 template <int V> struct Word;
 template <> struct Word<1> { typedef u8 T; };
 template <> struct Word<2> { typedef u16 T; };
@@ -110,7 +108,7 @@ template <int W> DEV u64 slotOf(const MoveArgs& a, u32 at, u32 from, u32 e, u32 
   return a.slots[at] + (e & 1) * a.slotHalf + ((u64)from * total + pack) * 16;
 }
 
-// Members that give nothing in a launch say that they have entered it.
+// sayIdle signals, for a member that gives nothing in a launch, that it has entered the launch.
 template <int W> DEV void sayIdle(const MoveArgs& a, u32 e) {
   const u32 p = threadIdx.x;
   if (blockIdx.x == 0 && p < W && p != a.team.rank && !(a.to >> p & 1)) release32(flagOf(a, p, flagIdle, (u32)a.team.rank, 0, e), e);
@@ -121,8 +119,8 @@ template <int W> DEV void awaitIdle(const MoveArgs& a, Patience& w, u32 e) {
   if (blockIdx.x == 0 && p < W && p != a.team.rank && !(a.from >> p & 1)) awaitFlag(a, w, flagIdle, p, 0, e);
 }
 
-// sendLL sends each member its packs of 8 bytes, each half with the number of
-// the launch beside it. VS is what source addresses are multiples of.
+// sendLL sends each member its packs of 8 bytes; the epoch is stored next to each half of a pack. VS is the alignment
+// of source addresses.
 template <int W, int D, int VS> DEV void sendLL(const MoveArgs& a, u32 per, u32 total, u32 e) {
   for (u32 u = blockIdx.x * blockDim.x + threadIdx.x; u < total; u += gridDim.x * blockDim.x) {
     const u32 row = D ? u / per : 0, col = u - row * per;
@@ -138,7 +136,7 @@ template <int W, int D, int VS> DEV void sendLL(const MoveArgs& a, u32 per, u32 
   }
 }
 
-// receiveLL waits for pack u + k·step of every member, for k < U.
+// receiveLL waits for the packs u + k·step of every member, for k < U.
 template <int W, int U> DEV bool receiveLL(const MoveArgs& a, Patience& w, u32 e, u32 total, u32 u, u32 step, u64 (&v)[U][W]) {
   for (;;) {
     u32 absent = W;
@@ -158,10 +156,10 @@ template <int W, int U> DEV bool receiveLL(const MoveArgs& a, Patience& w, u32 e
   }
 }
 
-// As many loads as hide their latency: U packs of all members.
+// The number U of packs of all members in flight is large enough to hide their latency.
 template <int W> struct Deep { enum { U = W == 2 ? 4 : W <= 4 ? 2 : 1 }; };
 
-// moveLL moves blocks through slots: nobody waits for leave to send.
+// moveLL moves blocks through slots: no member waits for permission to send.
 template <int W, int D, int VS, int VD> DEV void moveLL(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
@@ -196,7 +194,7 @@ template <int W, int D, int VS, int VD> DEV void moveLL(const MoveArgs& a) {
   end(a.team, e);
 }
 
-// fold reduces B bytes of each member, in the members' order, rounding once.
+// fold reduces B bytes of each member, in the members' order, and rounds once.
 template <class T, class F, bool Avg, int W, int B> DEV void fold(typename Word<B>::T& to, const typename Word<B>::T (&x)[W]) {
   typedef typename Num<T>::Acc A;
 #pragma unroll
@@ -209,7 +207,7 @@ template <class T, class F, bool Avg, int W, int B> DEV void fold(typename Word<
   }
 }
 
-// reduceLL is moveLL, and reduces what arrives.
+// reduceLL is like moveLL, and reduces the arriving data.
 template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void reduceLL(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
@@ -244,8 +242,8 @@ template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void red
   end(a.team, e);
 }
 
-// Sheets of blocks that lie together: elements of type T, addresses that begin at
-// multiples of 16 bytes where AS and AD say so.
+// LL128 lines of contiguous blocks with elements of type T. AS and AD report whether source and destination addresses
+// are multiples of 16 bytes.
 template <class T, int R> DEV i64 sheetsOf(const MoveArgs& a) {
   const i64 bytes = (i64)Sheet<R>::packs * 16;
   return (a.run + bytes - 1) / bytes;
@@ -255,8 +253,8 @@ template <int R> DEV u64 sheetAt(const MoveArgs& a, u32 at, u32 from, u32 e, i64
   return a.slots[at] + (e & 1) * a.slotHalf + ((u64)from * sheets + i) * Sheet<R>::bytes;
 }
 
-// giveSheet pushes sheet i of each member's block to it, and, where Keep, stores
-// that of this member's own. Same: all are one.
+// giveSheet pushes sheet i of each member's block to that member and, if Keep is set, stores the sheet of this member's
+// own block. Same: the blocks for all members are one.
 template <class T, int W, int R, bool AS, bool AD, bool Same, bool Keep> DEV void giveSheet(const MoveArgs& a, i64 i, i64 sheets, u32 e) {
   const u32 me = (u32)a.team.rank, set = (u32)a.to | (a.own ? 1u << me : 0);
   const i64 first = i * Sheet<R>::packs, count = a.run / (i64)sizeof(T);
@@ -284,8 +282,8 @@ template <class T, int W, int R, bool AS, bool AD, bool Same, bool Keep> DEV voi
   }
 }
 
-// moveSheets moves blocks through slots, an epoch in each 128 bytes. A warp
-// pushes a sheet before it waits for the one before.
+// moveSheets moves blocks through slots, with an epoch in each 128 bytes. A warp pushes its next sheet before it waits
+// for the previous one.
 template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheets(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
@@ -310,9 +308,8 @@ template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheet
   end(a.team, e);
 }
 
-// spreadSheets has one member's block reach all others, in sheets: sheet i goes to
-// one of them, which passes it on to the rest, so that no link carries it twice.
-// Src[root] and Dst[me] are where it comes from and goes to.
+// spreadSheets broadcasts one member's block in sheets. Each sheet goes to one other member, which passes it on to the
+// rest, so no link carries it twice. Src[root] is the source and Dst[me] the destination.
 template <class T, int W, int R, bool AS, bool AD> DEV void spreadSheets(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
@@ -342,7 +339,7 @@ template <class T, int W, int R, bool AS, bool AD> DEV void spreadSheets(const M
   end(a.team, e);
 }
 
-// foldSheets reduces a sheet of each member.
+// foldSheets reduces one sheet of each member.
 template <class T, class F, bool Avg, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R> (&x)[W]) {
   Sheet<R> y;
 #pragma unroll
@@ -356,8 +353,8 @@ template <class T, class F, bool Avg, int W, int R> DEV Sheet<R> foldSheets(cons
   return y;
 }
 
-// reduceSpread is spreadSheets the other way: every member gives sheet i to one of
-// them, which reduces it and gives the result to the root. Src[me] and Dst[root].
+// reduceSpread is the reverse of spreadSheets: every member gives sheet i to one of them, which reduces it and gives
+// the result to the root. Src[me] is the source and Dst[root] the destination.
 template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSpread(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
@@ -390,7 +387,7 @@ template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void r
   end(a.team, e);
 }
 
-// reduceSheets is moveSheets, and reduces what arrives.
+// reduceSheets is like moveSheets, and reduces the arriving data.
 template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSheets(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
@@ -426,11 +423,10 @@ template <int W> DEV void moveMeet(const MoveArgs& a) {
   end(a.team, e);
 }
 
-// Cell is 16 bytes as they lie on the far side of a link: those of a row that
-// fall there.
-struct Cell { u32 row; i64 at; i64 count; };  // at: from the row's begin; of the first byte
+// Cell is an aligned unit of 16 bytes at the far end of a link, together with the bytes of a row that are in it.
+struct Cell { u32 row; i64 at; i64 count; };  // at: offset of the first byte from the row's begin
 
-// cellAt returns cell i; Full: rows begin and end between cells.
+// cellAt returns cell i. Full: rows begin and end at cell boundaries.
 template <bool Full> DEV Cell cellAt(u32 i, u32 perRow, i64 run, u32 row, u64 begin) {
   Cell c = {row, (i64)(i - row * perRow) * 16, 16};
   if (Full) return c;
@@ -444,7 +440,7 @@ template <bool Full> DEV Cell cellAt(u32 i, u32 perRow, i64 run, u32 row, u64 be
 
 template <bool Full> DEV u32 cellsOf(const MoveArgs& a) { return (u32)(Full ? a.run / 16 : (a.run + 30) / 16); }
 
-// pushCells stores U cells of a block, from i on, at the members of put.
+// pushCells stores U cells of a block, beginning with cell i, to the members of put.
 template <bool Full, int VS, int U, class Put> DEV void pushCells(u32 i, u32 step, u32 total, u32 per, i64 run, u64 src, u64 dst, const Put& put) {
   Pack<u64, 2> v[U];
   i64 at[U];
@@ -466,15 +462,15 @@ template <bool Full, int VS, int U, class Put> DEV void pushCells(u32 i, u32 ste
   put.packs(at, v);
 }
 
-// storePacks stores those packs that are somewhere.
+// storePacks stores those packs that have an offset.
 template <int U> DEV void storePacks(u64 to, const i64 (&at)[U], const Pack<u64, 2> (&v)[U]) {
 #pragma unroll
   for (int k = 0; k < U; k++)
     if (at[k] >= 0) *(Pack<u64, 2>*)(to + at[k]) = v[k];
 }
 
-// ToOne and ToAll are where cells go: one member, or all of a set, where all lie
-// alike.
+// ToOne and ToAll are destinations of cells: one member, or all members of a set whose blocks have equal layout and
+// alignment.
 template <int D> struct ToOne {
   const MoveArgs& a;
   u32 p;
@@ -504,10 +500,9 @@ template <int W, int D> struct ToAll {
   }
 };
 
-// storeBlocks stores blocks where they belong in other members' memory, some cells
-// of each in turn, its own among them. VS is what the distance of a source from
-// its destination is a multiple of. Same: what goes to all is one, and lies alike
-// everywhere. The first blocks of the grid may be aside.
+// storeBlocks stores blocks to their destinations in other members' memory, and its own block, alternating between the
+// blocks. VS is a power of two that divides the distance of sources from destinations. Same: the block is the same for
+// all members, and has the same layout and alignment everywhere. The first aside blocks of the grid do something else.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void storeBlocks(const MoveArgs& a, u32 aside = 0) {
   const u32 set = (u32)a.to | (a.own ? 1u << (u32)a.team.rank : 0), turn = turnOf(a.team);
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = (gridDim.x - aside) * blockDim.x;
@@ -528,8 +523,7 @@ template <int W, int D, int VS, bool Full, bool Same, int U> DEV void storeBlock
   }
 }
 
-// movePush stores blocks once all members are there, and ends when all have
-// stored theirs.
+// movePush stores blocks after all members have begun, and ends after all have stored theirs.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   Patience w = {0, 0};
@@ -541,9 +535,8 @@ template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(c
   end(a.team, e);
 }
 
-// reducePull loads every member's block from its memory and reduces. All blocks
-// begin at equal distances from multiples of 16. VD is what the distance of the
-// destination from that is a multiple of.
+// reducePull loads every member's block from its memory and reduces. The blocks are equally aligned modulo 16 bytes. VD
+// is a power of two that divides the distance of the destination from that alignment.
 template <class T, class F, bool Avg, int W, int D, int VD, bool Full, int U> DEV void reducePull(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;

@@ -1,15 +1,14 @@
-// All-reduce of sums by NVLink's switches. Members' staging memory is joined under
-// one address: what is loaded from there is the sum of what all have at that place,
-// and what is stored there all get. In which order the switches add, and how they
-// round, is theirs.
+// All-reduce of sums that NVLink switches compute. The members' staging memory is mapped to one multicast address: a
+// load from it returns the sum of the values that all members have at that offset, and a store to it stores the value
+// in all members' memory. The switches determine the order and the rounding of the additions.
 
 struct MultimemArgs {
-  ReduceArgs reduce;  // data: of each member its staging memory; share: packs
-  u64 all;            // the address of all of it, for multimem instructions only
+  ReduceArgs reduce;  // data: each member's staging memory; share: in packs
+  u64 all;            // the multicast address, for multimem instructions only
 };
 
-// sumOfAll is the sum of the packs of T that the members have there. Devices before
-// sm_90 have no such memory.
+// sumOfAll returns the sum of the packs of T that all members have at an address. Devices before sm_90 lack multicast
+// memory.
 #ifdef __CUDA_ARCH__
 #if __CUDA_ARCH__ >= 900
 #define LOAD_SUM(form) \
@@ -34,7 +33,7 @@ template <class T> DEV Line sumOfAll(u64 at, T) {
 }
 #endif
 
-// giveAll stores a pack there, of whatever type.
+// giveAll stores a pack of any type in all members' memory.
 DEV void giveAll(u64 at, Line v) {
 #ifdef __CUDA_ARCH__
 #if __CUDA_ARCH__ >= 900
@@ -46,8 +45,8 @@ DEV void giveAll(u64 at, Line v) {
 #endif
 }
 
-// meetAcross is meet where memory is used by its own address on one side of it and by
-// that of all on the other, which is ordered by a fence between addresses only.
+// meetAcross is meet where one side accesses memory by its unicast address and the other by its multicast address. Only
+// a fence between address spaces orders such accesses.
 template <int W> DEV void meetAcross(Patience& p, const ReduceArgs& a, i64 slot, u32 e) {
 #ifdef __CUDA_ARCH__
   asm volatile("fence.proxy.alias;" ::: "memory");
@@ -58,7 +57,7 @@ template <int W> DEV void meetAcross(Patience& p, const ReduceArgs& a, i64 slot,
 #endif
 }
 
-// ofShares uses the packs that the thread has of all members' shares.
+// ofShares calls use for the packs of all members' shares that belong to the thread.
 template <int W, class Use> DEV void ofShares(const ReduceArgs& a, i64 total, Use use) {
   for (int q = 0; q < W; q++) {
     const i64 first = q * a.share, last = first + a.share < total ? first + a.share : total;
@@ -66,10 +65,9 @@ template <int W, class Use> DEV void ofShares(const ReduceArgs& a, i64 total, Us
   }
 }
 
-// Each member copies what it has to its staging memory, adds up its share for all,
-// and copies what all have added up from there. A block only uses what blocks of the
-// same number wrote: of each share the packs from its own on. The second meeting
-// keeps staging memory from being written anew while somebody reads it.
+// Each member copies its operand to its staging memory, reduces its share for all members, and copies the results of
+// all members from its staging memory. A block only uses data of blocks with the same number: of each share the same
+// packs. The second meeting ensures that staging memory is not overwritten while a member reads it.
 template <class T, int W, int U, bool A> DEV void reduceMultimem(const MultimemArgs& m) {
   const ReduceArgs& a = m.reduce;
   const u32 r = (u32)a.team.rank, e = begin(a.team, lastEpoch(a.team));

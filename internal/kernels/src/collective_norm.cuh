@@ -1,22 +1,23 @@
-// All-reduce of rows, a residual added, rms_norm: one launch where a layer of a
-// model split over devices ends. A block has a row; 256 of its threads add the squares
-// up, as norm of rows.cuh has them do, in the same order: the bits are those of three
-// steps.
+// All-reduce of rows, addition of a residual, and rms_norm in one launch, at the end of a layer of a model that is
+// split over devices. A block processes a row. 256 of its threads add the squares in the same order as norm of
+// rows.cuh, so the bits are those of three separate operations.
 
 struct NormArgs {
   Team team;
-  u64 in, residual, weight, sum, out;  // the member's own; sum gets what is normalised
-  u64 data[teamMost], half;            // of each member: two halves that rest full of what is never sent
+  u64 in, residual, weight, sum, out;  // the member's own memory; sum receives the row before normalisation
+  u64 data[teamMost], half;            // of each member: two halves, initially filled with unsent
   i64 rows, packs;                     // packs of a row
-  u64 read, readHalf;                  // two halves of words that say which blocks have read; 0 where nobody writes what others read
+  // two halves of words that record which blocks have read; 0 if no member writes memory that others read
+  u64 read, readHalf;
   f64 eps;
 };
 
 DEV f32 rootOf(f32 x) { return sqrtf(x); }
 
-enum { summing = 256 };  // threads that add up squares
+enum { summing = 256 };  // number of threads that add squares
 
-DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }  // packs of the row, behind what rowSquares takes
+// rowOf returns the packs of the row, after the memory that rowSquares uses.
+DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }
 
 template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
 #pragma unroll
@@ -27,9 +28,8 @@ template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::A
   return sum;
 }
 
-// rowSquares gives every thread the sum of the squares of all packs of the row: of those
-// that are 256 apart, then of halves, halves of that, and so on. The last steps each
-// warp does for itself.
+// rowSquares returns the sum of the squares of all packs of the row to every thread. It first adds those that are 256
+// packs apart, then combines halves, halves of these, and so on. In the last steps each warp computes by itself.
 template <class T> DEV typename Num<T>::Acc rowSquares(i64 packs) {
   constexpr int V = 16 / sizeof(T);
   typedef typename Num<T>::Acc A;
@@ -53,7 +53,7 @@ template <class T> DEV typename Num<T>::Acc rowSquares(i64 packs) {
   return __shfl_sync(0xffffffff, x[0], 0);
 }
 
-// loadRow loads a thread's packs of a row, a block's threads apart.
+// loadRow loads a thread's packs of a row; the packs of a thread are one block size apart.
 template <int P> DEV void loadRow(u64 at, i64 first, i64 packs, Line* x) {
 #pragma unroll
   for (int w = 0; w < P; w++) {
@@ -74,7 +74,7 @@ template <int W, int P> DEV void pushRow(const NormArgs& a, u64 off, i64 first, 
   }
 }
 
-// addPack adds the residual to a pack of the sum, which goes where it belongs, and into rowOf.
+// addPack adds the residual to a pack of the sum, and stores the result in global memory and in rowOf.
 template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line sum, Line residual) {
   constexpr int V = 16 / sizeof(T);
   const Pack<T, V> s = bitsAs<Pack<T, V>>(sum), y = bitsAs<Pack<T, V>>(residual);
@@ -85,7 +85,7 @@ template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line su
   storeLine(a.sum + (first + j) * 16, bitsAs<Line>(z));
 }
 
-// scaleRow normalises the row that is in rowOf.
+// scaleRow normalises the row in rowOf.
 template <class T, int P> DEV void scaleRow(const NormArgs& a, i64 first, const Line* weight) {
   constexpr int V = 16 / sizeof(T);
   typedef typename Num<T>::Acc A;
@@ -102,10 +102,9 @@ template <class T, int P> DEV void scaleRow(const NormArgs& a, i64 first, const 
   }
 }
 
-// Lines are their own flags (see collective_lamport.cuh). A block pushes its next row
-// before it waits for this one, so the link stays busy while rows are normalised. All
-// blocks are in one wave of the grid. Where they write what others read, each has one
-// row, and none writes before all have read.
+// Data itself is the flag (see collective_lamport.cuh). A block pushes its next row before it waits for the current
+// one, so the link is busy while rows are normalised. All blocks run in one wave. If blocks write memory that others
+// read, each block has one row, and none writes before all have read.
 template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -158,8 +157,8 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   end(t, e);
 }
 
-// addNorm is what follows an all-reduce that has left its sum in a.in, on each member by
-// itself: it begins no epoch.
+// addNorm does the add and the norm after an all-reduce that has stored its sum in a.in. Each member runs it by itself;
+// it does not begin an epoch.
 template <class T, int P> DEV void addNorm(const NormArgs& a) {
   follow();
   const i64 packs = a.packs;

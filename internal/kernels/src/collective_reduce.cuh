@@ -1,16 +1,17 @@
-// All-reduce, in the order of the members, rounded once: the same bits on every
-// member, by every algorithm.
+// All-reduce in the order of the members, rounded once: every algorithm gives the same bits on every member.
 
 struct ReduceArgs {
   Team team;
-  u64 in[teamMost], out[teamMost];  // of each member; its own alone where flags lie among the data
-  u64 data[teamMost], half;         // of each member: two halves that data is pushed to, or staging
-  u64 flags[teamMost], flagHalf;    // of each member: two halves of words, where data has no flags
-  i64 count, share, slots;          // elements; packs or sheets that each member adds up; flags of a member
-  u64 host[teamMost];               // of each member: host memory, for what lies behind split or, of others, before it
-  i64 split, writers, readers;      // packs; blocks that write there, and that read what peers wrote
-  i64 group;                        // chunks that a block pushes before it tells of them
-  i64 hostHalf, calm;               // bytes of a half of host memory, 0 where it has none; 1: one thread of a warp looks first
+  u64 in[teamMost], out[teamMost];  // of each member; only its own if data and flags share memory
+  u64 data[teamMost], half;         // of each member: two halves for pushed data, or staging memory
+  u64 flags[teamMost], flagHalf;    // of each member: two halves of words, if data has no flags
+  i64 count, share, slots;          // elements; packs or sheets that each member reduces; flags of a member
+  // of each member: host memory, for the packs from split on or, in some algorithms, before split
+  u64 host[teamMost];
+  i64 split, writers, readers;      // packs; blocks that write to host memory, and blocks that read what peers wrote
+  i64 group;                        // chunks that a block pushes before it raises their flags
+  // bytes of a half of host memory, 0 if there is only one; 1: one thread of a warp polls first
+  i64 hostHalf, calm;
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };
@@ -18,7 +19,7 @@ struct RedMax : FoldMax { template <class A> DEV A done(A a, int) { return a; } 
 struct RedMin : FoldMin { template <class A> DEV A done(A a, int) { return a; } };
 struct RedAvg : FoldSum { template <class A> DEV A done(A a, int n) { return a / (A)n; } };
 
-// fold adds up what the members have, each as bits of some elements.
+// fold reduces the members' values, each given as the bits of some elements.
 template <class F, class T, int W, class L> DEV L fold(const L* x) {
   constexpr int V = sizeof(L) / sizeof(T);
   Pack<T, V> y;
@@ -44,10 +45,10 @@ template <class F, class T, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R>
   return y;
 }
 
-// isOf reports whether both halves of a line are of epoch e.
+// isOf reports whether both halves of a line have epoch e.
 DEV bool isOf(Line l, u32 e) { return l.y == e && l.w == e; }
 
-// awaitHalves waits for a line of each peer, as awaitSheets does.
+// awaitHalves waits for a line of each peer, like awaitSheets.
 template <int W> DEV void awaitHalves(Patience& p, const Team& t, u64 at, i64 apart, Line* l, u32 e) {
   const u32 r = (u32)t.rank;
   for (;;) {
@@ -62,8 +63,8 @@ template <int W> DEV void awaitHalves(Patience& p, const Team& t, u64 at, i64 ap
   }
 }
 
-// One shot, an epoch in each half of a line: everybody pushes all to all, and
-// adds up all. U halves of a thread are under way at once.
+// One shot with an epoch in each half of a line: every member pushes its operand to all others, and adds all operands.
+// Each thread has U halves in flight.
 template <class F, class T, int W, int U, bool A> DEV void reduceLL(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -106,8 +107,8 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL(const Reduce
   end(t, e);
 }
 
-// Two shots of the same lines: each member adds up its share and pushes the
-// result to all. What is pushed second lies behind what is pushed first.
+// Two shots with the same lines: each member reduces its share and pushes the result to all others. The data of the
+// second shot follows that of the first in memory.
 template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -145,16 +146,16 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
   end(t, e);
 }
 
-// pushToAll pushes a sheet to the same place at all peers. Of few sheets, all warps
-// may begin with the same one: it takes less to know which.
+// pushToAll pushes a sheet to the same offset at all peers. If there are few sheets, all warps may begin with the same
+// peer, which is cheaper to compute.
 template <int W, int R, bool Few> DEV void pushToAll(const ReduceArgs& a, u64 off, Sheet<R> s, u32 e) {
   seal(s, e);
 #pragma unroll
   for (int k = 0; k < W - 1; k++) pushSheet<R>(a.data[Few ? ((u32)a.team.rank + 1 + k) % W : peerOf<W>(a.team, k)] + off, s);
 }
 
-// One shot in sheets: an epoch in each 128 bytes. A warp pushes a sheet before it
-// waits for the one before.
+// One shot in LL128 lines with an epoch in each 128 bytes. A warp pushes its next sheet before it waits for the
+// previous one.
 template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const ReduceArgs& a) {
   typedef Sheet<R> S;
   const Team& t = a.team;
@@ -185,8 +186,8 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const Red
   end(t, e);
 }
 
-// Spread pushes sheet i of each peer's part to it, as the warp visits them, and
-// returns its own. Loads come first, whatever epoch it is.
+// Spread pushes sheet i of each peer's share to that peer, in the order in which the warp visits the peers, and returns
+// its own sheet. The loads come first, because they do not depend on the epoch.
 template <class T, bool A, int W, int R> struct Spread {
   Sheet<R> x[W];
   __device__ __forceinline__ void load(const ReduceArgs& a, i64 i) {
@@ -210,8 +211,8 @@ template <class T, bool A, int W, int R> struct Spread {
   }
 };
 
-// Two shots in sheets: sheet i of each share. The next ones are pushed before the
-// results of these are waited for.
+// Two shots in LL128 lines: a warp processes sheet i of each share. It pushes its next sheets before it waits for the
+// results of these.
 template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const ReduceArgs& a) {
   typedef Sheet<R> S;
   const Team& t = a.team;
@@ -244,7 +245,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
     S got[W];
     const u64 at = a.data[r] + second + i * S::bytes;
     const i64 apart = share * S::bytes;
-    if (W * R <= 8) {  // as registers allow
+    if (W * R <= 8) {  // if there are enough registers
 #pragma unroll
       for (int q = 0; q < W; q++)
         if (q != r) got[q] = lookSheet<R>(at + q * apart);
@@ -264,13 +265,13 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
   end(t, e);
 }
 
-// flagAt is where member q tells member of something.
+// flagAt returns the address of a flag with which member q signals member.
 DEV u64 flagAt(const ReduceArgs& a, u32 member, u32 q, i64 slot, u32 e) {
   return a.flags[member] + (e & 1) * a.flagHalf + (q * a.slots + slot) * 4;
 }
 
-// meet has each block wait for the blocks of the same number of all members;
-// what they wrote before is then seen by all of the block.
+// meet makes each block wait for the blocks with the same number of all members. Afterwards, everything that these
+// wrote before is visible to all threads of the block.
 template <int W> DEV void meet(Patience& p, const ReduceArgs& a, i64 slot, u32 e) {
   const u32 r = (u32)a.team.rank, q = threadIdx.x;
   __syncthreads();
@@ -281,7 +282,7 @@ template <int W> DEV void meet(Patience& p, const ReduceArgs& a, i64 slot, u32 e
   __syncthreads();
 }
 
-// IntoAll writes pack i, added up, to all members.
+// IntoAll stores the reduced pack i to all members.
 struct IntoAll {
   template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
     const u32 turn = turnOf(a.team);
@@ -290,7 +291,7 @@ struct IntoAll {
   }
 };
 
-// IntoHost writes it to this member, and to host memory for the others.
+// IntoHost stores the reduced pack i to this member, and to host memory for the others.
 struct IntoHost {
   template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
     const u32 r = (u32)a.team.rank;
@@ -299,7 +300,7 @@ struct IntoHost {
   }
 };
 
-// IntoOwn writes it to this member alone: the share, in whole packs.
+// IntoOwn stores the reduced pack i only to this member. The share consists of whole packs.
 struct IntoOwn {
   template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
     const u32 r = (u32)a.team.rank;
@@ -307,8 +308,8 @@ struct IntoOwn {
   }
 };
 
-// ByStaging and ByHost are ways on which pack i of what a member has for an owner
-// lies in between: the owner's staging memory, or the member's host memory.
+// ByStaging and ByHost return the address at which pack i of a member's data for an owner is stored in between: in the
+// owner's staging memory, or in the member's host memory.
 struct ByStaging {
   static __device__ __forceinline__ u64 at(const ReduceArgs& a, u32 from, u32 owner, i64 i) { return a.data[owner] + (from * a.share + i) * 16; }
   static __device__ __forceinline__ Line load(u64 at) { return look(at); }
@@ -318,8 +319,7 @@ struct ByHost {
   static __device__ __forceinline__ Line load(u64 at) { return loadLine(at); }
 };
 
-// pushChunk sends the parts of the peers' shares that chunk c is on their way, U
-// packs a thread.
+// pushChunk sends the parts of the peers' shares that belong to chunk c, U packs for each thread.
 template <class T, int W, int U, class Way> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
 #pragma unroll
@@ -339,8 +339,7 @@ template <class T, int W, int U, class Way> DEV void pushChunk(const ReduceArgs&
   }
 }
 
-// foldChunk adds up chunk c of the member's share, as many packs at once as
-// registers allow.
+// foldChunk reduces chunk c of the member's share, with as many packs at once as registers permit.
 template <class F, class T, int W, int U, class Way, class Into> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
   constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
@@ -363,8 +362,7 @@ template <class F, class T, int W, int U, class Way, class Into> DEV void foldCh
   }
 }
 
-// awaitChunks waits until all peers have pushed their parts of n chunks, c and on by
-// step.
+// awaitChunks waits until all peers have pushed their parts of n chunks: c, c + step, …
 template <int W> DEV void awaitChunks(Patience& p, const ReduceArgs& a, i64 c, i64 step, i64 n, u32 e) {
   const u32 r = (u32)a.team.rank, q = threadIdx.x % W, at = threadIdx.x / W, together = blockDim.x / W;
   for (i64 k = at; k < n && at < together; k += together)
@@ -372,7 +370,7 @@ template <int W> DEV void awaitChunks(Patience& p, const ReduceArgs& a, i64 c, i
   __syncthreads();
 }
 
-// tellChunks raises their flags at all peers, for what the block's threads wrote before.
+// tellChunks raises the chunks' flags at all peers, for the data that the block's threads wrote before.
 template <int W> DEV void tellChunks(const ReduceArgs& a, i64 c, i64 step, i64 n, u32 e) {
   const u32 r = (u32)a.team.rank, q = threadIdx.x % W, at = threadIdx.x / W, together = blockDim.x / W;
   __syncthreads();
@@ -383,10 +381,9 @@ template <int W> DEV void tellChunks(const ReduceArgs& a, i64 c, i64 step, i64 n
 template <int W> DEV void awaitChunk(Patience& p, const ReduceArgs& a, i64 c, u32 e) { awaitChunks<W>(p, a, c, 0, 1, e); }
 template <int W> DEV void tellAll(const ReduceArgs& a, i64 c, u32 e) { tellChunks<W>(a, c, 0, 1, e); }
 
-// pushChunks is the two shots, by blocks first and up: one of chunks from pushed on,
-// the other of those from folded on; those before are for other blocks. A block pushes
-// a group of its chunks, tells of them, which takes until they are there, and adds up
-// the group before.
+// pushChunks does the two shots with the blocks from first on: the first shot for chunks from pushed on, the second for
+// chunks from folded on; other blocks process the earlier chunks. A block pushes a group of its chunks, raises their
+// flags, which waits until the data has arrived, and reduces the previous group.
 template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 pushed, i64 folded, u32 e) {
   const i64 chunk = (i64)blockDim.x * U, step = gridDim.x - first, begin = pushed + blockIdx.x - first;
   const i64 mine = ((a.share + chunk - 1) / chunk - begin + step - 1) / step;
@@ -401,9 +398,8 @@ template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patien
   }
 }
 
-// Two shots through staging memory, in chunks of U packs for each thread of a
-// block: while the peers' part of a chunk is under way the next one is pushed.
-// Results go straight to where they belong.
+// Two shots through staging memory, in chunks of U packs for each thread of a block: while the peers' part of a chunk
+// is in flight, the next chunk is pushed. Results are written directly to their destination.
 template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
@@ -413,8 +409,8 @@ template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& 
   end(a.team, e);
 }
 
-// The first shot alone: members keep what they add up. That all meet at the end
-// keeps staging memory from being written while somebody reads it.
+// Only the first shot: members keep their reduced share. The meeting at the end ensures that staging memory is not
+// overwritten while a member reads it.
 template <class F, class T, int W, int U> DEV void reduceScatterPush(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   Patience p = {0, 0};
@@ -423,10 +419,9 @@ template <class F, class T, int W, int U> DEV void reduceScatterPush(const Reduc
   end(a.team, e);
 }
 
-// reduceScatterPush in which the first chunks, those before split, go by way of host
-// memory: some blocks write them there, and some add them up from there. Flags are
-// those of the same chunks. That all meet at the end keeps a member's host memory,
-// too, from being written anew while somebody reads it.
+// reduceScatterPush with the chunks before split sent through host memory: some blocks write them to host memory, and
+// some reduce them from there. They use the same flags as without host memory. The meeting at the end also ensures that
+// a member's host memory is not overwritten while another member reads it.
 template <class F, class T, int W, int U> DEV void reduceScatterHost(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   const i64 total = a.share * W, chunks = a.split / ((i64)blockDim.x * U);
@@ -449,11 +444,11 @@ template <class F, class T, int W, int U> DEV void reduceScatterHost(const Reduc
   end(a.team, e);
 }
 
-// hostRows is how many packs a thread has under way by host memory.
+// hostRows is the number of packs that a thread has in flight through host memory.
 enum { hostRows = 2 };
 
-// writeHost writes chunks of what lies behind split to host memory, a flag behind
-// each. Flags of these chunks come before those in which all meet.
+// writeHost writes chunks of the packs from split on to host memory, and raises a flag after each. The flags of these
+// chunks precede those for the meeting of all blocks.
 template <class T> DEV void writeHost(const ReduceArgs& a, i64 total, u32 e) {
   const u32 r = (u32)a.team.rank, peer = 1 - r;
   const i64 chunk = (i64)blockDim.x * hostRows, chunks = (total - a.split + chunk - 1) / chunk;
@@ -474,7 +469,7 @@ template <class T> DEV void writeHost(const ReduceArgs& a, i64 total, u32 e) {
   }
 }
 
-// readHost adds up what the peer has written there.
+// readHost adds the packs that the peer has written to host memory.
 template <class F, class T> DEV void readHost(Patience& p, const ReduceArgs& a, i64 total, u32 e) {
   const u32 r = (u32)a.team.rank, peer = 1 - r;
   const i64 chunk = (i64)blockDim.x * hostRows, chunks = (total - a.split + chunk - 1) / chunk;
@@ -499,10 +494,10 @@ template <class F, class T> DEV void readHost(Patience& p, const ReduceArgs& a, 
   }
 }
 
-// reducePush of the packs before split by two members, while the rest goes by way
-// of host memory: one shot, over a bus that is no part of the link.
+// reducePush of the packs before split by two members, while the other packs go through host memory in one shot: the
+// bus to the host is not shared with the link.
 template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& a) {
-  static_assert(W == 2, "one shot sends no more than two do between two members only");
+  static_assert(W == 2, "one shot sends as little data as two shots only between two members");
   const u32 e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
   const i64 total = (a.count + V - 1) / V, aside = a.writers + a.readers;
@@ -514,8 +509,8 @@ template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& 
   end(a.team, e);
 }
 
-// resultsToHost adds up the chunks before split, writes them to host memory, and
-// says so in the flags before those in which all meet.
+// resultsToHost reduces the chunks before split, writes them to host memory, and raises their flags, which precede
+// those for the meeting of all blocks.
 template <class F, class T, int W, int U> DEV void resultsToHost(Patience& p, const ReduceArgs& a, i64 total, i64 chunks, u32 e) {
   for (i64 c = blockIdx.x; c < chunks; c += a.writers) {
     awaitChunk<W>(p, a, c, e);
@@ -524,7 +519,7 @@ template <class F, class T, int W, int U> DEV void resultsToHost(Patience& p, co
   }
 }
 
-// resultsFromHost reads what the peers have written there.
+// resultsFromHost reads the results that the peers have written to host memory.
 template <class T, int W, int U> DEV void resultsFromHost(Patience& p, const ReduceArgs& a, i64 total, i64 chunks, u32 e) {
   const u32 r = (u32)a.team.rank;
   for (i64 k = blockIdx.x - a.writers; k < chunks * (W - 1); k += a.readers) {
@@ -546,8 +541,8 @@ template <class T, int W, int U> DEV void resultsFromHost(Patience& p, const Red
   }
 }
 
-// reducePush by any number of members, in which results of the first chunks reach
-// the others by way of host memory.
+// reducePush by any number of members, in which the results of the first chunks are sent to the others through host
+// memory.
 template <class F, class T, int W, int U> DEV void reduceResults(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
@@ -561,7 +556,7 @@ template <class F, class T, int W, int U> DEV void reduceResults(const ReduceArg
   end(a.team, e);
 }
 
-// Each member reads its share from all, and writes the sum to all.
+// Each member reads its share from all members, and writes the sum to all.
 template <class F, class T, int W, int U> DEV void reducePull(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t));

@@ -1,21 +1,22 @@
-// Executes a schedule that another tool wrote: each block goes through its own list
-// of steps. Threads take the elements of an operand in turn, counted from its start,
-// and nothing keeps them together between steps but steps that say so: whoever wrote
-// the schedule counted on that.
+// Executes a schedule that another tool wrote: each block executes its own list of steps. The threads of a block
+// process the elements of an operand cyclically, counted from its start. Threads are synchronised between steps only by
+// explicit steps, as schedules assume.
 
 enum { scheduleAreas = 5, packetArea = 3 };
 
 struct ScheduleArgs {
   Team team;
   u64 at[scheduleAreas][teamMost];  // operands in and out, scratch, packets, messages
-  u64 packetHalf;                   // packets are in two halves
-  u64 words[teamMost], wordHalf;    // of each member: two halves of flags for each block of each member, then counters
-  i64 cell;                         // bytes
-  i64 closes;                       // members meet at the end, too
+  u64 packetHalf;                   // packets have two halves
+  // of each member: two halves of flags for each block of each member, followed by counters
+  u64 words[teamMost], wordHalf;
+  i64 cell;                         // bytes of a cell
+  i64 closes;                       // whether the members also meet at the end
 };
 
-// Steps are words: kind and thread, sources, destinations in bytes; then what the kind
-// needs. An operand is two: area, member and whether it is raw in bytes, and its cell.
+// Steps are encoded as words. The first word has four bytes: the kind; the thread or, for a move, whether it is packed;
+// the number of sources; the number of destinations. Words that depend on the kind follow. An operand has two words:
+// the first has a byte each for its area, its member and whether it is raw; the second is its cell.
 enum { stepEnd, stepSync, stepRaise, stepAwait, stepMove };
 
 DEV u64 operandAt(const ScheduleArgs& a, const u32* w, u32 e) {
@@ -45,7 +46,7 @@ template <class T, class L> struct Terms {
   }
 };
 
-// movePlain adds up lines; U of a thread are under way at once.
+// movePlain adds lines; each thread has U lines in flight.
 template <class T, int U> DEV void movePlain(const ScheduleArgs& a, const u32* w, u32 from, u32 to, i64 lines, u32 e) {
   const i64 step = blockDim.x;
   const u32* const into = w + 2 * from;
@@ -82,8 +83,8 @@ template <class T, int U> DEV void movePlain(const ScheduleArgs& a, const u32* w
   }
 }
 
-// movePacked is the same where some operands are packets: lines of which half is data
-// and half the epoch. A raw one is copied with whatever flags it has.
+// movePacked does the same if some operands are packets: lines in which half of the words are data and half are the
+// epoch. A raw packet is copied with its flags unchanged.
 template <class T, int U> DEV void movePacked(Patience& p, const ScheduleArgs& a, const u32* w, u32 from, u32 to, i64 halves, u32 e) {
   const i64 step = blockDim.x;
   const u32* const into = w + 2 * from;
@@ -139,7 +140,7 @@ template <class T, int U> DEV void movePacked(Patience& p, const ScheduleArgs& a
   }
 }
 
-// meetSchedule has each block meet the same of all other members.
+// meetSchedule makes each block meet the blocks with the same number of all other members.
 DEV void meetSchedule(Patience& p, const ScheduleArgs& a, u32 which, u32 e) {
   const u32 members = (u32)a.team.members, r = (u32)a.team.rank, q = threadIdx.x;
   __syncthreads();
@@ -151,7 +152,7 @@ DEV void meetSchedule(Patience& p, const ScheduleArgs& a, u32 which, u32 e) {
   __syncthreads();
 }
 
-// counterAt is a word of 8 bytes: the epoch, and how far the counter has come in it.
+// counterAt returns the address of a word of 8 bytes that contains the epoch and the counter's value in this epoch.
 DEV u64 counterAt(const ScheduleArgs& a, u32 member, u32 counter, u32 e) {
   return a.words[member] + (e & 1) * a.wordHalf + 2 * teamMost * blocksMost * 4 + counter * 8;
 }
@@ -164,8 +165,8 @@ DEV void awaitCounter(Patience& p, const ScheduleArgs& a, u64 at, u32 peer, u32 
   }
 }
 
-// runSchedule executes the steps of the member's block: list has where those of each
-// block begin, and behind that the steps.
+// runSchedule executes the steps of the member's block. The list begins with the index of the first step of each block,
+// and the steps follow.
 template <class T, class S> DEV void runSchedule(const ScheduleArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   Patience p = {0, 0};

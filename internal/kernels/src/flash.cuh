@@ -1,15 +1,14 @@
-// Attention by tensor cores, in one pass over keys and values: FlashAttention-2 (Dao,
-// 2023; arXiv 2307.08691). What a warp has of the result is scaled down whenever a much
-// larger score comes. Keys and values come 64 at a time, the values while
-// scores are computed, the next keys while the values are added up.
+// Attention on tensor cores, in one pass over keys and values: FlashAttention-2 (Dao, 2023; arXiv 2307.08691). The
+// partial results of a warp are scaled down whenever a much larger score occurs. Keys and values are loaded 64 at a
+// time: the values while scores are computed, and the next keys while values are added.
 
-// Tile is 64 rows of DH elements in shared memory; rows are 16 bytes longer than they
-// need be, so that 8 of them lie in different banks.
+// Tile holds 64 rows of DH elements in shared memory. Rows are padded by 16 bytes, so that 8 of them are in different
+// banks.
 template <int DH> struct Tile {
   static constexpr int chunks = DH / 8, row = chunks + 1;
   Pack<u32, 4> at[64 * row];
 
-  // load begins to bring rows from..from+63, zeros for those from n on.
+  // load starts to load rows from..from+63, with zeros for the rows from n on.
   template <class T> __device__ __forceinline__ void load(const T* x, i64 stride, int from, int n) {
 #pragma unroll
     for (int c = threadIdx.x; c < 64 * chunks; c += 256) {
@@ -19,7 +18,7 @@ template <int DH> struct Tile {
     endCopies();
   }
 
-  // finite reports whether the thread finds nothing else among its part of the rows.
+  // finite reports whether all values in the thread's part of the rows are finite.
   template <class T> __device__ __forceinline__ bool finite() const {
     u32 odd = 0;
 #pragma unroll
@@ -28,8 +27,8 @@ template <int DH> struct Tile {
   }
 };
 
-// step is what a tile brings, of which not all rows see all if MASKED: false where a value that
-// is hidden from some is not finite, since a weight of zero hides only what is.
+// flashStep processes a tile. MASKED reports that not all rows see all of its keys. It returns false if a value that is
+// hidden from some rows is not finite, because a weight of zero hides only finite values.
 template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, const FlashQueries<T, B, DH>& of, FlashRows<T, B, DH>& r, Tile<DH>& ks, Tile<DH>& vs, int& odd, int j) {
   const int lane = threadIdx.x % 32;
   awaitCopies();

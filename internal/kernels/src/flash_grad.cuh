@@ -1,15 +1,16 @@
-// Attention's gradients by tensor cores, without a matrix of weights (FlashAttention-2; Dao, 2023; arXiv 2307.08691).
-// A block of flashLSE and flashDQ has 128 rows, as one of flash, and goes through keys; one of flashDKV has 128 keys and
-// goes through the rows that see one of them. No two blocks add to one number, so that bits are always the same. A warp
-// has 16 of the block's rows or keys; what it computes of weights stays in its registers, and is an operand there.
+// Gradients of attention on tensor cores, without storing the weights (FlashAttention-2; Dao, 2023; arXiv 2307.08691).
+// A block of flashLSE and flashDQ has 128 rows, like one of flash, and iterates over keys. A block of flashDKV has 128
+// keys and iterates over the rows that see one of them. No two blocks add to the same number, so the bits are always
+// the same. A warp has 16 of the block's rows or keys; the weights that it computes remain in its registers and are
+// operands there.
 
-// GradTile is N rows of DH elements in shared memory; rows are 16 bytes longer than they need be, so that 8 of them lie
-// in different banks.
+// GradTile holds N rows of DH elements in shared memory. Rows are padded by 16 bytes, so that 8 of them are in
+// different banks.
 template <int DH, int N> struct GradTile {
   static constexpr int chunks = DH / 8, row = chunks + 1;
   Pack<u32, 4> at[N * row];
 
-  // load begins to bring N rows: place says where the r-th is, there whether it is.
+  // load starts to load N rows: place returns the address of row r, and there whether the row exists.
   template <class Place, class There> __device__ __forceinline__ void load(Place place, There there) {
 #pragma unroll
     for (int c = threadIdx.x; c < N * chunks; c += 256) {
@@ -19,8 +20,8 @@ template <int DH, int N> struct GradTile {
     }
   }
 
-  // rows8 and turned are where lanes read operands of products from: two times 8 rows from row n on, 16 elements from c
-  // on; and 16 rows from n on, two times 8 columns from d on.
+  // rows8 and turned return the addresses from which lanes read operands of matrix products. rows8: two groups of 8
+  // rows from row n on, 16 elements from c on. turned: 16 rows from n on, two groups of 8 columns from d on.
   __device__ __forceinline__ const Pack<u32, 4>* rows8(int n, int c) const {
     const int lane = threadIdx.x % 32;
     return &at[(n + lane / 16 * 8 + lane % 8) * row + 2 * c + lane / 8 % 2];
@@ -31,17 +32,18 @@ template <int DH, int N> struct GradTile {
   }
 };
 
-// Rows of several heads of q that share one of k and v are in the order of their queries.
+// GradRow is a row of several query heads that share one key head. The rows are in the order of their queries.
 struct GradRow {
   u32 query, head;
   template <int B> __device__ __forceinline__ GradRow(const GradArgs<B>& a, u32 kv, u32 row) : query(row / (u32)a.share), head(kv * (u32)a.share + row % (u32)a.share) {}
 };
 
-// GradRows is what a block of flashLSE and flashDQ has: 128 rows of a head of keys. Those that see most begin.
+// GradRows is the part of a block of flashLSE and flashDQ: 128 rows of a key head. The blocks whose rows see most keys
+// begin first.
 template <class T, int B> struct GradRows {
   u32 rows, first, kv;
   GradOperands<T> of;
-  int keys;  // that some row sees
+  int keys;  // number of keys that some row sees
   __device__ __forceinline__ GradRows(const GradArgs<B>& a) : GradRows(a, (u32)(a.tq * a.share), (u32)(a.heads / a.share)) {}
   __device__ __forceinline__ GradRows(const GradArgs<B>& a, u32 rows, u32 kvs) : GradRows(a, rows, kvs, gridDim.x / ((rows + 127) / 128)) {}
   __device__ __forceinline__ GradRows(const GradArgs<B>& a, u32 rows, u32 kvs, u32 groups)
@@ -49,11 +51,12 @@ template <class T, int B> struct GradRows {
     of.k += kv * a.sk[1], of.v += kv * a.sv[1];
     keys = (int)gradSees(a, (first + 127 < rows ? first + 127 : rows - 1) / (u32)a.share);
   }
-  // row is the thread's first; the other is the eighth after it.
+  // row returns the thread's first row; its other row is 8 rows later.
   __device__ __forceinline__ u32 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 };
 
-// gradFragments are 16 rows as products take them: the lane's are x and y, zeros where there is none.
+// gradFragments loads 16 rows as an operand of matrix products: the lane's rows are x and y, with zeros for a null
+// pointer.
 template <int DH, class T> DEV void gradFragments(u32 (&f)[DH / 16][4], const T* x, const T* y) {
 #pragma unroll
   for (int c = 0; c < DH / 16; c++) {
@@ -65,7 +68,7 @@ template <int DH, class T> DEV void gradFragments(u32 (&f)[DH / 16][4], const T*
   }
 }
 
-// gradScores multiplies a warp's 16 rows with those of a tile.
+// gradScores multiplies a warp's 16 rows with the rows of a tile.
 template <class T, int DH, int N> DEV void gradScores(f32 (&s)[N / 8][4], const u32 (&f)[DH / 16][4], const GradTile<DH, N>& tile) {
 #pragma unroll
   for (int n = 0; n < N / 8; n++)
@@ -82,7 +85,7 @@ template <class T, int DH, int N> DEV void gradScores(f32 (&s)[N / 8][4], const 
     }
 }
 
-// gradSum adds weights times the rows of a tile.
+// gradSum adds the rows of a tile, multiplied by weights.
 template <class T, int DH, int N> DEV void gradSum(f32 (&o)[DH / 8][4], const f32 (&s)[N / 8][4], const GradTile<DH, N>& tile) {
 #pragma unroll
   for (int n = 0; n < N / 8; n += 2) {
@@ -136,7 +139,7 @@ template <class T, int B, int DH> DEV void flashLSE(const GradArgs<B>& a) {
         most[e / 2] = fmaxf(most[e / 2], s[n][e]);
       }
 #pragma unroll
-    for (int h = 0; h < 2; h++) {  // every query sees the first key, so that this is a number
+    for (int h = 0; h < 2; h++) {  // every query sees the first key, so the result is finite
       most[h] = fmaxf(most[h], ofLane(most[h], 1));
       most[h] = fmaxf(most[h], ofLane(most[h], 2));
       sum[h] *= exp2Of(top[h] - most[h]);
@@ -215,32 +218,34 @@ template <class T, int B, int DH> DEV void flashDQ(const GradArgs<B>& a) {
   }
 }
 
-// GradRoom is the dynamic shared memory of flashDKV. Rows come N at a time.
+// GradRoom is the dynamic shared memory of flashDKV. Rows are loaded N at a time.
 template <int DH, int N> struct GradRoom {
   GradTile<DH, 128> v;
   GradTile<DH, N> q[2], dy[2];
   f32 lse[2][N], delta[2][N];
-  int seen[2][N];  // keys that a row sees
+  int seen[2][N];  // number of keys that a row sees
 };
 
-// GradParts is how the heads that share keys are split, where there are too few blocks otherwise: parts lie in sums
-// until flashGradJoin adds them up.
+// GradParts describes how heads that share keys are split if there would be too few blocks otherwise. Partial sums are
+// stored in sums until flashGradJoin adds them.
 struct GradParts { u64 sums; i64 parts; };
 template <int B> struct FlashGradArgs { GradArgs<B> a; GradParts parts; };
 
 template <class T, int B, int DH> DEV void flashDKV(const FlashGradArgs<B>& args) {
   constexpr int N = 32;
-  const GradArgs<B>& a = args.a;  // share: heads of q of a part
+  const GradArgs<B>& a = args.a;  // share: number of query heads of a part
   const f32 scale = (f32)(a.scale * 1.4426950408889634);
   GradRoom<DH, N>& room = roomOf<GradRoom<DH, N>>();
   const u32 parts = (u32)args.parts.parts, some = (u32)(a.heads / a.share), tiles = (u32)(a.tk + 127) / 128, groups = gridDim.x / tiles;
-  const u32 group = blockIdx.x % groups, part = group % some, kv = part / parts;  // keys that most rows see begin
+  // keys that most rows see are processed first
+  const u32 group = blockIdx.x % groups, part = group % some, kv = part / parts;
   const int first = (int)(blockIdx.x / groups * 128), keys = (int)a.tk, warp = (int)sameForWarp(threadIdx.x / 32), lane = threadIdx.x % 32;
   GradOperands<T> of(a, group / some);
   of.k += kv * a.sk[1], of.v += kv * a.sv[1];
-  const i64 unseen = first - (a.tk - a.tq);  // queries before the first that sees a key of the block
+  const i64 unseen = first - (a.tk - a.tq);  // number of queries before the first one that sees a key of the block
   const u32 rows = (u32)(a.tq * a.share), from = a.causal && unseen > 0 ? (u32)(unseen * a.share) / N * N : 0;
-  // Rows of tile r, and what one lane of the first warp brings of each.
+  // load starts to load the rows of tile r0. For each row, one lane of the first warp loads lse, delta and the number
+  // of keys.
   f32 nextLSE = 0, nextDelta = 0;
   int nextSeen = 0;
   auto load = [&](u32 r0) {
@@ -264,7 +269,7 @@ template <class T, int B, int DH> DEV void flashDKV(const FlashGradArgs<B>& args
   room.v.load([&](int r) { return of.v + (first + r) * a.sv[0]; }, [&](int r) { return first + r < keys; });
   load(from);
   note(from);
-  const int key = first + warp * 16 + lane / 4;  // the lane's first; the other is the eighth after it
+  const int key = first + warp * 16 + lane / 4;  // the lane's first key; its other key is 8 keys later
   u32 k[DH / 16][4];
   gradFragments<DH>(k, key < keys ? of.k + key * a.sk[0] : nullptr, key + 8 < keys ? of.k + (key + 8) * a.sk[0] : nullptr);
   f32 dk[DH / 8][4], dv[DH / 8][4];
@@ -278,7 +283,7 @@ template <class T, int B, int DH> DEV void flashDKV(const FlashGradArgs<B>& args
     if (r0 + N < rows) load(r0 + N);
     const int half = r0 / N % 2;
     const GradTile<DH, N>&qs = room.q[half], &ys = room.dy[half];
-    int most = room.seen[half][N - 1];  // the last row that is there sees most
+    int most = room.seen[half][N - 1];  // the last existing row sees most keys
     if (rows - r0 < N) most = keys;
     if (someOfWarp(first + warp * 16 < most)) {
       f32 s[N / 8][4], dp[N / 8][4];
@@ -338,7 +343,7 @@ template <class T, int B, int DH> DEV void flashDKV(const FlashGradArgs<B>& args
   }
 }
 
-// flashGradJoin adds the parts of flashDKV: a thread has four elements of dk or dv.
+// flashGradJoin adds the parts of flashDKV; each thread has four elements of dk or dv.
 template <class T, int B, int DH> DEV void flashGradJoin(const FlashGradArgs<B>& args) {
   const GradArgs<B>& a = args.a;
   const i64 parts = args.parts.parts, kvs = a.heads / a.share / parts;

@@ -1,23 +1,23 @@
-// Attention by the tensor cores of Hopper: that of flash, but queries, keys and values are multiplied
-// where they are in shared memory (FlashAttention-3; Shah et al., 2024; arXiv 2407.08608). Two
-// warpgroups have 64 rows each. While one makes weights the other multiplies, and within each the
-// scores of the next KEYS keys are multiplied beside the sums of these keys' values, and the next
-// weights are made while those sums are under way. A third warpgroup brings queries, keys and values as
-// far ahead as there is room.
+// Attention on Hopper's tensor cores. It works like flash, but queries, keys and values are multiplied directly from
+// shared memory (FlashAttention-3; Shah et al., 2024; arXiv 2407.08608). Two warpgroups have 64 rows each. While one
+// computes weights, the other multiplies. Within each, the scores of the next KEYS keys are multiplied together with
+// the values of the current keys, and the next weights are computed while these products are in progress. A third
+// warpgroup loads queries, keys and values as far ahead as shared memory permits.
 
-// HopperTile is KEYS rows of DH elements in panels.
+// HopperTile holds KEYS rows of DH elements in panels.
 template <int DH, int KEYS> struct HopperTile {
-  static constexpr int panels = DH / 64, rows = 16;  // that a warpgroup brings at once of a panel
+  static constexpr int panels = DH / 64, rows = 16;  // rows: number of rows of a panel that a warpgroup loads at once
   Panel<KEYS> panel[panels];
 
-  // load begins to bring KEYS rows, zeros for those from the nth on: at is where the thread's
-  // first piece is, next where that of the next tile will be.
+  // load starts to load KEYS rows, with zeros for those from the n-th on. at is the address of the thread's first
+  // piece, and is advanced to that of the next tile.
   template <class T> __device__ __forceinline__ void load(const T*& at, i64 stride, int n) {
     const int r = threadIdx.x % 128 / 8, c = threadIdx.x % 8;
     Spot to = spotOf(panel[0].at + r * 8 + (c ^ r % 8));
     const i64 skip = rows * stride;
     if (n >= KEYS) {
-      const T* x[4] = {at, at + skip, at + 2 * skip, at + 3 * skip};  // so that a copy's address does not wait for the one before
+      // so that the address of a copy does not depend on the previous one
+      const T* x[4] = {at, at + skip, at + 2 * skip, at + 3 * skip};
 #pragma unroll
       for (int i = 0; i < KEYS; i += 4 * rows)
 #pragma unroll
@@ -25,7 +25,7 @@ template <int DH, int KEYS> struct HopperTile {
       at = x[0];
       return;
     }
-    const T* some = at - r * stride;  // which is there
+    const T* some = at - r * stride;  // an address that exists
 #pragma unroll 1
     for (int i = r; i < KEYS; i += rows, at += skip, to += rows * 128) row(to, i < n ? at : some, i < n);
   }
@@ -35,7 +35,7 @@ template <int DH, int KEYS> struct HopperTile {
     for (int p = 0; p < panels; p++) copy16(to + p * (KEYS * 128), from + p * 64, there);
   }
 
-  // finite reports whether the thread finds nothing else among its part of the rows.
+  // finite reports whether all values in the thread's part of the rows are finite.
   template <class T> __device__ __forceinline__ bool finite() const {
     u32 odd = 0;
 #pragma unroll 4
@@ -50,12 +50,12 @@ template <int DH, int KEYS> struct HopperRoom {
 };
 
 struct HopperGates {
-  Gate q;            // the queries are there
-  Gate next[2];      // it is its turn to multiply
-  Gate k[2], v[3];   // a tile is there
+  Gate q;            // opens when the queries are loaded
+  Gate next[2];      // opens when it is the warpgroup's turn to multiply
+  Gate k[2], v[3];   // open when a tile is loaded
   Gate kFree[2], vFree[3];
-  Gate end;          // both warpgroups that compute are through
-  int odd;           // a value that a weight of zero does not hide
+  Gate end;          // opens when both computing warpgroups have finished
+  int odd;           // set if a value is not finite, which a weight of zero does not hide
 
   __device__ __forceinline__ void make() {
     q.make(128);
@@ -66,7 +66,7 @@ struct HopperGates {
   }
 };
 
-// hopperQueries begins to bring a block's rows of queries, zeros where there are none.
+// hopperQueries starts to load a block's rows of queries, with zeros for rows that do not exist.
 template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperQueries(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
   const int c = threadIdx.x % 8, share = (int)a.share;
   const u32 signs = signsOf(a);
@@ -88,13 +88,13 @@ template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopp
   if (!signs) return gates.q.arriveCopied();
   endCopies();
   awaitCopies();
-  for (int p = 0; p < DH / 64; p++)  // its own
+  for (int p = 0; p < DH / 64; p++)  // the pieces that this thread has loaded
     for (row = threadIdx.x % 128 / 8; row < 128; row += 16)
       for (int w = 0; w < 4; w++) room.q[p].at[row * 8 + (c ^ row % 8)].v[w] ^= signs;
   gates.q.arrive();
 }
 
-// hopperBrings is what the third warpgroup does from then on.
+// hopperBrings is the loop of the third warpgroup, which loads keys and values.
 template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperBrings(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
   const int row = threadIdx.x % 128 / 8, column = threadIdx.x % 8 * 8;
   const T* k = b.k + row * a.sk[0] + column;
@@ -112,7 +112,7 @@ template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopp
     gates.v[values.at].arriveCopied();
     values.next();
   }
-  endCopies();  // gates are no groups: without one there would be nothing to await
+  endCopies();  // gates are not copy groups: without a group there would be nothing to wait for
   awaitCopies();
 }
 
@@ -122,14 +122,14 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   FlashRows<T, B, DH>& r;
   HopperRoom<DH, KEYS>& room;
   HopperGates& gates;
-  Corner queries, keys, sums;  // of the warpgroup, of the first tiles
+  Corner queries, keys, sums;  // positions of the first tiles, and of the warpgroup's queries
   Turn<2> k;
   Turn<3> v;
   u32 turn;
-  bool grew;  // scores, so much that sums are to be scaled by down
+  bool grew;  // whether scores grew so much that sums must be scaled by down
   f32 s[KEYS / 8][4];
   f32 down[2];
-  u32 w[KEYS / 16][4];  // weights of the tile whose values are added up
+  u32 w[KEYS / 16][4];  // weights of the tile whose values are being added
 
   __device__ __forceinline__ Hopper(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, FlashRows<T, B, DH>& r, HopperRoom<DH, KEYS>& room, HopperGates& gates) : a(a), b(b), r(r), room(room), gates(gates), k{}, v{}, turn(group() ^ 1) {
     queries = cornerOf(room.q[0].at + group() * 512), keys = cornerOf(room.k), sums = cornerOf(room.v);
@@ -137,20 +137,20 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
 
   DEV int group() { return threadIdx.x / 128; }
 
-  // left says of a gate that the warp is done.
+  // left signals at a gate that the warp has finished.
   __device__ __forceinline__ void left(Gate& g) {
     if (threadIdx.x % 32 == 0) g.arrive();
   }
 
-  // hides looks for values among a tile's, hidden from some rows, that are not finite: a weight of
-  // zero hides only what is.
+  // hides checks a tile for values that are hidden from some rows and not finite, because a weight of zero hides only
+  // finite values.
   __device__ __forceinline__ void hides(int t) {
     if (!::hides(a) || (t + 1) * KEYS <= b.clear) return;
     if (!room.v[v.before()].template finite<T>()) gates.odd = 1;
     __syncwarp();
   }
 
-  // scores begins to multiply the queries and a tile of keys.
+  // scores starts to multiply the queries with a tile of keys.
   __device__ __forceinline__ void scores() {
     const Corner to = keys + k.at * (sizeof(room.k[0]) / 16);
 #pragma unroll
@@ -158,14 +158,14 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     endProducts();
   }
 
-  // scored is behind the wait for scores.
+  // scored is called after the wait for scores.
   __device__ __forceinline__ void scored() {
     hold(s);
     left(gates.kFree[k.at]);
     k.next();
   }
 
-  // values begins to add up a tile of values.
+  // values starts to add a tile of values.
   __device__ __forceinline__ void values() {
     const Corner from = sums + v.at * (sizeof(room.v[0]) / 16);
 #pragma unroll
@@ -174,7 +174,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     v.next();
   }
 
-  // added waits for the sums of the tile before t, and has the weights of t ready.
+  // added waits for the sums of the tile before t, and prepares the weights of tile t.
   __device__ __forceinline__ void added(int t) {
     awaitProducts<0>();
     hold(r.o);
@@ -196,10 +196,10 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     grew = r.template weigh<MASKED>(s, 0, down);
   }
 
-  // step begins to add up the values of tile t and makes the weights of the next, of which not all
-  // rows see all if MASKED. The wait for the sums is the next step's: the assembler would have it
-  // before the weights were it behind them here. All that can be is done before the warpgroup's turn:
-  // between turns the tensor cores have nothing to do.
+  // step starts to add the values of tile t, and computes the weights of the next tile. MASKED reports that not all
+  // rows see all keys of that tile. The next step waits for the sums: if the wait were at the end of this step, the
+  // assembler would move it before the computation of the weights. Everything possible is done before the warpgroup's
+  // turn, because the tensor cores are idle between turns.
   template <bool MASKED> __device__ __forceinline__ void step(int t) {
     const bool keysThere = gates.k[k.at].ask(k.odd), valuesThere = gates.v[v.at].ask(v.odd);
     added(t);
@@ -210,7 +210,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     turn ^= 1;
     beginProducts();
     scores();
-    left(gates.next[group() ^ 1]);  // which takes as long to begin as the values take to be begun here
+    left(gates.next[group() ^ 1]);  // starting this takes as long as starting the values here
     values();
     if (MASKED) hides(t);
     awaitProducts<1>();
@@ -230,7 +230,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   }
 };
 
-// HopperWhole is a block that goes through all keys, HopperPart one of those that share them.
+// HopperWhole is a block that processes all keys; HopperPart is one of several blocks that share the keys.
 template <class T, int B, int DH> struct HopperWhole : FlashBlock<T, B> {
   typedef AttentionArgs<B> Args;
   __device__ __forceinline__ HopperWhole(const Args& a) : FlashBlock<T, B>(a) {}
@@ -243,7 +243,7 @@ template <class T, int B, int DH> struct HopperWhole : FlashBlock<T, B> {
 template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
   typedef FlashSplitArgs<B> Args;
   u32 split, place;
-  int from;  // the first of its keys, from which on all are counted
+  int from;  // the first of its keys; scores count from it
 
   __device__ __forceinline__ HopperPart(const Args& x) : FlashBlock<T, B>(x.a, this->number() / (u32)x.s.splits, (u32)x.s.rows, (u32)x.s.units, (u32)x.s.kvs), split(this->number() % (u32)x.s.splits) {
     const u32 unit = this->number() / (u32)x.s.splits, units = (u32)x.s.units;
@@ -262,7 +262,7 @@ template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
 #pragma unroll
     for (int h = 0; h < 2; h++) r.seen[h] = within(r.seen[h], this->keys);
   }
-  // keep has the last of the unit's blocks join what all have.
+  // keep makes the last of the unit's blocks join the results of all.
   __device__ __forceinline__ void keep(const Args& x, const FlashRows<T, B, DH>& r) const {
     keepRows<128>(x.s, r, *this);
     if (arrivedLast<256>(x.s, place)) joinRows<128>(x, r, *this, split);

@@ -1,15 +1,15 @@
-// What blocks that share keys leave, and what puts it together by the largest score of each (Flash-Decoding; Dao,
+// Partial results of blocks that share keys, and their combination by the largest score of each (Flash-Decoding; Dao,
 // Haziza, Massa and Sizov, 2023).
 
-// SplitArgs says where what splits have of a unit, the rows of a block, is kept.
+// SplitArgs describes where the partial results of the splits of a unit, which are the rows of a block, are stored.
 struct SplitArgs {
-  u64 part;            // where not 0: sums[place][split][row][DH] of f32
+  u64 part;            // if not 0: sums[place][split][row][DH] of f32
   u64 best;            // shifts and weights[place][split][row] of 2·f32
-  i64 splits, length;  // keys of a split, a multiple of 128
-  i64 rows, units;     // of a head of keys
-  i64 kvs;             // heads of keys
-  i64 begin;           // the launch's first unit
-  u64 arrived;         // of each place, how many of its splits are kept, modulo splits, where no kernel joins them
+  i64 splits, length;  // number of splits; keys of a split, a multiple of 128
+  i64 rows, units;     // rows and units of a key head
+  i64 kvs;             // number of key heads
+  i64 begin;           // the first unit of the launch
+  u64 arrived;         // by place: number of splits that were stored, modulo splits, if no separate kernel joins them
 };
 
 template <int B> struct FlashSplitArgs {
@@ -17,7 +17,7 @@ template <int B> struct FlashSplitArgs {
   SplitArgs s;
 };
 
-// keepRows stores for flashJoin what a thread has of ROWS rows of a block.
+// keepRows stores a thread's part of ROWS rows of a block for flashJoin.
 template <int ROWS, class T, int B, int DH, class Block> DEV void keepRows(const SplitArgs& s, const FlashRows<T, B, DH>& r, const Block& b) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -31,8 +31,8 @@ template <int ROWS, class T, int B, int DH, class Block> DEV void keepRows(const
   }
 }
 
-// arrivedLast reports whether all splits of a place are kept now, to the block that kept the last. Its first COUNT threads
-// come here.
+// arrivedLast returns true in the block that stores the last split of a place. The first COUNT threads of each block
+// call it.
 template <int COUNT> DEV bool arrivedLast(const SplitArgs& s, u32 place) {
   __shared__ u32 before;
   meetThreads(1, COUNT);
@@ -48,8 +48,8 @@ template <int COUNT> DEV bool arrivedLast(const SplitArgs& s, u32 place) {
   return before + 1 == s.splits;
 }
 
-// joinRows puts together what splits have of ROWS rows of a block, and stores that. What split own has is r; none's if
-// there is no such split. Bits do not depend on which.
+// joinRows combines the splits of ROWS rows of a block, and stores the result. r is the partial result of split own, or
+// of none if there is no such split. The bits do not depend on own.
 template <int ROWS, class T, int B, int DH, class Block> DEV void joinRows(const FlashSplitArgs<B>& args, const FlashRows<T, B, DH>& r, const Block& b, u32 own) {
   const AttentionArgs<B>& a = args.a;
   const u32 splits = args.s.splits, column = threadIdx.x % 4 * 2;
@@ -82,7 +82,7 @@ template <int ROWS, class T, int B, int DH, class Block> DEV void joinRows(const
   }
 }
 
-// flashJoin puts together what splits have; a thread has four elements of a row.
+// flashJoin combines the splits; each thread has four elements of a row.
 template <class T, int B, int DH, int ROWS> DEV void flashJoin(const FlashSplitArgs<B>& args) {
   const AttentionArgs<B>& a = args.a;
   const u32 at = (blockIdx.x * 256 + threadIdx.x) / (DH / 4), d = threadIdx.x % (DH / 4) * 4, splits = args.s.splits;
@@ -94,7 +94,7 @@ template <class T, int B, int DH, int ROWS> DEV void flashJoin(const FlashSplitA
   f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o[4] = {0, 0, 0, 0};
 #pragma unroll 8
   for (u32 s = 0; s < splits; s++) most = fmaxf(most, best[ROWS * s].v[0]);
-#pragma unroll 8  // so that it does not wait for one after the other
+#pragma unroll 8  // so that a load does not wait for the previous one
   for (u32 s = 0; s < splits; s++) {
     const Pack<f32, 2> b = best[ROWS * s];
     const Pack<f32, 4> x = *(const Pack<f32, 4>*)(part + (i64)ROWS * DH * s);

@@ -1,25 +1,25 @@
-// What a thread of FlashAttention's kernels has. A warp has 16 rows, which are queries of all
-// the heads that share keys and values; a lane has two of them, lane/4 and the eighth behind
-// it, and of each what the layout of products gives it.
+// Data of a thread of the FlashAttention kernels. A warp has 16 rows, which are queries of all heads that share keys
+// and values. A lane has two of them, row lane/4 and the one 8 rows later, and of each the elements that the layout of
+// matrix products assigns to it.
 
-// FlashBlock is what the block has: 128 rows of a head of keys.
+// FlashBlock is the part of a block: 128 rows of a key head.
 template <class T, int B> struct FlashBlock {
   u32 rows, first, kv;
   Sequences<T> of;
   const T *k, *v;
-  int keys, clear;  // that some row sees, and that all see that see any
+  int keys, clear;  // number of keys that some row sees, and that every row sees which sees any
 
-  // Grids and rows are few, and quotients of 64 bits take long.
+  // Grids and rows fit into 32 bits, and 64-bit quotients take long.
   __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a) : FlashBlock(a, number(), (u32)(a.tq * a.share), (u32)(a.tq * a.share + 127) / 128, (u32)a.heads / (u32)a.share) {}
   __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a, u32 n, u32 rows, u32 tiles, u32 kvs)
-      : rows(rows), first((tiles - 1 - n % tiles) * 128),  // who sees most begins
+      : rows(rows), first((tiles - 1 - n % tiles) * 128),  // blocks whose rows see most keys begin first
         kv(n / tiles % kvs), of(a, n / tiles / kvs) {
     k = of.k + kv * a.sk[1], v = of.v + kv * a.sv[1];
     keysOfMany(a, of, first / (u32)a.share, (first + 127 < rows ? first + 127 : rows - 1) / (u32)a.share, keys, clear);
   }
 
-  // number is the block's. The compiler does not see that it is the same twice: what follows from
-  // it is rather computed again behind a loop than kept through it in registers.
+  // number returns the number of the block. The compiler cannot see that two calls return the same value, so it
+  // recomputes values that depend on it after a loop instead of keeping them in registers.
   DEV u32 number() {
 #ifdef __CUDA_ARCH__
     u32 n;
@@ -30,10 +30,10 @@ template <class T, int B> struct FlashBlock {
 #endif
   }
 
-  // row is the thread's first.
+  // row returns the thread's first row.
   __device__ __forceinline__ u32 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 
-  // asTold computes the rows one by one, as the text says.
+  // asTold computes the rows one by one, by the definition of attention.
   __device__ __forceinline__ void asTold(const AttentionArgs<B>& a) const {
     for (u32 r = first; r < first + 128 && r < rows; r++) {
       const QueryRow<B> is(a, kv, r);
@@ -43,13 +43,13 @@ template <class T, int B> struct FlashBlock {
   }
 };
 
-// signsOf is what turns the signs of a pair of queries where the scale is below zero.
+// signsOf returns a mask that inverts the signs of a pair of queries if the scale is negative.
 template <int B> DEV u32 signsOf(const AttentionArgs<B>& a) { return a.scale < 0 ? 0x80008000u : 0; }
 
-// downBy is what sums with one shift are scaled down by where another is the larger.
+// downBy returns the factor by which sums with the shift own are scaled down for the larger shift most.
 DEV f32 downBy(f32 own, f32 most) { return own == -bitsAs<f32>(0x7f800000u) ? 0 : exp2Of(own - most); }
 
-// FlashQueries are what a lane has of its warp's, as products take them.
+// FlashQueries holds a lane's part of its warp's queries, as an operand of matrix products.
 template <class T, int B, int DH> struct FlashQueries {
   u32 q[DH / 16][4];
 
@@ -69,10 +69,10 @@ template <class T, int B, int DH> struct FlashQueries {
 };
 
 template <class T, int B, int DH> struct FlashRows {
-  f32 scale;    // of scores as exponents of 2; what is negative goes into the queries
-  int seen[2];  // keys
+  f32 scale;    // scale of scores as exponents of 2; a negative sign is applied to the queries
+  int seen[2];  // numbers of keys
   f32 o[DH / 8][4], sum[2];
-  f32 shift[2], limit[2];  // of exponents; of scores that need no larger shift
+  f32 shift[2], limit[2];  // shift of exponents; limit of scores that need no larger shift
 
   template <class Block> __device__ __forceinline__ FlashRows(const AttentionArgs<B>& a, const Block& b) {
     scale = (f32)(a.scale * 1.4426950408889634);
@@ -91,11 +91,11 @@ template <class T, int B, int DH> struct FlashRows {
       for (int e = 0; e < 4; e++) o[d][e] = 0;
   }
 
-  // weigh makes weights of scores for 8·N keys from j on, some of which not all rows see if
-  // MASKED. True, for the whole warp, if what was added up before is to be scaled by down.
+  // weigh computes weights from the scores of 8·N keys from j on. MASKED reports that not all rows see all of these
+  // keys. It returns true, for the whole warp, if the earlier sums must be scaled by down.
   template <bool MASKED, int N> __device__ __forceinline__ bool weigh(f32 (&s)[N][4], int j, f32 (&down)[2]) {
     const f32 inf = bitsAs<f32>(0x7f800000u);
-    int sees[2];  // of the columns from the thread's first on
+    int sees[2];  // counted from the thread's first column
 #pragma unroll
     for (int h = 0; h < 2; h++) sees[h] = seen[h] - j - (int)(threadIdx.x % 4 * 2);
     if (MASKED)
@@ -121,9 +121,9 @@ template <class T, int B, int DH> struct FlashRows {
     return more;
   }
 
-  // raise has the shift of a row follow its largest score, but only where that has gone over the limit: most
-  // tiles bring larger scores to one of a warp's rows, but hardly any after the first brings scores so
-  // much larger. Up to there weights are at most 2^8, which f16 has room for (FlashAttention-4).
+  // raise updates the shift of a row to its largest score, but only if that exceeds the limit: most tiles contain
+  // larger scores for one of a warp's rows, but after the first tile scores are rarely much larger. Up to the limit
+  // weights are at most 2^8, which f16 can represent (FlashAttention-4).
   __device__ __forceinline__ void raise(f32 (&most)[2], f32 (&down)[2]) {
     const f32 inf = bitsAs<f32>(0x7f800000u);
 #pragma unroll
@@ -139,7 +139,7 @@ template <class T, int B, int DH> struct FlashRows {
     }
   }
 
-  // shifted is the shift of a row's half; of none where it saw no keys.
+  // shifted returns the shift of a row; minus infinity if the row saw no keys.
   __device__ __forceinline__ f32 shifted(int h) const { return limit[h] == -bitsAs<f32>(0x7f800000u) ? limit[h] : shift[h]; }
 
   __device__ __forceinline__ void scaleDown(const f32 (&down)[2]) {
@@ -149,7 +149,7 @@ template <class T, int B, int DH> struct FlashRows {
       for (int e = 0; e < 4; e++) o[d][e] *= down[e / 2];
   }
 
-  // total adds up the weights that lanes have of the same row.
+  // total adds the weights that different lanes have for the same row.
   __device__ __forceinline__ void total() {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -158,7 +158,7 @@ template <class T, int B, int DH> struct FlashRows {
     }
   }
 
-  // store is behind total.
+  // store must be called after total.
   template <class Block> __device__ __forceinline__ void store(const AttentionArgs<B>& a, const Block& b) const {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -172,7 +172,7 @@ template <class T, int B, int DH> struct FlashRows {
   }
 };
 
-// operand makes of weights for 16 keys what multiplies those keys' values.
+// operand converts weights of 16 keys to an operand that is multiplied with these keys' values.
 template <class T> DEV void operand(u32 (&w)[4], const f32 (&s)[4], const f32 (&t)[4]) {
   w[0] = pair<T>(s[0], s[1]), w[1] = pair<T>(s[2], s[3]);
   w[2] = pair<T>(t[0], t[1]), w[3] = pair<T>(t[2], t[3]);

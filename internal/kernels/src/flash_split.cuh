@@ -1,34 +1,34 @@
-// Attention of few queries to many keys, by tensor cores: keys are split over blocks, and a
-// block's over groups of its warps, 16 at a time, and what they have is put together by the largest
-// score of each (Flash-Decoding; Dao, Haziza, Massa and Sizov, 2023). Each warp of a group has 16 rows.
-// All of it waits for memory, so a group brings its keys and values to shared memory steps ahead, for
-// itself alone: whole rows, 128 bytes by each eight lanes.
+// Attention of few queries to many keys, on tensor cores. Keys are split over blocks, and a block's keys over groups of
+// its warps, 16 at a time. The partial results are combined by the largest score of each (Flash-Decoding; Dao, Haziza,
+// Massa and Sizov, 2023). Each warp of a group has 16 rows. The kernel is bound by memory, so a group loads its keys
+// and values to shared memory several steps ahead, and only for itself: whole rows, with 128 bytes for each group of
+// eight lanes.
 
-// SplitTile is 16 keys and their values. Pieces of 16 bytes are exchanged within a row, so that
-// those of eight rows lie in different banks.
+// SplitTile holds 16 keys and their values. Pieces of 16 bytes are permuted within a row, so that the pieces of eight
+// rows are in different banks.
 template <int DH> struct SplitTile {
-  static constexpr int pieces = DH / 8, rows = 32 / pieces;  // of a row; that a warp brings at a time
+  static constexpr int pieces = DH / 8, rows = 32 / pieces;  // pieces of a row; rows that a warp loads at a time
   Pack<u32, 4> k[16 * pieces], v[16 * pieces];
 
   DEV int at(int row, int piece) { return row * pieces + (piece ^ row % 8); }
 };
 
-// SplitRoom is the block's dynamic shared memory: what each group has brought for each of STEPS steps,
-// and in the end what warps tell each other.
+// SplitRoom is the block's dynamic shared memory: the tiles of each group for each of STEPS steps and, at the end, the
+// data that warps exchange.
 template <int DH, int WARPS, int STEPS> union SplitRoom {
   SplitTile<DH> tiles[8 / WARPS][STEPS];
-  f32 weights[8 / WARPS][STEPS][sizeof(SplitTile<DH>) / 4];  // of a step whose values were looked at
+  f32 weights[8 / WARPS][STEPS][sizeof(SplitTile<DH>) / 4];  // weights of a step whose values were checked
   struct { f32 sums[4][DH / 2 * 32], stats[4][4 * 32]; } told;
 };
 
-// SplitBlock is what the block has: WARPS times 16 rows of a head of keys, and keys from..keys-1.
+// SplitBlock is the part of a block: WARPS times 16 rows of a key head, and the keys from..keys-1.
 template <class T, int B, int WARPS> struct SplitBlock {
-  u32 rows, split, place, unit, first, kv;  // place: the unit's among those of the launch
+  u32 rows, split, place, unit, first, kv;  // place: index of the unit within the launch
   Sequences<T> of;
   const T *k, *v;
-  int from, keys, clear;  // clear: up to where all rows see all that see any
+  int from, keys, clear;  // clear: number of keys that every row sees which sees any
 
-  // Grids and rows are few, and quotients of 64 bits take long.
+  // Grids and rows fit into 32 bits, and 64-bit quotients take long.
   __device__ __forceinline__ SplitBlock(const AttentionArgs<B>& a, const SplitArgs& s)
       : rows(s.rows), split(blockIdx.x % (u32)s.splits), place(blockIdx.x / (u32)s.splits), unit((u32)s.begin + place), first(unit % (u32)s.units * (16 * WARPS)), kv(unit / (u32)s.units % (u32)s.kvs),
         of(a, unit / (u32)s.units / (u32)s.kvs) {
@@ -40,31 +40,31 @@ template <class T, int B, int WARPS> struct SplitBlock {
     if (clear > keys) clear = keys;
   }
 
-  // row is the thread's first.
+  // row returns the thread's first row.
   __device__ __forceinline__ u32 row() const { return first + threadIdx.x / 32 % WARPS * 16 + threadIdx.x % 32 / 4; }
 };
 
-// Splitting is what a thread has.
+// Splitting holds the data of a thread.
 template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
-  static constexpr int groups = 8 / WARPS, stride = 16 * groups;  // of a block; keys of a step
+  static constexpr int groups = 8 / WARPS, stride = 16 * groups;  // groups of a block; keys of a step
   const FlashSplitArgs<B>& args;
   const SplitBlock<T, B, WARPS>& b;
   SplitRoom<DH, WARPS, STEPS>& room;
-  int lane, warp, group;  // warp: of the group
+  int lane, warp, group;  // warp: index within the group
 
   __device__ __forceinline__ Splitting(const FlashSplitArgs<B>& args, const SplitBlock<T, B, WARPS>& b)
       : args(args), b(b), room(roomOf<SplitRoom<DH, WARPS, STEPS>>()), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32 % WARPS)), group(sameForWarp(threadIdx.x / 32 / WARPS)) {}
 
-  // meet has the group's lanes see what others of them brought, and each other be done with a step.
+  // meet synchronises the lanes of a group: loaded data is visible to all of them, and all have finished a step.
   __device__ __forceinline__ void meet() const {
     if (WARPS == 1) meetWarp();
     else meetThreads(1 + group, 32 * WARPS);
   }
 
-  // bring begins to bring the warp's part of keys j..j+15 and of their values to the place of a step.
+  // bring starts to load the warp's part of keys j..j+15 and of their values, for the given step.
   __device__ __forceinline__ void bring(int j, int step) const {
     SplitTile<DH>& to = room.tiles[group][step];
-    constexpr int rows = SplitTile<DH>::rows * WARPS;  // at a time
+    constexpr int rows = SplitTile<DH>::rows * WARPS;  // rows loaded at a time
     const int row = warp * to.rows + lane / to.pieces, piece = lane % to.pieces;
     const T *k = b.k + (j + row) * args.a.sk[0] + 8 * piece, *v = b.v + (j + row) * args.a.sv[0] + 8 * piece;
 #pragma unroll
@@ -74,21 +74,21 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     endCopies();
   }
 
-  // keys reads a step's: all before a product waits for the first.
+  // keys reads the keys of a step, all of them before a matrix product waits for the first.
   __device__ __forceinline__ void keys(u32 (&x)[DH / 16][4], int step) const {
     const SplitTile<DH>& t = room.tiles[group][step];
 #pragma unroll
     for (int c = 0; c < DH / 16; c++) fourTiles<false>(x[c], &t.k[t.at(lane / 16 * 8 + lane % 8, 2 * c + lane / 8 % 2)]);
   }
 
-  // values reads a step's.
+  // values reads the values of a step.
   __device__ __forceinline__ void values(u32 (&x)[DH / 16][4], int step) const {
     const SplitTile<DH>& t = room.tiles[group][step];
 #pragma unroll
     for (int c = 0; c < DH / 16; c++) fourTiles<true>(x[c], &t.v[t.at(lane % 16, 2 * c + lane / 16)]);
   }
 
-  // scores multiplies the queries and 16 keys, in two sums, so that products wait less for each other.
+  // scores multiplies the queries with 16 keys, in two separate sums, so that products depend less on each other.
   __device__ __forceinline__ void scores(f32 (&s)[2][4], const FlashQueries<T, B, DH>& of, const u32 (&x)[DH / 16][4]) const {
     f32 odd[2][4];
 #pragma unroll
@@ -108,7 +108,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
       for (int e = 0; e < 4; e++) s[n][e] += odd[n][e];
   }
 
-  // sums adds up 16 values by their weights.
+  // sums adds 16 values multiplied by their weights.
   __device__ __forceinline__ void sums(FlashRows<T, B, DH>& r, const f32 (&s)[2][4], const u32 (&x)[DH / 16][4]) const {
     u32 w[4];
     operand<T>(w, s[0], s[1]);
@@ -119,7 +119,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     }
   }
 
-  // finite reports whether the thread finds nothing else among its part of a step's values.
+  // finite reports whether all of the thread's part of a step's values are finite.
   __device__ __forceinline__ bool finite(int step) const {
     u32 bad = 0;
 #pragma unroll
@@ -127,8 +127,8 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     return bad == 0;
   }
 
-  // oneByOne adds up the values of keys j..j+15 that each row sees, and nothing of others. All threads
-  // of the block come here, and weights lie where the step's keys were.
+  // oneByOne adds only the values of keys j..j+15 that each row sees. All threads of the block call it, and the weights
+  // are stored where the step's keys were.
   __device__ __forceinline__ void oneByOne(FlashRows<T, B, DH>& r, const f32 (&s)[2][4], int j, int step) const {
     f32* w = room.weights[group][step] + warp * 256;
     const int g = lane / 4, c = lane % 4;
@@ -146,7 +146,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     __syncthreads();
   }
 
-  // join leaves with the first group what all have.
+  // join combines the partial results of all groups in the first group.
   __device__ __forceinline__ void join(FlashRows<T, B, DH>& r) const {
 #pragma unroll
     for (int half = groups / 2; half > 0; half /= 2) {
@@ -157,7 +157,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     }
   }
 
-  // tell has others see what the thread has, at a place for its warp.
+  // tell stores the thread's partial results for others, at the place of its warp.
   __device__ __forceinline__ void tell(const FlashRows<T, B, DH>& r, int place) const {
     f32 *to = room.told.sums[place], *st = room.told.stats[place];
 #pragma unroll
@@ -168,7 +168,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     for (int h = 0; h < 2; h++) st[4 * lane + h] = r.shifted(h), st[4 * lane + 2 + h] = r.sum[h];
   }
 
-  // add takes in what was told there of the same rows, each scaled by its own shift.
+  // add adds the partial results of the same rows that were stored there, each scaled by its shift.
   __device__ __forceinline__ void add(FlashRows<T, B, DH>& r, int place) const {
     const f32 *from = room.told.sums[place], *st = room.told.stats[place];
     f32 mine[2], theirs[2];
@@ -198,7 +198,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
   FlashRows<T, B, DH> r(args.a, b);
 #pragma unroll
   for (int h = 0; h < 2; h++) r.seen[h] = r.seen[h] < b.keys ? r.seen[h] : b.keys;
-  int at = 0, free = STEPS - 1;  // where this step's keys are, and those of the one before were
+  int at = 0, free = STEPS - 1;  // positions of this step's keys, and of those of the previous step
   for (int block = b.from; block < b.keys; block += x.stride, j += x.stride) {
     x.bring(j + (STEPS - 1) * x.stride, free);
     awaitCopies<STEPS - 1>();
@@ -206,12 +206,12 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
     f32 s[2][4], down[2];
     u32 keys[DH / 16][4], values[DH / 16][4];
     x.keys(keys, at);
-    x.values(values, at);  // which are there when weights are
+    x.values(values, at);  // the values are loaded before the weights are known
     x.scores(s, q, keys);
     if (j + 16 <= b.clear ? r.template weigh<false>(s, j, down) : r.template weigh<true>(s, j, down)) r.scaleDown(down);
     bool finite = true;
     if (hides(args.a) && args.a.tq > 1 && block + x.stride > b.clear) {
-      // A weight of zero hides a value only if that is finite.
+      // A weight of zero hides a value only if the value is finite.
       __syncthreads();
       if (!x.finite(at)) odd = 1;
       __syncthreads();

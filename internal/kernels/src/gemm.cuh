@@ -1,11 +1,11 @@
-// out[m, n] = Σ a[m, k]·b[n, k] (+ bias[n]) for matrices of any strides and any
-// element type, k in order: what the vendor's library does not do.
+// out[m, n] = Σ a[m, k]·b[n, k] (+ bias[n]) for matrices with any strides and any element type, adding in the order of
+// k. It is used if the vendor's library does not support the operands.
 
 template <int B> struct GemmArgs {
-  u64 out, a, b, bias;           // bias 0: none
+  u64 out, a, b, bias;           // bias: 0 for none
   i64 m, n, k, tileCols, tileRows;
   i64 om, on, am, ak, bn, bk, biasn;
-  i64 e[B], so[B], sa[B], sb[B]; // matrix by matrix
+  i64 e[B], so[B], sa[B], sb[B]; // extents and strides of the batch dimensions
 };
 
 template <class A> DEV A fusedAdd(A c, A x, A y) { return c + x * y; }

@@ -1,18 +1,20 @@
-// Linears of groups of rows, each by the weight of an expert.
+// Linears of groups of rows, each group with the weight of one expert.
 
 struct GroupedArgs {
   u64 out, x, w, counts, fault, tag;
-  i64 wide, sc;                    // counts are i64, else i32; their stride
-  i64 rows, n, k;                  // of x; columns of the result; contracted
-  i64 experts, first, own, cols;   // all; those from first on that have weights; tiles of 64 columns
+  i64 wide, sc;                    // wide: counts are i64, else i32; sc: their stride
+  i64 rows, n, k;                  // rows of x; columns of the result; contracted columns
+  // number of experts; first one with weights here, and number of those; tiles of 64 columns
+  i64 experts, first, own, cols;
   i64 so[2], sx[2], sw[3];
 };
 
-// GroupedBlock is what a block has: rows from..to-1 of one expert, and 64 columns. No expert has rows that no count has.
+// GroupedBlock is the part of a block: rows from..to-1 of one expert, and 64 columns. Rows that no count covers have no
+// expert.
 struct GroupedBlock {
-  i64 from, to, col, expert;       // expert: among those with weights; -1 for none
+  i64 from, to, col, expert;       // expert: index among those with weights; -1 for none
 
-  // A count that there cannot be is reported by the first block, and taken for the nearest one that can be.
+  // The first block reports an invalid count. It is replaced by the nearest valid one.
   __device__ __forceinline__ GroupedBlock(const GroupedArgs& a) {
     i64 tile = blockIdx.x / a.cols, begin = 0;
     from = to = 0, col = blockIdx.x % a.cols * 64, expert = -1;
@@ -34,7 +36,7 @@ struct GroupedBlock {
   }
 };
 
-// 256 threads compute a tile of 64x64, 4x4 results each, k in order.
+// 256 threads compute a tile of 64x64, 4x4 results each, adding in the order of k.
 template <class T> DEV void grouped(const GroupedArgs& a) {
   typedef typename Num<T>::Acc A;
   const int D = 8;

@@ -1,15 +1,15 @@
-// What counts, orders and takes elements along an axis.
+// Kernels that count, sort and select elements along an axis.
 
 template <int B> struct AlongArgs {
   u64 out, in, by;               // by: indices
-  i64 n, m, rows;                // elements of a row of in, of out; rows
+  i64 n, m, rows;                // elements of a row of in, and of out; number of rows
   i64 so, si, sb;                // strides along the axis
   u64 start; i64 first;          // of iota
   u64 fault, tag;
-  i64 e[B], bo[B], bi[B], bb[B]; // row by row
+  i64 e[B], bo[B], bi[B], bb[B]; // extents and strides of the rows' dimensions
 };
 
-// RowPlace is where a row of each operand begins, in elements.
+// RowPlace holds the offsets of a row in each operand, in elements.
 struct RowPlace {
   i64 out, in, by;
   template <int B> __device__ __forceinline__ RowPlace(const AlongArgs<B>& a, i64 t) : out(0), in(0), by(0) {
@@ -24,7 +24,7 @@ struct RowPlace {
   }
 };
 
-// Counted<A> is the number that is at from start in a row of type T, rounded once.
+// Counted<A> returns the number at index at of a row of type T that counts from start, rounded once.
 template <class T, class A> struct Counted { DEV T of(u64 start, i64 at) { return Num<T>::cast(bitsAs<f64>(start) + (f64)at); } };
 template <class T> struct Counted<T, i64> { DEV T of(u64 start, i64 at) { return Num<T>::put(add((i64)start, at)); } };
 
@@ -34,15 +34,15 @@ template <class T, int B> DEV void iota(const AlongArgs<B>& a) {
     ((T*)a.out)[RowPlace(a, i / a.m).out + i % a.m * a.so] = Counted<T, typename Num<T>::Acc>::of(a.start, a.first + i % a.m);
 }
 
-// precedes reports whether element a, at i of a row, comes before b, at j: by size, upwards if UP, then by place. NaN is
-// the largest.
+// precedes reports whether element a, at index i of a row, comes before b, at index j: by value, ascending if UP, and
+// then by index. NaN is the largest value.
 template <bool UP, class A> DEV bool precedes(A a, i64 i, A b, i64 j) {
   const bool less = a < b || (a == a && b != b), more = b < a || (b == b && a != a);
   return (UP ? less : more) || (!less && !more && i < j);
 }
 
-// sorted has a thread for each element of a row, which counts those before it. The result has the first of them, or
-// their indices.
+// sorted has one thread for each element of a row, which counts the elements before it. The result contains the first
+// of the sorted elements, or their indices.
 template <class T, bool UP, bool VALUES, int B> DEV void sorted(const AlongArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A some[256];
@@ -63,7 +63,7 @@ template <class T, bool UP, bool VALUES, int B> DEV void sorted(const AlongArgs<
   else ((i32*)a.out)[at.out + before * a.so] = (i32)own;
 }
 
-// takeAlong copies elements of type E by indices of type ID. An index outside of the row gives 0.
+// takeAlong copies elements of type E by indices of type ID. An index outside the row gives 0.
 template <class E, class ID, int B> DEV void takeAlong(const AlongArgs<B>& a) {
   const i64 step = (i64)gridDim.x * 256, all = a.rows * a.m;
   for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < all; i += step) {
@@ -87,18 +87,18 @@ template <class ID> DEV void bincount(const BincountArgs& a) {
 
 struct IndexAddArgs {
   u64 out, in, ids, fault, tag;
-  i64 n, width, rows, first, of; // the result has rows first..first+rows of `of`
-  i64 so0, so1, tiles;           // blocks for the columns of a row
+  i64 n, width, rows, first, of; // the result contains the rows first..first+rows of `of` rows
+  i64 so0, so1, tiles;           // tiles: number of blocks for the columns of a row
 };
 
-// noRows writes zeros to elements of type E of the result.
+// noRows writes zeros to the result, whose elements have type E.
 template <class E> DEV void noRows(const IndexAddArgs& a) {
   const i64 step = (i64)gridDim.x * 256, all = a.rows * a.width;
   for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < all; i += step) ((E*)a.out)[i / a.width * a.so0 + i % a.width * a.so1] = (E)0;
 }
 
-// indexAdd has blocks for each row of the operand, dense, and its id. Those of the first row with an id add up all rows
-// that have it, in their order. An id outside of the result is a fault; -1 adds nothing.
+// indexAdd has blocks for each row of the operand, which is dense, and its id. The blocks of the first row with an id
+// add all rows that have it, in their order. An id outside the result is a fault; -1 adds nothing.
 template <class T, class ID> DEV void indexAdd(const IndexAddArgs& a) {
   typedef typename Num<T>::Acc A;
   __shared__ u8 same[256];

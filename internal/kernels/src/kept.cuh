@@ -1,18 +1,19 @@
-// What is kept between runs: rows written at positions, pairs turned by the angles of positions, and the
-// index of the largest element.
+// Kernels of state that is kept between runs: rows written at positions, pairs rotated by the angles of positions, and
+// the index of the largest element.
 
-// PositionArgs are dense positions, i64 if wide, else i32: all of them, or the last dimension's for all rows.
+// PositionArgs describes dense positions, i64 if wide is set, else i32. There is one for each row, or they are the same
+// for all rows and only the last dimension is stored.
 struct PositionArgs {
   u64 at, wide;
-  i64 count, room;               // of a row of positions, which must differ; positions are below room
-  i64 all;                       // positions
+  i64 count, room;               // positions in a row, which must be distinct; positions must be below room
+  i64 all;                       // total number of positions
   u64 fault, tag;
 };
 
 DEV i64 positionOf(const PositionArgs& a, i64 i) { return a.wide ? ((const i64*)a.at)[i] : ((const i32*)a.at)[i]; }
 
-// positions reports a position outside -1..room-1, and one that stands in its row before. A thread has a
-// position, and the block brings those before its own 256 at a time.
+// positions reports a position outside -1..room-1, and one that occurs earlier in its row. Each thread has a position,
+// and the block loads the earlier ones 256 at a time.
 DEV void positions(const PositionArgs& a) {
   __shared__ i64 some[256];
   const i64 row = blockIdx.x / ((a.count + 255) / 256) * a.count, first = blockIdx.x % ((a.count + 255) / 256) * 256;
@@ -32,14 +33,14 @@ DEV void positions(const PositionArgs& a) {
 template <int B, int D> struct IndexCopyArgs {
   PositionArgs p;
   u64 out, in;
-  i64 rows, so;                  // stride of out along the axis
-  i64 pieces;                    // of a row
-  i64 e[B], bo[B], bi[B], bp[B]; // row by row; bp in positions
-  i64 n[D], no[D], ni[D];        // within a row; extents and strides in pieces
+  i64 rows, so;                  // so: stride of out along the axis
+  i64 pieces;                    // pieces of a row
+  i64 e[B], bo[B], bi[B], bp[B]; // extents and strides of the rows' dimensions; bp counts positions
+  i64 n[D], no[D], ni[D];        // within a row: extents and strides in pieces
 };
 
-// indexCopy has a warp for each row, which moves in pieces of type W of so many elements of the tensors.
-// Nothing is written once a position, or anything else on the device, was reported.
+// indexCopy has a warp for each row, which moves pieces of type W with SIZE elements of the tensors. It writes nothing
+// after a fault was reported on the device.
 template <class W, int SIZE, int B, int D> DEV void indexCopy(const IndexCopyArgs<B, D>& a) {
   i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;
   if (t >= a.rows || (a.p.fault && acquire64((const u64*)a.p.fault))) return;
@@ -73,14 +74,14 @@ template <class W, int SIZE, int B, int D> DEV void indexCopy(const IndexCopyArg
 template <int B, int HALF> struct RopeArgs {
   u64 out, in, at, wide;
   i64 heads, so[2], si[2];       // strides along heads, Dh
-  i64 e[B], bo[B], bi[B], bp[B]; // token by token
-  u64 freqs; i64 sf;             // where not 0: angles at position 1, f32, else step
+  i64 e[B], bo[B], bi[B], bp[B]; // extents and strides of the tokens' dimensions
+  u64 freqs; i64 sf;             // if not 0: angles at position 1, in f32; otherwise step is used
   i64 rest;                      // elements of a head after the pairs
-  f64 scale;                     // of sines and cosines
+  f64 scale;                     // factor of sines and cosines
   f64 step[HALF];
 };
 
-// rope has a block for each token, which finds each angle once; V pairs move as one access.
+// rope has a block for each token, which computes each angle once; V pairs move as one access.
 template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A sine[HALF], cosine[HALF];
@@ -125,8 +126,8 @@ template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>
   }
 }
 
-// Best is a largest element and its index, -1 for none. Of equals the first is the best. No NaN is, but the
-// very first element: nothing is larger than that.
+// Best is a largest element and its index, -1 for none. Of equal elements the first is the best. A NaN is the best only
+// if it is the very first element: no element compares larger than it.
 template <class A> struct Best { A v; i64 at; };
 
 template <class A> DEV bool better(const Best<A>& x, const Best<A>& y) {
@@ -136,8 +137,8 @@ template <class A> DEV bool better(const Best<A>& x, const Best<A>& y) {
 }
 
 template <int B> struct ArgmaxArgs {
-  u64 out, in, parts;            // parts: Best[result][part], where there are several
-  i64 n, per, count;             // elements; of a part; parts
+  u64 out, in, parts;            // parts: Best[result][part], if there are several parts
+  i64 n, per, count;             // elements of a row; of a part; number of parts
   i64 si;                        // stride along the axis
   i64 outs;
   i64 e[B], bo[B], bi[B];
@@ -154,7 +155,7 @@ template <int B> DEV void indexOut(const ArgmaxArgs<B>& a, i64 t, i64 at) {
   *out = (i32)at;
 }
 
-// argmax has a block for each part of each row, of which V elements move as one access.
+// argmax has a block for each part of each row; V elements move as one access.
 template <class T, int B, int V> DEV void argmax(const ArgmaxArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ Best<A> all[256];
@@ -200,7 +201,7 @@ template <class A, int B> DEV void argmaxJoin(const ArgmaxArgs<B>& a) {
 
 struct UnchangedArgs { u64 now, before; i64 bytes, size, first, argument; u64 kind, fault, tag; };
 
-// unchanged reports an element that is not what it was, counted from first on.
+// unchanged reports an element that has changed; it counts elements from first on.
 DEV void unchanged(const UnchangedArgs& a) {
   const i64 step = (i64)gridDim.x * blockDim.x;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i * 8 < a.bytes; i += step)

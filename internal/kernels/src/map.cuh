@@ -1,19 +1,18 @@
-// Elementwise operations on N operands of any strides, and reductions of N
-// operands elementwise. The first operand may have a type of its own, which is
-// computed in what the others are.
+// Elementwise operations on N operands with any strides, and elementwise reductions of N operands. The first operand
+// may have another type, which is computed in the accumulator type of the others.
 
 #define CONSTANTS 2
 
 template <int N, int R> struct MapArgs {
   u64 out, in[N ? N : 1];
   u64 value[CONSTANTS];          // the op's constants
-  i64 total;                     // packs of V elements
-  i64 n[R];                      // extents; the last one in packs
+  i64 total;                     // number of packs of V elements
+  i64 n[R];                      // extents; the last one counts packs
   i64 so[R], si[N ? N : 1][R];   // strides in elements
 };
 
-// An op has of(x, c), from operands and constants, and finish, which makes the result. Those of the language are
-// generated from package pointwise.
+// An op has two functions: of(x, c) computes with operands and constants, and finish converts to the result type. The
+// ops of the language are generated from package pointwise.
 struct Finish {
   template <class TO, class A> DEV TO finish(A a) { return Num<TO>::put(a); }
 };
@@ -23,7 +22,7 @@ struct OpCast {
   template <class TO, class A> DEV TO finish(A a) { return Num<TO>::cast(a); }
 };
 
-// Functions of the two types that functions are computed in.
+// These are functions for the two types in which functions are computed.
 #define FUNCTION(name) DEV f32 name##Of(f32 x) { return name##f(x); } DEV f64 name##Of(f64 x) { return name(x); }
 FUNCTION(exp)
 FUNCTION(log1p)
@@ -38,8 +37,8 @@ FUNCTION(floor)
 DEV f32 powOf(f32 x, f32 by) { return powf(x, by); }
 DEV f64 powOf(f64 x, f64 by) { return pow(x, by); }
 
-// quotient is a/b where b is of a usual size: in f32 within two units of the last
-// place, without the cases that a division takes apart.
+// quotient is a/b for b of ordinary size. In f32 it is accurate to two units in the last place, and omits the special
+// cases of a division.
 DEV f64 quotient(f64 a, f64 b) { return a / b; }
 DEV f32 quotient(f32 a, f32 b) {
 #if defined(__CUDA_ARCH__)
@@ -49,7 +48,7 @@ DEV f32 quotient(f32 a, f32 b) {
 #endif
 }
 
-// exp2Of is 2^x; what is below the least normal number is 0.
+// exp2Of is 2^x; results below the smallest normal number are 0.
 DEV f32 exp2Of(f32 x) {
 #if defined(__CUDA_ARCH__)
   f32 y;
@@ -60,10 +59,9 @@ DEV f32 exp2Of(f32 x) {
 #endif
 }
 
-// upper is the normal distribution beyond s ≥ 0. In f32 it is t·2^(P(t) - s²·log2(e)/2)
-// with t = 1/(1 + 0.22·s), and P interpolated at Chebyshev's nodes for s up to
-// 14: within 6·2^-24, and where it is small within some 2^-19 of itself. Hence
-// no branch, and a third of erfcf's instructions.
+// upper is the upper tail of the normal distribution beyond s ≥ 0. In f32 it is t·2^(P(t) - s²·log2(e)/2) with t = 1/(1
+// + 0.22·s), and P interpolated at Chebyshev nodes for s up to 14. The absolute error is at most 6·2^-24, and the
+// relative error of small values about 2^-19. It has no branch, and a third of the instructions of erfcf.
 DEV f64 upper(f64 s) { return erfc(s * 0.70710678118654752440) / 2; }
 DEV f32 upper(f32 s) {
   const f32 t = quotient(1.f, 1.f + 0.22f * s);
@@ -78,25 +76,25 @@ DEV f32 upper(f32 s) {
   return t * exp2Of(p - s * (s * 0.721347520f));
 }
 
-// gelu is x·Φ(x), by the tail that is not the larger part, which keeps its digits.
+// gelu is x·Φ(x). It is computed from the smaller tail, which preserves precision.
 template <class M> DEV M gelu(M v) {
   const M q = upper(v < 0 ? -v : v);
   return mul(v, v > 0 ? 1 - q : q);
 }
-// silu is x·σ(x). The exponential of a number that is not positive does not overflow.
+// silu is x·σ(x). It only takes exponentials of numbers that are not positive, which do not overflow.
 template <class M> DEV M silu(M v) {
   const M e = expOf(v > 0 ? -v : v);
   return quotient(v > 0 ? v : v * e, 1 + e);
 }
 
-// geluTanh is gelu with a polynomial in the place of the error function: (1 + tanh(u))/2 is σ(2u), which keeps the
-// digits of the lower tail.
+// geluTanh is gelu with a polynomial instead of the error function: (1 + tanh(u))/2 is σ(2u), which preserves the
+// precision of the lower tail.
 template <class M> DEV M geluTanh(M v) {
   const M u = mul(v, (M)1.5957691216057308 + (M)0.071354816272600248 * v * v);
   return v / (1 + expOf(-u));
 }
 
-// Reductions of N operands in their order.
+// OpFold reduces N operands in their order.
 template <class F, int N> struct OpFold : Finish {
   template <class A> DEV A of(const A* x, const A*) {
     A a = x[0];
@@ -109,8 +107,7 @@ template <int N> struct OpAvg : Finish {
   template <class A> DEV A of(const A* x, const A* c) { return OpFold<FoldSum, N>::of(x, c) / c[0]; }
 };
 
-// load reads V elements at p, stride apart: 1, which it is where they are DENSE, or 0
-// for one element repeated.
+// load reads V elements at p. Their stride is 1 (always if DENSE), or 0 for one element repeated.
 template <class T, int V, bool DENSE> DEV Pack<T, V> load(const T* p, i64 stride) {
   if (V == 1 || DENSE || stride) return *(const Pack<T, V>*)p;
   const T one = *p;
@@ -120,8 +117,8 @@ template <class T, int V, bool DENSE> DEV Pack<T, V> load(const T* p, i64 stride
   return x;
 }
 
-// place adds to at where piece i of V elements begins in each of N operands and
-// in the result, which is last.
+// place adds, to each entry of at, the offset of piece i of V elements in one of the N operands or in the result, which
+// is last.
 template <int N, int R, int V, bool DENSE, class I> DEV void place(I i, const i64* n, const i64 (*si)[R], const i64* so, i64* at) {
 #pragma unroll
   for (int d = R - 1; d >= 0; d--) {
@@ -138,7 +135,7 @@ template <int N, int R, int V, bool DENSE, class I> DEV void place(I i, const i6
   }
 }
 
-// DENSE: along the last dimension all strides are 1.
+// DENSE: all strides along the last dimension are 1.
 template <class F, class TO, class T0, class TI, int N, int R, int V, bool DENSE, class I> DEV void map(const MapArgs<N, R>& a) {
   typedef typename Num<TI>::Acc A;
   A c[CONSTANTS];

@@ -1,5 +1,5 @@
-// What every kernel begins with. It stands alone: no header of a toolkit is
-// there when these sources are compiled.
+// Every kernel source begins with this file. It includes nothing, because no headers of a toolkit are available when
+// these sources are compiled.
 #define DEV static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define KERNEL_OF(threads, residents) extern "C" __global__ void __launch_bounds__(threads, residents)
@@ -22,7 +22,7 @@ struct bf16 { u16 bits; };
 template <class T, int V> struct alignas(sizeof(T) * V) Pack { T v[V]; };
 
 template <class To, class From> DEV To bitsAs(From x) {
-  static_assert(sizeof(To) == sizeof(From), "bits are as many as they are");
+  static_assert(sizeof(To) == sizeof(From), "both types must have the same size");
   To y;
   memcpy(&y, &x, sizeof y);
   return y;
@@ -36,7 +36,7 @@ DEV bf16 toBF16(f32 x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
 #else
   u32 u = bitsAs<u32>(x);
-  // Half of the last kept place, less one when that place is even.
+  // Add half a unit of the last place that is kept, less one bit if that place is even.
   y.bits = x != x ? (u16)(u >> 16 | 0x40) : (u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 #endif
   return y;
@@ -64,14 +64,14 @@ DEV f16 toF16(f32 x) {
   u16 sign = (u16)(u >> 16 & 0x8000);
   if (mag > 0x7f800000) y.bits = sign | 0x7e00;
   else if (mag >= 0x477ff000) y.bits = sign | 0x7c00;  // 65520 rounds to infinity
-  else if (mag < 0x38800000)  // below 2^-14: adding 1/2 leaves the units of 2^-24 in the last places
+  else if (mag < 0x38800000)  // below 2^-14: after adding 1/2, the last places count units of 2^-24
     y.bits = sign | (u16)(bitsAs<u32>(bitsAs<f32>(mag) + 0.5f) - 0x3f000000);
   else y.bits = sign | (u16)((mag - (112u << 23) + 0xfff + (mag >> 13 & 1)) >> 13);
 #endif
   return y;
 }
 
-// Formats of 8 bits with M bits of mantissa and an exponent biased by B. OVER is the code of what is too large.
+// 8-bit formats with M bits of mantissa and an exponent with bias B. OVER is the code of values that are too large.
 template <int M, int B, u32 OVER> DEV f32 fromF8(u8 x) {
   const u32 sign = (u32)(x & 0x80) << 24, mag = x & 0x7f;
   if (mag >= OVER) return bitsAs<f32>(mag == OVER && OVER != 0x7f ? sign | 0x7f800000 : sign | 0x7fffffff);
@@ -94,8 +94,8 @@ template <int M, int B, u32 OVER> DEV u8 toF8(f32 x) {
 DEV f32 fromF8(f8e4m3 x) { return fromF8<3, 7, 0x7f>(x.bits); }
 DEV f32 fromF8(f8e5m2 x) { return fromF8<2, 15, 0x7c>(x.bits); }
 
-// oddF32 rounds to odd: the last bit of an inexact result records that something
-// was lost, so that rounding again, to fewer bits, is rounding once.
+// oddF32 rounds to odd: the last bit of an inexact result is set, so that a second rounding, to fewer bits, gives the
+// same result as a single rounding.
 DEV f32 oddF32(f64 v) {
   f32 f = (f32)v;
   if ((f64)f == v || v != v) return f;
@@ -105,7 +105,7 @@ DEV f32 oddF32(f64 v) {
   return bitsAs<f32>(u | 1);
 }
 
-// oddF64 likewise; 10 bits of an integer may not fit.
+// oddF64 does the same for an integer, of which up to 10 bits may not fit.
 DEV f64 oddF64(i64 v) {
   const i64 exact = (i64)1 << 53, lost = 1023;
   if ((-exact <= v && v <= exact) || (v & lost) == 0) return (f64)v;
@@ -121,8 +121,8 @@ DEV i64 saturate(f64 v) {
   return (i64)r;
 }
 
-// Num<T>: Acc is what T is computed in, Fn what functions of T are computed in;
-// get reads, put rounds once (integers wrap), cast also saturates.
+// Num<T> describes arithmetic on T. Acc is the accumulator type and Fn the type in which functions are computed. get
+// converts to Acc, put rounds once (integers wrap), and cast also saturates.
 template <class T> struct Num;
 
 template <> struct Num<f32> {
@@ -190,20 +190,19 @@ template <> struct Num<i32> {
   DEV i32 cast(f64 a) { return cast(saturate(a)); }
 };
 
-// Bits that are only moved.
+// These unsigned types are for bits that are only moved.
 template <> struct Num<u8> { typedef u8 Acc; DEV u8 get(u8 x) { return x; } DEV u8 put(u8 a) { return a; } };
 template <> struct Num<u16> { typedef u16 Acc; DEV u16 get(u16 x) { return x; } DEV u16 put(u16 a) { return a; } };
 template <> struct Num<u32> { typedef u32 Acc; DEV u32 get(u32 x) { return x; } DEV u32 put(u32 a) { return a; } };
 template <> struct Num<u64> { typedef u64 Acc; DEV u64 get(u64 x) { return x; } DEV u64 put(u64 a) { return a; } };
 
-// Arithmetic of accumulators; that of integers wraps.
+// Arithmetic on accumulators; integers wrap.
 template <class A> DEV A add(A a, A b) { return a + b; }
 template <class A> DEV A sub(A a, A b) { return a - b; }
 template <class A> DEV A mul(A a, A b) { return a * b; }
 template <class A> DEV A neg(A a) { return -a; }
 #if defined(__CUDA_ARCH__)
-// Never joined with a sum that follows it: a product is rounded where it stands,
-// in a chain too.
+// These products are never fused with a following sum: each product is rounded by itself, also in a chain.
 DEV f32 mul(f32 a, f32 b) { return __fmul_rn(a, b); }
 DEV f64 mul(f64 a, f64 b) { return __dmul_rn(a, b); }
 #endif
@@ -212,7 +211,7 @@ DEV i64 sub(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
 DEV i64 mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
 DEV i64 neg(i64 a) { return (i64)(0 - (u64)a); }
 
-// most and least let NaN win, and order -0 below +0.
+// most and least return NaN if an operand is NaN, and order -0 below +0.
 template <class A> DEV A most(A a, A b) {
   if (a != a || b != b) return a + b;
   return a > b ? a : b > a ? b : a == (A)0 ? a + b : a;
@@ -224,21 +223,20 @@ template <class A> DEV A least(A a, A b) {
 DEV i64 most(i64 a, i64 b) { return a > b ? a : b; }
 DEV i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
-// A kernel may begin when all blocks of the one before it on its stream have ended,
-// but not all that they wrote need be there yet. Here all its threads wait for that;
-// until then it has touched nothing.
+// A kernel may begin when all blocks of the previous kernel on its stream have ended, although their writes need not be
+// visible yet. In settle all threads wait until they are; before it, the kernel must not access memory.
 DEV void settle() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Folds are associative operations with which sums, maxima and minima are made.
+// Folds are the associative operations of sums, maxima and minima.
 struct FoldSum { template <class A> DEV A of(A a, A b) { return add(a, b); } };
 struct FoldMax { template <class A> DEV A of(A a, A b) { return most(a, b); } };
 struct FoldMin { template <class A> DEV A of(A a, A b) { return least(a, b); } };
 
-// Const<A> takes a constant that came as 64 bits.
+// Const<A> converts a constant from 64 bits.
 template <class A> struct Const { DEV A of(u64 bits) { return (A)bitsAs<f64>(bits); } };
 template <> struct Const<i64> { DEV i64 of(u64 bits) { return (i64)bits; } };
 template <> struct Const<u8> { DEV u8 of(u64 bits) { return (u8)bits; } };

@@ -1,7 +1,7 @@
-// Operations along rows: a block of 256 threads computes a row, and folds in an
-// order that depends on the row's length alone.
+// Operations along rows: a block of 256 threads computes a row, and folds in an order that depends only on the row's
+// length.
 
-// fold256 gives every thread the fold of all threads' values.
+// fold256 returns the fold of all threads' values to every thread.
 template <class F, class A> DEV A fold256(A v) {
   __shared__ A all[256];
   __syncthreads();
@@ -19,7 +19,7 @@ template <int B> struct RowArgs {
   f64 eps;
   i64 n;                         // elements of a row
   i64 so1, si1, sw, sb;          // strides along the row
-  i64 e[B], so[B], si[B];        // row by row
+  i64 e[B], so[B], si[B];        // extents and strides of the rows' dimensions
 };
 
 template <class T, int B> DEV void rowOf(const RowArgs<B>& a, T** out, const T** in) {
@@ -35,9 +35,8 @@ template <class T, int B> DEV void rowOf(const RowArgs<B>& a, T** out, const T**
   }
 }
 
-// Row is a thread's part of a row: packs of V elements, 256 packs apart, whichever
-// way they are read: W of them held in registers by wide accesses, or, with W 0,
-// read again each time, one element after another.
+// Row is a thread's part of a row: packs of V elements that are 256 packs apart. This does not depend on how they are
+// read: W packs are held in registers and loaded by wide accesses; if W is 0, elements are read one by one each time.
 template <class T, int V, int W> struct Row {
   typedef typename Num<T>::Acc A;
   const T* in;
@@ -67,7 +66,7 @@ template <class T, int V, int W> struct Row {
     }
   }
 
-  // map writes f of each element and its place.
+  // map writes f of each element and its index.
   template <class F> __device__ __forceinline__ void map(T* out, i64 step, F f) const {
     if constexpr (W > 0) {
 #pragma unroll
@@ -101,7 +100,7 @@ template <class T, int B, int V, int W> DEV void softmax(const RowArgs<B>& a) {
   row.map(out, a.so1, [&](i64, A x) { return expOf(x - top) / sum; });
 }
 
-// norm is layer_norm where CENTRED, else rms_norm.
+// norm is layer_norm if CENTRED, else rms_norm.
 template <class T, int B, bool CENTRED, int V, int W> DEV void norm(const RowArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   T* out;

@@ -1,7 +1,8 @@
-// 8-bit numbers and their scales. A tensor is seen as a matrix of rows, of which blocks of rows × columns share a scale.
+// 8-bit numbers and their scales. A tensor is treated as a matrix of rows, in which blocks of rows × columns share a
+// scale.
 
 struct ScaleGrain {
-  i64 rows, columns;             // that share a scale
+  i64 rows, columns;             // size of a block that shares a scale
   i64 s[2];                      // strides from one scale to the next
   __device__ __forceinline__ i64 at(i64 row, i64 col) const { return row / rows * s[0] + col / columns * s[1]; }
 };
@@ -11,13 +12,13 @@ DEV f32 largestOf(f8e5m2*) { return 57344; }
 
 struct ScalesArgs {
   u64 out, in;
-  f64 most;                      // what the largest magnitude becomes
-  i64 rows, columns, row, column; // of the operand, and its strides
-  i64 blocks, wide;              // how many blocks there are, and in a row of them
+  f64 most;                      // the value to which the largest magnitude is scaled
+  i64 rows, columns, row, column; // size of the operand, and its strides
+  i64 blocks, wide;              // total number of blocks, and number of blocks in a row of blocks
   ScaleGrain grain;
 };
 
-// G threads, a warp or a block of 256, find the largest magnitude of a block; a NaN is larger than all.
+// G threads, a warp or a block of 256, compute the largest magnitude of a block; a NaN counts as the largest.
 template <class T, int G> DEV void scales(const ScalesArgs& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A all[256];
@@ -45,7 +46,7 @@ template <class T, int G> DEV void scales(const ScalesArgs& a) {
 
 struct QuantizeArgs {
   u64 out, in, scales;
-  i64 total, wide;               // packs of V elements, and in a row
+  i64 total, wide;               // total number of packs of V elements, and number of packs in a row
   i64 so[2], si[2];              // strides along rows and columns
   ScaleGrain grain;
 };
@@ -70,12 +71,12 @@ template <class O, class T, int V> DEV void quantize(const QuantizeArgs& a) {
 
 struct ScaledArgs {
   u64 out, x, w, sx, sw;
-  i64 m, n, k, tileCols, piece;  // piece: elements of K that are multiplied by their scales at once
+  i64 m, n, k, tileCols, piece;  // piece: elements of K whose sum is multiplied by their scales at once
   i64 so[2], six[2], siw[2];
   ScaleGrain gx, gw;
 };
 
-// 256 threads compute a tile of 64x64, 4x4 results each, k in order.
+// 256 threads compute a tile of 64x64, 4x4 results each, adding in the order of k.
 template <class O, class X, class W> DEV void scaled(const ScaledArgs& a) {
   const int D = 8;
   __shared__ f32 xs[D][64 + 1], ws[D][64 + 1];

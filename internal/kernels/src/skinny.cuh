@@ -1,17 +1,18 @@
-// out = x·wᵀ for x of 1 to 32 rows: a GEMM that takes as long as w takes to read. A block has TILES times
-// eight rows of w and all columns. Its warps take the columns in turns, 64 at a time, and each brings its
-// part of w and x to shared memory STEPS-1 turns ahead, for itself alone. In the end the block adds up the
-// sums of its warps in their order. So bits follow from k and WARPS alone: a row of the result has the bits
-// that it has without the other rows, and no bit depends on the number of tiles, steps or multiprocessors.
+// out = x·wᵀ for x of 1 to 32 rows: a GEMM whose time is that of reading w. A block has TILES times eight rows of w and
+// all columns. Its warps process the columns cyclically, 64 at a time, and each loads its part of w and x to shared
+// memory STEPS-1 turns ahead, and only for itself. At the end the block adds the sums of its warps in their order. The
+// bits therefore depend only on k and WARPS: a row of the result has the same bits with and without other rows, and no
+// bit depends on the number of tiles, steps or multiprocessors.
 //
-// Linears of one x are one grid, each with a weight and a result of its own: a block has rows of one weight, and
-// rows of the results have the bits that they have alone. Of skinnySiluMul, up is the weight whose products multiply.
-// Of more rows of x a block has ROWS, 32, and those that have the same rows of a weight follow each other. So bits of a
-// row do not depend on how many there are. SEVERAL says that there are several linears, or more rows.
+// Linears of one x can share a grid. Each has a separate weight and result: a block has rows of one weight, and the
+// results have the same bits as in separate launches. For skinnySiluMul, up is the weight of the factor that silu is
+// multiplied by. If x has more than ROWS rows, each block has ROWS, 32, of them, and blocks with the same rows of a
+// weight follow each other. The bits of a row do not depend on the number of rows. SEVERAL reports that there are
+// several linears, or more than ROWS rows.
 //
-// Where w is constant, the kernel begins to read it before the kernel before it has ended, if it is launched so.
-// LATE lets the kernel behind it begin only when all reads of w are under way: for blocks of which a multiprocessor
-// holds one.
+// If w is constant, the kernel begins to read it before the previous kernel has ended, provided that it is launched
+// that way. LATE permits the next kernel to begin only when all reads of w are in flight; it is for blocks of which a
+// multiprocessor holds only one.
 
 enum { skinnyStore, skinnyRelu, skinnyAdd, skinnySiluMul };
 
@@ -19,45 +20,45 @@ struct SkinnyPart {
   u64 out, w, up;
   u64 bias, upBias;  // 0 for none
   i64 n;             // rows of w, and of up
-  i64 om, wn, upn;   // strides from row to row; elements of a row have no gaps
+  i64 om, wn, upn;   // strides from row to row; rows have no gaps
   i64 first;         // the part's first block
 };
 
-enum { skinnyParts = 3 };  // at most
+enum { skinnyParts = 3 };  // largest number of parts
 
 struct SkinnyArgs {
   u64 x;
-  u64 residual;  // of skinnyAdd
+  u64 residual;  // operand of skinnyAdd
   i64 m, k;
-  i64 xm, rm;    // strides as above
-  i64 constant;  // not 0: nothing that comes before this kernel and may not have ended writes a weight
-  i64 slices;    // of ROWS rows
+  i64 xm, rm;    // strides from row to row
+  i64 constant;  // not 0: no earlier kernel that may still be running writes a weight
+  i64 slices;    // number of slices of ROWS rows
   SkinnyPart part[skinnyParts];
 };
 
-// skinnyPart is that of a block, counted without slices.
+// skinnyPart returns the part of a block; the block's number does not count slices.
 template <bool SEVERAL> DEV SkinnyPart skinnyPart(const SkinnyArgs& a, i64 block) {
   if constexpr (!SEVERAL) return a.part[0];
   return block < a.part[1].first ? a.part[0] : block < a.part[2].first ? a.part[1] : a.part[2];
 }
 
-// let has the kernel behind this one on the stream begin, if it may begin early, as soon as all blocks
-// of this one have come here. It waits for the end of this one itself.
+// let permits the next kernel on the stream to begin, if it may begin early, as soon as all blocks of this kernel have
+// called let. The next kernel itself waits for the end of this one.
 DEV void let() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// SkinnyTurn is what a warp brings for a turn: rows of eight pieces of 16 bytes, which are exchanged within a
-// row, so that those of eight rows lie in different banks.
+// SkinnyTurn holds the data that a warp loads for a turn: rows of eight pieces of 16 bytes. The pieces are permuted
+// within a row, so that the pieces of eight rows are in different banks.
 template <int ROWS, int TILES> struct SkinnyTurn {
   Pack<u32, 4> w[TILES * 8 * 8], x[ROWS * 8];
 
   DEV int at(int row, int piece) { return row * 8 + (piece ^ row % 8); }
 };
 
-// SkinnyRoom is the block's dynamic shared memory: a ring of turns for each warp, and in the end their sums.
+// SkinnyRoom is the block's dynamic shared memory: a ring of turns for each warp and, at the end, their sums.
 template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
   SkinnyTurn<ROWS, TILES> turns[WARPS][STEPS];
   f32 sums[WARPS][ROWS][TILES * 8 + 8];
@@ -65,24 +66,25 @@ template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
 
 template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
-  static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // of the result
-  static constexpr int groups = (ROWS + 15) / 16;                  // of rows, an operand of tensor cores each
-  static_assert(!gated || TILES % 2 == 0, "half of the tiles multiply the others");
+  static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // columns of the result
+  // groups of rows; each group is an operand of tensor cores
+  static constexpr int groups = (ROWS + 15) / 16;
+  static_assert(!gated || TILES % 2 == 0, "half of the tiles are factors of the other half");
   const SkinnyArgs& a;
-  const i64 slice, block;  // of x's rows; of those with them
+  const i64 slice, block;  // index of the slice of x's rows; index of the block within the slice
   const SkinnyPart p;
   SkinnyRoom<ROWS, TILES, WARPS, STEPS>& room;
   i64 from;                 // the block's first column of the result
-  int lane, warp, m, n, k;  // n: columns of the result from there on
+  int lane, warp, m, n, k;  // n: number of columns of the result from there on
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
       : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
 
-  // column is where the lane's part of a turn begins: 16 bytes of every fourth row.
+  // column returns the column at which the lane's part of a turn begins; a lane loads 16 bytes of every fourth row.
   __device__ __forceinline__ int column(int turn) const { return (turn * WARPS + warp) * 64 + lane % 8 * 8; }
 
-  // weights begins to bring a turn's part of w to the place of a step, zeros where there is none. If gated, the second
-  // half of the rows are those that multiply.
+  // weights starts to load a turn's part of w for the given step, with zeros outside of w. If gated, the second half of
+  // the rows belongs to the weight up.
   __device__ __forceinline__ void weights(int turn, int step) const {
     SkinnyTurn<ROWS, TILES>& to = room.turns[warp][step];
     const int col = column(turn), row = lane / 8;
@@ -95,7 +97,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
     }
   }
 
-  // input does so for x.
+  // input does the same for x.
   __device__ __forceinline__ void input(int turn, int step) const {
     SkinnyTurn<ROWS, TILES>& to = room.turns[warp][step];
     const int col = column(turn), row = lane / 8;
@@ -106,7 +108,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
     }
   }
 
-  // multiply adds a turn's products to c. Of eight rows, the other half of an operand is zero.
+  // multiply adds a turn's products to c. With eight rows, half of an operand is zero.
   __device__ __forceinline__ void multiply(f32 (&c)[groups][TILES][4], int step) const {
     const SkinnyTurn<ROWS, TILES>& t = room.turns[warp][step];
     u32 x[groups][4][4];
@@ -134,7 +136,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
     }
   }
 
-  // tell leaves the warp's sums for the block.
+  // tell stores the warp's sums for the block.
   __device__ __forceinline__ void tell(const f32 (&c)[groups][TILES][4]) const {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
@@ -142,7 +144,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
       for (int h = 0; h < ROWS / 8; h++) *(Pack<f32, 2>*)&room.sums[warp][h * 8 + lane / 4][r * 8 + lane % 4 * 2] = Pack<f32, 2>{{c[h / 2][r][h % 2 * 2], c[h / 2][r][h % 2 * 2 + 1]}};
   }
 
-  // sum is the product of a row with row at of the block's, with a bias if there is one.
+  // sum returns the product of a row of x with row at of the block's weight rows, with a bias if there is one.
   __device__ __forceinline__ f32 sum(int row, int at, u64 bias, i64 column) const {
     f32 s = room.sums[0][row][at];
 #pragma unroll
@@ -150,7 +152,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
     return Num<T>::get(Num<T>::put(bias ? add(s, Num<T>::get(((const T*)bias)[column])) : s));
   }
 
-  // store ends with the epilogue, which rounds as if each of its operations were a kernel.
+  // store applies the epilogue, which rounds as if each of its operations were a separate kernel.
   __device__ __forceinline__ void store() const {
     for (int i = threadIdx.x; i < m * columns; i += WARPS * 32) {
       const int row = i / columns, at = i % columns;
@@ -180,7 +182,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPI
   const int turns = (b.k + 64 * WARPS - 1) / (64 * WARPS);
   int at = 0, free = STEPS - 1;
   for (int turn = 0; turn < turns; turn++) {
-    if (LATE && turn + STEPS >= turns) let();  // all of w is under way
+    if (LATE && turn + STEPS >= turns) let();  // all reads of w are in flight
     b.weights(turn + STEPS - 1, free), b.input(turn + STEPS - 1, free), endCopies();
     awaitCopies<STEPS - 1>();
     meetWarp();

@@ -1,5 +1,4 @@
-// Order between devices: words that peers raise, waits that end, and words that
-// say what went wrong.
+// Synchronisation between devices: words that peers raise, waits, and words that report faults.
 
 DEV void raise64(u64* p, u64 by) {
 #ifdef __CUDA_ARCH__
@@ -38,10 +37,10 @@ DEV u64 nanoseconds() {
 #endif
 }
 
-// A fault is six words in memory of one device: kind, tag, three of the kind's
-// own, and the address of a word of host memory, its bell; 0 for none. The first
-// to claim kind fills in the others, then sets the last bit of kind, before which
-// they mean nothing, and rings: the host looks at the bell alone after every run.
+// A fault consists of six words in the memory of one device: kind, tag, three words that depend on the kind, and the
+// bell, the address of a word of host memory; 0 for none. The first thread to claim kind writes the others, then sets
+// the last bit of kind, before which the other words are not valid, and rings the bell. After every run the host reads
+// only the bell.
 struct Fault { u64 kind, tag, word[3], bell; };
 enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6, faultCounts = 8, faultPosition = 10, faultTwice = 12, faultLength = 14, faultWritten = 16, faultOutside = 18, faultIndex = 20, faultGroups = 22, faultAdded = 24 };
 
@@ -57,17 +56,16 @@ DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
 }
 
 struct JoinArgs {
-  u64 list;                      // of a number, at most 31, and so many flags to raise; 0: none
-  u64 flag, count;               // then takes count from this flag once it is there; 0: nothing
-  u64 abort;                     // or until this word is not 0
-  u64 timeout;                   // or so many nanoseconds are over, 0: never
+  u64 list;                      // address of a number, at most 31, and of that many flags to raise; 0: none
+  u64 flag, count;               // then waits until flag is at least count and subtracts count; 0: does not wait
+  u64 abort;                     // ends the wait when this word is not 0
+  u64 timeout;                   // ends the wait after this time in nanoseconds; 0: never
   u64 fault, tag;
 };
 
-// A flag counts what was raised and not taken yet, so replays need no numbers: a
-// wait takes exactly what its launch is owed. Whoever takes sees all that came
-// before the raises. A wait that runs out of time sets the abort word, so that
-// nobody waits for what will not come.
+// A flag counts raises that have not been consumed, so replays need no numbers: each wait consumes the raises that
+// belong to its launch. The waiting thread sees all writes that precede the raises. A wait that times out sets the
+// abort word, so that no other thread waits for a signal that will not come.
 DEV void join(const JoinArgs& a) {
   const u64* list = (const u64*)a.list;
   if (list && threadIdx.x < list[0]) raise64((u64*)list[1 + threadIdx.x], 1);
@@ -75,7 +73,7 @@ DEV void join(const JoinArgs& a) {
   const u64 began = nanoseconds();
   u64 now;
   for (u32 polls = 1; (i64)(now = acquire64((const u64*)a.flag)) < (i64)a.count; polls++) {
-    if (polls % 64) continue; // the abort word lies in host memory, far away
+    if (polls % 64) continue; // the abort word is in host memory, which is slow to read
     if (a.abort && acquire64((const u64*)a.abort)) {
       fault(a.fault, faultAborted, a.tag, a.count, now, nanoseconds() - began);
       return;
@@ -91,7 +89,7 @@ DEV void join(const JoinArgs& a) {
 
 struct PoisonArgs { u64 at, bytes, pattern; };
 
-// Repeats 8 bytes of pattern, as they lie at addresses divisible by 8.
+// poison repeats the 8 bytes of pattern, aligned to addresses divisible by 8.
 DEV void poison(const PoisonArgs& a) {
   const u64 end = a.at + a.bytes, lo = (a.at + 7) / 8 * 8, hi = end / 8 * 8;
   const u64 id = (u64)blockIdx.x * blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;

@@ -1,12 +1,12 @@
-// Copies between layouts of which one is contiguous along one dimension and the
-// other along another: square tiles through shared memory.
+// Copies between a layout that is contiguous along one dimension and a layout that is contiguous along another one, by
+// square tiles in shared memory.
 
 template <int B> struct TileArgs {
   u64 out, in;
-  i64 rows, cols;                // rows follow each other in out, columns in in
+  i64 rows, cols;                // consecutive rows follow each other in out, columns in in
   i64 outRow, inCol;             // strides: out is contiguous along cols, in along rows
-  i64 tileRows, tileCols;        // tiles of T×T
-  i64 n[B], so[B], si[B];        // what is copied matrix by matrix
+  i64 tileRows, tileCols;        // number of tiles of T×T
+  i64 n[B], so[B], si[B];        // extents and strides of the batch dimensions
 };
 
 template <class E, int B, int T> DEV void tile(const TileArgs<B>& a) {

@@ -1,13 +1,13 @@
-// A copy of bytes by as few blocks as there are: what keeps them busy is that each
-// thread has U accesses under way at a time, which for a peer's memory take long.
+// A copy of bytes by a small number of blocks. Each thread has U accesses in flight at a time, which hides the long
+// latency of a peer's memory.
 
 struct TransferArgs {
   u64 out, in;
-  i64 total;  // accesses
-  i64 rest;   // bytes behind them
+  i64 total;  // number of accesses
+  i64 rest;   // number of bytes after them
 };
 
-// T is what one access moves; both addresses are multiples of its size.
+// T is the type of one access; both addresses are multiples of its size.
 template <class T, int U> DEV void transfer(const TransferArgs& a) {
   const T* const in = (const T*)a.in;
   T* const out = (T*)a.out;

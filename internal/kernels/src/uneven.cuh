@@ -1,27 +1,26 @@
-// Uneven collectives: what one member gets of all members' rows, by counts that
-// are read here. Operands are [outer, held, inner], the result [outer, room, inner];
-// rows of it that nobody gives are zeros.
+// Uneven collectives: the rows that one member gets from all members, according to counts that the kernel reads.
+// Operands are [outer, held, inner], the result is [outer, room, inner]; remaining rows of the result are zeros.
 
-enum { unevenMost = 64 };        // members
+enum { unevenMost = 64 };        // largest number of members
 enum { allGather, reduceScatter, allToAll };
 
 struct UnevenArgs {
   u64 out, fault, tag;
-  i64 n, me;                     // members
+  i64 n, me;                     // number of members, index of this member
   i64 outer, held, room, inner;
   u64 in[unevenMost], counts[unevenMost];
 };
 
-// Shares is what the member gets: rows of member j from lo[j] on, which end at row
-// end[j] of the result. Those of a reduction all end at the same.
+// Shares describes the rows that the member gets: rows of member j from lo[j] on, which end at row end[j] of the
+// result. In a reduction all of them end at the same row.
 struct Shares {
   i64 lo[unevenMost], end[unevenMost], rows;
-  u64 bad, about, number;        // what is wrong: 0 nothing; with member and index, and a number
+  u64 bad, about, number;        // the kind of fault, 0 for none; the member and the index of the count; a number
 };
 enum { countOutside = 1, countsDiffer, takesTooMany, getsTooMany };
 
-// shareOf reads member j's counts, end[j] being their number at first. It returns
-// what is wrong with them.
+// shareOf reads member j's counts and sets lo[j]. It sets end[j] to the number of rows that the member gives, which
+// share later replaces by the end row. It returns the kind of fault in the counts.
 template <int KIND> DEV u64 shareOf(const UnevenArgs& a, Shares& s, int j, u64& about, u64& number) {
   const i32* c = (const i32*)a.counts[j];
   const i32* mine = (const i32*)a.counts[a.me];
@@ -42,8 +41,8 @@ template <int KIND> DEV u64 shareOf(const UnevenArgs& a, Shares& s, int j, u64& 
   return (i64)number > a.held ? takesTooMany : 0;
 }
 
-// share fills s, the same in every block; where counts do not fit, rows is 0, and
-// the first block says why.
+// share computes s, which is the same in every block. If the counts are invalid, rows is 0, and the first block reports
+// the reason.
 template <int KIND> DEV void share(const UnevenArgs& a, Shares& s) {
   __shared__ u64 bad[unevenMost], about[unevenMost], number[unevenMost];
   const int t = (int)threadIdx.x;
@@ -63,7 +62,7 @@ template <int KIND> DEV void share(const UnevenArgs& a, Shares& s) {
   __syncthreads();
 }
 
-// unevenPiece is piece k of the result: of the row that is there, or zero.
+// unevenPiece returns piece k of the result: that of an existing row, or zero.
 template <class W, class I> DEV W unevenPiece(const UnevenArgs& a, const Shares& s, I k, I total) {
   const I inner = (I)a.inner, room = (I)a.room, row = k / inner, o = row / room;
   const i64 r = (i64)(row - o * room);
@@ -74,8 +73,8 @@ template <class W, class I> DEV W unevenPiece(const UnevenArgs& a, const Shares&
   return ((const W*)a.in[j])[((i64)o * a.held + from) * a.inner + (i64)(k - row * inner)];
 }
 
-// unevenCopy moves rows in pieces of type W, inner of which make a row. A thread
-// has four of them on their way from peers at a time.
+// unevenCopy moves rows in pieces of type W; a row has inner pieces. A thread has four pieces from peers in flight at a
+// time.
 template <int KIND, class W, class I> DEV void unevenCopy(const UnevenArgs& a) {
   __shared__ Shares s;
   share<KIND>(a, s);
@@ -92,8 +91,7 @@ template <int KIND, class W, class I> DEV void unevenCopy(const UnevenArgs& a) {
   }
 }
 
-// unevenReduce folds rows of V elements at a time, in the order of members; AVG
-// divides by their number.
+// unevenReduce folds rows, V elements at a time, in the order of members; AVG divides by the number of members.
 template <class T, class F, bool AVG, int V, class I> DEV void unevenReduce(const UnevenArgs& a) {
   typedef typename Num<T>::Acc A;
   typedef Pack<T, V> P;

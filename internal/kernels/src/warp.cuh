@@ -1,19 +1,18 @@
-// What a warp does as one, from sm_80 on: products of small matrices on tensor cores, what
-// brings their operands to its lanes, and what lanes tell each other. The layouts of
-// fragments are those of the PTX ISA, mma.m16n8k16 and ldmatrix. On a CPU, where these
-// sources are tested, a barrier lets all lanes catch up.
+// Warp-level operations from sm_80 on: products of small matrices on tensor cores, loads of their operands, and
+// exchange of data between lanes. The layouts of fragments are those of the PTX ISA, mma.m16n8k16 and ldmatrix. On a
+// CPU, where these sources are tested, a barrier synchronises all lanes.
 
 template <class T> struct IsBF16 { static constexpr bool yes = false; };
 template <> struct IsBF16<bf16> { static constexpr bool yes = true; };
 
-// oddBits are not zero if a pair has what is no finite number: 1 added to an exponent of only ones
-// goes over into the sign.
+// oddBits returns a nonzero value if a pair contains a number that is not finite: adding 1 to an exponent with all bits
+// set carries into the sign bit.
 template <class T> DEV u32 oddBits(u32 x) {
   return IsBF16<T>::yes ? (x & 0x7f807f80u) + 0x00800080u & 0x80008000u : (x & 0x7c007c00u) + 0x04000400u & 0x80008000u;
 }
 template <class T> DEV u32 oddBits(const Pack<u32, 4>& x) { return oddBits<T>(x.v[0]) | oddBits<T>(x.v[1]) | oddBits<T>(x.v[2]) | oddBits<T>(x.v[3]); }
 
-// A Spot is an address in shared memory.
+// Spot is an address in shared memory.
 #ifdef __CUDA_ARCH__
 typedef u32 Spot;
 #else
@@ -22,13 +21,13 @@ typedef u64 Spot;
 
 DEV Spot spotOf(const void* x) {
 #ifdef __CUDA_ARCH__
-  return (Spot)__cvta_generic_to_shared(x);  // the compiler knows it of variables
+  return (Spot)__cvta_generic_to_shared(x);  // the compiler knows this address for variables
 #else
   return (Spot)x;
 #endif
 }
 
-// meetWarp lets lanes see what others of their warp wrote to shared memory.
+// meetWarp makes the writes of a warp's lanes to shared memory visible to the whole warp.
 DEV void meetWarp() {
 #ifdef __CUDA_ARCH__
   __syncwarp();
@@ -37,8 +36,8 @@ DEV void meetWarp() {
 #endif
 }
 
-// meetThreads is __syncthreads for some of the block's warps, of COUNT threads, at a meeting place of
-// their own: 1 to 15.
+// meetThreads is like __syncthreads for some of the block's warps, with COUNT threads in total. place is the number of
+// the barrier, 1 to 15.
 DEV void meetThreads(int place, int count) {
 #ifdef __CUDA_ARCH__
   asm volatile("bar.sync %0, %1;" ::"r"(place), "r"(count) : "memory");
@@ -47,8 +46,8 @@ DEV void meetThreads(int place, int count) {
 #endif
 }
 
-// roomOf is the block's dynamic shared memory, which begins at a multiple of 1 KiB. Copies to where it is
-// none of 32 ask the L2 cache for twice as much.
+// roomOf returns the block's dynamic shared memory, which is aligned to 1 KiB. Copies to shared memory that is not
+// aligned to 32 bytes would read twice as much from the L2 cache.
 template <class R> DEV R& roomOf() {
 #ifdef __CUDA_ARCH__
   alignas(1024) extern __shared__ Pack<u32, 4> sharedRoom[];
@@ -59,7 +58,7 @@ template <class R> DEV R& roomOf() {
 #endif
 }
 
-// copy16 begins to bring 16 bytes to shared memory, zeros where there is nothing.
+// copy16 starts to copy 16 bytes to shared memory, or zeros if there is false.
 DEV void copy16(Spot to, const void* from, bool there) {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
@@ -74,7 +73,7 @@ DEV void endCopies() {
 #endif
 }
 
-// awaitCopies waits for what the thread began, but for the LEFT groups that ended last.
+// awaitCopies waits for the copies that the thread has started, except the LEFT groups that were ended last.
 template <int LEFT = 0> DEV void awaitCopies() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
@@ -85,10 +84,11 @@ template <int LEFT = 0> DEV void awaitCopies() {
 
 template <class A> DEV A ofLane(A v, int away) { return __shfl_xor_sync(0xffffffffu, v, away); }
 
-// sameForWarp is x, which all lanes have, so that the compiler knows.
+// sameForWarp returns x, which is equal in all lanes, in a form from which the compiler knows this.
 template <class A> DEV A sameForWarp(A x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// someOfWarp spares warps work that no lane needs: it may be true always.
+// someOfWarp reports whether x is true in some lane, so that warps can skip work that no lane needs. It may always
+// return true.
 DEV bool someOfWarp(bool x) { return !__all_sync(0xffffffffu, !x); }
 
 #else
@@ -108,9 +108,8 @@ template <class A> static A ofLane(A v, int away) {
 }
 #endif
 
-// fourTiles reads four matrices of 8 rows of 8 elements; lane l gives the place of row
-// l%8 of matrix l/8, and gets of each two elements, 2·(l%4) and the next, of row l/4, or,
-// turned, of column l/4.
+// fourTiles reads four matrices of 8 rows of 8 elements. Lane l passes the address of row l%8 of matrix l/8, and gets
+// two elements of each matrix: elements 2·(l%4) and the next one of row l/4 or, if TURNED, of column l/4.
 template <bool TURNED> DEV void fourTiles(u32 (&r)[4], const Pack<u32, 4>* row) {
 #ifdef __CUDA_ARCH__
   const Spot at = spotOf(row);
@@ -130,7 +129,7 @@ template <bool TURNED> DEV void fourTiles(u32 (&r)[4], const Pack<u32, 4>* row) 
 #endif
 }
 
-// pair rounds two numbers and packs them, lo in the low bits.
+// pair rounds two numbers and packs them; lo is in the low bits.
 template <class T> DEV u32 pair(f32 lo, f32 hi) {
 #ifdef __CUDA_ARCH__
   u32 r;

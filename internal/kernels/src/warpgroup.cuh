@@ -1,22 +1,22 @@
-// What a warpgroup of Hopper, sm_90a, does as one: products on tensor cores that take an operand
-// from shared memory by themselves and go on while their threads compute. What takes part
-// in one is left alone until it is awaited. Layouts are those of the PTX ISA, wgmma.
-// On a CPU, where these sources are tested, a product is over at once.
+// Warpgroup-level operations of Hopper, sm_90a: products on tensor cores that read an operand directly from shared
+// memory and run asynchronously. Operands and results must not be accessed until the product was awaited. Layouts are
+// those of the PTX ISA, wgmma. On a CPU, where these sources are tested, a product is complete when its function
+// returns.
 
-// A Panel is ROWS rows of 64 elements in shared memory, at a multiple of 1024 bytes, as wgmma
-// reads them: 16 bytes c of row r lie at c ^ r%8.
+// A Panel is ROWS rows of 64 elements in shared memory, aligned to 1024 bytes, in the layout that wgmma reads: piece c
+// of 16 bytes of row r is at position c ^ r%8.
 template <int ROWS> struct Panel {
   Pack<u32, 4> at[ROWS * 8];
 };
 
-// publish lets products see what the thread wrote to shared memory.
+// publish makes the thread's writes to shared memory visible to products.
 DEV void publish() {
 #ifdef __CUDA_ARCH__
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-// beginProducts comes before products of what threads changed in registers.
+// beginProducts must precede products that use registers which threads have changed.
 DEV void beginProducts() {
 #ifdef __CUDA_ARCH__
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -29,14 +29,14 @@ DEV void endProducts() {
 #endif
 }
 
-// awaitProducts waits for all but the LEFT groups that ended last.
+// awaitProducts waits for all groups except the LEFT groups that were ended last.
 template <int LEFT> DEV void awaitProducts() {
 #ifdef __CUDA_ARCH__
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #endif
 }
 
-// hold keeps the compiler from moving uses of c over this place.
+// hold prevents the compiler from moving uses of c across this point.
 template <int N> DEV void hold(f32 (&c)[N][4]) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
@@ -46,7 +46,8 @@ template <int N> DEV void hold(f32 (&c)[N][4]) {
 #endif
 }
 
-// registers has a warpgroup give back registers, or, if MORE, wait for others' until it has COUNT a thread.
+// registers makes a warpgroup release registers or, if MORE, wait for others to release some, until it has COUNT for
+// each thread.
 template <bool MORE, int COUNT> DEV void registers() {
 #ifdef __CUDA_ARCH__
   if constexpr (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -54,23 +55,23 @@ template <bool MORE, int COUNT> DEV void registers() {
 #endif
 }
 
-// A Gate in shared memory opens each time that as many have arrived as it was made for; who waits does
-// not keep those from going on who arrive (mbarrier).
+// A Gate in shared memory opens each time that the number of arrivals reaches the number it was made for. Arriving
+// threads do not wait for those that wait (mbarrier).
 #ifdef __CUDA_ARCH__
 struct Gate {
   u64 state;
   __device__ __forceinline__ void make(u32 arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(spotOf(this)), "r"(arrivals) : "memory"); }
   __device__ __forceinline__ void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(spotOf(this)) : "memory"); }
-  // arriveCopied has the thread arrive when the copies are there that it began.
+  // arriveCopied makes the thread arrive when the copies that it has started are complete.
   __device__ __forceinline__ void arriveCopied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(spotOf(this)) : "memory"); }
-  // ask reports whether pass would go on at once. Its answer takes a while: it is asked early.
+  // ask reports whether pass would return without waiting. The answer has a long latency, so it is requested early.
   __device__ __forceinline__ bool ask(u32 odd) {
     u32 open;
     asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(open) : "r"(spotOf(this)), "r"(odd) : "memory");
     return open;
   }
-  // pass waits for the gate to open for the first, third and so on time if odd is 0, else for the
-  // other times; before the first time it is as if it had opened once.
+  // pass waits for the gate to open for the first, third and so on time if odd is 0, else for the other times. Before
+  // the first time the gate counts as opened once.
   __device__ __forceinline__ void pass(u32 odd) {
     u32 open;
     do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(open) : "r"(spotOf(this)), "r"(odd) : "memory");
@@ -87,13 +88,13 @@ struct Gate {
   }
   void arriveCopied() { arrive(); }
   bool ask(u32) { return false; }
-  void pass(u32 odd) { // all who wait see it open in the same turn
+  void pass(u32 odd) { // all waiting threads see it open in the same turn
     while (((opened - (since == emulatedTurn && opened > 0)) & 1) == odd) __syncthreads();
   }
 };
 #endif
 
-// A Turn goes round N places; odd is for the gate of the one that it is at.
+// A Turn iterates cyclically over N places; odd is the parity for the gate of the current place.
 template <int N> struct Turn {
   int at;
   u32 odd;
@@ -103,21 +104,21 @@ template <int N> struct Turn {
   __device__ __forceinline__ int before() const { return at == 0 ? N - 1 : at - 1; }
 };
 
-// A Corner is where a matrix begins in shared memory, in 16 bytes; all lanes have the same.
+// A Corner is the address of a matrix in shared memory in units of 16 bytes; it is equal in all lanes.
 typedef Spot Corner;
 
 DEV Corner cornerOf(const void* x) { return sameForWarp(spotOf(x) >> 4); }
 
 #ifndef __CUDA_ARCH__
-// inPanel is an element of the matrix at a corner, where the hardware would look for it.
+// inPanel returns an element of the matrix at a corner, from the address that the hardware would use.
 template <class T> static f32 inPanel(Corner at, int row, int col) {
   const u64 x = at * 16 + row * 128 + col * 2;
   return Num<T>::get(*(const T*)(x ^ (x >> 7 & 7) << 4));
 }
 #else
-// A matrix's descriptor has its corner in bits 0 to 13, how far panels are apart in 16 to 29, what
-// 8 rows take in 32 to 45, all in 16 bytes, and in 62 and 63 that pieces are exchanged. The
-// instruction's first operands are the 32 or 64 numbers of c.
+// A matrix's descriptor has the corner in bits 0 to 13, the distance between panels in bits 16 to 29, and the size of 8
+// rows in bits 32 to 45, all in units of 16 bytes; bits 62 and 63 select the permutation of pieces. The first operands
+// of the instruction are the 32 or 64 numbers of c.
 #define GROUP_FOUR(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define GROUP_C64 GROUP_FOUR(0), GROUP_FOUR(1), GROUP_FOUR(2), GROUP_FOUR(3), GROUP_FOUR(4), GROUP_FOUR(5), GROUP_FOUR(6), GROUP_FOUR(7)
 #define GROUP_C128                                                                                                  \
@@ -142,8 +143,8 @@ template <class T> static f32 inPanel(Corner at, int row, int col) {
                : "r"(b + (APART << 16)), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))
 #endif
 
-// scoreProduct makes c, 64×N over the warpgroup, a·bᵀ, or adds that to it: of 64 rows of a panel, and
-// of N of another, 16 columns from there on.
+// scoreProduct sets c, which is 64×N over the warpgroup, to a·bᵀ, or adds a·bᵀ to it: a is 64 rows of a panel and b N
+// rows of another one, with 16 columns from there on.
 template <class T, int N> DEV void scoreProduct(f32 (&c)[N / 8][4], Corner a, Corner b, bool adds) {
 #ifdef __CUDA_ARCH__
   if constexpr (N == 64 && IsBF16<T>::yes) GROUP_SCORES(64, "bf16", "%32", "%33", "%34");
@@ -161,8 +162,8 @@ template <class T, int N> DEV void scoreProduct(f32 (&c)[N / 8][4], Corner a, Co
 #endif
 }
 
-// sumProduct adds a·b to c, 64×N over the warpgroup: b is 16 rows of panels from there on, each panel's
-// APART·16 bytes behind those of the one before.
+// sumProduct adds a·b to c, which is 64×N over the warpgroup: b is 16 rows of panels from there on; successive panels
+// are APART·16 bytes apart.
 template <class T, int N, int APART> DEV void sumProduct(f32 (&c)[N / 8][4], const u32 (&a)[4], Corner b) {
 #ifdef __CUDA_ARCH__
   if constexpr (N == 64 && IsBF16<T>::yes) GROUP_SUMS(64, "bf16", "%32", "%33, %34, %35, %36");

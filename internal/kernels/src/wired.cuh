@@ -2,14 +2,14 @@
 
 struct RaiseArgs { u64 at, by; };
 
-// Adds to a word, behind all that its stream was given before.
+// raise adds to a word, after all earlier work of its stream.
 DEV void raise(const RaiseArgs& a) {
   if (threadIdx.x == 0) raise64((u64*)a.at, a.by);
 }
 
 struct AwaitArgs { u64 at, least, abort, timeout, fault, tag; };
 
-// Waits as join does, and takes nothing: others may wait for the same word.
+// await waits like join but does not change the word, because others may wait for the same word.
 DEV void await(const AwaitArgs& a) {
   if (threadIdx.x != 0) return;
   const u64 began = nanoseconds();

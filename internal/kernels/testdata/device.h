@@ -1,4 +1,4 @@
-// What the sources need to be syntactically checked as CUDA without a toolkit.
+// Definitions that the sources need for a syntax check as CUDA without a toolkit.
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __host__ __attribute__((host))

@@ -1,6 +1,5 @@
-// Runs kernels on a CPU, a block at a time: threads are contexts that switch
-// where they meet. Odd blocks run their threads backwards, so that a missing
-// barrier shows.
+// Runs kernels on a CPU, one block at a time: threads are contexts that switch at synchronisation points. Odd blocks
+// run their threads in reverse order, so that a missing barrier gives a wrong result.
 #include <sys/mman.h>
 #include <setjmp.h>
 #include <ucontext.h>
@@ -19,17 +18,17 @@ static const int mostThreads = 384;  // threads of a block
 static jmp_buf home, places[mostThreads];
 static bool ended[mostThreads];
 static int current;
-static unsigned long long emulatedTurn;  // of all threads
+static unsigned long long emulatedTurn;  // number of turns, for all threads
 static void __syncthreads() {
   if (!_setjmp(places[current])) _longjmp(home, 1);
 }
-static void __syncwarp() {}  // lanes go on together
+static void __syncwarp() {}  // lanes continue together
 static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {
   unsigned long long old = *p;
   if (old == want) *p = v;
   return old;
 }
-// Time goes on by 1 µs each time somebody looks.
+// Each reading of the clock advances it by 1 µs.
 static unsigned long long emulatedNanoseconds() {
   static unsigned long long now;
   return now += 1000;

@@ -5,7 +5,7 @@ extern Entry entries[];
 static Run currentRun;
 static const u64* currentArgs;
 
-// A thread runs block after block; its stack stays.
+// A thread executes one block after another; its stack is reused.
 static void thread() {
   for (;;) {
     currentRun(currentArgs);
@@ -58,8 +58,8 @@ static u64 word() {
   return v;
 }
 
-// Input: address and bytes of memory, its contents, the number of launches, and
-// for each the entry, blocks, number of argument words, words. Output: memory.
+// Input: address and size of the memory, its contents, the number of launches, and for each launch the entry, the
+// blocks, the number of argument words and the words. Output: the memory.
 int main() {
   u64 base = word(), bytes = word();
   char* mem = (char*)mmap((void*)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

@@ -1,5 +1,5 @@
-// Runs kernels of teams on a CPU: the threads of all members' blocks are contexts
-// that switch where they wait or meet, in an order drawn from a seed.
+// Runs kernels of teams on a CPU: the threads of all members' blocks are contexts that switch where they wait or meet,
+// in an order drawn from a seed.
 #include <sys/mman.h>
 #include <setjmp.h>
 #include <ucontext.h>

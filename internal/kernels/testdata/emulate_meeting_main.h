@@ -2,7 +2,7 @@ typedef void (*Run)(const u64*);
 struct Entry { Run run; bool meets; };
 extern Entry entries[];
 
-// Meeting is where the threads of a block, or of a warp, wait for each other.
+// Meeting is the state of a barrier of the threads of a block, or of a warp.
 struct Meeting { unsigned live; int all, result; std::vector<unsigned> here; std::vector<u64> room; };
 
 struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
@@ -11,8 +11,8 @@ struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
 struct Stream {
   std::vector<Launch> launches;
   std::vector<Meeting> meetings;
-  size_t next, first, live;  // next launch; its threads are those from first on, live of which have not ended
-  unsigned late;             // a block of it that is far behind the others, where the seed is odd
+  size_t next, first, live;  // next launch; its threads begin with first, and live of them have not ended
+  unsigned late;             // a block that is far behind the others, if the seed is odd
 };
 
 struct Thread {
@@ -25,7 +25,7 @@ struct Thread {
 };
 
 static std::vector<Thread> threads;
-static std::vector<unsigned> ready;  // threads that may go on
+static std::vector<unsigned> ready;  // threads that may continue
 static unsigned current;
 static jmp_buf home;
 static unsigned long long seed;
@@ -69,7 +69,7 @@ template <class A> static A __shfl_sync(unsigned, A v, int from) { return shuffl
 template <class A> static A __shfl_down_sync(unsigned, A v, unsigned by) { return shuffled(v, threadIdx.x % 32 + by); }
 static int __all_sync(unsigned, int x) { return meet(threads[current].ofWarp, x); }
 
-// Shared memory of the block; what it holds at first shows.
+// emulatedRoom returns the shared memory of the block, which is initially filled with a conspicuous pattern.
 static void* emulatedRoom() {
   Meeting* m = threads[current].ofBlock;
   if (m->room.empty()) m->room.assign(32 << 10, 0x7fff7fff7fff7fff);
@@ -80,7 +80,7 @@ static void* emulatedRoom() {
 struct Joined { u64 at, bytes; std::vector<u64> parts; };
 static std::vector<Joined> joined;
 
-// emulatedPart is where a member's part of joined memory is; 0 for none.
+// emulatedPart returns the address of a member's part of joined memory; 0 if it has none.
 static u64 emulatedPart(u64 at, int member) {
   for (const Joined& j : joined)
     if (at >= j.at && at < j.at + j.bytes) return (size_t)member < j.parts.size() ? j.parts[member] + (at - j.at) : 0;
@@ -99,7 +99,7 @@ static void body() {
 static char* stacks;
 enum { stackBytes = 1 << 16 };
 
-// start makes the threads of the stream's next launch.
+// start creates the threads of the stream's next launch.
 static void start(Stream& s) {
   if (s.next == s.launches.size()) return;
   const Launch& l = s.launches[s.next++];
@@ -166,10 +166,9 @@ static u64 word() {
   return v;
 }
 
-// Input: address and bytes of memory, its contents; the number of joined memories, and
-// for each its address, its bytes, the number of its parts, their addresses; a seed, the
-// number of streams, and for each its number of launches, and for each of these the
-// entry, blocks, threads, number of argument words, words. Output: memory.
+// Input: address and size of the memory, its contents; the number of joined memories, and for each its address, its
+// size, the number of its parts and their addresses; a seed; the number of streams, and for each the number of
+// launches, and for each launch the entry, blocks, threads, number of argument words and the words. Output: the memory.
 int main() {
   u64 base = word(), bytes = word();
   char* mem = (char*)mmap((void*)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

@@ -1,7 +1,6 @@
 "use strict";
-// What follows a value or a line through the columns. Everything it knows is
-// in the page: a value's name is the text of its element, a line's origin its
-// data-o, the function of both the data-f around them.
+// This script marks a value or a line in all columns. All its data is in the page: the name of a value is the text of
+// its element, the origin of a line is its data-o, and the function of both is the data-f of an element around them.
 (() => {
   const columns = [...document.querySelectorAll(".col")];
   const status = document.getElementById("selected");
@@ -10,7 +9,7 @@
   const lines = new Map(); // line of the source → elements
   let marked = []; // [element, class] pairs of the selection
   let current = "";
-  let cursor = null, picked = null; // the line and the value that the keyboard came to
+  let cursor = null, picked = null; // the line and the value that the keyboard has reached
 
   const list = (map, key) => map.get(key) || map.set(key, []).get(key);
   for (const v of document.querySelectorAll(".text var")) {
@@ -32,20 +31,20 @@
     status.textContent = idle;
   }
 
-  // begin clears the page for a new selection; false where it was selected
-  // already, which a second click takes back.
+  // begin clears the page for a new selection. It returns false if this was selected already: a second click removes
+  // the selection.
   function begin(key) {
     const again = current === key;
     clear();
     current = again ? "" : key;
-    // A page inside a frame, or one with an opaque origin, may not do that.
-    try { history.replaceState(null, "", again ? "#" : "#" + key); } catch (e) { /* the link is lost, the selection is not */ }
+    // A page in a frame, or one with an opaque origin, is not allowed to do that.
+    try { history.replaceState(null, "", again ? "#" : "#" + key); } catch (e) { /* only the link is lost */ }
     return !again;
   }
 
   const defines = (v) => /^(:| =)/.test(v.nextSibling ? v.nextSibling.textContent : "");
 
-  // Names are derived with dots: %x.g comes from %x and leads to %x.g.s.
+  // Derived names have dots: %x.g comes from %x, and %x.g.s comes from %x.g.
   const related = (a, b) => a.startsWith(b + ".") || b.startsWith(a + ".");
 
   function selectValue(f, name, near) {
@@ -84,7 +83,7 @@
     return names.size ? "; related: " + [...names].slice(0, 12).join(" ") + (names.size > 12 ? " …" : "") : "";
   }
 
-  // reveal scrolls each column so that the selection is seen, level with near.
+  // reveal scrolls each column so that the selection is visible, at the height of near.
   function reveal(classes, near) {
     for (const col of columns) {
       if (near && col.contains(near)) continue;
@@ -98,7 +97,7 @@
     }
   }
 
-  // functionOf finds where a value named without a function is.
+  // functionOf finds the function of a value that is named without one.
   function functionOf(name) {
     for (const [f, names] of values) if (names.has(name)) return f;
     return undefined;
@@ -118,7 +117,7 @@
       const f = part ? part.dataset.f : functionOf(v.textContent);
       if (f !== undefined && values.get(f)) return selectValue(f, v.textContent, v);
     }
-    if (!getSelection().isCollapsed) return; // text is being copied
+    if (!getSelection().isCollapsed) return; // the user is selecting text
     const line = event.target.closest("[data-o]");
     if (line) selectLine(line.dataset.o, line);
   });
@@ -146,7 +145,7 @@
     cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  // pick selects the next value of the line that walk came to.
+  // pick selects the next value of the line that walk reached.
   function pick(col) {
     if (!cursor || !col.contains(cursor)) return;
     const found = [...cursor.querySelectorAll("var")];
@@ -198,7 +197,7 @@
     event.preventDefault();
   });
 
-  // decode reads a part of the address; typed by hand, a name's % is bare.
+  // decode reads a part of the address. In an address typed by hand, the % of a name may not be escaped.
   function decode(s) {
     try { return decodeURIComponent(s); } catch (e) { return s; }
   }

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Report is where the time of a run went. Times are in microseconds.
+// Report says where the time of a run went. Times are in microseconds.
 type Report struct {
 	Source      string       `json:"source"` // "hocket", "kineto", "nsys", "flight"
 	Ranks       int          `json:"ranks"`
@@ -17,74 +17,77 @@ type Report struct {
 	Collectives []Collective `json:"collectives"`
 	Exposed     Exposed      `json:"exposed"`
 	Problems    []Problem    `json:"problems"`
-	// Findings are what cost time, the most first.
+	// Findings are what cost time; the largest cost comes first.
 	Findings []Finding `json:"findings"`
 
-	SpanUS   float64   `json:"span_us"` // from the first begin to the last end on any rank
+	SpanUS   float64   `json:"span_us"` // from the first start to the last end on any rank
 	Idle     []Idle    `json:"idle,omitempty"`
 	Critical *Critical `json:"critical,omitempty"`
 	Steps    *Steps    `json:"steps,omitempty"`
 	Ops      []Op      `json:"ops,omitempty"`
 
-	// Untold says why waiting and transfer cannot be told apart; empty where they can.
+	// Untold says why waiting cannot be separated from transfer. It is empty if they are separated.
 	Untold string `json:"untold,omitempty"`
 
 	trace *trace.Trace
 	waits map[int]int64
 }
 
-// Trace returns the events, on one clock, and how long those of them waited of which
-// that is told; nil for flight records. They are not to be changed.
+// Trace returns the events on one clock, and how long each of them waited if that is known. It returns nil for flight
+// records. The caller must not change them.
 func (r *Report) Trace() (*trace.Trace, map[int]int64) { return r.trace, r.waits }
 
-// Collective is one collective, all ranks together.
+// Collective is one collective, with all of its ranks.
 type Collective struct {
-	Index int    `json:"index"` // from 0, in the order in which they began
+	Index int    `json:"index"` // from 0, in the order of their starts
 	Op    string `json:"op"`
 	Group string `json:"group"`
-	// Bytes of the largest buffer that a member hands in or gets; null where unknown.
+	// Bytes is the size of the largest buffer that a member passes in or receives, or null if that is unknown.
 	Bytes      *int64   `json:"bytes"`
 	TransferUS *float64 `json:"transfer_us"`
 	SkewUS     float64  `json:"skew_us"`
 	Late       *Late    `json:"late"`
 	ByRank     []Member `json:"by_rank"`
-	// GBs is Bytes over transfer, BusGBs what a link carries of it, in 10⁹ bytes a second.
+	// GBs is Bytes divided by the transfer time. BusGBs is the part of it that one link carries. Both are in 10⁹ bytes per
+	// second.
 	GBs    float64 `json:"gb_s,omitempty"`
 	BusGBs float64 `json:"bus_gb_s,omitempty"`
-	// Nth of OfOp collectives of this operation.
+	// This is the Nth of OfOp collectives of this operation.
 	Nth  int `json:"-"`
 	OfOp int `json:"-"`
 }
 
-// Late is who was waited for.
+// Late says which rank the others waited for.
 type Late struct {
 	Rank  int     `json:"rank"`
 	US    float64 `json:"us"`    // the longest wait for it
 	After string  `json:"after"` // why it was late, as far as the profile shows: the texts of Causes
-	// Since is the last collective that both had left before, since which they are compared; empty where there is none.
+	// Since is the last collective that both ranks had left before this one. They are compared from there on. It is empty
+	// if there is none.
 	Since string `json:"since,omitempty"`
-	// Causes are what the late rank did and the one that waited longest did not, what explains most first.
+	// Causes are what the late rank did and the rank that waited longest did not. The cause that explains most comes
+	// first.
 	Causes []Cause `json:"causes,omitempty"`
 }
 
 // Member is one rank's part in a collective.
 type Member struct {
 	Rank       int      `json:"rank"`
-	StartUS    float64  `json:"start_us"` // from the begin of the trace
+	StartUS    float64  `json:"start_us"` // from the start of the trace
 	WaitUS     *float64 `json:"wait_us"`
 	TransferUS *float64 `json:"transfer_us"`
 }
 
-// Exposed is communication under which no compute ran on the same rank, summed over ranks.
+// Exposed is communication during which the same rank computed nothing, summed over the ranks.
 type Exposed struct {
 	WaitUS     *float64      `json:"wait_us"`
 	TransferUS *float64      `json:"transfer_us"`
 	TotalUS    float64       `json:"total_us"`
-	HiddenUS   float64       `json:"hidden_us"` // communication under which compute ran
+	HiddenUS   float64       `json:"hidden_us"` // communication during which the rank computed
 	ByRank     []RankExposed `json:"by_rank"`
 }
 
-// RankExposed is one rank's share.
+// RankExposed is the part of one rank.
 type RankExposed struct {
 	Rank       int      `json:"rank"`
 	WaitUS     *float64 `json:"wait_us"`
@@ -94,14 +97,14 @@ type RankExposed struct {
 	ComputeUS  float64  `json:"compute_us"`
 }
 
-// Problem is something wrong, or that keeps something from being told.
+// Problem is an error in the run, or a reason why something is unknown.
 type Problem struct {
 	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "late", "alignment"
 	Rank int    `json:"rank"`
 	Text string `json:"text"`
 }
 
-// Op sums up the events of one name.
+// Op is the total of all events with one name.
 type Op struct {
 	Name   string  `json:"name"`
 	Class  string  `json:"class"`
@@ -109,19 +112,19 @@ type Op struct {
 	TimeUS float64 `json:"time_us"`
 }
 
-// DefaultBound is how far apart ends of one collective may be, in nanoseconds, for the
-// clocks to count as one.
+// DefaultBound is how far apart the ends of one collective may be, in nanoseconds. If they are farther apart, the
+// clocks do not agree.
 const DefaultBound = 50_000
 
-// accounting is a report in the making.
+// accounting is a report that is being computed.
 type accounting struct {
 	tracer
 	origin int64
 	slowNS map[string]int64 // by operation: how much of its time slow transfers explain
 }
 
-// Of computes the report for a trace. bound is the largest residual, in nanoseconds, at which waiting and transfer are
-// separated; 0 is DefaultBound. The trace is sorted, its times are shifted, and its events' Run and Group become those
+// Of computes the report for a trace. bound is the largest residual, in nanoseconds, at which waiting is separated from
+// transfer; 0 means DefaultBound. Of sorts the trace, shifts its times, and sets Run and Group of its events to those
 // of the report.
 func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
@@ -138,7 +141,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 	t.Sort()
 	a.match()
 	a.align()
-	a.renumber() // on one clock they may have begun in another order
+	a.renumber() // after the alignment they may start in another order
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)
@@ -162,7 +165,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 // compared reports whether times of different ranks can be compared.
 func (a *matching) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
 
-// longest is how long the rank took that took longest, by its own clock.
+// longest returns the largest duration of any rank, each by its own clock.
 func (a *accounting) longest() int64 {
 	var most int64
 	ranks := make([]ends, a.t.Ranks)
@@ -189,7 +192,7 @@ type share struct {
 	told           bool
 }
 
-// split tells waiting from transfer in every collective.
+// split separates waiting from transfer in every collective.
 func (a *accounting) split() {
 	ofOp := map[string]int{}
 	for g, list := range a.members {
@@ -234,7 +237,7 @@ func (a *accounting) split() {
 	}
 }
 
-// sharesOf splits the members' times, where that can be told.
+// sharesOf separates waiting from transfer for each member, if that is possible.
 func (a *accounting) sharesOf(list []call) []share {
 	told := a.untold == "" && len(list) > 1 && len(list) >= a.size(list) && !a.far(list)
 	arrival := a.t.Events[list[0]].Start
@@ -250,7 +253,7 @@ func (a *accounting) sharesOf(list []call) []share {
 	return out
 }
 
-// size is how many members a collective has, as far as is known.
+// size returns how many members a collective has, or 0 if that is unknown.
 func (a *matching) size(list []call) int {
 	if c := a.t.Events[list[0]].Call; c != nil {
 		return len(c.Members)
@@ -258,7 +261,7 @@ func (a *matching) size(list []call) int {
 	return 0
 }
 
-// far reports whether a collective's own ends contradict that it is one.
+// far reports whether the ends of a collective are too far apart for its members to belong together.
 func (a *matching) far(list []call) bool {
 	for _, i := range list {
 		if a.lost[a.t.Events[i].Rank] {
@@ -268,7 +271,7 @@ func (a *matching) far(list []call) bool {
 	return !a.exact() && trace.EndsTogether(a.t.Events[list[0]].Name) && a.apart(list) > a.bound
 }
 
-// residual is what differences of times on two ranks may be off, in nanoseconds.
+// residual is the largest error of a difference between times of two ranks, in nanoseconds.
 func (a *tracer) residual() int64 {
 	if a.r.Alignment.ResidualUS == nil {
 		return 0
@@ -276,7 +279,7 @@ func (a *tracer) residual() int64 {
 	return int64(*a.r.Alignment.ResidualUS * 1e3)
 }
 
-// late notes who was waited for, where somebody waited longer than clocks are off.
+// late notes which rank the others waited for, if a rank waited for longer than the error of the clocks.
 func (a *accounting) late(c *Collective, shares []share, last int) {
 	var most int64
 	for k, s := range shares {
@@ -289,8 +292,8 @@ func (a *accounting) late(c *Collective, shares []share, last int) {
 	}
 }
 
-// bandwidth computes what n members moved in a second. The bus factor is what each link of
-// a ring carries of the bytes, as nccl-tests counts.
+// bandwidth computes the rate at which n members moved data. The bus factor is the part of the bytes that each link of
+// a ring carries, as in nccl-tests.
 func (c *Collective) bandwidth(n int) {
 	if c.Bytes == nil || c.TransferUS == nil || *c.TransferUS <= 0 {
 		return

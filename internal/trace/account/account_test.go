@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// corpus returns profiles from beside the repository.
+// corpus returns profiles from a directory next to the repository.
 func corpus(t *testing.T, pattern string) []string {
 	t.Helper()
 	list, _ := filepath.Glob(filepath.Join("../../../../shared/corpus", pattern))
@@ -31,7 +31,7 @@ func accounted(t *testing.T, paths ...string) *Report {
 	return r
 }
 
-// kernel is a device's work as the test reads it, in microseconds.
+// kernel is work of a device as the test reads it, in microseconds.
 type kernel struct {
 	name        string
 	start, end  float64
@@ -39,7 +39,7 @@ type kernel struct {
 	nccl        bool
 }
 
-// kernels reads what a rank's device did by encoding/json alone, in the order of issue.
+// kernels reads what the device of a rank did with encoding/json alone, in the order in which it was issued.
 func kernels(t *testing.T, path string) []kernel {
 	t.Helper()
 	f, err := os.Open(path)
@@ -83,7 +83,7 @@ func near(t *testing.T, what string, got, want, within float64) {
 	}
 }
 
-// TestKinetoLate: rank 1 is late in the third step, since its host slept and a kernel spun.
+// TestKinetoLate: rank 1 is late in the third step because its host slept and a kernel spun.
 func TestKinetoLate(t *testing.T) {
 	paths := []string{"testdata/tp-mlp-ar-late.rank0.json.gz", "testdata/tp-mlp-ar-late.rank1.json.gz"}
 	r := accounted(t, paths...)
@@ -99,7 +99,7 @@ func TestKinetoLate(t *testing.T) {
 		if c.Op != "all_reduce" || c.Group != "default_pg" || c.Bytes == nil || *c.Bytes != 8388608*2 {
 			t.Errorf("collective %d: %+v", i, c)
 		}
-		// Whoever comes last finds all data there, so its whole time is transfer.
+		// The rank that comes last finds all data there, so its whole time is transfer.
 		near(t, "transfer", *c.TransferUS, min(a[i].end-a[i].start, b[i].end-b[i].start), 2)
 		near(t, "transfer of every all_reduce", *c.TransferUS, 76, 3)
 		for k, own := range []kernel{a[i], b[i]} {
@@ -134,12 +134,12 @@ func words(t *testing.T, r *Report) string {
 	return b.String()
 }
 
-// TestKinetoCorpus: every record, from beside the repository.
+// TestKinetoCorpus reads every record from the directory next to the repository.
 func TestKinetoCorpus(t *testing.T) {
 	for name, want := range map[string]struct {
 		collectives int
 		transfer    map[string]float64
-		late        int // the collective that one rank was held back before
+		late        int // the collective before which one rank was delayed
 		rank        int
 		cause       string
 	}{
@@ -172,8 +172,8 @@ func TestKinetoCorpus(t *testing.T) {
 	}
 }
 
-// TestExposedStreams: the loop over two streams, by a computation of its own: clocks by the
-// middle of the differences of ends, then moment by moment.
+// TestExposedStreams checks the loop over two streams with a computation of its own. It aligns the clocks by the middle
+// of the differences of ends and then goes through the trace moment by moment.
 func TestExposedStreams(t *testing.T) {
 	paths := corpus(t, "kineto/row-parallel-streams.rank*.json.gz")
 	r := accounted(t, paths...)
@@ -233,8 +233,8 @@ func TestExposedStreams(t *testing.T) {
 	}
 }
 
-// TestNsysRows: the rows of NVIDIA/Fuser #5751 as pasted there. One session over eight
-// ranks; eight sessions; one rank.
+// TestNsysRows reads the rows of NVIDIA/Fuser #5751 as they are posted there: one session with eight ranks, eight
+// sessions, and one rank.
 func TestNsysRows(t *testing.T) {
 	r := accounted(t, "testdata/nsys-1.txt")
 	if r.Source != "nsys" || r.Ranks != 8 || len(r.Collectives) != 2 {
@@ -251,7 +251,7 @@ func TestNsysRows(t *testing.T) {
 			near(t, "transfer by rank", *m.TransferUS, []float64{266.2, 261.7}[i], 0.8)
 		}
 	}
-	// Rank 5 begins the first one at 20044166, rank 1 at 13077591, rank 3 at 16052423.
+	// Rank 5 starts the first one at 20044166, rank 1 at 13077591 and rank 3 at 16052423.
 	near(t, "wait of rank 1", *r.Collectives[0].ByRank[1].WaitUS, (20044166-13077591)/1e3, 0.01)
 	near(t, "wait of rank 3", *r.Collectives[0].ByRank[3].WaitUS, (20044166-16052423)/1e3, 0.01)
 	near(t, "wait of rank 2", *r.Collectives[1].ByRank[2].WaitUS, (36751238-31899021)/1e3, 0.01)
@@ -291,7 +291,7 @@ func TestNsysRows(t *testing.T) {
 	}
 }
 
-// TestFlight: unequal sizes, and a late rank, from JSON and from pickles.
+// TestFlight checks unequal sizes and a late rank, in JSON and in pickles.
 func TestFlight(t *testing.T) {
 	for _, suffix := range []string{"json.gz", "fr.pickle"} {
 		r := accounted(t, corpus(t, "flight/flight-shape.rank*."+suffix)...)

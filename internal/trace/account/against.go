@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// Difference is what one number is in two reports.
+// Difference is one number in two reports.
 type Difference struct {
 	What  string   `json:"what"`
 	Was   *float64 `json:"was_us"`
 	Is    *float64 `json:"is_us"`
-	Times int      `json:"times,omitempty"` // of an operation, in the new report
+	Times int      `json:"times,omitempty"` // how often an operation ran, in the new report
 }
 
-// Against compares a report with an older one: the whole, collectives by operation, and the
-// computations whose times differ most.
+// Against compares a report with an older one: the whole run, the collectives of each operation, and the computations
+// whose times differ most.
 func (r *Report) Against(old *Report) []Difference {
 	value := func(v float64) *float64 { return &v }
 	out := []Difference{{What: "span", Was: value(old.SpanUS), Is: value(r.SpanUS)}}
@@ -96,14 +96,14 @@ func byKernel(r, old *Report) []Difference {
 	return out
 }
 
-// size is by how much the two differ.
+// size returns the absolute difference of the two numbers.
 func (d *Difference) size() float64 {
 	a, _ := deref(d.Was)
 	b, _ := deref(d.Is)
 	return math.Abs(a - b)
 }
 
-// WriteAgainst writes differences as a table.
+// WriteAgainst writes the differences as a table.
 func WriteAgainst(w io.Writer, list []Difference) error {
 	t := &writer{w: w}
 	rows := [][]string{{"", "was", "is", "change"}}

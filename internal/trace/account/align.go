@@ -11,27 +11,26 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Clock is how one rank's clock was put on that of the first.
+// Clock says how the clock of one rank was aligned with that of the first rank.
 type Clock struct {
 	Rank     int     `json:"rank"`
-	OffsetUS float64 `json:"offset_us"` // added to its times, where the profile begins
+	OffsetUS float64 `json:"offset_us"` // is added to its times, at the start of the profile
 	DriftPPM float64 `json:"drift_ppm"`
-	// Collectives are how many ends the two had in common.
+	// Collectives is how many ends the two clocks had in common.
 	Collectives int `json:"collectives"`
 }
 
-// Alignment says how well the ranks' clocks agree.
+// Alignment says how well the clocks of the ranks agree.
 type Alignment struct {
-	// ResidualUS is the most that ends of one collective are still apart; nil where nothing
-	// tells: fewer than two collectives to go by.
+	// ResidualUS is the largest distance that remains between the ends of one collective. It is nil if fewer than two
+	// collectives show it.
 	ResidualUS *float64 `json:"residual_us"`
-	// Method is "one clock", "ends" where clocks were put on one by ends of collectives, or
-	// "none".
+	// Method is "one clock", "ends" if the clocks were aligned by the ends of collectives, or "none".
 	Method string  `json:"method"`
 	Clocks []Clock `json:"clocks,omitempty"`
 }
 
-// align shifts the ranks' times onto one clock: that of the first rank.
+// align shifts the times of all ranks to the clock of the first rank.
 func (a *matching) align() {
 	a.r.Alignment.Method = "one clock"
 	if a.exact() {
@@ -55,7 +54,7 @@ func (a *matching) align() {
 	}
 	a.r.Alignment.Method = "ends"
 	clocks := a.t.Clocks
-	if oneClock(clocks) { // which they do not keep to
+	if oneClock(clocks) { // the ends show that this one clock is not right
 		clocks = make([]int, a.t.Ranks)
 		for r := range clocks {
 			clocks[r] = r
@@ -65,14 +64,14 @@ func (a *matching) align() {
 	a.settle(shared, 2)
 }
 
-// exact reports whether the times are of one clock by construction: hocket's own.
+// exact reports whether all times come from one clock. That is so only in traces of hocket.
 func (a *matching) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
 
 func oneClock(clocks []int) bool {
 	return len(clocks) == 0 || !slices.ContainsFunc(clocks, func(c int) bool { return c != clocks[0] })
 }
 
-// sharedEnds returns the collectives whose ends clocks can be compared by.
+// sharedEnds returns the collectives whose ends can be used to compare clocks.
 func (a *matching) sharedEnds() [][]call {
 	var out [][]call
 	for _, list := range a.members {
@@ -83,7 +82,7 @@ func (a *matching) sharedEnds() [][]call {
 	return out
 }
 
-// spread returns the most that the ends of one collective are apart.
+// spread returns the largest distance between ends of one collective.
 func (a *matching) spread(shared [][]call) int64 {
 	var most int64
 	for _, list := range shared {
@@ -100,7 +99,7 @@ func (a *matching) apart(list []call) int64 {
 	return all.hi - all.lo
 }
 
-// settle states the residual, and refuses one beyond the bound.
+// settle sets the residual. It refuses a residual above the bound.
 func (a *matching) settle(shared [][]call, least int) {
 	if len(a.lost) > 0 {
 		return
@@ -109,7 +108,7 @@ func (a *matching) settle(shared [][]call, least int) {
 		func(list []call) bool { return a.outlier[a.t.Events[list[0]].Group] })
 	if len(kept) < least {
 		a.problem("alignment", a.t.ID(0),
-			"the ranks share one collective, which their clocks were set by: nothing checks them")
+			"the ranks share only one collective, by which their clocks were aligned, so the alignment cannot be checked")
 		return
 	}
 	ns := a.spread(kept)
@@ -121,7 +120,7 @@ func (a *matching) settle(shared [][]call, least int) {
 	}
 }
 
-// refuse says why nothing can be told of waiting.
+// refuse notes why waiting is unknown.
 func (a *matching) refuse(format string, args ...any) {
 	a.untold = fmt.Sprintf(format, args...)
 	rank := 0
@@ -131,13 +130,13 @@ func (a *matching) refuse(format string, args ...any) {
 	a.problem("alignment", rank, "%s", a.untold)
 }
 
-// onClock is what a clock says the times of: indices of ranks, events, calls of the host and steps.
+// onClock lists what has its times from one clock: indices of ranks, events, host calls and steps.
 type onClock struct {
 	ranks, events, host, steps []int
-	shared                     map[int][]call // its events in each of the shared collectives that it has some in
+	shared                     map[int][]call // its events in each shared collective that it takes part in
 }
 
-// byClock sorts what the trace has by clocks.
+// byClock groups the parts of the trace by clock.
 func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 	all := map[int]*onClock{}
 	for r, c := range clocks {
@@ -168,13 +167,13 @@ func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 	return all
 }
 
-// fitAll puts one clock after another on that of the first rank: next always the one with
-// the most ends in common with those that are there.
+// fitAll aligns one clock after another with the clock of the first rank. Next is always the clock that has the most
+// ends in common with the aligned ones.
 func (a *matching) fitAll(clocks []int, shared [][]call) {
 	all := a.byClock(clocks, shared)
-	there := make([]ends, len(shared)) // of the clocks that are there
-	common := map[int]int{}            // of each clock that is not: how many collectives it shares with those that are
-	var ready most                     // such clocks, again whenever they share one more
+	there := make([]ends, len(shared)) // the ends on the aligned clocks
+	common := map[int]int{}            // for each other clock: how many collectives it shares with the aligned ones
+	var ready most                     // those other clocks; a clock is added again each time its count grows
 	left := map[int]bool{}
 	for c := range all {
 		left[c] = true
@@ -219,10 +218,10 @@ func (a *matching) fitAll(clocks []int, shared [][]call) {
 	}
 }
 
-// sharing is a clock, and how many collectives it shares with those that are there.
+// sharing is a clock and the number of collectives that it shares with the aligned clocks.
 type sharing struct{ clock, collectives int }
 
-// most is a heap of clocks: first those that share the most.
+// most is a heap of clocks; the one that shares the most comes first.
 type most []sharing
 
 func (m most) Len() int      { return len(m) }
@@ -238,13 +237,13 @@ func (m *most) Pop() any {
 	return x
 }
 
-// point is the end of a collective on a clock, and how far behind the first clock that is.
+// point is the end of a collective on one clock, and how far that is behind the first clock.
 type point struct {
 	at, behind int64
 	group      int
 }
 
-// points compares a clock with those that are there.
+// points compares a clock with the aligned ones.
 func (a *matching) points(clock *onClock, shared [][]call, there []ends) []point {
 	var out []point
 	for _, k := range slices.Sorted(maps.Keys(clock.shared)) {
@@ -261,7 +260,7 @@ func (a *matching) points(clock *onClock, shared [][]call, there []ends) []point
 	return out
 }
 
-// ends are the first and last of some ends.
+// ends holds the first and the last of a set of ends.
 type ends struct {
 	n      int
 	lo, hi int64
@@ -277,7 +276,7 @@ func (e *ends) add(at int64) {
 
 func (e *ends) middle() int64 { return e.lo + (e.hi-e.lo)/2 }
 
-// line maps a clock onto another: at + offset + drift*(at - from).
+// line converts the times of one clock to another: at + offset + drift*(at - from).
 type line struct {
 	from, offset int64
 	drift        float64
@@ -286,17 +285,16 @@ type line struct {
 func (l line) behind(at int64) int64 { return l.offset + int64(math.Round(l.drift*float64(at-l.from))) }
 
 const (
-	// mostDrift is more than quartz clocks are apart.
+	// mostDrift is more than the drift between any two quartz clocks.
 	mostDrift = 200e-6
-	// leastForDrift is how many ends it takes to tell drift from noise.
+	// leastForDrift is how many ends are needed to distinguish drift from noise.
 	leastForDrift = 8
-	// gross is how far off an end is at least that says nothing about clocks.
+	// gross is the least error, in nanoseconds, of an end that is ignored because it says nothing about clocks.
 	gross = 100_000
 )
 
-// fit finds the line that has the largest distance to a point as small as can be, but for
-// points that are far off, at most a quarter, which it notes. Drift counts only where it
-// is possible and halves the distance.
+// fit finds the line whose largest distance to a point is smallest. It leaves out points that are far off, at most a
+// quarter of them, and notes these. It uses drift only if the drift is possible and halves the distance.
 func fit(points []point, outlier map[int]bool) line {
 	kept := slices.Clone(points)
 	slices.SortFunc(kept, func(a, b point) int { return cmp.Compare(a.behind, b.behind) })
@@ -339,7 +337,7 @@ func (l line) worst(points []point) int64 {
 	return most
 }
 
-// leastSquares fits the drift, and puts the offset in the middle of what is left.
+// leastSquares fits the drift, and puts the offset in the middle of the remaining distances.
 func leastSquares(points []point) line {
 	from, base := points[0].at, points[0].behind
 	var n, sx, sy, sxx, sxy float64

@@ -10,26 +10,26 @@ import (
 
 // Kinds of stretches.
 const (
-	isWork     = "work"     // a kernel, or a copy of the host's
-	isTransfer = "transfer" // communication, all members having come
-	isPeer     = "peer"     // waiting in a collective for a member
+	isWork     = "work"     // a kernel, or a copy of the host
+	isTransfer = "transfer" // communication after all members have arrived
+	isPeer     = "peer"     // waiting in a collective for another member
 	isSignal   = "signal"   // waiting for a signal
-	isStream   = "stream"   // waiting for another stream, of which nothing is recorded
-	isLag      = "lag"      // waiting after what the wait was for had ended
+	isStream   = "stream"   // waiting for another stream, without a record of what that stream did
+	isLag      = "lag"      // still waiting after the end of what the wait was for
 	isGap      = "gap"      // nothing ran on the stream
 )
 
-// stretch is a part of the time before an event that the event had to wait for.
+// stretch is a part of the time before an event. The event had to wait for it.
 type stretch struct {
 	kind   string
 	lo, hi int64
-	event  int // what it is part of; of a gap, the event after it
-	by     int // of isPeer and isSignal: the event of another rank that ended it, or -1
+	event  int // the event that it is part of; for a gap, the event after it
+	by     int // for isPeer and isSignal: the event of another rank that ended it, or -1
 }
 
 func (s *stretch) long() int64 { return s.hi - s.lo }
 
-// tracer goes back from an event to what it waited for.
+// tracer goes back from an event to the events that it waited for.
 type tracer struct {
 	matching
 	shares [][]share
@@ -39,9 +39,9 @@ type tracer struct {
 	chains *trace.Chains
 }
 
-// back divides the time from from to the begin of event i, on i's rank, by what i had to wait for: the latest first.
-// A wait for a stream of the rank counts as the work of that stream. unsure reports that a profile by others does not
-// say which of several streams was waited for.
+// back divides the time from from to the start of event i, on the rank of i, by what i had to wait for. The latest part
+// comes first. A wait for another stream of the rank counts as the work of that stream. unsure reports that the profile
+// of another tool does not say for which of several streams the event waited.
 func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	chains := a.chain()
 	now := a.t.Events[i].Start
@@ -64,7 +64,7 @@ func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 		if now > from && a.t.Events[j].Stream != a.t.Events[at].Stream && chains.Others(at, j, launchGap) {
 			unsure = true
 		}
-		for seen[j] = true; now > from; seen[j] = true { // through waits, to what other streams of the rank did
+		for seen[j] = true; now > from; seen[j] = true { // follow waits to the work of other streams of the rank
 			e := &a.t.Events[j]
 			d := chains.Released(j)
 			if d < 0 || a.t.Events[d].Rank != e.Rank || a.t.Events[d].End <= e.Start || seen[d] {
@@ -79,7 +79,7 @@ func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	return out, unsure
 }
 
-// chain returns what events had to wait for.
+// chain returns which event each event had to wait for.
 func (a *tracer) chain() *trace.Chains {
 	if a.chains == nil {
 		a.chains = a.t.Chains()
@@ -97,7 +97,7 @@ func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int))
 			put(isLag, max(a.t.Events[by].End, e.Start), j, -1)
 		}
 		put(isSignal, e.Start, j, by)
-	case e.Waits() && a.chains.Released(j) >= 0: // which ended before
+	case e.Waits() && a.chains.Released(j) >= 0: // that event ended before this wait began
 		put(isLag, e.Start, j, -1)
 	case e.Waits():
 		put(isStream, e.Start, j, -1)
@@ -112,7 +112,7 @@ func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int))
 	}
 }
 
-// lastOf returns the member of a collective that came last.
+// lastOf returns the member that entered a collective last.
 func (a *tracer) lastOf(group int) int {
 	last := a.members[group][0]
 	for _, i := range a.members[group] {
@@ -123,13 +123,13 @@ func (a *tracer) lastOf(group int) int {
 	return last
 }
 
-// lane is what one rank did: events by start, but for waits and signals, and the calls of its host.
+// lane is what one rank did: its events by start, without waits and signals, and the calls of its host.
 type lane struct {
 	events  []*trace.Event
-	ends    []int64          // the latest end of an event up to each
+	ends    []int64          // for each event, the latest end of the events up to it
 	host    []trace.HostCall // by start
-	hostEnd []int64          // the latest end of a call up to each
-	begun   map[opOf][]int64 // when events of a class and name began, in order; made when it is asked for
+	hostEnd []int64          // for each call, the latest end of the calls up to it
+	begun   map[opOf][]int64 // when the events of a class and name started, in order; computed at first use
 }
 
 func (a *tracer) byRank() []lane {
@@ -162,13 +162,13 @@ func (a *tracer) byRank() []lane {
 	return lanes
 }
 
-// opOf is what events of one operation have in common.
+// opOf identifies the events of one operation.
 type opOf struct {
 	class trace.Class
 	name  string
 }
 
-// until counts the events of a class and name that began before a time.
+// until counts the events of a class and name that started before a time.
 func (l *lane) until(class trace.Class, name string, to int64) int {
 	if l.begun == nil {
 		l.begun = map[opOf][]int64{}
@@ -181,14 +181,14 @@ func (l *lane) until(class trace.Class, name string, to int64) int {
 	return sort.Search(len(list), func(k int) bool { return list[k] >= to })
 }
 
-// ran is what a rank did of one name between two times.
+// ran is the total of the events of one name on a rank between two times.
 type ran struct {
 	times int
-	ns    int64 // sum of the parts that lie between them
-	full  int64 // sum of all of it
+	ns    int64 // sum of the parts between the two times
+	full  int64 // sum of their whole durations
 }
 
-// ran sums what a rank did of a name and class from from to to.
+// ran returns the total of the events of a name and class between from and to.
 func (l *lane) ran(class trace.Class, name string, from, to int64) ran {
 	var out ran
 	k := sort.Search(len(l.events), func(k int) bool { return l.events[k].Start >= to })
@@ -204,7 +204,7 @@ func (l *lane) ran(class trace.Class, name string, from, to int64) ran {
 	return out
 }
 
-// begin is when a rank's first event began.
+// begin returns when the first event of the rank started.
 func (l *lane) begin() int64 {
 	if len(l.events) == 0 {
 		return 0

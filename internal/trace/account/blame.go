@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// blame says of every late rank what it did that the rank that waited longest did not, since the last collective
-// that both left.
+// blame explains every late rank: what it did and the rank that waited longest did not, since the last collective that
+// both left.
 func (a *accounting) blame() {
 	a.lanes = a.byRank()
 	a.bare = !slices.ContainsFunc(a.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
@@ -62,14 +62,23 @@ func plural(n int, what string) string {
 
 // Cause is one reason why a rank was late.
 type Cause struct {
-	// Kind: "kernel", a kernel or copy took longer; "alone", it ran on this rank only; "overlap", the other rank ran
-	// it before they left the last collective; "host", the host issued work late; "gap", nothing ran, and nothing says
-	// why; "transfer", communication took longer; "peer", the rank itself waited for another in a collective;
-	// "signal", for a signal; "stream", for another stream; "begins", its profile begins later; "unknown".
+	// Kind says what the late rank did:
+	//   - "kernel": a kernel or copy took longer than on the other rank
+	//   - "alone": it ran on this rank only
+	//   - "overlap": the other rank ran it before it left the last collective
+	//   - "host": the host issued the work late
+	//   - "gap": nothing ran, and the profile does not say why
+	//   - "transfer": communication took longer
+	//   - "peer": the rank itself waited for another in a collective
+	//   - "signal": it waited for a signal
+	//   - "stream": it waited for another stream
+	//   - "begins": its profile begins later
+	//   - "unknown"
 	Kind string `json:"kind"`
-	Rank int    `json:"rank"` // where that was
+	Rank int    `json:"rank"` // the rank on which that happened
 	Op   string `json:"op,omitempty"`
-	// US is how much of the lateness it explains. TookUS is how long it took there, OtherUS on the rank that waited.
+	// US is how much of the delay it explains. TookUS is how long it took on this rank, and OtherUS on the rank that
+	// waited.
 	US      float64 `json:"us"`
 	TookUS  float64 `json:"took_us"`
 	OtherUS float64 `json:"other_us"`
@@ -86,16 +95,16 @@ func joined(causes []Cause) string {
 
 func short(ns int64) string { return trace.Microseconds(us(ns)) }
 
-// what is a kind of time whose sums on two ranks are compared.
+// what identifies a kind of time whose sums on two ranks are compared.
 type what struct {
 	kind  string
 	class trace.Class
 	name  string
-	by    int // the rank waited for, by its number; -1
-	group int // isPeer: the collective
+	by    int // the number of the rank that it waited for, or -1
+	group int // for isPeer: the collective
 }
 
-// window is the time of one rank before it came to a collective, and what it had to wait for in it.
+// window is the time of one rank before it entered a collective, and what the rank had to wait for in that time.
 type window struct {
 	rank     int
 	from, to int64
@@ -104,7 +113,7 @@ type window struct {
 	unsure   bool
 }
 
-// window measures what a rank did from a time on until event i.
+// window measures what the rank of event i did from a time until i.
 func (a *tracer) window(i int, from int64) *window {
 	e := &a.t.Events[i]
 	w := &window{rank: e.Rank, from: from, to: e.Start, sums: map[what]int64{}}
@@ -131,21 +140,21 @@ func (a *tracer) whatOf(p stretch) what {
 	return k
 }
 
-// comparison is of a rank that was late with the one that waited longest for it.
+// comparison is of a late rank with the rank that waited longest for it.
 type comparison struct {
 	a              *tracer
 	slowAt, fastAt call
 	slow, fast     *window
-	since          string // the collective that both left before; empty where there is none
-	least          int64  // what explains less is not named
+	since          string // the collective that both left before; empty if there is none
+	least          int64  // causes that explain less are not named
 	out            []Cause
 }
 
-// mostCauses is how many reasons a sentence names, the largest.
+// mostCauses is how many causes a sentence names.
 const mostCauses = 3
 
-// causes compares the rank that was late for collective g with the one that waited longest. It returns the collective
-// since which they are compared, if any, and what they differ in.
+// causes compares the late rank of collective g with the rank that waited longest. It returns the collective from which
+// on they are compared, if any, and what differs.
 func (a *tracer) causes(g int) (since string, causes []Cause) {
 	late, early := -1, -1
 	for k, s := range a.shares[g] {
@@ -187,20 +196,20 @@ func (a *tracer) causes(g int) (since string, causes []Cause) {
 	if c.slow.unsure || c.fast.unsure {
 		c.out = append(c.out, a.unknown(p.Rank,
 			"several streams ran before it, and the profile does not say which of them it waited for")...)
-		c.out[len(c.out)-1].Text = "which of several streams it waited for, the profile does not say"
+		c.out[len(c.out)-1].Text = "the profile does not say for which of several streams it waited"
 	}
 	return c.since, c.out
 }
 
 func (a *tracer) unknown(rank int, why string) []Cause {
-	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, for " + why}}
+	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, because " + why}}
 }
 
-// mostBack is how many collectives before one are looked at for one that both ranks left.
+// mostBack is how many earlier collectives are examined to find one that both ranks left.
 const mostBack = 1024
 
-// parted returns the latest collective before g that two members had left when they came to g, and when each left it;
-// -1 where there is none.
+// parted returns the latest collective before g that the ranks of x and y had left when they entered g, and when each
+// left it. It returns -1 if there is none.
 func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
 	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
 		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
@@ -211,7 +220,7 @@ func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64)
 	return -1, 0, 0
 }
 
-// member returns a rank's part in a collective, nil where it has none.
+// member returns the event of a rank in a collective, or nil if it has none.
 func (a *tracer) member(g, rank int) *trace.Event {
 	k, ok := slices.BinarySearchFunc(a.shares[g], rank, func(s share, rank int) int {
 		return cmp.Compare(a.t.Events[s.event].Rank, rank)
@@ -227,10 +236,10 @@ func (c *comparison) add(kind, op string, explains, took, other int64, format st
 		OtherUS: us(other), Text: fmt.Sprintf(format, args...)})
 }
 
-// other is the number of the rank that waited.
+// other returns the number of the rank that waited.
 func (c *comparison) other() int { return c.a.t.ID(c.fast.rank) }
 
-// left notes that the collective before ended later on the late rank.
+// left notes that the previous collective ended later on the late rank.
 func (c *comparison) left(op string, after int64) {
 	if after < max(c.least, c.a.residual()+1) {
 		return
@@ -239,7 +248,7 @@ func (c *comparison) left(op string, after int64) {
 		c.other())
 }
 
-// begun notes that the late rank's profile begins later.
+// begun notes that the profile of the late rank begins later.
 func (c *comparison) begun(after int64) {
 	if after >= c.least {
 		c.add("begins", "", after, after, 0,
@@ -248,7 +257,7 @@ func (c *comparison) begun(after int64) {
 	}
 }
 
-// compare names what took the late rank longer.
+// compare names what took longer on the late rank.
 func (c *comparison) compare() {
 	keys := slices.SortedFunc(maps.Keys(c.slow.sums), func(x, y what) int {
 		return cmp.Or(strings.Compare(x.kind, y.kind), strings.Compare(x.name, y.name), cmp.Compare(x.by, y.by),
@@ -291,7 +300,7 @@ func (c *comparison) compare() {
 	}
 }
 
-// worked says of a kernel, a copy, or a transfer, that it took longer.
+// worked notes that a kernel, a copy or a transfer took longer.
 func (c *comparison) worked(k what, took, other int64) {
 	kind, verb := "kernel", "ran"
 	if k.kind == isTransfer {
@@ -300,7 +309,7 @@ func (c *comparison) worked(k what, took, other int64) {
 		}
 	}
 	slow, fast := c.total(c.slow, k), c.total(c.fast, k)
-	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and nothing of it ran at the side
+	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and none of it ran on other streams meanwhile
 	whole := slow.full == slow.ns && fast.full == fast.ns
 	switch {
 	case fast.times == 0 && slow.ns == took && slow.full == slow.ns:
@@ -334,7 +343,7 @@ func (c *comparison) worked(k what, took, other int64) {
 		} else {
 			verb = k.name
 		}
-		c.add(kind, k.name, took-other, took, other, "%s held it up for %s, and rank %d for %s", verb, short(took),
+		c.add(kind, k.name, took-other, took, other, "%s delayed it by %s, and rank %d by %s", verb, short(took),
 			c.other(),
 			short(other))
 	}
@@ -347,7 +356,8 @@ func times(n int) string {
 	return fmt.Sprintf(", in %d calls each", n)
 }
 
-// only returns the event of a kind and name that a window's rank had to wait for, nil where there is none or several.
+// only returns the one event of a kind and name that the rank of a window had to wait for. It returns nil if there is
+// none or several.
 func (c *comparison) only(w *window, k what) *trace.Event {
 	var e *trace.Event
 	for _, p := range w.parts {
@@ -361,18 +371,18 @@ func (c *comparison) only(w *window, k what) *trace.Event {
 	return e
 }
 
-// upTo is how often a window's rank did something before the window's end.
+// upTo returns how often the rank of a window ran the operation of k before the end of the window.
 func (c *comparison) upTo(w *window, k what) int {
 	return c.a.lanes[w.rank].until(k.class, k.name, w.to)
 }
 
-// total is all that a window's rank did of a name, whatever it had to wait for.
+// total returns all that the rank of a window ran of one name, even if nothing waited for it.
 func (c *comparison) total(w *window, k what) ran {
 	return c.a.lanes[w.rank].ran(k.class, k.name, w.from, w.to)
 }
 
-// instead finds what each of the two ranks ran that the other did not, where both have such: kernels by which the
-// same work is done. It returns these of the late rank, and what to say of them.
+// instead finds kernels that each of the two ranks ran and the other did not, if both have some: they are two ways to
+// do the same work. It returns a cause for them, and the keys of the late rank that the cause covers.
 func (c *comparison) instead() ([]Cause, map[what]bool) {
 	alone := func(w, against *window) (keys []what, sum int64, names string) {
 		for k, ns := range w.sums {
@@ -414,10 +424,10 @@ func (c *comparison) instead() ([]Cause, map[what]bool) {
 			others, short(other))}}, only
 }
 
-// signalled says that the late rank waited for signals itself, and what their sender did.
+// signalled notes that the late rank waited for signals itself, and what their sender did.
 func (c *comparison) signalled(k what, took, other int64) {
 	if k.by < 0 {
-		c.add("signal", "", took-other, took, other, "it waited %s for signals, of which the trace does not say whose",
+		c.add("signal", "", took-other, took, other, "it waited %s for signals of an unknown rank",
 			short(took))
 		return
 	}
@@ -436,7 +446,7 @@ func (c *comparison) signalled(k what, took, other int64) {
 	c.out[len(c.out)-1].Rank = k.by
 }
 
-// idled says that nothing ran for a time, and what the host did in the longest gap.
+// idled notes that nothing ran for some time, and what the host did in the longest gap.
 func (c *comparison) idled(took, other int64) {
 	longest := stretch{}
 	for _, p := range c.slow.parts {
@@ -461,7 +471,7 @@ func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 	case e.Issued == 0:
 		return "gap", "; the profile does not say when its host issued that"
 	case issued <= gap.lo:
-		return "gap", ", which its host had issued before; what it waited for, the profile does not say"
+		return "gap", ", which its host had issued before; the profile does not say what it waited for"
 	}
 	late := issued - gap.lo
 	kind = "gap"
@@ -472,11 +482,11 @@ func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 		a.lanes[e.Rank].meanwhile(gap.lo, issued))
 }
 
-// mostCalls bounds how many of the host's calls before a time are looked at.
+// mostCalls limits how many of the host's calls before a time are examined.
 const mostCalls = 4096
 
-// meanwhile names what the host did between two times: the call that took most of it, or
-// that nothing was recorded.
+// meanwhile names what the host did between two times: the call that took most of it, or the fact that nothing was
+// recorded.
 func (l *lane) meanwhile(from, to int64) string {
 	var best trace.HostCall
 	var most int64
@@ -498,7 +508,7 @@ func (l *lane) meanwhile(from, to int64) string {
 		return ""
 	case most > (to-from)/2:
 		return fmt.Sprintf("; the host was in %s for %s of that", best.Name, short(most))
-	case k > 0 && k == least && l.hostEnd[k] > from: // not all were looked at
+	case k > 0 && k == least && l.hostEnd[k] > from: // not all were examined
 		return ""
 	}
 	if quiet := to - from - trace.Length(trace.Union(during)); quiet > (to-from)/2 {

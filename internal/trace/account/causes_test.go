@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// steps plays steps of two kernels and an all_reduce on one stream; change may change or add something before a step.
+// steps plays steps of two kernels and an all_reduce on one stream. change may change or add commands before a step.
 func steps(p *player, n int, transfer int64, change func(step int)) {
 	for step := range n {
 		first := len(p.cmds)
@@ -25,7 +25,7 @@ func steps(p *player, n int, transfer int64, change func(step int)) {
 	}
 }
 
-// last returns the last command of a rank and name.
+// last returns the last command with a name on a rank.
 func (p *player) last(rank int, name string) *cmd {
 	for i := len(p.cmds) - 1; i >= 0; i-- {
 		if p.cmds[i].rank == rank && p.cmds[i].name == name {
@@ -35,8 +35,8 @@ func (p *player) last(rank int, name string) *cmd {
 	return nil
 }
 
-// overlapped plays steps whose all_reduces run on a stream of their own under the kernels of the next step, but for
-// those of step bare, which are waited for at once.
+// overlapped plays steps whose all_reduces run on a stream of their own during the kernels of the next step. Only the
+// all_reduce of step bare is waited for at once.
 func overlapped(p *player, n, bare int) {
 	for step := range n {
 		for r := range p.ranks {
@@ -52,8 +52,8 @@ func overlapped(p *player, n, bare int) {
 	}
 }
 
-// exchange plays rounds in which each rank puts to its neighbour while it computes, and waits for the signal of the
-// other neighbour, in each round or after the last.
+// exchange plays rounds in which each rank puts to one neighbour while it computes. It waits for the signal of the
+// other neighbour in each round, or after the last round.
 func exchange(p *player, n int, each bool, change func(round int)) {
 	for round := range n {
 		for r := range p.ranks {
@@ -74,19 +74,19 @@ func exchange(p *player, n int, each bool, change func(round int)) {
 	}
 }
 
-// scenario is a trace with one known cause, and what has to be found.
+// scenario is a trace with one known cause, and the finding that the report must contain.
 type scenario struct {
 	name   string
 	torch  bool
 	play   func(p *player)
 	ranks  int
 	kind   string // of the finding
-	rank   int    // that is blamed; -1 for none
+	rank   int    // the rank that is blamed; -1 for none
 	op     string // of the finding
 	index  int    // the collective; -1 for none
-	cause  string // of a finding "late": the kind of its first cause
-	by     string // what the first cause names
-	text   string // that the sentence contains
+	cause  string // of a "late" finding: the kind of its first cause
+	by     string // the operation that the first cause names
+	text   string // a part of the sentence
 	amount float64
 }
 
@@ -235,16 +235,16 @@ func scenarios() []scenario {
 	return list
 }
 
-// endUnder has the last all_reduces run under kernels, too.
+// endUnder lets the last all_reduces run during kernels, too.
 func endUnder(p *player) {
 	for r := range p.ranks {
 		p.work(r, "main", "gemm", 100_000)
 	}
 }
 
-// TestKnownCauses: of traces with one known cause the first sentence that blames somebody names that cause, with its
-// rank, operation and size; no other rank or operation is blamed for as much as a fifth of it; and no sentence says
-// what does not follow from the events.
+// TestKnownCauses checks traces with one known cause. The first sentence that blames a rank must name that cause, with
+// its rank, operation and size. No other rank or operation may be blamed for even a fifth of it. No sentence may say
+// anything that does not follow from the events.
 func TestKnownCauses(t *testing.T) {
 	list := scenarios()
 	if len(list) < 30 {
@@ -277,13 +277,13 @@ func TestKnownCauses(t *testing.T) {
 	}
 }
 
-// check wants the cause to be named, and nothing else to be blamed.
+// check fails the test unless the cause is named and nothing else is blamed.
 func (x *scenario) check(t *testing.T, r *Report) {
 	t.Helper()
 	blamed := 0
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		if f.Kind == "exposed" && x.kind != "exposed" { // which is so in these traces, and blames nobody
+		if f.Kind == "exposed" && x.kind != "exposed" { // it is true in these traces and blames no rank
 			continue
 		}
 		if x.rank != -2 && (f.Rank != x.rank || f.Kind == "late" && f.Index != x.index) && f.US > x.amount/5 {
@@ -314,8 +314,9 @@ func (x *scenario) check(t *testing.T, r *Report) {
 	}
 }
 
-// TestClocksApart: where devices have a clock each and no collective compares them, as in an exchange on GPUs, waits
-// for signals are idle time for signals, and nothing is said that compares times of two ranks.
+// TestClocksApart uses devices that each have a clock of their own, and no collective that compares the clocks, as in
+// an exchange on GPUs. Waits for signals must count as idle time for signals, and no sentence may compare times of two
+// ranks.
 func TestClocksApart(t *testing.T) {
 	p := newPlayer(4, 1)
 	exchange(p, 4, true, func(round int) {
@@ -344,7 +345,7 @@ func TestClocksApart(t *testing.T) {
 	}
 }
 
-// TestSentencesOfCorpus checks what is said of real profiles.
+// TestSentencesOfCorpus checks the sentences about real profiles.
 func TestSentencesOfCorpus(t *testing.T) {
 	for _, name := range []string{"tp-mlp-ar", "tp-mlp-ar-late", "tp-mlp-agrs", "row-parallel-streams"} {
 		r := accounted(t, corpus(t, "kineto/"+name+".rank*.json.gz")...)
@@ -359,8 +360,7 @@ func TestSentencesOfCorpus(t *testing.T) {
 	}
 }
 
-// TestSentencesOfRandomPrograms: whatever a program does and however long that takes, nothing is said of it that does
-// not follow from the events.
+// TestSentencesOfRandomPrograms checks that a report on any program says nothing that does not follow from the events.
 func TestSentencesOfRandomPrograms(t *testing.T) {
 	kinds := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -392,7 +392,7 @@ func TestSentencesOfRandomPrograms(t *testing.T) {
 			case 7:
 				peer := (r + 1 + draw(p.ranks-1)) % p.ranks
 				p.put(r, s, peer, 1<<(10+draw(2)), long)
-				k := fmt.Sprintf("%%c%d[%d]", slices.Index(streams, s), r) // of one stream: signals end in their order
+				k := fmt.Sprintf("%%c%d[%d]", slices.Index(streams, s), r) // of one stream, so that signals end in order
 				p.signal(r, s, k, peer)
 				if raised[fmt.Sprint(peer, k)]++; draw(2) == 0 {
 					p.waitCounter(peer, streams[draw(len(streams))], k, raised[fmt.Sprint(peer, k)])

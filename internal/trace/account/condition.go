@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Condition is a bound on one of a report's numbers: "exposed > 10%".
+// Condition is a bound on one number of a report, such as "exposed > 10%".
 type Condition struct {
 	text   string
 	metric string
-	limit  float64 // microseconds, or a share, or a number
-	share  bool    // of the ranks' time
+	limit  float64 // in microseconds, or a share, or a number
+	share  bool    // the limit is a share of the time of all ranks
 }
 
-// metrics are what conditions can be about. Those that are sums over ranks have shares.
+// metrics are the numbers that conditions can name. Those that are sums over ranks have shares.
 var metrics = []struct {
 	name  string
 	sum   bool
@@ -71,12 +71,12 @@ var condition = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9.]+)\s*(%|us|µs|ms|s|)
 func ParseCondition(text string) (*Condition, error) {
 	m := condition.FindStringSubmatch(text)
 	if m == nil {
-		return nil, fmt.Errorf("%q is no condition: METRIC > LIMIT, as in exposed > 10%%, skew > 80us", text)
+		return nil, fmt.Errorf("%q is not a condition: METRIC > LIMIT, as in exposed > 10%%, skew > 80us", text)
 	}
 	c := &Condition{text: strings.TrimSpace(text), metric: m[1], share: m[3] == "%"}
 	limit, err := strconv.ParseFloat(m[2], 64)
 	if err != nil {
-		return nil, fmt.Errorf("%q: %s is no number", text, m[2])
+		return nil, fmt.Errorf("%q: %s is not a number", text, m[2])
 	}
 	c.limit = limit * map[string]float64{"%": 0.01, "us": 1, "µs": 1, "ms": 1e3, "s": 1e6, "": 1}[m[3]]
 	var names []string
@@ -97,8 +97,8 @@ func ParseCondition(text string) (*Condition, error) {
 	return nil, fmt.Errorf("%q: there is no metric %s; there are %s", text, c.metric, strings.Join(names, ", "))
 }
 
-// Holds reports whether the condition holds of a report, and how in words. It is an error
-// where the report does not tell the number.
+// Holds reports whether the condition is true for a report, and says so in words. It returns an error if the report
+// does not have the number.
 func (c *Condition) Holds(r *Report) (bool, string, error) {
 	for _, x := range metrics {
 		if x.name != c.metric {

@@ -4,7 +4,7 @@ import (
 	"hocket.example/hocket/internal/trace/profile"
 )
 
-// Files accounts for the profiles in files: see Of.
+// Files computes the report for the profiles in files. See Of.
 func Files(paths []string, bound int64) (*Report, error) {
 	p, err := profile.Read(paths)
 	if err != nil {

@@ -13,14 +13,18 @@ import (
 
 // Finding is something that cost time, in a sentence.
 type Finding struct {
-	// Kind: "late", ranks waited in a collective for one that was late; "signal", a rank waited for a signal;
-	// "transfer", a transfer was slower than others like it; "exposed", data moved while nothing was computed.
+	// Kind is one of
+	//   - "late": ranks waited in a collective for a late rank
+	//   - "signal": a rank waited for a signal
+	//   - "transfer": a transfer was slower than similar ones
+	//   - "exposed": data moved while nothing was computed
 	Kind string `json:"kind"`
-	// Rank is the one that was waited for, or whose transfer or time it is; -1 where the profile does not say whose.
+	// Rank is the rank that the others waited for, or the one that the time or transfer belongs to. It is -1 if the
+	// profile does not say which.
 	Rank  int    `json:"rank"`
 	Op    string `json:"op"`
-	Index int    `json:"index"` // of the collective; -1 where it is about none, or several
-	// US is what it cost: the longest wait, the time beyond that of others, or the exposed time.
+	Index int    `json:"index"` // of the collective; -1 for no collective or several
+	// US is what it cost: the longest wait, the time beyond that of other transfers, or the exposed time.
 	US   float64 `json:"us"`
 	Text string  `json:"text"`
 }
@@ -38,7 +42,7 @@ func (r *Report) sortFindings() {
 	slices.SortStableFunc(r.Findings, func(x, y Finding) int { return cmp.Compare(y.US, x.US) })
 }
 
-// waited adds the collectives in which somebody waited.
+// waited adds the collectives in which a rank waited.
 func (r *Report) waited() {
 	for i := range r.Collectives {
 		if c := &r.Collectives[i]; c.Late != nil {
@@ -52,7 +56,7 @@ func (a *accounting) found(kind string, rank int, op string, index int, ns int64
 	a.r.Findings = append(a.r.Findings, Finding{kind, rank, op, index, us(ns), fmt.Sprintf(format, args...)})
 }
 
-// mostSignals bounds how many waits for signals are explained: the longest.
+// mostSignals limits how many waits for signals are explained. The longest are.
 const mostSignals = 100
 
 // signals adds the waits for signals of other ranks.
@@ -76,7 +80,7 @@ func (a *accounting) signals() {
 		e := &a.t.Events[s.event]
 		where := fmt.Sprintf("rank %d waited %s at %s", a.t.ID(e.Rank), short(s.long()), cmp.Or(e.Detail, e.Name))
 		if s.by < 0 {
-			a.found("signal", -1, e.Name, -1, s.long(), "%s for a signal, of which the trace does not say whose", where)
+			a.found("signal", -1, e.Name, -1, s.long(), "%s for a signal of an unknown rank", where)
 			continue
 		}
 		sender := a.t.ID(a.t.Events[s.by].Rank)
@@ -91,17 +95,17 @@ func (a *accounting) signals() {
 	}
 }
 
-// doing is a stretch of a rank, and the rank that waited for it in turn, -1 for none.
+// doing is a stretch of a rank, and the rank that waited for its signal, or -1 for none.
 type doing struct {
 	stretch
 	rank, via int
 }
 
-// mostTurns bounds how many ranks that wait for each other are followed.
+// mostTurns limits how long a chain of ranks that wait for each other may be.
 const mostTurns = 16
 
-// during returns what the sender of a signal had to wait for, from a time on: where it waited for the signal of
-// another rank, what that one did.
+// during returns what the sender of a signal had to wait for from a given time on. If it waited for the signal of
+// another rank, that rank's work is returned for this time.
 func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	var out []doing
 	parts, _ := a.back(signal, from)
@@ -119,7 +123,7 @@ func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	return out
 }
 
-// meantime says what ranks did while one waited for a signal, and which of them did the most.
+// meantime says what the ranks did while one waited for a signal, and which rank did the most.
 func (a *tracer) meantime(s stretch) (rank int, why string) {
 	type key struct {
 		rank, via int
@@ -154,7 +158,7 @@ func (a *tracer) meantime(s stretch) (rank int, why string) {
 	return rank, strings.Join(texts, "; ")
 }
 
-// did says what a rank did for a part of the time that another waited.
+// did says what a rank did for a part of the time that another rank waited.
 func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 	who := fmt.Sprintf("rank %d", a.t.ID(rank))
 	if via >= 0 {
@@ -175,7 +179,7 @@ func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 		return fmt.Sprintf("nothing ran on the stream of %s for %s of that, %s before %s%s", who, short(ns),
 			short(longest.long()), name, why)
 	case isSignal:
-		return fmt.Sprintf("%s waited %s of that for a signal, of which the trace does not say whose", who, short(ns))
+		return fmt.Sprintf("%s waited %s of that for a signal of an unknown rank", who, short(ns))
 	}
 	if k.kind == isLag {
 		return fmt.Sprintf("waits of %s went on for %s of that after what they were for had ended; the trace does "+
@@ -188,7 +192,7 @@ func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 // barrier is the collective that moves no data.
 const barrier = "barrier"
 
-// transferOf is what communication is called once all members have come.
+// transferOf names communication after all members have arrived.
 func transferOf(name string) string {
 	if name == barrier {
 		return name
@@ -196,7 +200,7 @@ func transferOf(name string) string {
 	return "the transfer of " + name
 }
 
-// elsewhere compares an event with those of the same statement, iteration and run on other ranks.
+// elsewhere compares an event with the events of the same statement, iteration and run on other ranks.
 func (a *tracer) elsewhere(i int) string {
 	e := &a.t.Events[i]
 	if e.Detail == "" || a.t.Source != "" {
@@ -222,37 +226,37 @@ func (a *tracer) elsewhere(i int) string {
 	return fmt.Sprintf(", which took %s there, and at most %s on other ranks", short(e.Duration()), short(others.hi))
 }
 
-// statement is what commands of one statement in one iteration have in common.
+// statement identifies the commands of one statement in one iteration.
 type statement struct {
 	run          int64
 	name, detail string
 }
 
-// slowTimes is how many times as long as the median of others a transfer takes that is called slow, and slowLeast by
-// how much longer it takes at least, in nanoseconds.
+// A transfer is called slow if it takes slowTimes as long as the median of the others and at least slowLeast
+// nanoseconds longer.
 const (
 	slowTimes = 1.5
 	slowLeast = 5_000
 )
 
-// sameSize is what transfers that can be compared have in common.
+// sameSize identifies transfers that can be compared.
 type sameSize struct {
 	op      string
 	bytes   int64
 	members int
 }
 
-// link is the ranks between which transfers went.
+// link holds the transfers between the same ranks.
 type link struct {
 	name  string
-	rank  int // -1 for a collective's
+	rank  int // -1 for a collective
 	times []int64
-	index []int // collectives, or events
+	index []int // of collectives, or of events
 
-	median, others int64 // of times, and the largest median of other links; -1 where there is no other
+	median, others int64 // the median of times, and the largest median of the other links, or -1 without other links
 }
 
-// compare fills in the medians of some links.
+// compare computes the medians of some links.
 func compare(all map[string]*link) {
 	most, second := int64(-1), int64(-1)
 	for _, l := range all {
@@ -271,7 +275,8 @@ func compare(all map[string]*link) {
 	}
 }
 
-// transfers adds transfers that took longer than others of as many bytes: between some ranks always, or once.
+// transfers adds transfers that took longer than others of the same size. Either all of them between some ranks are
+// slow, or a single one is.
 func (a *accounting) transfers() {
 	all := map[sameSize]map[string]*link{}
 	add := func(k sameSize, name string, rank int, ns int64, index int) {
@@ -327,15 +332,16 @@ func (a *accounting) transfers() {
 	}
 }
 
-// arrival is when the last member of a collective came.
+// arrival returns when the last member entered a collective.
 func (a *tracer) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
 
-// slow reports whether a time is that of a slow transfer, compared with others.
+// slow reports whether a transfer of this duration is slow, compared with others.
 func (a *accounting) slow(ns, others int64) bool {
 	return float64(ns) > slowTimes*float64(others) && ns-others > slowLeast+a.residual()
 }
 
-// slowLink compares the transfers between some ranks with those between others, and else with each other.
+// slowLink compares the transfers between some ranks with those between other ranks. If they are not slow, it compares
+// them with each other.
 func (a *accounting) slowLink(k sameSize, l *link) {
 	if own, other := l.median, l.others; other >= 0 && a.slow(own, other) {
 		var sum int64
@@ -372,7 +378,7 @@ func (a *accounting) slowLink(k sameSize, l *link) {
 	}
 }
 
-// uneven adds a collective in which one member's transfer took longer than those of all others.
+// uneven adds a collective in which the transfer of one member took longer than that of all others.
 func (a *accounting) uneven(c *Collective, g int) {
 	var longest, next int64
 	rank := -1
@@ -392,7 +398,7 @@ func (a *accounting) uneven(c *Collective, g int) {
 		c.Op, c.Nth, c.OfOp, a.t.ID(rank), short(longest), short(next))
 }
 
-// excess notes time of an operation that slow transfers explain.
+// excess adds to the time of an operation that slow transfers explain.
 func (a *accounting) excess(op string, ns int64) {
 	if a.slowNS == nil {
 		a.slowNS = map[string]int64{}
@@ -400,7 +406,7 @@ func (a *accounting) excess(op string, ns int64) {
 	a.slowNS[op] += ns
 }
 
-// exposures adds, of each operation, the transfer under which no kernel ran, on the rank where that is most.
+// exposures adds, for each operation, the transfer during which no kernel ran, on the rank with the most such time.
 func (a *accounting) exposures() {
 	n := a.t.Ranks
 	compute := make([][]trace.Interval, n)
@@ -411,7 +417,7 @@ func (a *accounting) exposures() {
 	computes := map[stream]bool{}
 	key := func(e *trace.Event) stream { return stream{e.Rank, e.Stream} }
 	moving := map[string][][]trace.Interval{}
-	alone := map[string][]bool{} // by rank: it has a stream of its own somewhere
+	alone := map[string][]bool{} // by rank: it has, somewhere, a stream without kernels
 	for i := range a.t.Events {
 		if e := &a.t.Events[i]; e.Class == trace.Compute && e.End > e.Start {
 			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
@@ -435,7 +441,7 @@ func (a *accounting) exposures() {
 		compute[r] = trace.Union(compute[r])
 	}
 	if a.bare {
-		return // the profile may leave kernels out
+		return // the profile may have left out the kernels
 	}
 	for _, op := range slices.Sorted(maps.Keys(moving)) {
 		rank, most, whole := -1, int64(0), int64(0)
@@ -468,8 +474,8 @@ func (a *accounting) exposures() {
 	}
 }
 
-// oddOnes adds the collectives of an operation that are not overlapped, where most are. It returns how much of them is
-// exposed.
+// oddOnes adds the collectives of an operation that are not overlapped, if most of them are. It returns how much of the
+// time of these is exposed.
 func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
 	type one struct {
 		g, rank       int

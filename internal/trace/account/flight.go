@@ -11,27 +11,27 @@ import (
 	"hocket.example/hocket/internal/trace/flight"
 )
 
-// lateHost is the least time, in nanoseconds, by which hosts' wall clocks must differ at a
-// call for one rank to be named late: clocks of several hosts are no closer.
+// lateHost is the least difference, in nanoseconds, between the wall clocks of hosts at a call for which a rank is
+// called late. The clocks of several hosts do not agree any better than that.
 const lateHost = 100_000
 
-// flights accounts for flight records.
+// flights is the computation of a report from flight records.
 type flights struct {
 	r       *Report
 	records []*flight.Record  // by rank
-	byGroup map[string][]made // in the order of ranks, and of their calls
+	byGroup map[string][]made // in the order of ranks and of their calls
 	given   map[int]bool      // ranks that gave a record
 	origin  int64
-	behind  map[int][]int64 // by rank: how late it called what was completed
+	behind  map[int][]int64 // by rank: how late it made the calls that completed
 }
 
-// made is an entry of a rank's.
+// made is an entry and its rank.
 type made struct {
 	rank int
 	*flight.Entry
 }
 
-// mostProblems bounds the problems that are told: one collective that hangs can be one for each rank.
+// mostProblems limits the problems that are reported, because one collective that hangs can cause one per rank.
 const mostProblems = 1 << 16
 
 // OfFlight computes the report for the flight records of several ranks: which collectives they called differently,
@@ -42,7 +42,7 @@ func OfFlight(records []*flight.Record) *Report {
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
 			Collectives: []Collective{}, Problems: []Problem{}, Findings: []Finding{}}}
 	f.r.Alignment.Method = "none"
-	f.r.Untold = "a flight record says when hosts called, and not when devices began: it tells no transfer"
+	f.r.Untold = "a flight record says when hosts called and not when devices began, so transfer times are unknown"
 	slices.SortFunc(f.records, func(a, b *flight.Record) int { return cmp.Compare(a.Rank, b.Rank) })
 	for _, r := range f.records {
 		f.given[r.Rank] = true
@@ -150,7 +150,7 @@ func (f *flights) collective(group string, members, given []int, seq int64, list
 		problems[i].Text += stack(list[problems[i].Rank])
 	}
 	f.r.Problems = append(f.r.Problems, problems...)
-	if open { // else who gave no record may have called it
+	if open { // otherwise a rank without a record may have called it
 		given = members
 	}
 	missing := f.missing(where, given, seq, list, least)
@@ -168,8 +168,8 @@ func stack(e *flight.Entry) string {
 	return "; it called from " + strings.Join(e.Stack[:min(len(e.Stack), 4)], " < ")
 }
 
-// missing names the members that did not make a call that others made. What is older than
-// the oldest call that a rank has kept is not missing.
+// missing names the members that did not make a call that others made. A call older than the oldest call in a rank's
+// record is not missing.
 func (f *flights) missing(where string, members []int, seq int64, list calls, least map[int]int64) bool {
 	found := false
 	for _, m := range members {
@@ -199,8 +199,8 @@ func (f *flights) last(rank int) string {
 	return "not in its record"
 }
 
-// late names the rank that called last. Where the call is not complete and some ranks'
-// devices have begun it, those whose devices have not are late.
+// late names the rank that called last. If the call is not complete and the devices of some ranks have begun it, the
+// ranks whose devices have not are late.
 func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	ranks := slices.Sorted(maps.Keys(list))
 	last, first := ranks[0], ranks[0]
@@ -232,7 +232,7 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	case by <= lateHost:
 	case open:
 		c.Late = &Late{Rank: last, US: us(by),
-			After: "its host called later, by wall clocks that nothing checks" + stack(list[last])}
+			After: "its host called later, according to wall clocks that are not checked" + stack(list[last])}
 		f.problem("late", last,
 			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
 				"by the hosts' wall clocks%s", where, last, short(by), first, stack(list[last]))
@@ -241,7 +241,7 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	}
 }
 
-// trailing sums up who called last what was completed all the same.
+// trailing says which ranks called last, for the collectives that did complete.
 func (f *flights) trailing() {
 	for _, r := range slices.Sorted(maps.Keys(f.behind)) {
 		list := f.behind[r]

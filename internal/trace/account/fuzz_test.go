@@ -9,7 +9,8 @@ import (
 	"hocket.example/hocket/internal/trace/flight"
 )
 
-// FuzzCondition: a condition is a metric and a limit, and means the same without spaces; errors quote what was written.
+// FuzzCondition checks that a condition consists of a metric and a limit and has the same meaning without spaces, and
+// that errors quote the text.
 func FuzzCondition(f *testing.F) {
 	for _, s := range []string{"exposed > 10%", "skew>80us", " wait > 1.5ms ", "problems > 0", "span > 2s", "skew > 1%",
 		"x > 1", "step > 1.2.3us", "idle > .5µs"} {
@@ -35,8 +36,8 @@ func FuzzCondition(f *testing.F) {
 	})
 }
 
-// FuzzFlight accounts for two ranks' flight records: every call is in one collective, and members are ranks that there
-// are.
+// FuzzFlight computes reports for the flight records of two ranks. Every call must be in one collective, and the
+// members must be existing ranks.
 func FuzzFlight(f *testing.F) {
 	one := `{"entries":[{"process_group":["0","x"],"collective_seq_id":1,"profiling_name":"nccl:all_reduce","input_sizes":[[4]],"output_sizes":[[4]],"input_dtypes":["Float"],"state":"completed","time_created_ns":100},{"process_group":["0","x"],"collective_seq_id":2,"state":"scheduled"}],"pg_config":{"0":{"desc":"x","ranks":"[0, 1, 7]"}}}`
 	f.Add([]byte(one), []byte(`{"rank":1,`+one[1:]))

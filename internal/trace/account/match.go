@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// call is one rank's part in a collective: an index in the trace's events.
+// call is the part of one rank in a collective, as an index into the events of the trace.
 type call = int
 
-// matching finds which events of the ranks are one collective, and brings clocks together.
+// matching finds the events of the ranks that are one collective, and aligns clocks.
 type matching struct {
 	t       *trace.Trace // a copy, on one clock
 	r       *Report
@@ -20,13 +20,12 @@ type matching struct {
 	members [][]call     // of collectives, by number
 	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
 	lost    map[int]bool // ranks whose clocks are not aligned
-	untold  string       // why waiting cannot be told; empty where it can
+	untold  string       // the reason why waiting is not known; empty if it is known
 }
 
-// match finds the collectives of a trace. In own traces members carry their collective's
-// number; in others a group's calls are matched by their numbers where all have one, else
-// by order. It sets Group and Run of the events that it matches, and returns the
-// collectives' members by Group.
+// match finds the collectives of a trace. In hocket's traces each member has the number of its collective. In other
+// traces the calls of a group are matched by their numbers if all have one, and otherwise by their order. match sets
+// Group and Run of the events that it matches, and stores the members of each collective by Group.
 func (a *matching) match() {
 	if a.t.Source == "" {
 		a.matchOwn()
@@ -36,7 +35,7 @@ func (a *matching) match() {
 	a.renumber()
 }
 
-// renumber numbers the collectives in the order in which they began.
+// renumber numbers the collectives in the order of their starts.
 func (a *matching) renumber() {
 	at := make(map[call]int64, len(a.members))
 	for _, list := range a.members {
@@ -77,7 +76,7 @@ func (a *matching) matchOwn() {
 	}
 }
 
-// series is what the ranks of one group call, by rank in order.
+// series is the calls of the ranks of one group, in the order of each rank.
 type series struct {
 	name  string
 	calls map[int][]call
@@ -92,7 +91,7 @@ func (a *matching) matchByGroup() {
 		}
 		name := e.Call.Group
 		key := name + fmt.Sprint(e.Call.Members)
-		if name == "" { // all that there is to go by
+		if name == "" { // nothing else identifies the group
 			key = "\x00" + e.Detail
 		}
 		s := groups[key]
@@ -146,8 +145,8 @@ func (a *matching) matchSeries(s *series) {
 	}
 }
 
-// order sorts calls as their rank made them: by when the host issued them, where all
-// say so, else by when they began.
+// order sorts calls in the order in which their rank made them: by when the host issued them, if that is known for all,
+// and otherwise by their starts.
 func (a *matching) order(list []call) {
 	issued := !slices.ContainsFunc(list, func(i call) bool { return a.t.Events[i].Issued == 0 })
 	slices.SortStableFunc(list, func(x, y call) int {
@@ -159,11 +158,11 @@ func (a *matching) order(list []call) {
 	})
 }
 
-// mostShifts bounds the search for where a shorter series begins.
+// mostShifts limits the search for the call at which a shorter series begins.
 const mostShifts = 256
 
-// shift returns which call of the longer series the first of the shorter one belongs to:
-// where most of them are the same, and where their ends then are the same time apart.
+// shift returns which call of the longer series the first call of the shorter one belongs to: the position at which
+// most calls are the same. Among equal positions it takes the one at which the distances of the ends vary least.
 func (a *matching) shift(long, short []call) int {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
@@ -186,7 +185,7 @@ func (a *matching) shift(long, short []call) int {
 	return best
 }
 
-// compare finds what members of one collective do not agree on.
+// compare finds what the members of one collective do not agree on.
 func (a *matching) compare(group string, nth int64, list []call) {
 	if len(list) < 2 {
 		return
@@ -200,15 +199,15 @@ func (a *matching) compare(group string, nth int64, list []call) {
 	a.r.Problems = append(a.r.Problems, Disagreements(fmt.Sprintf("call %d of group %q", nth, group), calls)...)
 }
 
-// Entry is what one rank asked of a collective.
+// Entry is what one rank passed to a collective.
 type Entry struct {
 	Rank             int
 	Op, Group, DType string
-	In, Out          int64 // elements; -1 where unknown
+	In, Out          int64 // elements; -1 if unknown
 }
 
-// Disagreements names the ranks whose calls of one collective differ from what most ranks
-// asked for, where they must not.
+// Disagreements names the ranks whose call of one collective differs from the call of most ranks in something that must
+// be equal.
 func Disagreements(where string, calls []Entry) []Problem {
 	var out []Problem
 	differ := func(kind, what string, of func(e *Entry) string) bool {
@@ -226,11 +225,11 @@ func Disagreements(where string, calls []Entry) []Problem {
 		return true
 	}
 	if differ("order", "called", func(e *Entry) string { return e.Op }) {
-		return out // what else differs says nothing
+		return out // then other differences say nothing
 	}
 	differ("dtype", "dtype", func(e *Entry) string { return e.DType })
 	switch calls[0].Op {
-	case "all_to_all", "gather", "scatter", "send_recv": // where ranks may differ
+	case "all_to_all", "gather", "scatter", "send_recv": // the sizes of ranks may differ
 	default:
 		differ("size", calls[0].Op+" of", func(e *Entry) string {
 			if e.In < 0 && e.Out < 0 {
@@ -242,8 +241,7 @@ func Disagreements(where string, calls []Entry) []Problem {
 	return out
 }
 
-// majority returns the most frequent value, of several the first, and the first rank that has
-// each.
+// majority returns the most frequent value (the first one if there are several) and the first rank that has each value.
 func majority(calls []Entry, of func(e *Entry) string) (string, map[string]int) {
 	count, first := map[string]int{}, map[string]int{}
 	best := ""

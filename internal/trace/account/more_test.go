@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/trace/flight"
 )
 
-// TestSteps: a step takes as long as its slowest rank; the first ones, which warm up, do not
+// TestSteps checks that a step takes as long as its slowest rank, and that the first steps, which warm up, do not
 // count.
 func TestSteps(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 0}}
@@ -28,8 +28,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestIdle: a gap is the host's as far as it had not issued what came next, then the launch's
-// if it is short, else of unknown cause.
+// TestIdle checks the cause of a gap. It is the host until the host issued the next work. The rest is the launch if it
+// is short, and otherwise unknown.
 func TestIdle(t *testing.T) {
 	event := func(start, end, issued int64) trace.Event {
 		return trace.Event{Stream: "s", Name: "k", Class: trace.Compute, Start: start, End: end, Issued: issued, Group: trace.NoGroup}
@@ -37,7 +37,7 @@ func TestIdle(t *testing.T) {
 	tr := &trace.Trace{Ranks: 1, Source: "test", Events: []trace.Event{
 		event(1_000, 100_000, 500),
 		event(160_000, 200_000, 150_000), // 50 µs host, 10 µs launch
-		event(300_000, 400_000, 190_000), // 100 µs of which the profile does not say what they were for
+		event(300_000, 400_000, 190_000), // 100 µs that the profile does not explain
 		event(405_000, 410_000, 200_000), // 5 µs launch
 		event(500_000, 600_000, 0),       // 90 µs unknown
 	}}
@@ -47,7 +47,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestFlightStates: who has not called, who has not begun, and who gave no record.
+// TestFlightStates checks which ranks have not called, which have not begun, and which gave no record.
 func TestFlightStates(t *testing.T) {
 	record := func(rank int, states ...string) *flight.Record {
 		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1, 2}}}}
@@ -80,12 +80,12 @@ func TestFlightStates(t *testing.T) {
 	}
 }
 
-// TestShorter: a profile that begins later is matched by when collectives end.
+// TestShorter checks that a profile that begins later is matched by the ends of its collectives.
 func TestShorter(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
 	at := int64(0)
 	for k := range int64(12) {
-		at += 100_000 + k*k*1_000 // uneven, so that only one place fits
+		at += 100_000 + k*k*1_000 // uneven, so that only one position fits
 		for r := range 2 {
 			if r == 1 && (k < 3 || k > 9) {
 				continue

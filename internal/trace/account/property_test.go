@@ -12,11 +12,11 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// world draws what ranks did, on one clock, and how far off each rank's own clock is.
+// world draws what ranks did on one clock, and how much the clock of each rank is off.
 type world struct {
 	trace   *trace.Trace
 	offsets []int64
-	arrive  []int64 // of collectives: when the last rank came
+	arrive  []int64 // of each collective: when the last rank came
 	begins  [][]int64
 	jitter  int64
 }
@@ -67,12 +67,12 @@ func drawWorld(t *rapid.T) *world {
 	return w
 }
 
-// TestProperties: wait + transfer = duration of every member, exposed + hidden = all
-// communication, and clocks that were put apart come together again.
+// TestProperties checks that waiting and transfer add up to the duration of every member, that exposed and hidden
+// communication add up to all communication, and that clocks that were shifted are aligned again.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
-		long := map[int]map[int64]int64{} // durations, by rank and number of the call
+		long := map[int]map[int64]int64{} // durations by rank and number of the call
 		union := make([]float64, w.trace.Ranks)
 		for _, e := range w.trace.Events {
 			if e.Call != nil {
@@ -80,7 +80,7 @@ func TestProperties(t *testing.T) {
 					long[e.Rank] = map[int64]int64{}
 				}
 				long[e.Rank][e.Call.Seq] = e.End - e.Start
-				union[e.Rank] += us(e.End - e.Start) // of one stream: they do not overlap
+				union[e.Rank] += us(e.End - e.Start) // they are on one stream, so they do not overlap
 			}
 		}
 		r := Of(w.trace, 0)
@@ -90,14 +90,14 @@ func TestProperties(t *testing.T) {
 		if len(r.Collectives) != len(w.arrive) || r.Untold != "" {
 			t.Fatalf("%d collectives of %d: %q, %+v", len(r.Collectives), len(w.arrive), r.Untold, r.Problems)
 		}
-		// No end is further from the true one than the jitter, and no clock than twice that.
+		// Each end is off by at most the jitter, and each clock by at most twice that.
 		slack := us(3 * w.jitter)
 		if *r.Alignment.ResidualUS > slack+0.01 {
 			t.Fatalf("residual %v with jitter of %v", *r.Alignment.ResidualUS, us(w.jitter))
 		}
 		for k, c := range r.Collectives {
 			for _, m := range c.ByRank {
-				own := us(long[m.Rank][int64(k)]) // a clock may be found to run faster by 200 ppm
+				own := us(long[m.Rank][int64(k)]) // a clock may seem to run faster by 200 ppm
 				if d := *m.WaitUS + *m.TransferUS - own; math.Abs(d) > 0.002+own*200e-6 {
 					t.Fatalf("collective %d, rank %d: %v + %v is %v more than its duration", k, m.Rank, *m.WaitUS,
 						*m.TransferUS, d)
@@ -133,7 +133,7 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// TestAnyTrace: whatever a trace holds, there is an account of it whose sums agree.
+// TestAnyTrace checks that every trace has a report whose sums agree.
 func TestAnyTrace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := &trace.Trace{Ranks: rapid.IntRange(1, 4).Draw(t, "ranks"),
@@ -208,7 +208,7 @@ func TestAnyTrace(t *testing.T) {
 	})
 }
 
-// TestDrift: a clock that runs 80 ppm fast is found out, one that jumps is refused.
+// TestDrift checks that a clock that is 80 ppm too fast is corrected and one that jumps is refused.
 func TestDrift(t *testing.T) {
 	make := func(clock func(at int64) int64) *trace.Trace {
 		tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
@@ -251,7 +251,7 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestProblems: calls that do not agree, and one that is missing, are named with their rank.
+// TestProblems checks that calls that do not agree, and a missing call, are reported with their rank.
 func TestProblems(t *testing.T) {
 	call := func(rank int, seq int64, op, dtype string, n int64) trace.Event {
 		return trace.Event{Rank: rank, Stream: "s", Name: op, Class: trace.Comm, Start: seq * 1e6, End: seq*1e6 + 1e5,

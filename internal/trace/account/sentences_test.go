@@ -12,10 +12,10 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// facts checks sentences against events, by a computation of its own.
+// facts checks sentences against events with a computation of its own.
 type facts struct {
 	t      *trace.Trace
-	groups [][]int // members of each collective
+	groups [][]int // the members of each collective
 	nth    map[string][]int
 }
 
@@ -37,7 +37,7 @@ func newFacts(r *Report) *facts {
 	return f
 }
 
-// all checks every finding of a report, and that of no late rank's causes one is left out of the text.
+// all checks every finding of a report. It also checks that the text contains every cause of a late rank.
 func (f *facts) all(r *Report) error {
 	for _, x := range r.Findings {
 		if err := f.sentence(x.Text); err != nil {
@@ -49,7 +49,7 @@ func (f *facts) all(r *Report) error {
 
 const aTime = `([0-9.]+ (?:µs|ms))`
 
-// match is what a sentence's parts say; n and s take the next number or text.
+// match holds the parts of a sentence. n and s return the next number or text.
 type match struct{ parts []string }
 
 func (m *match) s() string {
@@ -71,7 +71,7 @@ func matched(pattern, text string) *match {
 	return nil
 }
 
-// same compares a time as it is written with what the test computes.
+// same compares a time in the text with the one that the test computes.
 func same(what, written string, ns int64) error {
 	if got := trace.Microseconds(float64(ns) / 1e3); got != written {
 		return fmt.Errorf("%s: it says %s, the events %s", what, written, got)
@@ -79,7 +79,7 @@ func same(what, written string, ns int64) error {
 	return nil
 }
 
-// atMost compares a time as it is written with a bound, but for rounding.
+// atMost compares a time in the text with a bound, and allows for rounding.
 func atMost(what, written string, ns int64) error {
 	if micro(written) > float64(ns)/1e3*1.006+0.06 {
 		return fmt.Errorf("%s: it says %s, the events at most %s", what, written, trace.Microseconds(float64(ns)/1e3))
@@ -110,7 +110,7 @@ func (f *facts) collective(op string, nth, of int) (int, error) {
 	return list[nth-1], nil
 }
 
-// member returns a rank's part in a collective.
+// member returns the event of a rank in a collective.
 func (f *facts) member(g, rank int) *trace.Event {
 	for _, i := range f.groups[g] {
 		if e := &f.t.Events[i]; f.t.ID(e.Rank) == rank {
@@ -120,7 +120,7 @@ func (f *facts) member(g, rank int) *trace.Event {
 	return &trace.Event{Rank: -1}
 }
 
-// last is when the last member came, and its rank.
+// last returns when the last member came, and its rank.
 func (f *facts) last(g int) (int64, int) {
 	at, rank := int64(math.MinInt64), -1
 	for _, i := range f.groups[g] {
@@ -131,7 +131,7 @@ func (f *facts) last(g int) (int64, int) {
 	return at, rank
 }
 
-// sum is how much of a rank's events of a name lies between two times, and how many such there are.
+// sum returns how much of the events of a name on a rank is between two times, and the number of these events.
 func (f *facts) sum(rank int, name string, from, to int64) (ns int64, n int) {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
@@ -142,13 +142,13 @@ func (f *facts) sum(rank int, name string, from, to int64) (ns int64, n int) {
 	return ns, n
 }
 
-// moved is how long a rank's events of an operation moved data between two times.
+// moved returns how long the events of an operation on a rank moved data between two times.
 func (f *facts) moved(rank int, op string, from, to int64) int64 {
 	moving, _, _ := f.moving(op, rank)
 	return trace.Covered(trace.Interval{Lo: from, Hi: to}, moving)
 }
 
-// whole is how long a rank's events of a name that lie between two times in part take in all.
+// whole returns the whole duration of the events of a name on a rank that are partly between two times.
 func (f *facts) whole(rank int, name string, from, to int64) (ns int64, n int) {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
@@ -159,7 +159,7 @@ func (f *facts) whole(rank int, name string, from, to int64) (ns int64, n int) {
 	return ns, n
 }
 
-// one looks for an event of a name that took as long as is said.
+// one looks for an event of a name that took as long as the text says.
 func (f *facts) one(rank int, name string, from, to int64, written string) error {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
@@ -256,7 +256,7 @@ func (f *facts) late(text string) error {
 	return nil
 }
 
-// span is the times that two ranks are compared in.
+// span is the two periods in which two ranks are compared.
 type span struct {
 	rank, other        int
 	from, to           int64
@@ -283,8 +283,8 @@ func (f *facts) cause(text string, w *span) error {
 	}
 	in := func(name string) (int64, int) { return f.sum(w.rank, name, w.from, w.to) }
 	inOther := func(name string) (int64, int) { return f.sum(w.other, name, w.otherFrom, w.otherTo) }
-	if strings.HasPrefix(text, "unknown, for ") ||
-		text == "which of several streams it waited for, the profile does not say" {
+	if strings.HasPrefix(text, "unknown, because ") ||
+		text == "the profile does not say for which of several streams it waited" {
 		return nil
 	}
 	if m := matched(`its profile begins TIME after that of rank (\d+), and does not show what came before`,
@@ -309,7 +309,7 @@ func (f *facts) cause(text string, w *span) error {
 		} else if err == nil && want > 1 {
 			err = fmt.Errorf("%d and %d calls", n, k)
 		}
-		// Of several calls it may be about the one that was waited for.
+		// If there are several calls, the text may mean the one that was waited for.
 		return first(err, f.one(w.rank, name, w.from, w.to, took), f.one(w.other, name, w.otherFrom, w.otherTo, its))
 	}
 	if m := matched(`it ran (.+) for TIME, where rank (\d+) ran (.+) for TIME`, text); m != nil {
@@ -369,7 +369,7 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return err
 	}
-	if m := matched(`(the transfer of )?(.+) held it up for TIME, and rank (\d+) for TIME`, text); m != nil {
+	if m := matched(`(the transfer of )?(.+) delayed it by TIME, and rank (\d+) by TIME`, text); m != nil {
 		transfer, name := m.s() != "", m.s()
 		a, _ := in(name)
 		b, _ := inOther(name)
@@ -428,8 +428,8 @@ func (f *facts) waiting(rank int, from, to int64) (sum int64) {
 	return sum
 }
 
-// gap looks for an event of a name before which nothing ran on its stream for so long, and checks the reason that is
-// given.
+// gap looks for an event of a name before which nothing ran on its stream for the given time, and checks the reason in
+// the text.
 func (f *facts) gap(rank int, long, name, why string, from, to int64) error {
 	err := fmt.Errorf("there is no such gap before %s", name)
 	for i := range f.t.Events {
@@ -446,7 +446,7 @@ func (f *facts) gap(rank int, long, name, why string, from, to int64) error {
 		if micro(long) > float64(e.Start-before)/1e3*1.006+0.06 {
 			continue
 		}
-		// The gap as written may begin after the stream fell idle, where another stream ended later.
+		// The gap in the text may start after the stream fell idle, if another stream ended later.
 		if err = f.why(why, e, e.Start-int64(micro(long)*1e3), int64(micro(long)*6+60)); err == nil {
 			return nil
 		}
@@ -466,7 +466,7 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 			return fmt.Errorf("it says when")
 		}
 		return nil
-	case text == ", which its host had issued before; what it waited for, the profile does not say":
+	case text == ", which its host had issued before; the profile does not say what it waited for":
 		if e.Issued > gap+slack || e.Issued == 0 {
 			return fmt.Errorf("it was issued after the gap began")
 		}
@@ -507,8 +507,7 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 }
 
 func (f *facts) signal(text string) error {
-	if m := matched(`rank (\d+) waited TIME at (.+) for a signal, of which the trace does not say whose`,
-		text); m != nil {
+	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of an unknown rank`, text); m != nil {
 		return nil
 	}
 	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+); clocks are not compared, so what `+
@@ -539,7 +538,7 @@ func (f *facts) signal(text string) error {
 			cmp.Or(e.Detail, e.Name) != detail {
 			continue
 		}
-		// The signals that raised it, by when they ended.
+		// The signals that raised it, in the order of their ends.
 		var signals []*trace.Event
 		for k := range f.t.Events {
 			if x := &f.t.Events[k]; x.Name == "signal" && x.Tie != nil && x.Tie.Peer == rank &&
@@ -562,7 +561,7 @@ func (f *facts) signal(text string) error {
 	return err
 }
 
-// meantime checks what ranks are said to have done between two times.
+// meantime checks what the text says that ranks did between two times.
 func (f *facts) meantime(text string, from, to int64, sender int) error {
 	if matched(`nothing that rank (\d+) did before it takes a fifth of that`, text) != nil {
 		return nil
@@ -578,7 +577,7 @@ func (f *facts) meantime(text string, from, to int64, sender int) error {
 
 func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 	const who = `rank (\d+)(?:, for whose signal rank (\d+) waited,)?`
-	turn := func(m *match) int { // the rank, which is the sender or one that another waited for
+	turn := func(m *match) int { // the rank, which is the sender or one for which another rank waited
 		rank, via := m.n(), m.s()
 		if via == "" && rank != sender {
 			return -1
@@ -638,22 +637,22 @@ func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 		rank := turn(m)
 		return atMost("waits", m.s(), f.waiting(rank, from, to))
 	}
-	if m := matched(who+` waited TIME of that for (?:other streams, of which the trace shows nothing|a signal, of `+
-		`which the trace does not say whose)`, text); m != nil {
+	if m := matched(who+` waited TIME of that for (?:other streams, of which the trace shows nothing|a signal of `+
+		`an unknown rank)`, text); m != nil {
 		rank := turn(m)
 		return atMost("waits", m.s(), f.waiting(rank, from, to))
 	}
 	return fmt.Errorf("no such remark")
 }
 
-// transfer is the time of a member in which data moves.
+// transfer returns the time in which data moves for a member.
 func (f *facts) transfer(g, rank int) int64 {
 	at, _ := f.last(g)
 	e := f.member(g, rank)
 	return e.End - min(max(at, e.Start), e.End)
 }
 
-// bytes is the largest buffer of a collective's members.
+// bytes returns the size of the largest buffer of a collective's members.
 func (f *facts) bytes(g int) (most int64) {
 	for _, i := range f.groups[g] {
 		most = max(most, f.t.Events[i].Bytes)
@@ -747,7 +746,7 @@ func (f *facts) slow(text string) error {
 	return fmt.Errorf("no such sentence")
 }
 
-// moving returns when events of an operation move data on a rank, and what the rank computes.
+// moving returns when events of an operation move data on a rank, and when the rank computes.
 func (f *facts) moving(op string, rank int) (moving, compute []trace.Interval, streams map[string]bool) {
 	streams = map[string]bool{}
 	for i := range f.t.Events {

@@ -19,15 +19,16 @@ type cmd struct {
 	stream, name string
 	class        trace.Class
 	long         int64
-	gap          int64 // nothing runs on the stream for so long before it
-	host         int64 // the host issues it so much later than it could
+	gap          int64 // nothing runs on the stream for this long before it
+	host         int64 // the host issues it this much later than it could
 	call         string
 	tie          *trace.Tie
 	group        int
 	bytes        int64
 }
 
-// player plays programs: a cost for each command, streams in order, waits until what they wait for has ended.
+// player plays programs. Each command has a cost, the commands of a stream run in order, and a wait lasts until what it
+// waits for has ended.
 type player struct {
 	ranks  int
 	rng    *rand.Rand
@@ -49,7 +50,7 @@ func (p *player) work(rank int, stream, name string, long int64) *cmd {
 		long: long + p.rng.Int64N(long/100+1)})
 }
 
-// collective adds the parts of all ranks, one after the other.
+// collective adds the commands of all ranks, one after the other.
 func (p *player) collective(stream, name string, bytes, long int64) {
 	for r := range p.ranks {
 		p.add(cmd{rank: r, stream: stream, name: name, class: trace.Comm, long: long, group: p.groups, bytes: bytes})
@@ -77,7 +78,7 @@ func (p *player) put(rank int, stream string, peer int, bytes, long int64) {
 		long: long + p.rng.Int64N(long/50+1), tie: &trace.Tie{Peer: peer}})
 }
 
-// play returns what happens, with when hosts issued it and what they did.
+// play returns the events, the times at which hosts issued them, and the calls of the hosts.
 func (p *player) play() *trace.Trace {
 	type stream struct {
 		rank int
@@ -151,7 +152,7 @@ func (p *player) play() *trace.Trace {
 	return t
 }
 
-// own writes a trace as hocket run --trace does, and accounts for the file.
+// own writes a trace as hocket run --trace does, and computes the report for the file.
 func own(t testing.TB, dir string, tr *trace.Trace) *Report {
 	t.Helper()
 	x := *tr
@@ -171,7 +172,8 @@ func own(t testing.TB, dir string, tr *trace.Trace) *Report {
 	return r
 }
 
-// kineto writes a trace as torch's profiler does, one file for each rank, with its own clock, and accounts for them.
+// kineto writes a trace as torch's profiler does, with one file and one clock for each rank, and computes the report
+// for the files.
 func kineto(t testing.TB, dir string, tr *trace.Trace) *Report {
 	t.Helper()
 	var paths []string

@@ -8,16 +8,16 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// without returns how long a lasts while b does not; both are unions.
+// without returns how long a lasts while b does not. Both are unions.
 func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
-// expose measures communication under which no compute ran on the rank. Time in which one
-// collective waits and another moves data counts as transfer; communication that is no
-// collective, or of which nothing is told, too, but for barriers, which move no data.
+// expose measures communication during which the rank computed nothing. Time in which one collective waits and another
+// moves data counts as transfer. So does communication that is no collective, or of which waiting is unknown, except
+// barriers, which move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
-	begun := map[call]int64{} // when transfer began
+	begun := map[call]int64{} // when the transfer began
 	for _, list := range a.shares {
 		for _, s := range list {
 			if s.told {
@@ -36,7 +36,7 @@ func (a *accounting) expose() {
 			if at, ok := begun[i]; ok {
 				from = at
 			}
-			if e.Name == barrier { // which moves nothing
+			if e.Name == barrier { // it moves no data
 				from = e.End
 			}
 			moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
@@ -63,24 +63,23 @@ func (a *accounting) expose() {
 	}
 }
 
-// Idle is the time of a rank in which nothing ran on its device, from its first event to
-// its last, by cause.
+// Idle is the time of a rank in which nothing ran on its device, between its first event and its last one, by cause.
 type Idle struct {
 	Rank    int     `json:"rank"`
 	TotalUS float64 `json:"total_us"`
-	// HostUS: the host had not issued what came next. SignalUS: a stream waited for a signal of another rank.
-	// EventUS: a stream waited for another of its rank, and none for a signal. LaunchUS: the rest of a gap, where
-	// that is short. UnknownUS: the profile does not say.
+	// HostUS is time in which the host had not issued the next work. SignalUS is time in which a stream waited for a
+	// signal of another rank. EventUS is time in which a stream waited for another stream of its rank, and no stream
+	// waited for a signal. LaunchUS is the rest of each short gap. UnknownUS is time that the profile does not explain.
 	HostUS    float64 `json:"host_us"`
 	SignalUS  float64 `json:"signal_us"`
 	EventUS   float64 `json:"event_us"`
 	LaunchUS  float64 `json:"launch_us"`
 	UnknownUS float64 `json:"unknown_us"`
-	// PeerUS is no idle time of the device, but none of use: exposed waiting in collectives.
+	// PeerUS is exposed waiting in collectives. The device is busy then, but does nothing useful.
 	PeerUS float64 `json:"peer_us"`
 }
 
-// launchGap is the longest gap between two pieces of work that starting the second explains.
+// launchGap is the longest gap between two pieces of work that can be the time it takes to start the second one.
 const launchGap = 20_000
 
 func (a *accounting) idle() {
@@ -117,8 +116,8 @@ func (a *accounting) idle() {
 	}
 }
 
-// gap adds the time from at to the begin of e, in which the device had nothing to do. signals and waits are when
-// streams of the rank waited for signals, and for anything.
+// gap adds the time from at to the start of e, in which the device had nothing to do. signals is when streams of the
+// rank waited for signals, and waits is when they waited for anything.
 func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
 	during := trace.Interval{Lo: at, Hi: e.Start}
 	signal, waited := trace.Covered(during, signals), trace.Covered(during, waits)
@@ -137,15 +136,15 @@ func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
 	}
 }
 
-// Critical is the chain of work, across ranks, that decided how long it all took.
-// It is left out where ranks' clocks cannot be compared.
+// Critical is the chain of work, across ranks, that determined how long the run took. A report has none if the clocks
+// of the ranks cannot be compared.
 type Critical struct {
 	SpanUS float64        `json:"span_us"`
 	ByKind []KindTime     `json:"by_kind"`
 	Path   []CriticalPart `json:"path"`
 }
 
-// kindOf returns the kind of an event's time on the critical path, on which a collective is waited for by nobody else.
+// kindOf returns the kind of an event on the critical path. No event there waits for other members of a collective.
 func (a *accounting) kindOf(i int) string {
 	e := &a.t.Events[i]
 	_, told := a.r.waits[i]
@@ -157,11 +156,11 @@ func (a *accounting) kindOf(i int) string {
 	case told || e.Group == trace.NoGroup && e.Call == nil:
 		return "transfer"
 	}
-	return "communication" // of which it is not known how much is waiting
+	return "communication" // how much of it is waiting is unknown
 }
 
-// KindTime is the share of one kind of time: "compute", "transfer", "barrier", "communication" where waiting and
-// transfer cannot be told apart, "io", "sync" for waits and signals, "idle".
+// KindTime is the time of one kind: "compute", "transfer", "barrier", "communication" if waiting cannot be separated
+// from transfer, "io", "sync" for waits and signals, "idle".
 type KindTime struct {
 	Kind string  `json:"kind"`
 	US   float64 `json:"us"`
@@ -176,7 +175,7 @@ type CriticalPart struct {
 	US      float64 `json:"us"`
 }
 
-// maxPath is how many stretches of the critical path a report lists, the longest.
+// maxPath is how many stretches of the critical path a report lists. It lists the longest.
 const maxPath = 200
 
 func (a *accounting) critical() {
@@ -216,10 +215,10 @@ func (a *accounting) critical() {
 	a.r.Critical = c
 }
 
-// Steps are statistics of iterations: of each the longest time that a rank took.
+// Steps are statistics of the iterations. The time of an iteration is the longest time that any rank took for it.
 type Steps struct {
 	Count   int     `json:"count"`
-	Cut     int     `json:"cut"` // the first ones, longer than half as much again as the median, are not counted
+	Cut     int     `json:"cut"` // how many first iterations are left out: those over 1.5 times the median
 	P50US   float64 `json:"p50_us"`
 	P95US   float64 `json:"p95_us"`
 	LeastUS float64 `json:"least_us"`
@@ -282,7 +281,7 @@ func (a *accounting) steps() {
 	a.r.Steps = s
 }
 
-// percentile returns the smallest time that so many percent are at most.
+// percentile returns the smallest time such that at least percent of the times are no longer.
 func percentile(times []float64, percent int) float64 {
 	sorted := slices.Sorted(slices.Values(times))
 	return sorted[max((len(sorted)*percent+99)/100-1, 0)]

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// How much of each list the text shows.
+// These constants say how much of each list the text shows.
 const (
 	shownWaits = 5
 	shownRows  = 24
@@ -20,7 +20,7 @@ const (
 
 func text(us float64) string { return trace.Microseconds(us) }
 
-// WriteText says what the report says in words, then in tables.
+// WriteText writes the report in sentences and then in tables.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &writer{w: w}
 	r.words(t)
@@ -29,7 +29,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return t.err
 }
 
-// writer keeps the first error.
+// writer remembers the first error.
 type writer struct {
 	w   io.Writer
 	err error
@@ -56,7 +56,7 @@ func (t *writer) rows(rows [][]string) {
 func (r *Report) words(t *writer) {
 	t.printf("%s\n", r.Facts())
 	if r.Untold != "" {
-		t.printf("waiting and transfer cannot be told apart: %s\n", r.Untold)
+		t.printf("waiting cannot be separated from transfer: %s\n", r.Untold)
 	}
 	t.printf("\n")
 	for _, line := range r.Sentences() {
@@ -64,7 +64,7 @@ func (r *Report) words(t *writer) {
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "late" || f.Kind == "signal" }) &&
 		r.Untold == "" && len(r.Collectives) > 0 {
-		t.printf("nobody waited for anybody for longer than the clocks are off\n")
+		t.printf("no rank waited for another for longer than the error of the clocks\n")
 	}
 	for _, p := range r.Problems {
 		if p.Kind != "late" && p.Text != r.Untold || r.Source == "flight" {
@@ -73,7 +73,7 @@ func (r *Report) words(t *writer) {
 	}
 }
 
-// Facts says in a line what the report is about.
+// Facts says in one line what the report is about.
 func (r *Report) Facts() string {
 	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source,
 		r.Alignment.words())
@@ -98,7 +98,7 @@ func (a *Alignment) words() string {
 	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
 }
 
-// Sentences says what cost the most time, the most first.
+// Sentences says what cost the most time, with the largest cost first.
 func (r *Report) Sentences() []string {
 	var out []string
 	for _, f := range r.Findings[:min(len(r.Findings), shownWaits)] {
@@ -111,7 +111,7 @@ func (r *Report) Sentences() []string {
 	return out
 }
 
-// words says of one collective who waited for whom.
+// words says which ranks waited in one collective, and for which rank.
 func (c *Collective) words() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d of %d: ", c.Op, c.Nth, c.OfOp)
@@ -147,10 +147,10 @@ func (c *Collective) sortedByWait() []Member {
 	return list
 }
 
-// table lists the collectives.
+// table writes the list of collectives.
 func (r *Report) table(t *writer) {
 	if len(r.Collectives) == 0 {
-		t.printf("there are no collectives in it\n")
+		t.printf("it has no collectives\n")
 		return
 	}
 	rows := [][]string{{"", "op", "group", "bytes", "transfer", "bus GB/s", "skew", "last", "waits by rank"}}
@@ -192,7 +192,7 @@ func (c *Collective) waits() string {
 	return strings.Join(out, ", ")
 }
 
-// whole is what concerns the whole time: exposed communication, idle time, the critical path.
+// whole writes what concerns the whole run: exposed communication, idle time, the critical path.
 func (r *Report) whole(t *writer) {
 	if len(r.Exposed.ByRank) == 0 {
 		return

@@ -1,5 +1,5 @@
-// Package chrome reads timelines in Chrome's trace-event JSON: those of torch's profiler (Kineto), and those that
-// hocket writes.
+// Package chrome reads timelines in Chrome's trace-event JSON: those of torch's profiler (Kineto) and those that hocket
+// writes.
 package chrome
 
 import (
@@ -18,14 +18,14 @@ import (
 // Limits of one file.
 const (
 	maxEvent  = 1 << 20   // bytes of one event's text
-	maxEvents = 1_500_000 // that are kept
+	maxEvents = 1_500_000 // the number of events that are kept
 )
 
 // ErrOther is returned for JSON that has no "traceEvents".
 var ErrOther = errors.New(`JSON without "traceEvents"`)
 
-// Read reads one file. Its ranks are numbered from 0 in the trace; IDs holds the numbers
-// that the file gives them, -1 where it gives none.
+// Read reads one file. It numbers the ranks from 0. The IDs of the trace are the numbers that the file gives, or -1 if
+// it gives none.
 func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	f := &file{scan: jsonscan.New(r), words: names, members: map[string][]int{}, ranks: map[string]int{}, labels: map[string]string{},
 		threads: map[string]string{}, issued: map[int64]int64{}, rank: -1}
@@ -33,7 +33,7 @@ func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	if first == '[' { // the format's other form: events alone
+	if first == '[' { // the other form of the format: only the events
 		err = f.events()
 	} else {
 		err = f.scan.Object(f.field)
@@ -47,32 +47,32 @@ func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	return f.finish()
 }
 
-// file is what is known of a file so far.
+// file is what was read of a file so far.
 type file struct {
 	scan  *jsonscan.Scanner
-	found bool // events
+	found bool // an array of events
 	own   bool // written by hocket
 	base  int64
-	rank  int // the file's own, -1 where it says none
+	rank  int // the rank that the file names, or -1
 
 	words   *trace.Names
-	members map[string][]int  // of groups, by their texts
-	ranks   map[string]int    // by process of device events
-	labels  map[string]string // processes' names
+	members map[string][]int  // of each group, by its text
+	ranks   map[string]int    // by the process of device events
+	labels  map[string]string // the names of processes
 	threads map[string]string // by process and thread
-	issued  map[int64]int64   // by correlation; 0 where several calls have it
+	issued  map[int64]int64   // by correlation; 0 if several calls have the same one
 	devices []trace.Event
 	host    []trace.HostCall
 	steps   []trace.Step
 	virtual bool
-	clocks  []int // by rank, of own traces
+	clocks  []int // by rank, in hocket's traces
 }
 
 func (f *file) field(key string) error {
 	switch key {
 	case "traceEvents":
 		return f.events()
-	case "entries": // of a flight record, and no need to read on
+	case "entries": // of a flight record: the rest of the file is not needed
 		return ErrOther
 	case "hocket":
 		f.own = true
@@ -126,7 +126,7 @@ func (f *file) events() error {
 	})
 }
 
-// entry is an event as written.
+// entry is an event as the file has it.
 type entry struct {
 	Ph, Cat, Name string
 	PID, TID      json.RawMessage
@@ -162,7 +162,7 @@ func (f *file) event(e *entry) error {
 	return nil
 }
 
-// times returns when an event began and ended, on the file's clock.
+// times returns when an event started and ended, on the clock of the file.
 func (f *file) times(e *entry) (start, end int64, err error) {
 	start, err = nanoseconds(e.TS)
 	if err != nil {
@@ -178,7 +178,7 @@ func (f *file) times(e *entry) (start, end int64, err error) {
 	return start, start + dur, nil
 }
 
-// nanoseconds reads a number of microseconds.
+// nanoseconds converts a number of microseconds.
 func nanoseconds(raw json.RawMessage) (int64, error) {
 	text := strings.Trim(string(raw), `"`)
 	whole, frac, _ := strings.Cut(text, ".")
@@ -186,12 +186,12 @@ func nanoseconds(raw json.RawMessage) (int64, error) {
 	if err != nil || len(frac) > 18 || strings.ContainsAny(frac, "eE+-") {
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil || x < -1e15 || x > 1e15 {
-			return 0, fmt.Errorf("%.40q is no time in microseconds", text)
+			return 0, fmt.Errorf("%.40q is not a time in microseconds", text)
 		}
 		return int64(x * 1e3), nil
 	}
-	if v > 1e15 || v < -1e15 { // some thirty years
-		return 0, fmt.Errorf("%.40q is out of all range", text)
+	if v > 1e15 || v < -1e15 { // about thirty years
+		return 0, fmt.Errorf("%.40q is out of range", text)
 	}
 	digits := (frac + "0000")[:4]
 	if len(frac) > 4 {
@@ -199,7 +199,7 @@ func nanoseconds(raw json.RawMessage) (int64, error) {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%.40q is no time in microseconds", text)
+		return 0, fmt.Errorf("%.40q is not a time in microseconds", text)
 	}
 	n = (n + 5) / 10
 	if strings.HasPrefix(whole, "-") {
@@ -208,7 +208,7 @@ func nanoseconds(raw json.RawMessage) (int64, error) {
 	return v*1e3 + n, nil
 }
 
-// rankOf numbers the processes of device events.
+// rankOf gives each process of device events a number.
 func (f *file) rankOf(process string) int {
 	r, ok := f.ranks[process]
 	if !ok {
@@ -256,7 +256,7 @@ func (f *file) command(e *entry) error {
 	return nil
 }
 
-// thread is the key of an event's thread.
+// thread returns a key for the thread of an event.
 func (f *file) thread(e *entry) string { return f.word(string(e.PID) + " " + string(e.TID)) }
 
 func (f *file) stream(e *entry) string { return f.word("stream " + strings.Trim(string(e.TID), `"`)) }

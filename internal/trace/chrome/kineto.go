@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// kernelArgs is what torch's profiler records of an event on a device.
+// kernelArgs is what torch's profiler records about an event on a device.
 type kernelArgs struct {
 	Device, Stream, Correlation *int64
 	Bytes                       int64
@@ -80,18 +80,18 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 	d.Call = c
 }
 
-// membersOf is members, read once for each text.
+// membersOf calls members once for each text.
 func (f *file) membersOf(text string) []int {
 	list, ok := f.members[text]
 	if !ok {
 		list = members(text)
-		_ = f.words.Spend(8 * len(list)) // events sees it
+		_ = f.words.Spend(8 * len(list)) // events checks the budget
 		f.members[f.word(text)] = list
 	}
 	return list
 }
 
-// members reads "[0, 1]"; nil where that is cut short.
+// members reads a list such as "[0, 1]". It returns nil if the text is cut short.
 func members(text string) []int {
 	inner, begun := strings.CutPrefix(text, "[")
 	inner, ended := strings.CutSuffix(inner, "]")
@@ -109,7 +109,7 @@ func members(text string) []int {
 	return out
 }
 
-// hostCall keeps what the host did, and when it issued what.
+// hostCall records what the host did and when it issued work.
 func (f *file) hostCall(e *entry) error {
 	start, end, err := f.times(e)
 	if err != nil {
@@ -132,7 +132,7 @@ func (f *file) hostCall(e *entry) error {
 	return nil
 }
 
-// finish resolves what needed the whole file.
+// finish computes what needs the whole file.
 func (f *file) finish() (*trace.Trace, error) {
 	if f.virtual {
 		return nil, errors.New("its times are steps of a schedule: trace a run without --schedules")
@@ -148,7 +148,7 @@ func (f *file) finish() (*trace.Trace, error) {
 	for process, r := range f.ranks {
 		t.IDs[r] = f.number(process)
 		if !f.own {
-			t.Clocks[r] = r // merged by whoever wrote the file
+			t.Clocks[r] = r // whoever merged the file did not say that the ranks share a clock
 		} else if id := t.IDs[r]; id >= 0 && id < len(f.clocks) {
 			t.Clocks[r] = f.clocks[id]
 		}
@@ -161,7 +161,7 @@ func (f *file) finish() (*trace.Trace, error) {
 		}
 		e.Start, e.End = e.Start+f.base, e.End+f.base
 	}
-	if len(f.ranks) == 1 { // of several nobody says whose the host's calls are
+	if len(f.ranks) == 1 { // with several ranks, the file does not say to which one a call of the host belongs
 		t.Host, t.Steps = f.host, f.steps
 		for i := range t.Host {
 			t.Host[i].Start, t.Host[i].End = t.Host[i].Start+f.base, t.Host[i].End+f.base
@@ -175,7 +175,7 @@ func (f *file) finish() (*trace.Trace, error) {
 	return t, nil
 }
 
-// number returns the rank that a process is in the job, -1 where nothing says so.
+// number returns the rank number of a process in the job, or -1 if the file does not say it.
 func (f *file) number(process string) int {
 	if len(f.ranks) == 1 && f.rank >= 0 {
 		return f.rank

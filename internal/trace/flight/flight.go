@@ -1,5 +1,5 @@
-// Package flight reads the records of torch's flight recorder: the recent collectives of a rank, written when one does
-// not end. It reports where ranks disagree, and which ranks are missing.
+// Package flight reads the records of torch's flight recorder. Torch writes the most recent collectives of each rank
+// when a collective does not end. The package finds where ranks disagree and which ranks are missing.
 package flight
 
 import (
@@ -20,23 +20,23 @@ import (
 // Limits of one record.
 const (
 	maxEntry   = 1 << 20   // bytes of an entry's text
-	maxEntries = 1 << 18   // torch keeps 2000 where nothing else is said
-	maxText    = 256 << 20 // bytes of the texts of all entries and groups
+	maxEntries = 1 << 18   // torch keeps 2000 by default
+	maxText    = 256 << 20 // bytes of the texts of all entries and groups together
 )
 
-// Record is what one rank kept.
+// Record is what the recorder of one rank kept.
 type Record struct {
-	Rank    int // -1 where nothing says
+	Rank    int // -1 if the file does not say it
 	Entries []Entry
-	Groups  map[string]Group // by the name that entries have
+	Groups  map[string]Group // by the name that the entries use
 
-	text int // bytes read of entries and groups
+	text int // bytes of the entries and groups read so far
 }
 
 // Group is a group of ranks.
 type Group struct {
 	Name    string
-	Members []int // nil where unknown
+	Members []int // nil if unknown
 }
 
 // Entry is one call of a collective.
@@ -46,11 +46,11 @@ type Entry struct {
 	Seq     int64
 	P2P     bool
 	DType   string
-	In, Out int64 // elements; -1 where unknown
+	In, Out int64 // elements; -1 if unknown
 	Sizes   string
 	State   string // "scheduled", "started", "completed"
-	// Created is when the host called it, on its wall clock, in nanoseconds; Started and
-	// Completed when that was noticed, 0 where it was not.
+	// Created is when the host made the call, by its wall clock, in nanoseconds. Started and Completed are when the
+	// recorder noticed that the call had started and completed, or 0 if it did not.
 	Created, Started, Completed int64
 	Stack                       []string // innermost call first
 }
@@ -117,12 +117,12 @@ func ReadJSON(r io.Reader) (*Record, error) {
 		return scan.Skip()
 	})
 	if err == nil && !found {
-		err = errors.New(`JSON with neither "traceEvents" nor "entries": no timeline, and no flight record`)
+		err = errors.New(`JSON with neither "traceEvents" nor "entries" is neither a timeline nor a flight record`)
 	}
 	return out, err
 }
 
-// ReadPickle reads a record as torch pickles it. Nothing in it is executed.
+// ReadPickle reads a record that torch has pickled. It executes nothing in it.
 func ReadPickle(r io.Reader) (*Record, error) {
 	v, err := pickle.Decode(r, pickle.Limits{Memory: 192 << 20})
 	if err != nil {
@@ -130,7 +130,7 @@ func ReadPickle(r io.Reader) (*Record, error) {
 	}
 	top, ok := v.(*pickle.Dict)
 	if !ok {
-		return nil, errors.New("the pickle holds no dict: no flight record")
+		return nil, errors.New("the pickle is not a flight record: it does not hold a dict")
 	}
 	entries, ok := top.Get("entries").(*pickle.List)
 	if !ok {
@@ -163,8 +163,8 @@ func ReadPickle(r io.Reader) (*Record, error) {
 	return out, err
 }
 
-// plain turns a pickle's value into what encoding/json knows, to a depth. left is how many
-// bytes it may yet have, since a pickle may have one value in many places.
+// plain converts a value of a pickle to types that encoding/json knows, down to a depth. left is how many bytes the
+// result may still take. The limit is needed because a pickle can refer to one value many times.
 func plain(v any, depth int, left *int) (any, error) {
 	if depth == 0 {
 		return nil, errors.New("values are nested deeper than in any flight record")
@@ -220,7 +220,7 @@ func plain(v any, depth int, left *int) (any, error) {
 	return v, nil
 }
 
-// count bounds what is kept of a record.
+// count limits what is kept of a record.
 func (r *Record) count(raw []byte) error {
 	if r.text += len(raw); r.text > maxText {
 		return fmt.Errorf("entries and groups have more than %d bytes", maxText)
@@ -265,7 +265,7 @@ func (r *Record) add(raw []byte) error {
 	return nil
 }
 
-// elements sums the elements of some tensors; -1 where a size is impossible.
+// elements returns the number of elements of some tensors, or -1 if a size is impossible.
 func elements(sizes [][]int64) int64 {
 	var sum int64
 	for _, shape := range sizes {
@@ -303,8 +303,7 @@ func (r *Record) groups(raw []byte) error {
 	return nil
 }
 
-// Number gives ranks that have no number the next ones that are free, and refuses two records
-// of one rank.
+// Number gives each rank without a number the next free one. It refuses two records of one rank.
 func Number(records []*Record) error {
 	taken := map[int]bool{}
 	for _, r := range records {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// FuzzScan: of whatever encoding/json takes for JSON, the scanner finds the same values; errors tell a place in
-// the document; and what is longer than its limit is refused, not cut.
+// FuzzScan checks that the scanner finds the same values as encoding/json in everything that encoding/json accepts.
+// Errors must name a position in the document. A value longer than its limit must be refused and not cut.
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{`{"a":[1,"x\"]",{}],"b":null}`, ` [ 1 , -2.5e3, true,[[]] ] `, `{"a\u0041":1,}`, `[}`,
 		`12`, `"\\"`, `[1 2]`, "{\"a\":\"\n\"}", `["` + strings.Repeat("x", 70000) + `"]`} {
@@ -67,7 +67,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// values are the texts of a document's values at its first level.
+// values returns the texts of the values at the first level of a document.
 func values(t *testing.T, b []byte) (list []string) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	first := bytes.TrimLeft(b, " \t\r\n")[0]

@@ -1,4 +1,4 @@
-// Package jsonscan reads a JSON document of any length value by value, in memory proportional to one value.
+// Package jsonscan reads a JSON document of any length one value at a time. Its memory is proportional to one value.
 package jsonscan
 
 import (
@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// Scanner reads a document from its begin.
+// Scanner reads a document from the start.
 type Scanner struct {
 	r      *bufio.Reader
 	offset int64
@@ -18,10 +18,10 @@ type Scanner struct {
 // New returns a scanner of r.
 func New(r io.Reader) *Scanner { return &Scanner{r: bufio.NewReaderSize(r, 1<<16)} }
 
-// ErrTooLong is wrapped by errors about a value longer than its limit.
+// Errors about a value that is longer than its limit wrap ErrTooLong.
 var ErrTooLong = errors.New("longer than its limit")
 
-// errorf puts the place before an error.
+// errorf prefixes an error with its position.
 func (s *Scanner) errorf(format string, args ...any) error {
 	return fmt.Errorf("byte %d: %w", s.offset, fmt.Errorf(format, args...))
 }
@@ -43,7 +43,7 @@ func (s *Scanner) back() {
 	s.offset--
 }
 
-// Peek returns the first byte of the next value and leaves it.
+// Peek returns the first byte of the next value without reading it.
 func (s *Scanner) Peek() (byte, error) {
 	for {
 		b, err := s.next()
@@ -57,20 +57,20 @@ func (s *Scanner) Peek() (byte, error) {
 	}
 }
 
-// take reads the byte c, after space.
+// take reads the byte c. Space may come before it.
 func (s *Scanner) take(c byte) error {
 	b, err := s.Peek()
 	if err != nil {
 		return err
 	}
 	if b != c {
-		return s.errorf("%q, where %q must be", b, c)
+		return s.errorf("%q where %q is expected", b, c)
 	}
 	_, err = s.next()
 	return err
 }
 
-// Object calls field with each key of an object; field must read the value.
+// Object calls field with each key of an object. field must read the value.
 func (s *Scanner) Object(field func(key string) error) error {
 	return s.members('{', '}', func() error {
 		raw, err := s.Raw(1 << 16)
@@ -78,7 +78,7 @@ func (s *Scanner) Object(field func(key string) error) error {
 			return err
 		}
 		if len(raw) < 2 || raw[0] != '"' {
-			return s.errorf("%.20q is no key", raw)
+			return s.errorf("%.20q is not a key", raw)
 		}
 		key := string(raw[1 : len(raw)-1])
 		if err := s.take(':'); err != nil {
@@ -88,7 +88,7 @@ func (s *Scanner) Object(field func(key string) error) error {
 	})
 }
 
-// Array calls element before each element of an array, which it must read.
+// Array calls element for each element of an array. element must read it.
 func (s *Scanner) Array(element func() error) error { return s.members('[', ']', element) }
 
 func (s *Scanner) members(open, shut byte, each func() error) error {
@@ -111,7 +111,7 @@ func (s *Scanner) members(open, shut byte, each func() error) error {
 			if b, err = s.Peek(); err != nil {
 				return err
 			}
-			if b == shut { // a comma too many, as some writers leave
+			if b == shut { // one comma too many, which some writers leave
 				continue
 			}
 		}
@@ -121,8 +121,8 @@ func (s *Scanner) members(open, shut byte, each func() error) error {
 	}
 }
 
-// Raw returns the text of the next value, valid until the next call. The brackets of it
-// match; otherwise it may be no JSON.
+// Raw returns the text of the next value, which is valid until the next call. Its brackets match, but Raw does not
+// check otherwise that it is JSON.
 func (s *Scanner) Raw(limit int) ([]byte, error) {
 	s.buf = s.buf[:0]
 	err := s.value(func(b byte) error {
@@ -135,7 +135,7 @@ func (s *Scanner) Raw(limit int) ([]byte, error) {
 	return s.buf, err
 }
 
-// Skip reads over the next value.
+// Skip reads the next value and drops it.
 func (s *Scanner) Skip() error { return s.value(func(byte) error { return nil }) }
 
 func (s *Scanner) value(keep func(b byte) error) error {
@@ -147,7 +147,7 @@ func (s *Scanner) value(keep func(b byte) error) error {
 		b, err := s.next()
 		if err != nil {
 			if depth == 0 && begun && !text {
-				return nil // a number that the document ends with
+				return nil // a number at the end of the document
 			}
 			return err
 		}
@@ -163,7 +163,7 @@ func (s *Scanner) value(keep func(b byte) error) error {
 		case depth == 0 && (b == ',' || b == ':' || b == '}' || b == ']' || b == ' ' || b == '\n' || b == '\t' ||
 			b == '\r'):
 			if !begun {
-				return s.errorf("%q, where a value must be", b)
+				return s.errorf("%q, where a value is expected", b)
 			}
 			s.back()
 			return nil

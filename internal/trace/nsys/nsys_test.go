@@ -28,7 +28,7 @@ func readRows(t *testing.T) *trace.Trace {
 	return tr
 }
 
-// plain are a trace's kernels in one order, by what the text and the database both have.
+// plain returns the kernels of a trace in a fixed order, with the fields that both the text and the database have.
 func plain(tr *trace.Trace) []trace.Event {
 	var out []trace.Event
 	for _, e := range tr.Events {
@@ -42,7 +42,7 @@ func plain(tr *trace.Trace) []trace.Event {
 	return out
 }
 
-// TestSQLite: a database that SQLite made of the rows says what the rows say.
+// TestSQLite checks that a database that SQLite made from the rows has the same content as the rows.
 func TestSQLite(t *testing.T) {
 	want := plain(readRows(t))
 	for name, path := range exports(t) {
@@ -63,7 +63,7 @@ func TestSQLite(t *testing.T) {
 	}
 }
 
-// exports are a database beside the test and, where there is Python, others of other layouts.
+// exports returns the database next to the test and, if Python is installed, others with different layouts.
 func exports(t *testing.T) map[string]string {
 	out := map[string]string{"small pages": "testdata/export.sqlite"}
 	for name, args := range map[string][]string{"pages of 64 KiB": {"65536", "1"}, "many rows": {"4096", "60"}} {
@@ -74,7 +74,7 @@ func exports(t *testing.T) map[string]string {
 	return out
 }
 
-// written has Python write a database; empty without Python.
+// written lets Python write a database. It returns an empty path without Python.
 func written(t *testing.T, args ...string) string {
 	t.Helper()
 	python, err := exec.LookPath("python3")
@@ -120,7 +120,7 @@ func TestSQLiteWAL(t *testing.T) {
 	}
 }
 
-// TestForms: the same two kernels and a copy in every form that nsys stats prints.
+// TestForms reads the same two kernels and a copy in every form that nsys stats prints.
 func TestForms(t *testing.T) {
 	const kernel = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 	for name, text := range map[string]string{
@@ -167,7 +167,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestTextRefused: each error has its line.
+// TestTextRefused checks that each error names its line.
 func TestTextRefused(t *testing.T) {
 	good := "1000 2000 7 16 1 1 GPU (3) 1 13 kernel\n"
 	for text, want := range map[string]string{

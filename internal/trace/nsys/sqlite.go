@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Tables of nsys export. Columns beyond those that are read are passed over.
+// Tables of nsys export. Other columns than those that are read are ignored.
 const (
 	kernelTable  = "CUPTI_ACTIVITY_KIND_KERNEL"
 	memcpyTable  = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -23,20 +23,20 @@ const (
 	nvtxTable    = "NVTX_EVENTS"
 )
 
-// globalID masks a process in nsys' numbers of processes and threads.
+// globalID masks the process in the numbers that nsys gives to processes and threads.
 const globalID = ^int64(0xFFFFFF)
 
 // processDevice is a device as one process sees it.
 type processDevice struct{ process, device int64 }
 
-// export is what is read of a database so far.
+// export is what was read of a database so far.
 type export struct {
 	db     *sqlite.DB
 	ranks  map[processDevice]int
 	places []place
-	of     []int64 // processes, by rank
+	of     []int64 // the process of each rank
 	events []trace.Event
-	names  []int64 // of the events that have one, by their index: ids of strings
+	names  []int64 // ids of strings, for each event that has a name, by its index
 	words  *trace.Names
 }
 
@@ -61,7 +61,8 @@ func readDatabase(r io.ReaderAt, size, wal int64, names *trace.Names) (*trace.Tr
 	}
 	x := &export{db: db, ranks: map[processDevice]int{}, words: names}
 	if db.Table(kernelTable) == nil {
-		return nil, fmt.Errorf("it has no table %s: no export of nsys, or of a profile without --trace=cuda",
+		return nil, fmt.Errorf("it has no table %s: it is not an export of nsys, or the profile was made without "+
+			"--trace=cuda",
 			kernelTable)
 	}
 	for _, read := range []func() error{x.kernels, x.copies, x.strings, x.issued} {
@@ -81,11 +82,10 @@ func readDatabase(r io.ReaderAt, size, wal int64, names *trace.Names) (*trace.Tr
 	return t, nil
 }
 
-// record is one row's integers by the columns that were asked for; -1 where null.
+// record is the integers of one row, in the order of the requested columns; -1 stands for null.
 type record []int64
 
-// rows reads integer columns of a table that may be missing. Columns before optional
-// must be there.
+// rows reads integer columns of a table. The table may be missing. If it is there, it must have the required columns.
 func (x *export) rows(table string, required, optional []string, each func(r record, row []any) error) error {
 	t := x.db.Table(table)
 	if t == nil {
@@ -123,15 +123,15 @@ func (x *export) rows(table string, required, optional []string, each func(r rec
 	})
 }
 
-// add notes an event of a device.
+// add adds an event of a device.
 func (x *export) add(process, device, start, end, stream, correlation int64, name string, nameID int64) error {
 	switch {
 	case end < start:
 		return fmt.Errorf("an event ends %d ns before it begins", start-end)
 	case start < -1<<60 || end > 1<<60:
-		return errors.New("an event's time is out of all range")
+		return errors.New("the time of an event is out of range")
 	case device < 0 || device > 1<<20 || stream < 0 || stream > 1<<40:
-		return fmt.Errorf("an event of device %d, stream %d", device, stream)
+		return fmt.Errorf("an event has device %d and stream %d", device, stream)
 	case len(x.events) >= maxRows:
 		return fmt.Errorf("more than %d events: profile fewer iterations", maxRows)
 	}
@@ -158,7 +158,7 @@ func (x *export) kernels() error {
 		func(r record, _ []any) error { return x.add(r[5], r[2], r[0], r[1], r[3], r[6], "", r[4]) })
 }
 
-// copyKinds name copies as nsys stats does.
+// copyKinds are the names that nsys stats gives to copies.
 var copyKinds = map[int64]string{1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
 
 func (x *export) copies() error {
@@ -188,7 +188,7 @@ func (x *export) strings() error {
 	if t == nil || t.Column("id") < 0 || t.Column("value") < 0 {
 		return fmt.Errorf("it has no table %s with the columns id, value: kernels have no names", stringTable)
 	}
-	named := map[int64]*trace.Event{} // an event of each name: names may be long, and are looked at once
+	named := map[int64]*trace.Event{} // one event of each name, because names may be long and are converted once
 	for _, id := range x.names {
 		named[id] = nil
 	}
@@ -227,7 +227,7 @@ func (x *export) strings() error {
 	return x.words.Err()
 }
 
-// issued notes when the host enqueued what.
+// issued notes when the host issued each event.
 func (x *export) issued() error {
 	type call struct{ process, correlation int64 }
 	at := map[call]int64{}
@@ -247,7 +247,7 @@ func (x *export) issued() error {
 
 var stepName = regexp.MustCompile(`(?i)^(step|iter|iteration|profilerstep)[ #_:]*\d+$`)
 
-// steps reads iterations that the program marked by NVTX.
+// steps reads the iterations that the program marked with NVTX.
 func (x *export) steps() ([]trace.Step, error) {
 	t := x.db.Table(nvtxTable)
 	if t == nil || t.Column("text") < 0 {

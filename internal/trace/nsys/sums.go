@@ -9,16 +9,16 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// "nsys stats" prints sums over kernels by default (cuda_gpu_kern_sum), and people paste those. A sum has no start
-// times, so it does not say what ran at the same time.
+// By default "nsys stats" prints sums over kernels (cuda_gpu_kern_sum), and people paste those. A sum has no start
+// times, so it does not show what ran at the same time.
 
-// Sum is what a table of sums says.
+// Sum is the content of one table of sums.
 type Sum struct {
 	Line        int   // of its header
-	Kernels     int   // names
-	Nanos       int64 // in all kernels
-	Collectives int64 // in those that communicate
-	Calls       int64 // of these
+	Kernels     int   // the number of names
+	Nanos       int64 // the time of all kernels
+	Collectives int64 // the time of kernels that communicate
+	Calls       int64 // how often those ran
 }
 
 var (
@@ -52,7 +52,8 @@ func (s *sums) read(n int, line string) {
 	}
 }
 
-// SumsError is returned for text that has only sums over kernels. It says what they say, and which report to export.
+// SumsError is returned for text that has only sums over kernels. Its message contains the sums and says which report
+// to export.
 type SumsError struct{ Sums []Sum }
 
 func (e *SumsError) Error() string {

@@ -24,9 +24,9 @@ const (
 // ErrOther is returned for text without a row of cuda_gpu_trace.
 var ErrOther = errors.New("no row of nsys stats --report cuda_gpu_trace")
 
-// ReadText reads the report as text or CSV, with or without its header; lines that are no
-// rows are passed over. Reports of several sessions may follow each other: a row that
-// begins before the one above it begins a session, since nsys sorts rows by start.
+// ReadText reads the report as text or CSV, with or without its header. It ignores lines that are not rows. Reports of
+// several sessions may follow each other. Since nsys sorts rows by start, a row that starts before the row above it
+// belongs to a new session.
 func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	t := &table{ranks: map[place]int{}, words: names, unit: 1}
 	in := bufio.NewScanner(r)
@@ -58,10 +58,10 @@ type place struct{ session, device int }
 // table is the rows read so far.
 type table struct {
 	line    int
-	unit    float64 // nanoseconds of a unit of the report's times
+	unit    float64 // how many nanoseconds the unit of the report's times has
 	columns map[string]int
 	session int
-	last    int64 // start of the row before
+	last    int64 // start of the previous row
 	ranks   map[place]int
 	places  []place
 	events  []trace.Event
@@ -77,8 +77,8 @@ type row struct {
 
 var (
 	textRow = regexp.MustCompile(`^\s*([\d,.]+)\s+([\d,.]+)\s+(\d+)\s+(.*\S)\s*$`)
-	// The device's name ends in its number; then come its context, for some versions a green
-	// context, and the stream.
+	// The name of the device ends with its number. After it come its context, in some versions a green context, and the
+	// stream.
 	devicePart = regexp.MustCompile(`\((\d+)\)\s+(\d+)\s+(?:(\d+)\s+)?(\d+)\s+(\S.*)$`)
 	deviceCell = regexp.MustCompile(`\((\d+)\)\s*$`)
 	headerUnit = regexp.MustCompile(`Start ?\((\w+)\)`)
@@ -101,7 +101,7 @@ func (t *table) read(line string) error {
 	case t.columns != nil && strings.Contains(line, ","):
 		r, err = t.csvRow(line)
 	case !startsWithDigit(line):
-		return nil // a prompt, a title, a rule
+		return nil // a prompt, a title or a separator
 	case textRow.MatchString(line):
 		r, err = t.textRow(line)
 	case strings.Count(line, ",") >= 10:
@@ -123,7 +123,7 @@ func startsWithDigit(line string) bool {
 	return s != "" && s[0] >= '0' && s[0] <= '9'
 }
 
-// header learns a CSV's columns; text needs none.
+// header reads the columns of a CSV file. The text form needs no header.
 func (t *table) header(line string) error {
 	if strings.Count(line, ",") < 3 {
 		return nil
@@ -157,12 +157,12 @@ func (t *table) textRow(line string) (row, error) {
 	case d != nil:
 		return t.row(m[1], m[2], m[3], d[1], d[4], d[5])
 	case strings.Contains(m[1], "."):
-		return row{}, errOther // a share, as in summaries
+		return row{}, errOther // a percentage, as in summaries
 	}
 	return row{}, errors.New("the row ends before its device, stream and name")
 }
 
-// errOther is that a line is of something else.
+// errOther says that a line is not a row.
 var errOther = errors.New("no row")
 
 func (t *table) csvRow(line string) (row, error) {
@@ -171,7 +171,7 @@ func (t *table) csvRow(line string) (row, error) {
 		return row{}, err
 	}
 	at := t.columns
-	if at == nil { // as nsys writes them
+	if at == nil { // the order in which nsys writes them
 		device := slices.IndexFunc(cells, deviceCell.MatchString)
 		if device < 3 || device+3 > len(cells)-1 {
 			return row{}, errors.New("a row without a device")
@@ -199,7 +199,7 @@ func (t *table) csvRow(line string) (row, error) {
 	return t.row(cell("start"), cell("duration"), correlation, d[1], cell("strm"), cell("name"))
 }
 
-// row makes one of its texts.
+// row parses the texts of a row.
 func (t *table) row(start, duration, correlation, device, stream, name string) (r row, err error) {
 	if r.start, err = t.time(start); err != nil {
 		return r, fmt.Errorf("start: %w", err)
@@ -208,7 +208,7 @@ func (t *table) row(start, duration, correlation, device, stream, name string) (
 		return r, fmt.Errorf("duration: %w", err)
 	}
 	if r.correlation, err = strconv.ParseInt(correlation, 10, 64); err != nil {
-		return r, fmt.Errorf("%.40q is no correlation", correlation)
+		return r, fmt.Errorf("%.40q is not a correlation number", correlation)
 	}
 	if r.device, err = strconv.Atoi(device); err != nil {
 		return r, fmt.Errorf("%.40q is no device", device)
@@ -220,11 +220,11 @@ func (t *table) row(start, duration, correlation, device, stream, name string) (
 	return r, nil
 }
 
-// time reads a time that is not negative; digits may be grouped.
+// time reads a time that is not negative. Its digits may be grouped.
 func (t *table) time(text string) (int64, error) {
 	v, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
 	if err != nil || v < 0 || v*t.unit > 1<<60 {
-		return 0, fmt.Errorf("%.40q is no time", text)
+		return 0, fmt.Errorf("%.40q is not a time", text)
 	}
 	return int64(v*t.unit + 0.5), nil
 }
@@ -254,7 +254,7 @@ func (t *table) add(r row) error {
 // maxRanks is how many ranks a report may have.
 const maxRanks = 1 << 14
 
-// event makes an event of a row.
+// event converts a row to an event.
 func event(rank int, r row, word func(string) string) trace.Event {
 	name := word(r.name)
 	e := trace.Event{Rank: rank, Stream: word("stream " + strconv.Itoa(r.stream)), ID: r.correlation,
@@ -270,7 +270,7 @@ func event(rank int, r row, word func(string) string) trace.Event {
 	return e
 }
 
-// finish numbers the ranks: by device where no session but one has it, else in order.
+// finish numbers the ranks: by their device if each device occurs in only one session, and otherwise in order.
 func (t *table) finish() *trace.Trace {
 	out := &trace.Trace{Ranks: len(t.places), Source: "nsys", Events: t.events}
 	out.IDs, out.Clocks = number(t.places)

@@ -1,4 +1,5 @@
-// Package page writes one HTML page about where the time of a run went. The page needs no network and no other files.
+// Package page writes one HTML page that shows where the time of a run went. The page needs no network and no other
+// files.
 package page
 
 import (
@@ -26,36 +27,35 @@ var assets embed.FS
 func asset(name string) string {
 	b, err := assets.ReadFile("assets/" + name)
 	if err != nil {
-		panic(err) // it is built in
+		panic(err) // it is embedded
 	}
 	return string(b)
 }
 
 var layout = template.Must(template.New("").Parse(asset("page.html")))
 
-// Options are what a page shows beside a report.
+// Options are what a page shows in addition to a report.
 type Options struct {
 	Title string
-	// Program is the text whose lines events' places name; empty where there is none.
+	// Program is the text of the program whose lines the events name. It is empty if there is none.
 	Program string
-	// Missing are orders of events that a counterexample lacks: indices of the report's
-	// events.
+	// Missing are pairs of events that a counterexample leaves unordered, as indices of the report's events.
 	Missing [][2]int
-	// Bad are lines of the program that a counterexample is about.
+	// Bad are the lines of the program that a counterexample names.
 	Bad []int
-	// Facts, where not empty, stand for the report's numbers: it has none.
+	// Facts is shown instead of the numbers of the report if it is not empty. The report then has no numbers.
 	Facts string
-	// Notes come first, as problems.
+	// Notes are shown first, as problems.
 	Notes []string
 }
 
-// maxEvents is how many events a page shows: the longest.
+// maxEvents is how many events a page shows. It shows the longest.
 const maxEvents = 400_000
 
-// view is what the template is given.
+// view is the input of the template.
 type view struct {
 	Title, Facts    string
-	Timed           bool // there are numbers
+	Timed           bool // the report has numbers
 	Words, Problems []string
 	Program         []line
 	Policy          string
@@ -64,14 +64,14 @@ type view struct {
 	Data            template.JS
 }
 
-// line is a line of the program, with what it took.
+// line is a line of the program, with the time that it took.
 type line struct {
 	N                 int
 	Text, Cost, Share string
 	Bad               bool
 }
 
-// columns are the events, by column, for texts that are short.
+// columns stores the events by column, which makes the JSON short.
 type columns struct {
 	Lane   []int   `json:"lane"`
 	Start  []int64 `json:"start"`
@@ -83,7 +83,7 @@ type columns struct {
 	Detail []int   `json:"detail"`
 }
 
-// document is what the script is given.
+// document is the input of the script.
 type document struct {
 	Span        int64                 `json:"span"`
 	Virtual     bool                  `json:"virtual"`
@@ -104,7 +104,7 @@ type lane struct {
 	Name string `json:"name"`
 }
 
-// collective is an account.Collective in fewer words.
+// collective is an account.Collective with fewer fields.
 type collective struct {
 	Index      int           `json:"index"`
 	Op         string        `json:"op"`
@@ -117,7 +117,7 @@ type collective struct {
 	Start      int64         `json:"start"`
 	Arrive     int64         `json:"arrive"`
 	Ranks      []int         `json:"ranks"`
-	Waits      []int64       `json:"waits"` // by rank, in nanoseconds; none where they are not told
+	Waits      []int64       `json:"waits"` // by rank, in nanoseconds; empty if they are unknown
 }
 
 func newCollective(c *account.Collective) collective {
@@ -146,7 +146,7 @@ type edge struct {
 // Write writes the page.
 func Write(w io.Writer, r *account.Report, o Options) error {
 	doc, left := newDocument(r, o)
-	data, err := json.Marshal(doc) // which escapes what could end the element
+	data, err := json.Marshal(doc) // it escapes everything that could end the script element
 	if err != nil {
 		return err
 	}
@@ -173,14 +173,14 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 	return layout.Execute(w, v)
 }
 
-// policy lets the page run its own script, and fetch nothing.
+// policy allows the page to run its own script and to load nothing.
 func policy(script string) string {
 	sum := sha256.Sum256([]byte(script))
 	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" +
 		base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// table numbers strings.
+// table gives each string a number.
 type table struct {
 	list []string
 	at   map[string]int
@@ -253,7 +253,7 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 	return d, len(tr.Events) - len(shown)
 }
 
-// longest returns the indices of the events that a page has room for.
+// longest returns the indices of the events that fit in a page.
 func longest(events []trace.Event) []int {
 	out := make([]int, len(events))
 	for i := range out {
@@ -288,10 +288,10 @@ func path(tr *trace.Trace, shown []int) []int {
 	return out
 }
 
-// lineOf finds the line in a statement's place: "all_gather %x (mlp.hkt:8:10), by staged".
+// lineOf finds the line number in a statement's place: "all_gather %x (mlp.hkt:8:10), by staged".
 var lineOf = regexp.MustCompile(`:(\d+):\d+[),]`)
 
-// program sums what each line of the text took.
+// program sums the time of each line of the program.
 func program(r *account.Report, o Options) []line {
 	if o.Program == "" {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/internal/trace/account"
 )
 
-// large makes a trace of n events on eight ranks, of two streams each.
+// large returns a trace of n events on eight ranks with two streams each.
 func large(n int) *trace.Trace {
 	rng := rand.New(rand.NewPCG(1, 2))
 	t := &trace.Trace{Ranks: 8}
@@ -52,7 +52,7 @@ func written(t testing.TB, r *account.Report, o Options) string {
 	return b.String()
 }
 
-// TestSelfContained: nothing is fetched, and text from a profile cannot become markup.
+// TestSelfContained checks that the page loads nothing and that text from a profile cannot become markup.
 func TestSelfContained(t *testing.T) {
 	tr := large(64)
 	tr.Events[0].Name, tr.Events[0].Detail = "</script><script>alert(1)</script>", "<!--<img src=x onerror=alert(1)>"
@@ -70,7 +70,7 @@ func TestSelfContained(t *testing.T) {
 	}
 }
 
-// TestProgramCost: a line costs what its events take, on all ranks together.
+// TestProgramCost checks that the cost of a line is the sum of its events on all ranks.
 func TestProgramCost(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2}
 	for r := range 2 {
@@ -87,8 +87,8 @@ func TestProgramCost(t *testing.T) {
 	}
 }
 
-// drive opens a page in a browser, runs a script in it, and returns what that put into the
-// title. Errors of the page come first in it.
+// drive opens a page in a browser, runs a script in it, and returns what the script put into the title. Errors of the
+// page come first in it.
 func drive(t *testing.T, text, script string) string {
 	t.Helper()
 	if testing.Short() {
@@ -143,8 +143,8 @@ document.title = faults.length ? "faults: " + faults.join("; ") : String(out);
 	return html.UnescapeString(string(m[1]))
 }
 
-// TestBrowserLarge: 100,000 events open within the bound, tenfold here since the test's
-// machine may be busy; and every key does what the page says.
+// TestBrowserLarge checks that 100,000 events open within the time limit and that every key does what the page says.
+// The limit is ten times as long here because the machine may be busy.
 func TestBrowserLarge(t *testing.T) {
 	r := account.Of(large(100_000), 0)
 	text := written(t, r, Options{Title: "large"})
@@ -186,7 +186,7 @@ out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tb
 	t.Logf("%d bytes, open after %d ms", len(text), ms)
 }
 
-// TestBrowserSplit: a collective's waiting and transfer are drawn apart, and described.
+// TestBrowserSplit checks that waiting and transfer of a collective are drawn separately and described.
 func TestBrowserSplit(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Events: []trace.Event{
 		{Rank: 0, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: 0, End: 100_000, Group: 0},

@@ -14,11 +14,11 @@ import (
 	"hocket.example/hocket/internal/trace/account"
 )
 
-// evil steers a terminal, turns the direction of text, and begins a line.
+// evil contains sequences that control a terminal, reverse the direction of text, and start a new line.
 const evil = "\x1b]0;x\x07\x1b[2J\u009b31m\u202e\x7f\nrank 9  1 ms"
 
-// TestControlCharacters: names in profiles of every format are shown with their control characters quoted: in text, in
-// JSON, in pages, in Chrome's JSON and in timelines.
+// TestControlCharacters checks that control characters in names of every profile format are quoted in text, JSON,
+// pages, Chrome's JSON and timelines.
 func TestControlCharacters(t *testing.T) {
 	for name, files := range hostile(t) {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestControlCharacters(t *testing.T) {
 	}
 }
 
-// hostile returns the files of profiles in every format, with evil names wherever names are.
+// hostile returns profiles in every format, with evil in all names.
 func hostile(t *testing.T) map[string][]string {
 	q := func(s string) string {
 		b, _ := json.Marshal(s)

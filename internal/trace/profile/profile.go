@@ -1,4 +1,4 @@
-// Package profile reads the profiles of several ranks, of any supported tool, into one trace. It detects the format
+// Package profile reads the profiles of several ranks, from any supported tool, into one trace. It detects the format
 // from the contents of the files.
 package profile
 
@@ -20,19 +20,19 @@ import (
 	"hocket.example/hocket/internal/trace/nsys"
 )
 
-// maxBytes is how much a file may hold once it is unpacked.
+// maxBytes is how large a file may be after it is unpacked.
 const maxBytes = 4 << 30
 
-// maxRanks is how many ranks all files together may have.
+// maxRanks is how many ranks all files may have together.
 const maxRanks = 1 << 16
 
-// Profile is what files say: a trace of all ranks, or the ranks' flight records.
+// Profile is the content of the files: a trace of all ranks, or the flight records of the ranks.
 type Profile struct {
 	Trace  *trace.Trace
 	Flight []*flight.Record
 }
 
-// Read reads files of one kind. Errors name the file.
+// Read reads files of one kind. Its errors name the file.
 func Read(paths []string) (*Profile, error) {
 	p := &Profile{}
 	parts := make([]*trace.Trace, 0, len(paths))
@@ -70,7 +70,7 @@ func Read(paths []string) (*Profile, error) {
 
 var rankWord = regexp.MustCompile(`(?i)rank[_\-. ]?(\d{1,6})`)
 
-// rankInName finds "rank3" in a path; -1 without.
+// rankInName finds "rank3" in a path. It returns -1 if there is none.
 func rankInName(path string) int {
 	all := rankWord.FindAllStringSubmatch(path, -1)
 	if len(all) == 0 {
@@ -83,7 +83,7 @@ func rankInName(path string) int {
 	return n
 }
 
-// limited fails, rather than ends, where a reader gives more than it may.
+// limited returns an error if a reader gives more bytes than left.
 type limited struct {
 	r    io.Reader
 	left int64
@@ -97,7 +97,7 @@ func (l *limited) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// open calls read with what a file holds, unpacked.
+// open calls read with the unpacked content of a file.
 func open(path string, read func(r *bufio.Reader, size int64) error) error {
 	f, size, err := files.Open(path)
 	if err != nil {
@@ -123,7 +123,7 @@ func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record
 		t, f, err = read(r, path, size, words)
 		return err
 	})
-	if errors.Is(err, chrome.ErrOther) { // JSON, and no timeline
+	if errors.Is(err, chrome.ErrOther) { // JSON that is not a timeline
 		err = open(path, func(r *bufio.Reader, _ int64) error {
 			var err error
 			f, err = flight.ReadJSON(r)
@@ -136,7 +136,7 @@ func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record
 	return t, f, err
 }
 
-// errUnknown lists what can be read.
+// errUnknown lists the supported formats.
 var errUnknown = errors.New("it is none of the formats that can be read: timelines of hocket run --trace and of torch.profiler (JSON, " +
 	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV), nsys export --type sqlite, torch's flight records (JSON, pickle)")
 
@@ -170,7 +170,7 @@ func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.
 	return t, nil, err
 }
 
-// join makes one trace of several with ranks, and clocks, of their own.
+// join combines several traces into one. Each keeps its own ranks and clocks.
 func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 	out := &trace.Trace{Source: parts[0].Source, Virtual: parts[0].Virtual}
 	owner := map[int]string{}
@@ -193,7 +193,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 			}
 			if other, twice := owner[id]; twice {
 				if t.Source != "nsys" {
-					return nil, fmt.Errorf("%s and %s both are of rank %d: give each rank once", other, names[i], id)
+					return nil, fmt.Errorf("%s and %s are both of rank %d: give each rank once", other, names[i], id)
 				}
 				id = base + r // a container sees its own device 0
 				for owner[id] != "" {
@@ -243,7 +243,7 @@ func source(t *trace.Trace) string {
 	return t.Source
 }
 
-// byID puts the ranks into the order of their numbers.
+// byID sorts the ranks by their numbers.
 func byID(t *trace.Trace) {
 	order := make([]int, t.Ranks)
 	for i := range order {

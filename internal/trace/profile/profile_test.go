@@ -51,8 +51,8 @@ func unzipped(t *testing.T, path string) []byte {
 	return b
 }
 
-// TestTruncated: files of every format, cut anywhere, are refused or read, and never read as
-// if they were whole: but for text, where a cut between two lines leaves whole lines.
+// TestTruncated checks that files of every format that are cut anywhere are refused or read, but never read as if they
+// were complete. Text is different: after a cut between two lines the rest is complete.
 func TestTruncated(t *testing.T) {
 	kineto := unzipped(t, late)
 	for name, b := range map[string][]byte{
@@ -83,21 +83,21 @@ func event(name string, ts, dur float64, args string) string {
 
 func timeline(events ...string) string { return `{"traceEvents":[` + strings.Join(events, ",") + `]}` }
 
-// TestRefused: what cannot be read says what is wrong and in which file.
+// TestRefused checks that the error for an unreadable file says what is wrong and in which file.
 func TestRefused(t *testing.T) {
 	one := timeline(event("k", 1, 2, ""))
 	for want, text := range map[string]string{
 		"it is empty": "",
 		"it is none of the formats that can be read":  "What is this?",
-		"no timeline, and no flight record":           `{"a":1}`,
+		"is neither a timeline nor a flight record":   `{"a":1}`,
 		"no events of a device":                       timeline(),
 		`event 2, "b": it ends 3 µs before it begins`: timeline(event("a", 1, 2, ""), event("b", 9, -3, "")),
-		`"1e99" is no time`:                           strings.Replace(one, `"ts":1`, `"ts":1e99`, 1),
-		"is out of all range":                         strings.Replace(one, `"ts":1`, `"ts":9223372036854775807`, 1),
-		`"never" is no time`:                          strings.Replace(one, `"ts":1`, `"ts":"never"`, 1),
-		"where a value must be":                       `{"traceEvents":[,]}`,
-		"where ',' must be":                           `{"traceEvents":[{} {}]}`,
-		"is no key":                                   `{traceEvents:[]}`,
+		`"1e99" is not a time`:                        strings.Replace(one, `"ts":1`, `"ts":1e99`, 1),
+		"is out of range":                             strings.Replace(one, `"ts":1`, `"ts":9223372036854775807`, 1),
+		`"never" is not a time`:                       strings.Replace(one, `"ts":1`, `"ts":"never"`, 1),
+		"where a value is expected":                   `{"traceEvents":[,]}`,
+		"where ',' is expected":                       `{"traceEvents":[{} {}]}`,
+		"is not a key":                                `{traceEvents:[]}`,
 		"a value of more than 1048576 bytes": `{"traceEvents":[{"name":"` +
 			strings.Repeat("x", 1<<20) + `"}]}`,
 		"its times are steps of a schedule":  `{"hocket":{"virtual":true},` + one[1:],
@@ -114,7 +114,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	two := []string{write(t, "a.rank3.json", []byte(one)), write(t, "b.rank3.json", []byte(one))}
-	if _, err := Read(two); err == nil || !strings.Contains(err.Error(), "both are of rank 3") {
+	if _, err := Read(two); err == nil || !strings.Contains(err.Error(), "are both of rank 3") {
 		t.Errorf("a rank twice: %v", err)
 	}
 	mixed := []string{write(t, "a.json", []byte(one)), "../account/testdata/nsys-3.txt"}
@@ -126,7 +126,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestForeign: keys, categories and columns that nobody knows are passed over.
+// TestForeign checks that unknown keys, categories and columns are ignored.
 func TestForeign(t *testing.T) {
 	text := `{"new":{"a":[1,{"b":"]}\""}]},"traceEvents":[
 		{"ph":"q","new":[[]],"args":7},
@@ -141,7 +141,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestRanksInOneFile: processes are ranks, whose clocks are their own.
+// TestRanksInOneFile checks that each process is a rank with its own clock.
 func TestRanksInOneFile(t *testing.T) {
 	name := func(pid int, name string) string {
 		return fmt.Sprintf(`{"ph":"M","name":"process_name","pid":%d,"args":{"name":%q}}`, pid, name)
@@ -158,7 +158,7 @@ func TestRanksInOneFile(t *testing.T) {
 	}
 }
 
-// heapWhile returns the most memory that the heap had in use while f ran.
+// heapWhile returns the largest size of the heap while f ran.
 func heapWhile(f func()) uint64 {
 	runtime.GC()
 	var most atomic.Uint64
@@ -182,7 +182,7 @@ func heapWhile(f func()) uint64 {
 	return most.Load()
 }
 
-// zipped packs what write writes.
+// zipped compresses what write writes.
 func zipped(t *testing.T, name string, write func(w *bufio.Writer)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -207,7 +207,7 @@ func zipped(t *testing.T, name string, write func(w *bufio.Writer)) string {
 
 const gib = 1 << 30
 
-// TestBombs: small files that hold much are refused, or passed over, in little memory.
+// TestBombs checks that small files with a large content are refused or skipped, using little memory.
 func TestBombs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("unpacks hundreds of megabytes")
@@ -241,7 +241,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestMillion reads 200,000 rows, or with make long a million, within a gibibyte.
+// TestMillion reads 200,000 rows, or a million with make long, using at most a GiB of memory.
 func TestMillion(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads many rows twice")
@@ -276,8 +276,8 @@ func TestMillion(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever a file holds, its events are of ranks that there are and end after they begin. A record of
-// calls has sizes that calls can have.
+// FuzzRead checks that the events of any file belong to existing ranks and end after they start. The sizes in a record
+// of calls must be possible.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(timeline(event("ncclDevKernel_AllReduce", 1, 2, `"Collective name":"allreduce","In msg nelems":4`))))
 	f.Add([]byte("1000 2000 7 16 1 1 GPU (3) 1 13 kernel\n"))

@@ -4,7 +4,7 @@ const data = JSON.parse($("data").textContent);
 const ev = data.events, lanes = data.lanes, names = data.names, details = data.details, collectives = data.collectives || [];
 const COMPUTE = 0, COMM = 1, SYNC = 2;
 
-// time writes nanoseconds in three digits or so.
+// time formats nanoseconds with about three digits.
 function time(ns) {
   const us = ns / 1000;
   if (data.virtual) return `step ${Math.round(ns)}`;
@@ -15,13 +15,13 @@ function time(ns) {
 }
 const micro = (us) => us === null || us === undefined ? "?" : time(us * 1000);
 
-// Events are sorted by lane, then by start: first[l] is where lane l begins.
+// Events are sorted by lane, then by start. first[l] is the index of the first event of lane l.
 const first = [];
 for (let l = 0, i = 0; l <= lanes.length; l++) {
   while (i < ev.lane.length && ev.lane[i] < l) i++;
   first.push(i);
 }
-// The longest event of each lane bounds how far before the view one may begin.
+// No event in the view can start earlier before it than the longest event of its lane.
 const longest = lanes.map((_, l) => {
   let most = 0;
   for (let i = first[l]; i < first[l + 1]; i++) most = Math.max(most, ev.dur[i]);
@@ -31,7 +31,7 @@ const members = collectives.map(() => []);
 for (let i = 0; i < ev.group.length; i++) if (ev.group[i] >= 0 && members[ev.group[i]]) members[ev.group[i]].push(i);
 const onPath = new Set(data.path || []);
 
-// lowerBound is the first event of lane l that begins at or after t.
+// lowerBound returns the first event of lane l that starts at or after t.
 function lowerBound(l, t) {
   let lo = first[l], hi = first[l + 1];
   while (lo < hi) {
@@ -154,7 +154,7 @@ function drawLane(l) {
     const a = Math.max(x(ev.start[i]), LABEL - 2), b = Math.min(x(ev.start[i] + ev.dur[i]), width + 2);
     const marked = i === chosen || i === hover || hitSet.has(i) || path && onPath.has(i);
     const colour = fillOf(i);
-    // What falls into a pixel that has this colour by now changes nothing.
+    // An event in a pixel that already has its colour changes nothing.
     if (b - drawn < 1 && colour === last && !marked) continue;
     const w = Math.max(b - a, .7);
     pen.globalAlpha = dim && !hitSet.has(i) ? .3 : 1;
@@ -190,7 +190,7 @@ function outline(a, y, w, h, colour, thick) {
   pen.lineWidth = 1;
 }
 
-// Arrows lead from who came last to those who waited.
+// Arrows lead from the rank that came last to the ranks that waited.
 function drawArrows() {
   const shown = [];
   for (let g = 0; g < collectives.length && shown.length <= 150; g++) {
@@ -227,7 +227,7 @@ function arrow(x0, y0, x1, y1, dashed) {
   pen.fill();
 }
 
-// Edges are what a counterexample is about: the order that is missing.
+// Edges show the order that is missing in a counterexample.
 function drawEdges() {
   for (const e of data.edges || []) {
     pen.strokeStyle = pen.fillStyle = colours.late;
@@ -262,7 +262,7 @@ function describe(i) {
   return text;
 }
 
-// why is the reason of lateness, and since when it is one.
+// why returns the reason why a rank was late, and the collective since which the ranks are compared.
 function why(late) { return (late.since ? `after ${late.since}: ` : "") + late.after; }
 
 function choose(i) {
@@ -285,7 +285,7 @@ const zoom = (factor, t) => view(t - (t - from) * factor, t + (to - t) * factor)
 const move = (share) => view(from + (to - from) * share, to + (to - from) * share);
 const all = () => view(-whole * .005, whole * 1.005);
 
-// show brings an event into view, in a third of the width at most.
+// show moves the view to an event, which then takes at most a third of the width.
 function show(i, room) {
   const d = Math.max(ev.dur[i], room || 0, 50);
   view(ev.start[i] - d, ev.start[i] + ev.dur[i] + d);
@@ -443,7 +443,7 @@ function heat() {
   p.fillStyle = colours.quiet;
   for (const [r, k] of row) p.fillText("rank " + r, 6, k * h + h / 2);
   p.fillStyle = colours.hot;
-  // Several collectives may share a pixel: the longest wait shows.
+  // If several collectives share a pixel, the longest wait is shown.
   const columns = Math.min(told.length, Math.floor(w)), image = ranks.map(() => new Float64Array(columns));
   told.forEach((x, n) => {
     const at = Math.floor(n * columns / told.length);
@@ -537,7 +537,7 @@ new ResizeObserver(size).observe(wrap);
 readColours();
 size();
 all();
-draw(); // now, rather than with the next frame
+draw(); // now, not with the next frame
 const bad = document.querySelectorAll("#program tr.bad"), last = bad[bad.length - 1];
 if (last) {
   const box = last.closest(".scroll");

@@ -1,0 +1,166 @@
+"""Tests of bound and loaded weights, on the CPU machine. HOCKET_LIBRARY names what is tested.
+
+Run alone: python3 python/tests/test_weights.py. Tests of several processes start this file again as their members.
+"""
+
+import pathlib
+import sys
+import tempfile
+import threading
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+import hocket  # noqa: E402
+import processes  # noqa: E402
+
+try:
+    import numpy  # noqa: F401
+    import torch
+except ImportError:
+    torch = None
+else:
+    from test_torch import safetensors
+
+LINEAR = "mesh tp[1]\nfunc f(%x: f32[2, 3], %w: f32[4, 3]) -> f32[2, 4] {\n  %y = linear %x, %w\n  return %y\n}\n"
+COPY = "mesh tp[1]\nfunc f(%x: f32[A, B]) -> f32[A, B] {\n  %y = copy %x\n  return %y\n}\n"
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Weights(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.sevens = pathlib.Path(folder.name) / "w.safetensors"
+        safetensors(cls.sevens, {"w": torch.full((4, 3), 7.0)})
+        cls.x = torch.ones(2, 3)
+
+    def test_load_replaces_a_leaf(self):
+        """A file replaces a bound tensor that requires a gradient."""
+        with hocket.load(LINEAR, grad=True) as m, torch.no_grad():
+            m.bind("w", torch.ones(4, 3, requires_grad=True))
+            self.assertEqual(m(self.x)[0, 0].item(), 3)
+            m.load(self.sevens)
+            self.assertEqual(m(self.x)[0, 0].item(), 21)
+
+    def test_file_has_no_gradient(self):
+        with hocket.load(LINEAR, grad=True) as m:
+            m.load(self.sevens)
+            with self.assertRaisesRegex(hocket.UnsupportedError, "w is a weight of a file.*give load its tensors by name"):
+                m(self.x.clone().requires_grad_())
+            with torch.no_grad():
+                self.assertEqual(m(self.x)[0, 0].item(), 21)
+
+    def test_load_of_leaves(self):
+        """Gradients of tensors by name go through the rules that parameters are made by."""
+        parts = {n: torch.randn(3, 2, dtype=torch.float64, requires_grad=True) for n in "ab"}
+        with hocket.load(LINEAR, grad=True) as m:
+            m.load(parts, {"w": {"from": ["a", "b"], "transpose": True, "cast": True}})
+            for _ in range(2):
+                y = m(self.x)
+                want = self.x @ torch.cat([parts["a"].T, parts["b"].T]).float().T
+                self.assertTrue(torch.allclose(y, want, rtol=1e-5))
+                grads = torch.autograd.grad(want.square().sum(), list(parts.values()))
+                for g, h in zip(torch.autograd.grad(y.square().sum(), list(parts.values())), grads):
+                    self.assertTrue(torch.allclose(g, h, rtol=1e-5))
+                with torch.no_grad():
+                    parts["b"] *= 2  # calls take the leaves as they are
+
+    def test_refused_bind(self):
+        with hocket.load(LINEAR, grad=True) as m:
+            m.bind("w", torch.ones(4, 3))
+            with self.assertRaisesRegex(hocket.InputError, "complex64"):
+                m.bind("w", torch.ones(4, 3, dtype=torch.complex64, requires_grad=True))
+            self.assertEqual(m(self.x)[0, 0].item(), 3)
+
+    def test_bind_replaces_a_file(self):
+        with hocket.load(LINEAR) as m:
+            m.load(self.sevens)
+            m.bind("w", None)
+            with self.assertRaisesRegex(hocket.InputError, "w"):
+                m(self.x)
+            self.assertEqual(m(self.x, torch.ones(4, 3))[0, 0].item(), 3)
+            m.load(self.sevens)
+            self.assertEqual(m(self.x)[0, 0].item(), 21)
+            m.bind("w", torch.ones(4, 3))
+            self.assertEqual(m(self.x)[0, 0].item(), 3)
+            m.bind("w", None)
+            with self.assertRaisesRegex(hocket.InputError, "w"):
+                m(self.x)
+            m.load(self.sevens)
+            self.assertEqual(m.load({"other": self.x}, {"x": "other"}, inputs=[]), [])  # w has the file's
+
+    def test_rules(self):
+        """Rules of tensors by name are refused as those of files are."""
+        t = torch.arange(16.0).view(4, 4)
+        tensors = {"a": t, "b": t[:, :3].contiguous(), "one": t[0].clone(), "l.0": t, "l.1": t[:3].clone(), "d": t.double()}
+        path = self.sevens.with_name("rules.safetensors")
+        safetensors(path, tensors)
+        for rule, why in (({"from": "a", "axis": -1, "lo": 0, "hi": 2}, "has no dimension -1"),
+                          ({"from": "a", "axis": 2, "lo": 1}, "has no dimension 2"),
+                          ({"from": "one", "transpose": True}, "cannot be transposed"),
+                          (["a", "b"], "cannot be joined along dimension 0"), (["a", "one"], "cannot be joined"),
+                          ({"from": ["a", "d"], "cast": True}, "cannot be joined"), ("l.*", "layers differ"),
+                          ({"from": "a", "lo": 2, "hi": 5}, "of which 2..5 along dimension 0 is no part"),
+                          ({"from": "a", "lo": -1, "hi": 2}, "is no part")):
+            for weights in (path, tensors, {n: x.numpy() for n, x in tensors.items()}):
+                with hocket.load(COPY) as m, self.assertRaisesRegex(hocket.InputError, why):
+                    m.load(weights, {"x": rule})
+        with hocket.load(COPY) as m:
+            m.load(tensors, {"x": {"from": "a", "transpose": True, "axis": 1, "lo": 1}})
+            self.assertTrue(torch.equal(m(), t.T[:, 1:]))
+
+    def test_scales(self):
+        """Tensors of 8 bits are not cast without their scales."""
+        class F8:
+            dtype, shape, detach = "torch.float8_e4m3fn", (2, 3), None
+
+        with hocket.load(COPY) as m, self.assertRaisesRegex(hocket.InputError, "w is f8e4m3.* with the scales w_scale_inv"):
+            m.load({"w": F8(), "w_scale_inv": torch.ones(1)}, {"x": {"from": "w", "cast": True}})
+
+    @unittest.skipUnless(pathlib.Path("/proc/self/maps").exists(), "the system does not list what is mapped")
+    def test_files_are_unmapped(self):
+        """A file stays mapped while a weight of it is bound, and for calls that have begun."""
+        mapped = lambda: pathlib.Path("/proc/self/maps").read_text().count(str(self.sevens))
+        with hocket.load(LINEAR) as m:
+            self.assertEqual(mapped(), 0)
+            done, right = threading.Event(), []
+            caller = threading.Thread(target=lambda: [right.append(m(self.x)[0, 0].item()) for _ in iter(done.is_set, True)])
+            m.load(self.sevens)
+            caller.start()
+            for _ in range(50):
+                m.load(self.sevens)
+            done.set()
+            caller.join()
+            self.assertEqual(set(right), {21})
+            self.assertEqual(mapped(), 1)
+            m.load(self.sevens, {"w": {"from": "w", "lo": 0, "hi": 4}}, inputs=["x"])  # a copy
+            self.assertEqual(mapped(), 1)
+            m.bind("w", torch.ones(4, 3))
+            self.assertEqual((mapped(), m(self.x)[0, 0].item()), (0, 3))
+            m.load(self.sevens)
+        self.assertEqual(mapped(), 0)
+
+    def test_processes(self):
+        processes.right(self, __file__, 2, "sizes")
+
+
+def member_sizes():
+    """Weights of other sizes replace loaded ones."""
+    hocket.init()
+    with hocket.load("mesh d[2]\nfunc f(%x: f32[T], %w: f32[T], %v: f32[T]) -> f32[T] {\n  %u = mul %x, %w\n"
+                     "  %y = add %u, %v\n  return %y\n}\n") as m:
+        for n in (4, 6, 2):
+            m.load({"w": torch.full((n,), 2.0)})
+            m.load({"v": torch.ones(n)})
+            assert m(torch.ones(n)).tolist() == [3] * n
+        m.bind("w", None)
+        m.bind("v", None)
+        for n in (3, 5):
+            assert m(*[torch.ones(n)] * 3, dims={"T": n}).tolist() == [2] * n
+
+
+if __name__ == "__main__":
+    processes.main(globals(), unittest)
