@@ -14,8 +14,9 @@ import (
 
 // BindFrom binds weights from a checkpoint, as Bind does. It checks the headers of all of them before it reads any,
 // and binds none if one is missing or has a shape that does not fit the others and the program. A tensor that is used
-// unchanged stays mapped; other weights are copies. If this process has one rank of several processes, it reads only
-// that rank's part. BindFrom returns the names of tensors that nothing uses.
+// unchanged stays mapped; other weights are copies. If each of several processes drives one rank, this process copies
+// only that rank's part: Reference, Compare and Explore then return ErrUnsupported, unless Args.In has these weights.
+// BindFrom returns the names of tensors that nothing uses.
 func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -41,14 +42,15 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 		return nil, err
 	}
 	box := m.boxes(headers)
-	bound := map[string]*tensor.Tensor{}
+	bound, parts := map[string]*tensor.Tensor{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(planned)) {
 		lo, n := box(m.fn.param(name))
 		if bound[name], err = planned[name].Read(lo, n); err != nil {
 			return nil, fmt.Errorf("%%%s: %w", name, err)
 		}
+		parts[name] = lo != nil && !planned[name].Mapped() && !slices.Equal(n, bound[name].Shape)
 	}
-	if err := m.params.bindFrom(c, bound, rules.Inputs); err != nil {
+	if err := m.params.bindFrom(c, bound, parts, rules.Inputs); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(c.open.Names(), func(n string) bool { return used[n] }), nil
@@ -58,8 +60,7 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 // where it has several or not all dims of the parameter are known.
 func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, n []int64) {
 	whole := func(*ir.Param) (lo, n []int64) { return nil, nil }
-	peers := m.machine.peers
-	if peers == nil {
+	if m.machine.peers == nil {
 		return whole
 	}
 	b, err := m.fn.dimsOf(headers)
@@ -67,10 +68,13 @@ func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, 
 		return whole
 	}
 	bound, ds := ir.Resolve(m.fn.unit.Source, b.ir())
-	if ds.HasErrors() || bound.Ranks != peers.Processes() {
+	if ds.HasErrors() {
 		return whole
 	}
-	rank := peers.Process()
+	rank, one := m.machine.onlyRank(bound.Ranks)
+	if !one {
+		return whole
+	}
 	return func(p *ir.Param) (lo, n []int64) {
 		n, err := bound.LocalShape(p.Type, bound.Env(rank, nil))
 		switch {

@@ -44,3 +44,92 @@ func TestBuckets(t *testing.T) {
 		t.Errorf("a result of another size: %v", err)
 	}
 }
+
+// TestBucketsOfExtents: parameters and results whose extents are computed from a rounded dim are padded and cut, also
+// where only Args.Dims or a default gives the dim. A bound parameter's dim is left as it is. References and explored
+// schedules get the same dims.
+func TestBucketsOfExtents(t *testing.T) {
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	p, err := hocket.Parse("pairs.hkt", `dim T = 2
+dim N = 3
+func f(%x: f32[2 * T], %w: f32[N]) -> (f32[T], f32[N], f32[2 * T]) {
+  %r = reshape %x, shape=(T, 2)
+  %y = sum %r, axis=1
+  %z = add %w, %w
+  %d = add %x, %x
+  return %y, %z, %d
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Buckets: map[string][]int64{"N": {4, 8}, "T": {16, 4}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := hocket.FromFloats(ir.F32, []float64{1, 2, 3}, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := model.Bind("w", w); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{2, 3, 5, 20} {
+		var in, sums, twice []float64
+		for i := range 2 * n {
+			in = append(in, float64(i))
+			twice = append(twice, float64(2*i))
+			if i%2 == 1 {
+				sums = append(sums, float64(2*i-1))
+			}
+		}
+		x, err := hocket.FromFloats(ir.F32, in, 2*n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := hocket.Args{In: map[string]*hocket.Tensor{"x": x}}
+		if n != 2 {
+			args.Dims = map[string]int64{"T": n}
+		}
+		ref, err := model.Reference(t.Context(), args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		right := func(rep *hocket.Report) {
+			wantFloats(t, rep.Out["y"].Floats(), sums...)
+			wantFloats(t, rep.Out["z"].Floats(), 2, 4, 6)
+			wantFloats(t, rep.Out["d"].Floats(), twice...)
+			if c := ref.Compare(rep); c.Verdict != hocket.Exact {
+				t.Errorf("T=%d: %v", n, c)
+			}
+		}
+		rep, err := model.Run(t.Context(), args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		right(rep)
+		err = model.Explore(t.Context(), []hocket.Args{args}, hocket.ExploreOptions{Schedules: 1},
+			func(_ int64, reports []*hocket.Report) error { right(reports[0]); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	x, err := hocket.NewTensor(ir.F32, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := hocket.Args{In: map[string]*hocket.Tensor{"x": x}, Dims: map[string]int64{"T": 4}}
+	if _, err := model.Run(t.Context(), args); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("a parameter of another size: %v", err)
+	}
+	for _, wrong := range []map[string][]int64{{"Q": {4}}, {"T": {0, 4}}} {
+		_, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Buckets: wrong})
+		if !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("buckets %v: %v, want ErrInput", wrong, err)
+		}
+	}
+}

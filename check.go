@@ -245,7 +245,7 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	}
 	prog := lowered.Info.Prog
 	for _, d := range loopDims(prog.Func(v.Func)) {
-		if trips.All(prog, b.ir(), []string{d}, 1, pr.planning).Verdict == verify.Proved {
+		if pr.unit.SameForAll(lowered, d) && trips.All(prog, b.ir(), []string{d}, 1, pr.planning).Verdict == verify.Proved {
 			v.ForAll = append(v.ForAll, d)
 		}
 	}

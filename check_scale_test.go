@@ -3,6 +3,7 @@ package hocket_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -143,5 +144,58 @@ func f(%x: bf16[8192, 8192], %w: bf16[8192, 8192], %g: bf16[8192, 8192]) -> (bf1
 	}
 	if got := lost(verdictOf(t, late, hocket.Binding{}, h200)); got != "" {
 		t.Errorf("a late wait: %q", got)
+	}
+}
+
+// TestForAllOfOneText: a proof for every trip count is about one text, and that of an exchange depends on whether the
+// rows divide.
+func TestForAllOfOneText(t *testing.T) {
+	const text = `dim T = 4
+dim R = 4
+mesh tp[2]
+func f(%x: f32[ROWS, 4/tp], %w: f32[4, 4/tp], %z: f32[4]) -> (f32[ROWS, 4], f32[4]) {
+  %y: f32[ROWS, 4] = linear %x, %w
+  %b = alloc f32[4]
+  %l = local %z
+  for %i in 0..T {
+    add %l, %l into %b
+  }
+  %c: f32[4] = claim %b
+  return %y, %c
+}
+`
+	for rows, want := range map[string][]string{"R": {"T"}, "T": nil} {
+		p, err := hocket.Parse("f.hkt", strings.ReplaceAll(text, "ROWS", rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := hocket.Check(p, hocket.Binding{}, hocket.CheckOptions{Strategy: "exchange"})
+		if err != nil || v.Kind != hocket.Proved || !slices.Equal(v.ForAll, want) {
+			t.Errorf("%s rows: %v for all of %v, want %v: %v", rows, v.Kind, v.ForAll, want, err)
+		}
+	}
+}
+
+// TestLongLoopOfRaggedRows: a long loop whose exchanges have blocks of different sizes is proved by a shorter one.
+func TestLongLoopOfRaggedRows(t *testing.T) {
+	p, err := hocket.Parse("f.hkt", `dim T = 5
+dim L = 20000
+mesh tp[2]
+func f(%x: f32[T, 8/tp], %w: f32[8, 8/tp], %u: f32[8/tp, 8]) -> f32[T, 8] {
+  %z: f32[T, 8] = linear %x, %w
+  %y = for %l in 0..L carry %h = %z {
+    %a = linear %h, %u
+    %b: f32[T, 8] = linear %a, %w
+    yield %b
+  }
+  return %y
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := hocket.Check(p, hocket.Binding{}, hocket.CheckOptions{Strategy: "exchange"})
+	if err != nil || v.Kind != hocket.Proved {
+		t.Errorf("%v: %v, %v", v.Kind, v.Reason, err)
 	}
 }

@@ -241,6 +241,57 @@ func TestCheckpointClosedUnderExplore(t *testing.T) {
 	}
 }
 
+// TestBindFromAgain: a checkpoint is unmapped when its weights are replaced, but not under a run that reads them.
+func TestBindFromAgain(t *testing.T) {
+	path := writeCheckpoint(t)
+	model := loadCheckpointModel(t, "func f(%embed: f32[3, 2]) -> f32[3, 2] {\n  %y = copy %embed\n  return %y\n}\n")
+	mapped := func() int {
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Skip("the system does not list what is mapped")
+		}
+		return strings.Count(string(maps), path)
+	}
+	bind := func() {
+		c, err := hocket.OpenCheckpoint(path)
+		if err == nil {
+			_, err = model.BindFrom(c, hocket.Rules{})
+			err = errors.Join(err, c.Close())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	bind()
+	one := mapped()
+	ends := make(chan error)
+	go func() {
+		for range 50 {
+			r, err := model.Run(context.Background(), hocket.Args{})
+			if err == nil && !slices.Equal(r.Out["y"].Floats(), []float64{60, 61, 62, 63, 64, 65}) {
+				err = fmt.Errorf("%v", r.Out["y"])
+			}
+			if err != nil {
+				ends <- err
+				return
+			}
+		}
+		ends <- nil
+	}()
+	for range 50 {
+		bind()
+	}
+	if err := <-ends; err != nil {
+		t.Error(err)
+	}
+	if n := mapped(); n != one || one == 0 {
+		t.Errorf("%d mappings after one BindFrom, %d after 51", one, n)
+	}
+	if err := model.Bind("embed", nil); err != nil || mapped() != 0 {
+		t.Errorf("%d mappings without bound weights, %v", mapped(), err)
+	}
+}
+
 // TestOpenCheckpointRefuses: indexes that lie, files that are not what they should be, and directories without
 // a checkpoint.
 func TestOpenCheckpointRefuses(t *testing.T) {

@@ -61,9 +61,15 @@ type Reference struct {
 // given returns the arguments of a run with the model's weights, and the dims that follow. The weights stay valid
 // until release.
 func (m *Model) given(args Args) (in map[string]*tensor.Tensor, b Binding, release func(), err error) {
-	weights, release := m.params.hold()
+	weights, release, err := m.params.hold(args)
+	if err != nil {
+		return nil, b, nil, err
+	}
 	if in, err = arguments(args, weights); err == nil {
 		b, err = m.fn.dimsOf(in)
+	}
+	if err == nil {
+		err = m.fn.setDims(b, args.Dims)
 	}
 	if err != nil {
 		release()

@@ -194,9 +194,13 @@ type Overlapped struct {
 // String returns a one-line description.
 func (o Overlapped) String() string { return compile.Overlapped(o).String() }
 
-// Overlapped lists the pairs that the model's strategy overlaps for the given dims.
+// Overlapped lists the pairs that the model's strategy overlaps in runs with the given dims.
 func (m *Model) Overlapped(dims map[string]int64) ([]Overlapped, error) {
-	list, err := m.fn.unit.Overlapped(m.fn.merge(dims).ir())
+	b, err := m.bindingFor(m.params.current(), dims)
+	if err != nil {
+		return nil, err
+	}
+	list, err := m.fn.unit.Overlapped(b.ir())
 	var out []Overlapped
 	for _, o := range list {
 		out = append(out, Overlapped(o))

@@ -28,13 +28,27 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if slices.ContainsFunc(m.params.current().take(batch), Args.onDevices) {
 		return fmt.Errorf("device tensors cannot be used under explored schedules, which run on machines of their own: %w; give the tensors in In", ErrUnsupported)
 	}
-	weights, release := m.params.hold()
+	weights, release, err := m.params.hold(batch...)
+	if err != nil {
+		return err
+	}
 	defer release()
-	ins, err := batched(batch, weights)
+	batch = slices.Clone(batch)
+	for i := range batch {
+		batch[i].Out = nil
+	}
+	padded, cutBack, err := m.padded(batch)
+	if err != nil {
+		return err
+	}
+	ins, err := batched(padded, weights)
 	if err != nil {
 		return err
 	}
 	b, err := m.fn.dimsOf(ins[0])
+	if err == nil {
+		err = m.fn.setDims(b, padded[0].Dims)
+	}
 	if err != nil {
 		return err
 	}
@@ -61,7 +75,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		for k, r := range results {
 			reports[k] = reporter.report(r)
 		}
-		if err := prog.Close(); err != nil {
+		if err := errors.Join(cutBack(reports), prog.Close()); err != nil {
 			return err
 		}
 		if err := visit(seed, reports); err != nil {

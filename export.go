@@ -171,6 +171,9 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 		if err == nil {
 			err = m.Bind(c.Param.Name, (*Tensor)(t))
 		}
+		if err == nil && ranks > 1 && c.Param.Split >= 0 {
+			m.params.bindPart(c.Param.Name)
+		}
 		if err != nil {
 			return nil, ofExport(err)
 		}
@@ -183,11 +186,12 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 
 // rows returns this process's rank and the number of ranks, if each process drives exactly one; otherwise 0 ranks.
 func (m *Model) rows() (rank, ranks int) {
-	w := m.machine.peers
-	if w == nil || m.fn.binding.Ranks != w.Processes() {
+	ranks = m.fn.binding.Ranks
+	rank, one := m.machine.onlyRank(ranks)
+	if !one {
 		return 0, 0
 	}
-	return w.Process(), w.Processes()
+	return rank, ranks
 }
 
 func (e *Export) bindState(ctx context.Context, m *Model, c *exported.Content) error {

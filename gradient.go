@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/grad"
 	"hocket.example/hocket/internal/kernelfile"
@@ -22,7 +24,8 @@ type GradientOptions struct {
 	// values that are cheap to compute.
 	Keep string
 	// Budget, with Keep "auto", is how many bytes a rank keeps of the forward pass at most: as much is computed again as
-	// that needs, what costs least for each byte first. Dims are those that it is for, besides the program's own.
+	// that needs, what costs least for each byte first; 0 is no budget. Dims are those that it is for, in addition to the
+	// program's own.
 	Budget int64
 	Dims   map[string]int64
 }
@@ -35,12 +38,16 @@ func (e *GradientNameError) Error() string { return e.Message }
 
 // Gradient returns a program that computes the function's results and their gradients: after the results, %dx for
 // each parameter %x. A parameter %dy is added for each differentiated result %y that is not a scalar. The error is
-// Diagnostics if a statement has no gradient, or a *GradientNameError.
+// Diagnostics if a statement has no gradient, a *GradientNameError, or wraps ErrBudget or ErrInput.
 func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	if p.none() {
 		return nil, errNoProgram
 	}
-	text, err := grad.Of(p.info, opts.grad())
+	o, err := opts.grad()
+	if err != nil {
+		return nil, err
+	}
+	text, err := grad.Of(p.info, o)
 	if err != nil {
 		return nil, gradientError(err)
 	}
@@ -71,7 +78,11 @@ func (p *Program) GradientParts(opts GradientOptions) (*GradientParts, error) {
 	if p.none() {
 		return nil, errNoProgram
 	}
-	parts, err := grad.Split(p.info, opts.grad())
+	o, err := opts.grad()
+	if err != nil {
+		return nil, err
+	}
+	parts, err := grad.Split(p.info, o)
 	if err != nil {
 		return nil, gradientError(err)
 	}
@@ -88,9 +99,20 @@ func (p *Program) GradientParts(opts GradientOptions) (*GradientParts, error) {
 	return out, nil
 }
 
-func (o GradientOptions) grad() grad.Options {
-	return grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep),
-		Budget: o.Budget, Dims: o.Dims}
+func (o GradientOptions) grad() (grad.Options, error) {
+	out := grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep), Budget: o.Budget, Dims: o.Dims}
+	switch {
+	case o.Keep != "" && !slices.Contains(grad.Keeps(), o.Keep):
+		return out, &GradientNameError{Message: fmt.Sprintf("there is no Keep %q", o.Keep),
+			Help: "one of: " + strings.Join(grad.Keeps(), ", ")}
+	case o.Budget < 0:
+		return out, fmt.Errorf("%w: a Budget of %d bytes; 0 is no budget", ErrInput, o.Budget)
+	case o.Budget > 0 && out.Keep != grad.KeepAuto:
+		return out, fmt.Errorf("%w: a Budget is for Keep %q, and Keep is %q", ErrInput, grad.KeepAuto, o.Keep)
+	case o.Budget == 0 && len(o.Dims) > 0:
+		return out, fmt.Errorf("%w: Dims without a Budget: gradients are for all dims", ErrInput)
+	}
+	return out, nil
 }
 
 func gradientError(err error) error {

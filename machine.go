@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	_ "hocket.example/hocket/internal/device/cpu" // the default machine
@@ -170,9 +171,10 @@ type LoadOptions struct {
 	// HardCache makes Cache a hard bound: plans are unloaded before another is loaded, and a plan that alone exceeds
 	// the bound is an error that wraps ErrBudget.
 	HardCache bool
-	// Buckets rounds dims up, by name, to the smallest of these values that is at least as large; values ascend, and
-	// dims above the largest are left unchanged. A few plans then serve many sizes. Parameters are padded with zeros,
-	// and results are cut back. The caller must know that the padding does not change the rest of the results.
+	// Buckets rounds dims up, by name, to the smallest of these values that is at least as large. Dims above the
+	// largest, and those that the binding or a bound parameter fixes, are left unchanged. A few plans then serve many
+	// sizes. Parameters are padded with zeros at the end of each dimension, and results are cut back. The caller must
+	// know that the padding does not change the rest of the results.
 	Buckets map[string][]int64
 	// Grace is the time that a run may continue after its context has ended; 0 means one second, and a negative value
 	// none. Work on the devices cannot be cancelled, only aborted, and an abort loses the plan: the next run loads it
@@ -239,6 +241,9 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
+	if opts.Buckets, err = buckets.New(u.Source, opts.Buckets); err != nil {
+		return nil, err
+	}
 	funcs := u.Source.Prog.Funcs
 	fn := &function{unit: u, def: funcs[len(funcs)-1], binding: b}
 	if b.Func != "" {
@@ -252,6 +257,19 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	}
 	m.models[model] = true
 	return model, nil
+}
+
+// onlyRank returns the rank that this process drives of so many; false unless each of several processes drives one.
+func (m *Machine) onlyRank(ranks int) (int, bool) {
+	if m.peers == nil || m.peers.Processes() != ranks {
+		return 0, false
+	}
+	owners, err := m.peers.Owners(ranks)
+	rank := slices.Index(owners, m.peers.Process())
+	if err != nil || rank < 0 || slices.Contains(owners[rank+1:], m.peers.Process()) {
+		return 0, false
+	}
+	return rank, true
 }
 
 // Close aborts what runs and frees everything.

@@ -25,7 +25,7 @@ type Model struct {
 
 func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{},
-		from: map[string]*source{}}
+		parts: map[string]bool{}, from: map[string]*source{}}
 	return &Model{machine: m, fn: fn, params: params, loader: &loader{machine: m, fn: fn, params: params, opts: opts,
 		store: resident.NewWeights(m.dev), owner: &owner{log: opts.Logger, evicted: map[string]bool{}},
 		leased: make(chan struct{}, 1), tuner: autotuner{machine: m, fn: fn, opts: opts, chose: map[string]string{}}}}
@@ -55,9 +55,9 @@ func (m *Model) Bind(name string, t *Tensor) error {
 }
 
 // Prepare plans and loads for the given dims and uploads bound weights, so that the first Run with these dims need
-// not. The given dims add to those of the binding, and take precedence over those of the shapes of bound tensors. If
-// ctx ends first, Prepare returns its error and the load continues: the next call waits for it or finds it finished,
-// and uploads the remaining weights.
+// not. The given dims add to those of the binding, and take precedence over those of the shapes of bound tensors.
+// LoadOptions.Buckets rounds them up, as those of a run. If ctx ends first, Prepare returns its error and the load
+// continues: the next call waits for it or finds it finished, and uploads the remaining weights.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	return m.told(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
 }
@@ -91,11 +91,10 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 		return err
 	}
 	defer t.end()
-	b, err := bound.alone()
+	b, err := m.bindingFor(bound, dims)
 	if err != nil {
 		return err
 	}
-	maps.Copy(b.Dims, dims)
 	if err := m.fn.onlyFitting(works, b); err != nil {
 		return err
 	}
@@ -106,6 +105,19 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 		return do(l)
 	})
 	return err
+}
+
+// bindingFor returns the binding of a run with bound parameters and the given dims, rounded up to LoadOptions.Buckets.
+func (m *Model) bindingFor(bound *bindings, dims map[string]int64) (Binding, error) {
+	if len(m.loader.opts.Buckets) > 0 {
+		_, b, err := m.roundUp(bound, Args{Dims: dims})
+		return b, err
+	}
+	b, err := bound.alone()
+	if err == nil {
+		maps.Copy(b.Dims, dims)
+	}
+	return b, err
 }
 
 // Proof returns Proved if the plan for the given dims and those of the binding is proved, and Unknown otherwise. It
@@ -182,38 +194,16 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 // RunBatch runs the model once for each element, back to back, with no barrier and no host synchronisation between
 // the runs (docs/language.md, S13). All runs must have the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
-	run := m.runBatch
-	if len(m.loader.opts.Buckets) > 0 {
-		run = m.runBucketed
-	}
-	reports, err := run(ctx, batch)
-	return reports, m.told(ctx, err)
-}
-
-// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets. It pads parameters with zeros and cuts
-// results back.
-func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
-	pad := padding{m.fn, m.loader.opts.Buckets}
-	padded := make([]Args, len(batch))
-	sizes := make([]map[string]int64, len(batch))
-	for i, a := range batch {
-		sizes[i] = map[string]int64{}
-		up, err := pad.rounded(a, sizes[i])
-		if err != nil {
-			return nil, err
-		}
-		if padded[i], err = pad.padded(a, up); err != nil {
-			return nil, err
-		}
+	padded, cutBack, err := m.padded(batch)
+	if err != nil {
+		return nil, m.told(ctx, err)
 	}
 	reports, err := m.runBatch(ctx, padded)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = cutBack(reports)
 	}
-	for i, r := range reports {
-		if err := pad.cutBack(r, sizes[i], batch[i].Out); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, m.told(ctx, err)
 	}
 	return reports, nil
 }

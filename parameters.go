@@ -22,6 +22,7 @@ type parameters struct {
 	closed bool
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
+	parts  map[string]bool          // of bound: only the part of this process's rank was read, the rest is zeros
 	// snapshot is the current bindings, for runs; nil after a change.
 	snapshot *bindings
 	// Set by BindFrom: the checkpoints that bound weights are mapped from, by parameter, whether weights were bound, and
@@ -42,6 +43,7 @@ func (p *parameters) replaced(name string) {
 	p.snapshot = nil
 	delete(p.bound, name)
 	delete(p.on, name)
+	delete(p.parts, name)
 	s := p.from[name]
 	if s == nil {
 		return
@@ -65,9 +67,18 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	}
 }
 
-// bindFrom binds weights of a checkpoint, which the caller holds for them. inputs are the parameters that are not
-// weights.
-func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, inputs []string) error {
+// bindPart notes that the tensor bound to a parameter has only the part of this process's rank.
+func (p *parameters) bindPart(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.parts[name] = true
+}
+
+// bindFrom binds weights of a checkpoint, which the caller holds for them. Of those in parts only the part of this
+// process's rank was read. inputs are the parameters that are not weights.
+func (p *parameters) bindFrom(
+	c *Checkpoint, weights map[string]*tensor.Tensor, parts map[string]bool, inputs []string,
+) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -76,7 +87,7 @@ func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, 
 	s := &source{c, len(weights)}
 	for name, t := range weights {
 		p.replaced(name)
-		p.bound[name], p.from[name] = t, s
+		p.bound[name], p.parts[name], p.from[name] = t, parts[name], s
 	}
 	p.inputs, p.weighted = slices.Clone(inputs), true
 	if len(weights) == 0 {
@@ -153,12 +164,18 @@ func (p *parameters) now() *bindings {
 	return p.snapshot
 }
 
-// hold returns the bound parameters for use without the model's lease. Their bytes stay valid until release, even if
-// the model is closed.
-func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) {
+// hold returns the bound parameters, whole, for use without the model's lease. Their bytes stay valid until release,
+// even if the model is closed. It returns an error if a batch needs a tensor of which only a part was read.
+func (p *parameters) hold(batch ...Args) (weights map[string]*tensor.Tensor, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return maps.Clone(p.bound), shared(p.sources())
+	for _, name := range slices.Sorted(maps.Keys(p.parts)) {
+		if p.parts[name] && slices.ContainsFunc(batch, func(a Args) bool { return a.In[name] == nil }) {
+			return nil, nil, fmt.Errorf("%w: of %%%s only the part of this process's rank was read, and the evaluator and "+
+				"explored schedules need all of it: give it in Args.In, or Bind it", ErrUnsupported, name)
+		}
+	}
+	return maps.Clone(p.bound), shared(p.sources()), nil
 }
 
 // unbound returns an error that names the weights that BindFrom should have bound and that are not bound.

@@ -146,8 +146,8 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 		return nil, err
 	}
 	res, err := u.LoweredFor(opts.Binding.ir())
-	if err != nil && opts.Strategy == compile.Auto {
-		return nil, err // the others lower what has dims without a value, too
+	if err != nil && (res == nil || opts.Strategy == compile.Auto) {
+		return nil, err // without auto, dims need no value
 	}
 	l := &Lowered{Program: &Program{info: res.Info},
 		page: report.Lowering{Source: p.IR(), Stages: res.Stages, Log: res.Log}}

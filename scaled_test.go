@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,29 +136,122 @@ func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 func TestFloat8Refused(t *testing.T) {
 	const head = "dim N = 256\nmesh tp[2]\nfunc f(%x: f8e4m3[N, N], %s: f32[N, 2], %b: bf16[N, N], %t: f32[2, 2/tp]) -> f32[] {\n  %y = "
 	for text, want := range map[string]string{
-		"add %x, %x":                      "add does not compute with f8e4m3",
-		"linear %x, %x":                   "give linear the scales",
-		"sum %x, axis=0":                  "sum does not compute",
-		"linear %b, %b, %s, %t":           "is of f8e4m3 or f8e5m2",
-		"linear %x, %x, %b, %t":           "scales are f32",
-		"quantize %x, %s":                 "already",
-		"scales %b, block=(2, 128)":       "no such scales",
-		"linear %x, %x, %s, %t, %t":       "2 to 4 operands",
-		"all_reduce %x, over=tp, op=sum":  "all_reduce does not compute",
-		"scales %x":                       "scales does not compute",
-		"cast %x":                         "to what",
-		"embedding %b, %x":                "",
-		"fill value=1":                    "",
-		"linear %x, %x, %s":               "",
-		"quantize %b":                     "",
-		"rms_norm %x, %x":                 "",
-		"attention %x, %x, %x":            "",
-		"reshard %x":                      "",
-		"linear %x, %x, %s, %t, sms=true": "",
+		"add %x, %x":                     "add does not compute with f8e4m3",
+		"linear %x, %x":                  "give linear the scales",
+		"linear %x, %x, %s":              "give linear the scales of both",
+		"sum %x, axis=0":                 "sum does not compute",
+		"linear %b, %b, %s, %t":          "is of f8e4m3 or f8e5m2",
+		"linear %x, %x, %b, %t":          "scales are f32",
+		"quantize %x, %s":                "already",
+		"scales %b, block=(2, 128)":      "no such scales",
+		"linear %x, %x, %s, %t, %t":      "2 to 4 operands",
+		"all_reduce %x, over=tp, op=sum": "all_reduce does not compute",
+		"scales %x":                      "scales does not compute",
+		"cast %x":                        "to what",
+		"embedding %b, %x":               "embedding does not compute with f8e4m3",
+		"rms_norm %x, %x":                "rms_norm does not compute with f8e4m3",
+		"attention %x, %x, %x":           "attention does not compute with f8e4m3",
 	} {
 		_, err := hocket.Parse("case.hkt", head+text+"\n  return %y\n}\n")
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestFloat8Strategies: every strategy gives the same bits as the sequential program. A bound of errors of 8-bit values
+// is too wide to find a wrong one.
+func TestFloat8Strategies(t *testing.T) {
+	const text = `dim T = 128
+dim H = 256
+dim F = 512
+mesh tp[%d]
+func f(
+  %%x: bf16[T/tp, H],
+  %%w1: f8e4m3[F/tp, H],
+  %%s1: f32[ceildiv(F, 128)/tp, ceildiv(H, 128)],
+  %%w2: f8e4m3[H, F/tp],
+  %%s2: f32[ceildiv(H, 128), ceildiv(F, 128)/tp],
+) -> (bf16[T/tp, H], bf16[T, H]) {
+  %%sx = scales %%x, block=(1, 128)
+  %%qx = quantize %%x, %%sx
+  %%h = linear %%qx, %%w1, %%sx, %%s1
+  %%g = gelu %%h
+  %%sg = scales %%g, block=(1, 128)
+  %%qg = quantize %%g, %%sg
+  %%y = linear %%qg, %%w2, %%sg, %%s2
+  %%z = linear %%qg, %%w2, %%sg, %%s2
+  return %%y, %%z
+}
+`
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, ranks := range []int{2, 4} {
+		p, err := hocket.Parse("mlp.hkt", fmt.Sprintf(text, ranks))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want *hocket.Report
+		for _, strategy := range []string{"sequential", "chunked(2)", "chunked(4)", "exchange", "exchange(2)", "ahead"} {
+			model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Strategy: strategy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := model.RandomInputs("rand:5")
+			if err != nil {
+				t.Fatal(err)
+			}
+			rep, err := model.Run(t.Context(), hocket.Args{In: in})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want == nil {
+				want = rep
+			}
+			for name, y := range rep.Out {
+				if !slices.Equal(y.Data, want.Out[name].Data) {
+					t.Errorf("%d ranks, %s: %%%s has other bits than in sequence", ranks, strategy, name)
+				}
+			}
+		}
+	}
+}
+
+// TestScalesOfAnyMaximum: the maximum of scales is a positive number of f32, and the machine divides by the same one as
+// the reference.
+func TestScalesOfAnyMaximum(t *testing.T) {
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	const text = "func f(%%x: %s[8, 256]) -> f32[8, 2] {\n  %%s = scales %%x, block=(1, 128), max=%s\n  return %%s\n}\n"
+	for _, most := range []string{"0", "-1", "inf", "1e-50"} {
+		if _, err := hocket.Parse("f.hkt", fmt.Sprintf(text, "f32", most)); err == nil {
+			t.Errorf("max=%s is accepted", most)
+		}
+	}
+	for _, most := range []string{"0.1", "448", "0.30000001"} {
+		for _, dt := range []string{"f32", "bf16", "f64"} {
+			p, err := hocket.Parse("f.hkt", fmt.Sprintf(text, dt, most))
+			if err != nil {
+				t.Fatal(err)
+			}
+			model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := model.RandomInputs("rand:3")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := model.Compare(t.Context(), hocket.Args{In: in})
+			if err != nil || c.Verdict != hocket.Exact && c.Verdict != hocket.Within {
+				t.Errorf("%s, max=%s: %v, %v", dt, most, c, err)
+			}
 		}
 	}
 }

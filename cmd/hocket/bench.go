@@ -34,8 +34,6 @@ type benchFlags struct {
 	peers      string
 	turns      string
 	format     string
-	ctas, sms  []int
-	beside     []string
 
 	// Of programs.
 	in       []string
@@ -56,15 +54,10 @@ func (a *app) benchCommand() *cobra.Command {
 spread (the distance between the quartiles), and a verdict only where a paired
 difference is larger than that.
 
-  p2p       copies between all pairs of ranks, by size: put and get, one way and two
-  host      what one issued op, and one edge between devices, costs
   ag-gemm   all-gather + GEMM under each strategy, and the GEMM alone
   gemm-rs   GEMM + reduce-scatter
   gemm-ar   GEMM + all-reduce
   gemm-ag   GEMM + all-gather of its result
-  beside    collectives during GEMMs: the cost of each to the other, by the blocks of
-            the one and the multiprocessors of the other
-  memory    the memory that plans reserve, and the least that any plan needs
 
   allreduce, allgather, reducescatter, alltoall, broadcast
             by size of the largest operand, with NCCL's and the time of a copy
@@ -81,12 +74,11 @@ difference is larger than that.
 	f := c.Flags()
 	f.Lookup("ranks").Usage = "number of `RANKS` (default: a program's mesh; else as many as there are, at most 4)"
 	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(machineNames, "|")+"`")
-	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
-	f.StringArrayVar(&o.shapes, "shape", nil,
-		"a layer's product, over all ranks, or, for beside, each rank's: `MxNxK`; repeatable")
+	f.StringVar(&o.sizes, "sizes", "", "`BYTES` of a collective: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
+	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
 	f.StringArrayVar(&o.algorithms, "algorithm", nil,
-		"an `ALGORITHM` of a collective besides the chosen one, or all; for beside: one to try; repeatable")
+		"an `ALGORITHM` of a collective besides the chosen one, or all; repeatable")
 	f.StringArrayVar(&o.schedules, "schedule", nil,
 		"a schedule of MSCCL++ or MSCCL that does the collective, proved first, on GPUs: `FILE`; repeatable")
 	f.StringVar(&o.dtype, "dtype", "",
@@ -94,10 +86,6 @@ difference is larger than that.
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
-	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives during a GEMM: `N`,…; 0 for copy engines, -1 for any")
-	f.StringArrayVar(&o.beside, "collective", nil,
-		"a `COLLECTIVE` during a GEMM, as all_reduce; repeatable (default all)")
-	f.IntSliceVar(&o.sms, "sms", nil, "multiprocessors that a GEMM counts on: `N`,…; 0 for all")
 	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
 	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
@@ -109,7 +97,7 @@ difference is larger than that.
 	f.Float64Var(&o.memory, "memory-rate", 0, "a program's bounds have memory read at `GBPS` instead")
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
 	f.BoolVar(&o.measure, "measure", false, "measure a program's auto as run --measure chooses, too")
-	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe",
+	rare(c, "dtype", "cold", "peers", "turns", "format", "eager", "in", "describe",
 		"memory-rate", "fixed", "measure", "runs", "algorithm", "schedule", "plan")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
@@ -157,7 +145,7 @@ func programNamed(arg string) bool {
 
 // suits refuses flags that are for programs alone, or for anything else.
 func (o *benchFlags) suits(c *cobra.Command, named bool) error {
-	flags, of := "sizes shape algorithm schedule dtype cold turns format ctas sms collective", "a program"
+	flags, of := "sizes shape algorithm schedule dtype cold turns format", "a program"
 	if named {
 		flags = "in runs describe memory-rate fixed measure dim define func max-commands max-time"
 		of = "a benchmark without one"
@@ -226,8 +214,8 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	set := c.Flags().Changed
 	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies,
-		Eager: o.eager, Turns: o.turns, Algorithms: o.algorithms, CTAs: o.ctas, SMs: o.sms, Beside: o.beside,
-		Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
+		Eager: o.eager, Turns: o.turns, Algorithms: o.algorithms, Cold: o.cold,
+		Rows: o.format == "vllm" || o.sizes == "rows"}
 	if err := (&runFlags{machine: o.machine}).checkMachine(); err != nil {
 		return opts, err
 	}

@@ -8,8 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/device"
+	report "hocket.example/hocket/internal/device/cuda/doctor"
+	cudaprocess "hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/tune"
@@ -36,7 +37,7 @@ type machine struct {
 	Missing string   `json:"missing,omitempty"`
 	Help    string   `json:"help,omitempty"`
 	// CUDA is set for the machine cuda: the parts of CUDA that were found.
-	CUDA *cuda.Report `json:"cuda,omitempty"`
+	CUDA *report.Report `json:"cuda,omitempty"`
 }
 
 // defaultMachine is the default of -m and of --machine.
@@ -71,7 +72,7 @@ func machineNamed(name string, try bool) machine {
 	if kind, err := device.KindNamed(name); err == nil && kind.OnHost {
 		return machine{Name: name, OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}}
 	}
-	found := cuda.Examine(try)
+	found := cudaprocess.Examine(try)
 	m := machine{Name: name, OK: found.Missing == "", Modes: []string{fmt.Sprintf("%d %s", len(found.GPUs), plural(len(found.GPUs), "GPU"))}, CUDA: &found}
 	if !m.OK {
 		m.Modes, m.Missing, m.Help = nil, found.Missing, "use -m "+defaultMachine

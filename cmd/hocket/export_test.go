@@ -7,39 +7,21 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/testcorpus"
 	"hocket.example/hocket/ir"
 )
-
-// unpackedModels unpacks the corpus's models once.
-var unpackedModels = sync.OnceValues(func() (string, error) {
-	script := filepath.Join("..", "..", "..", "shared", "corpus", "unpack")
-	if _, err := os.Stat(script); err != nil {
-		return "", nil
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	return filepath.Join(dir, "models"), exec.Command(script, dir).Run()
-})
 
 // exportedModels returns the folder of the models that torch exported.
 func exportedModels(t *testing.T) string {
 	t.Helper()
-	dir, err := unpackedModels()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if dir == "" {
-		t.Skip("there is no corpus beside the repository")
-	}
-	return dir
+	return testcorpus.Need(t, "models")
 }
 
 // logitsError returns the largest error of the logits that a run saved, divided by the largest logit.

@@ -60,6 +60,9 @@ results are those of the function, then %dx for each parameter %x.`,
 				return usagef("--budget: a number of bytes from 1 is wanted")
 			}
 		}
+		if most == 0 && len(o.dims) > 0 {
+			return usagef("--dim is for --budget: without one, gradients are for all dims")
+		}
 		binding, err := (&bindFlags{dims: o.dims, limits: &a.limits}).binding(c)
 		if err != nil {
 			return err

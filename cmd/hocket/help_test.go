@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"hocket.example/hocket/internal/testcorpus"
 )
 
 const (
@@ -72,10 +74,7 @@ func TestHelpExamplesWork(t *testing.T) {
 	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
 		t.Fatal(err)
 	}
-	models, err := unpackedModels() // the example of an exported model runs where the corpus is
-	if err != nil {
-		t.Fatal(err)
-	}
+	models := testcorpus.Folder(t, "models") // the example of an exported model runs where the corpus is
 	if models != "" {
 		for name, file := range map[string]string{"model.pt2": "static.pt2", "tp_plan.json": "tp_plan.json"} {
 			if err := os.Symlink(filepath.Join(models, "llama", file), filepath.Join(dir, name)); err != nil {

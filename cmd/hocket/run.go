@@ -321,7 +321,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		args, err := j.inputs.make(j.sig, files, i)
+		args, err := j.args(i)
 		if err != nil {
 			return err
 		}
@@ -348,6 +348,13 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 		return err
 	}
 	return j.undecided()
+}
+
+// args makes the arguments of a run.
+func (j *job) args(i int) (hocket.Args, error) {
+	args, err := j.inputs.make(j.sig, j.files, i)
+	_, args.Dims = j.flags.splitDims(j.sig.Dims)
+	return args, err
 }
 
 // bind binds the program, with the dims that follow from input files, and returns the headers of the files' tensors.
@@ -395,7 +402,11 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // a device reports its free memory itself
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
-	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.flags.unbucketed(j.sig.Dims)}
+	if err := j.flags.known(j.sig.Dims); err != nil {
+		return err
+	}
+	fixed, rounded := j.flags.splitDims(j.sig.Dims)
+	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: fixed}
 	var certificate []byte
 	if j.flags.certificate != "" {
 		if certificate, err = files.Read(j.flags.certificate, maxCertificate); err != nil {
@@ -415,7 +426,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	if j.flags.schedules > 0 {
 		return nil // every schedule loads anew, on a machine of its own
 	}
-	err = j.model.Prepare(ctx, j.flags.rounded(j.sig.Dims))
+	err = j.model.Prepare(ctx, rounded)
 	j.judged = err == nil
 	return j.ofLoad(err)
 }
@@ -467,7 +478,8 @@ func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
 // print prints the report.
 func (j *job) print(rep *hocket.Report) error {
 	a, o := j.app, j.flags
-	overlapped, err := j.model.Overlapped(o.rounded(j.sig.Dims))
+	_, rounded := o.splitDims(j.sig.Dims)
+	overlapped, err := j.model.Overlapped(rounded)
 	if err != nil {
 		return ofHocket(err)
 	}

@@ -54,30 +54,24 @@ func (c *planCache) check() error {
 			}
 			c.buckets[dim] = append(c.buckets[dim], n)
 		}
-		slices.Sort(c.buckets[dim])
 	}
 	return nil
 }
 
-// unbucketed are the dims that have no buckets: others are what inputs say.
-func (c *planCache) unbucketed(dims map[string]int64) map[string]int64 {
-	rest := maps.Clone(dims)
-	maps.DeleteFunc(rest, func(dim string, _ int64) bool { return c.buckets[dim] != nil })
-	return rest
+// known refuses buckets of dims that the program does not have.
+func (c *planCache) known(dims map[string]int64) error {
+	for _, dim := range slices.Sorted(maps.Keys(c.buckets)) {
+		if _, ok := dims[dim]; !ok {
+			return usagef("--bucket: the program has no dim %s", dim)
+		}
+	}
+	return nil
 }
 
-// rounded are the dims that have buckets, rounded up.
-func (c *planCache) rounded(dims map[string]int64) map[string]int64 {
-	up := map[string]int64{}
-	for dim, values := range c.buckets {
-		v, ok := dims[dim]
-		if !ok {
-			continue
-		}
-		if at, _ := slices.BinarySearch(values, v); at < len(values) {
-			v = values[at]
-		}
-		up[dim] = v
-	}
-	return up
+// splitDims returns the dims that a model is loaded with, and those that have buckets and are each run's.
+func (c *planCache) splitDims(dims map[string]int64) (fixed, rounded map[string]int64) {
+	fixed, rounded = maps.Clone(dims), maps.Clone(dims)
+	maps.DeleteFunc(fixed, func(dim string, _ int64) bool { return c.buckets[dim] != nil })
+	maps.DeleteFunc(rounded, func(dim string, _ int64) bool { return c.buckets[dim] == nil })
+	return fixed, rounded
 }

@@ -206,7 +206,7 @@ func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Ar
 
 // drawn makes the inputs of one run and evaluates its reference.
 func (j *job) drawn(ctx context.Context) (hocket.Args, *hocket.Reference, error) {
-	args, err := j.inputs.make(j.sig, j.files, 0)
+	args, err := j.args(0)
 	if err != nil {
 		return args, nil, err
 	}

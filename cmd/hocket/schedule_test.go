@@ -1,12 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/testcorpus"
 )
 
 // exchangeWithout writes the example schedule with a text replaced, and returns the file.
@@ -125,6 +130,49 @@ func TestScheduleCertificate(t *testing.T) {
 		if code != exitProgram || !strings.Contains(errs, file+" is rejected: ") || !strings.Contains(errs, c.says) {
 			t.Errorf("%.40q: exit %d, %q, want %q", c.certificate, code, errs, c.says)
 		}
+	}
+}
+
+// TestImportCorpus: the programs of proved schedules are proved and compute the collective; those of others are refused,
+// refuted or wrong. One reads scratch that nobody writes, and no result is defined for it.
+func TestImportCorpus(t *testing.T) {
+	dir := testcorpus.Need(t, "schedules")
+	var files []string
+	for _, pattern := range []string{"plans/*.json", "xml/*.xml"} {
+		list, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, list...)
+	}
+	program, computed, rejected := filepath.Join(t.TempDir(), "program.hkt"), 0, 0
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.Size() > int64(longtest.Of(12<<10, 1<<30)) {
+			continue
+		}
+		proved, _, _ := hocketRun(t, "check", file)
+		failed := ""
+		for _, words := range [][]string{{"import", file, "-o", program}, {"check", program}, {"run", program, "--compare"}} {
+			if text, err := os.ReadFile(program); words[0] == "run" && (err != nil || !strings.Contains(string(text), "refines")) {
+				words = words[:2]
+			}
+			if code, _, errs := hocketRun(t, words...); code != exitDone {
+				failed = fmt.Sprintf("%s: exit %d, %s", words[0], code, errs)
+				break
+			}
+		}
+		switch name := filepath.Base(file); {
+		case (failed == "") != (proved == exitDone) && name != "ut_switch_broadcast_test.json":
+			t.Errorf("%s: check ends with %d, its program: %s", name, proved, cmp.Or(failed, "right"))
+		case failed == "":
+			computed++
+		default:
+			rejected++
+		}
+	}
+	t.Logf("%d right, %d rejected", computed, rejected)
+	if computed < 20 || rejected < 5 {
+		t.Errorf("%d right, %d rejected", computed, rejected)
 	}
 }
 

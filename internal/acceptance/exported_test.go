@@ -6,25 +6,14 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/testcorpus"
 	"hocket.example/hocket/ir"
 )
-
-// exportedModels unpacks the models that torch exported, once.
-var exportedModels = sync.OnceValues(func() (string, error) {
-	script := filepath.Join("..", "..", "..", "shared", "corpus", "unpack")
-	if _, err := os.Stat(script); err != nil {
-		return "", nil
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	return filepath.Join(dir, "models"), exec.Command(script, dir).Run()
-})
 
 // gpt2Plan lays out GPT-2, for which transformers has no plan.
 var gpt2Plan = map[string]string{"h.*.attn.c_attn": "packed_colwise", "h.*.attn.c_proj": "rowwise",
@@ -34,13 +23,7 @@ var gpt2Plan = map[string]string{"h.*.attn.c_attn": "packed_colwise", "h.*.attn.
 // logits are those that torch gives for the whole prompt, within a tolerance for the floating point of another
 // program: 2e-5 of the largest logit in f32, 2e-2 in bf16. After Reset they are the same bits again.
 func TestDecode(t *testing.T) {
-	models, err := exportedModels()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if models == "" {
-		t.Skip("there is no corpus beside the repository")
-	}
+	models := testcorpus.Need(t, "models")
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2"} {
 		plan := gpt2Plan
 		if name != "gpt2" {
@@ -68,13 +51,7 @@ func TestDecode(t *testing.T) {
 // TestOpenExtents runs models that were exported for any number of tokens with several. Since attention is causal, the
 // logits of a prompt's beginning are the beginning of its logits.
 func TestOpenExtents(t *testing.T) {
-	models, err := exportedModels()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if models == "" {
-		t.Skip("there is no corpus beside the repository")
-	}
+	models := testcorpus.Need(t, "models")
 	ctx := context.Background()
 	for _, name := range []string{"gpt2", "gpt_neox"} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package bench measures copies between devices, the host's cost of issuing an op, layers under each strategy next to
-// their bound, planned memory next to its bound, and whole programs next to theirs. Every figure is a median with its
-// spread. Something is called faster only if the difference exceeds the spread of paired differences.
+// Package bench measures collectives, and layers under each strategy and whole programs next to their bound. Every
+// figure is a median with its spread. Something is called faster only if the difference exceeds the spread of paired
+// differences.
 package bench
 
 import (
@@ -21,7 +21,7 @@ type Options struct {
 	Machine string
 	// Ranks is the number of ranks; 0 for as many as the machine has, at most 4.
 	Ranks int
-	// Sizes are the bytes that p2p copies, and of collectives' messages; nil for a list that suits the machine.
+	// Sizes are the bytes of collectives' messages; nil for a list that suits the machine.
 	Sizes []int64
 	// Shapes are the products of layers; nil for a list that suits the machine.
 	Shapes []Shape
@@ -31,8 +31,7 @@ type Options struct {
 	// Rounds is how often everything is measured; 0 for 7.
 	Rounds int
 	// Algorithms of collectives to measure; nil for the one that is chosen and
-	// NCCL's where there are any, "all" for all. Beside products: those with blocks
-	// that are tried, nil for all.
+	// NCCL's where there are any, "all" for all.
 	Algorithms []string
 	// Schedules of other tools to measure, of the benchmark's collective.
 	Schedules []*device.Schedule
@@ -50,20 +49,8 @@ type Options struct {
 	// Turns is a folder in which a program of peers answers, so that layers are
 	// timed in turns with it; see turns. Empty for none.
 	Turns string
-	// CTAs are the numbers of blocks that collectives beside products have: 0 for
-	// copy engines only, -1 for any. SMs are the numbers of multiprocessors that
-	// products count on, 0 for all. nil for lists that suit the machine.
-	CTAs, SMs []int
-	// Beside are the collectives measured beside products: "all_reduce"; nil for
-	// all of besideOps.
-	Beside []string
 	// Eager leaves out what is measured by graph, where the machine has graphs.
 	Eager bool
-	// Graph leaves out what is measured call by call, where the machine has graphs: of layers.
-	Graph bool
-	// Alone times the GEMM and the collective of layers, whole and in parts, by themselves in the same rounds,
-	// and says what auto takes and expects: see tools/predict.
-	Alone bool
 	// Progress, where not nil, is told how many of the parts of a benchmark are done.
 	Progress func(done, total int)
 }
@@ -82,15 +69,11 @@ type Report struct {
 	Table *TableUse `json:"table,omitempty"`
 
 	Collectives []Collective `json:"collectives,omitempty"`
-	// Peers are what others measured of layers, or of ops that a host issues.
+	// Peers are what others measured of layers.
 	Peers []contest.Peer `json:"peers,omitempty"`
 
-	P2P    []Transfer      `json:"p2p,omitempty"`
-	Host   []HostCost      `json:"host,omitempty"`
 	Wire   *contest.Figure `json:"wire_gbps,omitempty"` // one copy between two ranks, for bounds
 	Layers []Layer         `json:"layers,omitempty"`
-	Memory []MemoryUse     `json:"memory,omitempty"`
-	Beside *Beside         `json:"beside,omitempty"`
 	Step   *Step           `json:"step,omitempty"`
 }
 
@@ -107,27 +90,20 @@ type bench struct {
 	sized bool // takes Sizes
 	comm  bool // takes Algorithms, Schedules, DType, Rows, Cold and Peers
 	layer bool // takes Shapes, Strategies and Peers
-	both  bool // takes Shapes, CTAs and SMs
-	host  bool // takes Peers
-	least int  // ranks
 	run   func(*job, context.Context) error
 }
 
 func benches() []bench {
 	return []bench{
-		{name: "p2p", sized: true, least: 2, run: (*job).transfers},
-		{name: "host", least: 1, host: true, run: (*job).hostCosts},
-		{name: "ag-gemm", layer: true, least: 2, run: layersOf(agGEMM)},
-		{name: "gemm-rs", layer: true, least: 2, run: layersOf(gemmRS)},
-		{name: "gemm-ar", layer: true, least: 2, run: layersOf(gemmAR)},
-		{name: "gemm-ag", layer: true, least: 2, run: layersOf(gemmAG)},
-		{name: "allreduce", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllReduce)},
-		{name: "allgather", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllGather)},
-		{name: "reducescatter", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpReduceScatter)},
-		{name: "alltoall", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllToAll)},
-		{name: "broadcast", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpBroadcast)},
-		{name: "beside", sized: true, both: true, least: 2, run: (*job).besides},
-		{name: "memory", least: 2, run: (*job).memory},
+		{name: "ag-gemm", layer: true, run: layersOf(agGEMM)},
+		{name: "gemm-rs", layer: true, run: layersOf(gemmRS)},
+		{name: "gemm-ar", layer: true, run: layersOf(gemmAR)},
+		{name: "gemm-ag", layer: true, run: layersOf(gemmAG)},
+		{name: "allreduce", sized: true, comm: true, run: collectiveOf(ir.OpAllReduce)},
+		{name: "allgather", sized: true, comm: true, run: collectiveOf(ir.OpAllGather)},
+		{name: "reducescatter", sized: true, comm: true, run: collectiveOf(ir.OpReduceScatter)},
+		{name: "alltoall", sized: true, comm: true, run: collectiveOf(ir.OpAllToAll)},
+		{name: "broadcast", sized: true, comm: true, run: collectiveOf(ir.OpBroadcast)},
 	}
 }
 
@@ -162,11 +138,8 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 		return nil, err
 	}
 	j.report = &Report{Bench: name, Machine: m.Name(), Ranks: j.Ranks}
-	switch {
-	case all[i].layer:
+	if all[i].layer {
 		j.report.Peers = layerPeers(opts.Peers, name, j.Ranks)
-	case all[i].host:
-		j.report.Peers = hostPeers(opts.Peers, j.Ranks)
 	}
 	if err := all[i].run(j, ctx); err != nil {
 		return nil, fmt.Errorf("bench %s: %w", name, err)
@@ -186,36 +159,24 @@ func (o *Options) check(b *bench) error {
 	switch {
 	case o.Sizes != nil && !b.sized:
 		return contest.Usagef("%s takes no sizes", b.name)
-	case o.Shapes != nil && !b.layer && !b.both:
+	case o.Shapes != nil && !b.layer:
 		return contest.Usagef("%s takes no shapes", b.name)
 	case o.Strategies != nil && !b.layer:
 		return contest.Usagef("%s takes no strategies", b.name)
-	case (o.CTAs != nil || o.SMs != nil) && !b.both:
-		return contest.Usagef("%s takes no numbers of CTAs and SMs", b.name)
-	case o.Beside != nil && !b.both:
-		return contest.Usagef("%s takes no collectives", b.name)
-	case o.Algorithms != nil && !b.comm && !b.both:
+	case o.Algorithms != nil && !b.comm:
 		return contest.Usagef("%s takes no algorithms", b.name)
 	case o.Schedules != nil && !b.comm:
 		return contest.Usagef("%s takes no schedules", b.name)
 	case o.Scales != "" && !b.layer:
 		return contest.Usagef("%s has no products of 8-bit types with scales", b.name)
-	case o.Scales != "" && o.Alone:
-		return contest.Usagef("the parts alone are measured of bf16")
 	case o.DType != ir.InvalidDType && !b.comm:
 		return contest.Usagef("%s takes no element type", b.name)
 	case o.Cold && !b.comm:
 		return contest.Usagef("%s takes no cold operands", b.name)
 	case o.Rows && !b.comm:
 		return contest.Usagef("%s has no rows, and no form of vLLM", b.name)
-	case slices.ContainsFunc(o.CTAs, func(n int) bool { return n < -1 }):
-		return contest.Usagef("%d CTAs; 0 for copy engines, -1 for any number", slices.Min(o.CTAs))
-	case slices.ContainsFunc(o.SMs, func(n int) bool { return n < 0 }):
-		return contest.Usagef("%d SMs; 0 for all", slices.Min(o.SMs))
 	case o.Turns != "" && !b.layer:
 		return contest.Usagef("%s takes no turns with peers", b.name)
-	case o.Peers != nil && !b.comm && !b.layer && !b.host:
-		return contest.Usagef("%s takes no peers", b.name)
 	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:
 		return contest.Usagef("rows are of bf16 or f16, not %s", o.DType)
 	case o.Rounds < 0:
@@ -238,8 +199,8 @@ func (j *job) complete(b *bench) error {
 	if j.Ranks == 0 {
 		j.Ranks = min(most, 4)
 	}
-	if j.Ranks < b.least {
-		return contest.Usagef("%s needs %d ranks or more, not %d", b.name, b.least, j.Ranks)
+	if j.Ranks < 2 {
+		return contest.Usagef("%s needs 2 ranks or more, not %d", b.name, j.Ranks)
 	}
 	if j.Ranks > most {
 		return contest.ErrTooMany(j.machine, j.Ranks)

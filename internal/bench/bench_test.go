@@ -17,7 +17,6 @@ import (
 	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
-	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
 )
@@ -26,12 +25,8 @@ import (
 func tiny(name string) Options {
 	o := Options{Ranks: 2, Rounds: 2}
 	switch {
-	case name == "p2p":
-		o.Sizes = []int64{4, 1028}
 	case isCollective(name):
 		o.Sizes, o.Algorithms = []int64{4, 1028}, []string{"all"}
-	case name == "beside":
-		o.Sizes, o.Shapes = []int64{4096}, []Shape{{M: 24, N: 20, K: 12}}
 	case strings.Contains(name, "gemm"):
 		o.Shapes = []Shape{{M: 24, N: 20, K: 12}}
 	}
@@ -103,8 +98,7 @@ func shapeOf(t *testing.T, data []byte) string {
 			lines = append(lines, path+": number")
 		case string:
 			if strings.HasSuffix(path, ".verdict") || strings.HasSuffix(path, ".refused") ||
-				strings.Contains(path, ".method") || strings.HasPrefix(path, ".beside") &&
-				strings.HasSuffix(path, ".algorithm") {
+				strings.Contains(path, ".method") {
 				v = "words"
 			}
 			lines = append(lines, path+": "+v)
@@ -123,28 +117,20 @@ func TestWrongOptions(t *testing.T) {
 		opts  Options
 		want  string
 	}{
-		{"speed", Options{}, `there is no benchmark "speed"; there are p2p, host`},
-		{"host", Options{Sizes: []int64{4}}, "host takes no sizes"},
-		{"p2p", Options{Shapes: []Shape{{1, 1, 1}}}, "p2p takes no shapes"},
-		{"memory", Options{Strategies: []string{"exchange"}}, "memory takes no strategies"},
-		{"p2p", Options{Sizes: []int64{1024, 6}}, "a size of 6: sizes are multiples of 4 bytes"},
-		{"p2p", Options{Sizes: []int64{1 << 40}}, "from 4 to 16G"},
-		{"p2p", Options{Ranks: 1}, "p2p needs 2 ranks or more, not 1"},
-		{"host", Options{Rounds: -1}, "-1 rounds"},
-		{"host", Options{Algorithms: []string{"all"}}, "host takes no algorithms"},
-		{"p2p", Options{Cold: true}, "no cold operands"},
+		{"speed", Options{}, `there is no benchmark "speed"; there are ag-gemm, gemm-rs`},
+		{"ag-gemm", Options{Sizes: []int64{4}}, "ag-gemm takes no sizes"},
+		{"broadcast", Options{Shapes: []Shape{{1, 1, 1}}}, "broadcast takes no shapes"},
+		{"broadcast", Options{Strategies: []string{"exchange"}}, "broadcast takes no strategies"},
+		{"broadcast", Options{Sizes: []int64{1024, 6}}, "a size of 6: sizes are multiples of 4 bytes"},
+		{"broadcast", Options{Sizes: []int64{1 << 40}}, "from 4 to 16G"},
+		{"broadcast", Options{Ranks: 1}, "broadcast needs 2 ranks or more, not 1"},
+		{"ag-gemm", Options{Rounds: -1}, "-1 rounds"},
+		{"ag-gemm", Options{Algorithms: []string{"all"}}, "ag-gemm takes no algorithms"},
+		{"ag-gemm", Options{Cold: true}, "no cold operands"},
 		{"allreduce", Options{Algorithms: []string{"magic"}}, `there is no algorithm "magic"; there are staged, `},
 		{"allgather", Options{Ranks: 4, Sizes: []int64{4}}, "4 bytes are less than an element of each of 4 ranks"},
 		{"allreduce", Options{Rows: true, Sizes: []int64{1024}}, "1 KiB are no whole rows"},
 		{"allreduce", Options{Rows: true, DType: ir.F32}, "rows are of bf16 or f16, not f32"},
-		{"beside", Options{Strategies: []string{"exchange"}}, "beside takes no strategies"},
-		{"beside", Options{Shapes: []Shape{{1, 1, 1}, {2, 2, 2}}}, "beside takes one shape"},
-		{"beside", Options{Beside: []string{"permute"}},
-			`there is no collective "permute" to measure; there are all_gather, `},
-		{"beside", Options{Algorithms: []string{"magic"}}, `there is no algorithm "magic"; there are staged, `},
-		{"beside", Options{CTAs: []int{-2}}, "-2 CTAs"},
-		{"beside", Options{SMs: []int{-1}}, "-1 SMs"},
-		{"allreduce", Options{CTAs: []int{8}}, "allreduce takes no numbers of CTAs and SMs"},
 		{"gemm-rs", Options{Ranks: 2, Shapes: []Shape{{4, 4, 7}}}, "4x4x7 does not divide over 2 ranks"},
 	} {
 		_, err := Run(context.Background(), c.bench, c.opts)
@@ -152,10 +138,10 @@ func TestWrongOptions(t *testing.T) {
 			t.Errorf("%s %+v: got %v, want %q", c.bench, c.opts, err, c.want)
 		}
 	}
-	if _, err := Run(context.Background(), "host", Options{Machine: "abacus"}); !errors.Is(err, device.ErrUnsupported) {
+	if _, err := Run(context.Background(), "allreduce", Options{Machine: "abacus"}); !errors.Is(err, device.ErrUnsupported) {
 		t.Errorf("a machine that there is not: %v", err)
 	}
-	if _, err := Run(context.Background(), "host", Options{Ranks: 1 << 20}); !errors.Is(err, device.ErrUnsupported) {
+	if _, err := Run(context.Background(), "allreduce", Options{Ranks: 1 << 20}); !errors.Is(err, device.ErrUnsupported) {
 		t.Errorf("more ranks than there are: %v", err)
 	}
 }
@@ -163,7 +149,7 @@ func TestWrongOptions(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for _, name := range []string{"p2p", "host", "ag-gemm", "allreduce"} {
+	for _, name := range []string{"ag-gemm", "allreduce"} {
 		if _, err := Run(ctx, name, tiny(name)); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -215,33 +201,6 @@ type replayGraph struct {
 
 func (g replayGraph) Launch(context.Context) error { return g.issue() }
 func (replayGraph) Close() error                   { return nil }
-
-func TestGraphs(t *testing.T) {
-	m := replayer{cpu.New(cpu.Options{})}
-	j := &job{Options: Options{Ranks: 2, Rounds: 2, Sizes: []int64{64}}, machine: m, report: &Report{}}
-	if err := j.transfers(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, x := range j.report.P2P {
-		got = append(got, fmt.Sprint(x.Form, " ", x.Issue, " ", x.TwoWay != nil))
-	}
-	if diff := cmp.Diff([]string{"put eager true", "put graph false", "get eager true", "get graph false"},
-		got); diff != "" {
-		t.Error(diff)
-	}
-	if err := j.hostCosts(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(j.report.Host); n != 9 || j.report.Host[1].Issued != "traced" || j.report.Host[2].Issued != "graph" ||
-		j.report.Host[2].Refused != "" {
-		t.Errorf("got %+v", j.report.Host)
-	}
-	if _, err := j.hostCost(context.Background(), kernelText(2, 0), kernelText(2, 10), 2, 20,
-		exec.Options{Graph: true}); err != nil {
-		t.Error(err)
-	}
-}
 
 // guesser is the embedded machine, which says that it guesses.
 type guesser struct{ replayer }
@@ -301,18 +260,11 @@ func TestWithoutGraph(t *testing.T) {
 	if err := j.layers(context.Background(), agGEMM); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.hostCosts(context.Background()); err != nil {
-		t.Fatal(err)
-	}
 	if st := j.report.Layers[0].Strategies[0]; st.Graph != nil || st.GraphRefused == "" || st.Time.Median == 0 {
 		t.Errorf("got %+v", st)
 	}
-	if c := j.report.Host[2]; c.Refused == "" || c.Issued != "graph" {
-		t.Errorf("got %+v", c)
-	}
 	var text strings.Builder
-	if err := j.report.WriteText(&text); err != nil || !strings.Contains(text.String(), "sequential by graph: ") ||
-		!strings.Contains(text.String(), "kernel on 1 ranks, graph: ") {
+	if err := j.report.WriteText(&text); err != nil || !strings.Contains(text.String(), "sequential by graph: ") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -145,36 +144,5 @@ func TestLayerPeers(t *testing.T) {
 	if err := rep.WriteText(&b); err != nil || !strings.Contains(b.String(), "\npeers, µs: torch fused 1.2\n") ||
 		strings.Contains(b.String(), "other") {
 		t.Errorf("%v\n%s", err, b.String())
-	}
-	if _, err := Run(context.Background(), "p2p", Options{Peers: o.Peers}); !errors.Is(err, contest.ErrUsage) {
-		t.Errorf("p2p takes peers: %v", err)
-	}
-}
-
-// TestHostPeers: the host's cost of issuing an op in other libraries is printed next to the cost measured here.
-func TestHostPeers(t *testing.T) {
-	peers, err := contest.ReadPeers(strings.NewReader(`{"op": "kernel", "name": "torch", "ranks": 1, "issued": "eager", "us": 5.25, "host_us": 5.1}
-{"op": "kernel", "name": "torch", "ranks": 64, "issued": "eager", "us": 7}
-{"op": "ag-gemm", "name": "torch fused", "ranks": 1, "shape": "1x1x1", "us": 9}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rep, err := Run(context.Background(), "host", Options{Ranks: 2, Rounds: 1, Peers: peers})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if err := rep.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	var rows []string
-	for line := range strings.Lines(b.String()) {
-		if strings.Contains(line, " by ") {
-			rows = append(rows, strings.Join(strings.Fields(line), " "))
-		}
-	}
-	if want := []string{"kernel by torch eager 1 5100 5250"}; !slices.Equal(rows, want) {
-		t.Errorf("%q, not %q in\n%s", rows, want, b.String())
 	}
 }

@@ -26,19 +26,13 @@ type Layer struct {
 	Bound float64 `json:"bound_us"`
 	// Checked is how many elements of each run's result were compared with what
 	// they should be.
-	Checked int `json:"checked"`
-	// Alone are the GEMM and the collective by themselves, timed in the same rounds, and Auto what auto
-	// takes; where Options.Alone asks for them.
-	Alone      []Alone         `json:"alone,omitempty"`
-	Auto       string          `json:"auto,omitempty"`
+	Checked    int             `json:"checked"`
 	Strategies []StrategyTimes `json:"strategies"`
 }
 
 // StrategyTimes is a layer under one strategy.
 type StrategyTimes struct {
 	Strategy string `json:"strategy"`
-	// Predicted is what auto expects of it, where Options.Alone asks for that and auto knows it.
-	Predicted float64 `json:"predicted_us,omitempty"`
 	// Refused says why it cannot be used; empty where it can.
 	Refused string         `json:"refused,omitempty"`
 	Time    contest.Figure `json:"us"`
@@ -152,7 +146,6 @@ type candidate struct {
 	refused  string
 	plan     *plan.Plan
 	rest     time.Duration // before each run
-	graph    bool          // it is measured by graph only
 	prog     *exec.Program
 	replayed *exec.Program // by graph; nil without graphs
 	noReplay string        // why it is nil where it should not be
@@ -170,24 +163,8 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 			err = errors.Join(err, c.close())
 		}
 	}()
-	names := j.strategies()
 	l = &Layer{Shape: s, Wire: k.wire(s, j.Ranks, rate)}
-	var alone *alone
-	var expected map[string]float64
-	if j.Alone {
-		if l.Auto, expected, err = j.expected(k.textOf(s, j.Ranks, layerRepeats).text); err != nil {
-			return nil, err
-		}
-		if !slices.Contains(names, l.Auto) {
-			names = append(names, l.Auto)
-		}
-		alone = k.aloneOf(s, j.Ranks)
-		defer func() { err = errors.Join(err, alone.close()) }()
-		if err := j.load(ctx, &alone.candidate); err != nil {
-			return nil, fmt.Errorf("the GEMM and the collective alone: %w", err)
-		}
-	}
-	for _, name := range names {
+	for _, name := range j.strategies() {
 		c := &candidate{strategy: name, layerText: k.textOf(s, j.Ranks, layerRepeats)}
 		cands = append(cands, c)
 		if err := j.load(ctx, c); err != nil {
@@ -212,22 +189,11 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 				return nil, fmt.Errorf("%s: %w", c.strategy, err)
 			}
 		}
-		if alone != nil {
-			if err := alone.round(ctx, round >= warm); err != nil {
-				return nil, fmt.Errorf("the GEMM and the collective alone: %w", err)
-			}
-		}
 		if err := peers.ask(ctx, k.name, s, round >= warm); err != nil {
 			return nil, err
 		}
 	}
 	l.summarize(cands)
-	if alone != nil {
-		l.Alone = alone.figures()
-		for i := range l.Strategies {
-			l.Strategies[i].Predicted = expected[l.Strategies[i].Strategy]
-		}
-	}
 	return l, nil
 }
 
@@ -237,8 +203,7 @@ func (j *job) load(ctx context.Context, c *candidate) error {
 	if !j.embedded() {
 		c.rest = resting
 	}
-	c.graph = j.Graph && j.graphs()
-	if c.plan, err = buildFor(j.machine, c.text, c.strategy, j.Ranks); err != nil {
+	if c.plan, err = build(j.machine, c.text, c.strategy, j.Ranks); err != nil {
 		if c.strategy == "sequential" {
 			return err
 		}
@@ -246,10 +211,8 @@ func (j *job) load(ctx context.Context, c *candidate) error {
 		return nil
 	}
 	opts := exec.Options{Trace: true, Ends: c.part}
-	if !c.graph {
-		if c.prog, err = exec.Load(ctx, j.machine, c.plan, opts); err != nil {
-			return err
-		}
+	if c.prog, err = exec.Load(ctx, j.machine, c.plan, opts); err != nil {
+		return err
 	}
 	if j.graphs() {
 		opts.Graph = true
@@ -262,7 +225,7 @@ func (j *job) load(ctx context.Context, c *candidate) error {
 // giveUp goes on without graphs where err says that they cannot be used; a wrong
 // result or the end of everything stays an error.
 func (c *candidate) giveUp(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil || errors.Is(err, ErrDiffers) || c.prog == nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, ErrDiffers) {
 		return err
 	}
 	c.noReplay = err.Error()
@@ -309,12 +272,6 @@ func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*
 		}
 		if counts && err == nil {
 			c.graphTime, c.graphBound = append(c.graphTime, layer), append(c.graphBound, layer/max(gemm, wire))
-		}
-		if c.graph {
-			if counts {
-				c.gemm = append(c.gemm, gemm)
-			}
-			return nil
 		}
 	}
 	gemm, layer, err := c.time(ctx, c.prog, inputs, want, counts)
@@ -363,12 +320,9 @@ func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 }
 
 // chain is window for the layers, from the end of the one in front of them.
-func (c *candidate) chain(t *trace.Trace) (float64, error) { return c.between(t, c.first, c.layers) }
-
-// between is from the end of the commands of some lines to the last end of others.
-func (c *candidate) between(t *trace.Trace, from, lines [2]int32) (float64, error) {
-	first := c.spans(t, from)
-	return c.longest(t, lines, func(rank int, s span) int64 {
+func (c *candidate) chain(t *trace.Trace) (float64, error) {
+	first := c.spans(t, c.first)
+	return c.longest(t, c.layers, func(rank int, s span) int64 {
 		if !first[rank].any {
 			return 0
 		}

@@ -36,7 +36,7 @@ func TestTextRepeats(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "exchange"} {
 			lt := k.textOf(Shape{24, 12, 36}, 3, 4)
-			p, err := build(lt.text, strategy, 3)
+			p, err := build(nil, lt.text, strategy, 3)
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", k.name, err, lt.text)
 			}
@@ -109,7 +109,7 @@ func TestWindow(t *testing.T) {
 func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]element, map[string]*tensor.Tensor) {
 	t.Helper()
 	ctx := context.Background()
-	p, err := build(k.textOf(s, ranks, 2).text, strategy, ranks)
+	p, err := build(nil, k.textOf(s, ranks, 2).text, strategy, ranks)
 	if err != nil {
 		t.Fatal(err)
 	}

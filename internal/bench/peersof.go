@@ -36,11 +36,6 @@ func layerPeers(list []contest.Peer, op string, ranks int) []contest.Peer {
 	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != op || p.Ranks != ranks })
 }
 
-// hostPeers returns the figures of ops that a host issues, on up to as many ranks.
-func hostPeers(list []contest.Peer, ranks int) []contest.Peer {
-	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != kernelOp || p.Ranks > ranks })
-}
-
 // peers writes the figures for a layer in a line.
 func (t *table) peers(list []contest.Peer, s Shape) {
 	var parts []string

@@ -1,26 +1,19 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 	"hocket.example/hocket/ir/checker"
 )
 
-// build parses and plans the text of a program for the CPU machine.
-func build(text, strategy string, ranks int) (*plan.Plan, error) {
-	return buildFor(nil, text, strategy, ranks)
-}
-
-// buildFor is build for what runs on m, nil for the CPU machine, which matters to the
+// build parses and plans the text of a program that runs on m, nil for the CPU machine, which matters to the
 // strategy auto.
-func buildFor(m device.Machine, text, strategy string, ranks int) (*plan.Plan, error) {
+func build(m device.Machine, text, strategy string, ranks int) (*plan.Plan, error) {
 	info, ds := checker.Read("bench", text)
 	if err := ds.Err(); err != nil {
 		return nil, err
@@ -30,16 +23,6 @@ func buildFor(m device.Machine, text, strategy string, ranks int) (*plan.Plan, e
 		return nil, err
 	}
 	return u.Plan(ir.Binding{Ranks: ranks})
-}
-
-// load plans the text as it stands and loads it.
-func load(ctx context.Context, m device.Machine, text string, ranks int, opts exec.Options) (*plan.Plan, *exec.Program, error) {
-	p, err := build(text, "", ranks)
-	if err != nil {
-		return nil, nil, err
-	}
-	prog, err := exec.Load(ctx, m, p, opts)
-	return p, prog, err
 }
 
 // randomInputs makes a tensor for every parameter: uniform in [-1, 1).

@@ -143,7 +143,7 @@ func TestStepTimes(t *testing.T) {
 // TestOpTimes: times of a statement are summed over its executions on a rank, and told of the rank where
 // they are most; what one launch does has one bound.
 func TestOpTimes(t *testing.T) {
-	p, err := build(stepLoop, "", 2)
+	p, err := build(nil, stepLoop, "", 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func step(
   return %s, %a
 }
 `
-	p, err := build(text, "", 2)
+	p, err := build(nil, text, "", 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func TestTracedLayers(t *testing.T) {
 func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, graph bool, rounds int) {
 	c := &candidate{strategy: strategy, layerText: k.textOf(s, j.Ranks, layerRepeats)}
 	var err error
-	if c.plan, err = buildFor(j.machine, c.text, strategy, j.Ranks); err != nil {
+	if c.plan, err = build(j.machine, c.text, strategy, j.Ranks); err != nil {
 		t.Fatal(err)
 	}
 	ways := []*tracing{

@@ -12,7 +12,9 @@ import (
 )
 
 // Plan makes the statement of a plan: two runs of its commands, back to back. It fails if the plan cannot be right in
-// ways that need no execution.
+// ways that need no execution. Two runs stand for any number: commands, memory and counts are the same in each run, run
+// k + 1 waits for what run k does as run 1 does for run 0, and each stream's run k + 1 comes after its run k. So what
+// orders run 0 before run 1 orders any run before the next, and by these all later ones.
 //
 // Chains and threads are streams. Events, elements of counters, collectives and transfers become counters: whoever takes part in a
 // collective adds when it begins, and goes on when all have; what it learns is what the data bring.

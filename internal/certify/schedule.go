@@ -236,8 +236,8 @@ func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) err
 	for j, sp := range operands(m) {
 		w := width(sp)
 		c, n := sp.Cell+from*w, (to-from)*w
-		if s.moved += n; s.moved > maxMoved {
-			return fmt.Errorf("the schedule moves more than %d cells", maxMoved)
+		if s.moved += n; s.moved > maxMoved || sp.N != m.To[0].N || c < 0 || c+n > len(s.cells) || w == 2 && c%2 > 0 {
+			return fmt.Errorf("more than %d cells are moved, or some that are not the plan's, or half a packet", maxMoved)
 		}
 		a := Access{Base: int32(c), Spots: s.cells[:n], Write: j >= len(m.From), Owner: -1}
 		a.Packet = sp.Mode == schedule.Packet || a.Write && sp.Mode == schedule.Raw
@@ -306,7 +306,7 @@ func move(now []sum, packet []bool, e elements) error {
 
 // results compares outputs with what the collective makes of inputs.
 func results(p *schedule.Plan, first, now []sum) error {
-	inputs, sources := make([]schedule.Buffer, p.Ranks), map[int]bool{}
+	inputs, sources, all, outputs := make([]schedule.Buffer, p.Ranks), map[int]bool{}, 0, 0
 	for _, b := range p.Buffers {
 		if b.Kind == schedule.Input {
 			inputs[b.Rank] = b
@@ -322,6 +322,26 @@ func results(p *schedule.Plan, first, now []sum) error {
 			return in.Cells > 0 && out.Cells > 0 && now[out.Base] == first[in.Base]
 		})
 		sources[source] = true
+		if source < 0 && (p.Collective == schedule.Broadcast || p.Collective == schedule.SendRecv) {
+			return fmt.Errorf("the output of rank %d is no rank's input", out.Rank)
+		}
+		due := inputs[max(source, 0)].Cells
+		switch q := out.Rank + p.Shift; p.Collective {
+		case schedule.AllReduce, schedule.AllToAll:
+			due = inputs[out.Rank].Cells
+		case schedule.ReduceScatter:
+			due = inputs[out.Rank].Cells / p.Ranks
+		case schedule.AllGather:
+			due = inputs[out.Rank].Cells * p.Ranks
+		case schedule.ToNext:
+			if due = 0; q >= 0 && q < p.Ranks {
+				due = inputs[q].Cells
+			}
+		}
+		if all += inputs[out.Rank].Cells; out.Cells < due {
+			return fmt.Errorf("rank %d has %d output cells, and %s gives it %d", out.Rank, out.Cells, p.Collective, due)
+		}
+		outputs++
 		for c := range out.Cells {
 			q, n, i := source, 1, c // cell i of n ranks' inputs, from q on
 			switch p.Collective {
@@ -352,6 +372,9 @@ func results(p *schedule.Plan, first, now []sum) error {
 				return fmt.Errorf("output cell %d of rank %d is not what %s makes of the inputs", c, out.Rank, p.Collective)
 			}
 		}
+	}
+	if p.Collective != schedule.Undefined && (outputs != p.Ranks || all == 0) {
+		return fmt.Errorf("%d of %d ranks have outputs, and all inputs %d cells", outputs, p.Ranks, all)
 	}
 	if p.Collective == schedule.Broadcast && len(sources) != 1 || p.Collective == schedule.SendRecv && len(sources) != p.Ranks {
 		return fmt.Errorf("the outputs are copies of %d inputs", len(sources))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
+	"hocket.example/hocket/internal/testcorpus"
 )
 
 func readSchedule(t testing.TB, path string) schedule.File {
@@ -40,17 +40,12 @@ func readSchedule(t testing.TB, path string) schedule.File {
 func schedulesOf(t *testing.T) []string {
 	t.Helper()
 	files := []string{"../../examples/schedules/exchange.json", "../schedule/testdata/pair.xml"}
-	script := "../../../shared/corpus/unpack"
-	if _, err := os.Stat(script); err != nil {
-		script = "../../../../shared/corpus/unpack"
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	if out, err := exec.Command("python3", script, dir).CombinedOutput(); err != nil {
-		t.Logf("no corpus of schedules: %s", out)
+	dir := testcorpus.Folder(t, "schedules")
+	if dir == "" {
 		return files
 	}
 	for _, folder := range []string{"plans", "xml"} {
-		list, err := filepath.Glob(filepath.Join(dir, "schedules", folder, "*"))
+		list, err := filepath.Glob(filepath.Join(dir, folder, "*"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,14 @@
 package certify_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/certify"
 	"hocket.example/hocket/internal/certify/issue"
 	"hocket.example/hocket/internal/schedule"
+	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
 // TestThreadsOfABlock: what a block's threads do in no order is in none. Each plan goes well if all threads of a block do an
@@ -33,6 +35,40 @@ func TestThreadsOfABlock(t *testing.T) {
 		}
 		if _, err := issue.Certificate(&s.Statement); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+}
+
+// TestMissingOutputs: a rank without the output that the collective gives it is wrong, however right the rest is.
+func TestMissingOutputs(t *testing.T) {
+	for _, c := range []struct {
+		collective string
+		in, out    int
+		says       string
+	}{
+		{"allreduce", 2, 0, "rank 0 has 0 output chunks, and all_reduce gives it 2"},
+		{"allreduce", 0, 0, "no rank has an input chunk, so there is nothing that all_reduce could give"},
+		{"allgather", 2, 0, "rank 0 has 0 output chunks, and all_gather gives it 4"},
+		{"reducescatter", 2, 0, "rank 0 has 0 output chunks, and reduce_scatter gives it 1"},
+		{"alltoall", 2, 0, "rank 0 has 0 output chunks, and all_to_all gives it 2"},
+		{"broadcast", 2, 0, "rank 0 has 0 output chunks, and broadcast gives it 2"},
+		{"sendrecv", 2, 0, "rank 0 has 0 output chunks, and sendrecv gives it 2"},
+	} {
+		text := fmt.Sprintf(`{"name":"x","collective":%q,"inplace":false,"gpus":[{"id":0,"input_chunks":%d,"output_chunks":%d},`+
+			`{"id":1,"input_chunks":%[2]d,"output_chunks":%[3]d}]}`, c.collective, c.in, c.out)
+		f, err := mscclpp.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := f.Plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.Wrong || r.Findings[0].Message != c.says {
+			t.Errorf("%s: %s %v, want %q", text, r.Verdict, r.Findings, c.says)
+		}
+		if _, _, err := certificateOf(p); err == nil {
+			t.Errorf("%s has a certificate", text)
 		}
 	}
 }

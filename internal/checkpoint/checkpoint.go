@@ -369,11 +369,16 @@ func (w *Weight) cut(shape []int64) (lo, hi int64) {
 	return w.rule.Lo, w.rule.Hi
 }
 
+// Mapped reports whether the weight is a tensor as it is, which Read maps whole.
+func (w *Weight) Mapped() bool {
+	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
+	return whole && !w.rule.Transpose && w.have == w.to && !w.scaled
+}
+
 // Read makes the weight: a mapped tensor as it is, or a copy that puts tensors together. Of a copy it reads the box
 // of extents n at lo, all of it where these are nil; the rest stays zero and takes no memory where it is large.
 func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
-	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
-	if whole && !w.rule.Transpose && w.have == w.to && !w.scaled {
+	if w.Mapped() {
 		return w.from.View(w.Names[0])
 	}
 	out, err := tensor.New(w.to, w.Shape)

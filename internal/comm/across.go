@@ -26,7 +26,7 @@ func (in *Instance) crosses() error {
 type across struct{}
 
 func (across) Info() device.Algorithm {
-	return device.Algorithm{Name: "across", Ops: sumsAndUneven,
+	return device.Algorithm{Name: "across", Formerly: []string{"hierarchical"}, Ops: sumsAndUneven,
 		How: "the transport sends each member the others' operands (for a large all_reduce, only its chunk of them); " +
 			"the member adds them in the order of ranks"}
 }
@@ -165,18 +165,10 @@ func (b *Build) all() []int {
 // transport makes members run a collective through the world's transport, each on its stream. part returns a member's
 // operands; an In or Out without memory means that the member has no such operand.
 func (b *Build) transport(c device.Collective, members []int, part func(me int) Part) {
-	b.launchAll(b.ch.transport, c, members, part, func(me int, l device.Launch) {
-		b.add(me, step{kind: stepReduce, launch: l})
-	})
-}
-
-// launchAll prepares a collective for a team of the given members, and calls give with each member's launch.
-func (b *Build) launchAll(open func() (device.Team, error), c device.Collective, members []int, part func(me int) Part,
-	give func(me int, l device.Launch)) {
 	if b.err != nil {
 		return
 	}
-	team, err := open()
+	team, err := b.ch.openTeam()
 	if err != nil {
 		b.fail(err)
 		return
@@ -206,10 +198,7 @@ func (b *Build) launchAll(open func() (device.Team, error), c device.Collective,
 	}
 	for i, l := range launches {
 		if l != nil {
-			give(members[i], l)
+			b.add(members[i], step{kind: stepReduce, launch: l})
 		}
 	}
 }
-
-// transport returns the team that consists of all members on their own streams.
-func (c *Channel) transport() (device.Team, error) { return c.openTeam() }

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
 )
 
@@ -42,7 +41,7 @@ type splitter interface {
 // does not run by itself.
 var (
 	schedules = []Algorithm{staged{}, twoShot{}, oneShotPush{}, twoShotPush{}, direct{}, directTwoShot{}, chunked{}}
-	crossers  = []Algorithm{across{}, hierarchical{}}
+	crossers  = []Algorithm{across{}}
 )
 
 // These lists of ops are the ones that schedules support.
@@ -91,16 +90,6 @@ func Describe() (inside, between []device.Algorithm) { return infos(schedules), 
 
 // Schedules returns the names of the schedules inside a node, which every machine has.
 func Schedules() []string { return device.AlgorithmNames(infos(schedules)) }
-
-// Costs returns the algorithms that predict their own time.
-func Costs() (list []machine.AlgorithmCost) {
-	for _, a := range slices.Concat(infos(schedules), infos(crossers)) {
-		if a.Cost != nil {
-			list = append(list, machine.AlgorithmCost{Algorithm: a.Name, Cost: a.Cost})
-		}
-	}
-	return list
-}
 
 // twoShotFrom is the message size in bytes from which an all_reduce of three or more members moves less data in two
 // shots than in one.

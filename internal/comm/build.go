@@ -12,14 +12,10 @@ import (
 type stepKind uint8
 
 const (
-	stepCopy    stepKind = iota // performs copied
-	stepReduce                  // issues launch
-	stepTell                    // raises element elem of counters, which belong to a peer
-	stepAwait                   // waits for element elem of counters, which belong to the member itself
-	stepFork                    // makes side's stream wait for the member's stream
-	stepSide                    // issues launch on side's stream
-	stepCrossed                 // records side's event on side's stream
-	stepJoin                    // waits for side's event
+	stepCopy   stepKind = iota // performs copied
+	stepReduce                 // issues launch
+	stepTell                   // raises element elem of counters, which belong to a peer
+	stepAwait                  // waits for element elem of counters, which belong to the member itself
 )
 
 // step is one stream operation of a member. A collective of a large team can need thousands of steps, nearly all of
@@ -30,7 +26,6 @@ type step struct {
 	copied   *copied
 	launch   device.Launch
 	counters device.Counters
-	side     *side
 	// least is the counter value to await in run 0; each later run adds perRun. least may be negative if the awaited
 	// signal belongs to the previous run.
 	least, perRun int64
@@ -76,9 +71,6 @@ func newBuild(ch *Channel, in *Instance, half int) *Build {
 
 // Size returns the number of members.
 func (b *Build) Size() int { return len(b.in.Parts) }
-
-// Instance returns the collective that is being built.
-func (b *Build) Instance() *Instance { return b.in }
 
 // Staging returns a dense view of member m's staging memory, with the given shape and the instance's element type, that
 // begins off bytes after the start of the current half.

@@ -36,9 +36,6 @@ type Channel struct {
 	slots     []device.Memory       // nil if no schedule pushes
 	owner     map[device.Memory]int // the member that owns each staging and slot memory
 	counters  []device.Counters
-	sides     map[int]*side       // by member: the stream for transfers between nodes
-	sideTeams map[int]device.Team // by position in a node
-	joins     []device.Event
 	// plans[i][m] holds the steps of member m in instance i, and moved[i][m] the bytes that the member receives from
 	// peers.
 	plans [][][]step
@@ -337,17 +334,6 @@ func (st *step) issue(s device.Stream, run int64) error {
 		return s.Launch(st.launch)
 	case stepTell:
 		return s.Signal(st.counters, int(st.elem), 1)
-	case stepFork:
-		if err := s.Record(st.side.event); err != nil {
-			return err
-		}
-		return st.side.stream.Wait(st.side.event)
-	case stepSide:
-		return st.side.stream.Launch(st.launch)
-	case stepCrossed:
-		return st.side.stream.Record(st.side.event)
-	case stepJoin:
-		return s.Wait(st.side.event)
 	}
 	if least := st.least + run*st.perRun; least > 0 {
 		return s.WaitCounter(st.counters, int(st.elem), least)
@@ -368,16 +354,6 @@ func (c *Channel) Close() error {
 		}
 	}
 	errs = append(errs, c.closeTeam())
-	for _, t := range c.sideTeams {
-		errs = append(errs, t.Close())
-	}
-	for _, e := range c.joins {
-		e.Release()
-	}
-	for _, s := range c.sides {
-		s.event.Release()
-	}
-	c.sides, c.sideTeams, c.joins = nil, nil, nil
 	for _, ctr := range c.counters {
 		ctr.Release()
 	}

@@ -92,7 +92,7 @@ func TestEverySchedule(t *testing.T) {
 // TestMain lowers the sizes of pieces and chunks, so that the small tensors of the tests have several.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	chunkBytes, crossingBytes, acrossTwoShotFrom = 64, 64, 64
+	chunkBytes, acrossTwoShotFrom = 64, 64
 	os.Exit(m.Run())
 }
 

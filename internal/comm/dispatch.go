@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
 // Policy defines how to choose algorithms for collectives that do not pin one. The zero value chooses the fastest
@@ -82,23 +81,6 @@ func (d *Dispatch) Scheduler() string {
 		}
 	}
 	return ""
-}
-
-// ByEngines returns, for a collective that only moves data, the algorithms that use none of a device's multiprocessors:
-// the first schedule that copies in place, and the machine's own algorithms that use copy engines.
-func (d *Dispatch) ByEngines(op ir.Op) (names []string) {
-	for _, a := range infos(schedules) {
-		if a.Memory == device.MemoryFlags && slices.Contains(a.Ops, op) {
-			names = append(names, a.Name)
-			break
-		}
-	}
-	for _, a := range d.own {
-		if a.CopyEngines && slices.Contains(a.Ops, op) {
-			names = append(names, a.Name)
-		}
-	}
-	return names
 }
 
 // Check returns an error unless there is an algorithm with the given name.
@@ -213,17 +195,12 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	}
 	byDefault := func(name string) { list = append(list, candidate{device.Tuning{Algo: name}, "default"}) }
 	if in.nodes != nil {
-		if !d.policy.Fixed {
-			if a := usual(in, crossers); a != nil {
-				byDefault(a.Info().Name)
-			}
-		}
 		byDefault(d.world.Transport())
 		byDefault(crossers[0].Info().Name)
 		return list
 	}
 	if !d.policy.Fixed {
-		byDefault(usual(in, schedules).Info().Name)
+		byDefault(usual(in).Info().Name)
 	}
 	byDefault(schedules[0].Info().Name)
 	if d.policy.Sparing {
@@ -335,12 +312,12 @@ func (d *Dispatch) apart(members []Member) bool {
 	return false
 }
 
-// usual returns the default schedule for machines without a table; nil if no schedule in list is a default for in.
-func usual(in *Instance, list []Algorithm) Algorithm {
-	for _, a := range slices.Backward(list) {
+// usual returns the default schedule for machines without a table; nil if no schedule is a default for in.
+func usual(in *Instance) Algorithm {
+	for _, a := range slices.Backward(schedules) {
 		if info := a.Info(); info.Check(&in.Collective) == nil && a.Usual(in) {
 			return a
 		}
 	}
-	return nil
+	return schedules[0]
 }

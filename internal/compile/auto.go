@@ -54,7 +54,6 @@ func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	m.Costs = comm.Costs()
 	if u.opts.Device == nil {
 		found = comm.FindFor(m.GPU, ranks)
 	}
@@ -143,6 +142,16 @@ func (u *Unit) chooser(bound *ir.Bound) (func(*lower.Pair) lower.Strategy, error
 func ragged(bound *ir.Bound, choices []lower.Choice) bool {
 	return slices.ContainsFunc(choices, func(c lower.Choice) bool {
 		return fitting(bound, &c.Pair, c.Strategy) != c.Strategy
+	})
+}
+
+// SameForAll reports whether the lowered form res is that of all values of a dim. It is not where auto chose by the
+// dims, or where an exchange cuts rows that the dim counts into blocks, which are ragged for some values.
+func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
+	return !slices.ContainsFunc(res.Choices, func(c lower.Choice) bool {
+		counts := false
+		c.Pair.To.Dims[c.Pair.Rows].Extent.Walk(func(e *ir.Expr) { counts = counts || e.Kind == ir.ExprName && e.Name == dim })
+		return u.opts.Strategy == Auto || counts && c.Strategy.Kind == lower.Exchange && c.Pair.Comm == ir.OpAllReduce
 	})
 }
 

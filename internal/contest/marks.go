@@ -2,7 +2,6 @@ package contest
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"hocket.example/hocket/internal/device"
@@ -64,25 +63,6 @@ func (m *Marks) Take(ctx context.Context, w device.World, ids ...int64) ([]float
 	for _, id := range ids {
 		span := m.at[id]
 		out = append(out, float64(span[1]-span[0])/1e3)
-	}
-	clear(m.at)
-	return out, nil
-}
-
-// Spans waits for the world and returns when brackets began and ended, in nanoseconds.
-func (m *Marks) Spans(ctx context.Context, w device.World, ids ...[][]int64) ([][][2]int64, error) {
-	if err := w.Sync(ctx); err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out [][][2]int64
-	for _, list := range slices.Concat(ids...) {
-		var spans [][2]int64
-		for _, id := range list {
-			spans = append(spans, m.at[id])
-		}
-		out = append(out, spans)
 	}
 	clear(m.at)
 	return out, nil

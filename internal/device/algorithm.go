@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
 )
 
@@ -43,10 +42,6 @@ type Algorithm struct {
 	// Library reports that it belongs to the vendor's library. Other algorithms are compared with it, its launch cannot be
 	// tuned, and its first call takes long because it connects the members.
 	Library bool `json:"library,omitempty"`
-	// Cost predicts the time in microseconds of a collective on a described machine. It returns false for a collective
-	// that it does not support or cannot predict. Without Cost, predictions use tables and the machine's description of
-	// the op.
-	Cost machine.Cost `json:"-"`
 }
 
 // MemoryUse describes how the memory of an algorithm on each device grows, without the operands.

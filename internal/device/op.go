@@ -354,7 +354,7 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
 	case ir.OpScales:
-		return Scales{Max: a.Number(0).Float}
+		return Scales{Max: float64(float32(a.Number(0).Float))}
 	case ir.OpQuantize:
 		return Quantize{}
 	case ir.OpGroupedLinear:

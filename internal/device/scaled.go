@@ -3,6 +3,8 @@ package device
 import (
 	"fmt"
 	"slices"
+
+	"hocket.example/hocket/ir"
 )
 
 // ScaleBlock is the number of elements of a row, and of rows of a weight, that share a scale if scales are by blocks.
@@ -48,6 +50,24 @@ func Matrix(shape []int64) (rows, cols int64) {
 	return rows, shape[len(shape)-1]
 }
 
+// CheckScales returns the grain of the scales of a tensor, of types s and x. It returns an error if there are no such
+// scales.
+func CheckScales(op Scales, x, s ir.DType, of, scales []int64) (Grain, error) {
+	if s != ir.F32 || x.IsInt() || !(op.Max > 0) {
+		return Grain{}, fmt.Errorf("cannot compute scales of type %s for values of type %s up to %g", s, x, op.Max)
+	}
+	return GrainOf(of, scales)
+}
+
+// CheckQuantize returns the grain of the scales by which a tensor is quantized, of types s, x and out. It returns an
+// error if it cannot be.
+func CheckQuantize(x, s, out ir.DType, of, scales, result []int64) (Grain, error) {
+	if !out.IsFloat8() || s != ir.F32 || x.IsInt() || !slices.Equal(of, result) {
+		return Grain{}, fmt.Errorf("cannot quantize %s%v with scales of type %s into %s%v", x, of, s, out, result)
+	}
+	return GrainOf(of, scales)
+}
+
 // CheckScaled returns the grains of the scales of a linear with scales, whose ins are x, w and their scales. It returns
 // an error if there is no such linear.
 func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) {
@@ -68,7 +88,7 @@ func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) 
 	if len(ins[2]) == 2 && x.Rows == ScaleBlock && ins[0][0] > 1 {
 		return x, w, fmt.Errorf("scales%v of the input%v", ins[2], ins[0])
 	}
-	if w, err = GrainOf(ins[1], ins[3]); err == nil && w.Rows == 1 && w.Cols > 1 && ins[1][0] > 1 {
+	if w, err = GrainOf(ins[1], ins[3]); err == nil && len(ins[3]) == 2 && w.Rows == 1 && ins[1][0] > 1 {
 		err = fmt.Errorf("scales%v of the weight%v", ins[3], ins[1])
 	}
 	return x, w, err

@@ -78,8 +78,9 @@ const ScheduleThreads = 32
 
 // Check returns nil, or an error that describes an access outside its memory by a kernel that executes s.
 func (s *Schedule) Check() error {
-	if s.Members < 2 || len(s.Steps) != s.Members || s.In < 1 || s.Out < 1 {
-		return fmt.Errorf("the schedule is for %d members, but has steps for %d", s.Members, len(s.Steps))
+	if s.Members < 2 || len(s.Steps) != s.Members || s.In < 1 || s.Out < 1 || s.Blocks < 1 {
+		return fmt.Errorf("the schedule has %d blocks and is for %d members, but has steps for %d", s.Blocks, s.Members,
+			len(s.Steps))
 	}
 	limits := s.Areas
 	limits[ScheduleIn], limits[ScheduleOut] = s.In, s.Out

@@ -61,7 +61,7 @@ func scalingOf(shape []int64, scales *array) (scaling, error) {
 	return s, fmt.Errorf("scales of shape %v for %v", scales.shape, shape)
 }
 
-// scales gives the largest magnitude of each block divided by top.
+// scales gives the largest magnitude of each block divided by top, which is rounded to f32.
 func scales(top float64, x *array, shape []int64) (*array, error) {
 	out := newArray(ir.F32, shape)
 	s, err := scalingOf(x.shape, out)
@@ -72,6 +72,7 @@ func scales(top float64, x *array, shape []int64) (*array, error) {
 		at := s.index(i/s.k, i%s.k)
 		out.f[at], out.e[at] = max(out.f[at], math.Abs(x.f[i])), max(out.e[at], x.e[i])
 	}
+	top = tensor.Round(ir.F32, top)
 	for i, most := range out.f {
 		y, e := most/top, out.e[i]
 		switch {

@@ -266,6 +266,9 @@ func (m *moves) toRecord(together bool) (list []*move) {
 	}
 	last := slices.Concat(m.inGraphs, m.known, []*move{m.current})
 	if v := shared(slices.DeleteFunc(slices.Clone(last), func(v *move) bool { return v == nil })); v != nil {
+		if known := m.find(v.at); known != nil {
+			v = known
+		}
 		last = append(last, v) // the latest: it serves runs whose other blocks have other addresses
 	}
 	for _, v := range slices.Backward(last) {

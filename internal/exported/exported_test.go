@@ -5,17 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/testcorpus"
 	"hocket.example/hocket/internal/torchexport"
 	"hocket.example/hocket/ir"
 )
@@ -249,26 +247,9 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// unpacked unpacks the models that torch exported, once.
-var unpacked = sync.OnceValues(func() (string, error) {
-	script := filepath.Join("..", "..", "..", "shared", "corpus", "unpack")
-	if _, err := os.Stat(script); err != nil {
-		return "", nil
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	return filepath.Join(dir, "models"), exec.Command(script, dir).Run()
-})
-
 func corpus(t *testing.T) string {
 	t.Helper()
-	dir, err := unpacked()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if dir == "" {
-		t.Skip("there is no corpus beside the repository")
-	}
-	return dir
+	return testcorpus.Need(t, "models")
 }
 
 // TestConstant: a parameter that the export knows needs no weights.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/grad"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/ir/checker"
 )
 
@@ -28,6 +29,20 @@ func keptBytes(t *testing.T, text string, results int) (n int64) {
 	return n
 }
 
+// partialSums has values that are partial sums: no program hands them to another.
+const partialSums = `mesh a[1] b[2]
+func f(%x0: f64[8, 4/(a, b)], %x1: f64[8/a, 8/b], %x2: f64[8/b, 8/a], %x3: f64[8]) -> (f64[8/b, 8]) {
+  %v1 = clamp %x1, lo=-0.5, hi=0.75
+  %v2 = scale (matmul (matmul %x0, %x0, tb=true), %x1), by=0.1
+  %v3 = maximum %v2, %x1
+  %v4 = scale (linear %v3, %x2, %x3), by=0.4
+  %v5 = sum %v2, axis=0
+  %v6 = sub %v2, %v5
+  %out = mul %v6, %v6
+  return %out
+}
+`
+
 // TestBudget: whatever the budget, the gradients are those that are computed when all is kept, and what is kept is
 // within it. A budget below what cannot be computed again is refused with that.
 func TestBudget(t *testing.T) {
@@ -35,7 +50,7 @@ func TestBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sources := []string{strings.ReplaceAll(string(layer), "f32", "f64")}
+	sources := []string{strings.ReplaceAll(string(layer), "f32", "f64"), partialSums}
 	for _, c := range programCases[:3] {
 		sources = append(sources, strings.ReplaceAll(c.src, "[N]", "[2]"))
 	}
@@ -70,5 +85,47 @@ func TestBudget(t *testing.T) {
 		if t.Logf("%d budgets from %d bytes to %d", tried, most, last); tried < 2 {
 			t.Errorf("%d budgets are kept to, from %d bytes\n%s", tried, most, all.Forward)
 		}
+	}
+}
+
+// TestBudgetOfRandomPrograms: what is kept is within the budget, and a budget that suffices for the inputs alone is
+// not refused.
+func TestBudgetOfRandomPrograms(t *testing.T) {
+	tried, refused := 0, 0
+	for seed := uint64(1); seed <= uint64(longtest.Of(60, 600)); seed++ {
+		src := randomProgram(seed, 1+int(seed%2), 2)
+		in, ds := checker.Read("test.hkt", src)
+		if ds.HasErrors() {
+			t.Fatal(ds)
+		}
+		all, err := grad.Split(in, grad.Options{})
+		if err != nil {
+			continue // a statement without a gradient
+		}
+		inputs, err := grad.Split(in, grad.Options{Keep: grad.KeepInputs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		results := len(read(t, src).Func.Results)
+		most, least := keptBytes(t, all.Forward, results), keptBytes(t, inputs.Forward, results)
+		for k := range int64(6) {
+			budget := max(most*k/5, 1)
+			parts, err := grad.Split(in, grad.Options{Keep: grad.KeepAuto, Budget: budget})
+			over := (*grad.BudgetError)(nil)
+			switch {
+			case errors.As(err, &over) && over.Least > budget && least > budget:
+				refused++
+			case err != nil:
+				t.Errorf("seed %d: %v, and the inputs take %d bytes\n%s", seed, err, least, src)
+			default:
+				tried++
+				if have := keptBytes(t, parts.Forward, results); have > budget {
+					t.Errorf("seed %d: %d bytes are kept, and the budget is %d\n%s%s", seed, have, budget, src, parts.Forward)
+				}
+			}
+		}
+	}
+	if t.Logf("%d budgets, %d refused", tried, refused); tried == 0 {
+		t.Error("no budget is tried")
 	}
 }

@@ -33,8 +33,9 @@ type Options struct {
 	Dims   map[string]int64
 	// again are values that are computed again, with a budget.
 	again map[string]bool
-	// scalars says that the gradient of a result that is a scalar is a parameter, too, as of other results.
-	scalars bool
+	// split says that the gradient is for two programs: that of a result that is a scalar is a parameter, too, and no
+	// partial value can be handed over.
+	split bool
 }
 
 // Keep says which values of the forward pass are kept for the backward one.
@@ -69,6 +70,9 @@ func Of(in *ir.Info, opts Options) (string, error) {
 
 // made is derive, or within a budget.
 func made(in *ir.Info, opts Options) (*gradder, error) {
+	if function(in.Prog, opts.Func) == nil {
+		return nil, &NameError{Message: "there is no function " + opts.Func}
+	}
 	if opts.Budget > 0 {
 		return within(in, opts)
 	}
@@ -81,9 +85,6 @@ func derive(in *ir.Info, opts Options) (*gradder, error) {
 		opts.Keep = KeepAll
 	}
 	fn := function(in.Prog, opts.Func)
-	if fn == nil {
-		return nil, &NameError{Message: "there is no function " + opts.Func}
-	}
 	of, wrt, err := choose(fn, opts)
 	if err != nil {
 		return nil, err
@@ -172,9 +173,9 @@ type gradder struct {
 	// recomputed is Options.again.
 	recomputed map[string]bool
 	ds         ir.Diagnostics
-	// scalars is that of Options. given and results count the function's own parameters and results, of are the results
+	// split is that of Options. given and results count the function's own parameters and results, of are the results
 	// that are differentiated, and cut is where the gradients begin in the function's statements.
-	scalars             bool
+	split               bool
 	given, results, cut int
 	of                  []int
 
@@ -199,7 +200,7 @@ func newGradder(info *ir.Info, opts Options) *gradder {
 	fn := info.Prog.Funcs[0]
 	g := &gradder{
 		info: info, prog: info.Prog, fn: fn, keep: opts.Keep, recomputed: opts.again,
-		scalars: opts.scalars, given: len(fn.Params), results: len(fn.Results),
+		split: opts.split, given: len(fn.Params), results: len(fn.Results),
 		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{},
 		home:   map[string]*forward{},
 		active: map[string]bool{}, constants: map[string]string{},
@@ -300,7 +301,7 @@ func (g *gradder) seeds(of []int, ret *ir.Stmt) {
 		sym := g.info.Operands[ret][i]
 		name := "d" + names[i]
 		pos := g.fn.Pos
-		if len(t.Dims) == 0 && !g.scalars {
+		if len(t.Dims) == 0 && !g.split {
 			switch one := g.constant(1, t.DType); {
 			case !g.isActive(sym):
 			case sym.Kind != ir.SymValue:

@@ -12,7 +12,15 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 		return true
 	}
 	if g.recomputed != nil {
-		return g.recomputed[def.Results[0].Text]
+		for f.parent == nil && def.Op.Info().Class == ir.ClassView { // as what it is a view of
+			if of := f.defs[def.Args[0].Name]; of != nil {
+				def = of
+				continue
+			}
+			break
+		}
+		name := def.Results[0].Text
+		return g.recomputed[name] || g.split && len(g.types[name].Partial) > 0
 	}
 	switch g.keep {
 	case KeepInputs:

@@ -143,24 +143,30 @@ func embedding(c *call) {
 			"a part of a table has no gradient")
 		return
 	}
-	ids, table := c.argType(0), c.argType(1)
-	c.give(1, contribution{name: c.op(ir.OpIndexAdd, nil, []ir.Attr{ir.ExprAttr("n", table.Dims[0].Extent)}, c.dy,
-		c.arg(0)), partial: split(ids, len(ids.Dims))})
+	ids, table := c.argType(0), reduced(c.argType(1))
+	n := []ir.Attr{ir.ExprAttr("n", table.Dims[0].Extent)}
+	if split(ids, len(ids.Dims)) {
+		c.give(1, contribution{name: c.op(ir.OpIndexAdd, nil, n, c.dy, c.arg(0)), partial: true})
+		return
+	}
+	// Each rank adds up its own rows of the table, also where other operations contribute to the table's gradient.
+	c.give(1, contribution{name: c.op(ir.OpIndexAdd, table, n, c.dy, c.arg(0)), typ: table, own: true})
 }
 
 // indexAdd is y[i] = Σ x where ids are i: the gradient of a row is that of its id's row, and 0 where it is skipped.
 func indexAdd(c *call) {
-	ids := c.argType(1).Clone()
+	ids, x := c.argType(1).Clone(), c.argType(0)
+	if n := c.s.Attr("n"); len(n.Exprs) == 1 && n.Exprs[0].IsInt(0) { // all rows are skipped
+		c.give(0, contribution{name: c.op(ir.OpFill, reduced(x), []ir.Attr{ir.NumberAttr("value", 0)})})
+		return
+	}
 	zero := c.op(ir.OpFill, ids, []ir.Attr{ir.NumberAttr("value", 0)})
 	at := c.arg(1)
 	rows := c.op(ir.OpEmbedding, nil, nil, c.op(ir.OpMaximum, ids, nil, at, zero), c.dy)
-	x := c.argType(0)
-	t := x.Clone()
-	t.Dims[len(t.Dims)-1].Axes = nil
 	one := ids.Clone()
 	one.Dims = append(one.Dims, ir.Dimension{Extent: ir.Int(1)})
 	there := c.op(ir.OpCast, &ir.Type{DType: x.DType, Dims: one.Dims, Mesh: one.Mesh}, nil,
 		c.op(ir.OpReshape, nil, []ir.Attr{shape(one)}, c.op(ir.OpGreaterEqual, ids, nil, at, zero)))
 	wide := c.op(ir.OpExpand, reduced(x), []ir.Attr{shape(x)}, there)
-	c.give(0, contribution{name: c.op(ir.OpMul, nil, nil, rows, wide)})
+	c.give(0, contribution{name: c.op(ir.OpWhere, nil, nil, wide, rows, c.g.constant(0, x.DType))})
 }

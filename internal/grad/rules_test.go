@@ -2,6 +2,9 @@ package grad_test
 
 import (
 	"fmt"
+	"math"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -178,6 +181,16 @@ var ruleCases = []struct {
   %z: f64[4, 3] = index_add (reshape %x, shape=(8, 3)), %w, n=4
   return %y, %z
 }`},
+	{"index_add of nothing", nil, `func f(%x: f64[4/tp, 2]) -> f64[0, 2] {
+  %s: i32[4] = fill value=-1
+  %y = index_add %x, %s, n=0
+  return %y
+}`},
+	{"tied embedding", nil, `func f(%ids: i32[3], %table: f64[8/tp, 2]) -> f64[3, 8/tp] {
+  %y = embedding %ids, %table
+  %z: f64[3, 8/tp] = linear %y, %table
+  return %z
+}`},
 	{"embedding rows", nil, `func f(%ids: i32[4/tp], %table: f64[8, 2]) -> f64[4/tp, 2] {
   %y = embedding %ids, %table
   return %y
@@ -239,5 +252,64 @@ func away(t *testing.T, src string, opts grad.Options, elements int) {
 	t.Helper()
 	if looked, kinks := differences(t, src, opts, 1, elements); looked == 0 || kinks > 0 {
 		t.Errorf("%d of %d elements are near a kink", kinks, looked)
+	}
+}
+
+// TestTiedTable: each rank adds up the gradient of its own rows of a table alone, also of one that is used twice.
+func TestTiedTable(t *testing.T) {
+	p, err := hocket.Parse("tied.hkt", `mesh tp[2]
+func f(%ids: i32[6], %table: f32[64/tp, 8]) -> f32[6, 64/tp] {
+  %y = embedding %ids, %table
+  %z: f32[6, 64/tp] = linear %y, %table
+  return %z
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := p.Gradient(hocket.GradientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`%\S+: f32\[64/tp, 8\] = index_add`).MatchString(q.String()) {
+		t.Errorf("index_add is not split by rows:\n%s", q)
+	}
+}
+
+// TestSkippedRows: a row that index_add skips has no gradient, whatever that of other rows is.
+func TestSkippedRows(t *testing.T) {
+	p, err := hocket.Parse("f.hkt", "func f(%x: f32[3, 1], %ids: i32[3]) -> f32[2, 1] {\n  %y = index_add %x, %ids, n=2\n  return %y\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := p.Gradient(hocket.GradientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	model, err := m.Load(q, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := map[string]*hocket.Tensor{}
+	for name, vals := range map[string][]float64{"x": {1, 2, 3}, "ids": {-1, 0, 1}, "dy": {math.Inf(1), 5}} {
+		dt, shape := ir.F32, []int64{int64(len(vals)), 1}
+		if name == "ids" {
+			dt, shape = ir.I32, shape[:1]
+		}
+		if in[name], err = hocket.FromFloats(dt, vals, shape...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rep, err := model.Run(t.Context(), hocket.Args{In: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rep.Out["dx"].Floats(); !slices.Equal(got, []float64{0, math.Inf(1), 5}) {
+		t.Errorf("dx is %v, want 0, +Inf and 5", got)
 	}
 }

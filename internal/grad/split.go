@@ -38,7 +38,7 @@ const (
 // Split returns the function's gradient as two programs. Also results that are scalars have a gradient, which Backward
 // takes. Errors are those of Of.
 func Split(in *ir.Info, opts Options) (*Parts, error) {
-	opts.scalars = true
+	opts.split = true
 	g, err := made(in, opts)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,34 @@ func Split(in *ir.Info, opts Options) (*Parts, error) {
 	if ds.HasErrors() {
 		return nil, ds
 	}
-	return (&splitter{g: g, info: info, fn: info.Prog.Funcs[0]}).parts(), nil
+	sp := &splitter{g: g, info: info, fn: info.Prog.Funcs[0]}
+	parts := sp.parts()
+	if opts.Budget > 0 {
+		if err := sp.within(in, opts); err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+// within returns a BudgetError if the backward program takes more of the forward one than the budget.
+func (sp *splitter) within(in *ir.Info, opts Options) error {
+	b, ds := ir.Bind(in, ir.Binding{Func: opts.Func, Dims: opts.Dims})
+	if ds.HasErrors() {
+		return ds
+	}
+	sum := int64(0)
+	for _, t := range sp.extra {
+		n, err := localBytes(b, t)
+		if err != nil {
+			return err
+		}
+		sum += n
+	}
+	if sum > opts.Budget {
+		return &BudgetError{opts.Budget, sum}
+	}
+	return nil
 }
 
 // splitter cuts the function that a gradder made in two.
@@ -65,6 +92,8 @@ type splitter struct {
 	again map[*ir.Stmt]bool
 	// takes are the names that the backward program takes, in their order.
 	takes []string
+	// extra are the types of the results that the forward program has for the backward one.
+	extra []*ir.Type
 	// all says that the backward program computes the whole forward pass again.
 	all bool
 }
@@ -173,6 +202,7 @@ func (sp *splitter) programs() *Parts {
 		backward.Params = append(backward.Params, p)
 		parts.Takes = append(parts.Takes, t)
 	}
+	sp.extra = forward.Results[g.results:]
 	forward.Body = &ir.Block{Stmts: slices.Concat(sp.forward, after, []*ir.Stmt{ret})}
 	var again []*ir.Stmt
 	for _, s := range sp.forward {

@@ -5,11 +5,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/longtest"
@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/testcorpus"
 	"hocket.example/hocket/ir"
 )
 
@@ -47,16 +48,11 @@ func lowered(t *testing.T, path string) (*device.Schedule, error) {
 // corpus.
 func ofCorpus(t *testing.T, ranks int) []string {
 	t.Helper()
-	script := "../../../shared/corpus/unpack"
-	if _, err := os.Stat(script); err != nil {
-		script = "../../../../shared/corpus/unpack"
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	if out, err := exec.Command("python3", script, dir).CombinedOutput(); err != nil {
-		t.Logf("no corpus of schedules: %s", out)
+	dir := testcorpus.Folder(t, "schedules")
+	if dir == "" {
 		return nil
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "schedules", "verdicts.json"))
+	text, err := os.ReadFile(filepath.Join(dir, "verdicts.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +64,7 @@ func ofCorpus(t *testing.T, ranks int) []string {
 	}
 	var list []string
 	for _, folder := range []string{"plans", "xml"} {
-		files, err := filepath.Glob(filepath.Join(dir, "schedules", folder, "*"))
+		files, err := filepath.Glob(filepath.Join(dir, folder, "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +87,7 @@ func ofCorpus(t *testing.T, ranks int) []string {
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	list := []string{"../../examples/schedules/exchange.json", "../schedule/testdata/pair.xml"}
-	all := ofCorpus(t, 4)
+	own, all := len(list), ofCorpus(t, 4)
 	if longtest.On() {
 		list = append(list, all...)
 	} else {
@@ -103,9 +99,11 @@ func TestSchedules(t *testing.T) {
 		}
 	}
 	groups := map[int][]*device.Schedule{}
-	for _, path := range list {
+	for i, path := range list { // the first are our own
 		s, err := lowered(t, path)
-		if err != nil {
+		if err != nil && i < own {
+			t.Fatalf("%s: %v", path, err)
+		} else if err != nil {
 			t.Logf("%s: %v", filepath.Base(path), err)
 			continue
 		}
@@ -196,6 +194,46 @@ func (b *teamBench) addSchedule(k *Scheduled, rng *rand.Rand) func(seed int) {
 	}
 }
 
+// gatherByPackets returns an all_gather in which each member writes its cell to all as packets, which they unpack.
+func gatherByPackets(members int) *device.Schedule {
+	s := &device.Schedule{Name: "gather", Op: ir.OpAllGather, Members: members, Blocks: 1, In: 1, Out: members,
+		Closes: true}
+	s.Areas[device.SchedulePackets] = members
+	for m := range members {
+		var steps []device.ScheduleStep
+		move := func(from, to device.ScheduleSpan) {
+			steps = append(steps, device.ScheduleStep{Kind: device.ScheduleMove, Cells: 1, Packed: true,
+				From: []device.ScheduleSpan{from}, To: []device.ScheduleSpan{to}})
+		}
+		for to := range members {
+			move(device.ScheduleSpan{Area: device.ScheduleIn, Member: m},
+				device.ScheduleSpan{Area: device.SchedulePackets, Member: to, Cell: m})
+		}
+		for from := range members {
+			move(device.ScheduleSpan{Area: device.SchedulePackets, Member: m, Cell: from},
+				device.ScheduleSpan{Area: device.ScheduleOut, Member: m, Cell: from})
+		}
+		s.Steps = append(s.Steps, [][]device.ScheduleStep{steps})
+	}
+	return s
+}
+
+// TestScheduleLate omits a member: the others report which member they waited for, and end.
+func TestScheduleLate(t *testing.T) {
+	t.Parallel()
+	s := gatherByPackets(3)
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	b := newTeamBench(t, 3, FirstEpoch)
+	b.timeout = 3 * time.Microsecond
+	packets, words := roundTo(3*2*16, 16), roundTo(ScheduleWords(s), 16)
+	k := &Scheduled{Schedule: s, DType: ir.F32, Cell: 16, Threads: 32, PacketHalf: packets, WordHalf: words}
+	k.At[device.SchedulePackets], k.Words = b.halves(packets, staleBefore(FirstEpoch)), b.halves(words, 0)
+	b.addSchedule(k, rand.New(rand.NewPCG(1, 2)))
+	b.runLate("schedule")
+}
+
 // TestScheduleCheck checks that a step that accesses memory outside the schedule's areas is refused.
 func TestScheduleCheck(t *testing.T) {
 	s, err := lowered(t, "../../examples/schedules/exchange.json")
@@ -236,5 +274,9 @@ func TestScheduleCheck(t *testing.T) {
 	}
 	if moves == 0 {
 		t.Error("it moves nothing")
+	}
+	s.Blocks, s.Steps = 0, make([][][]device.ScheduleStep, s.Members)
+	if s.Check() == nil {
+		t.Error("no blocks are taken")
 	}
 }

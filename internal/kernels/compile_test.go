@@ -136,11 +136,8 @@ func everyCode(t *testing.T, arch string) []code {
 			for e := NoEpilogue; e <= SiluMulEpilogue && dt.Size() == 2 && !before80(arch); e++ {
 				p := Skinny{Epilogue: e, Out: x(dt, layouts[0], m, 4096),
 					Ins: []Operand{x(dt, layouts[0], m, 4096), x(dt, layouts[0], 4096, 4096)}}
-				switch e {
-				case AddEpilogue:
-					p.Ins = append(p.Ins, p.Out)
-				case SiluMulEpilogue:
-					p.Out = x(dt, layouts[0], m, 2048)
+				if e == SiluMulEpilogue {
+					p.Up = &p.Ins[1]
 				}
 				add(p)
 			}
@@ -222,6 +219,13 @@ func everyReduction() (all []code) {
 		r.By, r.In = AllReduceLamportResults{}, make([]nvlib.Ptr, 3+i)
 		r.Out = r.In
 		all = append(all, r.Meeting(0).launch().code)
+	}
+	s := gatherByPackets(3)
+	for i, dt := range append(ir.ArithmeticTypes(), ir.F8E4M3) {
+		if s.Op = ir.OpAllReduce; i == len(ir.ArithmeticTypes()) {
+			s.Op = ir.OpAllGather // moves bits of all types
+		}
+		all = append(all, Scheduled{Schedule: s, DType: dt, Cell: 16, Threads: 32}.Meeting(0).launch().code)
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
 		for _, packs := range []int64{200, 2048} {

@@ -196,6 +196,9 @@ func bincount(j *job) ([]launch, error) {
 		body: "bincount<" + ctype(ids.DType) + ">"}}), nil
 }
 
+// addedMost bounds the comparisons of a launch of indexAdd, in which each block may compare its id with all others.
+const addedMost = 1 << 42
+
 // addedColumns is the number of columns that a block of indexAdd adds, as in index.cuh.
 const addedColumns = 4 * threads
 
@@ -220,6 +223,10 @@ func indexAdd(j *job, op device.IndexAdd) ([]launch, error) {
 	launches = append(launches, more...)
 	width := out.Shape[1]
 	tiles := max(1, ceil(width, addedColumns))
+	if n := float64(ids.elements()); n*n*float64(tiles) > addedMost {
+		return nil, fmt.Errorf("%w: %d ids of rows of %d elements take too long to search: add slices of the "+
+			"ids, and add the results", device.ErrUnsupported, ids.elements(), width)
+	}
 	var args words
 	args.addr(out.Addr, x.Addr, ids.Addr, j.fault)
 	args.bits(j.tag)

@@ -86,6 +86,21 @@ func TestSortedMost(t *testing.T) {
 	}
 }
 
+// TestIndexAddMost checks that more ids than can be searched in time are refused with a way out.
+func TestIndexAddMost(t *testing.T) {
+	x := func(dt ir.DType, shape ...int64) Operand {
+		return Operand{Addr: 256, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	}
+	for _, n := range []int64{1 << 20, 1 << 22} {
+		_, err := plan(Computation{Op: device.IndexAdd{Rows: 8}, Ins: []Operand{x(ir.F32, n, 8), x(ir.I32, n)},
+			Out: x(ir.F32, 8, 8)}, Target{})
+		refused := errors.Is(err, device.ErrUnsupported) && strings.Contains(err.Error(), "slices of the ids")
+		if refused != (n > 1<<21) {
+			t.Errorf("%d ids: %v", n, err)
+		}
+	}
+}
+
 // TestIndexFault checks that an invalid index is reported.
 func TestIndexFault(t *testing.T) {
 	t.Parallel()

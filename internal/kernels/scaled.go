@@ -53,13 +53,9 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 		return nil, err
 	}
 	in := j.Ins[0]
-	g, err := device.GrainOf(in.Shape, j.Out.Shape)
+	g, err := device.CheckScales(op, in.DType, j.Out.DType, in.Shape, j.Out.Shape)
 	if err != nil {
 		return nil, err
-	}
-	if j.Out.DType != ir.F32 || in.DType.IsInt() || !(op.Max > 0) {
-		return nil, fmt.Errorf("cannot compute scales of type %[2]s for values of type %[1]s up to %[3]g", in.DType,
-			j.Out.DType, op.Max)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
@@ -68,9 +64,14 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, _, err := j.scaleMatrix(g, x.Shape[0], j.Out)
-	if err != nil || len(out.Shape) != 2 || out.Addr != j.Out.Addr {
-		return nil, fmt.Errorf("%w: the rows of the scales have gaps", device.ErrUnsupported)
+	out, after, err := j.scaleMatrix(g, x.Shape[0], j.Out)
+	if err != nil {
+		return nil, err
+	}
+	if after != nil { // there is no matrix in place
+		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
+			return nil, err
+		}
 	}
 	if g.Rows > device.ScaleBlock || len(j.Out.Shape) == 0 && x.Shape[0] > 1 {
 		at, err := j.scratch(4*x.Shape[0], false)
@@ -87,7 +88,7 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 		g = device.Grain{Rows: 1, Columns: x.Shape[1], Cols: 1}
 	}
 	last, err := scalesLaunch(x, out, g, op.Max)
-	return append(before, last), err
+	return append(append(before, last), after...), err
 }
 
 func scalesLaunch(x, out Operand, g device.Grain, top float64) (launch, error) {
@@ -115,14 +116,10 @@ func quantize(j *job) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
 	}
-	g, err := device.GrainOf(j.Ins[0].Shape, j.Ins[1].Shape)
+	from, to := j.Ins[0].DType, j.Out.DType
+	g, err := device.CheckQuantize(from, j.Ins[1].DType, to, j.Ins[0].Shape, j.Ins[1].Shape, j.Out.Shape)
 	if err != nil {
 		return nil, err
-	}
-	from, to := j.Ins[0].DType, j.Out.DType
-	if !to.IsFloat8() || j.Ins[1].DType != ir.F32 || from.IsInt() || !slices.Equal(j.Ins[0].Shape, j.Out.Shape) {
-		return nil, fmt.Errorf("cannot quantize %s%v with scales of type %s into %s%v", from, j.Ins[0].Shape, j.Ins[1].DType,
-			to, j.Out.Shape)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil

@@ -95,6 +95,11 @@ func TestScaled(t *testing.T) {
 			}
 		}
 	}
+	for _, l := range layouts { // rows of scales may have gaps that no matrix has
+		for _, shape := range [][]int64{{2, 3}, {2, 3, 2}} {
+			r.compare(device.Kernel{Op: device.Scales{Max: 448}}, l, 0, ir.F32, shape, noise(ir.F32, 2, 3, 256))
+		}
+	}
 	r.compare(device.Kernel{Op: device.Linear{}}, layouts[1], 200, ir.F32, []int64{2, 3, 4}, noise(ir.F8E4M3, 2, 3, 130),
 		noise(ir.F8E4M3, 4, 130), positive(noise(ir.F32, 2, 3, 2)), positive(noise(ir.F32, 1, 2)))
 	r.run()

@@ -10,7 +10,7 @@ import (
 )
 
 // Skinny is a linear of 1 to 32 rows that is computed by a kernel whose time is that of reading the weight. Ins holds
-// x, the weight, the bias if there is one, and the additional operand of the epilogue.
+// x, the weight, and the bias if there is one.
 type Skinny struct {
 	Ins      []Operand
 	Out      Operand
@@ -19,7 +19,6 @@ type Skinny struct {
 	// read before the previous kernel has ended.
 	Constant bool
 	// Up is, for SiluMulEpilogue, the weight of the factor that silu is multiplied by, with the shape of the first weight.
-	// If it is nil, that factor uses the second half of the first weight's rows.
 	Up *Operand
 	// Sliced permits any number of rows of x. Each row has the same bits as if it were the only one.
 	Sliced bool
@@ -40,14 +39,11 @@ type Epilogue int
 const (
 	NoEpilogue Epilogue = iota
 	ReluEpilogue
-	// AddEpilogue adds the last operand, which has the result's shape.
-	AddEpilogue
-	// SiluMulEpilogue requires a weight with twice as many rows as the result has columns, and as many biases. The result
-	// is silu of the first half multiplied by the second half. See Skinny.Up.
+	// SiluMulEpilogue multiplies silu of the product by the product with Skinny.Up. There is no bias.
 	SiluMulEpilogue
 )
 
-var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnyAdd", "skinnySiluMul"}
+var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnySiluMul"}
 
 const (
 	skinnyRows  = 32 // largest number of rows of a block
@@ -96,20 +92,19 @@ func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 
 // skinnyLinear is a linear in the form that its kernel needs: out[m, n] = x[m, k]·w[n, k].
 type skinnyLinear struct {
-	how      Skinny
-	dt       ir.DType
-	m, n, k  int64 // n is the total of all parts
-	rows     int64 // rows of a block: 8, 16 or 32
-	x        nvlib.Ptr
-	residual nvlib.Ptr
-	xm, rm   int64
-	parts    []skinnyPart
+	how     Skinny
+	dt      ir.DType
+	m, n, k int64 // n is the total of all parts
+	rows    int64 // rows of a block: 8, 16 or 32
+	x       nvlib.Ptr
+	xm      int64
+	parts   []skinnyPart
 }
 
 // skinnyPart corresponds to SkinnyPart of the source, without its first block.
 type skinnyPart struct {
-	out, w, up, bias, upBias nvlib.Ptr
-	n, om, wn, upn           int64
+	out, w, up, bias nvlib.Ptr
+	n, om, wn, upn   int64
 }
 
 func (Skinny) String() string { return ir.OpLinear.String() }
@@ -123,22 +118,12 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	if s.how.Epilogue < NoEpilogue || s.how.Epilogue > SiluMulEpilogue {
 		return nil, fmt.Errorf("there is no epilogue with number %d", s.how.Epilogue)
 	}
-	ins, residual := j.Ins, Operand{}
-	if s.how.Epilogue == AddEpilogue {
-		if len(ins) == 0 || !slices.Equal(ins[len(ins)-1].Shape, j.Out.Shape) {
-			return nil, fmt.Errorf("the add epilogue has no operand of the result's shape %v", j.Out.Shape)
-		}
-		ins, residual = ins[:len(ins)-1], ins[len(ins)-1]
-	}
+	ins := j.Ins
 	var shapes [][]int64
 	for _, in := range ins {
 		shapes = append(shapes, in.Shape)
 	}
-	product := slices.Clone(j.Out.Shape)
-	if last := len(product) - 1; s.how.Epilogue == SiluMulEpilogue && last >= 0 && s.how.Up == nil {
-		product[last] *= 2
-	}
-	if err := device.CheckLinear(product, shapes); err != nil {
+	if err := device.CheckLinear(j.Out.Shape, shapes); err != nil {
 		return nil, err
 	}
 	if err := j.alike(); err != nil {
@@ -170,9 +155,6 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 		return refuseSkinny(fmt.Sprintf("rows of %d elements, which is not a multiple of 8", s.k))
 	}
 	all := append(s.outs(j), x)
-	if residual.Addr != 0 {
-		all = append(all, residual)
-	}
 	strides := make([][]int64, len(all))
 	for i, o := range all {
 		if o.Strides[last] != 1 && o.Shape[last] > 1 {
@@ -191,7 +173,7 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	if !moves16(x.Addr, s.m, step[parts]) {
 		return refuseSkinny("rows that are not aligned to 16 bytes")
 	}
-	s.x, s.xm, s.residual, s.rm = x.Addr, step[parts], residual.Addr, step[len(step)-1]
+	s.x, s.xm = x.Addr, step[parts]
 	s.rows = skinnyRows
 	for s.rows > 8 && 2*s.m <= s.rows {
 		s.rows /= 2
@@ -204,16 +186,9 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 		}
 	}
 	weights := []Operand{w}
-	if s.how.Epilogue == SiluMulEpilogue {
-		if up := s.how.Up; up != nil {
-			first.up, first.upn = up.Addr, up.Strides[0]
-			weights = append(weights, *up)
-		} else {
-			first.up, first.upn = w.Addr+nvlib.Ptr(first.n*first.wn*s.dt.Size()), first.wn
-		}
-		if first.bias != 0 {
-			first.upBias = first.bias + nvlib.Ptr(first.n*s.dt.Size())
-		}
+	if up := s.how.Up; up != nil {
+		first.up, first.upn = up.Addr, up.Strides[0]
+		weights = append(weights, *up)
 	}
 	s.parts = []skinnyPart{first}
 	for i, p := range s.how.More {
@@ -245,10 +220,11 @@ func (s *skinnyLinear) outs(j *job) []Operand {
 // checkParts checks the operands of the further linears and weights, which are not in the job.
 func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 	more := slices.Clone(s.how.More)
-	if up := s.how.Up; up != nil {
-		if s.how.Epilogue != SiluMulEpilogue || len(ins) == 3 {
-			return fmt.Errorf("a second weight needs the silu-mul epilogue, and must not be combined with biases")
-		}
+	up, gated := s.how.Up, s.how.Epilogue == SiluMulEpilogue
+	if (up != nil) != gated || gated && len(ins) == 3 {
+		return fmt.Errorf("a second weight needs the silu-mul epilogue, and must not be combined with biases")
+	}
+	if gated {
 		more = append(more, SkinnyPart{*up, j.Out})
 	}
 	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 &&
@@ -298,9 +274,9 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 		columns /= 2
 	}
 	var args words // SkinnyArgs
-	args.addr(s.x, s.residual)
+	args.addr(s.x)
 	slices := ceil(s.m, skinnyRows)
-	args.ints(s.m, s.k, s.xm, s.rm, truth(s.how.Constant), slices)
+	args.ints(s.m, s.k, s.xm, truth(s.how.Constant), slices)
 	blocks := int64(0)
 	for i := range MostSkinnyParts {
 		p, first := skinnyPart{}, int64(skinnyMost) // after all blocks
@@ -308,7 +284,7 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 			p, first = s.parts[i], blocks
 			blocks += ceil(p.n, columns)
 		}
-		args.addr(p.out, p.w, p.up, p.bias, p.upBias)
+		args.addr(p.out, p.w, p.up, p.bias)
 		args.ints(p.n, p.om, p.wn, p.upn, first)
 	}
 	grid, err := exactGrid(blocks * slices)

@@ -244,6 +244,50 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	}
 }
 
+// scalesLater puts each gather of scales that linears alone take after the first gather of values that one of them
+// multiplies with the scales. The values' gather then begins a region, which takes the scales.
+func scalesLater(b *ir.Block) {
+	users, at := usesIn(b), map[string]int{}
+	for i, s := range b.Stmts {
+		for _, r := range s.Results {
+			at[r.Text] = i
+		}
+	}
+	after := map[int][]*ir.Stmt{} // by the position of a gather of values
+	for i, s := range b.Stmts {
+		if s.Op != ir.OpAllGather || len(s.Results) != 1 {
+			continue
+		}
+		name, first := s.Results[0].Text, len(b.Stmts)
+		only := !slices.ContainsFunc(users[name], func(u *ir.Stmt) bool {
+			if !scaled(u) || len(u.Results) != 1 || u.Args[2].Name != name || u.Args[3].Name == name {
+				return true
+			}
+			x, made := at[u.Args[0].Name]
+			if made && b.Stmts[x].Op == ir.OpAllGather && slices.Equal(b.Stmts[x].Over(), s.Over()) {
+				first = min(first, x)
+			}
+			return false
+		})
+		if only && first > i && first < len(b.Stmts) &&
+			!slices.ContainsFunc(users[name], func(u *ir.Stmt) bool { return at[u.Results[0].Text] < first }) {
+			after[first] = append(after[first], s)
+		}
+	}
+	if len(after) == 0 {
+		return
+	}
+	var out []*ir.Stmt
+	moved := slices.Concat(slices.Collect(maps.Values(after))...)
+	for i, s := range b.Stmts {
+		if !slices.Contains(moved, s) {
+			out = append(out, s)
+		}
+		out = append(out, after[i]...)
+	}
+	b.Stmts = out
+}
+
 // takeScales adds to r, an all_gather and its operations, the gathers of scales that linears of r alone take by
 // rows, if what they gather is there before r begins.
 func (f *pairFinder) takeScales(r *region) {

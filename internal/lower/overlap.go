@@ -60,6 +60,7 @@ func (o *overlapper) block(b *ir.Block, at when) {
 	if b == nil {
 		return
 	}
+	scalesLater(b)
 	f := newPairFinder(o, b, at)
 	strategies := o.reductions(f)
 	w := &walker{overlapper: o, finder: f, strategies: strategies, todo: slices.Clone(b.Stmts), done: map[*ir.Stmt][]*ir.Stmt{}}

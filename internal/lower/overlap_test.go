@@ -105,6 +105,24 @@ func TestParseStrategy(t *testing.T) {
 	}
 }
 
+// TestScalesGatheredFirst: scales that are gathered before the values that they belong to are sent with their blocks.
+func TestScalesGatheredFirst(t *testing.T) {
+	const head = "mesh tp[2]\nfunc f(%x: f8e4m3[t/tp, k], %s: f32[t/tp], %w: f8e4m3[n/tp, k], %v: f32[n/tp]) -> f32[t, n/tp] {\n"
+	const scales, values = "  %sg: f32[t] = reshard %s\n", "  %xg: f8e4m3[t, k] = reshard %x\n"
+	const tail = "  %y: f32[t, n/tp] = linear %xg, %w, %sg, %v\n  return %y\n}\n"
+	var texts []string
+	for _, source := range []string{head + scales + values + tail, head + values + scales + tail} {
+		res, err := Run(parse(t, source), Options{Choose: func(*Pair) Strategy { return Strategy{Kind: Exchange} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, res.Info.Prog.String())
+	}
+	if texts[0] != texts[1] || strings.Contains(texts[0], "all_gather") {
+		t.Errorf("with scales first:\n%s\nlast:\n%s", texts[0], texts[1])
+	}
+}
+
 // TestLeftSequential names, for collectives that are left alone, the reason.
 func TestLeftSequential(t *testing.T) {
 	const head = "mesh dp[2] tp[2]\nfunc f"
@@ -114,6 +132,10 @@ func TestLeftSequential(t *testing.T) {
 			"exchange does not apply: the gathered dimension is contracted"},
 		{"some ranks", "(%x: f32[t/tp, k], %w: f32[n, k], %z: inout f32[t, n]) {\n  let %r = rank(dp)\n  if %r == 0 {\n    %g: f32[t, k] = reshard %x\n    %y = linear %g, %w\n    %l = local %y\n    add %z, %l into %z\n  }\n}",
 			"exchange does not apply: it is in a branch that not all ranks take"},
+		{"rows of an iteration", "(%x: f32[8, k/tp], %w: f32[n, k/tp], %z: f32[1, n]) -> f32[1, n] {\n  %y = for %i in 0..3 carry %h = %z {\n" +
+			"    %s = slice %x, axis=0, 0..%i + 1\n    %l: f32[%i + 1, n] = linear (mul %s, %s), %w\n    %c = sum %l, axis=0\n" +
+			"    %r = reshape %c, shape=(1, n)\n    %a = add %h, %r\n    yield %a\n  }\n  return %y\n}",
+			"exchange does not apply: its %i + 1 rows differ between iterations"},
 		{"a weight is gathered", "(%x: f32[t, k], %w: f32[n/tp, k]) -> f32[t, n] {\n  %v: f32[n, k] = reshard %w\n  %y = linear %x, %v\n  return %y\n}",
 			"goes into no linear"},
 		{"used twice", "(%x: f32[t, k/tp], %w: f32[n, k/tp]) -> (f32[t, n], f32[t, n]) {\n  %y: f32[t, n] partial(tp, sum) = linear %x, %w\n" +

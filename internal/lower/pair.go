@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -49,9 +50,6 @@ type PairOp struct {
 
 // GEMM reports whether the operation is a linear or matmul.
 func (o *PairOp) GEMM() bool { return isGEMM(o.Stmt) }
-
-// Applies reports whether the pair can be lowered with s.
-func (p *Pair) Applies(s Strategy) bool { return p.Refused[s.Kind] == "" }
 
 // String names the pair's parts in the order they run: "all_gather + linear ×2",
 // "linear + all_reduce + add".
@@ -192,9 +190,18 @@ func (f *pairFinder) finish(r *region) {
 		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
 		r.Refused[Exchange] = "the scattered blocks cannot be computed one at a time"
+	case r.comm.Op == ir.OpAllReduce && varies(r.To.Dims[r.Rows].Extent):
+		r.Refused[Exchange] = fmt.Sprintf("its %s rows differ between iterations, and blocks of them are of one size",
+			r.To.Dims[r.Rows].Extent)
 	case r.comm.Op == ir.OpAllReduce:
 		r.Undivided = f.undivided(r)
 	}
+}
+
+// varies reports whether an extent depends on a loop's variable.
+func varies(e *ir.Expr) (found bool) {
+	e.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprVar })
+	return found
 }
 
 func (f *pairFinder) pairOps(stmts []*ir.Stmt) []PairOp {

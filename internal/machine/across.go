@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"hocket.example/hocket/ir"
 )
@@ -70,11 +72,7 @@ func (d *Description) Span(c *Collective, team []int) {
 	if len(on) < 2 {
 		return
 	}
-	c.Nodes, c.Near, c.Even = int64(len(on)), 0, true
-	for _, n := range on {
-		c.Even = c.Even && (c.Near == 0 || c.Near == n)
-		c.Near = max(c.Near, n)
-	}
+	c.Nodes, c.Near = int64(len(on)), slices.Max(slices.Collect(maps.Values(on)))
 }
 
 // Wire is the time in which the NICs of a node transfer this many bytes.

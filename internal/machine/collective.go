@@ -14,10 +14,9 @@ type Collective struct {
 	// AnyOrder says that sums may be added in any order. Algorithm is the one that the program requires, if any.
 	AnyOrder  bool
 	Algorithm string
-	// Nodes is the number of nodes that the members are on. Near is the largest number of members on one node. Even says
-	// that each node has this number. See Description.Span. Without these fields all members are on one node.
+	// Nodes is the number of nodes that the members are on. Near is the largest number of members on one node. See
+	// Description.Span. Without these fields all members are on one node.
 	Nodes, Near int64
-	Even        bool
 }
 
 // Times are measured times of collectives, from the machine that will run them or a similar one.
@@ -25,16 +24,6 @@ type Times interface {
 	// Points returns the times of collectives like c by the bytes of their messages, in ascending order. It returns none
 	// if nothing like c was measured.
 	Points(c *Collective) []Point
-}
-
-// Cost predicts the time of a collective by one algorithm, in microseconds. It returns false if the algorithm cannot
-// run the collective or does not predict its time.
-type Cost func(d *Description, c *Collective) (us float64, ok bool)
-
-// AlgorithmCost is the cost function of the algorithm with that name.
-type AlgorithmCost struct {
-	Algorithm string
-	Cost      Cost
 }
 
 // CollectiveTime is the time of a collective: the measured one if there is one, and otherwise the described one.
@@ -67,13 +56,6 @@ func (d *Description) collective(c *Collective) (us float64, measured bool) {
 	if !crosses && d.Times != nil && c.Message > 0 && c.Members > 1 {
 		if points := d.Times.Points(c); len(points) > 0 {
 			return at(points, float64(c.Message)), true
-		}
-	}
-	for _, a := range d.Costs {
-		if c.Algorithm == "" || c.Algorithm == a.Algorithm {
-			if us, ok := a.Cost(d, c); ok {
-				return us, false
-			}
 		}
 	}
 	if crosses {

@@ -71,9 +71,6 @@ type Description struct {
 	// Times is asked about collectives before the tables above, unless it is nil. It is not a part of the description. It
 	// holds further measurements of the machine that the description is used for.
 	Times Times `json:"-"`
-	// Costs are functions of algorithms that predict their own time, in the order in which they are tried. They are not a
-	// part of the description either.
-	Costs []AlgorithmCost `json:"-"`
 }
 
 // Error is a range of errors, as fractions of the measured times.

@@ -2,35 +2,18 @@ package modelprogram
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/internal/testcorpus"
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// unpacked unpacks the corpus once.
-var unpacked = sync.OnceValues(func() (string, error) {
-	script := filepath.Join("..", "..", "..", "shared", "corpus", "unpack")
-	if _, err := os.Stat(script); err != nil {
-		return "", nil
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	return filepath.Join(dir, "models"), exec.Command(script, dir).Run()
-})
-
 func made1(t *testing.T, name string) *Model {
 	t.Helper()
-	dir, err := unpacked()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if dir == "" {
-		t.Skip("there is no corpus beside the repository")
-	}
+	dir := testcorpus.Need(t, "models")
 	a, err := torchexport.Open(filepath.Join(dir, name, "static.pt2"))
 	if err != nil {
 		t.Fatal(err)

@@ -221,7 +221,8 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 
 func has(place map[*inst]int, in *inst) bool { _, ok := place[in]; return ok }
 
-// carries notes that the loop carries what instruction at yields, which begins as first.
+// carries notes that the loop carries what instruction at yields, which begins as first. It returns false if the loop
+// cannot.
 func (l *loop) carries(carried map[int]int, at int, first operand) bool {
 	if c, ok := carried[at]; ok {
 		return l.carried[c].first == first
@@ -229,6 +230,9 @@ func (l *loop) carries(carried map[int]int, at int, first operand) bool {
 	in := l.iterations[0][at]
 	if in.dt != first.dtype() || !slices.Equal(in.shape, first.shape()) {
 		return false
+	}
+	if slices.ContainsFunc(l.carried, func(c carry) bool { return c.first == first }) {
+		return false // the first iteration's operands do not say which of the two values they are
 	}
 	carried[at] = len(l.carried)
 	l.carried = append(l.carried, carry{at, first})

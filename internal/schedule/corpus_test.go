@@ -4,17 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sort"
 	"strings"
-	"sync"
 	"testing"
 
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
+	"hocket.example/hocket/internal/testcorpus"
 )
 
 // judged is what the independent judge of the corpus says of a file.
@@ -29,29 +28,10 @@ type judged struct {
 	NoSignal    map[string]string `json:"port_put_mutants"` // of a put with signal without the signal
 }
 
-var unpacked = sync.OnceValues(func() (string, error) {
-	script := "../../../shared/corpus/unpack" // next to the repository, or to the folder of its work trees
-	if _, err := os.Stat(script); err != nil {
-		script = "../../../../shared/corpus/unpack"
-		if _, err := os.Stat(script); err != nil {
-			return "", err
-		}
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	out, err := exec.Command("python3", script, dir).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return filepath.Join(dir, "schedules"), nil
-})
-
 // corpus returns the folder of schedules and what the judge says of them, or skips.
 func corpus(t *testing.T) (string, map[string]judged) {
 	t.Helper()
-	dir, err := unpacked()
-	if err != nil {
-		t.Skipf("no corpus of schedules: %v", err)
-	}
+	dir := testcorpus.Need(t, "schedules")
 	text, err := os.ReadFile(filepath.Join(dir, "verdicts.json"))
 	if err != nil {
 		t.Skip(err)

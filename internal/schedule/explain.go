@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -215,13 +216,68 @@ func (s *sim) writesPacket(b int, o *Op, c int) bool {
 	return false
 }
 
+// nothing is what is due where there are no inputs.
+const nothing = math.MaxInt
+
+// due returns how many cells of output the collective gives rank r.
+func (s *sim) due(r int, out *Buffer) int {
+	most := 0
+	in := func(q int) int {
+		if buf := s.p.buffer(q, Input); buf != nil {
+			return buf.Cells
+		}
+		return 0
+	}
+	for q := range s.p.Ranks {
+		most = max(most, in(q))
+	}
+	if most == 0 {
+		return nothing
+	}
+	switch s.p.Collective {
+	case AllReduce, AllToAll:
+		return in(r)
+	case ReduceScatter:
+		return in(r) / s.p.Ranks
+	case AllGather:
+		return in(r) * s.p.Ranks
+	case ToNext:
+		if q := r + s.p.Shift; q >= 0 && q < s.p.Ranks {
+			return in(q)
+		}
+	case Broadcast, SendRecv:
+		if out.Cells == 0 {
+			return most
+		}
+		got := s.value(out.Base)
+		for q := range s.p.Ranks {
+			if buf := s.p.buffer(q, Input); got.terms == nil && buf != nil && buf.Cells > 0 && got.sym%s.p.Cells == buf.Base {
+				return buf.Cells
+			}
+		}
+	}
+	return 0
+}
+
 // results compares what rank r's output holds with what the collective wants.
 func (s *sim) results(r, launch int) {
 	if s.races > 0 || s.wrong >= 4 {
 		return
 	}
+	if s.p.Collective == Undefined {
+		return
+	}
 	out := s.p.buffer(r, Output)
-	if out == nil || s.p.Collective == Undefined {
+	if out == nil {
+		out = &Buffer{Rank: r, Kind: Output}
+	}
+	if has, due := out.Cells, s.due(r, out); has < due && launch == 0 {
+		s.wrong++
+		text := fmt.Sprintf("rank %d has %d output chunks, and %s gives it %d", r, has/s.p.Parts, s.p.Collective, due/s.p.Parts)
+		if due == nothing {
+			text = fmt.Sprintf("no rank has an input chunk, so there is nothing that %s could give", s.p.Collective)
+		}
+		s.findings = append(s.findings, &Finding{Kind: Wrong, Message: text})
 		return
 	}
 	for c := 0; c < out.Cells && s.wrong < 4; c++ {

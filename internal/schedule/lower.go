@@ -63,6 +63,7 @@ func Lower(p *Plan) (*device.Schedule, error) {
 		l.out.Closes = two.Verdict != OK || len(two.Warnings) > 0
 	}
 	s := newSim(p, 1, nil)
+	s.follow = byBlocks
 	l.order = &order{lanes: map[*Op][]int{}, meets: map[*Op][]int{}}
 	s.order = l.order
 	s.run()

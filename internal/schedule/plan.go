@@ -7,6 +7,7 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"hocket.example/hocket/internal/schedule/clock"
@@ -37,6 +38,7 @@ type Plan struct {
 
 	index      map[bufferKey]*Buffer
 	ops, moved int // all operations, and the cells that they access
+	packets    bool
 }
 
 type bufferKey struct {
@@ -275,11 +277,9 @@ func (p *Plan) Add(o Op) error {
 	b.Ops = append(b.Ops, o)
 	p.ops++
 	for i := range o.Moves {
-		for _, sp := range o.Moves[i].From {
+		for _, sp := range slices.Concat(o.Moves[i].From, o.Moves[i].To) {
 			p.moved += sp.N * sp.width()
-		}
-		for _, sp := range o.Moves[i].To {
-			p.moved += sp.N * sp.width()
+			p.packets = p.packets || sp.Mode != Plain
 		}
 	}
 	return p.Within()

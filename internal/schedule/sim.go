@@ -3,6 +3,8 @@ package schedule
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 
 	"hocket.example/hocket/internal/schedule/clock"
 )
@@ -18,6 +20,7 @@ type access struct {
 	class      byte
 	mode       Mode
 	x          clock.Clock // of a packet's write: what its reader knows to have been executed
+	facts      []fact
 }
 
 // edge reports whether a is the access of a rank's stream.
@@ -41,7 +44,8 @@ type blockState struct {
 	tick, join int32       // join is the tick at which all threads last met
 	v, x       clock.Clock // what all threads have: in memory order, and in execution order
 	lanes      []laneClock
-	movers     map[mover]clock.Clock // in execution order, of threads that have read packets since they met
+	movers     map[mover]known // what threads have that read packets since all met
+	widest     [2]int          // by class, the most elements that an operation had since then
 	wait       waitFor
 }
 
@@ -49,6 +53,58 @@ type blockState struct {
 type mover struct {
 	block, j int
 	class    byte
+}
+
+// fact says that a thread has executed the operation at a tick of its block. all is the number of threads that can have
+// done anything since the block's met, if all of them take part in that operation, else 0.
+type fact struct {
+	by   mover
+	tick int32
+	all  int
+}
+
+// maxFacts bounds what packets carry, 40 bytes each: a simulation that passes it follows no more of what they order.
+const maxFacts = 1 << 24
+
+// known is what a thread knows to have been executed.
+type known struct {
+	x     clock.Clock
+	facts []fact
+}
+
+// packetOrder is how much of what packets order is followed.
+type packetOrder byte
+
+const (
+	byThreads packetOrder = iota // all: who reads a packet knows what the thread that wrote it has done
+	byJoins                      // less: only what that thread's block had done when its threads last met
+	byBlocks                     // too much: all threads of a block have done and know what one has
+)
+
+// memo keeps the last join of two clocks, which is often that of a thread's neighbour.
+type memo struct{ a, b, sum clock.Clock }
+
+func (m *memo) of(a, b clock.Clock) clock.Clock {
+	same := func(a, b clock.Clock) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+	if m.sum == nil || !same(a, m.a) || !same(b, m.b) {
+		*m = memo{a, b, clock.Join(a, b)}
+	}
+	return m.sum
+}
+
+// and returns facts with one more. Of a thread only the latest counts.
+func and(facts []fact, f fact) []fact {
+	for i := range facts {
+		if facts[i].by == f.by {
+			if facts[i].tick >= f.tick {
+				return facts
+			}
+			facts = slices.Clone(facts)
+			facts[i] = f
+			return facts
+		}
+	}
+	return append(facts[:len(facts):len(facts)], f)
 }
 
 // waitFor is what a block waits for.
@@ -86,6 +142,8 @@ func (c *counterState) count() int { return c.init + len(c.v) }
 type sim struct {
 	p        *Plan
 	launches int
+	follow   packetOrder
+	facts    int        // that packets carry together
 	rng      *rand.Rand // picks the next block; nil: first come, first served
 	cells    []cell
 	movers   map[mover]int32   // the components of threads that have written packets
@@ -293,13 +351,40 @@ func (s *sim) joinThreads(b int) {
 		st.v = clock.Join(st.v, st.lanes[i].v)
 		st.x = clock.Join(st.x, st.lanes[i].x)
 	}
-	for _, x := range st.movers {
-		st.x = clock.Join(st.x, x)
-	}
-	st.lanes, st.movers = st.lanes[:0], nil
+	s.learn(st)
+	st.lanes, st.movers, st.widest = st.lanes[:0], nil, [2]int{}
 	st.join = st.tick
 	st.v = st.v.With(int32(b), st.tick)
 	st.x = st.x.With(int32(b), st.tick)
+}
+
+// learn has all threads of a block know what those know that have read packets. Where these are all packets of an operation,
+// of all threads that it has, its whole block has executed it.
+func (s *sim) learn(st *blockState) {
+	type op struct {
+		block int
+		tick  int32
+	}
+	facts, threads := map[fact]bool{}, map[op]int{}
+	for _, k := range st.movers {
+		st.x = clock.Join(st.x, k.x)
+		for _, f := range k.facts {
+			if !facts[f] && f.all > 0 {
+				threads[op{f.by.block, f.tick}]++
+			}
+			facts[f] = true
+		}
+	}
+	for f := range facts {
+		id := int32(f.by.block)
+		if f.all == 0 || threads[op{f.by.block, f.tick}] != f.all {
+			if _, ok := s.movers[f.by]; !ok {
+				s.movers[f.by] = s.stream(s.p.Ranks + len(s.movers))
+			}
+			id = s.movers[f.by]
+		}
+		st.x = st.x.With(id, max(f.tick, st.x.At(id)))
+	}
 }
 
 func (s *sim) gather(b int, o *Op) bool {
@@ -497,25 +582,48 @@ func (s *sim) packets(b int, o *Op) bool {
 			}
 		}
 	}
+	var joins memo
 	for i := range o.Moves {
 		for _, sp := range o.Moves[i].From {
 			if sp.Mode != Packet {
 				continue
 			}
 			sp = s.at(sp, st.launch)
+			var last *access
 			for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
-				if s.cells[c].again {
+				w := s.cells[c].w
+				if s.cells[c].again || w == last {
 					continue
 				}
-				x := s.cells[c].w.x
-				for _, other := range s.extra[c] {
-					x = clock.Meet(x, other.x)
+				last = w
+				me := mover{b, (c - sp.Cell) / 2, packed}
+				switch s.follow {
+				case byBlocks:
+					st.x = joins.of(st.x, w.x)
+					continue
+				case byJoins:
+					me.j = -1 // for all, once they meet
+				}
+				k := st.movers[me]
+				if x, others := w.x, s.extra[c]; len(others) > 0 {
+					for _, other := range others {
+						x = clock.Meet(x, other.x)
+					}
+					k.x = clock.Join(k.x, x)
+				} else {
+					k.x = joins.of(k.x, x)
+					if k.facts == nil {
+						k.facts = w.facts
+					} else {
+						for _, f := range w.facts {
+							k.facts = and(k.facts, f)
+						}
+					}
 				}
 				if st.movers == nil {
-					st.movers = map[mover]clock.Clock{}
+					st.movers = map[mover]known{}
 				}
-				me := mover{b, (c - sp.Cell) / 2, packed}
-				st.movers[me] = clock.Join(st.movers[me], x)
+				st.movers[me] = k
 			}
 		}
 	}
@@ -526,6 +634,8 @@ func (s *sim) packets(b int, o *Op) bool {
 type agent struct {
 	comp, tick, join int32
 	v, x             clock.Clock
+	facts            []fact
+	later            func() map[mover]int32 // facts by thread, found when they are asked for; nil for none
 	block            int
 	op               *Op
 	class            byte
@@ -554,6 +664,11 @@ func classOf(o *Op) byte {
 func (s *sim) move(b int, o *Op) {
 	st := &s.blocks[b]
 	class := classOf(o)
+	for i := range o.Moves {
+		if m := &o.Moves[i]; m.Engine < 0 && len(m.To) > 0 {
+			st.widest[class] = max(st.widest[class], m.To[0].N)
+		}
+	}
 	me := agent{comp: int32(b), tick: st.tick, join: st.join, v: st.v, x: st.x, block: b, op: o, class: class}
 	joined := false
 	for i := range o.Moves {
@@ -598,21 +713,37 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].origin(), class: a.class,
 			mode: sp.Mode}
 	}
+	var done clock.Clock // what the reader of a packet knows to have been executed
 	for k, sp := range m.To {
 		to[k] = s.at(sp, launch)
 		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].origin(), class: a.class,
 			mode: sp.Mode}
+		if sp.Mode == Plain {
+			continue
+		}
+		if done == nil {
+			if done = a.x; s.follow == byBlocks || int(a.comp) >= len(s.blocks) {
+				done = a.x.With(a.comp, a.tick)
+			}
+		}
+		writes[k].x = done
 	}
 	if len(to) == 0 {
 		return
 	}
 	terms, block := make([]*value, len(from)), *a
+	st, all, ofBlock := &s.blocks[a.block], 0, int(a.comp) < len(s.blocks)
+	if ofBlock && len(st.lanes) == 0 && st.widest[1-a.class] == 0 && to[0].N == st.widest[a.class] {
+		all = to[0].N
+	}
+	var joins memo
 	for j := range to[0].N {
 		flag, me := int32(launch+1), mover{block.block, j, block.class}
-		if x := s.blocks[block.block].movers[me]; x != nil && int(block.comp) < len(s.blocks) {
-			a = &agent{}
-			*a = block
-			a.x = clock.Join(block.x, x)
+		var facts []fact
+		one := block
+		if a = &one; ofBlock && len(st.movers) > 0 {
+			k := st.movers[me]
+			a.x, a.facts = joins.of(block.x, k.x), k.facts
 		}
 		for k := range from {
 			w := from[k].width()
@@ -634,9 +765,19 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 			c := to[k].Cell + j*w
 			acc, f := &writes[k], int32(0)
 			if to[k].Mode != Plain {
-				acc, f = &access{}, flag
+				f = flag
+			}
+			if f != 0 && ofBlock && s.follow == byThreads {
+				if facts == nil {
+					facts = and(a.facts, fact{me, a.tick, all})
+					s.facts += len(facts)
+				}
+				if s.facts > maxFacts {
+					s.follow = byJoins
+				}
+				acc = &access{}
 				*acc = writes[k]
-				acc.x = s.executed(a, me)
+				acc.x, acc.facts = a.x, facts
 			}
 			for i := range w {
 				s.write(a, acc, c+i, v, f)
@@ -645,26 +786,23 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 	}
 }
 
-// executed is what the reader of a packet knows to have been executed: what the thread that writes it knows and has done.
-func (s *sim) executed(a *agent, me mover) clock.Clock {
-	if int(a.comp) >= len(s.blocks) {
-		return a.x.With(a.comp, a.tick)
+// before reports whether access b to cell c is ordered before what agent a does in an operand that begins at start, in
+// memory order or only in time: by the clock, or since the same thread does both.
+func (s *sim) before(b *access, a *agent, inTime bool, start, c int) bool {
+	view := a.v
+	if inTime {
+		view = a.x
 	}
-	if _, ok := s.movers[me]; !ok {
-		s.movers[me] = s.stream(s.p.Ranks + len(s.movers))
-	}
-	return a.x.With(s.movers[me], a.tick)
-}
-
-// before reports whether access b to cell c is ordered before what agent a does in an operand that begins at start: by the
-// clock, or since the same thread does both.
-func (s *sim) before(b *access, a *agent, view clock.Clock, start, c int) bool {
 	if view.At(b.comp) >= b.tick {
 		return true
 	}
-	me := mover{b.block, (c - b.start/2) / (1 + b.start%2), b.class}
-	if id, ok := s.movers[me]; ok && int(b.comp) < len(s.blocks) && view.At(id) >= b.tick {
-		return true
+	if int(b.comp) < len(s.blocks) && inTime && (len(s.movers)+len(a.facts) > 0 || a.later != nil) {
+		by := mover{b.block, (c - b.start/2) / (1 + b.start%2), b.class}
+		id, ok := s.movers[by]
+		if ok && view.At(id) >= b.tick || a.later != nil && a.later()[by] >= b.tick ||
+			slices.ContainsFunc(a.facts, func(f fact) bool { return f.by == by && f.tick >= b.tick }) {
+			return true
+		}
 	}
 	if b.comp != a.comp {
 		return false
@@ -709,11 +847,7 @@ func (s *sim) readAfter(a *agent, acc *access, c int, w *access) {
 	if w == nil || packet && !s.cells[c].again {
 		return
 	}
-	view := a.v
-	if packet || w.edge() {
-		view = a.x
-	}
-	if !s.before(w, a, view, acc.start, c) {
+	if !s.before(w, a, packet || w.edge(), acc.start, c) {
 		s.raced(a, acc, w, c, "reads", "writes")
 	}
 }
@@ -725,7 +859,7 @@ func (s *sim) write(a *agent, acc *access, c int, v *value, flag int32) {
 		same := flag > 0 && cl.flag == flag && cl.v == v && cl.w != nil
 		s.writeAfter(a, acc, c, same)
 		for _, r := range cl.reads {
-			if !s.before(r, a, a.x, acc.start, c) && !(same && r.mode == Packet) {
+			if !s.before(r, a, true, acc.start, c) && !(same && r.mode == Packet) {
 				s.raced(a, acc, r, c, "writes", "reads")
 			}
 		}
@@ -746,11 +880,7 @@ func (s *sim) write(a *agent, acc *access, c int, v *value, flag int32) {
 
 func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 	check := func(w *access) {
-		view := a.v
-		if w.edge() {
-			view = a.x
-		}
-		if s.before(w, a, view, acc.start, c) {
+		if s.before(w, a, w.edge(), acc.start, c) {
 			return
 		}
 		if same && w.mode == Packet && acc.mode == Packet {
@@ -777,11 +907,19 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 // border ends a launch of rank r: its stream reads the output and writes the next input.
 func (s *sim) border(r int, last bool) {
 	var v, x clock.Clock
+	var movers []map[mover]known
 	launch := 0
 	for b := range s.blocks {
 		if s.p.Blocks[b].Rank == r {
 			st := &s.blocks[b]
 			st.tick++
+			if last { // nothing follows that clocks would have to say it to
+				movers = append(movers, st.movers)
+				for _, k := range st.movers {
+					x = clock.Join(x, k.x)
+				}
+				st.movers = nil
+			}
 			s.joinThreads(b)
 			v, x = clock.Join(v, st.v), clock.Join(x, st.x)
 			launch = st.launch
@@ -792,6 +930,19 @@ func (s *sim) border(r int, last bool) {
 	comp, tick := s.stream(r), s.streams[r]
 	v, x = v.With(comp, tick), x.With(comp, tick)
 	a := agent{comp: comp, tick: tick, join: tick, v: v, x: x, block: -1}
+	if last {
+		a.later = sync.OnceValue(func() map[mover]int32 {
+			facts := map[mover]int32{}
+			for _, m := range movers {
+				for _, k := range m {
+					for _, f := range k.facts {
+						facts[f.by] = max(facts[f.by], f.tick)
+					}
+				}
+			}
+			return facts
+		})
+	}
 	for _, k := range []BufferKind{Output, Input} {
 		buf := s.p.buffer(r, k)
 		if buf == nil {

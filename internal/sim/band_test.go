@@ -136,24 +136,38 @@ func TestPredictionsWithGEMMsTimed(t *testing.T) {
 	}
 }
 
-// TestTimed: nothing of a layer that was timed alone is as described.
-func TestTimed(t *testing.T) {
-	d, err := machine.Load("h100x2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := Layer(ir.OpReduceScatter, 2, 1024, 8192, 8192)
-	alone := []Alone{{1, 100, 50}, {2, 60, 30}, {4, 40, 20}}
-	got := predicted(t, p, "sequential", Timed(p, alone, d))
-	if math.Abs(got-150) > 1 {
-		t.Errorf("sequential takes %.1f µs, and its parts 100 and 50", got)
-	}
-	// The first chunk's collective starts beside the second chunk's GEMM.
-	both := (d.GEMMBesideCollective-1)*30 + 60
-	if got := predicted(t, p, "chunked(2)", Timed(p, alone, d)); math.Abs(got-(60+both+30+2*d.Wait)) > 5 {
-		t.Errorf("two chunks take %.1f µs", got)
-	}
+// alone is what one of so many parts of a pair takes by itself: its GEMM and its collective, in microseconds.
+type alone struct {
+	parts            int64
+	gemm, collective float64
 }
+
+// timedAlone returns a description with a pair's own GEMM and collective as they were timed. Copies, sums, signals and
+// what one costs beside another are as described.
+func timedAlone(p Pair, list []alone, d *machine.Description) *machine.Description {
+	out := *d
+	out.KernelBesideGEMM = d.Contested(p.Collective(1, d))
+	out.GEMM.Measured = nil
+	// No GEMM is faster than this peak says: those that were timed are not to be slowed down to the described one.
+	out.GEMM.Peak = map[string]float64{d.GEMM.Of: 4 * d.GEMM.Peak[d.GEMM.Of]}
+	var points []machine.Point
+	for _, a := range list {
+		o := p.Ops[0]
+		out.GEMM.Measured = append(out.GEMM.Measured,
+			[4]float64{float64((o.M + a.parts - 1) / a.parts), float64(o.N), float64(o.K), a.gemm})
+		points = append([]machine.Point{{float64(p.Whole / a.parts), a.collective}}, points...)
+	}
+	for i := 1; i < len(points); i++ { // tables do not fall
+		points[i][1] = max(points[i][1], points[i-1][1])
+	}
+	out.Times = fixed(points)
+	return &out
+}
+
+// fixed are the times of one kind of collective.
+type fixed []machine.Point
+
+func (f fixed) Points(*machine.Collective) []machine.Point { return f }
 
 // TestContested: a collective by a kernel that starts beside a GEMM costs more than one after the other, and one
 // that the GEMM finds running does not.
@@ -162,11 +176,11 @@ func TestContested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alone := []Alone{{1, 100, 50}, {2, 50, 25}, {4, 25, 12.5}}
+	parts := []alone{{1, 100, 50}, {2, 50, 25}, {4, 25, 12.5}}
 	d.Times = &comm.Found{Table: comm.Shipped()}
 	for op, more := range map[ir.Op]float64{ir.OpReduceScatter: (d.KernelBesideGEMM - 2) * 25, ir.OpAllGather: 0} {
 		p := Layer(op, 2, 1024, 8192, 8192)
-		timed := Timed(p, alone, d)
+		timed := timedAlone(p, parts, d)
 		got := predicted(t, p, "chunked(2)", timed)
 		timed.KernelBesideGEMM = 0
 		if plain := predicted(t, p, "chunked(2)", timed); math.Abs(got-plain-more) > 0.5 {

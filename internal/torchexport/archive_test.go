@@ -2,39 +2,20 @@ package torchexport
 
 import (
 	"math"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/testcorpus"
 )
-
-// unpacked unpacks the corpus once.
-var unpacked = sync.OnceValues(func() (string, error) {
-	script := filepath.Join("..", "..", "..", "shared", "corpus", "unpack")
-	if _, err := os.Stat(script); err != nil {
-		return "", nil
-	}
-	dir := filepath.Join(os.TempDir(), "hocket-corpus")
-	return filepath.Join(dir, "models"), exec.Command(script, dir).Run()
-})
 
 // models returns the folder of exported models of the corpus.
 func models(t testing.TB) string {
 	t.Helper()
-	dir, err := unpacked()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if dir == "" {
-		t.Skip("there is no corpus beside the repository")
-	}
-	return dir
+	return testcorpus.Need(t, "models")
 }
 
 // modelNames are the models of the corpus.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -37,43 +36,15 @@ func sample() *Trace {
 	return t
 }
 
-func TestSummary(t *testing.T) {
-	s := sample().Summarize()
-	want := &Summary{Span: 61000, Bytes: 250, Exposed: 40000,
-		Ranks: []RankTime{
-			{Rank: 0, Compute: 20000, Comm: 50000, Exposed: 40000}, // 11–61 µs in flight, 11–21 hidden
-			{Rank: 1, Compute: 40000, Comm: 20000, Exposed: 20000},
-		},
-		Ops: []OpTotal{
-			{"linear", Compute, 2, 60000, 0},
-			{"all_reduce", Comm, 2, 60000, 200}, {"put", Comm, 1, 20000, 50},
-			{"wait", Sync, 1, 10000, 0}, {"signal", Sync, 1, 0, 0},
-			{"output", IO, 1, 1000, 64}, {"input", IO, 1, 0, 64},
-		}}
-	if !reflect.DeepEqual(s, want) {
-		t.Errorf("got  %+v\nwant %+v", s, want)
+func TestTotals(t *testing.T) {
+	want := []OpTotal{
+		{"linear", Compute, 2, 60000},
+		{"all_reduce", Comm, 2, 60000}, {"put", Comm, 1, 20000},
+		{"wait", Sync, 1, 10000}, {"signal", Sync, 1, 0},
+		{"output", IO, 1, 1000}, {"input", IO, 1, 0},
 	}
-}
-
-func TestCollectives(t *testing.T) {
-	got := sample().Collectives()
-	want := []Collective{{Name: "all_reduce", Arrived: 41000, Last: 1,
-		Members: []Share{{0, 20000, 20000}, {1, 0, 20000}}}}
-	if !reflect.DeepEqual(got, want) {
+	if got := sample().Totals(); !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
-}
-
-// TestRootedShare checks that a member that ends before the last one arrives has moved nothing, and that no time is
-// negative.
-func TestRootedShare(t *testing.T) {
-	tr := &Trace{Ranks: 2, Events: []Event{
-		{Rank: 0, Stream: "main", Name: "broadcast", Class: Comm, Start: 0, End: 10},
-		{Rank: 1, Stream: "main", Name: "broadcast", Class: Comm, Start: 50, End: 60},
-	}}
-	want := []Share{{0, 10, 0}, {1, 0, 10}}
-	if got := tr.Collectives()[0].Members; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -122,7 +93,7 @@ func TestOverlap(t *testing.T) {
 				Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start,
 					End: start + rng.Int64N(20)})
 		}
-		var want RankTime
+		var want [3]int64 // of compute, of communication, and of that what is exposed
 		for ns := range int64(80) {
 			var compute, comm bool
 			for _, e := range tr.Events {
@@ -130,11 +101,12 @@ func TestOverlap(t *testing.T) {
 				compute = compute || in && e.Class == Compute
 				comm = comm || in && e.Class == Comm
 			}
-			want.Compute += count(compute)
-			want.Comm += count(comm)
-			want.Exposed += count(comm && !compute)
+			want[0] += count(compute)
+			want[1] += count(comm)
+			want[2] += count(comm && !compute)
 		}
-		if got := tr.Summarize().Ranks[0]; got != want {
+		a, b := tr.busy(Compute)[0], tr.busy(Comm)[0]
+		if got := [3]int64{Length(a), Length(b), Length(b) - Overlap(a, b)}; got != want {
 			t.Fatalf("got %+v, want %+v of %+v", got, want, tr.Events)
 		}
 	}

@@ -20,7 +20,7 @@ var smArch = regexp.MustCompile(`sm_(\d+)(\d)[a-z]?`)
 func (u *Tuned) WriteVLLM(w io.Writer, peers []contest.Peer) error {
 	arch := smArch.FindStringSubmatch(u.Table.Identity)
 	if arch == nil {
-		return contest.Usagef("--export vllm is for tables of GPUs, and this one is of %s: measure on a machine with GPUs, or give printed figures by --peers", u.Table.Identity)
+		return contest.Usagef("--export vllm is for tables of GPUs, and this is of %s: give figures of GPUs by --peers", u.Table.Identity)
 	}
 	if len(peers) > 0 && !slices.ContainsFunc(peers, func(p contest.Peer) bool { return p.OfNCCL() }) {
 		return contest.Usagef("--peers: there are no figures of NCCL to compare with, such as a column pynccl")

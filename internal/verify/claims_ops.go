@@ -111,8 +111,6 @@ func (c *claims) computed(s *ir.Stmt) content {
 		if in[0].depends&varies != 0 {
 			out = in[1]
 		}
-	case ir.OpIndexAdd: // rows may be skipped, and of each row of the result there may be no other
-		out.depends &^= signed | positive | varies
 	case ir.OpIndexCopy: // rows may be skipped
 		into := c.know(c.info.Into[s])
 		out, own = in[0].and(into), own&into.own

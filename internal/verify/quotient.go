@@ -15,7 +15,6 @@ type quotient struct {
 	grid *grid
 	p    *plan.Plan // what ranks have in common
 	rep  *likeness
-	base int32       // the rank that is called 0 here
 	prog *ir.Program // tells which loop a command is in; nil: no lost overlap is found
 
 	cmds    []plan.Cmd // rank 0's
@@ -490,11 +489,6 @@ func (q *quotient) found(mem *memory) {
 // excerpt returns the commands of some ranks, rank 0's first, as a plan in which they can be
 // looked up.
 func (q *quotient) excerpt(ranks []int32) *index {
-	return q.excerptOf(ranks, func(int32) []plan.Cmd { return q.cmds })
-}
-
-// excerptOf is excerpt of ranks with commands of their own, under the names that they have.
-func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *index {
 	p := *q.p
 	p.Ranks, p.Streams, p.Cmds = q.grid.n, nil, nil
 	for r := range int32(q.grid.n) {
@@ -505,8 +499,8 @@ func (q *quotient) excerptOf(ranks []int32, cmds func(rank int32) []plan.Cmd) *i
 	}
 	ix := &index{p: &p, streams: make([][]int32, len(p.Streams))}
 	for _, r := range ranks {
-		for _, c := range cmds(r) {
-			c.Rank = q.grid.add(r, q.base, 1)
+		for _, c := range q.cmds {
+			c.Rank = r
 			c.Stream += c.Rank * q.lanes
 			ix.streams[c.Stream] = append(ix.streams[c.Stream], int32(len(p.Cmds)))
 			ix.pos = append(ix.pos, int32(len(ix.streams[c.Stream])))

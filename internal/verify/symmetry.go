@@ -70,11 +70,6 @@ type SymmetryProof struct {
 	*Result
 	// Commands is how many commands all ranks have.
 	Commands int
-	// Differing are ranks that do not do what rank 0 does, at most maxDiffering of them. With fewer the
-	// program may still be refuted (lone.go).
-	Differing []int32
-
-	compared bool // ranks were, or what they were to be compared by could not be learned
 }
 
 // unroller is Symmetry.Unroller.
@@ -83,25 +78,8 @@ type unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), e
 // Symmetric checks a program by one rank, if all do the same. The error is an
 // unroller's: what is wrong with a single rank.
 func Symmetric(s Symmetry) (*SymmetryProof, error) {
-	g := newGrid(s.Grid)
-	out, err := symmetricAs(g, 0, s.Unroller, s)
-	if err != nil || out.Verdict != Unknown || !out.compared || len(out.Differing) > 0 &&
-		len(out.Differing) < maxDiffering {
-		return out, err
-	}
-	// Rank 0 may be the one that differs: another for it, as far off as there is.
-	half := int32(g.n / 2)
-	if again, err := symmetricAs(g, half, g.from(half, s.Unroller), s); err == nil &&
-		again.Verdict == Refuted {
-		return again, nil
-	}
-	return out, nil
-}
-
-// symmetricAs takes rank base for rank 0; with another than 0 nothing is proved.
-func symmetricAs(g *grid, base int32, unroll unroller, of Symmetry) (*SymmetryProof, error) {
-	q := &quotient{grid: g, base: base, prog: of.Prog}
-	p, one, err := unroll()
+	q := &quotient{grid: newGrid(s.Grid), prog: s.Prog}
+	p, one, err := s.Unroller()
 	if err != nil {
 		return nil, err
 	}
@@ -110,127 +88,25 @@ func symmetricAs(g *grid, base int32, unroll unroller, of Symmetry) (*SymmetryPr
 		return nil, err
 	}
 	out := &SymmetryProof{Result: &Result{}, Commands: q.grid.n * len(first.Cmds)}
-	if q.grid.n < 2 || out.Commands < of.MinCommands || out.Commands > maxSymmetric {
+	if q.grid.n < 2 || out.Commands < s.MinCommands || out.Commands > maxSymmetric {
 		out.Reason = fmt.Sprintf("all ranks have %d commands", out.Commands)
 		return out, nil
 	}
 	q.p, q.rep = p, newLikeness(q.grid, p, first)
 	if q.rep.fail(); q.rep.why == "" {
-		out.compared = true
-		q.rep.why, err = q.rep.learn(unroll)
+		q.rep.why, err = q.rep.learn(s.Unroller)
+	}
+	if err == nil && q.rep.why == "" {
+		q.rep.why, err = q.rep.compareAll(s.Unroller)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if q.rep.why == "" {
-		q.rep.why, out.Differing, err = q.rep.compareAll(unroll)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if q.rep.why == "" && base == 0 {
-		out.Result = q.check()
+	if q.rep.why != "" {
+		out.Reason = "ranks do not all do the same: " + q.rep.why
 		return out, nil
 	}
-	if n := len(out.Differing); n > 0 && n < maxDiffering {
-		few, err := q.unrolled(unroll, out.Differing)
-		if err != nil {
-			return nil, err
-		}
-		if out.Result = q.refute(few); out.Verdict == Refuted {
-			return out, nil
-		}
-	}
-	out.Reason = "ranks do not all do the same: " + q.rep.why
-	return out, nil
-}
-
-// from calls rank base rank 0, and all others by what takes it to them.
-func (g *grid) from(base int32, unroll unroller) unroller {
-	return func() (*plan.Plan, func(int) (*plan.Rank, error), error) {
-		p, one, err := unroll()
-		if err != nil {
-			return nil, nil, err
-		}
-		teams := map[*int][]int{}
-		return p, func(rank int) (*plan.Rank, error) {
-			r, err := one(int(g.add(int32(rank), base, 1)))
-			if err != nil {
-				return nil, err
-			}
-			g.rename(r, base, teams)
-			return r, nil
-		}, nil
-	}
-}
-
-// rename takes base from all ranks that a rank's commands name.
-func (g *grid) rename(r *plan.Rank, base int32, teams map[*int][]int) {
-	r.Rank = g.add(r.Rank, base, -1)
-	ref := func(x *plan.Ref) {
-		if x.Present() {
-			x.Rank = g.add(x.Rank, base, -1)
-		}
-	}
-	refs := func(xs []plan.Ref) {
-		for i := range xs {
-			ref(&xs[i])
-		}
-	}
-	for i := range r.Cmds {
-		c := &r.Cmds[i]
-		c.Rank = r.Rank
-		if c.Kind == plan.Signal || c.Kind == plan.Copy && c.Peer >= 0 {
-			c.Peer = g.add(c.Peer, base, -1)
-		}
-		refs(c.Ins)
-		refs(c.Outs)
-	}
-	for i := range r.Joins {
-		j := &r.Joins[i]
-		k := &j.Team[0]
-		if teams[k] == nil {
-			for _, x := range j.Team {
-				teams[k] = append(teams[k], int(g.add(int32(x), base, -1)))
-			}
-		}
-		j.Team = teams[k]
-		ref(&j.Part.In)
-		ref(&j.Part.Out)
-		refs(j.Part.Counts)
-	}
-	for i := range r.Ends {
-		r.Ends[i].Peer = g.add(r.Ends[i].Peer, base, -1)
-		ref(&r.Ends[i].Ref)
-	}
-	refs(r.Inputs)
-	refs(r.Outputs)
-}
-
-// unrolled returns what some ranks do, with the sites that only they have.
-func (q *quotient) unrolled(unroll unroller, ranks []int32) ([]*plan.Rank, error) {
-	var out []*plan.Rank
-	for _, r := range ranks {
-		p, one, err := unroll()
-		if err != nil {
-			return nil, err
-		}
-		if _, err := one(0); err != nil {
-			return nil, err
-		}
-		common := len(p.Sites)
-		x, err := one(int(r))
-		if err != nil {
-			return nil, err
-		}
-		for i := range x.Cmds {
-			if c := &x.Cmds[i]; int(c.Site) >= common {
-				c.Site += int32(len(q.p.Sites) - common)
-			}
-		}
-		q.p.Sites = append(q.p.Sites, p.Sites[common:]...)
-		out = append(out, x)
-	}
+	out.Result = q.check()
 	return out, nil
 }
 
@@ -286,9 +162,10 @@ func (a *likeness) unraised() {
 	}
 }
 
-// compareAll compares every rank with the first.
-func (a *likeness) compareAll(unroll unroller) (why string, ranks []int32, err error) {
-	var next, failed atomic.Int64
+// compareAll compares every rank with the first, until one differs.
+func (a *likeness) compareAll(unroll unroller) (why string, err error) {
+	var next atomic.Int64
+	var failed atomic.Bool
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	work := func() error {
@@ -300,7 +177,7 @@ func (a *likeness) compareAll(unroll unroller) (why string, ranks []int32, err e
 			return err
 		}
 		c := a.comparer(p)
-		for failed.Load() < maxDiffering {
+		for !failed.Load() {
 			r := int(next.Add(1))
 			if r >= a.grid.n {
 				return nil
@@ -310,12 +187,9 @@ func (a *likeness) compareAll(unroll unroller) (why string, ranks []int32, err e
 				return err
 			}
 			if w := c.differs(other); w != "" {
-				failed.Add(1)
+				failed.Store(true)
 				mu.Lock()
-				if why == "" {
-					why = w
-				}
-				ranks = append(ranks, int32(r))
+				why = w
 				mu.Unlock()
 			}
 		}
@@ -324,7 +198,7 @@ func (a *likeness) compareAll(unroll unroller) (why string, ranks []int32, err e
 	for range min(runtime.GOMAXPROCS(0), a.grid.n-1) {
 		wg.Go(func() {
 			if e := work(); e != nil {
-				failed.Add(maxDiffering)
+				failed.Store(true)
 				mu.Lock()
 				if err == nil {
 					err = e
@@ -334,11 +208,8 @@ func (a *likeness) compareAll(unroll unroller) (why string, ranks []int32, err e
 		})
 	}
 	wg.Wait()
-	return why, ranks, err
+	return why, err
 }
-
-// maxDiffering is how many ranks may differ before no more are looked at.
-const maxDiffering = 4
 
 // grid is the group of translations: its elements are the ranks, as what takes
 // rank 0 to them.

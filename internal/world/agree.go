@@ -47,7 +47,7 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	values[w.mesh.o.Rank] = value
 	var late []int
 	var gone *peer
-	err := w.detector.awaitPeers(ctx, func() []int { return late }, func() (bool, error) {
+	err := w.detector.awaitPeers(ctx, everyOther, func() []int { return late }, func() (bool, error) {
 		late = late[:0]
 		for r, p := range w.mesh.peers {
 			switch {

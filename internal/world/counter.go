@@ -101,7 +101,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 	sleepers, turn := word32(line, counterSleepers), word32(line, counterTurn)
 	sleepers.Add(1)
 	defer sleepers.Add(^uint32(0))
-	defer c.detector.waits()()
+	defer c.detector.waits(from)()
 	for v := (vigil{}); ; {
 		now := turn.Load()
 		err := c.detector.check(ctx, from, &v)

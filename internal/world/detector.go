@@ -142,15 +142,15 @@ func (d *detector) stalled(rank int) *PeerError {
 	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
 }
 
-// awaitPeers is await for an action of other processes. late returns the processes that the last call of ready still
-// missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
-func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
+// awaitPeers is await for an action of a process, or of all others. late returns the processes that the last call of
+// ready still missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
+func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, ready func() (bool, error)) error {
 	const looks = 10 // within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
 	for r := range seen {
 		seen[r] = d.mesh.page.progress(r)
 	}
-	defer d.waits()()
+	defer d.waits(from)()
 	for still := 0; ; still++ {
 		bounded, cancel := context.WithTimeout(ctx, d.mesh.o.StallTimeout/looks)
 		err := d.mesh.await(bounded, ready)
@@ -187,7 +187,7 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	if stalled == late {
 		e.Why += "; it " + why
 	} else {
-		e.Why += fmt.Sprintf("; rank %d %s", late, why)
+		e.Why += fmt.Sprintf("; rank %d %s", d.mesh.o.outer(late), why)
 	}
 	return e
 }
@@ -212,7 +212,7 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	}
 	if err := ctx.Err(); err != nil {
 		if from != Any {
-			err = fmt.Errorf("waiting for rank %d, %s: %w", from, d.mesh.page.last(from), err)
+			err = fmt.Errorf("waiting for rank %d, %s: %w", d.mesh.o.outer(from), d.mesh.page.last(from), err)
 		}
 		return err
 	}
@@ -265,7 +265,7 @@ func (d *detector) late(from int, step uint64) int {
 func (d *detector) until(ctx context.Context, process int, pending func() <-chan struct{}) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	defer d.waits()()
+	defer d.waits(process)()
 	for v := (vigil{}); ; {
 		c := pending()
 		if c == nil {

@@ -46,7 +46,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 	}
 	var file *os.File
 	var gone *peer
-	err := w.detector.awaitPeers(ctx, func() []int { return []int{process} }, func() (ok bool, err error) {
+	err := w.detector.awaitPeers(ctx, process, func() []int { return []int{process} }, func() (ok bool, err error) {
 		p := w.mesh.peers[process]
 		if file, ok = p.files[key]; ok {
 			delete(p.files, key)
@@ -118,10 +118,12 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 // checkPeer refuses ranks that are not those of another process.
 func (w *World) checkPeer(rank int) error {
 	if rank < 0 || rank >= w.mesh.o.Size || rank == w.mesh.o.Rank {
-		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d", rank, w.mesh.o.Rank, w.mesh.o.Size)
+		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d%s", rank, w.mesh.o.Rank,
+			w.mesh.o.Size, w.mesh.o.ofGroup())
 	}
 	if !w.mesh.near(rank) {
-		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d", rank, w.mesh.o.Rank)
+		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d",
+			w.mesh.o.outer(rank), w.mesh.o.outer(w.mesh.o.Rank))
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func JoinGroup(ctx context.Context, w *World, name string, members []int) (*Worl
 		case <-ended:
 		}
 	}()
-	defer w.waits.begin(o.group)()
+	defer w.waits.begin(openWait{o.group, everyOther})()
 	g, err := Join(ctx, o)
 	if err != nil {
 		if why := w.Err(); why != nil {

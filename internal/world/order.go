@@ -42,35 +42,44 @@ func oneThread() bool {
 // waits are those of a process for others, in a world and its groups.
 type waits struct {
 	mu    sync.Mutex
-	in    map[any]int // how many of a *World; or of a *group that is joined
-	ended uint64      // so many have ended
+	open  map[openWait]int // how many of each
+	ended uint64           // so many have ended
 }
 
-// begin notes a wait in a world, or in a group that is not joined yet. What it returns ends it.
-func (w *waits) begin(in any) (end func()) {
+// openWait is a wait in a *World, or in a *group that is joined, for a process, all others, or Any.
+type openWait struct {
+	in   any
+	from int
+}
+
+// everyOther stands for all other processes, each of which is waited for.
+const everyOther = -2
+
+// begin notes a wait. What it returns ends it.
+func (w *waits) begin(x openWait) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.in == nil {
-		w.in = map[any]int{}
+	if w.open == nil {
+		w.open = map[openWait]int{}
 	}
-	w.in[in]++
+	w.open[x]++
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.ended++
-		if w.in[in]--; w.in[in] == 0 {
-			delete(w.in, in)
+		if w.open[x]--; w.open[x] == 0 {
+			delete(w.open, x)
 		}
 	}
 }
 
 // waits notes a wait of this process in the detector's world.
-func (d *detector) waits() (end func()) {
+func (d *detector) waits(from int) (end func()) {
 	w := d.world
 	if w.mesh.page == nil { // it joins: JoinGroup has noted that
 		return func() {}
 	}
-	return outermost(w).waits.begin(w)
+	return outermost(w).waits.begin(openWait{w, from})
 }
 
 // outermost is the world that a group is of.
@@ -87,7 +96,7 @@ type wait struct {
 	step  uint64 // that it is in; 0 where it joins
 	ended uint64
 	late  [MaxProcesses / 64]uint64 // a bit for each process of the outermost world
-	sure  bool                      // the process calls from one thread
+	sure  bool                      // the process calls from one thread, and waits for each of late
 	name  string                    // of the group
 	call  entry                     // that waits
 }
@@ -148,12 +157,14 @@ func (p *page) readWait(rank int) (x wait, beats uint64, ok bool) {
 
 // now is what this process waits for. It is called with mu locked.
 func (w *waits) now(of *World) wait {
-	if len(w.in) != 1 {
-		return wait{}
-	}
 	x := wait{ended: w.ended, sure: oneThread()}
-	for in := range w.in {
-		switch g := in.(type) {
+	var in any
+	for o := range w.open {
+		if in != nil && in != o.in {
+			return wait{}
+		}
+		in = o.in
+		switch g := o.in.(type) {
 		case *group:
 			x.in, x.name, x.call = nameOf(g), g.name, entry{what: "the first call"}
 			m := g.mesh.Load()
@@ -174,8 +185,9 @@ func (w *waits) now(of *World) wait {
 				x.in, x.name = nameOf(m.o.group), m.o.group.name
 			}
 			x.call, _ = m.page.recorded(m.o.Rank, x.step)
+			x.sure = x.sure && (o.from != Any || m.o.Size == 2)
 			for r := range m.o.Size {
-				if r != m.o.Rank && m.page.steps(r) < x.step && !m.hasLeft(r) {
+				if (o.from == r || o.from < 0) && r != m.o.Rank && m.page.steps(r) < x.step && !m.hasLeft(r) {
 					x.add(m.o.outer(r))
 				}
 			}

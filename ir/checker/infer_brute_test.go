@@ -78,9 +78,8 @@ type brute struct {
 	decl   strings.Builder
 	body   strings.Builder
 	args   []*nd // operands, whole
+	names  []string
 	// op computes the operation, of whole tensors or of the blocks of one rank; out is the shape of the result.
-	names []string
-	// blocks of one rank; out is the shape the result must have.
 	op func(args []*nd, out []int) *nd
 	// team, for collectives, computes the result of place i from all blocks.
 	team func(m *bruteMesh, all []*nd, i int) *nd

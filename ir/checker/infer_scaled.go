@@ -2,6 +2,7 @@ package checker
 
 import (
 	"hocket.example/hocket/ir"
+	"math"
 	"slices"
 )
 
@@ -168,6 +169,11 @@ func (in *productRules) quantizable() bool {
 // scales types scales %x: those of all of x or of rows are maxima, which ranks that share them agree on.
 func (in *productRules) scales() *ir.Type {
 	if !in.floats() || !in.constant("max", in.args[0].DType) {
+		return nil
+	}
+	if a := in.s.Attr("max"); a != nil && a.IsNum && !(float32(a.Num) > 0 && !math.IsInf(a.Num, 0)) {
+		in.errorf("type", a.Pos, "max=%v is no positive number of f32", a.Num).
+			help("give the largest magnitude that quantize makes, such as 448 for f8e4m3")
 		return nil
 	}
 	x := in.args[0].Reduced()

@@ -219,9 +219,10 @@ class Model:
         """Forgets what another tensor than t was to a parameter."""
         if self._gradient is not None:
             self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
-        self._loaded.discard(name)
+        if name in self._loaded:
+            self._loaded.discard(name)
+            self._layouts.clear()  # its shape said dims
         self._weighed.pop(name, None)
-        self._layouts.clear()  # shapes of loaded weights say dims
         self._changed()
 
     def load(self, weights, rules=None, inputs=None, dims=None):
@@ -327,8 +328,11 @@ class Model:
         """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, and results cut. It
         is right where what is filled up does not change the rest, which is for the caller to know."""
         sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
-        up = {}
+        up, own = {}, {n for n in (*bound, *self._loaded) if n not in given}
+        fixed = {dim for n in own for dim in self._about["extents"].get(n, ())}  # bound tensors are not filled up
         for dim, values in self._buckets.items():
+            if dim in fixed:
+                continue
             if self._several() and dim in self._about["split"] and dim not in dims:
                 raise InputError(f"{dim} has buckets, and parameters are split along it over processes: give it in dims")
             least = next((v for v in values if v >= sizes.get(dim, v + 1)), None)

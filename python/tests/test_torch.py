@@ -687,6 +687,9 @@ def caches():
         assert (s["misses"], s["plans"]) == (3, 3), s  # 8, 16 and 17
         got = m(numpy.ones((3, 4), "f4"), w.numpy(), dims={"T": 3} if n > 1 else None)
         assert got.shape == (3, 4) and (got == w.numpy()).all()
+    with hocket.load(text.replace("%w: f32[4]", "%w: f32[T, 4]"), buckets={"T": [8]}) as m:
+        m.bind("w", torch.full((3, 4), 2.0))  # it fixes T
+        assert m(torch.ones(3, 4), dims={"T": 3} if n > 1 else None).tolist() == [[2] * 4] * 3
     double = f"mesh d[{n}]\nfunc f(%x: f32[T]) -> f32[2 * T] {{\n  %y = concat %x, %x, axis=0\n  return %y\n}}\n"
     refuses(hocket.InputError, "T is part of an expression", lambda: hocket.load(double, buckets={"T": [8]}))
     total = f"mesh d[{n}]\nfunc f(%x: f32[T]) -> (f32[T], f32[]) {{\n  %y = relu %x\n  %s = sum %x, axis=0\n  return %y, %s\n}}\n"

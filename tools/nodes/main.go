@@ -4,7 +4,7 @@
 //	hocket launch --nodes 2 -n 2 -- ./nodes layers
 //	HOCKET_RANKS_PER_GPU=2 hocket launch --nodes 2 -n 4 -- ./nodes all_reduce
 //
-// "all_reduce" times three algorithms: the transport's over all ranks, the hierarchical one, and the default. "layers"
+// "all_reduce" times the transport's over all ranks, and the default. "layers"
 // times a GEMM followed by an all_reduce under each strategy, next to the prediction. All algorithms of a size are
 // timed alternately, one batch of each in a round. The time of an algorithm relative to the first, by rounds, and the
 // error of its prediction go to standard error.
@@ -138,8 +138,7 @@ func (b *bench) allReduce(ctx context.Context, mib int) error {
 	if b.device == "cpu" {
 		flat = "across" // TCP adds nothing
 	}
-	ways := []*way{{opts: hocket.LoadOptions{Algorithm: flat}}, {opts: hocket.LoadOptions{Algorithm: "hierarchical"}},
-		{}}
+	ways := []*way{{opts: hocket.LoadOptions{Algorithm: flat}}, {}}
 	n := b.world.Size()
 	text := fmt.Sprintf(`mesh d[%d]
 func all_reduce(%%x: bf16[%d/d]) -> bf16[%[2]d/d] {

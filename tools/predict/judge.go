@@ -58,7 +58,7 @@ func (r row) number(column string) float64 {
 
 func (r row) layer() string { return fmt.Sprintf("%s %sx%sx%s", r["op"], r["m"], r["n"], r["k"]) }
 
-// predictAgain replaces both predictions by what the model says now.
+// predictAgain replaces auto's predictions by what the model says now.
 func predictAgain(rows []row, describe string) error {
 	d, err := machine.Load(describe)
 	if err != nil {
@@ -66,25 +66,13 @@ func predictAgain(rows []row, describe string) error {
 	}
 	d.Times = &comm.Found{Identity: d.GPU, Table: comm.Shipped()}
 	for _, r := range rows {
-		var alone []sim.Alone
-		for _, parts := range []int64{1, 2, 4} {
-			part := strings.TrimSuffix(fmt.Sprint(parts), "1")
-			gemm, wire := r.number("gemm"+part+"_us"), r.number("wire"+part+"_us")
-			if gemm > 0 && wire > 0 {
-				alone = append(alone, sim.Alone{Parts: parts, GEMM: gemm, Collective: wire})
-			}
-		}
-		p := sim.Layer(ops[r["op"]], int64(r.number("ranks")), int64(r.number("m")), int64(r.number("n")),
-			int64(r.number("k")))
-		got, err := sim.Named(p, r["strategy"], sim.Timed(p, alone, d))
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.layer(), err)
-		}
-		r["alone_us"] = fmt.Sprintf("%.1f", got.Time)
 		if r.number("predicted_us") == 0 {
 			continue // of what auto does not weigh
 		}
-		if got, err = sim.Named(p, r["strategy"], d); err != nil {
+		p := sim.Layer(ops[r["op"]], int64(r.number("ranks")), int64(r.number("m")), int64(r.number("n")),
+			int64(r.number("k")))
+		got, err := sim.Named(p, r["strategy"], d)
+		if err != nil {
 			return fmt.Errorf("%s: %w", r.layer(), err)
 		}
 		r["predicted_us"] = fmt.Sprintf("%.1f", got.Time)

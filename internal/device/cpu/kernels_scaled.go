@@ -1,9 +1,7 @@
 package cpu
 
 import (
-	"fmt"
 	"math"
-	"slices"
 
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas32"
@@ -18,13 +16,9 @@ func makeScales(k *kernel, op device.Scales) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
-	g, err := device.GrainOf(k.ins[0].shape, k.out.shape)
+	g, err := device.CheckScales(op, k.ins[0].dt, k.out.dt, k.ins[0].shape, k.out.shape)
 	if err != nil {
 		return nil, err
-	}
-	if k.out.dt != ir.F32 || k.ins[0].dt.IsInt() || !(op.Max > 0) {
-		return nil, fmt.Errorf("cannot compute scales of type %[2]s for values of type %[1]s up to %[3]g", k.ins[0].dt,
-			k.out.dt, op.Max)
 	}
 	return byAccum(k.ins[0].dt, scaleLoops[float32](g, op.Max), scaleLoops[float64](g, op.Max), nil), nil
 }
@@ -63,13 +57,9 @@ func makeQuantize(k *kernel) (loops, error) {
 		return nil, err
 	}
 	x, s := k.ins[0], k.ins[1]
-	g, err := device.GrainOf(x.shape, s.shape)
+	g, err := device.CheckQuantize(x.dt, s.dt, k.out.dt, x.shape, s.shape, k.out.shape)
 	if err != nil {
 		return nil, err
-	}
-	if !k.out.dt.IsFloat8() || s.dt != ir.F32 || x.dt.IsInt() || !slices.Equal(x.shape, k.out.shape) {
-		return nil, fmt.Errorf("cannot quantize %s%v with scales of type %s into %s%v", x.dt, x.shape, s.dt, k.out.dt,
-			k.out.shape)
 	}
 	return byAccum(x.dt, quantizeLoops[float32](g), quantizeLoops[float64](g), nil), nil
 }

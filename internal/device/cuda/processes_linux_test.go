@@ -614,11 +614,9 @@ func TestNodes(t *testing.T) {
 		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Algorithm: "staged", Batches: []int{1, 3}})
 	}
 	for _, name := range []string{"mlp.hkt", "column_parallel.hkt"} {
-		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Algorithm: "hierarchical",
-			Batches: []int{2, 1}})
+		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Batches: []int{2, 1}})
 	}
-	j.Loads = append(j.Loads, peerLoad{Program: "../internal/device/cuda/testdata/nodes.hkt", Algorithm: "hierarchical",
-		Batches: []int{2}})
+	j.Loads = append(j.Loads, peerLoad{Program: "../internal/device/cuda/testdata/nodes.hkt", Batches: []int{2}})
 	alone := j
 	alone.NCCL, alone.Loads = "", slices.Clone(j.Loads)
 	for i := range alone.Loads {
@@ -645,7 +643,7 @@ func TestNodes(t *testing.T) {
 			}
 		}
 	}
-	if crossed[ncclName] < 8 || crossed["across"] < 16 || crossed["staged"] < 8 || crossed["hierarchical"] < 8 {
+	if crossed[ncclName] < 8 || crossed["across"] < 16 || crossed["staged"] < 8 {
 		t.Errorf("collectives ran by %v", crossed)
 	}
 	for _, name := range []string{"all_reduce", "reduce_scatter", "all_gather", "send"} {

@@ -16,6 +16,7 @@ import (
 func TestScaledProduct(t *testing.T) {
 	const one, outer, vec, squares = nvlib.LtScaleOne, nvlib.LtScaleOuter, nvlib.LtScaleVec128, nvlib.LtScaleSquares
 	type shapes = [][]int64
+	const noAlgorithm = "no algorithm"
 	of := func(x, sx, sw []int64) shapes { return shapes{x, {256, 512}, sx, sw} }
 	for _, c := range []struct {
 		name    string
@@ -36,10 +37,14 @@ func TestScaledProduct(t *testing.T) {
 		{"squares padded", shapes{{64, 384}, {256, 384}, {64, 3}, {2, 3}}, 0, []nvlib.LtScale{squares, vec}, [2]bool{false, false}, 2},
 		{"blocks by rows", of([]int64{64, 512}, []int64{64, 4}, []int64{256}), 0, nil, [2]bool{}, 0},
 		{"an old library", of([]int64{64, 512}, []int64{64}, []int64{256}), 120801, nil, [2]bool{}, 0},
+		{noAlgorithm, of([]int64{64, 512}, []int64{64, 4}, nil), 0, nil, [2]bool{}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := fakedriver.New(t, 1)
 			f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Version: c.version}
+			if c.name == noAlgorithm {
+				f.LT.Costs = nil
+			}
 			w := openFake(t, f, Options{})
 			view := func(dt ir.DType, shape ...int64) device.View {
 				v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}

@@ -2,108 +2,199 @@ package cuda
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
+	"hocket.example/hocket/internal/device/cuda/relocate"
 	"hocket.example/hocket/internal/nvlib"
 )
+
+// guestCalls gives streams of a caller's the calls of a world, and work before each, which ends when the test says so.
+type guestCalls struct {
+	*testing.T
+	f       *fakedriver.GPU
+	drv     *nvlib.Driver
+	bound   func(func() error) error
+	streams map[string]uintptr
+	do      func(stream uintptr) error
+	ready   map[string]bool // calls that may end
+	did     []string
+}
+
+func (g *guestCalls) in(do func() error) {
+	g.Helper()
+	if err := g.bound(do); err != nil {
+		g.Fatal(err)
+	}
+}
+
+func (g *guestCalls) call(name, stream string) error {
+	g.Helper()
+	s := g.streams[stream]
+	if err := g.do(s); err != nil {
+		return err
+	}
+	g.f.Mu.Lock()
+	defer g.f.Mu.Unlock()
+	g.f.Queues.Give(s, fakedriver.Task{Ready: func() bool { return g.ready[name] }, Do: func() { g.did = append(g.did, name) }})
+	return nil
+}
+
+func (g *guestCalls) must(name, stream string) {
+	g.Helper()
+	if err := g.call(name, stream); err != nil {
+		g.Fatal(name, err)
+	}
+}
+
+// wants lets a call end, and compares the calls that have ended.
+func (g *guestCalls) wants(open string, want ...string) {
+	g.Helper()
+	g.f.Mu.Lock()
+	defer g.f.Mu.Unlock()
+	if open != "" {
+		g.ready[open] = true
+	}
+	g.f.Queues.Advance()
+	if !slices.Equal(g.did, want) {
+		g.Errorf("with %s: did %v, want %v", open, g.did, want)
+	}
+}
+
+// fork has a stream join the capture that another is in.
+func (g *guestCalls) fork(from, to string) {
+	g.Helper()
+	g.in(func() error {
+		e, err := g.drv.NewEvent(false)
+		if err != nil {
+			return err
+		}
+		defer g.drv.DestroyEvent(e)
+		if err := g.drv.Record(e, nvlib.Stream(g.streams[from])); err != nil {
+			return err
+		}
+		return g.drv.WaitEvent(nvlib.Stream(g.streams[to]), e)
+	})
+}
+
+// onGuests runs a test for calls that launch a kernel, and for those that copy.
+func onGuests(t *testing.T, test func(g *guestCalls)) {
+	for _, what := range []string{"Do", "Copy"} {
+		t.Run(what, func(t *testing.T) {
+			f := fakedriver.New(t, 1)
+			f.Queue()
+			sys := system(f)
+			opened, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 1)
+			mustOf(t)(err)
+			w := opened.(*world)
+			defer w.Close()
+			c, err := w.OpenCalls()
+			mustOf(t)(err)
+			g := &guestCalls{T: t, f: f, drv: w.drv, bound: sys.GPUs[0].Bound, streams: map[string]uintptr{"default": 0},
+				ready: map[string]bool{}}
+			for _, name := range []string{"a", "b", "c", "d"} {
+				g.in(func() error {
+					s, err := w.drv.NewStream(0)
+					g.streams[name] = uintptr(s)
+					return err
+				})
+			}
+			if what == "Do" {
+				k := nvlib.NewLaunch(nvlib.Function(f.Load(func(uintptr) {})),
+					nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}, [][]byte{make([]byte, 8)})
+				defer k.Free()
+				x := &call{c.(*calls), &launch{name: "nothing"}, relocate.Find([]*nvlib.Launch{k}, nil)}
+				g.do = func(s uintptr) error { return x.Do(s) }
+			} else {
+				m, err := w.Device(0).Alloc(512, device.Private)
+				mustOf(t)(err)
+				at := uintptr(m.(*memory).addr)
+				g.do = func(s uintptr) error { return c.Copy(s, at, at+256, 16) }
+			}
+			test(g)
+			mustOf(t)(c.Close())
+			for _, s := range g.streams {
+				if s != 0 {
+					g.in(func() error { return w.drv.DestroyStream(nvlib.Stream(s)) })
+				}
+			}
+		})
+	}
+}
 
 // TestCallsOrder: a call waits for the one before it, on whatever stream that is, since both use the team's flags; a
 // captured one waits for those of its graph, and for none that runs.
 func TestCallsOrder(t *testing.T) {
-	f := fakedriver.New(t, 1)
-	f.Queue()
-	sys := system(f)
-	opened, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := opened.(*world)
-	defer w.Close()
-	var did []string
-	in := func(do func() error) {
-		t.Helper()
-		if err := sys.GPUs[0].Bound(do); err != nil {
-			t.Fatal(err)
-		}
-	}
-	order := &nvlib.CallOrder{Driver: w.drv}
-	streams := map[string]uintptr{"default": 0}
-	for _, name := range []string{"a", "b", "c"} {
-		in(func() error {
-			s, err := sys.Driver.NewStream(0)
-			streams[name] = uintptr(s)
-			return err
-		})
-	}
-	defer in(func() error {
-		for _, s := range streams {
-			if s != 0 {
-				if err := sys.Driver.DestroyStream(nvlib.Stream(s)); err != nil {
-					return err
-				}
-			}
-		}
-		return order.Close()
-	})
-	ready := map[string]bool{} // calls that may end
-	call := func(name, stream string) {
-		t.Helper()
-		in(func() error { return order.Next(nvlib.Stream(streams[stream])) })
-		f.Mu.Lock()
-		defer f.Mu.Unlock()
-		f.Queues.Give(streams[stream], fakedriver.Task{Ready: func() bool { return ready[name] },
-			Do: func() { did = append(did, name) }})
-	}
-	wants := func(open string, want ...string) {
-		t.Helper()
-		f.Mu.Lock()
-		defer f.Mu.Unlock()
-		if open != "" {
-			ready[open] = true
-		}
-		f.Queues.Advance()
-		if !slices.Equal(did, want) {
-			t.Errorf("with %s: did %v, want %v", open, did, want)
-		}
-	}
-	call("1 on a", "a")
-	call("2 on a", "a")
-	call("3 on b", "b")
-	call("4 on a", "a")
-	call("5 on default", "default")
-	ready["2 on a"], ready["3 on b"], ready["5 on default"] = true, true, true
-	wants("")
-	wants("1 on a", "1 on a", "2 on a", "3 on b")
-	wants("4 on a", "1 on a", "2 on a", "3 on b", "4 on a", "5 on default")
+	onGuests(t, func(g *guestCalls) {
+		g.must("1 on a", "a")
+		g.must("2 on a", "a")
+		g.must("3 on b", "b")
+		g.must("4 on a", "a")
+		g.must("5 on default", "default")
+		g.ready["2 on a"], g.ready["3 on b"], g.ready["5 on default"] = true, true, true
+		g.wants("")
+		g.wants("1 on a", "1 on a", "2 on a", "3 on b")
+		g.wants("4 on a", "1 on a", "2 on a", "3 on b", "4 on a", "5 on default")
 
-	did = nil
-	call("6 on b", "b") // pending while a graph is captured
-	f.BeginGuest(streams["a"])
-	call("7 captured", "a")
-	in(func() error { // the caller's fork of its capture
-		e, err := sys.Driver.NewEvent(false)
-		if err != nil {
-			return err
-		}
-		defer sys.Driver.DestroyEvent(e)
-		if err := sys.Driver.Record(e, nvlib.Stream(streams["a"])); err != nil {
-			return err
-		}
-		return sys.Driver.WaitEvent(nvlib.Stream(streams["c"]), e)
+		g.did = nil
+		g.must("6 on b", "b") // pending while a graph is captured
+		g.f.BeginGuest(g.streams["a"])
+		g.must("7 captured", "a")
+		g.fork("a", "c")
+		g.must("8 captured", "a")
+		g.must("9 captured", "c")
+		g.must("10 on default", "default") // waits for 6, not for what is captured
+		g.must("11 captured", "a")
+		g.ready["10 on default"] = true
+		g.wants("")
+		g.wants("6 on b", "6 on b", "10 on default")
+		work := g.f.EndGuest(g.streams["a"])
+		g.did = nil
+		g.f.LaunchGuest(work, g.streams["b"])
+		g.ready["11 captured"] = true
+		g.wants("7 captured", "7 captured")
+		g.wants("8 captured", "7 captured", "8 captured")
+		g.wants("9 captured", "7 captured", "8 captured", "9 captured", "11 captured")
 	})
-	call("8 captured", "a")
-	call("9 captured", "c")
-	call("10 on default", "default") // waits for 6, not for what is captured
-	call("11 captured", "a")
-	ready["10 on default"] = true
-	wants("")
-	wants("6 on b", "6 on b", "10 on default")
-	work := f.EndGuest(streams["a"])
-	did = nil
-	f.LaunchGuest(work, streams["b"])
-	ready["11 captured"] = true
-	wants("7 captured", "7 captured")
-	wants("8 captured", "7 captured", "8 captured")
-	wants("9 captured", "7 captured", "8 captured", "9 captured", "11 captured")
+}
+
+// TestCallsOrderWhileCaptured: nothing can wait for a call that may still run where a capture has begun on its stream.
+func TestCallsOrderWhileCaptured(t *testing.T) {
+	onGuests(t, func(g *guestCalls) {
+		g.must("1 on a", "a")
+		g.must("2 on b", "b")
+		g.f.BeginGuest(g.streams["b"])
+		if err := g.call("3 on a", "a"); err == nil || !strings.Contains(err.Error(), "a capture has begun") {
+			t.Errorf("on another stream during the capture: %v", err)
+		}
+		g.must("4 captured", "b")
+		g.f.EndGuest(g.streams["b"])
+		g.must("5 on a", "a")
+		g.ready["5 on a"] = true
+		g.wants("1 on a", "1 on a")
+		g.wants("2 on b", "1 on a", "2 on b", "5 on a")
+	})
+}
+
+// TestCallsOrderInCaptures: two graphs are captured at once.
+func TestCallsOrderInCaptures(t *testing.T) {
+	onGuests(t, func(g *guestCalls) {
+		g.f.BeginGuest(g.streams["a"])
+		g.fork("a", "b")
+		g.f.BeginGuest(g.streams["c"])
+		g.fork("c", "d")
+		g.must("1 of first", "a")
+		g.must("1 of second", "c")
+		g.must("2 of first", "b")
+		g.must("2 of second", "d")
+		first, second := g.f.EndGuest(g.streams["a"]), g.f.EndGuest(g.streams["c"])
+		g.ready["2 of first"], g.ready["2 of second"] = true, true
+		g.f.LaunchGuest(first, g.streams["a"])
+		g.f.LaunchGuest(second, g.streams["c"])
+		g.wants("")
+		g.wants("1 of second", "1 of second", "2 of second")
+		g.wants("1 of first", "1 of second", "2 of second", "1 of first", "2 of first")
+	})
 }

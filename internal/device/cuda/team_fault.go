@@ -62,13 +62,18 @@ func (m *member) explain(told kernels.Fault) error {
 			owner = o.dev.site.owner
 		}
 	}
+	longer, launch := m.team.w.m.opts.longer(), epoch-kernels.FirstEpoch
+	if len(late) == 0 && told.Words[1] == int64(m.index) { // the kernel does not know which member writes its packets
+		return fmt.Errorf("%s: %w: after %v packets had not come from another member, and all have begun the team's "+
+			"launch %d; %s", m.doing, errLate, waited, launch, longer)
+	}
 	if len(late) == 0 { // all came, one of them too late
 		p := m.team.members[told.Words[1]]
 		owner = p.dev.site.owner
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
 	}
 	err := fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d; is each launch of a team issued on all members? %s",
-		m.doing, errLate, waited, strings.Join(late, ", "), epoch-kernels.FirstEpoch, m.team.w.m.opts.longer())
+		m.doing, errLate, waited, strings.Join(late, ", "), launch, longer)
 	return m.team.w.blame(err, owner)
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
@@ -91,6 +93,31 @@ func TestExecutorLayouts(t *testing.T) {
 				t.Errorf("%+v: %d steps, works on %#x of %#x, parts of %d bytes", c, n, place, out.Addr, got.Words[50])
 			}
 		}
+	}
+	// Processes reserve memory in one order, since each computes where the others' is.
+	sum := summed(t, w, 4096, 0, 0)
+	sum.AnyOrder = true
+	tune := device.Tuning{Algo: "executor", Schedule: exchangeSchedule(t, false)}
+	tune.Schedule.Areas[device.ScheduleScratch] = 1
+	var first []string
+	for i := range 40 {
+		a, c, err := tm.check(tune, sum)
+		mustOf(t)(err)
+		p, err := a.Plan(tm, tune, c)
+		mustOf(t)(err)
+		var names []string
+		for _, m := range p.Memory {
+			names = append(names, m.Name)
+		}
+		if i == 0 {
+			first = names
+		} else if !slices.Equal(names, first) {
+			t.Fatalf("the order of memory differs: %q and %q", first, names)
+		}
+	}
+	tune.Schedule.Areas[device.ScheduleScratch] = 1 << 20
+	if _, err := tm.Prepare(tune, sum); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "2 GiB") {
+		t.Errorf("4 GiB of scratch: %v", err)
 	}
 	if _, err := tm.Prepare(device.Tuning{Algo: "executor"}, summed(t, w, 64, 0, 0)); !errors.Is(err, device.ErrUnsupported) {
 		t.Errorf("without a schedule: %v", err)

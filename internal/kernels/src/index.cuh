@@ -109,14 +109,14 @@ template <class T, class ID> DEV void indexAdd(const IndexAddArgs& a) {
   if (id < 0 || row < 0 || row >= a.rows) return;
   for (i64 j = 0; j < own; j += 256) {
     const i64 at = j + threadIdx.x;
-    if (fold256<FoldSum>((i32)(at < own && ids[at] == id))) return;
+    if (__syncthreads_or(at < own && ids[at] == id)) return;
   }
   A sum[4] = {};
   for (i64 j = own; j < a.n; j += 256) {
     const i64 at = j + threadIdx.x;
     const bool is = at < a.n && ids[at] == id;
     same[threadIdx.x] = is;
-    if (!fold256<FoldSum>((i32)is)) continue;
+    if (!__syncthreads_or(is)) continue;
     for (int k = 0; k < 256; k++) {
       if (!same[k]) continue;
       const T* in = (const T*)a.in + (j + k) * a.width;

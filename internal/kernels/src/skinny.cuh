@@ -14,23 +14,22 @@
 // that way. LATE permits the next kernel to begin only when all reads of w are in flight; it is for blocks of which a
 // multiprocessor holds only one.
 
-enum { skinnyStore, skinnyRelu, skinnyAdd, skinnySiluMul };
+enum { skinnyStore, skinnyRelu, skinnySiluMul };
 
 struct SkinnyPart {
   u64 out, w, up;
-  u64 bias, upBias;  // 0 for none
-  i64 n;             // rows of w, and of up
-  i64 om, wn, upn;   // strides from row to row; rows have no gaps
-  i64 first;         // the part's first block
+  u64 bias;         // 0 for none
+  i64 n;            // rows of w, and of up
+  i64 om, wn, upn;  // strides from row to row; rows have no gaps
+  i64 first;        // the part's first block
 };
 
 enum { skinnyParts = 3 };  // largest number of parts
 
 struct SkinnyArgs {
   u64 x;
-  u64 residual;  // operand of skinnyAdd
   i64 m, k;
-  i64 xm, rm;    // strides from row to row
+  i64 xm;        // stride from row to row
   i64 constant;  // not 0: no earlier kernel that may still be running writes a weight
   i64 slices;    // number of slices of ROWS rows
   SkinnyPart part[skinnyParts];
@@ -159,9 +158,8 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
       if (at >= n) continue;
       const i64 column = from + at;
       f32 v = sum(row, at, p.bias, column);
-      if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(silu(v))), sum(row, at + columns, p.upBias, column));
+      if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(silu(v))), sum(row, at + columns, 0, column));
       if constexpr (EPILOGUE == skinnyRelu) v = most(v, 0.f);
-      if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[(slice * ROWS + row) * a.rm + column]));
       ((T*)p.out)[(slice * ROWS + row) * p.om + column] = Num<T>::put(v);
     }
   }

@@ -9,6 +9,7 @@ struct Index { unsigned x, y, z; };
 extern const __device__ Index threadIdx, blockIdx, blockDim, gridDim;
 __device__ void __syncthreads();
 __device__ int __syncthreads_and(int);
+__device__ int __syncthreads_or(int);
 __device__ void __syncwarp();
 __device__ int __all_sync(unsigned, int);
 template <class A> __device__ A __shfl_sync(unsigned, A, int);

@@ -22,6 +22,15 @@ static unsigned long long emulatedTurn;  // number of turns, for all threads
 static void __syncthreads() {
   if (!_setjmp(places[current])) _longjmp(home, 1);
 }
+static int __syncthreads_or(int x) {
+  static int of[mostThreads];
+  of[current] = x != 0;
+  __syncthreads();
+  int any = 0;
+  for (unsigned t = 0; t < blockDim.x; t++) any |= of[t];
+  __syncthreads();
+  return any;
+}
 static void __syncwarp() {}  // lanes continue together
 static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {
   unsigned long long old = *p;

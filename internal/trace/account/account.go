@@ -156,7 +156,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 	a.critical()
 	a.steps()
 	a.find()
-	for _, o := range t.Summarize().Ops {
+	for _, o := range t.Totals() {
 		r.Ops = append(r.Ops, Op{Name: o.Name, Class: o.Class.String(), Count: o.Count, TimeUS: us(o.Time)})
 	}
 	return r

@@ -104,6 +104,15 @@ func (a *trips) formOf(e *ir.Expr) form {
 		n, _ := a.bound.AxisSize(e.Name)
 		return constant(n)
 	case ir.ExprExtent:
+		t := a.shapes[e.Name]
+		if t == nil || e.Val < 0 || int(e.Val) >= len(t.Dims) {
+			return spoiled("an extent")
+		}
+		delete(a.shapes, e.Name) // the extent of some is itself
+		defer func() { a.shapes[e.Name] = t }()
+		if a.formOf(t.Dims[e.Val].Extent).plain() {
+			return form{small: true}
+		}
 		return spoiled("an extent")
 	}
 	x, y := a.formOf(e.Args[0]), a.formOf(e.Args[1])

@@ -51,6 +51,11 @@ func (a *trips) block(b *ir.Block) {
 }
 
 func (a *trips) stmt(s *ir.Stmt) {
+	for _, sym := range a.bound.Info.Results[s] {
+		if sym != nil && sym.Type != nil {
+			a.shapes[sym.Name] = sym.Type
+		}
+	}
 	switch s.Op {
 	case ir.OpFor:
 		a.loop(s)

@@ -127,8 +127,9 @@ type trips struct {
 	parts  map[partOf][]part
 	opaque map[string]bool
 	types  map[string]*ir.Type
-	scale  map[string]bool // dims to grow with the trips, so that no block is empty
-	long   map[ir.Pos]bool // the long loops
+	shapes map[string]*ir.Type // of all tensors so far
+	scale  map[string]bool     // dims to grow with the trips, so that no block is empty
+	long   map[ir.Pos]bool     // the long loops
 
 	every  int64 // the period
 	apart  int64 // the largest constant distance
@@ -148,10 +149,10 @@ func newTrips(prog *ir.Program, b ir.Binding, plans Planning) (*trips, error) {
 		prog: prog, fn: bound.Func, binding: b, bound: bound, plans: plans, every: 1,
 		knobDims: map[string]bool{}, literals: map[*ir.Stmt]*knob{},
 		names: map[string]form{}, kinds: map[string]ir.Op{}, views: map[string]*viewOf{}, parts: map[partOf][]part{},
-		opaque: map[string]bool{}, types: map[string]*ir.Type{}, scale: map[string]bool{}, long: map[ir.Pos]bool{},
+		opaque: map[string]bool{}, types: map[string]*ir.Type{}, shapes: map[string]*ir.Type{}, scale: map[string]bool{}, long: map[ir.Pos]bool{},
 	}
 	for _, p := range bound.Func.Params {
-		a.types[p.Name] = p.Type
+		a.types[p.Name], a.shapes[p.Name] = p.Type, p.Type
 	}
 	return a, nil
 }

@@ -104,7 +104,8 @@ func scheduleOperands(s *device.Schedule, c *Collective) (*layout, error) {
 		l.in = l.in || l.out
 		l.out = l.in
 	}
-	if l.cell*int64(max(s.In, s.Out, s.Size)) > 1<<31 {
+	most := max(s.In, s.Out, s.Size, 2*s.Areas[device.SchedulePackets])
+	if l.cell*int64(max(most, s.Areas[device.ScheduleScratch], s.Areas[device.ScheduleMessages])) > 1<<31 {
 		return nil, fmt.Errorf("%w: more than 2 GiB", device.ErrUnsupported)
 	}
 	return l, nil
@@ -154,11 +155,11 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 			own(device.ScheduleOut, "results of schedules", s.Out)
 		}
 	}
-	for area, name := range map[device.ScheduleArea]string{device.ScheduleScratch: "scratch of schedules",
-		device.ScheduleMessages: "messages of schedules"} {
-		if n := s.Areas[area]; n > 0 {
-			own(area, name, n)
-		}
+	if n := s.Areas[device.ScheduleScratch]; n > 0 { // in one order: processes compute each other's addresses
+		own(device.ScheduleScratch, "scratch of schedules", n)
+	}
+	if n := s.Areas[device.ScheduleMessages]; n > 0 {
+		own(device.ScheduleMessages, "messages of schedules", n)
 	}
 	if n := int64(s.Areas[device.SchedulePackets]); n > 0 {
 		p.halves("packets of schedules", 2*n*l.cell, func(a Area) {

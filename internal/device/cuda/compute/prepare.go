@@ -51,12 +51,13 @@ type Site struct {
 // builder adds the steps of one kernel.
 type builder struct {
 	Launch
-	site Site
+	site   Site
+	scales [][2]strided.View // copies of scales, to and from, that are added once it is known that a library takes them
 }
 
 // Prepare adds the steps that compute dk. After an error some may have been added.
 func Prepare(l Launch, site Site, dk *device.Kernel) error {
-	b := &builder{l, site}
+	b := &builder{Launch: l, site: site}
 	switch op := dk.Op.(type) {
 	case *device.UserKernel:
 		return b.addUser(dk, op)

@@ -41,12 +41,18 @@ func (b *builder) addScaled(k *product) error {
 	if taken, err := b.site.GEMMs.TakesScaled(g); err != nil || !taken {
 		return b.otherwise(k, err)
 	}
+	b.scales = nil
 	if laid, err := b.layScales(k, &g); err != nil || !laid {
 		return b.otherwise(k, err)
 	}
 	st, err := b.site.GEMMs.Prepare(g)
 	if err != nil || st == nil {
 		return b.otherwise(k, err)
+	}
+	for _, c := range b.scales {
+		if err := b.AddCopy(c[0], c[1]); err != nil {
+			return err
+		}
 	}
 	b.AddProduct(st)
 	return nil
@@ -90,9 +96,9 @@ func index(v strided.View, i int64) strided.View {
 	return v
 }
 
-// layScales has the scales lie as cuBLASLt takes them, by copies where they do not yet. One scale of all counts for
-// each row or block, and one of a row for each of its blocks; but scales of rows of w are not those of squares, and
-// then laid is false.
+// layScales finds where the scales are as cuBLASLt takes them, after copies where they are not yet. One scale of
+// all counts for each row or block, and one of a row for each of its blocks; but scales of rows of w are not those of
+// squares, and then laid is false.
 func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) {
 	gx, gw, err := k.grains()
 	if err != nil {
@@ -100,9 +106,12 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 	}
 	sx, sw := k.ins[2], k.ins[3]
 	if len(sx.Shape) > 2 && !sx.Dense() { // else its rows are one axis
-		if err := b.copied(&sx); err != nil {
+		m, at, err := b.Scratch(sx.Bytes())
+		if err != nil {
 			return false, err
 		}
+		dense := sx.In(m, at)
+		b.scales, sx = append(b.scales, [2]strided.View{dense, sx}), dense
 	}
 	blocks := (g.K + device.ScaleBlock - 1) / device.ScaleBlock
 	inBlocks := func(g device.Grain, s *strided.View, rank int) bool {
@@ -182,5 +191,6 @@ func (b *builder) laid(v strided.View, stride int64) (nvlib.Ptr, error) {
 	}
 	to := v.In(m, at)
 	to.Strides = []int64{stride, 1}
-	return at, b.AddCopy(to, v)
+	b.scales = append(b.scales, [2]strided.View{to, v})
+	return at, nil
 }

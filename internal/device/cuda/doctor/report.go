@@ -28,7 +28,8 @@ type Report struct {
 	// Detours says which GPUs do not reach each other's memory, and why: what they
 	// exchange goes through host memory.
 	Detours []string `json:"detours,omitempty"`
-	// Multicast says whether the user opted in to NVLink multicast.
+	// Multicast says whether the user opted in to NVLink multicast: "on", "off", or what is
+	// wrong with the variable.
 	Multicast string `json:"multicast"`
 	// Missing is why the machine cannot be used; empty where it can.
 	Missing string `json:"missing,omitempty"`

@@ -859,3 +859,12 @@ func (f *GPU) Given() map[string]int {
 	given["descriptions of products"] = f.LT.Live
 	return given
 }
+
+// Load returns the handle of a kernel that runs the given function.
+func (f *GPU) Load(run func(params uintptr)) uintptr {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.next++
+	f.Kernels[f.next] = run
+	return f.next
+}

@@ -165,6 +165,14 @@ func (q *Queues) calls(table map[string]func([]uintptr) uintptr) {
 		}
 		return 0
 	}
+	table["cuCtxSynchronize"] = func([]uintptr) uintptr {
+		for q.Advance(); len(q.pending) > 0; q.Advance() {
+			f.Mu.Unlock()
+			time.Sleep(50 * time.Microsecond)
+			f.Mu.Lock()
+		}
+		return 0
+	}
 	also("cuEventQuery", func(a []uintptr) uintptr { return q.asked(q.events[a[0]]) })
 	also("cuEventRecord", func(a []uintptr) uintptr {
 		if c := f.in(a[1]); c != nil {

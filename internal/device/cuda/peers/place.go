@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	procs "hocket.example/hocket/internal/world"
 )
@@ -98,6 +99,9 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 		host := v.host(owner)
 		seen, i := v.seen[owner], ranksOf[owner]
 		switch seat := procs.Seat(p.World, owner); {
+		case seat >= 0 && ranks%p.Processes() != 0:
+			return nil, fmt.Errorf("%w: %d ranks of a group of %d processes on GPUs; give each process as many ranks",
+				device.ErrUnsupported, ranks, p.Processes())
 		case v.alike[host] && seat >= 0: // of a group: the process has the GPUs that it has in the world
 			i += seat * ranks / p.Processes()
 		case v.alike[host]:

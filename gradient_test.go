@@ -1,0 +1,45 @@
+package hocket_test
+
+import (
+	"errors"
+	"testing"
+
+	"hocket.example/hocket"
+)
+
+// TestGradientOptions: options that name nothing, or that have no effect together, are refused.
+func TestGradientOptions(t *testing.T) {
+	p, err := hocket.Parse("f.hkt", "dim T = 4\nfunc f(%x: f32[T]) -> f32[] {\n  %e = exp %x\n"+
+		"  %s = sum (mul %e, %e), axis=0\n  return %s\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dims := map[string]int64{"T": 8}
+	for _, o := range []hocket.GradientOptions{
+		{}, {Keep: "all"}, {Keep: "inputs"}, {Keep: "auto", Budget: 64, Dims: dims}, {Func: "f"},
+	} {
+		if _, err := p.Gradient(o); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+		if _, err := p.GradientParts(o); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	refused := func(o hocket.GradientOptions, is func(error) bool) {
+		t.Helper()
+		if _, err := p.Gradient(o); err == nil || !is(err) {
+			t.Errorf("%+v: %v", o, err)
+		}
+		if _, err := p.GradientParts(o); err == nil || !is(err) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	for _, o := range []hocket.GradientOptions{
+		{Keep: "auto", Budget: -5}, {Budget: 64}, {Keep: "inputs", Budget: 64}, {Keep: "auto", Dims: dims},
+	} {
+		refused(o, func(err error) bool { return errors.Is(err, hocket.ErrInput) })
+	}
+	for _, o := range []hocket.GradientOptions{{Keep: "nonsense"}, {Func: "g"}, {Keep: "auto", Budget: 64, Func: "g"}} {
+		refused(o, func(err error) bool { return errors.As(err, new(*hocket.GradientNameError)) })
+	}
+}

@@ -1,0 +1,46 @@
+package world
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// TestErrorsOfGroups: errors in a group name processes by their ranks in the world that the group is of.
+func TestErrorsOfGroups(t *testing.T) {
+	inOne(t, options(t, 3), func(w *World) error {
+		ctx := context.Background()
+		if w.Process() == 0 {
+			_, err := w.Agree(ctx, "end", nil)
+			return err
+		}
+		g, err := JoinGroup(ctx, w, "g", []int{1, 2})
+		if err != nil {
+			return err
+		}
+		c, err := g.NewCounters("c", 1)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if w.Process() == 1 {
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			if err := c.Wait(ended, 0, 1, 1); err == nil || !strings.Contains(err.Error(), "waiting for rank 2") {
+				t.Errorf("process 2 is waited for: %v", err)
+			}
+			if _, err := g.Expect(5, 1, nil); err == nil || !strings.Contains(err.Error(), "of group g") {
+				t.Errorf("rank 5 of the group is expected: %v", err)
+			}
+			wire := g.NewWires(1)
+			if _, err := g.Expect(1, wire, make([]byte, 1)); err != nil {
+				return err
+			}
+			if _, err := g.Expect(1, wire, make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "from rank 2") {
+				t.Errorf("process 2 is expected twice: %v", err)
+			}
+		}
+		_, err = w.Agree(ctx, "end", nil)
+		return err
+	})
+}
