@@ -168,7 +168,7 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 		}
 		args.In["x"] = whole
 		if _, err = model.Run(context.Background(), args); !errors.Is(err, hocket.ErrInput) ||
-			!strings.Contains(err.Error(), "given twice") {
+			!strings.Contains(err.Error(), "is passed twice") {
 			return fmt.Errorf("given twice: got %v", err)
 		}
 		args.InLocal, args.Out = nil, map[string]*hocket.Tensor{"y": whole}

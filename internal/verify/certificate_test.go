@@ -3,6 +3,7 @@ package verify_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -253,11 +254,12 @@ func TestBytesOfCertificates(t *testing.T) {
 				t.Fatal(err)
 			}
 			k := &less.Clocks[r.IntN(len(less.Clocks))]
-			if len(k.Before) == 0 {
+			if len(k.Of) == 0 {
 				continue
 			}
-			if e := &k.Before[r.IntN(len(k.Before))]; e[1] > 0 {
-				e[1]--
+			threads := slices.Sorted(maps.Keys(k.Of))
+			if of := threads[r.IntN(len(threads))]; k.Of[of] > 0 {
+				k.Of[of]--
 			}
 			changed, err := json.Marshal(less)
 			if err != nil {
