@@ -9,6 +9,8 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/internal/verify/repair"
+	"hocket.example/hocket/internal/verify/trips"
 	"hocket.example/hocket/ir"
 	"hocket.example/hocket/ir/checker"
 )
@@ -244,7 +246,7 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	}
 	prog := lowered.Info.Prog
 	for _, d := range loopDims(prog.Func(v.Func)) {
-		if pr.unit.SameForAll(lowered, d) && verify.AllTrips(prog, b.ir(), []string{d}, 1, pr.planning).Verdict == verify.Proved {
+		if pr.unit.SameForAll(lowered, d) && trips.All(prog, b.ir(), []string{d}, 1, pr.planning).Verdict == verify.Proved {
 			v.ForAll = append(v.ForAll, d)
 		}
 	}
@@ -328,7 +330,7 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	if err != nil {
 		return err
 	}
-	t := verify.LongLoops(lowered.Info.Prog, b.ir(), pr.planning)
+	t := trips.LongLoops(lowered.Info.Prog, b.ir(), pr.planning)
 	v.Kind = verdictKind(t.Verdict)
 	switch v.Kind {
 	case Proved:
@@ -428,7 +430,7 @@ func Fix(p *Program, b Binding) (*Fixed, error) {
 		return nil, ds
 	}
 	source.Files = p.info.Prog.Files
-	fixed := verify.Repair(source, b.Func, func(prog *ir.Program) (*ir.Program, *plan.Plan, error) {
+	fixed := repair.Repair(source, b.Func, func(prog *ir.Program) (*ir.Program, *plan.Plan, error) {
 		return pr.planning(prog, b.ir())
 	})
 	if fixed == nil || len(fixed.Edits) == 0 {

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/testcorpus"
 )
 
 // exchangeWithout writes the example schedule with a text replaced, and returns the file.
@@ -136,14 +136,7 @@ func TestScheduleCertificate(t *testing.T) {
 // TestImportCorpus: the programs of proved schedules are proved and compute the collective; those of others are refused,
 // refuted or wrong. One reads scratch that nobody writes, and no result is defined for it.
 func TestImportCorpus(t *testing.T) {
-	dir := filepath.Join(os.TempDir(), "hocket-corpus", "schedules")
-	script := "../../../shared/corpus/unpack"
-	if _, err := os.Stat(script); err != nil {
-		script = "../../../../shared/corpus/unpack"
-	}
-	if out, err := exec.Command("python3", script, filepath.Dir(dir)).CombinedOutput(); err != nil {
-		t.Skipf("no corpus of schedules: %s", out)
-	}
+	dir := testcorpus.Need(t, "schedules")
 	var files []string
 	for _, pattern := range []string{"plans/*.json", "xml/*.xml"} {
 		list, err := filepath.Glob(filepath.Join(dir, pattern))

@@ -236,8 +236,8 @@ func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) err
 	for j, sp := range operands(m) {
 		w := width(sp)
 		c, n := sp.Cell+from*w, (to-from)*w
-		if s.moved += n; s.moved > maxMoved || sp.N != m.To[0].N || c < 0 || c+n > len(s.cells) {
-			return fmt.Errorf("more than %d cells are moved, or some that are not the plan's", maxMoved)
+		if s.moved += n; s.moved > maxMoved || sp.N != m.To[0].N || c < 0 || c+n > len(s.cells) || w == 2 && c%2 > 0 {
+			return fmt.Errorf("more than %d cells are moved, or some that are not the plan's, or half a packet", maxMoved)
 		}
 		a := Access{Base: int32(c), Spots: s.cells[:n], Write: j >= len(m.From), Owner: -1}
 		a.Packet = sp.Mode == schedule.Packet || a.Write && sp.Mode == schedule.Raw

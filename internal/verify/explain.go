@@ -212,7 +212,7 @@ func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
 	for i, a := range f.Acts {
 		if p := r.posOf(a); p.Valid() {
 			pos, main = p, i
-			if k := r.plan.Cmds[a.Cmd].Kind; k != plan.Input && k != plan.Output {
+			if k := r.Plan.Cmds[a.Cmd].Kind; k != plan.Input && k != plan.Output {
 				break
 			}
 		}
@@ -225,8 +225,8 @@ func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
 		if i == main && len(f.Acts) > 1 && a.What == "" || len(f.Acts) == 1 {
 			continue
 		}
-		c := &r.plan.Cmds[a.Cmd]
-		d.Notes = append(d.Notes, ir.Note{Pos: r.posOf(a), Message: fmt.Sprintf("%s: %s%s", streamName(r.plan, c.Stream), a.What, runWord(a))})
+		c := &r.Plan.Cmds[a.Cmd]
+		d.Notes = append(d.Notes, ir.Note{Pos: r.posOf(a), Message: fmt.Sprintf("%s: %s%s", streamName(r.Plan, c.Stream), a.What, runWord(a))})
 	}
 	if f.Why != "" {
 		d.Notes = append(d.Notes, ir.Note{Message: f.Why})
@@ -248,4 +248,4 @@ func runWord(a Act) string {
 	return ""
 }
 
-func (r *Result) posOf(a Act) ir.Pos { return r.plan.Sites[r.plan.Cmds[a.Cmd].Site].Pos }
+func (r *Result) posOf(a Act) ir.Pos { return r.Plan.Sites[r.Plan.Cmds[a.Cmd].Site].Pos }

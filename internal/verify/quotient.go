@@ -517,7 +517,7 @@ func (q *quotient) close(r *Result) *Result {
 		q.shown = q.excerpt([]int32{0})
 	}
 	if q.shown != nil {
-		r.plan = q.shown.p
+		r.Plan = q.shown.p
 	}
 	if r.close(q.faults); q.unsure != "" {
 		r.Verdict, r.Reason = Unknown, q.unsure

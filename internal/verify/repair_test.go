@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/internal/verify/repair"
 	"hocket.example/hocket/ir"
 )
 
@@ -31,7 +32,7 @@ func TestRepairs(t *testing.T) {
 			}
 			refuted++
 			mutant := parse(t, name, m.prog.String())
-			r := verify.Repair(mutant, fn.Name,
+			r := repair.Repair(mutant, fn.Name,
 				func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
 			if r == nil {
 				t.Logf("%s: %s: not repaired", name, m.what)
@@ -62,7 +63,7 @@ func TestRepairsMany(t *testing.T) {
 		fmt.Fprintf(&text, "  %%s%[1]d = stream\n  %%y%[1]d = alloc f32[8]\n  on %%s%[1]d { add %%x, %%x into %%y%[1]d }\n", i)
 	}
 	text.WriteString("  return %y0\n}\n")
-	r := verify.Repair(parse(t, "many.hkt", text.String()), "f",
+	r := repair.Repair(parse(t, "many.hkt", text.String()), "f",
 		func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) })
 	if r == nil || r.Result.Verdict != verify.Proved || len(r.Edits) != 2*streams {
 		t.Fatalf("got %+v", r)
@@ -128,7 +129,7 @@ func TestRepairsOfDeadlocks(t *testing.T) {
 			continue
 		}
 		deadlocks++
-		fixed := verify.Repair(parse(t, "random.hkt", q.text()), "f", plans)
+		fixed := repair.Repair(parse(t, "random.hkt", q.text()), "f", plans)
 		if fixed == nil {
 			t.Logf("program %d of seed %d is not repaired:\n%s", i, seed, q.text())
 			continue

@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/internal/verify/trips"
 	"hocket.example/hocket/ir"
 )
 
@@ -121,7 +122,7 @@ func TestAllTripsAgreesWithUnrolling(t *testing.T) {
 	for seed := range uint64(loops) {
 		src := randomLoop(rand.New(rand.NewPCG(seed, 3)))
 		prog := parse(t, "loop.hkt", src)
-		got := verify.AllTrips(prog, ir.Binding{}, []string{"C"}, 0, planning)
+		got := trips.All(prog, ir.Binding{}, []string{"C"}, 0, planning)
 		counts[got.Verdict]++
 		if got.Verdict == verify.Unknown {
 			reasons[got.Reason]++
@@ -175,7 +176,7 @@ func TestEndlessLoopsAreNotUnrolled(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Now()
-			got := verify.LongLoops(parse(t, "endless.hkt", c.src), ir.Binding{Dims: c.dims}, planning)
+			got := trips.LongLoops(parse(t, "endless.hkt", c.src), ir.Binding{Dims: c.dims}, planning)
 			if got.Verdict != c.want {
 				t.Errorf("%v at %q (%s), want %v\n%s", got.Verdict, got.At, got.Reason, c.want, got.Diagnostics)
 			}
@@ -220,7 +221,7 @@ func TestExamplesForAllTrips(t *testing.T) {
 		{"row_parallel_chunked.hkt", "row_parallel_chunked", "C"},
 		{"row_parallel.hkt", "row_parallel_overlapped", "C"},
 	} {
-		got := verify.AllTrips(examples(t)[c.file], ir.Binding{Func: c.fn}, []string{c.dim}, 1, planning)
+		got := trips.All(examples(t)[c.file], ir.Binding{Func: c.fn}, []string{c.dim}, 1, planning)
 		if got.Verdict != verify.Proved {
 			t.Errorf("%s: %v at %q: %s", c.file, got.Verdict, got.At, got.Reason)
 		}
@@ -244,7 +245,7 @@ func TestLongLoopsAgreeWithUnrolling(t *testing.T) {
 		n := int64(1000 + r.IntN(50))
 		b := ir.Binding{Dims: map[string]int64{"C": n, "R": 2 * n}}
 		prog := parse(t, "loop.hkt", src)
-		got := verify.LongLoops(prog, b, planning)
+		got := trips.LongLoops(prog, b, planning)
 		counts[got.Verdict]++
 		if want := direct(t, prog, b); got.Verdict != verify.Unknown && got.Verdict != want {
 			t.Fatalf("loop %d of seed %d: %v by shorter loops (%s), %v unrolled to %d\n%s", i, seed, got.Verdict, got.At, want, n, src)

@@ -95,8 +95,8 @@ type Result struct {
 	// Stats says how much work it was.
 	Stats Stats
 
-	plan   *plan.Plan
-	untold int // places of findings that are not listed
+	Plan     *plan.Plan // that was judged
+	Unlisted int        // places of findings that are not listed
 }
 
 // Stats counts the operations that decide how long checking takes.
@@ -127,7 +127,7 @@ const maxFindings = 20
 
 // Plan checks a plan over two consecutive runs.
 func Plan(p *plan.Plan, opts Options) *Result {
-	r := &Result{plan: p}
+	r := &Result{Plan: p}
 	ix, faults := newIndex(p)
 	if len(faults) > 0 {
 		return r.close(faults)
@@ -150,7 +150,7 @@ func Plan(p *plan.Plan, opts Options) *Result {
 		return r.close([]Finding{*f})
 	}
 	found, untold := mem.findings()
-	faults, r.untold = append(s.ambiguous(), found...), untold
+	faults, r.Unlisted = append(s.ambiguous(), found...), untold
 	if opts.FaultsOnly {
 		return r.close(faults)
 	}

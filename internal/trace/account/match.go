@@ -12,7 +12,7 @@ import (
 // call is the part of one rank in a collective, as an index into the events of the trace.
 type call = int
 
-// matching finds which events of the ranks are one collective, and brings clocks together.
+// matching finds the events of the ranks that are one collective, and aligns clocks.
 type matching struct {
 	t       *trace.Trace // a copy, on one clock
 	r       *Report
@@ -20,7 +20,7 @@ type matching struct {
 	members [][]call     // of collectives, by number
 	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
 	lost    map[int]bool // ranks whose clocks are not aligned
-	untold  string       // why waiting cannot be told; empty where it can
+	untold  string       // the reason why waiting is not known; empty if it is known
 }
 
 // match finds the collectives of a trace. In hocket's traces each member has the number of its collective. In other

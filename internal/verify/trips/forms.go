@@ -1,4 +1,4 @@
-package verify
+package trips
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package verify
+package trips
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// align checks in a plan what AllTrips rests on: that no edge between commands
+// align checks in a plan what All rests on: that no edge between commands
 // leads back to an earlier iteration of a long loop, and none reaches further
 // than the loops are cut. It returns what is wrong, "" when nothing is.
 func align(p *plan.Plan, prog *ir.Program, a *trips) string {

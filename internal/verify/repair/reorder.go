@@ -1,9 +1,10 @@
-package verify
+package repair
 
 import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 )
 
@@ -37,7 +38,7 @@ func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
 		next := attempt(prog, e, nil, plans)
 		switch {
 		case next == nil || stuck(next.Result):
-		case next.Result.Verdict == Proved:
+		case next.Result.Verdict == verify.Proved:
 			return next
 		case len(half) < maxHalf:
 			half = append(half, next)
@@ -66,12 +67,12 @@ func attempt(prog *ir.Program, e edit, before []string, plans Planner) *Repaired
 		return nil
 	}
 	return &Repaired{Program: parsed, Edits: append(slices.Clone(before), e.says),
-		Result: Plan(p, Options{Prog: planned})}
+		Result: verify.Plan(p, verify.Options{Prog: planned})}
 }
 
 // stuck reports whether a result has a deadlock.
-func stuck(r *Result) bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == KindDeadlock })
+func stuck(r *verify.Result) bool {
+	return slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return f.Kind == verify.KindDeadlock })
 }
 
 // reorderer collects programs with statements in another order, the least change first.

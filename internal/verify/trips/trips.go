@@ -1,4 +1,5 @@
-package verify
+// Package trips proves loops of any number of iterations by loops of a few.
+package trips
 
 import (
 	"fmt"
@@ -6,11 +7,12 @@ import (
 	"strconv"
 
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 	"hocket.example/hocket/ir/checker"
 )
 
-// This file proves loops of any length by loops of a few lengths.
+// This file proves loops of any number of iterations by loops of a few lengths.
 //
 // Take a program whose long loops use their variable only in ways that repeat
 // every L iterations (… mod n, the worker of a stream loop), that differ by a
@@ -30,16 +32,16 @@ import (
 // Planning lowers, binds and plans a program.
 type Planning func(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error)
 
-// TripProof is what was found out about loops of any length.
-type TripProof struct {
-	Verdict Verdict
+// Proof is what was found out about loops of any length.
+type Proof struct {
+	Verdict verify.Verdict
 	// Reason says why nothing was decided.
 	Reason string
 	// At says at which trip counts a fault shows: "C=7".
 	At string
 	// Result is the plan's, at those; nil where the planner refused it. Of a proof it is one of those that were
 	// checked, with its warnings.
-	Result *Result
+	Result *verify.Result
 	// Planned is the program whose plan Result is of.
 	Planned *ir.Program
 	// Diagnostics are the planner's where it refused a length.
@@ -60,10 +62,10 @@ const (
 	longLoop  = 1000 // trips from which LongLoops does not unroll
 )
 
-// AllTrips proves a program for every value of the dims from a least one on (0
+// All proves a program for every value of the dims from a least one on (0
 // or 1: what a loop writes, a loop without iterations does not), whatever the
 // binding gives them: each must be the trip count of loops.
-func AllTrips(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planning) *TripProof {
+func All(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planning) *Proof {
 	a, err := newTrips(prog, b, plans)
 	if err != nil {
 		return unknown(err.Error())
@@ -80,7 +82,7 @@ func AllTrips(prog *ir.Program, b ir.Binding, dims []string, from int64, plans P
 
 // LongLoops proves a program some of whose loops are too long to unroll, with
 // the trip counts that the binding gives.
-func LongLoops(prog *ir.Program, b ir.Binding, plans Planning) *TripProof {
+func LongLoops(prog *ir.Program, b ir.Binding, plans Planning) *Proof {
 	a, err := newTrips(prog, b, plans)
 	if err != nil {
 		return unknown(err.Error())
@@ -89,7 +91,7 @@ func LongLoops(prog *ir.Program, b ir.Binding, plans Planning) *TripProof {
 	return a.prove()
 }
 
-func unknown(why string) *TripProof { return &TripProof{Reason: why} }
+func unknown(why string) *Proof { return &Proof{Reason: why} }
 
 // knob is a trip count that can be turned: a dim, or the literal bound of the
 // n-th loop.
@@ -192,7 +194,7 @@ func (a *trips) findLong() {
 }
 
 // prove checks one plan for each combination of lengths.
-func (a *trips) prove() *TripProof {
+func (a *trips) prove() *Proof {
 	if a.reason == "" {
 		a.block(a.fn.Body)
 		a.settle()
@@ -201,7 +203,7 @@ func (a *trips) prove() *TripProof {
 		return unknown(a.reason)
 	}
 	base := 3*a.every + 4*a.apart + 2
-	out := &TripProof{Verdict: Proved, Period: a.every, SerialSafe: true}
+	out := &Proof{Verdict: verify.Proved, Period: a.every, SerialSafe: true}
 	values := make([][]int64, len(a.knobs))
 	combos := 1
 	for i, k := range a.knobs {
@@ -225,18 +227,18 @@ func (a *trips) prove() *TripProof {
 			at[i] = values[i][n%len(values[i])]
 			n /= len(values[i])
 		}
-		if a.try(out, at, base); out.Verdict != Proved {
+		if a.try(out, at, base); out.Verdict != verify.Proved {
 			break
 		}
 	}
-	if out.Verdict == Proved && out.Checked == 0 {
+	if out.Verdict == verify.Proved && out.Checked == 0 {
 		return unknown("no length of the loops could be bound")
 	}
 	return out
 }
 
 // try checks the program with given trip counts.
-func (a *trips) try(out *TripProof, at []int64, base int64) {
+func (a *trips) try(out *Proof, at []int64, base int64) {
 	prog, b, words := a.turned(at, true)
 	planned, p, err := a.plans(prog, b)
 	if err != nil {
@@ -244,66 +246,66 @@ func (a *trips) try(out *TripProof, at []int64, base int64) {
 		return
 	}
 	out.Checked++
-	r := Plan(p, Options{Prog: planned})
+	r := verify.Plan(p, verify.Options{Prog: planned})
 	out.SerialSafe = out.SerialSafe && r.SerialSafe
 	switch r.Verdict {
-	case Unknown:
-		*out = TripProof{Reason: r.Reason, Checked: out.Checked}
+	case verify.Unknown:
+		*out = Proof{Reason: r.Reason, Checked: out.Checked}
 		return
-	case Refuted:
+	case verify.Refuted:
 		a.confirm(out, at, r, planned, words)
 		return
 	}
-	if out.Result == nil || len(r.plan.Cmds) > len(out.Result.plan.Cmds) {
+	if out.Result == nil || len(r.Plan.Cmds) > len(out.Result.Plan.Cmds) {
 		out.Result, out.Planned = r, planned
 	}
 	if slices.Max(at) >= base {
 		if why := align(p, planned, a); why != "" {
-			*out = TripProof{Reason: why, Checked: out.Checked}
+			*out = Proof{Reason: why, Checked: out.Checked}
 		}
 	}
 }
 
 // refused judges a planner's refusal: lengths that do not bind are none of the
 // program's; anything else is its fault.
-func (a *trips) refused(out *TripProof, err error, words string) {
+func (a *trips) refused(out *Proof, err error, words string) {
 	ds, ok := err.(ir.Diagnostics)
 	if !ok {
-		*out = TripProof{Reason: err.Error(), Checked: out.Checked}
+		*out = Proof{Reason: err.Error(), Checked: out.Checked}
 		return
 	}
 	for _, d := range ds {
 		switch d.Kind {
 		case "bind", "layout", "type":
 			if slices.ContainsFunc(a.knobs, func(k *knob) bool { return !k.all }) {
-				*out = TripProof{Reason: "with " + words + ": " + d.Message, Checked: out.Checked}
+				*out = Proof{Reason: "with " + words + ": " + d.Message, Checked: out.Checked}
 			}
 			return
 		case "limit", "internal":
-			*out = TripProof{Reason: d.Message, Checked: out.Checked}
+			*out = Proof{Reason: d.Message, Checked: out.Checked}
 			return
 		}
 	}
-	*out = TripProof{Verdict: Refuted, At: words, Diagnostics: ds, Checked: out.Checked}
+	*out = Proof{Verdict: verify.Refuted, At: words, Diagnostics: ds, Checked: out.Checked}
 }
 
 // confirm makes sure that a fault is not one of grown dims only.
-func (a *trips) confirm(out *TripProof, at []int64, r *Result, planned *ir.Program, words string) {
+func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Program, words string) {
 	if len(a.scale) > 0 {
 		prog, b, w := a.turned(at, false)
 		pl, p, err := a.plans(prog, b)
 		if err != nil {
-			*out = TripProof{Reason: "with " + words + " it is refuted, and with the given dims it could not be planned", Checked: out.Checked}
+			*out = Proof{Reason: "with " + words + " it is refuted, and with the given dims it could not be planned", Checked: out.Checked}
 			return
 		}
-		if r2 := Plan(p, Options{}); r2.Verdict == Refuted {
+		if r2 := verify.Plan(p, verify.Options{}); r2.Verdict == verify.Refuted {
 			r, planned, words = r2, pl, w
 		} else {
-			*out = TripProof{Reason: "with " + words + " it is refuted; with the dims as given, blocks are empty and hide it", Checked: out.Checked}
+			*out = Proof{Reason: "with " + words + " it is refuted; with the dims as given, blocks are empty and hide it", Checked: out.Checked}
 			return
 		}
 	}
-	*out = TripProof{Verdict: Refuted, At: words, Result: r, Planned: planned, Checked: out.Checked}
+	*out = Proof{Verdict: verify.Refuted, At: words, Result: r, Planned: planned, Checked: out.Checked}
 }
 
 // turned returns the program and binding with the knobs at the given values;

@@ -1,4 +1,5 @@
-package verify
+// Package repair finds the smallest edits after which a program is proved.
+package repair
 
 import (
 	"fmt"
@@ -6,6 +7,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 )
 
@@ -19,7 +21,7 @@ type Repaired struct {
 	// Edits says what was written where, one line each.
 	Edits []string
 	// Result is the proof.
-	Result *Result
+	Result *verify.Result
 }
 
 // maxEdits bounds how many edits a repair may take: a fork and a join for each of 32
@@ -39,7 +41,7 @@ func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
 		}
 		return unlock(prog, funcName, plans)
 	}
-	first := &Repaired{Program: prog, Result: Plan(p, Options{Prog: planned})}
+	first := &Repaired{Program: prog, Result: verify.Plan(p, verify.Options{Prog: planned})}
 	if stuck(first.Result) {
 		return unlock(prog, funcName, plans)
 	}
@@ -58,7 +60,7 @@ func outOfOrder(err error) bool {
 // succeed.
 func complete(best *Repaired, funcName string, plans Planner) *Repaired {
 	for range maxEdits {
-		if best.Result.Verdict == Proved {
+		if best.Result.Verdict == verify.Proved {
 			return best
 		}
 		next := improve(best, funcName, plans)
@@ -88,7 +90,7 @@ func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 			if n >= least {
 				continue
 			}
-			if least, best = n, next; n == 0 && next.Result.Verdict == Proved {
+			if least, best = n, next; n == 0 && next.Result.Verdict == verify.Proved {
 				return best
 			}
 		}
@@ -100,8 +102,8 @@ func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 }
 
 // faults counts the places that findings show, and those that there was no room for.
-func faults(r *Result) int {
-	n := r.untold
+func faults(r *verify.Result) int {
+	n := r.Unlisted
 	for i := range r.Findings {
 		if !r.Findings[i].Warning {
 			n += max(r.Findings[i].Count, 1)
@@ -117,9 +119,9 @@ type edit struct {
 }
 
 // edits lists what could order a finding's first act before its second.
-func edits(from *Repaired, f *Finding, funcName string) []edit {
+func edits(from *Repaired, f *verify.Finding, funcName string) []edit {
 	ed := &editor{prog: from.Program, funcName: funcName}
-	p := from.Result.plan
+	p := from.Result.Plan
 	a, b := &p.Cmds[f.Acts[0].Cmd], &p.Cmds[f.Acts[1].Cmd]
 	posA, posB := p.Sites[a.Site].Pos, p.Sites[b.Site].Pos
 	if a.Rank == b.Rank {
