@@ -68,8 +68,8 @@ type blocks struct {
 }
 
 // blocksOf returns the blocks of %whole, a tensor with t's extents. Each rank of the team over the axes split holds one
-// block of it. If the blocks are contiguous along a dimension, the result is %whole itself. Otherwise the result is a packed
-// buffer: if pack is set, %whole is copied into it, and if not, it is copied into %whole.
+// block of it. If the blocks are contiguous along a dimension, the result is %whole itself. Otherwise the result is a
+// packed buffer: if pack is set, %whole is copied into it, and if not, it is copied into %whole.
 func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) blocks {
 	for d := range t.Dims {
 		if slices.Equal(t.Dims[d].Axes, split) {

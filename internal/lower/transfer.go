@@ -69,8 +69,8 @@ func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, str
 }
 
 // fromAll moves the value from all ranks, which the text cannot name, to the ranks of to: it is gathered on one of
-// them, which sends the others their blocks. If several ranks of to need the whole value, the value is instead made whole on
-// all ranks first, because otherwise the one rank would have to send it to each.
+// them, which sends the others their blocks. If several ranks of to need the whole value, the value is instead made
+// whole on all ranks first, because otherwise the one rank would have to send it to each.
 func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	whole, root := wholeOf(w.dst), to.devices[0]
 	single := len(to.devices) == 1
