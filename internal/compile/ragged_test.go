@@ -49,9 +49,9 @@ var raggedPairs = map[string]string{
 }`,
 }
 
-// TestRaggedBlocks exchanges all-reduces of random numbers of rows on one to eight ranks, along one axis or two. Each is
-// proved for two runs back to back, run under a random schedule, and compared with the evaluator. Rows that divide have
-// the text that does not depend on dims.
+// TestRaggedBlocks exchanges all-reduces of random numbers of rows on one to eight ranks, along one axis or two. Each
+// is proved for two runs back to back, run under a random schedule, and compared with the evaluator. Rows that divide
+// have the text that does not depend on dims.
 func TestRaggedBlocks(t *testing.T) {
 	ragged := 0
 	rapid.Check(t, func(t *rapid.T) {
