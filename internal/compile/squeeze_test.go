@@ -55,7 +55,7 @@ func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
 		if err := proved(q, u.Lowered); err != nil {
 			t.Errorf("%d chunks: %v", chunks, err)
 		}
-			// Each chunk waits for the chunk that precedes it by the number of buffers, which implies all other waits.
+		// Each chunk waits for the chunk that precedes it by the number of buffers, which implies all other waits.
 		if len(waits) > 8-int(chunks) {
 			t.Errorf("%d chunks: %d waits, want at most %d", chunks, len(waits), 8-chunks)
 		}

@@ -104,7 +104,7 @@ func (o Origin) String() string {
 	return text
 }
 
-// Attrs are the attributes of an operation. The comments at the operations list the attributes that each one has.
+// Attrs are the attributes of an operation. The comment at each field lists the operations that have the attribute.
 type Attrs struct {
 	Axis   int     // Concat, Slice, Cumsum, Softmax, Sort, Gather, IndexCopy
 	Axes   []int64 // Transpose: the permutation; reductions: the dimensions
