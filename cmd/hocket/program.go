@@ -94,8 +94,14 @@ func otherFile(arg, src string, err error) error {
 	}
 	d := *ds[0]
 	d.Help = `this is no program, and no line has "%HostIrContainer {", which begins a dump of nvFuser`
-	if pickled(src) {
+	switch {
+	case pickled(src) && arg == "-":
+		d.Help = "this is a pickle: name it as a file, as in hocket memory SNAPSHOT.pickle"
+	case pickled(src):
 		d.Help = "this is a pickle: hocket memory reads snapshots of torch's allocator, hocket trace its flight records"
+	case strings.HasSuffix(arg, ".py"):
+		d.Help = "this is Python text: hocket reads a module that it exports (torch.export.save), and hocket memory a " +
+			"snapshot that it writes (torch.cuda.memory._dump_snapshot)"
 	}
 	return hocket.Diagnostics{&d}
 }
