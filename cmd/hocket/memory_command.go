@@ -398,8 +398,8 @@ func (a *measurements) waitingText(x *footprint.Explanation) {
 // waitingAdvice says what to change if blocks wait for other streams.
 const waitingAdvice = `waiting blocks were recorded on a stream (record_stream) and are not reused until that stream has passed them. To avoid that:
   delete tensor.record_stream(side)                if the current stream waits for side before the tensor is dropped: any torch
-  drop the tensor after work.wait()                of a collective with async_op=True: any torch
-  TORCH_NCCL_AVOID_RECORD_STREAMS=1 torchrun ...   only against what collectives record, torch 2.1 to 2.7
+  drop the tensor after work.wait()                if async_op=True: torch 2.8 and later, and earlier with this variable:
+  TORCH_NCCL_AVOID_RECORD_STREAMS=1 torchrun ...   against what collectives record, torch 2.1 to 2.7; nothing for your own call
   hocket memory SNAPSHOT.pickle --html page.html   draws it; docs/memory.md has the change, and what each torch records
   hocket memory examples/forum.hkt --dim B=8192    predicts another batch; give L= and D= of your layers, too
 `
