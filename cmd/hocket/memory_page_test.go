@@ -214,9 +214,9 @@ func TestMemoryMessages(t *testing.T) {
 	}{
 		{"memory", "", exitUsage, []string{"one SNAPSHOT.pickle", "FILE.csv"}},
 		{"memory empty.pickle", "", exitUsage, []string{"the file is empty"}},
-		{"memory train.py", "", exitProgram, []string{"this is Python text", "_dump_snapshot"}},
+		{"memory train.py", "", exitUsage, []string{"train.py is Python text", "_dump_snapshot"}},
 		{"memory part.pickle.gz", "", exitUsage, []string{"unpacked: pickle: offset 3000:", "copy all of it"}},
-		{"memory -", string(text), exitProgram, []string{"name it as a file"}},
+		{"memory -", string(text), exitUsage, []string{"name it as a file"}},
 		{"snapshot.pickle", "", exitUsage, []string{"did you mean hocket memory snapshot.pickle?"}},
 		{"memory snapshot.pickle", "", 0, []string{"of one rank", " GB)", "different moments", "cost ",
 			"delete tensor.record_stream", "TORCH_NCCL_AVOID_RECORD_STREAMS=1", "forum.hkt --dim B="}},
