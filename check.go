@@ -106,6 +106,7 @@ func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	if err != nil {
 		return v, err
 	}
+	p.hint(v.Diagnostics)
 	wrong, err := wrongClaims(u, b)
 	switch {
 	case len(wrong) == 0:

@@ -25,5 +25,5 @@ func (p *Program) Within(l Limits) *Program {
 	if p.none() {
 		return p
 	}
-	return &Program{info: p.info, warnings: p.warnings, limits: compile.Limits(l)}
+	return &Program{info: p.info, warnings: p.warnings, hints: p.hints, limits: compile.Limits(l)}
 }

@@ -21,6 +21,7 @@ type Diagnostics = ir.Diagnostics
 type Program struct {
 	info     *ir.Info
 	warnings Diagnostics
+	hints    Diagnostics // of the importer, for what a proof finds
 	limits   compile.Limits
 }
 

@@ -29,7 +29,8 @@ memory, mismatched collectives and transfers, and deadlocks, over runs back to
 back; or shows two conflicting ops, why nothing orders them, and the smallest
 edge that would. Exit 0: proved. 1: refuted. 5: could not decide, and why.
 
-Judges collective schedules, too: execution plans of MSCCL++ (.json) and algorithms of
+Judges the Host IR of nvFuser within the log of a job (NVFUSER_DUMP=host_ir), too, and
+collective schedules: execution plans of MSCCL++ (.json) and algorithms of
 MSCCL (.xml). Of these it also proves the result.
 
 The proof does not cover the values that a program computes: see run --compare.`,
@@ -102,7 +103,7 @@ func (o *checkFlags) check() error {
 // right.
 func (a *session) refuted(err error) {
 	var ds hocket.Diagnostics
-	limit := func(d *ir.Diagnostic) bool { return d.Kind == "limit" }
+	limit := func(d *ir.Diagnostic) bool { return d.Kind == "limit" || ofInput(d) }
 	if errors.As(err, &ds) && !slices.ContainsFunc(ds, limit) {
 		a.out.Proof = &proof{Verdict: hocket.Refuted.String(), Kind: "structural"}
 		if slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return slices.Contains(ofPlans, d.Kind) }) {
@@ -175,6 +176,7 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 				Message: "--fix found no wait, barrier or order that helps"}))
 		}
 		text, v = fixed.Program.String(), fixed.Verdict
+		v.Diagnostics = append(v.Diagnostics, p.Warnings()...)
 		for _, e := range fixed.Edits {
 			v.Diagnostics = append(v.Diagnostics,
 				&ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "repaired: " + e})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 
 	"hocket.example/hocket"
@@ -87,6 +88,9 @@ func findings(err error) hocket.Diagnostics {
 // ofDiagnostics attributes diagnostics to the program, unless they report a fault of hocket.
 func ofDiagnostics(ds hocket.Diagnostics) *failure {
 	f := &failure{code: exitProgram, err: ds}
+	if slices.ContainsFunc(ds, ofInput) {
+		f.code = exitUsage
+	}
 	for _, d := range ds {
 		if d.Kind == "internal" {
 			f.code = exitHocket
@@ -94,6 +98,9 @@ func ofDiagnostics(ds hocket.Diagnostics) *failure {
 	}
 	return f
 }
+
+// ofInput reports whether a diagnostic says nothing against a program: the command line or an incomplete file is wrong.
+func ofInput(d *ir.Diagnostic) bool { return d.Kind == "usage" || d.Kind == "input" }
 
 // ofMachine classifies an error of loading or running a model.
 func ofMachine(err error) error {

@@ -92,9 +92,8 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 		return m.Text, nil
 	}
 	if !nvfuser.IsDump(src) {
-		f := &failure{code: exitProgram, kind: "import",
-			err: fmt.Errorf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name)}
-		return "", f.helping("docs/nvfuser.md says how to get one")
+		return "", inputf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name).helping(
+			"docs/nvfuser.md says how to get one")
 	}
 	p, rest, err := hocket.Import(name, src, b.Defines)
 	if err != nil {
@@ -116,7 +115,7 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 func withDefaults(p *ir.Program, b hocket.Binding, values map[string]int64) *ir.Program {
 	out := *p
 	out.Dims = slices.Clone(p.Dims)
-	set := func(name string) {
+	for _, name := range bindingNames(b) {
 		d := &ir.Dim{Name: name, Default: values[name], HasValue: true}
 		i := slices.IndexFunc(out.Dims, func(d *ir.Dim) bool { return d.Name == name })
 		if i < 0 {
@@ -124,9 +123,6 @@ func withDefaults(p *ir.Program, b hocket.Binding, values map[string]int64) *ir.
 		} else {
 			out.Dims[i] = d
 		}
-	}
-	for _, name := range bindingNames(b) {
-		set(name)
 	}
 	return &out
 }

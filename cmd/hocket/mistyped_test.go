@@ -87,8 +87,9 @@ var mistyped = []struct {
 	{"run examples", 2, "examples is not a file", "name a program in it"},
 	{"trace nosuch.json", 2, "nosuch.json: no such file or directory", ""},
 	{"memory nosuch.pickle", 2, "nosuch.pickle: no such file or directory", ""},
-	{"check job.log", 1, `expected "dim"`, `no line has "%HostIrContainer {"`},
-	{"check snapshot", 1, "UTF-8", "hocket memory reads snapshots"},
+	{"check job.log", 2, `job.log is no program, and no line has "%HostIrContainer {"`, `as a program, line 1: expected "dim"`},
+	{"check snapshot", 2, "snapshot is a pickle", "hocket memory reads snapshots"},
+	{"check job.log.gz", 2, "compressed by gzip, and no program", "decompress logs first"},
 	{"memory snapshot", 2, "unexpected EOF", "copy all of it"},
 	{"check empty.hkt", 1, "expected a function, found end of file", ""},
 }
@@ -102,6 +103,7 @@ func TestMistyped(t *testing.T) {
 	files := map[string]string{
 		"p.hkt":            "dim T = 8\nmesh tp[2]\nfunc f(%x: f32[T]) -> f32[T] {\n  %y = relu %x\n  return %y\n}\n",
 		"examples/mlp.hkt": "", "empty.hkt": "", "job.log": "$ mpirun pytest\nPASSED\n", "snapshot": "\x80\x04\x95",
+		"job.log.gz": "\x1f\x8b\x08",
 	}
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o777); err != nil {

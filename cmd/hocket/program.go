@@ -92,12 +92,12 @@ func otherFile(arg, src string, err error) error {
 		nvfuser.IsDump(src) {
 		return err
 	}
-	d := *ds[0]
-	d.Help = `this is no program, and no line has "%HostIrContainer {", which begins a dump of nvFuser`
 	if pickled(src) {
-		d.Help = "this is a pickle: hocket memory reads snapshots of torch's allocator, hocket trace its flight records"
+		return inputf("%s is a pickle or compressed by gzip, and no program", arg).helping(
+			"decompress logs first; hocket memory reads snapshots of torch's allocator, hocket trace its flight records")
 	}
-	return hocket.Diagnostics{&d}
+	return inputf(`%s is no program, and no line has "%%HostIrContainer {", which begins a dump of nvFuser`, arg).helping(
+		"as a program, line %d: %s", ds[0].Pos.Line, ds[0].Message)
 }
 
 // pickled reports whether a file begins as a pickle of Python's, compressed or not.

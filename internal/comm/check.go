@@ -89,8 +89,9 @@ func (in *Instance) rooted() bool {
 	return false
 }
 
-func (in *Instance) checkRed() error {
-	if in.Red < ir.Sum || in.Red > ir.Avg {
+// checkRed reports a reduction that is none.
+func checkRed(red ir.Red) error {
+	if red < ir.Sum || red > ir.Avg {
 		return fmt.Errorf("it names no valid reduction (sum, max, min or avg)")
 	}
 	return nil
@@ -105,7 +106,7 @@ func (in *Instance) checkAllReduce(n int) error {
 			return err
 		}
 	}
-	return in.checkRed()
+	return checkRed(in.Red)
 }
 
 // lead returns the member whose input determines the shape: the root if the op has one, or else member 0.
@@ -143,7 +144,7 @@ func (in *Instance) checkScatter(n int) error {
 		if err := in.checkRoot(n); err != nil {
 			return err
 		}
-	} else if err := in.checkRed(); err != nil {
+	} else if err := checkRed(in.Red); err != nil {
 		return err
 	}
 	whole := in.Parts[in.lead()].In.Shape
@@ -202,7 +203,7 @@ func (in *Instance) checkReduce(n int) error {
 			return err
 		}
 	}
-	return in.checkRed()
+	return checkRed(in.Red)
 }
 
 func (in *Instance) checkPermute(n int) error {

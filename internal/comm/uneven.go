@@ -121,7 +121,7 @@ func (in *Instance) leastRows(m int) int64 {
 func (in *Instance) checkUneven(n int) error {
 	first := &in.Parts[0]
 	if in.Op == ir.OpReduceScatterV {
-		if err := in.checkRed(); err != nil {
+		if err := checkRed(in.Red); err != nil {
 			return err
 		}
 	}

@@ -154,15 +154,15 @@ func TestChainRefused(t *testing.T) {
 		return device.Link{Op: op, DType: dt, Args: args}
 	}
 	for want, p := range map[string]Computation{
-		"no operand 1":          {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}}},
-		"no operand -1":         {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}}},
-		"1 operands, 2":         {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}}},
-		"not elementwise":       {Op: device.Chain{Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}}},
-		"a result of bf16":      {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}}},
-		"the result is f32":     {Op: device.Chain{Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}}},
-		"no meaning for i32":    {Op: device.Chain{Links: []device.Link{link(ir.OpExp, ir.I32, 1)}}, Ins: []Operand{x, i}},
-		"operands of f32 and i": {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}}, Ins: []Operand{x, i}},
-		"has shape [4]":         {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}}, Ins: []Operand{op(ir.F32, 4)}},
+		"no operand 1":               {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}}},
+		"no operand -1":              {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}}},
+		"1 operands, but needs 2":    {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}}},
+		"not elementwise":            {Op: device.Chain{Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}}},
+		"its result has type bf16":   {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}}},
+		"the result has type f32":    {Op: device.Chain{Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}}},
+		"not defined for i32":        {Op: device.Chain{Links: []device.Link{link(ir.OpExp, ir.I32, 1)}}, Ins: []Operand{x, i}},
+		"different types, f32 and i": {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}}, Ins: []Operand{x, i}},
+		"has shape [4]":              {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}}, Ins: []Operand{op(ir.F32, 4)}},
 	} {
 		if p.Ins == nil {
 			p.Ins = []Operand{x}

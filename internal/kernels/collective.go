@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"io/fs"
+	"regexp"
 	"slices"
 
 	"hocket.example/hocket/internal/nvlib"
@@ -100,13 +101,16 @@ func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 // errors.
 func (l *Library) MeetingAhead(t Target, m Meeting) { l.images.ahead(m.launch().code, t.Arch) }
 
-// MeetingsHash returns a hash of the sources of all kernels in which members meet.
+// comments matches a comment with the space before it. No string in the kernels has two slashes.
+var comments = regexp.MustCompile(`\s*//[^\n]*`)
+
+// MeetingsHash returns a hash of the code, without comments, of all kernels in which members meet.
 func MeetingsHash() string {
 	h := sha256.New()
 	names, _ := fs.Glob(sources, "src/collective*.cuh")
 	for _, n := range append(names, "src/prelude.cuh", "src/sync.cuh") {
 		b, _ := sources.ReadFile(n)
-		h.Write(b)
+		h.Write(comments.ReplaceAll(b, nil))
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

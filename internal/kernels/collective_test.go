@@ -390,4 +390,7 @@ func TestMeetingsHash(t *testing.T) {
 	if meetings == 0 {
 		t.Error("no meetings")
 	}
+	if got := string(comments.ReplaceAll([]byte("// a\nint x; // b\n  // c\nint y;\n"), nil)); got != "\nint x;\nint y;\n" {
+		t.Errorf("without comments: %q", got)
+	}
 }

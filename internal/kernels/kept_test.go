@@ -472,11 +472,11 @@ func TestKeptRefuses(t *testing.T) {
 	}
 	q := x(ir.F32, 2, 3, 4, 8)
 	for want, p := range map[string]Computation{
-		"a mask [2] of":       {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
-		"lengths i32[3]":      {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
-		"operand 1 is i32[2]": {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
-		"a base of 0":         {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
-		"rope: it has no": {Op: device.Rope{}, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)},
+		"mask of shape [2]":        {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
+		"lengths have type i32[3]": {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
+		"operand 1 is i32[2]":      {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
+		"a base of 0":              {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
+		"not defined for i32": {Op: device.Rope{}, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)},
 			Out: x(ir.I32, 1, 1, 2)},
 		"frequencies f32[5] do not fit heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F32, 5)}, Out: q},
 		"frequencies f64[4] do not fit heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F64, 4)}, Out: q},
@@ -490,7 +490,7 @@ func TestKeptRefuses(t *testing.T) {
 			Out: x(ir.F32, 5, 2)},
 		"operand 1 is f32[2]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.F32, 2)},
 			Out: x(ir.F32, 5, 2)},
-		"axis 2 of a tensor": {Op: device.IndexCopy{Axis: 2}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)},
+		"axis 2 is outside": {Op: device.IndexCopy{Axis: 2}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)},
 			Out: x(ir.F32, 5, 2)},
 		"along axis 1 into i64": {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 2)}, Out: x(ir.I64, 2)},
 		"[2 0] along axis 1":    {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 0)}, Out: x(ir.I32, 2)},

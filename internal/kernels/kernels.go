@@ -226,7 +226,7 @@ type job struct {
 	scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
-// operands are the operands of a problem on a target, and the checks of them.
+// operands holds a problem's operands on a target, and checks them.
 type operands struct {
 	Ins   []Operand
 	Out   Operand

@@ -132,8 +132,8 @@ func TestUnevenRefused(t *testing.T) {
 		"unknown reduction 0":     func(p *Computation) { p.Op = device.UnevenReduce{} },
 		"operand 1 is f32[4 2]":   func(p *Computation) { p.Ins[1] = op(ir.F32, 4, 2) },
 		"operand 0 is f64[3 2]":   func(p *Computation) { p.Ins[0] = op(ir.F64, 3, 2) },
-		"counts of member 1 are":  func(p *Computation) { p.Ins[3] = op(ir.I64, 2) },
-		"counts of member 0 are":  func(p *Computation) { p.Ins[2] = op(ir.I32, 3) },
+		"counts of member 1 have": func(p *Computation) { p.Ins[3] = op(ir.I64, 2) },
+		"counts of member 0 have": func(p *Computation) { p.Ins[2] = op(ir.I32, 3) },
 		"tensors without gaps":    func(p *Computation) { p.Out = gaps },
 		"65 members":              func(p *Computation) { p.Ins = make([]Operand, 130); fillWith(p.Ins, x, op(ir.I32, 65)) },
 	} {

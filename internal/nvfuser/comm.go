@@ -17,8 +17,10 @@ type communication struct {
 // comms translates collectives and transfers, and when they are done.
 type comms struct {
 	memories
-	around []*stmt            // the loops' statements
-	posted map[string]*posted // communications, by number
+	around []*stmt               // the loops' statements
+	posted map[string]*posted    // communications, by number
+	copies map[string][]*ir.Stmt // transfers of CUDA that copy, by number
+	idle   []*stmt               // Waits for these
 }
 
 // communicate translates a Communication: a collective on its communicator's stream.
@@ -357,7 +359,12 @@ func (t *comms) consecutive(list []*stmt, i int) int {
 		if s.backend == backendCUDA && s.op == copies {
 			t.emit(x, ranks)
 			t.posted[s.id] = &posted{inOrder: true}
+			t.copies[s.id] = append(t.copies[s.id], x)
 			continue
+		}
+		if s.backend == backendCUDA {
+			t.hint("serial", x, ir.Note{Pos: s.pos, Message: "in nvFuser, this " + s.op +
+				" only signals that its buffer is ready; here it waits for the copy (docs/nvfuser.md, Waits)"})
 		}
 		t.post(s, t.pairStream(s), ranks, func() { t.emit(x, ranks) })
 	}

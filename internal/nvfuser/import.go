@@ -2,6 +2,9 @@ package nvfuser
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"hocket.example/hocket/ir"
 )
@@ -15,6 +18,10 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	raws, warnings, ds := chooseDump(file, src, defines)
 	if len(ds) > 0 {
 		return nil, defines, ds
+	}
+	if cached, ok := defines[cacheDefine]; ok && cached != "0" && cached != "1" {
+		return nil, defines, ir.Diagnostics{usage(file, "--define "+cacheDefine+"="+cached+": it is 0 or 1",
+			"1 says that nvFuser's use_allocation_cache is set, 0 that it is not")}
 	}
 	defines = without(defines, dumpDefine)
 	defer func() {
@@ -32,6 +39,17 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	}
 	return importLines(file, src, lines, defines)
 }
+
+// usage is an error of the command line: its kind distinguishes it from one of the dump.
+func usage(file, message, help string) *ir.Diagnostic {
+	return &ir.Diagnostic{Kind: usageKind, File: file, Message: message, Help: help}
+}
+
+// Kinds of errors that say nothing against a program: the command line is wrong, or a dump is not complete.
+const (
+	usageKind = "usage"
+	inputKind = "input"
+)
 
 // importLines is Import of a dump that was split into lines.
 func importLines(file, src string, lines []line, defines map[string]string) (prog *ir.Program, rest map[string]string,
@@ -83,8 +101,14 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 				Help:    "-n sets how many ranks there are"})
 			continue
 		}
-		if !used[name] || dims[name] {
+		if dims[name] {
 			rest[name] = text
+			continue
+		}
+		if !used[name] {
+			known := slices.Concat([]string{cacheDefine, dumpDefine, indentDefine}, slices.Sorted(maps.Keys(dims)))
+			ds = append(ds, usage(file, "--define "+name+": the dump has no index or dim of this name",
+				"besides its indices, --define takes "+strings.Join(known, ", ")))
 			continue
 		}
 		s, errs := parseDefine(fmt.Sprintf("--define %s", name), text)

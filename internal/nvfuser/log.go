@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"hocket.example/hocket/ir"
@@ -58,6 +59,9 @@ var (
 	testEnd  = regexp.MustCompile(`^\[ +(?:OK|FAILED) +\]|\b(?:PASSED|FAILED|SKIPPED|ERROR)$`)
 )
 
+// endLine is the last line of a dump.
+var endLine = regexp.MustCompile(`^} *// *` + regexp.QuoteMeta(headWord))
+
 // cutTags returns the tags that a line begins with, times left out, and where the rest begins.
 func cutTags(line string) (tags string, at int) {
 	for {
@@ -86,12 +90,11 @@ func headAt(line string) (tags string, at int) {
 	return tags, at
 }
 
-// findDumps returns the different dumps of a file, in order.
-func findDumps(src string) []excerpt {
+// findDumps returns the different dumps of a file, in order, and the ends of those whose beginning it lacks.
+func findDumps(src string) (list []excerpt, ends []ir.Pos) {
 	if !strings.Contains(src, headWord) {
-		return nil
+		return nil, nil
 	}
-	var list []excerpt
 	open := map[string]*cutter{} // by tags
 	finish := func(c *cutter) {
 		e := c.excerpt()
@@ -126,6 +129,11 @@ func findDumps(src string) []excerpt {
 		}
 		tags, at := cutTags(raw)
 		c := open[tags]
+		if text := strings.TrimSpace(raw[at:]); (c == nil || c.closed) && endLine.MatchString(text) {
+			if other := open[""]; other == nil || other.closed || other.tagged {
+				ends = append(ends, ir.Pos{Line: n, Col: int32(at + 1)})
+			}
+		}
 		if c == nil || !c.tagged {
 			c, at = open[""], 0
 		}
@@ -136,7 +144,16 @@ func findDumps(src string) []excerpt {
 	for _, c := range order {
 		finish(c)
 	}
-	return list
+	return withoutPrefixes(list), ends
+}
+
+// withoutPrefixes drops copies of dumps that end earlier, as the file does.
+func withoutPrefixes(list []excerpt) []excerpt {
+	return slices.DeleteFunc(slices.Clone(list), func(e excerpt) bool {
+		return e.open && !e.cut && slices.ContainsFunc(list, func(of excerpt) bool {
+			return (!of.open || len(of.key) > len(e.key)) && strings.HasPrefix(of.key, strings.TrimSuffix(e.key, "\n"))
+		})
+	})
 }
 
 // cutter collects the lines of one dump.
@@ -208,32 +225,43 @@ const dumpDefine = "dump"
 // that defines names by its number.
 func chooseDump(file, src string, defines map[string]string) (lines []rawLine, warn ir.Diagnostics,
 	err ir.Diagnostics) {
-	dumps := findDumps(src)
+	dumps, ends := findDumps(src)
 	r := &reader{prog: &ir.Program{File: file, Source: src}}
 	given, chosen := defines[dumpDefine]
+	n, e := strconv.Atoi(given)
 	switch {
+	case chosen && (e != nil || n < 1 || n > max(len(dumps), 1)):
+		d := usage(file, fmt.Sprintf("--define dump=%s: the file has %s", given, countDumps(len(dumps))),
+			fmt.Sprintf("it is a number from 1 to %d", max(len(dumps), 1)))
+		d.Notes = notesOf(dumps)
+		return nil, nil, ir.Diagnostics{d}
 	case len(dumps) == 0:
 		return rawLines(src), nil, nil
-	case len(dumps) > 1 || chosen && given != "1":
-		n := 0
-		if _, e := fmt.Sscanf(given, "%d", &n); e == nil && n >= 1 && n <= len(dumps) {
-			dumps = dumps[n-1:]
-			break
-		}
-		message := fmt.Sprintf("the file has %d different dumps", len(dumps))
-		if chosen {
-			message = fmt.Sprintf("--define dump=%s: %s", given, message)
-		}
-		d := r.errorf(dumps[0].lines[0].pos, "%s", message)
-		d.Help = "choose one by its number: --define dump=1"
+	case chosen:
+		dumps = dumps[n-1:]
+	case len(dumps) > 1:
+		d := r.errorf(dumps[0].lines[0].pos, "the file has %s", countDumps(len(dumps)))
+		whole := slices.IndexFunc(dumps, func(e excerpt) bool { return !e.open })
+		d.Kind, d.Help = usageKind, fmt.Sprintf("choose one by its number: --define dump=%d", max(whole, 0)+1)
 		if slices.ContainsFunc(dumps, func(e excerpt) bool { return e.cut }) {
 			d.Help = "ranks that print at the same time mix their lines: mpirun --tag-output marks each line with its rank; " +
-				"--define dump=1 takes one as it is"
+				fmt.Sprintf("--define dump=%d takes one as it is", max(whole, 0)+1)
 		}
-		for i, e := range dumps {
-			d.Notes = append(d.Notes, ir.Note{Pos: e.lines[0].pos, Message: e.describe(i + 1)})
-		}
+		d.Notes = notesOf(dumps)
 		return nil, nil, r.ds
+	}
+	brace := func(l rawLine) bool { return strings.HasPrefix(strings.TrimSpace(l.text), "}") }
+	if e := dumps[0]; e.open && !e.cut && !slices.ContainsFunc(e.lines, brace) {
+		last := e.lines[len(e.lines)-1].pos
+		d := r.errorf(last, "the dump ends without \"} // %%HostIrContainer\": the file ends after this line, within the dump")
+		d.Kind, d.Help = inputKind, "its end is missing: copy all of it"
+		return nil, nil, r.ds
+	}
+	if len(ends) > 0 {
+		d := r.errorf(ends[0], "this ends a dump whose beginning the file lacks; only %s is judged", dumps[0].named())
+		d.Severity = ir.Warning
+		d.Help = "give the whole log"
+		warn = r.ds
 	}
 	if e := dumps[0]; len(e.noise) > 0 {
 		d := r.errorf(e.noise[0].pos, "%d lines between those of the dump look like messages of other programs, and are left out", len(e.noise))
@@ -247,6 +275,31 @@ func chooseDump(file, src string, defines map[string]string) (lines []rawLine, w
 		warn = r.ds
 	}
 	return dumps[0].lines, warn, nil
+}
+
+// countDumps says how many different dumps a file has.
+func countDumps(n int) string {
+	if n <= 1 {
+		return "one dump"
+	}
+	return fmt.Sprintf("%d different dumps", n)
+}
+
+// notesOf describes the dumps of a file.
+func notesOf(dumps []excerpt) (list []ir.Note) {
+	for i, e := range dumps {
+		list = append(list, ir.Note{Pos: e.lines[0].pos, Message: e.describe(i + 1)})
+	}
+	return list
+}
+
+// named says where a dump begins, and which test printed it.
+func (e *excerpt) named() string {
+	name := fmt.Sprintf("the dump in line %d", e.lines[0].pos.Line)
+	if e.test != "" {
+		name += ", of " + e.test + ","
+	}
+	return name
 }
 
 // describe says of the n-th dump which test printed it, how long it is, and how often it was printed.

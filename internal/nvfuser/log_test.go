@@ -144,14 +144,49 @@ func TestSeveralDumps(t *testing.T) {
 // TestCutLog: a log that ends within its dumps says so.
 func TestCutLog(t *testing.T) {
 	lines := strings.SplitAfter(loops, "\n")
-	log := prefixed("[rank0]: ", strings.Join(lines[:5], "")) + prefixed("[rank1]: ", strings.Join(lines[:4], ""))
+	other := strings.SplitAfter(container(copyT1), "\n")
+	log := prefixed("[rank0]: ", strings.Join(other[:3], "")) + prefixed("[rank1]: ", loops)
 	_, _, ds := Import("d.txt", log, nil)
-	if want := "dump 2: 4 lines, of which the last are missing: the file ends before"; !strings.Contains(ds.String(), want) {
+	for _, want := range []string{"dump 1: 3 lines, of which the last are missing: the file ends before",
+		"--define dump=2"} {
+		if !strings.Contains(ds.String(), want) || ds[0].Kind != usageKind {
+			t.Errorf("want %q, got %s", want, ds)
+		}
+	}
+	// Ranks that are not as far are not different.
+	last := lines[4][:len(lines[4])/2]
+	ofLog(t, prefixed("[rank0]: ", strings.Join(lines[:4], "")+last)+"\n"+prefixed("[rank1]: ", loops), loops, nil)
+	log = prefixed("[rank0]: ", strings.Join(lines[:4], "")) + prefixed("[rank1]: ", strings.Join(lines[:4], "")+last)
+	_, _, ds = Import("d.txt", log, nil)
+	if want := "d.txt:9:10: error: the dump ends without"; !strings.Contains(ds.String(), want) || ds[0].Kind != inputKind {
+		t.Errorf("want %q, got %s", want, ds)
+	}
+	// The beginning is missing of one dump.
+	_, _, ds = Import("d.txt", strings.Join(other[2:], "")+"tests/a.py::test_row\n"+loops, nil)
+	if want := "2:1: warning: this ends a dump whose beginning the file lacks; only the dump in line 4, of " +
+		"tests/a.py::test_row, is judged"; ds.HasErrors() || !strings.Contains(ds.String(), want) {
 		t.Errorf("want %q, got %s", want, ds)
 	}
 	_, _, ds = Import("d.txt", strings.Join(lines[:5], ""), nil)
 	if want := "the dump ends without"; !strings.Contains(ds.String(), want) {
 		t.Errorf("want %q, got %s", want, ds)
+	}
+}
+
+// TestDefinesOfTheImport: a name or value that the import does not have is an error of the command line.
+func TestDefinesOfTheImport(t *testing.T) {
+	for _, x := range []struct{ name, value, want, help string }{
+		{"dump", "one", "--define dump=one: the file has one dump", "from 1 to 1"},
+		{"dump", "0", "--define dump=0: the file has one dump", "from 1 to 1"},
+		{"dmp", "1", "--define dmp: the dump has no index or dim", "allocation_cache, dump, indentation, i0, numberOfStreams"},
+		{cacheDefine, "7", "--define allocation_cache=7: it is 0 or 1", "use_allocation_cache"},
+		{cacheDefine, "yes", "--define allocation_cache=yes: it is 0 or 1", "use_allocation_cache"},
+	} {
+		_, _, ds := Import("d.txt", loops, map[string]string{x.name: x.value})
+		if len(ds) != 1 || ds[0].Kind != usageKind || !strings.Contains(ds[0].Message, x.want) ||
+			!strings.Contains(ds[0].Help, x.help) {
+			t.Errorf("%s=%s: %s", x.name, x.value, ds)
+		}
 	}
 }
 

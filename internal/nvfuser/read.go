@@ -109,8 +109,8 @@ func (r *reader) read() *dump {
 		}
 	}
 	if !closed && len(r.ds) == 0 && len(r.lines) > 0 {
-		r.errorf(r.lines[len(r.lines)-1].start(),
-			"the dump ends without \"} // %%HostIrContainer\"").Help = "its end is missing: copy all of it"
+		d := r.errorf(r.lines[len(r.lines)-1].start(), "the dump ends without \"} // %%HostIrContainer\"")
+		d.Kind, d.Help = inputKind, "its end is missing: copy all of it"
 	}
 	return d
 }

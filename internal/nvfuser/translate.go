@@ -49,6 +49,7 @@ func newTranslator(r *reader, d *dump, defines map[string]*scalar) *translator {
 	t.captured, t.declared, t.limits = map[string]streamRef{}, map[string]bool{}, map[string]bool{}
 	t.changes, t.homes, t.seen = map[*stmt]bool{}, map[string]*node{}, map[string]*tensor{}
 	t.outputs, t.outputAt, t.results = map[string]bool{}, map[string]ir.Pos{}, map[string]string{}
+	t.copies = map[string][]*ir.Stmt{}
 	t.locals, t.posted = map[string]*ir.Stmt{}, map[string]*posted{}
 	for name, s := range d.defs {
 		t.defs[name] = s
@@ -172,6 +173,7 @@ func (t *memories) bindInput(x *tensor) {
 // finish returns the results and declares what the body turned out to need.
 func (t *translator) finish(f *ir.Func) {
 	t.unused()
+	t.idleWaits()
 	inout := map[string]bool{}
 	for _, m := range t.memory {
 		if m.input && m.written.Valid() {

@@ -1,6 +1,7 @@
 package nvfuser
 
 import (
+	"strconv"
 	"strings"
 
 	"hocket.example/hocket/ir"
@@ -86,8 +87,32 @@ func (t *comms) waitComm(s *stmt) {
 	case p.group != "":
 		d := t.errorf(s.pos, "communication %s is coalesced, and completes with its group", s.id)
 		d.Help = "wait for EndCoalescing: Wait(Communication " + p.group + ")"
-	case !p.inOrder:
+	case p.inOrder:
+		t.idle = append(t.idle, s)
+	default:
 		t.emit(&ir.Stmt{Op: ir.OpWait, Pos: s.pos, Args: []ir.Place{place(p.event, s.pos)}}, p.ranks)
+	}
+}
+
+// Hint ends the kind of a warning that is none of the import: its notes belong to what a proof finds of that kind, such
+// as "race", at its position.
+const Hint = " hint"
+
+// hint adds a note to what a proof finds of a kind at a statement.
+func (t *comms) hint(kind string, at *ir.Stmt, n ir.Note) {
+	d := t.errorf(at.Pos, "%s", n.Message)
+	d.Severity, d.Kind, d.Notes = ir.Warning, kind+Hint, []ir.Note{n}
+}
+
+// idleWaits says of each Wait that orders nothing so, at the transfers that it names.
+func (t *comms) idleWaits() {
+	for _, s := range t.idle {
+		for _, x := range t.copies[s.id] {
+			line := strconv.Itoa(int(s.pos.Line))
+			x.Comments.Trail += "; the Wait in line " + line + " orders nothing"
+			t.hint("race", x, ir.Note{Pos: s.pos, Message: "line " + line + ": Wait Communication " + s.id +
+				" orders nothing: a CUDA " + x.Op.String() + " copies on the stream that posts it"})
+		}
 	}
 }
 

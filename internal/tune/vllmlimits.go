@@ -57,11 +57,13 @@ func WriteVLLM(w io.Writer, list []Figures) error {
 	t.Line("KiB = 1024\nMiB = 1024 * 1024")
 	t.Line("")
 	if ours {
-		t.Line("# Below these sizes hocket's kernels, NOT vLLM's, beat NCCL; vLLM's may stop earlier. Measure those by vLLM's")
+		t.Line("# Below these sizes hocket's kernels, NOT vLLM's, beat NCCL; vLLM's may stop earlier. Measure those by " +
+			"vLLM's")
 		t.Line("# benchmark_device_communicators.py --output-json FILE, and give that by --peers FILE.")
 	} else {
 		t.Line("# Below these sizes vLLM runs its custom kernels: up to where symmetric memory, or NCCL, is the faster.")
-		t.Line("# It runs one stage on 2 GPUs, below 512 KiB on 4, and below 256 KiB on 6 and 8; else two: each row names the")
+		t.Line("# It runs one stage on 2 GPUs, below 512 KiB on 4, and below 256 KiB on 6 and 8; else two: each row " +
+			"names the")
 		t.Line("# columns that were compared. CustomAllreduce's max_size bounds them, too: 8 MiB unless it is given.")
 	}
 	t.rows("CUSTOM_ALL_REDUCE_MAX_SIZES", custom)
@@ -69,7 +71,8 @@ func WriteVLLM(w io.Writer, list []Figures) error {
 		return t.Err
 	}
 	t.Line("")
-	t.Line("# Below these sizes, and from the limits above, vLLM runs torch's symmetric memory: up to where NCCL is the faster.")
+	t.Line("# Below these sizes, and from the limits above, vLLM runs torch's symmetric memory: up to where NCCL is " +
+		"the faster.")
 	if slices.ContainsFunc(symm, func(r rows) bool { return r.ours }) {
 		t.Line("# Columns named torch are without multicast, and without the copies that vLLM makes.")
 	}

@@ -284,7 +284,7 @@ func TestHostMemory(t *testing.T) {
 		}
 		two, err := take(500)
 		if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) ||
-			!strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes were requested, but of 1000") {
+			!strings.Contains(err.Error(), "rank 1: out of memory: 500 bytes were requested, but of the 1000") {
 			t.Errorf("got %v", err)
 		}
 		three, err := take(1001)

@@ -92,7 +92,7 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 		m.members = append(m.members, at)
 		steps[mem.index] = []step{at}
 	}
-	known := regionsGiven(t, packed)
+	known := regionsGiven(t.own, packed)
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
@@ -105,8 +105,8 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 }
 
 // regionsGiven returns the regions that calls give NCCL something of.
-func regionsGiven(t *team, packed []nccl.Share) (list []*gpu.Region) {
-	for _, m := range t.own {
+func regionsGiven(members []*member, packed []nccl.Share) (list []*gpu.Region) {
+	for _, m := range members {
 		call := packed[m.index].Call
 		for _, at := range []nvlib.Ptr{call.In, call.Out} {
 			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {

@@ -178,9 +178,9 @@ func TestFewDeclines(t *testing.T) {
 		"sum":                     {device.Tuning{Algo: "few"}, summed(t, w, 1000, 0, 0), ""},
 		"blocks":                  {device.Tuning{Algo: "move-few"}, scattered(t, w, 64, 0), ""},
 		"large blocks":            {device.Tuning{Algo: "move-few", Threads: 1024}, scattered(t, w, 64, 0), ""},
-		"gaps":                    {device.Tuning{Algo: "move-few"}, scattered(t, w, 64, 1), "do not lie together"},
+		"gaps":                    {device.Tuning{Algo: "move-few"}, scattered(t, w, 64, 1), "not contiguous"},
 		"shared memory":           {device.Tuning{Algo: "few", Threads: 1024, Unroll: 4}, summed(t, w, 1000, 0, 0), "more shared memory than there is"},
-		"shared memory of blocks": {device.Tuning{Algo: "move-few", Threads: 1024, Unroll: 4}, scattered(t, w, 64, 0), "more shared memory than there is"},
+		"shared memory of blocks": {device.Tuning{Algo: "move-few", Threads: 1024, Unroll: 4}, scattered(t, w, 64, 0), "more shared memory than a block has"},
 		"threads":                 {device.Tuning{Algo: "move-few", Threads: 2048}, scattered(t, w, 64, 0), "2048 threads"},
 	} {
 		if err := tm.Supports(tc.tune, tc.c); (err == nil) != (tc.Want == "") || err != nil && !strings.Contains(err.Error(), tc.Want) {
