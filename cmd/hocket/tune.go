@@ -52,9 +52,8 @@ was, and what the table has is not measured again.
 
 A wrong result keeps an algorithm out of the table, whatever its time.
 
---export vllm --peers FILE derives vLLM's limits from tables that its benchmark
-printed: of all machines that they name, or of one by FILE#H100, and of all numbers
-of ranks, or of that by -n. Nothing is measured, and no GPU is needed.`,
+--export vllm --peers FILE#GPU derives vLLM's limits from tables that its benchmark
+printed; -n selects a number of ranks. It measures nothing and needs no GPU.`,
 		Example: `  hocket tune -m cuda
   hocket tune -m cuda --full
   hocket tune -n 2 --op all_reduce --sizes 64K -o table.json
