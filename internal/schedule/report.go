@@ -75,8 +75,8 @@ func Check(p *Plan, o Options) *Report {
 // mostThreads bounds the cells that a plan moves for its packets to be followed by threads, in one launch and in two.
 var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
-// simulate runs a plan in one interleaving, which is the first one where seed is 0. Most plans with packets are right by
-// what blocks know when their threads meet, which costs least to follow.
+// simulate runs a plan in one interleaving, which is the first one where seed is 0. Most plans with packets are right
+// by what blocks know when their threads meet, which costs least to follow.
 func simulate(p *Plan, launches int, seed uint64) *sim {
 	run := func(packets packetOrder) *sim {
 		s := newSim(p, launches, nil)

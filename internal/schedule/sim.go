@@ -562,8 +562,8 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock.Clock) {
 	}
 }
 
-// packets reports whether all packets that o reads are there, and adds what their writers had executed to the clocks of the
-// threads that read them.
+// packets reports whether all packets that o reads are there, and adds what their writers had executed to the clocks of
+// the threads that read them.
 func (s *sim) packets(b int, o *Op) bool {
 	st := &s.blocks[b]
 	for i := range o.Moves {

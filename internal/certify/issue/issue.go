@@ -15,8 +15,8 @@ import (
 // maxClocks bounds the memory for clocks, in pages of their components.
 const maxClocks = 1 << 26
 
-// Certificate looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be right
-// in the way that certificates do.
+// Certificate looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be
+// right in the way that certificates do.
 func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 	is := &issuer{s: s, clocks: make([]past, len(s.Events)), pos: make([]int32, len(s.Events)),
 		learned: make([][]int32, s.Threads), counters: make([]counter, s.Counters), entries: map[int32]map[int32]int32{}}
@@ -166,7 +166,8 @@ func (is *issuer) knows(event, thread, pos int32) bool {
 	return true
 }
 
-// need notes that the clock of an event that learned of thread and pos has to say so, and so those that it learned from.
+// need notes that the clock of an event that learned of thread and pos has to say so, and so those that it learned
+// from.
 func (is *issuer) need(event, thread, pos int32) {
 	if !is.note(event, thread, pos) {
 		return
