@@ -2,12 +2,11 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// runs is how many consecutive runs are looked at: what holds between the first
-// two holds between any two, since later runs only know more.
+// runs is the number of consecutive runs that are checked. An order that holds between the first two runs holds between
+// any two, since later runs only know more.
 const runs = 2
 
-// index is what the steps look up in a plan that has passed the structural
-// checks.
+// index holds tables of a plan that has passed the structural checks. The later steps read them.
 type index struct {
 	p       *plan.Plan
 	streams [][]int32   // by stream: its commands, in order
@@ -19,7 +18,7 @@ type index struct {
 	elemOff []int32     // by counter: the first of its elems; rank·Len + element follow
 }
 
-// elem is one rank's element of a counter.
+// elem identifies one rank's element of a counter.
 type elem struct {
 	perRun int32
 	stream int32 // that raises it, -1 for none
@@ -33,11 +32,11 @@ func (ix *index) elem(counter, rank, e int32) int32 {
 	return ix.elemOff[counter] + rank*ix.p.Counters[counter].Len + e
 }
 
-// epoch is one execution of a command: the n-th command of a stream, counted
-// from 1 over all runs. The zero epoch is none.
+// epoch identifies one execution of a command: the n-th command of a stream, counted from 1 over all runs. The zero
+// epoch identifies no execution.
 type epoch struct{ stream, pos int32 }
 
-// act returns the command an epoch stands for.
+// act returns the act that an epoch identifies.
 func (ix *index) act(e epoch) Act {
 	n := int32(len(ix.streams[e.stream]))
 	return Act{Cmd: ix.streams[e.stream][(e.pos-1)%n], Run: int((e.pos - 1) / n)}
@@ -45,7 +44,8 @@ func (ix *index) act(e epoch) Act {
 
 func (ix *index) cmd(a Act) *plan.Cmd { return &ix.p.Cmds[a.Cmd] }
 
-// refs calls f for every tensor that a command touches: its own share only.
+// refs calls f for every tensor that a command accesses. For a collective it passes only the tensors of the command's
+// own rank.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
 	visit := func(r *plan.Ref, write bool) {
 		if r.Present() {

@@ -45,38 +45,38 @@ import (
 // (alike.go); a rank that differs makes the verdict Unknown. The layout is not covered: here each buffer has its own
 // bytes. Shared bytes are proved for the plan, which every run has.
 
-// Symmetry is what Symmetric asks of a program.
+// Symmetry holds the arguments of Symmetric.
 type Symmetry struct {
-	// Grid has the sizes of the axes on which all ranks lie in order, the last
-	// axis fastest.
+	// Grid holds the sizes of the axes on which the ranks are placed in order. The last axis varies fastest.
 	Grid []int64
-	// Unroller makes an unroller of ranks, for one goroutine: p holds what ranks
-	// have in common, with the same numbers whoever is unrolled first after rank 0.
+	// Unroller makes an unroller of ranks, for use by one goroutine. The plan p holds the tables that all ranks share.
+	// Once rank 0 has been unrolled, the numbers in these tables do not depend on the order in which other ranks are
+	// unrolled.
 	Unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
-	// MinCommands is how many commands all ranks must have at the least: with fewer a plan
-	// is as fast, and its proof says more.
+	// MinCommands is the minimum number of commands, summed over all ranks, for which Symmetric attempts a proof. With
+	// fewer commands, checking a plan is as fast and proves more.
 	MinCommands int
-	// Prog is the program that is unrolled; see Options.Prog.
+	// Prog is the program that is unrolled. Options.Prog describes its use.
 	Prog *ir.Program
 }
 
-// maxSymmetric bounds how many commands of all ranks are compared.
+// maxSymmetric limits the number of commands, summed over all ranks, that are compared.
 const maxSymmetric = 50_000_000
 
-// SymmetryProof is what was found out about a program whose ranks do the same.
+// SymmetryProof holds the result for a program whose ranks all do the same.
 type SymmetryProof struct {
-	// Result is as of a plan, with an excerpt of the commands where a fault is
-	// shown. It is Unknown where ranks differ.
+	// Result has the same form as the result for a plan. For a fault it refers to an excerpt of the commands. Its verdict
+	// is Unknown if ranks differ.
 	*Result
-	// Commands is how many commands all ranks have.
+	// Commands is the number of commands, summed over all ranks.
 	Commands int
 }
 
-// unroller is Symmetry.Unroller.
+// unroller is the type of Symmetry.Unroller.
 type unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
 
-// Symmetric checks a program by one rank, if all do the same. The error is an
-// unroller's: what is wrong with a single rank.
+// Symmetric checks a program by one of its ranks, if all ranks do the same. It returns the errors of an unroller, which
+// report errors in a single rank.
 func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	q := &quotient{grid: newGrid(s.Grid), prog: s.Prog}
 	p, one, err := s.Unroller()
@@ -110,7 +110,7 @@ func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	return out, nil
 }
 
-// learn chooses the rotations by the neighbours of the first rank along each axis.
+// learn determines the rotations from the next rank after the first along each axis.
 func (a *likeness) learn(unroll unroller) (string, error) {
 	_, one, err := unroll()
 	if err != nil {
@@ -123,7 +123,7 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 		if a.grid.sizes[axis] < 2 {
 			continue
 		}
-		// The next rank along the axis, or if that does something else the one before.
+		// The comparison uses the next rank along the axis or, if that rank does something else, the previous one.
 		stride := a.grid.stride(axis)
 		next, err := one(int(stride))
 		if err != nil {
@@ -143,8 +143,8 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 	return a.settle(), nil
 }
 
-// unraised gives counters that nobody raises the rotations of one that has the same share
-// for each rank: whoever waits for it then waits for ever, on all ranks.
+// unraised gives each counter that no rank raises the rotations of a counter with the same number of elements for each
+// rank. A stream that waits for a counter without signals waits forever, on all ranks.
 func (a *likeness) unraised() {
 	raised := make([]bool, len(a.counters))
 	for i := range a.rank.Cmds {
@@ -162,7 +162,7 @@ func (a *likeness) unraised() {
 	}
 }
 
-// compareAll compares every rank with the first, until one differs.
+// compareAll compares every rank with the first rank, and stops at the first that differs.
 func (a *likeness) compareAll(unroll unroller) (why string, err error) {
 	var next atomic.Int64
 	var failed atomic.Bool
@@ -211,8 +211,7 @@ func (a *likeness) compareAll(unroll unroller) (why string, err error) {
 	return why, err
 }
 
-// grid is the group of translations: its elements are the ranks, as what takes
-// rank 0 to them.
+// grid describes the group of translations. Its elements are numbered as the ranks: element r takes rank 0 to rank r.
 type grid struct {
 	n     int
 	sizes []int32
@@ -243,7 +242,7 @@ func (g *grid) stride(axis int) int32 {
 	return s
 }
 
-// add returns r+t; with sign -1 r-t.
+// add returns r+t, or r-t if sign is -1.
 func (g *grid) add(r, t, sign int32) int32 {
 	out := int32(0)
 	for axis, n := range g.sizes {
@@ -262,7 +261,7 @@ func (g *grid) row(t int32) []int32 {
 	return out
 }
 
-// rooted reports whether a collective treats one member unlike the others.
+// rooted reports whether a collective treats one member differently from the others.
 func rooted(op ir.Op) bool {
 	return op == ir.OpBroadcast || op == ir.OpReduce || op == ir.OpGather || op == ir.OpScatter
 }
