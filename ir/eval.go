@@ -6,8 +6,7 @@ import (
 	"math/bits"
 )
 
-// Env gives index expressions their values. A lookup answers false when the
-// name has no value there.
+// Env provides the values of names in index expressions. A method returns false if the name has no value.
 type Env interface {
 	// Dim returns the value of a dim.
 	Dim(name string) (int64, bool)
@@ -21,11 +20,10 @@ type Env interface {
 	Extent(name string, axis int) (int64, bool)
 }
 
-// ErrOverflow says that an index expression left the range of int64.
+// ErrOverflow reports that the value of an index expression does not fit int64.
 var ErrOverflow = errors.New("the value does not fit 64 bits")
 
-// Eval computes e. Errors are ErrOverflow, a division by zero, or a name
-// without a value.
+// Eval computes the value of e. Its errors are ErrOverflow, a division by zero, or a name without a value.
 func (e *Expr) Eval(env Env) (int64, error) {
 	switch e.Kind {
 	case ExprInt:
@@ -129,7 +127,7 @@ func magnitude(a int64) uint64 {
 	return uint64(a)
 }
 
-// Walk calls f for e and every expression below it.
+// Walk calls f for e and every expression inside e.
 func (e *Expr) Walk(f func(*Expr)) {
 	if e == nil {
 		return
@@ -140,8 +138,8 @@ func (e *Expr) Walk(f func(*Expr)) {
 	}
 }
 
-// RankDependent reports whether e's value may differ between ranks, given
-// which variables do.
+// RankDependent reports whether the value of e may differ between ranks. The function varDepends reports this for
+// variables.
 func (e *Expr) RankDependent(varDepends func(name string) bool) bool {
 	dep := false
 	e.Walk(func(x *Expr) {
