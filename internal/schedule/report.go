@@ -148,3 +148,21 @@ func (s *sim) leftOver() []*Finding {
 	}
 	return out
 }
+
+// Told says in a line what a report is of and what it shows.
+func (r *Report) Told(name string, c Collective, ranks, launches int) string {
+	what := "no result is defined for it, and no two accesses race"
+	switch {
+	case r.Verdict == Undecided:
+		what = "neither proved nor refuted"
+	case r.Verdict != OK:
+		what = "refuted"
+	case c != Undefined:
+		what = string(c) + " in every interleaving"
+	}
+	number := "one launch"
+	if launches == 2 {
+		number = "two launches"
+	}
+	return fmt.Sprintf("%s on %d ranks, %s: %s", name, ranks, number, what)
+}

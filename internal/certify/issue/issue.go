@@ -3,10 +3,12 @@
 package issue
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/clock"
 )
 
@@ -31,6 +33,22 @@ func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 		}
 	}
 	return c, nil
+}
+
+// Schedule returns the text of a certificate of a schedule, which package certify accepts.
+func Schedule(p *schedule.Plan) ([]byte, error) {
+	s, err := certify.Schedule(p)
+	if err != nil {
+		return nil, err
+	}
+	c, err := Certificate(&s.Statement)
+	if err != nil {
+		return nil, err
+	}
+	if err := certify.CheckSchedule(s, c); err != nil {
+		return nil, err
+	}
+	return json.Marshal(c)
 }
 
 // past is what comes before something: as memory is concerned, and as time is.
