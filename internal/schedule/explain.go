@@ -261,7 +261,7 @@ func (p *Plan) due(r int, got *value) int {
 	return 0
 }
 
-// results compares what rank r's output holds with what the collective wants.
+// results compares the contents of rank r's output with the result of the collective.
 func (s *sim) results(r, launch int) {
 	if s.races > 0 || s.wrong >= 4 {
 		return
@@ -305,7 +305,7 @@ func (s *sim) results(r, launch int) {
 	}
 }
 
-// unpacked notes that an access reads cell c as plain data, which w wrote as a packet.
+// unpacked records a finding that an access reads cell c as plain data although access w wrote it as a packet.
 func (s *sim) unpacked(acc, w *access, c int) {
 	key := fmt.Sprintf("%p %p", acc.op, w.op)
 	if s.edges[key] || s.wrong >= 4 {
@@ -326,7 +326,7 @@ func (s *sim) lastWriter(c int) (*Op, int) {
 	return nil, 0
 }
 
-// wanted returns what cell c of rank r's output is to be; any is true where everything is right.
+// wanted returns the value that cell c of rank r's output must have. It returns true for any if every value is correct.
 func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 	p := s.p
 	in := func(q, c int) *value {
@@ -394,8 +394,9 @@ func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 	return nil, true
 }
 
-// source returns the rank whose input rank r's output is a copy of, judged by its cell c, which holds symbol sym: the
-// same for all ranks of a broadcast, and a different one for each of a sendrecv. -1 for none.
+// source returns the rank whose input rank r's output copies, according to cell c of the output, which holds symbol
+// sym. The source is the same for all ranks of a broadcast, and different for each rank of a sendrecv. source returns
+// -1 if there is none.
 func (s *sim) source(r, c, sym int) int {
 	if s.from == nil {
 		s.from = map[int]int{}
@@ -419,7 +420,7 @@ func (s *sim) source(r, c, sym int) int {
 	return -1
 }
 
-// difference says what got lacks of want, and has too much.
+// difference describes the contributions that got lacks and those that it has in excess, compared with want.
 func (s *sim) difference(got, want *value) string {
 	has := contributions(got)
 	needs := map[int]int{}
