@@ -1,18 +1,18 @@
-// Package certify checks certificates. A certificate is evidence that a plan has no data race, reads only memory that was
-// written, and cannot deadlock. The certificate of a collective schedule also proves that the schedule computes its
-// collective. The package imports neither the planner nor the verifier, nor package issue, which makes certificates. Its
-// main function is Check.
+// Package certify checks certificates. A certificate is evidence that a plan has no data race, reads only memory that
+// was written, and cannot deadlock. The certificate of a collective schedule also proves that the schedule computes
+// its collective. The package imports neither the planner nor the verifier, nor package issue, which makes
+// certificates. Its main function is Check.
 //
-// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it again. A
-// Certificate holds evidence about a statement: an order in which all events can run, the add that satisfies each wait,
-// clocks, and the last uses of memory before its reuse. Check accepts a certificate if
+// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it again.
+// A Certificate holds evidence about a statement: an order in which all events can run, the add that satisfies each
+// wait, clocks, and the last uses of memory before its reuse. Check accepts a certificate if
 //
-//   - the order contains every event once and preserves the order of each chain, and each wait finds that its counter has
-//     reached the required count. Counters only increase, so that no other order can deadlock;
-//   - for each wait for n adds, every add after the n-th knows the first n adds. Then the first n adds are the same in
-//     every order;
-//   - each entry of a clock is an entry of an earlier clock of the same thread, or an entry that the adds counted by a
-//     wait bring;
+//   - the order contains every event once and preserves the order of each chain, and each wait finds that its counter
+//     has reached the required count. Counters only increase, so that no other order can deadlock;
+//   - for each wait for n adds, every add after the n-th knows the first n adds. Then the first n adds are the same
+//     in every order;
+//   - each entry of a clock is an entry of an earlier clock of the same thread, or an entry that the adds counted by
+//     a wait bring;
 //   - each access knows all conflicting accesses before it, and each read finds memory that its owner wrote.
 //
 // The check takes time linear in the sizes of the statement and the certificate, except for binary searches and the
@@ -20,12 +20,12 @@
 //
 // # What is trusted
 //
-// The proof relies on this package, on the meaning that it gives to operations, and on the following imports: the types
-// of package plan and its functions Accesses, HashString and Validate, which checks indices and ranges; the tables of
-// element sizes and elementwise operations in package ir; and the types of package schedule. It also relies on the readers
-// of schedules, packages mscclpp and msccl, which make these types and check their indices. From the standard library,
-// encoding/json reads certificates, crypto/sha256 computes the digests that identify schedules, and math/rand/v2 draws the
-// 128 random bits that represent each tensor or contribution.
+// The proof relies on this package, on the meaning that it gives to operations, and on the following imports: the
+// types of package plan and its functions Accesses, HashString and Validate, which checks indices and ranges; the
+// tables of element sizes and elementwise operations in package ir; and the types of package schedule. It also relies
+// on the readers of schedules, packages mscclpp and msccl, which make these types and check their indices. From the
+// standard library, encoding/json reads certificates, crypto/sha256 computes the digests that identify schedules, and
+// math/rand/v2 draws the 128 random bits that represent each tensor or contribution.
 package certify
 
 import (

@@ -10,40 +10,37 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file proves a program on many ranks by what one of them does.
+// This file proves a program on many ranks by executing only one of them.
 //
-// Ranks lie on a grid, and G are the grid's translations, which wrap around: a
-// commutative group that takes every rank to every other in exactly one way. An
-// action of G is chosen on all that a rank has: for t in G, Φt takes rank r to
-// r+t, the n-th command, stream or event of r to the n-th of r+t, and the bytes
-// of each buffer and the elements of each counter to themselves or, turned by
-// t along an axis, to others of the same buffer or counter (rotation.go). Each Φt is
-// one to one, and Φs after Φt is Φs+t.
+// The ranks are placed on a grid. G is the group of the grid's translations, which wrap around at its ends. The group
+// is commutative, and for any two ranks exactly one translation takes the first to the second. The proof chooses an
+// action of G on all objects of the ranks: for t in G, Φt takes rank r to rank r+t, and the n-th command, stream or
+// event of r to the n-th of r+t. It takes the bytes of each buffer and the elements of each counter to themselves or,
+// rotated by t along an axis, to others of the same buffer or counter (rotation.go). Each Φt is one to one, and Φs
+// after Φt is Φs+t.
 //
-// Suppose that the text of every rank ρ+t is Φt of the text of rank ρ. Then Φt
-// of the text of any rank is that of another: Φt is an automorphism of the
-// program. It follows:
+// Suppose that, for some rank ρ and every t, Φt takes the text of ρ to the text of ρ+t. Then Φt takes the text of any
+// rank to the text of another: Φt is an automorphism of the program. This has three consequences:
 //
-//  1. Matching. The k-th collective, send, recv or signal of a rank goes to the
-//     team, lane or element that is Φt of ρ's, so it meets what is Φt of what
-//     ρ's meets.
-//  2. Order. Commands executed by all ranks in step, each as soon as it can,
-//     execute all that can ever be: what can execute does not depend on the
-//     order of those before, and is the same on all ranks. If ρ gets stuck, all
-//     do; else none. And a command of rank r+t is known to a stream of rank s+t
-//     exactly where that of r is known to that of s. So ρ's vector clocks,
-//     translated, are all ranks'.
-//  3. Conflicts. Two accesses to a byte of rank ρ+t are Φt of two accesses to a
-//     byte of ρ, and ordered as those are. So the accesses to ρ's memory, by ρ
-//     and by others, stand for all.
+//  1. Matching. Φt takes the k-th collective, send, recv or signal of ρ to that of ρ+t, together with the team, lane
+//     or element that it uses. Hence Φt takes the matching operations of ρ's to the matching operations of those of
+//     ρ+t.
+//  2. Order. If all ranks execute commands in step, each command as soon as possible, they execute every command that
+//     any execution can reach: whether a command can execute does not depend on the order of the commands before it,
+//     and is the same on all ranks. If ρ is blocked forever, all ranks are; otherwise none is. A stream of rank s+t
+//     knows a command of rank r+t exactly if the corresponding stream of s knows the corresponding command of r. So
+//     the translated vector clocks of ρ are the vector clocks of all ranks.
+//  3. Conflicts. Φt takes any two accesses to a byte of ρ to two accesses to a byte of ρ+t that are ordered in the
+//     same way. So the accesses to ρ's memory, by ρ and by other ranks, represent the accesses to all memory.
 //
-// Consecutive waits on a stream, with nothing between, are compared as a set: their order changes neither what is known
-// after them nor whether they end. So are consecutive signals: each makes known what was done before the first of them,
-// and no memory is accessed between.
+// Consecutive waits on a stream, with no other command between them, are compared as a set: their order changes
+// neither what the stream knows after them nor whether they end. The same holds for consecutive signals: each of them
+// makes known the commands before the first of them, and no memory is accessed between them.
 //
-// Nothing of this is assumed. Every rank is unrolled and compared with ρ, command by command and operand by operand
-// (alike.go); a rank that differs makes the verdict Unknown. The layout is not covered: here each buffer has its own
-// bytes. Shared bytes are proved for the plan, which every run has.
+// None of these conditions is assumed. Every rank is unrolled and compared with ρ, command by command and operand by
+// operand (alike.go); if a rank differs, the verdict is Unknown. The proof does not cover the layout of memory, since
+// it gives each buffer its own bytes. Buffers that share bytes are covered by the proof of the plan, and every run
+// has a plan.
 
 // Symmetry holds the arguments of Symmetric.
 type Symmetry struct {

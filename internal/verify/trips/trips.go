@@ -13,22 +13,21 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// This file proves loops of any number of iterations by loops of a few lengths.
+// This file proves loops with any number of iterations by checking loops with a few numbers of iterations.
 //
-// Take a program whose long loops use their variable only in ways that repeat
-// every L iterations (… mod n, the worker of a stream loop), that differ by a
-// constant (block i and block i+1, signal i and wait i-2), or near the loop's
-// ends (if %i == 0). Cut a block of L iterations out of an execution with N. A
-// path in the shorter execution is one in the longer: an edge over the cut
-// leads to an iteration that comes again L later on the same stream, and
-// streams are FIFOs. So two accesses in no order in the longer are in none in
-// the shorter, and they conflict there too, if the cut is not between two that
-// are a constant apart, nor near an end. Three blocks of L besides those leave
-// room for one that fits. So a race with N iterations is one with N-L, down to
-// a length of a few L: if those have none, no length has.
+// The proof applies to programs whose long loops use their variable only in the following ways: in ways that repeat
+// every L iterations (… mod n, or the worker of a stream loop), in ways that differ by a constant (block i and block
+// i+1, signal i and wait i-2), or near the loop's ends (if %i == 0). Remove a block of L iterations from an execution
+// with N iterations. A path in the shorter execution is also a path in the longer one: an edge across the cut leads to
+// an iteration that occurs again L iterations later on the same stream, and streams are FIFOs. Therefore two accesses
+// that are not ordered in the longer execution are not ordered in the shorter one. They also conflict in the shorter
+// one, if the cut is not between two accesses that are separated by a constant number of iterations, nor near an end
+// of the loop. If there are three blocks of L iterations besides those, one of them can be removed. So a race with N
+// iterations is also a race with N-L iterations, down to a length of a few times L. If those lengths have no race, no
+// length has one.
 //
-// Cycles: no edge leads to an earlier iteration (align checks that in the
-// plan), so a cycle stays in one iteration, and a shorter loop has it too.
+// For deadlocks, no edge leads to an earlier iteration (align checks this in the plan). Hence a cycle lies within one
+// iteration, and a shorter loop has it too.
 
 // Planning lowers, binds and plans a program.
 type Planning func(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error)
