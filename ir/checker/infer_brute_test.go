@@ -1158,8 +1158,8 @@ func TestInferredLayoutsHold(t *testing.T) {
 	}
 }
 
-// manyBlocks returns a shape whose last dimension has several blocks of 128 on each rank. In half of the cases, the
-// first dimension also consists of blocks of 128.
+// manyBlocks returns a shape whose last dimension consists of several blocks of 128. In half of the cases, a matrix has
+// instead one block of 128 for each rank in both dimensions.
 func (b *brute) manyBlocks(dims int) []int {
 	shape := b.shape(dims)
 	shape[dims-1] = 128 * b.extent(2)
