@@ -122,8 +122,8 @@ func (a *schedules) schedulesFor(ctx context.Context, files []string) ([]*device
 	return list, nil
 }
 
-// importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in no
-// order has one in the program.
+// importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in
+// no order has one in the program.
 func (a *schedules) importSchedule(ctx context.Context, arg string) (string, error) {
 	_, p, _, err := a.openSchedule(ctx, arg)
 	if err != nil {
