@@ -69,7 +69,7 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 	bd, unresolved := Resolve(in, b)
 	if unresolved != nil {
 		if _, ds := Bind(in, b); ds.HasErrors() {
-			return nil, ds // may name more that is missing
+			return nil, ds // may list further dims without a value
 		}
 		return nil, unresolved
 	}
@@ -142,7 +142,7 @@ func begin(in *Info, b Binding) (*Bound, Binding, *Diagnostic) {
 			return nil, b, p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))
 		}
 	}
-	given := map[string]int64{} // a copy: defineEarly adds to it
+	given := map[string]int64{} // copied, since defineEarly adds entries
 	maps.Copy(given, b.Dims)
 	b.Dims = given
 	return bd, b, nil
@@ -215,12 +215,12 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 			}
 		} else if ax.Size.Kind == ExprName && free != nil {
 			if _, set := bind.Dims[ax.Size.Name]; !set {
-				return nil // two free axes: their defaults decide
+				return nil // two axis sizes are dims: their defaults apply
 			}
 		}
 		n, err := ax.Size.Eval(b.Env(0, nil))
 		if err != nil || n < 1 || n > MaxRanks || others > MaxRanks {
-			return nil // bindMeshes reports it
+			return nil // bindMeshes reports the error
 		}
 		others *= n
 	}

@@ -90,7 +90,7 @@ func Apply(k ExprKind, a, b int64) (int64, error) {
 		return Apply(ExprSub, 0, a)
 	}
 	q, r := a/b, a%b
-	if r != 0 && (r < 0) != (b < 0) { // now q is the floor, r has b's sign
+	if r != 0 && (r < 0) != (b < 0) { // q is the quotient rounded down, and r has the sign of b
 		q, r = q-1, r+b
 	}
 	switch k {
@@ -102,7 +102,7 @@ func Apply(k ExprKind, a, b int64) (int64, error) {
 		}
 		return q, nil
 	}
-	if r < 0 { // mod is never negative, whatever b's sign
+	if r < 0 { // mod is never negative, for either sign of b
 		r -= b
 	}
 	return r, nil
@@ -115,7 +115,7 @@ func mulChecked(a, b int64) (int64, error) {
 	case hi != 0, lo > 1<<63, lo == 1<<63 && !neg:
 		return 0, ErrOverflow
 	case neg:
-		return -int64(lo), nil // lo = 1<<63 wraps to itself, which is right
+		return -int64(lo), nil // lo = 1<<63 wraps to itself, which is the correct result
 	}
 	return int64(lo), nil
 }

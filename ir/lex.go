@@ -35,7 +35,7 @@ const (
 	tokArrow
 	tokDots
 	tokAt
-	tokIllegal // what no program contains; the parser says what it expected there
+	tokIllegal // text that no program contains; the parser reports it as an unexpected token
 )
 
 // spelling lists the names of tokens in messages. Kinds of tokens that are not listed are shown by their text.
@@ -52,9 +52,9 @@ var spelling = [...]string{
 // token is one token of the text. Its text is a substring of the source.
 type token struct {
 	kind  tokKind
-	blank bool // an empty line stands above it
-	first bool // it is the first of its line
-	trail bool // tokNewline: a comment stands on the line that ends here
+	blank bool // an empty line precedes it
+	first bool // it is the first token of its line
+	trail bool // for tokNewline: the line that ends here has a comment
 	pos   Pos
 	text  string
 }
@@ -68,8 +68,8 @@ type lexer struct {
 	line      int32
 	lineStart int
 	depth     int     // open parentheses and brackets
-	last      tokKind // of the last token
-	lastLine  int32   // of the last token or comment
+	last      tokKind // kind of the last token
+	lastLine  int32   // line of the last token or comment
 	pending   []Comment
 	seen      int // tokens and comments so far
 }
@@ -93,7 +93,7 @@ func (l *lexer) next() token {
 			l.off++
 		}
 		switch {
-		case l.seen > maxWords: // the parser says so
+		case l.seen > maxWords: // the parser reports the limit
 			return l.token(tokEOF, l.off)
 		case l.off >= len(l.src):
 			if l.last != tokNewline {

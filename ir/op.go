@@ -20,7 +20,7 @@ const (
 	OpNeg
 	OpScale // x · by
 	OpRelu
-	OpGelu // x·Φ(x), by erf
+	OpGelu // x·Φ(x), computed with erf
 	OpSilu // x·σ(x)
 	OpExp
 	OpRsqrt // 1/√x
@@ -40,14 +40,14 @@ const (
 	OpAbs
 	OpMaximum // of two tensors
 	OpMinimum
-	OpLess // 1 where a < b, else 0; the others likewise
+	OpLess // 1 where a < b, and 0 elsewhere; the other comparisons likewise
 	OpLessEqual
 	OpGreater
 	OpGreaterEqual
 	OpEqual
 	OpNotEqual
-	OpWhere // by a mask
-	OpSum   // over axis= (one or several), which disappear
+	OpWhere // selects elements of two tensors by a mask
+	OpSum   // over the dimensions that axis= lists, which it removes
 	OpMax
 	OpMin
 	OpMean
@@ -60,32 +60,32 @@ const (
 	OpRMSNorm // x over its last dimension, times w
 	OpLayerNorm
 	OpAttention
-	OpAttentionLSE // log Σ exp of its scores
-	OpAttentionDQ  // its gradient for q
-	OpAttentionDKV // and those for k and v
+	OpAttentionLSE // log Σ exp of the scores of attention
+	OpAttentionDQ  // the gradient of attention for q
+	OpAttentionDKV // the gradients of attention for k and v
 	OpEmbedding
-	OpIndexCopy     // rows to positions of a buffer
-	OpRope          // pairs of a head's elements turned by a position's angles
-	OpArgmax        // the index of the largest along axis=, the last by default
+	OpIndexCopy     // copies rows to given positions of a buffer
+	OpRope          // rotates pairs of a head's elements by the angles of a position
+	OpArgmax        // the index of the largest element along axis=, the last by default
 	OpIota          // start, start+1, … along axis=, the last by default
 	OpTopK          // the k largest elements along the last dimension, largest first
 	OpArgTopK       // their indices
 	OpArgsort       // the indices that sort the last dimension
 	OpTakeAlong     // elements along the last dimension by their indices
-	OpBincount      // how often each of 0..n is there
-	OpIndexAdd      // rows added up by ids
-	OpScales        // what quantize divides by
-	OpQuantize      // to an 8-bit type, by scales
-	OpGroupedLinear // a linear of each group of rows by a weight of its own
+	OpBincount      // the number of occurrences of each id in 0..n
+	OpIndexAdd      // the sums of the rows that have the same id
+	OpScales        // the scales by which quantize divides
+	OpQuantize      // divides by scales and rounds to an 8-bit type
+	OpGroupedLinear // a linear in which each group of rows has its own weight
 	OpReduceSlots   // the sum of slots lo..hi into an accumulator
 	OpReshard       // to the annotated layout
 
-	OpLaunch // a kernel of the user's
+	OpLaunch // launches a user's kernel
 
 	// Views: a view of a buffer is an alias of its memory; a view of a value names a part of the value.
-	OpChunk     // block index of count along axis, ceildiv(extent, count) rows, the last ones short
+	OpChunk     // block number index of count blocks along axis, of ceildiv(extent, count) rows; the last may be shorter
 	OpSlice     // lo..hi along axis
-	OpSelect    // one index along axis, which disappears
+	OpSelect    // the elements at one index along axis, which it removes
 	OpTranspose // perm=, or the last two dimensions swapped
 	OpReshape   // shape=
 	OpClaim     // a value of the annotated type whose local shards are the buffer's contents
@@ -101,7 +101,7 @@ const (
 	OpGather
 	OpScatter
 	OpPermute
-	OpAllGatherV // uneven: counts= or an operand says how many rows
+	OpAllGatherV // uneven: counts= or an operand gives the numbers of rows
 	OpReduceScatterV
 	OpAllToAllV
 
@@ -143,9 +143,9 @@ type Class uint8
 // Classes of operations.
 const (
 	ClassTensor     Class = iota // computes a tensor from tensors of one rank
-	ClassLaunch                  // launches a kernel of the user's on tensors of one rank
+	ClassLaunch                  // launches a user's kernel on tensors of one rank
 	ClassView                    // names part of a tensor
-	ClassCollective              // all ranks of a team together
+	ClassCollective              // executed by all ranks of a team together
 	ClassTransfer                // between two ranks
 	ClassOrder                   // orders streams
 	ClassMemory                  // declares buffers, streams, events, counters, names
@@ -158,7 +158,7 @@ type IntoRule uint8
 // The rules for into clauses.
 const (
 	IntoNever IntoRule = iota
-	IntoMay            // with into it writes there, without it makes a value
+	IntoMay            // with into it writes a place, without it defines a value
 	IntoMust
 )
 
@@ -168,7 +168,7 @@ type AttrSpec struct {
 	Kind     AttrKind
 	Required bool
 	Words    []string // allowed words, for AttrWord; nil: any
-	Default  float64  // of an AttrNumber that is absent
+	Default  float64  // value of an absent AttrNumber
 	Doc      string
 }
 

@@ -52,7 +52,7 @@ func newParser(file, src string) *parser {
 // parser reads declarations.
 type parser struct {
 	statements
-	ended Pos // closing brace of the function before
+	ended Pos // closing brace of the previous function
 }
 
 // read reads the whole text.
@@ -74,11 +74,11 @@ func (p *parser) read() {
 type lookahead struct {
 	lexer
 	tok     token
-	before  int32 // line of the token before
+	before  int32 // line of the previous token
 	prog    *Program
 	diags   Diagnostics
-	bad     bool  // the statement or declaration at hand has an error; its others stay unsaid
-	stopped bool  // too many errors, or a limit: the rest is not read
+	bad     bool  // the current statement or declaration has an error, so its further errors are not reported
+	stopped bool  // there were too many errors, or a limit was exceeded: the rest is not read
 	lastErr int32 // line of the last error
 }
 

@@ -17,7 +17,7 @@ func (p *lookahead) failAt(pos Pos, help, format string, args ...any) {
 		p.bad = true
 		return
 	}
-	if pos.Line != p.lastErr { // a second error in a line is mostly the first one's echo
+	if pos.Line != p.lastErr { // a second error in a line is usually a consequence of the first
 		p.errorAt(pos, help, format, args...)
 	}
 	p.bad = true

@@ -10,12 +10,12 @@ type statements struct {
 	expressions
 	stmts  int             // read so far
 	blocks int             // open blocks
-	fn     *Func           // that is read
-	named  bool            // what stands before "=" in the statement at hand was read
+	fn     *Func           // function that is being read
+	named  bool            // the text before "=" in the current statement was read
 	arrays map[string]bool // the function's names that are indexed as kind[N]
-	inside []*Stmt         // the operations that are operands of the statement at hand, in the order that they run
+	inside []*Stmt         // the operations that are operands of the current statement, in the order of execution
 	inner  int             // open parentheses of such operands
-	open   Pos             // of the innermost
+	open   Pos             // position of the innermost open parenthesis
 	lost   Lost
 }
 

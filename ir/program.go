@@ -174,7 +174,7 @@ func (b *Block) Walk(f func(*Stmt)) {
 //	return                    Args
 type Stmt struct {
 	Op      Op
-	Pos     Pos // of the operation's word; of the first result for let
+	Pos     Pos // position of the operation's name; for let, of the first result
 	Results []Name
 	Type    *Type // annotation of the result, or what alloc allocates
 	Args    []Place
@@ -184,7 +184,7 @@ type Stmt struct {
 	Count   *Expr // alloc[n], stream[n], event[n], counter[n]; nil for one
 	Peer    *Peer
 	Cmp     Cmp
-	Streams int64 // for … stream(n); 0 without
+	Streams int64 // n in for … stream(n); 0 if absent
 	Carry   []Name
 	Callee  Name
 	Launch  *Launch
@@ -299,7 +299,7 @@ func (c Cmp) Holds(a, b int64) bool {
 type Place struct {
 	Pos   Pos
 	Name  string // empty for main
-	Index *Expr  // nil without index
+	Index *Expr  // nil if there is no index
 	Main  bool
 }
 
@@ -368,7 +368,7 @@ type Type struct {
 	DType   DType
 	Dims    []Dimension
 	Partial []Partial
-	Mesh    string // the axis behind "@", naming its mesh; empty for the main mesh
+	Mesh    string // the axis after "@", which identifies the mesh; empty for the main mesh
 }
 
 // Dimension holds one dimension's extent and the mesh axes over which it is split, major axis first.

@@ -7,8 +7,8 @@ import "math"
 type Rope struct {
 	Theta             float64
 	Factor, Low, High float64 // llama-3 scaling
-	Original          float64 // positions that the frequencies were made for
-	Scale             float64 // what cosines and sines are multiplied by; 0 means 1
+	Original          float64 // number of positions for which the frequencies were designed
+	Scale             float64 // factor of cosines and sines; 0 means 1
 }
 
 // Rope returns the angles that the attributes of a rope describe.

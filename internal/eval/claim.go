@@ -12,7 +12,7 @@ import (
 // statement, a return, an argument of a call, and an inout parameter at the end of the function each make one.
 type claim struct {
 	*value
-	parts map[int]*array // what each rank had
+	parts map[int]*array // each rank's block
 }
 
 func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) {

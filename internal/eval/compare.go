@@ -68,7 +68,7 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	}
 	a, b := fromTensor(got), fromTensor(w)
 	v.Elements = a.len()
-	tells := v.Elements == 0 // whether some element says that a result of zeros is wrong
+	tells := v.Elements == 0 // whether the bound of some element excludes a result of zeros
 	for i := range a.len() {
 		x, y, bound := a.float(i), b.float(i), want.Err[i]
 		if !math.IsInf(y, 0) && y == y {

@@ -168,7 +168,7 @@ func (r *rank) call(s *ir.Stmt) error {
 		}
 		r.names[sym.Name] = &binding{name: sym.Name, value: v}
 	}
-	r.returned = nil // the callee's: the caller may return nothing
+	r.returned = nil // discards the callee's results, since the caller may return nothing
 	return nil
 }
 

@@ -39,7 +39,7 @@ func root(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Sqrt(x)
 	switch {
 	case x+ex < -vanishing(dt):
-		return y, 0 // the root of a negative number is no number on any machine
+		return y, 0 // the root of a negative number is NaN on every machine
 	case ex == 0 && y*y == x && math.FMA(y, y, -x) == 0 && tensor.Round(dt, y) == y:
 		return y, 0
 	case !(x > ex):
@@ -77,7 +77,7 @@ func logarithm(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Log(x)
 	switch {
 	case x+ex < -vanishing(dt):
-		return y, 0 // the logarithm of a negative number is no number on any machine
+		return y, 0 // the logarithm of a negative number is NaN on every machine
 	case x == 1 && ex == 0:
 		return 0, 0
 	case !(x > ex):
@@ -104,13 +104,13 @@ func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	case ex == 0 && (x == 1 || x == 0 && by > 0) || by == 0:
 		return y, 0
 	case !whole && x+ex < -vanishing(dt):
-		return y, 0 // no number on any machine
+		return y, 0 // NaN on every machine
 	case !(math.Abs(x) > ex) && !(whole && by > 0):
 		return tensor.Round(dt, y), inf
 	}
 	lo, hi := math.Pow(max(math.Abs(x)-ex, 0), by), math.Pow(math.Abs(x)+ex, by)
 	pre := max(math.Abs(lo-math.Abs(y)), math.Abs(hi-math.Abs(y)))
-	if !(math.Abs(x) > ex) { // the sign may be another
+	if !(math.Abs(x) > ex) { // the sign of x is not certain
 		pre = math.Abs(y) + hi
 	}
 	if eby != 0 {

@@ -103,7 +103,7 @@ func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 		}
 	} else {
 		for i, par := range params {
-			if par.Kind == ir.LaunchWrites { // any numbers will do
+			if par.Kind == ir.LaunchWrites { // its contents are unknown, so any numbers are valid
 				clear(call.Args[i].Tensor.Data)
 			}
 		}

@@ -32,7 +32,7 @@ var inf = math.Inf(1)
 
 // format describes a floating-point type.
 type format struct {
-	digits int // of the significand, the hidden one included
+	digits int // binary digits of the significand, including the hidden one
 	least  int // exponent of the least normal number
 	max    float64
 }
@@ -125,7 +125,7 @@ func rounded(dt ir.DType, y, lost float64) (float64, float64) {
 		if dt == ir.F64 {
 			return r, inf // finite numbers may have overflowed
 		}
-		return r, 0 // then an operand was infinite or not a number
+		return r, 0 // an operand was infinite or NaN
 	case math.IsInf(r, 0):
 		return r, inf
 	}
@@ -314,7 +314,7 @@ func exponential(dt ir.DType, x, ex float64) (float64, float64) {
 func rsqrt(dt ir.DType, x, ex float64) (float64, float64) {
 	y := 1 / math.Sqrt(x)
 	if x+ex < -vanishing(dt) {
-		return y, 0 // the root of a negative number is no number on any machine
+		return y, 0 // the root of a negative number is NaN on every machine
 	}
 	if !(x > ex) || math.IsInf(x, 1) {
 		return tensor.Round(dt, y), inf
@@ -353,7 +353,7 @@ func normal(dt ir.DType, x, ex, y float64) (float64, float64) {
 		return x, 0
 	case ex == 0 && x >= saturated && dt != ir.F64:
 		return x, 0
-	case ex == 0 && x <= -saturated && dt != ir.F64 && !math.IsInf(x, 0): // of -∞ machines make NaN
+	case ex == 0 && x <= -saturated && dt != ir.F64 && !math.IsInf(x, 0): // for -∞ machines return NaN
 		return 0, 0
 	case x != x || math.IsInf(x, 0):
 		return tensor.Round(dt, x*0.5*(1+math.Erf(x/math.Sqrt2))), inf

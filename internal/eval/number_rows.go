@@ -61,7 +61,7 @@ func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 	short := gamma(int64(len(x)), u) + float64(len(x))*vanishing(dt)
 	for j, v := range x {
 		if w.most[j] == 0 {
-			continue // hidden: no weight on any machine
+			continue // hidden: the weight is zero on every machine
 		}
 		w.rel[j] = math.Expm1(u*(math.Abs(v)+math.Abs(top)+2*worst) + steps(dt))
 		short += w.most[j] * w.rel[j]

@@ -181,7 +181,7 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = elementwise(dt, a*b, mulLoses(a, b), productError(a, ea, b, eb))
 		case ir.OpDiv:
 			y, e = quotient(dt, a, ea, b, eb)
-			if b == 0 && eb == 0 && abs(a)-ea > vanishing(dt) { // a machine may take less for zero
+			if b == 0 && eb == 0 && abs(a)-ea > vanishing(dt) { // a machine may treat smaller numbers as zero
 				out.setInfinite(i)
 			}
 		case ir.OpReciprocal:

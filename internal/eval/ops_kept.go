@@ -34,7 +34,7 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 					fmt.Sprintf("position %d (element %d of the positions) is given twice", p, i),
 					"each row has a position of its own"}
 			case at.e[i] != 0:
-				for x := range out.e { // any row may be there
+				for x := range out.e { // the row may be any row
 					out.e[x] = inf
 				}
 				return out, nil
@@ -54,7 +54,7 @@ func rope(r ir.Rope, ins []*array, dt ir.DType) (*array, error) {
 	dh := x.shape[n-1]
 	row, u, scale := x.shape[n-2]*dh, stepUnit(dt.Accum()), cmp.Or(r.Scale, 1)
 	freqs := r.Frequencies(dh)
-	off := make([]float64, len(freqs)) // how far the frequencies may be off
+	off := make([]float64, len(freqs)) // error bounds of the frequencies
 	if len(ins) == 3 {
 		freqs, off = ins[2].f, ins[2].e
 	}

@@ -13,7 +13,7 @@ type rank struct {
 	group *[]end
 	// returned holds the values that the function's return statement returns.
 	returned []*value
-	yielded  []*binding // by the loop body that ended last
+	yielded  []*binding // values yielded by the loop body that ended last
 
 	channels map[string][]*stream
 	issued   map[channelKey]int64

@@ -84,7 +84,7 @@ func (m *machine) drain(s *stream) (int, error) {
 		for _, st := range t.uses {
 			st.close()
 		}
-		s.tasks[s.done] = task{} // let go of what it holds
+		s.tasks[s.done] = task{} // allows the task's memory to be released
 		s.done++
 		n++
 	}

@@ -53,7 +53,7 @@ func (r *rank) copyPeer(s *ir.Stmt) error {
 			return r.m.located(s, &finding{kind: "match", message: fmt.Sprintf("rank %d has no %%%s of shape %v, which rank %d reaches for", peer, mine.name, mine.shape, r.id)})
 		}
 		far.st = st
-		st.uses++ // on behalf of the task
+		st.uses++ // counts the use by the task
 		return nil
 	})
 	near := from

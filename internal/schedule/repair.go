@@ -75,9 +75,9 @@ func (r *Report) leftOver() []*Finding {
 
 // Redundancy is the result of Redundant.
 type Redundancy struct {
-	Places        []Place // without which, each alone, the schedule is still right
-	Looked, All   int     // how many synchronizations were taken out, and how many there are
-	Interleavings int     // that were executed without one of them, on data
+	Places        []Place // each of which can be removed alone without making the schedule incorrect
+	Looked, All   int     // number of synchronizations that were tested, and number of all
+	Interleavings int     // number of interleavings that were executed on data
 }
 
 // Redundant removes the synchronizations of a correct file, each by itself. It returns the synchronizations without

@@ -288,9 +288,9 @@ func (c *checker) checkArguments(s *ir.Stmt, f *ir.Func, syms []*ir.Sym) {
 func (c *checker) checkArgAlias(s *ir.Stmt, f *ir.Func, syms []*ir.Sym, i int) {
 	for k, other := range syms {
 		switch {
-		case k == i || k < i && f.Params[k].Inout: // a pair is reported once
+		case k == i || k < i && f.Params[k].Inout: // each pair is reported once
 		case other.Root() != syms[i].Root() || other.Root().Count != nil && !samePlaces(&s.Args[k], &s.Args[i]):
-		case other != syms[i] && other.Base != nil && syms[i].Base != nil: // byte ranges decide, when planned
+		case other != syms[i] && other.Base != nil && syms[i].Base != nil: // the planner compares byte ranges
 		default:
 			c.errorf("alias", s.Args[max(i, k)].Pos, "%s may write %%%s, and is given it twice", f.Name,
 				syms[i].Root().Name).

@@ -10,7 +10,7 @@ import (
 type heads struct {
 	*reporter
 	lost *ir.Lost
-	list []*ir.Func // the program's, but those whose heads were lost
+	list []*ir.Func // the program's functions, except those whose heads could not be read
 	// lostDims lists words in the function heads that the parser could not read. They may declare dims.
 	lostDims []string
 	// unknown holds the undefined names of the current function that were reported or are not to be reported.

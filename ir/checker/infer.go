@@ -184,7 +184,7 @@ func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
 	}
 	if s.Type != nil {
 		if !in.sameShape(s, natural, s.Type, s.Type.Pos) || !in.stillPartial(s.Type, natural) {
-			sym.Type = nil // reported; its uses are not
+			sym.Type = nil // the error was reported; uses of the symbol are not reported
 			return
 		}
 		target = s.Type
@@ -302,7 +302,7 @@ func (in *inference) checkOverlap(dst *ir.Sym) {
 			continue
 		}
 		if a != dst && a.Base != nil && dst.Base != nil {
-			continue // two parts of one buffer: byte ranges decide, when planned
+			continue // two parts of one buffer: the planner compares byte ranges
 		}
 		in.errorf("alias", in.s.Into.Pos, "%s reads %%%s while it writes it", in.s.Op, dst.Root().Name).
 			help("write to another buffer, or copy the operand first")

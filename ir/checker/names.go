@@ -148,7 +148,7 @@ func (c *names) checkExtent(x *ir.Expr) {
 		c.errorf("type", x.Pos, "%%%s is %s; only tensors have extents", x.Name,
 			s.Kind).help("extent(%tensor, dimension)")
 	case s.Type == nil:
-		c.failed++ // its definition was reported
+		c.failed++ // the error in its definition was reported
 	case x.Val < 0 || x.Val >= int64(len(s.Type.Dims)):
 		c.errorf("type", x.Pos, "%%%s has %s, so there is no dimension %d", x.Name,
 			plural(len(s.Type.Dims), "dimension"), x.Val).

@@ -72,7 +72,7 @@ func (c *checker) checkStmt(s *ir.Stmt) {
 
 func allowedInGroup(s *ir.Stmt) bool {
 	switch s.Op {
-	case ir.OpSend, ir.OpRecv, ir.OpLet, ir.OpIf, ir.OpGroup: // a group in a group is reported as such
+	case ir.OpSend, ir.OpRecv, ir.OpLet, ir.OpIf, ir.OpGroup: // a nested group is reported separately
 		return true
 	case ir.OpFor:
 		return s.Streams == 0
@@ -84,7 +84,7 @@ func allowedInGroup(s *ir.Stmt) bool {
 // errors too.
 func (c *checker) defineBad(s *ir.Stmt) {
 	results := s.Results
-	if s.Op == ir.OpFor { // its variable is known in its body alone
+	if s.Op == ir.OpFor { // the loop variable is visible only in the body
 		results = results[min(1, len(results)):]
 	}
 	for _, r := range results {
