@@ -11,7 +11,7 @@ import (
 // likeness checks that every rank does the same as rank 0, translated to that rank's place in the grid.
 type likeness struct {
 	grid     *grid
-	p        *plan.Plan // what ranks have in common, as rank 0 left it
+	p        *plan.Plan // tables that all ranks share, as rank 0 left them
 	rank     *plan.Rank // rank 0
 	buffers  []rotations
 	counters []rotations
@@ -154,7 +154,7 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 			return a.differ(next, i, "it executes another statement")
 		}
 		if kindOfSet(c) == 1 {
-			continue // may be in another order
+			continue // these may have a different order
 		}
 		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter &&
 			!note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
@@ -247,7 +247,7 @@ func (a *likeness) differ(r *plan.Rank, cmd int, how string) string {
 // comparer compares ranks with rank 0. One goroutine uses it.
 type comparer struct {
 	*likeness
-	p     *plan.Plan // what the goroutine's ranks have in common
+	p     *plan.Plan // tables that the goroutine's ranks share
 	keys  []orderKey
 	teams map[[2]*int]bool // of one rank: whether a team is another, translated
 }

@@ -95,7 +95,7 @@ type claims struct {
 	tensors map[string]*ir.Sym
 	yields  []content
 	returns []content
-	quiet   int // above 0: it is not certain that the statement runs
+	quiet   int // greater than 0 if it is not certain that the statement runs
 	ways    *ways
 	told    map[ir.Pos]bool
 	ds      ir.Diagnostics
@@ -159,14 +159,14 @@ func (c *claims) parameter(p *ir.Sym) {
 func (c *claims) prepare() {
 	c.puts, c.carry = map[*ir.Sym]bool{}, map[carried]*ir.Sym{}
 	for _, args := range c.info.Operands {
-		for _, a := range args { // what a loop carries is a symbol of its uses only
+		for _, a := range args { // a carried value occurs only as a symbol of its uses
 			if a != nil && a.Def != nil && a.Def.Op == ir.OpFor && a.Kind == ir.SymValue &&
 				!slices.Contains(c.info.Results[a.Def], a) {
 				c.carry[carried{a.Def, a.Name}] = a
 			}
 		}
 	}
-	for n := -1; n < len(c.puts); { // until calls name no more
+	for n := -1; n < len(c.puts); { // until calls add no further buffers
 		n = len(c.puts)
 		for _, f := range c.info.Prog.Funcs {
 			f.Body.Walk(func(s *ir.Stmt) {
@@ -335,7 +335,7 @@ func (c *claims) collected(s *ir.Stmt) content {
 		k.own &^= team
 		return k
 	}
-	return content{} // some ranks get nothing, or zeros
+	return content{} // some ranks receive no data, or zeros
 }
 
 // check reports an error if the type of a tensor states that ranks along some axis hold the same data although they do

@@ -48,7 +48,7 @@ func (c *claims) computed(s *ir.Stmt) content {
 	case ir.OpExp, ir.OpRsqrt:
 		out = c.turned(s, in[0])
 		out.depends = out.depends&^signed | positive
-	case ir.OpSoftmax, ir.OpArgmax: // of one element they are always the same
+	case ir.OpSoftmax, ir.OpArgmax: // for one element the result is constant
 		if c.several(s, args[0]) {
 			out = c.turned(s, in[0])
 			out.depends = out.depends&^signed | positive
@@ -102,7 +102,7 @@ func (c *claims) computed(s *ir.Stmt) content {
 		out.depends &^= positive
 		out = c.sum(out, in[2])
 	case ir.OpAttention: // the weights of one key are always the same, and there may be none
-		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may hide all that differs
+		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may hide all elements that differ
 		if !masked && c.longer(args[1], len(args[1].Type.Dims)-3, 0) && (len(in) < 4 || in[3].depends&varies != 0) {
 			out = in[2]
 		}

@@ -75,7 +75,7 @@ func (m *memory) findings() (out []Finding, untold int) {
 	for _, b := range m.unread {
 		if raced[[2]int32{m.siteOf(b.at), m.ix.p.Buffers[b.buf].Site}] || len(out) >= 2*maxFindings {
 			untold += b.count
-			continue // the write it misses is one of the races
+			continue // the missing write is already reported as a race
 		}
 		out = append(out, m.tellBlank(b))
 	}
@@ -208,7 +208,7 @@ func (m *memory) tellBlank(b *blank) Finding {
 // diagnostic returns a diagnostic that reports a finding.
 func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
 	pos := ir.Pos{}
-	main := 0 // the act the caret stands at
+	main := 0 // the act to which the caret points
 	for i, a := range f.Acts {
 		if p := r.posOf(a); p.Valid() {
 			pos, main = p, i

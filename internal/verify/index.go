@@ -11,7 +11,7 @@ type index struct {
 	p       *plan.Plan
 	streams [][]int32   // by stream: its commands, in order
 	pos     []int32     // by command: its place in its stream, from 1
-	kinds   []plan.Kind // by command: a byte each, for those who look for few of a million
+	kinds   []plan.Kind // by command: one byte each, for fast searches in long lists
 	records []int32     // by event: the command that records it
 	waits   []int32     // by event: how many commands wait for it
 	elems   []elem      // of counters
@@ -21,9 +21,9 @@ type index struct {
 // elem identifies one rank's element of a counter.
 type elem struct {
 	perRun int32
-	stream int32 // that raises it, -1 for none
-	rank   int32 // that raises it
-	many   bool  // raised from several streams
+	stream int32 // the stream that raises it, or -1
+	rank   int32 // the rank that raises it
+	many   bool  // whether several streams raise it
 	base   int32 // of its signals in arrays over all signals of a run
 }
 

@@ -25,7 +25,7 @@ type overlapWatch struct {
 // iteration holds the work of one iteration of one loop.
 type iteration struct {
 	loop  int32
-	prev  int32 // the iteration before, -1 for none
+	prev  int32 // the previous iteration, or -1
 	index int64 // the loop's variable
 	spans []span
 }
@@ -40,8 +40,8 @@ type span struct {
 // watched holds the state of one loop.
 type watched struct {
 	stmt           *ir.Stmt
-	ordered, freed int      // pairs of neighbouring iterations in order, and not
-	pair           [2]int32 // the first pair in order
+	ordered, freed int      // numbers of pairs of adjacent iterations that are ordered, and that are not
+	pair           [2]int32 // the first pair that is ordered
 	first          span     // of the second's, what is in order with the first
 }
 

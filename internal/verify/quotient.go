@@ -13,7 +13,7 @@ import (
 // ranks is a vector over all streams.
 type quotient struct {
 	grid *grid
-	p    *plan.Plan // what ranks have in common
+	p    *plan.Plan // tables that all ranks share
 	rep  *likeness
 	prog *ir.Program // tells which loop a command is in; nil: no lost overlap is found
 
@@ -26,7 +26,7 @@ type quotient struct {
 	rows    map[int32][]int32
 	faults  []Finding
 	shown   *index // the commands that faults speak of
-	unsure  string // why nothing can be decided
+	unsure  string // the reason why nothing can be decided
 }
 
 // qelem describes an element of a counter on rank 0.
@@ -38,7 +38,7 @@ type qelem struct {
 
 // qjoin records what the members of a collective learn from it.
 type qjoin struct {
-	all   bool    // every member learns what any knew
+	all   bool    // every member learns the knowledge of all members
 	coset []int32 // by rank: a number of those who are members together with it, translated
 	from  int32   // of a permute: the rank that the data come from, -1 for none
 }

@@ -49,7 +49,7 @@ type cell struct {
 
 const (
 	nobody   int32 = -1 // never written
-	somebody int32 = -2 // perhaps written: a tensor's bytes were over-approximated
+	somebody int32 = -2 // possibly written: a tensor's bytes were over-approximated
 )
 
 type raceKey struct {
@@ -67,10 +67,10 @@ type race struct {
 	bufA   int32
 	bufB   int32
 	rank   int32 // whose memory
-	upTo   int32 // what b's stream knew of a's
+	upTo   int32 // number of commands of a's stream that b's stream knew
 	count  int
 	rough  bool
-	inside bool // both by one command
+	inside bool // one command makes both accesses
 }
 
 type blankKey struct{ site, bufSite, ownerSite int32 }
@@ -242,7 +242,7 @@ func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, at
 	r.count++
 	with := m.accessOf(first.Cmd, a.rank, atom, writeA)
 	rough := m.regions[a.region].rough || m.regions[with.region].rough
-	if r.count == 1 || r.rough && !rough { // a sure instance is the one to show
+	if r.count == 1 || r.rough && !rough { // the report shows an instance that is certain
 		r.a, r.b, r.bufA, r.bufB, r.rank, r.upTo, r.rough = e, me, with.buf, a.buf, a.rank, v.upTo(e.stream), rough
 	}
 }

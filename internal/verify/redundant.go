@@ -15,7 +15,7 @@ type redundancy struct {
 	open   [][]heard // by stream: waits since the last other command
 	needed map[int32]bool
 	by     map[int32]int32 // by site: the site of a wait that implies it, or -1
-	order  []int32         // sites, as they come
+	order  []int32         // sites in the order of their first occurrence
 }
 
 // heard records one wait: the snapshot that it received, and whether the stream knew that already.

@@ -82,9 +82,9 @@ func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bo
 
 // These constants are the ways in which a rotation can act on a set of bytes.
 const (
-	breaks = iota // in none of these
-	keeps         // the set is the same
-	moves         // the set is within one step, and so goes as a whole
+	breaks = iota // in neither of the following ways
+	keeps         // the set is mapped to itself
+	moves         // the set is within one step, so it is moved as a whole
 )
 
 // acts determines how a rotation acts on the bytes of a region that begins at offset off of its buffer. It examines the

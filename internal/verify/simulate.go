@@ -17,15 +17,15 @@ type sim struct {
 	lanes laning
 	views []view  // by lane
 	given []int32 // by lane: commands the host has issued so far
-	stuck []bool  // by lane: stands at its next command and waits to be woken
-	queue []int32 // lanes to try
+	stuck []bool  // by lane: whether it waits for another lane before its next command
+	queue []int32 // lanes that may be able to continue
 
 	events [runs][]eventState
 	elems  []elemState
 	left   [runs][]int32 // by signal of an element: waits that still need it
-	met    [runs][]int32 // by collective: members that stand at it
+	met    [runs][]int32 // by collective: members that have reached it
 	posted [runs][]int32 // by transfer: lane that posted first, -1
-	groups []groupState  // by lane: the group it stands at
+	groups []groupState  // by lane: the group that it executes
 
 	stats Stats
 	// stop, when set, is called now and then. If it returns an error, the simulation ends and stores the error in stopped.
@@ -244,7 +244,7 @@ func (s *sim) waitEvent(v *view, c *plan.Cmd, cmd int32, run int) bool {
 func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 	k := s.ix.elem(c.Counter, c.Peer, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]
-	n := e.fired // of signals before this one
+	n := e.fired // number of signals before this one
 	e.fired++
 	if s.lanes.clocks {
 		snap := snapshot{}

@@ -40,16 +40,16 @@ func (v Verdict) String() string { return [...]string{"unknown", "proved", "refu
 // These constants are the kinds of findings. Programs that read findings can rely on them.
 const (
 	KindRace      = "race"      // conflicting accesses that nothing orders
-	KindReuse     = "reuse"     // the same between two buffers on the same bytes
-	KindUnwritten = "unwritten" // bytes read that were never written
-	KindClobbered = "clobbered" // bytes read that another buffer has overwritten
-	KindMatch     = "match"     // collectives, transfers or signals that do not fit
+	KindReuse     = "reuse"     // conflicting uses of two buffers on the same bytes
+	KindUnwritten = "unwritten" // a read of bytes that were never written
+	KindClobbered = "clobbered" // a read of bytes that another buffer has overwritten
+	KindMatch     = "match"     // collectives, transfers or signals that do not match
 	KindDeadlock  = "deadlock"  // streams that wait for each other
 	KindBounds    = "bounds"    // memory outside its buffer or arena
 	KindIssue     = "issue"     // host issue order: a wait before its record
-	KindClaim     = "claim"     // called the same on ranks that hold what differs
-	KindSerial    = "serial"    // warning: safe only where streams really run side by side
-	KindOverlap   = "overlap"   // warning: iterations on different streams, in order nevertheless
+	KindClaim     = "claim"     // a claim of equal data on ranks that hold different data
+	KindSerial    = "serial"    // warning: free of deadlocks only if streams run concurrently
+	KindOverlap   = "overlap"   // warning: iterations on different streams that are nevertheless ordered
 	KindRedundant = "redundant" // warning: a wait that other waits imply
 )
 
@@ -93,8 +93,8 @@ type Result struct {
 	// Stats describes the amount of work.
 	Stats Stats
 
-	Plan     *plan.Plan // that was judged
-	Unlisted int        // places of findings that are not listed
+	Plan     *plan.Plan // the plan that was checked
+	Unlisted int        // number of places of findings that are not listed
 }
 
 // Stats counts the operations that determine the duration of a check.

@@ -17,7 +17,7 @@ import (
 // if the program's text is long.
 const (
 	maxTries  = 400
-	triedText = 40_000 // statements of all programs together
+	triedText = 40_000 // maximum number of statements, summed over all programs
 )
 
 // unlock repairs a program that cannot be planned, or for which a deadlock was found. It prefers a program that is
@@ -78,7 +78,7 @@ func stuck(r *verify.Result) bool {
 // reorderer collects programs with a different order of statements. The programs with the smallest changes come first.
 type reorderer struct {
 	editor
-	roots map[string]string // by name of a view: what it is a view of
+	roots map[string]string // by the name of a view: the name of the viewed tensor
 	most  int               // programs
 }
 

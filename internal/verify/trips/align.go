@@ -94,7 +94,7 @@ func (al *alignment) edge(x, y int32) string {
 	a, b := &al.p.Cmds[x], &al.p.Cmds[y]
 	la, lb := al.loops[a.Site], al.loops[b.Site]
 	if len(la) == 0 {
-		return "" // from before the loops, or behind them
+		return "" // from a command before the loops, or to one after them
 	}
 	if len(la) == 1 && a.Iter[la[0]] <= al.far {
 		if len(lb) == 0 || len(lb) == 1 && b.Iter[lb[0]] >= a.Iter[la[0]] {

@@ -14,7 +14,7 @@ type form struct {
 	knobs map[string]int64   // trip counts
 	k     int64
 	small bool   // plus something bounded: a rank, a short loop's variable, … mod n
-	bad   string // cannot be said so, and why
+	bad   string // the reason why the expression has no form
 }
 
 func constant(k int64) form   { return form{k: k} }

@@ -15,7 +15,7 @@ type viewOf struct {
 	chain  map[int64]string // by axis: the cuts so far
 	cut    bool             // by a long loop's variable: what follows is within
 	gone   []int64          // axes of the root that were selected away, rising
-	opaque bool             // dimensions are not the root's any more
+	opaque bool             // the dimensions no longer correspond to the root's
 }
 
 // axis returns the axis of the root buffer that corresponds to axis d of the view.

@@ -59,7 +59,7 @@ const (
 	maxPeriod = 48
 	maxNear   = 24
 	maxCombos = 4096
-	longLoop  = 1000 // trips from which LongLoops does not unroll
+	longLoop  = 1000 // number of iterations from which LongLoops does not unroll a loop
 )
 
 // All proves a program for every value of the given dims that is at least from, which is 0 or 1; a loop without
@@ -97,8 +97,8 @@ func unknown(why string) *Proof { return &Proof{Reason: why} }
 type knob struct {
 	dim  string
 	loop int
-	at   int64 // the value wanted
-	all  bool  // and every greater one
+	at   int64 // the required value
+	all  bool  // whether every greater value is also required
 }
 
 func (k *knob) name() string {
@@ -127,7 +127,7 @@ type trips struct {
 	opaque map[string]bool
 	types  map[string]*ir.Type
 	shapes map[string]*ir.Type // of all tensors so far
-	scale  map[string]bool     // dims to grow with the trips, so that no block is empty
+	scale  map[string]bool     // dims that grow with the trip counts, so that no block is empty
 	long   map[ir.Pos]bool     // the long loops
 
 	every  int64 // the period
@@ -173,7 +173,7 @@ func (a *trips) findLong() {
 		n++
 		trips, err := s.Exprs[1].Eval(a.bound.Env(0, nil))
 		if err != nil || trips < longLoop {
-			return // short, or the planner will say what is wrong
+			return // short, or the planner reports the error
 		}
 		if s.Exprs[1].Kind == ir.ExprInt {
 			k := &knob{loop: n, at: trips}
