@@ -20,7 +20,7 @@ import (
 	"hocket.example/hocket/internal/tune"
 )
 
-// tuneFlags are the flags of tune.
+// tuneFlags holds the flags of tune.
 type tuneFlags struct {
 	machine string
 	ranks   int
@@ -108,7 +108,7 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 	return (&runFlags{machine: o.machine}).checkMachine()
 }
 
-// options returns what is to be tuned, without what has been measured already.
+// options returns the options of the tuning, without the algorithms and sizes that have already been measured.
 func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
 	opts := tune.Options{Machine: o.machine, Full: o.full, Again: o.again || o.out != "",
 		Made: "hocket tune " + version(), File: o.out}
@@ -157,15 +157,15 @@ func (a *measurements) tune(ctx context.Context, o *tuneFlags, opts tune.Options
 	return nil
 }
 
-// tuneStreams is the largest number of streams of a rank in a tuning: one each for collectives, for launches of graphs,
-// for concurrent copies, and for NCCL.
+// tuneStreams is the largest number of streams that a rank uses in a tuning. Collectives, launches of graphs,
+// concurrent copies and NCCL use separate streams.
 const tuneStreams = 8
 
-// tuneWithin bounds a quick tuning, including opening the GPUs, as far as tuning can choose. Tests remove the bound, since
-// no tuning meets it on a busy machine.
+// tuneWithin is the time limit of a quick tuning, including the time to open the GPUs. Only the parts that tuning can
+// omit are subject to it. Tests remove the limit, since no tuning meets it on a busy machine.
 var tuneWithin = 4800 * time.Millisecond
 
-// tuned returns the existing table, or measures what is missing and stores it.
+// tuned returns the existing table, or measures the missing entries and stores them.
 func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune.Tuned, error) {
 	begun := time.Now()
 	cuda.ExpectStreams(tuneStreams)
@@ -197,10 +197,11 @@ func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Option
 	return tune.Tune(ctx, opts)
 }
 
-// peersMost is the largest size of a file of peers' figures, in bytes.
+// peersMost is the largest size of a file with measurements of other libraries, in bytes.
 const peersMost = 16 << 20
 
-// readPeers reads figures of peers; none without a file. FILE#H100 takes those of one machine.
+// readPeers reads the measurements of other libraries from a file. It returns none if name is empty. FILE#H100 selects
+// the measurements on one machine.
 func readPeers(name string) ([]contest.Peer, error) {
 	if name == "" {
 		return nil, nil
@@ -232,11 +233,12 @@ func readPeers(name string) ([]contest.Peer, error) {
 	return peers, nil
 }
 
-// architectures are the compute capabilities of machines that tables of peers name.
+// architectures maps the machine names in such files to compute capabilities.
 var architectures = map[string]string{"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "GH200": "sm_90",
 	"B200": "sm_100", "GB200": "sm_100"}
 
-// tableOfPeers returns a table that represents the machine of the peers' figures; nil if the figures do not name it.
+// tableOfPeers returns a table that describes the machine on which the other libraries were measured. It returns nil if
+// the measurements do not name the machine.
 func tableOfPeers(peers []contest.Peer) *tune.Tuned {
 	names := contest.PeerMachines(peers)
 	if len(names) != 1 || architectures[names[0]] == "" {
