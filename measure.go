@@ -124,8 +124,8 @@ func (a *autotuner) race(ctx context.Context, b Binding, identity string) (kept 
 }
 
 // race times n candidates alternately, after two warm-up runs of each. It returns the index of the fastest candidate
-// and the time of each in microseconds. The first candidate is considered fastest unless another one is faster both by
-// more than the spread of the measured differences and by the factor worthwhile.
+// and the time of each in microseconds. The first candidate is considered fastest unless another one is faster by more
+// than the spread of the measured differences and its median time is at most worthwhile times that of the first.
 func race(n int, run func(i int) error, now func() time.Time) (best int, medians []float64, err error) {
 	samples := make([][]float64, n)
 	began := now()

@@ -21,26 +21,26 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// memoryFlags are the flags of memory, in addition to those of every command on a PROGRAM.
+// memoryFlags holds the flags of memory, in addition to those of every command that has a PROGRAM argument.
 type memoryFlags struct {
 	strategy, machine, html, svg, viz, policy, budget string
 	hostUS                                            float64
 	most                                              int64 // budget, read
 }
 
-// memoryResult is memory's part of the --json output.
+// memoryResult is the part of the --json output that only memory writes.
 type memoryResult struct {
 	*hocket.MemoryReport
-	// Set for a snapshot of torch's allocator.
+	// The following fields are set only for a memory snapshot of PyTorch's allocator.
 	ReservedPeak  *int64                   `json:"reserved_peak,omitempty"`
 	AllocatedPeak *int64                   `json:"allocated_peak,omitempty"`
 	Waiting       *int64                   `json:"waiting_for_streams,omitempty"`
 	Devices       []*footprint.Explanation `json:"devices,omitempty"`
-	// Fit is set with --budget.
+	// Fit is set if --budget is given.
 	Fit *hocket.MemoryFit `json:"fit,omitempty"`
-	// Simulation is set with --policy.
+	// Simulation is set if --policy is given.
 	Simulation *hocket.MemorySimulation `json:"simulation,omitempty"`
-	// Offsets are those of a packed FILE.csv, in the order of its lines.
+	// Offsets holds the offsets assigned to the buffers of a FILE.csv, in the order of its lines.
 	Offsets []int64 `json:"offsets,omitempty"`
 }
 
@@ -102,7 +102,8 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 	return c
 }
 
-// notProgram returns the file's name if it is not a program but a snapshot, or an instance for packing.
+// notProgram returns the name of the file if it contains a memory snapshot or an instance of the packing problem
+// instead of a program.
 func notProgram(arg string) string {
 	for _, end := range []string{".csv", ".pickle", ".pickle.gz", ".pkl", ".pkl.gz"} {
 		if strings.HasSuffix(arg, end) {
@@ -244,7 +245,7 @@ func writeMemory(file string, write func(io.Writer) error) error {
 	return nil
 }
 
-// mostHeld bounds the buffers that the table names.
+// mostHeld is the largest number of buffers in the table.
 const mostHeld = 12
 
 func (a *measurements) memoryTable(r *hocket.MemoryReport, whose string) {
@@ -270,7 +271,7 @@ func (a *measurements) memoryTable(r *hocket.MemoryReport, whose string) {
 	_ = tw.Flush()
 }
 
-// reported converts a report about memory that is not a program's plan.
+// reported converts a report about memory that does not describe the plan of a program.
 func reported(r *footprint.Report) *hocket.MemoryReport {
 	out := &hocket.MemoryReport{Peak: r.Peak, Bound: r.Bound, Sequential: r.Sequential, Reserved: r.Reserved,
 		GapPercent: r.GapPercent, Buffers: r.Buffers}
@@ -371,10 +372,10 @@ func (a *measurements) explainSnapshot(name, page string) error {
 	})
 }
 
-// mostSites bounds the call sites that the text names.
+// mostSites is the largest number of call sites in the text.
 const mostSites = 8
 
-// waitingText lists the call sites that allocated the blocks waiting at the peak.
+// waitingText lists the call sites that allocated the blocks that wait for other streams at the peak.
 func (a *measurements) waitingText(x *footprint.Explanation) {
 	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		fmt.Fprintln(a.text,
@@ -395,7 +396,7 @@ func (a *measurements) waitingText(x *footprint.Explanation) {
 	_ = tw.Flush()
 }
 
-// waitingAdvice says what to change if blocks wait for other streams.
+// waitingAdvice is the advice that is printed if blocks wait for other streams.
 const waitingAdvice = `waiting blocks were recorded on a stream (record_stream) and are not reused until that stream has passed them. To avoid that:
   delete tensor.record_stream(side)                if the current stream waits for side before the tensor is dropped: any torch
   drop the tensor after work.wait()                if async_op=True: torch 2.8 and later, and earlier with this variable:

@@ -21,7 +21,7 @@ import (
 	"hocket.example/hocket/internal/tune"
 )
 
-// tuneFlags are the flags of tune.
+// tuneFlags holds the flags of tune.
 type tuneFlags struct {
 	machine string
 	ranks   int
@@ -117,7 +117,7 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 	return (&runFlags{machine: o.machine}).checkMachine()
 }
 
-// options returns what is to be tuned, without what has been measured already.
+// options returns the options of the tuning, without the algorithms and sizes that have already been measured.
 func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
 	opts := tune.Options{Machine: o.machine, Full: o.full, Again: o.again || o.out != "",
 		Made: "hocket tune " + version(), File: o.out}
@@ -178,15 +178,15 @@ func tuneFailure(o *tuneFlags, err error) error {
 	return ofMachine(err)
 }
 
-// tuneStreams is the largest number of streams of a rank in a tuning: one each for collectives, for launches of graphs,
-// for concurrent copies, and for NCCL.
+// tuneStreams is the largest number of streams that a rank uses in a tuning. Collectives, launches of graphs,
+// concurrent copies and NCCL use separate streams.
 const tuneStreams = 8
 
-// tuneWithin bounds a quick tuning, including opening the GPUs, as far as tuning can choose. Tests remove the bound, since
-// no tuning meets it on a busy machine.
+// tuneWithin is the time limit of a quick tuning, including the time to open the GPUs. Only the parts that tuning can
+// omit are subject to it. Tests remove the limit, since no tuning meets it on a busy machine.
 var tuneWithin = 4800 * time.Millisecond
 
-// tuned returns the existing table, or measures what is missing and stores it.
+// tuned returns the existing table, or measures the missing entries and stores them.
 func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune.Tuned, error) {
 	begun := time.Now()
 	cuda.ExpectStreams(tuneStreams)
@@ -218,10 +218,11 @@ func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Option
 	return tune.Tune(ctx, opts)
 }
 
-// peersMost is the largest size of a file of peers' figures, in bytes.
+// peersMost is the largest size of a file with measurements of other libraries, in bytes.
 const peersMost = 16 << 20
 
-// readPeers reads figures of peers from files. FILE#H100 takes those of one machine, FILE#H100,B200 of two.
+// readPeers reads the measurements of other libraries from files. FILE#H100 selects the measurements on one machine,
+// and FILE#H100,B200 those on two machines.
 func readPeers(names []string) ([]contest.Peer, error) {
 	var all []contest.Peer
 	from := map[contest.Peer]string{} // the file, by figures without their times
@@ -286,13 +287,13 @@ func oneMachine(names []string, peers []contest.Peer) error {
 	return nil
 }
 
-// architectures are the compute capabilities of machines that tables of peers name.
+// architectures maps the machine names in such files to compute capabilities.
 var architectures = map[string]string{"V100": "sm_70", "A100": "sm_80", "A800": "sm_80", "A30": "sm_80", "A10": "sm_86",
 	"A10G": "sm_86", "A40": "sm_86", "L4": "sm_89", "L40": "sm_89", "L40S": "sm_89", "H20": "sm_90", "H100": "sm_90",
 	"H200": "sm_90", "H800": "sm_90", "GH200": "sm_90", "B200": "sm_100", "GB200": "sm_100", "B300": "sm_103",
 	"GB300": "sm_103"}
 
-// figuresOf returns the peers' figures by the machines that they name; nil if they name none.
+// figuresOf groups the measurements of other libraries by the machine that they name. It returns nil if they name none.
 func figuresOf(peers []contest.Peer) ([]tune.Figures, error) {
 	var list []tune.Figures
 	for _, name := range contest.PeerMachines(peers) {
