@@ -288,6 +288,8 @@ func (a *session) noSuchCommand(root *cobra.Command, args []string) error {
 		help = "did you mean hocket " + s + "?"
 	} else if filepath.Ext(args[0]) == ".hkt" {
 		help = "did you mean hocket run " + args[0] + "?"
+	} else if notProgram(args[0]) != "" {
+		help = "did you mean hocket memory " + args[0] + "?"
 	}
 	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("there is no command %q", args[0]), help: help}
 }
@@ -297,7 +299,11 @@ func onePROGRAM(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	err := errors.New("it takes one PROGRAM: a .hkt file, or - for standard input")
+	takes := "PROGRAM: a .hkt file, or - for standard input"
+	if c.Name() == "memory" {
+		takes += "; or one SNAPSHOT.pickle of torch's allocator, or FILE.csv"
+	}
+	err := errors.New("it takes one " + takes)
 	if len(args) > 1 {
 		more := ""
 		if len(args) > 2 {

@@ -31,7 +31,7 @@ type benchFlags struct {
 	schedules  []string
 	dtype      string
 	cold       bool
-	peers      string
+	peers      []string
 	turns      string
 	format     string
 
@@ -84,7 +84,8 @@ difference is larger than that.
 	f.StringVar(&o.dtype, "dtype", "",
 		"element `TYPE` of a collective, or of a layer fp8-tensor, fp8-row or fp8-block (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
-	f.StringVar(&o.peers, "peers", "", "figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`")
+	f.StringArrayVar(&o.peers, "peers", nil,
+		"figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`; repeatable")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
 	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
@@ -237,6 +238,9 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	}
 	var err error
 	if opts.Peers, err = readPeers(o.peers); err != nil {
+		return opts, err
+	}
+	if err := oneMachine(o.peers, opts.Peers); err != nil {
 		return opts, err
 	}
 	if set("sizes") && o.sizes != "rows" {

@@ -92,9 +92,16 @@ func otherFile(arg, src string, err error) error {
 		nvfuser.IsDump(src) {
 		return err
 	}
-	if pickled(src) {
+	switch {
+	case pickled(src) && arg == "-":
+		return inputf("standard input is a pickle or compressed by gzip, and no program").helping(
+			"name it as a file, as in hocket memory SNAPSHOT.pickle; decompress logs first")
+	case pickled(src):
 		return inputf("%s is a pickle or compressed by gzip, and no program", arg).helping(
 			"decompress logs first; hocket memory reads snapshots of torch's allocator, hocket trace its flight records")
+	case strings.HasSuffix(arg, ".py"):
+		return inputf("%s is Python text, and no program", arg).helping("hocket reads a module that it exports " +
+			"(torch.export.save), and hocket memory a snapshot that it writes (torch.cuda.memory._dump_snapshot)")
 	}
 	return inputf(`%s is no program, and no line has "%%HostIrContainer {", which begins a dump of nvFuser`, arg).helping(
 		"as a program, line %d: %s", ds[0].Pos.Line, ds[0].Message)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -123,8 +122,8 @@ func (a *schedules) schedulesFor(ctx context.Context, files []string) ([]*device
 	return list, nil
 }
 
-// importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in no
-// order has one in the program.
+// importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in
+// no order has one in the program.
 func (a *schedules) importSchedule(ctx context.Context, arg string) (string, error) {
 	_, p, _, err := a.openSchedule(ctx, arg)
 	if err != nil {
@@ -190,21 +189,10 @@ func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) e
 
 // writeCertificate writes a certificate of a schedule that was proved, of one launch.
 func writeCertificate(file string, p *schedule.Plan) error {
-	s, err := certify.Schedule(p)
-	var c *certify.Certificate
-	if err == nil {
-		c, err = issue.Certificate(&s.Statement)
-	}
-	if err == nil {
-		err = certify.CheckSchedule(s, c)
-	}
+	text, err := issue.Schedule(p)
 	if err != nil {
 		return (&failure{code: exitUndecided, kind: "certificate", err: fmt.Errorf("no certificate: %w", err)}).helping(
 			"the verdict stands; docs/schedules.md says which schedules have certificates")
-	}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return ofHocket(err)
 	}
 	return writeText(file, string(text)+"\n")
 }
@@ -346,7 +334,7 @@ func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 	for _, n := range r.Notes {
 		warn("loader", n, nil)
 	}
-	fmt.Fprintf(a.text, "%s: %s\n", r.Verdict, a.scheduleTold(r))
+	fmt.Fprintf(a.text, "%s: %s\n", r.Verdict, r.Told(out.Name, out.Collective, a.out.Ranks, out.Launches))
 	for _, at := range out.Redundant {
 		fmt.Fprintf(a.text, "redundant: %s\n", at)
 	}
@@ -371,24 +359,4 @@ func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 		return &failure{code: exitUndecided, err: d}
 	}
 	return &failure{code: exitProgram, err: d}
-}
-
-// scheduleTold summarises a verdict in a few words.
-func (a *schedules) scheduleTold(r *schedule.Report) string {
-	out := a.out.Schedule
-	what := "no result is defined for it, and no two accesses race"
-	if out.Collective != schedule.Undefined {
-		what = string(out.Collective) + " in every interleaving"
-	}
-	if r.Verdict != schedule.OK {
-		what = "refuted"
-	}
-	if r.Verdict == schedule.Undecided {
-		what = "neither proved nor refuted"
-	}
-	launches := "one launch"
-	if out.Launches == 2 {
-		launches = "two launches"
-	}
-	return fmt.Sprintf("%s on %d ranks, %s: %s", out.Name, a.out.Ranks, launches, what)
 }

@@ -6,28 +6,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file has the blocks of an exchanged gather leave while the one before it is
-// still computed, where the own block is there by then: they come meanwhile. The
-// text says when, by where the puts stand, since a stream that waits for main
-// waits for what stands above. They move by one gather only: each that is ahead
-// takes room for blocks that nobody needs yet.
+// This file moves the puts of an exchanged gather up in the text, so that its blocks are sent while the GEMM of the
+// preceding gather is still computed. It does this where the rank's own block is already available at that point. The
+// position of the puts in the text determines when they run, because a stream that waits for main waits only for the
+// statements above the wait. Puts are moved up by one gather only: each gather that is sent early needs memory for
+// blocks that no operation uses yet.
 
-// departure is how the blocks of an exchanged gather leave, whole, and what is
-// computed with those that come.
+// departure holds the statements that send the whole blocks of an exchanged gather, and the statements that compute
+// with the received blocks.
 type departure struct {
-	// leaves are the statements that send the own block off, puts among them the one
-	// that puts it.
+	// leaves holds the statements that send the rank's own block. puts is the statement among them that puts the
+	// block into the peers' buffers.
 	leaves []*ir.Stmt
 	puts   *ir.Stmt
-	// compute takes the blocks in turn. whole writes what takes all as one, and what
-	// comes before it beside the puts; nil where that cannot be.
+	// compute holds the statements that compute with one block after the other. whole returns statements that compute
+	// with all blocks at once, and the statements that must run before these, concurrently with the puts. whole is
+	// nil if the blocks cannot be computed with at once.
 	compute []*ir.Stmt
 	whole   func() (side, stmts []*ir.Stmt)
 	asOne   bool // whole stands in place of compute
 }
 
-// canGoAhead reports whether r's blocks can leave while the gather before it is
-// computed: what they are of is there before that, and no barrier is between.
+// canGoAhead reports whether r's blocks can be sent while the GEMM of the preceding gather is computed: the value that
+// r gathers must be available before that GEMM, and no barrier may be between the two.
 func (w *walker) canGoAhead(r *region) bool {
 	if w.departed == nil || r.Refused[Exchange] != "" || !slices.Equal(w.departed.Axes, r.Axes) {
 		return false
@@ -38,8 +39,8 @@ func (w *walker) canGoAhead(r *region) bool {
 		!slices.ContainsFunc(w.finder.stmts[from:to], func(s *ir.Stmt) bool { return s.Op == ir.OpBarrier })
 }
 
-// ahead moves up the departures of those gathers in a block that are to go ahead,
-// and records which do.
+// ahead moves up the departures of the gathers in stmts whose strategy has Ahead set, and records which departures
+// were moved.
 func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 	var gathers []*exchanged
 	for _, s := range stmts {
@@ -68,8 +69,8 @@ func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 	return stmts
 }
 
-// mayPass reports whether statements can stand above others: they use nothing
-// that those make, and pass no barrier, by which programs say what begins when.
+// mayPass reports whether stmts can be moved above others. They must not use values that others define, and others
+// must not contain a barrier, because programs use barriers to determine when work begins.
 func mayPass(stmts, others []*ir.Stmt) bool {
 	made := map[string]bool{}
 	for _, s := range others {
@@ -87,23 +88,23 @@ func mayPass(stmts, others []*ir.Stmt) bool {
 	return free
 }
 
-// moveTo moves what sends d's blocks off up to stmts[to], which is behind where
-// those of the gather before leave, and in front of what is computed with them. Its
-// own leave behind those, which are needed first.
+// moveTo moves the statements that send d's blocks up to stmts[to]. This position is after the statements that send
+// the blocks of the preceding gather, and before the statements that compute with those blocks. d's blocks are sent
+// after the blocks of the preceding gather, because those are needed first.
 func (d *departure) moveTo(stmts []*ir.Stmt, to int, before *departure) []*ir.Stmt {
 	from := slices.Index(stmts, d.leaves[0])
 	between, behind := stmts[to:from], stmts[from+len(d.leaves):]
 	turn := waitStream(d.puts.Pos, before.puts.Args[0].Name)
 	if stmts[to-1] == before.puts {
-		// They leave right behind those, which the gather before waits for; by the
-		// time that it is computed only some may have come.
+		// d's blocks are sent immediately after the blocks that the preceding gather waits for. When that gather's
+		// GEMM has been computed, only some of d's blocks may have arrived.
 		d.puts.Body.Stmts[0] = turn // main has done nothing since
 		return slices.Concat(stmts[:to], d.leaves, between, behind)
 	}
 	d.puts.Body.Stmts = slices.Insert(d.puts.Body.Stmts, 1, turn)
 	if d.whole != nil {
-		// They have the time of a whole gather and what is computed with it, and as
-		// one product they take less than one by one.
+		// d's blocks are sent during a whole gather and the GEMM that uses it. One product with all blocks is then
+		// faster than one product for each block.
 		side, whole := d.whole()
 		d.asOne = true
 		d.leaves = append(d.leaves, side...)

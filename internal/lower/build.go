@@ -2,8 +2,8 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file builds statements. They carry the position of the statement they
-// serve, so that an error found later still points into the user's text.
+// This file builds statements. Each built statement has the position of the source statement that it implements, so
+// that an error found later still points into the user's text.
 
 // value returns "%name: t = op %args attrs".
 func value(pos ir.Pos, name string, t *ir.Type, op ir.Op, attrs []ir.Attr, args ...string) *ir.Stmt {
@@ -47,7 +47,7 @@ func onRank(pos ir.Pos, r int64, stmts ...*ir.Stmt) *ir.Stmt {
 		Body:  &ir.Block{Stmts: stmts, End: pos}}
 }
 
-// group returns "group { stmts }", or the statement itself where it is one.
+// group returns "group { stmts }", or the statement alone if stmts has only one.
 func group(pos ir.Pos, stmts []*ir.Stmt) []*ir.Stmt {
 	if len(stmts) <= 1 {
 		return stmts
@@ -63,8 +63,7 @@ func places(pos ir.Pos, args []string) []ir.Place {
 	return out
 }
 
-// leadOf moves what stands above s in the text to first, which replaces it
-// or now stands before it.
+// leadOf moves the comments above s in the text to first, a statement that replaces s or is inserted before it.
 func leadOf(s, first *ir.Stmt) {
 	if s == first {
 		return

@@ -2,11 +2,10 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file builds what only explicit programs have: streams, waits, loops,
-// one-sided transfers.
+// This file builds the statements that occur only in explicit programs: streams, waits, loops and one-sided transfers.
 
-// declare returns "%name = stream", or counter, or event, with count where it
-// is not nil.
+// declare returns "%name = op", where op is stream, counter or event. If count is not nil, the statement declares an
+// array of count elements.
 func declare(pos ir.Pos, op ir.Op, name string, count *ir.Expr) *ir.Stmt {
 	return &ir.Stmt{Op: op, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Count: count}
 }
@@ -97,8 +96,8 @@ func symmetric(pos ir.Pos, name string, t *ir.Type) *ir.Stmt {
 	return s
 }
 
-// plain returns t's dtype and extents as an alloc takes them: split
-// dimensions stay split, partial sums and meshes are nothing to a buffer.
+// plain returns the dtype and extents of t for an alloc. Split dimensions stay split; partial sums and the mesh are
+// dropped, because a buffer has neither.
 func plain(t *ir.Type) *ir.Type {
 	u := t.Clone()
 	u.Partial, u.Mesh = nil, ""

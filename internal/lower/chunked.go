@@ -6,7 +6,7 @@ import "hocket.example/hocket/ir"
 // collectives run on a separate stream. The stream of a gather is forked once before the loop, and each round waits
 // for what was gathered so far. The stream of a reduction is joined once after the loop.
 
-// axisOfPieces is the dimension of the whole tensors that pieces are cut along.
+// axisOfPieces returns the dimension of the whole tensors along which pieces are cut.
 func (e *emitter) axisOfPieces() int {
 	if e.blocked {
 		return e.Rows + 1
@@ -14,7 +14,7 @@ func (e *emitter) axisOfPieces() int {
 	return e.Rows
 }
 
-// collective returns the region's collective from arg into dst.
+// collective returns the statement of the region's collective that reads arg and writes dst.
 func (e *emitter) collective(arg, dst string) *ir.Stmt {
 	s := e.comm.Clone()
 	s.Comments = ir.Comments{}
@@ -23,7 +23,7 @@ func (e *emitter) collective(arg, dst string) *ir.Stmt {
 	return s
 }
 
-// chunkedGather gathers chunk by chunk and computes with each as it comes.
+// chunkedGather gathers one chunk after the other and computes with each chunk as soon as it is gathered.
 func (e *emitter) chunkedGather(count *ir.Expr) {
 	shard := e.local(e.comm.Args[0].Name)
 	stream := e.named("s")
@@ -40,7 +40,7 @@ func (e *emitter) chunkedGather(count *ir.Expr) {
 	e.add(e.claims...)
 }
 
-// gatherChunk gathers one chunk of the shard into a buffer of its own.
+// gatherChunk returns the statements that gather one chunk of the shard into a separate buffer.
 func (e *emitter) gatherChunk(p *part, shard, stream string) []*ir.Stmt {
 	mine, all := e.names.fresh(e.comm.Args[0].Name, "i"), e.named("c")
 	rows := ir.Extent(mine, int64(e.Rows))
@@ -69,8 +69,8 @@ func (e *emitter) gatherChunk(p *part, shard, stream string) []*ir.Stmt {
 	return out
 }
 
-// keepGathered copies this piece of what was gathered to its place in the
-// whole, where that is wanted too.
+// keepGathered copies this gathered piece to its position in the whole gathered tensor, if statements outside the
+// region use that tensor.
 func (p *part) keepGathered() {
 	whole := p.whole[p.Value]
 	if whole == "" {
@@ -79,8 +79,8 @@ func (p *part) keepGathered() {
 	p.put(into(p.Pos, ir.OpCopy, p.at[p.Value], p.piece(p.Value, "w", whole, p.axis)))
 }
 
-// chunkedReduce computes chunk by chunk and reduces each as it is made. What is
-// computed of the result follows on the stream of the collectives.
+// chunkedReduce computes one chunk after the other and reduces each chunk as soon as it is computed. The operations
+// that use the result of the reduction run after it, on the stream of the collectives.
 func (e *emitter) chunkedReduce(count *ir.Expr) {
 	last := e.final()
 	stream, buf := e.named("s"), e.names.fresh(last.Results[0].Text, "b")
@@ -104,7 +104,7 @@ func (e *emitter) chunkedReduce(count *ir.Expr) {
 // may have another type.
 func (e *emitter) inPlace() bool { return e.Comm == ir.OpAllReduce && e.Rows == 0 && len(e.post) == 0 }
 
-// product computes this piece of what is reduced, and returns its name.
+// product computes this piece of the reduction's operand and returns the name of the piece.
 func (e *emitter) product(p *part, dst string) string {
 	if e.inPlace() && !e.blocked {
 		p.body(dst)
@@ -123,8 +123,8 @@ func (e *emitter) product(p *part, dst string) string {
 	return product
 }
 
-// reduceInto reduces %product into %dst, or, where more is computed, leaves that
-// there. The rows of an inner dimension are not dense, and reduced elsewhere.
+// reduceInto reduces %product into %dst. If operations follow the reduction, it writes their result to %dst instead.
+// The rows of an inner dimension are not dense, so they are reduced in another buffer first.
 func (p *part) reduceInto(product, dst string) {
 	if p.Rows == 0 && len(p.post) == 0 {
 		p.put(p.collective(product, dst))

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// clean takes out reshards to the layout that a value has; they would become
-// copies. What nothing uses stays: programs are written to time it.
+// clean removes each reshard to the layout that its operand already has; such a reshard would become a copy. Reshards
+// whose results are not used stay, because there are programs that are written to measure their time.
 func clean(u *unit) error {
 	for _, f := range u.prog.Funcs {
 		c := &cleaner{unit: u, aside: map[string]bool{}, was: map[string]string{}, dense: map[string]bool{}}
@@ -20,19 +20,20 @@ func clean(u *unit) error {
 	return nil
 }
 
-// cleaner cleans one function.
+// cleaner holds the state for one function.
 type cleaner struct {
 	*unit
-	// aside are values made or used on another stream than main, where another
-	// value would have to live longer, and those returned, whose name counts.
+	// aside holds the values that are defined or used on a stream other than main, and the returned values. If a value
+	// of the first kind were replaced, its replacement would have to live longer; the name of a returned value is
+	// visible to the caller.
 	aside map[string]bool
-	// dense are the values that surely lie without gaps.
+	// dense holds the values that are certain to have no gaps in memory.
 	dense map[string]bool
 	// was maps the result of a removed reshard to the value that replaces it.
 	was map[string]string
 }
 
-// look finds what is aside in b, whose current stream is main or another.
+// look finds the values in b that belong in aside. onMain reports whether b's current stream is main.
 func (c *cleaner) look(b *ir.Block, onMain bool) {
 	if b == nil {
 		return
@@ -52,8 +53,7 @@ func (c *cleaner) look(b *ir.Block, onMain bool) {
 	}
 }
 
-// block takes the needless reshards out of b, and lets their users use what
-// was resharded.
+// block removes the needless reshards from b and makes the users of each result use the reshard's operand.
 func (c *cleaner) block(b *ir.Block) {
 	if b == nil {
 		return
@@ -76,14 +76,14 @@ func (c *cleaner) block(b *ir.Block) {
 	takeOut(b, gone)
 }
 
-// needless reports whether s is a reshard whose users may as well use what it
-// reshards. One that closes gaps, as those of a transposed value, is needed.
+// needless reports whether s is a reshard whose users can use its operand instead. A reshard that removes gaps, for
+// example the gaps of a transposed value, is needed.
 func (c *cleaner) needless(s *ir.Stmt) bool {
 	return s.Op == ir.OpReshard && !c.aside[s.Results[0].Text] && c.dense[s.Args[0].Name] &&
 		ir.SameLayout(c.info.Operands[s][0].Type, c.info.Results[s][0].Type)
 }
 
-// redirect replaces results of removed reshards in s.
+// redirect replaces the operands of s that are results of removed reshards.
 func (c *cleaner) redirect(s *ir.Stmt) {
 	for i := range s.Args {
 		if to, ok := c.was[s.Args[i].Name]; ok {
@@ -97,7 +97,7 @@ func (c *cleaner) redirect(s *ir.Stmt) {
 	})
 }
 
-// takeOut takes statements out of b. What stands above one moves to the next.
+// takeOut removes the statements in gone from b. The comments above a removed statement move to the next statement.
 func takeOut(b *ir.Block, gone map[*ir.Stmt]bool) {
 	for i, s := range b.Stmts[:max(len(b.Stmts)-1, 0)] {
 		if above, next := &s.Comments, &b.Stmts[i+1].Comments; gone[s] {

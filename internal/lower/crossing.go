@@ -6,31 +6,31 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file decides how a value gets from one mesh to another: in which layout
-// it leaves and in which it arrives.
+// This file decides how a value is moved from one mesh to another: the layout in which it leaves the first mesh, and
+// the layout in which it arrives on the second.
 
-// crossing is a way between two meshes: steps on the first, to layout have;
-// then its blocks travel to those of layout want on the other.
+// crossing describes a way to move a value between two meshes. The steps change the value's layout on the first mesh
+// to have; then blocks are transferred to form the layout want on the other mesh.
 type crossing struct {
 	steps      []step
 	have, want *ir.Type
-	// bytes a rank receives at the most and all receive, in whole tensors
+	// most is the maximum number of bytes that a rank receives, and total is the number of bytes that all ranks
+	// receive. Both are in units of whole tensors.
 	most, total float64
-	// isWhole says that the value travels whole; what it costs is not counted.
+	// isWhole reports that the value is transferred whole. The cost of this way is not counted.
 	isWhole bool
 }
 
-// maxPieces bounds what one reshard may become: a text with more transfers
-// than that helps nobody, and the value travels whole.
+// maxPieces is the maximum number of transfers that replace one reshard. A text with more transfers would be too long
+// to read, so the value is transferred whole instead.
 const maxPieces = 4096
 
-// cross returns the cheapest way from layout src on the mesh from to layout
-// dst on the mesh to. A receiver takes exactly what it lacks from those who
-// have it, so nothing beats leaving in the layout src; only what is still owed
-// must be reduced first, and then to the layout from which the whole way is
-// cheapest. Where the text leaves the ranks or their arrangement open, or there
-// would be too many transfers, nobody can be told what to send to whom: the
-// value becomes whole on from and arrives whole.
+// cross returns the cheapest way from layout src on the mesh from to layout dst on the mesh to. If src is not partial,
+// no way is cheaper than to leave in layout src, because a receiver fetches exactly the data that it lacks from ranks
+// that hold it. If src is partial, it must be reduced first, to the layout for which the total cost is lowest.
+//
+// The transfers cannot be listed if the text does not determine the ranks or their arrangement, or if there would be
+// more than maxPieces transfers. The value then becomes whole on from and arrives whole.
 func cross(src, dst *ir.Type, from, to *place) crossing {
 	if from.known() && to.known() {
 		var best *crossing
@@ -49,9 +49,9 @@ func cross(src, dst *ir.Type, from, to *place) crossing {
 	return crossing{steps: from.plan(src, have), have: have, want: want, isWhole: true}
 }
 
-// fetches reports whether on a sub-mesh, whose ranks the text names, less
-// moves where each rank fetches what it lacks than by collectives: these bring
-// all ranks equally much, and cannot trade places there.
+// fetches reports whether ranks of a sub-mesh, which the text lists, receive fewer bytes if each fetches the data that
+// it lacks than if collectives are used. Collectives bring the same number of bytes to every rank, and on a sub-mesh
+// they cannot permute blocks.
 func (at *place) fetches(src, dst *ir.Type) bool {
 	if at.main || !at.known() || len(dst.Partial) > 0 {
 		return false
@@ -61,8 +61,8 @@ func (at *place) fetches(src, dst *ir.Type) bool {
 	return !c.isWhole && c.before(&byCollectives)
 }
 
-// reductionsOf returns src itself, or, where that is partial, the layouts that
-// it can be reduced to, and the ways there.
+// reductionsOf returns the layouts to which a partial src can be reduced, with the steps to each. If src is not
+// partial, it returns src alone.
 func (at *place) reductionsOf(src, dst *ir.Type, to *place) []*node {
 	if len(src.Partial) == 0 {
 		return []*node{{t: src.Clone()}}
@@ -77,8 +77,7 @@ func (at *place) reductionsOf(src, dst *ir.Type, to *place) []*node {
 	return slices.DeleteFunc(nodes, func(n *node) bool { return len(n.t.Partial) > 0 })
 }
 
-// count sets what the crossing costs; every rank of from has received steps
-// before.
+// count sets the cost of the crossing. steps is the cost that every rank of from has had for the steps before it.
 func (c *crossing) count(steps float64, from, to *place) {
 	c.most, c.total = steps, steps*float64(len(from.devices))
 	for i, r := range to.devices {
@@ -102,7 +101,7 @@ func (c *crossing) before(d *crossing) bool {
 	return len(c.steps) < len(d.steps)
 }
 
-// wholeOf returns t split and partial over nothing.
+// wholeOf returns t with no split dimensions and no partial sums.
 func wholeOf(t *ir.Type) *ir.Type {
 	u := t.Clone()
 	u.Partial = nil

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// decompose replaces each reshard by what does it: collectives and local cuts
-// on one mesh (emit.go), transfers between two (transfer.go).
+// decompose replaces each reshard with the statements that implement it: collectives and local cuts if both layouts
+// are on one mesh (emit.go), transfers if they are on two meshes (transfer.go).
 func decompose(u *unit) error {
 	meshes := newMeshes(u.prog)
 	for _, f := range u.prog.Funcs {
@@ -55,14 +55,14 @@ func (d *decomposer) block(b *ir.Block) error {
 	return nil
 }
 
-// replace hands the comments of s to the statements that stand in its place.
+// replace moves the comments of s to stmts, the statements that replace s.
 func replace(s *ir.Stmt, stmts []*ir.Stmt) {
 	leadOf(s, stmts[0])
 	last := stmts[len(stmts)-1]
 	last.Comments.Trail, last.Comments.HasTrail = s.Comments.Trail, s.Comments.HasTrail
 }
 
-// reshard returns the statements that compute s.
+// reshard returns the statements that implement the reshard s.
 func (d *decomposer) reshard(s *ir.Stmt) ([]*ir.Stmt, error) {
 	src := d.info.Operands[s][0].Type
 	if err := d.possible(s, src); err != nil {
@@ -78,8 +78,8 @@ func (d *decomposer) reshard(s *ir.Stmt) ([]*ir.Stmt, error) {
 	return w.out, nil
 }
 
-// possible refuses to make a value partial, because nothing says which rank
-// holds what, and a mesh without ranks.
+// possible returns an error for a reshard that cannot be implemented: one that would make a value partial, because
+// the text does not determine which rank holds which summand, and one to or from a mesh without ranks.
 func (d *decomposer) possible(s *ir.Stmt, src *ir.Type) error {
 	for _, pl := range []*place{d.meshes.of(src), d.meshes.of(s.Type)} {
 		if !pl.main && len(pl.devices) == 0 {
@@ -100,8 +100,8 @@ func (d *decomposer) possible(s *ir.Stmt, src *ir.Type) error {
 	return nil
 }
 
-// summary names what stmts do, blocks included, for the log: "all_gather over
-// tp, local cut", "send ×2, recv ×2, copy".
+// summary names the operations in stmts and their nested blocks for the log: "all_gather over tp, local cut" or
+// "send ×2, recv ×2, copy".
 func summary(stmts []*ir.Stmt) string {
 	var words []string
 	times := map[string]int{}
@@ -128,7 +128,8 @@ func repeatedWord(word string, n int) string {
 	return word + " ×" + strconv.Itoa(n)
 }
 
-// act says what one statement does for a reshard; "" for those that only help.
+// act returns the word for the part that one statement has in a reshard, or "" for a statement that only prepares
+// another.
 func act(s *ir.Stmt) string {
 	switch s.Op {
 	case ir.OpChunk:

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// writer writes the statements of one reshard. Values on the way are called
-// name.1, name.2 and so on; the last one is name and has the type dst.
+// writer writes the statements of one reshard. Intermediate values have the names name.1, name.2 and so on; the last
+// value has the name w.name and the type dst.
 type writer struct {
 	names *names
 	pos   ir.Pos
@@ -16,9 +16,9 @@ type writer struct {
 	out   []*ir.Stmt
 }
 
-// walk writes steps on the mesh at from the value arg on, and returns the last
-// value's name. last says that the reshard ends with them; then, where there is
-// no step, the value is copied, because it must have the name.
+// walk writes the statements of steps, applied to the value arg on the mesh at, and returns the name of the last value.
+// last reports that the reshard ends with these steps. If last is set and there are no steps, walk writes a copy, so
+// that a value with the reshard's name exists.
 func (w *writer) walk(arg string, steps []step, at *place, last bool) string {
 	if last && len(steps) == 0 {
 		w.out = append(w.out, value(w.pos, w.name, w.dst, ir.OpCopy, nil, arg))
@@ -32,7 +32,7 @@ func (w *writer) walk(arg string, steps []step, at *place, last bool) string {
 	return arg
 }
 
-// next names the value a step makes.
+// next returns the name and type of the value that a step defines.
 func (w *writer) next(last bool, t *ir.Type) (string, *ir.Type) {
 	if last {
 		return w.name, w.dst
@@ -63,8 +63,8 @@ func (w *writer) step(st step, name string, t *ir.Type, arg string, at *place) {
 	w.out = append(w.out, value(w.pos, name, t, op, attrs, arg))
 }
 
-// cut keeps each rank's own block of a dimension that it holds whole. A block
-// of any but the outermost dimension is not dense and is copied first.
+// cut makes each rank keep only its own block of a dimension that was whole. A block of a dimension other than the
+// outermost is not dense and is copied.
 func (w *writer) cut(st step, name string, t *ir.Type, arg string, at *place) {
 	if !at.main {
 		w.cutOnSome(st, name, t, arg, at)
@@ -80,8 +80,8 @@ func (w *writer) cut(st step, name string, t *ir.Type, arg string, at *place) {
 	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, block))
 }
 
-// cutOnSome cuts on a sub-mesh. A block is local to its rank and must not be
-// named where the value is absent, so each rank of the mesh copies its own.
+// cutOnSome writes a cut on a sub-mesh. The value must not be named on ranks where it is absent, so the view and the
+// copy of the block are written in a branch that only the ranks of the sub-mesh take.
 func (w *writer) cutOnSome(st step, name string, t *ir.Type, arg string, at *place) {
 	dense := w.names.fresh(w.name, "c")
 	w.out = append(w.out, alloc(w.pos, dense, t.LocalType()))
@@ -92,8 +92,8 @@ func (w *writer) cutOnSome(st step, name string, t *ir.Type, arg string, at *pla
 	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, dense))
 }
 
-// ownBlock returns the view of the block that a rank's coordinates along the
-// step's axes choose, the first axis major.
+// ownBlock returns the statement for a view of this rank's block. The rank's coordinates along the step's axes select
+// the block; the first axis is major.
 func (w *writer) ownBlock(st step, name, arg string) *ir.Stmt {
 	index, count := ir.Rank(st.axes[0]), ir.Size(st.axes[0])
 	for _, a := range st.axes[1:] {

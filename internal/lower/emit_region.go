@@ -6,30 +6,30 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// emitter writes the statements that stand in place of a region.
+// emitter writes the statements that replace a region.
 type emitter struct {
 	*overlapper
 	finder *pairFinder
 	*region
 	out []*ir.Stmt
-	// whole names, for each operand by rows and each result from outside the
-	// region, the local tensor whose pieces are worked on.
+	// whole maps values to the local tensors from which pieces are cut. The values are the operands that are needed
+	// by rows and defined outside the region, and the results that are used outside it.
 	whole map[string]string
-	// claims give the results their names back.
+	// claims holds the statements that bind the results' names to their buffers.
 	claims []*ir.Stmt
-	// rest is whole for what is computed of a reduction's result.
+	// rest is the same map as whole for the operations that follow a reduction.
 	rest map[string]string
-	// myNumber names this rank's number in the team, once it is needed.
+	// myNumber is the name of this rank's number in the team; it is empty until the number is first needed.
 	myNumber string
-	// told: the operations' comments have been written once.
+	// told reports that the comments of the operations have been written once.
 	told bool
-	// entered is the pair as an exchange; nil where it is none.
+	// entered is the exchange that replaces the pair, or nil if the strategy is not exchange.
 	entered *exchanged
 }
 
 func (e *emitter) add(stmts ...*ir.Stmt) { e.out = append(e.out, stmts...) }
 
-// named returns a new name made from the collective's result.
+// named returns a new name that is derived from the name of the collective's result.
 func (e *emitter) named(suffix string) string { return e.names.fresh(e.Value, suffix) }
 
 // local writes "%x.l = local %x" and returns its name.
@@ -39,8 +39,8 @@ func (e *emitter) local(value string) string {
 	return name
 }
 
-// final returns what makes a reduction's result: the collective, or the last
-// operation that is computed with it.
+// final returns the statement that defines the final result of a reduction: the collective, or the last operation that
+// follows it.
 func (e *emitter) final() *ir.Stmt {
 	if n := len(e.post); n > 0 {
 		return e.post[n-1]
@@ -48,12 +48,12 @@ func (e *emitter) final() *ir.Stmt {
 	return e.comm
 }
 
-// claim gives a result its name back.
+// claim returns the statement that binds the name of s's result to the buffer buf.
 func (e *emitter) claim(s *ir.Stmt, buf string) *ir.Stmt {
 	return value(s.Pos, s.Results[0].Text, e.finder.typeOf(s).Clone(), ir.OpClaim, nil, buf)
 }
 
-// results returns the region's values that are used outside of it, in order.
+// results returns the statements of the region whose values are used outside it, in text order.
 func (e *emitter) results() []*ir.Stmt {
 	var out []*ir.Stmt
 	for _, s := range append([]*ir.Stmt{e.comm}, e.body...) {
@@ -64,9 +64,8 @@ func (e *emitter) results() []*ir.Stmt {
 	return out
 }
 
-// open makes the local tensors of the operands by rows that come from outside,
-// and the buffers of a gather's results. view makes of each what pieces are
-// chunks of.
+// open writes the local tensors of the operands that are needed by rows and defined outside the region, and the buffers
+// of a gather's results. view returns the name of a view of each, from which pieces are cut.
 func (e *emitter) open(view func(name string, t *ir.Type) string) {
 	e.whole = e.operands(e.body, view)
 	e.rest = e.operands(e.post, e.same)
@@ -82,8 +81,8 @@ func (e *emitter) open(view func(name string, t *ir.Type) string) {
 	}
 }
 
-// operands makes the local tensors that the statements need by rows from
-// outside of the region.
+// operands writes the local tensors of the operands of stmts that are needed by rows and defined outside the region. It
+// returns their views by value name.
 func (e *emitter) operands(stmts []*ir.Stmt, view func(name string, t *ir.Type) string) map[string]string {
 	out := map[string]string{}
 	for _, s := range stmts {
@@ -101,8 +100,8 @@ func (e *emitter) operands(stmts []*ir.Stmt, view func(name string, t *ir.Type) 
 
 func (e *emitter) same(name string, _ *ir.Type) string { return name }
 
-// byBlocks returns a view of name, a local tensor of a value of type t, with
-// the rows' dimension split in two: the block and the row within it.
+// byBlocks returns a view of name, a local tensor of a value of type t. In the view the dimension of the rows is split
+// into two: the block, and the row within the block.
 func (e *emitter) byBlocks(name string, t *ir.Type) string {
 	if !e.blocked {
 		return name
@@ -126,21 +125,21 @@ func (e *emitter) blockShape(t *ir.Type, rows *ir.Expr) []*ir.Expr {
 	return out
 }
 
-// part is one round's share of the region: where its operands and results are.
+// part describes the operands and results of one round of the region.
 type part struct {
 	*emitter
-	// axis of the whole tensors, index and count of the pieces; without them a
-	// piece is all.
+	// axis is the dimension of the whole tensors along which pieces are cut; index and count select the piece. If
+	// they are nil, a piece is the whole tensor.
 	axis         int
 	index, count *ir.Expr
-	// sub, where set, is the part of a piece that it is about.
+	// sub, if not nil, selects the part of a piece that is computed.
 	sub   *sub
 	at    map[string]string // value → this piece of it
 	cut   map[cutting]string
 	stmts []*ir.Stmt
 }
 
-// cutting is a value cut along one of its dimensions.
+// cutting is the key of a piece: a value and the dimension along which it is cut.
 type cutting struct {
 	value string
 	axis  int
@@ -151,14 +150,13 @@ func (e *emitter) part(axis int, index, count *ir.Expr, s *sub) *part {
 		cut: map[cutting]string{}}
 }
 
-// sub is part index of count of every piece.
+// sub selects the part with the given index of every piece, which is cut into count parts.
 type sub struct{ index, count *ir.Expr }
 
 func (p *part) put(stmts ...*ir.Stmt) { p.stmts = append(p.stmts, stmts...) }
 
-// of returns this piece of a value: what was computed or gathered before, or
-// a piece along axis of what whole has for it; of a value needed entire, the
-// value.
+// of returns the name of this piece of a value: the piece that was computed or gathered before, or else a piece, along
+// axis, of the value's tensor in whole. If the value is needed entire, it returns the value itself.
 func (p *part) of(value string, axis int, whole map[string]string) string {
 	if name, ok := p.at[value]; ok {
 		return name
@@ -174,7 +172,7 @@ func (p *part) of(value string, axis int, whole map[string]string) string {
 	return p.cut[key]
 }
 
-// operand returns this piece of the i-th operand of s.
+// operand returns the name of this piece of the i-th operand of s.
 func (p *part) operand(s *ir.Stmt, i int, whole map[string]string) string {
 	axis, dims, resultDims := p.axis, len(p.info.Operands[s][i].Type.Dims), len(p.finder.typeOf(s).Dims)
 	role := operandRole(s, i, p.Rows, dims, resultDims)
@@ -187,8 +185,7 @@ func (p *part) operand(s *ir.Stmt, i int, whole map[string]string) string {
 	return p.of(s.Args[i].Name, axis, whole)
 }
 
-// piece returns this piece of the local tensor whole along axis, named after
-// value.
+// piece returns the name of this piece of the local tensor whole along axis. The name is derived from value.
 func (p *part) piece(value, suffix, whole string, axis int) string {
 	cut := func(index, count *ir.Expr) {
 		name := p.names.fresh(value, suffix)
@@ -204,22 +201,21 @@ func (p *part) piece(value, suffix, whole string, axis int) string {
 	return whole
 }
 
-// body writes the region's operations on this piece. The last one's result
-// goes to last where that is not empty.
+// body writes the region's operations on this piece. If last is not empty, the result of the last operation is written
+// to the buffer last.
 func (p *part) body(last string) {
 	p.run(p.region.body, p.whole, last, p.told)
 	p.told = true
 }
 
-// follow writes what is computed of the reduction's result, of which %sum is
-// this piece, and leaves it in last.
+// follow writes the operations that follow the reduction, applied to %sum, this piece of the reduction's result. Their
+// result is written to last.
 func (p *part) follow(sum, last string) {
 	p.at[p.Value] = sum
 	p.run(p.post, p.rest, last, false)
 }
 
-// run writes operations on this piece; told says that their comments stand
-// elsewhere already.
+// run writes operations on this piece. told reports that the comments of the operations have already been written.
 func (p *part) run(stmts []*ir.Stmt, whole map[string]string, last string, told bool) {
 	for i, s := range stmts {
 		c := s.Clone()
@@ -238,8 +234,7 @@ func (p *part) run(stmts []*ir.Stmt, whole map[string]string, last string, told 
 	}
 }
 
-// target says where c leaves its result: in last, in a piece of a whole, or in
-// a buffer of its own.
+// target selects the buffer to which c writes its result: last, a piece of a tensor in whole, or a new buffer.
 func (p *part) target(c *ir.Stmt, value string, whole map[string]string, last string) {
 	c.Type, c.Results = nil, nil
 	switch {

@@ -22,18 +22,18 @@ import (
 // exchanged is a pair that was lowered with exchange.
 type exchanged struct {
 	axes []string
-	// rounds is how often each rank waits in it for a signal from every other rank, in each run of it.
+	// rounds is the number of times that each rank waits for a signal from every other rank in one run of the pair.
 	rounds int
 	when   when
 	keeps  bool // puts are into the result
-	// credits are the statements that are not needed if other exchanges serve it.
+	// credits holds the statements that are not needed if another exchange serves this one.
 	credits []*ir.Stmt
-	// first and last are the first and the last of its statements.
+	// first and last are the first and the last statement of the exchange.
 	first, last *ir.Stmt
 	departs     *departure // nil where blocks leave one by one
 	ahead       bool       // blocks are to leave early
 	behind      *exchanged // the exchange whose blocks leave before its own; nil for none
-	// choice and entry are its places among the choices and in the log.
+	// choice and entry are the indices of the exchange's decision in the list of choices and in the log.
 	choice, entry int
 }
 
@@ -78,7 +78,7 @@ func takeOutDeep(b *ir.Block, gone map[*ir.Stmt]bool) {
 	}
 }
 
-// enter writes the pair's credits and remembers it. Puts go on %stream.
+// enter writes the credits of the pair and adds the pair to the function's exchanges. The puts run on %stream.
 func (e *emitter) enter(stream string, rounds int) {
 	x := &exchanged{axes: e.Axes, rounds: rounds, when: e.finder.when}
 	e.exchanges = append(e.exchanges, x)
@@ -92,12 +92,12 @@ func (e *emitter) enter(stream string, rounds int) {
 	e.entered = x
 }
 
-// The ranks that a collective is over are a team, numbered like its blocks: the
-// first axis is major.
+// The ranks of a collective form a team. Its members have the numbers of the blocks that they hold: the first axis is
+// major.
 
 func (e *emitter) ranks() *ir.Expr { return sizeOfAxes(e.Axes) }
 
-// me returns this rank's number, which has a name where it is no coordinate.
+// me returns this rank's number in the team. If the number is not simply a coordinate, a let gives it a name.
 func (e *emitter) me() *ir.Expr {
 	n := number(e.Axes, e.Axes, ir.Rank)
 	if len(e.Axes) == 1 {
@@ -110,8 +110,8 @@ func (e *emitter) me() *ir.Expr {
 	return ir.Var(e.myNumber)
 }
 
-// peer addresses the rank that has that number in the team: along its axis, or
-// among all ranks where there are several.
+// peer returns the address of the rank with number index in the team: a coordinate along the axis if the team has one
+// axis, or a rank of the world if it has several.
 func (e *emitter) peer(index *ir.Expr) *ir.Peer {
 	if len(e.Axes) == 1 {
 		return &ir.Peer{Pos: e.Pos, Axis: e.Axes[0], Index: index}
@@ -130,7 +130,7 @@ func (e *emitter) peer(index *ir.Expr) *ir.Peer {
 	return &ir.Peer{Pos: e.Pos, Axis: ir.WorldAxis, Index: world}
 }
 
-// after returns the rank i places after mine, before that i places before it.
+// after returns the number of the rank that is i places after this rank in the team, modulo the size of the team.
 func (e *emitter) after(i *ir.Expr) *ir.Expr { return ir.Mod(ir.Add(e.me(), i), e.ranks()) }
 func (e *emitter) before(i *ir.Expr) *ir.Expr {
 	return ir.Mod(ir.Sub(ir.Add(e.me(), e.ranks()), i), e.ranks())
@@ -141,14 +141,14 @@ func (e *emitter) unlessMe(index *ir.Expr, stmts ...*ir.Stmt) *ir.Stmt {
 	return unless(e.Pos, index, e.me(), stmts...)
 }
 
-// slots returns the type of one buffer for each rank's block t.
+// slots returns the type of a buffer that has one slot of type t for each rank of the team.
 func (e *emitter) slots(t *ir.Type) *ir.Type {
 	u := plain(t)
 	u.Dims = append([]ir.Dimension{{Extent: e.ranks()}}, u.Dims...)
 	return u
 }
 
-// sending is a block and the peer's buffer that it goes to.
+// sending names a block and the peer's buffer to which it is put.
 type sending struct{ block, to string }
 
 // push puts blocks into every peer's buffers, beginning with the rank before this one, which needs them next. It then
@@ -167,13 +167,13 @@ func (e *emitter) awaitPeers(counter string, count *ir.Expr) *ir.Stmt {
 	return e.awaitPeersBy(e.named("k"), counter, count)
 }
 
-// awaitPeersBy is awaitPeers by a loop over %k.
+// awaitPeersBy is the same as awaitPeers, with %k as the name of the loop variable.
 func (e *emitter) awaitPeersBy(k, counter string, count *ir.Expr) *ir.Stmt {
 	return loop(e.Pos, k, ir.Int(0), e.ranks(), e.unlessMe(ir.Var(k), waitFor(e.Pos, counter, ir.Var(k), count)))
 }
 
-// byParts writes the rounds of an exchange: one of whole blocks, or a loop over
-// so many parts of each. Each round's signals are counted on.
+// byParts writes the rounds of an exchange: one round with whole blocks if parts is 1, or else a loop over the parts
+// into which each block is cut. The counts that a round waits for include the signals of all rounds before it.
 func (e *emitter) byParts(parts int64, round func(sub *sub) []*ir.Stmt) {
 	if parts <= 1 {
 		e.add(round(nil)...)
@@ -183,7 +183,7 @@ func (e *emitter) byParts(parts int64, round func(sub *sub) []*ir.Stmt) {
 	e.add(loop(e.Pos, p, ir.Int(0), ir.Int(parts), round(&sub{ir.Var(p), ir.Int(parts)})...))
 }
 
-// raised is how often a peer has raised a counter that it raises once a round.
+// raised returns the number of times that a peer has raised a counter that it raises once in each round.
 func (s *sub) raised() *ir.Expr {
 	if s == nil {
 		return ir.Int(1)
@@ -191,7 +191,7 @@ func (s *sub) raised() *ir.Expr {
 	return ir.Add(s.index, ir.Int(1))
 }
 
-// most is how many rows the largest part has of a block of so many rows.
+// most returns the number of rows in the largest part of a block that has the given number of rows.
 func (s *sub) most(rows *ir.Expr) *ir.Expr {
 	if s == nil {
 		return rows

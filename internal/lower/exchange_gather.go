@@ -6,9 +6,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exchangeGather pushes the own shard to every peer, computes with it, and then
-// with the peers' in the order in which they come. With several parts it does
-// so with a part of each shard at a time; all parts are on their way at once.
+// exchangeGather puts this rank's shard into the buffers of all peers, computes with the shard, and then computes with
+// the peers' shards in the order in which they arrive. If each shard is cut into several parts, it computes with one
+// part of each shard after the other; all parts are sent at the beginning.
 func (e *emitter) exchangeGather(parts int64) {
 	g := &gatherRound{emitter: e}
 	for _, comm := range append([]*ir.Stmt{e.comm}, e.with...) {
@@ -44,7 +44,8 @@ type gatherRound struct {
 	list         []*gathered // the region's own first
 }
 
-// gathered is a gather of a round: its operand's local tensor, the buffer of all blocks, and what is computed with first.
+// gathered describes one gather of a round: the local tensor of its operand (shard), the buffer for all blocks (all),
+// and the shard, or the part of it, that this rank sends (mine).
 type gathered struct {
 	comm             *ir.Stmt
 	from, to         *ir.Type
@@ -55,7 +56,7 @@ func (g *gatherRound) fresh(x *gathered, suffix string) string {
 	return g.names.fresh(x.comm.Results[0].Text, suffix)
 }
 
-// send puts the own shards, or a part of them, into the peers' buffers.
+// send puts this rank's shards, or the part s of each, into the peers' buffers.
 func (g *gatherRound) send(s *sub) []*ir.Stmt {
 	var stmts, first []*ir.Stmt // first on the stream
 	if s == nil {
@@ -84,7 +85,7 @@ func (g *gatherRound) send(s *sub) []*ir.Stmt {
 	return append(stmts, on(g.Pos, g.stream, append(first, g.push(g.here, list...))...))
 }
 
-// compute writes the computation with the own block, and with the others.
+// compute returns the statements that compute with this rank's block and then with the other blocks.
 func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	own := g.part(g.Rows, g.me(), g.ranks(), s)
 	for _, x := range g.list {
@@ -107,8 +108,9 @@ func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	return append(own.stmts, loop(g.Pos, i, ir.Int(1), g.ranks(), p.stmts...))
 }
 
-// whole writes one computation with all blocks, instead of compute. The own block is copied to the others on a
-// separate stream, concurrently with the puts. That stream also waits for the other blocks, so main waits only once.
+// whole returns the statements of one computation with all blocks, to be used instead of those of compute. This rank's
+// block is copied to the buffer of the other blocks on a separate stream, concurrently with the puts. The separate
+// stream also waits for the other blocks, so main waits only once.
 func (g *gatherRound) whole() (side, stmts []*ir.Stmt) {
 	stream := g.named("o")
 	joins := []*ir.Stmt{waitMain(g.Pos)}

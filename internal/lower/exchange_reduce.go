@@ -42,9 +42,9 @@ func (e *emitter) exchangeReduce(st Strategy) {
 	e.add(waitStream(e.Pos, r.stream), e.claim(last, r.buf))
 }
 
-// reduceRound writes the rounds of one reduction. Blocks are pushed on stream,
-// sums made on main, or on a stream of their own. %here counts the blocks that
-// came, %done the results of an all-reduce; %share is the own block of its result.
+// reduceRound writes the rounds of one reduction. Blocks are put into the peers' buffers on stream. Sums are computed
+// on main or on a separate stream. %here counts the blocks that have arrived, %done counts the results of an
+// all-reduce that have arrived, and %share is this rank's block of the all-reduce's result.
 type reduceRound struct {
 	*emitter
 	stream, sums, here, done, buf, share string
@@ -72,7 +72,8 @@ func (r *reduceRound) round(s *sub) []*ir.Stmt {
 	return r.stmts
 }
 
-// ownInParts is a round of the peers' whole blocks, and a loop over parts of the own.
+// ownInParts returns one round that computes the peers' whole blocks, and a loop that computes this rank's block in
+// count parts.
 func (r *reduceRound) ownInParts(count *ir.Expr) []*ir.Stmt {
 	slots := r.named("slots")
 	r.put(symmetric(r.Pos, slots, r.slots(r.block())))
@@ -91,8 +92,9 @@ func (r *reduceRound) ownInParts(count *ir.Expr) []*ir.Stmt {
 	})...)
 }
 
-// forBlock returns what write puts about the block of rank number n. Ragged blocks are written in a loop over all
-// numbers that does something for n only: extents may depend on the loop's index, and not on the rank.
+// forBlock returns the statements that write emits for the block of the rank with number n. If blocks are ragged, the
+// statements are in a loop over all numbers, which executes them for n only, because an extent may depend on the loop's
+// variable but not on the rank.
 func (r *reduceRound) forBlock(n *ir.Expr, write func(n *ir.Expr)) []*ir.Stmt {
 	before := r.stmts
 	defer func() { r.stmts = before }()
@@ -106,14 +108,14 @@ func (r *reduceRound) forBlock(n *ir.Expr, write func(n *ir.Expr)) []*ir.Stmt {
 	return []*ir.Stmt{loop(r.Pos, e, ir.Int(0), r.ranks(), where(r.Pos, ir.Var(e), n, r.stmts...))}
 }
 
-// trimmed names a view of as many of %slots' rows, its dimension axis, as %block has.
+// trimmed returns the name of a view of %slots that has, in dimension axis, the same number of rows as %block.
 func (r *reduceRound) trimmed(slots string, axis int, block string) string {
 	name := r.names.fresh(slots, "r")
 	r.put(firstRows(r.Pos, name, slots, axis, ir.Extent(block, int64(r.Rows))))
 	return name
 }
 
-// peers computes the peers' blocks, or a part of each, and pushes them into their slots.
+// peers computes the peers' blocks, or the part s of each, and puts them into this rank's slots at the peers.
 func (r *reduceRound) peers(s *sub, slots string) {
 	i, d, to := r.named("i"), r.named("d"), r.named("to")
 	block := r.forBlock(ir.Var(d), func(d *ir.Expr) {
@@ -131,8 +133,8 @@ func (r *reduceRound) peers(s *sub, slots string) {
 	r.put(loop(r.Pos, i, ir.Int(1), r.ranks(), append([]*ir.Stmt{let(r.Pos, d, r.after(ir.Var(i)))}, block...)...))
 }
 
-// own computes the own block, of rank number me, or a part of it, and what follows once so many pushes of each peer
-// have come.
+// own computes this rank's block, or the part s of it; me is the rank's number. It then computes the operations that
+// follow, after come pushes have arrived from each peer.
 func (r *reduceRound) own(me *ir.Expr, s *sub, slots, target string, block *ir.Type, come *ir.Expr) {
 	mine := r.named("own")
 	own := r.part(r.Rows, me, r.ranks(), s)
@@ -154,7 +156,7 @@ func (r *reduceRound) product(p *part) string {
 	return p.at[r.comm.Args[0].Name]
 }
 
-// block is the type of a rank's block.
+// block returns the type of one rank's block.
 func (r *reduceRound) block() *ir.Type {
 	if r.Comm == ir.OpAllReduce {
 		return withRows(r.To, r.Rows, r.mostRows())
@@ -162,7 +164,7 @@ func (r *reduceRound) block() *ir.Type {
 	return plain(r.To)
 }
 
-// mostRows is how many rows the largest block of an all-reduce has.
+// mostRows returns the number of rows in the largest block of an all-reduce.
 func (r *reduceRound) mostRows() *ir.Expr {
 	rows := r.To.LocalType().Dims[r.Rows].Extent
 	if r.ragged {
@@ -171,8 +173,8 @@ func (r *reduceRound) mostRows() *ir.Expr {
 	return ir.FloorDiv(rows, r.ranks())
 }
 
-// target names where the result of this rank's block, the one numbered me, goes, or of a part of it,
-// and returns what one slot holds.
+// target returns the name of the buffer for the result of this rank's block, or of the part s of it, and the type of
+// one slot. me is the rank's number.
 func (r *reduceRound) target(me *ir.Expr, s *sub) (string, *ir.Type) {
 	name, block := r.buf, r.block()
 	if r.Comm == ir.OpAllReduce {
@@ -191,7 +193,7 @@ func (r *reduceRound) target(me *ir.Expr, s *sub) (string, *ir.Type) {
 	return name, block
 }
 
-// sum writes what makes %target of the slots, once so many pushes of each peer have come.
+// sum returns the statements that sum the slots into %target, after count pushes have arrived from each peer.
 func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, target string, count *ir.Expr) []*ir.Stmt {
 	come := r.awaitPeers(r.here, count)
 	if len(r.post) == 0 {
@@ -207,8 +209,8 @@ func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, tar
 	return p.stmts
 }
 
-// finish puts the sum on the stream of sums, where there is one, and pushes an
-// all-reduce's result to the peers.
+// finish moves the statements in sum to the stream of sums, if there is one, and puts the result of an all-reduce into
+// the peers' buffers.
 func (r *reduceRound) finish(sum []*ir.Stmt, target string) {
 	var push []*ir.Stmt
 	if r.done != "" {

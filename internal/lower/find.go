@@ -8,14 +8,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file finds the operations that belong to a collective: forward from an
-// all_gather, backward from a reduction.
+// This file finds the operations that form a region with a collective: the users of an all_gather's result, or the
+// producers of a reduction's operand.
 
-// maxSpan bounds the distance between statements of a region.
+// maxSpan is the maximum distance, in statements, between statements of one region.
 const maxSpan = 4096
 
-// maxFollow bounds the distance between a reduction and the operations that follow it in its region, because the other
-// statements in between are then executed first.
+// maxFollow is the maximum distance, in statements, between a reduction and the operations that follow it in its
+// region. The distance is limited because the statements in between that are not in the region are executed first.
 const maxFollow = 64
 
 func newPairFinder(o *overlapper, b *ir.Block, at when) *pairFinder {
@@ -31,7 +31,7 @@ func newPairFinder(o *overlapper, b *ir.Block, at when) *pairFinder {
 	return f
 }
 
-// take notes that r has been replaced, and is emitted at the place of its collective.
+// take records that r is replaced, and that its replacement is emitted at the position of its collective.
 func (f *pairFinder) take(r *region) {
 	for s := range r.in {
 		f.taken[s] = r
@@ -39,14 +39,14 @@ func (f *pairFinder) take(r *region) {
 	}
 }
 
-// emitted notes that the region of the collective comm has its place.
+// emitted records that the walk has reached the region of the collective comm and emitted its replacement.
 func (f *pairFinder) emitted(comm *ir.Stmt) {
 	for s := range f.taken[comm].in {
 		delete(f.pending, s.Results[0].Text)
 	}
 }
 
-// producers returns the region that ends in the reduction s, or why there is none.
+// producers returns the region that ends in the reduction s. If there is none, it returns the reason.
 func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 	why := ""
 	for _, rows := range f.newRegion(s).rowsCandidates() {
@@ -74,8 +74,8 @@ func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 	return nil, why
 }
 
-// across returns the region that ends in the reduction s and whose pieces are not rows of its operands; nil if there
-// is none.
+// across returns the region that ends in the reduction s and whose pieces are not rows of its operands, or nil if there
+// is no such region.
 func (f *pairFinder) across(s *ir.Stmt) *region {
 	r := f.newRegion(s)
 	r.across = true
@@ -88,8 +88,8 @@ func (f *pairFinder) across(s *ir.Stmt) *region {
 	return r
 }
 
-// backward adds to r what makes its collective's operand, back to the GEMMs.
-// Its answer is why that cannot be done.
+// backward adds to r the operations that compute the collective's operand, back to the GEMMs. If these operations
+// cannot form a region, it returns the reason; otherwise it returns "".
 func (f *pairFinder) backward(r *region) string {
 	end := f.at[r.comm]
 	needed := map[string]bool{r.comm.Args[0].Name: true}
@@ -121,9 +121,9 @@ func (f *pairFinder) backward(r *region) string {
 	return f.whyNot(r, append(slices.Collect(maps.Keys(needed)), slices.Collect(maps.Keys(given))...))
 }
 
-// follow adds to r what can be computed of its result by rows, with nothing but
-// the next of them using what one makes: a bias, a residual, an activation. So
-// nothing else can depend on any of it, and it can run piece by piece.
+// follow adds to r the operations that follow the reduction and can be computed by rows, for example a bias, a residual
+// or an activation. It adds an operation only if the result before it has no other user. No other statement then
+// depends on the intermediate results, so the operations can run piece by piece.
 func (f *pairFinder) follow(r *region) {
 	for s := r.comm; ; {
 		users := f.users[s.Results[0].Text]
@@ -145,7 +145,8 @@ func (f *pairFinder) follow(r *region) {
 	}
 }
 
-// whyNot says what keeps a region with its outside operands from being a pair.
+// whyNot returns the reason why a region is not a pair, or "" if it is one. given lists the operands from outside the
+// region that are needed by rows.
 func (f *pairFinder) whyNot(r *region, given []string) string {
 	slices.Sort(given)
 	switch {
@@ -168,7 +169,7 @@ func notByRows(s *ir.Stmt, rows int) string {
 	return fmt.Sprintf("%s cannot be computed by parts of dimension %d", s.Op, rows)
 }
 
-// consumed finds the gathers with whose results GEMMs are computed, and these.
+// consumed returns the set of the gathers whose results are operands of GEMMs, and of these GEMMs.
 func (f *pairFinder) consumed() map[*ir.Stmt]bool {
 	out := map[*ir.Stmt]bool{}
 	for _, s := range f.stmts {
@@ -184,8 +185,8 @@ func (f *pairFinder) consumed() map[*ir.Stmt]bool {
 	return out
 }
 
-// consumers returns the region that starts with the all_gather s, or why there
-// is none. It takes from a reduction's GEMMs only where there are no others.
+// consumers returns the region that starts with the all_gather s. If there is none, it returns the reason. The region
+// contains GEMMs of a reduction's region only if it would otherwise have no GEMM.
 func (f *pairFinder) consumers(s *ir.Stmt) (*region, string) {
 	if r, _ := f.consumersBut(s, f.shared); r != nil {
 		return r, ""
@@ -193,7 +194,7 @@ func (f *pairFinder) consumers(s *ir.Stmt) (*region, string) {
 	return f.consumersBut(s, nil)
 }
 
-// consumersBut is consumers without the statements of except.
+// consumersBut is the same as consumers, but leaves out the statements in except.
 func (f *pairFinder) consumersBut(s *ir.Stmt, except map[*ir.Stmt]*region) (*region, string) {
 	first := ""
 	for _, rows := range f.newRegion(s).rowsCandidates() {
@@ -212,9 +213,8 @@ func (f *pairFinder) consumersBut(s *ir.Stmt, except map[*ir.Stmt]*region) (*reg
 	return nil, first
 }
 
-// forward adds to r what can be computed of rows it has: the users of what it
-// gathers, their users and so on. Operands from outside must not depend on
-// anything that has to wait for the whole region.
+// forward adds to r the operations that can be computed by rows: the users of the gathered value, their users, and so
+// on. An operand from outside the region must not depend on a value that is available only after the whole region.
 func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	inside := map[string]bool{r.comm.Results[0].Text: true}
 	late := map[string]bool{}
@@ -288,8 +288,8 @@ func scalesLater(b *ir.Block) {
 	b.Stmts = out
 }
 
-// takeScales adds to r, an all_gather and its operations, the gathers of scales that linears of r alone take by
-// rows, if what they gather is there before r begins.
+// takeScales adds to r, the region of an all_gather, the gathers of scales that are operands by rows of r's linears
+// only. It adds a gather of scales only if the scales are available before r begins.
 func (f *pairFinder) takeScales(r *region) {
 	for _, s := range f.stmts[f.at[r.comm]+1 : f.at[r.last]] {
 		if s.Op != ir.OpAllGather || !f.overMain(s) || !slices.Equal(s.Over(), r.Axes) || f.newRegion(s).Axis != r.Rows || !r.blocked ||
@@ -308,7 +308,7 @@ func (f *pairFinder) takeScales(r *region) {
 	}
 }
 
-// absorbs reports whether s can join a region that has the values inside.
+// absorbs reports whether s can be added to a region that computes the values in inside.
 func (f *pairFinder) absorbs(s *ir.Stmt, rows int, inside, late map[string]bool) bool {
 	byRow, whole, ok := f.operandsOf(s, rows, false)
 	notYet := func(n string) bool { return late[n] || f.pending[n] != nil }

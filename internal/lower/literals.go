@@ -19,7 +19,7 @@ func literalSizes(p *ir.Program) literals {
 	return sizes
 }
 
-// Dim, Var, Rank and Extent are open; Size is known where the text has a number.
+// Dim, Var, Rank and Extent report that the number is not known. Size is known if the text gives it as a number.
 func (literals) Dim(string) (int64, bool)              { return 0, false }
 func (literals) Var(string) (int64, bool)              { return 0, false }
 func (literals) Rank(string) (int64, bool)             { return 0, false }

@@ -6,19 +6,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// meshes finds the mesh that a type's values are placed on.
+// meshes finds the mesh on which the values of a type are placed.
 type meshes struct {
 	main   *place
 	byAxis map[string]*place
 }
 
-// place is a mesh. Its ranks are known where the text lists them, or, of the
-// main mesh, which is all ranks, where it gives small numbers for its sizes.
+// place describes a mesh. The ranks of a sub-mesh are known if the text lists them. The main mesh contains all ranks;
+// they are known if the text gives its sizes as numbers and their product is at most maxListed.
 type place struct {
 	main    bool
 	axes    []ir.MeshAxis
 	devices []int64 // of the main mesh, none where they are not known
-	// sizes of the axes; nil where the text leaves one open.
+	// sizes holds the sizes of the axes, or is nil if the text leaves one of them open.
 	sizes []int64
 }
 
@@ -39,11 +39,11 @@ func newMeshes(p *ir.Program) meshes {
 	return ms
 }
 
-// maxListed bounds the size of main meshes for which the text of a reshard names single ranks.
+// maxListed is the maximum size of a main mesh for which the text of a reshard names single ranks.
 const maxListed = 1024
 
-// allRanks returns the ranks of the main mesh and its sizes, where they are
-// few enough and the text gives them as numbers.
+// allRanks returns the ranks of the main mesh and the sizes of its axes. They are nil if the text does not give the
+// sizes as numbers or if there are more than maxListed ranks.
 func allRanks(m *ir.Mesh) (devices, sizes []int64) {
 	n := int64(1)
 	for _, ax := range m.Axes {
@@ -61,7 +61,7 @@ func allRanks(m *ir.Mesh) (devices, sizes []int64) {
 	return devices, sizes
 }
 
-// of returns the mesh of t's values: the named one, else the main mesh.
+// of returns the mesh on which values of type t are placed: the mesh that t names, or the main mesh if it names none.
 func (ms meshes) of(t *ir.Type) *place {
 	if pl := ms.byAxis[t.Mesh]; pl != nil {
 		return pl
@@ -69,8 +69,8 @@ func (ms meshes) of(t *ir.Type) *place {
 	return ms.main
 }
 
-// knownSizes returns the axes' sizes if the text gives them all and they fill
-// the device list. A single axis is as long as the list.
+// knownSizes returns the sizes of the axes if the text gives all of them and their product is the length of the device
+// list. The size of a single axis is the length of the list.
 func knownSizes(m *ir.Mesh) []int64 {
 	if len(m.Axes) == 1 {
 		return []int64{int64(len(m.Devices))}
@@ -101,11 +101,10 @@ func (pl *place) axisNames() []string {
 	return out
 }
 
-// known reports whether the text says which ranks the mesh has and how they
-// are arranged.
+// known reports whether the text determines the ranks of the mesh and their arrangement.
 func (pl *place) known() bool { return pl.sizes != nil }
 
-// parts returns into how many blocks axes cut a dimension.
+// parts returns the number of blocks into which a dimension is cut if it is split over axes.
 func (pl *place) parts(axes []string) int64 {
 	n := int64(1)
 	for _, a := range axes {
@@ -114,7 +113,7 @@ func (pl *place) parts(axes []string) int64 {
 	return n
 }
 
-// block returns which block of a dimension cut by axes the i-th device holds.
+// block returns the index of the block that the i-th device holds of a dimension that is split over axes.
 func (pl *place) block(axes []string, i int) int64 {
 	b := int64(0)
 	for _, a := range axes {
@@ -128,7 +127,7 @@ func (pl *place) block(axes []string, i int) int64 {
 	return b
 }
 
-// index returns which device of the mesh a rank is, -1 for none.
+// index returns the index of a rank among the mesh's devices, or -1 if the mesh does not contain it.
 func (pl *place) index(rank int64) int {
 	switch {
 	case !pl.main:
@@ -139,7 +138,7 @@ func (pl *place) index(rank int64) int {
 	return -1
 }
 
-// blocks returns the block that the i-th device holds of each dimension of t.
+// blocks returns, for each dimension of t, the index of the block that the i-th device holds.
 func (pl *place) blocks(t *ir.Type, i int) []int64 {
 	out := make([]int64, len(t.Dims))
 	for k, d := range t.Dims {

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// names makes up names for one function. A made name is derived from the value
-// it serves and occurs nowhere else in the function, other blocks included.
+// names generates unique names for one function. A generated name is derived from the name of the value that it serves,
+// and differs from every other name in the function, including names in other blocks.
 type names struct {
 	used map[string]bool
 	next map[string]int // the number to try next, so that many of one stem cost no more each
@@ -39,7 +39,7 @@ func (n *names) fresh(base, suffix string) string {
 	return name
 }
 
-// count returns base.N with the first N from 1 that is free.
+// count returns base.N, where N is the least number from 1 for which the name is unused.
 func (n *names) count(base string) string { return n.numbered(base+".", 1) }
 
 func (n *names) numbered(stem string, first int) string {

@@ -8,13 +8,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Choice is a pair and how it was lowered.
+// Choice records a pair and the strategy with which it was lowered.
 type Choice struct {
 	Pair Pair
-	// Strategy is the one that was applied, whatever was asked for: predictions are
-	// of this one.
+	// Strategy is the strategy that was applied, which may differ from the one that the chooser returned. Predictions
+	// use the applied strategy.
 	Strategy Strategy
-	// Why is the reason if the choice is not what was asked for; else empty.
+	// Why gives the reason if the applied strategy differs from the chooser's; otherwise it is empty.
 	Why string
 }
 
@@ -48,14 +48,14 @@ type overlapper struct {
 	mesh  []string // the main mesh's axes
 	// differs holds the lets whose values differ between ranks.
 	differs map[string]bool
-	// carried are the values that the loops around the current block carry.
+	// carried holds the values that the loops around the current block carry from one iteration to the next.
 	carried []ir.Name
 	// exchanges lists the exchanged pairs of the function.
 	exchanges []*exchanged
 }
 
-// block lowers the pairs of b and of the blocks in it whose current stream is main. Elsewhere "wait main" would wait
-// for other work.
+// block lowers the pairs of b and of its nested blocks whose current stream is main. It leaves blocks of other streams
+// alone, because there "wait main" would wait for work that is not related to the pair.
 func (o *overlapper) block(b *ir.Block, at when) {
 	if b == nil {
 		return
@@ -67,8 +67,8 @@ func (o *overlapper) block(b *ir.Block, at when) {
 	b.Stmts = o.ahead(w.walk())
 }
 
-// reductions decides on the pairs that end in a collective, a reduction or a gather that
-// nothing is computed with, and claims the statements of those that will be replaced.
+// reductions decides on the pairs that end in a collective: a reduction, or a gather whose result no GEMM uses. It
+// marks the statements of the pairs that will be replaced as owned by their regions.
 func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 	out := map[*region]Strategy{}
 	consumed := f.consumed()
@@ -101,7 +101,7 @@ func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 	return out
 }
 
-// decide asks the chooser, and keeps to sequential where its answer does not apply.
+// decide calls the chooser and returns its strategy, or Sequential if that strategy cannot be applied to r.
 func (o *overlapper) decide(r *region) Strategy {
 	want := o.choose(&r.Pair)
 	c := Choice{Pair: r.Pair, Strategy: want}
@@ -118,7 +118,7 @@ func (o *overlapper) decide(r *region) Strategy {
 	return c.Strategy
 }
 
-// text is what the log says of a choice.
+// text returns the text of a choice for the log.
 func (c *Choice) text() string {
 	text := fmt.Sprintf("%s: %s", &c.Pair, c.Strategy)
 	if c.Why != "" {
@@ -130,7 +130,8 @@ func (c *Choice) text() string {
 	return text
 }
 
-// notAhead turns ahead into the exchange that is emitted if blocks cannot leave before the pair's turn.
+// notAhead clears Ahead in the choice's strategy if the blocks cannot be sent before the pair is reached. The strategy
+// is then the exchange that is emitted.
 func (c *Choice) notAhead() {
 	c.Pair.Ahead, c.Strategy.Ahead = false, false
 	c.Why = "ahead does not apply: no gather before it is computed while its blocks could leave"
@@ -139,7 +140,7 @@ func (c *Choice) notAhead() {
 	}
 }
 
-// settle records whether an exchanged gather that was to go ahead does.
+// settle records whether the blocks of an exchanged gather are sent ahead, if its strategy asked for that.
 func (o *overlapper) settle(x *exchanged) {
 	c := &o.choices[x.choice]
 	c.Pair.Ahead, c.Pair.Whole = x.behind != nil, x.departs.asOne
@@ -149,13 +150,13 @@ func (o *overlapper) settle(x *exchanged) {
 	}
 }
 
-// leave notes a collective that is no part of a pair.
+// leave records a collective that is not part of a pair, and the reason why.
 func (o *overlapper) leave(f *pairFinder, s *ir.Stmt, why string) {
 	o.note(o.fn, s.Pos, s.Results[0].Text, f.info.Operands[s][0].Type, f.typeOf(s), s.Op.String()+": sequential; "+why)
 	o.alone = append(o.alone, ir.Note{Pos: s.Pos, Message: s.Op.String() + ": " + why})
 }
 
-// walker goes through one block's statements in order.
+// walker visits the statements of one block in order.
 type walker struct {
 	*overlapper
 	finder     *pairFinder
@@ -163,7 +164,7 @@ type walker struct {
 	todo       []*ir.Stmt
 	// done holds the statements that replace a region, by the region's collective.
 	done map[*ir.Stmt][]*ir.Stmt
-	// departed is the exchanged gather of whole blocks that came last; nil before any.
+	// departed is the most recent exchanged gather of whole blocks, or nil if there was none.
 	departed *region
 }
 

@@ -6,13 +6,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// In a mesh whose size the text leaves open, this file lets one rank give every other rank its block, or receive it.
-// The ranks that together hold the value once, among them the one rank, form a team over the axes that split the
-// value: within it scatter and gather move only the blocks. For them, blocks of several dimensions are packed
-// contiguously.
+// This file writes transfers for a mesh whose size the text leaves open: one rank sends every other rank its block, or
+// receives it. The ranks that together hold the value exactly once, including the one rank, form a team over the axes
+// that split the value. Within the team, scatter and gather move only the blocks. For these collectives, the blocks of
+// a value that is split in several dimensions are packed contiguously.
 
-// splitAxes returns the axes that t's dimensions are split over, in mesh order,
-// and the others.
+// splitAxes returns the axes over which t's dimensions are split, in mesh order, and the remaining axes.
 func (pl *place) splitAxes(t *ir.Type) (split, rest []string) {
 	used := dimAxes(t)
 	for _, a := range pl.axisNames() {
@@ -25,7 +24,7 @@ func (pl *place) splitAxes(t *ir.Type) (split, rest []string) {
 	return split, rest
 }
 
-// coord returns the coordinate of a rank of the main mesh along an axis.
+// coord returns the coordinate along an axis that a rank of the main mesh has.
 func (pl *place) coord(axis string, rank int64) *ir.Expr {
 	if rank == 0 {
 		return ir.Int(0)
@@ -41,7 +40,7 @@ func (pl *place) coord(axis string, rank int64) *ir.Expr {
 	return e
 }
 
-// numberOf returns a rank's number in its team over axes.
+// numberOf returns the number that a rank has in its team over axes.
 func (pl *place) numberOf(axes []string, rank int64) *ir.Expr {
 	if slices.Equal(axes, pl.axisNames()) {
 		return ir.Int(rank)
@@ -49,8 +48,7 @@ func (pl *place) numberOf(axes []string, rank int64) *ir.Expr {
 	return number(axes, axes, func(a string) *ir.Expr { return pl.coord(a, rank) })
 }
 
-// beside returns stmts for the ranks that have the same coordinates as rank
-// along axes.
+// beside returns stmts in a branch that only some ranks take: those with the same coordinates along axes as rank.
 func (w *writer) beside(rank int64, axes []string, at *place, stmts ...*ir.Stmt) []*ir.Stmt {
 	for _, a := range slices.Backward(axes) {
 		stmts = []*ir.Stmt{{Op: ir.OpIf, Pos: w.pos, Cmp: ir.EQ, Exprs: []*ir.Expr{ir.Rank(a), at.coord(a, rank)},
@@ -59,18 +57,19 @@ func (w *writer) beside(rank int64, axes []string, at *place, stmts ...*ir.Stmt)
 	return stmts
 }
 
-// blocks is a rank's whole tensor as a collective takes it: block by block
-// along a dimension.
+// blocks describes a rank's whole tensor in the form that a collective takes: the blocks follow each other along one
+// dimension.
 type blocks struct {
 	name string
 	axis int
-	// views make name of the whole tensor, or the other way round: on one rank,
-	// by a copy.
+	// views holds the statements that, on one rank, copy the whole tensor into name or copy name into the whole
+	// tensor.
 	views []*ir.Stmt
 }
 
-// blocksOf returns the blocks of %whole, a tensor of t's extents of which each rank of the team over split has one. If
-// they are contiguous along a dimension, the result is %whole; else it is a packed copy from it or to it.
+// blocksOf returns the blocks of %whole, a tensor with t's extents. Each rank of the team over the axes split holds one
+// block of it. If the blocks are contiguous along a dimension, the result is %whole itself. Otherwise the result is a
+// packed buffer: if pack is set, %whole is copied into it, and if not, it is copied into %whole.
 func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) blocks {
 	for d := range t.Dims {
 		if slices.Equal(t.Dims[d].Axes, split) {
@@ -80,7 +79,7 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	packed, local := w.names.fresh(w.name, "p"), t.LocalType()
 	w.out = append(w.out, alloc(w.pos, packed, withRows(local, 0, ir.Mul(sizeOfAxes(split), local.Dims[0].Extent))))
 
-	// Both are views of the axes' coordinates and the indices inside a block.
+	// Both are views whose dimensions are the coordinates along the axes and the indices inside a block.
 	var inWhole, inPacked []*ir.Expr
 	var inside []int64 // where the indices inside a block are in the whole
 	axisAt := make([]int64, len(split))
@@ -115,8 +114,9 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	return b
 }
 
-// scatterFrom gives each rank of at its block of %whole, which rank root holds, and returns the buffer that has the
-// block. Root first scatters to its team, whose members then broadcast along the other axes.
+// scatterFrom gives each rank of the mesh at its block of %whole, which the rank root holds, and returns the name of
+// the buffer that receives the block. Root first scatters to its team. The members of the team then broadcast along the
+// other axes.
 func (w *writer) scatterFrom(root int64, whole string, want *ir.Type, at *place) string {
 	split, rest := at.splitAxes(want)
 	if len(split) == 0 {
@@ -142,9 +142,9 @@ func (w *writer) broadcastFrom(buf string, t *ir.Type, over []string, root *ir.E
 	return all
 }
 
-// gatherTo brings %arg, a value of type t that is split and owes nothing, into
-// a buffer of rank root: those beside it along the axes that t is not split over give it
-// their blocks.
+// gatherTo gathers %arg into a buffer of rank root and returns its name. %arg has type t, which is split but not
+// partial. The blocks are sent by the ranks that have the same coordinates as root along the axes over which t is not
+// split.
 func (w *writer) gatherTo(root int64, arg string, t *ir.Type, at *place) string {
 	split, rest := at.splitAxes(t)
 	buf := w.names.fresh(w.name, "b")

@@ -8,40 +8,41 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Pair is a collective and the GEMMs that can run at the same time: those that need the result of an all_gather, or
-// those that compute the operand of the collective.
+// Pair describes a collective and the GEMMs that can run at the same time as it: the GEMMs that use the result of an
+// all_gather, or the GEMMs that compute the operand of the collective.
 type Pair struct {
-	// Func is the function, Value the collective's result: together they name
-	// the pair. Pos is the collective's.
+	// Func is the name of the function and Value the name of the collective's result; together they identify the
+	// pair. Pos is the position of the collective.
 	Func, Value string
 	Pos         ir.Pos
-	// Comm is OpAllGather, OpReduceScatter or OpAllReduce, over Axes; Axis is
-	// the dimension that is gathered or scattered.
+	// Comm is the collective's op: OpAllGather, OpReduceScatter or OpAllReduce. Axes are the mesh axes that it runs
+	// over, and Axis is the dimension that is gathered or scattered.
 	Comm ir.Op
 	Axes []string
 	Axis int
-	// AnyOrder: it may reduce in any order. Algorithm is the one that is pinned.
+	// AnyOrder reports that the collective may reduce in any order. Algorithm is the algorithm that the text pins.
 	AnyOrder  bool
 	Algorithm string
 	// From and To are the types of the collective's operand and result.
 	From, To *ir.Type
-	// Rows is the dimension of the operations' results that is cut.
+	// Rows is the dimension along which the operations' results are cut into pieces.
 	Rows int
-	// Ops are the operations that run piece by piece, GEMMs among them; Post those that run piece by piece after a
-	// reduction.
+	// Ops are the operations that run piece by piece, including the GEMMs. Post are the operations that follow a
+	// reduction and run piece by piece.
 	Ops, Post []PairOp
-	// Before: it is a gather of what Ops make.
+	// Before reports that the collective is an all_gather and that Ops compute its operand.
 	Before bool
-	// Ahead: the pair is a gather whose blocks can leave while the pair before is computed. Whole: the GEMM is then
-	// computed with all blocks at once.
+	// Ahead reports that the pair is a gather whose blocks can be sent while the preceding pair is computed. Whole
+	// reports that the GEMM is then computed with all blocks at once.
 	Ahead, Whole bool
-	// Undivided: by the text alone, an all-reduce's rows do not divide over the ranks, and an exchange is ragged.
+	// Undivided reports that the text alone shows that the number of an all-reduce's rows is not a multiple of the
+	// number of ranks. An exchange is then ragged.
 	Undivided bool
-	// Refused says, for each kind of strategy that cannot be used, why.
+	// Refused maps each kind of strategy that cannot be used to the reason.
 	Refused map[StrategyKind]string
 }
 
-// PairOp is one operation of a pair: the types of its operands and result.
+// PairOp describes one operation of a pair: its statement and the types of its operands and result.
 type PairOp struct {
 	Stmt *ir.Stmt
 	In   []*ir.Type
@@ -51,7 +52,7 @@ type PairOp struct {
 // GEMM reports whether the operation is a linear or matmul.
 func (o *PairOp) GEMM() bool { return isGEMM(o.Stmt) }
 
-// String names the pair's parts in the order they run: "all_gather + linear ×2",
+// String names the operations and the collective in the order in which they run: "all_gather + linear ×2" or
 // "linear + all_reduce + add".
 func (p *Pair) String() string {
 	var stmts []*ir.Stmt
@@ -75,7 +76,7 @@ func (p *Pair) String() string {
 	return text + " + " + counted(stmts)
 }
 
-// counted names statements: "linear ×2, matmul".
+// counted lists the ops of statements with their numbers: "linear ×2, matmul".
 func counted(stmts []*ir.Stmt) string {
 	var words []string
 	times := map[string]int{}
@@ -90,14 +91,14 @@ func counted(stmts []*ir.Stmt) string {
 	return strings.Join(words, ", ")
 }
 
-// region is a pair as the pass needs it.
+// region holds a Pair and the statements that the overlap pass replaces.
 type region struct {
 	Pair
 	comm *ir.Stmt
-	// body holds the operations, in text order, the collective not among them.
+	// body holds the operations in text order, without the collective.
 	body []*ir.Stmt
-	// post holds the operations that follow a reduction, each on the result of the one before. Only the last one's
-	// result is used elsewhere.
+	// post holds the operations that follow a reduction. Each uses the result of the operation before it, and only
+	// the result of the last one has other users.
 	post []*ir.Stmt
 	in   map[*ir.Stmt]bool // body, comm, post and with
 	// with holds gathers of scales, whose blocks are sent with those of the operand.
@@ -105,41 +106,41 @@ type region struct {
 	// blocked is set if the collective gathers or scatters the dimension Rows: each rank has a block of its rows, and
 	// a piece is the same rows of every block.
 	blocked bool
-	// across is set if pieces are not rows of the operands (acrossAxis).
+	// across reports that pieces are not rows of the operands (see acrossAxis).
 	across bool
-	// other is the same pair with such pieces, which only exchange can use.
+	// other describes the same pair with pieces that are not rows; only the strategy exchange can use it.
 	other *region
-	// last is the last statement of the block that the region reaches.
+	// last is the last statement in the block that belongs to the region.
 	last *ir.Stmt
-	// choice and entry are the positions of the decision among the choices and in the log, once it is made.
+	// choice and entry are the indices of the decision on this region in the list of choices and in the log. They are
+	// set when the decision is made.
 	choice, entry int
 }
 
-// gathers reports whether the operations need what the collective brings.
+// gathers reports whether the operations use the result of the region's all_gather.
 func (r *region) gathers() bool { return r.comm.Op == ir.OpAllGather && !r.Before }
 
-// pairFinder looks for pairs in one block.
+// pairFinder finds the pairs in one block.
 type pairFinder struct {
 	*unit
 	fn    *ir.Func
 	users useIndex
 	def   map[string]*ir.Stmt // of values defined in this block
 	at    map[*ir.Stmt]int
-	// carried are the values that loops around this block carry, which are dense.
+	// carried holds the values that the loops around this block carry from one iteration to the next. They are dense.
 	carried []ir.Name
 	stmts   []*ir.Stmt
-	// owned are the statements of reductions' regions that will be replaced,
-	// shared those of reductions that are left sequential.
+	// owned maps the statements of reductions' regions that will be replaced to these regions; shared does the same
+	// for the regions of reductions that are left sequential.
 	owned, shared map[*ir.Stmt]*region
-	// taken are the statements of regions that have been replaced, and pending the values that these compute, until
-	// the walk has reached them. A region that is emitted before cannot use these values.
+	// taken holds the statements of regions that have been replaced. pending holds the values that these regions
+	// compute, until the walk reaches them; a region that is emitted earlier cannot use these values.
 	taken   map[*ir.Stmt]*region
 	pending map[string]*ir.Stmt // with the collective of their region
 	when    when                // the block runs
 }
 
-// overMain reports whether s is a collective on values of the main mesh that a
-// pair may be made of.
+// overMain reports whether s is a collective that may be part of a pair and whose values are on the main mesh.
 func (f *pairFinder) overMain(s *ir.Stmt) bool {
 	switch s.Op {
 	case ir.OpAllGather, ir.OpReduceScatter, ir.OpAllReduce:
@@ -152,7 +153,7 @@ func (f *pairFinder) overMain(s *ir.Stmt) bool {
 	return s.Op == ir.OpAllGather || s.Word("op", "") == ir.Sum.String()
 }
 
-// isValue reports whether s makes a value of the main mesh from such values.
+// isValue reports whether s defines a value on the main mesh and all operands of s are on the main mesh.
 func (f *pairFinder) isValue(s *ir.Stmt) bool {
 	res := f.info.Results[s]
 	return len(res) == 1 && plainValue(res[0]) && !slices.ContainsFunc(f.info.Operands[s], func(x *ir.Sym) bool { return !plainValue(x) })
@@ -164,7 +165,7 @@ func plainValue(s *ir.Sym) bool {
 
 func (f *pairFinder) typeOf(s *ir.Stmt) *ir.Type { return f.info.Results[s][0].Type }
 
-// newRegion starts a region at its collective.
+// newRegion returns a region that has only the collective s.
 func (f *pairFinder) newRegion(s *ir.Stmt) *region {
 	r := &region{comm: s, in: map[*ir.Stmt]bool{s: true}, last: s}
 	r.Func, r.Value, r.Pos = f.fn.Name, s.Results[0].Text, s.Pos
@@ -177,7 +178,7 @@ func (f *pairFinder) newRegion(s *ir.Stmt) *region {
 	return r
 }
 
-// finish fills in what the chooser sees.
+// finish sets the fields of the Pair that the chooser reads.
 func (f *pairFinder) finish(r *region) {
 	r.Ops, r.Post = f.pairOps(r.body), f.pairOps(r.post)
 	r.Refused = map[StrategyKind]string{}
@@ -198,7 +199,7 @@ func (f *pairFinder) finish(r *region) {
 	}
 }
 
-// varies reports whether an extent depends on a loop's variable.
+// varies reports whether an extent depends on the variable of a loop.
 func varies(e *ir.Expr) (found bool) {
 	e.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprVar })
 	return found
@@ -216,8 +217,8 @@ func (f *pairFinder) pairOps(stmts []*ir.Stmt) []PairOp {
 	return out
 }
 
-// undivided reports whether whole rows do not divide over the ranks, where the text
-// already shows it; elsewhere the dims will.
+// undivided reports whether the text shows that the number of rows is not a multiple of the number of ranks. If the
+// text leaves a size open, undivided returns false; whether the rows divide depends on the bound dims.
 func (f *pairFinder) undivided(r *region) bool {
 	sizes := literalSizes(f.prog)
 	rows, err1 := r.To.LocalType().Dims[r.Rows].Extent.Eval(sizes)
@@ -225,11 +226,11 @@ func (f *pairFinder) undivided(r *region) bool {
 	return err1 == nil && err2 == nil && ranks != 0 && rows%ranks != 0
 }
 
-// hasGEMM reports whether there is anything to hide communication under.
+// hasGEMM reports whether the region contains a GEMM with which the communication can overlap.
 func (r *region) hasGEMM() bool { return slices.ContainsFunc(r.body, isGEMM) }
 
-// rowsCandidates returns the dimensions that may be cut, best first: the one
-// the collective gathers or scatters, else the outermost.
+// rowsCandidates returns the dimensions along which the operations may be cut, best first: the dimension that the
+// collective gathers or scatters, and otherwise the outermost.
 func (r *region) rowsCandidates() []int {
 	if r.comm.Op == ir.OpAllReduce || r.Axis == 0 {
 		return []int{0}
@@ -241,9 +242,8 @@ func (r *region) cut(rows int) {
 	r.Rows, r.blocked = rows, r.comm.Op != ir.OpAllReduce && rows == r.Axis
 }
 
-// operandsOf splits what s needs into the operands of which it needs the same
-// rows and those it needs entire. ok is false where s cannot be computed by
-// rows of dimension rows.
+// operandsOf returns the operands of s of which a piece needs the same rows, and the operands of which it needs all
+// elements. If s cannot be computed by rows of the dimension rows, ok is false.
 func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole []string, ok bool) {
 	if !pure(s) || s.Op.Info().Class != ir.ClassTensor || !f.isValue(s) {
 		return nil, nil, false

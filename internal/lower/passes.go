@@ -9,17 +9,17 @@ import (
 
 // Pass is one row of the pass table.
 type Pass struct {
-	// Name is what --print-after calls it.
+	// Name is the pass's name as an argument of --print-after.
 	Name string
-	// Doc says in one line what it does.
+	// Doc describes the pass in one line.
 	Doc string
-	// Requires names the passes whose work this one builds on.
+	// Requires names the passes whose results this pass depends on.
 	Requires []string
 
 	run func(*unit) error
 }
 
-// passes is the table: the order of its rows is the order they run in.
+// passes is the pass table. The passes run in the order of its rows.
 var passes = []Pass{
 	{
 		Name: "shard",
@@ -46,10 +46,10 @@ var passes = []Pass{
 	},
 }
 
-// constraint says that one pass must run before another, and why.
+// constraint records that the pass before must run earlier than the pass after, and the reason.
 type constraint struct{ before, after, reason string }
 
-// order holds what the table's row order must respect beyond Requires.
+// order lists the constraints on the order of the table's rows in addition to those in Requires.
 var order = []constraint{
 	{"shard", "decompose", "shard turns every change of layout into a reshard, which decompose expects"},
 	{"clean", "decompose", "a reshard that changes nothing would become a copy, which may be the user's own"},
@@ -59,8 +59,8 @@ var order = []constraint{
 // tableErr is an error in the pass table. Run returns it, so that a wrong table does not crash the importing program.
 var tableErr = checkTable(passes, order)
 
-// checkTable reports a pass that is unnamed or named twice, that runs before
-// one it requires, or that breaks an order constraint.
+// checkTable returns an error if a pass has no name or the name of another pass, runs before a pass that it requires,
+// or violates a constraint in order.
 func checkTable(passes []Pass, order []constraint) error {
 	at := map[string]int{}
 	for i, p := range passes {
@@ -96,5 +96,5 @@ func checkOrder(at map[string]int, c constraint) error {
 	return nil
 }
 
-// Passes lists the passes in the order they run in.
+// Passes returns the passes in the order in which they run.
 func Passes() []Pass { return slices.Clone(passes) }

@@ -6,12 +6,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file lets ranks trade blocks: from one layout to another with as many
-// blocks in every dimension, over the same axes. Then each rank needs one
-// block, which one other rank has.
+// This file handles reshards in which ranks exchange blocks: the two layouts have the same number of blocks in every
+// dimension and use the same axes. Each rank then needs exactly one block, which exactly one other rank holds.
 
-// trades returns the permutes from t: the axes of one dimension in another
-// order, or all of dst's dimensions at once.
+// trades returns the permute steps that are possible from layout t: steps that reorder the axes of one dimension, and
+// one step that gives all dimensions the axes that they have in dst.
 func (p *planner) trades(t *ir.Type) []step {
 	var out []step
 	add := func(u *ir.Type) {
@@ -51,7 +50,7 @@ func (p *planner) arranged(t *ir.Type) *ir.Type {
 	return u
 }
 
-// dimAxes returns the axes that t's dimensions are split over.
+// dimAxes returns the axes over which t's dimensions are split.
 func dimAxes(t *ir.Type) []string {
 	var out []string
 	for _, d := range t.Dims {
@@ -60,9 +59,10 @@ func dimAxes(t *ir.Type) []string {
 	return out
 }
 
-// traded returns the axes, in mesh order, whose coordinates determine which rank holds in u what a rank holds in t: of
-// each dimension those between the unchanged major and minor axes. An axis between two that trade places counts too,
-// because the two may differ in size.
+// traded returns the axes, in mesh order, whose coordinates determine the rank that holds in layout u the block that a
+// given rank holds in layout t. For each dimension these are the axes between the unchanged major axes and the
+// unchanged minor axes. An axis between two axes that exchange their positions is included, because the two may differ
+// in size.
 func (p *planner) traded(t, u *ir.Type) []string {
 	var moved []string
 	for i := range t.Dims {
@@ -78,7 +78,7 @@ func (p *planner) traded(t, u *ir.Type) []string {
 	return filter(p.mesh, func(a string) bool { return slices.Contains(moved, a) })
 }
 
-// permutations returns the other orders of axes.
+// permutations returns all orders of axes except the given one.
 func permutations(axes []string) [][]string {
 	var out [][]string
 	var grow func(have, rest []string)
@@ -94,8 +94,8 @@ func permutations(axes []string) [][]string {
 	return out
 }
 
-// permute writes a step in which ranks trade blocks. from is the rank that
-// holds what this one needs, to the one that needs what this one holds.
+// permute writes a step in which ranks exchange blocks. The attribute from gives the rank that holds the block that
+// this rank needs; to gives the rank that needs the block that this rank holds.
 func (w *writer) permute(st step, name string, t *ir.Type, arg string) {
 	mine, got := w.names.fresh(w.name, "l"), w.names.fresh(w.name, "t")
 	attrs := []ir.Attr{ir.Over(st.axes...),
@@ -107,8 +107,8 @@ func (w *writer) permute(st step, name string, t *ir.Type, arg string) {
 		value(w.pos, name, t, ir.OpClaim, nil, got))
 }
 
-// holder returns the index, in the team over axes, of the rank that holds in
-// layout there the block that this rank holds in layout here.
+// holder returns the index, in the team over axes, of the rank that holds in layout there the block that this rank
+// holds in layout here.
 func holder(axes []string, here, there *ir.Type) *ir.Expr {
 	coords := map[string]*ir.Expr{}
 	for i := range here.Dims {
@@ -121,8 +121,8 @@ func holder(axes []string, here, there *ir.Type) *ir.Expr {
 	return number(axes, axes, func(a string) *ir.Expr { return coords[a] })
 }
 
-// number returns the mixed-radix number of the digits along those of axes that
-// are in team, major first.
+// number returns a mixed-radix number with one digit for each of axes that is in team. The first axis has the most
+// significant digit.
 func number(axes, team []string, digit func(string) *ir.Expr) *ir.Expr {
 	n := ir.Int(0)
 	for _, a := range axes {
@@ -137,7 +137,8 @@ func number(axes, team []string, digit func(string) *ir.Expr) *ir.Expr {
 	return n
 }
 
-// spread sets the digits of n along those of axes that are in team.
+// spread computes the digits of the mixed-radix number n for those of axes that are in team, and stores them in
+// digits.
 func spread(n *ir.Expr, axes, team []string, digits map[string]*ir.Expr) {
 	var mine []string
 	for _, a := range axes {

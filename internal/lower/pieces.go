@@ -7,29 +7,28 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file finds out which rank sends which part of its block to whom. Two
-// meshes cut a dimension into p and q blocks; the smallest parts in which both
-// can be counted are its lcm(p, q)-ths, and the text promises that it has them.
+// This file determines which rank sends which part of its block to which other rank. If two meshes cut a dimension into
+// p and q blocks, the largest parts of which both kinds of blocks are multiples are 1/lcm(p, q) of the dimension. The
+// text guarantees that the dimension is a multiple of lcm(p, q).
 
-// span is a part of one dimension of a block: chunk index of count.
+// span selects a part of a block along one dimension: the chunk with the given index of count chunks.
 type span struct{ index, count int64 }
 
-// piece is a part of a block on its way: which part it is, by dimension, of
-// what the sender holds (source) and of what the receiver wants (target).
+// piece describes one transfer between two ranks. For each dimension, source selects the part of the sender's block
+// that is sent, and target selects the part of the receiver's block where it is stored.
 type piece struct {
 	from, to       int64
 	source, target []span
 }
 
-// common is what a receiver's block has in common with a sender's along one
-// dimension, or a part of that.
+// common describes the part that a receiver's block and a sender's block share along one dimension, or a part of it.
 type common struct {
 	block          int64 // the sender's
 	source, target span
 }
 
-// overlaps returns of what block b of q is made where there are p blocks. What
-// is no chunk of both, counted from their beginnings, comes in several parts.
+// overlaps returns the parts from which block b of q blocks is assembled if the dimension is held as p blocks. A shared
+// part that is not a chunk of both blocks is returned as several parts.
 func overlaps(p, q, b int64) []common {
 	all := leastCommon(p, q)
 	theirs, ours := all/p, all/q
@@ -47,9 +46,8 @@ func overlaps(p, q, b int64) []common {
 	return out
 }
 
-// route says which rank sends what to whom, so that every rank of to gets its
-// block of layout want. A rank that holds what it needs keeps it; of several
-// holders the receivers take turns.
+// route returns the transfers that give every rank of to its block in layout want. A rank that already holds a part of
+// its block keeps that part. If several ranks hold the same block, the receivers are assigned to them in rotation.
 func route(have, want *ir.Type, from, to *place) []piece {
 	holders := map[string][]int64{} // by block
 	holds := map[int64]string{}     // the block of each sender
@@ -80,8 +78,7 @@ func route(have, want *ir.Type, from, to *place) []piece {
 	return out
 }
 
-// sources returns the pieces of which the i-th receiver's block is made, each
-// one for every dimension.
+// sources returns, for each dimension, the pieces from which the i-th receiver's block is assembled.
 func sources(have, want *ir.Type, from, to *place, i int) [][]common {
 	out := [][]common{nil}
 	for d, b := range to.blocks(want, i) {
@@ -96,7 +93,7 @@ func sources(have, want *ir.Type, from, to *place, i int) [][]common {
 	return out
 }
 
-// countPieces returns how many pieces route makes.
+// countPieces returns the number of pieces that route returns.
 func countPieces(have, want *ir.Type, from, to *place) int {
 	total := 0
 	for i := range to.devices {
@@ -109,8 +106,7 @@ func countPieces(have, want *ir.Type, from, to *place) int {
 	return total
 }
 
-// missing returns which part of the whole tensor the i-th receiver wants and
-// does not hold.
+// missing returns the fraction of the whole tensor that the i-th receiver wants and does not hold.
 func missing(have, want *ir.Type, from, to *place, i int) float64 {
 	wanted, held := 1.0, 0.0
 	j := from.index(to.devices[i])
@@ -139,7 +135,7 @@ func greatestCommon(a, b int64) int64 {
 
 func leastCommon(a, b int64) int64 { return a / greatestCommon(a, b) * b }
 
-// key makes a map key of a block's coordinates.
+// key returns a map key for the coordinates of a block.
 func key(block []int64) string {
 	var b []byte
 	for _, x := range block {

@@ -9,10 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file decides by which steps a value changes its layout on one mesh: the
-// cheapest way through the layouts in between. It knows nothing of statements.
-// Blocks are contiguous and a dimension's axes are major first, so an axis can
-// only come and go at the minor end of a dimension.
+// This file finds the steps that change the layout of a value on one mesh: the cheapest path through intermediate
+// layouts. It does not use statements. Blocks are contiguous and the axes of a dimension are ordered major first, so a
+// step can add or remove an axis only at the minor end of a dimension.
 
 type stepKind uint8
 
@@ -25,7 +24,7 @@ const (
 	stepPermute                       // ranks trade blocks: axes trade places
 )
 
-// step changes a layout once.
+// step describes one change of a layout.
 type step struct {
 	kind          stepKind
 	axes          []string // major first; of a permute, all that trade places
@@ -34,16 +33,16 @@ type step struct {
 	before, after *ir.Type
 }
 
-// planner finds the cheapest steps from one layout to another. Costs are the
-// bytes that a rank receives at the most, counted in whole tensors.
+// planner finds the cheapest steps from one layout to another. The cost of a step is the maximum number of bytes that a
+// rank receives, in units of whole tensors.
 type planner struct {
 	src, dst *ir.Type
 	mesh     []string // the mesh's axes, major first
 	sizes    map[string]float64
 	exact    bool // all sizes are numbers in the text
 	permutes bool // ranks may trade blocks
-	// divisors surely divide the dimensions; nil where nothing more is known of
-	// them than src and dst say.
+	// divisors[i] is a number that is certain to divide dimension i. It is nil if src and dst are the only information
+	// about the dimensions.
 	divisors []int64
 }
 
@@ -51,8 +50,8 @@ type planner struct {
 // dims (S20).
 const nominalSize = 4
 
-// plan returns the steps from layout src to layout dst of the mesh at; none
-// where they are the same. dst's partials must be among src's.
+// plan returns the steps from layout src to layout dst on the mesh at, or nil if the layouts are equal. Every partial
+// axis of dst must also be partial in src.
 func (at *place) plan(src, dst *ir.Type) []step {
 	return at.planner(src, dst).search().steps
 }
@@ -72,7 +71,7 @@ func (at *place) planner(src, dst *ir.Type) *planner {
 	return p
 }
 
-// node is a layout on the way, and the way to it.
+// node holds an intermediate layout and the path to it.
 type node struct {
 	t     *ir.Type
 	cost  float64
@@ -80,7 +79,7 @@ type node struct {
 	done  bool
 }
 
-// search returns the cheapest way to dst.
+// search returns the cheapest path to dst.
 func (p *planner) search() *node {
 	nodes := p.settle(func(t *ir.Type) bool { return ir.SameLayout(t, p.dst) })
 	if n := nodes[len(nodes)-1]; ir.SameLayout(n.t, p.dst) {
@@ -89,9 +88,9 @@ func (p *planner) search() *node {
 	return &node{} // cannot be: gathering everything and cutting always leads there
 }
 
-// settle is Dijkstra's: it settles the cheapest layout that is not settled,
-// until that is the goal, and returns the settled ones, cheapest first. Of ways
-// that cost the same, the one of fewest steps wins, then the one found first.
+// settle runs Dijkstra's algorithm. It settles the cheapest layout that is not yet settled until goal holds for it, and
+// returns the settled layouts, cheapest first. Of paths with equal cost it prefers the path with the fewest steps, and
+// then the path that was found first.
 func (p *planner) settle(goal func(*ir.Type) bool) []*node {
 	nodes := map[string]*node{layoutKey(p.src): {t: p.src.Clone()}}
 	order := []*node{nodes[layoutKey(p.src)]}
@@ -137,7 +136,7 @@ func (n *node) before(m *node) bool {
 	return len(n.steps) < len(m.steps)
 }
 
-// layoutKey makes a map key of a layout.
+// layoutKey returns a map key for a layout.
 func layoutKey(t *ir.Type) string {
 	var b strings.Builder
 	for _, d := range t.Dims {
@@ -149,7 +148,7 @@ func layoutKey(t *ir.Type) string {
 	return b.String()
 }
 
-// cost is what a rank receives at the most in a step, in whole tensors.
+// cost returns the maximum number of bytes that a rank receives in a step, in units of whole tensors.
 func (p *planner) cost(s *step) float64 {
 	n := p.parts(s.axes)
 	switch s.kind {
@@ -165,8 +164,8 @@ func (p *planner) cost(s *step) float64 {
 	return p.held(s.after)
 }
 
-// share is the cost of a reduce_scatter, which brings a rank n-1 blocks, or of
-// an all_to_all, which brings it n-1 nths of one.
+// share returns the cost of a reduce_scatter, in which a rank receives n-1 blocks, or of an all_to_all, in which a rank
+// receives (n-1)/n of a block.
 func (p *planner) share(after *ir.Type, reduces bool, n float64) float64 {
 	if reduces {
 		return p.held(after) * (n - 1)
@@ -174,7 +173,7 @@ func (p *planner) share(after *ir.Type, reduces bool, n float64) float64 {
 	return p.held(after) * (n - 1) / n
 }
 
-// held is the part of the whole tensor that a rank holds.
+// held returns the fraction of the whole tensor that a rank holds.
 func (p *planner) held(t *ir.Type) float64 {
 	h := 1.0
 	for _, d := range t.Dims {
@@ -191,8 +190,7 @@ func (p *planner) parts(axes []string) float64 {
 	return n
 }
 
-// moves returns the steps that can be taken from t, in the order of what makes
-// the value smaller first.
+// moves returns the steps that are possible from t. Steps that make the value smaller are first.
 func (p *planner) moves(t *ir.Type) []step {
 	var out []step
 	for i := range t.Dims {
@@ -214,9 +212,8 @@ func (p *planner) moves(t *ir.Type) []step {
 	return out
 }
 
-// allowed reports whether dimension i surely divides over axes: where it is
-// split over them, or over more, at either end, and where the text says so in
-// numbers.
+// allowed reports whether dimension i is certain to be divisible by the product of the sizes of axes. This is so if src
+// or dst splits the dimension over these axes or over more, or if the text shows it by numbers.
 func (p *planner) allowed(i int, axes []string) bool {
 	if subset(axes, p.src.Dims[i].Axes) || subset(axes, p.dst.Dims[i].Axes) {
 		return true
@@ -232,7 +229,7 @@ func subset(a, b []string) bool {
 	return !slices.ContainsFunc(a, func(x string) bool { return !slices.Contains(b, x) })
 }
 
-// red returns the reduction t still owes over axis.
+// red returns the reduction by which t is partial over axis.
 func red(t *ir.Type, axis string) ir.Red {
 	for _, q := range t.Partial {
 		if q.Axis == axis {
@@ -242,19 +239,19 @@ func red(t *ir.Type, axis string) ir.Red {
 	return ir.NoRed
 }
 
-// onDim returns whether a dimension of t is split over axis.
+// onDim reports whether a dimension of t is split over axis.
 func onDim(t *ir.Type, axis string) bool {
 	return slices.ContainsFunc(t.Dims, func(d ir.Dimension) bool { return slices.Contains(d.Axes, axis) })
 }
 
-// appended returns t with axes at the minor end of dimension i.
+// appended returns t with axes added at the minor end of dimension i.
 func appended(t *ir.Type, i int, axes []string) *ir.Type {
 	u := t.Clone()
 	u.Dims[i].Axes = append(u.Dims[i].Axes, axes...)
 	return u
 }
 
-// cuts appends to dimension i any axes in any order that t is whole over.
+// cuts returns the steps that append to dimension i any axes, in any order, that t is neither split nor partial over.
 func (p *planner) cuts(t *ir.Type, i int) []step {
 	free := func(a string) bool { return red(t, a) == ir.NoRed && !onDim(t, a) }
 	var out []step
@@ -264,7 +261,7 @@ func (p *planner) cuts(t *ir.Type, i int) []step {
 	return out
 }
 
-// scatters appends to dimension i partial axes of one reduction.
+// scatters returns the steps that append to dimension i partial axes of one reduction.
 func (p *planner) scatters(t *ir.Type, i int) []step {
 	var out []step
 	for _, r := range reds(t) {
@@ -277,7 +274,7 @@ func (p *planner) scatters(t *ir.Type, i int) []step {
 	return out
 }
 
-// reds returns the reductions that t owes, each once.
+// reds returns the reductions by which t is partial, each once.
 func reds(t *ir.Type) []ir.Red {
 	var out []ir.Red
 	for _, q := range t.Partial {
@@ -288,8 +285,8 @@ func reds(t *ir.Type) []ir.Red {
 	return out
 }
 
-// arrangements returns the ordered choices of axes, longest first, for which
-// ok holds and that dimension i of t may also be split over.
+// arrangements returns ordered selections of axes, longest first. They contain only axes for which ok holds, and over
+// which dimension i of t may be split in addition.
 func (p *planner) arrangements(i int, t *ir.Type, ok func(string) bool) [][]string {
 	var out [][]string
 	var grow func(have []string)
@@ -308,7 +305,7 @@ func (p *planner) arrangements(i int, t *ir.Type, ok func(string) bool) [][]stri
 	return out
 }
 
-// exchanges moves the minor axes of dimension i to the minor end of another.
+// exchanges returns the steps that move the minor axes of dimension i to the minor end of another dimension.
 func (p *planner) exchanges(t *ir.Type, i int) []step {
 	var out []step
 	axes := t.Dims[i].Axes
@@ -326,8 +323,8 @@ func (p *planner) exchanges(t *ir.Type, i int) []step {
 	return out
 }
 
-// reductions reduces the axes of one reduction, so that the sum is rounded
-// once: those that dst has whole, or all that dst does not owe.
+// reductions returns the steps that reduce axes of one reduction in one step, so that the sum is rounded once: the axes
+// that are whole in dst, or all axes that are not partial in dst.
 func (p *planner) reductions(t *ir.Type) []step {
 	var out []step
 	for _, r := range reds(t) {
@@ -352,7 +349,7 @@ func (p *planner) reductions(t *ir.Type) []step {
 	return out
 }
 
-// filter returns those of axes for which ok holds.
+// filter returns the elements of axes for which ok holds.
 func filter(axes []string, ok func(string) bool) []string {
 	var out []string
 	for _, a := range axes {
@@ -363,7 +360,7 @@ func filter(axes []string, ok func(string) bool) []string {
 	return out
 }
 
-// gathers takes the minor axes off dimension i.
+// gathers returns the steps that remove minor axes from dimension i.
 func (p *planner) gathers(t *ir.Type, i int) []step {
 	var out []step
 	axes := t.Dims[i].Axes

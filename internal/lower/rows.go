@@ -2,17 +2,17 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file knows which operations can be computed some rows at a time: those
-// of which each row of the result needs the same row of one operand or more.
-// "Rows" are the blocks of one dimension, the same in all values of a region.
+// This file determines which operations can be computed some rows at a time: in these operations, a row of the result
+// depends on the same row of one or more operands. "Rows" are the indices of one dimension, which is the same in all
+// values of a region.
 
-// isGEMM reports whether s is an operation worth hiding communication under.
+// isGEMM reports whether s is an operation that takes long enough to overlap with communication.
 func isGEMM(s *ir.Stmt) bool { return s.Op == ir.OpLinear || s.Op == ir.OpMatmul }
 
-// scaled reports whether s is a linear with scales.
+// scaled reports whether s is a linear whose operands have scales.
 func scaled(s *ir.Stmt) bool { return s.Op == ir.OpLinear && len(s.Args) == 4 }
 
-// roles of an operand in a computation by rows.
+// role describes how an operand is used in a computation by rows.
 type role uint8
 
 const (
@@ -21,8 +21,8 @@ const (
 	entire               // all of it is needed, for any row
 )
 
-// operandRole says what rows of s's result along dimension rows need of its
-// i-th operand, which has dims dimensions of the result's many.
+// operandRole returns which part of its i-th operand s needs to compute rows of its result along the dimension rows.
+// The operand has dims dimensions and the result has resultDims.
 func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 	switch {
 	case s.Op == ir.OpLinear && i == 2 && scaled(s) && dims > 0 && rows < resultDims-1:
@@ -51,8 +51,8 @@ func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 	return unusable
 }
 
-// contractionRole is operandRole of what works on the last dimension: rows of
-// the first operand are rows of the result, and the others are needed entire.
+// contractionRole returns the role of an operand of an operation that contracts the last dimension: rows of the first
+// operand give the rows of the result, and the other operands are needed entire.
 func contractionRole(i, rows, dims int) role {
 	switch {
 	case i > 0:
@@ -83,7 +83,7 @@ func acrossAxis(s *ir.Stmt, i, rows, dims, resultDims int) (axis int, r role) {
 	return 0, unusable
 }
 
-// secondAxis is acrossAxis of the columns of a product.
+// secondAxis returns the result of acrossAxis for the columns of a product.
 func secondAxis(s *ir.Stmt, i, dims int) (axis int, r role) {
 	switch {
 	case i == 0:
@@ -96,8 +96,8 @@ func secondAxis(s *ir.Stmt, i, dims int) (axis int, r role) {
 	return 1, byRows
 }
 
-// pure reports whether s only makes a value, or a local tensor, from others:
-// then it may trade places with statements that do not use it.
+// pure reports whether s only computes a value, or defines a local tensor, from other values. A pure statement may be
+// moved past statements that do not use its result.
 func pure(s *ir.Stmt) bool {
 	if s.Into != nil || len(s.Results) != 1 {
 		return false

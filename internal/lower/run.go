@@ -9,58 +9,57 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// Options say how far to lower and who looks over the passes' shoulders.
+// Options selects the passes that run, the strategies for pairs, and a check of each pass's result.
 type Options struct {
-	// StopAfter names the last pass to run; empty for all.
+	// StopAfter names the last pass to run. If it is empty, all passes run.
 	StopAfter string
-	// Choose says how each pair of communication and GEMM is lowered; nil leaves
-	// all sequential. An answer that does not apply to the pair means sequential.
+	// Choose returns the strategy with which each pair of communication and GEMM is lowered. If Choose is nil, all
+	// pairs are lowered sequentially. A pair is also lowered sequentially if the returned strategy does not apply to it.
 	Choose func(*Pair) Strategy
-	// CheckEach, where set, judges the program after each pass; its error ends
-	// the run as a PassError.
+	// CheckEach, if not nil, checks the program after each pass. If it returns an error, Run returns it as a PassError.
 	CheckEach func(*ir.Program) error
 }
 
 // Result is a lowered program and a record of how it was lowered.
 type Result struct {
-	// Program is what the last pass left, Info what checker.Check says of it.
+	// Program is the program after the last pass. Info is the result of checker.Check for it.
 	Program *ir.Program
 	Info    *ir.Info
-	// Stages has one record a pass, in the order they ran.
+	// Stages has one record for each pass, in the order in which the passes ran.
 	Stages []Stage
-	// Log lists every change of layout, and why it was made.
+	// Log lists every change of layout and the reason for it.
 	Log []Entry
-	// Choices lists the pairs that were found and how each was lowered.
+	// Choices lists the pairs that were found and the strategy of each.
 	Choices []Choice
-	// Alone lists the collectives that are no part of a pair, and why.
+	// Alone lists the collectives that are not part of a pair, each with the reason.
 	Alone []ir.Note
 }
 
-// Stage records one pass.
+// Stage records the result of one pass.
 type Stage struct {
 	Pass string
-	// Text is the program after the pass.
+	// Text is the text of the program after the pass.
 	Text     string
 	Duration time.Duration
-	// Changed says that the text differs from the one before the pass.
+	// Changed reports whether the pass changed the text.
 	Changed bool
-	// Origins are the positions in the source from which the statements of Text come, in the order of the text; a
-	// statement precedes its blocks.
+	// Origins has, for each statement of Text in text order, the position of the source statement from which it was
+	// derived. A statement precedes the statements of its blocks.
 	Origins []ir.Pos
 }
 
-// Entry is one line of the log of reshards.
+// Entry is one line in the log of reshards.
 type Entry struct {
 	Pass string
 	Func string
-	// Pos is the statement of the source that asked for it.
+	// Pos is the position of the source statement that required the reshard.
 	Pos ir.Pos
-	// Value is the value that is resharded, From and To its types.
+	// Value is the name of the value that is resharded; From and To are its types before and after.
 	Value    string
 	From, To string
-	// Result is the value that a reshard (of shard) makes.
+	// Result is the name of the value that the reshard defines; only the pass shard sets it.
 	Result string
-	// Why is the reason (shard) or the result (decompose).
+	// Why is the reason for the reshard (pass shard) or the operations that replaced it (pass decompose).
 	Why string
 }
 
@@ -69,14 +68,14 @@ func (e Entry) String() string {
 	return fmt.Sprintf("%s: %s: %%%s: %s -> %s: %s", e.Pass, e.Func, e.Value, e.From, e.To, e.Why)
 }
 
-// PassError says that a pass left a program that is not valid: a fault of the
-// pass, never of the program it was given.
+// PassError reports that the result of a pass is not a valid program. The cause is a fault in the pass, not in the
+// program that was lowered.
 type PassError struct {
 	Pass string
 	Err  error
 }
 
-// Error names the pass and the fault.
+// Error returns the name of the pass and the text of the fault.
 func (e *PassError) Error() string {
 	return fmt.Sprintf("pass %s left an invalid program: %v", e.Pass, e.Err)
 }
@@ -84,7 +83,7 @@ func (e *PassError) Error() string {
 // Unwrap returns the fault.
 func (e *PassError) Unwrap() error { return e.Err }
 
-// unit is the input of a pass: a copy of the program, to be changed in place, and the results of Check.
+// unit is the input of a pass: a copy of the program, which the pass changes in place, and the results of Check.
 type unit struct {
 	pass string
 	prog *ir.Program
@@ -96,8 +95,8 @@ type unit struct {
 	alone   []ir.Note
 }
 
-// Run lowers a copy of p. Its error is ir.Diagnostics where p itself is at
-// fault and *PassError where a pass is.
+// Run lowers a copy of p. The error is an ir.Diagnostics if p is not valid, and a *PassError if a pass made an invalid
+// program.
 func Run(p *ir.Program, opts Options) (*Result, error) {
 	if tableErr != nil {
 		return nil, tableErr
@@ -121,7 +120,7 @@ func Run(p *ir.Program, opts Options) (*Result, error) {
 	return res, nil
 }
 
-// until returns the passes up to and including the named one.
+// until returns the passes up to and including the one named last.
 func until(last string) ([]Pass, error) {
 	if last == "" {
 		return passes, nil
@@ -136,8 +135,8 @@ func until(last string) ([]Pass, error) {
 	return nil, fmt.Errorf("there is no pass %q; there are %s", last, strings.Join(names, ", "))
 }
 
-// apply runs one pass on the result so far, whose text is before, and returns
-// the text after it.
+// apply runs one pass on the program in r. before is the text of the program before the pass; apply returns the text
+// after it.
 func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	start := time.Now()
 	u := &unit{pass: p.Name, prog: r.Program, info: r.Info, choose: opts.Choose}
@@ -161,8 +160,8 @@ func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	return st.Text, nil
 }
 
-// origins returns the places of p's statements. Passes keep them and give those
-// that they add the place of what asked for them.
+// origins returns the positions of p's statements. A pass keeps the position of each statement, and gives a statement
+// that it adds the position of the source statement that required it.
 func origins(p *ir.Program) []ir.Pos {
 	var list []ir.Pos
 	for _, f := range p.Funcs {
@@ -171,7 +170,7 @@ func origins(p *ir.Program) []ir.Pos {
 	return list
 }
 
-// note adds a line to the log, which is valid until the next is added.
+// note appends a line to the log and returns a pointer to it, which is valid until the next line is appended.
 func (u *unit) note(f *ir.Func, pos ir.Pos, value string, from, to *ir.Type, why string) *Entry {
 	u.log = append(u.log, Entry{
 		Pass: u.pass, Func: f.Name, Pos: pos, Value: value,

@@ -6,13 +6,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pieces moves the value arg block by block into a new buffer buf on the ranks
-// of to.
+// pieces moves the value arg, piece by piece, into a new buffer named buf on the ranks of to.
 func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
 	w.deliver(courier{writer: w, arg: arg, buf: buf}, have, want, from, to)
 }
 
-// piecesOf is pieces of a buffer.
+// piecesOf is the same as pieces for an arg that is a buffer.
 func (w *writer) piecesOf(arg, buf string, have, want *ir.Type, from, to *place) {
 	w.deliver(courier{writer: w, arg: arg, buf: buf, local: arg}, have, want, from, to)
 }
@@ -36,17 +35,17 @@ func (w *writer) deliver(c courier, have, want *ir.Type, from, to *place) {
 	}
 }
 
-// courier writes what one rank does for a transfer.
+// courier writes the statements that one rank executes for a transfer.
 type courier struct {
 	*writer
 	arg, buf string
-	// local names the rank's own shard of arg, once it is needed.
+	// local is the name of the local tensor of the rank's own shard of arg; it is empty until it is first needed.
 	local                string
 	views, posts, copies []*ir.Stmt
 }
 
-// rankPieces returns what rank r does: its sends and receives in one group, so
-// that no order among the ranks can block them, and its copies.
+// rankPieces returns the statements that rank r executes: its sends and receives, in one group so that their order
+// cannot cause a deadlock among the ranks, and its local copies.
 func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
 	for _, p := range pieces {
 		switch {
@@ -72,8 +71,8 @@ func (c *courier) packed(p piece) string {
 	return name
 }
 
-// landing names where a piece is received: its place in buf where that is
-// dense, else a buffer that is copied there.
+// landing returns the name of the tensor into which a piece is received: a view of buf if that view is dense, or else a
+// temporary buffer, which is then copied into buf.
 func (c *courier) landing(p piece) string {
 	target := c.target(p)
 	if dense(p.target) {
@@ -89,7 +88,7 @@ func (c *courier) landing(p piece) string {
 	return name
 }
 
-// source names what the sender gives of arg: all it holds, or a part of that.
+// source returns the name of the data that the sender sends: its whole block of arg, or a view of a part of it.
 func (c *courier) source(p piece) string {
 	if all(p.source) {
 		return c.arg
@@ -101,10 +100,10 @@ func (c *courier) source(p piece) string {
 	return c.view(p.source, c.local, "s")
 }
 
-// target names where the receiver wants it: buf or a part of it.
+// target returns the name of the tensor in which the receiver stores a piece: buf, or a view of a part of it.
 func (c *courier) target(p piece) string { return c.view(p.target, c.buf, "r") }
 
-// view names the part of whole that spans choose.
+// view returns the name of a view of the part of whole that spans select.
 func (c *courier) view(spans []span, whole, suffix string) string {
 	for d, s := range spans {
 		if s.count > 1 {
@@ -120,6 +119,6 @@ func all(spans []span) bool {
 	return !slices.ContainsFunc(spans, func(s span) bool { return s.count > 1 })
 }
 
-// dense reports whether a part of a dense block surely is dense: it is cut
-// along the outermost dimension only.
+// dense reports whether a part of a dense block is certain to be dense, which is so if the block is cut along the
+// outermost dimension only.
 func dense(spans []span) bool { return len(spans) == 0 || all(spans[1:]) }

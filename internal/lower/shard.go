@@ -23,13 +23,12 @@ type sharder struct {
 	names *names
 }
 
-// scope is the state of a block.
+// scope holds the state for one block.
 type scope struct {
-	// made are the reshards so far: value and type to name. They end with the
-	// block, because on another stream or in another branch the reshard need not
-	// have run yet.
+	// made maps the value and type of each reshard in the block to the name of its result. The entries are valid in
+	// this block only, because a reshard on another stream or in another branch might not have run yet.
 	made map[string]string
-	// users are the statements of the block that name a value.
+	// users maps each value to the statements of the block that use it.
 	users useIndex
 }
 
@@ -70,7 +69,7 @@ func (s *sharder) stmt(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	return append(out, reshard(st.Pos, name, want, st.Results[0].Text))
 }
 
-// annotate gives a value's definition its type (S22).
+// annotate adds the type annotation to the definition of a value (S22).
 func (s *sharder) annotate(st *ir.Stmt) {
 	results := s.info.Results[st]
 	if st.Type == nil && len(results) == 1 && results[0].Kind == ir.SymValue {
@@ -78,7 +77,7 @@ func (s *sharder) annotate(st *ir.Stmt) {
 	}
 }
 
-// operands reshards those of st's operands that are needed otherwise.
+// operands inserts reshards for the operands of st that are needed in another layout.
 func (s *sharder) operands(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	var out []*ir.Stmt
 	for i, want := range s.info.Needs[st] {
@@ -89,7 +88,7 @@ func (s *sharder) operands(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	return out
 }
 
-// operand lets st use its i-th operand in the layout of want.
+// operand changes the i-th operand of st to a value in the layout of want, and returns the reshard if one is needed.
 func (s *sharder) operand(st *ir.Stmt, i int, want *ir.Type, sc *scope) []*ir.Stmt {
 	have, arg := s.info.Operands[st][i].Type, &st.Args[i]
 	key := arg.Name + ": " + want.String()
@@ -107,7 +106,7 @@ func (s *sharder) operand(st *ir.Stmt, i int, want *ir.Type, sc *scope) []*ir.St
 	return []*ir.Stmt{reshard(st.Pos, name, want.Clone(), value)}
 }
 
-// needed says what needs the i-th operand of st.
+// needed describes, for the log, the use that needs the i-th operand of st.
 func needed(st *ir.Stmt, i int) string {
 	switch st.Op {
 	case ir.OpReturn:
@@ -120,8 +119,8 @@ func needed(st *ir.Stmt, i int) string {
 	return fmt.Sprintf("operand %d of %s", i, st.Op)
 }
 
-// biasLast rewrites a linear whose result is partial so that its bias is added
-// once, after the reduction (S10).
+// biasLast rewrites a linear whose result is partial: the bias is added after the reduction, so that it is added once
+// (S10).
 func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, sc *scope) []*ir.Stmt {
 	name, want := st.Results[0].Text, st.Type
 	sum := &ir.Stmt{Op: ir.OpAdd, Pos: st.Pos, Results: []ir.Name{st.Results[0]}, Type: want}
@@ -138,8 +137,8 @@ func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, sc *scope) []*ir.Stmt 
 	return append(out, sum)
 }
 
-// aim gives st's result, which must be reduced, the layout that all of its users
-// need it in, where they agree: it need not be whole first.
+// aim changes the layout of st's result, which must be reduced, to the layout in which all of its users need it, if
+// they need the same one. The result is then not made whole first.
 func (s *sharder) aim(st *ir.Stmt, sc *scope) {
 	name := st.Results[0].Text
 	var want *ir.Type
@@ -163,8 +162,8 @@ func (s *sharder) aim(st *ir.Stmt, sc *scope) {
 	}
 }
 
-// neededAs returns the type that u needs its operands of that name resharded
-// to, or nil where that differs, or one of them is taken as it is.
+// neededAs returns the type to which u needs its operands named name resharded. It returns nil if u needs them in
+// different types, or needs one of them in the layout that it already has.
 func (s *sharder) neededAs(u *ir.Stmt, name string) *ir.Type {
 	var want *ir.Type
 	needs := s.info.Needs[u]
@@ -180,7 +179,7 @@ func (s *sharder) neededAs(u *ir.Stmt, name string) *ir.Type {
 	return want
 }
 
-// linearOperands reshards st's first two operands and drops the bias.
+// linearOperands reshards the first two operands of st and removes the bias.
 func (s *sharder) linearOperands(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	var out []*ir.Stmt
 	for i, want := range s.info.Needs[st] {
@@ -192,13 +191,13 @@ func (s *sharder) linearOperands(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	return out
 }
 
-// biasOperand lets sum use its bias in the layout of want.
+// biasOperand changes the bias operand of sum to a value in the layout of want.
 func (s *sharder) biasOperand(st, sum *ir.Stmt, have, want *ir.Type, sc *scope) []*ir.Stmt {
 	s.info.Operands[sum] = []*ir.Sym{nil, {Kind: ir.SymValue, Type: have}}
 	return s.operand(sum, 1, want, sc)
 }
 
-// biasType returns the bias' type laid out as the last dimension of y.
+// biasType returns the type of the bias with the layout of y's last dimension.
 func biasType(bias, y *ir.Type) *ir.Type {
 	t := bias.Clone()
 	t.Dims[len(t.Dims)-1].Axes = y.Clone().Dims[len(y.Dims)-1].Axes

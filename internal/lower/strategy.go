@@ -6,46 +6,48 @@ import (
 	"strings"
 )
 
-// StrategyKind says how a pair of communication and GEMM is overlapped.
+// StrategyKind selects the way in which a pair of communication and GEMM is overlapped.
 type StrategyKind uint8
 
-// Kinds of strategies.
+// The kinds of strategies.
 const (
-	// Sequential leaves the pair as it is: one after the other.
+	// Sequential leaves the pair unchanged: communication and GEMM run one after the other.
 	Sequential StrategyKind = iota
 	// Chunked cuts the rows into chunks; the communication of one chunk runs on a separate stream while another chunk
 	// is computed.
 	Chunked
-	// Exchange sends blocks directly between ranks, in rank-rotated order: a
-	// rank computes its own block first (all_gather) or last (reductions). With
-	// several parts it does so with one part of every block after the other.
+	// Exchange sends blocks directly between ranks, in rank-rotated order. A rank computes its own block first if the
+	// collective is an all_gather, and last if it is a reduction. If blocks are cut into several parts, it computes one
+	// part of every block, then the next part of every block.
 	Exchange
 )
 
-// DefaultChunks is the number of chunks of "chunked" without a number.
+// DefaultChunks is the number of chunks if the text of a strategy is "chunked" without a number.
 const DefaultChunks = 4
 
-// maxChunks bounds the number of chunks, which are unrolled.
+// maxChunks is the maximum number of chunks. It is limited because loops over chunks are unrolled.
 const maxChunks = 1024
 
-// Strategy is a kind and a number: of Chunked's chunks, or of the parts that
-// Exchange cuts each block into, where 0 means one. It need not divide the rows
-// nor have anything to do with the number of ranks.
+// Strategy has a kind and a number. The number is that of Chunked's chunks, or of the parts into which Exchange cuts
+// each block; 0 means one part. The number of rows need not be a multiple of it, and it need not be related to the
+// number of ranks.
 type Strategy struct {
 	Kind   StrategyKind
 	Chunks int64
-	// Own, of an Exchange of whole blocks, is the number of parts that a reduction's own block is cut into, which
-	// comes last: each is summed, and an all-reduce's pushed, while the next is computed. 0 means one.
+	// Own is used by an Exchange of whole blocks. It is the number of parts into which a reduction's own block, the
+	// last one, is cut. While one part is computed, the part before it is summed and, for an all-reduce, pushed to the
+	// peers. 0 means one part.
 	Own int64
-	// Ahead has Exchange's gathers leave while the pair before is computed, where they
-	// can; those that have a whole pair's time are computed with as one: see ahead.go.
+	// Ahead makes the gathers of an Exchange send their blocks while the preceding pair is computed, if that is
+	// possible. The GEMM of a gather whose blocks are sent during a whole pair is computed with all blocks at once
+	// (see ahead.go).
 	Ahead bool
-	// Ragged has an Exchange take blocks of ceildiv rows, of which the last ones are short or empty, where it cuts an
-	// all-reduce's rows: they need not divide over the ranks then.
+	// Ragged makes an Exchange that cuts an all-reduce's rows use blocks of ceildiv(rows, ranks) rows. The last blocks
+	// are shorter or empty, so the number of rows need not be a multiple of the number of ranks.
 	Ragged bool
 }
 
-// String returns the strategy as ParseStrategy reads it: "chunked(4)".
+// String returns the strategy in the form that ParseStrategy accepts, for example "chunked(4)".
 func (s Strategy) String() string {
 	if s.Ahead {
 		return "ahead"
@@ -59,11 +61,11 @@ func (s Strategy) String() string {
 	return s.Kind.String()
 }
 
-// String returns the kind's word.
+// String returns the name of the kind.
 func (k StrategyKind) String() string { return [...]string{"sequential", "chunked", "exchange"}[k] }
 
-// ParseStrategy reads "sequential", "chunked", "chunked(8)", "exchange",
-// "exchange(2)", "exchange(1,4)" or "ahead".
+// ParseStrategy parses the text of a strategy: "sequential", "chunked", "chunked(8)", "exchange", "exchange(2)",
+// "exchange(1,4)" or "ahead".
 func ParseStrategy(text string) (Strategy, error) {
 	switch text {
 	case "", "sequential":

@@ -6,19 +6,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file moves a value from one mesh to another. If the text determines which ranks hold what, each rank fetches
-// what it lacks (crossing.go, pieces.go).
+// This file moves a value from one mesh to another. If the text determines the block that each rank holds, each rank
+// fetches the data that it lacks (crossing.go, pieces.go).
 //
-// If the sizes of the main mesh are open or too large to list (maxListed), the text cannot name the ranks, and
-// collectives are used, because choices must not depend on bound dims (S20). One rank of the other mesh has, or
-// receives, the whole value, and gives each rank its block, or receives it from there (pack.go). If the other mesh has
-// several ranks, they then distribute the value among themselves. This is not optimal: one of them needs memory for
-// the whole value.
+// If the sizes of the main mesh are open, or their product is more than maxListed, the text cannot name the ranks.
+// Collectives are then used, because choices must not depend on bound dims (S20). To leave the other mesh, one of its
+// ranks holds the whole value and scatters the blocks; to arrive there, one of its ranks gathers the blocks (pack.go).
+// If the other mesh has several ranks, they then distribute the value among themselves. This is not optimal, because
+// one of them needs memory for the whole value.
 //
-// If one rank receives a value that is partial on all, and is one of them, it always gets it by reduce: reducing to
-// blocks and fetching these would move more.
+// If one rank receives a value that is partial on all ranks, and the receiver is one of them, the value is always
+// transferred by reduce: a reduction to blocks and a fetch of the blocks would move more bytes.
 
-// move writes the reshard of arg, of type src, to the type w.dst on another mesh.
+// move writes the reshard of arg, which has type src, to the type w.dst on another mesh.
 func (w *writer) move(arg string, src *ir.Type, from, to *place) {
 	want, buf := w.arrive(arg, src, from, to)
 	rest := to.plan(want, w.dst)
@@ -29,8 +29,8 @@ func (w *writer) move(arg string, src *ir.Type, from, to *place) {
 	}
 }
 
-// arrive brings the value to the ranks of to, and returns in which layout and
-// in which buffer they find it.
+// arrive moves the value to the ranks of to. It returns the layout in which they hold the value and the name of the
+// buffer.
 func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	switch {
 	case len(to.devices) == 1 && owesAll(src, from) && from.reaches(to.devices[0]):
@@ -53,11 +53,10 @@ func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, st
 	return c.want, buf
 }
 
-// alone is the place of one rank.
+// alone returns a mesh that contains one rank.
 func alone(rank int64) *place { return &place{devices: []int64{rank}, sizes: []int64{}} }
 
-// toAll brings the value to one rank of from, and from there each rank of the
-// main mesh its block.
+// toAll moves the value to one rank of from, which then sends each rank of the main mesh its block.
 func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	root := from.devices[0]
 	c := cross(src, wholeOf(w.dst), from, alone(root))
@@ -69,9 +68,9 @@ func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, str
 	return want, w.scatterFrom(root, buf, want, to)
 }
 
-// fromAll brings the value from all ranks, which the text cannot name, to those
-// of to: to one of them, which gives the others their blocks. Where several want
-// it whole, it becomes so on all ranks: one would have to send it to each.
+// fromAll moves the value from all ranks, which the text cannot name, to the ranks of to: it is gathered on one of
+// them, which sends the others their blocks. If several ranks of to need the whole value, the value is instead made
+// whole on all ranks first, because otherwise the one rank would have to send it to each.
 func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	whole, root := wholeOf(w.dst), to.devices[0]
 	single := len(to.devices) == 1
@@ -89,8 +88,8 @@ func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, s
 	return want, shares
 }
 
-// collect moves %arg into a buffer of rank root: partial sums are first reduced to the ranks with the same
-// coordinates, which then give root their blocks.
+// collect moves %arg into a buffer of rank root. If the value is partial, it is first reduced to the ranks that have
+// the same coordinates as root along the partial axes. These ranks then send root their blocks.
 func (w *writer) collect(root int64, arg string, src *ir.Type, from *place) string {
 	split := len(dimAxes(src)) > 0
 	switch len(reds(src)) {
@@ -109,8 +108,8 @@ func (w *writer) collect(root int64, arg string, src *ir.Type, from *place) stri
 	return w.gatherTo(root, arg, src, from)
 }
 
-// reduceBeside reduces what src owes into a buffer of the ranks that have
-// root's coordinates along the axes that it is owed over.
+// reduceBeside reduces a partial value of type src into a buffer on the ranks that have the same coordinates as root
+// along the partial axes.
 func (w *writer) reduceBeside(root int64, arg string, src *ir.Type, from *place) string {
 	var axes []string
 	for _, a := range from.axisNames() {
@@ -124,7 +123,7 @@ func (w *writer) reduceBeside(root int64, arg string, src *ir.Type, from *place)
 	return buf
 }
 
-// keepOn copies %arg, which is whole on all ranks, into a buffer of some.
+// keepOn copies %arg, which is whole on all ranks, into a buffer on the given ranks.
 func (w *writer) keepOn(ranks []int64, arg string, whole *ir.Type) string {
 	buf := w.names.fresh(w.name, "b")
 	w.out = append(w.out, alloc(w.pos, buf, whole.LocalType()))
@@ -134,9 +133,9 @@ func (w *writer) keepOn(ranks []int64, arg string, whole *ir.Type) string {
 	return buf
 }
 
-// reduceTo reduces what all ranks of from owe into a buffer of rank root, which
-// is one of them. On a sub-mesh each joins for itself: elsewhere the value must
-// not be named.
+// reduceTo reduces the partial value on all ranks of from into a buffer of rank root, which is one of them. On a
+// sub-mesh, each rank joins the reduction in a separate branch, because ranks outside the sub-mesh must not name the
+// value.
 func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) string {
 	buf := w.names.fresh(w.name, "b")
 	w.out = append(w.out, alloc(w.pos, buf, src.LocalType()))
@@ -153,10 +152,10 @@ func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) str
 	return buf
 }
 
-// reaches reports whether rank surely is one of the mesh's.
+// reaches reports whether the mesh is certain to contain rank.
 func (pl *place) reaches(rank int64) bool { return pl.main || pl.index(rank) >= 0 }
 
-// owesAll reports whether t is partial over all axes, by one reduction.
+// owesAll reports whether t is partial over all axes of the mesh, by a single reduction.
 func owesAll(t *ir.Type, at *place) bool {
 	return len(at.axes) > 0 && len(t.Partial) == len(at.axes) && len(reds(t)) == 1
 }

@@ -2,7 +2,7 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// useIndex lists, by value, the statements of one block that use it, themselves or in nested blocks.
+// useIndex maps each value to the statements of one block that use it, either directly or in nested blocks.
 type useIndex map[string][]*ir.Stmt
 
 func usesIn(b *ir.Block) useIndex {
@@ -17,7 +17,7 @@ func usesIn(b *ir.Block) useIndex {
 	return ix
 }
 
-// mentions calls see with every name that s, or a statement in its blocks, uses.
+// mentions calls see with every name that s uses, including names that statements in the blocks of s use.
 func mentions(s *ir.Stmt, see func(string)) {
 	for i := range s.Args {
 		if p := &s.Args[i]; !p.Main {
@@ -41,7 +41,7 @@ func mentions(s *ir.Stmt, see func(string)) {
 	}
 }
 
-// exprsOf calls see with every expression in s, parts included, its blocks aside.
+// exprsOf calls see with every expression in s, including subexpressions, but not with expressions in the blocks of s.
 func exprsOf(s *ir.Stmt, see func(*ir.Expr)) {
 	walk := func(e *ir.Expr) { e.Walk(see) }
 	for i := range s.Args {

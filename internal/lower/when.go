@@ -6,12 +6,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// when says how often a block runs when its function does.
+// when describes how many times a block runs during one run of its function, and on which ranks.
 type when struct {
-	// times it runs at the least, and no more than twice matters: 0 in a loop
-	// that may be empty, or a branch.
+	// times is the minimum number of times that the block runs, counted up to two. It is 0 in a loop that may have no
+	// iterations and in a branch.
 	times int
-	// someRanks: it is in a branch that not all ranks take.
+	// someRanks reports that the block is in a branch that not all ranks take.
 	someRanks bool
 }
 
@@ -28,7 +28,7 @@ func differing(f *ir.Func) map[string]bool {
 	return out
 }
 
-// inside says when the blocks of a loop or branch run that itself runs at.
+// inside returns the value of when for the blocks of s, a loop or branch that itself runs as at describes.
 func (o *overlapper) inside(s *ir.Stmt, at when) when {
 	if s.Op == ir.OpFor {
 		if lo, hi := s.Exprs[0], s.Exprs[1]; lo.Kind == ir.ExprInt && hi.Kind == ir.ExprInt {

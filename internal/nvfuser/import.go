@@ -108,7 +108,7 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 		if !used[name] {
 			known := slices.Concat([]string{cacheDefine, dumpDefine, indentDefine}, slices.Sorted(maps.Keys(dims)))
 			ds = append(ds, usage(file, "--define "+name+": the dump has no index or dim of this name",
-				"beside its indices, --define takes "+strings.Join(known, ", ")))
+				"--define takes the dump's indices, and "+strings.Join(known, ", ")))
 			continue
 		}
 		s, errs := parseDefine(fmt.Sprintf("--define %s", name), text)

@@ -2,8 +2,8 @@ package plan
 
 import "slices"
 
-// Accesses lists the tensors that a command reads and those that it writes. Of a
-// collective it is the rank's own part; its peers' parts are other commands.
+// Accesses returns the tensors that a command reads and those that it writes. For a collective, these are the tensors
+// of the command's own rank; the parts of the other members are separate commands.
 func (p *Plan) Accesses(c *Cmd) (reads, writes []Ref) {
 	switch c.Kind {
 	case Compute, Copy:
@@ -30,13 +30,13 @@ func (p *Plan) Accesses(c *Cmd) (reads, writes []Ref) {
 	return reads, writes
 }
 
-// Touches lists the tensors that a command reads or writes.
+// Touches returns the tensors that a command reads or writes.
 func (p *Plan) Touches(c *Cmd) []Ref {
 	reads, writes := p.Accesses(c)
 	return slices.Concat(reads, writes)
 }
 
-// Of returns the block that a rank holds; nil for none.
+// Of returns the block that a rank holds, or nil if it holds none.
 func (io *IO) Of(rank int32) *IOPart {
 	for k := range io.Parts {
 		if part := &io.Parts[k]; part.Ref.Present() && part.Ref.Rank == rank {

@@ -12,10 +12,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Hash returns a digest of all that execution depends on: equal on all ranks
-// and runs that plan the same thing, different when anything that a rank does
-// differs. Names, source places, lifetimes and memory statistics, which only
-// people read, are not in it; the names of inputs and outputs are.
+// Hash returns a digest of all parts of the plan that affect execution. It is equal on all ranks and in all processes
+// that plan the same execution, and differs if any rank would do anything different. Names, source positions, lifetimes
+// and memory statistics, which are only for people, are not included; the names of inputs and outputs are.
 func (p *Plan) Hash() [32]byte {
 	sum := sha256.New()
 	e := &encoder{w: bufio.NewWriterSize(sum, 1<<16)}
@@ -31,7 +30,7 @@ func (p *Plan) HashString() string {
 	return hex.EncodeToString(h[:])
 }
 
-// Title names the function and the values of dims that the plan is for.
+// Title returns the name of the function and the values of dims for which the plan was made.
 func (p *Plan) Title() string {
 	text := p.Func
 	for _, d := range p.Dims {
@@ -40,8 +39,8 @@ func (p *Plan) Title() string {
 	return text
 }
 
-// encoder writes a canonical form: varints, and lengths in front of whatever
-// comes in many, so that no two plans write the same bytes.
+// encoder writes a plan in a canonical form: numbers are varints, and each list is preceded by its length, so that no
+// two plans have the same encoding.
 type encoder struct {
 	w   *bufio.Writer
 	buf [binary.MaxVarintLen64]byte
@@ -78,7 +77,7 @@ func (e *encoder) text(s string) {
 	io.WriteString(e.w, s)
 }
 
-// each writes a list's length and then its elements.
+// each writes the length of a list and then its elements.
 func each[T any](e *encoder, list []T, f func(*T)) {
 	e.int(int64(len(list)))
 	for i := range list {

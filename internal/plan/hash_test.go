@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// notHashed are the fields that only people read.
+// notHashed lists the fields that are only for people and are not part of the hash.
 var notHashed = map[string]bool{
 	"Plan.Program": true, "Plan.Func": true, "Plan.Sites": true, "Plan.Memory": true,
 	"Stream.Name": true, "Counter.Name": true,
@@ -14,7 +14,7 @@ var notHashed = map[string]bool{
 	"Cmd.Site": true, "Cmd.Iter": true,
 }
 
-// full makes a value in which every list has one element.
+// full sets v to a value in which every list has one element.
 func full(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -31,7 +31,7 @@ func full(v reflect.Value) {
 	}
 }
 
-// leaves calls f with every leaf and the path of the fields to it.
+// leaves calls f for every leaf of v with the path of fields to it.
 func leaves(v reflect.Value, path string, f func(path string, leaf reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Struct:

@@ -4,10 +4,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Meets reports whether the plan also ends if the members of every collective wait
-// until all of them have begun. The language (S5) has members wait for each other only
-// in collectives in which each reads from each; a broadcast's root need not wait.
-// No command keeps another from going on, so one order of execution decides for all.
+// Meets reports whether the plan also terminates if the members of every collective wait until all of them have begun.
+// The language (S5) requires members to wait for each other only in collectives in which each member reads from every
+// other; for example, the root of a broadcast need not wait. No command disables another, so examining one order of
+// execution is enough.
 func (p *Plan) Meets() bool {
 	for i := range p.Colls {
 		switch p.Colls[i].Op {
@@ -18,7 +18,7 @@ func (p *Plan) Meets() bool {
 	return true
 }
 
-// rehearsal is a dry run: it tells which commands can begin, and does no work.
+// rehearsal is a dry run of a plan. It determines which commands can begin, and does not execute them.
 type rehearsal struct {
 	p       *Plan
 	streams [][]int32 // commands left of each stream
@@ -34,7 +34,7 @@ type rehearsal struct {
 
 type counterKey struct{ rank, counter, elem int32 }
 
-// What streams wait for, besides a counterKey.
+// The types of the events that streams wait for, in addition to counterKey.
 type (
 	recordKey int32
 	collKey   int32
@@ -82,7 +82,7 @@ func (r *rehearsal) ends() bool {
 	return true
 }
 
-// step does a command, or returns what it waits for.
+// step marks a command as done, or returns the event that it waits for.
 func (r *rehearsal) step(i int32) any {
 	c := &r.p.Cmds[i]
 	switch c.Kind {

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestMeets has rank 1 wait, before its share of a collective, for what rank 0
-// does before or after its own.
+// TestMeets uses plans in which rank 1 waits, before its part of a collective, for a command that rank 0 executes
+// before or after its part.
 func TestMeets(t *testing.T) {
 	share := func(r int32) Cmd { return Cmd{Kind: Collective, Rank: r, Stream: r, Part: r} }
 	signal := Cmd{Kind: Signal, Peer: 1}

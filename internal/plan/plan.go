@@ -11,62 +11,60 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Plan is one program made concrete for all ranks of a world.
+// Plan is a program for all ranks of a world, with all dims bound.
 type Plan struct {
 	Program string // source name
 	Func    string
 	Ranks   int
 	Dims    []Dim // sorted by name
 
-	// Sites are the program places that commands come from.
+	// Sites are the program statements from which commands were made.
 	Sites []Site
-	// Streams of all ranks. Main[r] is the index of rank r's caller's stream.
+	// Streams lists the streams of all ranks. Main[r] is the index of the stream on which rank r's caller runs the plan.
 	Streams []Stream
 	Main    []int32
 	// Events is the number of event slots. Each slot is recorded by exactly
 	// one command, which precedes each of its waits in Cmds.
 	Events int
-	// Counters declared by the program.
+	// Counters are the counters that the program declares.
 	Counters []Counter
-	// Channels carry collectives: one per (team, stream).
+	// Channels are the sequences of collectives. There is one for each combination of a team and its members' streams.
 	Channels []Channel
 	// Colls are the instances of collectives, in order of first issue.
 	Colls []Coll
 	// Pairs are the matched send/recv pairs.
 	Pairs []Pair
-	// Buffers are everything commands touch. Buffers[i] lies at the same
-	// offset on every rank that has it.
+	// Buffers are all buffers that commands access. Buffers[i] has the same offset on every rank that has it.
 	Buffers []Buffer
 	// ArenaBytes is the size of each rank's arena.
 	ArenaBytes int64
-	// HostBytes is the size of each rank's stretch of pinned host memory, in
-	// which the buffers of Space Host have their offsets.
+	// HostBytes is the size of each rank's range of pinned host memory. The offsets of buffers of Space Host are
+	// relative to that range.
 	HostBytes int64
 
-	// Launches are what commands of OpLaunch launch, of Kernels.
+	// Launches describes the launches of OpLaunch commands. Each launches one of Kernels.
 	Launches []Launch
 	Kernels  []Kernel
 
-	// Inputs and Outputs in the order of the signature; an inout parameter is
-	// both, and its Output comes after the results.
+	// Inputs and Outputs are in the order of the signature. An inout parameter is in both lists; its Output follows the
+	// results.
 	Inputs, Outputs []IO
 
-	// Cmds is the world list: the commands of all ranks merged in an order in
-	// which every rank's commands keep their issue order, every event record
-	// precedes its waits, and every signal precedes the waits it satisfies
-	// unless those are marked Late.
+	// Cmds is the world list: it contains the commands of all ranks. The commands of each rank are in issue order.
+	// Every event record precedes its waits. Every signal precedes the waits that it satisfies, except for waits that
+	// are marked Late.
 	Cmds []Cmd
 
 	Memory Memory
 }
 
-// Dim is a bound dim.
+// Dim is a dim and the value to which it is bound.
 type Dim struct {
 	Name  string
 	Value int64
 }
 
-// Site is a statement of the program.
+// Site describes a statement of the program.
 type Site struct {
 	Pos  ir.Pos
 	Op   ir.Op
@@ -77,7 +75,7 @@ type Site struct {
 type Stream struct {
 	Rank int32
 	Name string // "main", "%s[1]"
-	// High asks for a high-priority stream; Low for a low one.
+	// High requests a high-priority stream, and Low a low-priority one.
 	High, Low bool
 }
 
@@ -85,8 +83,8 @@ type Stream struct {
 type Counter struct {
 	Name string
 	Len  int32
-	// PerRun[rank*Len+elem] is how many signals raise the element in each run.
-	// The element's value in run k counts from k·PerRun.
+	// PerRun[rank*Len+elem] is the number of signals that raise the element in each run. In run k, the program counts
+	// the element's value from k·PerRun.
 	PerRun []int64
 }
 
@@ -96,7 +94,7 @@ type Channel struct {
 	Streams []int32 // Streams[i] is Team[i]'s stream
 }
 
-// Coll is one instance of a collective: what all its members do together.
+// Coll is one instance of a collective. It describes the parts of all its members.
 type Coll struct {
 	Op      ir.Op // a collective or OpBarrier
 	Channel int32
@@ -108,25 +106,24 @@ type Coll struct {
 	AnyOrd  bool  // order=any was asked for
 	Algo    string
 	CTAs    int32 // blocks it may take on a GPU; 0 for any number
-	// Parts[i] is what Team[i] does.
+	// Parts[i] is the part of Team[i].
 	Parts []CollPart
 }
 
-// CollPart is one member's share of a collective. In or Out is empty
-// (NoBuffer) where the member reads or writes nothing.
+// CollPart is one member's part of a collective. In or Out is absent (NoBuffer) if the member does not read or does not
+// write.
 type CollPart struct {
 	In, Out Ref
 	To      int32 // permute: team index that gets In; -1 for none
 	From    int32 // permute: team index that Out comes from; -1 for none
-	// An uneven collective has counts of rows along Axis, one for each member:
-	// known when planned, in Rows; or in device memory, where Counts is one
-	// i32 tensor that is read when the collective runs. Then no count need fit
-	// before it is looked at.
+	// An uneven collective has one count of rows along Axis for each member. Counts that are known when the program is
+	// planned are in Rows. Otherwise Counts refers to an i32 tensor in device memory, which is read when the collective
+	// runs; such counts are checked only then.
 	Rows   []int64
 	Counts []Ref
 }
 
-// Reads lists what the member reads.
+// Reads returns the tensors that the member reads.
 func (p *CollPart) Reads() []Ref {
 	if p.In.Present() {
 		return append([]Ref{p.In}, p.Counts...)
@@ -134,7 +131,7 @@ func (p *CollPart) Reads() []Ref {
 	return p.Counts
 }
 
-// Pair is one matched send and recv.
+// Pair is a send and the recv that it is matched with.
 type Pair struct {
 	Src, Dst Ref
 }
@@ -145,11 +142,11 @@ type P2P struct {
 	Send bool
 }
 
-// NoBuffer marks an absent Ref.
+// NoBuffer is the buffer index of an absent Ref.
 const NoBuffer int32 = -1
 
-// Ref is a tensor in one rank's memory: Shape and Strides count elements of
-// DType, Off counts bytes from the start of the buffer.
+// Ref is a tensor in the memory of one rank. Shape and Strides count elements of DType; Off counts bytes from the start
+// of the buffer.
 type Ref struct {
 	Rank    int32
 	Buf     int32 // index in Plan.Buffers; NoBuffer: absent
@@ -159,10 +156,10 @@ type Ref struct {
 	Strides []int64
 }
 
-// Absent is the Ref of nothing.
+// Absent returns a Ref that refers to no tensor.
 func Absent() Ref { return Ref{Buf: NoBuffer} }
 
-// Present reports whether r refers to anything.
+// Present reports whether r refers to a tensor.
 func (r Ref) Present() bool { return r.Buf != NoBuffer }
 
 // Elements returns the number of elements.
@@ -174,7 +171,7 @@ func (r Ref) Elements() int64 {
 	return n
 }
 
-// Bytes returns the bytes of the elements, gaps not counted.
+// Bytes returns the size of the elements in bytes, without gaps.
 func (r Ref) Bytes() int64 { return r.Elements() * r.DType.Size() }
 
 // Dense reports whether the elements lie in row-major order without gaps.
@@ -192,8 +189,7 @@ func (r Ref) Dense() bool {
 	return true
 }
 
-// Span returns the byte range [lo, hi) from the buffer's start that the
-// elements lie in.
+// Span returns the range of bytes [lo, hi), relative to the start of the buffer, that contains the elements.
 func (r Ref) Span() (lo, hi int64) {
 	last := int64(0)
 	for i, e := range r.Shape {
@@ -205,19 +201,19 @@ func (r Ref) Span() (lo, hi int64) {
 	return r.Off, r.Off + (last+1)*r.DType.Size()
 }
 
-// Space says which memory a buffer lies in.
+// Space is the kind of memory that contains a buffer.
 type Space uint8
 
-// Memory spaces.
+// The memory spaces.
 const (
 	Arena Space = iota // device memory, at Offset in the rank's arena
 	Host               // pinned host memory
 )
 
-// Role says what a buffer is for.
+// Role is the purpose of a buffer.
 type Role uint8
 
-// Roles.
+// The roles.
 const (
 	RoleInput  Role = iota // holds a parameter; written by the caller
 	RoleAlloc              // an alloc of the program
@@ -225,7 +221,7 @@ const (
 	RoleOutput             // RoleAlloc or RoleValue that a result is read from
 )
 
-// Buffer is one stretch of memory, at one offset on all ranks that have it.
+// Buffer is one range of memory. It has the same offset on all ranks that have it.
 type Buffer struct {
 	Name      string // "%p", with its iteration where it has one: "%p@3"
 	Site      int32
@@ -234,19 +230,19 @@ type Buffer struct {
 	Symmetric bool
 	Offset    int64 // bytes from the arena's start, a multiple of Align
 	Bytes     int64 // the largest rank's need
-	// First and Last are the indices in Cmds of the first and last command
-	// that uses it, on any rank; -1 when none does.
+	// First and Last are the indices in Cmds of the first and the last command, on any rank, that uses the buffer, or
+	// -1 if no command uses it.
 	First, Last int32
 }
 
-// Align is the alignment of buffers in bytes: enough for any vector access,
-// and what NCCL and cuBLASLt like best.
+// Align is the alignment of buffers in bytes. It is sufficient for every vector access, and NCCL and cuBLASLt are
+// fastest with it.
 const Align = 256
 
-// Aligned is what so many bytes take of an arena.
+// Aligned returns the number of bytes that a buffer of the given size occupies in an arena.
 func Aligned(bytes int64) int64 { return (bytes + Align - 1) / Align * Align }
 
-// IO is one parameter or result of the function.
+// IO describes one parameter or result of the function.
 type IO struct {
 	Name  string // without "%"; "out", "out.0", … where a result has no name
 	DType ir.DType
@@ -255,13 +251,13 @@ type IO struct {
 	Inout bool
 }
 
-// IOPart is the block that one rank holds.
+// IOPart describes the block of a parameter or result that one rank holds.
 type IOPart struct {
 	Ref Ref
 	Lo  []int64 // where the block begins in the global tensor
 }
 
-// Cmd is one command. Kind decides which fields are used.
+// Cmd is one command. Kind determines which fields are used.
 type Cmd struct {
 	Kind   Kind
 	Rank   int32
@@ -275,7 +271,7 @@ type Cmd struct {
 	Ins  []Ref    // Compute, Copy (1), Input/Output: none
 	Outs []Ref    // Compute, Copy (1)
 	Attr ir.Attrs // Compute
-	// Launch is one more than an index in Plan.Launches, for the Compute of an OpLaunch; else 0.
+	// Launch is one more than an index in Plan.Launches if the command is the Compute of an OpLaunch, and otherwise 0.
 	Launch int32
 
 	Event   int32 // Record, WaitEvent
@@ -295,7 +291,7 @@ type Cmd struct {
 // Kind is the kind of a command.
 type Kind uint8
 
-// Kinds of commands.
+// The kinds of commands.
 const (
 	Compute     Kind = iota // Op on Ins into Outs
 	Copy                    // Ins[0] to Outs[0], same shape and dtype; either may be a peer's (put, get)
@@ -310,12 +306,12 @@ const (
 	numKinds
 )
 
-// String returns the kind's word.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	return [numKinds]string{"compute", "copy", "collective", "group", "record", "wait", "signal", "wait_counter", "input", "output"}[k]
 }
 
-// Kernel is a kernel of a file: CUDA C++, PTX or a cubin, by the file's name.
+// Kernel is a kernel in a file with the given name, which contains CUDA C++, PTX or a cubin.
 type Kernel struct {
 	File, Name string
 	Code       []byte
@@ -329,34 +325,33 @@ type Launch struct {
 	Params      []LaunchParam
 }
 
-// LaunchParam is an argument: a tensor, which is In of what the command reads or Out of what it writes, or
-// the same of both; or neither, a number.
+// LaunchParam is an argument of a launch: a tensor or a number. In is the index of a tensor that the command reads, and
+// Out that of one that it writes; if a kernel reads and writes a tensor, both are set. If neither is set, the argument
+// is a number.
 type LaunchParam struct {
 	In, Out int32    // -1 for none
 	DType   ir.DType // of a number
 	Bits    uint64   // the number: an integer, or the bits of an f64
 }
 
-// Updates reports whether a command's j-th operand is read and written by a kernel as one argument.
+// Updates reports whether a kernel reads and writes the command's j-th operand as one argument.
 func (l *Launch) Updates(j int) bool {
 	return slices.ContainsFunc(l.Params, func(p LaunchParam) bool { return int(p.In) == j && p.Out >= 0 })
 }
 
-// Memory is what the planner reports of each rank's arena.
+// Memory holds the planner's statistics on each rank's arena.
 type Memory struct {
-	// Inputs is the bytes of parameters, which live as long as the plan.
+	// Inputs is the number of bytes of the parameters, which live as long as the plan.
 	Inputs int64
-	// Peak is ArenaBytes: inputs and everything else as laid out.
+	// Peak is equal to ArenaBytes: the size of the layout of all buffers, inputs included.
 	Peak int64
-	// Bound is the most bytes live at once in issue order, inputs included:
-	// no layout that keeps to the program's own lifetimes can be smaller for
-	// one stream.
+	// Bound is the maximum number of bytes that are live at once in issue order, inputs included. On one stream, no
+	// layout that keeps the program's lifetimes is smaller.
 	Bound int64
 }
 
-// Moved returns the bytes that member i's part of a collective brings it from
-// other ranks, at the least: what any algorithm must move. Of counts in device
-// memory nothing is known but the capacity, which is then taken as full.
+// Moved returns the minimum number of bytes that member i receives from other ranks in a collective, whichever
+// algorithm is used. If the counts are in device memory, the whole capacity is assumed to be used.
 func (c *Coll) Moved(i int) int64 {
 	if c.Op == ir.OpBarrier {
 		return 0
@@ -396,7 +391,7 @@ func (c *Coll) Moved(i int) int64 {
 	return p.Out.Bytes()
 }
 
-// movedRows is Moved of an uneven collective.
+// movedRows returns the result of Moved for an uneven collective.
 func (c *Coll) movedRows(i int) int64 {
 	p, n := &c.Parts[i], int64(len(c.Parts))
 	all, shape := p.Out.Bytes(), p.Out.Shape

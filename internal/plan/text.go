@@ -9,9 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// String returns the plan as text: sizes, streams, a map of memory, channels,
-// then one command a line in the order of the world list. Equal plans print
-// equal texts.
+// String returns the plan as text: sizes, streams, a map of memory, channels, and then one command in each line, in the
+// order of the world list. Equal plans have equal texts.
 func (p *Plan) String() string {
 	pr := &printer{p: p}
 	pr.head()
@@ -72,8 +71,7 @@ func priority(s Stream) string {
 	return ""
 }
 
-// memory prints the buffers: where they lie and, as indices of commands, when
-// they are used.
+// memory prints the buffers with their offsets, and with the indices of the commands that use them first and last.
 func (pr *printer) memory() {
 	pr.linef("memory")
 	for i := range pr.p.Buffers {
@@ -93,7 +91,7 @@ func (pr *printer) memory() {
 	}
 }
 
-// String returns the role's word.
+// String returns the name of the role.
 func (r Role) String() string { return [...]string{"input", "alloc", "value", "output"}[r] }
 
 func (pr *printer) channels() {
@@ -124,7 +122,7 @@ func (pr *printer) commands() {
 	}
 }
 
-// command prints what c does, without its place.
+// command prints the operation and operands of c, without its source position.
 func (pr *printer) command(c *Cmd) string {
 	switch c.Kind {
 	case Compute:
@@ -153,7 +151,7 @@ func (pr *printer) command(c *Cmd) string {
 	return "output " + pr.p.Outputs[c.IO].Name + pr.ref(c.Rank, pr.p.Outputs[c.IO].Parts[c.Rank].Ref)
 }
 
-// launch prints what kernel a command launches and with which numbers.
+// launch prints the kernel that a command launches and its numeric arguments.
 func (pr *printer) launch(c *Cmd) string {
 	if c.Op != ir.OpLaunch {
 		return ""
@@ -178,7 +176,7 @@ func (pr *printer) launch(c *Cmd) string {
 	return fmt.Sprintf(" %s:%s(%s) grid=%v block=%v shared=%d", k.File, k.Name, strings.Join(words, ", "), l.Grid, l.Block, l.Shared)
 }
 
-// engine says who copies, where that was asked for.
+// engine returns the text for the engine that executes a copy, if the program requests one.
 func engine(c *Cmd) string {
 	switch {
 	case !c.SM:
@@ -255,8 +253,8 @@ func (pr *printer) refs(rank int32, refs []Ref) string {
 	return strings.Join(words, ",")
 }
 
-// ref prints " %x+64 bf16[3 5]": buffer, bytes from its start, the strides
-// where there are gaps, and the rank where it is another's.
+// ref prints a tensor, for example " %x+64 bf16[3 5]": the buffer, the offset in bytes from its start, the strides if
+// the tensor has gaps, and the rank if it is not the command's rank.
 func (pr *printer) ref(rank int32, r Ref) string {
 	var b strings.Builder
 	b.WriteByte(' ')
@@ -274,8 +272,8 @@ func (pr *printer) ref(rank int32, r Ref) string {
 	return b.String()
 }
 
-// attrText writes the attributes of op that differ from their defaults. A number that the language requires needs no
-// name.
+// attrText returns the attributes of op that differ from their defaults. A number that the language requires is written
+// without its name.
 func attrText(op ir.Op, a *ir.Attrs) string {
 	var b strings.Builder
 	if len(a.Axes) > 0 {

@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Validate reports what would make a plan impossible to run: indices out of
-// range, tensors outside their buffers, events and signals that do not add up.
-// It does not judge whether the plan is right; that is the checker's part.
+// Validate returns an error if the plan cannot be executed: if an index is out of range, a tensor is not inside its
+// buffer, or events or signals are inconsistent. It does not check whether the plan computes the right results; the
+// checker of plans does that.
 func Validate(p *Plan) error {
 	if p.Ranks < 1 {
 		return fmt.Errorf("it is for %d ranks", p.Ranks)
@@ -89,8 +89,8 @@ func (c *validator) ref(r Ref) error {
 
 func isDType(d ir.DType) bool { return slices.Contains(ir.DTypes(), d) }
 
-// extent returns the bytes from r's first to its last element; false when a
-// number is negative or overflows.
+// extent returns the number of bytes from r's first to its last element. If a number is negative or overflows, ok is
+// false.
 func extent(r Ref) (int64, bool) {
 	if slices.Contains(r.Shape, 0) {
 		return 0, !slices.ContainsFunc(r.Shape, func(e int64) bool { return e < 0 })
@@ -174,7 +174,7 @@ func (c *validator) colls() error {
 	return nil
 }
 
-// part checks the tensors that rank brings to a collective.
+// part checks the tensors that a rank contributes to a collective.
 func (c *validator) part(refs []Ref, rank int32) error {
 	for _, r := range refs {
 		if !r.Present() {
@@ -199,8 +199,8 @@ func (c *validator) pairs() error {
 	return nil
 }
 
-// ios checks that blocks fit the global tensors, lie where they say, and that
-// those of each output make up all of it.
+// ios checks that blocks fit into the global tensors, that their positions are right, and that the blocks of each
+// output together form all of it.
 func (c *validator) ios() error {
 	for k, ios := range [][]IO{c.inputs, c.outputs} {
 		names := map[string]bool{}
@@ -301,7 +301,7 @@ func (c *validator) compute(m *Cmd) error {
 	return nil
 }
 
-// launch checks that arguments name operands, and each operand is one.
+// launch checks that every tensor argument refers to an operand, and that every operand is an argument.
 func (c *validator) launch(m *Cmd) error {
 	if m.Op != ir.OpLaunch {
 		return nil
@@ -380,8 +380,8 @@ func (c *validator) record(m *Cmd) error {
 	return nil
 }
 
-// wait also holds events to the rank that records them: what orders ranks is a counter, a collective
-// or a send and its recv, which work between processes, too.
+// wait also checks that an event is waited for only on the rank that records it. Ranks must be ordered by counters,
+// collectives, or pairs of send and recv, which also work between processes.
 func (c *validator) wait(m *Cmd) error {
 	switch {
 	case !within(m.Event, len(c.event)) || c.event[m.Event] < 0:
@@ -430,7 +430,7 @@ func (c *validator) transfer(m *Cmd, way int32, ios []IO) error {
 	return nil
 }
 
-// totals checks what must have happened by the end of the list.
+// totals checks the conditions that must hold at the end of the list.
 func (c *validator) totals() error {
 	for i := range c.p.Channels {
 		for m := range c.p.Channels[i].Team {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Where names a command's statement: "put %x into … (file:12:5, iteration 1, run 3)". id
-// is the command's index, plus the number of commands times the number of the run.
+// Where describes a command's statement: "put %x into … (file:12:5, iteration 1, run 3)". id is the command's index
+// plus the number of commands times the number of the run.
 func (p *Plan) Where(id int64) string {
 	if id < 0 || len(p.Cmds) == 0 {
 		return "outside of any command"
@@ -24,7 +24,7 @@ func (p *Plan) Where(id int64) string {
 	return fmt.Sprintf("%s (%s)", text, p.place(c, site, id/n))
 }
 
-// Called is the word for what a compute command does: its op, or the kernel that it launches.
+// Called returns the name of the operation of a compute command: its op, or the kernel that it launches.
 func (p *Plan) Called(c *Cmd) string {
 	if c.Op == ir.OpLaunch {
 		return p.Kernels[p.Launches[c.Launch-1].Kernel].Name

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBytesOfCommands: a command of a plan takes at most 1 KiB of the host's memory.
+// TestBytesOfCommands checks that a command of a plan takes at most 1 KiB of host memory.
 func TestBytesOfCommands(t *testing.T) {
 	for name, src := range scaled {
 		b, ds := bound(src, ir.Binding{Dims: map[string]int64{"C": 4000, "T": 16}})

@@ -1,20 +1,20 @@
 package planner
 
-// A stream's commands are counted over all runs: position p is the p-th command
-// it executes, from 1. What a stream knows is, for every stream of every rank,
-// how many of its commands are certainly done: a vector clock.
+// The commands of a stream are numbered over all runs: position p is the p-th command that the stream executes, counted
+// from 1. The knowledge of a stream is a vector clock: for every stream of every rank, the number of that stream's
+// commands that are certain to be done.
 
-// clock is a snapshot of what a stream knew. vec is shared and never changes;
-// nil is all zeros. The stream's own entry stands in pos.
+// clock is a snapshot of a stream's knowledge. vec is shared and never changes; a nil vec is all zeros. pos holds the
+// entry for the stream itself.
 type clock struct {
 	vec         []int32
 	stream, pos int32
 }
 
-// knows reports whether position pos of stream is certainly done.
+// knows reports whether the command at position pos of stream is certain to be done.
 func (c *clock) knows(stream, pos int32) bool { return c.at(stream) >= pos }
 
-// at returns the last position of stream that is certainly done.
+// at returns the position of the last command of stream that is certain to be done.
 func (c *clock) at(stream int32) int32 {
 	switch {
 	case c.stream == stream:
@@ -25,8 +25,8 @@ func (c *clock) at(stream int32) int32 {
 	return c.vec[stream]
 }
 
-// knowledge is what one stream knows now. Its vector is copied only when it
-// changes after a snapshot, so snapshots between two joins share memory.
+// knowledge is the current vector clock of one stream. Its vector is copied only when it changes after a snapshot, so
+// the snapshots between two joins share memory.
 type knowledge struct {
 	vec    []int32
 	frozen bool
@@ -46,9 +46,9 @@ func (k *knowledge) snapshot() clock {
 	return clock{k.vec, k.stream, k.pos}
 }
 
-// join adds what c knew. Knowing a position means knowing all that its stream
-// knew by then, since every gain of knowledge is a command's; so a position
-// known already brings nothing.
+// join adds to k the knowledge in c. A stream that knows a position of another stream also knows everything that the
+// other stream knew at that position, because knowledge grows only by commands. Joining a clock whose position is
+// already known therefore changes nothing.
 func (k *knowledge) join(c clock, width int) {
 	if k.knows(c.stream, c.pos) {
 		return
@@ -66,11 +66,10 @@ func (k *knowledge) join(c clock, width int) {
 	k.vec[c.stream] = max(k.vec[c.stream], c.pos)
 }
 
-// adopt takes over a shared vector that holds all k knows and more.
+// adopt replaces k's vector with a shared vector, which must contain everything that k knows.
 func (k *knowledge) adopt(vec []int32) { k.vec, k.frozen = vec, true }
 
-// together returns what several streams know in common; their own positions
-// are entries like the others.
+// together returns the union of the knowledge of several streams, including their own positions.
 func together(ks []*knowledge, width int) []int32 {
 	vec := make([]int32, width)
 	for _, k := range ks {

@@ -9,26 +9,26 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// communication emits collectives and transfers.
+// communication emits the commands of collectives and transfers.
 type communication struct {
 	*emitter
 	group *openGroup
 }
 
-// team is an ordered list of ranks and what each has issued to it.
+// team is an ordered list of ranks, with the collectives that each rank has issued to the team.
 type team struct {
 	ranks  []int
 	issued [][]issue // by member, in issue order
 }
 
-// issue is one member's share of a collective, before matching.
+// issue describes one member's part of a collective, before the parts of all members are matched.
 type issue struct {
 	cmd  int32 // in the rank's commands
 	coll plan.Coll
 	part plan.CollPart
 }
 
-// lane is what is sent from one rank to another along an axis.
+// lane holds the sends and recvs from one rank to another along an axis.
 type lane struct {
 	key          laneKey
 	sends, recvs []endpoint
@@ -39,7 +39,7 @@ type laneKey struct {
 	src, dst int32
 }
 
-// endpoint is one send or recv: entry i of group command cmd.
+// endpoint is one send or recv: entry i of the group command with index cmd.
 type endpoint struct {
 	rank, cmd int32
 	entry     int32
@@ -47,21 +47,21 @@ type endpoint struct {
 	ref       plan.Ref
 }
 
-// seatKey is a rank and the axes that a collective is over.
+// seatKey identifies a seat by a rank and the axes of a collective.
 type seatKey struct {
 	axes string
 	rank int
 }
 
-// seat is a rank's place in a team; the zero value where there is no team.
+// seat holds a rank's team and its index in the team. The zero value means that the rank is in no team.
 type seat struct {
 	team   *team
 	member int
 }
 
-// team interns the team of axes that this rank is in; member is its index. All members are
-// given their seats when the first asks: each to build the team would take time quadratic in
-// ranks.
+// team returns the team, over the axes of s, that this rank is in, and the rank's index in it. The first call for a
+// team creates the seats of all its members; if each member built the team again, the time would be quadratic in the
+// number of ranks.
 func (u *communication) team(s *ir.Stmt) (t *team, member int, ok bool) {
 	axes := s.Over()
 	key := seatKey{strings.Join(axes, "\x00"), u.rank}
@@ -73,7 +73,7 @@ func (u *communication) team(s *ir.Stmt) (t *team, member int, ok bool) {
 	return at.team, at.member, at.team != nil
 }
 
-// seat gives the members of a rank's team their seats.
+// seat creates the seats for all members of a rank's team.
 func (w *world) seat(axes []string, key seatKey) {
 	ranks := w.b.Team(axes, key.rank)
 	if ranks == nil {
@@ -92,7 +92,7 @@ func (w *world) seat(axes []string, key seatKey) {
 	}
 }
 
-// barrier is a collective without tensors; a rank outside its mesh has no part.
+// barrier issues a barrier, which is a collective without tensors. Ranks outside the barrier's mesh do not take part.
 func (u *communication) barrier(s *ir.Stmt) error {
 	t, member, ok := u.team(s)
 	if !ok {
@@ -102,7 +102,7 @@ func (u *communication) barrier(s *ir.Stmt) error {
 	return u.join(s, t, member, plan.Coll{Op: s.Op}, part)
 }
 
-// join issues this rank's part of a collective.
+// join issues this rank's part of a collective to the team t.
 func (u *communication) join(s *ir.Stmt, t *team, member int, coll plan.Coll, part plan.CollPart) error {
 	cmd := int32(len(u.w.cmds[u.rank]))
 	if err := u.emit(s, plan.Cmd{Kind: plan.Collective, Part: int32(member)}); err != nil {
@@ -112,8 +112,8 @@ func (u *communication) join(s *ir.Stmt, t *team, member int, coll plan.Coll, pa
 	return nil
 }
 
-// collective issues this rank's part: its operand and result as far as the op
-// reads or writes them here.
+// collective issues this rank's part of a collective. The part includes the operand only if the op reads it on this
+// rank, and the result only if the op writes it on this rank.
 func (u *communication) collective(s *ir.Stmt, ins []plan.Ref) error {
 	in := ins[0]
 	t, member, ok := u.team(s)
@@ -164,7 +164,7 @@ func (u *communication) collective(s *ir.Stmt, ins []plan.Ref) error {
 	return u.join(s, t, member, coll, part)
 }
 
-// collAttrs resolves a collective's attributes.
+// collAttrs evaluates the attributes of a collective.
 func (u *communication) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (coll plan.Coll, part plan.CollPart,
 	err error) {
 	coll = plan.Coll{Op: s.Op, AnyOrd: s.Word("order", "rank") == "any", Algo: s.Word("algorithm", "")}
@@ -209,7 +209,7 @@ func (u *communication) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (co
 	return
 }
 
-// someOf is an attribute that says how much of a GPU an op may have.
+// someOf evaluates an attribute that limits the number of a GPU's multiprocessors or thread blocks that an op may use.
 func (u *emitter) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
 	v, err := u.eval(s, a.Exprs[0])
 	if err == nil && (v < 1 || v > mostOfGPU) {
@@ -218,12 +218,13 @@ func (u *emitter) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
 	return int32(v), err
 }
 
-// mostOfGPU is more multiprocessors than any GPU has, and more thread blocks than
-// any runs at a time.
+// mostOfGPU is the largest number that such an attribute may have. No GPU has that many multiprocessors or runs that
+// many thread blocks at a time.
 const mostOfGPU = 1 << 16
 
-// denseOperand returns a collective's operand without gaps. A value's layout in
-// memory is the planner's business: it is copied; a buffer's is the program's (S16).
+// denseOperand returns the operand of a collective without gaps. A value that has gaps is copied, because the planner
+// chooses a value's layout in memory. A buffer that has gaps is an error, because the program chooses a buffer's layout
+// (S16).
 func (u *emitter) denseOperand(s *ir.Stmt, in plan.Ref) (plan.Ref, error) {
 	if in.Dense() || s.Into != nil || u.w.b.Info.Results[s][0].Kind != ir.SymValue {
 		return in, u.wantDense(s, &s.Args[0], in)
@@ -286,7 +287,7 @@ func (u *communication) putGet(s *ir.Stmt, x plan.Ref, peer int32) error {
 	return u.emitCopy(s, x, y, peer)
 }
 
-// openGroup collects the sends and recvs of a group, which are one command.
+// openGroup collects the sends and recvs of a group, which become one command.
 type openGroup struct {
 	entries []plan.P2P
 	ends    []pendingEnd
@@ -297,7 +298,7 @@ type pendingEnd struct {
 	end  endpoint
 }
 
-// groupStmt executes a group: what its block sends and receives is one command.
+// groupStmt executes a group: the sends and recvs in its block become one command.
 func (u *unroller) groupStmt(s *ir.Stmt) error {
 	outer := u.group
 	u.group = &openGroup{}
@@ -334,7 +335,7 @@ func (u *communication) sendRecv(s *ir.Stmt, x plan.Ref, peer int32) error {
 	return u.closeGroup(s, g)
 }
 
-// closeGroup emits the command and hands its ends to their lanes.
+// closeGroup emits the command of a group and adds its sends and recvs to their lanes.
 func (u *communication) closeGroup(s *ir.Stmt, g *openGroup) error {
 	if len(g.entries) == 0 {
 		return nil

@@ -8,19 +8,21 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// pairsBound returns the number of pairs of n buffers up to which they are compared; plans with more are laid out
-// online, which keeps time linear.
+// pairsBound returns the maximum number of pairs of buffers that are compared in a plan with n buffers. Plans with more
+// pairs use the online layout, which takes linear time.
 func pairsBound(n int) int { return min(n*n, 1<<18+32*n) }
 
-// mostOverlaps bounds the pairs of buffers that live at once of what is packed: some 100 ms of work.
+// mostOverlaps is the maximum number of pairs of simultaneously live buffers for which buffers are packed. Packing that
+// number takes about 100 ms.
 const mostOverlaps = 16 << 20
 
-// packItems returns what pack is to place: the items with their lifetimes on rank 0, and the conflicts that these do
-// not show. ok is false where there are too many pairs to compare.
+// packItems returns the input of package pack: the items with their lifetimes on rank 0, and the conflicts that do not
+// follow from these lifetimes. If there are too many pairs to compare, ok is false.
 //
-// Two buffers whose uses meet in the issue order of a rank conflict. Others are compared only where one's use is not
-// certainly done before the other's begins. These are found by stream: what a stream knows grows, so that the uses that
-// are neither done before y nor begun after it are a window of each stream's uses.
+// Two buffers conflict if their lifetimes overlap in the issue order of a rank. Other pairs are compared only if a use
+// of one is not certain to be done before a use of the other begins. These pairs are found stream by stream: the
+// knowledge of a stream only grows, so the uses that are neither done before a use y begins nor begin after y is done
+// form a contiguous window of each stream's uses.
 func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.Item, ok bool) {
 	out = make([]pack.Item, len(items))
 	index := make([]int32, len(p.Buffers))
@@ -68,7 +70,7 @@ type pairFinder struct {
 	stats *Stats
 }
 
-// rankUse is a use of a buffer on one rank.
+// rankUse is one use of a buffer on one rank.
 type rankUse struct {
 	item int32
 	use  *use
@@ -80,7 +82,7 @@ func (f *pairFinder) add(i, j int32) {
 	}
 }
 
-// onRank adds the pairs of rank r that may conflict; false where there are too many.
+// onRank adds the pairs of buffers that may conflict on rank r. It returns false if there are too many pairs.
 func (f *pairFinder) onRank(r int32) bool {
 	byStream := map[int32][]rankUse{}
 	var spans []pack.Item // the lifetimes on this rank
@@ -125,8 +127,8 @@ func (f *pairFinder) onRank(r int32) bool {
 	return true
 }
 
-// window adds the uses of stream s that are neither done before y begins nor begin after y is done, in the same run or
-// from one run to the next.
+// window adds the pairs of y with those uses on stream s that are neither done before y begins nor begin after y is
+// done. Both orders are considered within one run and from one run to the next.
 func (f *pairFinder) window(y rankUse, s *usesOf) {
 	known := y.use.before[0].at(s.stream)
 	after, _ := slices.BinarySearchFunc(s.uses, y, func(x, y rankUse) int {
@@ -141,7 +143,7 @@ func (f *pairFinder) window(y rankUse, s *usesOf) {
 	}
 }
 
-// meeting adds the pairs whose lifetimes meet on a rank.
+// meeting adds the pairs of buffers whose lifetimes overlap on a rank.
 func (f *pairFinder) meeting(spans []pack.Item, ids []int32) bool {
 	order := make([]int32, len(spans))
 	for i := range order {
@@ -166,7 +168,7 @@ func (f *pairFinder) meeting(spans []pack.Item, ids []int32) bool {
 	return true
 }
 
-// compare keeps the pairs that may not share and lists them with their items.
+// compare keeps the pairs of buffers that must not share memory and adds each to the conflicts of its two items.
 func (f *pairFinder) compare(items []item) bool {
 	slices.Sort(f.pairs)
 	f.pairs = slices.Compact(f.pairs)
@@ -184,8 +186,8 @@ func (f *pairFinder) compare(items []item) bool {
 	return true
 }
 
-// usesOf are the uses of one stream by their first command, and a tree of their last commands: those that are used
-// behind some command are found without looking at the others.
+// usesOf holds the uses on one stream, sorted by first command, and a tree over their last commands. The tree finds the
+// uses whose last command is after a given command without visiting the other uses.
 type usesOf struct {
 	stream int32
 	uses   []rankUse
@@ -208,7 +210,8 @@ func newUsesOf(stream int32, uses []rankUse) *usesOf {
 	return t
 }
 
-// later calls f for the uses before the end-th whose last command is behind known, below the node that holds [lo, hi).
+// later calls f for each use whose index is less than end and whose last command is after known. It searches the
+// subtree of node, which holds the uses with indices in [lo, hi).
 func (t *usesOf) later(node, lo, hi, end, known int32, f func(k int32)) {
 	switch {
 	case lo >= end || t.last[node] <= known:

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// declarations emits what declares names: memory, streams, events, counters.
+// declarations executes the statements that declare names: buffers, streams, events and counters.
 type declarations struct{ *emitter }
 
 // declare executes alloc, free, stream, event, counter and let.
@@ -52,7 +52,7 @@ func (u *declarations) declare(s *ir.Stmt) error {
 	return err
 }
 
-// count returns the length of a declared array, 1 for a single one.
+// count returns the length of a declared array, or 1 for a declaration without a length.
 func (u *emitter) count(s *ir.Stmt) (int64, error) {
 	if s.Count == nil {
 		return 1, nil
@@ -89,7 +89,7 @@ func (u *declarations) counter(s *ir.Stmt, name string, n int64) (int32, error) 
 	return id, nil
 }
 
-// alloc makes one buffer for each element.
+// alloc creates one buffer for each element of the declared array.
 func (u *declarations) alloc(s *ir.Stmt) error {
 	n, err := u.count(s)
 	if err != nil {
@@ -131,9 +131,8 @@ func (u *declarations) alloc(s *ir.Stmt) error {
 	return nil
 }
 
-// newBuffer returns this rank's copy of the buffer that s makes for its elem-th
-// element in this iteration: one plan.Buffer for all ranks, as large as the
-// largest rank needs.
+// newBuffer returns this rank's copy of the buffer that s creates for element elem in the current iteration. All ranks
+// use the same plan.Buffer, whose size is the largest that any rank needs.
 func (u *emitter) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role, dt ir.DType, shape []int64) (plan.Ref,
 	error) {
 	r := plan.Ref{Rank: int32(u.rank), DType: dt, Shape: shape, Strides: rowMajor(shape)}
@@ -167,7 +166,7 @@ func (u *emitter) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role,
 	return r, nil
 }
 
-// label is a name with its iteration: "%p@3".
+// label returns a name with the numbers of the current iteration: "%p@3".
 func (u *emitter) label(name string) string {
 	if len(u.iter) == 0 {
 		return "%" + name

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// body wraps statements into a function over tp[n].
+// body returns a program with one function over tp[n] that contains stmts.
 func body(n int, stmts string) string {
 	return fmt.Sprintf("mesh tp[%d]\nfunc f(%%x: f32[8, 4]) -> f32[8, 4] {\n  %%y = alloc f32[8, 4]\n%s\n  copy %%x into %%y\n  return %%y\n}\n", n, stmts)
 }

@@ -7,11 +7,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// forward has kernels write where their results are copied to, and drops the copies: `copy %k into %slot` of a %k that
-// nothing else reads.
+// forward removes copies of kernel results. If a kernel's result %k is only used by `copy %k into %slot`, the kernel
+// writes to %slot directly and the copy is dropped.
 //
-// A kernel then writes earlier than its copy did. What is before the copy is before the kernel too, since both are on
-// one stream that waits for nothing between them; and nothing between them touches what the copy writes.
+// The kernel then writes %slot earlier than the copy did. This is safe: every command that is ordered before the copy
+// is also ordered before the kernel, since both are on one stream that does not wait between them, and no command
+// between them accesses the memory that the copy writes.
 func forward(p *plan.Plan) {
 	f := forwarder{p: p}
 	if !slices.ContainsFunc(p.Cmds, f.mayGo) {
@@ -51,10 +52,10 @@ func forward(p *plan.Plan) {
 	p.Cmds = slices.DeleteFunc(p.Cmds, func(plan.Cmd) bool { at++; return f.dropped[at] })
 }
 
-// plannedUse names a rank's part of a buffer.
+// plannedUse identifies one rank's copy of a buffer.
 type plannedUse struct{ rank, buffer int32 }
 
-// bufferUses are the first and the last access, by command, and how many there are.
+// bufferUses holds the indices of the first and the last command that access a buffer, and the number of accesses.
 type bufferUses struct{ first, last, count int }
 
 type forwarder struct {
@@ -78,13 +79,14 @@ func (f *forwarder) note(cmd int, r plan.Ref) {
 }
 
 const (
-	// aligned is at what multiples of bytes results are forwarded: kernels are as fast there as at a buffer's beginning.
+	// aligned is the alignment in bytes that the destination of a forwarded result must have. Kernels are as fast at
+	// this alignment as at the beginning of a buffer.
 	aligned = 16
-	// mostBetween bounds how many commands of each rank are looked at between a kernel and its copy.
+	// mostBetween is the maximum number of commands of a rank that are examined between a kernel and its copy.
 	mostBetween = 64
 )
 
-// mayGo reports whether c copies a value of its rank, whole rows to whole rows.
+// mayGo reports whether c copies between buffers of its own rank and moves whole rows to whole rows.
 func (f *forwarder) mayGo(c plan.Cmd) bool {
 	if c.Kind != plan.Copy || c.Peer >= 0 {
 		return false
@@ -94,7 +96,8 @@ func (f *forwarder) mayGo(c plan.Cmd) bool {
 		f.p.Buffers[dst.Buf].Space == plan.Arena && src.Dense() && dst.Dense() && dst.Off%aligned == 0
 }
 
-// maker returns the kernel that can write what command i copies, if it is a copy and there is one.
+// maker returns the index of the kernel that can write directly to the destination of command i. If command i is not a
+// copy or there is no such kernel, ok is false.
 func (f *forwarder) maker(i int) (from int, ok bool) {
 	c := &f.p.Cmds[i]
 	if !f.mayGo(*c) {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestForward: a result that is only copied is made where the copy would put it, unless anything between would see a
-// difference.
+// TestForward checks that a kernel writes a result that is only copied directly to the destination of the copy, unless
+// a command between the two would see a difference.
 func TestForward(t *testing.T) {
 	for what, c := range map[string]struct {
 		text string

@@ -8,9 +8,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// frame holds the names of one function's execution. Within a function a name
-// means one thing at a time (S9: no shadowing), so an inner block's names need
-// no frame of their own: when a name comes again, it is defined again first.
+// frame holds the names of one execution of a function. A name has one meaning at a time within a function (S9 forbids
+// shadowing), so inner blocks need no frames: a name that is defined a second time replaces the first definition.
 type frame struct {
 	ints     map[string]int64
 	tensors  map[string][]tensor // one, or an array's elements
@@ -23,7 +22,8 @@ type frame struct {
 	returned bool
 }
 
-// newFrame leaves the maps of rarer kinds to their first name.
+// newFrame returns an empty frame. The maps for less common kinds of names are created when the first such name is
+// defined.
 func newFrame() *frame { return &frame{tensors: map[string][]tensor{}} }
 
 func (f *frame) setInt(name string, v int64) { set(&f.ints, name, v) }
@@ -35,8 +35,8 @@ func set[V any](m *map[string]V, name string, v V) {
 	(*m)[name] = v
 }
 
-// tensor is what a name means on this rank: a stretch of memory, or nothing
-// where a value lives on other ranks only.
+// tensor is the meaning of a name on this rank: a range of memory, or nothing if the name is a value that exists only
+// on other ranks.
 type tensor struct {
 	plan.Ref
 	at *ir.Stmt // of a result: its return
@@ -44,7 +44,7 @@ type tensor struct {
 
 func absent() tensor { return tensor{Ref: plan.Absent()} }
 
-// Var and Extent make the emitter the ir.Vars of its rank's environment.
+// Var and Extent make emitter implement ir.Vars for the environment of its rank.
 
 // Var returns the value of a loop variable or let.
 func (u *emitter) Var(name string) (int64, bool) {
@@ -52,7 +52,7 @@ func (u *emitter) Var(name string) (int64, bool) {
 	return v, ok
 }
 
-// Extent returns an extent of the tensor %name; of an array, its elements'.
+// Extent returns an extent of the tensor %name. If %name is an array, it returns the extent of its elements.
 func (u *emitter) Extent(name string, axis int) (int64, bool) {
 	ts := u.frame.tensors[name]
 	if len(ts) == 0 || axis < 0 || axis >= len(ts[0].Shape) {
@@ -61,7 +61,7 @@ func (u *emitter) Extent(name string, axis int) (int64, bool) {
 	return ts[0].Shape[axis], true
 }
 
-// index evaluates a place's index and checks it against the array's length.
+// index evaluates the index of a place and checks that it is less than the length of the array.
 func (u *emitter) index(p *ir.Place, length int) (int, error) {
 	if p.Index == nil {
 		return 0, nil
@@ -77,7 +77,7 @@ func (u *emitter) index(p *ir.Place, length int) (int, error) {
 	return int(i), nil
 }
 
-// place returns the tensor a place names, absent or not.
+// operand returns the tensor that a place names, which may be absent on this rank.
 func (u *emitter) operand(p *ir.Place) (tensor, error) {
 	ts, ok := u.frame.tensors[p.Name]
 	if !ok {
@@ -96,7 +96,7 @@ func (u *emitter) operand(p *ir.Place) (tensor, error) {
 	return ts[i], nil
 }
 
-// present returns the tensor a place names, which must be on this rank.
+// present returns the tensor that a place names, or an error if it is absent on this rank.
 func (u *emitter) present(p *ir.Place) (plan.Ref, error) {
 	t, err := u.operand(p)
 	if err == nil && !t.Present() {
@@ -105,7 +105,7 @@ func (u *emitter) present(p *ir.Place) (plan.Ref, error) {
 	return t.Ref, err
 }
 
-// stream returns the stream a place names.
+// stream returns the index of the stream that a place names.
 func (u *emitter) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
 	if p.Main {
 		return u.main, nil
@@ -121,9 +121,9 @@ func (u *emitter) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
 	return ids[i], nil
 }
 
-// instanceOn is a stream declaration's instance. Executed again on the same
-// stream, by a loop or another call, it names the same streams: they are FIFOs,
-// so this only adds order, and their number stays that of the text.
+// instanceOn identifies the streams that a declaration creates when it is executed on a given stream. If a loop or
+// another call executes the declaration again on the same stream, it names the same streams. Streams are FIFOs, so this
+// only adds order, and the number of streams depends on the text alone.
 type instanceOn struct {
 	stmt *ir.Stmt
 	elem int64
@@ -145,7 +145,7 @@ func (u *emitter) addStream(name string, s *ir.Stmt, pos ir.Pos) (int32, error) 
 	return id, nil
 }
 
-// declaredStreams returns n streams declared by s, making those that are new.
+// declaredStreams returns the n streams that s declares, and creates those that do not exist yet.
 func (u *emitter) declaredStreams(s *ir.Stmt, name string, n int64, array bool) ([]int32, error) {
 	if n > maxStreams {
 		return nil, u.errf("limit", s.Pos, "", "the plan would have more than %d streams over all ranks", maxStreams)
@@ -170,7 +170,7 @@ func (u *emitter) declaredStreams(s *ir.Stmt, name string, n int64, array bool) 
 	return ids, nil
 }
 
-// workers returns the streams of a for … stream(n).
+// workers returns the worker streams of a loop with the clause stream(n).
 func (u *emitter) workers(s *ir.Stmt) ([]int32, error) {
 	if s.Streams == 0 {
 		return nil, nil

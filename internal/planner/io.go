@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// bindInputs gives every parameter its buffer and emits the caller's uploads.
+// bindInputs gives every parameter its buffer and emits the commands with which the caller uploads inputs.
 func (u *unroller) bindInputs(f *ir.Func) error {
 	for i, par := range f.Params {
 		if i == len(u.w.p.Inputs) {
@@ -54,8 +54,8 @@ func (u *unroller) addInput(par *ir.Param) error {
 	return nil
 }
 
-// emitOutputs emits the caller's read-backs on main: the results, then what
-// inout parameters hold.
+// emitOutputs emits, on main, the commands with which the caller reads back outputs: first the results, then the inout
+// parameters.
 func (u *unroller) emitOutputs(f *ir.Func, results []tensor) error {
 	if len(u.w.p.Outputs) == 0 {
 		if err := u.addOutputs(f); err != nil {

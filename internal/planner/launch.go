@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Limits that every GPU has.
+// Limits that hold on every GPU.
 var (
 	mostGrid  = [3]int64{math.MaxInt32, 65535, 65535}
 	mostBlock = [3]int64{1024, 1024, 64}
@@ -20,7 +20,7 @@ const (
 	mostShared  = 1 << 20 // bytes; GPUs lend less
 )
 
-// launch emits a launch of a kernel. It takes tensors without gaps, since a kernel gets no strides.
+// launch emits the launch of a kernel. Its tensors must have no gaps, because a kernel is not passed strides.
 func (u *computing) launch(s *ir.Stmt) error {
 	if d := u.w.b.CheckStmt(s, u.env); d != nil {
 		d.Message += u.where()
@@ -68,7 +68,8 @@ func (u *computing) launch(s *ir.Stmt) error {
 	return u.emit(s, c)
 }
 
-// launch is one more than the index of l: launches that are alike, as those of all ranks mostly are, have one.
+// launch returns one more than the index of l in the plan's launches. Equal launches, as the launches of all ranks
+// mostly are, share one entry.
 func (w *world) launch(l plan.Launch) int32 {
 	key := fmt.Sprint(l)
 	i, ok := w.launches[key]
@@ -101,7 +102,7 @@ func (u *computing) launchTensor(s *ir.Stmt, par ir.LaunchParam, c *plan.Cmd, p 
 	return nil
 }
 
-// launchNumber is an integer, or the bits of an f64.
+// launchNumber returns the value of a numeric argument: an integer, or the bits of an f64.
 func (u *computing) launchNumber(s *ir.Stmt, par ir.LaunchParam) (uint64, error) {
 	if par.At < 0 {
 		return math.Float64bits(par.Num), nil
@@ -118,7 +119,7 @@ func (u *computing) launchNumber(s *ir.Stmt, par ir.LaunchParam) (uint64, error)
 	return uint64(v), nil
 }
 
-// extents are those of a grid or a block, 1 where fewer than three are given.
+// extents returns the three extents of a grid or a block. Extents that the attribute does not give are 1.
 func (u *computing) extents(s *ir.Stmt, name string, most [3]int64) ([3]int64, error) {
 	out, a := [3]int64{1, 1, 1}, s.Attr(name)
 	for i, e := range a.Exprs {
@@ -134,7 +135,7 @@ func (u *computing) extents(s *ir.Stmt, name string, most [3]int64) ([3]int64, e
 	return out, nil
 }
 
-// kernel is the index of the kernel that s launches.
+// kernel returns the index of the kernel that s launches.
 func (u *computing) kernel(s *ir.Stmt) (int32, error) {
 	l := s.Launch
 	for i := range u.w.p.Kernels {

@@ -24,7 +24,7 @@ func f(%x: f32[N]) -> f32[N] {
 }
 `
 
-// TestLaunches: launches that are alike, as those of ranks and iterations, stand in a plan once, and so does a kernel.
+// TestLaunches checks that a plan contains equal launches of different ranks and iterations once, and each kernel once.
 func TestLaunches(t *testing.T) {
 	info, ds := checker.Read("launches", launches)
 	if len(ds) > 0 {

@@ -8,22 +8,23 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// packSteps bounds the search for a layout that takes no more than is live at once: a millisecond for few buffers, some
-// tens for many.
+// packSteps returns the maximum number of steps in the search for a layout that needs no more memory than is live at
+// once. The search takes about a millisecond for few buffers and tens of milliseconds for many.
 func packSteps(buffers int) int64 { return min(8<<20, 4096*int64(buffers+16)) }
 
-// mostBounded is the number of buffers up to which the bound of the order is found before a layout is searched for.
+// mostBounded is the maximum number of buffers for which the lower bound of the order is computed before the search for
+// a layout.
 const mostBounded = 512
 
-// item is one buffer to place.
+// item describes one buffer to be placed.
 type item struct {
 	buf  int32
 	size int64 // a multiple of plan.Align
 	off  int64
 }
 
-// layOut gives every buffer its offset and fills in the plan's sizes. Parameters come first and share bytes with no
-// buffer. If a buffer would end beyond maxArena, layOut returns it.
+// layOut assigns an offset to every buffer and sets the plan's sizes. Parameters are placed first and share no bytes
+// with other buffers. If a buffer would end beyond maxArena, layOut returns that buffer.
 func layOut(p *plan.Plan, u *usage, stats *Stats) (beyond *plan.Buffer) {
 	top := int64(0)
 	for i := range p.Buffers {
@@ -42,8 +43,8 @@ func layOut(p *plan.Plan, u *usage, stats *Stats) (beyond *plan.Buffer) {
 	return beyond
 }
 
-// placeSpace places all buffers of one memory space from base on, and returns
-// where the last one ends, and one that would end behind maxArena.
+// placeSpace places all buffers of one memory space, starting at offset base. It returns the end of the last buffer,
+// and a buffer that would end beyond maxArena, if there is one.
 func placeSpace(
 	p *plan.Plan, u *usage, stats *Stats, space plan.Space, base int64,
 ) (end int64, beyond *plan.Buffer) {
@@ -54,7 +55,7 @@ func placeSpace(
 			items = append(items, item{buf: int32(i), size: plan.Aligned(b.Bytes)})
 		}
 	}
-	// The order of first use: ids in items then mean time.
+	// Sort by first use, so that indices in items increase with time.
 	slices.SortStableFunc(items, func(a, b item) int { return cmp.Compare(p.Buffers[a.buf].First, p.Buffers[b.buf].First) })
 	bound := int64(0)
 	if space == plan.Arena {
@@ -73,13 +74,14 @@ func placeSpace(
 	return end, nil
 }
 
-// bestLayout returns the smallest layout it finds; one that takes no more than bound cannot be better.
+// bestLayout returns the smallest layout that it finds. It stops at a layout of size bound, because no layout is
+// smaller.
 func bestLayout(p *plan.Plan, u *usage, items []item, bound int64, stats *Stats) []item {
 	best := online(p, u, slices.Clone(items), stats)
 	if height(best) <= bound {
 		return best
 	}
-	// Finding the bound of the order takes longer than searching does where there are many.
+	// For many items, computing the lower bound of the order takes longer than the search.
 	if len(items) <= mostBounded && p.Buffers[items[0].buf].Space == plan.Arena {
 		order, _ := mostUnordered(p, u, 0)
 		if bound = max(bound, order); height(best) <= bound {

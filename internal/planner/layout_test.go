@@ -14,7 +14,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A worker's chunk buffers are ordered by its stream: two workers need two.
+// TestChunkBuffersAreReusedPerWorker checks that a worker's chunk buffers, which its stream orders, share memory: two
+// workers need two buffers.
 func TestChunkBuffersAreReusedPerWorker(t *testing.T) {
 	for _, chunks := range []int64{1, 2, 3, 5, 7, 24, 400} {
 		p, _ := mustPlan(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": chunks, "T": 2400}})
@@ -30,7 +31,8 @@ func TestChunkBuffersAreReusedPerWorker(t *testing.T) {
 	}
 }
 
-// The forum thread's program: linears, each followed by an all_reduce.
+// TestReservedIsLiveForLinearsAndAllReduces plans a program from a forum thread: linears, each followed by an
+// all_reduce.
 func TestReservedIsLiveForLinearsAndAllReduces(t *testing.T) {
 	for _, layers := range []int{1, 2, 8, 31, 1000} {
 		p, _ := mustPlan(t, layersSource(layers), ir.Binding{})
@@ -56,8 +58,8 @@ func layersSource(layers int) string {
 	return b.String()
 }
 
-// Without the barrier a peer's put of the next run may come any time, so what
-// it writes shares with nobody.
+// TestRemotePutsAreUses checks that a peer's put is a use of its destination. Without the barrier, a put of the next
+// run may arrive at any time, so its destination shares memory with no other buffer.
 func TestRemotePutsAreUses(t *testing.T) {
 	const src = `
 mesh tp[2]
@@ -97,7 +99,8 @@ func f(%x: f32[64]) -> f32[64] {
 	}
 }
 
-// Two streams without order: no sharing, whatever the host order says.
+// TestUnorderedStreamsDoNotShare checks that buffers of two unordered streams do not share memory, regardless of the
+// host order.
 func TestUnorderedStreamsDoNotShare(t *testing.T) {
 	const src = `
 func f(%x: f32[64]) -> f32[64] {
@@ -154,7 +157,7 @@ func f(%x: f32[100]) -> f32[100] {
 	}
 }
 
-// A buffer is one plan.Buffer on all ranks, as large as the largest needs.
+// TestRanksShareOffsets checks that a buffer is one plan.Buffer on all ranks, with the largest size that a rank needs.
 func TestRanksShareOffsets(t *testing.T) {
 	p, _ := mustPlan(t, `
 mesh tp[3]
@@ -176,8 +179,8 @@ func f(%x: f32[64]) -> f32[64] {
 	}
 }
 
-// What a collective or transfer teaches one rank about another's earlier work
-// (S5): rank from fills %a, then rank to puts over it.
+// TestWhatMeetingsTeach checks which earlier work of another rank a rank knows to be done after a collective or a
+// transfer (S5): rank from fills %a, then rank to puts data over it.
 func TestWhatMeetingsTeach(t *testing.T) {
 	all := func(from, to int) bool { return true }
 	for _, c := range []struct {
@@ -242,8 +245,8 @@ func f(%%x: f32[6]) -> f32[6] {
 	}
 }
 
-// A range remembers, rank by rank, who used it last: %z lives on rank 1 only,
-// and %b, which follows it on rank 0, says nothing about it.
+// TestOnlineLayoutRemembersEachRank checks that a range records its last user on each rank: %z exists on rank 1 only,
+// and %b, which replaces it on rank 0, must not remove it from the record.
 func TestOnlineLayoutRemembersEachRank(t *testing.T) {
 	p, _ := mustPlan(t, `
 mesh tp[2]
@@ -277,8 +280,8 @@ func f(%in: f32[6]) -> f32[6] {
 	}
 }
 
-// random programs: buffers of random sizes used on random streams of random
-// ranks with random waits, signals and barriers between.
+// randomProgram returns a program with buffers of random sizes. Random streams of random ranks use them, with random
+// waits, signals and barriers in between.
 func randomProgram(t *rapid.T) string {
 	ranks := rapid.IntRange(1, 3).Draw(t, "ranks")
 	streams := rapid.IntRange(1, 3).Draw(t, "streams")
@@ -369,7 +372,7 @@ func TestRandomProgramsHaveProvedLayouts(t *testing.T) {
 	})
 }
 
-// relayOut lays a plan out again by one method.
+// relayOut computes the layout of a plan again with the method place.
 func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []item) {
 	stats := &Stats{}
 	p.ArenaBytes = 0
@@ -393,7 +396,8 @@ func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []ite
 	}
 }
 
-// verifyLayout must find errors: each pair of buffers that the planner separates is put in one place.
+// TestVerifyLayoutFindsOverlaps checks that verifyLayout finds errors: each pair of buffers that the planner separates
+// is given the same offset.
 func TestVerifyLayoutFindsOverlaps(t *testing.T) {
 	p, _ := mustPlan(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": 6}})
 	u, err := simulate(new(world), p, &Stats{})
@@ -432,7 +436,8 @@ func TestVerifyLayoutFindsOverlaps(t *testing.T) {
 	}
 }
 
-// The planner's clocks and the explicit graph must agree on every pair.
+// TestClocksAgreeWithTheExplicitGraph checks that the planner's clocks and the explicit graph agree for every pair of
+// buffers.
 func TestClocksAgreeWithTheExplicitGraph(t *testing.T) {
 	agreed := [2]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -485,8 +490,8 @@ func TestClocksAgreeWithTheExplicitGraph(t *testing.T) {
 	}
 }
 
-// manySizes writes a program of one stream with n buffers of many sizes, each of which is read
-// once more up to a dozen buffers later.
+// manySizes returns a program of one stream with n buffers of many sizes. Each buffer is read a second time after up to
+// a dozen further buffers have been written.
 func manySizes(seed uint64, n int) string {
 	r := rand.New(rand.NewPCG(seed, 77))
 	var b strings.Builder
@@ -511,8 +516,7 @@ func manySizes(seed uint64, n int) string {
 	return b.String() + "  return %acc\n}\n"
 }
 
-// TestLayoutsAreTight: what a plan takes is hardly more than what is live at once, be its
-// buffers few or many.
+// TestLayoutsAreTight checks that a plan needs little more memory than is live at once, for few buffers and for many.
 func TestLayoutsAreTight(t *testing.T) {
 	for _, c := range []struct {
 		buffers, seeds int
@@ -534,8 +538,8 @@ func TestLayoutsAreTight(t *testing.T) {
 	}
 }
 
-// TestOnlineForgets: the layout for too many buffers to compare them all gives back what it
-// joined from many pieces.
+// TestOnlineForgets checks that the online layout, which is used if there are too many pairs of buffers to compare,
+// frees ranges that it joined from many pieces.
 func TestOnlineForgets(t *testing.T) {
 	p, _, ds := try(manySizes(1, 4000), ir.Binding{})
 	if ds.HasErrors() {

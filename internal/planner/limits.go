@@ -2,8 +2,8 @@ package planner
 
 import "hocket.example/hocket/ir"
 
-// Limits of a plan (LANGUAGE S21). They bound time and memory for any program,
-// however small its text.
+// Limits of a plan (LANGUAGE S21). They bound the time and memory of planning for every program, because even a short
+// text can produce a large plan.
 const (
 	maxCommands   = 10_000_000
 	maxIterations = 10_000_000 // of loops, over all ranks
@@ -19,15 +19,15 @@ const (
 )
 
 const (
-	// longPlan is how many commands a plan has of which it is asked whether there is memory
-	// for it.
+	// longPlan is the number of commands from which on Room is called, to ask whether the host has enough memory for
+	// the plan.
 	longPlan = 20_000
-	// commandBytes is what the host needs for a command until it has been run: it is
-	// planned, proved, loaded and issued. Measured: 3.0 to 4.2 GiB for a million, and some room.
+	// commandBytes is the number of bytes of host memory that a command needs until it has run: to be planned, proved,
+	// loaded and issued. A million commands took between 3.0 and 4.2 GiB when measured; commandBytes is larger.
 	commandBytes = 5 << 10
 )
 
-// bound lowers the limit of commands to what the host has memory for.
+// bound lowers the maximum number of commands to the number for which the host has memory.
 func (w *world) bound() {
 	if w.room == nil {
 		return
@@ -37,11 +37,10 @@ func (w *world) bound() {
 	}
 }
 
-// askEvery is how many steps planning takes before it asks whether to go on: some
-// milliseconds' worth.
+// askEvery is the number of planning steps between two calls of Options.Stop. They take a few milliseconds.
 const askEvery = 1 << 12
 
-// goOn returns an error where planning is to stop.
+// goOn returns an error if planning must stop.
 func (w *world) goOn() error {
 	if w.asked++; w.stop == nil || w.asked%askEvery != 0 {
 		return nil
@@ -52,8 +51,8 @@ func (w *world) goOn() error {
 	return nil
 }
 
-// spend counts n more towards a limit and refuses to pass it. The check comes
-// before the work, so a loop of 2⁶² iterations is refused at once.
+// spend adds n to the counter used and returns an error if the sum exceeds limit. It is called before the work that it
+// counts, so a loop of 2⁶² iterations is refused immediately.
 func (u *emitter) spend(used *int64, n, limit int64, what string, pos ir.Pos) error {
 	if n > limit-*used {
 		return u.errf("limit", pos, "", "the plan would have more than %d %s", limit, what)

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// match pairs what ranks do together: collectives by issue order in each team,
-// sends with recvs by order in each lane, counters with their raisers.
+// match pairs the commands that ranks execute together. Collectives are matched by issue order within each team, and
+// sends with recvs by order within each lane. Waits for counters are checked against the signals that raise them.
 func (w *world) match() error {
 	for _, t := range w.teams {
 		if err := w.matchTeam(t); err != nil {
@@ -25,8 +25,8 @@ func (w *world) match() error {
 	return w.matchCounters()
 }
 
-// matchTeam makes Colls of a team's issues. The k-th of each member belong
-// together, and their streams name the channel.
+// matchTeam creates the plan's Colls from the issues of a team. The k-th issues of all members form one collective, and
+// the streams of these issues select its channel.
 func (w *world) matchTeam(t *team) error {
 	channels := map[string]int32{}
 	longest := 0
@@ -49,7 +49,7 @@ func (w *world) matchTeam(t *team) error {
 	return nil
 }
 
-// matchColl checks that every member's k-th collective fits lead's.
+// matchColl checks that every member's k-th collective is compatible with that of the member lead.
 func (w *world) matchColl(t *team, lead, k int) (plan.Coll, error) {
 	first := t.issued[lead][k]
 	coll := first.coll
@@ -108,7 +108,7 @@ func describe(is *issue) string {
 	return is.coll.Op.String()
 }
 
-// differs describes how two members' calls of a collective differ.
+// differs describes the difference between two members' calls of a collective.
 func differs(a, b *issue) string {
 	x, y := &a.coll, &b.coll
 	switch {
@@ -130,8 +130,8 @@ func differs(a, b *issue) string {
 	return countsDiffer(a, b)
 }
 
-// partsFit checks the members' tensors against each other: dtypes, and shapes
-// as the op relates them. It returns the first member that does not fit and why.
+// partsFit compares the members' tensors: their dtypes must be equal, and their shapes must be related as the op
+// requires. It returns the first member whose tensors do not fit, and the reason.
 func partsFit(c *plan.Coll) (int, string) {
 	p := int64(len(c.Parts))
 	dt := ir.InvalidDType
@@ -194,7 +194,7 @@ func partsFit(c *plan.Coll) (int, string) {
 	return 0, ""
 }
 
-// unpairedPermute returns a member whose to= or from= no other member answers.
+// unpairedPermute returns a member whose to= or from= has no matching attribute of another member.
 func unpairedPermute(c *plan.Coll) int {
 	for m, part := range c.Parts {
 		if part.To >= 0 && c.Parts[part.To].From != int32(m) || part.From >= 0 && c.Parts[part.From].To != int32(m) {
@@ -204,7 +204,7 @@ func unpairedPermute(c *plan.Coll) int {
 	return -1
 }
 
-// channel returns the channel of the members' streams at their k-th collective.
+// channel returns the channel for the streams on which the members issue their k-th collective.
 func (w *world) channel(t *team, k int, known map[string]int32) int32 {
 	key := make([]byte, 0, 4*len(t.ranks))
 	for m := range t.ranks {
@@ -226,7 +226,7 @@ func (w *world) channel(t *team, k int, known map[string]int32) int32 {
 	return id
 }
 
-// matchLane pairs the k-th send with the k-th recv.
+// matchLane pairs the k-th send of a lane with its k-th recv.
 func (w *world) matchLane(l *lane) error {
 	for k := range max(len(l.sends), len(l.recvs)) {
 		switch {
@@ -262,7 +262,7 @@ func (w *world) unequalEnds(l *lane, s, r *endpoint, k int) error {
 	return d
 }
 
-// matchCounters checks that no wait asks for more signals than a run brings.
+// matchCounters checks that no wait requires more signals than one run sends.
 func (w *world) matchCounters() error {
 	for rank := range w.cmds {
 		for i := range w.cmds[rank] {

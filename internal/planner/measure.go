@@ -7,21 +7,22 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Footprint says what a plan's memory is compared with. Parameters are counted in.
+// Footprint holds two sizes with which a plan's memory is compared. Both include the parameters.
 type Footprint struct {
-	// Bound is the most bytes that can be live at once on a rank, whichever order the streams run in: no layout that
-	// keeps to the plan's order is smaller. BoundAt are the buffers that can be.
+	// Bound is the maximum number of bytes that can be live at once on a rank, over all orders in which the streams
+	// may run. No layout that keeps the plan's order is smaller. BoundAt lists the buffers that are then live.
 	Bound   int64
 	BoundAt []int32
-	// Sequential is the most bytes that are live at once where a rank's commands run one by one, in the order of the
-	// text.
+	// Sequential is the maximum number of bytes that are live at once if a rank's commands run one by one in the order
+	// of the text.
 	Sequential int64
 }
 
-// mostOrdered is the number of a rank's buffers up to which the bound is found; it takes that of Sequential for more.
+// mostOrdered is the maximum number of buffers of a rank for which Bound is computed. For more buffers, Bound is set to
+// Sequential.
 const mostOrdered = 6000
 
-// Measure finds the footprint of a plan.
+// Measure computes the footprint of a plan.
 func Measure(p *plan.Plan) (*Footprint, error) {
 	u, err := usageOf(p)
 	if err != nil {
@@ -30,7 +31,7 @@ func Measure(p *plan.Plan) (*Footprint, error) {
 	return measure(p, u), nil
 }
 
-// usageOf finds the usage of a plan, which it leaves as it is.
+// usageOf computes the usage of a plan and does not change the plan.
 func usageOf(p *plan.Plan) (*usage, error) {
 	q := *p // simulate writes to the buffers
 	q.Buffers = slices.Clone(p.Buffers)
@@ -64,7 +65,8 @@ func measure(p *plan.Plan, u *usage) *Footprint {
 	return f
 }
 
-// liveAtOnce returns the most bytes that a rank's buffers take at once in issue order, and these buffers.
+// liveAtOnce returns the maximum number of bytes of a rank's buffers that are live at once in issue order, and these
+// buffers.
 func liveAtOnce(p *plan.Plan, u *usage) (int64, []int32) {
 	most, rank, when := int64(0), int32(0), int32(0)
 	type change struct {
@@ -95,7 +97,7 @@ func liveAtOnce(p *plan.Plan, u *usage) (int64, []int32) {
 	return most, bufs
 }
 
-// arena visits the ranks' copies of the buffers that lie in the arena and are not parameters.
+// arena calls f for each rank's copy of each buffer that is in the arena and is not a parameter.
 func arena(p *plan.Plan, u *usage, f func(b int32, h *holder, size int64)) {
 	for i, hs := range u.holders {
 		if b := &p.Buffers[i]; b.Space == plan.Arena && b.Role != plan.RoleInput && b.Bytes > 0 {
@@ -106,9 +108,10 @@ func arena(p *plan.Plan, u *usage, f func(b int32, h *holder, size int64)) {
 	}
 }
 
-// mostUnordered returns the largest sum of bytes over sets of a rank's buffers of which no two are ordered, and such a
-// set: the heaviest antichain of the order "certainly done before the other begins". By duality it is the sum of all
-// bytes, less the most bytes that buffers can pass on to buffers after them: a maximum flow.
+// mostUnordered returns a set of a rank's buffers in which no two are ordered and whose sum of bytes is the largest,
+// and that sum. The set is the heaviest antichain of the order "certain to be done before the other begins". By
+// duality, its weight is the sum of all bytes minus the maximum number of bytes that buffers can pass on to later
+// buffers, which is a maximum flow.
 func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	var bufs []int32
 	var hs []*holder
@@ -164,7 +167,7 @@ func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	return total - flow, at
 }
 
-// precedes reports whether all uses of a are certainly done before b is used in the same run.
+// precedes reports whether all uses of a are certain to be done before b is used in the same run.
 func (u *usage) precedes(a, b *holder) bool {
 	for i := a.uses; i >= 0; i = u.uses[i].next {
 		for j := b.uses; j >= 0; j = u.uses[j].next {
@@ -176,7 +179,7 @@ func (u *usage) precedes(a, b *holder) bool {
 	return true
 }
 
-// network finds a greatest flow by Dinic's algorithm.
+// network computes a maximum flow with Dinic's algorithm.
 type network struct {
 	edges []flowEdge // edge e and e^1 are opposite
 	first []int32    // by node, -1 for none
@@ -217,7 +220,8 @@ func (n *network) flow(source, sink int32) int64 {
 	return total
 }
 
-// levels returns how many edges with room each node is from the source, -1 for out of reach.
+// levels returns for each node the number of edges with free capacity on the shortest path from the source, or -1 if
+// the node cannot be reached.
 func (n *network) levels(source int32) []int32 {
 	for i := range n.level {
 		n.level[i] = -1

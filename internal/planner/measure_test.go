@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// TestBoundIsTheHeaviestAntichain compares the bound with that of all sets of buffers, by the explicit graph of the
-// order.
+// TestBoundIsTheHeaviestAntichain compares Bound with the maximum over all sets of buffers, whose order it takes from
+// the explicit graph.
 func TestBoundIsTheHeaviestAntichain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		src := randomProgram(t)

@@ -2,10 +2,11 @@ package planner
 
 import "hocket.example/hocket/internal/plan"
 
-// merger makes the plan's list: the ranks alternate, one command each. A rank stops at a collective until all members
-// have come, so that their commands are adjacent, and at a counter's wait until the signals are in the list. If all
-// ranks have stopped, the first to stop continues: its wait then is Late, or its collective's commands are not
-// adjacent, and simulate decides whether that was a deadlock.
+// merger creates the plan's list of commands. The ranks alternate, one command each. A rank stops at a collective until
+// all members have arrived, so that their commands are adjacent in the list, and at a wait for a counter until the
+// signals are in the list. If all ranks have stopped, the first one that stopped continues. If it had stopped at a
+// wait, that wait is Late; if it had stopped at a collective, the collective's commands are not adjacent. simulate
+// later decides whether the program would deadlock.
 type merger struct {
 	w     *world
 	out   []plan.Cmd
@@ -22,7 +23,7 @@ type merger struct {
 	forced  []bool // by rank: its next command is let through
 }
 
-// elemOf names one rank's element of a counter.
+// elemOf identifies one rank's element of a counter.
 type elemOf struct{ counter, rank, elem int32 }
 
 func (w *world) merge() error {
@@ -64,7 +65,7 @@ func (m *merger) run() error {
 	}
 }
 
-// force lets the first rank that stands still through.
+// force makes the first stopped rank continue.
 func (m *merger) force() bool {
 	for len(m.stuck) > 0 {
 		r := m.stuck[0]
@@ -90,7 +91,7 @@ func (m *merger) stop(r int32) {
 	m.stuck = append(m.stuck, r)
 }
 
-// step issues rank r's next command, or notes what it stands still for.
+// step appends rank r's next command to the list, or records the reason why the rank stops.
 func (m *merger) step(r int32) {
 	if m.next[r] == len(m.w.cmds[r]) {
 		return
@@ -123,8 +124,8 @@ func (m *merger) step(r int32) {
 	m.queue = append(m.queue, r)
 }
 
-// open reports whether rank r may issue its part of a collective now. The last
-// member to come lets all go.
+// open reports whether rank r may issue its part of a collective now. When the last member arrives, all members may
+// continue.
 func (m *merger) open(r, coll int32) bool {
 	if m.opened[coll] {
 		return true
@@ -148,7 +149,7 @@ func (m *merger) open(r, coll int32) bool {
 	return false
 }
 
-// renumber puts collectives, channels and pairs in order of first issue.
+// renumber renumbers collectives, channels and pairs in the order in which they are first issued.
 func renumber(p *plan.Plan) {
 	colls, channels, pairs := newOrder(len(p.Colls)), newOrder(len(p.Channels)), newOrder(len(p.Pairs))
 	for i := range p.Cmds {
@@ -169,7 +170,7 @@ func renumber(p *plan.Plan) {
 	p.Colls, p.Channels, p.Pairs = reorder(p.Colls, colls), reorder(p.Channels, channels), reorder(p.Pairs, pairs)
 }
 
-// newIDs gives ids in the order they are first asked for.
+// newIDs assigns new ids in the order in which they are first requested.
 type newIDs struct {
 	to   []int32 // old → new, -1 before
 	next int32

@@ -9,26 +9,26 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// The online layout places buffers in order of first use, like an allocator
-// that knows happens-before: a free range may be taken by a buffer that comes
-// after all who used it. Each buffer costs a bounded number of probes.
+// The online layout places buffers in order of first use, like an allocator that knows the happens-before order: a
+// buffer may take a free range if it is ordered after all buffers that used the range. At most maxProbes free ranges
+// are examined for each buffer.
 
-// maxProbes bounds the free ranges looked at for one buffer.
+// maxProbes is the maximum number of free ranges that are examined for one buffer.
 const maxProbes = 64
 
-// maxPast bounds the buffers a range remembers; one that would need more is
-// given up.
+// maxPast is the maximum number of earlier buffers that a range records. A range that would need to record more is not
+// used again.
 const maxPast = 16
 
-// rangeOf is a stretch of the arena, free or held by one buffer.
+// rangeOf is a range of the arena that is free or is held by one buffer.
 type rangeOf struct {
 	off, size  int64
 	prev, next int32 // neighbours by address, -1 at the ends
 	free, gone bool
-	// first and last are the buffers that used these bytes first and last in
-	// a run. A newcomer must come after last, and the next run's first after
-	// it; those between are then ordered too, which holds rank by rank, so a
-	// buffer stays until one that lives on all its ranks replaces it.
+	// first and last hold the buffers that used these bytes first and last in a run. A new buffer must be ordered
+	// after those in last, and those in first, in the next run, must be ordered after the new buffer. The buffers
+	// between them are then ordered too. The order holds rank by rank, so a buffer stays in the list until a buffer
+	// that exists on all of its ranks replaces it.
 	first, last []int32
 }
 
@@ -57,7 +57,7 @@ func online(p *plan.Plan, u *usage, items []item, stats *Stats) []item {
 	return items
 }
 
-// take finds or makes a range of exactly size bytes for buf.
+// take returns a range of exactly size bytes for buf. It uses a free range or extends the arena.
 func (o *onlineLayout) take(buf int32, size int64) int32 {
 	at := o.find(buf, size)
 	if at < 0 {
@@ -76,7 +76,8 @@ func (o *onlineLayout) take(buf int32, size int64) int32 {
 	return at
 }
 
-// replaceLast is what buf leaves of the buffers a newcomer must come after.
+// replaceLast returns the list last after buf has used the range: buf, and those earlier buffers that buf does not
+// replace on all of their ranks.
 func (o *onlineLayout) replaceLast(last []int32, buf int32) []int32 {
 	out := []int32{buf}
 	for _, x := range last {
@@ -104,7 +105,7 @@ func (o *onlineLayout) covers(a, b int32) bool {
 	return true
 }
 
-// fits reports whether buf may take a free range.
+// fits reports whether buf may use the free range at.
 func (o *onlineLayout) fits(at, buf int32) bool {
 	o.stats.Probes++
 	r := &o.ranges[at]
@@ -119,7 +120,7 @@ func (o *onlineLayout) fits(at, buf int32) bool {
 	return true
 }
 
-// find returns a free range of at least size bytes, from the smallest class on.
+// find returns a free range of at least size bytes. It searches the smallest sufficient size class first.
 func (o *onlineLayout) find(buf int32, size int64) int32 {
 	probes := 0
 	for c := binOf(size); c < binCount; c++ {
@@ -145,8 +146,8 @@ func (o *onlineLayout) find(buf int32, size int64) int32 {
 	return -1
 }
 
-// mergeFree joins neighbouring free ranges that buf may take until they hold
-// size bytes. It starts from the larger of the too small ones.
+// mergeFree joins adjacent free ranges that buf may use until they have size bytes. It starts with the larger of the
+// ranges that are too small.
 func (o *onlineLayout) mergeFree(buf int32, size int64) int32 {
 	probes := 0
 	for c := binOf(size); c >= 0 && probes < maxProbes; c-- {
@@ -173,8 +174,8 @@ func (o *onlineLayout) mergeFree(buf int32, size int64) int32 {
 	return -1
 }
 
-// merge makes one range of those from at up to, not with, end; -1 when it would
-// have to remember more buffers than most.
+// merge joins the ranges from at up to, but not including, end. It returns -1 if the joined range would have to record
+// more than most buffers.
 func (o *onlineLayout) merge(at, end int32, most int) int32 {
 	m := rangeOf{off: o.ranges[at].off, prev: o.ranges[at].prev, next: end, free: true}
 	for k := at; k != end; k = o.ranges[k].next {
@@ -193,8 +194,8 @@ func (o *onlineLayout) merge(at, end int32, most int) int32 {
 	return o.link(m)
 }
 
-// coalesce joins a free range with its free neighbours where that asks no more of who comes
-// next than one of them does: many small pieces leave no room for a large buffer.
+// coalesce joins a free range with its free neighbours if the joined range requires no more of the next buffer than one
+// of the ranges did. Without this, many small ranges would leave no range for a large buffer.
 func (o *onlineLayout) coalesce(at int32) int32 {
 	for _, pair := range [2]func(r *rangeOf) (int32, int32){
 		func(r *rangeOf) (int32, int32) { return r.prev, at },
@@ -213,9 +214,9 @@ func (o *onlineLayout) coalesce(at int32) int32 {
 	return at
 }
 
-// pruned leaves out buffers that others imply: what comes after the later of two comes after
-// both, if that lives wherever the other does. implies(x, y) says of uses on one rank that y is
-// the one to keep.
+// pruned removes from list the buffers that other buffers in it imply. A buffer that is ordered after the later of two
+// buffers is ordered after both, if the later one exists on all ranks of the other. implies(x, y) compares uses on one
+// rank and reports that y is the one to keep.
 func (o *onlineLayout) pruned(list []int32, implies func(x, y *holder) bool) []int32 {
 	var out []int32
 	for i, a := range list {
@@ -239,7 +240,7 @@ func union(a, b []int32) []int32 {
 	return out
 }
 
-// link adds a range between its neighbours.
+// link inserts a range between its neighbours.
 func (o *onlineLayout) link(r rangeOf) int32 {
 	id := int32(len(o.ranges))
 	o.ranges = append(o.ranges, r)
@@ -254,7 +255,7 @@ func (o *onlineLayout) link(r rangeOf) int32 {
 	return id
 }
 
-// grow makes room at the top, on a free topmost range if buf may take that.
+// grow extends the arena at the top. If buf may use the topmost range and it is free, the new range includes it.
 func (o *onlineLayout) grow(buf int32, size int64) int32 {
 	r := rangeOf{size: size, prev: o.tail, next: -1, free: true}
 	if o.tail >= 0 {
@@ -269,7 +270,7 @@ func (o *onlineLayout) grow(buf int32, size int64) int32 {
 	return o.link(r)
 }
 
-// split cuts what is not needed off a range's end.
+// split makes the bytes of a range beyond size a separate free range.
 func (o *onlineLayout) split(at int32, size int64) {
 	r := o.ranges[at]
 	if r.size == size {
@@ -297,7 +298,7 @@ func (o *onlineLayout) bin(at int32) {
 
 const binCount = 400
 
-// binOf returns the class of a size: eight classes for each power of two.
+// binOf returns the size class of a size. There are eight classes for each power of two.
 func binOf(size int64) int {
 	q := uint64(size / plan.Align)
 	l := bits.Len64(q) - 1
@@ -307,7 +308,7 @@ func binOf(size int64) int {
 	return (l-3)*8 + int(q>>(l-3)&7) + 8
 }
 
-// liveHeap holds the ranges in use, the one that ends first on top.
+// liveHeap is a heap of the ranges in use; the range whose use ends first is on top.
 type liveHeap []liveRange
 
 type liveRange struct{ last, at int32 }

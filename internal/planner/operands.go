@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// settle completes what an op computes with by what its operands are: default
-// attributes, and the parts of the operands that it reads.
+// settle adds to an op's attributes the defaults that depend on its operands, and returns the operands, cut to the
+// parts that the op reads.
 func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
 	switch s.Op {
 	case ir.OpExpand:
@@ -41,7 +41,7 @@ func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.
 	return ins, nil
 }
 
-// tablePart says which rows of the whole tensor of sym the rank's own are, and which experts of all.
+// tablePart sets in attr which rows, and which experts, of the whole tensor of sym this rank holds.
 func (u *computing) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir.Sym) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {
@@ -62,8 +62,8 @@ func (u *computing) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *i
 	return nil
 }
 
-// slots are the operands of reduce_slots: the slots in its range, and what the
-// sum goes on from.
+// slots returns the operands of reduce_slots: the slots in its range, and the tensor with which the sum begins, if
+// there is one.
 func (u *computing) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.Ref, error) {
 	axis, err := u.axis(s, "axis", x)
 	if err != nil {
@@ -79,7 +79,7 @@ func (u *computing) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.R
 	return []plan.Ref{x}, nil
 }
 
-// counted says how many elements along an iota's axis are other ranks' before this rank's own.
+// counted sets in attr the number of elements along an iota's axis that precede this rank's elements.
 func (u *computing) counted(s *ir.Stmt, attr *ir.Attrs, out plan.Ref) {
 	if s.Into == nil && u.w.b.Info.Results[s][0].Kind == ir.SymValue {
 		attr.First = u.w.b.Offset(u.w.b.Info.Results[s][0].Type, out.Shape, u.rank)[attr.Axes[0]]

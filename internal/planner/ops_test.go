@@ -13,8 +13,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// lines returns the plan's commands of one rank as text, without numbers,
-// places and iterations.
+// lines returns the commands of one rank as text, without their numbers, positions and iterations.
 func lines(p *plan.Plan, rank int) []string {
 	_, text, _ := strings.Cut(p.String(), "\ncommands\n")
 	var out []string
@@ -468,8 +467,8 @@ func TestRanksFromOneToEight(t *testing.T) {
 	}
 }
 
-// Signals without order among themselves are one meeting place when the wait
-// counts all of them and the next run's come behind them.
+// TestWaitForAllSignalsOfUnorderedStreams checks that signals without an order among them order their streams if the
+// wait counts all of them and the signals of the next run are ordered after the wait.
 func TestWaitForAllSignalsOfUnorderedStreams(t *testing.T) {
 	src := body(2, `
   %s = stream[3]
@@ -488,14 +487,14 @@ func TestWaitForAllSignalsOfUnorderedStreams(t *testing.T) {
   wait %c >= 3
   fill into %b, value=2`)
 	p, _ := mustPlan(t, src, ir.Binding{})
-	// %b is behind all of them, and the barrier puts them behind the last run's %b.
+	// %b is ordered after all the signals, and the barrier orders the signals after the last run's %b.
 	if p.Memory.Peak > p.Memory.Inputs+256+3*256 {
 		t.Errorf("%%b shares with no %%d:\n%s", p)
 	}
 	refused(t, strings.Replace(src, "%c >= 3", "%c >= 2", 1), ir.Binding{}, "match", "of 3 a run")
 }
 
-// A wait that host order puts before its signal, but which streams satisfy.
+// TestLateWaits plans a wait that precedes its signal in host order but that the streams can satisfy.
 func TestLateWaits(t *testing.T) {
 	p, _ := mustPlan(t, body(2, `
   %s = stream
@@ -529,7 +528,7 @@ func TestPlansAreReproducible(t *testing.T) {
 	}
 }
 
-// The shipped programs' explicit functions plan at several shapes.
+// TestShippedPrograms plans the explicit functions of the shipped programs with several shapes.
 func TestShippedPrograms(t *testing.T) {
 	files, _ := filepath.Glob(filepath.Join("..", "..", "examples", "*.hkt"))
 	for _, path := range files {

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// ordering emits waits, records and signals.
+// ordering emits the commands that order streams: waits, records and signals.
 type ordering struct {
 	*emitter
 	waited map[[2]int32]int32 // (waiting stream, recording stream) → last slot waited for
@@ -40,8 +40,8 @@ func (u *ordering) wait(s *ir.Stmt) error {
 	return u.waitStream(s, u.cur, on)
 }
 
-// waitStream orders stream waiter behind all that was issued to on so far:
-// earlier runs' work too, so the wait stays when on has no command yet (S13).
+// waitStream orders the stream waiter after all commands that were issued to the stream on so far. These include
+// commands of earlier runs, so the wait is emitted even if on has no command yet (S13).
 func (u *ordering) waitStream(s *ir.Stmt, waiter, on int32) error {
 	if waiter == on {
 		return nil
@@ -53,8 +53,8 @@ func (u *ordering) waitStream(s *ir.Stmt, waiter, on int32) error {
 	return u.waitSlot(s, waiter, slot)
 }
 
-// record returns an event slot that captures stream's work so far. Two records
-// with nothing between them are one.
+// record returns an event slot that captures the stream's work so far. If no command was issued since the last record,
+// it returns that record's slot.
 func (u *ordering) record(s *ir.Stmt, stream int32) (int32, error) {
 	t := &u.w.tails[stream]
 	if t.recorded == t.issued {
@@ -70,8 +70,8 @@ func (u *ordering) record(s *ir.Stmt, stream int32) (int32, error) {
 	return slot, nil
 }
 
-// waitSlot makes waiter wait for an event slot. A stream's slots are numbered
-// in issue order, so having waited for a later one is enough.
+// waitSlot makes waiter wait for an event slot. The slots of a stream are numbered in issue order, so if waiter has
+// already waited for a later slot, no command is emitted.
 func (u *ordering) waitSlot(s *ir.Stmt, waiter, slot int32) error {
 	from := u.w.slotFrom[slot]
 	if from == waiter {
@@ -98,7 +98,7 @@ func (u *ordering) recordEvent(s *ir.Stmt) error {
 	return err
 }
 
-// waitEvent waits for the most recent record in host order.
+// waitEvent emits a wait for the event's most recent record in host order.
 func (u *ordering) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 	i, err := u.index(p, len(slots))
 	if err != nil {
@@ -110,7 +110,7 @@ func (u *ordering) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 	return u.waitSlot(s, u.cur, slots[i])
 }
 
-// counterElem returns a counter's plan index and the element a place names.
+// counterElem returns a counter's index in the plan and the element that a place names.
 func (u *ordering) counterElem(p *ir.Place) (id, elem int32, err error) {
 	id, ok := u.frame.counters[p.Name]
 	if !ok {
@@ -159,7 +159,8 @@ func (u *ordering) signal(s *ir.Stmt) error {
 	return u.emit(s, plan.Cmd{Kind: plan.Signal, Counter: id, Elem: elem, Peer: peer})
 }
 
-// peer resolves "at AXIS[e]": the rank with that coordinate and my others.
+// peer returns the rank that "at AXIS[e]" addresses: its coordinate along the axis is e, and its other coordinates are
+// those of this rank.
 func (u *emitter) peer(s *ir.Stmt) (int32, error) {
 	v, err := u.eval(s, s.Peer.Index)
 	if err != nil {

@@ -1,9 +1,10 @@
 // Package planner turns a bound program into a plan. It unrolls every rank's text into commands, matches the commands
-// that ranks do together, merges the ranks into one list, finds out which commands happen before which over two
-// consecutive runs, and lays out memory so that two buffers share bytes only where that order allows it.
+// that ranks execute together, and merges the ranks into one list. It then computes which commands happen before which
+// others over two consecutive runs, and lays out memory so that two buffers share bytes only where that order allows
+// it.
 //
-// The steps, one file each: unroll (control flow), tensor, view, order and comm (what statements emit), match, merge,
-// forward (removal of copies), simulate (happens-before), layout. All steps after unroll use only plan.Plan.
+// Each step is in one file: unroll (control flow); tensor, view, order and comm (the commands of statements); match;
+// merge; forward (removal of copies); simulate (happens-before); layout. All steps after unroll use only plan.Plan.
 package planner
 
 import (
@@ -12,23 +13,22 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Options tune planning. The zero value is what programs get by default.
+// Options tune planning. The zero value selects the defaults.
 type Options struct {
-	// Stats, when set, receives how much work planning did.
+	// Stats, if not nil, receives the numbers of operations that planning performed.
 	Stats *Stats
-	// Room tells the bytes of memory that the host has free, 0 for unknown. It is asked
-	// once, for a plan that grows long; one for which there is too little is refused as too
-	// large.
+	// Room returns the number of bytes of free host memory, or 0 if it is unknown. It is called once, when a plan
+	// becomes long. A plan for which there is too little memory is refused as too large.
 	Room func() int64
-	// Commands and Memory bound the plan, by commands over all ranks and by bytes of the
-	// host's memory; 0 for no bound of the caller's.
+	// Commands is the maximum number of commands over all ranks, and Memory is the maximum number of bytes of host
+	// memory that a plan may need. 0 sets no limit.
 	Commands, Memory int64
-	// Stop, when set, is asked now and then: planning ends with its error, as a diagnostic of
-	// kind "stopped".
+	// Stop, if not nil, is called every few milliseconds. If it returns an error, planning ends and returns it as a
+	// diagnostic of kind "stopped".
 	Stop func() error
 }
 
-// Stats counts the operations whose number decides how long planning takes.
+// Stats counts the operations whose numbers determine the time that planning takes.
 type Stats struct {
 	Statements int64 // statements executed, over all ranks
 	Exprs      int64 // index expressions evaluated
@@ -37,9 +37,8 @@ type Stats struct {
 	Probes     int64 // free ranges looked at by the online layout
 }
 
-// Plan makes the bound function concrete. The function and all it calls must
-// be explicit: every op works on local shards (ir.Info.Explicit). Errors are
-// positioned and name rank and iteration.
+// Plan returns the plan for a bound function. The function and all functions that it calls must be explicit: every op
+// works on local shards (ir.Info.Explicit). Errors have a position and name the rank and the iteration.
 func Plan(b *ir.Bound, opts Options) (*plan.Plan, ir.Diagnostics) {
 	if opts.Stats == nil {
 		opts.Stats = new(Stats)
@@ -93,7 +92,7 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	return w.p, nil
 }
 
-// requireExplicit refuses functions that still need lowering.
+// requireExplicit returns an error if the function still needs lowering.
 func requireExplicit(b *ir.Bound) error {
 	seen := map[*ir.Func]bool{}
 	var implicit *ir.Stmt

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// bound is src with its dims; the error is the first that any stage reports.
+// bound parses, checks and binds src. It returns the first error that any of these stages reports.
 func bound(src string, bind ir.Binding) (*ir.Bound, ir.Diagnostics) {
 	prog, ds := ir.Parse("test.hkt", src)
 	if ds.HasErrors() {
@@ -33,7 +33,7 @@ func mustBind(t testing.TB, src string, bind ir.Binding) *ir.Bound {
 	return b
 }
 
-// try plans src; the error is the first that any stage reports.
+// try plans src. It returns the first error that any stage reports.
 func try(src string, bind ir.Binding) (*plan.Plan, *Stats, ir.Diagnostics) {
 	stats := &Stats{}
 	b, ds := bound(src, bind)
@@ -44,7 +44,7 @@ func try(src string, bind ir.Binding) (*plan.Plan, *Stats, ir.Diagnostics) {
 	return p, stats, ds
 }
 
-// mustPlan plans src and proves its layout by brute force.
+// mustPlan plans src and proves the layout of its plan by brute force.
 func mustPlan(t testing.TB, src string, bind ir.Binding) (*plan.Plan, *Stats) {
 	t.Helper()
 	p, stats, ds := try(src, bind)
@@ -60,8 +60,7 @@ func mustPlan(t testing.TB, src string, bind ir.Binding) (*plan.Plan, *Stats) {
 	return p, stats
 }
 
-// refused plans src, which must fail with an error of the given kind whose text
-// holds all words.
+// refused plans src and requires an error of the given kind whose text contains all words.
 func refused(t *testing.T, src string, bind ir.Binding, kind string, words ...string) ir.Diagnostics {
 	t.Helper()
 	p, _, ds := try(src, bind)
@@ -79,7 +78,7 @@ func refused(t *testing.T, src string, bind ir.Binding, kind string, words ...st
 	return ds
 }
 
-// checkWorldList checks what Plan.Cmds promises.
+// checkWorldList checks that the order of p.Cmds is as the documentation of Plan.Cmds promises.
 func checkWorldList(t testing.TB, p *plan.Plan) {
 	t.Helper()
 	recorded := map[int32]bool{}

@@ -8,15 +8,14 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Ranks unrolls ranks one at a time, for those who need no plan of all of them.
-// Buffers, counters and sites have the same numbers in all ranks that take the
-// same way through the text.
+// Ranks unrolls one rank at a time, for callers that do not need a plan for all ranks. Buffers, counters and sites have
+// the same indices on all ranks that take the same path through the text.
 type Ranks struct {
 	w    *world
 	last int // the rank unrolled last, whose commands' memory is used again
 }
 
-// NewRanks makes a bound function's ranks ready to be unrolled.
+// NewRanks returns the Ranks of a bound function. No rank is unrolled yet.
 func NewRanks(b *ir.Bound, opts Options) (*Ranks, error) {
 	if err := requireExplicit(b); err != nil {
 		return nil, err
@@ -29,11 +28,11 @@ func NewRanks(b *ir.Bound, opts Options) (*Ranks, error) {
 	return &Ranks{w: w}, nil
 }
 
-// Plan holds what the ranks unrolled so far have in common: sites, buffers
-// without offsets, counters, inputs and outputs without blocks.
+// Plan returns the parts of the plan that the ranks unrolled so far share: sites, buffers without offsets, counters,
+// and inputs and outputs without blocks.
 func (r *Ranks) Plan() *plan.Plan { return r.w.p }
 
-// Unroll returns what a rank does. Its slices are used again by the next call.
+// Unroll returns the commands of a rank. The next call reuses the returned slices.
 func (r *Ranks) Unroll(rank int) (*plan.Rank, error) {
 	w := r.w
 	p := w.p
@@ -65,7 +64,7 @@ func (r *Ranks) Unroll(rank int) (*plan.Rank, error) {
 	return w.gather(rank), nil
 }
 
-// gather collects what unrolling left in the world's tables.
+// gather returns the unrolled rank from the world's tables.
 func (w *world) gather(rank int) *plan.Rank {
 	p := w.p
 	out := &plan.Rank{Rank: int32(rank), Streams: p.Streams, Events: p.Events, Cmds: w.cmds[rank]}

@@ -8,13 +8,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// fills is a program of so many commands and a few more.
+// fills returns a program with n fill commands and a few others.
 func fills(n int) string {
 	return body(1, fmt.Sprintf("  for %%i in 0..%d { fill into %%y, value=1 }", n))
 }
 
-// TestRoom: a long plan is refused where the host has too little memory for it, which is asked
-// once, and a short one without asking.
+// TestRoom checks that a long plan is refused if the host has too little memory for it, that Room is called once for a
+// long plan, and that a short plan is accepted without a call.
 func TestRoom(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Planning is linear in the number of commands: counted, not timed.
+// TestWorkGrowsLinearly checks that planning is linear in the number of commands. It counts operations and does not
+// measure time.
 func TestWorkGrowsLinearly(t *testing.T) {
 	for name, src := range scaled {
 		count := func(n int64) (cmds int64, s *Stats) {
@@ -39,7 +40,7 @@ func TestWorkGrowsLinearly(t *testing.T) {
 	}
 }
 
-// scaled are programs whose number of commands grows with C.
+// scaled holds programs whose number of commands grows with C.
 var scaled = map[string]string{
 	"row_parallel": rowParallel,
 	"workers": `
@@ -77,8 +78,8 @@ func f(%x: f32[T]) -> f32[T] {
 `,
 }
 
-// BenchmarkPlan plans about 1k, 10k and 100k commands and reports the time for
-// each, which should not grow.
+// BenchmarkPlan plans about 1k, 10k and 100k commands and reports the time for each command, which should be the same
+// for all three.
 func BenchmarkPlan(b *testing.B) {
 	for _, name := range []string{"row_parallel", "workers", "values"} {
 		for _, target := range []int64{1_000, 10_000, 100_000} {
@@ -101,7 +102,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// A long program without loops, and one with very many streams, plan too.
+// TestLongTextAndManyStreams plans a long program without loops and a program with very many streams.
 func TestLongTextAndManyStreams(t *testing.T) {
 	var long strings.Builder
 	long.WriteString("func f(%x: f32[64]) -> f32[64] {\n")

@@ -4,16 +4,16 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// elemState is one counter element over all runs. Its signals are numbered in
-// the order its raiser issues them.
+// elemState holds the state of one counter element over all runs. Its signals are numbered in the order in which its
+// raiser issues them.
 type elemState struct {
 	signals []raised
 	fired   int
 	waiting []int32
 }
 
-// raised is one signal: what its stream knew, and how many of the signals
-// before it were certainly done.
+// raised describes one signal: the knowledge of its stream, and the number of earlier signals that were certain to be
+// done.
 type raised struct {
 	fired  bool
 	clock  clock
@@ -22,7 +22,7 @@ type raised struct {
 
 func (s *simulator) elem(k elemOf) *elemState { return s.elems[k] }
 
-// countSignals makes the elements that are signalled or waited for.
+// countSignals creates the states of the counter elements that are signalled or waited for.
 func (s *simulator) countSignals() {
 	s.elems, s.ordinal = map[elemOf]*elemState{}, map[int32]int32{}
 	at := func(k elemOf) *elemState {
@@ -46,7 +46,7 @@ func (s *simulator) countSignals() {
 	}
 }
 
-// raise executes a signal.
+// raise executes a signal command.
 func (s *simulator) raise(cmd int32, run int, k *knowledge) {
 	c := &s.p.Cmds[cmd]
 	e := s.elem(elemOf{c.Counter, c.Peer, c.Elem})
@@ -56,8 +56,8 @@ func (s *simulator) raise(cmd int32, run int, k *knowledge) {
 	s.wake(&e.waiting)
 }
 
-// maxUnordered bounds how far back signals without order among themselves are
-// looked at; a signal with more of them before it counts as knowing none.
+// maxUnordered is the maximum number of unordered earlier signals that are examined. A signal with more of them is
+// treated as if it knew no earlier signal.
 const maxUnordered = 64
 
 // knownPrefix returns the largest m such that k knows signals 1..m, m < n.
@@ -78,9 +78,9 @@ func (e *elemState) knownPrefix(n int, k *knowledge) int {
 	return m
 }
 
-// hear gives k what the first want signals of an element bring. Going back, a
-// signal that knew all before it stands for them. It is no error to hear less
-// than all: then less may share memory.
+// hear adds to k the knowledge of the first want signals of an element. It visits the signals in reverse order and
+// stops at a signal that knew all signals before it. Adding less than all knowledge is safe: fewer buffers may then
+// share memory.
 func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 	for j := want; j > 0; j-- {
 		g := &e.signals[j-1]
@@ -91,9 +91,9 @@ func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 	}
 }
 
-// ambiguousWait reports a wait that other signals could satisfy than the first
-// that it counts: one that does not know those may come before them (S12). Over
-// two runs, since a signal of the next run counts as well.
+// ambiguousWait returns an error for a wait that counts n signals but that other signals than the first n could
+// satisfy. This happens if a later signal is not ordered after the wait, so that it may arrive earlier (S12). Two runs
+// are examined, because signals of the next run count as well.
 func (s *simulator) ambiguousWait() error {
 	least := map[elemOf][]int{} // by element: the least prefix of the signals behind the v-th
 	for i := range s.p.Cmds {
@@ -115,7 +115,7 @@ func (s *simulator) ambiguousWait() error {
 	return nil
 }
 
-// leastPrefixes returns, for each v, the least prefix among signals v+1, v+2, …
+// leastPrefixes returns, for each v, the smallest prefix among signals v+1, v+2, …
 func (e *elemState) leastPrefixes() []int {
 	n := len(e.signals)
 	least := make([]int, n+1)

@@ -8,14 +8,14 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// runs is how many consecutive runs are simulated: what holds between the
-// first two holds between any two, since later runs only know more.
+// runs is the number of consecutive runs that are simulated. An order that holds between the first two runs holds
+// between any two consecutive runs, because streams in later runs only have more knowledge.
 const runs = 2
 
-// simulator executes a plan greedily on the ideal machine: every stream is a
-// FIFO of its own. No command ever disables another, so one order decides for
-// all whether the program can get stuck (without wildcards the system is
-// confluent). On the way it keeps for each stream what certainly is done.
+// simulator executes a plan greedily on an idealized machine, on which every stream is a separate FIFO. No command
+// disables another, and there are no wildcard receives, so the system is confluent: one execution order determines
+// whether the program can deadlock. During the execution, the simulator records for each stream the commands that are
+// certain to be done.
 type simulator struct {
 	w     *world
 	p     *plan.Plan
@@ -42,8 +42,8 @@ type eventState struct {
 
 type collState struct{ at []int32 } // streams that stand at it
 
-// groupState is a group command that has been posted: transfers that still
-// lack their other side, and what those sides knew.
+// groupState holds the state of a posted group command: the transfers whose other side has not been posted yet, and the
+// knowledge of the other sides.
 type groupState struct {
 	open   int
 	stream int32
@@ -55,8 +55,8 @@ type pairState struct {
 	group  int32 // the command that posted first
 }
 
-// simulate runs the plan twice over and returns the usage with its clocks, or
-// a diagnostic that lists where streams stand still.
+// simulate executes two runs of the plan and returns the usage of its buffers with the clocks. If the plan deadlocks,
+// it returns a diagnostic that lists the blocked streams.
 func simulate(w *world, p *plan.Plan, stats *Stats) (*usage, error) {
 	s := &simulator{w: w, p: p, stats: stats, use: findUses(p)}
 	s.countSignals()
@@ -91,7 +91,8 @@ func simulate(w *world, p *plan.Plan, stats *Stats) (*usage, error) {
 	return s.use, s.ambiguousWait()
 }
 
-// head returns the command that a stream executes next, and its run; ok is false after the last.
+// head returns the command that a stream executes next, and the run of that command. After the last command, ok is
+// false.
 func (s *simulator) head(st int32) (cmd int32, run int, ok bool) {
 	n, pos := len(s.cmds[st]), int(s.know[st].pos)
 	if pos >= runs*n {
@@ -100,7 +101,7 @@ func (s *simulator) head(st int32) (cmd int32, run int, ok bool) {
 	return s.cmds[st][pos%n], pos / n, true
 }
 
-// step executes the head of a stream; false when it must wait, or is done.
+// step executes the next command of a stream. It returns false if the stream must wait or has no more commands.
 func (s *simulator) step(st int32) bool {
 	cmd, run, ok := s.head(st)
 	if !ok {
@@ -152,15 +153,14 @@ func (s *simulator) join(k *knowledge, c clock) {
 	k.join(c, len(s.know))
 }
 
-// touch notes what the stream knows before a buffer's first use on it.
+// touch records, for each buffer that a stream uses for the first time in cmd, the knowledge of the stream.
 func (s *simulator) touch(k *knowledge, cmd int32, run int) {
 	for i := s.use.opens[cmd]; i < s.use.opens[cmd+1]; i++ {
 		s.use.uses[i].before[run] = k.snapshot()
 	}
 }
 
-// meet brings a stream to its part of a collective; the last member to come
-// lets all go on.
+// meet records that a stream has reached its part of a collective. When the last member arrives, all members continue.
 func (s *simulator) meet(st, cmd int32, run int) bool {
 	s.touch(&s.know[st], cmd, run)
 	id := s.p.Cmds[cmd].Coll
@@ -181,8 +181,8 @@ func (s *simulator) meet(st, cmd int32, run int) bool {
 	return true
 }
 
-// exchange gives each member what it learns by a collective: everything from
-// everybody, or only along data flow (S5).
+// exchange gives each member the knowledge that the collective guarantees: for some collectives that of all members,
+// for others that of the members whose data it receives (S5).
 func (s *simulator) exchange(coll *plan.Coll, streams []int32) {
 	before := make([]*knowledge, len(streams))
 	for i, st := range streams {
@@ -215,8 +215,8 @@ func (s *simulator) exchange(coll *plan.Coll, streams []int32) {
 	}
 }
 
-// post starts a group's transfers; each ends when its other side is posted too,
-// and the group when all have (S7). A side learns what the other knew when it
+// post starts the transfers of a group. A transfer is complete when its other side is posted too, and the group is
+// complete when all its transfers are (S7). Each side then has the knowledge that the other side had when it was
 // posted.
 func (s *simulator) post(st, cmd int32, run int) bool {
 	if _, posted := s.groups[run][cmd]; posted {
@@ -260,10 +260,10 @@ func (s *simulator) complete(g *groupState) {
 	k.pos++
 }
 
-// maxHeads bounds how many blocked streams a deadlock lists.
+// maxHeads is the maximum number of blocked streams that the report of a deadlock lists.
 const maxHeads = 8
 
-// deadlock describes the streams that stand still, nil when all are done.
+// deadlock returns a diagnostic that describes the blocked streams, or nil if all streams are done.
 func (s *simulator) deadlock() error {
 	var d *ir.Diagnostic
 	blocked, transfers := 0, 0
@@ -301,7 +301,7 @@ func (s *simulator) deadlock() error {
 	return d
 }
 
-// waitsFor says what a blocked head waits for.
+// waitsFor describes the event that a blocked command waits for.
 func (s *simulator) waitsFor(c *plan.Cmd, run int) string {
 	switch c.Kind {
 	case plan.WaitEvent:
@@ -329,7 +329,7 @@ func (s *simulator) waitsFor(c *plan.Cmd, run int) string {
 	return "stands still"
 }
 
-// headOf returns the index of a command that is its stream's head.
+// headOf returns the index of a command that is the next command of its stream.
 func (s *simulator) headOf(c *plan.Cmd) int32 {
 	cmd, _, _ := s.head(c.Stream)
 	return cmd

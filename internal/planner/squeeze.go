@@ -10,27 +10,28 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Wait is one that Squeeze inserted: what uses Behind first waits until Before is no longer used, so that both can lie
-// on the same bytes.
+// Wait describes a wait that Squeeze inserted: the first uses of the buffer Behind wait until the buffer Before is no
+// longer used, so that both buffers can share the same bytes.
 type Wait struct {
 	Before, Behind int32 // buffers
-	// Time is what the plan's run takes longer for it, as predicted.
+	// Time is the predicted increase of the plan's run time that the wait causes.
 	Time float64
 }
 
-// ErrBudget is returned by Squeeze where no waits make a plan fit.
+// ErrBudget is returned by Squeeze if no set of waits that it finds makes the plan fit.
 var ErrBudget = errors.New("no waits make it fit")
 
 const (
-	// mostWaits bounds the waits inserted, mostTried the pairs of buffers whose cost is predicted for each.
+	// mostWaits is the maximum number of waits that are inserted; mostTried is the maximum number of pairs of buffers
+	// whose cost is predicted for each of them.
 	mostWaits = 512
 	mostTried = 6
 )
 
-// Squeeze inserts waits into a plan until its arena is no larger than budget. Each time it tries some pairs of the
-// buffers that can be live at once, the largest first, and takes the one whose wait is predicted to cost least for what
-// it saves. time predicts a run. The plan given is not changed. Where waits are not enough, the plan returned is the
-// smallest found, with ErrBudget. When ctx ends, Squeeze returns its error.
+// Squeeze inserts waits into a plan until its arena is no larger than budget. For each wait, it examines some pairs of
+// buffers that can be live at once, the largest first, and selects the pair whose wait has the lowest predicted cost
+// for the memory that it saves. The function time predicts the time of a run. The given plan is not changed. If waits
+// are not enough, Squeeze returns the smallest plan that it found and ErrBudget. When ctx ends, it returns ctx's error.
 func Squeeze(
 	ctx context.Context, p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error),
 ) (*plan.Plan, []Wait, error) {
@@ -79,8 +80,8 @@ func Squeeze(
 	return best, waits, err
 }
 
-// again inserts waits anew, the last one first, and leaves out those that others imply: each was inserted while less
-// was ordered than is now. The plan is nil where it cannot be laid out.
+// again inserts the waits anew, the last one first, and omits waits that others imply, because each was inserted when
+// fewer commands were ordered than are now. If the plan cannot be laid out, the returned plan is nil.
 func (u *usage) again(
 	ctx context.Context, p *plan.Plan, waits []Wait, now float64, time func(*plan.Plan) (float64, error),
 ) (*plan.Plan, []Wait, error) {
@@ -106,7 +107,7 @@ func (u *usage) again(
 	return p, kept, nil
 }
 
-// squeezed is a plan with one more wait.
+// squeezed holds a plan with one additional wait.
 type squeezed struct {
 	plan  *plan.Plan
 	usage *usage
@@ -114,7 +115,7 @@ type squeezed struct {
 	time  float64 // of its run
 }
 
-// squeezeOnce returns the plan with one more wait; nil where none is left.
+// squeezeOnce returns the plan with one additional wait, or nil if no wait can be added.
 func squeezeOnce(
 	ctx context.Context, p *plan.Plan, u *usage, now float64, time func(*plan.Plan) (float64, error),
 ) (best *squeezed, err error) {
@@ -131,8 +132,8 @@ func squeezeOnce(
 			}
 		}
 	}
-	// The larger ones first, and of these the ones that are least far apart in issue order the last: their wait
-	// stalls most.
+	// Sort larger pairs first. Among pairs of equal size, sort those last whose uses are closest in issue order,
+	// because their waits stall the most.
 	slices.SortStableFunc(pairs, func(x, y pair) int {
 		far := func(z pair) int32 { return p.Buffers[z.b].First - p.Buffers[z.a].Last }
 		return cmp.Or(cmp.Compare(y.saves, x.saves), cmp.Compare(far(y), far(x)))
@@ -165,8 +166,8 @@ func squeezeOnce(
 	return best, nil
 }
 
-// inOrder reports whether b may be ordered after a: on every rank that has both, it is issued after a, and at least
-// one rank has both.
+// inOrder reports whether b may be ordered after a. At least one rank must have both buffers, and on every rank that
+// has both, b's commands must be issued after a's.
 func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
 	if a == b || p.Buffers[a].Role == plan.RoleInput || p.Buffers[b].Role == plan.RoleInput {
 		return false
@@ -185,8 +186,8 @@ func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
 	return both
 }
 
-// behind returns the plan in which each use of b waits for those of a on the same rank, and its usage, not yet laid
-// out. It returns nil if events cannot order them, or if the plan would deadlock.
+// behind returns the plan in which each use of b waits for the uses of a on the same rank, and its usage. The plan is
+// not laid out yet. If events cannot order the uses, or if the plan would deadlock, behind returns nil.
 func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 	at := make([][]int32, len(p.Streams)) // by stream: its commands
 	for i := range p.Cmds {
@@ -207,7 +208,7 @@ func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 				if to.before[0].knows(from.stream, from.last) {
 					continue
 				}
-				// A peer's transfer may use it: no event reaches there.
+				// A transfer of a peer may use the buffer, and an event cannot order streams of two ranks.
 				if p.Streams[from.stream].Rank != p.Streams[to.stream].Rank {
 					return nil, nil
 				}

@@ -7,8 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestStop: planning ends wherever it is told to, in each of its steps, and is told so by
-// whoever asked for it.
+// TestStop checks that planning can be stopped in each of its steps, and that it returns the error of Options.Stop.
 func TestStop(t *testing.T) {
 	b := mustBind(t, fills(5*askEvery), ir.Binding{})
 	enough := errors.New("enough")

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// computing emits tensor operations and launches, and names views.
+// computing emits tensor operations and launches, and binds names to views.
 type computing struct{ *emitter }
 
 // tensorStmt executes a tensor op, a view or a collective.
@@ -38,8 +38,8 @@ func (u *unroller) tensorStmt(s *ir.Stmt) error {
 	return u.compute(s, ins)
 }
 
-// runsHere reports whether this rank executes s: with into always, else where
-// the result's mesh has the rank (S17).
+// runsHere reports whether this rank executes s. A statement with into runs on every rank; another one runs on the
+// ranks of the mesh of its result (S17).
 func (u *unroller) runsHere(s *ir.Stmt) (bool, error) {
 	if s.Into != nil {
 		return true, nil
@@ -48,7 +48,7 @@ func (u *unroller) runsHere(s *ir.Stmt) (bool, error) {
 	if sym.Kind == ir.SymValue {
 		return u.w.b.Holds(sym.Type, u.rank), nil
 	}
-	// A rank's own part of a value is absent where the value is.
+	// The local tensor of a value is absent on the ranks where the value is absent.
 	for i := range s.Args {
 		t, err := u.operand(&s.Args[i])
 		if err != nil || !t.Present() && sym.Base != nil {
@@ -72,7 +72,7 @@ func (u *emitter) operands(s *ir.Stmt) ([]plan.Ref, error) {
 
 func (u *emitter) define(s *ir.Stmt, t tensor) { u.frame.tensors[s.Results[0].Text] = []tensor{t} }
 
-// result returns where s writes: its into, or a new buffer that holds its result.
+// result returns the destination of s: the tensor after into, or a new buffer for its result.
 func (u *emitter) result(s *ir.Stmt) (plan.Ref, error) {
 	if s.Into != nil {
 		return u.present(s.Into)
@@ -89,7 +89,7 @@ func (u *emitter) result(s *ir.Stmt) (plan.Ref, error) {
 	return r, err
 }
 
-// resultShape is the local shape of the result's type.
+// resultShape returns the local shape of the result's type.
 func (u *emitter) resultShape(s *ir.Stmt) ([]int64, error) {
 	sym := u.w.b.Info.Results[s][0]
 	u.w.stats.Exprs += int64(len(sym.Type.Dims))
@@ -100,7 +100,7 @@ func (u *emitter) resultShape(s *ir.Stmt) ([]int64, error) {
 	return shape, nil
 }
 
-// compute emits a tensor op; copy is a command of its own kind.
+// compute emits a tensor op. A copy becomes a command of kind Copy.
 func (u *computing) compute(s *ir.Stmt, ins []plan.Ref) error {
 	attr, err := u.attr(s)
 	if err != nil {
@@ -124,7 +124,7 @@ func (u *computing) compute(s *ir.Stmt, ins []plan.Ref) error {
 	return u.emit(s, plan.Cmd{Kind: plan.Compute, Op: s.Op, Ins: ins, Outs: []plan.Ref{out}, Attr: attr})
 }
 
-// emitCopy emits a copy; peer is the remote rank of a put or get, else -1.
+// emitCopy emits a copy. peer is the remote rank of a put or get, and otherwise -1.
 func (u *emitter) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 	if from.DType != to.DType || !slices.Equal(from.Shape, to.Shape) {
 		return u.errf("bind", s.Pos, "", "%s moves %s%v to %s%v", s.Op, from.DType, from.Shape, to.DType, to.Shape)
@@ -142,7 +142,7 @@ func (u *emitter) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 	return u.emit(s, c)
 }
 
-// attr resolves a compute op's attributes.
+// attr evaluates the attributes of a compute op.
 func (u *computing) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
 	attr.Causal, attr.TA, attr.TB = s.Word("causal", "") == "true", s.Word("ta", "") == "true", s.Word("tb", "") == "true"
 	if attr.Numbers, err = s.Numbers(func(e *ir.Expr) (int64, error) { return u.eval(s, e) }); err != nil {
@@ -167,7 +167,7 @@ func (u *computing) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
 	return attr, nil
 }
 
-// view executes a view op: it names memory, and only with into moves any.
+// view executes a view op. The result is a name for existing memory; data is copied only if the statement has an into.
 func (u *computing) view(s *ir.Stmt, x plan.Ref) error {
 	if s.Op == ir.OpReshape {
 		return u.reshape(s, x)
@@ -214,7 +214,7 @@ func (u *computing) viewOf(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 	return u.pick(s, x, axis)
 }
 
-// axis resolves an attribute that names a dimension of x, 0 without it.
+// axis evaluates an attribute that names a dimension of x. If s does not have the attribute, axis returns 0.
 func (u *emitter) axis(s *ir.Stmt, name string, x plan.Ref) (int, error) {
 	v := int64(0)
 	if a := s.Attr(name); a != nil {
@@ -299,8 +299,8 @@ func (u *computing) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 	return permute(x, perm), nil
 }
 
-// reshape names dense memory under another shape. A value that is not dense is
-// copied first; of a buffer, memory must stay shared, so that is refused.
+// reshape returns a view of dense memory with another shape. A value that is not dense is copied first. A buffer that
+// is not dense is an error, because the result must share the buffer's memory.
 func (u *computing) reshape(s *ir.Stmt, x plan.Ref) error {
 	if s.Into != nil {
 		return u.reshapeInto(s, x)
@@ -329,7 +329,7 @@ func (u *computing) reshape(s *ir.Stmt, x plan.Ref) error {
 	return nil
 }
 
-// reshapeInto copies; whichever side is dense takes the other's shape.
+// reshapeInto copies x into the destination of s. The side that is dense is viewed with the shape of the other side.
 func (u *computing) reshapeInto(s *ir.Stmt, x plan.Ref) error {
 	out, err := u.present(s.Into)
 	switch {

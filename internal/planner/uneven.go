@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// counts resolves the counts of an uneven collective: those of the text to
-// numbers, those in memory, the second operand, to their place.
+// counts evaluates the counts of an uneven collective. Counts in the text become numbers; counts in memory, which are
+// the second operand, become a reference.
 func (u *communication) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) error {
 	if len(ins) == 2 {
 		part.Counts = ins[1:]
@@ -31,10 +31,10 @@ func (u *communication) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) 
 	return nil
 }
 
-// maxRows keeps sums of counts from overflowing; no tensor has so many.
+// maxRows is the maximum of one count. No tensor has more rows, and sums of counts up to maxRows do not overflow.
 const maxRows = 1 << 40
 
-// countsDiffer says in what two members' counts disagree that must be alike.
+// countsDiffer describes a difference between two members' counts if they must be equal and are not.
 func countsDiffer(a, b *issue) string {
 	switch x, y := &a.part, &b.part; {
 	case !a.coll.Op.Uneven():
@@ -46,9 +46,9 @@ func countsDiffer(a, b *issue) string {
 	return ""
 }
 
-// countsFit checks counts that the text gives: operands hold what is to be taken
-// from them, destinations what comes. It returns the first member where that is
-// not so, and why. Both shapes have the axis.
+// countsFit checks counts that the text gives: each operand must have the rows that are taken from it, and each
+// destination must have room for the rows that it receives. It returns the first member for which this does not hold,
+// and the reason. Both shapes have the axis.
 func countsFit(c *plan.Coll, in, out []int64) (int, string) {
 	if c.Parts[0].Rows == nil {
 		return 0, ""
@@ -70,7 +70,7 @@ func countsFit(c *plan.Coll, in, out []int64) (int, string) {
 	return 0, ""
 }
 
-// comes is how many rows member m gets.
+// comes returns the number of rows that member m receives.
 func comes(c *plan.Coll, m int) int64 {
 	rows := c.Parts[m].Rows
 	switch c.Op {

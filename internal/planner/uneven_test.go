@@ -26,8 +26,8 @@ func f(%x: f32[6/tp, 2], %n: i32[4/tp]) -> f32[10/tp, 2] {
 		"main reduce_scatterv channel 0.2 max axis=0 %x f32[3 2], %n i32[2] -> %b f32[5 2]",
 		"main all_to_allv channel 0.3 axis=0 %b f32[5 2], %n i32[2] -> %y f32[10 2]",
 		"main output b %b f32[5 2]")
-	// Rows of 8 bytes: 2 of rank 0's 2 and 3 of rank 1's; of 0, 2 and 1, 2 rows rank
-	// 0 gets 1 and rank 1 gets 2; in memory all of the capacity may come.
+	// A row has 8 bytes. Rank 0 receives 2 rows of rank 0 and 3 rows of rank 1. Of 0, 2 and 1, 2 rows rank 0 gets 1
+	// and rank 1 gets 2. With counts in memory, all rows of the capacity may be received.
 	for i, want := range []int64{2 * 8, 2 * 8, 5 * 8, 10 * 8 / 2} {
 		if got := p.Colls[i].Moved(1); got != want {
 			t.Errorf("%s brings rank 1 %d bytes, want %d", p.Colls[i].Op, got, want)
@@ -38,8 +38,7 @@ func f(%x: f32[6/tp, 2], %n: i32[4/tp]) -> f32[10/tp, 2] {
 	}
 }
 
-// TestCountsRefused: counts of the text that do not fit are found when the
-// program is planned.
+// TestCountsRefused checks that planning refuses counts in the text that do not fit the tensors.
 func TestCountsRefused(t *testing.T) {
 	for _, c := range []struct{ stmts, kind, words string }{
 		{"all_gatherv %x into %y, over=tp, counts=(2, 9)", "match", "all_gatherv of f32[8 4]: counts=[2 9] take 9 rows from an operand of 8 (rank 1"},

@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// unroller executes one rank's text in host order. It follows control itself, and has a part for each other sort of
-// statement; all emit commands through one emitter. Calls are inlined: each has a frame of its own, with the
-// parameters bound to the caller's tensors.
+// unroller executes one rank's text in host order. It executes control flow itself and has a component for each other
+// kind of statement; all components emit commands through one emitter. Calls are inlined: each call has a separate
+// frame in which the parameters are bound to the caller's tensors.
 type unroller struct {
 	*emitter
 	ordering
@@ -22,19 +22,19 @@ type unroller struct {
 	depth int // of calls
 }
 
-// emitter emits the commands of one rank, and knows where its execution is.
+// emitter emits the commands of one rank and holds the current position of its execution.
 type emitter struct {
 	w    *world
 	rank int
 	env  ir.Env // of rank, looking names up in frame
 
 	frame *frame
-	// main is the stream the function was called on, cur the innermost on's.
+	// main is the stream on which the function was called; cur is the stream of the innermost on.
 	main, cur int32
 
-	// steps are the loop iterations and calls that lead here; loops and iter
-	// the enclosing loops' variables and their values. shared is a copy of iter
-	// that commands refer to, nil until one needs it.
+	// steps holds the loop iterations and calls on the path to the current statement. loops and iter hold the
+	// variables of the enclosing loops and their values. shared is a copy of iter to which commands refer; it is nil
+	// until a command needs it.
 	steps  []step
 	loops  []string
 	iter   []int64
@@ -53,15 +53,15 @@ func newUnroller(w *world, rank int) *unroller {
 	}
 }
 
-// step is one loop iteration or call on the way to a statement. path is the
-// world's number for the way so far, 0 until somebody asks.
+// step is one loop iteration or call on the path to a statement. path is the number that the world gives to the path up
+// to this step; it is 0 until it is requested.
 type step struct {
 	stmt *ir.Stmt
 	iter int64
 	path int32
 }
 
-// unroll runs the bound function's text as rank.
+// unroll executes the text of the bound function as the given rank.
 func (w *world) unroll(rank int) error {
 	u := newUnroller(w, rank)
 	main, err := u.addStream("main", nil, w.b.Func.Pos)
@@ -174,8 +174,8 @@ func (u *unroller) branch(s *ir.Stmt) error {
 	return u.block(s.Else)
 }
 
-// loop runs a for. With stream(n) it forks n workers from the current stream,
-// runs iteration i on worker i mod n and joins them all (LANGUAGE: exactly so).
+// loop executes a for statement. With stream(n), it forks n workers from the current stream, runs iteration i on worker
+// i mod n, and joins them all, as LANGUAGE defines.
 func (u *unroller) loop(s *ir.Stmt) error {
 	lo, err := u.eval(s, s.Exprs[0])
 	if err != nil {
@@ -219,7 +219,7 @@ func (u *unroller) spendIterations(s *ir.Stmt, lo, hi int64) error {
 	return u.spend(&u.w.iterations, int64(min(n, 1<<62)), maxIterations, "loop iterations", s.Pos)
 }
 
-// carried returns the operands of a loop or yield, dense, as values of other statements are.
+// carried returns the operands of a loop or yield. They are made dense, as the values of other statements are.
 func (u *unroller) carried(s *ir.Stmt) ([]tensor, error) {
 	out := make([]tensor, len(s.Args))
 	for k := range s.Args {
@@ -247,7 +247,7 @@ func (u *unroller) yield(s *ir.Stmt) (err error) {
 	return err
 }
 
-// iterations runs the body, and returns what it carries in the end.
+// iterations executes the body for each iteration and returns the values that the last iteration yields.
 func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32, carried []tensor) ([]tensor, error) {
 	name := s.Results[0].Text
 	outer := u.cur
@@ -275,7 +275,7 @@ func (u *unroller) iterations(s *ir.Stmt, lo, hi int64, workers []int32, carried
 	return carried, nil
 }
 
-// call inlines a function. In it, main is the stream it was called on.
+// call inlines a function. In the called function, main denotes the stream on which it is called.
 func (u *unroller) call(s *ir.Stmt) error {
 	f := u.w.b.Info.Prog.Func(s.Callee.Text)
 	if f == nil {
@@ -309,8 +309,8 @@ func (u *unroller) call(s *ir.Stmt) error {
 	return nil
 }
 
-// path identifies how execution came here: the same on every rank that took
-// the same iterations and calls.
+// path returns a number for the path of execution. The number is the same on every rank that executed the same
+// iterations and calls.
 func (u *emitter) path() int32 {
 	from := len(u.steps)
 	for from > 0 && u.steps[from-1].path == 0 {
@@ -370,7 +370,7 @@ func (u *emitter) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
 	return nil
 }
 
-// eval computes an index expression of s on this rank.
+// eval evaluates an index expression of s on this rank.
 func (u *emitter) eval(s *ir.Stmt, e *ir.Expr) (int64, error) {
 	u.w.stats.Exprs++
 	v, err := e.Eval(u.env)
@@ -384,7 +384,7 @@ func (u *emitter) eval(s *ir.Stmt, e *ir.Expr) (int64, error) {
 	return v, nil
 }
 
-// errf makes an error that names this rank and the iteration.
+// errf returns an error that names this rank and the current iteration.
 func (u *emitter) errf(kind string, pos ir.Pos, help, format string, args ...any) error {
 	d := u.w.b.Info.Prog.Diag(kind, pos, format, args...)
 	d.Message += u.where()
@@ -392,7 +392,7 @@ func (u *emitter) errf(kind string, pos ir.Pos, help, format string, args ...any
 	return d
 }
 
-// where is " (rank 1, %i=3)".
+// where returns the rank and the iteration as text: " (rank 1, %i=3)".
 func (u *emitter) where() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, " (rank %d", u.rank)

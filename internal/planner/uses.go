@@ -6,9 +6,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// use is one stream's use of one rank's copy of a buffer: the first and last
-// command, as positions in a run, and what the stream knew before the first
-// one, in each of two runs.
+// use records the use of one rank's copy of a buffer by one stream: the positions of the first and the last command in
+// a run, and the knowledge of the stream before the first command in each of two runs.
 type use struct {
 	stream      int32
 	first, last int32
@@ -16,25 +15,24 @@ type use struct {
 	before      [runs]clock
 }
 
-// holder is one rank's copy of a buffer.
+// holder records the uses of one rank's copy of a buffer.
 type holder struct {
 	rank int32
 	uses int32 // the first of its uses, -1 for none
-	// begin and end are the first and last use in the world list.
+	// begin and end are the indices in the world list of the first and the last command that uses the copy.
 	begin, end int32
 }
 
-// usage says who uses which buffer when. Input buffers are left out: they live
-// as long as the plan.
+// usage records which streams use which buffers, and when. Input buffers are omitted, because they live as long as the
+// plan.
 type usage struct {
 	uses    []use
 	holders [][]holder // by buffer, sorted by rank
-	// opens[i]..opens[i+1] are the uses that command i is the first of.
+	// opens[i]..opens[i+1] are the indices of the uses whose first command is command i.
 	opens []int32
 }
 
-// refs calls f for every reference of command c: its own part of a collective
-// or transfer only.
+// refs calls f for every reference in command c. For a collective or transfer, it visits only the part of c's rank.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref)) {
 	visit := func(r *plan.Ref) {
 		if r.Present() {
@@ -71,7 +69,7 @@ func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref)) {
 	}
 }
 
-// findUses fills the usage of a merged plan, and its buffers' First and Last.
+// findUses returns the usage of a merged plan and sets First and Last of its buffers.
 func findUses(p *plan.Plan) *usage {
 	u := &usage{holders: make([][]holder, len(p.Buffers)), opens: make([]int32, len(p.Cmds)+1)}
 	pos := make([]int32, len(p.Streams))
@@ -109,8 +107,8 @@ func (u *usage) add(r *plan.Ref, stream, pos, cmd int32) {
 	h.uses = int32(len(u.uses)) - 1
 }
 
-// holder returns the entry of rank's copy, made when it is new. Ranks mostly
-// come in order and hold every buffer, so that entry rank is the one.
+// holder returns the entry for rank's copy of a buffer, and creates it if it does not exist. Usually ranks are added in
+// order and each has every buffer, so the entry has the index rank.
 func (u *usage) holder(buf, rank int32) *holder {
 	hs := u.holders[buf]
 	if int(rank) < len(hs) && hs[rank].rank == rank {
@@ -126,9 +124,9 @@ func (u *usage) holder(buf, rank int32) *holder {
 	return &hs[i]
 }
 
-// mayShare reports whether buffers a and b may lie on the same bytes: on every
-// rank that uses both, one's uses are all done before the other's begin, and
-// before the one's own begin again in the next run.
+// mayShare reports whether buffers a and b may share bytes. On every rank that uses both, all uses of one must be done
+// before the uses of the other begin, and the uses of the other must be done before those of the first begin again in
+// the next run.
 func (u *usage) mayShare(a, b int32) bool {
 	x, y := u.holders[a], u.holders[b]
 	for len(x) > 0 && len(y) > 0 {
@@ -147,8 +145,8 @@ func (u *usage) mayShare(a, b int32) bool {
 	return true
 }
 
-// covers reports whether b lives on all ranks of a, and before(x, y) holds of a's and b's uses
-// on each of them.
+// covers reports whether b exists on all ranks of a, and whether before(x, y) holds on each of them for the holders x
+// of a and y of b.
 func (u *usage) covers(b, a int32, before func(x, y *holder) bool) bool {
 	y := u.holders[b]
 	for i := range u.holders[a] {
@@ -163,8 +161,7 @@ func (u *usage) covers(b, a int32, before func(x, y *holder) bool) bool {
 	return true
 }
 
-// alternate reports whether a's uses come before b's in each run, and b's
-// before a's of the next.
+// alternate reports whether a's uses precede b's uses in each run, and b's uses precede a's uses of the next run.
 func (u *usage) alternate(a, b *holder) bool {
 	if a.end >= b.begin { // the world list itself has them the other way round
 		return false

@@ -8,10 +8,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// verifyLayout proves a plan's memory from the plan alone, by other means than
-// the planner's: it builds the order of all commands of two runs as an explicit
-// graph, closes it, and checks every two buffers that share bytes command by
-// command. Quadratic in time and memory.
+// verifyLayout proves that a plan's memory layout is correct. It uses only the plan, and a different method from the
+// planner: it builds the order of all commands of two runs as an explicit graph, computes the transitive closure, and
+// checks the commands of every two buffers that share bytes. Time and memory are quadratic.
 func verifyLayout(p *plan.Plan) error {
 	if err := verifyBounds(p); err != nil {
 		return err
@@ -44,8 +43,8 @@ func verifyLayout(p *plan.Plan) error {
 	return nil
 }
 
-// verifyBounds checks that buffers lie in their space, parameters alone, and
-// that every reference stays in its buffer.
+// verifyBounds checks that buffers are inside their memory space, that parameters share bytes with no buffer, and that
+// every reference is inside its buffer.
 func verifyBounds(p *plan.Plan) error {
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
@@ -78,12 +77,12 @@ func overlap(a, b *plan.Buffer) bool {
 	return a.Space == b.Space && a.Bytes > 0 && b.Bytes > 0 && a.Offset < b.Offset+b.Bytes && b.Offset < a.Offset+a.Bytes
 }
 
-// orderGraph has a start and an end node for every command of every run.
+// orderGraph is a graph with a start node and an end node for every command of every run.
 type orderGraph struct {
 	p     *plan.Plan
 	n     int
 	preds [][]int
-	// past[v] holds the commands whose end comes before node v, as bits.
+	// past[v] is a bit set of the commands whose end precedes node v.
 	past [][]uint64
 }
 
@@ -117,7 +116,7 @@ func newOrderGraph(p *plan.Plan) *orderGraph {
 	return g
 }
 
-// waits adds record → wait and signal → wait.
+// waits adds the edges from each record to its waits and from each signal to its waits.
 func (g *orderGraph) waits(run int, signals map[elemOf][]int) {
 	records := map[int32]int{}
 	for i := range g.p.Cmds {
@@ -139,7 +138,7 @@ func (g *orderGraph) waits(run int, signals map[elemOf][]int) {
 	}
 }
 
-// meetings adds the edges of collectives and transfers.
+// meetings adds the edges between the members of collectives and between the sides of transfers.
 func (g *orderGraph) meetings(run int) {
 	parts := make([]map[int32]int, len(g.p.Colls))
 	sides := map[[2]int32]int{}
@@ -175,7 +174,7 @@ func (g *orderGraph) meetings(run int) {
 	}
 }
 
-// flows reports whether member b's end depends on member a's start.
+// flows reports whether the end of member b's part depends on the start of member a's part.
 func flows(c *plan.Coll, a, b int32) bool {
 	switch c.Op {
 	case ir.OpBroadcast, ir.OpScatter:
@@ -188,7 +187,7 @@ func flows(c *plan.Coll, a, b int32) bool {
 	return true
 }
 
-// close computes past for all nodes in a topological order.
+// close computes past for all nodes, in topological order.
 func (g *orderGraph) close() error {
 	succs := make([][]int, len(g.preds))
 	missing := make([]int, len(g.preds))
@@ -236,8 +235,8 @@ func (g *orderGraph) before(runA, a, runB, b int) bool {
 	return g.past[g.start(runB, b)][k/64]&(1<<(k%64)) != 0
 }
 
-// alternate reports whether all of xs come before all of ys in each run and
-// over the border of the runs, and all of ys before the next run's xs.
+// alternate reports whether all of xs precede all of ys in each run and from one run to the next, and whether all of ys
+// precede the xs of the next run.
 func (g *orderGraph) alternate(xs, ys []int) bool {
 	for _, x := range xs {
 		for _, y := range ys {

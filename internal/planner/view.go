@@ -2,9 +2,9 @@ package planner
 
 import "hocket.example/hocket/internal/plan"
 
-// The view operations, as arithmetic on references. Indices are in range.
+// The functions in this file compute views as arithmetic on references. Their indices must be in range.
 
-// slice returns rows lo..hi along axis.
+// slice returns the view of rows lo to hi-1 along axis.
 func slice(r plan.Ref, axis int, lo, hi int64) plan.Ref {
 	out := r
 	out.Shape = append([]int64(nil), r.Shape...)
@@ -15,8 +15,8 @@ func slice(r plan.Ref, axis int, lo, hi int64) plan.Ref {
 	return out
 }
 
-// chunk returns block i of count blocks of ceildiv(extent, count) rows along
-// axis; the last ones are short or empty.
+// chunk returns the view of block i of count blocks along axis. A block has ceildiv(extent, count) rows; the last
+// blocks are shorter or empty.
 func chunk(r plan.Ref, axis int, i, count int64) plan.Ref {
 	extent := r.Shape[axis]
 	rows := extent / count
@@ -30,7 +30,7 @@ func chunk(r plan.Ref, axis int, i, count int64) plan.Ref {
 	return slice(r, axis, lo, min(lo+rows, extent))
 }
 
-// pick returns index i along axis, which disappears.
+// pick returns the view at index i along axis; the view does not have that dimension.
 func pick(r plan.Ref, axis int, i int64) plan.Ref {
 	out := slice(r, axis, i, i+1)
 	out.Shape = append(out.Shape[:axis:axis], out.Shape[axis+1:]...)
@@ -48,8 +48,8 @@ func permute(r plan.Ref, perm []int) plan.Ref {
 	return out
 }
 
-// repeated returns r with leading dimensions of stride 0, so that it has the
-// rank of shape: the second operand of add, sub, mul and div may lack them.
+// repeated returns r with leading dimensions of stride 0 added, so that it has as many dimensions as shape. The second
+// operand of add, sub, mul and div may lack leading dimensions.
 func repeated(r plan.Ref, shape []int64) plan.Ref {
 	n := len(shape) - len(r.Shape)
 	if n <= 0 {
@@ -61,8 +61,8 @@ func repeated(r plan.Ref, shape []int64) plan.Ref {
 	return out
 }
 
-// stretched is repeated, with strides of 0 also where r's extent is 1 and
-// shape's another: the operand of broadcast.
+// stretched is the same as repeated, but also gives stride 0 to a dimension in which r's extent is 1 and shape's extent
+// is not. It is used for the operand of broadcast.
 func stretched(r plan.Ref, shape []int64) plan.Ref {
 	out := repeated(r, shape)
 	out.Shape, out.Strides = append([]int64(nil), out.Shape...), append([]int64(nil), out.Strides...)
@@ -74,7 +74,7 @@ func stretched(r plan.Ref, shape []int64) plan.Ref {
 	return out
 }
 
-// reshape returns dense r under another shape of as many elements.
+// reshape returns the dense tensor r with another shape that has the same number of elements.
 func reshape(r plan.Ref, shape []int64) plan.Ref {
 	out := r
 	out.Shape, out.Strides = shape, rowMajor(shape)

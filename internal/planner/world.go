@@ -11,9 +11,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// world is what the unrolled ranks share: the plan under construction, and the
-// tables by which the same instance of a statement gets the same buffer or
-// counter on every rank.
+// world holds the state that the unrolled ranks share: the plan under construction, and the tables that give the same
+// instance of a statement the same buffer or counter on every rank.
 type world struct {
 	b     *ir.Bound
 	p     *plan.Plan
@@ -47,22 +46,22 @@ type world struct {
 	commands, iterations, calls, statements, instances, counterElems int64
 }
 
-// pathKey is one step of an execution path: a loop iteration or a call.
+// pathKey identifies one step of an execution path: a loop iteration or a call.
 type pathKey struct {
 	parent int32
 	stmt   *ir.Stmt
 	iter   int64
 }
 
-// instance is one execution of a declaration, the same on every rank that
-// takes the same path; elem counts an array's elements.
+// instance identifies one execution of a declaration. It is the same on every rank that takes the same path; elem is
+// the index of an element of the declared array.
 type instance struct {
 	path int32
 	stmt *ir.Stmt
 	elem int64
 }
 
-// tail says how far a stream has been issued, and where it was last recorded.
+// tail records how many commands have been issued to a stream, and after how many the stream was last recorded.
 type tail struct {
 	issued   int32 // commands other than records
 	recorded int32 // issued at the last record, -1 before any
@@ -88,7 +87,7 @@ func newWorld(b *ir.Bound, stats *Stats) *world {
 	}
 }
 
-// path numbers one step behind the way parent; 0 is the start.
+// path returns the number of the path that continues the path parent by one step. Number 0 is the empty path.
 func (w *world) path(parent int32, s *ir.Stmt, iter int64) int32 {
 	k := pathKey{parent, s, iter}
 	id, ok := w.paths[k]
@@ -110,8 +109,7 @@ func (w *world) site(s *ir.Stmt) int32 {
 	return id
 }
 
-// paramSite is the site of commands that belong to no statement: the caller's
-// uploads of a parameter.
+// paramSite returns the site for commands that belong to no statement: the caller's uploads of a parameter.
 func (w *world) paramSite(par *ir.Param) int32 {
 	text := "%" + par.Name
 	for i, s := range w.p.Sites {
@@ -123,17 +121,17 @@ func (w *world) paramSite(par *ir.Param) int32 {
 	return int32(len(w.p.Sites)) - 1
 }
 
-// diag is an error about command c, found after unrolling.
+// diag returns an error about command c that was found after unrolling.
 func (w *world) diag(kind string, c *plan.Cmd, format string, args ...any) *ir.Diagnostic {
 	return w.b.Info.Prog.Diag(kind, w.p.Sites[c.Site].Pos, format, args...)
 }
 
-// note is a further place: command c.
+// note returns a note about command c, to be added to a diagnostic.
 func (w *world) note(c *plan.Cmd, format string, args ...any) ir.Note {
 	return ir.Note{Pos: w.p.Sites[c.Site].Pos, Message: fmt.Sprintf(format, args...)}
 }
 
-// where names a command's rank, stream and iteration.
+// where returns the rank, the stream and the iteration of a command as text.
 func (w *world) where(c *plan.Cmd) string {
 	s := fmt.Sprintf("rank %d, %s", c.Rank, w.p.Streams[c.Stream].Name)
 	if len(c.Iter) > 0 {
@@ -142,7 +140,7 @@ func (w *world) where(c *plan.Cmd) string {
 	return s
 }
 
-// iterPath prints an iteration path: "3" or "0.3".
+// iterPath returns the text of an iteration path: "3" or "0.3".
 func iterPath(iter []int64) string {
 	words := make([]string, len(iter))
 	for i, v := range iter {

@@ -219,39 +219,38 @@ func (s *sim) writesPacket(b int, o *Op, c int) bool {
 // nothing is what is due where there are no inputs.
 const nothing = math.MaxInt
 
-// due returns how many cells of output the collective gives rank r.
-func (s *sim) due(r int, out *Buffer) int {
+// due returns how many cells of output the collective gives rank r, whose first one holds got.
+func (p *Plan) due(r int, got *value) int {
 	most := 0
 	in := func(q int) int {
-		if buf := s.p.buffer(q, Input); buf != nil {
+		if buf := p.buffer(q, Input); buf != nil {
 			return buf.Cells
 		}
 		return 0
 	}
-	for q := range s.p.Ranks {
+	for q := range p.Ranks {
 		most = max(most, in(q))
 	}
 	if most == 0 {
 		return nothing
 	}
-	switch s.p.Collective {
+	switch p.Collective {
 	case AllReduce, AllToAll:
 		return in(r)
 	case ReduceScatter:
-		return in(r) / s.p.Ranks
+		return in(r) / p.Ranks
 	case AllGather:
-		return in(r) * s.p.Ranks
+		return in(r) * p.Ranks
 	case ToNext:
-		if q := r + s.p.Shift; q >= 0 && q < s.p.Ranks {
+		if q := r + p.Shift; q >= 0 && q < p.Ranks {
 			return in(q)
 		}
 	case Broadcast, SendRecv:
-		if out.Cells == 0 {
+		if got == nil {
 			return most
 		}
-		got := s.value(out.Base)
-		for q := range s.p.Ranks {
-			if buf := s.p.buffer(q, Input); got.terms == nil && buf != nil && buf.Cells > 0 && got.sym%s.p.Cells == buf.Base {
+		for q := range p.Ranks {
+			if buf := p.buffer(q, Input); got.terms == nil && buf != nil && buf.Cells > 0 && got.sym%p.Cells == buf.Base {
 				return buf.Cells
 			}
 		}
@@ -271,7 +270,11 @@ func (s *sim) results(r, launch int) {
 	if out == nil {
 		out = &Buffer{Rank: r, Kind: Output}
 	}
-	if has, due := out.Cells, s.due(r, out); has < due && launch == 0 {
+	var first *value
+	if out.Cells > 0 {
+		first = s.value(out.Base)
+	}
+	if has, due := out.Cells, s.p.due(r, first); has < due && launch == 0 {
 		s.wrong++
 		text := fmt.Sprintf("rank %d has %d output chunks, and %s gives it %d", r, has/s.p.Parts, s.p.Collective, due/s.p.Parts)
 		if due == nothing {

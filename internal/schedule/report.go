@@ -75,8 +75,8 @@ func Check(p *Plan, o Options) *Report {
 // mostThreads bounds the cells that a plan moves for its packets to be followed by threads, in one launch and in two.
 var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
-// simulate runs a plan in one interleaving, which is the first one where seed is 0. Most plans with packets are right by
-// what blocks know when their threads meet, which costs least to follow.
+// simulate runs a plan in one interleaving, which is the first one where seed is 0. Most plans with packets are right
+// by what blocks know when their threads meet, which costs least to follow.
 func simulate(p *Plan, launches int, seed uint64) *sim {
 	run := func(packets packetOrder) *sim {
 		s := newSim(p, launches, nil)
@@ -147,4 +147,22 @@ func (s *sim) leftOver() []*Finding {
 		}
 	}
 	return out
+}
+
+// Told says in a line what a report is of and what it shows.
+func (r *Report) Told(name string, c Collective, ranks, launches int) string {
+	what := "no result is defined for it, and no two accesses race"
+	switch {
+	case r.Verdict == Undecided:
+		what = "neither proved nor refuted"
+	case r.Verdict != OK:
+		what = "refuted"
+	case c != Undefined:
+		what = string(c) + " in every interleaving"
+	}
+	number := "one launch"
+	if launches == 2 {
+		number = "two launches"
+	}
+	return fmt.Sprintf("%s on %d ranks, %s: %s", name, ranks, number, what)
 }

@@ -351,7 +351,7 @@ func (s *sim) joinThreads(b int) {
 		st.v = clock.Join(st.v, st.lanes[i].v)
 		st.x = clock.Join(st.x, st.lanes[i].x)
 	}
-	s.learn(st)
+	st.learn(s)
 	st.lanes, st.movers, st.widest = st.lanes[:0], nil, [2]int{}
 	st.join = st.tick
 	st.v = st.v.With(int32(b), st.tick)
@@ -360,7 +360,7 @@ func (s *sim) joinThreads(b int) {
 
 // learn has all threads of a block know what those know that have read packets. Where these are all packets of an operation,
 // of all threads that it has, its whole block has executed it.
-func (s *sim) learn(st *blockState) {
+func (st *blockState) learn(s *sim) {
 	type op struct {
 		block int
 		tick  int32
@@ -562,8 +562,8 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock.Clock) {
 	}
 }
 
-// packets reports whether all packets that o reads are there, and adds what their writers had executed to the clocks of the
-// threads that read them.
+// packets reports whether all packets that o reads are there, and adds what their writers had executed to the clocks of
+// the threads that read them.
 func (s *sim) packets(b int, o *Op) bool {
 	st := &s.blocks[b]
 	for i := range o.Moves {

@@ -3,18 +3,20 @@
 package issue
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/clock"
 )
 
 // maxClocks bounds the memory for clocks, in pages of their components.
 const maxClocks = 1 << 26
 
-// Certificate looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be right
-// in the way that certificates do.
+// Certificate looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be
+// right in the way that certificates do.
 func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 	is := &issuer{s: s, clocks: make([]past, len(s.Events)), pos: make([]int32, len(s.Events)),
 		learned: make([][]int32, s.Threads), counters: make([]counter, s.Counters), entries: map[int32]map[int32]int32{}}
@@ -31,6 +33,22 @@ func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 		}
 	}
 	return c, nil
+}
+
+// Schedule returns the text of a certificate of a schedule, which package certify accepts.
+func Schedule(p *schedule.Plan) ([]byte, error) {
+	s, err := certify.Schedule(p)
+	if err != nil {
+		return nil, err
+	}
+	c, err := Certificate(&s.Statement)
+	if err != nil {
+		return nil, err
+	}
+	if err := certify.CheckSchedule(s, c); err != nil {
+		return nil, err
+	}
+	return json.Marshal(c)
 }
 
 // past is what comes before something: as memory is concerned, and as time is.
@@ -148,7 +166,8 @@ func (is *issuer) knows(event, thread, pos int32) bool {
 	return true
 }
 
-// need notes that the clock of an event that learned of thread and pos has to say so, and so those that it learned from.
+// need notes that the clock of an event that learned of thread and pos has to say so, and so those that it learned
+// from.
 func (is *issuer) need(event, thread, pos int32) {
 	if !is.note(event, thread, pos) {
 		return

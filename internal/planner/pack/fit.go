@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// fitLooks bounds what greedy orders look at, besides sweeps, where they look at all placed items each time.
+// fitLooks is the maximum number of items that the greedy orders other than sweeps may examine. These orders examine
+// all placed items for each item that they place.
 const fitLooks = 64 << 20
 
-// fit returns the best of the greedy packings and its order. Sweeps are always tried, other orders within so many looks
-// where conflicts are many.
+// fit returns the best of the greedy packings and its order. Sweeps are always tried. If many items conflict, other
+// orders are tried only until looks items have been examined.
 func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	n := int64(len(p.items))
 	most := len(p.items)
@@ -45,10 +46,11 @@ func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	return best, order
 }
 
-// endedBefore says of an order by begin that no item from i on meets j.
+// endedBefore reports, for an order by begin, that neither i nor a later item conflicts with j.
 func (p *problem) endedBefore(i, j int32) bool { return p.items[j].End <= p.items[i].Begin }
 
-// endedWithin is the same of an order outwards from a step: all that lives within what has been placed.
+// endedWithin returns the corresponding function for an order outwards from a step: it reports that j's lifetime is
+// inside the range of steps that has been placed.
 func (p *problem) endedWithin(hottest int32) func(i, j int32) bool {
 	return func(i, j int32) bool {
 		d := p.apart(i, hottest)
@@ -57,22 +59,22 @@ func (p *problem) endedWithin(hottest int32) func(i, j int32) bool {
 	}
 }
 
-// apart is how many steps an item's life is away from a step, 0 where it lives then.
+// apart returns the number of steps between an item's lifetime and a step, or 0 if the item is live in that step.
 func (p *problem) apart(i, step int32) int64 {
 	return max(0, int64(p.items[i].Begin)-int64(step), int64(step)+1-int64(p.items[i].End))
 }
 
-// alignUnit is the weight at which a life that begins or ends an average life apart from a neighbour's counts as much
-// as an average item's bytes.
+// alignUnit is the weight at which a difference of one average lifetime between the begin or end of two neighbours
+// counts the same as the bytes of an average item.
 const alignUnit = 1 << 10
 
-// mostAligned bounds the pairs of items that meet, of those that are packed with several weights.
+// mostAligned is the maximum number of overlapping pairs of items for which packings with several weights are computed.
 const mostAligned = 28 << 20
 
-// gapFit places items in the given order, each into the gap between conflicting items that it fills best, or above
-// them. If align is not 0, which is for the order outwards, it prefers places next to items that end at the same time,
-// so that large gaps form again. ended, which may be nil, reports that neither i nor any later item in the order
-// conflicts with j.
+// gapFit places items in the given order. Each item is placed into the gap between conflicting items that it fills
+// best, or above all of them. A nonzero align is used with the order outwards: gapFit then prefers a place next to
+// items that end at the same time, so that large gaps form again. ended, which may be nil, reports that neither i nor
+// any later item in the order conflicts with j.
 func (p *problem) gapFit(order []int32, ended func(i, j int32) bool, hottest int32, align int64) []int64 {
 	f := fitter{p: p, ended: ended, hottest: hottest, align: align, off: make([]int64, len(p.items)), size: 1,
 		length: 1}
@@ -143,7 +145,8 @@ func (f *fitter) place(i int32) {
 	}
 }
 
-// misfit is what it costs that, outwards, i ends at another step than its neighbour, which is -1 at the bottom.
+// misfit returns the cost, in the order outwards, of placing i next to a neighbour that ends at another step. The
+// neighbour is -1 at the bottom.
 func (f *fitter) misfit(i, neighbour int32) int64 {
 	if neighbour < 0 {
 		return 0
@@ -159,7 +162,7 @@ func (f *fitter) misfit(i, neighbour int32) int64 {
 	return steps * f.align / f.length
 }
 
-// collect fills found with the places of the placed items that i conflicts with, by offset.
+// collect fills found with the ranges, sorted by offset, of the placed items that i conflicts with.
 func (f *fitter) collect(i int32) {
 	p := f.p
 	f.found = f.found[:0]
@@ -193,7 +196,7 @@ func (f *fitter) collect(i int32) {
 	f.placed = kept
 }
 
-// by returns the order of items by keys, the largest first.
+// by returns the items sorted by the given keys in descending order.
 func (p *problem) by(keys ...func(i int32) int64) []int32 {
 	o := make([]int32, len(p.items))
 	for i := range o {
@@ -212,14 +215,15 @@ func (p *problem) by(keys ...func(i int32) int64) []int32 {
 
 func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p.items[i].Begin) }
 
-// outwards is the order outwards from a step: its items are placed without gaps, the longest lived lowest, so the
-// bytes that are free before and after are contiguous above.
+// outwards returns the order outwards from a step. The items that are live in that step are placed first, without gaps
+// and with the longest lifetimes lowest, so the bytes that are free before and after the step are contiguous above
+// them.
 func (p *problem) outwards(step int32) []int32 {
 	return p.by(func(i int32) int64 { return -p.apart(i, step) }, p.length)
 }
 
-// orders returns the orders that items are placed in greedily. The first goes by begin, the second outwards from the
-// step in which most live.
+// orders returns the orders in which items are placed greedily. The first order is by begin. The second is outwards
+// from the step in which the most bytes are live.
 func (p *problem) orders() [][]int32 {
 	size := func(i int32) int64 { return p.items[i].Size }
 	heat := p.heat()
@@ -233,7 +237,7 @@ func (p *problem) orders() [][]int32 {
 	}
 }
 
-// heat returns for each item the most that live in one of its sections.
+// heat returns for each item the maximum number of bytes that are live in one of the sections of the item.
 func (p *problem) heat() []int64 {
 	total := make([]int64, p.sections+1)
 	for i := range p.items {
@@ -245,7 +249,7 @@ func (p *problem) heat() []int64 {
 	for s := 1; s < len(total); s++ {
 		total[s] += total[s-1]
 	}
-	// A sparse table of maxima over stretches of 2^k sections.
+	// table is a sparse table of maxima over ranges of 2^k sections.
 	table := [][]int64{total}
 	for w := 1; 2*w <= len(total); w *= 2 {
 		last := table[len(table)-1]

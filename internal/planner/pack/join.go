@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// joiner makes few blocks of many items. It stacks blocks that live in the same steps, and chains blocks of one size in
-// one place where one begins when the other ends. No step's load changes by that, and a packing of the blocks is one of
-// the items. It may have to be higher, though, where two were joined that match by chance.
+// joiner combines items into fewer blocks. It stacks blocks that are live in the same steps. It chains two blocks of
+// the same size at one offset if one begins when the other ends. Joining does not change the load of any step, and a
+// packing of the blocks is also a packing of the items. The packing may have to be higher if two joined blocks matched
+// only by chance.
 type joiner struct {
 	items []Item
 	all   []block // the items, in their order, then the blocks of two
@@ -15,7 +16,7 @@ type joiner struct {
 	steps int64   // that may still be taken
 }
 
-// block is an item or two blocks.
+// block is one item or a combination of two blocks.
 type block struct {
 	Item
 	parts   [2]int32
@@ -23,13 +24,13 @@ type block struct {
 }
 
 const (
-	// joinCost is the number of steps that it takes to look for the match of one block.
+	// joinCost is the number of steps that are counted for finding the match of one block.
 	joinCost = 32
-	// firstCost is the number of steps that the greedy packings take for each pair of blocks that meet.
+	// firstCost is the number of steps that are counted in the greedy packings for each overlapping pair of blocks.
 	firstCost = 16
-	// chanceUnit is how many parts of one the expected number of matches by chance is given in.
+	// chanceUnit is the scale of expected numbers of matches by chance: a value of chanceUnit is one match.
 	chanceUnit = 64
-	// mostChance is the most such matches up to which blocks are joined.
+	// mostChance is the maximum expected number of matches by chance at which blocks are still joined.
 	mostChance = 16 * chanceUnit
 )
 
@@ -41,9 +42,10 @@ func newJoiner(items []Item, steps int64) joiner {
 	return j
 }
 
-// searchJoined joins items, the surest matches first, and searches for a packing of the blocks whenever they have
-// become fewer by an eighth, and then longer where that went best. It returns the best packing of the items and how
-// many of the steps remain. No item may have further conflicts.
+// searchJoined joins items, beginning with the matches that are least likely to be chance. Whenever the number of
+// blocks has decreased by an eighth, it searches for a packing of the blocks; then it searches longer at the stage that
+// gave the best packing. It returns the best packing of the items and the number of remaining steps. The items must not
+// have further conflicts in Also.
 func searchJoined(items []Item, best []int64, bound, steps int64) ([]int64, int64) {
 	j := newJoiner(items, steps)
 	before := Height(items, best)
@@ -89,7 +91,7 @@ func searchJoined(items []Item, best []int64, bound, steps int64) ([]int64, int6
 	return best, max(j.steps, 0)
 }
 
-// blocks returns the blocks that are left as items.
+// blocks returns the remaining blocks as items.
 func (j *joiner) blocks() []Item {
 	var items []Item
 	for _, b := range j.left {
@@ -98,7 +100,7 @@ func (j *joiner) blocks() []Item {
 	return items
 }
 
-// unfold returns the offsets of the items from those of the blocks that are left.
+// unfold returns the offsets of the items, computed from the offsets of the remaining blocks.
 func (j *joiner) unfold(off []int64) []int64 {
 	at := make([]int64, len(j.all))
 	for k, b := range j.left {
@@ -114,8 +116,8 @@ func (j *joiner) unfold(off []int64) []int64 {
 	return at[:len(j.items)]
 }
 
-// stack joins blocks that live in the same steps, where at most chance of those that begin in a step are expected to
-// live as long by chance.
+// stack joins blocks that are live in the same steps. It does so only if, among the blocks that begin in a step, the
+// expected number with the same lifetime by chance is at most chance.
 func (j *joiner) stack(chance int64) {
 	begins, lengths := map[int32]int64{}, map[int32]int64{}
 	for _, b := range j.left {
@@ -141,8 +143,8 @@ func (j *joiner) stack(chance int64) {
 	j.left = left
 }
 
-// chain joins blocks of one size that follow each other, where at most chance of those that begin in a step are
-// expected to have that size by chance.
+// chain joins blocks of the same size that follow each other in time. It does so only if, among the blocks that begin
+// in a step, the expected number with the same size by chance is at most chance.
 func (j *joiner) chain(chance int64) {
 	slices.SortFunc(j.left, func(a, b int32) int {
 		return cmp.Or(cmp.Compare(j.all[a].Begin, j.all[b].Begin), cmp.Compare(a, b))
@@ -180,7 +182,7 @@ func (j *joiner) chain(chance int64) {
 	j.left = left
 }
 
-// join makes a block of two and returns it.
+// join combines two blocks into a new block and returns it.
 func (j *joiner) join(first, second int32, stacked bool) int32 {
 	a, b := &j.all[first], &j.all[second]
 	it := Item{Size: a.Size, Begin: a.Begin, End: b.End}

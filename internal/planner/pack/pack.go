@@ -1,11 +1,11 @@
-// Package pack places buffers in one range of memory: it gives each an offset, so that no two conflicting buffers
-// share a byte, and tries to keep the end of the last one low.
+// Package pack places buffers in one range of memory: it gives each buffer an offset, so that no two conflicting
+// buffers share a byte, and tries to keep the end of the last buffer low.
 //
-// Buffers conflict if their lifetimes overlap, or if a list says so. Search first places them greedily. It then looks
-// for a packing within a capacity, for growing capacities from the lower bound on, by depth-first search as in
-// MiniMalloc (Moffitt, ASPLOS 2023), and then improves the greedy orders. It first does so with buffers joined that
-// are likely to be placed together, which makes the problem much smaller. Its effort is counted in steps, not in time,
-// and its random choices have a fixed seed, so every process packs equal buffers equally.
+// Buffers conflict if their lifetimes overlap, or if a list says so. Search first places them greedily. It then
+// searches for a packing within a capacity, which increases from the lower bound, by depth-first search as in
+// MiniMalloc (Moffitt, ASPLOS 2023), and then improves the greedy orders. Before that, it does the same with blocks:
+// buffers that are likely to be placed together are joined, which makes the problem much smaller. The effort is counted
+// in steps, not in time, and random choices use a fixed seed, so every process packs the same buffers in the same way.
 package pack
 
 import (
@@ -13,17 +13,17 @@ import (
 	"slices"
 )
 
-// Item is one buffer to place.
+// Item describes one buffer to be placed.
 type Item struct {
 	Size int64
-	// Begin and End bound the steps that the buffer lives in: from Begin up to, not with, End. Items with a step in
-	// common conflict. An item with Begin = End conflicts with those in Also alone.
+	// The buffer is live in the steps from Begin up to, but not including, End. Two items with a common step conflict.
+	// An item with Begin = End conflicts only with the items in Also.
 	Begin, End int32
 	// Also lists further conflicts. The relation is symmetric: each of two items lists the other.
 	Also []int32
 }
 
-// Load returns the most bytes that live in one step, and that step: no packing is smaller.
+// Load returns the maximum number of bytes that are live in one step, and that step. No packing is smaller.
 func Load(items []Item) (bytes int64, step int32) {
 	live := int64(0)
 	for _, e := range events(items) {
@@ -39,7 +39,7 @@ func Load(items []Item) (bytes int64, step int32) {
 	return bytes, step
 }
 
-// Height returns where the last item ends.
+// Height returns the end of the item that ends last in memory.
 func Height(items []Item, offsets []int64) int64 {
 	top := int64(0)
 	for i, off := range offsets {
@@ -54,7 +54,7 @@ type event struct {
 	item   int32
 }
 
-// events returns begins and ends by time; at one time the ends come first.
+// events returns the begins and ends of items sorted by time. At equal times, ends precede begins.
 func events(items []Item) []event {
 	es := make([]event, 0, 2*len(items))
 	for i := range items {
@@ -77,18 +77,19 @@ func events(items []Item) []event {
 	return es
 }
 
-// mostPairs bounds the conflicts that are listed; where there are more, gaps are found by looking at all placed items.
+// mostPairs is the maximum number of conflicts that are listed. If there are more, gaps are found by examining all
+// placed items.
 const mostPairs = 16 << 20
 
-// problem is what the algorithms work on.
+// problem holds the input of the packing algorithms.
 type problem struct {
 	items []Item
-	// near lists the conflicts of each item; nil where there are too many.
+	// near lists the conflicts of each item. It is nil if there are more than mostPairs.
 	near [][]int32
-	// dense tells that most items conflict with many others.
+	// dense reports that most items conflict with many others.
 	dense bool
-	// sections are the steps that matter: in each some items live, and no other section has all of these. from and to
-	// are the range of sections [from, to) in which an item lives.
+	// sections is the number of sections. A section is a step whose set of live items is not a subset of another
+	// section's set. An item is live in the sections [from, to).
 	sections int
 	from, to []int32
 	load     int64 // the most that live in one section
@@ -103,7 +104,7 @@ func newProblem(items []Item) *problem {
 	return p
 }
 
-// cut finds the sections: one ends at each end that follows a begin.
+// cut determines the sections. A section ends at each end of an item that follows a begin.
 func (p *problem) cut() {
 	grown := false
 	n := int32(0)
@@ -126,7 +127,7 @@ func (p *problem) cut() {
 	p.sections = int(n)
 }
 
-// Overlaps returns the number of pairs of items that have a step in common: what greedy packing looks at.
+// Overlaps returns the number of pairs of items with a common step. Greedy packing examines that many pairs.
 func Overlaps(items []Item) int {
 	total, live := 0, 0
 	for _, e := range events(items) {
@@ -139,7 +140,7 @@ func Overlaps(items []Item) int {
 	return total
 }
 
-// list fills near.
+// list computes near.
 func (p *problem) list() {
 	total := Overlaps(p.items)
 	for i := range p.items {

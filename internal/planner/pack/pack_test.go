@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// proveApart fails where two items that conflict share a byte.
+// proveApart fails the test if two conflicting items share a byte.
 func proveApart(t *testing.T, items []Item, off []int64) {
 	t.Helper()
 	if len(off) != len(items) {
@@ -47,7 +47,8 @@ func proveApart(t *testing.T, items []Item, off []int64) {
 	}
 }
 
-// perfect cuts a rectangle of 2^20 bytes by so many steps into n: they can be packed without a gap.
+// perfect cuts a rectangle of 2^20 bytes by the given number of steps into n items, which therefore can be packed
+// without a gap.
 func perfect(seed uint64, n int, steps int32) []Item {
 	r := rand.New(rand.NewPCG(seed, 7))
 	type rect struct {
@@ -77,7 +78,8 @@ func perfect(seed uint64, n int, steps int32) []Item {
 	return items
 }
 
-// Of many steps hardly two cuts share one. Of few, many items match that do not belong together.
+// TestPerfectPackings packs items that can be packed without a gap. With many steps, cuts rarely share a step. With few
+// steps, many pairs of items match that are not neighbours in the perfect packing.
 func TestPerfectPackings(t *testing.T) {
 	for _, c := range []struct {
 		n        int
@@ -103,7 +105,7 @@ func TestPerfectPackings(t *testing.T) {
 	}
 }
 
-// Joining keeps the load, and a packing of the blocks is one of the items.
+// TestJoin checks that joining keeps the load and that a packing of the blocks is a packing of the items.
 func TestJoin(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
@@ -134,8 +136,9 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// Intervals that begin anywhere, of sizes that are drawn evenly or are powers of two: many or few live at once.
-// Searched as a FILE.csv is, and without search where those that live at once are so many that it finds nothing.
+// TestRandomIntervals packs intervals with random begins. Their sizes are uniformly distributed or are powers of two,
+// and many or few of them are live at once. The number of steps is that for a CSV file, or 0 if so many items are live
+// at once that the search finds no improvement.
 func TestRandomIntervals(t *testing.T) {
 	for _, c := range []struct {
 		n        int
@@ -176,8 +179,8 @@ func TestRandomIntervals(t *testing.T) {
 	}
 }
 
-// A forward and a backward pass of 32 layers: what the backward pass needs is kept from its layer's forward, and each
-// op has a temporary.
+// TestForwardAndBackward packs the buffers of a forward and a backward pass of 32 layers. The forward pass of each
+// layer stores the data that its backward pass needs, and each operation has a temporary buffer.
 func TestForwardAndBackward(t *testing.T) {
 	const layers, ops = 32, 12
 	for seed := range uint64(4) {
@@ -209,7 +212,7 @@ func TestForwardAndBackward(t *testing.T) {
 	}
 }
 
-// The instances of google/minimalloc each fit into 1,048,576 bytes, and into what lives at once.
+// TestMinimalloc packs the instances of google/minimalloc. Each fits into 1,048,576 bytes, and into its load.
 func TestMinimalloc(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "..", "shared", "corpus", "minimalloc")
 	if _, err := os.Stat(dir); err != nil {
@@ -244,7 +247,8 @@ func TestMinimalloc(t *testing.T) {
 	}
 }
 
-// Equal items are packed equally, and further conflicts count as lifetimes do.
+// TestRandomItems checks that equal items are packed equally, and that conflicts in Also are respected in the same way
+// as overlapping lifetimes.
 func TestRandomItems(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Search places the items greedily, in several orders, then searches for so many steps, up to half of them with items
-// joined, and returns the offsets of the best packing. A step is one look at an item or at a section. Search stops at a
-// packing that ends at bound, which may be 0, or at the load, since none is better.
+// Search returns the offsets of the best packing that it finds. It first places the items greedily in several orders.
+// It then searches for up to the given number of steps, at most half of them with items joined into blocks. A step is
+// one examination of an item or of a section. Search stops when a packing ends at bound, which may be 0, or at the
+// load, because no packing is lower.
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
@@ -24,13 +25,14 @@ func Search(items []Item, bound, steps int64) []int64 {
 	return p.lower(best, order, bound, steps)
 }
 
-// search is Search without joining items.
+// search is the same as Search, but does not join items.
 func (p *problem) search(bound, steps int64) []int64 {
 	best, order := p.fit(bound, steps)
 	return p.lower(best, order, bound, steps)
 }
 
-// lower searches from a packing, which items placed in this order make about, for a lower one.
+// lower searches for a packing that is lower than best. Placing the items greedily in the given order results in a
+// packing similar to best.
 func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64 {
 	if len(p.items) == 0 || Height(p.items, best) <= bound {
 		return best
@@ -45,8 +47,9 @@ func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64
 	return p.improve(best, order, bound, rng)
 }
 
-// improve places items again and again, those first that reached the top the last time: what is placed early finds a
-// lower place. Where that goes round in circles, some are drawn to go before them.
+// improve places the items repeatedly. Each time, it places the items first that reached the top the last time, because
+// an item that is placed early gets a lower offset. If the packings repeat, it also moves randomly chosen items before
+// these.
 func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Rand) []int64 {
 	n := len(p.items)
 	if p.dense && int64(n)*int64(n)/2 > p.steps { // one packing takes more
@@ -75,7 +78,7 @@ func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Ra
 	return best
 }
 
-// topFirst is an order with those first that reach the top of a packing.
+// topFirst returns an order in which the items that reach the top of a packing are first.
 func (p *problem) topFirst(order []int32, off []int64) []int32 {
 	top := Height(p.items, off)
 	var first, rest []int32
@@ -89,20 +92,20 @@ func (p *problem) topFirst(order []int32, off []int64) []int32 {
 	return append(first, rest...)
 }
 
-// forward moves one item to a drawn place before its own.
+// forward moves one item to a random earlier position in the order.
 func forward(order []int32, from int, rng *rand.Rand) []int32 {
 	x := order[from]
 	return slices.Insert(slices.Delete(order, from, from+1), rng.IntN(from+1), x)
 }
 
-// tries are the capacities that are tried, from the bound up to the best packing known, in parts of 64.
+// tries lists the capacities that are tried, as 64ths of the distance from the lower bound to the best known packing.
 var tries = []int64{0, 1, 2, 4, 8, 16, 32, 48, 56}
 
-// likely are those that are tried where each try takes long.
+// likely lists the capacities that are tried if each try takes long.
 var likely = []int64{24, 40, 56}
 
-// descend looks for packings within growing capacities, in rounds that differ in how the next item is chosen and become
-// longer.
+// descend searches for packings within increasing capacities. It works in rounds, which become longer and differ in the
+// rule by which the next item is chosen.
 func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	d := newDFS(p)
 	orders := slices.Delete(p.orders(), 1, 2) // outwards is no order to fill from below
@@ -137,10 +140,10 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	return best
 }
 
-// dfs looks for a packing within a capacity, from the bottom. Each section has a level, below which its bytes are used
-// or abandoned. The search picks a section with a low level: either one of its items is placed at that level, or none
-// is, and the level rises to the lowest place of the first of them. A capacity is unreachable if a section's level
-// plus its unplaced items exceeds it.
+// dfs searches for a packing within a capacity by depth-first search from the bottom. Each section has a level; the
+// bytes below it are used or abandoned. The search selects a section with a low level. It either places one of the
+// section's items at that level, or places none and raises the level to the lowest offset that one of the items can
+// take. A capacity cannot be reached if a section's level plus the bytes of its unplaced items exceeds the capacity.
 type dfs struct {
 	p        *problem
 	capacity int64
@@ -166,7 +169,7 @@ type dfs struct {
 	weight  []int64 // by item: how often it lacked room
 }
 
-// undo is one change to take back.
+// undo records one change, so that it can be undone.
 type undo struct {
 	what  change
 	at    int32
@@ -199,7 +202,7 @@ func newDFS(p *problem) *dfs {
 	return d
 }
 
-// solve returns offsets within the capacity; nil where none were found in so many steps.
+// solve returns offsets within the capacity, or nil if it found none within limit steps.
 func (d *dfs) solve(order []int32, capacity, limit int64) []int64 {
 	d.capacity, d.limit, d.undo, d.left, d.placing = capacity, limit, d.undo[:0], len(order), 0
 	d.spend(d.setup)
@@ -230,11 +233,12 @@ func (d *dfs) solve(order []int32, capacity, limit int64) []int64 {
 	return nil
 }
 
-// stretch is a range of sections, [lo, hi).
+// stretch is the range of sections [lo, hi).
 type stretch struct{ lo, hi int32 }
 
-// split packs what a stretch lacks, where only the sections from lo up to hi have changed. Where no item lies across,
-// both sides are packed on their own: what one cannot do, the other cannot help.
+// split packs the unplaced items of a range of sections; only the sections in [lo, hi) have changed since the last
+// call. If no unplaced item is live on both sides of a section boundary, the two sides are packed separately. If one
+// side cannot be packed, the other is not tried in other ways, because that would not help.
 func (d *dfs) split(all stretch, lo, hi int32) bool {
 	if !d.apart {
 		return d.left == 0 || d.decide(all)
@@ -261,7 +265,7 @@ func (d *dfs) split(all stretch, lo, hi int32) bool {
 	return true
 }
 
-// decide decides what lies at one section's level, and goes on.
+// decide selects one section, places an item at its level or raises the level, and continues with split.
 func (d *dfs) decide(all stretch) bool {
 	s := d.lows.least(all.lo, all.hi)
 	d.spend(64)
@@ -292,8 +296,8 @@ func (d *dfs) decide(all stretch) bool {
 	return false
 }
 
-// candidates returns the items that can be placed at the level of s, in the order of trial, and the new level if none
-// of them is.
+// candidates returns the items that can be placed at the level of s, in the order in which they are tried, and the new
+// level of s if none of them is placed.
 func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 	level, rise := d.level[s], int64(1)<<62
 	for _, i := range d.members[s] {
@@ -314,7 +318,7 @@ func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 		}
 		return cmp.Compare(d.rank[a], d.rank[b])
 	})
-	// One that does not lie here lies on another that is not placed.
+	// If an item is not placed at this level, it must be placed on top of another item that is not placed yet.
 	for _, i := range next {
 		if rise <= level+1 {
 			break
@@ -329,8 +333,8 @@ func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 	return next, max(rise, level+1)
 }
 
-// open measures how uneven an item would leave the levels: 2 for each neighbouring section with the same level, -1 for
-// each whose level equals the item's end.
+// open measures how uneven the levels would be after an item is placed. It adds 2 for each neighbouring section with
+// the same level as s, and subtracts 1 for each whose level equals the end of the item.
 func (d *dfs) open(i int32, level int64) int {
 	n := 0
 	for _, s := range [2]int32{d.p.from[i] - 1, d.p.to[i]} {
@@ -347,13 +351,13 @@ func (d *dfs) open(i int32, level int64) int {
 	return n
 }
 
-// alike reports whether one item may stand for the other.
+// alike reports whether the two items are interchangeable.
 func (d *dfs) alike(i, j int32) bool {
 	a, b := &d.p.items[i], &d.p.items[j]
 	return a.Size == b.Size && a.Begin == b.Begin && a.End == b.End && len(a.Also) == 0 && len(b.Also) == 0
 }
 
-// low is what a section is taken by: the lowest first.
+// low returns the value by which sections are selected; the section with the lowest value is selected first.
 func (d *dfs) low(s int32) int64 {
 	if d.lacks[s] == 0 {
 		return 1 << 62
@@ -374,7 +378,7 @@ func (d *dfs) raise(s int32, to int64) {
 	d.spend(int64(len(d.members[s])))
 }
 
-// place puts an item on its floor, and reports whether what is left may still fit.
+// place puts an item at its floor, and reports whether the remaining items may still fit.
 func (d *dfs) place(i int32) bool {
 	size := d.p.items[i].Size
 	top := d.floor[i] + size
@@ -408,10 +412,10 @@ func (d *dfs) place(i int32) bool {
 	return ok && d.hopeful(first)
 }
 
-// mostLooks bounds the members that are looked at for one item placed.
+// mostLooks is the maximum number of items of sections that are examined for one item that is placed.
 const mostLooks = 1 << 12
 
-// hopeful reports whether the sections of the items whose floors rose can still take what they lack.
+// hopeful reports whether the sections of the items whose floors rose can still hold their unplaced items.
 func (d *dfs) hopeful(first int) bool {
 	looks := int64(0)
 	for _, u := range d.undo[first:] {
@@ -440,7 +444,7 @@ func (d *dfs) hopeful(first int) bool {
 	return true
 }
 
-// blame counts which items lacked room.
+// blame increases the weights of the items for which the section s had too little room.
 func (d *dfs) blame(s int32) {
 	for _, i := range d.members[s] {
 		if d.off[i] < 0 {
@@ -449,7 +453,7 @@ func (d *dfs) blame(s int32) {
 	}
 }
 
-// blamed is an order with those first that lacked room most, weighed by their sizes.
+// blamed returns an order in which the items are first that most often had too little room, weighted by their sizes.
 func (d *dfs) blamed(order []int32) []int32 {
 	out := slices.Clone(order)
 	key := func(i int32) float64 { return float64(d.weight[i]) * float64(d.p.items[i].Size) }
@@ -462,7 +466,7 @@ func (d *dfs) spend(n int64) {
 	d.p.steps -= n
 }
 
-// back takes all changes behind mark back.
+// back undoes all changes that were made since mark.
 func (d *dfs) back(mark int) {
 	for len(d.undo) > mark {
 		u := d.undo[len(d.undo)-1]
@@ -487,7 +491,7 @@ func (d *dfs) back(mark int) {
 	}
 }
 
-// lows is a tree that finds the section with the least value in a stretch, the leftmost of several.
+// lows is a segment tree that finds the section with the smallest value in a range, and the leftmost one of several.
 type lows struct {
 	leaves int32
 	value  []int64 // by node; the sons of n are 2n and 2n+1, and section s is node leaves+s
@@ -524,7 +528,7 @@ func (t *lows) set(s int32, v int64) {
 	}
 }
 
-// least returns the section of [lo, hi) with the least value.
+// least returns the section in [lo, hi) with the smallest value.
 func (t *lows) least(lo, hi int32) int32 {
 	best, least := int32(0), int64(1)<<62+1
 	take := func(n int32) {
