@@ -8,19 +8,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Collective is a device.Collective whose views are resolved.
+// Collective holds a device.Collective with resolved views.
 type Collective struct {
 	*device.Collective
 	Operands []Part // of each member
 }
 
-// Part is what one member brings.
+// Part holds the operands of one member.
 type Part struct {
 	In, Out       strided.View
 	Reads, Writes bool
 }
 
-// Empty reports whether there is nothing to move.
+// Empty reports whether the collective moves no elements.
 func (c *Collective) Empty() bool {
 	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.Operands, func(p Part) bool { return p.Reads && p.In.N > 0 || p.Writes && p.Out.N > 0 })
 }

@@ -129,7 +129,7 @@ func rowsOf(views []strided.View) blockRows {
 	return r
 }
 
-// bytes is the size of a block.
+// bytes returns the size of a block in bytes.
 func (r blockRows) bytes() int64 {
 	n := r.run
 	for _, e := range r.extents {

@@ -59,7 +59,7 @@ type NCCLShare struct {
 	Staged       bool          // likewise, because the result lies over the input
 }
 
-// NCCLWork is a collective as NCCL takes it.
+// NCCLWork describes a collective in the form that NCCL requires.
 type NCCLWork struct {
 	Op     ir.Op
 	Shares []NCCLShare

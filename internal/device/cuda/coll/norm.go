@@ -96,7 +96,7 @@ func (n *NormPart) Check(first *NormPart, room int) error {
 
 func (n *NormPart) rows() int64 { return n.In.N / max(n.weight.N, 1) }
 
-// Packs is how many packs of 16 bytes a row has.
+// Packs returns the number of packs of 16 bytes in a row.
 func (n *NormPart) Packs() int64 { return n.weight.Bytes() / 16 }
 
 // NormRoom returns how many blocks for rows of so many packs run at once.

@@ -13,9 +13,9 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Algorithm runs collectives in one way: a function from facts of a team, a tuning and operands
-// to memory and launches. It gives no device anything; whoever has a plan reserves the memory
-// and runs the launches, or looks at the launches only.
+// Algorithm plans collectives in one particular way: it computes the memory and launches that a collective needs from
+// properties of the team, a tuning and the operands. It makes no call to a device. The caller reserves the memory and
+// runs the launches of a plan, or only inspects them.
 type Algorithm interface {
 	// Supports returns nil, or why it cannot do c, which Info.Check passes. It must not
 	// depend on what the team holds.
@@ -62,16 +62,17 @@ func ByName(name string, c *device.Collective) (Algorithm, error) {
 	return nil, fmt.Errorf("%w: there is no algorithm %q", device.ErrUnsupported, name)
 }
 
-// Team is what algorithms know of a team.
+// Team provides the properties of a team that algorithms use.
 type Team interface {
 	Members() int
-	// Room is how many blocks of that many threads a launch may have, so that all run at once.
+	// Room returns the largest number of blocks of the given number of threads that a launch may have such that all
+	// blocks run at once.
 	Room(threads int) int
-	// BlockShared is how many bytes of shared memory a block may have on all members' devices.
+	// BlockShared returns the number of bytes of shared memory that a block can have on every member's device.
 	BlockShared() int
-	// SharesGPU reports whether two members are on one GPU.
+	// SharesGPU reports whether members i and k run on the same GPU.
 	SharesGPU(i, k int) bool
-	// Keeps128 returns nil where 128 bytes that a warp writes as one arrive as one.
+	// Keeps128 returns nil if 128 bytes that a warp writes as a unit also arrive as a unit.
 	Keeps128() error
 	// Multicasts returns nil where members' memory may be joined to multicast objects.
 	Multicasts() error
@@ -79,7 +80,7 @@ type Team interface {
 	HostParts() HostParts
 }
 
-// Plan is a collective by one algorithm.
+// Plan describes how one algorithm carries out a collective.
 type Plan struct {
 	// Memory is what every member needs. Each is handed to its Use before Launches is called.
 	Memory []Want
@@ -145,13 +146,13 @@ func (p *Plan) joined(bytes int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Joined, "joined memory", bytes, use})
 }
 
-// Action is a part of a member's launch.
+// Action represents one part of a member's launch.
 type Action interface{ isAction() }
 
 // Kernel is a kernel in which the members meet; its Team is not set.
 type Kernel struct{ kernels.Meeting }
 
-// Copy is a copy.
+// Copy represents a copy from Src to Dst.
 type Copy struct{ Dst, Src strided.View }
 
 // Copies are copies by copy engines: some on the member's own stream, and each list of

@@ -51,7 +51,7 @@ var ReduceAlgorithms = []Entry{
 		ReduceAlgorithm{kind: kernels.AllReduceHost{}, unrolls: []int{1, 2, 4}, Direct: true}},
 }
 
-// ReduceAlgorithm is an all-reduce as one kernel.
+// ReduceAlgorithm carries out an all_reduce as one kernel on each member.
 type ReduceAlgorithm struct {
 	kind    kernels.ReduceBy // of the launch, without its fields
 	unrolls []int
