@@ -17,8 +17,8 @@ import (
 // properties of the team, a tuning and the operands. It makes no call to a device. The caller reserves the memory and
 // runs the launches of a plan, or only inspects them.
 type Algorithm interface {
-	// Supports returns nil, or why it cannot do c, which Info.Check passes. It must not
-	// depend on what the team holds.
+	// Supports returns an error if the algorithm cannot carry out c, for which Info.Check has returned nil. The result
+	// must not depend on the memory that the team holds.
 	Supports(t Team, tune device.Tuning, c *Collective) error
 	// Plan says what c takes. Supports(t, tune, c) is nil, and c is not empty.
 	Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error)
@@ -27,7 +27,7 @@ type Algorithm interface {
 // Info describes an algorithm.
 type Info = device.Algorithm
 
-// Entry is an algorithm in the list, with what it says of itself.
+// Entry holds an algorithm and its description.
 type Entry struct {
 	Info
 	Algorithm
@@ -38,7 +38,7 @@ type Entry struct {
 var Algorithms = slices.Concat(ReduceAlgorithms, multimemAlgorithms, MoveAlgorithms, SumAlgorithms, RoutedAlgorithms,
 	scheduleAlgorithms)
 
-// Infos describe them, and NCCL.
+// Infos returns the descriptions of these algorithms and of NCCL.
 func Infos() (list []Info) {
 	for i := range Algorithms {
 		list = append(list, Algorithms[i].Info)
@@ -49,7 +49,8 @@ func Infos() (list []Info) {
 // Described describes all that reports name: Infos, and Norm.
 func Described() []Info { return append(Infos(), Norm) }
 
-// ByName returns the algorithm of a name that may run c, nil for NCCL's, or why there is none.
+// ByName returns the algorithm with the given name, if it may run c. For NCCL the algorithm is nil. If there is no
+// usable algorithm, the error states the reason.
 func ByName(name string, c *device.Collective) (Algorithm, error) {
 	if name == NCCLName {
 		return nil, NCCL.Check(c)
@@ -89,7 +90,7 @@ type Plan struct {
 	Launches func() ([][]Action, error)
 }
 
-// MemoryKind is what memory is at first, and where.
+// MemoryKind selects where memory is allocated and what it initially contains.
 type MemoryKind uint8
 
 // Kinds of memory.
@@ -101,7 +102,8 @@ const (
 	Joined                   // joined to a multicast object
 )
 
-// Want is memory of at least so many bytes on every member, the same for the same name.
+// Want requests at least the given number of bytes of memory on every member. Requests with the same name return the
+// same memory.
 type Want struct {
 	Kind  MemoryKind
 	Name  string
@@ -109,14 +111,14 @@ type Want struct {
 	Use   func(Area)
 }
 
-// Area is memory on every member.
+// Area holds the memory of one request on every member.
 type Area struct {
 	At    []nvlib.Ptr // of each member
 	Bytes int64       // of each; may be more than was wanted
 	All   nvlib.Ptr   // joined: the address of all at once
 }
 
-// half is the size of a half of it.
+// half returns the size of one half of the area in bytes.
 func (a Area) half() int64 { return a.Bytes / 2 }
 
 func (p *Plan) reserve(name string, bytes int64, use func(Area)) {

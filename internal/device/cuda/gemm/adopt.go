@@ -48,7 +48,8 @@ func (h *Host) Again(prepare func() error) { h.again = append(h.again, prepare) 
 func (h *Host) Adopted() bool { return h.agreed != nil }
 
 // Adopt applies the agreed choices to all products that are prepared from now on. If any choice differs from this
-// process's own, Adopt also prepares the registered products again. None of them may be running. The context is current.
+// process's own, Adopt also prepares the registered products again. None of them may be running. The context is
+// current.
 func (h *Host) Adopt(theirs map[Sum][]byte) error {
 	changed, again := false, h.again
 	for s, own := range h.chosen {
