@@ -14,13 +14,14 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// acrossPath is the file of the tier that was measured between so many nodes of a device machine.
+// acrossPath returns the path of the file that holds the tier measured between the given number of nodes of a device
+// machine.
 func acrossPath(device string, nodes int) (string, error) {
 	dir, err := comm.Folder()
 	return filepath.Join(filepath.Dir(dir), "across", fmt.Sprintf("%s-%d.json", device, nodes)), err
 }
 
-// KeepAcross keeps a measured tier where AgreeAcross finds it.
+// KeepAcross writes a measured tier to the file from which AgreeAcross reads it.
 func KeepAcross(device string, nodes int, tier *machine.Across) error {
 	path, err := acrossPath(device, nodes)
 	if err != nil {
@@ -29,8 +30,9 @@ func KeepAcross(device string, nodes int, tier *machine.Across) error {
 	return files.WriteKept(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(tier) })
 }
 
-// AgreeAcross returns the tier between the nodes of a device machine's processes that was kept where process 0 runs;
-// nil for none, for one that cannot be used, and for one node. All processes call it, and get the same.
+// AgreeAcross returns the tier between the nodes of a device machine's processes that is stored on the host of process
+// 0. It returns nil if none is stored, if the stored one cannot be used, and if there is one node. All processes must
+// call it, and all get the same result.
 func AgreeAcross(ctx context.Context, dev device.Machine) (*machine.Across, error) {
 	peers := dev.Peers()
 	if peers == nil || peers.Nodes() == 1 {

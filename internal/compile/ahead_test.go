@@ -12,8 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// apart writes n layers that need nothing of each other, with a statement before
-// each behind the first.
+// apart returns a program with n independent layers. The statement between precedes each layer except the first.
 func apart(n int, between string) string {
 	var b strings.Builder
 	b.WriteString("mesh dp[2] tp[3]\nfunc f(%v: f32[12/(tp, dp), 6]")
@@ -34,9 +33,9 @@ func apart(n int, between string) string {
 	return b.String()
 }
 
-// TestGathersAhead: gathers that need nothing of the pair before leave before it is
-// computed, whatever else stands between; each form is proved for two runs back to
-// back, has no needless credit, and gives the same under schedules.
+// TestGathersAhead checks that the blocks of a gather that does not depend on the preceding pair are sent before that
+// pair is computed, whichever statements are in between. Each lowered form is proved for two consecutive runs, has no
+// needless credit, and gives the same results under random schedules.
 func TestGathersAhead(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -55,8 +54,8 @@ func TestGathersAhead(t *testing.T) {
 				for seed := range int64(2) {
 					c.run(t, res, seed)
 				}
-				// That blocks wait for main keeps them from leaving earlier yet, whether or
-				// not what peers have told implies it.
+				// The wait of the blocks for main prevents them from being sent even earlier. It is kept whether
+				// or not signals of peers imply it.
 				ds := slices.DeleteFunc(needless(t, c, res, st),
 					func(d *ir.Diagnostic) bool { return strings.HasSuffix(d.Message, "without wait main") })
 				if len(ds) > 0 {
@@ -67,9 +66,9 @@ func TestGathersAhead(t *testing.T) {
 	}
 }
 
-// TestWhatGoesAhead: the blocks of a gather leave before what the gather before
-// is for, and no earlier; the third's and later ones', which have had time, are
-// one product; a barrier holds them back, and so does what they are made of.
+// TestWhatGoesAhead checks when blocks are sent. The blocks of a gather are sent before the GEMM of the preceding
+// gather is computed, and no earlier. The third and later gathers, whose blocks have had enough time, are computed as
+// one product. A barrier keeps blocks from being sent ahead, and so does a dependence on the preceding pair.
 func TestWhatGoesAhead(t *testing.T) {
 	const head = "mesh tp[3]\nfunc f(%x0: f32[6/tp, 6], %x1: f32[6/tp, 6], %x2: f32[6/tp, 6], %w: f32[6, 6]) -> (f32[6, 6], f32[6, 6], f32[6, 6]) {\n" +
 		"  %g0: f32[6, 6] = reshard %x0\n  %y0 = linear %g0, %w\n"
@@ -94,8 +93,8 @@ func TestWhatGoesAhead(t *testing.T) {
 	}
 }
 
-// puttingAndMultiplying tells, in the order of issue, of which layer rank 0 puts
-// and multiplies: a digit each, puts of a layer and its products apart.
+// puttingAndMultiplying returns the order in which rank 0 issues puts and products: one digit, the number of the layer,
+// for each group of puts and for each group of products.
 func puttingAndMultiplying(t *testing.T, source string, res *lower.Result) string {
 	t.Helper()
 	c := newCase(t, source, ir.Binding{})
@@ -126,10 +125,10 @@ func puttingAndMultiplying(t *testing.T, source string, res *lower.Result) strin
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
 }
 
-// TestAutoGoesAhead: of layers that need nothing of each other, auto has those go
-// ahead whose blocks make poor products, as was measured on four H200
-// (docs/measured): those of 2048 rows, not of 8192. The simulated plan of ten takes
-// less time than under exchange, by about as much as the pairs are predicted to.
+// TestAutoGoesAhead checks that, for independent layers, auto sends blocks ahead if the products of single blocks are
+// slow. As measured on four H200 (docs/measured), this is so with 2048 rows and not with 8192. The simulated plan of
+// ten layers takes less time than with exchange, and the difference is close to the one that is predicted for the
+// pairs.
 func TestAutoGoesAhead(t *testing.T) {
 	const layers = 10
 	var b strings.Builder

@@ -13,26 +13,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxTuned bounds how many lowered forms auto keeps.
+// maxTuned is the maximum number of lowered forms that are kept for auto.
 const maxTuned = 64
 
-// autoCache keeps auto's lowered forms by binding.
+// autoCache holds the lowered forms that auto chose, keyed by binding.
 type autoCache struct {
 	mu    sync.Mutex
 	forms map[string]*lower.Result
 }
 
-// Machines lists the machines that Options.Machine names without a file.
+// Machines returns the names of the built-in machine descriptions, which Options.Machine accepts.
 func Machines() []string { return machine.Names() }
 
-// CheckMachine reports an Options.Machine that cannot be used.
+// CheckMachine returns an error if name is not a usable value of Options.Machine.
 func CheckMachine(name string) error {
 	_, err := machine.Load(name)
 	return err
 }
 
-// machine returns the description that predictions for so many ranks are made with, with their nodes and the
-// dispatch table that they use, if there is one: what a collective takes, it is asked first.
+// machine returns the description with which predictions for the given number of ranks are made, with the nodes of
+// these ranks. It also returns the dispatch table that the predictions use, if there is one. The times of collectives
+// are looked up in the table first.
 func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	nodes, err := u.nodes(ranks)
 	if err != nil {
@@ -66,7 +67,7 @@ func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	return m, &found, nil
 }
 
-// nodes returns the ranks' nodes; nil for one.
+// nodes returns the node of each rank, or nil if all ranks are on one node.
 func (u *Unit) nodes(ranks int) ([]int, error) {
 	if n := u.opts.Nodes; n > 1 {
 		if ranks < n {
@@ -84,7 +85,7 @@ func (u *Unit) nodes(ranks int) ([]int, error) {
 	return nodesOf(u.opts.Device, ranks)
 }
 
-// nodesOf returns the nodes of the ranks of a device machine; nil for one.
+// nodesOf returns the node of each rank of a device machine, or nil if all are on one node.
 func nodesOf(dev device.Machine, ranks int) ([]int, error) {
 	if dev.Peers() == nil || dev.Peers().Nodes() == 1 {
 		return nil, nil
@@ -100,8 +101,8 @@ func nodesOf(dev device.Machine, ranks int) ([]int, error) {
 	return list, nil
 }
 
-// LoweredFor returns the lowered form for a binding: the same for all, but with auto, whose choice depends on the dims
-// and the number of ranks, and where an exchange has ragged blocks.
+// LoweredFor returns the lowered form for a binding. All bindings have the same form, with two exceptions: with auto,
+// the form depends on the dims and the number of ranks; and the blocks of an exchange are ragged for some dims.
 func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	bound, err := u.Bind(b)
 	if err != nil || u.opts.Strategy != Auto && !ragged(bound, u.Lowered.Choices) {
@@ -125,7 +126,7 @@ func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	return res, nil
 }
 
-// chooser returns what chooses the strategies of a binding's pairs.
+// chooser returns the function that chooses the strategies for the pairs of a binding.
 func (u *Unit) chooser(bound *ir.Bound) (func(*lower.Pair) lower.Strategy, error) {
 	if u.opts.Strategy == Auto {
 		m, _, err := u.machine(bound.Ranks)
@@ -138,15 +139,15 @@ func (u *Unit) chooser(bound *ir.Bound) (func(*lower.Pair) lower.Strategy, error
 	return func(pair *lower.Pair) lower.Strategy { return fitting(bound, pair, st) }, err
 }
 
-// ragged reports whether dims need ragged blocks where a lowered form has none.
+// ragged reports whether the dims need ragged blocks in an exchange whose lowered form does not have them.
 func ragged(bound *ir.Bound, choices []lower.Choice) bool {
 	return slices.ContainsFunc(choices, func(c lower.Choice) bool {
 		return fitting(bound, &c.Pair, c.Strategy) != c.Strategy
 	})
 }
 
-// SameForAll reports whether the lowered form res is that of all values of a dim. It is not where auto chose by the
-// dims, or where an exchange cuts rows that the dim counts into blocks, which are ragged for some values.
+// SameForAll reports whether res is the lowered form for all values of a dim. It is not if auto chose strategies by the
+// dims, or if an exchange cuts rows, whose number depends on the dim, into blocks that are ragged for some values.
 func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
 	return !slices.ContainsFunc(res.Choices, func(c lower.Choice) bool {
 		counts := false
@@ -155,8 +156,8 @@ func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
 	})
 }
 
-// choose takes the best estimate, and sequential where none can be made: of a
-// pair in a function that the dims were not bound for.
+// choose returns the best of a pair's estimates. It returns sequential if no estimate can be made, because the pair is
+// in a function for which the dims are not bound.
 func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
 	es, err := p.estimates(pair)
 	if err != nil {
@@ -165,8 +166,8 @@ func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
 	return fitting(p.bound, pair, best(es).strategy)
 }
 
-// Overlapped lists the pairs that are overlapped in the function bound by b
-// and in those that it calls, a line each: "line 8: all_gather + linear: exchange".
+// Overlapped returns the pairs that are overlapped in the function that b binds and in the functions that it calls. The
+// text of each is one line: "line 8: all_gather + linear: exchange".
 func (u *Unit) Overlapped(b ir.Binding) ([]Overlapped, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -187,7 +188,7 @@ func (u *Unit) Overlapped(b ir.Binding) ([]Overlapped, error) {
 	return out, nil
 }
 
-// Overlapped is a pair of communication and GEMM that is overlapped.
+// Overlapped describes a pair of communication and GEMM that is overlapped.
 type Overlapped struct {
 	Line     int32  // of the text
 	Value    string // the collective's result; what lowering makes of the pair is named after it, with a dot
@@ -195,13 +196,13 @@ type Overlapped struct {
 	Strategy string // "chunked(4)"
 }
 
-// String returns a line for people.
+// String returns the description as one line of text.
 func (o Overlapped) String() string {
 	return fmt.Sprintf("line %d: %s: %s", o.Line, o.Pair, o.Strategy)
 }
 
-// DescriptionFor returns the shipped description that predictions for so many ranks on a device machine are made
-// with, unless another is asked for. fits is false where it is of another model of GPU.
+// DescriptionFor returns the shipped description with which predictions for a number of ranks on a device machine are
+// made by default. If the description is for another GPU model, fits is false.
 func DescriptionFor(dev device.Machine, ranks int) (d *machine.Description, fits bool, err error) {
 	nodes, err := nodesOf(dev, ranks)
 	if err != nil {
@@ -210,8 +211,9 @@ func DescriptionFor(dev device.Machine, ranks int) (d *machine.Description, fits
 	return fit(dev, comm.FindOn(dev, ranks).Identity, ranks, nodes)
 }
 
-// fit is DescriptionFor ranks whose world has that identity, and that are on these nodes. All processes of a world
-// find the same: its identity begins, in all of them, with the model of the first rank's GPU.
+// fit returns the result of DescriptionFor for ranks on the given nodes, in a world with the given identity. All
+// processes of a world get the same result, because the identity begins in all of them with the GPU model of the first
+// rank.
 func fit(dev device.Machine, identity string, ranks int, nodes []int) (d *machine.Description, fits bool, err error) {
 	if dev.Caps().OnHost {
 		d, err = machine.OfHost()
@@ -220,7 +222,7 @@ func fit(dev device.Machine, identity string, ranks int, nodes []int) (d *machin
 	return machine.Fit(model(identity), ranks, nodes)
 }
 
-// model is that of the GPUs of a world: how its identity begins.
+// model returns the GPU model of a world, with which its identity begins.
 func model(identity string) string {
 	m, _, _ := strings.Cut(identity, ",")
 	return m

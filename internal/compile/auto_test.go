@@ -27,7 +27,7 @@ func row(%x: bf16[T, F/tp], %w: bf16[H, F/tp]) -> bf16[T, H] {
 }
 `
 
-// TestMain keeps out tables that were tuned on the machine that tests run on.
+// TestMain makes the tests independent of tables that were tuned on the machine on which they run.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "compile")
 	if err != nil {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// untabled is a description of four H200 as if no dispatch table were of them.
+// untabled returns the path of a description of four H200 for which there is no dispatch table.
 func untabled(t *testing.T) string {
 	t.Helper()
 	m, err := machine.Load("h200x4")
@@ -58,8 +58,8 @@ func untabled(t *testing.T) string {
 	return path
 }
 
-// TestAutoChoosesByDims: large layers are exchanged, small ones left alone,
-// and no pair is predicted to be slower than sequential.
+// TestAutoChoosesByDims checks that auto chooses an exchange for large layers and sequential for small ones, and that
+// no pair is predicted to be slower than sequential.
 func TestAutoChoosesByDims(t *testing.T) {
 	for _, c := range []struct {
 		fn      string
@@ -95,8 +95,8 @@ func TestAutoChoosesByDims(t *testing.T) {
 	}
 }
 
-// TestPlansTakeWhatPairsDo: for one layer, the simulated plan of each strategy
-// takes as long as the pair's own prediction said.
+// TestPlansTakeWhatPairsDo checks, for one layer, that the simulated plan of each strategy takes the time that was
+// predicted for the pair.
 func TestPlansTakeWhatPairsDo(t *testing.T) {
 	info := check(t, tensorParallel)
 	for _, fn := range []string{"mlp", "row"} {
@@ -148,8 +148,9 @@ func TestPlansTakeWhatPairsDo(t *testing.T) {
 	}
 }
 
-// TestDescriptionFor: what runs on GPUs is predicted by the description of these, by the nearest of other ones, and
-// never by a CPU's; what is predicted by another description, or asked for, says so.
+// TestDescriptionFor checks the choice of a description. A machine with GPUs is described by the description of its GPU
+// model or, if there is none, of the most similar model, and never by that of a CPU. If the description is for another
+// model, or was selected by an option, the explanation mentions it.
 func TestDescriptionFor(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	const h100s, other = "NVIDIA H100 80GB HBM3 sm_90a", "NVIDIA A100-SXM4-80GB sm_80"

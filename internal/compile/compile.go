@@ -1,5 +1,5 @@
-// Package compile drives a program from its text to a plan: it lowers, binds
-// and plans, and finds the function that a result is compared with.
+// Package compile turns the text of a program into a plan: it lowers, binds and plans the program, and finds the
+// function with which the results of a run are compared.
 package compile
 
 import (
@@ -20,7 +20,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// Passes lists what Options.StopAfter accepts, in the order passes run.
+// Passes returns the values that Options.StopAfter accepts, in the order in which the passes run.
 func Passes() []string {
 	var names []string
 	for _, p := range lower.Passes() {
@@ -29,32 +29,32 @@ func Passes() []string {
 	return names
 }
 
-// Options choose how a program is lowered.
+// Options select how a program is lowered.
 type Options struct {
-	// Strategy names how pairs of communication and GEMM are overlapped: see
-	// Strategies. Empty means sequential: the text's own meaning (S3).
+	// Strategy is the name of the strategy with which pairs of communication and GEMM are overlapped (see Strategies).
+	// If it is empty, pairs are sequential, which is the meaning of the text itself (S3).
 	Strategy string
-	// Machine is what auto chooses for: a name or file of internal/machine; empty for the one that fits Device
-	// (see DescriptionFor), and cpu without one.
+	// Machine is the machine for which auto chooses strategies: a name of a built-in description or the path of a
+	// file. If it is empty, the description that fits Device is used (see DescriptionFor), or cpu if Device is nil.
 	Machine string
-	// Device is the machine that will run it, of whose dispatch table the times of
-	// collectives are. Without one they are of a table for GPUs like those described.
+	// Device is the machine that will run the program. The predicted times of collectives are from its dispatch table.
+	// If Device is nil, they are from a table for GPUs like those of the description.
 	Device device.Machine
-	// Nodes is on how many nodes the ranks are predicted to be, in order and as evenly as they can be; 0 for those
-	// of Device, or else one.
+	// Nodes is the number of nodes on which the ranks are assumed to be, in order and distributed as evenly as possible.
+	// 0 selects the nodes of Device, or one node if Device is nil.
 	Nodes int
-	// Across is the tier between nodes as it was measured, instead of the description's; nil for that.
+	// Across is the measured tier between nodes, which replaces that of the description. It may be nil.
 	Across *machine.Across
-	// Limits bound what planning takes.
+	// Limits are limits on the time and memory of planning.
 	Limits Limits
-	// StopAfter names the last pass to run; empty for all.
+	// StopAfter is the name of the last pass to run. If it is empty, all passes run.
 	StopAfter string
 	// CheckEach runs the structural checks after every pass.
 	CheckEach bool
 }
 
-// Limits bound what a program takes of the host before it runs; 0 for no bound but the
-// language's and the host's.
+// Limits holds limits on the resources of the host that a program may use before it runs. For a limit of 0, only the
+// limits of the language and of the host apply.
 type Limits struct {
 	Commands int64 // of a plan, over all ranks
 	Memory   int64 // bytes that a plan takes of the host
@@ -62,7 +62,7 @@ type Limits struct {
 	Time     time.Duration // of planning, and of proving
 }
 
-// Stop returns a function whose error says that the time is over, counted from now.
+// Stop returns a function that returns an error once Time has passed, counted from the call of Stop.
 func (l Limits) Stop() func() error {
 	if l.Time <= 0 {
 		return func() error { return nil }
@@ -76,15 +76,14 @@ func (l Limits) Stop() func() error {
 	}
 }
 
-// Limits are those that the unit was built with.
+// Limits returns the limits with which the unit was built.
 func (u *Unit) Limits() Limits { return u.opts.Limits }
 
-// Unit is a checked program and its lowered form. It may be used by many
-// goroutines.
+// Unit is a checked program with its lowered form. Multiple goroutines may use a Unit at the same time.
 type Unit struct {
 	Source *ir.Info
-	// Lowered is the lowered form. With auto it depends on the dims, and this
-	// is the sequential one: see LoweredFor.
+	// Lowered is the lowered form. With auto, the lowered form depends on the dims (see LoweredFor), and Lowered is the
+	// sequential form.
 	Lowered *lower.Result
 
 	opts   Options
@@ -115,7 +114,7 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 	return u, nil
 }
 
-// lower runs the passes with a chooser.
+// lower runs the passes with the given chooser.
 func (u *Unit) lower(choose func(*lower.Pair) lower.Strategy) (*lower.Result, error) {
 	lo := lower.Options{StopAfter: u.opts.StopAfter, Choose: choose}
 	if u.opts.CheckEach {
@@ -127,7 +126,7 @@ func (u *Unit) lower(choose func(*lower.Pair) lower.Strategy) (*lower.Result, er
 	return lower.Run(u.Source.Prog, lo)
 }
 
-// Bind binds the source, so that complaints point at what the user wrote.
+// Bind binds the source program, so that errors point into the user's text.
 func (u *Unit) Bind(b ir.Binding) (*ir.Bound, error) {
 	bound, ds := ir.Bind(u.Source, b)
 	if err := ds.Err(); err != nil {
@@ -136,8 +135,8 @@ func (u *Unit) Bind(b ir.Binding) (*ir.Bound, error) {
 	return bound, nil
 }
 
-// Dims gives the value that every dim has by a binding, defaults and what -n and
-// definitions set included: bindings of one function with equal ones have equal plans.
+// Dims returns the value that every dim has under a binding, including values from defaults, from -n and from
+// definitions. Two bindings of one function with equal dims have equal plans.
 func (u *Unit) Dims(b ir.Binding) (map[string]int64, error) {
 	dims, ds := ir.Dims(u.Source, b)
 	if err := ds.Err(); err != nil {
@@ -151,7 +150,7 @@ func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
 	return u.PlanWithin(context.Background(), b)
 }
 
-// PlanWithin is Plan that gives up when ctx ends, and returns that.
+// PlanWithin is the same as Plan, but stops when ctx ends and then returns ctx's error.
 func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error) {
 	res, err := u.LoweredFor(b)
 	if err != nil {
@@ -178,16 +177,15 @@ func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error)
 		}
 		return nil, err
 	}
-	// Lowering may return another name than the text does; results keep the text's.
+	// Lowering may return a value with another name than the source does; outputs keep the names in the source.
 	for i, name := range ir.OutputNames(u.Source.Prog.Func(p.Func)) {
 		p.Outputs[i].Name = name
 	}
 	return p, nil
 }
 
-// Ranks makes the lowered program's ranks ready to be unrolled one at a time: grid is as of
-// ir.Bound.Grid, and unroller makes an unroller for one goroutine, with what its ranks have in
-// common.
+// Ranks prepares to unroll the ranks of the lowered program one at a time. grid is the result of ir.Bound.Grid.
+// unroller returns, for one goroutine, a function that unrolls a rank, and a plan with the parts that its ranks share.
 func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error), err error) {
 	res, err := u.LoweredFor(b)
 	if err != nil {
@@ -206,11 +204,11 @@ func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, f
 	}, nil
 }
 
-// maxTimed bounds the commands of plans whose time is predicted.
+// maxTimed is the maximum number of commands of a plan whose time is predicted.
 const maxTimed = 50_000
 
-// Time predicts how long a plan takes on Options.Machine, in microseconds; 0 where it is too
-// large to be predicted.
+// Time returns the predicted time of a plan on Options.Machine in microseconds, or 0 if the plan has more than maxTimed
+// commands.
 func (u *Unit) Time(p *plan.Plan) (float64, error) {
 	if len(p.Cmds) > maxTimed || p.Ranks > maxSimulated {
 		return 0, nil
@@ -226,8 +224,8 @@ func (u *Unit) Time(p *plan.Plan) (float64, error) {
 	return t.Time, nil
 }
 
-// Reference binds what a run is compared with: the function that the bound one
-// refines, through to the last, or the function itself.
+// Reference binds the function with which the results of a run are compared. It follows the chain of refined functions
+// from the bound function to the last one; if the bound function refines none, it is the function itself.
 func (u *Unit) Reference(b ir.Binding) (*ir.Bound, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -241,8 +239,7 @@ func (u *Unit) Reference(b ir.Binding) (*ir.Bound, error) {
 	return u.Bind(b)
 }
 
-// IsLimit reports whether err only says that a program is too large to unroll
-// (S21): then it may still be right.
+// IsLimit reports whether err means only that a program is too large to unroll (S21). Such a program may be correct.
 func IsLimit(err error) bool {
 	var ds ir.Diagnostics
 	if !errors.As(err, &ds) {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestDeadStatements: a statement that would be wrong is no error where it never
-// runs, whether literals say so or dims, and is one where it runs.
+// TestDeadStatements checks that an invalid statement is not an error if it never runs, whether this follows from
+// literals or from dims, and that it is an error if it runs.
 func TestDeadStatements(t *testing.T) {
 	const program = `dim Two = 2
 mesh tp[2]

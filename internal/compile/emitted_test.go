@@ -13,16 +13,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// means reports whether a pair that is asked for one strategy may get another: ahead
-// is an exchange where nothing can go ahead.
+// means reports whether the strategy got may be the result of asking for the strategy asked: ahead becomes an exchange
+// if no blocks can be sent ahead.
 func means(asked, got lower.Strategy) bool {
 	got.Ahead = asked.Ahead
 	return asked == got
 }
 
-// emitted tells by the text of a lowered function how the pair of a value was
-// lowered: "sequential", "chunked", "exchange" or "ahead". It knows nothing of
-// what lowering says that it did.
+// emitted returns the strategy with which the pair of a value was lowered. It determines the strategy from the text of
+// the lowered function alone, and does not use lowering's record of its choices.
 func emitted(f *ir.Func, value string) string {
 	collective, chunked, puts := false, false, false
 	f.Body.Walk(func(s *ir.Stmt) {
@@ -50,8 +49,7 @@ func emitted(f *ir.Func, value string) string {
 	return "nothing"
 }
 
-// streamOf reports whether s runs on the stream that lowering declares for the pair
-// of a value.
+// streamOf reports whether s runs on the stream that lowering declares for the pair of a value.
 func streamOf(s *ir.Stmt, value string) bool {
 	if s.Op != ir.OpOn || s.Args[0].Main {
 		return false
@@ -60,9 +58,8 @@ func streamOf(s *ir.Stmt, value string) bool {
 	return ok && strings.Trim(rest, "0123456789") == ""
 }
 
-// goesAhead reports whether the exchange of a value begins while another is under way
-// and outlives it. One that ends first stands where it was written, within another
-// that went ahead.
+// goesAhead reports whether the exchange of a value begins while another exchange is under way and ends after it. An
+// exchange that ends first is at its original position, and the other exchange was moved ahead of it.
 func goesAhead(b *ir.Block, value string) bool {
 	if b == nil {
 		return false
@@ -102,8 +99,8 @@ func goesAhead(b *ir.Block, value string) bool {
 	return false
 }
 
-// TestPredictedIsEmitted: the strategy that a prediction names for a pair, and that
-// its time and timeline are of, is the one by which the emitted program runs it.
+// TestPredictedIsEmitted checks that the strategy that a prediction names for a pair, and for which it gives a time and
+// a timeline, is the strategy that the emitted program uses.
 func TestPredictedIsEmitted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -168,8 +165,8 @@ func TestPredictedIsEmitted(t *testing.T) {
 	}
 }
 
-// TestAheadOfNothing: where no pair can go ahead, ahead predicts what exchange does,
-// since that is what it emits.
+// TestAheadOfNothing checks that, if no blocks can be sent ahead, the prediction for ahead is equal to that for
+// exchange, because the emitted program is the same.
 func TestAheadOfNothing(t *testing.T) {
 	info := check(t, tensorParallel)
 	b := ir.Binding{Func: "mlp", Ranks: 0, Dims: map[string]int64{"T": 8192, "H": 8192, "F": 28672}}
@@ -190,9 +187,9 @@ func TestAheadOfNothing(t *testing.T) {
 	}
 }
 
-// TestAheadTakesWhatPlansDo: however many layers there are, what ahead is predicted
-// to take is what its simulated plan takes: the first goes ahead of nothing, the
-// second is computed block by block, and later ones as one.
+// TestAheadTakesWhatPlansDo checks, for different numbers of layers, that the predicted time of ahead is equal to the
+// time of its simulated plan. The first layer's blocks are not sent ahead of any GEMM, the second layer is computed
+// block by block, and the later layers are each computed as one product.
 func TestAheadTakesWhatPlansDo(t *testing.T) {
 	dims := ir.Binding{Dims: map[string]int64{"M": 2048, "N": 28672, "K": 8192}}
 	for layers := 1; layers <= 6; layers++ {

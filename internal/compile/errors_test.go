@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// TestGoldenErrors builds and plans each program of testdata/errors, with the
-// options of its first lines, and compares what is wrong with it.
+// TestGoldenErrors builds and plans each program of testdata/errors with the options in its first lines, and compares
+// the errors with the recorded ones.
 func TestGoldenErrors(t *testing.T) {
 	golden.Each(t, "testdata/errors/*.txt", "---- ", func(t *testing.T, _, source string) string {
 		err := buildAndPlan(source)
@@ -23,8 +23,7 @@ func TestGoldenErrors(t *testing.T) {
 	})
 }
 
-// worded prints an error, and demands that each diagnostic have a position and
-// say what to do.
+// worded returns the text of an error. It checks that each diagnostic has a position and a help text.
 func worded(t *testing.T, err error) string {
 	t.Helper()
 	var ds ir.Diagnostics
@@ -39,7 +38,7 @@ func worded(t *testing.T, err error) string {
 	return strings.TrimRight(ds.String(), "\n") + "\n"
 }
 
-// buildAndPlan does what a run does before it runs.
+// buildAndPlan performs the steps of a run that precede execution.
 func buildAndPlan(source string) error {
 	opts, binding := headOptions(source)
 	p, ds := ir.Parse("test.hkt", source)
@@ -58,7 +57,7 @@ func buildAndPlan(source string) error {
 	return err
 }
 
-// headOptions reads "// --strategy S" and "// --dim NAME=N" lines.
+// headOptions parses lines of the forms "// --strategy S" and "// --dim NAME=N".
 func headOptions(source string) (opts Options, b ir.Binding) {
 	b.Dims = map[string]int64{}
 	for line := range strings.Lines(source) {

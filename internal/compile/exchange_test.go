@@ -12,14 +12,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exchanges are the forms of exchange that the tests use.
+// exchanges lists the forms of exchange that the tests use.
 var exchanges = []lower.Strategy{{Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true},
 	{Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3}, {Kind: lower.Exchange, Own: 2}}
 
-// TestExchangeAnywhere exchanges pairs where no other pair may serve them: in
-// loops that run never, once and often, in branches that all ranks
-// take, beside such loops, and over teams of several axes. Each is proved for
-// two runs back to back and run under schedules.
+// TestExchangeAnywhere uses exchanges in programs where no other pair may serve them: in loops with no, one and many
+// iterations, in branches that all ranks take, next to such loops, and over teams of several axes. Each plan is proved
+// for two consecutive runs and executed under random schedules.
 func TestExchangeAnywhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -90,8 +89,8 @@ func TestExchangeAnywhere(t *testing.T) {
 	}
 }
 
-// needless returns what orders nothing that other things do not, but for the
-// joins of streams that put.
+// needless returns the diagnostics about synchronization that is implied by other synchronization, except for the joins
+// of streams that put.
 func needless(t *testing.T, c *testCase, res *lower.Result, st lower.Strategy) ir.Diagnostics {
 	t.Helper()
 	p, err := c.plan(res)
@@ -105,10 +104,9 @@ func needless(t *testing.T, c *testCase, res *lower.Result, st lower.Strategy) i
 	})
 }
 
-// TestGatherBuffersTakeTurns: however many layers follow one another, called or
-// written out or in a loop, each kind of buffer that peers put into takes two
-// places in turn, or four where blocks go ahead, and no layer more memory than the
-// first ones.
+// TestGatherBuffersTakeTurns checks the memory of layers that follow one another in called functions, in the text or in
+// a loop. The buffers into which peers put alternate between two offsets, or four if blocks are sent ahead, and the
+// amount of memory does not increase after the first layers.
 func TestGatherBuffersTakeTurns(t *testing.T) {
 	for _, st := range exchanges {
 		for form, source := range map[string]func(int64) string{"called": calledLayers, "written out": writtenLayers,
@@ -197,7 +195,7 @@ func model(%%x: bf16[T/tp, H], %%w: bf16[H, H], %%acc: inout bf16[T, H]) {
 `, n)
 }
 
-// layersApart writes layers that need nothing of each other; each result is summed up.
+// layersApart returns a program with n independent layers, whose results are summed.
 func layersApart(n int64) string {
 	var b strings.Builder
 	b.WriteString("mesh tp[4]\ndim F = 1\nfunc model(%x: bf16[T/tp, H], %w: bf16[H/tp, H], %acc: inout bf16[T, H/tp]) {\n")
@@ -207,7 +205,7 @@ func layersApart(n int64) string {
 	return b.String() + "}\n"
 }
 
-// places counts the offsets of the buffers whose name has that suffix.
+// places returns the number of different offsets of the buffers whose names have the given suffix.
 func places(p *plan.Plan, suffix string) int64 {
 	at := map[int64]bool{}
 	for i := range p.Buffers {
@@ -219,8 +217,8 @@ func places(p *plan.Plan, suffix string) int64 {
 	return int64(len(at))
 }
 
-// TestWhatFollowsASum takes along what is computed of a reduction's result: in
-// other types, by rows of an inner dimension, up to what is used twice.
+// TestWhatFollowsASum checks which operations on a reduction's result become part of the pair: operations with another
+// type and operations by rows of an inner dimension do, up to the first value that is used twice.
 func TestWhatFollowsASum(t *testing.T) {
 	for name, c := range map[string]struct{ source, pair string }{
 		"cast": {"mesh tp[2]\nfunc f(%x: bf16[4, 6/tp], %w: bf16[4, 6/tp], %r: f32[4, 4]) -> f32[4, 4] {\n" +
@@ -250,8 +248,8 @@ func TestWhatFollowsASum(t *testing.T) {
 	}
 }
 
-// TestPairsThatMeet: two gathers, or a gather and a reduction, whose results
-// meet in one operation, which only one of them can take along.
+// TestPairsThatMeet lowers two gathers, or a gather and a reduction, whose results are operands of one operation. Only
+// one of the two regions can contain that operation.
 func TestPairsThatMeet(t *testing.T) {
 	const head = "mesh tp[2]\nfunc f(%x: f32[4/tp, 4], %u: f32[6/tp, 4], %v: f32[6/tp, 4], %d: f32[4, 6/tp]) -> "
 	for name, source := range map[string]string{

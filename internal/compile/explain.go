@@ -13,87 +13,87 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Explanation says what lowering made of a function for given dims, and how
-// long that is predicted to take. Bytes are what one rank receives, times are
-// in microseconds.
+// Explanation describes how a function was lowered for given dims, and the time that it is predicted to take. Bytes are
+// those that one rank receives; times are in microseconds.
 type Explanation struct {
 	Func  string           `json:"func"`
 	Ranks int              `json:"ranks"`
 	Dims  map[string]int64 `json:"dims,omitempty"`
-	// Nodes is on how many nodes the ranks are; Across where the figures of the tier between them are from.
+	// Nodes is the number of nodes on which the ranks are. Across names the source of the numbers for the tier between
+	// the nodes.
 	Nodes  int    `json:"nodes,omitempty"`
 	Across string `json:"across,omitempty"`
-	// Machine is the description that predictions are made with, Source where
-	// its numbers come from.
+	// Machine is the name of the description with which predictions are made, and Source is the source of its numbers.
 	Machine string `json:"machine"`
 	Source  string `json:"source"`
-	// Error is how far predictions for that machine were from what was measured; nil where
-	// nothing was, or where Extrapolated says what was not.
+	// Error holds the recorded differences between predictions and measurements on that machine. It is nil if nothing
+	// was measured there, or if Extrapolated gives a reason why the measurements do not apply.
 	Error        *machine.Error `json:"error,omitempty"`
 	Extrapolated string         `json:"extrapolated,omitempty"`
-	// Table is the dispatch table that times of collectives are from where it has
-	// them: "shipped" or a file; empty for none. TableHash tells it from others.
+	// Table is the dispatch table from which times of collectives are taken: "shipped" or the path of a file, or empty
+	// if there is none. TableHash identifies the contents of the table.
 	Table string `json:"table,omitempty"`
-	// TableOf are the GPUs that Table was measured on, where they are others than the machine's.
+	// TableOf names the GPUs on which Table was measured, if they are not those of the machine.
 	TableOf   string `json:"table_of,omitempty"`
 	TableHash string `json:"table_hash,omitempty"`
 
 	Reshards []Reshard    `json:"reshards"`
 	Pairs    []PairReport `json:"pairs"`
-	// Alone lists the collectives that are no part of a pair, and why.
+	// Alone lists the collectives that are not part of a pair, each with the reason.
 	Alone []LineNote `json:"alone,omitempty"`
 
-	// Time is the predicted time of a run, Sequential that without overlap.
+	// Time is the predicted time of a run. Sequential is the predicted time of a run without overlap.
 	Time       float64 `json:"us"`
 	Sequential float64 `json:"sequential_us"`
-	// Exposed is the part of Time in which a rank communicates and computes nothing,
-	// SequentialExposed that of Sequential.
+	// Exposed is the part of Time in which a rank communicates and does not compute. SequentialExposed is the same part
+	// of Sequential.
 	Exposed           float64 `json:"exposed_us"`
 	SequentialExposed float64 `json:"sequential_exposed_us"`
-	// FLOPs is what a rank's GEMMs multiply and add; 0 for a program that orders streams itself.
+	// FLOPs is the number of floating-point operations in a rank's GEMMs. It is 0 for a program that orders its streams
+	// itself.
 	FLOPs float64 `json:"flops,omitempty"`
-	// Timeline is the predicted run of one rank, which stands for all where
-	// all do the same; empty where it would be longer than can be drawn.
+	// Timeline is the predicted run of one rank; it is the same for all ranks if all execute the same statements. It is
+	// empty if it would be too long to draw.
 	Timeline []sim.Span `json:"timeline"`
-	// Cut says that the timeline was too long and ends early.
+	// Cut reports that the timeline was too long and ends early.
 	Cut bool `json:"timeline_cut,omitempty"`
 }
 
-// Reshard is one change of layout.
+// Reshard describes one change of layout.
 type Reshard struct {
 	Line  int32  `json:"line"`
 	Value string `json:"value"`
 	From  string `json:"from"`
 	To    string `json:"to"`
-	// Why is what needed it, How what does it.
+	// Why describes the use that needs the reshard. How names the operations that implement it.
 	Why   string  `json:"why"`
 	How   string  `json:"how"`
 	Bytes int64   `json:"bytes"`
 	Time  float64 `json:"us"`
-	// Tabled: Time is from the dispatch table, else from the machine's description.
+	// Tabled reports that Time is from the dispatch table and not from the machine's description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across: some of it crosses nodes, and is from the machine's tier between them.
+	// Across reports that some of the operations cross nodes; their times are from the machine's tier between nodes.
 	Across bool `json:"across,omitempty"`
 }
 
-// PairReport is one pair of communication and GEMM.
+// PairReport describes one pair of communication and GEMM.
 type PairReport struct {
 	Line   int32  `json:"line"`
 	Value  string `json:"value"`
 	Pair   string `json:"pair"`
 	Bytes  int64  `json:"bytes"`
 	Chosen string `json:"chosen"`
-	// Tabled: what the collective takes, whole, is from the dispatch table, else from
-	// the machine's description.
+	// Tabled reports that the time of the whole collective is from the dispatch table and not from the machine's
+	// description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across: it crosses nodes, and is from the machine's tier between them.
+	// Across reports that the collective crosses nodes; its time is from the machine's tier between nodes.
 	Across bool `json:"across,omitempty"`
-	// Why says why not what was asked for; mostly empty.
+	// Why gives the reason if the strategy differs from the one that was requested. It is usually empty.
 	Why        string     `json:"why,omitempty"`
 	Strategies []Estimate `json:"strategies"`
 }
 
-// Measured says which dispatch table times of collectives are from; empty for none.
+// Measured names the dispatch table from which the times of collectives are taken, or returns "" if there is none.
 func (e *Explanation) Measured() string {
 	switch e.Table {
 	case "":
@@ -104,7 +104,7 @@ func (e *Explanation) Measured() string {
 	return "the table " + e.Table + ", hash " + e.TableHash
 }
 
-// Band says how far off predictions may be; empty where nothing was measured.
+// Band describes how far predictions may differ from measurements. It returns "" if nothing was measured.
 func (e *Explanation) Band() string {
 	switch b := e.Error; {
 	case e.Extrapolated != "":
@@ -120,8 +120,8 @@ func (e *Explanation) Band() string {
 	return ""
 }
 
-// By says where a collective's time is from, with a space before it; nothing where
-// there is no table and one node, and all is described.
+// By names the source of a collective's time, with a leading space. It returns "" if there are no table and no second
+// node, because all times are then from the description.
 func (e *Explanation) By(tabled, across bool) string {
 	switch {
 	case across:
@@ -144,17 +144,17 @@ func (e *Explanation) source(tabled bool) string {
 	return " as described"
 }
 
-// LineNote is a remark on a line of the source.
+// LineNote is a note about a line of the source.
 type LineNote struct {
 	Line int32  `json:"line"`
 	Text string `json:"text"`
 }
 
-// maxSimulated bounds the ranks of explicit programs, which are planned to be
-// predicted.
+// maxSimulated is the maximum number of ranks of an explicit program whose time is predicted. The prediction needs a
+// plan for all ranks.
 const maxSimulated = 64
 
-// Explain explains the function that b binds.
+// Explain returns an explanation of the function that b binds.
 func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -209,21 +209,21 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	return e, err
 }
 
-// explainer collects an explanation.
+// explainer builds an explanation.
 type explainer struct {
 	*predictor
 	flat    *lower.Result // decomposed, not overlapped
 	reached map[string]bool
-	// chosen is the estimate of each overlapped pair's strategy, by function
-	// and value; inside are the statements that belong to one.
+	// chosen maps a function and a value to the estimate for the strategy of that overlapped pair. inside holds the
+	// statements that are part of a pair.
 	chosen map[site]Estimate
 	inside map[site]bool
 }
 
-// site is a value of a function.
+// site identifies a value by its function and name.
 type site struct{ fn, value string }
 
-// reached returns the names of the functions that f calls, itself included.
+// reached returns the names of the functions that f calls directly or indirectly, including f.
 func reached(p *ir.Program, f *ir.Func) map[string]bool {
 	out := map[string]bool{}
 	var visit func(f *ir.Func)
@@ -242,7 +242,7 @@ func reached(p *ir.Program, f *ir.Func) map[string]bool {
 	return out
 }
 
-// pairs reports the pairs and remembers which statements they replace.
+// pairs adds the pairs to the explanation and records which statements they replace.
 func (x *explainer) pairs(e *Explanation, res *lower.Result) error {
 	x.chosen, x.inside = map[site]Estimate{}, map[site]bool{}
 	for i := range res.Choices {
@@ -280,7 +280,7 @@ func (x *explainer) pairs(e *Explanation, res *lower.Result) error {
 	return nil
 }
 
-// reshards reports the changes of layout in the functions reached.
+// reshards adds the changes of layout in the reached functions to the explanation.
 func (x *explainer) reshards(e *Explanation) {
 	why := map[site]string{}
 	for _, l := range x.flat.Log {
@@ -297,8 +297,8 @@ func (x *explainer) reshards(e *Explanation) {
 	}
 }
 
-// reshardCost sums what the statements that make r's value, called name or
-// name.1 and so on, move and take. It is from the table if all of them are.
+// reshardCost sums the bytes and times of the statements that implement the reshard r. Their values have the reshard's
+// name or name.1, name.2 and so on. The result is from the table if the times of all of these statements are.
 func (x *explainer) reshardCost(r *Reshard, fn string) {
 	any, all := false, true
 	x.flat.Program.Func(fn).Body.Walk(func(s *ir.Stmt) {
@@ -317,8 +317,8 @@ func (x *explainer) reshardCost(r *Reshard, fn string) {
 	r.Tabled = any && all
 }
 
-// times predicts the run: of values statement by statement, of an explicit
-// program by its plan.
+// times predicts the time of the run: statement by statement for a program on values, or by its plan for an explicit
+// program.
 func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
 	plain := &outline{explainer: x}
 	if plain.fn(x.flat.Program.Func(e.Func)); plain.explicit {
@@ -331,7 +331,7 @@ func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
 	return nil
 }
 
-// simulate plans and simulates the lowered program, where it is small enough.
+// simulate plans and simulates the lowered program, if it is small enough.
 func (x *explainer) simulate(e *Explanation, u *Unit, b ir.Binding) error {
 	if e.Ranks > maxSimulated {
 		return nil
@@ -358,8 +358,8 @@ func ofRank0(spans []sim.Span) []sim.Span {
 	return slices.DeleteFunc(slices.Clone(spans), func(s sim.Span) bool { return s.Rank != 0 })
 }
 
-// reference returns the predicted time of the function that is refined, and how much of it is
-// exposed communication.
+// reference returns the predicted time of the function that the bound one refines, and the part of that time in which
+// communication is exposed.
 func (x *explainer) reference(u *Unit, b ir.Binding) (us, bare float64) {
 	bound, err := u.Reference(b)
 	if err != nil {

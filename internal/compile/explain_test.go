@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestExplainedBytes: what the reshards are said to bring a rank is what the
-// collectives of the sequential plan bring it.
+// TestExplainedBytes checks that the bytes that an explanation gives for reshards are those that a rank receives in the
+// collectives of the sequential plan.
 func TestExplainedBytes(t *testing.T) {
 	for _, g := range [][2]int64{{1, 1}, {2, 2}, {1, 4}, {4, 2}} {
 		for name, body := range layers {
@@ -56,7 +56,7 @@ func movedTo(p *plan.Plan, rank int32) int64 {
 	return n
 }
 
-// TestExplainedFLOPs: a rank's GEMMs multiply and add its part of both products of the layer, whatever the strategy.
+// TestExplainedFLOPs checks that FLOPs counts a rank's part of both products of the layer, for every strategy.
 func TestExplainedFLOPs(t *testing.T) {
 	b := ir.Binding{Func: "mlp", Dims: map[string]int64{"T": 4096, "H": 4096, "F": 16384}}
 	for _, st := range []string{"sequential", "exchange"} {
@@ -74,8 +74,8 @@ func TestExplainedFLOPs(t *testing.T) {
 	}
 }
 
-// TestExplainedTimes: an explanation's time is the simulated plan's, for every
-// strategy, and its timeline fills it.
+// TestExplainedTimes checks for every strategy that an explanation's time is that of the simulated plan, and that its
+// timeline ends at that time.
 func TestExplainedTimes(t *testing.T) {
 	b := ir.Binding{Func: "mlp", Dims: map[string]int64{"T": 4096, "H": 4096, "F": 16384}}
 	for _, st := range []string{"sequential", "chunked(3)", "exchange", Auto} {
@@ -106,7 +106,7 @@ func TestExplainedTimes(t *testing.T) {
 	}
 }
 
-// TestExplainManyRanks: nothing of an explanation grows with the ranks.
+// TestExplainManyRanks checks that the size of an explanation does not grow with the number of ranks.
 func TestExplainManyRanks(t *testing.T) {
 	u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: "h200x4"})
 	if err != nil {
@@ -122,8 +122,7 @@ func TestExplainManyRanks(t *testing.T) {
 	}
 }
 
-// TestExplainLong: what would run for longer than 64 bits of nanoseconds has a time, and
-// no timeline.
+// TestExplainLong checks that a run whose nanoseconds would overflow 64 bits has a predicted time but no timeline.
 func TestExplainLong(t *testing.T) {
 	u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: "cpu"})
 	if err != nil {
@@ -143,7 +142,7 @@ func TestExplainLong(t *testing.T) {
 	}
 }
 
-// TestExplainCalls counts what is called as often as it is called.
+// TestExplainCalls checks that a function that is called several times is counted once for each call.
 func TestExplainCalls(t *testing.T) {
 	source := tensorParallel + `func two(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T/tp, H] {
   %y = call mlp %x, %w1, %w2
@@ -170,7 +169,7 @@ func TestExplainCalls(t *testing.T) {
 	}
 }
 
-// TestExplainExplicit predicts programs that order streams themselves by their plans.
+// TestExplainExplicit checks that programs that order streams themselves are predicted by simulating their plans.
 func TestExplainExplicit(t *testing.T) {
 	const source = `mesh tp[2]
 func f(%x: f32[1024, 1024], %w: f32[1024, 1024]) -> f32[1024, 1024] {
@@ -200,7 +199,7 @@ func g(%x: f32[1024, 1024], %w: f32[1024, 1024]) -> f32[1024, 1024] refines f {
 	}
 }
 
-// simulated returns the microseconds that the unit's whole plan is predicted to take.
+// simulated returns the predicted time of the unit's whole plan in microseconds.
 func simulated(t *testing.T, u *Unit, b ir.Binding) float64 {
 	t.Helper()
 	p, err := u.Plan(b)
@@ -218,8 +217,9 @@ func simulated(t *testing.T, u *Unit, b ir.Binding) float64 {
 	return tl.Time
 }
 
-// TestPublishedRates: the program of docs/sources.md on eight H100, whose published rates are 560 TFLOP/s one after
-// the other and 678 with a ring, is predicted within a quarter of them, and the overlapped one ahead.
+// TestPublishedRates compares predictions for a program on eight H100 with published rates (docs/sources.md): 560
+// TFLOP/s sequentially and 678 with a ring. Predictions must be within a quarter of these, and the overlapped program
+// must be predicted to be faster.
 func TestPublishedRates(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "sources.md"))
 	if err != nil {

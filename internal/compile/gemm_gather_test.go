@@ -9,15 +9,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestGatheredGEMMs: of a GEMM and the all_gather of its result, what auto takes took at most 5 % more than the
-// fastest, of the layers that were measured.
+// TestGatheredGEMMs compares, for a GEMM and the all_gather of its result, the strategy that auto chooses with recorded
+// measurements. It must have taken at most 5 % longer than the fastest measured strategy.
 func TestGatheredGEMMs(t *testing.T) {
 	type layer struct {
 		machine string
 		m, n, k int64
 	}
 	us := map[layer]map[string]float64{
-		// Called from torch by two processes.
+		// These layers were called from torch by two processes.
 		{"h200x2", 8192, 8192, 28672}: {"sequential": 2735, "exchange": 2571},
 		{"h200x2", 8192, 8192, 32768}: {"sequential": 3107, "exchange": 2954},
 	}

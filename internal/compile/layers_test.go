@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// layer is a line of testdata/layers.txt: microseconds by strategy.
+// layer holds one line of testdata/layers.txt: the measured microseconds of each strategy.
 type layer struct {
 	op, how, source string
 	ranks           int
@@ -61,7 +61,7 @@ func (l *layer) String() string {
 	return fmt.Sprintf("%s of %d, %dx%dx%d, %s", l.op, l.ranks, l.m, l.n, l.k, l.how)
 }
 
-// text chains the layer, as hocket bench does.
+// text returns a program with a chain of the layer, as hocket bench generates it.
 func (l *layer) text() string {
 	x, w, y, reduced := "M, K/tp", "N, K/tp", "M, N", true
 	switch l.op {
@@ -87,8 +87,8 @@ func (l *layer) text() string {
 		l.m, l.n, l.k, l.ranks, w, params, results[2:], &body, names[2:])
 }
 
-// TestAutoAgainstMeasured replays layers that were timed under several strategies: what
-// auto takes of them by the shipped table was the fastest, or took at most so much longer.
+// TestAutoAgainstMeasured uses layers that were measured under several strategies. The strategy that auto chooses with
+// the shipped table must have been the fastest, or slower than the fastest by at most a given factor.
 func TestAutoAgainstMeasured(t *testing.T) {
 	most := map[string]float64{"graph": 1.04, "eager": 1.065}
 	for _, l := range readLayers(t) {
@@ -102,7 +102,7 @@ func TestAutoAgainstMeasured(t *testing.T) {
 		}
 		p := e.Pairs[len(e.Pairs)-1] // the first goes ahead of nothing
 		if _, known := l.us[p.Chosen]; !known && strings.HasPrefix(p.Chosen, "exchange(") {
-			// Which is younger than these layers: what auto takes of those that were measured.
+			// That strategy was added after these layers were measured: use the best of the measured ones.
 			p.Chosen = best(slices.DeleteFunc(slices.Clone(p.Strategies), func(e Estimate) bool {
 				_, known := l.us[e.Strategy]
 				return !known

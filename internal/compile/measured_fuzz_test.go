@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzMeasured: a choice that is read is of its identity, names a strategy that there is, and is the same once it
-// is written and read again; errors name the file.
+// FuzzMeasured checks that a choice that can be read has the requested identity, names an existing strategy, and is
+// unchanged after it is written and read again. Errors must name the file.
 func FuzzMeasured(f *testing.F) {
 	f.Add([]byte(`{"identity":"x","strategy":"chunked(4)","us":{"sequential":2.5,"chunked(4)":1}}`))
 	f.Add([]byte(`{"identity":"y","strategy":"chunked(4)"}`))

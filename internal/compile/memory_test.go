@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// allReduces is the forum's program with sharded weights: linears, an all-reduce after each.
+// allReduces returns a program from a forum thread with sharded weights: linears, with an all-reduce after each.
 func allReduces(layers int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b,
@@ -22,8 +22,9 @@ func allReduces(layers int) string {
 	return b.String()
 }
 
-// TestAllReducesTakeTheirBound: the forum's program takes what can be live at once under every strategy, in whole
-// activations as counted here, and overlap costs at most a quarter beside what it takes without.
+// TestAllReducesTakeTheirBound checks, for every strategy, that the program from the forum thread needs exactly the
+// memory that can be live at once, which the test counts in whole activations. Overlap must need at most a quarter more
+// memory than sequential.
 func TestAllReducesTakeTheirBound(t *testing.T) {
 	const activation = 4096 * 8192 * 2
 	for _, layers := range []int{8, 32} {

@@ -9,22 +9,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxSpans bounds a timeline.
+// maxSpans is the maximum number of spans in a timeline.
 const maxSpans = 4096
 
-// outline adds up what one rank does, statement by statement, for any number
-// of ranks: nothing is unrolled but loops and calls.
+// outline adds up the times of the statements that one rank executes. It works for any number of ranks, because only
+// loops and calls are unrolled.
 type outline struct {
 	*explainer
-	// overlapped takes the chosen strategies' predictions for their pairs.
+	// overlapped selects, for pairs, the predictions for their chosen strategies.
 	overlapped bool
 	now        float64
 	exposed    float64 // time of now in which communication runs and nothing computes
 	flops      float64 // of GEMMs
 	spans      []sim.Span
 	cut        bool
-	// explicit: the program orders streams itself, and order of text is not
-	// order of time.
+	// explicit reports that the program orders streams itself, so that the order of the text is not the order of time.
 	explicit bool
 }
 
@@ -65,8 +64,7 @@ func (o *outline) stmt(fn string, s *ir.Stmt) {
 	}
 }
 
-// loop repeats the body as often as the bounds say; not at all where they
-// depend on what is not known here.
+// loop repeats the body for each iteration. If the bounds depend on values that are not known here, it skips the loop.
 func (o *outline) loop(fn string, s *ir.Stmt) {
 	env := o.bound.Env(0, nil)
 	lo, err1 := s.Exprs[0].Eval(env)
@@ -87,7 +85,7 @@ func (o *outline) loop(fn string, s *ir.Stmt) {
 	}
 }
 
-// branch takes the one that rank 0 takes.
+// branch follows the branch that rank 0 takes.
 func (o *outline) branch(fn string, s *ir.Stmt) {
 	env := o.bound.Env(0, nil)
 	a, err1 := s.Exprs[0].Eval(env)
@@ -102,7 +100,7 @@ func (o *outline) branch(fn string, s *ir.Stmt) {
 	}
 }
 
-// op adds one operation, or the pair whose collective it is.
+// op adds one operation. If the operation is the collective of a pair, it adds the whole pair.
 func (o *outline) op(fn string, s *ir.Stmt) {
 	if len(s.Results) == 1 && o.overlapped {
 		at := site{fn, s.Results[0].Text}
@@ -126,7 +124,7 @@ func (o *outline) op(fn string, s *ir.Stmt) {
 	o.add([]sim.Span{{Name: s.Op.String(), Comm: communicates(s), Stream: "main", End: us}}, us)
 }
 
-// communicates reports whether s moves data between ranks, or waits for them.
+// communicates reports whether s moves data between ranks or waits for other ranks.
 func communicates(s *ir.Stmt) bool {
 	c := s.Op.Info().Class
 	return c == ir.ClassCollective || c == ir.ClassTransfer || c == ir.ClassOrder
@@ -145,7 +143,7 @@ func (o *outline) add(spans []sim.Span, us float64) {
 	o.exposed += exposed(spans)
 }
 
-// exposed is the time in which some of the spans communicate and none computes.
+// exposed returns the time in which at least one span communicates and no span computes.
 func exposed(spans []sim.Span) float64 {
 	type edge struct {
 		at            float64
@@ -170,7 +168,7 @@ func exposed(spans []sim.Span) float64 {
 	return sum
 }
 
-// cost is what a statement takes alone; 0 for what is no operation.
+// cost returns the time that a statement takes alone, or 0 if it is not an operation.
 func (x *explainer) cost(s *ir.Stmt) float64 {
 	info := x.flat.Info
 	switch s.Op.Info().Class {
@@ -213,7 +211,7 @@ func (x *explainer) tensorCost(s *ir.Stmt) float64 {
 	return op.Time(x.machine)
 }
 
-// tensorOp is what one rank computes by a statement.
+// tensorOp describes the operation that one rank computes for a statement.
 func (x *explainer) tensorOp(s *ir.Stmt) (sim.Op, error) {
 	info := x.flat.Info
 	var in []*ir.Type
@@ -227,7 +225,7 @@ func (x *explainer) tensorOp(s *ir.Stmt) (sim.Op, error) {
 	return x.op(s, in, out.Type)
 }
 
-// collective describes what one rank has of a collective.
+// collective describes one rank's part of a collective.
 func (x *explainer) collective(s *ir.Stmt, info *ir.Info) (*machine.Collective, error) {
 	n := int64(1)
 	for _, a := range s.Over() {
@@ -249,7 +247,7 @@ func (x *explainer) collective(s *ir.Stmt, info *ir.Info) (*machine.Collective, 
 	return c, nil
 }
 
-// moved returns the bytes that a rank receives at the least in a collective of n.
+// moved returns the minimum number of bytes that a rank receives in a collective of n ranks.
 func moved(op ir.Op, in, n int64) int64 {
 	switch op {
 	case ir.OpAllReduce:

@@ -22,7 +22,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// strategies are what the tests choose from.
+// strategies lists the strategies from which the tests choose.
 var strategies = []lower.Strategy{
 	{}, {Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true}, {Kind: lower.Exchange, Chunks: 2},
 	{Kind: lower.Exchange, Chunks: 3}, {Kind: lower.Exchange, Own: 2}, {Kind: lower.Exchange, Own: 3},
@@ -33,10 +33,9 @@ var strategies = []lower.Strategy{
 // init sets how many programs each test draws by default. The flag -rapid.checks overrides it.
 func init() { _ = flag.Set("rapid.checks", strconv.Itoa(longtest.Of(150, 1000))) }
 
-// TestOverlapMeansTheSame lowers random sharded programs with a random strategy
-// for each pair, runs them twice back to back under random schedules, and
-// compares with the evaluator on the unlowered text: exactly where that is
-// certified. -rapid.checks=10000 draws ten thousand programs.
+// TestOverlapMeansTheSame lowers random sharded programs with a random strategy for each pair, and runs each program
+// twice in succession under random schedules. The results must be equal to those of the evaluator for the source
+// program, exactly if exactness is certified. -rapid.checks=10000 generates ten thousand programs.
 func TestOverlapMeansTheSame(t *testing.T) {
 	used := map[lower.StrategyKind]int{}
 	exact, all := 0, 0
@@ -69,8 +68,8 @@ func TestOverlapMeansTheSame(t *testing.T) {
 	t.Logf("pairs by strategy: %v; %d of %d results exact", used, exact, all)
 }
 
-// TestGatheredResultsAreKept: blocks that are put into a result wait until peers, and their callers, have used what it
-// was in the run before, whichever exchanges are behind.
+// TestGatheredResultsAreKept checks blocks that are put directly into a result. A put must wait until the peers and
+// their callers have used the result of the previous run, whichever exchanges follow.
 func TestGatheredResultsAreKept(t *testing.T) {
 	for what, body := range map[string]string{
 		"returned, with an exchange behind": `(
@@ -122,13 +121,13 @@ func TestGatheredResultsAreKept(t *testing.T) {
 	}
 }
 
-// fatal is what a test needs, also one of rapid's.
+// fatal is the part of testing.TB that the tests need; rapid's tests also implement it.
 type fatal interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// testCase is a source program with inputs of several runs and their results.
+// testCase is a source program with the inputs of several runs and the expected results.
 type testCase struct {
 	info    *ir.Info
 	binding ir.Binding
@@ -187,8 +186,8 @@ func (c *testCase) lower(t fatal, choose func(*lower.Pair) lower.Strategy) *lowe
 	return res
 }
 
-// run plans the lowered program, runs it under the schedule of seed and
-// compares every result of every run.
+// run plans the lowered program, executes it under the schedule that seed selects, and compares every result of every
+// run.
 func (c *testCase) run(t fatal, res *lower.Result, seed int64) {
 	t.Helper()
 	if err := c.try(res, seed); err != nil {
@@ -232,8 +231,8 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 	return nil
 }
 
-// proved demands a proof that two consecutive runs are free of races, reuse of
-// memory and deadlocks (S13), and that no loop is said to have lost its overlap.
+// proved requires a proof that two consecutive runs have no races, no invalid reuse of memory and no deadlocks (S13),
+// and that no diagnostic reports a loop without overlap.
 func proved(p *plan.Plan, res *lower.Result) error {
 	r := verify.Plan(p, verify.Options{Prog: res.Info.Prog})
 	if r.Verdict != verify.Proved {
@@ -247,8 +246,8 @@ func proved(p *plan.Plan, res *lower.Result) error {
 	return nil
 }
 
-// TestPairsInLoopsAndCalls: pairs in a loop and those of called functions, with
-// calls in loops, on streams, in branches.
+// TestPairsInLoopsAndCalls lowers pairs in loops and in called functions, with the calls in loops, on streams and in
+// branches.
 func TestPairsInLoopsAndCalls(t *testing.T) {
 	const source = `dim T = 10
 dim K = 6
@@ -287,9 +286,9 @@ func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {
 	}
 }
 
-// TestNoWaitIsImplied: of layers on four ranks, no synchronisation can be left
-// out, but for joins of a stream that puts: what peers say later implies them,
-// and a stream that is captured into a graph must be joined all the same.
+// TestNoWaitIsImplied checks that no synchronization can be removed from layers on four ranks, except for the joins of
+// a stream that puts. Later signals of peers imply these joins, but a stream must be joined to be captured into a
+// graph.
 func TestNoWaitIsImplied(t *testing.T) {
 	for name, body := range layers {
 		c := &testCase{info: check(t, "mesh dp[1] tp[4]\nfunc f"+body+"\n"),
@@ -315,8 +314,8 @@ func (c *testCase) plan(res *lower.Result) (*plan.Plan, error) {
 	return p, nil
 }
 
-// TestStrategiesOnGrids lowers layers under every strategy on 1 to 8 ranks and
-// 2-d meshes, with rows that no number of chunks divides.
+// TestStrategiesOnGrids lowers layers under every strategy on 1 to 8 ranks and on two-dimensional meshes. The number of
+// rows is not a multiple of any number of chunks.
 func TestStrategiesOnGrids(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -340,7 +339,7 @@ func TestStrategiesOnGrids(t *testing.T) {
 	}
 }
 
-// layers are signatures and bodies with dims T, K and N.
+// layers holds signatures and bodies of functions with dims T, K and N.
 var layers = map[string]string{
 	"column parallel": `(%x: bf16[T/tp, K], %w: bf16[N/tp, K]) -> bf16[T, N/tp] {
   %y = linear %x, %w
@@ -411,7 +410,7 @@ var layers = map[string]string{
 }`,
 }
 
-// TestStrategyErrors: a strategy that there is not, or that nothing can use.
+// TestStrategyErrors checks the errors for a strategy that does not exist and for one that no pair can use.
 func TestStrategyErrors(t *testing.T) {
 	const noPair = "mesh tp[2]\nfunc f(%x: f32[4/tp]) -> f32[4] {\n  return %x\n}\n"
 	const contracted = "mesh tp[2]\nfunc f(%x: f32[2, 4/tp], %w: f32[4, 4]) -> f32[2, 4] {\n  %y = linear %x, %w\n  return %y\n}\n"
@@ -439,7 +438,7 @@ func TestStrategyErrors(t *testing.T) {
 	}
 }
 
-// TestReshardsInLoops changes layouts of values from outside a loop in it.
+// TestReshardsInLoops changes, inside a loop, the layouts of values from outside the loop.
 func TestReshardsInLoops(t *testing.T) {
 	const source = `mesh a[2] b[2]
 func f(%x: f32[4, 8], %y: f32[4/(a, b), 8], %acc: inout f32[4/(b, a), 8]) {

@@ -8,10 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestPatterns lowers the pipelines that nvFuser tests, written as sharded
-// programs under the ids they were collected by, with every strategy, on 1 to
-// 8 ranks. What must be used is said of each; where a strategy does not apply,
-// what is left sequential must be right too.
+// TestPatterns lowers pipelines from the tests of nvFuser, which are written as sharded programs and named by the ids
+// under which they were collected, with every strategy on 1 to 8 ranks. For each, it records the strategies that must
+// be applied. If a strategy does not apply, the program is left sequential and must give the right results too.
 func TestPatterns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -54,7 +53,7 @@ type kinds map[lower.StrategyKind]bool
 var (
 	both        = kinds{lower.Chunked: true, lower.Exchange: true}
 	chunkedOnly = kinds{lower.Chunked: true}
-	// of what lies across the operands' rows
+	// exchangeOnly is for pairs whose pieces are not rows of the operands.
 	exchangeOnly = kinds{lower.Exchange: true}
 )
 

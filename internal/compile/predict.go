@@ -10,18 +10,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Estimate is what one strategy is predicted to take for a pair.
+// Estimate is the predicted time of a pair under one strategy.
 type Estimate struct {
 	Strategy string  `json:"strategy"`
 	Time     float64 `json:"us,omitempty"`
-	// Refused says why the strategy cannot be used; empty where it can.
+	// Refused gives the reason why the strategy cannot be used; it is empty if the strategy can be used.
 	Refused string `json:"refused,omitempty"`
 
 	strategy lower.Strategy
 	spans    []sim.Span
 }
 
-// candidates are the strategies that auto compares, the plainest first.
+// candidates lists the strategies that auto compares, the simplest first.
 var candidates = []lower.Strategy{
 	{Kind: lower.Sequential},
 	{Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 4}, {Kind: lower.Chunked, Chunks: 8},
@@ -29,13 +29,13 @@ var candidates = []lower.Strategy{
 	{Kind: lower.Exchange, Own: 2}, {Kind: lower.Exchange, Own: 4}, {Kind: lower.Exchange, Ahead: true},
 }
 
-// predictor predicts pairs of a program with given dims on a machine.
+// predictor predicts the times of a program's pairs, with given dims, on a machine.
 type predictor struct {
 	bound   *ir.Bound
 	machine *machine.Description
 }
 
-// estimates predicts a pair under every candidate.
+// estimates returns the predictions for a pair under every candidate.
 func (p *predictor) estimates(pair *lower.Pair) ([]Estimate, error) {
 	numbers, err := p.numbers(pair)
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 	return e, err
 }
 
-// unfit says what keeps these ranks from a strategy that fits the text.
+// unfit returns the reason why these ranks cannot use a strategy that the text allows, or "".
 func (p *predictor) unfit(numbers sim.Pair, st lower.Strategy) string {
 	if st.Kind == lower.Exchange && numbers.Team != nil {
 		return "its ranks are on several nodes, which share no memory"
@@ -96,8 +96,8 @@ func (p *predictor) unfit(numbers sim.Pair, st lower.Strategy) string {
 	return ""
 }
 
-// fitting returns the strategy with blocks that fit the dims: an exchange cuts the rows of an all-reduce into one for
-// each rank, which are ragged where the rows do not divide.
+// fitting returns the strategy with blocks that fit the dims. An exchange cuts the rows of an all-reduce into one block
+// for each rank; if the number of rows is not a multiple of the number of ranks, the blocks are ragged.
 func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strategy {
 	if st.Kind != lower.Exchange || pair.Comm != ir.OpAllReduce {
 		return st
@@ -125,7 +125,7 @@ func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strateg
 // fast.
 const whole, parts, chunked, room = 0.99, 0.975, 0.96, 0.97
 
-// best returns the fastest estimate; sequential where nothing clearly beats it.
+// best returns the fastest estimate, or sequential if no other estimate is faster by the factors above.
 func best(es []Estimate) Estimate {
 	sequential, top := es[0], es[0]
 	for _, e := range es[1:] {
@@ -147,7 +147,7 @@ func best(es []Estimate) Estimate {
 	return top
 }
 
-// numbers puts numbers to a pair's extents.
+// numbers evaluates the extents of a pair with the bound dims.
 func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
 	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm, Before: pair.Before}
 	for _, a := range pair.Axes {
@@ -173,7 +173,7 @@ func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
 	return out, err
 }
 
-// crossing returns the first team of axes whose ranks are on several nodes; nil for none.
+// crossing returns the first team over axes whose ranks are on several nodes, or nil if there is none.
 func (p *predictor) crossing(axes []string) []int {
 	for r := range p.machine.Nodes {
 		team := p.bound.Team(axes, r)
@@ -186,7 +186,7 @@ func (p *predictor) crossing(axes []string) []int {
 	return nil
 }
 
-// ops describes what one rank computes of a pair's operations.
+// ops describes the part of a pair's operations that one rank computes.
 func (p *predictor) ops(ops []lower.PairOp) ([]sim.Op, error) {
 	var out []sim.Op
 	for i := range ops {
@@ -199,7 +199,7 @@ func (p *predictor) ops(ops []lower.PairOp) ([]sim.Op, error) {
 	return out, nil
 }
 
-// op describes what one rank computes of a statement on values.
+// op describes the part of a statement on values that one rank computes.
 func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) {
 	var tensors []sim.Tensor
 	for _, t := range append(in[:len(in):len(in)], out) {
@@ -216,7 +216,7 @@ func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) 
 	return sim.NewOp(s.Op, tensors[:n], tensors[n], s.Word("ta", "") == "true"), nil
 }
 
-// slots leaves of a reduce_slots' operand, tensors[0], the slots that are read, if it is known which.
+// slots reduces tensors[0], the operand of a reduce_slots, to the slots that are read, if these are known.
 func (p *predictor) slots(s *ir.Stmt, tensors []sim.Tensor) {
 	x, env := &tensors[0], p.bound.Env(0, nil)
 	axis := int64(0)
@@ -238,7 +238,7 @@ func (p *predictor) shape(t *ir.Type) ([]int64, error) {
 	return p.bound.LocalShape(t, p.bound.Env(0, nil))
 }
 
-// bytes returns what one rank holds of a value of type t.
+// bytes returns the number of bytes that one rank holds of a value of type t.
 func (p *predictor) bytes(t *ir.Type) (int64, error) {
 	shape, err := p.shape(t)
 	if err != nil {
@@ -255,7 +255,7 @@ func size(shape []int64, of ir.DType) int64 {
 	return n
 }
 
-// key names a binding: function, ranks and dims.
+// key returns a text that identifies a binding: the function, the number of ranks and the dims.
 func key(b *ir.Bound) string {
 	var k strings.Builder
 	fmt.Fprintf(&k, "%s %d %v", b.Func.Name, b.Ranks, b.Dims) // maps print sorted

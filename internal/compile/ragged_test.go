@@ -12,7 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// raggedPairs are functions with an all-reduce whose rows need not divide over the ranks; AXES stands for its axes.
+// raggedPairs holds functions with an all-reduce whose number of rows need not be a multiple of the number of ranks.
+// AXES is replaced by the mesh axes.
 var raggedPairs = map[string]string{
 	"alone": `(%x: f32[T, K/AXES], %w: f32[N, K/AXES]) -> f32[T, N] {
   %y: f32[T, N] = linear %x, %w
@@ -49,9 +50,9 @@ var raggedPairs = map[string]string{
 }`,
 }
 
-// TestRaggedBlocks exchanges all-reduces of random numbers of rows on one to eight ranks, along one axis or two. Each is
-// proved for two runs back to back, run under a random schedule, and compared with the evaluator. Rows that divide have
-// the text that does not depend on dims.
+// TestRaggedBlocks exchanges all-reduces with random numbers of rows on one to eight ranks, along one axis or two. Each
+// plan is proved for two consecutive runs, executed under a random schedule, and compared with the evaluator. If the
+// number of rows is a multiple of the number of ranks, the lowered text must not depend on dims.
 func TestRaggedBlocks(t *testing.T) {
 	ragged := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -92,7 +93,8 @@ func TestRaggedBlocks(t *testing.T) {
 	}
 }
 
-// TestRaggedNeedsItsWaits: no synchronisation of ragged blocks can be left out, but for the joins of streams that put.
+// TestRaggedNeedsItsWaits checks that no synchronization of ragged blocks can be removed, except for the joins of
+// streams that put.
 func TestRaggedNeedsItsWaits(t *testing.T) {
 	for name, body := range raggedPairs {
 		c := &testCase{info: check(t, "mesh dp[1] tp[4]\nfunc f"+strings.ReplaceAll(body, "AXES", "tp")+"\n"),

@@ -10,22 +10,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// This file draws sharded programs: a mesh of one or two axes, and a chain of
-// layers whose activations and weights are laid out at random.
+// This file generates random sharded programs. Each has a mesh with one or two axes and a chain of layers whose
+// activations and weights have random layouts.
 
-// writer writes one random program.
+// writer generates one random program.
 type writer struct {
 	t    *rapid.T
 	text strings.Builder
 	axes []string
 	size map[string]int64
-	// ranks is the product of the sizes: an extent that may be split is a
-	// multiple of it.
+	// ranks is the number of ranks. An extent that may be split is a multiple of it.
 	ranks  int64
 	dtype  string
 	params []string
 	body   []string
-	// values so far: name and extents.
+	// values holds the names and extents of the values defined so far.
 	values []drawn
 	n      int
 }
@@ -40,7 +39,7 @@ func (w *writer) oneIn(label string, n int) bool {
 	return w.pick(label, n) == n-1
 }
 
-// mesh draws one axis, or two, of at most eight ranks together.
+// mesh generates a mesh with one or two axes and at most eight ranks.
 func (w *writer) mesh() {
 	w.size = map[string]int64{}
 	w.ranks = 1
@@ -58,10 +57,10 @@ func (w *writer) mesh() {
 	w.text.WriteString("\n")
 }
 
-// extent draws an extent that divides over all axes.
+// extent returns a random extent that can be split over all axes.
 func (w *writer) extent() int64 { return w.ranks * rapid.Int64Range(1, 3).Draw(w.t, "extent") }
 
-// layout draws a type with these extents: each axis splits one dimension or none.
+// layout returns a random type with these extents: each axis splits one dimension or none.
 func (w *writer) layout(shape []int64) string {
 	on := make([][]string, len(shape))
 	for _, a := range w.axes {
@@ -89,7 +88,7 @@ func (w *writer) param(shape []int64) string {
 	return name
 }
 
-// emit adds "%v = text", annotated with a random layout now and then.
+// emit adds the statement "%v = text". Some statements are annotated with a random layout.
 func (w *writer) emit(shape []int64, format string, args ...any) {
 	annotation := ""
 	if w.oneIn("annotated", 3) {
@@ -105,7 +104,7 @@ func (w *writer) define(shape []int64, annotation, text string) {
 	w.values = append(w.values, drawn{name, shape})
 }
 
-// source returns the value to go on from: mostly the last.
+// source returns the value that the next operation uses, which is usually the last one.
 func (w *writer) source() drawn {
 	if w.oneIn("an earlier value", 4) {
 		return w.values[w.pick("which", len(w.values))]
@@ -158,7 +157,7 @@ func (w *writer) op() {
 	}
 }
 
-// rowOp adds an operation that needs all of a dimension.
+// rowOp adds an operation that needs all elements of a dimension.
 func (w *writer) rowOp(x drawn) {
 	last := len(x.shape) - 1
 	switch w.pick("row op", 3) {
@@ -172,8 +171,8 @@ func (w *writer) rowOp(x drawn) {
 	}
 }
 
-// shapeOp adds an operation that gives its result more or fewer dimensions, or
-// longer ones. No value has fewer than two.
+// shapeOp adds an operation whose result has more or fewer dimensions, or longer ones. Every value keeps at least two
+// dimensions.
 func (w *writer) shapeOp(x drawn) {
 	d := w.pick("axis", len(x.shape))
 	out := slices.Clone(x.shape)
@@ -191,7 +190,7 @@ func (w *writer) shapeOp(x drawn) {
 	}
 }
 
-// attention adds one with x as its queries, where x has the dimensions.
+// attention adds an attention with x as its queries, if x has enough dimensions.
 func (w *writer) attention(x drawn) {
 	if len(x.shape) < 3 {
 		return
@@ -210,7 +209,7 @@ func (w *writer) attention(x drawn) {
 	w.emit(x.shape, "attention %%%s, %%%s, %%%[2]s, causal=%v", x.name, key, w.oneIn("causal", 2))
 }
 
-// drawProgram returns the text of a sharded program.
+// drawProgram returns the text of a random sharded program.
 func drawProgram(t *rapid.T) string {
 	w := &writer{t: t, dtype: []string{"f32", "bf16", "f64"}[rapid.IntRange(0, 2).Draw(t, "dtype")]}
 	w.mesh()
@@ -243,8 +242,8 @@ func drawProgram(t *rapid.T) string {
 
 var madeName = regexp.MustCompile(`%v(\d+)`)
 
-// repeated sometimes puts a copy of the body into a loop or branch before or after it. Nothing uses its results, but
-// they are computed.
+// repeated sometimes adds a copy of the body in a loop or branch, before or after the body. The results of the copy are
+// computed but not used.
 func (w *writer) repeated(body string) string {
 	if !w.oneIn("repeated", 5) {
 		return body
@@ -257,7 +256,7 @@ func (w *writer) repeated(body string) string {
 	return body + again
 }
 
-// calls writes two calls of layer and returns what the second one does.
+// calls writes two calls of layer and returns the results of the second call.
 func (w *writer) calls(results int) string {
 	var args, first, second []string
 	for _, p := range w.params {

@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/internal/sim"
 )
 
-// ErrBudget is what Squeeze returns where no waits make a plan fit.
+// ErrBudget is returned by Squeeze if no set of waits makes a plan fit.
 var ErrBudget = planner.ErrBudget
 
-// Squeeze inserts waits into a plan until its arena takes no more than budget bytes, with what they cost predicted for
-// the unit's machine. It returns the plan, the waits and what its run is predicted to take, in microseconds, without
-// them and with them. See planner.Squeeze.
+// Squeeze inserts waits into a plan until its arena has at most budget bytes. The cost of the waits is predicted for
+// the unit's machine. Squeeze returns the plan, the waits, and the predicted times of a run, in microseconds, without
+// and with the waits. See planner.Squeeze.
 func (u *Unit) Squeeze(
 	ctx context.Context, p *plan.Plan, budget int64,
 ) (q *plan.Plan, waits []planner.Wait, before, after float64, err error) {

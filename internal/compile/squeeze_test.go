@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSqueeze puts the chunks' buffers of an overlapped program one behind the other until it takes no more than the
-// sequential one and a chunk. Each plan is proved.
+// TestSqueeze reduces the memory of an overlapped program: the buffers of its chunks share memory until the plan needs
+// no more than the sequential one and one chunk. Each plan is proved.
 func TestSqueeze(t *testing.T) {
 	const src = `mesh tp[2]
 func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
@@ -55,7 +55,7 @@ func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
 		if err := proved(q, u.Lowered); err != nil {
 			t.Errorf("%d chunks: %v", chunks, err)
 		}
-		// A chunk waits for the one that many before it, which implies all others.
+		// Each chunk waits for the chunk that precedes it by the number of buffers, which implies all other waits.
 		if len(waits) > 8-int(chunks) {
 			t.Errorf("%d chunks: %d waits, want at most %d", chunks, len(waits), 8-chunks)
 		}

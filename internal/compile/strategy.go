@@ -7,14 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Auto is the strategy that takes, for each pair, the fastest by prediction.
+// Auto is the name of the strategy that uses, for each pair, the strategy with the shortest predicted time.
 const Auto = "auto"
 
-// Strategies lists the strategies by name; chunked may carry its number of
-// chunks: "chunked(8)".
+// Strategies lists the names of the strategies. The name chunked may be followed by the number of chunks: "chunked(8)".
 var Strategies = []string{"sequential", "chunked", "exchange", "ahead", Auto}
 
-// CheckStrategy reports a strategy that there is not.
+// CheckStrategy returns an error if no strategy has the name s.
 func CheckStrategy(s string) error {
 	if s == Auto {
 		return nil
@@ -23,12 +22,12 @@ func CheckStrategy(s string) error {
 	return err
 }
 
-// always returns a chooser that takes s wherever it applies.
+// always returns a chooser that chooses s for every pair.
 func always(s lower.Strategy) func(*lower.Pair) lower.Strategy {
 	return func(*lower.Pair) lower.Strategy { return s }
 }
 
-// applied refuses a strategy that was asked for and used nowhere.
+// applied returns an error if the requested strategy was applied to no pair.
 func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	if s.Kind == lower.Sequential || !slices.ContainsFunc(res.Stages, func(st lower.Stage) bool { return st.Pass == "overlap" }) {
 		return nil

@@ -13,11 +13,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// h200s is the model of the machine h200x4, as identities of worlds begin.
+// h200s is the GPU model of the machine h200x4, with which identities of such worlds begin.
 const h200s = "NVIDIA H200 sm_90a"
 
-// tune keeps a tuned table of four ranks on a machine, by which an op of that many
-// members takes us, whatever its size.
+// tune stores a tuned table for four ranks on a machine. In the table, op with the given number of members takes us
+// microseconds for every message size.
 func tune(t *testing.T, identity string, op ir.Op, members int, us float64) *comm.Table {
 	t.Helper()
 	e := comm.Entry{Op: op.String(), Elem: 2, Members: members}
@@ -42,7 +42,7 @@ func tune(t *testing.T, identity string, op ir.Op, members int, us float64) *com
 	return tab
 }
 
-// chosen explains the mlp under auto, and says what its two pairs are by.
+// chosen explains the mlp under auto. It also returns, as text, the source of the times of its two pairs.
 func chosen(t *testing.T, o Options, dt string) (*Explanation, string) {
 	t.Helper()
 	o.Strategy = Auto
@@ -69,9 +69,9 @@ func chosen(t *testing.T, o Options, dt string) (*Explanation, string) {
 	return e, strings.Join(words, " ")
 }
 
-// TestAutoAsksTheTable: a tuned table by which a gather is fast has auto leave it
-// alone, one by which it is slow has it hidden, and what no table says is as described:
-// the other collective, other types, other teams, other machines.
+// TestAutoAsksTheTable checks that auto uses a tuned table: if a gather is fast by the table, it is left sequential,
+// and if it is slow, it is overlapped. Times that the table does not contain are from the description: those of another
+// collective, other types, other teams and other machines.
 func TestAutoAsksTheTable(t *testing.T) {
 	here := h200s + ", 4 GPUs, links nnnn"
 	gather := ir.OpAllGather
@@ -126,8 +126,8 @@ func TestAutoAsksTheTable(t *testing.T) {
 	}
 }
 
-// TestAutoWhereItRuns: of a machine that is there its own table is asked, not that of
-// another; without one the shipped one; and of a machine without GPUs none.
+// TestAutoWhereItRuns checks which table is used for a given device machine: its own table and not that of another
+// machine; the shipped table if it has none; and no table if it has no GPUs.
 func TestAutoWhereItRuns(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	tune(t, h200s+", elsewhere", ir.OpAllGather, 4, 2)
@@ -157,7 +157,7 @@ func TestAutoWhereItRuns(t *testing.T) {
 	}
 }
 
-// between interpolates, in another way than the machine does.
+// between interpolates by a different method from the one in package machine.
 func between(list []machine.Point, x float64) float64 {
 	for i := range list[1:] {
 		a, b := list[i], list[i+1]
@@ -169,8 +169,8 @@ func between(list []machine.Point, x float64) float64 {
 	return math.NaN()
 }
 
-// TestAutoScales: of a plan and of an explanation a collective between two sizes takes
-// what lies between their times.
+// TestAutoScales checks, for a plan and for an explanation, that the time of a collective with a size between two sizes
+// of the table is between their times.
 func TestAutoScales(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	tab := tune(t, h200s+", here", ir.OpAllGather, 4, 10)
@@ -202,7 +202,7 @@ func TestAutoScales(t *testing.T) {
 	}
 }
 
-// sketcher is a machine of which there are only sketches, and of none without an identity.
+// sketcher is a machine that has only sketches, and none for a world without an identity.
 type sketcher struct {
 	device.Machine
 	name, identity string
@@ -232,7 +232,7 @@ func (w sketchedWorld) Identity() string                   { return w.identity }
 func (w sketchedWorld) TeamAlgorithms() []device.Algorithm { return nil }
 func (w sketchedWorld) Transport() string                  { return "" }
 
-// unsketched is a machine that has no sketches.
+// unsketched is a machine without sketches.
 type unsketched struct{ device.Machine }
 
 func (unsketched) Peers() *world.World { return nil }

@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// mostDrawn is how many microseconds a timeline may be long, some thirty years: what
-// draws it counts nanoseconds in 64 bits.
+// mostDrawn is the maximum length of a timeline in microseconds, about thirty years. Timelines are drawn with
+// nanoseconds in 64 bits.
 const mostDrawn = 1e15
 
-// WriteTimeline draws the predicted run of one rank, width columns wide.
+// WriteTimeline draws the predicted run of one rank in width columns.
 func (e *Explanation) WriteTimeline(w io.Writer, width int) error {
 	if e.Time > mostDrawn {
 		_, err := io.WriteString(w, "No timeline is drawn: the run is predicted to take more than thirty years.\n")

@@ -21,19 +21,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Variant is one way to lower a whole program for a binding.
+// Variant is one lowered form of a whole program for a binding.
 type Variant struct {
-	// Name is Auto for the best predicted strategy of each pair, or the strategy of every pair to which it applies.
+	// Name is Auto if each pair uses the strategy with the best prediction. Otherwise it is the name of the strategy of
+	// every pair to which that strategy applies.
 	Name string
 	Plan *plan.Plan
-	// Predicted is the time of a run, in microseconds.
+	// Predicted is the predicted time of a run in microseconds.
 	Predicted float64
 
 	form *lower.Result
 }
 
-// Variants plans what auto may choose among by measuring: sequential first, then at most n-1 others that differ from it
-// and from each other, by their predicted times.
+// Variants returns plans among which auto may choose by measuring. The first is sequential. At most n-1 others follow,
+// sorted by predicted time, which differ from sequential and from each other.
 func (u *Unit) Variants(b ir.Binding, n int) ([]Variant, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -75,7 +76,7 @@ func names(list []lower.Strategy) (names []string) {
 	return names
 }
 
-// form lowers the program as a variant of that name.
+// form lowers the program as the variant with the given name.
 func (u *Unit) form(bound *ir.Bound, name string) (*lower.Result, error) {
 	m, _, err := u.machine(bound.Ranks)
 	if err != nil {
@@ -98,14 +99,14 @@ func (u *Unit) form(bound *ir.Bound, name string) (*lower.Result, error) {
 	})
 }
 
-// planOf plans a lowered form, as Plan plans the one that is chosen.
+// planOf plans the given lowered form in the same way as Plan plans the chosen one.
 func (u *Unit) planOf(form *lower.Result, b ir.Binding) (*plan.Plan, error) {
 	of := &Unit{Source: u.Source, Lowered: form, opts: u.opts}
 	of.opts.Strategy = ""
 	return of.Plan(b)
 }
 
-// Choose has plans for a binding be of the variant of that name from now on.
+// Choose makes later plans for a binding use the variant with the given name.
 func (u *Unit) Choose(b ir.Binding, name string) error {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -121,7 +122,7 @@ func (u *Unit) Choose(b ir.Binding, name string) error {
 	return nil
 }
 
-// keep keeps a form, and forgets all others where there are many.
+// keep stores a lowered form. If the cache is full, it removes all other forms.
 func (c *autoCache) keep(key string, form *lower.Result) {
 	if c.forms == nil || len(c.forms) >= maxTuned {
 		c.forms = map[string]*lower.Result{}
@@ -129,17 +130,18 @@ func (c *autoCache) keep(key string, form *lower.Result) {
 	c.forms[key] = form
 }
 
-// Measured is what was chosen of a program's variants by measuring them.
+// Measured records the variant of a program that was chosen by measuring.
 type Measured struct {
 	Identity string `json:"machine"` // and what else the choice depends on
 	Func     string `json:"func"`
 	Strategy string `json:"strategy"`
-	// Times are microseconds a run, by variant.
+	// Times maps variants to the measured microseconds of a run.
 	Times map[string]float64 `json:"us"`
 }
 
-// MeasuredPath is the file in which the choice for a binding is kept: beside the tuned tables of collectives.
-// how says what else it depends on, as whether runs are replayed. identity names all of that.
+// MeasuredPath returns the path of the file that stores the choice for a binding, in the directory of the tuned tables
+// of collectives. how describes the other conditions on which the choice depends, for example whether runs are
+// replayed. identity is a text that contains all of these conditions.
 func (u *Unit) MeasuredPath(b ir.Binding, how string) (path, identity string, err error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -170,10 +172,11 @@ func (u *Unit) MeasuredPath(b ir.Binding, how string) (path, identity string, er
 	return filepath.Join(filepath.Dir(dir), "auto", hex.EncodeToString(sum[:12])+".json"), identity, nil
 }
 
-// measuredMost is how large a file of a choice may be.
+// measuredMost is the maximum size in bytes of a file that stores a choice.
 const measuredMost = 64 << 10
 
-// ReadMeasured reads a choice; nil where there is none, or none of that identity that can be used.
+// ReadMeasured reads a choice from a file. It returns nil if the file does not exist, or if it does not contain a
+// usable choice with the given identity.
 func ReadMeasured(path, identity string) (*Measured, error) {
 	data, err := files.ReadKept(path, measuredMost)
 	if err != nil {
@@ -192,7 +195,7 @@ func ReadMeasured(path, identity string) (*Measured, error) {
 	return &m, nil
 }
 
-// Write keeps a choice.
+// Write stores the choice in a file.
 func (m *Measured) Write(path string) error {
 	data, err := json.MarshalIndent(m, "", " ")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// TestVariants: sequential comes first, then what differs, by its predicted time; what does not fit the dims is none.
-// The one that is chosen is what plans are of.
+// TestVariants checks that sequential is first, that other variants follow by predicted time, and that variants that do
+// not fit the dims are omitted. After Choose, plans must be those of the chosen variant.
 func TestVariants(t *testing.T) {
 	const text = `dim T = 4096
 dim H = 1024
@@ -67,7 +67,8 @@ func mlp(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T/tp
 	}
 }
 
-// TestMeasuredFile: a choice is read as it was written; one for something else, or that cannot be used, is none.
+// TestMeasuredFile checks that a choice is read as it was written, and that a choice for another program or an unusable
+// one is not read.
 func TestMeasuredFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "auto", "x.json")
 	if m, err := ReadMeasured(path, "a"); m != nil || err != nil {

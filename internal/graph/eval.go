@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Tensor is a dense tensor whose elements are held as float64: rounded to DType, 0 and 1 for Bool.
+// Tensor is a dense tensor whose elements are stored as float64. They are rounded to DType; the elements of a Bool are
+// 0 and 1.
 type Tensor struct {
 	DType DType
 	Shape []int64
@@ -24,7 +25,7 @@ func NewTensor(dt DType, shape []int64) *Tensor {
 	return &Tensor{DType: dt, Shape: slices.Clone(shape), Elems: make([]float64, n)}
 }
 
-// As returns t in another type.
+// As returns t converted to another type.
 func (t *Tensor) As(dt DType) *Tensor {
 	u := NewTensor(dt, t.Shape)
 	for i, x := range t.Elems {
@@ -36,7 +37,7 @@ func (t *Tensor) As(dt DType) *Tensor {
 	return u
 }
 
-// Uniform returns the number that all elements are.
+// Uniform returns the value that all elements of t have. If they differ, ok is false.
 func (t *Tensor) Uniform() (x float64, ok bool) {
 	if len(t.Elems) == 0 {
 		return 0, false
@@ -68,19 +69,19 @@ func round(dt DType, x float64) float64 {
 	return x
 }
 
-// ErrTooLarge is wrapped by errors about a computation that would take more elements than it was granted.
+// ErrTooLarge is wrapped by errors about a computation that would need more elements than it is allowed.
 var ErrTooLarge = errors.New("too many elements to compute")
 
-// Folder computes values that depend on constants alone.
+// Folder computes values that depend only on constants.
 type Folder struct {
-	// Elems bounds the elements that all values together have.
+	// Elems is the maximum total number of elements that the computed values may have.
 	Elems int64
 
 	known    map[*Value]*Tensor
 	constant map[*Value]bool
 }
 
-// IsConstant reports whether v depends on constants alone.
+// IsConstant reports whether v depends only on constants.
 func (f *Folder) IsConstant(v *Value) bool {
 	if v.Node == nil {
 		return v.Leaf == Constant
@@ -102,7 +103,7 @@ func (f *Folder) IsConstant(v *Value) bool {
 	return is
 }
 
-// Value computes v, which IsConstant. The result must not be changed.
+// Value returns the elements of v, for which IsConstant must hold. The caller must not change the result.
 func (f *Folder) Value(v *Value) (*Tensor, error) {
 	if f.known == nil {
 		f.known = map[*Value]*Tensor{}
@@ -110,8 +111,8 @@ func (f *Folder) Value(v *Value) (*Tensor, error) {
 	return compute(v, f.known, &f.Elems)
 }
 
-// Eval computes the outputs of g. given has the inputs, weights and states, by value; states are replaced by what the
-// call leaves in them.
+// Eval computes the outputs of g. given maps the inputs, weights and states to their tensors; Eval replaces the states
+// with their values after the call.
 func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 	known := map[*Value]*Tensor{}
 	for v, t := range given {
@@ -147,7 +148,8 @@ func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 	return out, nil
 }
 
-// compute returns v, which it computes where it is not known yet. Nodes that v depends on are computed first.
+// compute returns the tensor of v, and computes it if it is not known yet. It first computes the nodes on which v
+// depends.
 func compute(v *Value, known map[*Value]*Tensor, elems *int64) (*Tensor, error) {
 	if t := known[v]; t != nil {
 		return t, nil
@@ -158,7 +160,7 @@ func compute(v *Value, known map[*Value]*Tensor, elems *int64) (*Tensor, error) 
 		}
 		return nil, fmt.Errorf("%s is not given", v.Name)
 	}
-	// What is missing, in the order of the graph.
+	// need lists the nodes that are not computed yet, in the order of the graph.
 	var need []*Node
 	seen := map[*Node]bool{}
 	stack := []*Node{v.Node}
@@ -244,7 +246,7 @@ var binary = map[Op]func(a, b float64) float64{
 	Gt: func(a, b float64) float64 { return truth(a > b) }, Ge: func(a, b float64) float64 { return truth(a >= b) },
 }
 
-// strides returns row-major strides, with 0 where shape is stretched to that of out.
+// strides returns the row-major strides of shape. They are 0 in the dimensions in which shape is broadcast to out.
 func strides(shape, out []int64) []int64 {
 	s := make([]int64, len(out))
 	step := int64(1)
@@ -258,7 +260,8 @@ func strides(shape, out []int64) []int64 {
 	return s
 }
 
-// each calls f with the offsets of every element of a shape, in order, where each operand has its strides.
+// each calls f with the operands' offsets of every element of a shape, in row-major order. Each operand is given by its
+// strides.
 func each(shape []int64, f func(at []int64), operands ...[]int64) {
 	n, _ := count(shape)
 	at := make([]int64, len(operands))
@@ -281,7 +284,7 @@ func each(shape []int64, f func(at []int64), operands ...[]int64) {
 	}
 }
 
-// evalNode computes a node.
+// evalNode computes the results of a node.
 func evalNode(n *Node, in []*Tensor) ([]*Tensor, error) {
 	out := make([]*Tensor, len(n.Out))
 	for i, v := range n.Out {
@@ -349,8 +352,8 @@ func evalNode(n *Node, in []*Tensor) ([]*Tensor, error) {
 	return out, nil
 }
 
-// lines calls f for every index of the dimensions before axis, with the number of elements that one index of axis has
-// and the extent of axis.
+// lines calls f for every index of the dimensions before axis, with the number of elements for one index of axis and
+// the extent of axis.
 func lines(shape []int64, axis int, f func(outer, inner, size int64)) {
 	outer, inner := int64(1), int64(1)
 	for d, e := range shape {
@@ -400,7 +403,7 @@ func reduce(n *Node, x, y *Tensor) {
 	}
 }
 
-// evalLine computes operations that work along one dimension, contract or index.
+// evalLine computes operations that work along one dimension, and operations that contract or index.
 func evalLine(n *Node, in, out []*Tensor) error {
 	x, y, a := in[0], out[0], &n.Attrs
 	switch n.Op {
@@ -441,7 +444,8 @@ func evalLine(n *Node, in, out []*Tensor) error {
 	return index(n, in, y)
 }
 
-// alongLine computes one line of x, whose element i is at(i); line numbers the lines.
+// alongLine computes the results for one line of x, whose element i has the offset at(i). line is the number of the
+// line.
 func alongLine(n *Node, x *Tensor, out []*Tensor, size int64, at func(int64) int64, line int64) {
 	y := out[0]
 	switch n.Op {
@@ -478,7 +482,7 @@ func alongLine(n *Node, x *Tensor, out []*Tensor, size int64, at func(int64) int
 	}
 }
 
-// sorted returns the indices below n in the order of their values; equal values stay in order.
+// sorted returns the indices below n sorted by their values. The sort is stable.
 func sorted(n int64, desc bool, value func(int64) float64) []int64 {
 	order := make([]int64, n)
 	for i := range order {
@@ -520,7 +524,7 @@ func norm(n *Node, in []*Tensor, y *Tensor) {
 	}
 }
 
-// contract computes products of matrices.
+// contract computes matrix products.
 func contract(n *Node, in []*Tensor, y *Tensor) error {
 	x, w := in[0], in[1]
 	k := x.Shape[len(x.Shape)-1]
@@ -638,7 +642,7 @@ func attend(n *Node, in []*Tensor, y *Tensor) {
 	}, ms[:d-1])
 }
 
-// index computes operations that take elements by index.
+// index computes operations that read or write elements by index.
 func index(n *Node, in []*Tensor, y *Tensor) error {
 	x, a := in[0], &n.Attrs
 	place := func(v float64, size int64) (int64, error) {

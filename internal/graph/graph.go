@@ -1,12 +1,12 @@
-// Package graph is a graph of tensor operations, as exports of models have them: the form between a reader of a file
-// format (package torchexport) and what makes a program of it (package modelprogram).
+// Package graph represents graphs of tensor operations, as exports of models contain them. A reader of a file format
+// (package torchexport) creates a Graph, and package modelprogram translates it into a program.
 //
-// A Graph is made by its methods, Input, Weight, Constant and Add, which infer shapes and refuse what does not fit. So
-// every graph that exists can be evaluated: Eval computes it in plain Go, for tests, and Folder computes what depends
-// on constants alone, such as masks and positions. Add returns the node that there is for an operation with the same
-// operands, so that equal computations are one.
+// A Graph is built with its methods Input, Weight, Constant and Add, which infer shapes and return errors for operands
+// that do not fit. Every Graph can therefore be evaluated: Eval computes it in plain Go, for tests, and Folder computes
+// values that depend only on constants, such as masks and positions. If a node with the same operation and operands
+// exists already, Add returns that node, so equal computations occur once.
 //
-// A model that changes its buffers has states: leaves that keep from one call to the next what Updates says.
+// A model that changes its buffers has states: leaves that keep the values in Updates from one call to the next.
 package graph
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// DType is an element type, by the name that programs have for it; Bool is the one that programs lack.
+// DType is an element type, named as in programs. Bool is the only type that programs do not have.
 type DType string
 
 // The element types of values.
@@ -32,10 +32,10 @@ const (
 // IsFloat reports whether d is a floating-point type.
 func (d DType) IsFloat() bool { return d == F16 || d == BF16 || d == F32 || d == F64 }
 
-// LeafKind says what a value is that no node makes.
+// LeafKind is the kind of a value that is not the result of a node.
 type LeafKind uint8
 
-// Kinds of leaves.
+// The kinds of leaves.
 const (
 	NoLeaf   LeafKind = iota
 	Input             // given in each call
@@ -44,7 +44,7 @@ const (
 	State             // a buffer that calls change, by its name in the module tree
 )
 
-// Value is a tensor that a node makes, or a leaf.
+// Value is a tensor: a result of a node, or a leaf.
 type Value struct {
 	Name  string // in the export
 	DType DType
@@ -70,23 +70,23 @@ type MeshAxis struct {
 	Size int64
 }
 
-// String returns the type, as "f32[2, 3]".
+// String returns the type of the value as text, for example "f32[2, 3]".
 func (v *Value) String() string {
 	return string(v.DType) + strings.ReplaceAll(fmt.Sprint(v.Shape), " ", ", ")
 }
 
-// Node is an operation.
+// Node is an operation with its operands and results.
 type Node struct {
 	Op    Op
 	In    []*Value
 	Attrs Attrs
 	Out   []*Value
 	From  Origin
-	// Order is the place of the node among the nodes of the graph.
+	// Order is the index of the node in the graph's list of nodes.
 	Order int
 }
 
-// Origin says where in the model a node comes from.
+// Origin describes the part of the model from which a node was made.
 type Origin struct {
 	Name   string // of the operator in the export: "aten.add.Tensor"
 	Module string // path of the module that called it: "model.layers.0.mlp"
@@ -104,7 +104,7 @@ func (o Origin) String() string {
 	return text
 }
 
-// Attrs are the attributes of an operation; which of them it has the list of operations says.
+// Attrs are the attributes of an operation. The comments at the operations list the attributes that each one has.
 type Attrs struct {
 	Axis   int     // Concat, Slice, Cumsum, Softmax, Sort, Gather, IndexCopy
 	Axes   []int64 // Transpose: the permutation; reductions: the dimensions
@@ -116,7 +116,8 @@ type Attrs struct {
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
-	// Softcap c makes scores c·tanh(score/c), before the mask; 0 for none. Of Attention.
+	// Softcap is an attribute of Attention. If it is not 0, a score s is replaced by Softcap·tanh(s/Softcap) before the
+	// mask is applied.
 	Softcap float64
 	Stable  bool   // Sort
 	Desc    bool   // Sort: from the largest
@@ -124,10 +125,10 @@ type Attrs struct {
 	Red     string // AllReduce: sum, max, min or avg
 }
 
-// Op is an operation.
+// Op is the name of an operation.
 type Op string
 
-// Operations. Elementwise ones broadcast their operands as numpy does.
+// The operations. Elementwise operations broadcast their operands by the rules of numpy.
 const (
 	Neg      Op = "neg"
 	Exp      Op = "exp"
