@@ -12,33 +12,36 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Args are the tensors of one run, by name. All are global.
+// Args holds the arguments of one run: its tensors, keyed by the names of parameters and results, and its dims. All
+// tensors are global, except the blocks in InLocal.
 type Args struct {
-	// In holds every parameter that neither Bind nor BindDevice set.
+	// In holds a tensor for every parameter that neither Bind nor BindDevice has set.
 	In map[string]*Tensor
-	// InLocal gives parameters as blocks, by the ranks of this process. It is for machines with a World of several
-	// processes, and one process may use it too. The dims of such parameters must follow from Dims, the binding, or
-	// other parameters.
+	// InLocal holds parameters as blocks, keyed by the parameter's name and then by the rank, which this process must
+	// drive. It is meant for machines with a World of several processes, but a single process may use it too. The dims of
+	// a parameter in InLocal must follow from Dims, from the binding, or from other parameters.
 	InLocal map[string]map[int]*Tensor
-	// Out names tensors that receive results; other results are allocated. If the run fails, or its context ends
-	// first, these tensors may be partly written; one that is in In too has then lost its contents. If several
-	// results, of one run or a batch, name the same tensor, it holds the last.
+	// Out holds tensors that receive results, keyed by the results' names. The run allocates tensors for all other
+	// results. If the run fails, or its context ends first, the tensors in Out may be partly written; a tensor that is
+	// also in In has then lost its contents. If several results of one run, or of one batch, name the same tensor, the
+	// tensor holds the last result.
 	Out map[string]*Tensor
-	// Dims are those that neither the binding nor the shapes of other tensors fix. Blocks in InLocal do not fix dims.
+	// Dims sets the dims that neither the binding nor the shapes of other tensors fix. The shapes of blocks in InLocal do
+	// not fix dims.
 	Dims map[string]int64
-	// DeviceIn gives parameters that are on the devices, instead of In or what is bound.
+	// DeviceIn holds parameters as tensors on the devices. They replace tensors of In and bound tensors.
 	DeviceIn map[string]*DeviceTensor
-	// DeviceOut names device tensors that receive results; the report then lacks these results. One tensor may be in
-	// both DeviceIn and DeviceOut: an inout parameter is then updated in place.
+	// DeviceOut holds device tensors that receive results; the report then lacks these results. The same tensor may be in
+	// both DeviceIn and DeviceOut, so that the run updates an inout parameter in place.
 	//
-	// If the run fails, or is aborted because its context and LoadOptions.Grace have ended, the tensors of DeviceOut
-	// hold nothing. Tensors that the run only read are unchanged. So alternate between two tensors if state must
-	// survive such a failure. A run that ends within the grace leaves its results in DeviceOut, although it returns
-	// its context's error. An InputError that has not Begun leaves every tensor unchanged.
+	// If the run fails, or is aborted because its context and then LoadOptions.Grace have ended, the tensors in DeviceOut
+	// have no defined contents. Tensors that the run only read are unchanged. To keep state across such a failure,
+	// alternate between two tensors. A run that ends within the grace leaves its results in DeviceOut, although it returns
+	// the error of its context. An InputError whose Begun is false leaves every tensor unchanged.
 	DeviceOut map[string]*DeviceTensor
 }
 
-// batched gives the arguments of every run of a batch.
+// batched returns the arguments of every run of a batch, each joined with the bound parameters.
 func batched(batch []Args, weights map[string]*tensor.Tensor) ([]map[string]*tensor.Tensor, error) {
 	ins := make([]map[string]*tensor.Tensor, len(batch))
 	for i, a := range batch {
@@ -51,7 +54,7 @@ func batched(batch []Args, weights map[string]*tensor.Tensor) ([]map[string]*ten
 	return ins, nil
 }
 
-// arguments joins bound parameters and a run's arguments.
+// arguments joins the bound parameters and the arguments of a run.
 func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Tensor, error) {
 	in := make(map[string]*tensor.Tensor, len(weights)+len(a.In))
 	maps.Copy(in, weights)
@@ -77,7 +80,7 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 	return in, nil
 }
 
-// shapes adds to the tensors of a run the known shapes of those on the devices.
+// shapes adds, to the host tensors of a run, headers with the known shapes of the run's device tensors.
 func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 	if len(a.DeviceIn) == 0 {
 		return in
@@ -89,10 +92,11 @@ func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 	return in
 }
 
-// onDevices reports whether a run has any device tensors.
+// onDevices reports whether the arguments contain any device tensors.
 func (a Args) onDevices() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
 
-// execArgs returns the arguments of a batch's runs; in returns the host tensors of one run.
+// execArgs converts the arguments of a batch's runs to the types of package exec. in holds the host tensors of each
+// run.
 func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.Args, error) {
 	runs := make([]exec.Args, len(batch))
 	for i, a := range batch {
@@ -119,7 +123,7 @@ func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec
 	return runs, nil
 }
 
-// hostBlocks converts blocks to those of package exec.
+// hostBlocks converts blocks to the type that package exec uses.
 func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tensor {
 	if len(all) == 0 {
 		return nil
@@ -136,7 +140,7 @@ func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tenso
 	return out
 }
 
-// own checks that tensors belong to the model's machine.
+// own checks that every tensor belongs to the model's machine, and returns the tensors as package resident's.
 func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
 	own := map[string]*resident.DeviceTensor{}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {

@@ -11,34 +11,34 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrInput is wrapped by errors about the tensors given to a run or a reference, and about those that receive
-// results: wrong names, types or shapes, and shapes whose dims the program cannot have.
+// ErrInput is wrapped by errors about the tensors that a run or a reference reads and those that receive its results.
+// Such a tensor has a wrong name, type or shape, or its shape implies dims that the program cannot have.
 var ErrInput = blocks.ErrInput
 
-// InputError is the ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy,
-// a length of attention or a count of an uneven collective. Elements of host tensors, and of device tensors that were
-// written or filled, are checked before the run begins; such an error leaves everything unchanged. InputError.Begun
-// reports whether the run had begun.
+// InputError is an ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy, a
+// length of attention or a count of an uneven collective. Elements of host tensors are checked before the run begins,
+// and so are elements of device tensors that Write or Fill has set; such an error leaves every tensor unchanged.
+// InputError.Begun reports whether the run had begun when the element was found.
 type InputError = fault.InputError
 
-// MismatchError is wrapped by the error of a run whose ranks disagree about a part of a result that they should all
-// hold. The usual cause is a missing wait in the program, unless the plan is Proved.
+// MismatchError is wrapped by the error of a run whose ranks hold different values for a part of a result that must be
+// the same on all of them. The usual cause is a missing wait in the program, unless the plan is Proved.
 type MismatchError = fault.MismatchError
 
-// ErrDeadlock is wrapped by the error of a run that could not continue because every stream waited for another. The
-// fault is in the program, not in the machine. A deadlock that planning or a proof finds before anything runs is
-// reported as Diagnostics, of kind "deadlock".
+// ErrDeadlock is wrapped by the error of a run that could not continue because every stream waited for another stream.
+// The fault is in the program, not in the machine. A deadlock that planning or a proof finds before the run is reported
+// as Diagnostics of kind "deadlock".
 var ErrDeadlock = device.ErrDeadlock
 
-// Strategies lists the strategies that LowerOptions.Strategy and LoadOptions.Strategy accept. In addition, chunked
-// and exchange accept a number of parts: "chunked(8)", "exchange(2)".
+// Strategies lists the strategies that LowerOptions.Strategy and LoadOptions.Strategy accept. The strategies chunked
+// and exchange also accept a number of chunks in parentheses: "chunked(8)", "exchange(2)".
 func Strategies() []string { return compile.Strategies }
 
 // Passes lists the names that LowerOptions.StopAfter accepts, in the order in which the passes run.
 func Passes() []string { return compile.Passes() }
 
-// Signature describes a program under a binding: the function, the number of ranks, the value of every dim that has
-// one, and the parameters.
+// Signature describes a program under a binding: the function, the number of ranks, the value of every dim that has a
+// value, and the parameters.
 type Signature struct {
 	Func  string
 	Ranks int
@@ -46,7 +46,8 @@ type Signature struct {
 	In    []Port
 }
 
-// Bind checks that a binding fits the program. Its error is Diagnostics.
+// Bind checks that a binding fits the program, and returns the program's signature under that binding. Its error is
+// Diagnostics.
 func (p *Program) Bind(b Binding) (*Signature, error) {
 	if p.none() {
 		return nil, errNoProgram
@@ -62,20 +63,20 @@ func (p *Program) Bind(b Binding) (*Signature, error) {
 	return &Signature{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, In: ports}, nil
 }
 
-// Port is a parameter or result of a model.
+// Port describes a parameter or result of a model.
 type Port struct {
 	Name  string
 	DType ir.DType
 	Shape []int64
-	// Below is positive for a parameter of integers that the program uses as ids, indices, positions, lengths or counts:
-	// every value in 0..Below is valid. It is 0 for other parameters.
+	// Below is the exclusive upper bound of the values of an integer parameter that the program uses as ids, indices,
+	// positions, lengths or counts: every value from 0 to Below-1 is valid. It is 0 for all other parameters.
 	Below int64
-	// Ascending reports that index_copy uses the parameter as positions: the values along the last dimension must
-	// differ, and RandomInputs makes them ascend by one.
+	// Ascending reports that index_copy uses the parameter as positions. The values along its last dimension must then
+	// differ from each other, and RandomInputs makes each one greater by 1 than the one before it.
 	Ascending bool
 }
 
-// portsOf returns f's parameters with their global shapes.
+// portsOf returns the parameters of f, with their global shapes.
 func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
 	var ports []Port
 	var errs []error
@@ -91,7 +92,8 @@ func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
 	return ports, errors.Join(errs...)
 }
 
-// elementsOf follows a value back through ops that keep its elements, to the value they come from.
+// elementsOf follows a value back through the ops that do not change its elements, and returns the first value in that
+// chain.
 func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
 	for sym = sym.Root(); sym.Def != nil; sym = sym.Root() {
 		switch class := sym.Def.Op.Info().Class; {
@@ -108,14 +110,15 @@ func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
 	return sym
 }
 
-// values describes the integers that a program accepts in a parameter (see Port).
+// values describes the integers that a program accepts as elements of a parameter (see Port).
 type values struct {
 	below     int64
 	ascending bool
 }
 
-// valuesOf returns the parameters of f that the program uses as ids, indices, positions, lengths or counts, each with
-// the values that all these uses accept. known holds the functions already visited, among them the callers of f.
+// valuesOf returns the parameters of f that the program uses as ids, indices, positions, lengths or counts, and for
+// each the values that all these uses accept. known holds the functions that have already been visited, among them the
+// callers of f.
 func valuesOf(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]values) map[string]values {
 	if found, ok := known[f]; ok {
 		return found

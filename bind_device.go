@@ -12,22 +12,24 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// BindDevice makes all later runs take a parameter from a device tensor. For an inout parameter, runs also leave the
-// new value in that tensor. A nil tensor removes the binding, as Bind of the parameter does.
+// BindDevice binds a parameter to a device tensor, from which all later runs read the parameter. If the parameter is
+// inout, runs also write its new value to that tensor. A nil tensor removes the binding, and so does a call of Bind
+// with the parameter.
 //
-// A run that is given the parameter, in Args.In or DeviceIn, does not use the bound tensor: the new value of an inout
-// parameter is then a result like any other. A run that is only given a tensor to receive the new value, in Out or
-// DeviceOut, reads the bound tensor and leaves it unchanged.
+// A run whose Args.In or Args.DeviceIn has the parameter does not use the bound tensor; the new value of an inout
+// parameter is then an ordinary result. A run for which only Args.Out or Args.DeviceOut has the parameter reads the
+// bound tensor, leaves it unchanged, and writes the new value to the tensor in Out or DeviceOut.
 //
-// Plans that are loaded later work in the tensor itself and copy nothing, if only computations and copies of the
-// parameter's own rank use it. The state may then fill the devices' memory. A run copies, as with Args.DeviceIn and
-// DeviceOut, if a collective, a copy to another rank or a peer reads or writes the parameter, if it is returned under
-// another name, or if the run uses the tensor for something else too. A plan works in one tensor: each tensor that is
-// bound gets a plan of its own, up to LoadOptions.Cache. So bind before Prepare and the first Run. A load uses the
-// tensors that were bound when it was started, even if it continues in the background.
+// Plans that are loaded after BindDevice work directly in the tensor and copy nothing, if only computations and memory
+// copies on the parameter's own rank use the parameter. The state may then fill the devices' memory. A run copies the
+// tensor, as it does for Args.DeviceIn and Args.DeviceOut, in these cases: a collective, a copy to another rank or a
+// peer access reads or writes the parameter; the function returns the parameter under another name; the run uses the
+// tensor for a second parameter or result. A plan works in one tensor, so each bound tensor gets its own plan, within
+// the bound LoadOptions.Cache. Call BindDevice before Prepare and the first Run. A load uses the tensors that were
+// bound when the load started, even if the load continues in the background.
 //
-// A run that fails leaves an inout parameter's tensor without contents. A run that is refused with an InputError that
-// has not Begun leaves it unchanged.
+// If a run fails, the tensor of an inout parameter has no defined contents. If a run is refused with an InputError
+// whose Begun is false, the tensor is unchanged.
 func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	if err := m.fn.fits(name, nil); err != nil {
 		return err
@@ -41,19 +43,21 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	return nil
 }
 
-// NewDeviceTensor makes a tensor laid out as the parameter or result of that name, for the given dims. These override
-// the dims of the binding and of the shapes of bound tensors. It plans for these dims and loads nothing; if ctx ends
-// first, planning continues in the background, as a load does in Prepare.
+// NewDeviceTensor allocates a device tensor with the layout that the named parameter or result has for the given dims.
+// These dims override the dims of the binding and those that the shapes of bound tensors imply. NewDeviceTensor plans
+// the program for these dims but loads nothing. If ctx ends first, planning continues in the background, as a load does
+// in Prepare.
 //
-// The tensor holds nothing until it is written or a run leaves a result in it. It belongs to the machine, whose Close
-// closes it, and so outlives the model. LoadOptions.Cache does not count its memory.
+// The tensor has no contents until it is written or a run leaves a result in it. It belongs to the machine and so
+// outlives the model; closing the machine closes the tensor. LoadOptions.Cache does not count its memory.
 func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
 	return m.deviceTensor(ctx, name, dims, nil)
 }
 
-// DeviceTensorAt makes a device tensor of the caller's memory. at has an address for each rank that this process
-// drives: a block as NewDeviceTensor lays it out, at a multiple of 16. The memory belongs to the caller and must stay
-// valid until the tensor is closed. The tensor holds what the memory contains.
+// DeviceTensorAt makes a device tensor from the caller's memory. at holds one address for each rank that this process
+// drives: the address of the rank's block, in the layout that NewDeviceTensor uses, which must be a multiple of 16
+// bytes. The caller owns the memory and must not free it before the tensor is closed. The contents of the memory become
+// the contents of the tensor.
 func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64,
 	at map[int]uintptr) (*DeviceTensor, error) {
 	if len(at) == 0 {
@@ -68,7 +72,7 @@ func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string
 	return m.deviceTensor(ctx, name, dims, at)
 }
 
-// deviceTensor makes a device tensor, in the caller's memory if at has addresses.
+// deviceTensor makes a device tensor. If at has addresses, the tensor uses the caller's memory at them.
 func (m *Model) deviceTensor(
 	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
 ) (*DeviceTensor, error) {
@@ -120,7 +124,7 @@ func (m *Model) newDeviceTensor(
 	}
 }
 
-// ioOf returns the plan's parameter or result of that name, which must exist.
+// ioOf returns the parameter or result of the plan that has the given name. The name must exist.
 func ioOf(p *plan.Plan, name string) *plan.IO {
 	list := slices.Concat(p.Inputs, p.Outputs)
 	return &list[slices.IndexFunc(list, func(io plan.IO) bool { return io.Name == name })]

@@ -12,11 +12,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BindFrom binds weights from a checkpoint, as Bind does. It checks the headers of all of them before it reads any,
-// and binds none if one is missing or has a shape that does not fit the others and the program. A tensor that is used
-// unchanged stays mapped; other weights are copies. If each of several processes drives one rank, this process copies
-// only that rank's part: Reference, Compare and Explore then return ErrUnsupported, unless Args.In has these weights.
-// BindFrom returns the names of tensors that nothing uses.
+// BindFrom binds weights from a checkpoint, as Bind does for one parameter. It checks the headers of all tensors before
+// it reads any tensor. If a tensor is missing, or its shape does not fit the other tensors and the program, BindFrom
+// binds nothing. A weight that equals a tensor of the checkpoint stays mapped from the file; all other weights are
+// copies. If each of several processes drives one rank, each process copies only the part of a weight that its rank
+// holds: Reference, Compare and Explore then return ErrUnsupported, unless Args.In has these weights. BindFrom returns
+// the names of the tensors that no rule uses.
 func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -56,8 +57,8 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	return slices.DeleteFunc(c.open.Names(), func(n string) bool { return used[n] }), nil
 }
 
-// boxes returns which box of a parameter this process reads: that of its only rank, or the whole, which is nil,
-// where it has several or not all dims of the parameter are known.
+// boxes returns a function that selects the box of a parameter that this process reads: the box of its only rank, or
+// nil for the whole parameter if the process drives several ranks or if not all dims of the parameter are known.
 func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, n []int64) {
 	whole := func(*ir.Param) (lo, n []int64) { return nil, nil }
 	if m.machine.peers == nil {
@@ -87,7 +88,7 @@ func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, 
 	}
 }
 
-// planWeights finds the tensors that make each parameter.
+// planWeights finds, for each parameter, the tensors of the checkpoint that it is made from.
 func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[string]*checkpoint.Weight, error) {
 	given := map[string]bool{}
 	var errs []error
@@ -128,7 +129,7 @@ func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[strin
 	return planned, errors.Join(errs...)
 }
 
-// checkWeights reports shapes that fit no dims.
+// checkWeights reports shapes that no choice of dims can fit.
 func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 	wrong := f.misfits(headers)
 	if len(wrong) == 0 {
@@ -153,8 +154,8 @@ func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 	return fmt.Errorf("%w: weights do not fit: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// misfits compares the shapes with those of the parameters, under the dims that follow from the shapes and the
-// binding.
+// misfits compares the shapes of the weights with those of the parameters, for the dims that follow from the weights'
+// shapes and from the binding.
 func (f *function) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
 	type source struct {
 		v    int64

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// roundUp rounds up to LoadOptions.Buckets the dims of a run that neither the model's binding nor a bound parameter
-// fixes, and sets them in the run's binding.
+// roundUp rounds dims of a run up to LoadOptions.Buckets and sets them in the run's binding. It rounds only the dims
+// that neither the model's binding nor a bound parameter fixes.
 func (m *Model) roundUp(bound *bindings, a Args) (e buckets.Extents, b Binding, err error) {
 	if b, err = bound.binding(a, bound.with(a)); err != nil {
 		return e, b, err
@@ -32,8 +32,8 @@ func (m *Model) roundUp(bound *bindings, a Args) (e buckets.Extents, b Binding, 
 	return e, b, nil
 }
 
-// padded returns a batch with dims rounded up and with parameters padded with zeros. cutBack cuts the results of its
-// runs to the sizes that they have for the dims of the arguments.
+// padded returns the batch for the rounded dims, with parameters padded with zeros. cutBack cuts the results of the
+// batch's runs to the sizes that the unrounded dims give them.
 func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) error, err error) {
 	if len(m.loader.opts.Buckets) == 0 {
 		return batch, func([]*Report) error { return nil }, nil

@@ -11,15 +11,16 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// calls publishes that this process runs or loads a function, for errors of other processes of its world.
+// calls publishes that this process runs or loads a function. Other processes of its world name this call in their
+// errors.
 func (m *Machine) calls(ctx context.Context, fn *function) {
 	if peers := m.dev.Peers(); peers != nil {
 		peers.Calls(fn.call(ctx))
 	}
 }
 
-// told publishes how a call of a model ended. Other processes report it if they wait for this process until a
-// timeout.
+// told publishes the error with which a call of a model ended, and returns that error. Other processes report it if
+// their wait for this process times out.
 func (m *Model) told(ctx context.Context, err error) error {
 	err = m.machine.why(ctx, err)
 	if peers := m.machine.dev.Peers(); peers != nil {
@@ -33,8 +34,8 @@ func (m *Model) told(ctx context.Context, err error) error {
 	return err
 }
 
-// call describes a call of a function and its place: the place in the context, or else where the function begins in
-// the program, and the line of Go.
+// call describes a call of a function and its place. The place is the one in the context, or otherwise the position of
+// the function in the program followed by the line of the calling Go code.
 func (f *function) call(ctx context.Context) (call, place string) {
 	if call, place = world.CallOf(ctx); call != "" {
 		return call, place
@@ -57,14 +58,14 @@ func (f *function) call(ctx context.Context) (call, place string) {
 	return f.def.Name, place
 }
 
-// callPlaces caches the places of calls by stack, since each run asks for one.
+// callPlaces caches the places of calls, keyed by the call stack, since each run looks one up.
 type callPlaces struct {
 	sync.Mutex
 	known map[[12]uintptr]string
 }
 
-// callerOutside returns the line of Go code that called this package. It is "" within hocket's own commands and
-// library, since their users do not know its lines.
+// callerOutside returns the line of Go code that called this package. It returns "" for calls from hocket's own
+// commands and its C library, since their users do not know these lines.
 func callerOutside(pcs []uintptr) string {
 	if ownProgram() {
 		return ""

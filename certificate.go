@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// certificate returns a certificate of a checked plan.
+// certificate returns the certificate of a plan that has been checked.
 func certificate(p *plan.Plan) ([]byte, error) {
 	s, err := certify.Plan(p)
 	if err != nil {
@@ -26,7 +26,7 @@ func certificate(p *plan.Plan) ([]byte, error) {
 	return json.Marshal(c)
 }
 
-// certified returns diagnostics if text is not a certificate of the plan.
+// certified returns diagnostics if text is not a valid certificate of the plan.
 func certified(p *plan.Plan, text []byte) error {
 	rejected := func(err error) error {
 		return ir.Diagnostics{{Severity: ir.Error, File: p.Program, Kind: "certificate",

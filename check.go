@@ -15,17 +15,18 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// VerdictKind is the result of Check.
+// VerdictKind is the kind of result that Check returns.
 type VerdictKind uint8
 
-// Verdicts.
+// The kinds of verdicts.
 const (
-	// Unknown: no fault was found, and nothing is proved.
+	// Unknown means that no fault was found and that nothing is proved.
 	Unknown VerdictKind = iota
-	// Refuted: the program is wrong; Verdict.Diagnostics shows where.
+	// Refuted means that the program is wrong. Verdict.Diagnostics shows where.
 	Refuted
-	// Proved: no run of the program, nor any two runs back to back, has a data race, uses memory that holds another
-	// value, waits forever, or has ranks that do not match. The proof says nothing about the values that it computes.
+	// Proved means that no run of the program, and no two consecutive runs, can have a data race, use memory that already
+	// holds another value, deadlock, or execute collectives or transfers that do not match between ranks. The proof says
+	// nothing about the values that the program computes.
 	Proved
 )
 
@@ -35,64 +36,68 @@ func (k VerdictKind) String() string { return [...]string{"unknown", "refuted", 
 // ProofMethod is the method by which Check reached its verdict.
 type ProofMethod string
 
-// Methods of proof.
+// The methods of proof.
 const (
-	// ByStructure: from the text, without a plan.
+	// ByStructure means that the program's text was analysed, without a plan.
 	ByStructure ProofMethod = "structural"
-	// ByPlan: from every command of two runs, with the bytes that each touches.
+	// ByPlan means that every command of two consecutive runs was checked, with the bytes that the command reads and
+	// writes.
 	ByPlan ProofMethod = "plan"
-	// ByLoops: for loops too long to unroll, from shorter ones that repeat the same commands.
+	// ByLoops means that loops that are too long to unroll were proved from shorter loops that repeat the same commands.
 	ByLoops ProofMethod = "loops"
-	// BySymmetry: from the commands of one rank, if all ranks do the same. Buffers then do not share bytes.
+	// BySymmetry means that the commands of one rank were checked, because all ranks execute the same commands. Buffers
+	// then do not share memory.
 	BySymmetry ProofMethod = "symmetry"
 )
 
-// Verdict is the result of Check for a bound program.
+// Verdict is the result of checking a program under a binding.
 type Verdict struct {
 	Kind VerdictKind
-	// Proof is the method.
+	// Proof is the method with which the verdict was reached.
 	Proof ProofMethod
-	// Reason says why nothing was proved.
+	// Reason is the reason why nothing was proved.
 	Reason string
-	// Diagnostics are the findings: errors when Refuted; warnings otherwise.
+	// Diagnostics holds the findings: errors if the program is Refuted, and warnings otherwise.
 	Diagnostics Diagnostics
-	// SerialSafe reports that the program also ends if each rank executes its ops one by one in issue order, so that
-	// it does not depend on streams that run at the same time.
+	// SerialSafe reports that the program also terminates if each rank executes its ops one at a time in issue order. The
+	// program then does not depend on streams that run concurrently.
 	SerialSafe bool
-	// ForAll names the dims and loop trip counts for which the proof holds at every value from 1 on, not only at that
-	// in Dims.
+	// ForAll names the dims and loop trip counts for which the proof holds at every value from 1 up, and not only at the
+	// value in Dims.
 	ForAll []string
-	// Func, Ranks and Dims are what was checked. Commands is the number of commands of a run, over all ranks.
+	// Func, Ranks and Dims identify the function, the number of ranks and the dims that were checked. Commands is the
+	// number of commands in one run, summed over all ranks.
 	Func     string
 	Ranks    int
 	Dims     map[string]int64
 	Commands int
-	// Certificate is the evidence found by a plan's proof, as JSON, if CheckOptions asked for it; see
+	// Certificate is the evidence from the proof of the plan, as JSON. It is set only if CheckOptions.Certificate is; see
 	// LoadOptions.Certificate.
 	Certificate []byte
 
 	shown *counterexample // of a plan that is refuted
 }
 
-// CheckOptions tune Check; the zero value is usable.
+// CheckOptions configures Check. The zero value is ready to use.
 type CheckOptions struct {
-	// Redundant lists the waits that others imply, as warnings.
+	// Redundant adds a warning for each wait that other waits already imply.
 	Redundant bool
-	// Strategy is the strategy that the program is lowered by before it is checked. LowerOptions has the same field,
-	// and the same Machine. With a machine, warnings about lost overlap and needless waits give their cost.
+	// Strategy is the overlap strategy with which the program is lowered before it is checked, as in LowerOptions, and
+	// Machine is the machine for which costs are predicted. If Machine is set, warnings about lost overlap and needless
+	// waits give the predicted cost.
 	Strategy string
 	Machine  string
-	// Certificate makes Check prove a plan, and return a certificate of it.
+	// Certificate makes Check prove the plan and return a certificate of the proof.
 	Certificate bool
 }
 
-// Check proves, without running the program, that it is free of data races, reuse of memory in use, reads of memory
-// that was never written, mismatched collectives and transfers, and deadlocks, over two consecutive runs. If it is
-// not, Check shows a counterexample. Check also refutes claims that all ranks hold the same value if each computed it
-// from its own block of a parameter.
+// Check proves, without running the program, that two consecutive runs have no data races, no reuse of memory that is
+// still in use, no reads of memory that was never written, no mismatched collectives or transfers, and no deadlocks. If
+// a run can have such a fault, Check shows a counterexample. Check also refutes a claim that all ranks hold the same
+// value if each rank computed the value from its own block of a parameter.
 //
-// A wrong program, or a binding that the program cannot have, is a verdict. The error is non-nil if the check itself
-// failed.
+// A wrong program, or a binding that the program cannot have, gives a verdict. The error is non-nil only if the check
+// itself failed.
 func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	var o CheckOptions
 	if len(opts) > 0 {
@@ -118,8 +123,8 @@ func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	return v, err
 }
 
-// wrongClaims returns the claims that all ranks hold the same value, though each computed it from its own block of a
-// parameter.
+// wrongClaims returns the claims that all ranks hold the same value although each rank computed it from its own block
+// of a parameter.
 func wrongClaims(u *compile.Unit, b Binding) (Diagnostics, error) {
 	lowered, err := u.LoweredFor(b.ir())
 	if err != nil {
@@ -132,7 +137,7 @@ func wrongClaims(u *compile.Unit, b Binding) (Diagnostics, error) {
 	return verify.Claims(bound, u.Source.Prog), nil
 }
 
-// prover checks the plans of a unit.
+// prover checks the plans of one compiled unit.
 type prover struct {
 	unit     *compile.Unit
 	strategy string
@@ -168,11 +173,11 @@ func (pr *prover) check(p *Program, b Binding, o CheckOptions) (Verdict, error) 
 	return v, err
 }
 
-// longProof is the number of commands, over all ranks, from which a proof without a plan is tried first: one of
-// shorter loops, or of one rank that represents all.
+// longProof is the number of commands, summed over all ranks, from which Check first tries a proof without a plan: a
+// proof from shorter loops, or a proof of one rank that represents all ranks.
 const longProof = 50_000
 
-// short tries the proofs that need no plan, and reports whether one of them decided.
+// short tries the proofs that need no plan, and reports whether one of them reached a verdict.
 func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err error) {
 	if o.Redundant || o.Certificate {
 		return false, nil // these are about a plan
@@ -204,7 +209,8 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	return true, nil
 }
 
-// longest returns the largest trip count of a loop of the text, as far as the dims alone determine it.
+// longest returns the largest trip count of a loop in the text, among the loops whose trip counts the dims alone
+// determine.
 func longest(f *ir.Func, dims map[string]int64) int64 {
 	most := int64(0)
 	f.Body.Walk(func(s *ir.Stmt) {
@@ -218,7 +224,7 @@ func longest(f *ir.Func, dims map[string]int64) int64 {
 	return most
 }
 
-// plan checks a plan, and whether the result holds for other trip counts too.
+// plan checks a plan, and whether the verdict also holds for other trip counts.
 func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -253,11 +259,12 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	return nil
 }
 
-// leastCost is the part of a run that a lost overlap must cost to be mentioned in a warning.
+// leastCost is the smallest fraction of a run's predicted time that a lost overlap must cost before a warning mentions
+// it.
 const leastCost = 0.005
 
-// costs adds the predicted cost to warnings about lost overlap and needless waits: how much faster the run is
-// predicted to be without them.
+// costs adds the predicted cost to warnings about lost overlap and needless waits. The cost is the difference between
+// the predicted times of the run with and without them.
 func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 	whole := 0.0
 	for i := range r.Findings {
@@ -301,7 +308,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 	return nil
 }
 
-// cost describes the cost of an ordering; it is "" if the cost is negligible.
+// cost describes the predicted cost of an ordering. It returns "" if the cost is negligible.
 func cost(whole, without float64, machine string) string {
 	if lost := whole - without; lost > leastCost*whole {
 		return fmt.Sprintf("; it costs %.0f µs of %.0f that are predicted for %s", lost, whole, machine)
@@ -309,11 +316,11 @@ func cost(whole, without float64, machine string) string {
 	return ""
 }
 
-// maxGeneral is the number of commands up to which Check tries to extend a proof to all trip counts. That takes a
-// dozen plans of about the same size.
+// maxGeneral is the largest number of commands for which Check tries to extend a proof to all trip counts. The
+// extension checks about twelve more plans of similar size.
 const maxGeneral = 5000
 
-// loopDims returns the dims that bound loops.
+// loopDims returns the dims that occur in the trip counts of loops.
 func loopDims(f *ir.Func) []string {
 	var out []string
 	f.Body.Walk(func(s *ir.Stmt) {
@@ -324,7 +331,8 @@ func loopDims(f *ir.Func) []string {
 	return out
 }
 
-// loops checks a program whose loops are long. limit, if not nil, says that the program is too large to unroll.
+// loops checks a program that has long loops. If limit is not nil, it is the error that reports that the program is too
+// large to unroll.
 func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -375,7 +383,7 @@ func verdictKind(v verify.Verdict) VerdictKind {
 	return map[verify.Verdict]VerdictKind{verify.Unknown: Unknown, verify.Proved: Proved, verify.Refuted: Refuted}[v]
 }
 
-// String returns one line: the verdict and, for a proof, its method and scope.
+// String returns one line with the verdict and, if there is a proof, its method and scope.
 func (v Verdict) String() string {
 	var b strings.Builder
 	switch {
@@ -407,18 +415,18 @@ func ranks(n int) string {
 	return fmt.Sprintf("%d ranks", n)
 }
 
-// Fixed is a program that Fix repaired.
+// Fixed is the result of a successful repair with Fix.
 type Fixed struct {
 	Program *Program
-	// Edits lists the insertions and their places, one line each.
+	// Edits describes each insertion and its place in one line.
 	Edits []string
-	// Verdict is the verdict on the repaired program.
+	// Verdict is the verdict for the repaired program.
 	Verdict Verdict
 }
 
-// Fix repairs a program so that it is proved. It inserts as few waits and barriers as possible; if the program
-// deadlocks it reorders statements. It returns nil if the program is already proved, or if no repair that it tries
-// helps.
+// Fix repairs a program so that it can be proved. It inserts as few waits and barriers as possible, and reorders
+// statements if the program deadlocks. It returns nil if the program is already proved, or if none of the repairs that
+// it tries leads to a proof.
 func Fix(p *Program, b Binding) (*Fixed, error) {
 	u, err := p.build(compile.Options{})
 	if err != nil {
@@ -444,7 +452,7 @@ func Fix(p *Program, b Binding) (*Fixed, error) {
 	return &Fixed{Program: repaired, Edits: fixed.Edits, Verdict: v}, err
 }
 
-// refutedOr turns diagnostics into a verdict and returns other errors unchanged.
+// refutedOr returns a Refuted verdict if err consists of diagnostics, and returns other errors unchanged.
 func refutedOr(err error) (Verdict, error) {
 	var ds Diagnostics
 	if errors.As(err, &ds) {
@@ -453,13 +461,13 @@ func refutedOr(err error) (Verdict, error) {
 	return Verdict{}, err
 }
 
-// proofOf returns the result of a plan's proof, and the reason if nothing was proved.
+// proofOf is the result of proving a plan, and the reason if nothing was proved.
 type proofOf struct {
 	kind   VerdictKind
 	reason string
 }
 
-// ofProved adds to an error about ranks whose copies differ whether their plan was proved.
+// ofProved adds, to an error about ranks that hold different copies of a value, whether their plan was proved.
 func ofProved(err error, proof proofOf) error {
 	var differ *MismatchError
 	if errors.As(err, &differ) {
@@ -468,7 +476,7 @@ func ofProved(err error, proof proofOf) error {
 	return err
 }
 
-// dimsOnly evaluates expressions of dims alone.
+// dimsOnly evaluates expressions that contain dims but no other variables.
 type dimsOnly map[string]int64
 
 func (d dimsOnly) Dim(name string) (int64, bool)  { v, ok := d[name]; return v, ok }

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/internal/checkpoint"
 )
 
-// Checkpoint is an open checkpoint. Its files are mapped into memory, and only their headers are read until tensors
-// are used. The files must not change while they are mapped: writing to them changes weights, and if a file is
-// truncated the system kills a process that reads beyond its end.
+// Checkpoint is an open checkpoint. Its files are mapped into memory, and only their headers are read until tensors are
+// used. The files must not change while they are mapped: a write to a file changes weights, and if a file is truncated
+// the operating system kills a process that reads past the file's new end.
 type Checkpoint struct {
 	open *checkpoint.Checkpoint
 
@@ -18,10 +18,10 @@ type Checkpoint struct {
 	shut bool
 }
 
-// OpenCheckpoint opens a safetensors file, the index of a sharded checkpoint, or a directory. The directory holds
-// either a sharded checkpoint, with its model.safetensors.index.json, or safetensors files that together hold the
-// tensors. Files named by an index must be in the index's directory. Symbolic links are followed, since caches of
-// checkpoints consist of them.
+// OpenCheckpoint opens a safetensors file, the index of a sharded checkpoint, or a directory. The directory contains
+// either a sharded checkpoint with its model.safetensors.index.json, or several safetensors files without an index,
+// whose tensors are then combined. The files that an index names must be in the same directory as the index. Symbolic
+// links are followed, since caches of checkpoints consist of them.
 func OpenCheckpoint(path string) (*Checkpoint, error) {
 	c, err := checkpoint.Open(path)
 	if err != nil {
@@ -30,18 +30,18 @@ func OpenCheckpoint(path string) (*Checkpoint, error) {
 	return &Checkpoint{open: c, held: 1}, nil
 }
 
-// Names returns the tensors' names, sorted.
+// Names returns the names of the tensors in sorted order.
 func (c *Checkpoint) Names() []string {
 	return c.open.Names()
 }
 
-// Header returns a tensor without its Data: its type and shape.
+// Header returns the type and shape of a tensor, as a Tensor without Data.
 func (c *Checkpoint) Header(name string) (*Tensor, error) {
 	t, err := c.open.Header(name)
 	return (*Tensor)(t), err
 }
 
-// Tensor reads a tensor.
+// Tensor reads one tensor of the checkpoint.
 func (c *Checkpoint) Tensor(name string) (*Tensor, error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, error) {
 	return (*Tensor)(t), errors.Join(err, c.release())
 }
 
-// Close closes the checkpoint; Tensor and BindFrom fail afterwards. Its files stay mapped until no model has a weight of
-// the checkpoint bound, and no run reads one.
+// Close closes the checkpoint; later calls of Tensor and BindFrom fail. The files stay mapped while any model has a
+// weight from the checkpoint bound, or any run reads such a weight.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	shut := c.shut
@@ -76,7 +76,7 @@ func (c *Checkpoint) hold() error {
 	return nil
 }
 
-// share holds a checkpoint once more. It works after Close too, if something else still holds the checkpoint.
+// share adds a holder of the checkpoint. It also works after Close, as long as the checkpoint has another holder.
 func (c *Checkpoint) share() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,29 +92,29 @@ func (c *Checkpoint) release() error {
 	return c.open.Close()
 }
 
-// Rules describe how the tensors of a checkpoint become a model's weights.
+// Rules describes how the weights of a model are made from the tensors of a checkpoint.
 type Rules struct {
-	// Weights has the rules by which parameters are made. A parameter without a rule uses the tensor of the same
-	// name, if there is one.
+	// Weights holds the rules that make parameters. A parameter without a rule uses the tensor of the same name, if the
+	// checkpoint has one.
 	Weights []WeightRule
-	// Inputs are the parameters that are not weights: those that each run is given, or that BindDevice sets. Prepare
-	// refuses a model if any other parameter is not bound.
+	// Inputs names the parameters that are not weights: each run passes them in its arguments, or BindDevice sets them.
+	// Prepare returns an error if any other parameter is not bound.
 	Inputs []string
 }
 
-// WeightRule makes one parameter from tensors, in this order: each tensor is transposed and cut, the tensors of a
-// layer are concatenated, layers are stacked, and elements are converted.
+// WeightRule describes how one parameter is made from tensors. The steps have this order: each tensor is transposed and
+// cut, the tensors of each layer are concatenated, the layers are stacked, and the elements are converted.
 type WeightRule struct {
 	Param string
-	// From names the tensors. In "model.layers.*.mlp.up_proj.weight" the * stands for the numbers of the layers, from
-	// 0 up to the last that the checkpoint has with that prefix. Layers are stacked along a new first dimension.
-	// Several tensors are concatenated along Axis.
+	// From names the tensors. The * in a name like "model.layers.*.mlp.up_proj.weight" is replaced by the numbers of the
+	// layers, from 0 to the last layer for which the checkpoint has that prefix. The layers are stacked along a new first
+	// dimension. If From has several names, their tensors are concatenated along Axis.
 	From []string
 	// Transpose swaps the last two dimensions of each tensor.
 	Transpose bool
-	// Axis is the dimension along which tensors are cut and concatenated, counted after Transpose.
+	// Axis is the dimension along which tensors are cut and concatenated. Dimensions are numbered after Transpose.
 	Axis int
-	// Lo and Hi cut rows Lo to Hi along Axis out of each tensor. Hi 0 means the end.
+	// Lo and Hi select the rows Lo to Hi-1 of each tensor along Axis. If Hi is 0, the selection extends to the last row.
 	Lo, Hi int64
 	// Cast allows a conversion to the parameter's type, which may round.
 	Cast bool

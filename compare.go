@@ -18,19 +18,19 @@ var ErrDiffers = errors.New("the result differs from the reference")
 // ErrNoReference is wrapped by the error of Model.Reference if the program's text does not determine the reference.
 var ErrNoReference = errors.New("there is no reference to compare with")
 
-// Agreement is the verdict of a comparison.
+// Agreement describes how well results agree with a reference.
 type Agreement uint8
 
-// Agreements.
+// The degrees of agreement.
 const (
-	// Undecided: no fault was found, but a part of the result has no error bound, or the bounds are so wide that
-	// zeros would match too.
+	// Undecided means that no fault was found, but that a part of the result has no error bound or that its bounds are so
+	// wide that zeros would satisfy them too.
 	Undecided Agreement = iota
-	// Exact: the results equal the reference, and are certified to be the only correct ones.
+	// Exact means that the results equal the reference, which is certified to be the only correct result.
 	Exact
-	// Within: the results are as close to the reference as rounding allows.
+	// Within means that the difference between the results and the reference is within the error bounds of rounding.
 	Within
-	// Differs: some result is wrong.
+	// Differs means that some result is wrong.
 	Differs
 )
 
@@ -39,7 +39,7 @@ func (a Agreement) String() string {
 	return [...]string{"undecided", "exact", "within", "differs"}[a]
 }
 
-// weakest returns the weaker of two agreements. From strong to weak they are Exact, Within, Undecided, Differs.
+// weakest returns the weaker of two agreements. The order, from strong to weak, is Exact, Within, Undecided, Differs.
 func weakest(a, b Agreement) Agreement {
 	strength := [...]int{Undecided: 1, Exact: 3, Within: 2, Differs: 0}
 	if strength[b] < strength[a] {
@@ -48,18 +48,18 @@ func weakest(a, b Agreement) Agreement {
 	return a
 }
 
-// Reference is what the results of a run are compared with. It is computed by the reference evaluator, from the
-// function that the model's function refines, or else from the model's function itself.
+// Reference holds the values with which the results of a run are compared. The reference evaluator computes them from
+// the function that the model's function refines, if there is one, and otherwise from the model's function itself.
 type Reference struct {
-	// Against is the function evaluated.
+	// Against is the name of the function that was evaluated.
 	Against string
-	// Exact reports that every element is certified exact, whatever the order of sums.
+	// Exact reports whether every element is certified to be exact for every order of summation.
 	Exact   bool
 	outputs []*eval.Output
 }
 
-// given returns the arguments of a run with the model's weights, and the dims that follow. The weights stay valid
-// until release.
+// given returns the arguments of a run together with the model's weights, and the dims that follow from both. The
+// weights stay valid until release is called.
 func (m *Model) given(args Args) (in map[string]*tensor.Tensor, b Binding, release func(), err error) {
 	weights, release, err := m.params.hold(args)
 	if err != nil {
@@ -78,12 +78,12 @@ func (m *Model) given(args Args) (in map[string]*tensor.Tensor, b Binding, relea
 	return in, b, release, nil
 }
 
-// Reference evaluates the model's reference on the arguments of a run. It takes at least a hundred times as long as a
-// run.
+// Reference evaluates the model's reference on the arguments of a run. It takes at least a hundred times as long as the
+// run itself.
 //
 // If the streams of a function are not proved to be ordered, the function is evaluated in text order: each rank
-// executes its statements one after another. If statements of different ranks then still race, or wait for each
-// other, the error wraps ErrNoReference.
+// executes its statements one after another. If statements of different ranks still race in that order, or wait for
+// each other, the error wraps ErrNoReference.
 func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	in, b, release, err := m.given(args)
 	if err != nil {
@@ -112,8 +112,8 @@ func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	return ref, ref.widen(ctx, m, b, in)
 }
 
-// widen adds the error bounds of the model's own function. If it rounds in other places than the function that it
-// refines, both may be that far from real arithmetic.
+// widen adds the error bounds of the model's own function to those of the function that it refines. The two functions
+// may round in different places, so both may be that far from the result in real arithmetic.
 func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[string]*tensor.Tensor) error {
 	own, err := m.fn.unit.Bind(b.ir())
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[strin
 	return nil
 }
 
-// evaluate evaluates a function of the model's program, in text order if its own order is not proved.
+// evaluate evaluates a function of the model's program. It uses text order if the function's own order is not proved.
 func evaluate(
 	ctx context.Context, bound *ir.Bound, b Binding, in map[string]*tensor.Tensor,
 ) (*eval.Result, error) {
@@ -141,15 +141,15 @@ func evaluate(
 	return eval.Run(ctx, bound, in, eval.Options{})
 }
 
-// Measured is the distance of a result from the reference.
+// Measured describes the distance between one result and the reference.
 type Measured struct {
 	Name string
-	// Error is the largest difference between an element and the reference's; +Inf if only one of the two is finite.
-	// Largest is the largest magnitude in the reference.
+	// Error is the largest absolute difference between an element of the result and that of the reference; it is +Inf if
+	// only one of the two elements is finite. Largest is the largest absolute value in the reference.
 	Error, Largest float64
 }
 
-// Quotient is Error divided by Largest; 0 if Error is.
+// Quotient returns Error divided by Largest, or 0 if Error is 0.
 func (m Measured) Quotient() float64 {
 	if m.Error == 0 {
 		return 0
@@ -157,7 +157,7 @@ func (m Measured) Quotient() float64 {
 	return m.Error / m.Largest
 }
 
-// String returns "%y: largest error 2, values up to 410, quotient 0.00488".
+// String returns a description like "%y: largest error 2, values up to 410, quotient 0.00488".
 func (m Measured) String() string {
 	return fmt.Sprintf("%%%s: %s", m.Name, m.sizes())
 }
@@ -166,7 +166,7 @@ func (m Measured) sizes() string {
 	return fmt.Sprintf("largest error %.3g, values up to %.3g, quotient %.3g", m.Error, m.Largest, m.Quotient())
 }
 
-// Worst returns the result with the largest quotient of error and largest value; false if there is none.
+// Worst returns the result with the largest Quotient. It returns false if there are no results.
 func (c Comparison) Worst() (Measured, bool) {
 	if len(c.Measured) == 0 {
 		return Measured{}, false
@@ -174,23 +174,25 @@ func (c Comparison) Worst() (Measured, bool) {
 	return slices.MaxFunc(c.Measured, func(a, b Measured) int { return cmp.Compare(a.Quotient(), b.Quotient()) }), true
 }
 
-// Comparison is the outcome of comparing a run's results with a reference.
+// Comparison is the outcome of comparing the results of a run with a reference.
 type Comparison struct {
 	Verdict Agreement
-	// Against is the reference function.
+	// Against is the name of the reference function.
 	Against string
-	// Detail describes the first result that differs or is undecided, or else the one closest to its bound.
+	// Detail describes the first result that differs or is undecided. If there is none, it describes the result that is
+	// closest to its error bound.
 	Detail string
-	// Measured are the errors of the results, in order. Verdict follows from the error bounds, not from these.
+	// Measured holds the error of each result, in the order of the results. Verdict follows from the error bounds and not
+	// from these errors.
 	Measured []Measured
-	// Layers are the layers passed to ByLayers.
+	// Layers holds the comparisons of layers that were passed to ByLayers.
 	Layers []LayerComparison
 
 	sizes     string      // Within: how far off Detail's result is
 	confirmed *Comparison // on other inputs
 }
 
-// Compare compares a report's results with r.
+// Compare compares the results in a report with the reference.
 func (r *Reference) Compare(rep *Report) Comparison {
 	c := Comparison{Verdict: Exact, Against: r.Against}
 	if len(rep.OutNames) != len(r.outputs) {
@@ -220,7 +222,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 	return c
 }
 
-// detail describes one result.
+// detail describes the comparison of one result.
 func (r *Reference) detail(name string, v eval.Verdict) string {
 	switch v.Kind {
 	case eval.Within:
@@ -231,9 +233,9 @@ func (r *Reference) detail(name string, v eval.Verdict) string {
 	return fmt.Sprintf("%%%s: %s", name, v)
 }
 
-// Confirmed combines c, a comparison on small integers, with a second one on random reals. Many functions agree on
-// the integers -1, 0 and 1, so the second comparison may refute the first or make it undecided. It cannot strengthen
-// it.
+// Confirmed combines c, a comparison with small integers as inputs, with a second comparison that had random real
+// numbers as inputs. Different functions often agree on the integers -1, 0 and 1, so the second comparison may refute
+// the first or make it undecided. The second comparison cannot strengthen the first.
 func (c Comparison) Confirmed(second Comparison) Comparison {
 	if weakest(Within, second.Verdict) != Within && weakest(c.Verdict, second.Verdict) != c.Verdict {
 		second.Detail += ", on random reals"
@@ -243,7 +245,7 @@ func (c Comparison) Confirmed(second Comparison) Comparison {
 	return c
 }
 
-// Weakest returns the comparison with the weakest verdict; of several, the first.
+// Weakest returns the comparison that has the weakest verdict. If several have it, Weakest returns the first of them.
 func (c Comparison) Weakest(others ...Comparison) Comparison {
 	for _, o := range others {
 		if weakest(c.Verdict, o.Verdict) != c.Verdict {
@@ -253,7 +255,7 @@ func (c Comparison) Weakest(others ...Comparison) Comparison {
 	return c
 }
 
-// Err returns nil, or an error that wraps ErrDiffers.
+// Err returns an error that wraps ErrDiffers if the results differ from the reference, and nil otherwise.
 func (c Comparison) Err() error {
 	if c.Verdict != Differs {
 		return nil
@@ -261,7 +263,7 @@ func (c Comparison) Err() error {
 	return fmt.Errorf("%w %s: %s", ErrDiffers, c.Against, c.Detail)
 }
 
-// String returns the comparison in a line.
+// String returns a one-line description of the comparison.
 func (c Comparison) String() string {
 	second := c.confirmed
 	if second != nil && second.Verdict != Within {

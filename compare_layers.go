@@ -13,17 +13,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// LayerComparison is the outcome of comparing a layer's results with the reference. The layer's inputs are the
-// reference's results of the layers before it.
+// LayerComparison is the outcome of comparing the results of one layer with the reference. The inputs of the layer are
+// the reference's results for the preceding layers.
 type LayerComparison struct {
-	// Name identifies the part of the function, like "%hidden, %l=3" for an iteration of a loop. Line is where it
-	// begins.
+	// Name identifies the part of the function, for example "%hidden, %l=3" for one iteration of a loop. Line is the line
+	// of the program at which the part begins.
 	Name string
 	Line int32
 	Comparison
 }
 
-// String returns the layer with its largest error.
+// String returns a description of the layer with its largest error.
 func (l LayerComparison) String() string {
 	worst, _ := l.Worst()
 	if len(l.Measured) == 1 {
@@ -32,14 +32,15 @@ func (l LayerComparison) String() string {
 	return fmt.Sprintf("%s (line %d): %s", l.Name, l.Line, worst)
 }
 
-// CompareLayers compares the model with its reference layer by layer. A layer is an iteration of a loop that carries
-// values, or a run of statements between such loops. Each layer is loaded and run as a separate program, with the
-// options of the model and with the reference's inputs of that layer, so that its error bounds are those of its
-// operations alone. If a layer's bounds are still undecided, its parts are compared, down to single operations; these
-// are LayerComparison.Layers.
+// CompareLayers compares the model with its reference layer by layer. A layer is either one iteration of a loop that
+// carries values, or a sequence of statements between such loops. Each layer is loaded and run as a separate program,
+// with the options of the model and with the inputs that the reference computed for that layer. The error bounds of a
+// layer are therefore those of its own operations. If the comparison of a layer is undecided, CompareLayers compares
+// the parts of the layer, down to single operations, and returns them in LayerComparison.Layers.
 //
-// It returns no layers for a function that cannot be cut: one that is a single layer, that refines another function,
-// or whose buffers or streams cross every place to cut. Like Reference, it is slow.
+// CompareLayers returns no layers for a function that cannot be cut: a function that consists of a single layer, a
+// function that refines another one, or a function in which a buffer or stream is in use at every possible cut. Like
+// Reference, it is slow.
 func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison, error) {
 	if m.fn.def.Refines.Text != "" {
 		return nil, nil
@@ -79,7 +80,7 @@ type layerRun struct {
 	loaded map[*ir.Program]*Model
 }
 
-// compareAll compares the layers of a function.
+// compareAll compares all layers of a function.
 func (r *layerRun) compareAll(ctx context.Context, bound *ir.Bound, most int) ([]LayerComparison, error) {
 	r.most = most
 	var list []LayerComparison
@@ -93,7 +94,7 @@ func (r *layerRun) compareAll(ctx context.Context, bound *ir.Bound, most int) ([
 	return list, nil
 }
 
-// parts compares a layer in parts, on the same inputs.
+// parts compares the parts of a layer on the layer's inputs.
 func (r *layerRun) parts(ctx context.Context, m *Model, in map[string]*Tensor) ([]LayerComparison, error) {
 	bound, ds := ir.Bind(m.fn.unit.Source, ir.Binding{Ranks: r.ranks})
 	if ds.HasErrors() {
@@ -121,7 +122,8 @@ func (r *layerRun) parts(ctx context.Context, m *Model, in map[string]*Tensor) (
 	return nil, nil
 }
 
-// compare runs a layer, compares it, and keeps the reference's values of its results.
+// compare runs one layer, compares its results with the reference, and stores the reference's values of these results
+// for the layers that follow.
 func (r *layerRun) compare(ctx context.Context, l layers.Layer) (Comparison, error) {
 	m, err := r.load(l.Program)
 	if err != nil {
@@ -160,7 +162,7 @@ func (r *layerRun) compare(ctx context.Context, l layers.Layer) (Comparison, err
 	return c, nil
 }
 
-// load loads the program of a layer with the model's options. Equal layers share one model.
+// load loads the program of a layer with the options of the model. Layers with equal programs share one loaded model.
 func (r *layerRun) load(p *ir.Program) (*Model, error) {
 	if m := r.loaded[p]; m != nil {
 		return m, nil
@@ -196,7 +198,7 @@ func (r *layerRun) inputs(f *ir.Func, l layers.Layer) (map[string]*Tensor, error
 	return in, nil
 }
 
-// rows returns t, or, if row is not negative, that row of t, in t's memory.
+// rows returns t if row is negative. Otherwise it returns that row of t, which shares t's memory.
 func rows(t *tensor.Tensor, row int64) *tensor.Tensor {
 	if row < 0 {
 		return t
@@ -215,9 +217,9 @@ func (r *layerRun) close() error {
 	return errors.Join(errs...)
 }
 
-// ByLayers refines c by a comparison of the model's layers on the same arguments. Layers decide what the bounds of
-// the whole model leave undecided: if all layers are right, the result is Within. A layer that differs refutes the
-// model.
+// ByLayers refines c with comparisons of the model's layers on the same arguments. Layers can decide a comparison that
+// the error bounds of the whole model leave undecided: if all layers are right, the verdict is Within. If a layer
+// differs, the verdict is Differs.
 func (c Comparison) ByLayers(list []LayerComparison) Comparison {
 	c.Layers = list
 	if len(list) == 0 || c.Verdict == Differs {
@@ -241,7 +243,7 @@ func (c Comparison) ByLayers(list []LayerComparison) Comparison {
 	return c
 }
 
-// WorstLayer returns the layer with the largest quotient of error and largest value; false if there are no layers.
+// WorstLayer returns the layer with the largest Quotient. It returns false if there are no layers.
 func (c Comparison) WorstLayer() (LayerComparison, bool) {
 	if len(c.Layers) == 0 {
 		return LayerComparison{}, false
@@ -251,8 +253,8 @@ func (c Comparison) WorstLayer() (LayerComparison, bool) {
 		true
 }
 
-// Compare runs the model once and compares its results with the reference, as a whole and layer by layer. Parameters
-// that are bound to device tensors, such as state, are read and not changed.
+// Compare runs the model once and compares its results with the reference, both as a whole and layer by layer. Compare
+// reads parameters that are bound to device tensors, for example state, but does not change them.
 func (m *Model) Compare(ctx context.Context, args Args) (Comparison, error) {
 	if m.machine.peers != nil && !m.loader.opts.Gather {
 		return Comparison{}, fmt.Errorf("%w: among several processes only whole results are compared: load with Gather",
@@ -274,7 +276,7 @@ func (m *Model) Compare(ctx context.Context, args Args) (Comparison, error) {
 	return ref.Compare(rep).ByLayers(list), err
 }
 
-// onHost returns args with the contents of bound device tensors.
+// onHost returns args with the contents of bound device tensors copied to host tensors.
 func (m *Model) onHost(ctx context.Context, args Args) (Args, error) {
 	in := maps.Clone(args.In)
 	if in == nil {

@@ -12,47 +12,50 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// DeviceTensor is a tensor on a machine's devices, in one block per rank, laid out as a parameter or result of a
-// model. Runs take parameters from device tensors (Args.DeviceIn) and leave results in them (Args.DeviceOut), for any
-// model of the machine, and none of the data goes through the host. Use it for state that a program updates, or to
-// pass results to another model. A run copies between the tensor and its own memory, on the devices.
+// DeviceTensor is a tensor on the devices of a machine. Each rank holds one block, in the layout of a parameter or
+// result of a model. Runs of any model of the machine can read parameters from a device tensor (Args.DeviceIn) and
+// write results to it (Args.DeviceOut), and its contents do not pass through the host. Use a DeviceTensor for state
+// that a program updates, or to pass results to another model. A run copies between the tensor and the run's own
+// memory, on the devices.
 //
-// Its methods and the runs that use it wait for each other: many may read it at a time, or one may write it. If a
-// Write or Read fails on a device, other than for a shortage of memory, all device tensors of the machine with the
-// same number of ranks are lost: their methods, and runs that use them, return an error that says so.
+// The tensor's methods, and runs that use the tensor, wait for each other: several readers may use it at the same time,
+// but only one writer. If Write or Read fails on a device for a reason other than a shortage of memory, all device
+// tensors of the machine with the same number of ranks lose their contents. Their methods, and runs that use them, then
+// return an error that reports this.
 type DeviceTensor struct {
 	t *resident.DeviceTensor
 	m *Machine
 }
 
-// DeviceBlock is one rank's block of a DeviceTensor, dense and row-major.
+// DeviceBlock describes one rank's block of a DeviceTensor. The block is dense and row-major.
 type DeviceBlock struct {
 	Rank int
-	// From is the position of the block in the global tensor, and Shape the number of its elements in each dimension.
+	// From is the position of the block's first element in the global tensor, and Shape is the number of the block's
+	// elements in each dimension.
 	From, Shape []int64
-	// Pointer is the address of the first element on the rank's device: a CUdeviceptr of the device's primary
-	// context, or an address of the process on the CPU machine. It is valid until Close. Use it only within Fill and
-	// View.
+	// Pointer is the address of the block's first element. On a GPU it is a CUdeviceptr of the rank's device in the
+	// device's primary context; on the CPU machine it is an address of the process. The address is valid until Close. Use
+	// it only within Fill and View.
 	Pointer uintptr
-	// Host is the same memory as a slice on the CPU machine, and nil on GPUs.
+	// Host is the block's memory as a slice on the CPU machine, and nil on GPUs.
 	Host []byte
 }
 
-// DType returns the element type.
+// DType returns the type of the elements.
 func (d *DeviceTensor) DType() ir.DType { return d.t.IO().DType }
 
-// Shape returns the global extents.
+// Shape returns the shape of the global tensor.
 func (d *DeviceTensor) Shape() []int64 { return slices.Clone(d.t.IO().Shape) }
 
-// String returns the tensor's type: "bf16[4, 8]".
+// String returns the type of the tensor, for example "bf16[4, 8]".
 func (d *DeviceTensor) String() string { return d.header().String() }
 
 func (d *DeviceTensor) header() *tensor.Tensor {
 	return &tensor.Tensor{DType: d.t.IO().DType, Shape: d.t.IO().Shape}
 }
 
-// Write copies a global tensor to the devices. It waits for the copy, at most a minute after ctx ends. If the copy
-// fails, the tensor holds nothing.
+// Write copies a global tensor to the devices. It returns when the copy has ended, or one minute after ctx has ended.
+// If the copy fails, the tensor has no defined contents.
 func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
 	if from == nil {
 		return fmt.Errorf("%w: a nil tensor is to be written to a device tensor", blocks.ErrInput)
@@ -60,14 +63,14 @@ func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
 	return d.m.why(ctx, d.t.Write(ctx, from.host()))
 }
 
-// Read copies the tensor to the host. It returns a *MismatchError if ranks that should hold copies of the same block
-// differ: blocks that a run leaves on the devices are compared here, not when the run ends.
+// Read copies the tensor to the host. It returns a *MismatchError if ranks that hold copies of the same block have
+// different values. Blocks that a run leaves on the devices are compared by Read, and not at the end of the run.
 func (d *DeviceTensor) Read(ctx context.Context) (*Tensor, error) {
 	t, err := d.t.Read(ctx)
 	return (*Tensor)(t), d.m.why(ctx, err)
 }
 
-// Blocks lists the blocks of each rank, by rank. Ranks without a block are missing.
+// Blocks returns the blocks of the tensor in the order of their ranks. It omits ranks that have no block.
 func (d *DeviceTensor) Blocks() []DeviceBlock {
 	var blocks []DeviceBlock
 	for _, part := range d.t.IO().Parts {
@@ -83,10 +86,11 @@ func (d *DeviceTensor) Blocks() []DeviceBlock {
 	return blocks
 }
 
-// Fill lets the caller's own kernels, or another library, fill the tensor. It calls f with the blocks once all
-// earlier runs and methods have ended, and no later one begins before f returns. f must write every byte of each
-// block, and its work on the devices must have ended when it returns. If f returns an error, Fill returns it and the
-// tensor holds nothing. f must not call methods of the tensor that wait, nor runs that use it: they would wait for f.
+// Fill lets the caller's own kernels, or another library, write the tensor. It calls f with the blocks after all
+// earlier runs and methods that use the tensor have ended; later ones begin after f has returned. f must write every
+// byte of each block, and the work that it starts on the devices must have ended when it returns. If f returns an
+// error, Fill returns that error and the tensor has no defined contents. f must not call a method of the tensor that
+// waits, nor start a run that uses the tensor, because these would wait for f.
 func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) error {
 	if f == nil {
 		return fmt.Errorf("%w: Fill of a device tensor needs a function", blocks.ErrInput)
@@ -94,8 +98,8 @@ func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) er
 	return d.show(ctx, f, d.t.Fill)
 }
 
-// View lets the caller's own work read the tensor, as Fill lets it write. Runs and methods that only read the tensor
-// may run at the same time. View does not compare blocks that are copies of each other.
+// View lets the caller's own kernels, or another library, read the tensor; see Fill. Runs and methods that only read
+// the tensor may execute at the same time. View does not compare blocks that are copies of each other.
 func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) error {
 	if f == nil {
 		return fmt.Errorf("%w: View of a device tensor needs a function", blocks.ErrInput)
@@ -103,7 +107,7 @@ func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) er
 	return d.show(ctx, f, d.t.View)
 }
 
-// show calls f with the blocks during one use of the tensor, and returns f's error unchanged.
+// show calls f with the blocks while it holds the tensor for reading or writing, and returns the error of f unchanged.
 func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error,
 	within func(context.Context, func() error) error) error {
 	var own error
@@ -117,8 +121,8 @@ func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error,
 	return d.m.why(ctx, err)
 }
 
-// Close frees the memory once the runs and methods that use the tensor have ended. Plans that work in it
-// (Model.BindDevice) are unloaded.
+// Close frees the tensor's memory after the runs and methods that use the tensor have ended. It unloads the plans that
+// work directly in the tensor (see Model.BindDevice).
 func (d *DeviceTensor) Close() error {
 	err := d.t.Close()
 	c := d.m.plans.enter()

@@ -11,48 +11,52 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// ErrCapturing is wrapped by the error of an Enqueue on a stream that is being captured, if something has to be
-// prepared first. Enqueue such a run once before the capture.
+// ErrCapturing is wrapped by the error of an Enqueue call on a stream that is being captured, if the run needs a
+// preparation that cannot be captured. Enqueue the same run once before the capture.
 var ErrCapturing = exec.ErrCapturing
 
-// EnqueueArgs are the arguments of one enqueued run.
+// EnqueueArgs holds the arguments of one enqueued run.
 type EnqueueArgs struct {
-	// Streams are CUDA stream handles, one for each rank that this process drives, in order; 0 is the default stream.
+	// Streams holds CUDA stream handles, one for each rank that this process drives, in the order of the ranks. The handle
+	// 0 is the default stream.
 	Streams []uintptr
-	// In gives parameters that are not bound, and Out receives results. Both map names and ranks to the address of
-	// the rank's block, dense and row-major, in memory of its device. See Layouts for the blocks' shapes.
+	// In holds the parameters that are not bound, and Out the destinations of results. Both are keyed by the name and then
+	// by the rank, and give the address of the rank's block, which is dense and row-major in the memory of the rank's
+	// device. Layouts returns the shapes of the blocks.
 	In, Out map[string]map[int]uintptr
-	// Lend names results that are left in the model's own memory instead of being copied: see Lendable. Enqueue adds
-	// the address of each rank's block. Work that is enqueued on the streams after the run finds the result there,
-	// dense and row-major.
+	// Lend names results that the run leaves in the model's own memory instead of copying them to Out; see Lendable.
+	// Enqueue adds the address of each rank's block to the inner maps. Work that is enqueued on the streams after the run
+	// can read the result at these addresses, dense and row-major.
 	//
-	// The result stays until the next run of the model for the same dims, and the memory until the model is closed or
-	// a run fails. That next run waits for work that was enqueued on its own streams before it; the caller orders
-	// work on other streams. A run by another method waits for enqueued runs, but not for readers of their results.
-	// If a captured graph contains the run, the result is there after each launch of the graph. Passing such an
-	// address as a parameter for the same dims is an ErrInput.
+	// The contents stay valid until the next run of the model with the same dims. The memory stays allocated until the
+	// model is closed or a run fails. The next run with the same dims waits for work that was enqueued earlier on the
+	// run's own streams; the caller must order work on other streams. A run that another method starts waits for enqueued
+	// runs, but not for the readers of their results. If a captured graph contains the run, the result is available after
+	// each launch of the graph. Passing a lent address as a parameter of a run with the same dims is an ErrInput.
 	Lend map[string]map[int]uintptr
-	// Dims are those that neither the binding nor bound tensors fix.
+	// Dims sets the dims that neither the binding nor the shapes of bound tensors fix.
 	Dims map[string]int64
 }
 
 // Enqueue adds one run to the caller's streams. The run begins after earlier work on these streams, and later work on
-// them waits for it. Enqueue is for programs that share a process with another library on the GPUs, such as PyTorch.
+// them waits for the run. Enqueue is meant for programs in which another library, such as PyTorch, uses the GPUs in the
+// same process.
 //
-// Enqueue returns before the run has ended. It waits in two cases: in the first run for given dims, while these are
-// prepared, and when it evicts what was prepared for addresses that are no longer used, at most once in 256 runs; it
-// then waits for earlier runs.
+// Enqueue returns before the run has ended. It waits on the host in two cases: in the first run with given dims, while
+// it prepares these dims; and, at most once in 256 runs, when it evicts the preparation for addresses that are no
+// longer used, in which case it waits for earlier runs.
 //
-// On streams that are being captured, the run becomes part of the caller's graph. The graph may be launched for as
-// long as the model is open, after other work on the stream like any launch. Enqueue a run with the same dims once
-// before the capture; otherwise Enqueue returns ErrCapturing.
+// On streams that are being captured, the run becomes part of the caller's graph. The graph may be launched as long as
+// the model is open; a launch is ordered after other work on its stream. Enqueue a run with the same dims once before
+// the capture; otherwise Enqueue returns ErrCapturing.
 //
-// Ids, positions, lengths and counts at addresses are not checked before the run, and captured runs check no values
-// beforehand. A kernel that finds an invalid value ends the run, and the InputError has Begun set.
+// The elements of ids, positions, lengths and counts at addresses are not checked before the run, and captured runs
+// check no elements in advance. A kernel that reads an invalid element ends the run with an InputError whose Begun is
+// true.
 //
-// All processes of a World enqueue the same runs in the same order. An error of a run is returned by a later call:
-// see Sync. Other methods of the model wait for the run, and so do methods of the device tensors that it uses. The
-// CPU machine has no streams of the caller and returns ErrUnsupported.
+// All processes of a World must enqueue the same runs in the same order. A later call returns the error of a run: see
+// Sync. Other methods of the model wait for the run, and so do the methods of the device tensors that the run uses. The
+// CPU machine cannot use the caller's streams and returns ErrUnsupported.
 func (m *Model) Enqueue(ctx context.Context, a EnqueueArgs) error {
 	return m.told(ctx, m.enqueue(ctx, a))
 }
@@ -121,10 +125,11 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	return err
 }
 
-// Lendable lists the results of runs for the given dims that EnqueueArgs.Lend may name. These are results that
-// collectives or other ranks write and that a run would have to copy to Out. Not among them are inout parameters,
-// results that runs leave in Out without a copy, and results that another rank may write before this one has begun
-// the next run. Lendable loads the plan, as Prepare does. All processes of a World lend the same results.
+// Lendable lists the results that EnqueueArgs.Lend may name in runs with the given dims. These are results that
+// collectives or other ranks write, and that a run would otherwise have to copy to Out. Lendable omits inout
+// parameters, results that runs write to Out without a copy, and results that another rank may overwrite before this
+// rank has begun the next run. Lendable loads the plan, as Prepare does. All processes of a World must lend the same
+// results.
 func (m *Model) Lendable(ctx context.Context, dims map[string]int64) (names []string, err error) {
 	err = m.prepare(ctx, dims, func(l *loaded) error {
 		names = l.prog.Lendable()
@@ -133,7 +138,7 @@ func (m *Model) Lendable(ctx context.Context, dims map[string]int64) (names []st
 	return names, m.machine.why(ctx, err)
 }
 
-// without returns bound tensors except those that a run replaces.
+// without returns the bound tensors without those that the arguments of a run replace.
 func without(tensors map[string]*tensor.Tensor, given map[string]map[int]uintptr) map[string]*tensor.Tensor {
 	rest := maps.Clone(tensors)
 	for name := range given {
@@ -142,8 +147,8 @@ func without(tensors map[string]*tensor.Tensor, given map[string]map[int]uintptr
 	return rest
 }
 
-// Sync waits until enqueued runs of the model have ended. It returns the errors of these runs, and of launches of
-// graphs that contain captured runs, as far as the launches have ended.
+// Sync waits until all enqueued runs of the model have ended. It returns the errors of these runs. It also returns the
+// errors of graph launches that contain captured runs, for those launches that have ended.
 func (m *Model) Sync(ctx context.Context) error {
 	t, err := m.loader.acquire(ctx)
 	if err != nil {

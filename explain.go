@@ -6,107 +6,110 @@ import (
 	"hocket.example/hocket/internal/compile"
 )
 
-// Explanation describes what lowering made of a function for given dims: every change of layout with its reason and
-// bytes, every pair of communication and GEMM with its strategies and their predicted times, and the predicted
-// timeline. Bytes are those that one rank receives; times are in microseconds.
+// Explanation describes how a function was lowered for given dims. It lists every change of layout with its reason and
+// its number of bytes, every pair of a communication and a GEMM with the strategies for the pair and their predicted
+// times, and the predicted timeline. Bytes are the bytes that one rank receives; times are in microseconds.
 type Explanation struct {
 	Func  string           `json:"func"`
 	Ranks int              `json:"ranks"`
 	Dims  map[string]int64 `json:"dims,omitempty"`
-	// Nodes is the number of nodes that the ranks are spread over. Across names the source of the figures for the
-	// tier between the nodes.
+	// Nodes is the number of nodes over which the ranks are distributed. Across names the source of the parameters of the
+	// network tier between the nodes.
 	Nodes  int    `json:"nodes,omitempty"`
 	Across string `json:"across,omitempty"`
-	// Machine is the description that predictions are made with, and Source the origin of its numbers.
+	// Machine names the machine description from which times are predicted, and Source is the origin of its parameters.
 	Machine string `json:"machine"`
 	Source  string `json:"source"`
-	// Error is the error of earlier predictions for that machine against measurements. It is nil if there are no
-	// measurements, or if Extrapolated names what was not measured.
+	// Error describes how much earlier predictions for this machine differed from measurements. It is nil if there are no
+	// measurements, or if Extrapolated names the properties that were not measured.
 	Error        *PredictionError `json:"error,omitempty"`
 	Extrapolated string           `json:"extrapolated,omitempty"`
-	// Table is the dispatch table that gives the times of the collectives that it has: "shipped" or a file, or empty
-	// for none. TableHash identifies its contents.
+	// Table identifies the dispatch table from which the times of collectives are read, if the table contains them. It is
+	// "shipped", a file name, or empty if there is no table. TableHash identifies the contents of the table.
 	Table     string `json:"table,omitempty"`
 	TableHash string `json:"table_hash,omitempty"`
 
 	Reshards []Reshard    `json:"reshards"`
 	Pairs    []PairReport `json:"pairs"`
-	// Alone lists the collectives that are no part of a pair, and why.
+	// Alone lists the collectives that do not belong to a pair, each with the reason.
 	Alone []LineNote `json:"alone,omitempty"`
 
-	// Time is the predicted time of a run, and Sequential that without overlap; 0 if nothing is predicted.
+	// Time is the predicted time of a run, and Sequential is the predicted time of a run without overlap. Both are 0 if no
+	// time is predicted.
 	Time       float64 `json:"us"`
 	Sequential float64 `json:"sequential_us"`
-	// Exposed is the part of Time in which a rank communicates and computes nothing, and SequentialExposed that of
+	// Exposed is the part of Time in which a rank communicates but does not compute. SequentialExposed is the same part of
 	// Sequential.
 	Exposed           float64 `json:"exposed_us"`
 	SequentialExposed float64 `json:"sequential_exposed_us"`
-	// FLOPs counts the multiplications and additions of one rank's GEMMs; 0 for a program that orders streams itself.
+	// FLOPs is the number of multiplications and additions in the GEMMs of one rank. It is 0 for a program that orders its
+	// streams itself.
 	FLOPs float64 `json:"flops,omitempty"`
-	// Timeline is the predicted run of one rank, which represents all ranks if they do the same. It is empty if it
-	// would be too long to draw.
+	// Timeline is the predicted run of one rank, which represents all ranks if they execute the same ops. It is empty if
+	// the timeline would be too long to draw.
 	Timeline []Span `json:"timeline"`
-	// Cut says that the timeline was too long and ends early.
+	// Cut reports that the timeline was too long and was cut at the end.
 	Cut bool `json:"timeline_cut,omitempty"`
 
 	x *compile.Explanation
 }
 
-// PredictionError is the error of predictions against measurements, as fractions of the measured time.
+// PredictionError describes how much predictions differed from measurements. Errors are fractions of the measured time.
 type PredictionError struct {
-	// Of describes the layers that were measured, and Layers is their number.
+	// Of describes the layers that were measured, and Layers is the number of these layers.
 	Of     string `json:"of"`
 	Layers int    `json:"layers"`
-	// Half of the predictions were within Median, and nine of ten within Most. Bias is the mean error; it is negative
-	// if predictions are too fast.
+	// Median is the median of the absolute errors, and Most is their 90th percentile. Bias is the mean of the signed
+	// errors; it is negative if the predicted times are too short.
 	Median float64 `json:"median"`
 	Most   float64 `json:"most"`
 	Bias   float64 `json:"bias"`
 }
 
-// Reshard is one change of layout of an Explanation.
+// Reshard describes one change of layout in an Explanation.
 type Reshard struct {
 	Line  int32  `json:"line"`
 	Value string `json:"value"`
 	From  string `json:"from"`
 	To    string `json:"to"`
-	// Why is the op that needed the change, and How the ops that make it.
+	// Why names the op that required the change of layout, and How lists the ops that perform it.
 	Why   string  `json:"why"`
 	How   string  `json:"how"`
 	Bytes int64   `json:"bytes"`
 	Time  float64 `json:"us"`
-	// Tabled reports that Time is from the dispatch table, and not from the machine's description.
+	// Tabled reports that Time was read from the dispatch table and was not computed from the machine description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across reports that a part of it crosses nodes, so that Time uses the machine's tier between them.
+	// Across reports that a part of the communication crosses nodes, so that Time includes the network tier between nodes.
 	Across bool `json:"across,omitempty"`
 }
 
-// PairReport is one pair of communication and GEMM of an Explanation.
+// PairReport describes one pair of a communication and a GEMM in an Explanation.
 type PairReport struct {
 	Line   int32  `json:"line"`
 	Value  string `json:"value"`
 	Pair   string `json:"pair"` // "all_gather + linear"
 	Bytes  int64  `json:"bytes"`
 	Chosen string `json:"chosen"`
-	// Tabled reports that the time of the whole collective is from the dispatch table, and not from the machine's
-	// description.
+	// Tabled reports that the time of the undivided collective was read from the dispatch table and was not computed from
+	// the machine description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across reports that it crosses nodes, so that the time uses the machine's tier between them.
+	// Across reports that the collective crosses nodes, so that its time includes the network tier between nodes.
 	Across bool `json:"across,omitempty"`
-	// Why is the reason if another strategy was chosen than requested; otherwise empty.
+	// Why is the reason why the pair has a different strategy than the requested one. It is empty if the pair has the
+	// requested strategy.
 	Why        string     `json:"why,omitempty"`
 	Strategies []Estimate `json:"strategies"`
 }
 
-// Estimate is the predicted time of a pair under a strategy.
+// Estimate is the predicted time of a pair under one strategy.
 type Estimate struct {
 	Strategy string  `json:"strategy"`
 	Time     float64 `json:"us,omitempty"`
-	// Refused is the reason why the strategy cannot be used; empty if it can.
+	// Refused is the reason why the strategy cannot be used for the pair. It is empty if the strategy can be used.
 	Refused string `json:"refused,omitempty"`
 }
 
-// LineNote is a remark on a line of the source.
+// LineNote is a remark about one line of the source.
 type LineNote struct {
 	Line int32  `json:"line"`
 	Text string `json:"text"`
@@ -115,7 +118,7 @@ type LineNote struct {
 // Span is one op of a predicted timeline.
 type Span struct {
 	Name string `json:"name"`
-	// Comm reports that the op moves data between ranks, or waits for other ranks.
+	// Comm reports that the op moves data between ranks or waits for other ranks.
 	Comm   bool    `json:"comm"`
 	Rank   int     `json:"rank"`
 	Stream string  `json:"stream"`
@@ -153,21 +156,21 @@ func explanationOf(x *compile.Explanation) *Explanation {
 	return e
 }
 
-// Measured names the dispatch table that times of collectives are from; empty for none.
+// Measured names the dispatch table from which the times of collectives were read. It returns "" if there is none.
 func (e *Explanation) Measured() string { return e.x.Measured() }
 
-// Band describes how far predictions may be off; empty if there are no measurements.
+// Band describes how much predictions may differ from measured times. It returns "" if there are no measurements.
 func (e *Explanation) Band() string { return e.x.Band() }
 
-// By names the source of a collective's time, with a leading space. It is empty if there is no table and the whole
-// collective is inside one node.
+// By names the source of a collective's time, with a leading space. It returns "" if there is no table and the
+// collective does not cross nodes.
 func (e *Explanation) By(tabled, across bool) string { return e.x.By(tabled, across) }
 
-// WriteTimeline draws the predicted timeline, width columns wide.
+// WriteTimeline draws the predicted timeline with a width of width columns.
 func (e *Explanation) WriteTimeline(w io.Writer, width int) error { return e.x.WriteTimeline(w, width) }
 
-// Explain lowers p for opts.Binding and explains the result, with predictions for opts.Machine. Unless the program is
-// already explicit, it plans nothing that grows with the number of ranks.
+// Explain lowers p for opts.Binding and explains the result with predictions for opts.Machine. Unless the program is
+// already explicit, the cost of Explain does not grow with the number of ranks.
 func (p *Program) Explain(opts LowerOptions) (*Explanation, error) {
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes})
 	if err != nil {
@@ -180,10 +183,10 @@ func (p *Program) Explain(opts LowerOptions) (*Explanation, error) {
 	return explanationOf(x), nil
 }
 
-// Machines lists the machines that LowerOptions.Machine accepts by name, without a file.
+// Machines lists the machine names that LowerOptions.Machine accepts in addition to the files of machine descriptions.
 func Machines() []string { return compile.Machines() }
 
-// Overlapped is a pair of communication and GEMM that a strategy overlaps.
+// Overlapped describes a pair of a communication and a GEMM that a strategy overlaps.
 type Overlapped struct {
 	Line     int32  // of the text
 	Value    string // the collective's result; what lowering makes of the pair is named after it, with a dot
@@ -191,7 +194,7 @@ type Overlapped struct {
 	Strategy string // "chunked(4)"
 }
 
-// String returns a one-line description.
+// String describes the pair in one line.
 func (o Overlapped) String() string { return compile.Overlapped(o).String() }
 
 // Overlapped lists the pairs that the model's strategy overlaps in runs with the given dims.

@@ -10,17 +10,18 @@ import (
 	"hocket.example/hocket/internal/exec"
 )
 
-// ExploreOptions choose the schedules that Explore tries.
+// ExploreOptions selects the schedules that Explore tries.
 type ExploreOptions struct {
-	// Schedules is the number of schedules; schedule i is drawn from Seed+i.
+	// Schedules is the number of schedules. The random order of schedule i is drawn with the seed Seed+i.
 	Schedules int
 	Seed      int64
 }
 
-// Explore runs a batch back to back under many schedules of the scheduled CPU machine (MachineOptions.Scheduled). It
-// calls visit with the reports of each schedule, and stops if visit returns an error. With no schedules it only plans
-// and proves. The error of a failed run names its seed. Explore accepts no device tensors, since these are on the
-// machine that the model is loaded on. It leaves Args.Out unchanged.
+// Explore executes the runs of a batch back to back under many schedules of the scheduled CPU machine
+// (MachineOptions.Scheduled). It calls visit with the reports of each schedule, and stops if visit returns an error. If
+// opts.Schedules is 0, Explore only plans and proves the program. If a run fails, the error names the seed of its
+// schedule. Explore does not accept device tensors, because they are on the machine on which the model is loaded. It
+// leaves the tensors in Args.Out unchanged.
 func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, visit func(seed int64, reports []*Report) error) error {
 	if len(batch) == 0 {
 		return nil

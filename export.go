@@ -16,8 +16,8 @@ import (
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// Export is a model that another framework wrote: a program and, from torch.export, also the weights and the states
-// that calls change.
+// Export is a model that another framework has exported, converted to a program. An export by torch.export also
+// contains the weights and the states that calls change.
 type Export struct {
 	open    *exported.Model
 	program *Program
@@ -28,29 +28,30 @@ type Export struct {
 	states []exportState
 }
 
-// exportState is a state of the model, kept on the devices.
+// exportState is a state of the model, which is kept on the devices.
 type exportState struct {
 	on    *DeviceTensor
 	begin exported.Content
 }
 
-// ExportOptions choose how a model becomes a program, and where its weights come from.
+// ExportOptions configures how an exported model is converted to a program, and where its weights are read.
 type ExportOptions struct {
-	// Plan gives the layout of parameters: tensor-parallel styles by patterns of module paths, like transformers'
-	// base_model_tp_plan. docs/models.md lists the styles. A parameter without a style is whole on each rank.
+	// Plan sets the layouts of parameters. It maps patterns of module paths to tensor-parallel styles, like
+	// base_model_tp_plan of transformers. docs/models.md lists the styles. Each rank holds the whole of a parameter
+	// without a style.
 	Plan map[string]string
-	// Ranks is the default number of ranks; 0 for 1.
+	// Ranks is the default number of ranks of the program. 0 means 1.
 	Ranks int
-	// Weights are safetensors files, and folders of them. Their tensors, named after the model's modules, take
-	// precedence over those of the archive.
+	// Weights lists safetensors files, and directories that contain them. Their tensors have the names of the model's
+	// modules, and take precedence over the tensors in the archive.
 	Weights []string
-	// Unbound leaves the weights to the caller, who binds each parameter that Sources lists. Bind then reads no
-	// weights.
+	// Unbound leaves the binding of weights to the caller, who must bind each parameter that Sources lists. Export.Bind
+	// then reads no weights.
 	Unbound bool
 }
 
-// OpenExport opens an archive and makes a program of its model. The error wraps ErrInput if the archive is malformed,
-// and ErrUnsupported if hocket cannot make a program of the model.
+// OpenExport opens an archive and converts its model to a program. The error wraps ErrInput if the archive is
+// malformed, and ErrUnsupported if hocket cannot convert the model.
 func OpenExport(path string, o ExportOptions) (*Export, error) {
 	var plan modelprogram.Plan
 	for _, pattern := range slices.Sorted(maps.Keys(o.Plan)) {
@@ -80,13 +81,13 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	return e, nil
 }
 
-// IsStableHLO reports whether a text is in StableHLO, as JAX's lowered.as_text() prints it.
+// IsStableHLO reports whether a text is a StableHLO module in the form that JAX's lowered.as_text() prints.
 func IsStableHLO(text string) bool { return stablehlo.Is(text) }
 
-// ReadStableHLO makes a program of a StableHLO text. ranks is the default number of ranks; 0 means the size of the
-// text's mesh. name stands for the text in errors, which wrap ErrInput if the text is malformed, and ErrUnsupported
-// if hocket cannot make a program of it. Bind gives a model those constants of the text that are parameters of the
-// program.
+// ReadStableHLO converts a StableHLO text to a program. ranks is the default number of ranks of the program; 0 means
+// the size of the mesh in the text. Errors use name to identify the text. They wrap ErrInput if the text is malformed,
+// and ErrUnsupported if hocket cannot convert it. Some constants of the text become parameters of the program;
+// Export.Bind binds them to a model.
 func ReadStableHLO(name, text string, ranks int) (*Export, error) {
 	g, err := stablehlo.Read(name, text, stablehlo.Options{Ranks: ranks})
 	if err != nil {
@@ -100,7 +101,7 @@ func ReadStableHLO(name, text string, ranks int) (*Export, error) {
 	return &Export{open: exported.Of(m), program: p}, err
 }
 
-// ofExport converts an import's error to the error of this package.
+// ofExport converts an error of an importer to an error of this package.
 func ofExport(err error) error {
 	switch {
 	case errors.Is(err, torchexport.ErrUnsupported), errors.Is(err, modelprogram.ErrUnsupported),
@@ -113,15 +114,15 @@ func ofExport(err error) error {
 	return err
 }
 
-// refusedImport is an ErrUnsupported that no other machine would avoid.
+// refusedImport is an ErrUnsupported error about an import. The error does not depend on the machine.
 type refusedImport struct{ error }
 
 func (e refusedImport) Unwrap() []error { return []error{ErrUnsupported, e.error} }
 
-// Program returns the program, to be loaded.
+// Program returns the program that was made from the exported model.
 func (e *Export) Program() *Program { return e.program }
 
-// Inputs lists the parameters that every run must be given.
+// Inputs lists the parameters that the arguments of every run must contain.
 func (e *Export) Inputs() []string {
 	var list []string
 	for _, p := range e.open.Params {
@@ -132,8 +133,8 @@ func (e *Export) Inputs() []string {
 	return list
 }
 
-// Sources names, for each of the other parameters except constants, the weights in the tree of modules that make it.
-// A parameter that stacks layers has one for each layer.
+// Sources returns, for each parameter that is neither an input nor a constant, the names of the weights from which it
+// is made, as paths in the tree of modules. A parameter that stacks layers has one name for each layer.
 func (e *Export) Sources() map[string][]string {
 	all := map[string][]string{}
 	for _, p := range e.open.Params {
@@ -144,9 +145,9 @@ func (e *Export) Sources() map[string][]string {
 	return all
 }
 
-// Bind binds the weights of a model that was loaded with the program, and gives its states memory on the devices,
-// which keep their contents between runs. States begin with the archive's values. Bind returns the names of the
-// tensors of ExportOptions.Weights that the model does not use.
+// Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the
+// model's states, which keep their contents between runs and begin with the values in the archive. Bind returns the
+// names of the tensors in ExportOptions.Weights that the model does not use.
 func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error) {
 	files := map[string]exported.Source{}
 	for _, c := range e.files {
@@ -184,7 +185,8 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 	return slices.Sorted(maps.Keys(files)), nil
 }
 
-// rows returns this process's rank and the number of ranks, if each process drives exactly one; otherwise 0 ranks.
+// rows returns this process's rank and the number of ranks if each process drives exactly one rank. Otherwise the
+// returned number of ranks is 0.
 func (m *Model) rows() (rank, ranks int) {
 	ranks = m.fn.binding.Ranks
 	rank, one := m.machine.onlyRank(ranks)
@@ -217,7 +219,7 @@ func (s *exportState) reset(ctx context.Context) error {
 	return s.on.Write(ctx, (*Tensor)(t))
 }
 
-// Reset restores the archive's values of the states in all models that were passed to Bind.
+// Reset restores the states to the values in the archive, in all models that were passed to Bind.
 func (e *Export) Reset(ctx context.Context) error {
 	e.mu.Lock()
 	states := slices.Clone(e.states)
@@ -230,7 +232,7 @@ func (e *Export) Reset(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the archive and the files of weights. Models that use them keep what they need.
+// Close closes the archive and the files of weights. Models to which they were bound stay usable.
 func (e *Export) Close() error {
 	err := e.open.Close()
 	for _, c := range e.files {
@@ -239,7 +241,7 @@ func (e *Export) Close() error {
 	return err
 }
 
-// checkpointSource reads tensors of a checkpoint.
+// checkpointSource reads the tensors of a checkpoint for an import.
 type checkpointSource struct{ *Checkpoint }
 
 func (c checkpointSource) Header(name string) (*tensor.Tensor, error) { return c.open.Header(name) }

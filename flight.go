@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/exec"
 )
 
-// flightRecord is the JSON that Dump writes.
+// flightRecord is the value that Dump writes as JSON.
 type flightRecord struct {
 	Written  time.Time      `json:"written"`
 	Process  int            `json:"process"`
@@ -17,9 +17,10 @@ type flightRecord struct {
 	Programs []*exec.Flight `json:"programs"`
 }
 
-// Dump writes the machine's flight record, as JSON. The record has the last batches of runs of each loaded plan. For
-// each stream with work it has the current command, its start as far as that is known, the ranks it waits for, and
-// the last commands and collectives; see docs/operations.md. Dump may be called at any time and waits for no run.
+// Dump writes the machine's flight record as JSON. The record contains the latest batches of runs of each loaded plan.
+// For each stream that has unfinished work, it contains the current command, the start time of that command if it is
+// known, the ranks for which the command waits, and the latest commands and collectives; see docs/operations.md. Dump
+// may be called at any time and does not wait for runs.
 func (m *Machine) Dump(w io.Writer) error {
 	m.plans.mu.Lock()
 	var progs []*exec.Program
@@ -41,7 +42,7 @@ func (m *Machine) writeFlight(w io.Writer, list []*exec.Flight) error {
 	return e.Encode(flightRecord{time.Now(), os.Getpid(), m.dev.Name(), list})
 }
 
-// failed passes the record of a program whose run failed to MachineOptions.Failed.
+// failed passes the flight record of a program whose run has failed to MachineOptions.Failed.
 func (m *Machine) failed(f *exec.Flight) {
 	m.onFailure(func(w io.Writer) error { return m.writeFlight(w, []*exec.Flight{f}) })
 }

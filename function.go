@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// function is the function that a model runs, with its binding.
+// function is the function that a model runs, together with its binding.
 type function struct {
 	unit    *compile.Unit
 	def     *ir.Func
@@ -20,7 +20,7 @@ type function struct {
 	places  callPlaces
 }
 
-// param returns a parameter; nil if there is none of that name.
+// param returns the parameter with the given name, or nil if there is none.
 func (f *function) param(name string) *ir.Param {
 	i := slices.IndexFunc(f.def.Params, func(p *ir.Param) bool { return p.Name == name })
 	if i < 0 {
@@ -29,13 +29,14 @@ func (f *function) param(name string) *ir.Param {
 	return f.def.Params[i]
 }
 
-// free reports whether a dimension of a parameter is a dim that arguments may set.
+// free reports whether a dimension of a parameter is a dim whose value arguments may set.
 func (f *function) free(d ir.Dimension) bool {
 	_, defined := f.binding.Defines[d.Extent.Name]
 	return d.Extent.Kind == ir.ExprName && !defined
 }
 
-// fits returns an error if no dims make a tensor fit a parameter. A nil tensor fits every existing parameter.
+// fits returns an error if no choice of dims makes a tensor fit the parameter with the given name. A nil tensor fits
+// every parameter that exists.
 func (f *function) fits(name string, t *Tensor) error {
 	p := f.param(name)
 	if p == nil {
@@ -52,12 +53,12 @@ func (f *function) fits(name string, t *Tensor) error {
 	return nil
 }
 
-// hasPort reports whether a parameter or result has a name.
+// hasPort reports whether the function has a parameter or result with the given name.
 func (f *function) hasPort(name string) bool {
 	return f.param(name) != nil || slices.Contains(ir.OutputNames(f.def), name)
 }
 
-// merge adds dims to the binding.
+// merge returns the binding with the given dims added.
 func (f *function) merge(dims map[string]int64) Binding {
 	b := f.binding
 	b.Dims = map[string]int64{}
@@ -66,8 +67,8 @@ func (f *function) merge(dims map[string]int64) Binding {
 	return b
 }
 
-// dimsOf sets every dim that is the whole extent of a parameter's dimension to the extent that the argument's shape
-// has there, unless the binding fixes it.
+// dimsOf returns the binding with dims set from the shapes of arguments. It sets every dim that alone is the extent of
+// a parameter's dimension, unless the binding fixes the dim.
 func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 	b := f.merge(nil)
 	for _, p := range f.def.Params {
@@ -89,7 +90,8 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 	return b, nil
 }
 
-// setDims overrides the dims of a run's binding with those given to the run. The model's own dims are fixed.
+// setDims sets, in the binding of a run, the dims that the caller of the run has given. It returns an error if they
+// change a dim that the model's own binding fixes.
 func (f *function) setDims(b Binding, dims map[string]int64) error {
 	for _, name := range slices.Sorted(maps.Keys(dims)) {
 		if fixed, ok := f.binding.Dims[name]; ok && fixed != dims[name] {
@@ -101,7 +103,7 @@ func (f *function) setDims(b Binding, dims map[string]int64) error {
 	return nil
 }
 
-// onlyFitting leaves out the tensors whose shapes differ from those that their parameters have under a binding.
+// onlyFitting returns the tensors whose shapes equal the shapes that their parameters have under the binding.
 func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) error {
 	if len(on) == 0 {
 		return nil
@@ -122,7 +124,8 @@ func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) 
 	return nil
 }
 
-// blame attributes an error of a load to the arguments if their shapes give dims that the program cannot have.
+// blame wraps an error of a load in ErrInput if its cause is that the shapes of the arguments imply dims that the
+// program cannot have.
 func (f *function) blame(b Binding, err error) error {
 	if _, berr := f.unit.Bind(b.ir()); berr == nil || maps.Equal(b.Dims, f.binding.Dims) {
 		return err

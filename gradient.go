@@ -12,33 +12,34 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// GradientOptions choose the function, results and parameters to differentiate.
+// GradientOptions selects the function, the results and the parameters of a gradient.
 type GradientOptions struct {
-	// Func is the function; empty for the program's last.
+	// Func is the name of the function. If it is empty, the last function of the program is differentiated.
 	Func string
-	// Of names the results that are differentiated, and Wrt the parameters with respect to which. The default is all
-	// of floating-point type.
+	// Of names the results that are differentiated, and Wrt names the parameters with respect to which they are
+	// differentiated. An empty list selects all results or parameters that have a floating-point type.
 	Of, Wrt []string
-	// Keep chooses which values of the forward pass are kept for the backward pass: "all" (the default) keeps all
-	// that it needs, "inputs" keeps the inputs of the function and of each loop iteration, and "auto" recomputes
-	// values that are cheap to compute.
+	// Keep selects the values of the forward pass that are stored for the backward pass. "all", the default, stores all
+	// values that the backward pass needs. "inputs" stores the inputs of the function and of each loop iteration. "auto"
+	// recomputes values that are cheap to compute and stores the others.
 	Keep string
-	// Budget, with Keep "auto", is how many bytes a rank keeps of the forward pass at most: as much is computed again as
-	// that needs, what costs least for each byte first; 0 is no budget. Dims are those that it is for, in addition to the
-	// program's own.
+	// Budget is the largest number of bytes that a rank may store from the forward pass if Keep is "auto"; 0 means no
+	// limit. To meet the budget, the backward pass recomputes values in the order of their cost per byte, cheapest first.
+	// Dims sets the dims for which the budget must hold, in addition to the program's default dims.
 	Budget int64
 	Dims   map[string]int64
 }
 
-// A GradientNameError is a name in GradientOptions that has no gradient or does not exist.
+// A GradientNameError reports a name in GradientOptions that does not exist or that has no gradient.
 type GradientNameError struct{ Message, Help string }
 
 // Error returns the message.
 func (e *GradientNameError) Error() string { return e.Message }
 
-// Gradient returns a program that computes the function's results and their gradients: after the results, %dx for
-// each parameter %x. A parameter %dy is added for each differentiated result %y that is not a scalar. The error is
-// Diagnostics if a statement has no gradient, a *GradientNameError, or wraps ErrBudget or ErrInput.
+// Gradient returns a program that computes the function's results and their gradients. It returns the results first,
+// and then a gradient %dx for each parameter %x. The program has an additional parameter %dy for each differentiated
+// result %y that is not a scalar. The error is Diagnostics if a statement has no gradient, or a *GradientNameError, or
+// it wraps ErrBudget or ErrInput.
 func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	if p.none() {
 		return nil, errNoProgram
@@ -54,26 +55,30 @@ func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	return p.derived(text)
 }
 
-// GradientParts are a function's gradient as two programs, for those who compute the gradients of results elsewhere.
+// GradientParts holds the gradient of a function as two programs, for callers that compute the gradients of results
+// outside these programs.
 type GradientParts struct {
-	// Forward has the function's parameters. It returns the function's results, and then values that Backward takes.
+	// Forward has the parameters of the function. It returns the results of the function, followed by the values that
+	// Backward reads.
 	Forward *Program
-	// Backward returns %dx for each differentiated parameter %x, in their order.
+	// Backward returns %dx for each differentiated parameter %x, in the order of the parameters.
 	Backward *Program
-	// Takes say what Backward's parameters are, in their order.
+	// Takes describes the parameters of Backward, in their order.
 	Takes []GradientTake
 }
 
-// GradientTake says what a parameter of GradientParts.Backward is.
+// GradientTake describes one parameter of GradientParts.Backward.
 type GradientTake struct {
-	// Of is "input" for a parameter of Forward, "output" for a result of it, and "gradient" for the gradient of one.
+	// Of is "input" if the parameter is a parameter of Forward, "output" if it is a result of Forward, and "gradient" if
+	// it is the gradient of a result.
 	Of string
-	// Index counts these from 0.
+	// Index is the index of that parameter, result or gradient, counted from 0.
 	Index int
 }
 
-// GradientParts returns what Gradient returns as two programs. What the first keeps for the second is among its results.
-// Also results that are scalars have a gradient, which the second takes.
+// GradientParts returns the gradient that Gradient computes, as two programs. The results of the first program include
+// the values that it stores for the second. Results that are scalars also have a gradient, which is a parameter of the
+// second program.
 func (p *Program) GradientParts(opts GradientOptions) (*GradientParts, error) {
 	if p.none() {
 		return nil, errNoProgram
@@ -126,7 +131,7 @@ func gradientError(err error) error {
 	return err
 }
 
-// derived checks a program that was made of p.
+// derived checks a program that was made from p.
 func (p *Program) derived(text string) (*Program, error) {
 	info, ds := checker.Read(p.info.Prog.File, text)
 	if !ds.HasErrors() {

@@ -14,20 +14,20 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// HTMLOptions choose the contents of a page besides the passes.
+// HTMLOptions selects the contents of a page in addition to the passes.
 type HTMLOptions struct {
-	// Explanation, if not nil, adds the log of reshards with reasons, the strategies and the predicted timeline. It
-	// should come from Explain with the options of Lower.
+	// Explanation, if not nil, adds the log of reshards with their reasons, the strategies and the predicted timeline. It
+	// should be the result of Explain with the same options as Lower.
 	Explanation *Explanation
-	// Memory, if not nil, adds the memory plan. It should come from PlanMemory with the options of Lower.
+	// Memory, if not nil, adds the memory plan. It should be the result of PlanMemory with the same options as Lower.
 	Memory *MemoryPlan
-	// Unexplained is the reason why there is no Explanation; may be empty.
+	// Unexplained is the reason why there is no Explanation. It may be empty.
 	Unexplained string
 }
 
-// WriteHTML writes a page that shows the source and the program after each pass, side by side. The page is one file
-// and needs no network. Clicking a value or line follows it through the passes. Without an explanation the page shows
-// the log of reshards.
+// WriteHTML writes a page that shows the source and the program after each pass, side by side. The page is a single
+// file and loads nothing from the network. A click on a value or line highlights it in all passes. Without an
+// explanation the page shows only the log of reshards.
 func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 	page := l.page
 	page.Unpredicted = opts.Unexplained
@@ -45,7 +45,7 @@ func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 	return page.WriteHTML(w)
 }
 
-// prediction formats an explanation for a page.
+// prediction converts an explanation to the form that a page shows.
 func prediction(e *Explanation) *report.Prediction {
 	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time,
 		Sequential: e.Sequential, Exposed: e.Exposed,
@@ -75,7 +75,7 @@ func prediction(e *Explanation) *report.Prediction {
 	return p
 }
 
-// pairNote is a pair with its strategies; by names the source of its collective's time.
+// pairNote describes a pair and its strategies. by names the source of the time of the pair's collective.
 func pairNote(r *PairReport, by string) report.Note {
 	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value,
 		Title: fmt.Sprintf("%s, %s", r.Pair, tensor.Size(r.Bytes))}
@@ -97,7 +97,7 @@ func pairNote(r *PairReport, by string) report.Note {
 	return n
 }
 
-// subject names the function, its ranks and dims.
+// subject describes the function, its number of ranks and its dims.
 func subject(e *Explanation) string {
 	ranks := "ranks"
 	if e.Ranks == 1 {
@@ -110,8 +110,8 @@ func subject(e *Explanation) string {
 	return strings.Join(parts, " ")
 }
 
-// WriteSVG draws the timeline of the run, a lane for each stream of each rank, as one SVG. It
-// needs LoadOptions.Trace.
+// WriteSVG draws the timeline of the run as one SVG, with a lane for each stream of each rank. The run must have been
+// traced (LoadOptions.Trace).
 func (r *Report) WriteSVG(w io.Writer) error {
 	if r.trace == nil || r.trace.Virtual {
 		return errUntraced
@@ -119,8 +119,8 @@ func (r *Report) WriteSVG(w io.Writer) error {
 	return report.WriteSVG(w, []report.Strip{{Title: fmt.Sprintf("%s on %d ranks", r.Func, r.Ranks), Trace: r.trace}})
 }
 
-// WriteTimelineSVG draws the predicted timelines of explanations one below the other, on one scale, as one SVG, to
-// compare strategies. titles are the captions.
+// WriteTimelineSVG draws the predicted timelines of several explanations as one SVG, one below the other and on the
+// same time scale, so that strategies can be compared. titles holds the captions.
 func WriteTimelineSVG(w io.Writer, titles []string, list ...*Explanation) error {
 	var strips []report.Strip
 	for i, e := range list {

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// hint adds to what a proof found the notes of the importer.
+// hint adds the notes of the importer to the diagnostics that a proof has found.
 func (p *Program) hint(ds Diagnostics) {
 	for _, d := range ds {
 		for _, h := range p.hints {
@@ -21,12 +21,13 @@ func (p *Program) hint(ds Diagnostics) {
 	}
 }
 
-// Import makes a program from a Host IR dump of nvFuser, or from the dump within the log src. Diagnostics call the
-// dump name and give positions in it.
+// Import converts a Host IR dump of nvFuser to a program. src is the dump, or a log that contains it. Diagnostics use
+// name for the dump and give positions in it.
 //
-// defines gives indices that the dump uses but does not define, in nvFuser's notation ("i84": "(rank+streamIdx)%8").
-// rest returns the definitions that name no such index; they may be meant for Binding.Defines, as numberOfStreams is.
-// If src has several different dumps, defines must choose one by number ("dump": "2"). The error is Diagnostics.
+// defines sets the indices that the dump uses but does not define, in nvFuser's notation ("i84": "(rank+streamIdx)%8").
+// rest returns the definitions that name no such index; they may be meant for Binding.Defines, as the definition of
+// numberOfStreams is. If src contains several different dumps, defines must select one by its number ("dump": "2"). The
+// error is Diagnostics.
 func Import(name, src string, defines map[string]string) (p *Program, rest map[string]string, err error) {
 	prog, rest, ds := nvfuser.Import(name, src, defines)
 	if ds.HasErrors() {

@@ -2,34 +2,36 @@ package hocket
 
 import "hocket.example/hocket/internal/standin"
 
-// KernelCall is one launch of a user's kernel, as passed to the function that stands in for the kernel.
+// KernelCall describes one launch of a user's kernel. It is passed to the Go function that replaces the kernel on the
+// CPU.
 type KernelCall struct {
-	// Grid and Block are extents along three dimensions; Shared is in bytes.
+	// Grid and Block are the extents of the grid and of a block in three dimensions. Shared is the size of the dynamic
+	// shared memory in bytes.
 	Grid, Block [3]int64
 	Shared      int64
-	// Args are the arguments in the order of the kernel's parameters.
+	// Args holds the arguments in the order of the kernel's parameters.
 	Args []KernelArg
 }
 
-// KernelArg is an argument of a launched kernel: a rank's own tensor, or a number.
+// KernelArg is one argument of a launched kernel: either the rank's block of a tensor, or a number.
 type KernelArg struct {
-	// Tensor is the rank's block, or nil for a number. Results are written to its Data. A tensor that is only written
-	// begins with NaNs, or with the largest integers.
+	// Tensor is the rank's block, or nil if the argument is a number. The function writes results to its Data. A tensor
+	// that the kernel only writes is filled with NaNs before the call, or with the largest value of an integer type.
 	Tensor *Tensor
-	// Err is, in the reference evaluator, how far each element of a tensor that is read may be off on a correct
-	// machine; on the CPU machine it is nil. A function may set the Err of a tensor that it writes. If it does not,
-	// results of exact operands are taken to be within two units in the last place. For other operands nothing is
-	// known, so comparisons are undecided.
+	// Err holds, in the reference evaluator, an error bound for each element of a tensor that is read: how far the element
+	// may differ from the reference on a correct machine. It is nil on the CPU machine. A function may set Err for a
+	// tensor that it writes. If it does not, the result is assumed to be within two units in the last place if all
+	// operands are exact. For other operands no bound is known, so that comparisons are undecided.
 	Err []float64
-	// Int and Float are the number. Float is set for integers too.
+	// Int and Float hold the number. Float is also set if the number is an integer.
 	Int   int64
 	Float float64
 }
 
-// RegisterKernel registers the function that stands in for a launched kernel on the CPU machine and in the reference
-// evaluator. name is the kernel's name in programs, like "scale.cu:scale". The function may be called from several
-// goroutines. A run fails if the function changes a tensor that the launch only reads. RegisterKernel panics if name
-// already has a function, or if f is nil.
+// RegisterKernel registers the Go function that replaces a launched kernel on the CPU machine and in the reference
+// evaluator. name is the name of the kernel in programs, for example "scale.cu:scale". The function may be called from
+// several goroutines at the same time. A run fails if the function changes a tensor that the launch declares as
+// read-only. RegisterKernel panics if name already has a function, or if f is nil.
 func RegisterKernel(name string, f func(*KernelCall) error) {
 	if f == nil {
 		standin.Register(name, nil)

@@ -9,24 +9,25 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Layout is the distribution of a parameter or result over the ranks.
+// Layout describes how a parameter or result is distributed over the ranks.
 type Layout struct {
 	Port
-	// Inout reports that runs update the parameter; it is a result too.
+	// Inout reports that runs update the parameter, which is then also a result.
 	Inout bool
-	// Blocks are the ranks' blocks. A rank without one holds none of it.
+	// Blocks lists the blocks of the ranks. A rank that is not in the list holds no part of the tensor.
 	Blocks []Block
 }
 
-// Block is the part of a tensor that one rank holds.
+// Block describes the part of a tensor that one rank holds.
 type Block struct {
 	Rank      int
 	Lo, Shape []int64 // where it begins in the tensor, and its shape
 }
 
-// Layouts returns the layouts of parameters and results in the order of the signature, with inout parameters last
-// among the results. Dims come from the argument first, then from the given shapes of parameters, by name, as in Run,
-// then from tensors that Bind and BindFrom have set. It plans the program if there is no plan for these dims.
+// Layouts returns the layouts of parameters and results in the order of the signature; inout parameters are last among
+// the results. Dims are set by the argument dims first, then by shapes, which holds the shapes of parameters by name,
+// as in Run, and then by the tensors that Bind and BindFrom have bound. Layouts plans the program if there is no plan
+// for these dims.
 func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout,
 	err error) {
 	headers := maps.Clone(m.params.current().tensors)

@@ -12,17 +12,17 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A lease is exclusive use of a model: it executes one run or load at a time.
+// A lease gives its holder exclusive use of a model. The model executes one run or load at a time.
 type lease struct {
 	*user
 	loader *loader
 	left   bool // to a load that continues in the background, which ends it
-	// release ends the lease of the device tensors that came with it; nil for none.
+	// release ends the lease of device tensors that is held together with this lease. It is nil if there is none.
 	release func()
 }
 
-// acquireWith is acquire for a caller that holds a lease of device tensors. That lease ends together with the
-// model's, since a load in the background may work in the tensors.
+// acquireWith is like acquire, for a caller that already holds a lease of device tensors. That lease ends together with
+// the lease of the model, since a load in the background may use the tensors.
 func (l *loader) acquireWith(ctx context.Context, release func()) (*lease, error) {
 	t, err := l.acquire(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (l *loader) acquireWith(ctx context.Context, release func()) (*lease, error
 	return t, nil
 }
 
-// acquire leases the model. It waits for other leases until ctx ends.
+// acquire leases the model. It waits until other leases have ended or ctx ends.
 func (l *loader) acquire(ctx context.Context) (*lease, error) {
 	select {
 	case l.leased <- struct{}{}:
@@ -70,9 +70,9 @@ func (t *lease) letGo() {
 	}
 }
 
-// load returns the loaded plan for a binding, marked busy; it loads one if there is none. If ctx ends first, the load
-// continues in the background and keeps the lease. If the load were abandoned, callers with deadlines shorter than a
-// load would restart it forever.
+// load returns the loaded plan for a binding and marks it busy. If no such plan is loaded, it loads one. If ctx ends
+// first, the load continues in the background and keeps the lease. If the load were abandoned instead, callers whose
+// deadlines are shorter than a load would restart it again and again.
 func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor) (*loaded, error) {
 	dims, err := t.loader.dims(b)
 	if err != nil {
@@ -89,7 +89,7 @@ func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.Dev
 	return o.l, cmp.Or(err, o.err)
 }
 
-// plan returns the plan for a binding, which resolves to dims. If ctx ends first, planning continues in the
+// plan returns the plan for a binding whose dims resolve to dims. If ctx ends first, planning continues in the
 // background for the next caller, as a load does.
 func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if err := ctx.Err(); err != nil {
@@ -99,7 +99,8 @@ func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*pl
 	return o.plan, cmp.Or(err, o.err)
 }
 
-// aside runs do in the background. If ctx ends first, do keeps the lease and, if keeps is set, the device tensors.
+// aside runs do in another goroutine. If ctx ends first, do keeps the lease of the model and, if keeps is set, that of
+// the device tensors.
 func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *outcome)) (outcome, error) {
 	made := make(chan outcome, 1)
 	go func() { made <- outcomeOf(do) }()
@@ -119,7 +120,7 @@ func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *o
 	return outcome{}, fmt.Errorf("while a plan was %s (that continues in the background): %w", what, ctx.Err())
 }
 
-// settle waits for a load that kept the lease, and then ends the lease.
+// settle waits for a load that has kept the lease, and then ends the lease.
 func (t *lease) settle(made <-chan outcome) {
 	defer t.finish()
 	o := <-made
@@ -134,7 +135,7 @@ func (t *lease) settle(made <-chan outcome) {
 	}
 }
 
-// outcome is the result of a load, or of planning alone.
+// outcome is the result of loading a plan, or of planning without a load.
 type outcome struct {
 	l        *loaded
 	plan     *plan.Plan
@@ -142,8 +143,8 @@ type outcome struct {
 	panicked error // with the stack
 }
 
-// here returns the outcome to the caller that waited. A panic continues in that caller's goroutine, which can recover
-// from it as if it had loaded the plan itself.
+// here returns the outcome to the caller that waited for it. If the load panicked, here panics in the caller's
+// goroutine, which can recover as if it had loaded the plan itself.
 func (o outcome) here() outcome {
 	if o.panicked != nil {
 		panic(o.panicked)
@@ -161,7 +162,7 @@ func outcomeOf(do func(o *outcome)) (o outcome) {
 	return o
 }
 
-// run runs the plan for a request, if its tensors can receive the results.
+// run executes the plan for a request. It first checks that the request's tensors can receive the results.
 func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec.Result, err error) {
 	l, err = t.use(ctx, r.binding, r.residents, func(l *loaded) error {
 		for _, out := range r.outs {
@@ -176,7 +177,8 @@ func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec
 	return l, results, err
 }
 
-// use calls do with the plan for a binding. do may take memory too: transfer buffers, a graph.
+// use calls do with the loaded plan for a binding. do may also allocate memory, for example transfer buffers or a
+// graph.
 func (t *lease) use(
 	ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error,
 ) (*loaded, error) {

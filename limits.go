@@ -6,21 +6,22 @@ import (
 	"hocket.example/hocket/internal/compile"
 )
 
-// Limits bound the host resources that planning, proving and loading a program may take. A short text may describe
-// very long runs, so set limits for programs that are not trusted. A program that exceeds a limit gets a diagnostic
-// of kind "limit". The zero value sets only the language's own limits and the host's free memory.
+// Limits bounds the host resources that planning, proving and loading a program may use. A short program can describe
+// very long runs, so set limits for programs from untrusted sources. A program that exceeds a limit gets a diagnostic
+// of kind "limit". The zero value applies only the limits of the language and of the host's free memory.
 type Limits struct {
-	// Commands bounds the commands of a run, over all ranks.
+	// Commands is the largest number of commands of a run, summed over all ranks.
 	Commands int64
-	// Memory bounds the host memory of the program's plan, in bytes, estimated at 5 KiB a command.
+	// Memory is the largest amount of host memory for the program's plan, in bytes. The amount is estimated at 5 KiB per
+	// command.
 	Memory int64
-	// Ranks bounds the number of ranks.
+	// Ranks is the largest number of ranks.
 	Ranks int
-	// Time bounds the time to plan the program, and the time to prove it.
+	// Time is the longest time that planning the program may take, and also the longest time that proving it may take.
 	Time time.Duration
 }
 
-// Within returns the program with limits. They apply whenever it is checked, explained or loaded.
+// Within returns the program with the given limits. They apply whenever the program is checked, explained or loaded.
 func (p *Program) Within(l Limits) *Program {
 	if p.none() {
 		return p

@@ -18,10 +18,10 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// cacheBytes is LoadOptions.Cache where that is 0.
+// cacheBytes is the bound on the cache of plans, in bytes, if LoadOptions.Cache is 0.
 const cacheBytes = 4 << 30
 
-// loader keeps a model's plans ready to run.
+// loader plans and loads the programs of a model, and keeps its loaded plans ready to run.
 type loader struct {
 	machine *Machine
 	fn      *function
@@ -30,28 +30,30 @@ type loader struct {
 	store   *resident.Weights // of weights, for all plans
 	owner   *owner
 
-	// leased holds one value while the loader is leased. The fields below belong to the holder of the lease.
+	// leased is a channel of capacity 1 that holds a value while the loader is leased. The fields below may only be used
+	// by the holder of the lease.
 	leased chan struct{}
 	closed bool
-	// planned is the latest plan, until it is loaded.
+	// planned holds the latest plan until it is loaded.
 	planned planned
-	// overhead is the largest ratio so far of what a plan holds beyond its arena and host memory to these.
+	// overhead is the largest ratio observed so far between the other memory that a plan holds and the sum of its arena
+	// and host memory.
 	overhead float64
 	tuner    autotuner
-	// resolved are the dims of the latest binding.
+	// resolved caches the dims of the latest binding.
 	resolved resolvedDims
 }
 
-// planned is a plan and its dims.
+// planned is a plan together with the dims that it is for.
 type planned struct {
 	dims map[string]int64
 	plan *plan.Plan
 }
 
-// resolvedDims are the values of all dims under a binding with the given dims.
+// resolvedDims holds the dims that a binding was given, and the values of all dims that follow.
 type resolvedDims struct{ of, all map[string]int64 }
 
-// dims returns the value of every dim under a binding. Callers must not change the map, and must hold the lease.
+// dims returns the value of every dim under a binding. Callers must hold the lease and must not change the map.
 func (l *loader) dims(b Binding) (map[string]int64, error) {
 	if l.resolved.all != nil && maps.Equal(l.resolved.of, b.Dims) {
 		return l.resolved.all, nil
@@ -63,15 +65,15 @@ func (l *loader) dims(b Binding) (map[string]int64, error) {
 	return all, err
 }
 
-// isLoaded reports whether a plan is loaded for a binding and the device tensors that it works in. If in doubt it
-// returns false; no plan exists for invalid dims.
+// isLoaded reports whether a plan is loaded for the binding and for the device tensors in which the plan works. It
+// returns false if this cannot be decided; invalid dims never have a plan.
 func (l *loader) isLoaded(b Binding, on map[string]*resident.DeviceTensor) bool {
 	dims, err := l.fn.unit.Dims(b.ir())
 	return err == nil && slices.ContainsFunc(l.machine.plans.plansOf(l.owner),
 		func(o *loaded) bool { return o.equal(choice{dims, on}) })
 }
 
-// load loads the plan for a binding, which resolves to dims, and marks it busy.
+// load loads the plan for a binding whose dims resolve to dims, and marks the plan busy.
 func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loaded, error) {
 	if l.tuner.measures() {
 		if err := l.tuner.choose(b, key.dims); err != nil {
@@ -106,8 +108,9 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loa
 	return o, l.evict(c)
 }
 
-// planFor plans for a binding, which resolves to dims, unless such a plan is loaded or is the latest. Only the end of
-// the machine stops it: if the end of a caller's context did, later callers would restart it forever.
+// planFor returns a plan for a binding whose dims resolve to dims. It reuses a plan that is loaded, or the latest plan.
+// Planning stops early only if the machine is closed: if it stopped whenever a caller's context ends, later callers
+// would restart it again and again.
 func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if l.planned.plan != nil && maps.Equal(l.planned.dims, dims) {
 		return l.planned.plan, nil
@@ -122,7 +125,8 @@ func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	return p, err
 }
 
-// prove proves a plan before it is loaded. A refuted plan is an error. An undecided one runs, and the report says so.
+// prove proves a plan before it is loaded. A refuted plan is an error. An undecided plan is loaded, and the reports of
+// its runs contain the reason.
 func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
 	if l.opts.Certificate != nil {
 		if err := certified(p, l.opts.Certificate); err != nil {
@@ -145,14 +149,15 @@ func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
 	return proofOf{reason: r.Reason}, nil
 }
 
-// image chooses how plans are resolved.
+// image returns the options with which plans are resolved to loadable images.
 func (o LoadOptions) image() image.Options {
 	return image.Options{Logger: o.Logger, MaxArena: o.Arena, Algorithm: o.Algorithm, Fixed: o.FixedAlgorithms,
 		CheckLaunches: o.CheckLaunches}
 }
 
-// fit loads p. If memory is short it unloads other plans; if that does not suffice, collectives use less memory.
-// Several processes would have to agree on the latter, so there the load fails instead.
+// fit loads p. If there is not enough memory, it first unloads other plans, and then loads p with collectives that use
+// less memory. Several processes would have to agree on such collectives, so with several processes the load fails
+// instead.
 func (l *loader) fit(
 	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
 ) (*exec.Program, error) {
@@ -188,13 +193,13 @@ func (l *loader) fit(
 	}
 }
 
-// evict unloads the least recently used plans while all together hold more than the bound. It keeps the most recently
-// used plan, unless the cache is off or the bound is hard.
+// evict unloads the least recently used plans while all plans together hold more memory than the bound. It does not
+// unload the most recently used plan, unless the cache is off or the bound is hard.
 func (l *loader) evict(c *user) error {
 	return l.unloadBeyond(c, l.bound(), l.opts.Cache < 0 || l.opts.HardCache)
 }
 
-// bound returns the bound on what all plans together hold, in bytes.
+// bound returns the largest amount of memory that all plans together may hold, in bytes.
 func (l *loader) bound() int64 { return max(cmp.Or(l.opts.Cache, cacheBytes), 0) }
 
 func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
@@ -205,7 +210,7 @@ func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
 	return errors.Join(errs...)
 }
 
-// makeRoom unloads plans, if the cache's bound is hard, until p fits within it.
+// makeRoom unloads plans until p fits within the bound of the cache. It does nothing if the bound is not hard.
 func (l *loader) makeRoom(c *user, p *plan.Plan) error {
 	if !l.opts.HardCache {
 		return nil
@@ -215,8 +220,8 @@ func (l *loader) makeRoom(c *user, p *plan.Plan) error {
 	return l.unloadBeyond(c, max(l.bound()-need, 0), true)
 }
 
-// holds is called with what a plan holds once it is loaded. If the cache's bound is hard, it unloads plans that no
-// longer fit, and refuses a plan that alone exceeds the bound.
+// holds is called with the memory that a plan holds after it was loaded. If the cache's bound is hard, holds unloads
+// plans that no longer fit, and returns an error for a plan that alone exceeds the bound.
 func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 	if !l.opts.HardCache {
 		return nil

@@ -23,58 +23,58 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrUnsupported is wrapped by errors about something that a machine cannot do.
+// ErrUnsupported is wrapped by errors about an operation or feature that a machine does not support.
 var ErrUnsupported = device.ErrUnsupported
 
-// ErrDeviceLost is wrapped by errors about a GPU fault after which this process can no longer use the GPU: start a
-// new process.
+// ErrDeviceLost is wrapped by errors about a GPU fault after which this process can no longer use the GPU. To continue,
+// start a new process.
 var ErrDeviceLost = device.ErrDeviceLost
 
-// ErrOutOfMemory is wrapped by errors about a device, or the host, that has less free memory than was requested.
+// ErrOutOfMemory is wrapped by errors that report that a device, or the host, has less free memory than was requested.
 var ErrOutOfMemory = device.ErrOutOfMemory
 
-// ErrBudget is wrapped by errors about a plan that needs more device memory than LoadOptions.Arena allows a rank.
+// ErrBudget is wrapped by errors about a plan that needs more device memory per rank than LoadOptions.Arena allows.
 var ErrBudget = image.ErrBudget
 
-// ErrTooLarge is wrapped by errors about requests for more memory than exists, so that freeing memory does not help.
-// These errors wrap ErrOutOfMemory too.
+// ErrTooLarge is wrapped by errors about requests for more memory than the device or host has in total, so that freeing
+// other memory does not help. These errors also wrap ErrOutOfMemory.
 var ErrTooLarge = device.ErrTooLarge
 
-// ErrAlgorithm is wrapped by the error about a LoadOptions.Algorithm that the machine does not have. The error lists
-// the available ones.
+// ErrAlgorithm is wrapped by the error that reports that the machine does not have the algorithm in
+// LoadOptions.Algorithm. The error lists the algorithms that the machine has.
 var ErrAlgorithm = image.ErrAlgorithm
 
-// ErrClosed is wrapped by errors of loads and runs on a closed machine or model, of uses of a closed device tensor,
-// and of runs, loads and copies that are aborted because the machine is closed.
+// ErrClosed is wrapped by errors of loads and runs on a closed machine or model, and of methods of a closed device
+// tensor. It is also wrapped by errors of runs, loads and memory copies that are aborted because the machine is closed.
 var ErrClosed = resident.ErrClosed
 
-// MachineOptions choose a machine. The zero value is the embedded CPU machine
-// with streams that run concurrently.
+// MachineOptions selects and configures a machine. The zero value selects the built-in CPU machine with streams that
+// run concurrently.
 type MachineOptions struct {
-	// Name is "cpu", the default, or "cuda" where package
-	// hocket.example/hocket/cuda is imported.
+	// Name is "cpu", which is the default, or "cuda" in a program that imports package hocket.example/hocket/cuda.
 	Name string
-	// Scheduled makes the CPU machine run one op at a time, in an order drawn from Seed. Memory is poisoned, and the
-	// caller's inputs are overwritten as soon as the program allows it, so a missing wait shows in the result.
+	// Scheduled makes the CPU machine run one op at a time, in a random order that is drawn with Seed. Memory is filled
+	// with poison values, and the caller's inputs are overwritten as soon as the program's synchronisation allows it, so
+	// that a missing wait changes the result.
 	Scheduled bool
 	Seed      int64
-	// World spreads the ranks of all models over several processes; nil means this process alone. Each process opens
-	// one machine with the World and makes the same calls on it: see World.
+	// World distributes the ranks of all models over several processes. If it is nil, this process drives all ranks. Each
+	// process of the World opens one machine with it and makes the same calls on that machine: see World.
 	World *World
-	// Failed is called when a run fails by a fault, a deadlock or its deadline; it may be nil. dump writes the flight
-	// record of the run's program, as Machine.Dump does. Failed must not use the machine.
+	// Failed, if not nil, is called when a run fails because of a fault, a deadlock or its deadline. dump writes the
+	// flight record of the run's program, as Machine.Dump does. Failed must not use the machine.
 	Failed func(dump func(io.Writer) error)
 }
 
-// Machine runs models. Its methods may be called from many goroutines.
+// Machine runs models on a set of devices. Its methods may be called from several goroutines at the same time.
 type Machine struct {
 	dev device.Machine
-	// across is the measured tier between nodes; nil for none.
+	// across describes the measured network tier between nodes. It is nil if the tier was not measured.
 	across *machine.Across
 	peers  *world.World // the processes that ranks are spread over; nil for this one alone
 	ctx    context.Context
 	end    context.CancelFunc
-	// plans are the loaded plans of all models.
+	// plans caches the loaded plans of all models.
 	plans   *planCache
 	tensors *resident.DeviceTensors
 	// onFailure is MachineOptions.Failed.
@@ -86,7 +86,7 @@ type Machine struct {
 	closing []*exec.Program // made unusable by failed runs, and kept open by work on the devices
 }
 
-// Open opens a machine. When ctx ends, the machine and all its runs end.
+// Open opens a machine. The end of ctx closes the machine and aborts all its runs.
 func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	dev, err := opts.device()
 	if err != nil {
@@ -104,7 +104,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	return m, nil
 }
 
-// device opens the machine that the options name.
+// device opens the device machine that the options select.
 func (o MachineOptions) device() (device.Machine, error) {
 	kind, err := device.KindNamed(o.Name)
 	switch {
@@ -122,7 +122,7 @@ func (o MachineOptions) device() (device.Machine, error) {
 	return kind.OpenScheduled(o.Seed)
 }
 
-// peers are the processes that ranks are spread over; nil for this process alone.
+// peers returns the world of processes over which ranks are distributed, or nil if there is only this process.
 func (o MachineOptions) peers() *world.World {
 	if o.World == nil || o.World.Size() < 2 {
 		return nil
@@ -130,98 +130,104 @@ func (o MachineOptions) peers() *world.World {
 	return o.World.w
 }
 
-// LoadOptions tune loading; the zero value is usable.
+// LoadOptions configures how a program is loaded. The zero value is ready to use.
 type LoadOptions struct {
-	// Strategy is the way communication is overlapped: see LowerOptions. "auto" predicts for this machine. Times of
-	// collectives come from the table that will choose their algorithms. Other times come from a description of these
-	// GPUs, or else of the GPUs with the most similar name and the nearest number of ranks. Over several nodes auto
-	// adds the tier between nodes: that of the description if it has one, or the one measured by hocket tune
-	// --across.
+	// Strategy is the overlap strategy for communication: see LowerOptions. The strategy "auto" predicts times for this
+	// machine. The predicted times of collectives are read from the table from which their algorithms will be selected.
+	// Other times are computed from a description of these GPUs or, if there is none, of the GPUs with the most similar
+	// name and the nearest number of ranks. For several nodes, auto also uses the network tier between nodes: the tier in
+	// the description if it has one, and otherwise the tier that hocket tune --across has measured.
 	Strategy string
-	// NoProve runs plans without proving them. Otherwise each plan is checked before it is loaded (see Check), and a
-	// refuted plan is an error.
+	// NoProve runs plans without proving them. Without NoProve, each plan is checked before it is loaded (see Check), and
+	// a refuted plan is an error.
 	NoProve bool
-	// Certificate, if not nil, is the certificate that Check returned for the same program, binding and strategy. A
-	// plan is then loaded only if the certificate is accepted for it, by a checker that shares no code with the
-	// planner or Check.
+	// Certificate, if not nil, is the certificate that Check returned for the same program, binding and strategy. A plan
+	// is then loaded only if a certificate checker accepts the certificate for that plan. The checker shares no code with
+	// the planner or with Check.
 	Certificate []byte
-	// Arena bounds the device memory of a rank, in bytes; 0 means no bound. Pinned host memory (buffers declared
-	// host) does not count. A larger plan is an error, reported before other plans are unloaded to make room.
+	// Arena is the largest amount of device memory that a plan may use on each rank, in bytes; 0 means no limit. Pinned
+	// host memory, which buffers declared host use, does not count. A plan that needs more is an error, which is reported
+	// before other plans are unloaded to make room.
 	Arena int64
-	// Cache bounds the memory of the plans that a model keeps loaded, one for each choice of dims, in bytes; 0 means
-	// 4 GiB. A plan counts by the memory it has allocated, in use or not (arena, staging, workspaces), on the GPU
-	// where that is largest, and by its pinned host memory; on the CPU machine, by the memory of all ranks. Memory
-	// that plans share (see Model.Bind), and memory that the driver and NCCL allocate themselves, does not count. If
-	// the plans exceed the bound, the least recently used is unloaded, but never the last one. A negative value turns
-	// the cache off: each plan is unloaded after its run.
+	// Cache is the largest amount of memory, in bytes, that the loaded plans of a model may hold together; 0 means 4 GiB.
+	// A model has one plan for each choice of dims. The memory of a plan is the memory that it has allocated, used or not:
+	// its arena, staging buffers and workspaces, on the GPU where their sum is largest, plus its pinned host memory. On
+	// the CPU machine the memory of all ranks counts. Memory that plans share (see Model.Bind), and memory that the driver
+	// and NCCL allocate internally, does not count. If the plans exceed the limit, the least recently used plan is
+	// unloaded, but the last remaining plan stays loaded. A negative value disables the cache: each plan is unloaded after
+	// its run.
 	//
-	// If memory is too short to load or run a plan, idle plans of all models of the machine are unloaded, least
-	// recently used first, until it suffices. If only running plans are left, the load waits for them until the
-	// context ends. If the memory still does not suffice, and all ranks are in one process, the plan is loaded with
-	// collectives that need little memory besides their operands. They may be slower, and compute the same bits.
+	// If there is not enough memory to load or run a plan, idle plans of all models of the machine are unloaded, least
+	// recently used first, until there is enough memory. If all remaining plans are running, the load waits for them until
+	// the context ends. If there is still not enough memory, and all ranks are in one process, the plan is loaded with
+	// collectives that need little memory in addition to their operands. These collectives may be slower, but they compute
+	// the same bits.
 	//
-	// So a load fails with ErrOutOfMemory in three cases: the device has less memory than that in total, which is
-	// reported at once; even the small collectives do not fit and no other plan is loaded; or the context ends first,
-	// and the error then names the running plans. An unloaded plan is loaded again when it is next run. Models of
-	// another Machine are not touched.
+	// A load therefore fails with ErrOutOfMemory in three cases. First, the device's total memory is too small; this is
+	// reported without waiting. Second, no other plan is loaded and even the collectives that need little memory do not
+	// fit. Third, the context ends first; the error then names the running plans. An unloaded plan is loaded again at its
+	// next run. Models of other Machines are not affected.
 	//
-	// Memory for timing the algorithms of a product is found in the same way, but without waiting, and plans are
-	// unloaded only if that frees enough. Otherwise the product runs by a guess, see Report.Guesses.
+	// Memory for timing the algorithms of a matrix product is obtained in the same way but without waiting, and plans are
+	// unloaded only if that frees enough memory. Otherwise the product uses an algorithm that was not timed, see
+	// Report.Guesses.
 	Cache int64
-	// HardCache makes Cache a hard bound: plans are unloaded before another is loaded, and a plan that alone exceeds
-	// the bound is an error that wraps ErrBudget.
+	// HardCache makes Cache a hard limit: plans are unloaded before another plan is loaded, and a plan that alone exceeds
+	// the limit is an error that wraps ErrBudget.
 	HardCache bool
-	// Buckets rounds dims up, by name, to the smallest of these values that is at least as large. Dims above the
-	// largest, and those that the binding or a bound parameter fixes, are left unchanged. A few plans then serve many
-	// sizes. Parameters are padded with zeros at the end of each dimension, and results are cut back. The caller must
-	// know that the padding does not change the rest of the results.
+	// Buckets maps the names of dims to values. A run rounds each of these dims up to the smallest listed value that is
+	// not less than the dim. A dim that is greater than the largest value, or that the binding or a bound parameter fixes,
+	// is not rounded. A few plans then serve many sizes. Parameters are padded with zeros at the end of each dimension,
+	// and results are cut to their original sizes. The caller must ensure that the padding does not change the other
+	// elements of the results.
 	Buckets map[string][]int64
-	// Grace is the time that a run may continue after its context has ended; 0 means one second, and a negative value
-	// none. Work on the devices cannot be cancelled, only aborted, and an abort loses the plan: the next run loads it
-	// again, and uploads its weights again if no other plan has them. A run that ends within the grace leaves its
-	// plan loaded, and its results are discarded.
+	// Grace is the time for which a run may continue after its context has ended; 0 means one second, and a negative value
+	// means that it is aborted at once. Work on the devices cannot be cancelled, only aborted, and an abort unloads the
+	// plan: the next run loads the plan again, and uploads its weights again unless another plan holds them. If a run ends
+	// within the grace, its plan stays loaded and its results are discarded.
 	Grace time.Duration
-	// Graph makes every batch of runs after the first replay a recording of the program, on machines that record
-	// graphs, such as "cuda". On other machines loading fails.
+	// Graph makes every batch of runs except the first replay a recorded graph of the program. On machines that cannot
+	// record graphs, unlike "cuda", loading fails.
 	Graph bool
-	// Measure makes the strategy auto time the sequential program and the variants that it predicts to be fastest,
-	// when a plan is loaded for the first time. That takes some seconds and its own memory, with random numbers for
-	// reals and zeros for integers. The fastest variant is stored in the folder of tuned tables, by dims and by use
-	// of graphs. If variants cannot be measured, for lack of memory for example, or if ranks are in several
-	// processes, auto predicts as without Measure.
+	// Measure makes the strategy auto time the sequential program and those variants that it predicts to be fastest, when
+	// a plan is loaded for the first time. The measurement takes some seconds and additional memory, and uses random real
+	// numbers and zeros as integers. The fastest variant is stored in the directory of tuned tables, keyed by the dims and
+	// by whether graphs are used. If variants cannot be measured, for example because memory is short or because ranks are
+	// in several processes, auto predicts times as it does without Measure.
 	Measure bool
-	// Trace times every command. Reports then include the exposed communication and a timeline, and errors name the
-	// exact command in which a GPU failed instead of a few candidates. On a GPU, tracing takes the host more time
-	// than the commands themselves. In a replayed batch only the last run is timed.
+	// Trace times every command. Reports then include the exposed communication and a timeline, and errors name the exact
+	// command in which a GPU failed instead of a few candidates. On a GPU, recording the times takes the host longer than
+	// issuing the commands. In a batch that is replayed, only the last run is timed.
 	Trace bool
-	// Algorithm names the algorithm to try first for collectives whose algorithm the text does not pin; empty means
-	// the fastest as measured on this machine.
+	// Algorithm names the algorithm to try first for collectives whose algorithm the program's text does not fix. If it is
+	// empty, the algorithm that was measured as the fastest on this machine is used.
 	Algorithm string
-	// FixedAlgorithms makes bits independent of the batch. On GPUs, a row of a product, a query of attention and an
-	// element of a collective get the same bits whatever other rows, queries or elements are computed with them.
-	// Algorithms are not chosen by measurement, so bits do not differ between machines either. It costs time: see
-	// "Bits that do not depend on the batch" in docs/kernels.md.
+	// FixedAlgorithms makes the bits of results independent of the batch. On GPUs, the bits of a row of a product, of a
+	// query of attention and of an element of a collective then do not depend on the other rows, queries or elements in
+	// the same operation. Algorithms are not selected by measurement, so bits do not differ between machines either.
+	// FixedAlgorithms makes runs slower: see "Bits that do not depend on the batch" in docs/kernels.md.
 	FixedAlgorithms bool
-	// ProfileRange makes each batch of a plan but its first a range that a profiler of the process captures (nsys
-	// profile --capture-range=cudaProfilerApi). Statements are named in the range if NVTX's library is found. On a
-	// machine without GPUs such a batch returns ErrUnsupported.
+	// ProfileRange makes each batch of a plan, except the first batch, a capture range for a profiler of the process (nsys
+	// profile --capture-range=cudaProfilerApi). The range names statements if NVTX's library is found. On a machine
+	// without GPUs such a batch returns ErrUnsupported.
 	ProfileRange bool
-	// CheckLaunches looks for undeclared reads and writes of launched kernels. On a GPU the kernels work on copies of
-	// their tensors, with poison around the copies and in tensors that are only written. An undeclared write ends the
-	// run with an error; an undeclared read shows in the results. The CPU machine always checks in this way.
+	// CheckLaunches detects undeclared reads and writes of launched kernels. On a GPU the kernels work on copies of their
+	// tensors. The memory around the copies, and tensors that are only written, are filled with poison values. An
+	// undeclared write ends the run with an error; an undeclared read changes the results. The CPU machine always makes
+	// this check.
 	CheckLaunches bool
-	// Gather gives each process of a World all results whole. Processes then wait for each other at the end of a run.
-	// Without Gather, Report.Out has the results of which this process holds every element, and Report.OutLocal the
-	// blocks of its ranks.
+	// Gather gives each process of a World the whole of all results. Processes then wait for each other at the end of a
+	// run. Without Gather, Report.Out contains the results of which this process holds every element, and Report.OutLocal
+	// contains the blocks of its ranks.
 	Gather bool
-	// Logger receives progress at debug level, and a warning if products run by a guess (see Report.Guesses). It may
-	// be nil.
+	// Logger, if not nil, receives progress messages at debug level, and a warning if products use algorithms that were
+	// not timed (see Report.Guesses).
 	Logger *slog.Logger
 }
 
-// Load lowers p for the binding b. Plans are made for each choice of dims, at the first Run or Prepare with these
-// dims. Errors of the binding that no dims could correct are returned here; if the binding fixes every dim, all its
-// errors are.
+// Load lowers p for the binding b and returns a model. A plan is made for each choice of dims at the first Run or
+// Prepare with these dims. Load returns the errors of the binding that no choice of dims could correct; if the binding
+// fixes every dim, Load returns all errors of the binding.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
 	if p.none() {
 		return nil, errNoProgram
@@ -259,7 +265,8 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	return model, nil
 }
 
-// onlyRank returns the rank that this process drives of so many; false unless each of several processes drives one.
+// onlyRank returns the rank that this process drives of the given number of ranks. It returns false unless there are
+// several processes and each drives one rank.
 func (m *Machine) onlyRank(ranks int) (int, bool) {
 	if m.peers == nil || m.peers.Processes() != ranks {
 		return 0, false
@@ -272,7 +279,7 @@ func (m *Machine) onlyRank(ranks int) (int, bool) {
 	return rank, true
 }
 
-// Close aborts what runs and frees everything.
+// Close aborts all loads and runs and frees everything.
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	models := m.models
@@ -293,7 +300,7 @@ func (m *Machine) Close() error {
 	return errors.Join(append(errs, m.tensors.Close())...)
 }
 
-// closesLater adds a program that devices still keep open.
+// closesLater records a program that work on the devices still keeps open, so that it is closed later.
 func (m *Machine) closesLater(p *exec.Program) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -303,7 +310,7 @@ func (m *Machine) closesLater(p *exec.Program) {
 	}
 }
 
-// Stats describes the use of the machine's resources.
+// Stats holds statistics on the use of the machine's resources.
 type Stats struct{ Plans PlanStats }
 
 // Stats returns the machine's statistics.
@@ -314,8 +321,8 @@ func (m *Machine) Stats() Stats {
 	return Stats{m.plans.stats}
 }
 
-// why adds to an error that the run was aborted because the machine was closed, if that, and not the end of ctx, was
-// the cause.
+// why adds to the error of a run that the run was aborted because the machine was closed, if that is the cause and not
+// the end of ctx.
 func (m *Machine) why(ctx context.Context, err error) error {
 	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed) || ctx.Err() != nil {
 		return err

@@ -17,20 +17,21 @@ import (
 )
 
 const (
-	// measuredVariants is how many ways to lower a program are timed: the sequential one and those that are
-	// predicted to be the fastest.
+	// measuredVariants is the number of lowered variants of a program that are timed: the sequential one and those that
+	// are predicted to be fastest.
 	measuredVariants = 4
-	// measuredRuns is how many runs a timing has, back to back.
+	// measuredRuns is the number of back-to-back runs in one timing.
 	measuredRuns = 5
-	// measuredRounds is how often each variant is timed at most. measuredTime bounds all rounds together, except the
-	// few that a comparison needs at least.
+	// measuredRounds is the largest number of times that each variant is timed, and leastRounds is the smallest number
+	// that a comparison needs. measuredTime bounds the time of all rounds beyond leastRounds.
 	measuredRounds, leastRounds = 9, 3
 	measuredTime                = 2 * time.Second
-	// worthwhile is the largest time, as a fraction of the sequential program's, at which a variant is chosen.
+	// worthwhile is the largest ratio of a variant's time to the sequential program's time at which the variant is
+	// selected.
 	worthwhile = 0.99
 )
 
-// autotuner times variants of a model's plans. It belongs to the holder of the model's lease.
+// autotuner times variants of a model's plans. Only the holder of the model's lease may use it.
 type autotuner struct {
 	machine *Machine
 	fn      *function
@@ -38,16 +39,16 @@ type autotuner struct {
 	chose   map[string]string // the fastest variants, by everything that the choice depends on
 }
 
-// measures reports whether the model's choices are measured. Ranks in several processes would have to agree on them,
-// so theirs are not.
+// measures reports whether the model selects variants by measurement. Ranks in several processes would have to agree on
+// the variants, so a model that is distributed over several processes does not measure.
 func (a *autotuner) measures() bool {
 	return a.opts.Measure && a.opts.Strategy == compile.Auto && a.machine.dev.Peers() == nil &&
 		!a.machine.dev.Caps().Virtual
 }
 
-// choose picks the variant for a binding that is fastest on this machine. It measures once and stores the choice in
-// the folder of tuned tables. If it cannot measure, the predicted choice stays. Like planning, it stops only when the
-// machine ends.
+// choose selects the variant that is fastest on this machine for a binding. It measures once and stores the choice in
+// the directory of tuned tables. If it cannot measure, the predicted choice remains. Like planning, it stops early only
+// if the machine is closed.
 func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 	ctx := a.machine.ctx
 	log := a.opts.Logger
@@ -122,9 +123,9 @@ func (a *autotuner) race(ctx context.Context, b Binding, identity string) (kept 
 	return kept, nil
 }
 
-// race times n things alternately, after two runs of each to warm up. It returns the fastest and the time of each in
-// microseconds. The fastest is the first, unless another is faster by more than the spread of the differences and by
-// enough to be worth it.
+// race times n candidates alternately, after two warm-up runs of each. It returns the index of the fastest candidate
+// and the time of each in microseconds. The first candidate is considered fastest unless another one is faster by more
+// than the spread of the measured differences and its median time is at most worthwhile times that of the first.
 func race(n int, run func(i int) error, now func() time.Time) (best int, medians []float64, err error) {
 	samples := make([][]float64, n)
 	began := now()
@@ -162,7 +163,7 @@ func race(n int, run func(i int) error, now func() time.Time) (best int, medians
 	return best, medians, nil
 }
 
-// quartiles returns the three quartiles of samples, which must not be empty.
+// quartiles returns the three quartiles of the samples. There must be at least one sample.
 func quartiles(samples []float64) (q [3]float64) {
 	sorted := slices.Sorted(slices.Values(samples))
 	for i := range q {
@@ -171,7 +172,7 @@ func quartiles(samples []float64) (q [3]float64) {
 	return q
 }
 
-// entrant is a variant's plan, loaded with its own operands.
+// entrant is the loaded plan of a variant together with operands that only this variant uses.
 type entrant struct {
 	prog    *exec.Program
 	batch   *exec.Batch
@@ -194,7 +195,7 @@ func (e *entrant) close() error {
 	return errors.Join(errs...)
 }
 
-// enter loads a plan and keeps its parameters, state and results on the devices.
+// enter loads a plan and allocates its parameters, state and results on the devices.
 func (a *autotuner) enter(ctx context.Context, p *plan.Plan) (*entrant, error) {
 	e := &entrant{}
 	weights, args := map[string]*tensor.Tensor{},
@@ -246,8 +247,8 @@ func (a *autotuner) enter(ctx context.Context, p *plan.Plan) (*entrant, error) {
 	return e, err
 }
 
-// noise returns a tensor of repeated random numbers, since products of zeros are faster than others. Integers are
-// zeros, since they may be indices.
+// noise returns a tensor of random numbers that repeat periodically. Random numbers are used because products of zeros
+// are faster than other products. Integers are zeros, since they may be indices.
 func noise(io *plan.IO) (*tensor.Tensor, error) {
 	t, err := tensor.New(io.DType, io.Shape)
 	if err != nil || io.DType.IsInt() || len(t.Data) == 0 {

@@ -13,32 +13,34 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// MemoryReport describes the memory of a plan on each rank, and the memory that every plan of the program needs at
-// least, in bytes.
+// MemoryReport describes the memory of a plan on each rank, and a lower bound on the memory of every plan for the
+// program. All sizes are in bytes.
 type MemoryReport struct {
-	// Peak is the end of the last buffer, parameters included.
+	// Peak is the end of the buffer with the highest address, parameters included.
 	Peak int64 `json:"peak"`
-	// Bound is the most that can be live at once in any order of the streams: no layout is smaller.
+	// Bound is the largest number of bytes that can be live at the same time in any order of execution that the streams
+	// permit. No layout is smaller.
 	Bound int64 `json:"bound"`
-	// Sequential is the most that is live at once in the order of the text.
+	// Sequential is the largest number of bytes that are live at the same time when statements execute in the order of the
+	// text.
 	Sequential int64 `json:"sequential"`
-	// Reserved is the size of the arena that is allocated on the device.
+	// Reserved is the size of the arena that is allocated on each device.
 	Reserved   int64   `json:"reserved"`
 	GapPercent float64 `json:"gap_percent"` // of Peak over Bound
 	Buffers    int     `json:"buffers"`
-	// AtPeak are buffers that can be live at once and together have size Bound.
+	// AtPeak lists buffers that can be live at the same time and whose sizes sum to Bound.
 	AtPeak []HeldBuffer `json:"at_peak"`
 }
 
-// HeldBuffer is one buffer of a MemoryReport.
+// HeldBuffer describes one buffer in a MemoryReport.
 type HeldBuffer struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
 	Line  int32  `json:"line"` // of the text; 0 for none
 }
 
-// MemorySimulation is the memory that a caching allocator would use for a program, in bytes. It is computed from a
-// model, not measured.
+// MemorySimulation describes the memory that a caching allocator would use for a program, in bytes. The numbers come
+// from a simulation and are not measured.
 type MemorySimulation struct {
 	Policy        string  `json:"policy"`
 	ReservedPeak  int64   `json:"reserved_peak"`
@@ -46,16 +48,18 @@ type MemorySimulation struct {
 	Waiting       int64   `json:"waiting_for_streams"` // the most that waits for other streams
 	Segments      int     `json:"segments"`
 	HostAhead     float64 `json:"host_ahead_ms"` // of the device, at the end
-	// ByRun is how many segments the allocator reserved in each run. In its steady state it reserves none.
+	// ByRun holds the number of segments that the allocator reserved in each run. In the steady state the number is 0.
 	ByRun []int `json:"segments_by_run"`
 
 	snapshot *footprint.Snapshot
 }
 
-// WriteViz writes the allocator's steps as a snapshot of torch's, for PyTorch's memory viewer and hocket memory.
+// WriteViz writes the steps of the allocator in the format of PyTorch's memory snapshots, which PyTorch's memory viewer
+// and hocket memory read.
 func (s *MemorySimulation) WriteViz(w io.Writer) error { return footprint.WriteSnapshot(w, s.snapshot) }
 
-// SimulatedSpeed is the speed of the host and the device of a simulated allocator. Zero fields mean an H100.
+// SimulatedSpeed describes the speed of the host and the device for a simulated allocator. A field that is 0 has the
+// value for an H100.
 type SimulatedSpeed struct {
 	HostSec   float64 // that the host takes to issue one op; 0 for 220 µs
 	FlopsSec  float64 // of GEMMs; 0 for 650e12
@@ -73,7 +77,7 @@ func memoryReport(r *footprint.Report) *MemoryReport {
 	return out
 }
 
-// MemoryPlan is the placement of a program's buffers in a run.
+// MemoryPlan describes the placement of a program's buffers in memory during a run.
 type MemoryPlan struct {
 	Report *MemoryReport
 
@@ -83,26 +87,27 @@ type MemoryPlan struct {
 	plan   *plan.Plan
 }
 
-// MemoryWait is a wait that MemoryPlan.Fit inserted: buffer Behind is written only after the last use of Before.
-// MicroSec is its predicted cost.
+// MemoryWait describes a wait that MemoryPlan.Fit inserted: the first write of the buffer Behind waits for the last use
+// of the buffer Before. MicroSec is the predicted cost of the wait in microseconds.
 type MemoryWait struct {
 	Before   string  `json:"before"`
 	Behind   string  `json:"behind"`
 	MicroSec float64 `json:"us"`
 }
 
-// MemoryFit describes how a plan was made to fit.
+// MemoryFit describes how a plan was changed to fit into a budget.
 type MemoryFit struct {
 	Waits []MemoryWait `json:"waits"`
-	// Before and After are the predicted times of a run, in microseconds.
+	// Before and After are the predicted times of a run before and after the change, in microseconds.
 	Before float64 `json:"us_before"`
 	After  float64 `json:"us_after"`
 }
 
-// Fit inserts waits into m until it needs at most budget bytes. It tries pairs of large buffers that can be live at
-// once, and takes the pair whose wait is predicted to cost least for the bytes that it saves. A better choice of
-// waits may exist. The plan is proved like any other. If waits do not suffice, the error wraps ErrBudget and m is the
-// smallest plan found. Models do not use this plan: to run within the budget, write the waits into the program.
+// Fit inserts waits into m until it needs at most budget bytes. It considers pairs of large buffers that can be live at
+// the same time, and selects the pair whose wait has the lowest predicted cost per byte saved. The selection is greedy,
+// so a better set of waits may exist. The changed plan is proved like any other. If waits are not sufficient, the error
+// wraps ErrBudget and m is the smallest plan that was found. Models do not use this plan: to run a model within the
+// budget, write the waits into the program.
 func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) {
 	q, waits, before, after, serr := m.unit.Squeeze(ctx, m.plan, budget)
 	if serr != nil && !errors.Is(serr, compile.ErrBudget) {
@@ -128,7 +133,8 @@ func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) 
 	return fit, nil
 }
 
-// PlanMemory lowers and plans p for opts.Binding and reports on its memory. Nothing runs, and no machine is needed.
+// PlanMemory lowers and plans p for opts.Binding and reports the memory of the plan. It runs nothing and needs no
+// machine.
 func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes})
 	if err != nil {
@@ -149,7 +155,7 @@ func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
 	return &MemoryPlan{Report: memoryReport(r), report: r, title: title, unit: u, plan: pl}, nil
 }
 
-// Ops returns the commands of a rank in issue order, each as its statement.
+// Ops returns the commands of a rank in issue order, each in the form of a statement.
 func (m *MemoryPlan) Ops(rank int) []string {
 	var out []string
 	_, ops := footprint.Lives(m.plan, int32(rank))
@@ -159,10 +165,11 @@ func (m *MemoryPlan) Ops(rank int) []string {
 	return out
 }
 
-// Simulate runs the program on a simulation of torch's caching allocator. policy is "caching", or "deferred-free" for
-// collectives on a second stream with record_stream; "captured-caching" and "captured" are the same two within the
-// capture of a graph. Settings of PYTORCH_CUDA_ALLOC_CONF may follow: "deferred-free,expandable_segments:True". speed
-// is the speed of host and device; its zero value means an H100.
+// Simulate runs the program on a simulation of PyTorch's caching allocator. policy is "caching", or "deferred-free" for
+// collectives on a second stream with record_stream; "captured-caching" and "captured" are these two policies within
+// the capture of a graph. policy may continue with settings of PYTORCH_CUDA_ALLOC_CONF:
+// "deferred-free,expandable_segments:True". speed is the speed of the host and the device; its zero value has the
+// values for an H100.
 func (m *MemoryPlan) Simulate(policy string, speed SimulatedSpeed) (*MemorySimulation, error) {
 	s, err := footprint.Simulate(m.plan, policy, footprint.Speed(speed))
 	if err != nil {
@@ -172,13 +179,14 @@ func (m *MemoryPlan) Simulate(policy string, speed SimulatedSpeed) (*MemorySimul
 		s.Snapshot}, nil
 }
 
-// WriteViz writes the plan as a snapshot for PyTorch's memory viewer, with ranks as devices.
+// WriteViz writes the plan in the format of PyTorch's memory snapshots, for PyTorch's memory viewer. Each rank appears
+// as a device.
 func (m *MemoryPlan) WriteViz(w io.Writer) error { return footprint.WriteViz(w, m.plan) }
 
-// String returns the plan's text: every stream, buffer and offset, channel and command.
+// String returns the plan as text: every stream, every buffer with its offset, every channel and every command.
 func (m *MemoryPlan) String() string { return m.plan.String() }
 
-// WriteSVG writes a picture of the placement of rank 0's buffers.
+// WriteSVG writes a picture of the placement of the buffers of rank 0.
 func (m *MemoryPlan) WriteSVG(w io.Writer) error {
 	return footprint.WriteSVG(w, m.panel())
 }
@@ -187,7 +195,7 @@ func (m *MemoryPlan) panel() footprint.Panel {
 	return footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report}
 }
 
-// WriteMemoryHTML writes a self-contained page with a picture of each plan, side by side.
+// WriteMemoryHTML writes a self-contained page that shows pictures of the plans side by side.
 func WriteMemoryHTML(w io.Writer, title string, plans ...*MemoryPlan) error {
 	var panels []footprint.Panel
 	for _, m := range plans {

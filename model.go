@@ -11,11 +11,12 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Model is a program loaded on a machine. It executes one run or load at a time. Other
-// callers wait until their context ends.
+// Model is a program that is loaded on a machine. It executes one run or load at a time; other callers wait until it is
+// free or their context ends.
 //
-// It consists of a function (function.go), which finds the dims of runs; the parameters that are bound
-// (parameters.go); and a loader, which keeps plans ready to run for the holder of its lease (loader.go, lease.go).
+// A Model consists of a function (function.go), which determines the dims of runs; the bound parameters
+// (parameters.go); and a loader, which keeps plans ready to run and serves the holder of its lease (loader.go,
+// lease.go).
 type Model struct {
 	machine *Machine
 	fn      *function
@@ -31,16 +32,16 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 		leased: make(chan struct{}, 1), tuner: autotuner{machine: m, fn: fn, opts: opts, chose: map[string]string{}}}}
 }
 
-// Bind sets a parameter, such as a weight, for all later runs. A nil tensor removes the binding. The tensor's bytes
-// must not change while it is bound: they are uploaded when a plan first runs with them, and stay on the devices for
-// later runs. To change them, wait for all runs to end and bind the tensor again. A run that is given the parameter
-// in Args uses that instead. An inout parameter begins each run with the bound tensor, and so is uploaded for each
-// run.
+// Bind binds a parameter, such as a weight, to a tensor for all later runs. A nil tensor removes the binding. The bytes
+// of the tensor must not change while it is bound: they are uploaded when a plan first runs with them, and stay on the
+// devices for later runs. To change them, wait until all runs have ended and bind the tensor again. A run whose Args
+// contain the parameter uses the tensor in Args instead. An inout parameter has the value of the bound tensor at the
+// start of each run, and is therefore uploaded for each run.
 //
-// Plans that are loaded after a parameter was bound share one copy of it on the devices, if they only use it on the
-// rank that holds it. Plans for other dims then need no memory for weights and upload none. So bind before Prepare
-// and the first Run. Plans that were loaded before have their own copy, and so have plans that return the parameter,
-// or in which a collective or a copy to another rank reads it.
+// Plans that are loaded after a parameter was bound share one copy of it on the devices, if they use it only on the
+// rank that holds it. Plans for other dims then need no additional memory for weights and upload no weights. Call Bind
+// before Prepare and the first Run. Plans that were loaded before the call have separate copies. So do plans that
+// return the parameter, and plans in which a collective or a copy to another rank reads it.
 func (m *Model) Bind(name string, t *Tensor) error {
 	if err := m.fn.fits(name, t); err != nil {
 		return err
@@ -54,15 +55,16 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	return nil
 }
 
-// Prepare plans and loads for the given dims and uploads bound weights, so that the first Run with these dims need
-// not. The given dims add to those of the binding, and take precedence over those of the shapes of bound tensors.
-// LoadOptions.Buckets rounds them up, as those of a run. If ctx ends first, Prepare returns its error and the load
-// continues: the next call waits for it or finds it finished, and uploads the remaining weights.
+// Prepare plans and loads the program for the given dims and uploads bound weights, so that the first Run with these
+// dims starts without delay. The given dims are added to those of the binding, and override dims that the shapes of
+// bound tensors imply. LoadOptions.Buckets rounds them up like the dims of a run. If ctx ends first, Prepare returns
+// the error of ctx and the load continues: the next call waits for the load or uses its result, and uploads the
+// remaining weights.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	return m.told(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
 }
 
-// prepare is Prepare, and calls do with the plan.
+// prepare implements Prepare, and calls do with the loaded plan.
 func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *loaded) error) error {
 	for name, v := range dims {
 		if fixed, ok := m.fn.binding.Dims[name]; ok && fixed != v {
@@ -76,7 +78,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	bound, done := m.params.use()
 	defer done()
 	weights := bound.tensors
-	// These are the arguments of a run that is given nothing else.
+	// These are the arguments of a run to which the caller passes no tensors.
 	bare, err := m.machine.execArgs(bound.take([]Args{{}}), []map[string]*tensor.Tensor{weights})
 	if err != nil {
 		return err
@@ -107,7 +109,8 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	return err
 }
 
-// bindingFor returns the binding of a run with bound parameters and the given dims, rounded up to LoadOptions.Buckets.
+// bindingFor returns the binding of a run that has the bound parameters and the given dims, rounded up to
+// LoadOptions.Buckets.
 func (m *Model) bindingFor(bound *bindings, dims map[string]int64) (Binding, error) {
 	if len(m.loader.opts.Buckets) > 0 {
 		_, b, err := m.roundUp(bound, Args{Dims: dims})
@@ -120,8 +123,8 @@ func (m *Model) bindingFor(bound *bindings, dims map[string]int64) (Binding, err
 	return b, err
 }
 
-// Proof returns Proved if the plan for the given dims and those of the binding is proved, and Unknown otherwise. It
-// plans and loads as Prepare does. The error is Diagnostics if the plan is refuted.
+// Proof returns Proved if the plan for the dims of the binding and the given dims has been proved, and Unknown
+// otherwise. It plans and loads as Prepare does. The error is Diagnostics if the plan is refuted.
 func (m *Model) Proof(ctx context.Context, dims map[string]int64) (VerdictKind, error) {
 	kind := Unknown
 	err := m.prepare(ctx, dims, func(l *loaded) error {
@@ -131,7 +134,7 @@ func (m *Model) Proof(ctx context.Context, dims map[string]int64) (VerdictKind, 
 	return kind, m.told(ctx, err)
 }
 
-// Plan returns the text of the plan for the given dims: every command, buffer and offset.
+// Plan returns the plan for the given dims as text: every command, and every buffer with its offset.
 func (m *Model) Plan(dims map[string]int64) (string, error) {
 	p, err := m.fn.unit.Plan(m.fn.merge(dims).ir())
 	if err != nil {
@@ -140,8 +143,7 @@ func (m *Model) Plan(dims map[string]int64) (string, error) {
 	return p.String(), nil
 }
 
-// Inputs lists the function's parameters with the shapes they have for the
-// given dims.
+// Inputs lists the function's parameters with their shapes for the given dims.
 func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
 	bound, err := m.fn.unit.Bind(m.fn.merge(dims).ir())
 	if err != nil {
@@ -150,9 +152,9 @@ func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
 	return portsOf(bound, m.fn.def)
 }
 
-// RandomInputs makes a tensor for every parameter. spec is "ints:SEED" (each element -1, 0 or 1), "rand:SEED"
-// (uniform in [-1, 1)), "zeros" or "arange". "ints" and "rand" draw ids, indices, positions, lengths and counts from the
-// values that the program accepts (see Port).
+// RandomInputs returns a tensor for every parameter. spec is "ints:SEED" (each element is -1, 0 or 1), "rand:SEED"
+// (uniform in [-1, 1)), "zeros" or "arange". For ids, indices, positions, lengths and counts, "ints" and "rand" draw
+// only values that the program accepts (see Port).
 func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	s, err := tensor.ParseSpec(spec)
 	if err != nil {
@@ -177,12 +179,12 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	return out, nil
 }
 
-// Run runs the model once and returns its results. Dims fixed by the binding must match the shapes of the arguments.
-// Other dims come from these shapes, or else from the program's defaults.
+// Run runs the model once and returns its results. Dims that the binding fixes must agree with the shapes of the
+// arguments. Other dims are set from these shapes or, if they imply no value, from the program's defaults.
 //
-// When ctx ends, a run that has begun may continue for LoadOptions.Grace and is then aborted on all ranks; Run
-// returns an error that wraps the context's. If the plan is still being loaded, the load continues in the background,
-// as in Prepare.
+// If ctx ends after the run has begun, the run may continue for LoadOptions.Grace and is then aborted on all ranks; Run
+// returns an error that wraps the error of ctx. If the plan is still being loaded when ctx ends, the load continues in
+// the background, as in Prepare.
 func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 	reports, err := m.RunBatch(ctx, []Args{args})
 	if err != nil {
@@ -191,8 +193,8 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 	return reports[0], nil
 }
 
-// RunBatch runs the model once for each element, back to back, with no barrier and no host synchronisation between
-// the runs (docs/language.md, S13). All runs must have the same dims.
+// RunBatch runs the model once for each element of the batch. The runs are executed back to back, without a barrier or
+// a host synchronisation between them (docs/language.md, S13). All runs must have the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	padded, cutBack, err := m.padded(batch)
 	if err != nil {
@@ -241,8 +243,8 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	return reports, nil
 }
 
-// Close unloads the model. It waits for runs and loads that are under way. Machine.Close aborts these; they then
-// return ErrClosed, and so do calls that wait for the model.
+// Close unloads the model. It waits for runs and loads in progress. Machine.Close aborts them: they then return
+// ErrClosed, and so do calls that wait for the model.
 func (m *Model) Close() error {
 	l := m.loader
 	l.leased <- struct{}{}

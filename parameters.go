@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// parameters are the parameters of a model that are bound for all later runs.
+// parameters holds the parameters of a model that are bound for all later runs.
 type parameters struct {
 	fn *function
 
@@ -23,22 +23,23 @@ type parameters struct {
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
 	parts  map[string]bool          // of bound: only the part of this process's rank was read, the rest is zeros
-	// snapshot is the current bindings, for runs; nil after a change.
+	// snapshot holds the current bindings for use by runs. It is nil after a change.
 	snapshot *bindings
-	// Set by BindFrom: the checkpoints that bound weights are mapped from, by parameter, whether weights were bound, and
-	// the parameters that are not weights.
+	// BindFrom sets the following fields: the checkpoints from which bound weights are mapped, keyed by parameter; whether
+	// weights were bound; and the parameters that are not weights.
 	from     map[string]*source
 	weighted bool
 	inputs   []string
 }
 
-// source is a checkpoint that is held until none of the weights that were bound from it at once is bound.
+// source is a checkpoint from which one call of BindFrom bound weights. It is held as long as any of these weights is
+// bound.
 type source struct {
 	*Checkpoint
 	weights int
 }
 
-// replaced removes what is bound to a parameter. The caller holds mu.
+// replaced removes the binding of a parameter. The caller must hold mu.
 func (p *parameters) replaced(name string) {
 	p.snapshot = nil
 	delete(p.bound, name)
@@ -54,7 +55,7 @@ func (p *parameters) replaced(name string) {
 	}
 }
 
-// bind binds a host tensor or a device tensor to a parameter; if both are nil it removes the binding.
+// bind binds a parameter to a host tensor or a device tensor. If both are nil it removes the binding.
 func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,15 +68,15 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	}
 }
 
-// bindPart notes that the tensor bound to a parameter has only the part of this process's rank.
+// bindPart records that the tensor bound to a parameter contains only the part that this process's rank holds.
 func (p *parameters) bindPart(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.parts[name] = true
 }
 
-// bindFrom binds weights of a checkpoint, which the caller holds for them. Of those in parts only the part of this
-// process's rank was read. inputs are the parameters that are not weights.
+// bindFrom binds weights from a checkpoint, which the caller holds for them. parts names the weights of which only the
+// part for this process's rank was read. inputs names the parameters that are not weights.
 func (p *parameters) bindFrom(
 	c *Checkpoint, weights map[string]*tensor.Tensor, parts map[string]bool, inputs []string,
 ) error {
@@ -110,7 +111,7 @@ func (p *parameters) close() error {
 	return errors.Join(errs...)
 }
 
-// sources are the checkpoints of bound weights. The caller holds mu.
+// sources returns the checkpoints of the bound weights. The caller must hold mu.
 func (p *parameters) sources() (all []*source) {
 	for _, s := range p.from {
 		if !slices.Contains(all, s) {
@@ -120,14 +121,14 @@ func (p *parameters) sources() (all []*source) {
 	return all
 }
 
-// current returns the current bindings, for their names and types: see use.
+// current returns the current bindings, of which only names and types may be used: see use.
 func (p *parameters) current() *bindings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now()
 }
 
-// use returns the current bindings for a run. The bytes of mapped weights stay valid until done.
+// use returns the current bindings for a run. The bytes of mapped weights stay valid until done is called.
 func (p *parameters) use() (b *bindings, done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +136,7 @@ func (p *parameters) use() (b *bindings, done func()) {
 	return b, shared(b.from)
 }
 
-// shared holds checkpoints until done.
+// shared holds checkpoints until done is called.
 func shared(all []*source) (done func()) {
 	for _, s := range all {
 		s.share()
@@ -147,7 +148,7 @@ func shared(all []*source) (done func()) {
 	}
 }
 
-// now is current for a caller that holds mu.
+// now is like current, for a caller that holds mu.
 func (p *parameters) now() *bindings {
 	if p.snapshot == nil {
 		b := &bindings{fn: p.fn, tensors: maps.Clone(p.bound), on: maps.Clone(p.on), from: p.sources(),
@@ -164,8 +165,9 @@ func (p *parameters) now() *bindings {
 	return p.snapshot
 }
 
-// hold returns the bound parameters, whole, for use without the model's lease. Their bytes stay valid until release,
-// even if the model is closed. It returns an error if a batch needs a tensor of which only a part was read.
+// hold returns the bound parameters as whole tensors, for use without the model's lease. Their bytes stay valid until
+// release is called, even if the model is closed. hold returns an error if the batch needs a tensor of which only a
+// part was read.
 func (p *parameters) hold(batch ...Args) (weights map[string]*tensor.Tensor, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +180,7 @@ func (p *parameters) hold(batch ...Args) (weights map[string]*tensor.Tensor, rel
 	return maps.Clone(p.bound), shared(p.sources()), nil
 }
 
-// unbound returns an error that names the weights that BindFrom should have bound and that are not bound.
+// unbound returns an error that names the weights that BindFrom should have bound but that are not bound.
 func (p *parameters) unbound() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,8 +201,8 @@ func (p *parameters) unbound() error {
 		"is given it", ErrInput, strings.Join(missing, ", "))
 }
 
-// bindings are the parameters set by Bind and BindDevice at one moment. They are never changed, so runs share them
-// and recognise weights that they have seen before: the cost of a run does not grow with the number of weights.
+// bindings holds the parameters that Bind and BindDevice had set at one moment. It is never changed, so runs share it
+// and can recognise weights from earlier runs: the cost of a run does not grow with the number of weights.
 type bindings struct {
 	fn      *function
 	tensors map[string]*tensor.Tensor
@@ -208,18 +210,18 @@ type bindings struct {
 	on      map[string]*DeviceTensor
 	from    []*source       // checkpoints of tensors
 	inout   map[string]bool // of on
-	// dims are those of the binding and of the shapes of all bound tensors, if these agree; otherwise nil.
+	// dims holds the dims of the binding and of the shapes of all bound tensors. It is nil if these contradict each other.
 	dims map[string]int64
-	// last is the previous request, if a similar one may follow.
+	// last is the previous request, if a similar request may follow.
 	last atomic.Pointer[request]
 }
 
-// alone sets dims from the binding and the shapes of all bound tensors.
+// alone returns the binding with dims set from the shapes of all bound tensors.
 func (b *bindings) alone() (Binding, error) {
 	return b.fn.dimsOf(shapes(Args{DeviceIn: b.on}, b.tensors))
 }
 
-// take adds bound device tensors to the arguments of runs.
+// take adds the bound device tensors to the arguments of runs.
 func (b *bindings) take(batch []Args) []Args {
 	if len(b.on) == 0 {
 		return batch
@@ -251,8 +253,8 @@ func (b *bindings) with(a Args) Args {
 	return a
 }
 
-// residents returns the bound tensors that all runs of a batch take their parameters from, leave them in if they are
-// inout, and use for nothing else.
+// residents returns the bound tensors in which a plan can work directly. All runs of the batch read a parameter from
+// such a tensor, leave its new value in the tensor if it is inout, and use the tensor for nothing else.
 func (b *bindings) residents(batch []exec.Args) map[string]*resident.DeviceTensor {
 	all := map[string]*resident.DeviceTensor{}
 	for name, d := range b.on {
@@ -264,8 +266,8 @@ func (b *bindings) residents(batch []exec.Args) map[string]*resident.DeviceTenso
 	return all
 }
 
-// binding sets dims, as dimsOf does, from the shapes of a run's tensors and of bound ones, and then from the run's
-// dims. full is the run with bound device tensors.
+// binding returns the binding of a run. It sets dims, as dimsOf does, from the shapes of the run's tensors and of bound
+// tensors, and then from the run's Dims. full is the run's arguments with bound device tensors added.
 func (b *bindings) binding(given, full Args) (Binding, error) {
 	out, err := b.shaped(given, full)
 	if err != nil {
@@ -274,7 +276,7 @@ func (b *bindings) binding(given, full Args) (Binding, error) {
 	return out, b.fn.setDims(out, given.Dims)
 }
 
-// shaped is binding from shapes alone.
+// shaped is like binding, but sets dims only from shapes.
 func (b *bindings) shaped(given, full Args) (Binding, error) {
 	if dims, ok := b.dimsBeside(given); ok {
 		out := b.fn.binding
@@ -289,7 +291,7 @@ func (b *bindings) shaped(given, full Args) (Binding, error) {
 }
 
 // dimsBeside adds the dims of a run's own arguments to those of all bound tensors. It returns false if an argument
-// replaces a bound tensor or contradicts it, since the order of precedence then matters.
+// replaces or contradicts a bound tensor, because the order of precedence then matters.
 func (b *bindings) dimsBeside(a Args) (map[string]int64, bool) {
 	if b.dims == nil || len(a.InLocal) > 0 {
 		return nil, false

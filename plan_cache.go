@@ -18,10 +18,10 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// choice identifies a plan among those of a model.
+// choice identifies a plan among the plans of a model.
 type choice struct {
 	dims map[string]int64 // all, however they came by their values
-	// resident are the device tensors that the plan's runs work in, if they can.
+	// resident holds the device tensors in which the plan's runs work directly, if that is possible.
 	resident map[string]*resident.DeviceTensor
 }
 
@@ -29,14 +29,14 @@ func (c choice) equal(o choice) bool {
 	return maps.Equal(c.dims, o.dims) && maps.Equal(c.resident, o.resident)
 }
 
-// owner identifies the model that plans of a cache belong to.
+// owner identifies the model that owns plans in a cache.
 type owner struct {
 	log *slog.Logger // LoadOptions.Logger
-	// evicted are the dims of plans that were unloaded to make room. It belongs to the plan cache.
+	// evicted records the dims of plans that were unloaded to make room. The mutex of the plan cache protects it.
 	evicted map[string]bool
 }
 
-// loaded is a plan for one choice, ready to run.
+// loaded is a loaded plan for one choice, ready to run.
 type loaded struct {
 	owner *owner
 	choice
@@ -46,14 +46,14 @@ type loaded struct {
 	proof proofOf
 	held  device.Held // see LoadOptions.Cache
 	busy  bool        // a run has it
-	// pinned is set if a caller's graph contains a run of the plan, and so refers to its memory, or if the plan has
-	// lent a result.
+	// pinned is set if a caller's graph contains a run of the plan and therefore refers to the plan's memory, or if the
+	// plan has lent a result.
 	pinned bool
-	// reporter is set once a run has ended. It belongs to the holder of the model's lease.
+	// reporter is set when a run has ended. Only the holder of the model's lease may use it.
 	reporter *reporter
 }
 
-// reports makes the reports of a batch, which must not be empty.
+// reports returns the reports of a batch. The batch must contain at least one run.
 func (l *loaded) reports(results []*exec.Result) []*Report {
 	if l.reporter == nil {
 		l.reporter = newReporter(l.plan, results[0].Algorithms, l.proof)
@@ -65,7 +65,7 @@ func (l *loaded) reports(results []*exec.Result) []*Report {
 	return reports
 }
 
-// String names the plan and the memory that it holds.
+// String describes the plan and the amount of memory that it holds.
 func (l *loaded) String() string {
 	words := []string{l.plan.Func}
 	for _, d := range l.plan.Dims {
@@ -74,10 +74,10 @@ func (l *loaded) String() string {
 	return fmt.Sprintf("%s with %s", strings.Join(words, " "), tensor.Size(l.held.Bytes()))
 }
 
-// stays reports whether the plan cannot be unloaded to make room. The caller holds the cache's mutex.
+// stays reports whether the plan cannot be unloaded to make room. The caller must hold the cache's mutex.
 func (l *loaded) stays() bool { return l.busy || l.pinned }
 
-// worksIn reports whether the plan was loaded to work in a device tensor.
+// worksIn reports whether the plan was loaded to work directly in the device tensor d.
 func (l *loaded) worksIn(d *resident.DeviceTensor) bool {
 	for _, t := range l.resident {
 		if t == d {
@@ -87,7 +87,7 @@ func (l *loaded) worksIn(d *resident.DeviceTensor) bool {
 	return false
 }
 
-// unload closes a plan that is no longer in the cache.
+// unload closes a plan that has been removed from the cache.
 func (l *loaded) unload(why string) error {
 	if log := l.owner.log; log != nil {
 		log.Debug("plan unloaded", "plan", l.String(), "why", why)
@@ -96,7 +96,7 @@ func (l *loaded) unload(why string) error {
 }
 
 // planCache holds the loaded plans of a machine's models. A call that loads, runs or unloads a plan is a user of the
-// cache for as long as it takes.
+// cache for the duration of the call.
 type planCache struct {
 	ctx     context.Context // the machine's
 	mu      sync.Mutex
@@ -104,27 +104,28 @@ type planCache struct {
 	users   int           // without those that wait for another
 	entered int           // users so far
 	changed chan struct{} // closed when a user leaves; nil if no caller waits for that
-	// evicting holds one value while a user makes room, until it leaves.
+	// evicting is a channel of capacity 1. It holds a value from the moment that a user begins to make room until that
+	// user leaves.
 	evicting chan struct{}
 	stats    PlanStats
 }
 
-// PlanStats are the counts of a machine's plan cache since the machine was opened.
+// PlanStats holds the counters of a machine's plan cache since the machine was opened.
 type PlanStats struct {
-	// Hits counts the runs and calls of Prepare that found their plan loaded, and Misses those that did not. Reloads
-	// counts the misses whose plan had been loaded before and was evicted.
+	// Hits is the number of runs and calls of Prepare that found their plan loaded, and Misses is the number that did not.
+	// Reloads is the number of misses whose plan had been loaded before and was evicted.
 	Hits, Misses, Reloads int64
-	// Evictions counts the plans that were unloaded to make room, because of LoadOptions.Cache or because memory was
-	// short.
+	// Evictions is the number of plans that were unloaded to make room, either because of LoadOptions.Cache or because
+	// memory was short.
 	Evictions int64
-	// Plans is the number of plans loaded now, and Bytes the memory they hold, see LoadOptions.Cache. MostBytes is
-	// the largest value of Bytes so far. Device is the part of Bytes that is device memory, for each plan on the
-	// device where it has the most; the rest is pinned host memory.
+	// Plans is the number of plans that are loaded now, and Bytes is the memory that they hold, see LoadOptions.Cache.
+	// MostBytes is the largest value of Bytes so far. Device is the part of Bytes that is device memory; for each plan,
+	// the device on which the plan holds the most memory counts. The rest of Bytes is pinned host memory.
 	Plans                    int
 	Bytes, Device, MostBytes int64
 }
 
-// measure updates the statistics of the memory held.
+// measure updates the statistics on memory.
 func (p *planCache) measure() {
 	p.stats.Plans, p.stats.Bytes, p.stats.Device = len(p.plans), 0, 0
 	for _, l := range p.plans {
@@ -134,10 +135,10 @@ func (p *planCache) measure() {
 	p.stats.MostBytes = max(p.stats.MostBytes, p.stats.Bytes)
 }
 
-// mostEvicted bounds the choices that a model remembers as evicted.
+// mostEvicted is the largest number of evicted choices that a model records.
 const mostEvicted = 1 << 16
 
-// evicted counts a plan that was removed to make room, and remembers its choice.
+// evicted counts a plan that was removed to make room, and records its choice.
 func (p *planCache) evicted(l *loaded) {
 	p.stats.Evictions++
 	if len(l.owner.evicted) < mostEvicted {
@@ -149,13 +150,14 @@ func newPlanCache(ctx context.Context) *planCache {
 	return &planCache{ctx: ctx, evicting: make(chan struct{}, 1)}
 }
 
-// user is one load, run or unload that uses the cache.
+// user represents one load, run or unload that uses the cache.
 type user struct {
 	*planCache
 	evicts bool // it makes room; others wait until it leaves
-	// enteredAlone is the value of planCache.entered when this user was last the only one; 0 if it never was.
+	// enteredAlone is the value of planCache.entered when this user was last the only user. It is 0 if that was never the
+	// case.
 	enteredAlone int
-	// waits is set while it waits for others, and stays set if its context ended meanwhile.
+	// waits is set while the user waits for other users. It stays set if the user's context ended during the wait.
 	waits atomic.Bool
 }
 
@@ -188,7 +190,7 @@ func (p *planCache) count(n int) {
 	}
 }
 
-// take returns a model's plan for a choice and marks it busy; nil if there is none.
+// take returns the plan of a model for a choice and marks the plan busy. It returns nil if there is none.
 func (p *planCache) take(o *owner, key choice) *loaded {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +208,7 @@ func (p *planCache) take(o *owner, key choice) *loaded {
 	return p.plans[i]
 }
 
-// planOf returns a loaded plan of a model for the given dims; nil if there is none.
+// planOf returns a loaded plan of a model for the given dims, or nil if there is none.
 func (p *planCache) planOf(o *owner, dims map[string]int64) *plan.Plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,7 +220,7 @@ func (p *planCache) planOf(o *owner, dims map[string]int64) *plan.Plan {
 	return nil
 }
 
-// add adds a plan, which is busy.
+// add adds a plan, which must be busy, to the cache.
 func (p *planCache) add(l *loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,7 +229,7 @@ func (p *planCache) add(l *loaded) {
 	p.measure()
 }
 
-// rest marks a plan idle and most recently used. Its runs may have taken more memory.
+// rest marks a plan idle and most recently used. It also updates the plan's memory, since runs may have allocated more.
 func (p *planCache) rest(l *loaded) {
 	held := l.prog.Held()
 	p.mu.Lock()
@@ -237,7 +239,7 @@ func (p *planCache) rest(l *loaded) {
 	p.measure()
 }
 
-// pin keeps a plan loaded until its model is closed.
+// pin keeps a plan loaded until the plan's model is closed.
 func (p *planCache) pin(l *loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,7 +258,7 @@ func (p *planCache) plansOf(o *owner) (list []*loaded) {
 	return list
 }
 
-// remove removes plans, and returns them.
+// remove removes the plans that which selects, and returns them.
 func (p *planCache) remove(which func(l *loaded) bool) (gone []*loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,8 +272,8 @@ func (p *planCache) remove(which func(l *loaded) bool) (gone []*loaded) {
 	return gone
 }
 
-// beyond removes plans of a model, least recently used first, while together they hold more than a bound. It never
-// removes a busy plan, and removes the last one only if all may go.
+// beyond removes plans of a model, least recently used first, while these plans together hold more than bound bytes. It
+// never removes a busy plan, and removes the last plan only if all is set.
 func (p *planCache) beyond(o *owner, bound int64, all bool) (gone []*loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -295,7 +297,8 @@ func (p *planCache) beyond(o *owner, bound int64, all bool) (gone []*loaded) {
 	return gone
 }
 
-// resting returns the device memory of idle plans, in bytes, for each on the device where it has the most.
+// resting returns the device memory of idle plans in bytes. For each plan, the device on which the plan holds the most
+// memory counts.
 func (p *planCache) resting() (bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,7 +311,7 @@ func (p *planCache) resting() (bytes int64) {
 }
 
 // giveUp removes the least recently used idle plan of any model. If no plan is idle, it returns the busy plans and a
-// channel that is closed when another user leaves; nil if there is no other user.
+// channel that is closed when another user leaves; the channel is nil if there is no other user.
 func (p *planCache) giveUp() (l *loaded, run []string, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -329,7 +332,8 @@ func (p *planCache) giveUp() (l *loaded, run []string, changed <-chan struct{}) 
 	return nil, run, p.changed
 }
 
-// undisturbed reports whether no other user has entered since u was last the only one, as it is now.
+// undisturbed reports whether u is the only user now and no other user has entered since u was last recorded as the
+// only one.
 func (u *user) undisturbed() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -338,15 +342,16 @@ func (u *user) undisturbed() bool {
 	return before == u.enteredAlone
 }
 
-// errAlone is the reason that no room can be made.
+// errAlone reports that no room can be made because no other plan is loaded.
 var errAlone = errors.New("no other plan of this machine is loaded")
 
-// room makes room after a failure with err, and returns nil if the caller should try again. The caller must have
-// freed what it allocated. err must report a shortage of memory on a device that has enough in total.
+// room makes room after an allocation has failed with err. It returns nil if the caller should try the allocation
+// again. The caller must have freed everything that it allocated. err must report a shortage of memory on a device
+// whose total memory is sufficient.
 //
-// room unloads the least recently used idle plan; if none is idle, it waits for another user to leave. Only one user
-// makes room at a time, and others that need room wait for it, so room fails only if no other plan is loaded. If no
-// other user could make room, the error wraps errAlone.
+// room unloads the least recently used idle plan. If no plan is idle, it waits until another user leaves. Only one user
+// makes room at a time; others that need room wait for that user. room therefore fails only if no other plan is loaded.
+// If no other user could make room, the error wraps errAlone.
 func (u *user) room(ctx context.Context, err error) error {
 	if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) {
 		return err
@@ -383,9 +388,9 @@ func (u *user) room(ctx context.Context, err error) error {
 	}
 }
 
-// roomForTrial unloads the least recently used plan to free memory for timing a product's algorithms, which is done
-// only once, if the idle plans hold as much as is lacking. It returns false if they do not, or if another user was
-// faster.
+// roomForTrial unloads the least recently used plan to free memory for timing the algorithms of a product, which
+// happens only once. It does so only if the idle plans together hold at least the missing amount of memory. It returns
+// false if they do not, or if another user has removed the plan first.
 func (p *planCache) roomForTrial(t *device.TrialError) (bool, error) {
 	if t.Free+p.resting() < t.Bytes {
 		return false, nil
@@ -397,7 +402,7 @@ func (p *planCache) roomForTrial(t *device.TrialError) (bool, error) {
 	return true, l.unload("timing a product's algorithms")
 }
 
-// queue makes u the user that makes room, and reports whether it waited for another.
+// queue makes u the user that makes room, and reports whether u had to wait for another user.
 func (u *user) queue(ctx context.Context) (waited bool, err error) {
 	select {
 	case u.evicting <- struct{}{}:
@@ -420,7 +425,7 @@ func (u *user) queue(ctx context.Context) (waited bool, err error) {
 	}
 }
 
-// wait waits for a change, until ctx or the machine ends.
+// wait waits until changed is closed, ctx ends or the machine ends.
 func (p *planCache) wait(ctx context.Context, changed <-chan struct{}) error {
 	select {
 	case <-changed:

@@ -13,11 +13,11 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// Diagnostics are the errors found in a program, each with its position, source line and what to do about it. It is
-// an error.
+// Diagnostics holds the errors found in a program. Each has a position, the source line and a suggestion for a
+// correction. Diagnostics implements error.
 type Diagnostics = ir.Diagnostics
 
-// Program is a parsed and checked program. It is immutable and may be used by many goroutines.
+// Program is a parsed and checked program. It is immutable and may be used by several goroutines at the same time.
 type Program struct {
 	info     *ir.Info
 	warnings Diagnostics
@@ -25,9 +25,9 @@ type Program struct {
 	limits   compile.Limits
 }
 
-// Parse parses and checks the text of a program. name stands for the text in diagnostics; kernel files that launches
-// name are read relative to its directory. A Host IR dump of nvFuser, recognised by its first line, is imported. The
-// error is Diagnostics.
+// Parse parses and checks the text of a program. Diagnostics use name as the name of the text, and the paths of kernel
+// files in launch statements are relative to the directory of name. If src is a Host IR dump of nvFuser, which Parse
+// recognises by its first line, Parse imports it. The error is Diagnostics.
 func Parse(name, src string) (*Program, error) {
 	if nvfuser.IsDump(src) {
 		p, _, err := Import(name, src, nil)
@@ -43,7 +43,7 @@ func Parse(name, src string) (*Program, error) {
 	return &Program{info: info, warnings: ds}, nil
 }
 
-// New checks a program that was built rather than parsed. Kernel files that it lacks are read from the directory of
+// New checks a program that was constructed rather than parsed. It reads missing kernel files from the directory of
 // p.File into p.Files.
 func New(p *ir.Program) (*Program, error) {
 	if p == nil {
@@ -59,7 +59,7 @@ func New(p *ir.Program) (*Program, error) {
 	return &Program{info: info, warnings: ds}, nil
 }
 
-// IR returns the program's syntax, which must not be changed.
+// IR returns the program's syntax tree, which must not be changed.
 func (p *Program) IR() *ir.Program {
 	if p.none() {
 		return &ir.Program{}
@@ -67,10 +67,10 @@ func (p *Program) IR() *ir.Program {
 	return p.info.Prog
 }
 
-// none reports whether p was not parsed: it is nil or the zero value.
+// none reports whether p is nil or the zero value, and so was not made by Parse or New.
 func (p *Program) none() bool { return p == nil || p.info == nil }
 
-// Warnings returns the findings of Parse that are not errors.
+// Warnings returns the diagnostics of Parse that are not errors.
 func (p *Program) Warnings() Diagnostics {
 	if p.none() {
 		return nil
@@ -78,21 +78,20 @@ func (p *Program) Warnings() Diagnostics {
 	return p.warnings
 }
 
-// String returns the program's canonical text.
+// String returns the program in canonical text form.
 func (p *Program) String() string { return p.IR().String() }
 
-// Binding fixes what a program leaves open: the function, the number of ranks
-// and the dims.
+// Binding selects the function of a program and sets the number of ranks and the dims that the program leaves open.
 type Binding struct {
-	// Func is the function; empty for the program's last.
+	// Func is the name of the function. If it is empty, the last function of the program is selected.
 	Func string
-	// Ranks is the number of ranks; 0 for the mesh's size. It must equal that,
-	// unless exactly one axis size is a dim, which it then sets.
+	// Ranks is the number of ranks; 0 means the size of the mesh. Ranks must equal that size, unless the size of exactly
+	// one axis is a dim; Ranks then sets this dim.
 	Ranks int
-	// Dims overrides the program's defaults.
+	// Dims overrides the program's default values of dims.
 	Dims map[string]int64
-	// Defines sets dims to index expressions over other dims and size(AXIS):
-	// "C": "ceildiv(T, 16)".
+	// Defines sets dims to index expressions that may contain other dims and size(AXIS), for example "C": "ceildiv(T,
+	// 16)".
 	Defines map[string]string
 }
 
@@ -100,46 +99,46 @@ func (b Binding) ir() ir.Binding {
 	return ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines}
 }
 
-// LowerOptions choose how a program is lowered, and how far.
+// LowerOptions configures how a program is lowered, and after which pass lowering stops.
 type LowerOptions struct {
-	// Strategy is the way communication is overlapped: "sequential" (the default), "chunked" or "chunked(8)",
-	// "exchange" or "exchange(2)", "ahead", or "auto", which takes for each pair of communication and GEMM the
-	// strategy that is predicted to be fastest.
+	// Strategy is the overlap strategy for communication: "sequential" (the default), "chunked" or "chunked(8)",
+	// "exchange" or "exchange(2)", "ahead", or "auto". For each pair of a communication and a GEMM, "auto" selects the
+	// strategy that is predicted to be the fastest.
 	Strategy string
-	// Machine is the machine that auto predicts for: "cpu" (the default), "h200x4" or the FILE.json of a description.
-	// Times of collectives come from the latest tuned table for such GPUs, or else from the shipped table, as far as
-	// these have them.
+	// Machine selects the machine for which auto predicts times: "cpu" (the default), "h200x4" or the name FILE.json of a
+	// machine description. The times of collectives are read from the latest tuned table for these GPUs or, if there is
+	// none, from the shipped table, for the collectives that the table contains.
 	Machine string
-	// Nodes is the number of nodes that the ranks are spread over, evenly and in order, for auto's predictions; 0
-	// means one.
+	// Nodes is the number of nodes over which the ranks are distributed, evenly and in order, in auto's predictions; 0
+	// means one node.
 	Nodes int
-	// Binding gives the dims that auto's choice depends on.
+	// Binding sets the dims on which auto's choice depends.
 	Binding Binding
-	// StopAfter names the last pass to run; empty for all.
+	// StopAfter is the name of the last pass to run. If it is empty, all passes run.
 	StopAfter string
 }
 
-// Stage is a program after one pass.
+// Stage holds a program as it is after one pass.
 type Stage struct {
 	Pass    string
 	Text    string
 	Changed bool
-	// Duration is how long the pass took, its check included.
+	// Duration is the time that the pass took, including the check of its result.
 	Duration time.Duration
 }
 
-// Lowered is an explicit program and the stages that led to it.
+// Lowered holds an explicit program and the stages from which it was made.
 type Lowered struct {
 	Program *Program
 	Stages  []Stage
-	// Log describes the reshards, with place and reason, one line each.
+	// Log describes each reshard with its place and its reason, one line per reshard.
 	Log []string
 
 	page report.Lowering
 }
 
-// Lower turns a sharded program into an explicit one, in which every op works on what its rank holds and every
-// transfer is written out.
+// Lower converts a sharded program to an explicit one, in which every op works on the data that its rank holds and
+// every transfer is a statement.
 func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes,
 		StopAfter: opts.StopAfter})
@@ -161,7 +160,7 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	return l, nil
 }
 
-// errNoProgram is the error about a nil or zero Program.
+// errNoProgram is the error about a Program that is nil or the zero value.
 var errNoProgram = errors.New("the Program is nil or zero: make one with Parse, New or Import")
 
 func (p *Program) build(opts compile.Options) (*compile.Unit, error) {

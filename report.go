@@ -16,14 +16,14 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Report is the outcome of one run: its results and its costs.
+// Report describes one run: its results, and measurements of its cost.
 type Report struct {
-	// Out holds the results by name, as global tensors, except those that Args.DeviceOut left on the devices.
-	// OutNames is their order, with inout parameters last.
+	// Out holds the results as global tensors, keyed by name. It lacks the results that Args.DeviceOut left on the
+	// devices. OutNames lists the names in order, with inout parameters last.
 	Out      map[string]*Tensor
 	OutNames []string
-	// OutLocal holds, by result and rank, the blocks of this process's ranks, if the machine has a World of several
-	// processes; otherwise nil.
+	// OutLocal holds the blocks of this process's ranks, keyed by the result's name and then by the rank. It is nil unless
+	// the machine has a World of several processes.
 	OutLocal map[string]map[int]*Tensor
 
 	Func   string
@@ -32,49 +32,49 @@ type Report struct {
 	Ops    int   // tensor ops, collectives and transfers, all ranks together
 	Bytes  int64 // moved between ranks, all ranks together
 	Memory Memory
-	// Proof is Proved if the plan was proved before it ran. Otherwise it is Unknown, and Unproved is the reason.
+	// Proof is Proved if the plan was proved before it ran. Otherwise Proof is Unknown, and Unproved is the reason.
 	Proof    VerdictKind
 	Unproved string
-	// Detours names the pairs of devices without peer access, with the reason; their exchanges went through host
-	// memory. Empty if there are none.
+	// Detours names the pairs of devices without peer access, each with the reason. Data between these devices was copied
+	// through host memory. It is empty if there are no such pairs.
 	Detours []string
-	// Guesses names the products of this process that run by the library's first guess of an algorithm, since memory
-	// was too short to time others: see LoadOptions.Cache. Usually empty.
+	// Guesses names the products of this process that used the algorithm that the library proposes first, because memory
+	// was too short to time other algorithms: see LoadOptions.Cache. It is usually empty.
 	Guesses []string
-	// PassedOver is the reason why an existing table of collectives tuned for this machine was not used; empty
-	// otherwise.
+	// PassedOver is the reason why a table of collectives that was tuned for this machine was not used. It is empty if the
+	// table was used or does not exist.
 	PassedOver string
-	// Overlap has one entry for each statement that moves data between ranks. Times are set if LoadOptions.Trace was
-	// set.
+	// Overlap has one entry for each statement that moves data between ranks. The entries contain times only if
+	// LoadOptions.Trace was set.
 	Overlap []Overlap
 
 	trace *trace.Trace
 }
 
-// Memory is the size of each rank's arena, in bytes.
+// Memory holds the sizes of each rank's memory, in bytes.
 type Memory struct {
 	Peak  int64 // as laid out
 	Bound int64 // the most bytes live at once in issue order
 	Host  int64 // besides, pinned memory of the host for buffers that say host
 }
 
-// Overlap describes how well the communication of one statement was hidden.
+// Overlap describes how much of one statement's communication was hidden by computation.
 type Overlap struct {
 	Op   string // "all_reduce"
 	Line int32  // of the text: the statement's, or that of which lowering made it
-	// Statement is the header of the statement after lowering: "put %y.i into %y.g.to at tp[%y.g.d]".
+	// Statement is the header of the statement as it is after lowering, for example "put %y.i into %y.g.to at tp[%y.g.d]".
 	Statement string
-	// Algorithm names the algorithm of a collective: "two-shot". Several, for different sizes, are joined by "+".
-	// Empty for other ops.
+	// Algorithm names the algorithm of a collective, for example "two-shot". If different message sizes used different
+	// algorithms, their names are joined by "+". It is empty for other ops.
 	Algorithm string
-	// Bytes is the number of bytes moved, all ranks and instances together.
+	// Bytes is the number of bytes moved, summed over all ranks and all executions of the statement.
 	Bytes int64
-	// BusyNS is the time that the instances took, and ExposedNS the part of it in which no tensor op ran on the rank.
-	// Both are sums over the instances, on the rank with the most exposed time.
+	// BusyNS is the time that the statement's executions took, and ExposedNS is the part of it in which no tensor op ran
+	// on the same rank. Both are sums over the executions on the rank that has the most exposed time, in nanoseconds.
 	BusyNS, ExposedNS int64
 }
 
-// OutputsSHA256 returns the hash of the results in Out. Runs with equal results have equal hashes; docs/language.md
+// OutputsSHA256 returns a hash of the results in Out. Runs with equal results have equal hashes; docs/language.md
 // defines the hash.
 func (r *Report) OutputsSHA256() string {
 	var list []tensor.Named
@@ -84,7 +84,7 @@ func (r *Report) OutputsSHA256() string {
 	return tensor.SHA256(list)
 }
 
-// checkOut reports tensors that cannot receive a plan's results.
+// checkOut returns an error about the tensors that cannot receive a plan's results.
 func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	for _, name := range slices.Sorted(maps.Keys(into)) {
 		i := slices.IndexFunc(p.Outputs, func(o plan.IO) bool { return o.Name == name })
@@ -103,7 +103,7 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	return nil
 }
 
-// reporter makes the reports of a plan's runs. It computes once what is equal for all runs.
+// reporter makes the reports of a plan's runs. It computes the data that all runs have in common only once.
 type reporter struct {
 	plan *plan.Plan
 	same Report
@@ -152,7 +152,7 @@ func (s *reporter) report(r *exec.Result) *Report {
 	return &rep
 }
 
-// exposed adds the times of a trace, if there are any.
+// exposed adds the times from a trace to the entries of list. It does nothing if there are no times.
 func (s *reporter) exposed(list []Overlap, t *trace.Trace) {
 	if t == nil || t.Virtual {
 		return
@@ -168,7 +168,7 @@ func (s *reporter) exposed(list []Overlap, t *trace.Trace) {
 	}
 }
 
-// count adds a command to the totals.
+// count adds a command to the report's totals.
 func (r *Report) count(p *plan.Plan, c *plan.Cmd) {
 	switch c.Kind {
 	case plan.Compute, plan.Copy, plan.Collective, plan.Group:
@@ -198,7 +198,7 @@ func remoteBytes(p *plan.Plan, c *plan.Cmd) int64 {
 	return 0
 }
 
-// overlap sums the communication by statement, and says where it has the sites.
+// overlap sums the communication of each statement. The map gives the index in the list of each statement's site.
 func overlap(p *plan.Plan) ([]Overlap, map[int32]int) {
 	var out []Overlap
 	at := map[int32]int{}
@@ -220,7 +220,8 @@ func overlap(p *plan.Plan) ([]Overlap, map[int32]int) {
 	return out, at
 }
 
-// nameAlgorithms sets the algorithm of each statement that is a collective. at maps sites to entries of Overlap.
+// nameAlgorithms sets the algorithm of each statement that is a collective. at maps the sites of statements to the
+// indices of entries in Overlap.
 func (r *Report) nameAlgorithms(p *plan.Plan, at map[int32]int, algorithms []string) {
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
@@ -235,7 +236,8 @@ func (r *Report) nameAlgorithms(p *plan.Plan, at map[int32]int, algorithms []str
 	}
 }
 
-// WriteTable writes a short table: ops, bytes moved, peak memory and, if the run was traced, exposed communication.
+// WriteTable writes a short table with the number of ops, the bytes moved, the peak memory and, if the run was traced,
+// the exposed communication.
 func (r *Report) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	ranks := "ranks"
@@ -273,8 +275,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return tw.Flush()
 }
 
-// WriteTimeline draws a lane for each stream of each rank, width columns wide. It draws nothing for a run without
-// times: one that was not traced, or that ran on a scheduled machine.
+// WriteTimeline draws a lane for each stream of each rank, with a width of width columns. It draws nothing for a run
+// without times: a run that was not traced, or a run on a scheduled machine.
 func (r *Report) WriteTimeline(w io.Writer, width int) error {
 	if r.trace == nil || r.trace.Virtual {
 		return nil
@@ -282,8 +284,8 @@ func (r *Report) WriteTimeline(w io.Writer, width int) error {
 	return r.trace.Timeline(w, width)
 }
 
-// Span returns the times when the first command of the run began and the last one ended, on a clock that the runs of
-// a batch share. Both are zero if the run was not traced or has no times.
+// Span returns the time at which the first command of the run began and the time at which the last command ended. All
+// runs of a batch use the same clock. Both times are zero if the run was not traced or has no times.
 func (r *Report) Span() (begin, end time.Duration) {
 	if r.trace == nil || r.trace.Virtual || len(r.trace.Events) == 0 {
 		return 0, 0
@@ -294,7 +296,7 @@ func (r *Report) Span() (begin, end time.Duration) {
 
 var errUntraced = errors.New("the run was not traced: set LoadOptions.Trace")
 
-// WriteTrace writes the run in the JSON trace-event format, which Perfetto and chrome://tracing open.
+// WriteTrace writes the run in the JSON trace-event format, which Perfetto and chrome://tracing can open.
 func (r *Report) WriteTrace(w io.Writer) error {
 	if r.trace == nil {
 		return errUntraced

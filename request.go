@@ -9,8 +9,9 @@ import (
 	"hocket.example/hocket/internal/exec/resident"
 )
 
-// request is a batch with checked arguments, and what follows from them and from the bindings. It is never changed,
-// since a server's runs are mostly given the same device tensors again.
+// request holds a batch whose arguments have been checked, and the data that follow from the arguments and the
+// bindings. It is never changed, so that it can be reused: most runs of a server have the same device tensors as the
+// run before.
 type request struct {
 	given         []Args // the arguments, to recognise an equal batch
 	batch         *exec.Batch
@@ -20,7 +21,8 @@ type request struct {
 	outs          []map[string]*Tensor // Args.Out, by run
 }
 
-// request checks a batch, which must not be empty, unless its arguments are those of the previous one.
+// request returns the checked request for a batch, which must contain at least one run. If the arguments equal those of
+// the previous request, it returns that request without checking again.
 func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	if last := b.last.Load(); last != nil && last.isOf(given) {
 		return last, nil
@@ -58,11 +60,11 @@ func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	return r, nil
 }
 
-// repeats reports whether a similar run needs no further check: all its tensors are on the devices. Host tensors may
-// change.
+// repeats reports whether a later run with the same arguments needs no further check, because all its tensors are on
+// the devices. The contents of host tensors may change.
 func (a Args) repeats() bool { return len(a.In) == 0 && len(a.InLocal) == 0 && len(a.Out) == 0 }
 
-// isOf reports whether the arguments of a batch are those of r.
+// isOf reports whether r was made from the given arguments.
 func (r *request) isOf(given []Args) bool {
 	return slices.EqualFunc(r.given, given, func(was, is Args) bool {
 		return is.repeats() && maps.Equal(was.DeviceIn, is.DeviceIn) && maps.Equal(was.DeviceOut, is.DeviceOut) &&

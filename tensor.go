@@ -7,15 +7,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Tensor is a dense tensor in host memory: row-major, little-endian. As an input or output of a model it is global:
-// every dimension has its full extent.
+// Tensor is a dense tensor in host memory. Its elements are in row-major order and little-endian. A Tensor that is an
+// input or output of a model is global: every dimension has its full extent.
 type Tensor struct {
 	DType ir.DType
 	Shape []int64
 	Data  []byte
 }
 
-// NewTensor returns a tensor of zeros. It returns an error if the size is invalid.
+// NewTensor returns a tensor filled with zeros. It returns an error if the shape is invalid.
 func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
 	t, err := tensor.New(dt, shape)
 	if err != nil {
@@ -24,7 +24,7 @@ func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
 	return (*Tensor)(t), nil
 }
 
-// FromFloats returns a tensor of vals, rounded to dt.
+// FromFloats returns a tensor that contains vals, rounded to dt.
 func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
 	t, err := tensor.New(dt, shape)
 	if err != nil {
@@ -37,7 +37,7 @@ func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
 	return (*Tensor)(t), nil
 }
 
-// Floats returns the elements as float64. That is exact for every dtype except i64.
+// Floats returns the elements as float64. The conversion is exact for every dtype except i64.
 func (t *Tensor) Floats() []float64 {
 	h := t.host()
 	out := make([]float64, h.Len())
@@ -45,7 +45,7 @@ func (t *Tensor) Floats() []float64 {
 	return out
 }
 
-// String returns the tensor's type: "bf16[4, 8]".
+// String returns the type of the tensor, for example "bf16[4, 8]".
 func (t *Tensor) String() string { return t.host().String() }
 
 func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }

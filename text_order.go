@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// ordered returns a bound function whose result does not depend on the order in which its streams run: b itself if
-// that is proved, otherwise b in text order. The error wraps ErrNoReference if text order does not determine what
-// ranks do to each other's memory.
+// ordered returns a bound function whose result does not depend on the order in which its streams run. It returns b
+// itself if b is proved to have this property, and otherwise b in text order. The error wraps ErrNoReference if text
+// order does not determine the order in which ranks access each other's memory.
 func ordered(b *ir.Bound, binding Binding) (*ir.Bound, error) {
 	prog := b.Info.Prog
 	if !unordered(prog, b.Func, map[*ir.Func]bool{}) {
@@ -56,7 +56,7 @@ func firstFault(r *verify.Result) string {
 	return "refuted"
 }
 
-// proof checks the plan of a program as written.
+// proof checks the plan of a program that is not lowered or changed first.
 func proof(info *ir.Info, b Binding) (*verify.Result, error) {
 	u, err := compile.Build(info, compile.Options{})
 	if err != nil {
@@ -69,8 +69,8 @@ func proof(info *ir.Info, b Binding) (*verify.Result, error) {
 	return verify.Plan(p, verify.Options{FaultsOnly: true}), nil
 }
 
-// unordered reports whether f, or a function that it calls, has operations that one stream per rank does not order:
-// other streams, or access to other ranks' memory.
+// unordered reports whether f, or a function that it calls, contains operations that a single stream per rank would not
+// order: operations on other streams, or accesses to the memory of other ranks.
 func unordered(prog *ir.Program, f *ir.Func, seen map[*ir.Func]bool) bool {
 	if f == nil || seen[f] {
 		return false
@@ -92,8 +92,8 @@ func unordered(prog *ir.Program, f *ir.Func, seen map[*ir.Func]bool) bool {
 	return found
 }
 
-// inTextOrder returns prog with all statements on main. Streams and events then order nothing that text order does
-// not. Waits for counters stay, since other ranks raise these.
+// inTextOrder returns prog with all statements on the stream main. Streams and events then impose no order beyond that
+// of the text. Waits for counters remain, since other ranks increment the counters.
 func inTextOrder(prog *ir.Program) *ir.Program {
 	prog = prog.Clone()
 	for _, f := range prog.Funcs {

@@ -12,9 +12,9 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// WriteHTML writes a page about where the time of the run went, which needs no network. It shows the timeline, the
-// waits and transfers of collectives, and program, the text that was run, with the time of each line. It needs
-// LoadOptions.Trace. docs/trace.md defines the numbers.
+// WriteHTML writes a page that shows how the time of the run was spent. The page loads nothing from the network. It
+// shows the timeline, the waits and transfers of collectives, and program, which is the text that was run, with the
+// time of each line. The run must have been traced (LoadOptions.Trace). docs/trace.md defines the numbers.
 func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 	if r.trace == nil || r.trace.Virtual {
 		return errors.New("the run was not traced, or its order was drawn: there are no times")
@@ -24,8 +24,8 @@ func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 	return page.Write(w, account.Of(&t, 0), page.Options{Title: title, Program: program})
 }
 
-// WriteHTML writes a page about a verdict that refutes a plan. It shows the commands of two runs in the order of
-// issue, the ordering that is missing between two of them, and program, the text that was checked.
+// WriteHTML writes a page about a verdict that refutes a plan. The page shows the commands of two runs in issue order,
+// the missing ordering between two of the commands, and program, which is the text that was checked.
 func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	o := page.Options{Title: title, Program: program, Facts: v.String()}
 	for _, d := range v.Diagnostics {
@@ -55,17 +55,18 @@ func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	return page.Write(w, account.Of(t, 0), o)
 }
 
-// counterexample is a finding as a page shows it.
+// counterexample is a finding in the form in which a page shows it.
 type counterexample struct {
 	trace   *trace.Trace
 	missing [][2]int
 }
 
-// maxShown is the largest number of commands of a run that a page of a counterexample shows.
+// maxShown is the largest number of commands in a run for which a page shows a counterexample.
 const maxShown = 50_000
 
-// show lays out two runs of a plan in the order of issue, one step for each command, and marks the first two acts of
-// the first finding. It returns nil if no finding has two acts.
+// show lays out two runs of a plan in issue order, one step for each command, and marks the first two commands of the
+// first finding. It returns nil if no finding has two commands or if the
+// plan has more than maxShown commands.
 func show(p *plan.Plan, findings []verify.Finding) *counterexample {
 	i := slices.IndexFunc(findings, func(f verify.Finding) bool { return !f.Warning && len(f.Acts) >= 2 })
 	if i < 0 || len(p.Cmds) > maxShown {

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Number is a constant that an operation computes with. Integer types take Int, which is exact; Whole says that it is
-// set.
+// Number is a constant that an operation computes with. For integer types the operation uses Int, which is exact; Whole
+// reports whether Int is set.
 type Number struct {
 	Float float64
 	Int   int64
@@ -16,10 +16,10 @@ type Number struct {
 // Real returns the number f.
 func Real(f float64) Number { return Number{Float: f} }
 
-// Whole returns the integer n.
+// Whole returns the integer n as a Number.
 func Whole(n int64) Number { return Number{Float: float64(n), Int: n, Whole: true} }
 
-// Reals lists the numbers fs.
+// Reals returns the numbers fs as a list of Numbers.
 func Reals(fs ...float64) []Number {
 	list := make([]Number, len(fs))
 	for i, f := range fs {
@@ -36,7 +36,7 @@ func (n Number) String() string {
 	return strconv.FormatFloat(n.Float, 'g', -1, 64)
 }
 
-// For returns the number as elements of type dt take it: false if dt is an integer type that cannot hold it.
+// For converts the number to type dt. It returns false if dt is an integer type that does not represent the number.
 func (n Number) For(dt DType) (Number, bool) {
 	switch {
 	case n.Whole:
@@ -53,27 +53,27 @@ func (n Number) For(dt DType) (Number, bool) {
 	return n, true
 }
 
-// Attrs are the attributes of a computation on one rank, with a value for each expression of the program. Plans,
-// devices and kernels all describe computations by them.
+// Attrs holds the attributes of a computation on one rank. Each expression of the program is replaced by its value.
+// Plans, devices and kernels use Attrs to describe computations.
 type Attrs struct {
-	// Numbers are the values of the operation's numeric attributes, in the order of its row in the Op table.
+	// Numbers holds the values of the operation's numeric attributes, in the order of the operation's row in the Op table.
 	Numbers []Number
-	// Axes are the dimensions that sum, max, min and mean reduce, or the one of concat, softmax, argmax, index_copy and
-	// reduce_slots.
+	// Axes lists the dimensions that sum, max, min and mean reduce. For concat, softmax, argmax, index_copy and
+	// reduce_slots it holds the dimension on which they operate.
 	Axes []int
-	// TA and TB say that matmul reads that operand transposed.
+	// TA and TB report that matmul reads its first or second operand transposed.
 	TA, TB bool
-	// Causal says that query i of attention sees the keys up to i + Tk - Tq.
+	// Causal reports that query i of attention uses only the keys up to i + Tk - Tq.
 	Causal bool
-	// SMs is the number of multiprocessors that a product is planned for; 0 means all of the device.
+	// SMs is the number of multiprocessors for which a matrix product is planned; 0 selects all of the device.
 	SMs int
-	// First and Rows say that the table of an embedding is the rows from First on of one of Rows rows. Ids of rows that
-	// it lacks give zeros; ids outside 0..Rows are a fault. Likewise the weights of a grouped_linear are those of
-	// experts from First on.
+	// First and Rows describe the table of an embedding as rows of a larger table, which has Rows rows; the operand begins
+	// with row First. An id of a row that the operand lacks gives zeros; an id outside 0..Rows is a fault. Likewise, the
+	// weights of a grouped_linear belong to the experts from First on.
 	First, Rows int64
 }
 
-// Number returns numeric attribute i of the operation's row; 0 if there is none.
+// Number returns numeric attribute i in the order of the operation's row, or 0 if there is none.
 func (a *Attrs) Number(i int) Number {
 	if i < len(a.Numbers) {
 		return a.Numbers[i]
@@ -81,8 +81,8 @@ func (a *Attrs) Number(i int) Number {
 	return Number{}
 }
 
-// Numbers resolves the numeric attributes of s in the order of its row: eval gives the value of an expression,
-// and attributes that are absent have their defaults.
+// Numbers evaluates the numeric attributes of s, in the order of the operation's row. The function eval evaluates an
+// expression. Attributes that are absent have their default values.
 func (s *Stmt) Numbers(eval func(*Expr) (int64, error)) ([]Number, error) {
 	var list []Number
 	for _, spec := range s.Op.Info().Numbers() {

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// MaxRanks bounds the number of ranks a program may be bound to.
+// MaxRanks limits the number of ranks to which a program may be bound.
 const MaxRanks = 1 << 16
 
-// WorldAxis is the built-in mesh axis of all ranks: rank(world) is the global
-// rank, over=world is everybody.
+// WorldAxis is the built-in mesh axis that contains all ranks: rank(world) is the global rank, and over=world selects
+// all ranks.
 const WorldAxis = "world"
 
-// Binding fixes what a program leaves open.
+// Binding assigns values to the parameters that a program leaves open.
 type Binding struct {
-	// Func is the function to run; empty for the last one.
+	// Func is the name of the function to run. If it is empty, the last function runs.
 	Func string
-	// Ranks is the number of ranks; 0 for the main mesh's size.
+	// Ranks is the number of ranks. The value 0 selects the size of the main mesh.
 	Ranks int
 	// Dims overrides the defaults of dims.
 	Dims map[string]int64
@@ -26,8 +26,8 @@ type Binding struct {
 	Defines map[string]string
 }
 
-// Bound is a program bound to a function, a number of ranks and dims: from
-// here on everything is concrete.
+// Bound is a program that is bound to a function, a number of ranks and values of dims. All extents and mesh sizes of a
+// bound program are known.
 type Bound struct {
 	Info  *Info
 	Func  *Func
@@ -40,9 +40,8 @@ type Bound struct {
 	defines map[string]*Expr // Binding.Defines, parsed
 }
 
-// Bind resolves dims, meshes and ranks, and checks what can be checked then:
-// every dim the function needs has a value, shards divide, sizes fit 64 bits,
-// and every constraint over dims alone holds.
+// Bind resolves dims, meshes and ranks, and performs the checks that depend on them: every dim that the function uses
+// has a value, split dimensions are divisible, sizes fit 64 bits, and every constraint that depends only on dims holds.
 func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 	bd, d := resolve(in, b, (*Bound).needDims)
 	if d != nil {
@@ -54,7 +53,8 @@ func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 	return bd, nil
 }
 
-// Resolve resolves dims, meshes and ranks as Bind does, but looks at no function's body, and lets dims have no value.
+// Resolve resolves dims, meshes and ranks as Bind does. It does not examine the body of any function, and permits dims
+// without a value.
 func Resolve(in *Info, b Binding) (*Bound, Diagnostics) {
 	bd, d := resolve(in, b, func(*Bound, Binding) *Diagnostic { return nil })
 	if d != nil {
@@ -63,13 +63,13 @@ func Resolve(in *Info, b Binding) (*Bound, Diagnostics) {
 	return bd, nil
 }
 
-// Dims gives the value of every dim that has one, as Bind does, but looks at no
-// function's body: a dim that one of them lacks is Bind's to report.
+// Dims returns the value of every dim that has one, as Bind computes it. It does not examine the body of any function.
+// If a function uses a dim without a value, only Bind reports that.
 func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 	bd, unresolved := Resolve(in, b)
 	if unresolved != nil {
 		if _, ds := Bind(in, b); ds.HasErrors() {
-			return nil, ds // may name more that is missing
+			return nil, ds // may list further dims without a value
 		}
 		return nil, unresolved
 	}
@@ -99,8 +99,8 @@ func Early(in *Info, b Binding) Diagnostics {
 	return ds
 }
 
-// bindKnownMeshes is bindMeshes where the sizes of all axes are known, by numbers or by what
-// the binding itself says.
+// bindKnownMeshes calls bindMeshes if the sizes of all axes are known, either as numbers or from the values in the
+// binding.
 func (b *Bound) bindKnownMeshes(bind Binding) *Diagnostic {
 	fixed := &Bound{Info: b.Info, Func: b.Func, Ranks: b.Ranks, Dims: maps.Clone(bind.Dims), axes: map[string]*boundMesh{}}
 	for _, m := range b.Info.Prog.Meshes {
@@ -113,8 +113,8 @@ func (b *Bound) bindKnownMeshes(bind Binding) *Diagnostic {
 	return fixed.bindMeshes(bind)
 }
 
-// resolve finds the function and the values of dims, axes and ranks; need reports dims
-// without a value, before meshes are made of them.
+// resolve finds the function and the values of dims, axes and ranks. It calls need, which reports dims without a value,
+// before it computes meshes from the dims.
 func resolve(in *Info, b Binding, need func(*Bound, Binding) *Diagnostic) (*Bound, *Diagnostic) {
 	bd, b, d := begin(in, b)
 	if d != nil {
@@ -129,7 +129,7 @@ func resolve(in *Info, b Binding, need func(*Bound, Binding) *Diagnostic) (*Boun
 	return bd, nil
 }
 
-// begin finds the function.
+// begin finds the function that the binding names.
 func begin(in *Info, b Binding) (*Bound, Binding, *Diagnostic) {
 	bd := &Bound{Info: in, Dims: map[string]int64{}, axes: map[string]*boundMesh{}}
 	p := in.Prog
@@ -142,7 +142,7 @@ func begin(in *Info, b Binding) (*Bound, Binding, *Diagnostic) {
 			return nil, b, p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))
 		}
 	}
-	given := map[string]int64{} // a copy: defineEarly adds to it
+	given := map[string]int64{} // copied, since defineEarly adds entries
 	maps.Copy(given, b.Dims)
 	b.Dims = given
 	return bd, b, nil
@@ -162,7 +162,7 @@ func joinFuncs(p *Program) string {
 	return strings.Join(names, ", ")
 }
 
-// bindDims takes defaults and overrides.
+// bindDims sets dims to their defaults, or to the values in the binding.
 func (b *Bound) bindDims(bind Binding) *Diagnostic {
 	p := b.Info.Prog
 	for _, name := range slices.Sorted(maps.Keys(bind.Dims)) {
@@ -193,8 +193,8 @@ func (p *Program) MainMesh() *Mesh {
 	return nil
 }
 
-// solveRanks makes the number of ranks and the main mesh agree: where exactly
-// one axis size is a dim, -n sets that dim.
+// solveRanks makes the number of ranks equal to the size of the main mesh. If exactly one axis size is a dim, the
+// option -n determines the value of that dim.
 func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 	b.Ranks = bind.Ranks
 	m := b.Info.Prog.MainMesh()
@@ -215,12 +215,12 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 			}
 		} else if ax.Size.Kind == ExprName && free != nil {
 			if _, set := bind.Dims[ax.Size.Name]; !set {
-				return nil // two free axes: their defaults decide
+				return nil // two axis sizes are dims: their defaults apply
 			}
 		}
 		n, err := ax.Size.Eval(b.Env(0, nil))
 		if err != nil || n < 1 || n > MaxRanks || others > MaxRanks {
-			return nil // bindMeshes reports it
+			return nil // bindMeshes reports the error
 		}
 		others *= n
 	}

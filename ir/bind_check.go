@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// reached returns f and every function it calls, in order of first call.
+// reached returns f and every function that it calls, directly or indirectly, in the order of the first call.
 func (p *Program) reached(f *Func) []*Func {
 	byName := make(map[string]*Func, len(p.Funcs))
 	for _, g := range p.Funcs {
@@ -24,8 +24,7 @@ func (p *Program) reached(f *Func) []*Func {
 	return list
 }
 
-// needDims reports all dims without a value that the meshes, the function and
-// what it calls use.
+// needDims reports all dims without a value that are used by the meshes, the function, or the functions that it calls.
 func (b *Bound) needDims(Binding) *Diagnostic {
 	p := b.Info.Prog
 	var missing []*Expr
@@ -58,7 +57,7 @@ func (b *Bound) needDims(Binding) *Diagnostic {
 		"no value for %s", strings.Join(names, ", "))
 }
 
-// walkExprs calls see for every expression of the signature and body, nil included.
+// walkExprs calls see for every expression in the signature and body, including nil expressions.
 func (f *Func) walkExprs(see func(*Expr)) {
 	types := func(t *Type) {
 		if t != nil {
@@ -96,8 +95,8 @@ func (f *Func) walkExprs(see func(*Expr)) {
 	})
 }
 
-// boundCheck checks the signatures of the bound function and all it calls, and
-// in their bodies every early constraint of blocks that run.
+// boundCheck checks the signatures of the bound function and of all functions that it calls. In their bodies it checks
+// every early constraint of the blocks that run.
 type boundCheck struct {
 	*Bound
 	funcs map[string]*Func
@@ -147,7 +146,8 @@ func (b *boundCheck) checkBlock(blk *Block) {
 	}
 }
 
-// runs reports which blocks of s may run, as far as dims decide it.
+// runs reports for each block of s whether it may run. It decides ifs and loops whose conditions or bounds depend only
+// on dims and mesh sizes; all other blocks may run.
 func (b *Bound) runs(s *Stmt) (then, other bool) {
 	if s.Op != OpIf && s.Op != OpFor || !Static(s.Exprs[0]) || !Static(s.Exprs[1]) {
 		return true, true
@@ -210,8 +210,7 @@ func Static(e *Expr) bool {
 	return ok
 }
 
-// CheckStmt checks the constraints of one instance of s that depend on loop
-// variables or ranks.
+// CheckStmt checks the constraints that depend on loop variables or ranks, for one instance of s.
 func (b *Bound) CheckStmt(s *Stmt, env Env) *Diagnostic {
 	for i := range b.Info.Constraints[s] {
 		c := &b.Info.Constraints[s][i]
@@ -252,7 +251,7 @@ func (b *Bound) check(c *Constraint, env Env) *Diagnostic {
 	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.Broken(c.A, c.B, valued(c.A, x), valued(c.B, y)))
 }
 
-// valued prints "T=64", or just the number for a constant.
+// valued formats an expression with its value, as in "T=64", or only the number for a constant.
 func valued(e *Expr, v int64) string {
 	if e.Kind == ExprInt {
 		return fmt.Sprint(v)

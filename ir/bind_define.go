@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// parseDefines parses Binding.Defines and takes the defaults of the defined
-// dims away, which they override.
+// parseDefines parses Binding.Defines, and removes the defaults of the dims that the definitions override.
 func (b *Bound) parseDefines(bind Binding) *Diagnostic {
 	b.defines = map[string]*Expr{}
 	for _, name := range slices.Sorted(maps.Keys(bind.Defines)) {
@@ -35,7 +34,7 @@ func (b *Bound) parseDefines(bind Binding) *Diagnostic {
 	return nil
 }
 
-// knownDims refuses names that are no dims of the program.
+// knownDims returns an error if e uses a name that is not a dim of the program.
 func (b *Bound) knownDims(e *Expr) error {
 	var err error
 	e.Walk(func(x *Expr) {
@@ -46,7 +45,7 @@ func (b *Bound) knownDims(e *Expr) error {
 	return err
 }
 
-// constantOnAllRanks refuses what a dim cannot depend on.
+// constantOnAllRanks returns an error if e contains a term on which a dim cannot depend.
 func constantOnAllRanks(e *Expr) error {
 	var err error
 	e.Walk(func(x *Expr) {
@@ -67,8 +66,8 @@ func (b *Bound) defineError(name, text string, err error) *Diagnostic {
 	return b.Info.Prog.bindError(Pos{}, "", "the definition %s=%s: %s", name, clip(text), why)
 }
 
-// defineEarly evaluates the definitions that meshes are made of. bind.Dims gets
-// their values, as if they had been given.
+// defineEarly evaluates the definitions of the dims that determine mesh sizes. It stores their values in bind.Dims, as
+// if the caller had set them.
 func (b *Bound) defineEarly(bind Binding) *Diagnostic {
 	need := map[string]bool{}
 	var want func(e *Expr)
@@ -94,8 +93,8 @@ func (b *Bound) defineEarly(bind Binding) *Diagnostic {
 	return nil
 }
 
-// defineLate evaluates the other definitions, now that axes have sizes and -n
-// has set its dim, and checks that this left the early ones as they were.
+// defineLate evaluates the other definitions, after axes have sizes and -n has determined its dim. It checks that the
+// values of the early definitions did not change.
 func (b *Bound) defineLate(bind Binding) *Diagnostic {
 	todo := map[string]bool{}
 	for name := range b.defines {
@@ -119,8 +118,8 @@ func (b *Bound) defineLate(bind Binding) *Diagnostic {
 	return nil
 }
 
-// evalDefines gives the dims in todo their values, those first on which others
-// depend. The error is that of the first by name for which this fails.
+// evalDefines evaluates the definitions of the dims in todo, each after the dims on which it depends. On failure it
+// returns the name and the error of the first definition, in order of names, that failed.
 func (b *Bound) evalDefines(todo map[string]bool) (string, error) {
 	left := slices.Sorted(maps.Keys(todo))
 	for len(left) > 0 {
@@ -143,7 +142,7 @@ func (b *Bound) evalDefines(todo map[string]bool) (string, error) {
 	return "", nil
 }
 
-// unknownDim is the error for a dim that the program does not have.
+// unknownDim returns the error for a dim that the program does not declare.
 func (b *Bound) unknownDim(name string) *Diagnostic {
 	known := strings.Join(slices.Sorted(maps.Keys(b.Info.Dims)), ", ")
 	return b.Info.Prog.bindError(Pos{}, "dims of this program: "+known, "there is no dim %s", clip(name))

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// Env returns the environment of one rank: dims, mesh functions, and vars,
-// which may be nil.
+// Env returns the environment of one rank: dims, mesh functions, and the variables in vars, which may be nil.
 func (b *Bound) Env(rank int, vars Vars) Env { return boundEnv{b, rank, vars} }
 
-// Vars gives an unroller's variables and tensors to index expressions.
+// Vars provides the values of variables and the extents of tensors to index expressions while a program is unrolled.
 type Vars interface {
 	Var(name string) (int64, bool)
 	Extent(name string, axis int) (int64, bool)
@@ -42,8 +41,8 @@ func (e boundEnv) Extent(name string, axis int) (int64, bool) {
 	return e.vars.Extent(name, axis)
 }
 
-// GlobalShape evaluates t's extents: the global shape of a value, the local
-// shape of a buffer.
+// GlobalShape evaluates t's extents. The result is the global shape for the type of a value, and the local shape for
+// the type of a buffer.
 func (b *Bound) GlobalShape(t *Type, env Env) ([]int64, error) {
 	shape := make([]int64, len(t.Dims))
 	total := t.DType.Size()
@@ -63,8 +62,8 @@ func (b *Bound) GlobalShape(t *Type, env Env) ([]int64, error) {
 	return shape, nil
 }
 
-// LocalShape evaluates the shape of the block of t that each rank holds; its
-// error names a dimension whose extent does not divide.
+// LocalShape returns the shape of the block that each rank holds of a value of type t. Its error names a dimension
+// whose extent is not divisible.
 func (b *Bound) LocalShape(t *Type, env Env) ([]int64, error) {
 	shape, err := b.GlobalShape(t, env)
 	if err != nil {
@@ -84,7 +83,7 @@ func (b *Bound) LocalShape(t *Type, env Env) ([]int64, error) {
 	return shape, nil
 }
 
-// Indivisible says that d's extent does not divide over parts ranks.
+// Indivisible returns the message that d's extent is not divisible by the number of ranks, parts.
 func Indivisible(d Dimension, extent, parts int64) string {
 	s := fmt.Sprintf("%s is not a multiple of %s=%d", valued(d.Extent, extent), SizeWords(d.Axes), parts)
 	if next := (extent/parts + 1) * parts; next > 0 { // fits 64 bits
@@ -101,8 +100,8 @@ func SizeWords(axes []string) string {
 	return strings.Join(words, "*")
 }
 
-// Offset returns where rank's block of a value of type t with the given local
-// shape begins in the global tensor.
+// Offset returns the position in the global tensor at which rank's block begins, for a value of type t whose blocks
+// have the given local shape.
 func (b *Bound) Offset(t *Type, local []int64, rank int) []int64 {
 	lo := make([]int64, len(t.Dims))
 	for i, d := range t.Dims {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// boundMesh is a mesh with sizes: rank devices[i] has the coordinates of i.
+// boundMesh is a mesh whose sizes are known. Rank devices[i] has the coordinates of position i in the mesh.
 type boundMesh struct {
 	names   []string
 	sizes   []int64
@@ -104,7 +104,7 @@ func (m *boundMesh) index() *boundMesh {
 // axis returns the position of the named axis.
 func (m *boundMesh) axis(name string) int { return slices.Index(m.names, name) }
 
-// coord returns the coordinate of the i-th place along axis a.
+// coord returns the coordinate along axis a of position i in the mesh.
 func (m *boundMesh) coord(i, a int) int64 {
 	for k := len(m.sizes) - 1; k > a; k-- {
 		i /= int(m.sizes[k])
@@ -112,7 +112,7 @@ func (m *boundMesh) coord(i, a int) int64 {
 	return int64(i) % m.sizes[a]
 }
 
-// stride returns how far apart neighbours along axis a are.
+// stride returns the difference between the positions of neighbours along axis a.
 func (m *boundMesh) stride(a int) int {
 	s := int64(1)
 	for _, n := range m.sizes[a+1:] {
@@ -130,8 +130,7 @@ func (b *Bound) AxisSize(axis string) (int64, bool) {
 	return m.sizes[m.axis(axis)], true
 }
 
-// Coord returns rank's coordinate along axis; false when the rank is not in
-// the axis' mesh.
+// Coord returns rank's coordinate along axis. It returns false if the rank does not belong to the axis' mesh.
 func (b *Bound) Coord(axis string, rank int) (int64, bool) {
 	m := b.axes[axis]
 	if m == nil {
@@ -144,8 +143,8 @@ func (b *Bound) Coord(axis string, rank int) (int64, bool) {
 	return m.coord(i, m.axis(axis)), true
 }
 
-// Peer returns the rank at coordinate index along axis with rank's other
-// coordinates; false when rank is not in the mesh or index is out of range.
+// Peer returns the rank whose coordinate along axis is index and whose other coordinates are those of rank. It returns
+// false if rank does not belong to the mesh or index is out of range.
 func (b *Bound) Peer(axis string, index int64, rank int) (int, bool) {
 	m := b.axes[axis]
 	if m == nil {
@@ -159,8 +158,8 @@ func (b *Bound) Peer(axis string, index int64, rank int) (int, bool) {
 	return m.devices[i+int(index-m.coord(i, a))*m.stride(a)], true
 }
 
-// Grid returns the sizes of the mesh axes on which all ranks lie in order, the
-// last axis fastest; of several such meshes, of the one with most axes.
+// Grid returns the axis sizes of a mesh that contains all ranks in order, with the last axis fastest. If there are
+// several such meshes, it uses the one with the most axes.
 func (b *Bound) Grid() []int64 {
 	grid := []int64{int64(b.Ranks)}
 	for _, m := range b.meshes {
@@ -175,8 +174,8 @@ func (b *Bound) Grid() []int64 {
 	return grid
 }
 
-// Team returns the ranks that share rank's coordinates on all other axes, in
-// order of the given axes, first one major; nil when rank is not in the mesh.
+// Team returns the ranks that have the same coordinates as rank on all axes except the given ones. They are in the
+// order of the given axes, first axis major. Team returns nil if rank does not belong to the mesh.
 func (b *Bound) Team(axes []string, rank int) []int {
 	team := []int{rank}
 	for _, ax := range axes {
@@ -199,7 +198,7 @@ func (b *Bound) Team(axes []string, rank int) []int {
 	return team
 }
 
-// Devices returns the ranks a value of type t lives on, in mesh order.
+// Devices returns the ranks on which a value of type t is placed, in mesh order.
 func (b *Bound) Devices(t *Type) []int {
 	if m := b.meshOf(t); m != nil {
 		return m.devices
@@ -217,8 +216,8 @@ func (b *Bound) Holds(t *Type, rank int) bool {
 	return ok
 }
 
-// meshOf returns the mesh a type's values are placed on: the named one, else
-// the main mesh, else all ranks.
+// meshOf returns the mesh on which values of type t are placed: the mesh that the type names, the main mesh if it names
+// none, or all ranks if there is no main mesh.
 func (b *Bound) meshOf(t *Type) *boundMesh {
 	if t.Mesh != "" {
 		return b.axes[t.Mesh]

@@ -2,9 +2,8 @@ package ir
 
 import "slices"
 
-// Clone returns a copy of p that a pass may change: declarations, statements,
-// blocks and types are new, index expressions, which nothing changes, are
-// shared. Positions and comments are kept.
+// Clone returns a copy of p that a pass may change. Declarations, statements, blocks and types are copied. Index
+// expressions are shared, since no pass changes them. The copy has the same positions and comments.
 func (p *Program) Clone() *Program {
 	q := *p
 	made := make(map[Decl]Decl, len(p.Dims)+len(p.Meshes)+len(p.Funcs))
@@ -17,7 +16,7 @@ func (p *Program) Clone() *Program {
 	return &q
 }
 
-// Clone returns a copy of f that shares only expressions.
+// Clone returns a copy of f that shares only expressions with f.
 func (f *Func) Clone() *Func {
 	g := *f
 	g.Params = cloneAll(f.Params, func(p *Param) *Param {
@@ -31,7 +30,7 @@ func (f *Func) Clone() *Func {
 	return &g
 }
 
-// Clone returns a copy of b that shares only expressions; nil for nil.
+// Clone returns a copy of b that shares only expressions with b. The copy of nil is nil.
 func (b *Block) Clone() *Block {
 	if b == nil {
 		return nil
@@ -42,7 +41,7 @@ func (b *Block) Clone() *Block {
 	return &c
 }
 
-// Clone returns a copy of s, with its blocks, that shares only expressions.
+// Clone returns a copy of s and its blocks that shares only expressions with s.
 func (s *Stmt) Clone() *Stmt {
 	c := *s
 	c.Results = slices.Clone(s.Results)
@@ -81,7 +80,7 @@ func (m *Mesh) clone() *Mesh {
 	return &c
 }
 
-// cloneAll maps f over a slice; nil stays nil.
+// cloneAll returns the results of f for the elements of a slice. The result for a nil slice is nil.
 func cloneAll[T any](xs []T, f func(T) T) []T {
 	if xs == nil {
 		return nil

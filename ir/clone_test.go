@@ -54,8 +54,8 @@ func TestCloneSharesNothingThatChanges(t *testing.T) {
 	}
 }
 
-// scribble overwrites every name and number reachable from v but those of
-// expressions, which may be shared because nothing changes them.
+// scribble overwrites every name and number that is reachable from v, except those in expressions. Expressions may be
+// shared, since no pass changes them.
 func scribble(v reflect.Value, seen map[uintptr]bool) {
 	switch v.Kind() {
 	case reflect.Pointer:

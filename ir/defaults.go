@@ -2,6 +2,6 @@ package ir
 
 import "math"
 
-// AttentionScale returns the scale of attention where a statement gives none:
-// 1/√dh for heads of dh elements.
+// AttentionScale returns the default scale of attention, which a statement without a scale uses: 1/√dh for heads of dh
+// elements.
 func AttentionScale(dh int64) float64 { return 1 / math.Sqrt(float64(dh)) }

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Severity of a diagnostic.
+// Severity is the severity of a diagnostic.
 type Severity uint8
 
-// Severities.
+// The severities of diagnostics.
 const (
 	Error Severity = iota
 	Warning
@@ -18,24 +18,24 @@ const (
 // String returns "error" or "warning".
 func (s Severity) String() string { return [...]string{"error", "warning"}[s] }
 
-// Diagnostic is one finding about a program.
+// Diagnostic describes one finding about a program.
 type Diagnostic struct {
 	Severity Severity
-	// Kind is a stable word for programs that read diagnostics. The checker of programs has
-	// "parse", "scope", "type", "layout", "alias", "structure" and "lifetime", binding "bind",
-	// planning "limit", "match" and "deadlock"; proofs and commands have more (docs/proof.md).
+	// Kind is a word that does not change between versions, for programs that read diagnostics. The checker of programs
+	// uses "parse", "scope", "type", "layout", "alias", "structure" and "lifetime". Binding uses "bind", and planning
+	// "limit", "match" and "deadlock". Proofs and commands use further kinds (docs/proof.md).
 	Kind    string
 	File    string
 	Pos     Pos
 	Message string
 	Notes   []Note
-	// Help says what to do about it; may be empty.
+	// Help suggests how to correct the program. It may be empty.
 	Help string
-	// Line is the source line at Pos, for printing; may be empty.
+	// Line is the source line at Pos, which is printed with the message. It may be empty.
 	Line string
 }
 
-// Note is a further place or fact that belongs to a diagnostic.
+// Note is an additional position or fact that explains a diagnostic.
 type Note struct {
 	Pos     Pos // may be zero
 	Message string
@@ -56,8 +56,7 @@ func (d *Diagnostic) where(p Pos) string {
 	return fmt.Sprintf("%s:%d:%d: ", d.File, p.Line, p.Col)
 }
 
-// String returns the diagnostic as the command line shows it: position,
-// message, source line, caret, notes and help.
+// String returns the diagnostic as the command line prints it: position, message, source line, caret, notes and help.
 func (d *Diagnostic) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s%s: %s\n", d.where(d.Pos), d.Severity, printable(d.Message))
@@ -74,10 +73,10 @@ func (d *Diagnostic) String() string {
 	return b.String()
 }
 
-// Diagnostics is a list of findings, and an error when it holds an Error.
+// Diagnostics is a list of findings. It is an error if it contains a finding of severity Error.
 type Diagnostics []*Diagnostic
 
-// wayOut is the help as a part of one line.
+// wayOut returns the help as a part of a one-line message.
 func (d *Diagnostic) wayOut() string {
 	if d.Help == "" {
 		return ""
@@ -85,8 +84,8 @@ func (d *Diagnostic) wayOut() string {
 	return "; help: " + printable(d.Help)
 }
 
-// Error returns the first error's one-line form, what helps, and how many more there are.
-// String has all of all.
+// Error returns the first error in its one-line form, its help, and the number of further errors. String returns all
+// diagnostics in full.
 func (ds Diagnostics) Error() string {
 	var first *Diagnostic
 	n := 0
@@ -121,7 +120,7 @@ func (ds Diagnostics) HasErrors() bool {
 	return slices.ContainsFunc(ds, func(d *Diagnostic) bool { return d.Severity == Error })
 }
 
-// Err returns ds as an error, or nil when it holds no Error.
+// Err returns ds as an error, or nil if it contains no finding of severity Error.
 func (ds Diagnostics) Err() error {
 	if ds.HasErrors() {
 		return ds
@@ -129,7 +128,7 @@ func (ds Diagnostics) Err() error {
 	return nil
 }
 
-// Sort orders by position; findings at one place stay in the order found.
+// Sort sorts the findings by position. Findings at the same position remain in their order.
 func (ds Diagnostics) Sort() {
 	slices.SortStableFunc(ds, func(a, b *Diagnostic) int {
 		if a.Pos.Line != b.Pos.Line {
@@ -139,12 +138,12 @@ func (ds Diagnostics) Sort() {
 	})
 }
 
-// Diag makes an error at pos, with the source line filled in.
+// Diag returns an error at pos that includes the source line.
 func (p *Program) Diag(kind string, pos Pos, format string, args ...any) *Diagnostic {
 	return &Diagnostic{Kind: kind, File: p.File, Pos: pos, Message: fmt.Sprintf(format, args...), Line: p.line(pos)}
 }
 
-// line returns the source line that pos is on, without its line end.
+// line returns the source line at pos, without its line end.
 func (p *Program) line(pos Pos) string {
 	if !pos.Valid() {
 		return ""

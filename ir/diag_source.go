@@ -7,11 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxShownLine bounds the bytes of a source line, or of a name in a message,
-// that are shown.
+// maxShownLine limits the number of bytes that messages show of a source line or of a name.
 const maxShownLine = 400
 
-// clip shortens a name.
+// clip shortens a name to the length that messages show.
 func clip(name string) string {
 	if len(name) <= maxShownLine {
 		return name
@@ -19,9 +18,8 @@ func clip(name string) string {
 	return name[:runeStart(name, maxShownLine)] + "…"
 }
 
-// excerpt returns what is shown of a source line whose byte col, from 1, is to
-// be pointed at, and the white space before the caret. Tabs stay tabs, so that
-// the caret stands right in any tab width.
+// excerpt returns the part of a source line that is shown for byte col, counted from 1, and the white space before the
+// caret. Tabs are preserved, so that the caret is aligned for any tab width.
 func excerpt(line string, col int) (shown, indent string) {
 	at := runeStart(line, col-1)
 	cut := ""
@@ -38,7 +36,7 @@ func excerpt(line string, col int) (shown, indent string) {
 	return shown, indent
 }
 
-// runeStart returns where the character at byte i of s begins, for any i.
+// runeStart returns the index at which the character that contains byte i of s begins. Any i is allowed.
 func runeStart(s string, i int) int {
 	i = max(0, min(i, len(s)))
 	for i > 0 && i < len(s) && !utf8.RuneStart(s[i]) {
@@ -47,11 +45,11 @@ func runeStart(s string, i int) int {
 	return i
 }
 
-// printable replaces what a terminal would obey rather than show: control
-// characters and those that turn the direction of text.
+// printable replaces the characters that a terminal would interpret: control characters and characters that change the
+// direction of text.
 func printable(s string) string { return Printable(s) }
 
-// Printable is s with signs in the place of characters that would steer a terminal.
+// Printable returns s with visible substitutes for the characters that a terminal would interpret.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -68,7 +66,7 @@ func Printable(s string) string {
 	}, s)
 }
 
-// Brief shortens a text for a message.
+// Brief returns the text of s, shortened for a message.
 func Brief(s fmt.Stringer) string {
 	text := s.String()
 	if len(text) <= maxBrief {

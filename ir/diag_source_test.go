@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestExcerpt: what is shown of a line obeys no terminal, holds what is pointed
-// at, and the caret stands below it.
+// TestExcerpt checks that the excerpt of a line contains no characters that a terminal interprets, that it contains the
+// position of the error, and that the caret is below this position.
 func TestExcerpt(t *testing.T) {
 	long := strings.Repeat("é", 1000)
 	for _, c := range []struct {
@@ -43,8 +43,8 @@ func TestExcerpt(t *testing.T) {
 	}
 }
 
-// TestDiagnosticIsHarmless: a program cannot write to the terminal of whoever
-// checks it.
+// TestDiagnosticIsHarmless checks that a program cannot send control characters to the terminal of a user who checks
+// it.
 func TestDiagnosticIsHarmless(t *testing.T) {
 	d := &ir.Diagnostic{Pos: ir.Pos{1, 1}, Message: "\x1bm", Line: "\x1bl", Notes: []ir.Note{{Message: "\x1bn"}},
 		Help: "\x1bh\nmore"}

@@ -1,6 +1,7 @@
-// Package ir is hocket's language: its types and layouts, the table of operations, and programs as trees.
+// Package ir defines hocket's language: its types and layouts, the table of operations, and the syntax trees of
+// programs.
 //
-// Parse reads a text, and package checker checks it. Bind fixes the ranks and dims of a checked program: extents then
-// have values, and every rank a place in the mesh. Errors in a program are Diagnostics, which have positions and say
-// what to do. docs/language.md defines the meaning of programs.
+// Parse reads a program's text, and package checker checks the program. Bind fixes the ranks and dims of a checked
+// program: then all extents have values, and every rank has a position in the mesh. Errors in a program are
+// Diagnostics, which have positions and suggest corrections. docs/language.md defines the meaning of programs.
 package ir

@@ -40,8 +40,8 @@ var dtypes = [numDTypes]dtypeRow{
 // DTypes lists every element type, in the order of the constants.
 func DTypes() []DType { return append(ArithmeticTypes(), F8E4M3, F8E5M2) }
 
-// ArithmeticTypes lists the types that all operations compute with: DTypes without those of 8 bits, which are
-// moved, converted and contracted with scales.
+// ArithmeticTypes lists the types that all operations support. These are the types in DTypes without the 8-bit types,
+// which can only be moved, converted, and contracted together with scales.
 func ArithmeticTypes() []DType { return []DType{F32, F16, BF16, F64, I32, I64} }
 
 // Valid reports whether d is an element type.
@@ -58,11 +58,11 @@ func (d DType) String() string {
 // Size returns the bytes of one element.
 func (d DType) Size() int64 { return int64(d.row().size) }
 
-// IntBits returns n such that every integer of magnitude at most 1<<n is an
-// element (bf16: 8, so integers stop being exact past 256).
+// IntBits returns the number n such that every integer of magnitude at most 1<<n is represented exactly. For bf16 it is
+// 8, so not all integers above 256 are exact.
 func (d DType) IntBits() int { return d.row().intBits }
 
-// row is d's; the invalid type's for what is none.
+// row returns the table row of d, or the row of the invalid type if d is not an element type.
 func (d DType) row() dtypeRow {
 	if d >= numDTypes {
 		d = InvalidDType
@@ -86,8 +86,8 @@ func ParseDType(name string) (DType, bool) {
 	return InvalidDType, false
 }
 
-// Accum returns the type in which contractions and reductions of d accumulate
-// (LANGUAGE S11): f64 for f64, i64 for integers, f32 otherwise.
+// Accum returns the type in which contractions and reductions of type d accumulate (LANGUAGE S11): f64 for f64, i64 for
+// integers, and f32 otherwise.
 func (d DType) Accum() DType {
 	switch d {
 	case F64:

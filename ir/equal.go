@@ -5,22 +5,22 @@ import (
 	"reflect"
 )
 
-// Equal reports whether a and b are the same program: the same declarations in
-// the same order with the same statements. File, source text, positions,
-// comments, empty lines, redundant parentheses and what is nested do not count.
+// Equal reports whether a and b are the same program, with the same statements and the same declarations in the same
+// order. It ignores the file name, source text, positions, comments, empty lines and redundant parentheses, and whether
+// an operation was written as an operand or as a statement.
 func Equal(a, b *Program) bool {
 	return equal(reflect.ValueOf(a.decls()), reflect.ValueOf(b.decls()))
 }
 
-// laidOut are the types whose values are not compared.
+// laidOut lists the types whose values are not compared, since they describe only the layout of the text.
 var laidOut = map[reflect.Type]bool{
 	reflect.TypeFor[Pos]():       true,
 	reflect.TypeFor[Comments]():  true,
 	reflect.TypeFor[[]Comment](): true,
 }
 
-// equal walks two values of one type. Written once for all syntax, it sees
-// fields that are added later too.
+// equal compares two values of one type by reflection. One function serves all syntax, so it also compares fields that
+// are added later.
 func equal(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Interface, reflect.Pointer:

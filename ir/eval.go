@@ -6,8 +6,7 @@ import (
 	"math/bits"
 )
 
-// Env gives index expressions their values. A lookup answers false when the
-// name has no value there.
+// Env provides the values of names in index expressions. A method returns false if the name has no value.
 type Env interface {
 	// Dim returns the value of a dim.
 	Dim(name string) (int64, bool)
@@ -21,11 +20,10 @@ type Env interface {
 	Extent(name string, axis int) (int64, bool)
 }
 
-// ErrOverflow says that an index expression left the range of int64.
+// ErrOverflow reports that the value of an index expression does not fit int64.
 var ErrOverflow = errors.New("the value does not fit 64 bits")
 
-// Eval computes e. Errors are ErrOverflow, a division by zero, or a name
-// without a value.
+// Eval computes the value of e. Its errors are ErrOverflow, a division by zero, or a name without a value.
 func (e *Expr) Eval(env Env) (int64, error) {
 	switch e.Kind {
 	case ExprInt:
@@ -92,7 +90,7 @@ func Apply(k ExprKind, a, b int64) (int64, error) {
 		return Apply(ExprSub, 0, a)
 	}
 	q, r := a/b, a%b
-	if r != 0 && (r < 0) != (b < 0) { // now q is the floor, r has b's sign
+	if r != 0 && (r < 0) != (b < 0) { // q is the quotient rounded down, and r has the sign of b
 		q, r = q-1, r+b
 	}
 	switch k {
@@ -104,7 +102,7 @@ func Apply(k ExprKind, a, b int64) (int64, error) {
 		}
 		return q, nil
 	}
-	if r < 0 { // mod is never negative, whatever b's sign
+	if r < 0 { // mod is never negative, for either sign of b
 		r -= b
 	}
 	return r, nil
@@ -117,7 +115,7 @@ func mulChecked(a, b int64) (int64, error) {
 	case hi != 0, lo > 1<<63, lo == 1<<63 && !neg:
 		return 0, ErrOverflow
 	case neg:
-		return -int64(lo), nil // lo = 1<<63 wraps to itself, which is right
+		return -int64(lo), nil // lo = 1<<63 wraps to itself, which is the correct result
 	}
 	return int64(lo), nil
 }
@@ -129,7 +127,7 @@ func magnitude(a int64) uint64 {
 	return uint64(a)
 }
 
-// Walk calls f for e and every expression below it.
+// Walk calls f for e and every expression inside e.
 func (e *Expr) Walk(f func(*Expr)) {
 	if e == nil {
 		return
@@ -140,8 +138,8 @@ func (e *Expr) Walk(f func(*Expr)) {
 	}
 }
 
-// RankDependent reports whether e's value may differ between ranks, given
-// which variables do.
+// RankDependent reports whether the value of e may differ between ranks. The function varDepends reports this for
+// variables.
 func (e *Expr) RankDependent(varDepends func(name string) bool) bool {
 	dep := false
 	e.Walk(func(x *Expr) {

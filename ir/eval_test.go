@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// bigApply computes an operation without limits; false for a division by zero.
+// bigApply computes an operation in unlimited precision. It returns false for a division by zero.
 func bigApply(k ir.ExprKind, a, b int64) (*big.Int, bool) {
 	x, y, z := big.NewInt(a), big.NewInt(b), new(big.Int)
 	switch k {
@@ -34,7 +34,7 @@ func bigApply(k ir.ExprKind, a, b int64) (*big.Int, bool) {
 	case k == ir.ExprMod:
 		return m, true
 	case m.Sign() != 0 && (y.Sign() < 0) == (k == ir.ExprFloorDiv):
-		// Euclid rounds down for b > 0 and up for b < 0.
+		// Euclidean division rounds down for b > 0 and up for b < 0.
 		if k == ir.ExprFloorDiv {
 			return z.Sub(z, big.NewInt(1)), true
 		}

@@ -1,6 +1,6 @@
 package ir
 
-// What tests outside of the package use of it.
+// This file exports the parts of the package that external tests use.
 
 const MaxShownLine = maxShownLine
 

@@ -21,8 +21,8 @@ const (
 	ExprMax                      // max(a, b)
 )
 
-// Expr is an integer index expression, 64 bit, overflow an error.
-// Expressions are never changed after they are built, so they may be shared.
+// Expr is an integer index expression. Its values have 64 bits, and an overflow is an error. Expressions are never
+// changed after they are built, so they may be shared.
 type Expr struct {
 	Kind ExprKind
 	Pos  Pos
@@ -40,7 +40,7 @@ func Bin(k ExprKind, a, b *Expr) *Expr { return &Expr{Kind: k, Pos: a.Pos, Args:
 // IsInt reports whether e is the constant v.
 func (e *Expr) IsInt(v int64) bool { return e != nil && e.Kind == ExprInt && e.Val == v }
 
-// SameExpr compares structure.
+// SameExpr reports whether two expressions have the same structure.
 func SameExpr(a, b *Expr) bool {
 	if a == b {
 		return true

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFormat shows where comments, empty lines and one-line blocks go.
+// TestFormat checks the placement of comments, empty lines and blocks on one line.
 func TestFormat(t *testing.T) {
 	for _, c := range []struct{ name, src, want string }{
 		{"empty lines", "\n\n\ndim A\n\n\ndim B\nmesh tp[2]\nfunc f(){\n\n\nwait main\n\n\n\nreturn\n\n}\nfunc g(){}\ndim C\n\n\n",
@@ -48,7 +48,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestStrings shows the one-line forms of single pieces.
+// TestStrings checks the one-line forms of parts of programs.
 func TestStrings(t *testing.T) {
 	p := irtest.MustParse(t, "strings", "func f() {\n  %x = alloc[4] f32[4]\n  for %i in 0..4 stream(2) {\n    %y: f32[4] = scale %x[%i + 1], by=0.5 // c\n  }\n  wait main\n}\n")
 	loop, wait := p.Funcs[0].Body.Stmts[1], p.Funcs[0].Body.Stmts[2]
@@ -91,8 +91,8 @@ func TestEqualSeesDifferences(t *testing.T) {
 	}
 }
 
-// TestPrintAfterPass: declarations that a pass took away are not printed,
-// those that it added without a place in Order come last.
+// TestPrintAfterPass checks that declarations that a pass removed are not printed, and that declarations that it added
+// without an entry in Order are printed last.
 func TestPrintAfterPass(t *testing.T) {
 	p := irtest.MustParse(t, "pass", "func a() {}\ndim T\nfunc b() {}\n")
 	p.Funcs = append(p.Funcs[1:], &ir.Func{Name: "c", Body: &ir.Block{}})

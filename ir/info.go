@@ -1,14 +1,14 @@
 package ir
 
-// SymKind says what a name stands for.
+// SymKind is the kind of object that a name denotes.
 type SymKind uint8
 
-// Kinds of names.
+// The kinds of symbols.
 const (
-	// SymValue is immutable and global: Type carries its layout over the mesh.
+	// SymValue is an immutable global value. Its Type includes its layout over the mesh.
 	SymValue SymKind = iota
-	// SymBuffer is mutable local storage, or a view of some (then Base is set),
-	// or the local result of an op with a local operand. Type is local.
+	// SymBuffer is mutable local storage, a view of such storage (then Base is set), or the local result of an operation
+	// with a local operand. Its Type is local.
 	SymBuffer
 	SymStream
 	SymEvent
@@ -16,32 +16,32 @@ const (
 	SymIndex // a loop variable or let
 )
 
-// String returns the kind as diagnostics name it.
+// String returns the name of the kind that diagnostics use.
 func (k SymKind) String() string {
 	return [...]string{"a value", "a buffer", "a stream", "an event", "a counter", "an index"}[k]
 }
 
-// Sym is what Check found out about one name.
+// Sym holds the results of Check for one name.
 type Sym struct {
 	Kind SymKind
 	Name string
 	Pos  Pos
-	// Type of a value (global, with layout) or buffer (local extents). Extents
-	// are expressions over dims, loop variables, lets and ranks in scope.
+	// Type is the type of a value (global, with layout) or of a buffer (with local extents). Its extents are expressions
+	// over the dims, loop variables, lets and ranks in scope.
 	Type *Type
-	// Signature is an inout parameter's declared type; its Type is local.
+	// Signature is the declared type of an inout parameter, whose Type is local.
 	Signature *Type
-	// Count is the array's length; nil for a single one.
+	// Count is the length of an array. It is nil for a single object.
 	Count *Expr
-	// Def is the defining statement; nil for a parameter.
+	// Def is the defining statement. It is nil for a parameter.
 	Def   *Stmt
 	Param *Param
-	// Base is the symbol whose memory a view names; for a view of a view, the
-	// innermost. nil when the symbol owns its memory.
+	// Base is the symbol that owns the memory of a view. For a view of a view, it is the owner of the innermost one. It is
+	// nil if the symbol owns its memory.
 	Base *Sym
-	// RankDependent: the index's value may differ between ranks.
+	// RankDependent reports that the value of an index may differ between ranks.
 	RankDependent bool
-	// Claimed: a value was made of this buffer by claim.
+	// Claimed reports that a claim statement made a value from this buffer.
 	Claimed bool
 }
 
@@ -53,13 +53,13 @@ func (s *Sym) Root() *Sym {
 	return s
 }
 
-// ReadOnly reports whether s may not be written: a value, or a view of one.
+// ReadOnly reports whether s must not be written: s is a value, or a view of a value.
 func (s *Sym) ReadOnly() bool { return s.Root().Kind == SymValue }
 
-// CheckKind is the relation a Constraint demands.
+// CheckKind is the relation that a Constraint requires.
 type CheckKind uint8
 
-// Relations.
+// The relations of constraints.
 const (
 	CheckEqual    CheckKind = iota // A == B
 	CheckMultiple                  // A is a multiple of B
@@ -67,7 +67,7 @@ const (
 	CheckLess                      // A < B
 )
 
-// Broken says that the relation does not hold between a and b, which x and y print.
+// Broken returns a message that the relation does not hold between a and b, whose printed forms are x and y.
 func (k CheckKind) Broken(a, b *Expr, x, y string) string {
 	if a.IsInt(0) && k >= CheckAtMost {
 		return "it is " + y
@@ -93,44 +93,43 @@ func partOf(a, b *Expr) bool {
 	return sizes
 }
 
-// Constraint is a relation that could not be decided on symbols. Those over
-// dims alone are checked by Bind, the others for each instance of the
-// statement, by whoever unrolls it (Bound.CheckStmt).
+// Constraint is a relation that could not be decided symbolically. Bind checks the constraints that depend only on
+// dims. Bound.CheckStmt checks the others, for each instance of the statement, when the program is unrolled.
 type Constraint struct {
 	Pos  Pos
 	Rel  CheckKind
 	A, B *Expr
-	// Message says what is wrong when it does not hold; the values are added.
+	// Message describes the error if the relation does not hold. The values of both sides are appended to it.
 	Message string
 	Help    string
-	// late: only an instance of the statement can check it. Early ones are over
-	// dims and mesh sizes alone, and so is every condition around them.
+	// Late reports that the constraint can only be checked for an instance of the statement. The other constraints, and
+	// all conditions around their statements, depend only on dims and mesh sizes.
 	Late bool
 }
 
-// Info is what Check found out about a program.
+// Info holds the results of Check for a program.
 type Info struct {
 	Prog *Program
-	// Dims holds every dim, declared or declared by use as a parameter axis.
+	// Dims holds every dim, whether declared explicitly or by its use as the extent of a parameter.
 	Dims map[string]*Dim
-	// Params[f] are the symbols of f's parameters.
+	// Params[f] lists the symbols of f's parameters.
 	Params map[*Func][]*Sym
-	// Results[s] are the symbols that statement s defines, in order.
+	// Results[s] lists the symbols that statement s defines, in order.
 	Results map[*Stmt][]*Sym
-	// Operands[s] are the symbols of s.Args, in order; nil entries for main.
+	// Operands[s] lists the symbols of s.Args, in order. The entry for main is nil.
 	Operands map[*Stmt][]*Sym
 	// Into[s] is the symbol of s.Into.
 	Into map[*Stmt]*Sym
-	// Needs[s], where present, has for each operand of a value op (or call,
-	// or return) the type it must be resharded to first, or nil where it fits.
-	// A program without Needs is explicit: every op works on local shards.
+	// Needs[s], where present, holds for each operand of an operation on values, a call or a return the type to which the
+	// operand must be resharded first, or nil where no reshard is needed. A program without Needs is explicit: every
+	// operation works on local shards.
 	Needs map[*Stmt][]*Type
-	// Natural[s], where present, is the layout in which the op leaves its
-	// result before it is resharded to the annotated one.
+	// Natural[s], where present, is the layout of the operation's result before the result is resharded to the annotated
+	// layout.
 	Natural map[*Stmt]*Type
-	// Constraints[s] are what remains to be checked for s.
+	// Constraints[s] lists the constraints of s that remain to be checked.
 	Constraints map[*Stmt][]Constraint
-	// Signature constraints of a function's parameter and result types.
+	// SigConstraints lists the constraints of a function's parameter and result types.
 	SigConstraints map[*Func][]Constraint
 }
 

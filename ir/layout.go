@@ -2,10 +2,10 @@ package ir
 
 import "slices"
 
-// This file holds what layouts are made of: how a dimension's axes, a type's
-// partial reductions and its mesh combine and compare (S1, S10, S17).
+// This file holds the operations on layouts: how the axes of dimensions, the partial reductions and the mesh of types
+// combine and compare (S1, S10, S17).
 
-// Clone returns a copy of t that shares only expressions; nil for nil.
+// Clone returns a copy of t that shares only expressions with t. The copy of nil is nil.
 func (t *Type) Clone() *Type {
 	if t == nil {
 		return nil
@@ -19,7 +19,7 @@ func (t *Type) Clone() *Type {
 	return &u
 }
 
-// Axes returns every mesh axis the type mentions in a dimension or partial.
+// Axes returns every mesh axis that occurs in a dimension or partial reduction of the type.
 func (t *Type) Axes() []string {
 	var out []string
 	for _, d := range t.Dims {
@@ -31,11 +31,11 @@ func (t *Type) Axes() []string {
 	return out
 }
 
-// Whole reports whether every rank of the type's mesh holds all of it.
+// Whole reports whether every rank of the type's mesh holds the whole tensor.
 func (t *Type) Whole() bool { return len(t.Axes()) == 0 }
 
-// SameLayout reports whether values of t and u are placed alike: same axes on
-// each dimension, same partials, same mesh. Extents are not compared.
+// SameLayout reports whether values of types t and u have the same placement: the same axes on each dimension, the same
+// partial reductions and the same mesh. It does not compare extents.
 func SameLayout(t, u *Type) bool {
 	if len(t.Dims) != len(u.Dims) || t.Mesh != u.Mesh {
 		return false
@@ -48,7 +48,7 @@ func SameLayout(t, u *Type) bool {
 	return samePartial(t.Partial, u.Partial)
 }
 
-// samePartial compares as sets: the order of partial clauses means nothing.
+// samePartial compares two lists as sets, since the order of partial clauses has no meaning.
 func samePartial(a, b []Partial) bool {
 	if len(a) != len(b) {
 		return false
@@ -61,8 +61,8 @@ func samePartial(a, b []Partial) bool {
 	return true
 }
 
-// WithLayout returns t's dtype and extents in the layout of u, which has as
-// many dimensions.
+// WithLayout returns a type with the dtype and extents of t and the layout of u, which must have the same number of
+// dimensions.
 func (t *Type) WithLayout(u *Type) *Type {
 	out := t.Clone()
 	for i := range out.Dims {
@@ -72,7 +72,7 @@ func (t *Type) WithLayout(u *Type) *Type {
 	return out
 }
 
-// Reduced returns t with no partial.
+// Reduced returns t without partial reductions.
 func (t *Type) Reduced() *Type {
 	if len(t.Partial) == 0 {
 		return t
@@ -82,7 +82,7 @@ func (t *Type) Reduced() *Type {
 	return u
 }
 
-// SizeOf returns the product of the axes' sizes as an expression; 1 for none.
+// SizeOf returns an expression for the product of the axes' sizes, or 1 if there are no axes.
 func SizeOf(axes []string) *Expr {
 	e := Int(1)
 	for i, a := range axes {
@@ -96,8 +96,8 @@ func SizeOf(axes []string) *Expr {
 	return e
 }
 
-// LocalType returns what one rank holds of a value of type t: each extent
-// divided by the sizes of its axes, no layout.
+// LocalType returns the type of one rank's part of a value of type t. Each extent is divided by the sizes of its axes,
+// and the result has no layout.
 func (t *Type) LocalType() *Type {
 	u := &Type{Pos: t.Pos, DType: t.DType, Dims: make([]Dimension, len(t.Dims))}
 	for i, d := range t.Dims {

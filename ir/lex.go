@@ -35,10 +35,10 @@ const (
 	tokArrow
 	tokDots
 	tokAt
-	tokIllegal // what no program contains; the parser says what it expected there
+	tokIllegal // text that no program contains; the parser reports it as an unexpected token
 )
 
-// spelling shows tokens in messages; the kinds left out show their text.
+// spelling lists the names of tokens in messages. Kinds of tokens that are not listed are shown by their text.
 var spelling = [...]string{
 	tokEOF: "end of file", tokNewline: "end of line", tokIdent: "a name", tokVar: "a %name",
 	tokInt: "an integer", tokFloat: "a number", tokString: "a quoted name",
@@ -49,27 +49,27 @@ var spelling = [...]string{
 	tokArrow: `"->"`, tokDots: `".."`, tokAt: `"@"`, tokIllegal: "an unknown character",
 }
 
-// token is one word of the text. Its text is a piece of the source.
+// token is one token of the text. Its text is a substring of the source.
 type token struct {
 	kind  tokKind
-	blank bool // an empty line stands above it
-	first bool // it is the first of its line
-	trail bool // tokNewline: a comment stands on the line that ends here
+	blank bool // an empty line precedes it
+	first bool // it is the first token of its line
+	trail bool // for tokNewline: the line that ends here has a comment
 	pos   Pos
 	text  string
 }
 
-// lexer cuts a text into tokens. It knows which line ends count (those outside
-// parentheses and brackets, not behind a comma; several in a row count once)
-// and collects comments in pending, from where the parser takes them.
+// lexer splits a text into tokens. A line end is a token unless it is inside parentheses or brackets or follows a
+// comma; several line ends in succession are one token. The lexer collects comments in pending, from which the parser
+// removes them.
 type lexer struct {
 	src       string
 	off       int
 	line      int32
 	lineStart int
 	depth     int     // open parentheses and brackets
-	last      tokKind // of the last token
-	lastLine  int32   // of the last token or comment
+	last      tokKind // kind of the last token
+	lastLine  int32   // line of the last token or comment
 	pending   []Comment
 	seen      int // tokens and comments so far
 }
@@ -84,7 +84,8 @@ func newLexer(src string) lexer {
 	return l
 }
 
-// next returns the next token. A text ends with a newline token, written or not.
+// next returns the next token. The last token before the end of the text is always a newline token, even if the text
+// lacks it.
 func (l *lexer) next() token {
 	trail := false
 	for {
@@ -92,7 +93,7 @@ func (l *lexer) next() token {
 			l.off++
 		}
 		switch {
-		case l.seen > maxWords: // the parser says so
+		case l.seen > maxWords: // the parser reports the limit
 			return l.token(tokEOF, l.off)
 		case l.off >= len(l.src):
 			if l.last != tokNewline {
@@ -128,7 +129,7 @@ func (l *lexer) lineEnd(start int, trail bool) token {
 	return t
 }
 
-// token makes the token from start up to the current offset.
+// token returns the token from offset start to the current offset.
 func (l *lexer) token(kind tokKind, start int) token {
 	t := token{kind: kind, blank: l.line-l.lastLine > 1, first: l.last == tokNewline, text: l.src[start:l.off],
 		pos: Pos{Line: l.line, Col: int32(start - l.lineStart + 1)}}
@@ -163,7 +164,7 @@ func (l *lexer) followedByAssign() bool {
 	return strings.HasPrefix(rest, "=") && !strings.HasPrefix(rest, "==")
 }
 
-// scan reads a token that starts at the current offset.
+// scan reads the token that starts at the current offset.
 func (l *lexer) scan() token {
 	start := l.off
 	c := l.src[start]
@@ -195,8 +196,7 @@ func (l *lexer) skipWord() {
 	}
 }
 
-// scanVariable reads "%name". A dot belongs to the name when a letter or digit
-// follows, so that "%a..%b" is a range.
+// scanVariable reads "%name". A dot belongs to the name if a letter or digit follows it, so that "%a..%b" is a range.
 func (l *lexer) scanVariable() token {
 	start := l.off
 	l.off++
@@ -227,7 +227,7 @@ func (l *lexer) scanString() token {
 	return t
 }
 
-// scanNumber skips "12", "0.5", "1e-3"; a letter behind makes it malformed.
+// scanNumber skips a number such as "12", "0.5" or "1e-3". A letter directly after the number makes it malformed.
 func (l *lexer) scanNumber() tokKind {
 	kind := tokInt
 	l.skipDigits()
@@ -275,8 +275,8 @@ var single = [128]tokKind{
 	'*': tokStar, '/': tokSlash, '@': tokAt,
 }
 
-// punctuation returns the token that s starts with and its length in bytes.
-// "=>", "=<", "&&" and "||" are taken whole so that messages show them so.
+// punctuation returns the token at the start of s and its length in bytes. "=>", "=<", "&&" and "||" are read as one
+// token each, so that messages show them whole.
 func punctuation(s string) (tokKind, int) {
 	if len(s) > 1 {
 		switch s[:2] {
@@ -302,7 +302,7 @@ func punctuation(s string) (tokKind, int) {
 	return tokIllegal, runeLen(s)
 }
 
-// runeLen returns the bytes of the first character of s, which is valid UTF-8.
+// runeLen returns the number of bytes in the first character of s, which must be valid UTF-8.
 func runeLen(s string) int {
 	for i := range s {
 		if i > 0 {

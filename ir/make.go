@@ -1,8 +1,7 @@
 package ir
 
-// The functions below build index expressions. Constants are folded and
-// neutral operands dropped, unless the result would overflow or divide by zero:
-// then the expression is kept, for the checker to refuse at its place.
+// The functions below build index expressions. They fold constants and omit neutral operands. If the folded value would
+// overflow or require a division by zero, the expression is not folded, so that the checker reports it at its position.
 
 // Add returns a + b.
 func Add(a, b *Expr) *Expr {
@@ -23,8 +22,8 @@ func Sub(a, b *Expr) *Expr {
 	return fold(ExprSub, a, b)
 }
 
-// Mul returns a · b. A product with 0 is folded for constants only, so that
-// an undefined factor stays an error.
+// Mul returns a · b. A product with 0 is folded only if both factors are constant, so that an undefined factor is still
+// an error.
 func Mul(a, b *Expr) *Expr {
 	switch {
 	case a.IsInt(1):
@@ -35,7 +34,7 @@ func Mul(a, b *Expr) *Expr {
 	return fold(ExprMul, a, b)
 }
 
-// Mod returns a mod b, never negative.
+// Mod returns a mod b, which is never negative.
 func Mod(a, b *Expr) *Expr { return fold(ExprMod, a, b) }
 
 // FloorDiv returns a / b rounded down.
@@ -52,10 +51,10 @@ func Rank(axis string) *Expr { return &Expr{Kind: ExprRank, Name: axis} }
 // Size returns the number of ranks along axis.
 func Size(axis string) *Expr { return &Expr{Kind: ExprSize, Name: axis} }
 
-// Extent returns the local extent of dimension dim of %name.
+// Extent returns the expression for the local extent of dimension dim of %name.
 func Extent(name string, dim int64) *Expr { return &Expr{Kind: ExprExtent, Name: name, Val: dim} }
 
-// Var names a loop variable or let.
+// Var returns the expression for a loop variable or let.
 func Var(name string) *Expr { return &Expr{Kind: ExprVar, Name: name} }
 
 func fold(k ExprKind, a, b *Expr) *Expr {
@@ -67,29 +66,30 @@ func fold(k ExprKind, a, b *Expr) *Expr {
 	return Bin(k, a, b)
 }
 
-// At is the place %name[index].
+// At returns the place %name[index].
 func At(name string, index *Expr) Place { return Place{Name: name, Index: index} }
 
-// Main is the caller's stream.
+// Main returns the place of the caller's stream.
 func Main() Place { return Place{Main: true} }
 
-// ExprAttr is "name=e": axis, root, index, ctas and the like.
+// ExprAttr returns the attribute "name=e". Attributes such as axis, root, index and ctas have this form.
 func ExprAttr(name string, e *Expr) Attr { return Attr{Name: name, Kind: AttrExpr, Exprs: []*Expr{e}} }
 
-// ExprsAttr is "name=(list)": shape, perm, axis of a reduction.
+// ExprsAttr returns the attribute "name=(list)". The attributes shape and perm, and the axis of a reduction, have this
+// form.
 func ExprsAttr(name string, list ...*Expr) Attr {
 	return Attr{Name: name, Kind: AttrExprs, Exprs: list, Paren: len(list) != 1}
 }
 
-// NumberAttr is "name=f": by of scale, value of fill.
+// NumberAttr returns the attribute "name=f", such as by of scale and value of fill.
 func NumberAttr(name string, f float64) Attr {
 	return Attr{Name: name, Kind: AttrNumber, Num: f, IsNum: true}
 }
 
-// WordAttr is "name=word": op, order, engine and the like.
+// WordAttr returns the attribute "name=word", such as op, order and engine.
 func WordAttr(name, word string) Attr { return Attr{Name: name, Kind: AttrWord, Words: []string{word}} }
 
-// Over is "over=axes".
+// Over returns the attribute "over=axes".
 func Over(axes ...string) Attr {
 	return Attr{Name: "over", Kind: AttrWords, Words: axes, Paren: len(axes) > 1}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFolds: constants are folded, and neutral operands dropped.
+// TestFolds checks that constants are folded and neutral operands are omitted.
 func TestFolds(t *testing.T) {
 	x := ir.Var("x")
 	for want, e := range map[string]*ir.Expr{

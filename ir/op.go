@@ -2,9 +2,8 @@ package ir
 
 import "fmt"
 
-// Op is an operation or statement of the language. Everything that the
-// language knows about an operation stands in its row of the Op table below
-// and in its inference function (infer.go); adding an op means adding those two.
+// Op is an operation or statement of the language. Its row in the Op table below and its inference function (infer.go)
+// define all of its properties. To add an operation, add these two.
 type Op uint8
 
 // The operations.
@@ -21,7 +20,7 @@ const (
 	OpNeg
 	OpScale // x · by
 	OpRelu
-	OpGelu // x·Φ(x), by erf
+	OpGelu // x·Φ(x), computed with erf
 	OpSilu // x·σ(x)
 	OpExp
 	OpRsqrt // 1/√x
@@ -41,14 +40,14 @@ const (
 	OpAbs
 	OpMaximum // of two tensors
 	OpMinimum
-	OpLess // 1 where a < b, else 0; the others likewise
+	OpLess // 1 where a < b, and 0 elsewhere; the other comparisons likewise
 	OpLessEqual
 	OpGreater
 	OpGreaterEqual
 	OpEqual
 	OpNotEqual
-	OpWhere // by a mask
-	OpSum   // over axis= (one or several), which disappear
+	OpWhere // selects elements of two tensors by a mask
+	OpSum   // over the dimensions that axis= lists, which it removes
 	OpMax
 	OpMin
 	OpMean
@@ -61,38 +60,38 @@ const (
 	OpRMSNorm // x over its last dimension, times w
 	OpLayerNorm
 	OpAttention
-	OpAttentionLSE // log Σ exp of its scores
-	OpAttentionDQ  // its gradient for q
-	OpAttentionDKV // and those for k and v
+	OpAttentionLSE // log Σ exp of the scores of attention
+	OpAttentionDQ  // the gradient of attention for q
+	OpAttentionDKV // the gradients of attention for k and v
 	OpEmbedding
-	OpIndexCopy     // rows to positions of a buffer
-	OpRope          // pairs of a head's elements turned by a position's angles
-	OpArgmax        // the index of the largest along axis=, the last by default
+	OpIndexCopy     // copies rows to given positions of a buffer
+	OpRope          // rotates pairs of a head's elements by the angles of a position
+	OpArgmax        // the index of the largest element along axis=, the last by default
 	OpIota          // start, start+1, … along axis=, the last by default
 	OpTopK          // the k largest elements along the last dimension, largest first
 	OpArgTopK       // their indices
 	OpArgsort       // the indices that sort the last dimension
 	OpTakeAlong     // elements along the last dimension by their indices
-	OpBincount      // how often each of 0..n is there
-	OpIndexAdd      // rows added up by ids
-	OpScales        // what quantize divides by
-	OpQuantize      // to an 8-bit type, by scales
-	OpGroupedLinear // a linear of each group of rows by a weight of its own
+	OpBincount      // the number of occurrences of each id in 0..n
+	OpIndexAdd      // the sums of the rows that have the same id
+	OpScales        // the scales by which quantize divides
+	OpQuantize      // divides by scales and rounds to an 8-bit type
+	OpGroupedLinear // a linear in which each group of rows has its own weight
 	OpReduceSlots   // the sum of slots lo..hi into an accumulator
 	OpReshard       // to the annotated layout
 
-	OpLaunch // a kernel of the user's
+	OpLaunch // launches a user's kernel
 
-	// Views: on a buffer they alias its memory, on a value they name a part of it.
-	OpChunk     // block index of count along axis, ceildiv(extent, count) rows, the last ones short
+	// Views: a view of a buffer is an alias of its memory; a view of a value names a part of the value.
+	OpChunk     // block number index of count blocks along axis, of ceildiv(extent, count) rows; the last may be shorter
 	OpSlice     // lo..hi along axis
-	OpSelect    // one index along axis, which disappears
+	OpSelect    // the elements at one index along axis, which it removes
 	OpTranspose // perm=, or the last two dimensions swapped
 	OpReshape   // shape=
 	OpClaim     // a value of the annotated type whose local shards are the buffer's contents
 	OpLocal     // the rank's own shard of a value
 
-	// Collectives, over= one or several mesh axes.
+	// Collectives, whose attribute over= names one or several mesh axes.
 	OpAllReduce
 	OpAllGather
 	OpReduceScatter
@@ -102,7 +101,7 @@ const (
 	OpGather
 	OpScatter
 	OpPermute
-	OpAllGatherV // uneven: counts= or an operand says how many rows
+	OpAllGatherV // uneven: counts= or an operand gives the numbers of rows
 	OpReduceScatterV
 	OpAllToAllV
 
@@ -138,28 +137,28 @@ const (
 	numOps
 )
 
-// Class groups operations by how they are written and run.
+// Class groups operations by their syntax and by the way they are executed.
 type Class uint8
 
 // Classes of operations.
 const (
 	ClassTensor     Class = iota // computes a tensor from tensors of one rank
-	ClassLaunch                  // launches a kernel of the user's on tensors of one rank
+	ClassLaunch                  // launches a user's kernel on tensors of one rank
 	ClassView                    // names part of a tensor
-	ClassCollective              // all ranks of a team together
+	ClassCollective              // executed by all ranks of a team together
 	ClassTransfer                // between two ranks
 	ClassOrder                   // orders streams
 	ClassMemory                  // declares buffers, streams, events, counters, names
 	ClassControl                 // has blocks, or moves control
 )
 
-// IntoRule says whether an operation takes "into %place".
+// IntoRule determines whether an operation has an "into %place" clause.
 type IntoRule uint8
 
-// Rules for into.
+// The rules for into clauses.
 const (
 	IntoNever IntoRule = iota
-	IntoMay            // with into it writes there, without it makes a value
+	IntoMay            // with into it writes a place, without it defines a value
 	IntoMust
 )
 
@@ -169,7 +168,7 @@ type AttrSpec struct {
 	Kind     AttrKind
 	Required bool
 	Words    []string // allowed words, for AttrWord; nil: any
-	Default  float64  // of an AttrNumber that is absent
+	Default  float64  // value of an absent AttrNumber
 	Doc      string
 }
 
@@ -181,16 +180,17 @@ type OpInfo struct {
 	Into             IntoRule
 	Attrs            []AttrSpec
 	Doc              string
-	// Elementwise says that every result element depends on the operand elements at the same index only.
+	// Elementwise reports that every element of the result depends only on the elements of the operands at the same index.
 	Elementwise bool
-	// Floats says that the operation has no meaning for integers.
+	// Floats reports that the operation is not defined for integers.
 	Floats bool
-	// Linear says that the operation, applied to each rank's contribution to a sum, gives contributions to the result.
+	// Linear reports that the operation, applied to each rank's contribution to a sum, produces the contributions to the
+	// result.
 	Linear bool
-	// Gradients are the rules by which an elementwise operation is differentiated: what the gradient of the result,
-	// %dy, contributes to that of each operand. They are written in operations on %dy, the operands %a, %b and %c, the
-	// result
-	// %y, the operation's own numbers, as %lo, and constants, as %0. An empty rule contributes nothing.
+	// Gradients holds one rule for each operand of an elementwise operation. The rule computes the operand's share of the
+	// gradient from %dy, the gradient of the result. Rules are written as operations on %dy, the operands %a, %b and %c,
+	// the result %y, numeric attributes of the operation such as %lo, and constants such as %0. An operand with an empty
+	// rule has no gradient.
 	Gradients []string
 }
 
@@ -210,7 +210,7 @@ var (
 	attrCounts = AttrSpec{Name: "counts", Kind: AttrExprs,
 		Doc: "how many rows, a number for each rank of the team; or i32 in device memory, as the second operand"}
 
-	// Hints never change a result (order=any excepted, which must be asked for).
+	// Hints never change a result, except order=any, which a program must request.
 	attrAlgorithm = AttrSpec{Name: "algorithm", Kind: AttrWord, Doc: "pins the collective's algorithm"}
 	attrOrder     = AttrSpec{Name: "order", Kind: AttrWord, Words: []string{"rank", "any"},
 		Doc: "order of the reduction: rank (the default) gives the same bits everywhere"}
@@ -228,7 +228,7 @@ var (
 		Doc: "the stream's priority"}
 )
 
-// manyArgs is more operands than a statement has.
+// manyArgs is larger than the number of operands of any statement.
 const manyArgs = 1 << 20
 
 func attrEps(def float64) AttrSpec {
@@ -244,7 +244,7 @@ func collective(doc, name string, attrs ...AttrSpec) OpInfo {
 		Attrs: append(attrs, attrAlgorithm, attrCTAs)}
 }
 
-// uneven is a collective whose blocks differ in size along axis=.
+// uneven returns the row of a collective whose blocks have different sizes along axis=.
 func uneven(doc, name string, attrs ...AttrSpec) OpInfo {
 	info := collective(doc, name, append(attrs, attrCounts)...)
 	info.MaxArgs = 2
@@ -256,16 +256,16 @@ func elementwise(name string, args int, doc string, attrs ...AttrSpec) OpInfo {
 		Attrs: attrs, Doc: doc}
 }
 
-// floats marks an elementwise operation as one that has no meaning for integers.
+// floats marks an elementwise operation that is not defined for integers.
 func floats(i OpInfo) OpInfo { i.Floats = true; return i }
 
-// linear marks an elementwise operation as one that passes contributions to sums through.
+// linear marks an elementwise operation that may be applied to each contribution to a sum.
 func linear(i OpInfo) OpInfo { i.Linear = true; return i }
 
-// grads gives an elementwise operation its Gradients.
+// grads sets the Gradients of an elementwise operation.
 func grads(i OpInfo, rules ...string) OpInfo { i.Gradients = rules; return i }
 
-// geluTanhArg is twice what gelu_tanh takes the tanh of: gelu_tanh is a·σ(geluTanhArg).
+// geluTanhArg is twice the argument of tanh in gelu_tanh, so that gelu_tanh is a·σ(geluTanhArg).
 const geluTanhArg = "(scale (mul %a, (add (scale (mul %a, %a), by=0.044715), %1)), by=1.5957691216057308)"
 
 func view(name, doc string, attrs ...AttrSpec) OpInfo {
@@ -543,7 +543,7 @@ var opByName = func() map[string]Op {
 	return m
 }()
 
-// Info returns op's row of the Op table; an empty one if op is no operation.
+// Info returns op's row of the Op table, or an empty row if op is not an operation.
 func (op Op) Info() *OpInfo {
 	if op >= numOps {
 		op = InvalidOp
@@ -551,7 +551,7 @@ func (op Op) Info() *OpInfo {
 	return &opTable[op]
 }
 
-// String returns the operation's word in programs: "all_reduce".
+// String returns the operation's name in programs: "all_reduce".
 func (op Op) String() string {
 	if op == InvalidOp || op >= numOps {
 		return "invalid"
@@ -562,7 +562,7 @@ func (op Op) String() string {
 // Valid reports whether op is an operation.
 func (op Op) Valid() bool { return op > InvalidOp && op < numOps }
 
-// Uneven reports whether op is a collective with counts.
+// Uneven reports whether op is a collective that has counts.
 func (op Op) Uneven() bool {
 	return op == OpAllGatherV || op == OpReduceScatterV || op == OpAllToAllV
 }
@@ -576,8 +576,8 @@ func Ops() []Op {
 	return ops
 }
 
-// ParseOp returns the operation called name. "broadcast" is the collective;
-// without over= the word means OpExpand, which only the parser can tell.
+// ParseOp returns the operation called name. For "broadcast" it returns the collective. Without over= the word denotes
+// OpExpand, which the parser detects.
 func ParseOp(name string) (Op, bool) {
 	op, ok := opByName[name]
 	return op, ok

@@ -2,11 +2,10 @@ package ir
 
 import "strconv"
 
-// OutputNames returns the names of what f gives back: its results in signature
-// order, then its inout parameters. A result has the name of the place that is
-// returned, without "%". Where two results share a name, a result has an inout
-// parameter's name, or nothing is returned for it, it is called "out" if it is
-// the only result and "out.i" otherwise, i counting results from 0.
+// OutputNames returns the names of f's outputs: first its results in signature order, then its inout parameters. A
+// result has the name of the returned place, without "%". A result is called "out", or "out.i" if there are several
+// results, in these cases: two results have the same name, the name is that of an inout parameter, or no place is
+// returned for the result. The number i counts all results from 0.
 func OutputNames(f *Func) []string {
 	names := make([]string, len(f.Results))
 	if ret := f.returnStmt(); ret != nil {
@@ -37,7 +36,7 @@ func OutputNames(f *Func) []string {
 	return append(names, inout...)
 }
 
-// returnStmt returns the first return in text order, or nil.
+// returnStmt returns the first return statement in text order, or nil.
 func (f *Func) returnStmt() *Stmt {
 	var ret *Stmt
 	f.Body.Walk(func(s *Stmt) {

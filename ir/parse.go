@@ -9,28 +9,26 @@ import (
 )
 
 const (
-	// MaxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
-	// that everything that walks a program may recurse.
+	// MaxNesting limits the nesting of blocks, expressions and parentheses (LANGUAGE S21), so that functions that walk a
+	// program may use recursion.
 	MaxNesting = 1000
-	// maxStatements and maxWords bound a program's text (LANGUAGE S21), and with it the memory and time that
-	// everything takes which goes through a program: some 5 KB a statement. Comments count as words.
+	// maxStatements and maxWords limit the length of a program's text (LANGUAGE S21), and thereby the memory and time of
+	// all passes: about 5 KB a statement. Comments count as words.
 	maxStatements = 1 << 16
 	maxWords      = 1 << 20
-	// MaxDiagnostics bounds what is reported of one program: more errors than this
-	// help nobody.
+	// MaxDiagnostics limits the number of diagnostics that are reported for one program.
 	MaxDiagnostics = 50
 )
 
-// Parse reads a program. file names it in diagnostics. The program is never
-// nil: with errors it holds what could be read, for tools that show more. All
-// comments are kept in it. Diagnostics are of kind "parse" and sorted by
-// position, at most one a statement.
+// Parse reads a program. The argument file is the program's name in diagnostics. The returned program is never nil: if
+// the text has errors, it holds all parts that could be read. It includes all comments. Diagnostics are of kind "parse"
+// and sorted by position, with at most one for each statement.
 func Parse(file, src string) (*Program, Diagnostics) {
 	p, _, ds := ParseLost(file, src)
 	return p, ds
 }
 
-// ParseLost is Parse, and tells what of the program could not be read.
+// ParseLost does the same as Parse, and also returns the parts of the program that could not be read.
 func ParseLost(file, src string) (*Program, *Lost, Diagnostics) {
 	p := newParser(file, src)
 	p.read()
@@ -54,7 +52,7 @@ func newParser(file, src string) *parser {
 // parser reads declarations.
 type parser struct {
 	statements
-	ended Pos // closing brace of the function before
+	ended Pos // closing brace of the previous function
 }
 
 // read reads the whole text.
@@ -70,22 +68,21 @@ func (p *parser) read() {
 	p.diags.Sort()
 }
 
-// lookahead holds one token of lookahead. A function that meets an error reports
-// it, skips to the end of the line or the next brace and returns something
-// that is not nil; its callers then find no token that they could go on with.
-// So nothing but endStmt and decl needs to ask whether all went well.
+// lookahead provides one token of lookahead. A function that finds an error reports it, skips to the end of the line or
+// to the next brace, and returns a value that is not nil. Its callers then find no token with which they could
+// continue. Therefore only endStmt and decl test whether there was an error.
 type lookahead struct {
 	lexer
 	tok     token
-	before  int32 // line of the token before
+	before  int32 // line of the previous token
 	prog    *Program
 	diags   Diagnostics
-	bad     bool  // the statement or declaration at hand has an error; its others stay unsaid
-	stopped bool  // too many errors, or a limit: the rest is not read
+	bad     bool  // the current statement or declaration has an error, so its further errors are not reported
+	stopped bool  // there were too many errors, or a limit was exceeded: the rest is not read
 	lastErr int32 // line of the last error
 }
 
-// checkText refuses what is no text at all.
+// checkText reports an error if src is not text at all.
 func (p *lookahead) checkText(src string) bool {
 	switch {
 	case len(src) >= math.MaxInt32:
@@ -119,7 +116,7 @@ func posOf(src string, off int) Pos {
 	}
 }
 
-// advance goes to the next token.
+// advance reads the next token.
 func (p *lookahead) advance() {
 	if p.before = p.tok.pos.Line; !p.stopped {
 		p.tok = p.lexer.next()
@@ -131,10 +128,10 @@ func (p *lookahead) advance() {
 
 func (p *lookahead) is(kind tokKind) bool { return p.tok.kind == kind }
 
-// isWord reports whether the token is the name w.
+// isWord reports whether the current token is the word w.
 func (p *lookahead) isWord(w string) bool { return p.tok.kind == tokIdent && p.tok.text == w }
 
-// got takes a token of the kind if there is one.
+// got consumes the current token if it is of the given kind, and reports whether it was.
 func (p *lookahead) got(kind tokKind) bool {
 	if p.tok.kind != kind {
 		return false
@@ -151,7 +148,7 @@ func (p *lookahead) gotWord(w string) bool {
 	return true
 }
 
-// expect takes a token of the kind; without one it is an error.
+// expect consumes a token of the given kind. It reports an error if the current token is of another kind.
 func (p *lookahead) expect(kind tokKind) token {
 	t := p.tok
 	if !p.got(kind) {
@@ -166,7 +163,7 @@ func (p *lookahead) expectWord(w string) {
 	}
 }
 
-// ident takes a name without "%"; what says which.
+// ident reads a name without "%". The argument what describes the name in messages.
 func (p *lookahead) ident(what string) Name {
 	t := p.tok
 	if !p.got(tokIdent) {
@@ -176,7 +173,7 @@ func (p *lookahead) ident(what string) Name {
 	return Name{Pos: t.pos, Text: t.text}
 }
 
-// variable takes a %name.
+// variable reads a %name.
 func (p *lookahead) variable() Name {
 	t := p.tok
 	if !p.got(tokVar) {
@@ -201,7 +198,7 @@ func (p *parser) file() {
 	}
 }
 
-// decl reads one declaration, with the end of its line.
+// decl reads one declaration and the end of its line.
 func (p *parser) decl() {
 	c := p.lead()
 	c.Blank = c.Blank && len(p.prog.Order) > 0
@@ -241,16 +238,16 @@ func (p *parser) decl() {
 
 const declWords = `"dim", "mesh" or "func"`
 
-// atDecl reports whether a declaration starts at the token.
+// atDecl reports whether a declaration starts at the current token.
 func (p *lookahead) atDecl() bool {
 	return p.tok.first && (p.isWord("func") || p.isWord("dim") || p.isWord("mesh"))
 }
 
-// atFunc reports whether a function starts at the token: where a block is open,
-// that tells of a missing brace.
+// atFunc reports whether a function starts at the current token. If a block is still open there, its closing brace is
+// missing.
 func (p *lookahead) atFunc() bool { return p.tok.first && p.isWord("func") }
 
-// skipToDecl leaves a broken declaration.
+// skipToDecl skips the rest of a declaration that has an error.
 func (p *parser) skipToDecl() {
 	p.bad, p.depth = false, 0
 	for !p.is(tokEOF) && !p.atDecl() {
@@ -311,7 +308,7 @@ func (p *parser) devices() []int64 {
 	return ranks
 }
 
-// integer takes an integer literal.
+// integer reads an integer literal.
 func (p *lookahead) integer() int64 {
 	t := p.tok
 	if !p.is(tokInt) {
@@ -329,8 +326,8 @@ func (p *lookahead) integer() int64 {
 
 const tooLarge = "integers have 64 bits: at most 9223372036854775807"
 
-// function reads what follows "func", with its body and the end of its line.
-// After an error in the head the body is read all the same, for its errors.
+// function reads the text after "func": the head, the body, and the end of the line. After an error in the head it
+// still reads the body, to report the errors in it.
 func (p *parser) function(f *Func) {
 	f.Name = p.ident("the function's name").Text
 	f.Params = p.params()
@@ -389,8 +386,8 @@ func (p *parser) results() []*Type {
 	return list
 }
 
-// closing takes the counterpart of the parenthesis or bracket open. Behind a
-// list the message says that a comma would do as well.
+// closing reads the parenthesis or bracket that closes open. If it ends a list, the message of an error also mentions a
+// comma.
 func (p *lookahead) closing(open token, list bool) {
 	kind, help := open.kind+1, helpFor(p.tok)
 	if p.bad || p.got(kind) {

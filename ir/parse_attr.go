@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// attr reads "name=value" of s.
+// attr reads an attribute "name=value" of s.
 func (p *expressions) attr(s *Stmt) {
 	name := p.ident("an attribute")
 	if p.bad {
@@ -40,7 +40,7 @@ func (p *expressions) attr(s *Stmt) {
 	s.Attrs = append(s.Attrs, a)
 }
 
-// unknownAttr lists the attributes of op for one that it does not have.
+// unknownAttr returns the help for an attribute that op does not have: a list of those that it has.
 func unknownAttr(op Op, name string) string {
 	var names []string
 	for _, spec := range op.Info().Attrs {
@@ -59,7 +59,7 @@ func unknownAttr(op Op, name string) string {
 	return help
 }
 
-// attrWord reads a word that spec allows; where it allows any, a name such as this-one.
+// attrWord reads a word that spec allows. If spec allows any word, attrWord also reads a name with hyphens.
 func (p *expressions) attrWord(spec *AttrSpec) string {
 	if spec.Words == nil {
 		return p.hyphened()
@@ -73,7 +73,7 @@ func (p *expressions) attrWord(spec *AttrSpec) string {
 	return word
 }
 
-// hyphened reads words with hyphens between them, and no blanks.
+// hyphened reads words that are joined by hyphens, without blanks.
 func (p *expressions) hyphened() string {
 	name := p.ident("a word")
 	behind := func(at Pos, n int) Pos { return Pos{Line: at.Line, Col: at.Col + int32(n)} }
@@ -90,7 +90,7 @@ func (p *expressions) hyphened() string {
 	return name.Text
 }
 
-// IsHyphened reports whether hyphened reads s.
+// IsHyphened reports whether s has the form that hyphened reads.
 func IsHyphened(s string) bool {
 	for word := range strings.SplitSeq(s, "-") {
 		if word == "" || !isLetter(word[0]) || strings.ContainsFunc(word, func(r rune) bool { return r > 0x7f || !isWord(byte(r)) }) {
@@ -100,8 +100,8 @@ func IsHyphened(s string) bool {
 	return true
 }
 
-// exprs reads an expression or a list of them in parentheses, and which of the
-// two: behind "=" a parenthesis always opens a list.
+// exprs reads an expression or a list of expressions in parentheses, and reports whether it was a list. After "=" a
+// parenthesis always opens a list.
 func (p *expressions) exprs() (list []*Expr, paren bool) {
 	open := p.tok
 	if !p.got(tokLParen) {
@@ -117,8 +117,8 @@ func (p *expressions) exprs() (list []*Expr, paren bool) {
 	return list, true
 }
 
-// number reads a literal or an index expression. A literal is kept in Num,
-// unless it is an integer that no float64 holds.
+// number reads a literal or an index expression. It stores a literal in Num, unless the literal is an integer that
+// float64 does not represent exactly.
 func (p *expressions) number(a *Attr) {
 	at := *p
 	if p.literal(a) {
@@ -133,8 +133,7 @@ func (p *expressions) number(a *Attr) {
 	a.Exprs = []*Expr{e}
 }
 
-// literal reads a number if it is no part of an expression and not an integer
-// better kept as one.
+// literal reads a number, unless it is a part of an expression or an integer that must be stored as an expression.
 func (p *expressions) literal(a *Attr) bool {
 	neg := p.got(tokMinus)
 	t := p.tok

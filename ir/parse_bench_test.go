@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// benchText returns a program of n statements like those of a lowered layer.
+// benchText returns a program of n statements that are similar to those of a lowered layer.
 func benchText(n int) string {
 	var b strings.Builder
 	b.WriteString("dim T = 64\nmesh tp[4]\nfunc f(%x: bf16[T/tp, 32], %w: bf16[64/tp, 32]) {\n")

@@ -1,7 +1,7 @@
 package ir
 
-// A program keeps comments in few places: above a statement, after it on its line, and at the end of a block. Comments
-// elsewhere move to the nearest of these; none is lost.
+// A program stores comments in three places: above a statement, after a statement on its last line, and at the end of a
+// block. Every other comment moves to the nearest of these places, so no comment is lost.
 
 // takeComments returns the comments read since the last call.
 func (p *lookahead) takeComments() []Comment {
@@ -13,7 +13,7 @@ func (p *lookahead) takeComments() []Comment {
 	return list
 }
 
-// lead returns the comments and empty lines above the token.
+// lead returns the comments and empty lines above the current token.
 func (p *statements) lead() Comments {
 	c := Comments{Lead: p.takeComments(), Blank: p.tok.blank}
 	if len(c.Lead) > 0 {
@@ -23,7 +23,7 @@ func (p *statements) lead() Comments {
 	return c
 }
 
-// insideComments moves comments from between a statement's words above it.
+// insideComments moves comments between the words of a statement to the lines above the statement.
 func (p *statements) insideComments(c *Comments) {
 	list := p.takeComments()
 	for i := range list {
@@ -35,9 +35,9 @@ func (p *statements) insideComments(c *Comments) {
 	c.Lead = append(c.Lead, list...)
 }
 
-// endLine takes the end of a line and its comments. first and last are the
-// first and last block of what ends there, if any: behind a block of several
-// lines a comment moves into it. It reports whether the line was right.
+// endLine reads the end of a line and the comments on it. The arguments first and last are the first and last block of
+// the statement or declaration that ends there, if it has blocks. A comment after a block of several lines moves into
+// the block. endLine reports whether the line ended without an error.
 func (p *statements) endLine(c *Comments, first, last *Block) bool {
 	if !p.is(tokNewline) {
 		p.expected(spelling[tokNewline])
@@ -60,12 +60,12 @@ func (p *statements) endLine(c *Comments, first, last *Block) bool {
 	return true
 }
 
-// oneLine reports whether b is not spread over lines.
+// oneLine reports whether b is written on a single line.
 func oneLine(b *Block) bool {
 	return len(b.Tail) == 0 && (len(b.Stmts) == 0 || b.Stmts[0].Pos.Line == b.End.Line)
 }
 
-// tailComments gives b the comments above its closing brace.
+// tailComments adds the comments above the closing brace of b to b.
 func (p *statements) tailComments(b *Block) {
 	b.Tail = p.takeComments()
 	if len(b.Tail) > 0 {

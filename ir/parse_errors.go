@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// expected reports that the token is not what must stand here.
+// expected reports an error at the current token, where the text must have what instead.
 func (p *lookahead) expected(what string) {
 	p.failAt(p.tok.pos, helpFor(p.tok), "expected %s, found %s", what, describe(p.tok))
 }
 
-// failAt reports an error and leaves the statement or declaration at hand.
+// failAt reports an error and skips the rest of the current statement or declaration.
 func (p *lookahead) failAt(pos Pos, help, format string, args ...any) {
 	if p.bad || p.stopped {
 		p.bad = true
 		return
 	}
-	if pos.Line != p.lastErr { // a second error in a line is mostly the first one's echo
+	if pos.Line != p.lastErr { // a second error in a line is usually a consequence of the first
 		p.errorAt(pos, help, format, args...)
 	}
 	p.bad = true
 	p.skip()
 }
 
-// errorAt notes an error.
+// errorAt records an error.
 func (p *lookahead) errorAt(pos Pos, help, format string, args ...any) {
 	d := p.prog.Diag("parse", pos, format, args...)
 	d.Help = help
@@ -35,7 +35,7 @@ func (p *lookahead) errorAt(pos Pos, help, format string, args ...any) {
 	}
 }
 
-// limit reports that the program exceeds a limit and ends the run.
+// limit reports that the program exceeds a limit, and ends parsing.
 func (p *lookahead) limit(what string) {
 	if !p.stopped {
 		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, MaxNesting)
@@ -44,7 +44,7 @@ func (p *lookahead) limit(what string) {
 	p.bad = true
 }
 
-// tooMany reports that the program has more of something than a program may have, and ends the run.
+// tooMany reports that the program exceeds the limit most for the number of what, and ends parsing.
 func (p *lookahead) tooMany(most int, what string) {
 	if !p.stopped {
 		p.errorAt(p.tok.pos, "a function that is called and a loop stand for many statements", "a program has at most %d %s",
@@ -54,14 +54,14 @@ func (p *lookahead) tooMany(most int, what string) {
 	p.bad = true
 }
 
-// stop makes everything behind the token unseen.
+// stop discards the text after the current token.
 func (p *lookahead) stop() {
 	p.stopped = true
 	p.off = len(p.src)
 	p.tok = token{kind: tokEOF, pos: p.tok.pos}
 }
 
-// skip goes to the end of the line, or to a brace before it.
+// skip skips to the end of the line, or to a brace before it.
 func (p *lookahead) skip() {
 	p.depth = 0
 	for !p.is(tokNewline) && !p.is(tokLBrace) && !p.is(tokRBrace) && !p.is(tokEOF) && !p.atFunc() {
@@ -103,7 +103,7 @@ var tokenHelp = map[string]string{
 	";":  "a statement ends with its line",
 }
 
-// missingPercent is the help for a bare name where a %name must stand.
+// missingPercent returns the help for a name without "%" where a %name is required.
 func missingPercent(t token) string {
 	if Nearest(t.text, []string{"main"}) != "" {
 		return "did you mean main?"
@@ -111,7 +111,7 @@ func missingPercent(t token) string {
 	return "names of values start with %: write %" + clipWord(t.text)
 }
 
-// helpFor names the likely mistake when token t stands where it cannot.
+// helpFor describes the likely mistake if token t occurs where it is not allowed.
 func helpFor(t token) string {
 	switch t.kind {
 	case tokIllegal:
@@ -129,7 +129,7 @@ func helpFor(t token) string {
 	return ""
 }
 
-// Nearest returns the word that looks most like name, or "" when none does.
+// Nearest returns the word with the smallest edit distance to name, or "" if no word is similar.
 func Nearest(name string, words []string) string {
 	best, least := "", max(1, len(name)/3)
 	for _, w := range words {
@@ -140,8 +140,8 @@ func Nearest(name string, words []string) string {
 	return best
 }
 
-// editDistance returns the least number of letters to insert, drop, replace or
-// swap with their neighbour that make a into b; more than most is not told apart.
+// editDistance returns the smallest number of letters that must be inserted, deleted, replaced or exchanged with their
+// neighbour to change a into b. All distances above most give the same result.
 func editDistance(a, b string, most int) int {
 	if len(a) > 64 || len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
@@ -169,7 +169,7 @@ func editDistance(a, b string, most int) int {
 	return row[len(b)]
 }
 
-// closestHelp is the help for a word that is none of words.
+// closestHelp returns the help for a name that is not one of the given words.
 func closestHelp(name string, words []string) string {
 	if w := Nearest(name, words); w != "" {
 		return fmt.Sprintf("did you mean %s?", w)

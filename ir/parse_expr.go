@@ -6,14 +6,14 @@ import (
 	"strconv"
 )
 
-// exprFuncs are the functions of expressions.
+// exprFuncs maps the names of functions in expressions to their kinds.
 var exprFuncs = map[string]ExprKind{
 	"ceildiv": ExprCeilDiv, "floordiv": ExprFloorDiv, "min": ExprMin, "max": ExprMax,
 	"rank": ExprRank, "size": ExprSize, "extent": ExprExtent,
 }
 
-// exprWord reports whether a word has a meaning of its own in expressions or
-// beside them, and so cannot name a dim.
+// exprWord reports whether a word has a fixed meaning inside or next to expressions, so that no dim may have it as its
+// name.
 func exprWord(w string) bool {
 	switch w {
 	case "mod", "of", "main", "inf", "nan":
@@ -39,8 +39,8 @@ func (p *expressions) expr() *Expr {
 	return e
 }
 
-// sum reads products joined by + and -. Like all functions below it returns
-// the expression's height too, which is limited as nesting is.
+// sum reads products joined by + and -. Like all functions below, it also returns the height of the expression, which
+// is limited by MaxNesting.
 func (p *expressions) sum() (*Expr, int) {
 	e, h := p.product()
 	for {
@@ -80,7 +80,7 @@ func (p *expressions) binary(kind ExprKind, a *Expr, ha int, b *Expr, hb int) (*
 	return Bin(kind, a, b), h
 }
 
-// operand reads what + - * mod join.
+// operand reads one operand of + - * mod.
 func (p *expressions) operand() (*Expr, int) {
 	pos := p.tok.pos
 	switch p.tok.kind {
@@ -111,7 +111,7 @@ func (p *expressions) operand() (*Expr, int) {
 	return &Expr{Pos: pos}, 1
 }
 
-// negative reads the operand of a sign. The sign of a literal belongs to it.
+// negative reads the operand after a minus sign. The sign before a literal is a part of the literal.
 func (p *expressions) negative(pos Pos) (*Expr, int) {
 	if p.is(tokInt) {
 		if v, err := strconv.ParseInt("-"+p.tok.text, 10, 64); err == nil {
@@ -126,7 +126,7 @@ func (p *expressions) negative(pos Pos) (*Expr, int) {
 	return p.binary(ExprSub, &Expr{Kind: ExprInt, Pos: pos}, 1, e, h)
 }
 
-// nameOrCall reads a dim, or a function with its arguments.
+// nameOrCall reads a dim, or a function call with its arguments.
 func (p *expressions) nameOrCall() (*Expr, int) {
 	t := p.tok
 	kind, call := exprFuncs[t.text]
@@ -174,7 +174,7 @@ func (p *expressions) twoArgs(e *Expr) (*Expr, int) {
 	return e, h
 }
 
-// typ reads "bf16[T/tp, K] partial(tp, sum) @d".
+// typ reads a type such as "bf16[T/tp, K] partial(tp, sum) @d".
 func (p *expressions) typ() *Type {
 	t := &Type{Pos: p.tok.pos, DType: p.dtype()}
 	open := p.expect(tokLBracket)
@@ -213,7 +213,7 @@ func (p *expressions) dtype() DType {
 	return d
 }
 
-// shardAxes reads "tp" or "(dp, tp)" behind the / of a type.
+// shardAxes reads "tp" or "(dp, tp)" after the / in a type.
 func (p *expressions) shardAxes() []string {
 	if p.is(tokInt) || p.is(tokVar) {
 		p.failAt(p.tok.pos, "/ in a type shards over a mesh axis; to divide write ceildiv(a, b)",
@@ -223,7 +223,7 @@ func (p *expressions) shardAxes() []string {
 	return axes
 }
 
-// words reads a name or a list of names in parentheses, and which of the two.
+// words reads a name or a list of names in parentheses, and reports whether it was a list.
 func (p *lookahead) words(what string) (list []string, paren bool) {
 	open := p.tok
 	if !p.got(tokLParen) {
@@ -239,7 +239,7 @@ func (p *lookahead) words(what string) (list []string, paren bool) {
 	return list, true
 }
 
-// partial reads "(tp, sum)".
+// partial reads "(tp, sum)" after the word partial.
 func (p *expressions) partial() Partial {
 	p.expect(tokLParen)
 	axis := p.ident("a mesh axis").Text

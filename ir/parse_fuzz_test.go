@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// FuzzParse: no text makes the parser panic, nor checking what could be read of
-// one; what parses is printed as the
-// same program with all its comments, and fmt changes nothing the second time.
+// FuzzParse checks that the parser does not panic for any text, and that the checker does not panic for the part of a
+// text that could be read. A text that can be parsed must be printed as the same program with all its comments, and
+// formatting its output again must not change it.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/parse/*.txt")
 	if err != nil {
@@ -50,7 +50,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// exchangeText has every statement.
+// exchangeText is a program that contains every kind of statement.
 const exchangeText = `dim T = 64
 dim K
 mesh dp[2] tp[4]

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir/irtest"
 )
 
-// TestParseDiagnostics compares Parse's diagnostics for the programs of testdata/parse with those that follow each
-// program.
+// TestParseDiagnostics compares Parse's diagnostics for the programs in testdata/parse with the expected diagnostics at
+// the end of each file.
 func TestParseDiagnostics(t *testing.T) {
 	golden.Each(t, "testdata/parse/*.txt", irtest.GoldenMark, func(t *testing.T, name, src string) string {
 		_, ds := ir.Parse(name+".hkt", src)

@@ -33,7 +33,7 @@ func (p *statements) launch(s *Stmt) {
 
 const LaunchForm = `launch "scale.cu":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256`
 
-// launchParam reads "%x", "into %x", "inout %x", or a number with or without its type.
+// launchParam reads "%x", "into %x", "inout %x", or a number, which may be followed by its type.
 func (p *statements) launchParam(s *Stmt) {
 	par := LaunchParam{Pos: p.tok.pos, At: -1, DType: I32, Kind: LaunchNumber}
 	word := p.tok.text
@@ -102,7 +102,8 @@ func appendLaunch(b []byte, s *Stmt) []byte {
 	return appendAttrs(append(b, ')'), s.Attrs, true)
 }
 
-// appendLaunchNumber leaves out i32 where the expression does not begin with what means something else.
+// appendLaunchNumber prints a number of a launch. It omits the type i32 if the expression does not begin with a word
+// that has another meaning there.
 func appendLaunchNumber(b []byte, s *Stmt, par LaunchParam) []byte {
 	start := len(b)
 	b = append(append(b, par.DType.String()...), ' ')
@@ -119,8 +120,8 @@ func appendLaunchNumber(b []byte, s *Stmt, par LaunchParam) []byte {
 	return b
 }
 
-// WholeLaunch reports whether each argument of a launch names its own operand or expression, and
-// none is left over.
+// WholeLaunch reports whether each argument of a launch refers to its own operand or expression, and no operand or
+// expression is unused.
 func WholeLaunch(s *Stmt) bool {
 	args, exprs := 0, 0
 	for _, par := range s.Launch.Params {
@@ -142,5 +143,5 @@ func WholeLaunch(s *Stmt) bool {
 	return args == len(s.Args) && exprs == len(s.Exprs)
 }
 
-// KernelEndings are how names of files with kernels end.
+// KernelEndings lists the endings of the names of files that contain kernels.
 var KernelEndings = []string{".cu", ".ptx", ".cubin"}

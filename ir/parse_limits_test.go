@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// inBody puts a statement into a function.
+// inBody returns a function that contains a statement.
 func inBody(stmt string) string { return "func f() {\n" + stmt + "\n}\n" }
 
 func nested(open, inner, end string, n int) string {
 	return strings.Repeat(open, n) + inner + strings.Repeat(end, n)
 }
 
-// nestings makes texts nested n deep, each in another way.
+// nestings holds functions that return texts with n levels of nesting, each of a different kind.
 var nestings = map[string]func(n int) string{
 	"parentheses": func(n int) string { return inBody("let %a = " + nested("(", "1", ")", n)) },
 	"signs":       func(n int) string { return inBody("let %a = " + nested("-", "T", "", n)) },

@@ -5,23 +5,22 @@ import (
 	"unicode/utf8"
 )
 
-// Lost is what the parser could not read of a program.
+// Lost describes the parts of a program that the parser could not read.
 type Lost struct {
-	// all: so much that nothing can be said of the rest, such as a mesh or the end
-	// of a function.
+	// All reports that so much is missing, such as a mesh or the end of a function, that the rest cannot be checked.
 	All bool
-	// funcs: there is no function, which has been told, or what was lost may be one.
+	// Funcs reports that the text has no function, which was reported, or that a part that was not read may be a function.
 	Funcs bool
-	// heads names functions of which nobody can say how they are called.
+	// Heads holds the names of functions whose parameters and results are unknown.
 	Heads map[string]bool
-	// lines are where statements of a function, or its head, were not read. What
-	// they define is not known, but it is named there.
+	// Lines holds the line ranges in which the head or statements of a function were not read. The names that these
+	// statements define occur in those lines.
 	Lines map[*Func][]lineRange
-	// names: something is lost that may have defined any name.
+	// Names holds the functions in which a part is missing that may have defined any name.
 	Names map[*Func]bool
 }
 
-// lineRange is the lines from first to last.
+// lineRange is the range of lines from first to last, inclusive.
 type lineRange struct{ first, last int32 }
 
 func (l *Lost) dropHead(name string) {
@@ -32,7 +31,8 @@ func (l *Lost) dropHead(name string) {
 	l.All = l.All || name == ""
 }
 
-// dropLines notes lines of f; named says that they still tell what they define.
+// dropLines records lines of f that were not read. The argument named reports that every name that they define occurs
+// in them.
 func (l *Lost) dropLines(f *Func, named bool, first, last int32) {
 	if l.Lines == nil {
 		l.Lines, l.Names = map[*Func][]lineRange{}, map[*Func]bool{}

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// argument reads an operand of s: a name, or, if s has one result, also an unnamed value: %w[e], a row of a tensor, or
-// (OP args), an operation.
+// argument reads an operand of s: a name or, if s has one result, also a value without a name. Such a value is a row of
+// a tensor, %w[e], or the result of an operation, (OP args).
 func (p *statements) argument(s *Stmt) Place {
 	pos := p.tok.pos
 	switch _, op := ParseOp(p.tok.text); {
@@ -62,10 +62,10 @@ func (p *statements) operationInside(s *Stmt) Place {
 	return p.addInside(s, n, open.pos)
 }
 
-// nameFirst is the help where an operation cannot be an operand.
+// nameFirst is the help for an operation that is written where it cannot be an operand.
 const nameFirst = "give it a name in a statement of its own: %y = OP …"
 
-// addInside gives the next operand of s the name of what n gives.
+// addInside names the result of n as the next operand of s, and adds n to the statements.
 func (p *statements) addInside(s, n *Stmt, pos Pos) Place {
 	name := nestedName(s, pos)
 	n.Results, n.Nested = []Name{name}, true
@@ -73,22 +73,23 @@ func (p *statements) addInside(s, n *Stmt, pos Pos) Place {
 	return Place{Pos: pos, Name: name.Text}
 }
 
-// nests reports whether operations can be operands of s, and s one of them.
+// nests reports whether the operands of s may be operations, and whether s may itself be an operand.
 func nests(s *Stmt) bool {
 	class := s.Op.Info().Class
 	return len(s.Results) == 1 && s.Into == nil && (class == ClassTensor || class == ClassView || class == ClassCollective)
 }
 
-// nestedName is the name of s's next operand.
+// nestedName returns the name of the next operand of s, for an operand without a name.
 func nestedName(s *Stmt, pos Pos) Name { return Name{Pos: pos, Text: operandName(s, len(s.Args))} }
 
-// operandName is what operand i of s is called where it has no name of its own.
+// operandName returns the name of operand i of s, for an operand that the program's text does not name.
 func operandName(s *Stmt, i int) string { return s.Results[0].Text + "." + strconv.Itoa(i) }
 
-// operations are the statements that are printed as operands, by the name of what they give.
+// operations maps the name of a result to the statement that is printed as an operand.
 type operations map[string]*Stmt
 
-// nestedRun returns how many statements at the beginning of list are printed within the one behind them, and them.
+// nestedRun returns the number of statements at the beginning of list that are printed inside the statement after them,
+// and these statements.
 func nestedRun(list []*Stmt) (int, operations) {
 	n := 0
 	for n < len(list) && list[n].Nested {
@@ -97,7 +98,7 @@ func nestedRun(list []*Stmt) (int, operations) {
 	if n == 0 || n == len(list) {
 		return 0, nil
 	}
-	// In text they run in the order of operands, the inner ones first.
+	// In the text, these statements are in the order of the operands, inner ones first.
 	at, in := n, operations{}
 	var take func(s *Stmt)
 	take = func(s *Stmt) {
@@ -123,7 +124,7 @@ func operandOf(s *Stmt, i int, n *Stmt) bool {
 		a.Name == operandName(s, i) && len(n.Comments.Lead) == 0 && !n.Comments.HasTrail
 }
 
-// appendArgument prints operand i of s.
+// appendArgument appends operand i of s.
 func appendArgument(b []byte, s *Stmt, i int, in operations) []byte {
 	n := in[s.Args[i].Name]
 	if n == nil || s.Args[i].Index != nil || n.Results[0].Text != operandName(s, i) {
@@ -137,7 +138,7 @@ func appendArgument(b []byte, s *Stmt, i int, in operations) []byte {
 	return append(appendOperands(b, n, in), ')')
 }
 
-// rowOf returns the place that a nested select is written as, or nil.
+// rowOf returns the place as which a nested select is written, or nil if it cannot be written as a place.
 func rowOf(n *Stmt) *Place {
 	if n.Op != OpSelect || len(n.Args) != 1 || n.Args[0].Index != nil || len(n.Attrs) != 2 {
 		return nil

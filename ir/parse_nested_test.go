@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestNestedOperands: operations and rows of tensors as operands are the statements that would name them, and are printed
-// as they were written.
+// TestNestedOperands checks that operations and rows of tensors that are written as operands are parsed as the
+// statements that would name them, and are printed as they were written.
 func TestNestedOperands(t *testing.T) {
 	for _, c := range []struct{ text, long string }{
 		{"%y = gelu %w[%l + 1]", "%y.0 = select %w, axis=0, index=%l + 1\n%y = gelu %y.0"},
@@ -36,7 +36,7 @@ func TestNestedOperands(t *testing.T) {
 				t.Errorf("%s at %v, nested %v", s, s.Pos, s.Nested)
 			}
 		}
-		// Where a pass puts another statement between, all are printed.
+		// If a pass inserts another statement between them, all statements are printed separately.
 		cut := &ir.Stmt{Op: ir.OpFree, Args: []ir.Place{{Name: "bufs"}}}
 		p.Funcs[0].Body.Stmts = append(append(stmts[:len(stmts)-1:len(stmts)-1], cut), stmts[len(stmts)-1])
 		long, last := c.long[:strings.LastIndex(c.long, "\n")+1], c.long[strings.LastIndex(c.long, "\n")+1:]
@@ -47,7 +47,7 @@ func TestNestedOperands(t *testing.T) {
 	}
 }
 
-// TestNestedErrors: what cannot be an operand is said so where it stands.
+// TestNestedErrors checks that text that cannot be an operand is reported at its own position.
 func TestNestedErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"  %y = gelu (gelu %x\n  return %y":             `the "(" is not closed`,

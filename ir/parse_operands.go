@@ -17,12 +17,12 @@ func (p *expressions) place() Place {
 	return Place{Pos: pos, Name: p.variable().Text, Index: p.count()}
 }
 
-// atEnd reports whether the statement, or the operand in parentheses, ends at the token.
+// atEnd reports whether the statement, or the operand in parentheses, ends at the current token.
 func (p *statements) atEnd() bool {
 	return p.is(tokNewline) || p.is(tokRBrace) || p.inner > 0 && p.is(tokRParen)
 }
 
-// places reads none or several places up to the end of the line.
+// places reads zero or more places up to the end of the line.
 func (p *statements) places() []Place {
 	if p.atEnd() {
 		return nil
@@ -34,11 +34,10 @@ func (p *statements) places() []Place {
 	return list
 }
 
-// peerWords are the words before the peer of a transfer.
+// peerWords holds the word before the peer of each transfer.
 var peerWords = map[Op]string{OpPut: "at", OpGet: "at", OpSignal: "at", OpSend: "to", OpRecv: "from"}
 
-// operands reads operands, attributes and the clauses into and at, which may
-// come in any order behind the operands.
+// operands reads the operands, and then the attributes and the clauses into and at, which may be in any order.
 func (p *statements) operands(s *Stmt) {
 	if !p.atEnd() && !p.atClause(s) {
 		p.operandOrAttr(s)
@@ -54,7 +53,7 @@ func (p *statements) operands(s *Stmt) {
 	}
 }
 
-// moreAttrs reads ", name=value" as often as it comes.
+// moreAttrs reads zero or more attributes ", name=value".
 func (p *statements) moreAttrs(s *Stmt) {
 	for p.got(tokComma) {
 		if p.is(tokVar) {
@@ -75,7 +74,7 @@ func (p *statements) operandOrAttr(s *Stmt) {
 	}
 }
 
-// portion reads what chunk, slice and reduce_slots take: "I of C", "LO..HI".
+// portion reads the portion that chunk, slice and reduce_slots select: "I of C" or "LO..HI".
 func (p *statements) portion(s *Stmt) {
 	if len(s.Exprs) > 0 {
 		p.expected("an attribute or end of line")
@@ -90,7 +89,7 @@ func (p *statements) portion(s *Stmt) {
 	s.Exprs = []*Expr{first, p.expr()}
 }
 
-// atClause reports whether the token starts a clause of s's operation.
+// atClause reports whether a clause of s's operation starts at the current token.
 func (p *statements) atClause(s *Stmt) bool {
 	if !p.is(tokIdent) || p.followedByAssign() {
 		return false
@@ -132,7 +131,7 @@ func (p *expressions) peer() *Peer {
 	return &Peer{Pos: axis.Pos, Axis: axis.Text, Index: e}
 }
 
-// checkClauses reports what s lacks.
+// checkClauses reports the clauses that s lacks.
 func (p *statements) checkClauses(s *Stmt) {
 	info := s.Op.Info()
 	word, hasPeer := peerWords[s.Op]
@@ -151,10 +150,10 @@ func (p *statements) checkClauses(s *Stmt) {
 	}
 }
 
-// portionForm shows the portion of the ops that take one.
+// portionForm shows the form of the portion for the operations that have one.
 var portionForm = map[Op]string{OpChunk: `", INDEX of COUNT"`, OpSlice: `", LO..HI"`, OpReduceSlots: `", LO..HI"`}
 
-// clauseHelp shows how op is written.
+// clauseHelp returns the help that shows how op is written.
 func clauseHelp(op Op) string {
 	switch op {
 	case OpPut:
@@ -173,7 +172,7 @@ func clauseHelp(op Op) string {
 	return fmt.Sprintf("name the result, %%y = %s …, or write into a place, %s … into %%y", op, op)
 }
 
-// expectedMore reports a word that continues no part of s.
+// expectedMore reports an error at a word that cannot continue the statement s.
 func (p *statements) expectedMore(s *Stmt) {
 	help := helpFor(p.tok)
 	switch {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLongProgramsAreRefused: a program has at most so many statements, words and comments, whatever it has many of.
+// TestLongProgramsAreRefused checks the limits on the numbers of statements, words and comments of a program.
 func TestLongProgramsAreRefused(t *testing.T) {
 	const statements, words = "a program has at most 65536 statements", "a program has at most 1048576 words and signs"
 	repeat := strings.Repeat

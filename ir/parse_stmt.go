@@ -10,18 +10,18 @@ type statements struct {
 	expressions
 	stmts  int             // read so far
 	blocks int             // open blocks
-	fn     *Func           // that is read
-	named  bool            // what stands before "=" in the statement at hand was read
+	fn     *Func           // function that is being read
+	named  bool            // the text before "=" in the current statement was read
 	arrays map[string]bool // the function's names that are indexed as kind[N]
-	inside []*Stmt         // the operations that are operands of the statement at hand, in the order that they run
+	inside []*Stmt         // the operations that are operands of the current statement, in the order of execution
 	inner  int             // open parentheses of such operands
-	open   Pos             // of the innermost
+	open   Pos             // position of the innermost open parenthesis
 	lost   Lost
 }
 
-// block reads "{ stmt… }". Comments between the head and the brace, and the
-// one behind the brace, go to head, the head's comments; of an else, which has
-// none, they go to its first statement. Without a closing brace the block has no End.
+// block reads "{ stmt… }". Comments between the head and the brace, and the comment after the brace on its line, are
+// added to head. The argument head holds the comments of the block's head; an else has none, so its comments are added
+// to its first statement. If the closing brace is missing, the block has no End.
 func (p *statements) block(head *Comments) *Block {
 	b := &Block{}
 	if head != nil {
@@ -58,8 +58,8 @@ func (p *statements) block(head *Comments) *Block {
 	return b
 }
 
-// braceOnNextLine reports an opening brace on a line of its own and takes it
-// all the same.
+// braceOnNextLine reports an error for an opening brace on a line of its own, and continues as if it were on the
+// previous line.
 func (p *statements) braceOnNextLine() {
 	if p.is(tokNewline) && !p.bad && strings.HasPrefix(strings.TrimLeft(p.src[p.off:], " \t\r\n"), "{") {
 		p.failAt(p.tok.pos, "the brace stands on the same line", "expected %s, found %s", spelling[tokLBrace], describe(p.tok))
@@ -67,7 +67,7 @@ func (p *statements) braceOnNextLine() {
 	}
 }
 
-// stmt reads one statement with the end of its line, and adds it to b.
+// stmt reads one statement and the end of its line, and adds the statement to b.
 func (p *statements) stmt(b *Block) {
 	s, first := &Stmt{Comments: p.lead()}, p.tok.pos.Line
 	p.inside = nil
@@ -91,7 +91,7 @@ func (p *statements) stmt(b *Block) {
 	p.inside = nil
 }
 
-// endStmt takes the end of the line; the last of a block may go without.
+// endStmt reads the end of the line. The last statement of a block on one line needs no line end.
 func (p *statements) endStmt(s *Stmt) {
 	if p.is(tokRBrace) {
 		p.insideComments(&s.Comments)
@@ -100,8 +100,8 @@ func (p *statements) endStmt(s *Stmt) {
 	p.endLine(&s.Comments, s.Body, lastBlock(s))
 }
 
-// lastBlock returns the block whose brace ends s, or nil. An else block
-// without braces of its own ends where the if in it ends.
+// lastBlock returns the block whose closing brace ends s, or nil. An else block without braces of its own ends where
+// the if inside it ends.
 func lastBlock(s *Stmt) *Block {
 	for s.Else != nil {
 		n := elseIf(s)
@@ -113,7 +113,7 @@ func lastBlock(s *Stmt) *Block {
 	return s.Body
 }
 
-// ending returns the closing brace of an if.
+// ending returns the position of the closing brace of an if.
 func ending(s *Stmt) Pos {
 	if s.Else != nil {
 		return s.Else.End
@@ -121,7 +121,8 @@ func ending(s *Stmt) Pos {
 	return s.Body.End
 }
 
-// skipStmt leaves a broken statement. Blocks on the way are read for their errors.
+// skipStmt skips the rest of a statement that has an error. It reads the blocks on the way, to report the errors in
+// them.
 func (p *statements) skipStmt() {
 	for p.skip(); p.is(tokLBrace); p.skip() {
 		p.block(&Comments{})
@@ -130,7 +131,7 @@ func (p *statements) skipStmt() {
 	p.got(tokNewline)
 }
 
-// operation reads a statement up to its end.
+// operation reads one complete statement.
 func (p *statements) operation(s *Stmt) {
 	p.named = false
 	if p.is(tokVar) {
@@ -140,7 +141,7 @@ func (p *statements) operation(s *Stmt) {
 	p.verb(s)
 }
 
-// verb reads a statement from the operation's word on.
+// verb reads a statement from its operation's name on.
 func (p *statements) verb(s *Stmt) {
 	t := p.tok
 	if s.Pos = t.pos; !p.is(tokIdent) {
@@ -168,8 +169,7 @@ func (p *statements) verb(s *Stmt) {
 	p.rest(s)
 }
 
-// repeats reports whether the broadcast whose operands come next is the tensor
-// op, which has a shape= and no over=.
+// repeats reports whether a broadcast, whose operands follow, is the tensor operation, which has shape= but not over=.
 func (p *statements) repeats() bool {
 	ahead := lookahead{lexer: p.lexer, tok: p.tok}
 	shape, level := false, ahead.depth
@@ -193,7 +193,7 @@ var misplaced = map[string]string{
 	"mesh": "meshes are declared outside functions",
 }
 
-// namesOfOps lists the operations, or those that may define a name.
+// namesOfOps lists the names of the operations or, if define is set, of those that may define a name.
 func namesOfOps(define bool) []string {
 	var names []string
 	for _, op := range Ops() {
@@ -216,7 +216,7 @@ func (p *statements) resultList(s *Stmt) {
 	p.expect(tokAssign)
 }
 
-// noOperation reports what stands where an operation's word should.
+// noOperation reports an error at a token that is not the name of an operation.
 func (p *statements) noOperation(s *Stmt) {
 	switch {
 	case len(s.Results) == 0:
@@ -232,7 +232,7 @@ func (p *statements) noOperation(s *Stmt) {
 	}
 }
 
-// resultRule says whether a statement has results.
+// resultRule reports whether a statement may have results and whether it must have them.
 func resultRule(op Op) (may, must bool) {
 	switch info := op.Info(); info.Class {
 	case ClassTensor, ClassView, ClassCollective:
@@ -246,7 +246,7 @@ func resultRule(op Op) (may, must bool) {
 	return op == OpCall || op == OpFor, false
 }
 
-// resultsFit checks the part before the operation's word against it.
+// resultsFit checks that the text before the operation's name suits the operation.
 func (p *statements) resultsFit(s *Stmt) bool {
 	may, must := resultRule(s.Op)
 	n := len(s.Results)
@@ -267,7 +267,7 @@ func (p *statements) resultsFit(s *Stmt) bool {
 	return !p.bad
 }
 
-// rest reads what follows the operation's word.
+// rest reads the text after the operation's name.
 func (p *statements) rest(s *Stmt) {
 	switch s.Op {
 	case OpLet:
@@ -308,7 +308,7 @@ func (p *statements) rest(s *Stmt) {
 	}
 }
 
-// count reads "[n]" behind what may come in many.
+// count reads the length "[n]" of an array.
 func (p *expressions) count() *Expr {
 	open := p.tok
 	if !p.got(tokLBracket) {
@@ -324,7 +324,7 @@ var allocFlags = []struct {
 	word string
 }{{Symmetric, "symmetric"}, {Zero, "zero"}, {Host, "host"}}
 
-// array reads "[n]" behind a kind of which there may be many.
+// array reads "[n]" if the statement may make an array.
 func (p *statements) array(s *Stmt) {
 	if s.Count = p.count(); s.Count != nil {
 		p.arrays[s.Results[0].Text] = true
@@ -375,7 +375,7 @@ func (p *statements) forLoop(s *Stmt) {
 	s.Body = p.block(&s.Comments)
 }
 
-// carried reads "%h = %x, …".
+// carried reads the values that a loop carries: "%h = %x, …".
 func (p *statements) carried(s *Stmt) {
 	for {
 		s.Carry = append(s.Carry, p.variable())
@@ -408,7 +408,7 @@ func (p *statements) ifElse(s *Stmt) {
 	}
 }
 
-// elseBlock reads the block after else, or an if, which becomes a block.
+// elseBlock reads the block after else. If an if follows else, it returns a block that contains this if.
 func (p *statements) elseBlock() *Block {
 	if !p.isWord("if") {
 		return p.block(nil)
@@ -423,8 +423,7 @@ func (p *statements) elseBlock() *Block {
 	return &Block{Stmts: []*Stmt{s}, End: ending(s)}
 }
 
-// elseIf returns the if that is all of s's else block and is written
-// "else if"; nil if there is none.
+// elseIf returns the if that is written "else if": the only statement of s's else block. It returns nil if s has none.
 func elseIf(s *Stmt) *Stmt {
 	if s.Else == nil || len(s.Else.Stmts) != 1 || len(s.Else.Tail) > 0 {
 		return nil

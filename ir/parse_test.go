@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// programs returns the sources under a folder; the test is skipped without it.
+// programs returns the source texts in a directory. It skips the test if the directory does not exist.
 func programs(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.hkt"))

@@ -7,15 +7,14 @@ import (
 )
 
 const (
-	// oneLineWidth bounds blocks printed in one line, headWidth the heads of
-	// functions; in characters.
+	// oneLineWidth is the maximum width of a block that is printed on one line, and headWidth is that of the head of a
+	// function, in characters.
 	oneLineWidth = 80
 	headWidth    = 100
 )
 
-// String returns the program's canonical text, comments included. It depends
-// on the syntax alone, not on how the source was laid out, and parses back to
-// an Equal program.
+// String returns the program's canonical text, including comments. The text depends only on the syntax, not on the
+// layout of the source. Parsing it gives an Equal program.
 func (p *Program) String() string { return string(appendProgram(nil, p)) }
 
 // Print writes the program's canonical text to w.
@@ -24,8 +23,8 @@ func Print(w io.Writer, p *Program) error {
 	return err
 }
 
-// Format returns the canonical text of a source text, with its comments and
-// single empty lines. With errors it returns "" and the diagnostics.
+// Format returns the canonical text of a source text. It preserves comments and single empty lines. If the source has
+// errors, it returns "" and the diagnostics.
 func Format(file, src string) (string, Diagnostics) {
 	p, ds := Parse(file, src)
 	if ds.HasErrors() {
@@ -34,12 +33,11 @@ func Format(file, src string) (string, Diagnostics) {
 	return p.String(), ds
 }
 
-// String returns the statement without its blocks and comments: of a loop
-// "for %i in 0..4".
+// String returns the text of the statement without its blocks and comments. For a loop it returns "for %i in 0..4".
 func (s *Stmt) String() string { return string(appendStmt(nil, s, nil)) }
 
-// decls returns the declarations in the order of printing: those of Order
-// that are still there, then those that a pass added without touching it.
+// decls returns the declarations in the order of printing: first those in Order that are still in the program, then
+// those that a pass added without adding them to Order.
 func (p *Program) decls() []Decl {
 	var all []Decl
 	for _, d := range p.Dims {
@@ -116,7 +114,7 @@ func (pr *printer) function(f *Func) {
 
 func emptyBlock(b *Block) bool { return len(b.Stmts) == 0 && len(b.Tail) == 0 }
 
-// block prints "{", the statements and "}", which ends no line.
+// block prints "{", the statements and "}", without a line end after "}".
 func (pr *printer) block(b *Block, head Comments) {
 	pr.b = append(pr.b, '{')
 	pr.endLine(head)
@@ -149,7 +147,7 @@ func (pr *printer) stmt(s *Stmt, in operations, first bool) {
 	pr.b = append(pr.b, '\n')
 }
 
-// blocks prints the blocks of s behind its head.
+// blocks prints the blocks of s after its head.
 func (pr *printer) blocks(s *Stmt) {
 	pr.b = append(pr.b, ' ')
 	pr.block(s.Body, s.Comments)
@@ -166,8 +164,8 @@ func (pr *printer) blocks(s *Stmt) {
 	pr.blocks(n)
 }
 
-// onOneLine prints an on or for with at most one simple statement in one line
-// if that is short and no comment is in the way.
+// onOneLine prints an on or for block on one line, if it has at most one simple statement, is short, and has no comment
+// inside.
 func (pr *printer) onOneLine(s *Stmt) bool {
 	if s.Op != OpOn && s.Op != OpFor && s.Op != OpGroup || s.Body == nil || len(s.Body.Tail) > 0 {
 		return false
@@ -199,7 +197,7 @@ func (pr *printer) onOneLine(s *Stmt) bool {
 	return true
 }
 
-// width returns the characters of b.
+// width returns the number of characters in b.
 func width(b []byte) int { return utf8.RuneCount(b) }
 
 const spaces = "                                                                "
@@ -218,8 +216,8 @@ func (pr *printer) emptyLine(wanted bool) {
 	}
 }
 
-// above prints what stands above a declaration or statement. The first of a
-// block, or one that has an empty line above already, gets none.
+// above prints the comments above a declaration or statement, and an empty line before it where the source had one. It
+// prints no empty line before the first statement of a block, or after another empty line.
 func (pr *printer) above(c Comments, first bool) {
 	pr.comments(c.Lead, c.Blank && !first)
 	if len(c.Lead) == 0 {

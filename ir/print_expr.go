@@ -5,10 +5,10 @@ import "strconv"
 // String returns the expression with as few parentheses as it needs.
 func (e *Expr) String() string { return string(appendExpr(nil, e)) }
 
-// String returns "bf16[T/tp, K] partial(tp, sum) @d".
+// String returns the type as programs write it: "bf16[T/tp, K] partial(tp, sum) @d".
 func (t *Type) String() string { return string(appendType(nil, t)) }
 
-// Binding strengths.
+// The binding strengths of operators.
 const (
 	bindSum = iota + 1
 	bindProduct
@@ -25,7 +25,7 @@ var infix = map[ExprKind]struct {
 
 func appendExpr(b []byte, e *Expr) []byte { return appendBound(b, e, bindSum) }
 
-// appendExprAt prints list[i]; a program that a pass left unfinished shows "?".
+// appendExprAt appends list[i], or "?" if a pass left the program incomplete.
 func appendExprAt(b []byte, list []*Expr, i int) []byte {
 	if i >= len(list) {
 		return append(b, '?')
@@ -33,7 +33,7 @@ func appendExprAt(b []byte, list []*Expr, i int) []byte {
 	return appendExpr(b, list[i])
 }
 
-// appendBound prints e, in parentheses if it binds less than least.
+// appendBound appends e, in parentheses if the binding strength of its operator is below least.
 func appendBound(b []byte, e *Expr, least int) []byte {
 	if e == nil {
 		return append(b, '?')
@@ -84,7 +84,7 @@ func appendOperand(b []byte, e *Expr) []byte {
 	return append(b, ')')
 }
 
-// callWord returns the word of a function with two arguments.
+// callWord returns the name of a function with two arguments.
 func callWord(k ExprKind) string {
 	switch k {
 	case ExprCeilDiv:

@@ -36,8 +36,7 @@ func appendMesh(b []byte, m *Mesh) []byte {
 	return append(b, '}')
 }
 
-// appendHead prints a function up to its body, on request with a line for
-// each parameter.
+// appendHead appends the head of a function. If tall is set, each parameter is on its own line.
 func appendHead(b []byte, f *Func, tall bool) []byte {
 	b = append(b, "func "...)
 	b = append(b, f.Name...)
@@ -99,7 +98,7 @@ func appendComma(b []byte, wanted bool) []byte {
 	return b
 }
 
-// appendStmt prints a statement without blocks and comments, with what is nested in it.
+// appendStmt appends a statement without its blocks and comments, but with the statements nested in its operands.
 func appendStmt(b []byte, s *Stmt, in operations) []byte {
 	switch s.Op {
 	case OpLet:
@@ -201,8 +200,8 @@ func appendAlloc(b []byte, s *Stmt) []byte {
 	return b
 }
 
-// appendOperands prints what follows the operation's word: operands, into and
-// at, attributes. Of chunk and slice, attributes and portion come before into.
+// appendOperands appends the text after the operation's name: operands, the clauses into and at, and attributes. For
+// chunk and slice, attributes and the portion precede into.
 func appendOperands(b []byte, s *Stmt, in operations) []byte {
 	for i := range s.Args {
 		b = appendSep(b, i > 0)
@@ -234,7 +233,7 @@ func appendOperands(b []byte, s *Stmt, in operations) []byte {
 	return appendAttrs(b, s.Attrs, listed || s.Into != nil || s.Op == OpStream)
 }
 
-// appendSep separates an operand from the one before, or from the operation.
+// appendSep appends the separator before an operand.
 func appendSep(b []byte, listed bool) []byte {
 	if listed {
 		return append(b, ", "...)
@@ -250,7 +249,7 @@ func appendAttrs(b []byte, attrs []Attr, listed bool) []byte {
 	return b
 }
 
-// appendPortion prints "I of C" of chunk and "LO..HI" of others.
+// appendPortion appends "I of C" for chunk and "LO..HI" for other operations.
 func appendPortion(b []byte, s *Stmt, listed bool) []byte {
 	b = appendSep(b, listed)
 	b = appendExprAt(b, s.Exprs, 0)
@@ -315,8 +314,7 @@ func appendAttr(b []byte, a *Attr) []byte {
 	return appendExprAt(b, a.Exprs, 0)
 }
 
-// appendNumber prints the shortest decimal that reads back as f, its exponent as people
-// write it: 1e-5.
+// appendNumber appends the shortest decimal number that is read back as f. Exponents have the form 1e-5.
 func appendNumber(b []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
@@ -338,8 +336,8 @@ func appendNumber(b []byte, f float64) []byte {
 	return append(b, strings.TrimLeft(exponent[1:], "0")...)
 }
 
-// appendExprList prints one expression bare unless parentheses were written,
-// or it starts with one, which would open a list.
+// appendExprList appends one expression without parentheses, unless it was written in parentheses or begins with one,
+// which would open a list.
 func appendExprList(b []byte, a *Attr) []byte {
 	if len(a.Exprs) == 1 && !a.Paren {
 		start := len(b)

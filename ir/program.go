@@ -1,41 +1,40 @@
 package ir
 
-// This file declares the abstract syntax of a program: what the parser builds,
-// the printer prints and passes rewrite. Names are strings without their "%";
-// what a name stands for is found by Check and kept in Info.
+// This file declares the abstract syntax of a program, which the parser builds, the printer prints and passes rewrite.
+// Names are strings without "%". Check finds the symbols that names denote, and stores them in Info.
 
-// Pos is a place in the source text. Line and Col count from 1, Col in bytes.
-// The zero Pos means "made by a pass".
+// Pos is a position in the source text. Line and Col count from 1; Col counts bytes. The zero Pos marks syntax that a
+// pass made.
 type Pos struct{ Line, Col int32 }
 
-// Valid reports whether p is a place in a text.
+// Valid reports whether p is a position in a text.
 func (p Pos) Valid() bool { return p.Line > 0 }
 
-// Name is a name where it is defined.
+// Name is the definition of a name.
 type Name struct {
 	Pos  Pos
 	Text string
 }
 
-// Comment is one comment: Text holds what follows "//", trailing blanks cut.
+// Comment is one comment. Text holds the text after "//", without trailing blanks.
 type Comment struct {
 	Pos  Pos
 	Text string
-	// Blank says that an empty line stood above it; of the first of Lead and
-	// Tail, Comments.Blank and Block.TailBlank say so instead.
+	// Blank reports that an empty line precedes the comment. For the first comment of Lead and Tail it is not set;
+	// Comments.Blank and Block.TailBlank report the empty line instead.
 	Blank bool
 }
 
-// Comments are the comments kept with a declaration or statement.
+// Comments holds the comments of a declaration or statement.
 type Comments struct {
-	// Lead is the comment lines above.
+	// Lead holds the comment lines above the statement.
 	Lead []Comment
-	// Blank says that an empty line stood above Lead (or above the statement).
+	// Blank reports that an empty line precedes Lead, or the statement if Lead is empty.
 	Blank bool
-	// Gap says that an empty line stood between Lead and the statement.
+	// Gap reports that an empty line separates Lead from the statement.
 	Gap bool
-	// Trail stands at the end of the statement's last line (for a statement
-	// with a block: behind its "{").
+	// Trail is the comment at the end of the statement's last line. For a statement with a block it is the comment after
+	// the opening brace.
 	Trail string
 	// HasTrail distinguishes an empty trailing comment from none.
 	HasTrail bool
@@ -45,25 +44,25 @@ type Comments struct {
 type Program struct {
 	// File names the source in diagnostics.
 	File string
-	// Source is the text the positions refer to; may be empty.
+	// Source is the text to which positions refer. It may be empty.
 	Source string
 
 	Dims   []*Dim
 	Meshes []*Mesh
 	Funcs  []*Func
 
-	// Order lists the declarations as they stand in the text, for printing.
-	// Passes that add declarations may leave it nil: dims, meshes, funcs.
+	// Order lists the declarations in the order of the text, for printing. Passes that add declarations may leave it nil;
+	// then dims precede meshes, and meshes precede functions.
 	Order []Decl
-	// End holds comments behind the last declaration.
+	// End holds the comments after the last declaration.
 	End []Comment
 
-	// Files are the contents of the files that launches name, by the names they are given
-	// there. Neither Parse nor Check reads them.
+	// Files holds the contents of the files that launches name, keyed by the file name in the launch. Neither Parse nor
+	// Check reads them.
 	Files map[string][]byte
 }
 
-// Decl is *Dim, *Mesh or *Func.
+// Decl is a declaration: a *Dim, *Mesh or *Func.
 type Decl interface{ declPos() Pos }
 
 func (d *Dim) declPos() Pos  { return d.Pos }
@@ -80,7 +79,7 @@ func (p *Program) Func(name string) *Func {
 	return nil
 }
 
-// Dim is "dim T = 64".
+// Dim is the declaration of a dim, such as "dim T = 64".
 type Dim struct {
 	Pos      Pos
 	Name     string
@@ -89,8 +88,8 @@ type Dim struct {
 	Comments Comments
 }
 
-// Mesh is "mesh dp[2] tp[4]", the main mesh, or with a device list a sub-mesh
-// of those ranks: "mesh d[2] = {0 2}". The last axis varies fastest.
+// Mesh is the declaration of a mesh. Without a device list, as in "mesh dp[2] tp[4]", it is the main mesh. With a
+// device list, as in "mesh d[2] = {0 2}", it is a mesh of those ranks. The last axis varies fastest.
 type Mesh struct {
 	Pos     Pos
 	Axes    []MeshAxis
@@ -118,7 +117,7 @@ type Func struct {
 	Comments Comments
 }
 
-// Param is "%x: type" or "%x: inout type".
+// Param is a parameter of a function: "%x: type" or "%x: inout type".
 type Param struct {
 	Pos   Pos
 	Name  string
@@ -129,11 +128,11 @@ type Param struct {
 // Block is a list of statements between braces.
 type Block struct {
 	Stmts []*Stmt
-	// End is the closing brace.
+	// End is the position of the closing brace.
 	End Pos
-	// Tail holds comments between the last statement and the brace.
+	// Tail holds the comments between the last statement and the brace.
 	Tail []Comment
-	// TailBlank says that an empty line stood above Tail.
+	// TailBlank reports that an empty line precedes Tail.
 	TailBlank bool
 }
 
@@ -175,7 +174,7 @@ func (b *Block) Walk(f func(*Stmt)) {
 //	return                    Args
 type Stmt struct {
 	Op      Op
-	Pos     Pos // of the operation's word; of the first result for let
+	Pos     Pos // position of the operation's name; for let, of the first result
 	Results []Name
 	Type    *Type // annotation of the result, or what alloc allocates
 	Args    []Place
@@ -185,21 +184,22 @@ type Stmt struct {
 	Count   *Expr // alloc[n], stream[n], event[n], counter[n]; nil for one
 	Peer    *Peer
 	Cmp     Cmp
-	Streams int64 // for … stream(n); 0 without
+	Streams int64 // n in for … stream(n); 0 if absent
 	Carry   []Name
 	Callee  Name
 	Launch  *Launch
 	Flags   AllocFlags
 	Body    *Block
 	Else    *Block
-	// Nested says that the statement was written as an operand of one behind it, %w[%l] or (OP args).
-	// Operand k of what gives %y is called %y.k. Printing brings it back to its place while it can.
+	// Nested reports that the statement was written as an operand of a later statement, as %w[%l] or (OP args). Operand k
+	// of the statement whose result is %y has the name %y.k. The printer writes the statement in its operand position if
+	// that is still possible.
 	Nested bool
 
 	Comments Comments
 }
 
-// Launch says what a launch launches: "scale.cu":scale(%x, into %y, N).
+// Launch describes the kernel that a launch statement runs, and its arguments: "scale.cu":scale(%x, into %y, N).
 type Launch struct {
 	Pos    Pos
 	File   string
@@ -211,16 +211,17 @@ type Launch struct {
 type LaunchParam struct {
 	Pos  Pos
 	Kind LaunchKind
-	// At is an index in Args, or of a number that is an expression in Exprs; -1 for Num.
+	// At is the index of the argument's tensor in Args, or of its expression in Exprs. It is -1 if the argument is the
+	// number Num.
 	At    int
 	DType DType // of a number
 	Num   float64
 }
 
-// LaunchKind is what a kernel does with an argument.
+// LaunchKind is the way in which a kernel uses an argument.
 type LaunchKind uint8
 
-// Kinds of arguments.
+// The kinds of arguments of a launch.
 const (
 	LaunchReads   LaunchKind = iota // %x
 	LaunchWrites                    // into %x
@@ -234,10 +235,10 @@ func (k LaunchKind) Reads() bool { return k == LaunchReads || k == LaunchUpdates
 // Writes reports whether the kernel writes the argument's tensor.
 func (k LaunchKind) Writes() bool { return k == LaunchWrites || k == LaunchUpdates }
 
-// Name is what a stand-in of the kernel is registered under: "scale.cu:scale".
+// Name returns the name under which a stand-in of the kernel is registered: "scale.cu:scale".
 func (l *Launch) Name() string { return l.File + ":" + l.Kernel.Text }
 
-// Operand returns what the kernel does with operand i of the statement.
+// Operand returns how the kernel uses operand i of the statement.
 func (l *Launch) Operand(i int) LaunchKind {
 	for _, p := range l.Params {
 		if p.Kind != LaunchNumber && p.At == i {
@@ -247,24 +248,24 @@ func (l *Launch) Operand(i int) LaunchKind {
 	return LaunchReads
 }
 
-// AllocFlags are the words behind an alloc's type.
+// AllocFlags holds the words after an alloc's type.
 type AllocFlags uint8
 
 // Flags of alloc.
 const (
-	// Symmetric buffers exist on every rank of the team, at one offset, and
-	// peers may put to and get from them.
+	// Symmetric buffers exist on every rank of the team, at the same offset, so that peers can access them with put and
+	// get.
 	Symmetric AllocFlags = 1 << iota
-	// Zero buffers hold zeros at their alloc, written on the current stream.
+	// Zero buffers contain zeros after their alloc, which writes the zeros on the current stream.
 	Zero
-	// Host buffers live in pinned host memory.
+	// Host buffers are allocated in pinned host memory.
 	Host
 )
 
-// Cmp is a comparison of an if.
+// Cmp is the comparison operator of an if.
 type Cmp uint8
 
-// Comparisons.
+// The comparison operators.
 const (
 	EQ Cmp = iota
 	NE
@@ -277,7 +278,7 @@ const (
 // String returns the operator: "==".
 func (c Cmp) String() string { return [...]string{"==", "!=", "<", "<=", ">", ">="}[c] }
 
-// Holds reports whether a c b.
+// Holds reports whether the comparison of a and b is true.
 func (c Cmp) Holds(a, b int64) bool {
 	switch c {
 	case EQ:
@@ -294,22 +295,22 @@ func (c Cmp) Holds(a, b int64) bool {
 	return a >= b
 }
 
-// Place is an operand: "%x", "%x[e]" (an element of an array), or "main".
+// Place is an operand: "%x", an element of an array "%x[e]", or "main".
 type Place struct {
 	Pos   Pos
 	Name  string // empty for main
-	Index *Expr  // nil without index
+	Index *Expr  // nil if there is no index
 	Main  bool
 }
 
-// Peer is "AXIS[e]", one rank along an axis.
+// Peer selects one rank along an axis: "AXIS[e]".
 type Peer struct {
 	Pos   Pos
 	Axis  string
 	Index *Expr
 }
 
-// AttrKind tells which field of an Attr holds its value.
+// AttrKind determines the field of an Attr that holds its value.
 type AttrKind uint8
 
 // Kinds of attribute values.
@@ -322,7 +323,7 @@ const (
 	AttrWords           // over=tp, over=(dp, tp): Words
 )
 
-// Attr is "name=value". Kind comes from the Op table.
+// Attr is an attribute "name=value". The Op table determines its Kind.
 type Attr struct {
 	Pos   Pos
 	Name  string
@@ -331,7 +332,7 @@ type Attr struct {
 	Words []string
 	Num   float64
 	IsNum bool
-	// Paren says that a list was written in parentheses.
+	// Paren reports that a list was written in parentheses.
 	Paren bool
 }
 
@@ -345,7 +346,7 @@ func (s *Stmt) Attr(name string) *Attr {
 	return nil
 }
 
-// Word returns the first word of attribute name, or def without it.
+// Word returns the first word of attribute name, or def if the attribute is absent.
 func (s *Stmt) Word(name, def string) string {
 	if a := s.Attr(name); a != nil && len(a.Words) > 0 {
 		return a.Words[0]
@@ -353,7 +354,7 @@ func (s *Stmt) Word(name, def string) string {
 	return def
 }
 
-// Over returns the axes of over=, in order; nil without.
+// Over returns the axes of the attribute over=, in order, or nil if it is absent.
 func (s *Stmt) Over() []string {
 	if a := s.Attr("over"); a != nil {
 		return a.Words
@@ -367,23 +368,22 @@ type Type struct {
 	DType   DType
 	Dims    []Dimension
 	Partial []Partial
-	Mesh    string // the axis behind "@", naming its mesh; empty for the main mesh
+	Mesh    string // the axis after "@", which identifies the mesh; empty for the main mesh
 }
 
-// Dimension is one dimension's extent and the mesh axes it is split over,
-// major first.
+// Dimension holds one dimension's extent and the mesh axes over which it is split, major axis first.
 type Dimension struct {
 	Extent *Expr
 	Axes   []string
 }
 
-// Partial says that the value is the reduction Red over Axis of what the ranks hold.
+// Partial states that the value is the result of the reduction Red, over Axis, of the ranks' contributions.
 type Partial struct {
 	Axis string
 	Red  Red
 }
 
-// Red is a reduction.
+// Red is a reduction operator.
 type Red uint8
 
 // Reductions.
@@ -395,7 +395,7 @@ const (
 	Avg
 )
 
-// String returns the word used in programs: "sum".
+// String returns the name of the reduction in programs: "sum".
 func (r Red) String() string { return [...]string{"none", "sum", "max", "min", "avg"}[r] }
 
 // ParseRed returns the reduction called name.

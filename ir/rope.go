@@ -2,12 +2,13 @@ package ir
 
 import "math"
 
-// Rope says by which angles rope turns pairs of elements. Factor 0 scales nothing.
+// Rope holds the parameters that determine the angles by which rope rotates pairs of elements. If Factor is 0,
+// frequencies are not scaled.
 type Rope struct {
 	Theta             float64
 	Factor, Low, High float64 // llama-3 scaling
-	Original          float64 // positions that the frequencies were made for
-	Scale             float64 // what cosines and sines are multiplied by; 0 means 1
+	Original          float64 // number of positions for which the frequencies were designed
+	Scale             float64 // factor of cosines and sines; 0 means 1
 }
 
 // Rope returns the angles that the attributes of a rope describe.
@@ -22,14 +23,14 @@ func (s *Stmt) Rope() Rope {
 	return (&Attrs{Numbers: numbers}).Rope()
 }
 
-// Numbers returns r as the numeric attributes of a rope.
+// Numbers returns the parameters r as the numeric attributes of a rope.
 func (r Rope) Numbers() []Number {
 	return Reals(r.Theta, r.Factor, r.Low, r.High, r.Original, r.Scale)
 }
 
-// Frequencies returns the angle of each pair at position 1, for heads of dh elements. Scaling divides the frequencies
-// of waves longer than Original/Low by Factor, leaves those of waves shorter than Original/High, and
-// interpolates between the two.
+// Frequencies returns the angle of each pair at position 1, for heads of dh elements. Scaling divides by Factor the
+// frequencies whose wavelength exceeds Original/Low. It does not change the frequencies whose wavelength is below
+// Original/High, and interpolates between these two ranges.
 func (r Rope) Frequencies(dh int64) []float64 {
 	out := make([]float64, dh/2)
 	for i := range out {

@@ -34,15 +34,15 @@ var program = func() {}
 
 func main() { program() }
 
-// fail hands an error to the caller.
+// fail stores the text of an error for the caller.
 func fail(err error, to **C.char) {
 	if err != nil && to != nil {
 		*to = C.CString(capi.Describe(err))
 	}
 }
 
-// guarded turns a panic into an error: none may leave the library. The thread keeps the CUDA context that its caller
-// has made current.
+// guarded converts a panic to an error, since no panic may leave the library. The thread keeps the CUDA context that
+// its caller has made current.
 func guarded(to **C.char, do func() error) (ok bool) {
 	defer process.Keep()()
 	err := caught(do)
@@ -79,13 +79,13 @@ func text(s *C.char) string {
 //export hocket_version
 func hocket_version() C.int { return capi.Version }
 
-// hocket_free gives back text that the library returned.
+// hocket_free frees text that the library returned.
 //
 //export hocket_free
 func hocket_free(s *C.char) { C.free(unsafe.Pointer(s)) }
 
-// hocket_open opens a machine, and joins the other processes that a launcher started; 0 where it fails. *who
-// becomes {"rank": …, "size": …}.
+// hocket_open opens a machine, and joins the other processes that a launcher started. It returns 0 on failure. It sets
+// *who to {"rank": …, "size": …}.
 //
 //export hocket_open
 func hocket_open(options *C.char, who, e **C.char) (handle C.int64_t) {
@@ -117,9 +117,9 @@ func joinedAs(joined capi.Joined, who **C.char) error {
 	return err
 }
 
-// hocket_group opens a machine for some of the processes of another, {"name": …, "ranks": […], "alike": …}; 0 where it
-// fails, and in processes that are not of the group, whose rank is -1. With alike all processes of the machine call it,
-// also these. *who is as for hocket_open.
+// hocket_group opens a machine for some of the processes of another machine: {"name": …, "ranks": […], "alike": …}. It
+// returns 0 on failure, and in processes that are not in the group, whose rank is -1. If alike is true, all processes
+// of the machine call it, including those that are not in the group. It sets *who as hocket_open does.
 //
 //export hocket_group
 func hocket_group(machine C.int64_t, options *C.char, who, e **C.char) (handle C.int64_t) {
@@ -134,8 +134,8 @@ func hocket_group(machine C.int64_t, options *C.char, who, e **C.char) (handle C
 	return handle
 }
 
-// hocket_load loads the text of a program on a machine, or an archive of torch.export that the option export names; 0
-// where it fails.
+// hocket_load loads a program on a machine. The program is a text, or the torch.export archive that the option export
+// names. It returns 0 on failure.
 //
 //export hocket_load
 func hocket_load(machine C.int64_t, program, options *C.char, e **C.char) (handle C.int64_t) {
@@ -147,8 +147,8 @@ func hocket_load(machine C.int64_t, program, options *C.char, e **C.char) (handl
 	return handle
 }
 
-// hocket_layouts returns, as JSON, how parameters and results of a model lie on the ranks, for
-// {"dims": {NAME: N}, "shapes": {PARAMETER: [N, …]}}; NULL where it fails.
+// hocket_layouts returns, as JSON, how the parameters and results of a model are distributed over the ranks, for
+// {"dims": {NAME: N}, "shapes": {PARAMETER: [N, …]}}. It returns NULL on failure.
 //
 //export hocket_layouts
 func hocket_layouts(model C.int64_t, of *C.char, e **C.char) (layouts *C.char) {
@@ -162,7 +162,7 @@ func hocket_layouts(model C.int64_t, of *C.char, e **C.char) (layouts *C.char) {
 	return layouts
 }
 
-// hocket_parameters returns the names of a model's parameters, a JSON list; NULL where it fails.
+// hocket_parameters returns the names of a model's parameters as a JSON list, or NULL on failure.
 //
 //export hocket_parameters
 func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
@@ -176,11 +176,11 @@ func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
 	return names
 }
 
-// hocket_description returns, as JSON, a model's program ("text"), its inout parameters ("states") and, if prove is
-// not 0, the verdict on its plan ("proof": "proved" or "unknown"). Of a model that hocket_load loaded with the option
-// export it also has the parameters that calls give ("inputs"), the names of the weights that each other one is made of
-// ("weights"), and which tensors of the option weights are not the model's ("unused").
-// NULL where it fails.
+// hocket_description returns, as JSON, a model's program ("text"), its inout parameters ("states") and, if prove is not
+// 0, the verdict on its plan ("proof": "proved" or "unknown"). If hocket_load loaded the model with the option export,
+// it also returns the parameters that every call must pass ("inputs"), the names of the weights from which each other
+// parameter is made ("weights"), and the tensors of the option weights that the model does not use ("unused"). It
+// returns NULL on failure.
 //
 //export hocket_description
 func hocket_description(model C.int64_t, prove C.int, e **C.char) (description *C.char) {
@@ -194,8 +194,8 @@ func hocket_description(model C.int64_t, prove C.int, e **C.char) (description *
 	return description
 }
 
-// hocket_plan_stats returns, as JSON, what the plan cache of a model's machine did: hits, misses, reloads and evictions,
-// plans that are loaded, and the bytes that they hold; NULL where it fails.
+// hocket_plan_stats returns, as JSON, the counters of the plan cache of a model's machine: hits, misses, reloads and
+// evictions, the number of loaded plans, and the bytes that they hold. It returns NULL on failure.
 //
 //export hocket_plan_stats
 func hocket_plan_stats(model C.int64_t, e **C.char) (stats *C.char) {
@@ -210,10 +210,11 @@ func hocket_plan_stats(model C.int64_t, e **C.char) (stats *C.char) {
 }
 
 // hocket_gradient returns, as JSON, the gradient of a model's function with respect to parameters as two programs, for
-// {"wrt": [PARAMETER, …], "keep": "all", "auto" or "inputs"}. "forward" has the parameters of the function, and returns
-// its results, as many as "results" says, and then values that "backward" takes. "backward" returns the gradients of
-// parameters, in their order. "takes" says what the parameters of "backward" are, in their order: {"of": "input",
-// "output" or "gradient", "index": N}, the last two being results of "forward" and their gradients. NULL where it fails.
+// {"wrt": [PARAMETER, …], "keep": "all", "auto" or "inputs"}. "forward" has the parameters of the function. It returns
+// the function's results, whose number is "results", followed by the values that "backward" reads. "backward" returns
+// the gradients of the parameters, in their order. "takes" describes the parameters of "backward", in their order:
+// {"of": "input", "output" or "gradient", "index": N}; "output" is a result of "forward", and "gradient" the gradient
+// of a result. It returns NULL on failure.
 //
 //export hocket_gradient
 func hocket_gradient(model C.int64_t, options *C.char, e **C.char) (programs *C.char) {
@@ -227,16 +228,16 @@ func hocket_gradient(model C.int64_t, options *C.char, e **C.char) (programs *C.
 	return programs
 }
 
-// hocket_reset gives the states of a model that hocket_load loaded with the option export the archive's values. It
-// waits for runs under way. 0 where it fails.
+// hocket_reset restores the states of a model to the values in the archive. hocket_load must have loaded the model with
+// the option export. It waits for runs in progress. It returns 0 on failure.
 //
 //export hocket_reset
 func hocket_reset(model C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Reset(context.Background(), int64(model)) }))
 }
 
-// hocket_compare begins to compare a model with its reference on in and what is bound, and returns a number to wait for
-// as a run's; 0 where it fails. States stay as they are.
+// hocket_compare begins to compare a model with its reference, on the arguments in and the bound parameters. It returns
+// a number for hocket_wait, or 0 on failure. States are not changed.
 //
 //export hocket_compare
 func hocket_compare(model C.int64_t, owner unsafe.Pointer, in *C.hocket_tensor, ins C.int64_t, dims *C.char,
@@ -255,7 +256,7 @@ func hocket_compare(model C.int64_t, owner unsafe.Pointer, in *C.hocket_tensor, 
 	return run
 }
 
-// hocket_comparison returns the comparison of a model that ended last, as JSON; NULL where it fails.
+// hocket_comparison returns the model's comparison that ended last, as JSON, or NULL on failure.
 //
 //export hocket_comparison
 func hocket_comparison(model C.int64_t, e **C.char) (comparison *C.char) {
@@ -269,11 +270,12 @@ func hocket_comparison(model C.int64_t, e **C.char) (comparison *C.char) {
 	return comparison
 }
 
-// lend returns the loan of a call. The call ends it, and what it starts may use the memory longer.
+// lend returns the loan of a call. The loan ends with the call, unless work that the call has started uses the memory
+// longer.
 func lend(owner unsafe.Pointer) *capi.Loan { return library.Lend(uintptr(owner)) }
 
-// hocket_ended returns an owner whose memory the library no longer uses, once for each call that it was passed to; NULL
-// if there is none.
+// hocket_ended returns an owner whose memory the library no longer uses. It returns each owner once for each call to
+// which it was passed, and NULL if there is none.
 //
 //export hocket_ended
 func hocket_ended() unsafe.Pointer {
@@ -281,7 +283,7 @@ func hocket_ended() unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&owner))
 }
 
-// hocket_bind sets a parameter for all runs to come; without data it takes that back. 0 where it fails.
+// hocket_bind binds a parameter for all later runs. A tensor without data removes the binding. It returns 0 on failure.
 //
 //export hocket_bind
 func hocket_bind(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, e **C.char) C.int {
@@ -296,9 +298,9 @@ func hocket_bind(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, e **
 	}))
 }
 
-// hocket_bind_from binds weights of a checkpoint to parameters of a model, for all runs to come. of is JSON: {"path":
+// hocket_bind_from binds weights from a checkpoint to parameters of a model, for all later runs. of is JSON: {"path":
 // FILE or FOLDER, "rules": [{"param": …, "from": […], "transpose": …, "axis": …, "lo": …, "hi": …, "cast": …}, …],
-// "inputs": […]}. It returns {"bound": […], "unused": […]}; NULL where it fails.
+// "inputs": […]}. It returns {"bound": […], "unused": […]}, or NULL on failure.
 //
 //export hocket_bind_from
 func hocket_bind_from(model C.int64_t, of *C.char, e **C.char) (loaded *C.char) {
@@ -312,9 +314,9 @@ func hocket_bind_from(model C.int64_t, of *C.char, e **C.char) (loaded *C.char) 
 	return loaded
 }
 
-// hocket_run begins a run and returns its number, which hocket_wait is to be called with; 0 where it fails.
-// dims is a JSON object of those that neither the model nor shapes fix. An inout parameter that in and out both have is
-// updated there once the run has ended well.
+// hocket_run begins a run and returns its number, with which hocket_wait must be called, or 0 on failure. dims is a
+// JSON object with the dims that neither the model nor shapes fix. An inout parameter that is in both in and out is
+// updated in that memory after the run has succeeded.
 //
 //export hocket_run
 func hocket_run(model C.int64_t, owner unsafe.Pointer, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,
@@ -334,8 +336,8 @@ func hocket_run(model C.int64_t, owner unsafe.Pointer, in *C.hocket_tensor, ins 
 	return run
 }
 
-// hocket_wait waits for a run for so many milliseconds at most. It returns 0 while the run goes on, 1 when it
-// has ended well, and -1 when it has failed.
+// hocket_wait waits for a run for at most the given number of milliseconds. It returns 0 if the run is still in
+// progress, 1 if it has succeeded, and -1 if it has failed.
 //
 //export hocket_wait
 func hocket_wait(run C.int64_t, milliseconds C.int64_t, e **C.char) (state C.int) {
@@ -349,22 +351,22 @@ func hocket_wait(run C.int64_t, milliseconds C.int64_t, e **C.char) (state C.int
 	return state
 }
 
-// hocket_cancel has a run end soon; it is still to be waited for.
+// hocket_cancel makes a run end soon. The caller must still call hocket_wait for it.
 //
 //export hocket_cancel
 func hocket_cancel(run C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Cancel(int64(run)) }))
 }
 
-// hocket_abandon cancels a run without waiting for it. Its number becomes invalid. 0 where it fails.
+// hocket_abandon cancels a run without waiting for it. The run's number becomes invalid. It returns 0 on failure.
 //
 //export hocket_abandon
 func hocket_abandon(run C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Abandon(int64(run)) }))
 }
 
-// hocket_collectives opens a machine's ranks, one a process, for collectives on memory and streams of the caller's; 0
-// where it fails.
+// hocket_collectives prepares a machine with one rank in each process for collectives on the caller's memory and
+// streams. It returns 0 on failure.
 //
 //export hocket_collectives
 func hocket_collectives(machine C.int64_t, options *C.char, e **C.char) (handle C.int64_t) {
@@ -376,8 +378,8 @@ func hocket_collectives(machine C.int64_t, options *C.char, e **C.char) (handle 
 	return handle
 }
 
-// hocket_do gives a stream a collective, which it does not wait for; 0 where it fails. op, red and dtype are numbers
-// of hocket.h.
+// hocket_do enqueues a collective on a stream and does not wait for it. It returns 0 on failure. op, red and dtype are
+// constants of hocket.h.
 //
 //export hocket_do
 func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_t, stream, in, out C.uint64_t,
@@ -389,8 +391,8 @@ func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_
 	}))
 }
 
-// hocket_do_norm gives a stream an all_reduce, an add and an rms_norm, as one kernel or two; 0 where it fails, also
-// where there is no such kernel.
+// hocket_do_norm enqueues an all_reduce, an add and an rms_norm on a stream, as one kernel or two. It returns 0 on
+// failure, also if there is no such kernel.
 //
 //export hocket_do_norm
 func hocket_do_norm(collectives C.int64_t, dtype C.int, rows, width C.int64_t, eps C.double, stream, in, residual,
@@ -403,7 +405,7 @@ func hocket_do_norm(collectives C.int64_t, dtype C.int, rows, width C.int64_t, e
 	}))
 }
 
-// hocket_device returns the number of the GPU that collectives work on, in this process; -1 where it fails.
+// hocket_device returns the number, in this process, of the GPU on which collectives run, or -1 on failure.
 //
 //export hocket_device
 func hocket_device(collectives C.int64_t, e **C.char) (gpu C.int) {
@@ -417,7 +419,7 @@ func hocket_device(collectives C.int64_t, e **C.char) (gpu C.int) {
 	return gpu
 }
 
-// hocket_empty takes memory for operands on all ranks and returns its address; 0 where it fails.
+// hocket_empty allocates memory for operands on all ranks and returns its address, or 0 on failure.
 //
 //export hocket_empty
 func hocket_empty(collectives, bytes C.int64_t, e **C.char) (address C.uint64_t) {
@@ -429,8 +431,9 @@ func hocket_empty(collectives, bytes C.int64_t, e **C.char) (address C.uint64_t)
 	return address
 }
 
-// hocket_adopt has collectives use memory of the caller's without copies: so many bytes on every rank, at these
-// addresses, by rank, at which this process's GPU reaches them; all processes do so at the same time. 0 where it fails.
+// hocket_adopt lets collectives use the caller's memory without copies. The memory has the same number of bytes on
+// every rank. at is indexed by rank and holds the addresses at which this process's GPU can access the memory. All
+// processes call it at the same time. It returns 0 on failure.
 //
 //export hocket_adopt
 func hocket_adopt(collectives C.int64_t, owner unsafe.Pointer, at *C.uint64_t, ranks, bytes C.int64_t,
@@ -449,30 +452,31 @@ func hocket_adopt(collectives C.int64_t, owner unsafe.Pointer, at *C.uint64_t, r
 	}))
 }
 
-// hocket_calling names the call of the caller's that the next function is for, and its place, such as a file and a
-// line: other processes have both in their errors. They need not be the same in all processes.
+// hocket_calling sets the description of the caller's call for which the next function is called, and its place, such
+// as a file and a line. Errors in other processes contain both. They may differ between processes.
 //
 //export hocket_calling
 func hocket_calling(call, place *C.char) {
 	library.Calling(uintptr(C.own_thread()), text(call), text(place))
 }
 
-// hocket_failed reports to the other processes of a machine why this one is about to leave; it returns 0 on failure.
+// hocket_failed reports to the other processes of a machine the reason why this process will leave. It returns 0 on
+// failure.
 //
 //export hocket_failed
 func hocket_failed(machine C.int64_t, why *C.char, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Failed(int64(machine), text(why)) }))
 }
 
-// hocket_check returns 1 while collectives can be relied on; 0, and why, when they cannot.
+// hocket_check returns 1 if the results of collectives can be relied on. Otherwise it returns 0 and the reason.
 //
 //export hocket_check
 func hocket_check(collectives C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Check(int64(collectives)) }))
 }
 
-// hocket_prepare begins to load what runs of a model for dims want, {NAME: N}, and returns a number to wait for as a
-// run's; 0 where it fails.
+// hocket_prepare begins to load the plan and weights for runs of a model with the dims {NAME: N}. It returns a number
+// for hocket_wait, or 0 on failure.
 //
 //export hocket_prepare
 func hocket_prepare(model C.int64_t, dims *C.char, e **C.char) (ticket C.int64_t) {
@@ -484,11 +488,12 @@ func hocket_prepare(model C.int64_t, dims *C.char, e **C.char) (ticket C.int64_t
 	return ticket
 }
 
-// hocket_enqueue gives a stream one run, behind what it was given before, and returns before that has ended; 0 where it
-// fails. The data of tensors are addresses in memory of their rank's GPU, and tensors blocks of the one rank of this
-// process. dims are {NAME: N}, those that load did not fix. While the stream is captured the run becomes part of its
-// graph. A result whose data is NULL, with 0 bytes, is one of hocket_lendable: it gets the address in the model's own
-// memory, where the result stays until the model's next run for the same dims.
+// hocket_enqueue adds one run to a stream, after earlier work on the stream, and returns before the run has ended. It
+// returns 0 on failure. The data of tensors are addresses in the memory of their rank's GPU, and tensors are blocks of
+// the only rank of this process. dims has the dims {NAME: N} that hocket_load did not fix. While the stream is being
+// captured, the run becomes part of the graph. A result whose data is NULL, with 0 bytes, must be one that
+// hocket_lendable lists. Its data is set to the address in the model's own memory, where the result stays until the
+// model's next run with the same dims.
 //
 //export hocket_enqueue
 func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,
@@ -512,8 +517,8 @@ func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins
 	}))
 }
 
-// hocket_lendable returns, as a JSON list, the names of the results that runs of a model for dims, {NAME: N}, can lend;
-// NULL where it fails. It loads what these runs want.
+// hocket_lendable returns, as a JSON list, the names of the results that runs of a model with the dims {NAME: N} can
+// lend, or NULL on failure. It loads the plan for these runs.
 //
 //export hocket_lendable
 func hocket_lendable(model C.int64_t, dims *C.char, e **C.char) (names *C.char) {
@@ -527,8 +532,9 @@ func hocket_lendable(model C.int64_t, dims *C.char, e **C.char) (names *C.char) 
 	return names
 }
 
-// hocket_bind_device sets a parameter for all runs to come to a block in memory of its rank's GPU, which must stay
-// there and whose contents must be there; without data it takes that back. 0 where it fails.
+// hocket_bind_device binds a parameter for all later runs to a block in the memory of its rank's GPU. The memory must
+// stay allocated, and must already contain the parameter. A tensor without data removes the binding. It returns 0 on
+// failure.
 //
 //export hocket_bind_device
 func hocket_bind_device(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, dims *C.char,
@@ -544,8 +550,8 @@ func hocket_bind_device(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tenso
 	}))
 }
 
-// hocket_sync begins to wait for enqueued runs of a model, and returns a number to wait for as a run's, which fails as
-// they did; 0 where it fails.
+// hocket_sync begins to wait for the enqueued runs of a model. It returns a number for hocket_wait, which returns the
+// errors of these runs, or 0 on failure.
 //
 //export hocket_sync
 func hocket_sync(model C.int64_t, e **C.char) (ticket C.int64_t) {
@@ -557,8 +563,8 @@ func hocket_sync(model C.int64_t, e **C.char) (ticket C.int64_t) {
 	return ticket
 }
 
-// hocket_foreign makes a model ready to be called by XLA, as hocket_xla: {"ranks": N, "in": [PARAMETER, …], "out":
-// [RESULT, …]} has the order of a call's buffers. 0 where it fails.
+// hocket_foreign prepares a model to be called by XLA through hocket_xla. {"ranks": N, "in": [PARAMETER, …], "out":
+// [RESULT, …]} has the order of the buffers in a call. It returns 0 on failure.
 //
 //export hocket_foreign
 func hocket_foreign(model C.int64_t, options *C.char, e **C.char) (foreign C.int64_t) {
@@ -570,8 +576,9 @@ func hocket_foreign(model C.int64_t, options *C.char, e **C.char) (foreign C.int
 	return foreign
 }
 
-// hocket_call_foreign gives the stream of a rank, which is the number of its device, its part of one run, on blocks at
-// these addresses, and returns before that has ended; 0 where it fails. It waits for the calls of the other ranks.
+// hocket_call_foreign enqueues a rank's part of one run on the rank's stream, with blocks at the given addresses, and
+// returns before the run has ended. The rank is the number of the stream's device. It waits for the calls of the other
+// ranks. It returns 0 on failure.
 //
 //export hocket_call_foreign
 func hocket_call_foreign(foreign C.int64_t, rank C.int, stream C.uint64_t, in *C.uint64_t, ins C.int64_t,
@@ -606,7 +613,7 @@ func truth(b bool) C.int {
 	return 0
 }
 
-// most bounds counts that no caller means.
+// most is the largest count that is accepted. A larger count is assumed to be an error of the caller.
 const most = 1 << 20
 
 func tensors(at *C.hocket_tensor, n C.int64_t) ([]capi.Tensor, error) {

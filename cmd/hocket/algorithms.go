@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// writeAlgorithms writes the descriptions of the algorithms of collectives: those of every machine, of each kind of
-// machine, and between nodes.
+// writeAlgorithms writes descriptions of the collective algorithms: the algorithms that every machine has, those of
+// each kind of machine, and those between nodes.
 func writeAlgorithms(w io.Writer) error {
 	inside, between := comm.Describe()
 	var b strings.Builder
@@ -29,7 +29,7 @@ func writeAlgorithms(w io.Writer) error {
 	return err
 }
 
-// describe writes a paragraph for each algorithm.
+// describe writes one paragraph for each algorithm.
 func describe(b *strings.Builder, list []device.Algorithm) {
 	for _, a := range list {
 		fmt.Fprintf(b, "\n  %s\n", a.Name)
@@ -55,7 +55,7 @@ func describe(b *strings.Builder, list []device.Algorithm) {
 	}
 }
 
-// wrapped breaks a line at spaces into lines of at most that many letters, and indents all but the first.
+// wrapped breaks a text at spaces into lines of at most width letters, and indents all lines but the first.
 func wrapped(s string, width int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(s) {

@@ -18,11 +18,11 @@ import (
 	"hocket.example/hocket"
 )
 
-// app is the state that commands share in one run of the process.
+// app holds the state that commands share during one run of the process.
 type app struct {
 	measurements
 	columns int // width of the timeline
-	// bounded is set by a command that ends in bounded time when interrupted, so that its end can be waited for.
+	// bounded is set by a command that ends within a bounded time after an interrupt, so that main can wait for its end.
 	bounded atomic.Bool
 }
 
@@ -35,13 +35,13 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	a.stdin, a.stdout, a.text, a.stderr, a.columns = stdin, out, out, stderr, columns(stdout)
 	a.progress, a.expired = newProgress(stderr), make(chan struct{})
 	a.colour = isTerminal(stderr) && colours()
-	// Known before flags are parsed, so that a wrong flag is reported as JSON too.
+	// The value is needed before flags are parsed, so that the error about an invalid flag is written as JSON, too.
 	a.json = wantsJSON(args)
 	a.out.Hocket = version()
 	return a
 }
 
-// session has the input and output of one invocation, and shows its results.
+// session holds the input and output of one invocation, and shows its results.
 type session struct {
 	stdout   *checkedWriter // the result: text, or one JSON object
 	text     io.Writer      // stdout, or nothing where JSON is asked for
@@ -50,14 +50,14 @@ type session struct {
 	colour   bool // of diagnostics
 	out      result
 	progress *progress
-	// expired is closed when the time given by --timeout, which is limit, is over.
+	// expired is closed when the duration limit, which --timeout sets, has passed.
 	expired chan struct{}
 	limit   time.Duration
 	// warnings are shown before the final result or error.
 	warnings hocket.Diagnostics
 }
 
-// mute makes the process print nothing but errors.
+// mute makes the process print errors only.
 func (a *session) mute() {
 	a.text = io.Discard
 	a.stdout = &checkedWriter{w: io.Discard}
@@ -70,7 +70,7 @@ func wantsJSON(args []string) bool {
 	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
-// execute runs the command; a panic becomes an error that asks for a report.
+// execute runs the command. It converts a panic to an error that asks the user to report the bug.
 func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -90,8 +90,8 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	return root.ExecuteContext(ctx)
 }
 
-// mistyped finds two mistakes that cobra misreads: an unknown command followed by --help, for which cobra prints the
-// help of another, and a long flag with one dash, which it reads as several short flags.
+// mistyped detects two mistakes that cobra misinterprets: an unknown command followed by --help, for which cobra prints
+// the help of another command, and a long flag with a single dash, which cobra reads as several short flags.
 func (a *session) mistyped(root *cobra.Command, args []string) error {
 	root.InitDefaultHelpCmd()
 	c, rest, err := root.Find(args)
@@ -124,7 +124,7 @@ func (a *session) mistyped(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// takesValue reports whether the word is a flag of c whose value is the next word.
+// takesValue reports whether the word is a flag of c whose value is the next word of the command line.
 func takesValue(c *cobra.Command, word string) bool {
 	f := c.Flags().Lookup(strings.TrimPrefix(word, "--"))
 	if len(word) == 2 && word[0] == '-' && word[1] != '-' {
@@ -133,7 +133,7 @@ func takesValue(c *cobra.Command, word string) bool {
 	return f != nil && strings.HasPrefix(word, "-") && f.NoOptDefVal == ""
 }
 
-// finish reports how the command ended and returns the exit code.
+// finish reports the outcome of the command and returns the exit code.
 func (a *session) finish(ctx context.Context, err error) int {
 	a.progress.end()
 	f := classify(ctx, err)
@@ -158,12 +158,12 @@ func (a *session) finish(ctx context.Context, err error) int {
 	return f.code
 }
 
-// lostOutput is the failure that standard output cannot be written.
+// lostOutput returns the failure that reports that standard output cannot be written.
 func (a *session) lostOutput() *failure {
 	return &failure{code: exitMachine, kind: "output", err: fmt.Errorf("standard output: %w", a.stdout.err)}
 }
 
-// checkedWriter remembers the first error, since code that prints does not check for errors.
+// checkedWriter records the first write error, since the code that prints does not check for errors.
 type checkedWriter struct {
 	w   io.Writer
 	err error
@@ -178,8 +178,8 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rootCommand returns the tree of commands, to be run with these words. Without a command
-// it suggests what to try.
+// rootCommand returns the tree of commands for a command line that consists of words. If the command line has no
+// command, the root command suggests some.
 func (a *app) rootCommand(words []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hocket COMMAND",
@@ -235,8 +235,8 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 	return root
 }
 
-// refuseShells makes completions for an unknown shell an error. Cobra would print its help, which users would
-// redirect to a file that the shell reads.
+// refuseShells makes a request for completions of an unknown shell an error. Otherwise cobra would print its help,
+// which users would redirect to a file that the shell executes.
 func refuseShells(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	i := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == "completion" })
@@ -256,8 +256,8 @@ func noSuchShell(shell string) error {
 		shell).helping("there are for bash, fish, powershell and zsh: hocket completion bash")
 }
 
-// named wraps the command so that, once its flags are read, JSON output gets its name, and its text is silenced if
-// JSON is requested.
+// named wraps the command so that, after its flags are parsed, JSON output contains its name, and its text output is
+// suppressed if JSON is requested.
 func (a *session) named(c *cobra.Command) *cobra.Command {
 	args := c.Args
 	c.Args = func(c *cobra.Command, list []string) error {
@@ -288,16 +288,22 @@ func (a *session) noSuchCommand(root *cobra.Command, args []string) error {
 		help = "did you mean hocket " + s + "?"
 	} else if filepath.Ext(args[0]) == ".hkt" {
 		help = "did you mean hocket run " + args[0] + "?"
+	} else if notProgram(args[0]) != "" {
+		help = "did you mean hocket memory " + args[0] + "?"
 	}
 	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("there is no command %q", args[0]), help: help}
 }
 
-// onePROGRAM refuses command lines that do not name exactly one program.
+// onePROGRAM returns an error for a command line that does not name exactly one program.
 func onePROGRAM(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	err := errors.New("it takes one PROGRAM: a .hkt file, or - for standard input")
+	takes := "PROGRAM: a .hkt file, or - for standard input"
+	if c.Name() == "memory" {
+		takes += "; or one SNAPSHOT.pickle of torch's allocator, or FILE.csv"
+	}
+	err := errors.New("it takes one " + takes)
 	if len(args) > 1 {
 		more := ""
 		if len(args) > 2 {

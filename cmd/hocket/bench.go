@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// benchFlags are the flags of bench.
+// benchFlags holds the flags of bench.
 type benchFlags struct {
 	machine    string
 	ranks      int
@@ -31,11 +31,11 @@ type benchFlags struct {
 	schedules  []string
 	dtype      string
 	cold       bool
-	peers      string
+	peers      []string
 	turns      string
 	format     string
 
-	// Of programs.
+	// The following flags apply only to programs.
 	in       []string
 	runs     int
 	describe string
@@ -84,7 +84,8 @@ difference is larger than that.
 	f.StringVar(&o.dtype, "dtype", "",
 		"element `TYPE` of a collective, or of a layer fp8-tensor, fp8-row or fp8-block (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
-	f.StringVar(&o.peers, "peers", "", "figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`")
+	f.StringArrayVar(&o.peers, "peers", nil,
+		"figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`; repeatable")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
 	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
@@ -134,7 +135,7 @@ func oneBench(c *cobra.Command, args []string) error {
 	return usagef("it takes one benchmark: %s", strings.Join(bench.Names(), ", ")).helping("see hocket bench --help")
 }
 
-// programNamed reports whether an argument that is no benchmark names a program.
+// programNamed reports whether an argument that is not the name of a benchmark names a program.
 func programNamed(arg string) bool {
 	if arg == "-" || strings.HasSuffix(arg, ".hkt") || strings.ContainsRune(arg, filepath.Separator) {
 		return true
@@ -143,7 +144,8 @@ func programNamed(arg string) bool {
 	return err == nil
 }
 
-// suits refuses flags that are for programs alone, or for anything else.
+// suits returns an error for flags that apply only to programs if no program is named, and for flags that do not apply
+// to programs otherwise.
 func (o *benchFlags) suits(c *cobra.Command, named bool) error {
 	flags, of := "sizes shape algorithm schedule dtype cold turns format", "a program"
 	if named {
@@ -158,12 +160,12 @@ func (o *benchFlags) suits(c *cobra.Command, named bool) error {
 	return nil
 }
 
-// measurements benchmarks, tunes and measures memory.
+// measurements implements the commands that benchmark, tune and measure memory.
 type measurements struct {
 	schedules
 }
 
-// benchProgram measures a program.
+// benchProgram benchmarks a program.
 func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Binding, o *benchFlags,
 	opts bench.Options) error {
 	p, err := a.parseProgram(ctx, arg, &b)
@@ -210,7 +212,7 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 	return a.benched(rep, err, opts, o.format)
 }
 
-// options reads the flags.
+// options converts the flags to benchmark options.
 func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	set := c.Flags().Changed
 	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies,
@@ -237,6 +239,9 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	}
 	var err error
 	if opts.Peers, err = readPeers(o.peers); err != nil {
+		return opts, err
+	}
+	if err := oneMachine(o.peers, opts.Peers); err != nil {
 		return opts, err
 	}
 	if set("sizes") && o.sizes != "rows" {
@@ -267,7 +272,7 @@ func (a *measurements) bench(ctx context.Context, name string, opts bench.Option
 	return a.benched(rep, err, opts, format)
 }
 
-// benched prints what a benchmark found.
+// benched prints the report of a benchmark.
 func (a *measurements) benched(rep *bench.Report, err error, opts bench.Options, format string) error {
 	switch {
 	case errors.Is(err, contest.ErrUsage):
@@ -287,7 +292,7 @@ func (a *measurements) benched(rep *bench.Report, err error, opts bench.Options,
 	return rep.WriteText(a.text)
 }
 
-// sizesOf reads numbers of bytes with commas between.
+// sizesOf parses a comma-separated list of numbers of bytes.
 func sizesOf(list string) ([]int64, error) {
 	var sizes []int64
 	for _, s := range strings.Split(list, ",") {
@@ -300,7 +305,7 @@ func sizesOf(list string) ([]int64, error) {
 	return sizes, nil
 }
 
-// dtypeNamed returns the element type of that name, invalid where there is none.
+// dtypeNamed returns the element type with the given name, or the invalid type if there is none.
 func dtypeNamed(name string) ir.DType {
 	for _, d := range ir.DTypes() {
 		if d.String() == name {
@@ -310,7 +315,7 @@ func dtypeNamed(name string) ir.DType {
 	return ir.InvalidDType
 }
 
-// environment says what a machine consists of, a line each.
+// environment describes the components of a machine, one per line.
 func environment(name string) []string {
 	lines := []string{"hocket " + version()}
 	m := machineNamed(name, false)

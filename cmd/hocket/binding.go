@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bindFlags are the flags that choose the function, ranks and dims of a program.
+// bindFlags holds the flags that select the function, ranks and dims of a program.
 type bindFlags struct {
 	ranks         int
 	fn            string
@@ -22,7 +22,7 @@ type bindFlags struct {
 	limits        *hocket.Limits
 }
 
-// addBindFlags adds the flags that all commands on a PROGRAM have.
+// addBindFlags adds the flags of all commands that have a PROGRAM argument.
 func (a *programs) addBindFlags(c *cobra.Command) *bindFlags {
 	b := &bindFlags{limits: &a.limits}
 	f := c.Flags()
@@ -45,18 +45,19 @@ func (a *programs) addBindFlags(c *cobra.Command) *bindFlags {
 	return b
 }
 
-// The default limits of programs. A program within them takes less than 1 GiB of host memory, and some seconds.
+// These are the default limits of programs. Planning a program within these limits takes less than 1 GiB of host memory
+// and a few seconds.
 const (
 	mostCommands = 1 << 17
 	mostTime     = 10 * time.Second
 )
 
-// set reports whether the command line binds anything.
+// set reports whether the command line has any flag that binds the program.
 func (b *bindFlags) set(c *cobra.Command) bool {
 	return slices.ContainsFunc([]string{"ranks", "func", "dim", "define"}, c.Flags().Changed)
 }
 
-// binding reads the flags.
+// binding converts the flags to a binding.
 func (b *bindFlags) binding(c *cobra.Command) (hocket.Binding, error) {
 	out := hocket.Binding{Func: b.fn, Ranks: b.ranks, Dims: map[string]int64{}, Defines: map[string]string{}}
 	if a := b.limits; a.Commands < 0 || a.Time < 0 {
@@ -103,8 +104,8 @@ func assignment(flag, s string) (name, value string, err error) {
 	return name, strings.TrimSpace(value), nil
 }
 
-// bind binds the program. If that fails it decides whether the program or the command line is wrong: the latter, if it
-// alone gives dims their values.
+// bind binds the program. If binding fails, bind attributes the error either to the program or to the command line. The
+// command line is at fault if it alone sets the values of dims.
 func bind(p *hocket.Program, b hocket.Binding) (*hocket.Signature, error) {
 	sig, err := p.Bind(b)
 	if err == nil {
@@ -125,7 +126,7 @@ func given(b hocket.Binding) bool {
 	return b.Func != "" || b.Ranks != 0 || len(b.Dims)+len(b.Defines) > 0
 }
 
-// nowhere reports whether no finding has a position in the text.
+// nowhere reports whether no diagnostic has a position in the text.
 func nowhere(ds hocket.Diagnostics) bool {
 	return !slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Pos.Valid() })
 }
@@ -135,7 +136,7 @@ func bindsByItself(p *hocket.Program) bool {
 	return err == nil
 }
 
-// openDims lists the dims without a value in the bound function and in those that it calls.
+// openDims lists the dims that have no value in the bound function and in the functions that it calls.
 func openDims(p *hocket.Program, b hocket.Binding) []string {
 	known := map[string]bool{}
 	for _, d := range p.IR().Dims {
@@ -172,7 +173,7 @@ func openDims(p *hocket.Program, b hocket.Binding) []string {
 	return slices.Sorted(maps.Keys(open))
 }
 
-// called lists fn and the functions that it calls, and those that they call.
+// called lists fn and all functions that it calls, directly or indirectly.
 func called(p *hocket.Program, fn *ir.Func) []*ir.Func {
 	byName := map[string]*ir.Func{}
 	for _, f := range p.IR().Funcs {
@@ -191,7 +192,7 @@ func called(p *hocket.Program, fn *ir.Func) []*ir.Func {
 	return list
 }
 
-// funcOf returns the bound function; nil if there is none of that name.
+// funcOf returns the bound function, or nil if the program has no function of that name.
 func funcOf(p *hocket.Program, b hocket.Binding) *ir.Func {
 	funcs := p.IR().Funcs
 	if b.Func == "" && len(funcs) > 0 {

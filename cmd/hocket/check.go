@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// checkFlags are the flags of check, in addition to those of every command on a PROGRAM.
+// checkFlags holds the flags of check, in addition to those of every command that has a PROGRAM argument.
 type checkFlags struct {
 	redundant, fix         bool
 	strategy, machine, out string
@@ -99,8 +99,8 @@ func (o *checkFlags) check() error {
 	return checkStrategy(o.strategy)
 }
 
-// refuted records for JSON that err refutes the program, if it does. A program that is too large to be unrolled may be
-// right.
+// refuted records, for the JSON output, that err refutes the program, if it does. An error that reports that a program
+// is too large to unroll does not refute it.
 func (a *session) refuted(err error) {
 	var ds hocket.Diagnostics
 	limit := func(d *ir.Diagnostic) bool { return d.Kind == "limit" || ofInput(d) }
@@ -112,7 +112,7 @@ func (a *session) refuted(err error) {
 	}
 }
 
-// ofPlans are the kinds of diagnostics that only a plan shows.
+// ofPlans lists the kinds of diagnostics that only the analysis of a plan can find.
 var ofPlans = []string{"race", "reuse", "unwritten", "clobbered", "bounds", "issue"}
 
 func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
@@ -146,7 +146,7 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 	return a.conclude(v)
 }
 
-// conclude prints a verdict. Every verdict except a proof is a failure.
+// conclude prints a verdict. It returns a failure for every verdict except a proof.
 func (a *session) conclude(v hocket.Verdict) error {
 	if v.Kind == hocket.Refuted {
 		return ofDiagnostics(v.Diagnostics)
@@ -163,7 +163,7 @@ func (a *session) conclude(v hocket.Verdict) error {
 		err: fmt.Errorf("not proved: %s", v.Reason)}
 }
 
-// fix repairs a refuted program and proves the result.
+// fix repairs a refuted program and proves the repaired program.
 func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *checkFlags) error {
 	text := p.String()
 	if v.Kind == hocket.Refuted {

@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/internal/tune"
 )
 
-// doctor describes the environment that hocket runs in.
+// doctor describes the environment in which hocket runs.
 type doctor struct {
 	Go       string    `json:"go"`
 	OS       string    `json:"os"`
@@ -25,28 +25,28 @@ type doctor struct {
 	Threads  int       `json:"gomaxprocs"`
 	Memory   int64     `json:"memory_available,omitempty"` // bytes
 	Machines []machine `json:"machines"`
-	// Tuned are the tables of hocket tune.
+	// Tuned lists the tables that hocket tune has stored.
 	Tuned []tune.KeptTable `json:"tuned,omitempty"`
 }
 
-// machine says whether -m NAME works here, and if not what is missing.
+// machine reports whether -m NAME works in this environment, and if it does not, what is missing.
 type machine struct {
 	Name    string   `json:"name"`
 	OK      bool     `json:"ok"`
 	Modes   []string `json:"modes,omitempty"`
 	Missing string   `json:"missing,omitempty"`
 	Help    string   `json:"help,omitempty"`
-	// CUDA is set for the machine cuda: the parts of CUDA that were found.
+	// CUDA lists the components of CUDA that were found. It is set only for the machine cuda.
 	CUDA *report.Report `json:"cuda,omitempty"`
 }
 
-// defaultMachine is the default of -m and of --machine.
+// defaultMachine is the default value of -m and of --machine.
 const defaultMachine = "cpu"
 
-// machineNames are the values that -m accepts.
+// machineNames lists the values that -m accepts.
 var machineNames = machinesThat(func(device.Kind) bool { return true })
 
-// machinesThat names the machines for which the predicate holds.
+// machinesThat lists the names of the machines that satisfy the predicate.
 func machinesThat(is func(device.Kind) bool) (names []string) {
 	for _, k := range device.Kinds() {
 		if is(k) {
@@ -56,7 +56,7 @@ func machinesThat(is func(device.Kind) bool) (names []string) {
 	return names
 }
 
-// needs names, for a usage error or a flag's help, the values of -m that support a feature.
+// needs lists the values of -m that support a feature, in words for a usage error or the help of a flag.
 func needs(is func(device.Kind) bool) string {
 	return "-m " + strings.Join(machinesThat(is), " or -m ")
 }
@@ -67,7 +67,8 @@ func isProfiled(k device.Kind) bool { return k.Profiles }
 
 func drawsOrder(k device.Kind) bool { return k.OpenScheduled != nil }
 
-// machineNamed reports whether a machine works here. If try is set, its GPUs try to reach each other's memory.
+// machineNamed reports whether a machine works in this environment. If try is set, it also tests whether the machine's
+// GPUs can access each other's memory.
 func machineNamed(name string, try bool) machine {
 	if kind, err := device.KindNamed(name); err == nil && kind.OnHost {
 		return machine{Name: name, OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}}

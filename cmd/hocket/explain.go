@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// explainFlags are the flags that opt --explain adds.
+// explainFlags holds the flags that opt --explain adds to opt.
 type explainFlags struct {
 	explain bool
 	machine string
@@ -31,7 +31,8 @@ func (o *explainFlags) add(c *cobra.Command) {
 		"number of nodes, with the ranks spread evenly and in order, for auto, --explain and --html (default: one)")
 }
 
-// addPredicted adds the flag for the machine that predictions are made for; what names them in its help.
+// addPredicted adds the flag that selects the machine for which times are predicted. The help of the flag calls the
+// predictions what.
 func addPredicted(c *cobra.Command, to *string, what string) {
 	c.Flags().StringVar(to, "machine", defaultMachine,
 		"the `MACHINE` that "+what+" for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
@@ -46,7 +47,7 @@ func checkPredicted(name string) error {
 	return nil
 }
 
-// check refuses flags that do not go together.
+// check returns an error for flags that cannot be combined.
 func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	set := c.Flags().Changed
 	switch {
@@ -60,7 +61,7 @@ func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	return checkPredicted(o.machine)
 }
 
-// explain prints what lowering does to a program.
+// explain prints an explanation of the lowering of a program.
 func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	e, err := p.Explain(opts)
 	if err != nil {
@@ -83,7 +84,7 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	return nil
 }
 
-// showExplanation prints an explanation for people.
+// showExplanation prints an explanation as text.
 func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	showReshards(w, e)
 	for _, g := range grouped(e.Pairs, samePair) {
@@ -122,7 +123,7 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	}
 }
 
-// tflops formats the rate of a number of operations in a number of microseconds.
+// tflops formats the rate of n operations in us microseconds.
 func tflops(n, us float64) string { return fmt.Sprintf("%.3g TFLOP/s", n/us/1e6) }
 
 func showReshards(w io.Writer, e *hocket.Explanation) {
@@ -144,7 +145,7 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 	}
 }
 
-// grouped groups elements that differ only in their place, in the order of the first of each group.
+// grouped groups elements that differ only in their places. The groups are in the order of their first elements.
 func grouped[T any](list []T, same func(a, b *T) bool) [][]T {
 	var out [][]T
 	for i := range list {
@@ -172,7 +173,7 @@ func samePair(a, b *hocket.PairReport) bool {
 		})
 }
 
-// places names the lines and values of a group: "line 8: %y", "lines 8 and 31: %y, %z".
+// places describes the lines and values of a group: "line 8: %y", "lines 8 and 31: %y, %z".
 func places[T any](g []T, at func(T) (line int32, value string)) string {
 	const most = 4
 	var lines, values []string
@@ -190,7 +191,7 @@ func places[T any](g []T, at func(T) (line int32, value string)) string {
 	return "lines " + strings.Join(lines[:last], ", ") + " and " + lines[last] + ": " + strings.Join(values, ", ")
 }
 
-// each returns a remark that a number is that of one of n.
+// each returns a remark that a number applies to each of n elements and is not their sum.
 func each(n int) string {
 	if n == 1 {
 		return ""
@@ -198,7 +199,7 @@ func each(n int) string {
 	return " each"
 }
 
-// refused reports whether a pair's strategy does not fit its dims.
+// refused reports whether the strategy of a pair cannot be used with the pair's dims.
 func refused(p hocket.PairReport) bool {
 	for _, s := range p.Strategies {
 		if s.Strategy == p.Chosen && s.Refused != "" {
@@ -208,7 +209,7 @@ func refused(p hocket.PairReport) bool {
 	return false
 }
 
-// showPair prints similar pairs; by names the source of their collectives' time.
+// showPair prints a group of similar pairs. by names the source of the time of their collectives.
 func showPair(w io.Writer, g []hocket.PairReport, by string) {
 	p := &g[0]
 	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }),

@@ -17,16 +17,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxPlan bounds a file of a tensor-parallel plan.
+// maxPlan is the largest size of the file of a tensor-parallel plan, in bytes.
 const maxPlan = 1 << 20
 
-// planFlags are the flags that lay out the parameters of exported models.
+// planFlags holds the flags that set the layouts of the parameters of exported models.
 type planFlags struct {
 	file   string
 	shards []string
 }
 
-// plan reads the tensor-parallel plan that the flags give. A --shard counts more than the file.
+// plan returns the tensor-parallel plan that the flags describe. A --shard flag overrides the file.
 func (p *planFlags) plan() (modelprogram.Plan, error) {
 	var plan modelprogram.Plan
 	if p.file != "" {
@@ -49,7 +49,7 @@ func (p *planFlags) plan() (modelprogram.Plan, error) {
 	return plan, nil
 }
 
-// isExport reports whether arg names a zip, as torch.export.save writes.
+// isExport reports whether arg names a zip archive, which is the format that torch.export.save writes.
 func isExport(arg string) bool {
 	info, err := os.Stat(arg)
 	if err != nil || !info.Mode().IsRegular() {
@@ -65,7 +65,8 @@ func isExport(arg string) bool {
 	return torchexport.IsArchive(head[:n])
 }
 
-// importExport imports the archive that arg names and stores it in a.export. ranks is the number of ranks; 0 means one.
+// importExport imports the archive that arg names and stores the model in a.export. ranks is the number of ranks; 0
+// means 1.
 func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) {
 	plan, err := a.plan.plan()
 	if err != nil {
@@ -79,7 +80,8 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	return m, nil
 }
 
-// ofExport classifies what an import returned: a program that is refused, or a file that is wrong.
+// ofExport classifies an error of an import: either the model cannot be converted to a program, or the file is
+// malformed.
 func ofExport(err error) error {
 	if errors.Is(err, torchexport.ErrUnsupported) || errors.Is(err, stablehlo.ErrUnsupported) ||
 		errors.Is(err, modelprogram.ErrUnsupported) || errors.Is(err, graph.ErrTooLarge) {
@@ -88,7 +90,7 @@ func ofExport(err error) error {
 	return inputf("%w", err)
 }
 
-// parseExport is parseProgram of an archive.
+// parseExport is like parseProgram for an archive.
 func (a *programs) parseExport(arg string, b *hocket.Binding) (*hocket.Program, error) {
 	m, err := a.importExport(arg, b.Ranks)
 	if err != nil {
@@ -97,7 +99,7 @@ func (a *programs) parseExport(arg string, b *hocket.Binding) (*hocket.Program, 
 	return a.programOf(m.Model)
 }
 
-// programOf is the program that an import has made.
+// programOf returns the program that an import has made.
 func (a *programs) programOf(m *modelprogram.Model) (*hocket.Program, error) {
 	a.source = m.Text
 	p, err := hocket.New(m.Info.Prog)
@@ -108,9 +110,9 @@ func (a *programs) programOf(m *modelprogram.Model) (*hocket.Program, error) {
 	return p.Within(a.limits), nil
 }
 
-// find finds what files hold of a program's parameters, and lists tensors that it has no parameter for. Of an exported
-// model it also finds the weights, constants and states that nothing else gives: tensors of files have the names of
-// the model's modules, and count more than the archive's.
+// find finds the tensors in files that have the names of the program's parameters, and lists the tensors that match no
+// parameter. For an exported model it also finds the weights, constants and states that no input sets: tensors in files
+// have the names of the model's modules, and override those in the archive.
 func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus []string, err error) {
 	if a.export == nil {
 		return in.find(fn)
@@ -148,7 +150,7 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 	return got, surplus, nil
 }
 
-// checkpointSource reads tensors of a checkpoint's folder.
+// checkpointSource reads the tensors of a checkpoint for an import.
 type checkpointSource struct{ *hocket.Checkpoint }
 
 func (c checkpointSource) Header(name string) (*tensor.Tensor, error) {

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Exit codes.
+// The exit codes of the commands.
 const (
 	exitDone        = 0
 	exitProgram     = 1 // the program is refused
@@ -24,15 +24,16 @@ const (
 	exitInterrupted = 130
 )
 
-// failure is an error with the exit code of the command and, in help, what to do about it.
+// failure is an error with the exit code of the command. The field help advises the user how to correct the error.
 type failure struct {
 	code int
 	err  error
 	help string
-	// kind and severity are those of the diagnostic, if err is not a diagnostic itself.
+	// kind and severity describe the diagnostic that is made from err if err is not itself a diagnostic.
 	kind     string
 	severity ir.Severity
-	// said reports that standard output has already shown the error, so that only JSON needs it.
+	// said reports that the error has already been printed to standard output, so that only the JSON output must contain
+	// it.
 	said bool
 }
 
@@ -52,8 +53,8 @@ func (f *failure) helping(format string, args ...any) *failure {
 	return f
 }
 
-// classify decides how the command ends. Errors without a class come from the
-// parser of the command line.
+// classify selects the exit code for the command's error. An error that has not been classified was returned by the
+// command-line parser.
 func classify(ctx context.Context, err error) *failure {
 	var f *failure
 	switch {
@@ -72,7 +73,7 @@ func classify(ctx context.Context, err error) *failure {
 	return &failure{code: exitUsage, kind: "usage", err: err, help: "see hocket --help"}
 }
 
-// findings returns the diagnostics of err; nil if it has none.
+// findings returns the diagnostics in err, or nil if it has none.
 func findings(err error) hocket.Diagnostics {
 	var ds hocket.Diagnostics
 	var d *ir.Diagnostic
@@ -85,7 +86,7 @@ func findings(err error) hocket.Diagnostics {
 	return nil
 }
 
-// ofDiagnostics attributes diagnostics to the program, unless they report a fault of hocket.
+// ofDiagnostics attributes diagnostics to the program, unless they report a bug in hocket.
 func ofDiagnostics(ds hocket.Diagnostics) *failure {
 	f := &failure{code: exitProgram, err: ds}
 	if slices.ContainsFunc(ds, ofInput) {
@@ -99,10 +100,11 @@ func ofDiagnostics(ds hocket.Diagnostics) *failure {
 	return f
 }
 
-// ofInput reports whether a diagnostic says nothing against a program: the command line or an incomplete file is wrong.
+// ofInput reports whether a diagnostic does not refute the program because its cause is the command line or an
+// incomplete file.
 func ofInput(d *ir.Diagnostic) bool { return d.Kind == "usage" || d.Kind == "input" }
 
-// ofMachine classifies an error of loading or running a model.
+// ofMachine classifies an error that loading or running a model has returned.
 func ofMachine(err error) error {
 	var f *failure
 	var mismatch *hocket.MismatchError
@@ -132,7 +134,7 @@ func ofMachine(err error) error {
 	return &failure{code: exitMachine, kind: "machine", err: err}
 }
 
-// ofHocket classifies an error that says nothing about the program, and so must be a fault of hocket.
+// ofHocket classifies an error that is not about the program and must therefore be a bug in hocket.
 func ofHocket(err error) error {
 	if err == nil {
 		return nil
@@ -143,7 +145,7 @@ func ofHocket(err error) error {
 	return &failure{code: exitHocket, kind: "internal", err: err}
 }
 
-// diagnostics returns f as diagnostics, to be shown like findings.
+// diagnostics returns f as diagnostics, so that it can be shown like the diagnostics of a program.
 func (f *failure) diagnostics() hocket.Diagnostics {
 	if f.err == nil {
 		return nil
@@ -154,7 +156,7 @@ func (f *failure) diagnostics() hocket.Diagnostics {
 	return hocket.Diagnostics{{Severity: f.severity, Kind: f.kind, Message: withoutCall(f.err), Help: f.help}}
 }
 
-// withoutCall returns an error's text without the name of the system call.
+// withoutCall returns the text of an error without the name of the system call.
 func withoutCall(err error) string {
 	text := err.Error()
 	var call *fs.PathError
@@ -169,7 +171,7 @@ var (
 	valueNamed    = regexp.MustCompile(`^invalid argument (".*") for "(?:-\w, )?(-+[\w-]+)" flag`)
 )
 
-// flagError rewords pflag's errors about values, which name Go functions.
+// flagError rewrites pflag's errors about invalid values, which contain the names of Go functions.
 func flagError(err error) error {
 	text := err.Error()
 	if m := valueNamed.FindStringSubmatch(text); m != nil {

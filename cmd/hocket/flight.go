@@ -12,13 +12,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// flights keeps the flight record of a failed run until the command ends.
+// flights holds the flight record of a failed run until the command ends.
 type flights struct {
 	mu   sync.Mutex
 	last []byte
 }
 
-// failed is hocket.MachineOptions.Failed.
+// failed is used as hocket.MachineOptions.Failed.
 func (f *flights) failed(dump func(io.Writer) error) {
 	var b bytes.Buffer
 	if dump(&b) == nil {
@@ -28,8 +28,9 @@ func (f *flights) failed(dump func(io.Writer) error) {
 	}
 }
 
-// keep writes the flight record if the machine failed or the run timed out, and prints where. It writes to the named
-// file, or else to one in the user's cache folder, which the next record replaces.
+// keep writes the flight record if the machine failed or the run timed out, and prints the name of the file. It writes
+// to the named file. If none is named, it writes to a file in the user's cache directory, which the next record
+// overwrites.
 func (f *flights) keep(ctx context.Context, a *app, path string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +55,7 @@ func (f *flights) keep(ctx context.Context, a *app, path string, err error) erro
 	return err
 }
 
-// lastFlight is the default file of flight records.
+// lastFlight returns the default file of flight records.
 func lastFlight() (string, error) {
 	dir, err := files.UserFolder()
 	return filepath.Join(dir, "flight.json"), err

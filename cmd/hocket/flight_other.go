@@ -8,5 +8,5 @@ import (
 	"hocket.example/hocket"
 )
 
-// dumpOnQuit does nothing: this system has no such signal.
+// dumpOnQuit does nothing, since this system has no SIGQUIT.
 func dumpOnQuit(*hocket.Machine, io.Writer) (stop func()) { return func() {} }

@@ -48,8 +48,7 @@ func (a *app) fmtCommand() *cobra.Command {
 	return c
 }
 
-// worst joins what went wrong with several files: all findings, and otherwise
-// the first error.
+// worst combines the errors of several files: it joins all diagnostics, and otherwise returns the first error.
 func worst(a, b error) error {
 	var x, y hocket.Diagnostics
 	switch {
@@ -63,7 +62,7 @@ func worst(a, b error) error {
 	return a
 }
 
-// format formats one file. A file is written only where that changes it.
+// format formats one file. It writes the file only if the formatted text differs.
 func (a *app) format(ctx context.Context, arg string, o *fmtFlags) error {
 	if arg == "-" && o.write {
 		return usagef("-w cannot write back to standard input")

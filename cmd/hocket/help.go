@@ -8,20 +8,20 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpColumns is the width of help.
+// helpColumns is the width of help texts in columns.
 const helpColumns = 96
 
 // rareFlags is the annotation of flags that only help --all shows.
 const rareFlags = "rare"
 
-// rare marks flags of a command that few need.
+// rare marks flags of a command that few users need.
 func rare(c *cobra.Command, names ...string) {
 	for _, name := range names {
 		_ = c.Flags().SetAnnotation(name, rareFlags, nil) // fails for a flag that there is not, which the tests of help find
 	}
 }
 
-// writeHelp writes the help of a command: a description, an example, its flags, and, with all, its rare flags.
+// writeHelp writes the help of a command: a description, an example, its flags and, if all is set, its rare flags.
 func writeHelp(w io.Writer, c *cobra.Command, all bool) {
 	text := c.Long
 	if text == "" {
@@ -70,7 +70,7 @@ func available(c *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// helpCommand is cobra's help command, except that unknown commands are errors.
+// helpCommand returns a help command like cobra's, but for which an unknown command is an error.
 func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
 	all := false
 	c := &cobra.Command{
@@ -117,7 +117,7 @@ are drawn from those that it accepts: positions of index_copy ascend by one.
   hocket run examples/mlp.hkt --in x=rand:7 --in zeros
 `
 
-// startHelp is the output of hocket without arguments.
+// startHelp is the text that hocket prints if it is called without arguments.
 const startHelp = `hocket compiles and runs multi-GPU host programs. Nothing but a CPU is needed to try it.
 In a clone of its repository, these take some seconds each:
 

@@ -74,6 +74,10 @@ func TestHelpExamplesWork(t *testing.T) {
 	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
 		t.Fatal(err)
 	}
+	const printed = "B200\nTP=2\nTensor Shape  Tensor Size  ca_1stage  pynccl\n(1, 8192)  0.02 MB  0.004  0.006\n"
+	if err := os.WriteFile(filepath.Join(dir, "printed.txt"), []byte(printed), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	models := testcorpus.Folder(t, "models") // the example of an exported model runs where the corpus is
 	if models != "" {
 		for name, file := range map[string]string{"model.pt2": "static.pt2", "tp_plan.json": "tp_plan.json"} {

@@ -62,7 +62,7 @@ define are given with --define, in the dump's own notation.`,
 	return c
 }
 
-// importDump returns the text of a dump as a program. The bindings of the command line must fit it.
+// importDump converts a dump to the text of a program. The bindings of the command line must fit the program.
 func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, given bool) (string, error) {
 	if isExport(arg) {
 		m, err := a.importExport(arg, b.Ranks)
@@ -111,7 +111,7 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 	return withDefaults(p.IR(), b, b.Dims).String(), nil
 }
 
-// withDefaults returns p with defaults for the dims that b gives.
+// withDefaults returns p with default values for the dims that b sets.
 func withDefaults(p *ir.Program, b hocket.Binding, values map[string]int64) *ir.Program {
 	out := *p
 	out.Dims = slices.Clone(p.Dims)
@@ -127,7 +127,7 @@ func withDefaults(p *ir.Program, b hocket.Binding, values map[string]int64) *ir.
 	return &out
 }
 
-// bindingNames lists the dims that b gives a value, in order.
+// bindingNames lists the names of the dims that b sets, in order.
 func bindingNames(b hocket.Binding) []string {
 	var names []string
 	for name := range b.Dims {
@@ -140,7 +140,7 @@ func bindingNames(b hocket.Binding) []string {
 	return names
 }
 
-// oneDUMP refuses command lines that do not name exactly one dump.
+// oneDUMP returns an error for a command line that does not name exactly one dump.
 func oneDUMP(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// inputs are the values of --in.
+// inputs holds the parsed values of --in.
 type inputs struct {
 	specs map[string]tensor.Spec // by parameter
 	files []string               // whole safetensors files
@@ -22,19 +22,19 @@ type inputs struct {
 	rest  tensor.Spec            // of every parameter that nothing else names
 	fixed bool                   // rest was given
 	open  []io.Closer            // files that tensors were found in
-	// small gives integer parameters without an input -1, 0 and 1, whatever rest is.
+	// small sets every integer parameter without an input to random values -1, 0 and 1, independent of rest.
 	small bool
-	// others are tensors of files that match no parameter by name; nil if that is an error. Weights of an exported model
-	// have other names than the parameters that they are stacked into.
+	// others holds the tensors in files that match no parameter by name. If it is nil, such a tensor is an error. The
+	// weights of an exported model have other names than the parameters into which they are stacked.
 	others map[string]exported.Source
-	// rank, of ranks, is the rank whose part of an archive's weights is read; if ranks is 0, all is read. sums are the
-	// checksums of weights that are not read whole.
+	// rank is the rank whose part of an archive's weights is read, and ranks is the number of ranks. If ranks is 0, the
+	// weights are read whole. sums holds the checksums of weights that are not read whole.
 	rank, ranks int
 	sums        map[string]string
 }
 
-// reals returns inputs in which parameters without an input get random reals instead of small integers; with small,
-// integer parameters keep small integers.
+// reals returns inputs in which parameters without an input have random real numbers instead of small integers. If
+// small is set, integer parameters keep small integers.
 func (in *inputs) reals(small bool) *inputs {
 	out := *in
 	out.rest.Kind, out.small = tensor.SpecRand, small
@@ -43,7 +43,7 @@ func (in *inputs) reals(small bool) *inputs {
 
 var namedInput = regexp.MustCompile(`^%?([A-Za-z_][A-Za-z0-9_.]*)=(.*)$`)
 
-// parseInputs reads the --in flags; seed is that of the default, ints:SEED.
+// parseInputs parses the --in flags. seed is the seed of the default input, ints:SEED.
 func parseInputs(list []string, seed uint64) (*inputs, error) {
 	in := &inputs{specs: map[string]tensor.Spec{}, rest: tensor.Spec{Kind: tensor.SpecInts, Seed: seed}}
 	for _, s := range list {
@@ -86,13 +86,13 @@ func (in *inputs) add(flag, name string, spec tensor.Spec) error {
 	return nil
 }
 
-// found is a tensor of an input file: its header until it is loaded.
+// found describes a tensor that was found in an input file. It holds the tensor's header until the tensor is loaded.
 type found struct {
 	header *hocket.Tensor
 	load   func() (*hocket.Tensor, error)
 }
 
-// headers are the headers of tensors in files, by parameter.
+// headers returns the headers of the tensors in files, keyed by parameter.
 func headers(got map[string]found) map[string]*hocket.Tensor {
 	list := map[string]*hocket.Tensor{}
 	for name, f := range got {
@@ -101,7 +101,7 @@ func headers(got map[string]found) map[string]*hocket.Tensor {
 	return list
 }
 
-// loadAll reads the elements.
+// loadAll reads the elements of the tensors.
 func loadAll(got map[string]found) (map[string]*hocket.Tensor, error) {
 	list := map[string]*hocket.Tensor{}
 	for name, f := range got {
@@ -114,8 +114,8 @@ func loadAll(got map[string]found) (map[string]*hocket.Tensor, error) {
 	return list, nil
 }
 
-// find reads the files' headers, so that they are compared with the function's parameters before any data is read. It
-// also returns the names of tensors in checkpoints that match no parameter.
+// find reads the headers of the tensors in the files, so that they can be compared with the function's parameters
+// before any elements are read. It also returns the names of tensors in checkpoints that match no parameter.
 func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 	var names []string
 	for _, p := range fn.Params {
@@ -150,7 +150,7 @@ func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 	return got, surplus, nil
 }
 
-// findAll assigns every tensor of a file to the parameter of the same name.
+// findAll assigns every tensor in a file to the parameter of the same name.
 func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[string]found) error {
 	f, err := tensor.OpenSafetensors(path)
 	if err != nil {
@@ -178,7 +178,7 @@ func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[stri
 	return nil
 }
 
-// foundIn is a tensor of a safetensors file that stays open.
+// foundIn describes a tensor in a safetensors file that stays open.
 func foundIn(f *tensor.Safetensors, name string, header *tensor.Tensor) found {
 	return found{(*hocket.Tensor)(header), func() (*hocket.Tensor, error) {
 		t, err := f.Read(name)
@@ -186,7 +186,7 @@ func foundIn(f *tensor.Safetensors, name string, header *tensor.Tensor) found {
 	}}
 }
 
-// closeFiles closes the files that tensors were found in.
+// closeFiles closes the files in which tensors were found.
 func (in *inputs) closeFiles() {
 	for _, f := range in.open {
 		_ = f.Close() // they were read only
@@ -194,8 +194,8 @@ func (in *inputs) closeFiles() {
 	in.open = nil
 }
 
-// findCheckpoint assigns the tensors of a checkpoint to the parameters of the same name, and returns the names of the
-// others.
+// findCheckpoint assigns the tensors in a checkpoint to the parameters of the same names, and returns the names of the
+// other tensors.
 func (in *inputs) findCheckpoint(dir string, names []string, got map[string]found) (surplus []string, err error) {
 	c, err := hocket.OpenCheckpoint(dir)
 	if err != nil {
@@ -223,7 +223,7 @@ func (in *inputs) findCheckpoint(dir string, names []string, got map[string]foun
 	return surplus, nil
 }
 
-// ofSurplus warns about tensors that match no parameter.
+// ofSurplus returns a warning about tensors that match no parameter.
 func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 	const most = 8
 	shown := names[:min(len(names), most)]
@@ -250,7 +250,7 @@ func unknownInput(fn *ir.Func, name, where string) error {
 	return f.helping("its parameters are %s", strings.Join(list, ", "))
 }
 
-// findSpec returns the header of a tensor in a file; nil for generated inputs.
+// findSpec returns the header of the tensor that an input selects from a file. For generated inputs it returns nil.
 func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 	switch spec.Kind {
 	case tensor.SpecNpy:
@@ -274,8 +274,8 @@ func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 	return found{}, nil
 }
 
-// inferDims sets the dims that are the whole extent of a parameter's dimension to the value in a file, unless the
-// command line sets them.
+// inferDims sets dims from the shapes of tensors in files. It sets each dim that alone is the extent of a parameter's
+// dimension, unless the command line sets the dim.
 func inferDims(fn *ir.Func, got map[string]*hocket.Tensor, b hocket.Binding) error {
 	from := map[string]string{} // dim → where its value comes from
 	for name := range b.Dims {
@@ -302,7 +302,7 @@ func inferDims(fn *ir.Func, got map[string]*hocket.Tensor, b hocket.Binding) err
 	return nil
 }
 
-// checkInputs compares the tensors of files with the function's parameters.
+// checkInputs compares the tensors in files with the function's parameters.
 func checkInputs(sig *hocket.Signature, got map[string]*hocket.Tensor) error {
 	var wrong []string
 	for _, p := range sig.In {
@@ -319,8 +319,8 @@ func checkInputs(sig *hocket.Signature, got map[string]*hocket.Tensor) error {
 	return nil
 }
 
-// make returns the arguments of the repetition numbered rep: files as they
-// are, and everything else generated anew from the seed plus rep.
+// make returns the arguments of repetition rep. Tensors from files are the same in every repetition; all others are
+// generated again with the seed plus rep.
 func (in *inputs) make(sig *hocket.Signature, got map[string]*hocket.Tensor, rep int) (hocket.Args, error) {
 	args := hocket.Args{In: map[string]*hocket.Tensor{}}
 	for _, p := range sig.In {

@@ -9,8 +9,9 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// alike returns an error if processes that run a program together have different inputs. Each takes its ranks' blocks of
-// whole tensors, so results would mix both inputs. A nil world means a single process.
+// alike returns an error if processes that run a program together have different inputs. Each process reads the blocks
+// of its ranks from whole tensors, so different inputs would be mixed in the results. A nil world means that there is a
+// single process.
 func (in *inputs) alike(ctx context.Context, w *hocket.World, sig *hocket.Signature, got map[string]*hocket.Tensor) error {
 	if w == nil {
 		return nil
@@ -24,7 +25,7 @@ func (in *inputs) alike(ctx context.Context, w *hocket.World, sig *hocket.Signat
 	return nil
 }
 
-// text describes an input: how it is generated, or the checksum of the file's tensor.
+// text describes an input, either by the rule that generates it or by the checksum of the tensor in a file.
 func (in *inputs) text(name string, t *hocket.Tensor) string {
 	if sums := in.sums[name]; sums != "" {
 		return fmt.Sprintf("%s of an archive, with checksums%s", t, sums)

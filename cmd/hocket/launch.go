@@ -23,12 +23,13 @@ import (
 )
 
 const (
-	// endsAfter is the time that processes have to end by themselves after one has failed. They learn of the failure
-	// and print it.
+	// endsAfter is the time within which the other processes must end by themselves after one process has failed. During
+	// this time they detect and print the failure.
 	endsAfter = 2 * time.Second
-	// killedAfter is the time that processes have to end after a signal.
+	// killedAfter is the time within which a process must end after it has received a signal.
 	killedAfter = 2 * time.Second
-	// mostSignals bounds the signals sent to processes that do not end, for example because of a broken driver.
+	// mostSignals is the largest number of signals that are sent to processes that do not end, for example because of a
+	// broken driver.
 	mostSignals = 3
 )
 
@@ -88,7 +89,8 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 	return c
 }
 
-// commandOf returns the command line for the words after --: a command of hocket, or a program.
+// commandOf returns the command line for the words after --, which are either a hocket command or a program with its
+// arguments.
 func commandOf(root *cobra.Command, words []string) ([]string, error) {
 	own := strings.HasPrefix(words[0], "-") || slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool {
 		return c.Name() == words[0] || c.HasAlias(words[0])
@@ -118,7 +120,7 @@ func commandOf(root *cobra.Command, words []string) ([]string, error) {
 	return append([]string{self()}, words...), nil
 }
 
-// self is the path of this program; empty if unknown.
+// self returns the path of this executable, or "" if it is unknown.
 func self() string {
 	if path, err := exec.LookPath(os.Args[0]); err == nil {
 		return path
@@ -127,8 +129,8 @@ func self() string {
 	return path
 }
 
-// launch starts n processes on the given number of nodes. It waits until these and the processes that they started have
-// ended. Closing end makes it end them.
+// launch starts n processes on the given number of nodes. It waits until they, and all processes that they have
+// started, have ended. When end is closed, launch terminates them.
 func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	stall, err := stallTimeout()
 	if err != nil {
@@ -159,7 +161,7 @@ func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	return l.wait(end)
 }
 
-// stallTimeout is the time for which a process may be stopped, as in the processes that hocket.Join joins.
+// stallTimeout returns the time for which a process may be stopped. It is the same as the StallTimeout of hocket.Join.
 func stallTimeout() (time.Duration, error) {
 	const name = "HOCKET_STALL_TIMEOUT"
 	text := os.Getenv(name)
@@ -173,25 +175,25 @@ func stallTimeout() (time.Duration, error) {
 	return d, nil
 }
 
-// launched are the processes of a launch.
+// launched holds the processes of a launch.
 type launched struct {
 	all    []*exec.Cmd   // by rank
 	over   chan exit     // one for each
 	stall  time.Duration // for which they may stand still while others have exited
 	still  []standstill  // by rank
 	output sync.WaitGroup
-	// watcher receives from the processes which of them is to blame.
+	// watcher receives the processes' reports about the process that caused a failure.
 	watcher *watcher
 }
 
-// exit is how a process has ended.
+// exit describes how a process has ended.
 type exit struct {
 	rank  int
 	state *os.ProcessState
 	err   error // of waiting for it
 }
 
-// wait waits until all processes have ended, and then ends the processes that they started.
+// wait waits until all processes have ended, and then terminates the remaining processes that they have started.
 func (l *launched) wait(end <-chan struct{}) error {
 	for rank, c := range l.all {
 		l.output.Go(func() {
@@ -210,7 +212,8 @@ func (l *launched) wait(end <-chan struct{}) error {
 	}
 	children, stop := childEnds()
 	defer stop()
-	// Time is counted in beats, so that processes are not blamed for time in which launch itself was stopped.
+	// Time is counted in ticks of a timer, so that time in which launch itself was stopped does not count against the
+	// processes.
 	beat := min(time.Second, max(l.stall/10, time.Millisecond))
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -273,13 +276,13 @@ func (l *launched) wait(end <-chan struct{}) error {
 	return why
 }
 
-// rankList names ranks in their order.
+// rankList lists the ranks in increasing order.
 func rankList(running map[int]int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Sorted(maps.Keys(running))), " ", ", "), "[]")
 }
 
-// standStill looks at the processes that have not ended, and reports whether all of them have been stopped for more
-// than the given number of beats.
+// standStill checks the processes that have not ended, and reports whether all of them have been stopped for more than
+// the given number of ticks.
 func (l *launched) standStill(running map[int]int, most int) bool {
 	still := true
 	now := offspring()
@@ -291,7 +294,7 @@ func (l *launched) standStill(running map[int]int, most int) bool {
 	return still
 }
 
-// processes makes the commands for n processes of the run id.
+// processes returns the commands that start the n processes of the run id.
 func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
 	own := words[0] == self()
 	var lines lineLog
@@ -315,8 +318,9 @@ func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
 	return all
 }
 
-// likeTorchrun sets the variables by which torchrun numbers processes, and hocket's for the place in a node.
-// torch.distributed meets at MASTER_PORT, a port that is free now, unless the caller's environment names one.
+// likeTorchrun sets the environment variables with which torchrun numbers processes, and hocket's variable for the
+// number of a process within its node. The processes of torch.distributed meet at MASTER_PORT. This is a port that is
+// free now, unless the caller's environment sets it.
 func likeTorchrun(processes []*exec.Cmd, nodes int) error {
 	n := len(processes)
 	all := []string{fmt.Sprint("WORLD_SIZE=", n), fmt.Sprint("GROUP_WORLD_SIZE=", nodes)}
@@ -346,7 +350,7 @@ func likeTorchrun(processes []*exec.Cmd, nodes int) error {
 }
 
 // separate assigns processes to several nodes, in order and as evenly as possible. Process 0 inherits the socket at
-// which they meet, so that no other program can take the port.
+// which the processes meet, so that no other program can bind the port.
 func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -371,8 +375,8 @@ func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 	return meeting, nil
 }
 
-// start starts processes from one thread, which lasts until stop is closed. They die with that thread, so none outlives
-// the launch. On an error none runs.
+// start starts processes from a single thread, which runs until stop is closed. The processes are killed when that
+// thread ends, so none outlives the launch. If start returns an error, no process is running.
 func start(processes []*exec.Cmd, stop <-chan struct{}) error {
 	started := make(chan error)
 	go func() {
@@ -393,7 +397,8 @@ func start(processes []*exec.Cmd, stop <-chan struct{}) error {
 	return <-started
 }
 
-// failure is the error of a launch in which a process failed first. Unless it was killed, it has printed the reason.
+// failure returns the error of a launch in which this process was the first to fail. Unless it was killed, the process
+// has already printed the reason.
 func (x exit) failure(n int) error {
 	if x.err != nil {
 		return &failure{code: exitMachine, kind: "process",
@@ -407,13 +412,13 @@ func (x exit) failure(n int) error {
 		err: fmt.Errorf("process %d of %d was ended: %v", x.rank, n, x.state)}
 }
 
-// lineLog is the output of processes.
+// lineLog collects the output of processes.
 type lineLog struct {
 	mu   sync.Mutex
 	said map[string]*lineWriter // the first writer of each line
 }
 
-// lineWriter passes on whole lines, with a prefix. If once is set, a line that another writer has passed on is dropped,
+// lineWriter writes whole lines with a prefix. If once is set, it drops a line that another writer has already written,
 // since all processes print the same errors.
 type lineWriter struct {
 	to     io.Writer
@@ -440,7 +445,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// end passes on a last line without a newline.
+// end writes the last line if it does not end with a newline.
 func (w *lineWriter) end() {
 	if len(w.rest) > 0 {
 		_ = w.line(string(w.rest) + "\n")
@@ -448,7 +453,7 @@ func (w *lineWriter) end() {
 	}
 }
 
-// longestLine is the length at which longer lines are cut.
+// longestLine is the length in bytes to which longer lines are cut.
 const longestLine = 64 << 10
 
 func (w *lineWriter) line(text string) error {

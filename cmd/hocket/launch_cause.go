@@ -10,10 +10,10 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// watcher receives reports of a launch's processes: which have joined, and why their world ended.
+// watcher receives reports from the processes of a launch. They report when they have joined and why their world ended.
 type watcher struct{ l *world.Launcher }
 
-// newWatcher listens for processes of the run id. If it cannot listen, the watcher does nothing.
+// newWatcher listens for the processes of the run id. If it cannot listen, the returned watcher does nothing.
 func newWatcher(id string, processes []*exec.Cmd) *watcher {
 	l, err := world.NewLauncher(id)
 	if err != nil {
@@ -31,7 +31,7 @@ func (w *watcher) close() {
 	}
 }
 
-// exited notifies processes that wait for this one to join that it has ended.
+// exited notifies the processes that wait for this process to join that it has ended.
 func (w *watcher) exited(rank int, state *os.ProcessState) {
 	if w.l != nil {
 		w.l.Exited(rank, state.Pid(), "ended ("+state.String()+")")
@@ -46,7 +46,8 @@ func (w *watcher) reported() <-chan struct{} {
 	return w.l.Reported()
 }
 
-// blamed returns the process that the others blame, and the reason; -1 for none.
+// blamed returns the process that the other processes report as the cause of the failure, and the reason. The rank is
+// -1 if there is none.
 func (w *watcher) blamed() (rank int, why string) {
 	var peer *hocket.PeerError
 	if w.l != nil && errors.As(w.l.Cause(), &peer) {
@@ -55,8 +56,9 @@ func (w *watcher) blamed() (rank int, why string) {
 	return -1, ""
 }
 
-// failed is the error of a launch in which a process was the first to fail. If the processes blame another, the error
-// names that one. All processes have ended; exits has how, by rank.
+// failed returns the error of a launch in which a process was the first to fail. If the processes report another
+// process as the cause, the error names that process. All processes must have ended; exits is indexed by rank and
+// describes how each ended.
 func (w *watcher) failed(first exit, exits []exit) error {
 	n := len(exits)
 	var cause error
@@ -83,7 +85,7 @@ func (w *watcher) failed(first exit, exits []exit) error {
 		err: fmt.Errorf("process %d of %d is to blame: %s", blamed, n, why)}
 }
 
-// oddText describes how the process differs from the others: by its call or, if the calls are equal, by its value.
+// oddText describes how one process differs from the others: by its call or, if the calls are equal, by its value.
 func oddText(e *hocket.DisagreeError) string {
 	groups := e.Groups()
 	odd, others := groups[0][0], groups[1][0]
@@ -96,7 +98,8 @@ func oddText(e *hocket.DisagreeError) string {
 	return odd.String()
 }
 
-// codeOf is the exit code of a launch: that of the process to blame, or 3 if that was killed or exited with 0.
+// codeOf returns the exit code of a launch. It is the exit code of the process that caused the failure, or 3 if that
+// process was killed or exited with code 0.
 func codeOf(state *os.ProcessState) int {
 	if code := state.ExitCode(); code > 0 { // -1 of no state
 		return code

@@ -23,10 +23,11 @@ import (
 // session, stays a descendant of both, and if one of the two is killed the other ends all of them. All stay in the
 // terminal's foreground group: Ctrl-C, Ctrl-Z and the input of rank 0 work as without launch.
 
-// leadVariable is the descriptor of a pipe in the second process, which ends when the first one does.
+// leadVariable is the environment variable that holds the descriptor of a pipe in the second process. The pipe is
+// closed when the first process ends.
 const leadVariable = "HOCKET_LAUNCH_FD"
 
-// leader returns a channel that is closed when the launch is to end; false in the first process.
+// leader returns a channel that is closed when the launch must end. In the first process it returns false.
 func leader(ctx context.Context) (<-chan struct{}, bool) {
 	fd, err := strconv.Atoi(os.Getenv(leadVariable))
 	if err != nil {
@@ -52,11 +53,11 @@ func leader(ctx context.Context) (<-chan struct{}, bool) {
 	return end, true
 }
 
-// adopt makes this process the parent of descendants whose own parent ends.
+// adopt makes this process the new parent of descendants whose own parent has ended.
 func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// supervise is the first process. It starts the second and waits for it; after an interrupt it waits only as long as the
-// second may take to end.
+// supervise implements the first process. It starts the second process and waits for it. After an interrupt, it waits
+// only as long as the second process may need to end.
 func supervise(ctx context.Context) error {
 	lead, held, err := os.Pipe()
 	if err != nil {
@@ -106,19 +107,19 @@ func supervise(ctx context.Context) error {
 	}
 }
 
-// dieWithParent makes c end when the thread that starts it ends.
+// dieWithParent makes the kernel kill c when the thread that starts c ends.
 func dieWithParent(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
-// process is the state of a process in /proc.
+// process describes a process as /proc shows it.
 type process struct {
 	pid, parent int
 	state       byte // T for one that is stopped, Z for one that has ended
 }
 
-// children maps each process to its children.
+// children maps the ID of each process to the process's children.
 type children map[int][]process
 
-// offspring reads the list of all processes.
+// offspring reads the tree of all processes.
 func offspring() children {
 	names, _ := filepath.Glob("/proc/[0-9]*/stat")
 	all := children{}
@@ -130,7 +131,7 @@ func offspring() children {
 	return all
 }
 
-// of returns the processes that descend from one, parents first.
+// of returns the descendants of a process, parents before children.
 func (c children) of(pid int) []process {
 	list := slices.Clone(c[pid])
 	for i := 0; i < len(list); i++ {
@@ -160,8 +161,8 @@ func readProcess(name string) (p process, ok bool) {
 	return p, err == nil
 }
 
-// work measures the progress of a process by its processor time and its context switches. A process that is stopped, or
-// only waits, makes none.
+// work measures the progress of a process by the sum of its processor time and its context switches. The sum does not
+// change while a process is stopped or only waits.
 func (p process) work() (n uint64) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
 	if words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(words) > 12 {
@@ -190,7 +191,7 @@ func signalAll(_ []*exec.Cmd, s syscall.Signal) {
 	}
 }
 
-// reap waits for adopted processes that have ended. The launched ones are waited for elsewhere.
+// reap waits for adopted processes that have ended. The launched processes are waited for elsewhere.
 func reap(launched []*exec.Cmd) {
 	for _, p := range offspring().of(os.Getpid()) {
 		if p.state == 'Z' && p.parent == os.Getpid() &&
@@ -200,7 +201,8 @@ func reap(launched []*exec.Cmd) {
 	}
 }
 
-// endOffspring ends all living descendants of this process, with the signal and, after killedAfter, with SIGKILL.
+// endOffspring terminates all descendants of this process that are still running. It sends them the signal and, after
+// killedAfter, SIGKILL.
 func endOffspring(launched []*exec.Cmd, s syscall.Signal) error {
 	begun, sent := time.Now(), false
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -226,8 +228,8 @@ func endOffspring(launched []*exec.Cmd, s syscall.Signal) error {
 	}
 }
 
-// standstill measures how long a launched process has made no progress: one process of its family is stopped, and none
-// does any work.
+// standstill counts for how long a launched process has made no progress. A process makes no progress while it or one
+// of its descendants is stopped and none of them does any work.
 type standstill struct {
 	did   uint64
 	beats int
@@ -247,7 +249,7 @@ func isStopped(now children, pid int) bool {
 	return slices.ContainsFunc(now.family(pid), func(p process) bool { return p.state == 'T' })
 }
 
-// look checks a launched process once a beat, and returns the number of beats without progress.
+// look checks a launched process once per tick, and returns the number of ticks without progress.
 func (s *standstill) look(now children, pid int) int {
 	if !isStopped(now, pid) {
 		*s = standstill{}
@@ -265,7 +267,7 @@ func (s *standstill) look(now children, pid int) int {
 	return s.beats
 }
 
-// childEnds returns a channel that receives when a child of this process, or an adopted process, has ended.
+// childEnds returns a channel that receives a signal when a child of this process, or an adopted process, has ended.
 func childEnds() (ends <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)

@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// leader returns a channel that is closed when the launch is to end. On systems where processes cannot adopt orphaned
-// descendants, launch is one process, and does not know the processes that a launched process has started.
+// leader returns a channel that is closed when the launch must end. On systems where processes cannot adopt orphaned
+// descendants, launch consists of one process, and does not know the processes that a launched process has started.
 func leader(ctx context.Context) (<-chan struct{}, bool) { return ctx.Done(), true }
 
 func supervise(context.Context) error { panic("launch is one process") }
 
-// dieWithParent does nothing, since these systems have no such option.
+// dieWithParent does nothing, since these systems cannot kill a process when its parent ends.
 func dieWithParent(*exec.Cmd) {}
 
-// signalAll sends a signal to all processes that were launched.
+// signalAll sends a signal to all launched processes.
 func signalAll(launched []*exec.Cmd, s syscall.Signal) {
 	for _, c := range launched {
 		_ = c.Process.Signal(s) // one that has ended needs none
@@ -29,7 +29,7 @@ func reap([]*exec.Cmd) {}
 
 func endOffspring([]*exec.Cmd, syscall.Signal) error { return nil }
 
-// standstill is not detected on these systems.
+// standstill does nothing, since stopped processes are not detected on these systems.
 type standstill struct{}
 
 func (*standstill) look(children, int) int { return 0 }

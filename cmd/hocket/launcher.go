@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// alone refuses commands for a single process if a launcher started several: each would measure at the same time as the
-// others, on the same devices.
+// alone returns an error if a launcher has started several processes of a command that must be a single process. Each
+// process would otherwise measure at the same time as the others, on the same devices.
 func alone() error {
 	n, err := hocket.Launched()
 	if err != nil {
@@ -23,8 +23,8 @@ func alone() error {
 	return nil
 }
 
-// join makes this process one of those that a launcher started; nil if no launcher did. All processes get the same
-// results, so only the first prints and writes them.
+// join joins the world of the processes that a launcher has started. It returns nil if no launcher has. All processes
+// get the same results, so only the first prints and writes them.
 func (j *job) join(ctx context.Context) (*hocket.World, error) {
 	n, err := hocket.Launched()
 	if err != nil {
@@ -52,9 +52,9 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 	return w, nil
 }
 
-// within returns a context that also ends when the world of processes does. The returned function takes the command's
-// error and returns the error that names the process to blame. It publishes failures of the machine to the other
-// processes; errors of a program or its inputs they find themselves.
+// within returns a context that also ends when the world of processes ends. The returned function converts the
+// command's error to an error that names the process that caused it. That function also publishes failures of the
+// machine to the other processes; each process finds errors of a program or its inputs by itself.
 func within(ctx context.Context, w *hocket.World) (context.Context, func(err error) error) {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)

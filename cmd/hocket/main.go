@@ -29,7 +29,7 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	if ended {
 		return a.finish(ctx, err)
 	}
-	// The command still runs, and uses a and files: report through another app.
+	// The interrupted command is still running and uses a and files, so its end is reported through another app.
 	files.RemoveUnfinished()
 	a.progress.end()
 	if err = ctx.Err(); err == nil {
@@ -38,7 +38,8 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	return leftBehind(args, stdin, stdout, stderr).finish(ctx, err)
 }
 
-// leftBehind returns an app that reports for a command that continues; its name is the first word.
+// leftBehind returns an app that reports the outcome for a command that is still running. The name of the command is
+// the first word of args.
 func leftBehind(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	a := newApp(args, stdin, stdout, stderr)
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -47,11 +48,11 @@ func leftBehind(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	return a
 }
 
-// grace is the time that an interrupted command may take to stop. Planning and evaluating check the context too rarely to
-// be waited for without a bound.
+// grace is the time within which an interrupted command must end. Planning and evaluation check the context too rarely
+// to be waited for without a limit.
 const grace = 500 * time.Millisecond
 
-// await returns the command's error; false if the command was interrupted, or its time expired, and it did not end
+// await returns the command's error. It returns false if the command was interrupted or timed out, and did not end
 // within the grace.
 func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grace time.Duration) (error, bool) {
 	select {
@@ -68,15 +69,15 @@ func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grac
 	}
 }
 
-// interruptible returns a context that the first interrupt or request to end cancels; the end of the terminal counts as
-// one. The second interrupt ends the process by the signal's default action.
+// interruptible returns a context that the first signal to end cancels: an interrupt, a termination or the hangup of
+// the terminal. The second signal ends the process by the signal's default action.
 func interruptible() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// endings are the signals that ask a command to end.
+// endings returns the signals that request the end of a command.
 func endings() []os.Signal {
 	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it

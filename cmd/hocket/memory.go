@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// parseBytes reads "1048576", "64K", "16M" or "2G".
+// parseBytes parses a number of bytes like "1048576", "64K", "16M" or "2G".
 func parseBytes(s string) (int64, error) {
 	digits, shift := strings.TrimSuffix(strings.ToUpper(s), "B"), 0
 	digits = strings.TrimSuffix(digits, "I")
@@ -26,7 +26,8 @@ func parseBytes(s string) (int64, error) {
 	return n << shift, nil
 }
 
-// inputBytes returns the size of copies sets of inputs, which saturates.
+// inputBytes returns the size in bytes of the given number of copies of all inputs. The size saturates instead of
+// overflowing.
 func inputBytes(sig *hocket.Signature, copies int) uint64 {
 	total := uint64(0)
 	for _, p := range sig.In {
@@ -48,8 +49,8 @@ func mulSaturated(a, b uint64) uint64 {
 	return ^uint64(0)
 }
 
-// affordInputs refuses inputs larger than the free memory; allocating them would end the process. It returns the memory
-// that they leave free, 0 if unknown.
+// affordInputs returns an error if the inputs are larger than the free memory, because the system would kill the
+// process when it allocates them. Otherwise it returns the memory that remains free, or 0 if that is unknown.
 func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
 	need, free := inputBytes(sig, copies), hostmem.Available()
 	if free == 0 {

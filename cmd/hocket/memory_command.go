@@ -21,26 +21,26 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// memoryFlags are the flags of memory, in addition to those of every command on a PROGRAM.
+// memoryFlags holds the flags of memory, in addition to those of every command that has a PROGRAM argument.
 type memoryFlags struct {
 	strategy, machine, html, svg, viz, policy, budget string
 	hostUS                                            float64
 	most                                              int64 // budget, read
 }
 
-// memoryResult is memory's part of the --json output.
+// memoryResult is the part of the --json output that only memory writes.
 type memoryResult struct {
 	*hocket.MemoryReport
-	// Set for a snapshot of torch's allocator.
+	// The following fields are set only for a memory snapshot of PyTorch's allocator.
 	ReservedPeak  *int64                   `json:"reserved_peak,omitempty"`
 	AllocatedPeak *int64                   `json:"allocated_peak,omitempty"`
 	Waiting       *int64                   `json:"waiting_for_streams,omitempty"`
 	Devices       []*footprint.Explanation `json:"devices,omitempty"`
-	// Fit is set with --budget.
+	// Fit is set if --budget is given.
 	Fit *hocket.MemoryFit `json:"fit,omitempty"`
-	// Simulation is set with --policy.
+	// Simulation is set if --policy is given.
 	Simulation *hocket.MemorySimulation `json:"simulation,omitempty"`
-	// Offsets are those of a packed FILE.csv, in the order of its lines.
+	// Offsets holds the offsets assigned to the buffers of a FILE.csv, in the order of its lines.
 	Offsets []int64 `json:"offsets,omitempty"`
 }
 
@@ -72,7 +72,8 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 	f.StringVar(&o.viz, "viz", "",
 		"write a snapshot for PyTorch's memory viewer to `FILE.pickle`; with --policy, of the simulation")
 	f.StringVar(&o.policy, "policy", "",
-		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
+		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", ")+
+			"; the captured ones capture five iterations in one graph")
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
 	f.StringVar(&o.budget, "budget", "",
 		"insert waits into the plan shown until a rank takes no more than `BYTES`: 64K, 16M, 2G")
@@ -101,7 +102,8 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 	return c
 }
 
-// notProgram returns the file's name if it is not a program but a snapshot, or an instance for packing.
+// notProgram returns the name of the file if it contains a memory snapshot or an instance of the packing problem
+// instead of a program.
 func notProgram(arg string) string {
 	for _, end := range []string{".csv", ".pickle", ".pickle.gz", ".pkl", ".pkl.gz"} {
 		if strings.HasSuffix(arg, end) {
@@ -188,7 +190,7 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 		if o.strategy == "all" {
 			fmt.Fprintf(a.text, "%s\n", s)
 		}
-		a.memoryTable(m.Report)
+		a.memoryTable(m.Report, "per rank: ")
 		a.out.memoryResult = &memoryResult{MemoryReport: m.Report, Fit: fit}
 		if fit != nil {
 			fmt.Fprintf(a.text, "%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n",
@@ -198,7 +200,7 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 			}
 		}
 		if err != nil {
-			return &failure{code: exitMachine, kind: "memory", err: err,
+			return &failure{code: exitProgram, kind: "memory", err: err,
 				help: "see what is live at the bound above; a smaller batch, or another strategy"}
 		}
 	}
@@ -209,18 +211,28 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 			return err
 		}
 		a.out.Simulation, viz = s, s.WriteViz
-		fmt.Fprintf(a.text,
-			"simulated: torch's caching allocator, %s: reserves %s, holds %s, of which up to %s wait for other streams\n"+
-				"segments reserved in each of five runs: %s\n"+
-				"(a model, no measurement: the host %.1f ms ahead of the device at the end)\n",
-			s.Policy, tensor.Size(s.ReservedPeak), tensor.Size(s.AllocatedPeak), tensor.Size(s.Waiting),
-			strings.Trim(fmt.Sprint(s.ByRun), "[]"), s.HostAhead)
+		a.simulated(s)
 	}
 	title := "memory of " + a.out.Func
 	return cmp.Or(
 		writeMemory(o.html, func(w io.Writer) error { return hocket.WriteMemoryHTML(w, title, plans...) }),
 		writeMemory(o.svg, plans[0].WriteSVG),
 		writeMemory(o.viz, viz))
+}
+
+func (a *measurements) simulated(s *hocket.MemorySimulation) {
+	policy, segments := s.Policy, strings.Trim(fmt.Sprint(s.ByRun), "[]")
+	if strings.HasPrefix(policy, "captured") {
+		policy += ", five iterations in one capture"
+	}
+	if _, set, err := footprint.ParsePolicy(s.Policy); err == nil && set.Expandable() {
+		segments = "does not apply: expandable segments grow instead"
+	}
+	fmt.Fprintf(a.text,
+		"simulated: torch's caching allocator, %s: reserves %s, holds %s; at most %s wait for other streams\n"+
+			"segments reserved in each of five runs: %s\n"+
+			"(a model, no measurement: the host %.1f ms ahead of the device at the end)\n",
+		policy, tensor.Size(s.ReservedPeak), tensor.Size(s.AllocatedPeak), tensor.Size(s.Waiting), segments, s.HostAhead)
 }
 
 func writeMemory(file string, write func(io.Writer) error) error {
@@ -233,12 +245,12 @@ func writeMemory(file string, write func(io.Writer) error) error {
 	return nil
 }
 
-// mostHeld bounds the buffers that the table names.
+// mostHeld is the largest number of buffers in the table.
 const mostHeld = 12
 
-func (a *measurements) memoryTable(r *hocket.MemoryReport) {
+func (a *measurements) memoryTable(r *hocket.MemoryReport, whose string) {
 	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "peak\t%s\t%d bytes, %d buffers\n", tensor.Size(r.Peak), r.Peak, r.Buffers)
+	fmt.Fprintf(tw, "peak\t%s\t%s%d bytes, %d buffers\n", tensor.Size(r.Peak), whose, r.Peak, r.Buffers)
 	fmt.Fprintf(tw, "bound\t%s\tcan be live at once: the peak is %.1f %% above\n", tensor.Size(r.Bound), r.GapPercent)
 	fmt.Fprintf(tw, "sequential\t%s\tlive at once in the order of the text\n", tensor.Size(r.Sequential))
 	_ = tw.Flush()
@@ -259,7 +271,7 @@ func (a *measurements) memoryTable(r *hocket.MemoryReport) {
 	_ = tw.Flush()
 }
 
-// reported converts a report about memory that is not a program's plan.
+// reported converts a report about memory that does not describe the plan of a program.
 func reported(r *footprint.Report) *hocket.MemoryReport {
 	out := &hocket.MemoryReport{Peak: r.Peak, Bound: r.Bound, Sequential: r.Sequential, Reserved: r.Reserved,
 		GapPercent: r.GapPercent, Buffers: r.Buffers}
@@ -289,7 +301,7 @@ func (a *measurements) packCSV(name string) error {
 	}
 	r, off := in.Pack()
 	a.out.memoryResult = &memoryResult{MemoryReport: reported(r), Offsets: off}
-	a.memoryTable(a.out.MemoryReport)
+	a.memoryTable(a.out.MemoryReport, "")
 	return nil
 }
 
@@ -321,12 +333,15 @@ func (a *measurements) explainSnapshot(name, page string) error {
 			fp.MemoryReport = reported(x.Report())
 		}
 		tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
-		fmt.Fprintf(tw, "device %d\t\t%d allocations traced\n", x.Device, x.Blocks)
-		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", tensor.Size(x.ReservedPeak))
-		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", tensor.Size(x.AllocatedPeak))
+		fmt.Fprintf(tw, "device %d\t\tof one rank: %d allocations traced\n", x.Device, x.Blocks)
+		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", bothUnits(x.ReservedPeak))
+		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", bothUnits(x.AllocatedPeak))
 		fmt.Fprintf(tw,
 			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n",
-			tensor.Size(x.Waiting))
+			bothUnits(x.Waiting))
+		if !x.Together() {
+			fmt.Fprint(tw, "\t\tthese three peaks are at different moments, and do not add up\n")
+		}
 		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", tensor.Size(x.Free))
 		if x.Private > 0 {
 			fmt.Fprintf(tw, "private\t%s\tof the segments at the end, for a captured graph or a MemPool alone\n",
@@ -339,7 +354,8 @@ func (a *measurements) explainSnapshot(name, page string) error {
 		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
 		if x.Planned() {
 			fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
-				tensor.Size(x.Peak), tensor.Size(x.Bound))
+				bothUnits(x.Peak), tensor.Size(x.Bound))
+			fmt.Fprintf(tw, "cost\t%s\treserved minus what a plan needs\n", bothUnits(max(0, x.ReservedPeak-x.Peak)))
 		} else {
 			fmt.Fprintf(tw, "a plan\tnone\ttoo many allocations are live at once: %s\n", tensor.Size(x.Bound))
 		}
@@ -356,19 +372,19 @@ func (a *measurements) explainSnapshot(name, page string) error {
 	})
 }
 
-// mostSites bounds the call sites that the text names.
+// mostSites is the largest number of call sites in the text.
 const mostSites = 8
 
-// waitingText lists the call sites that allocated the blocks waiting at the peak.
+// waitingText lists the call sites that allocated the blocks that wait for other streams at the peak.
 func (a *measurements) waitingText(x *footprint.Explanation) {
 	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		fmt.Fprintln(a.text,
-			`recorded without stacks: _record_memory_history(stacks="python") has the calls that allocated what waits`)
+			"recorded without stacks: _record_memory_history() with its defaults has the calls that allocated what waits")
 	}
 	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		return
 	}
-	fmt.Fprintln(a.text, "waiting at its peak, by the call that allocated it:")
+	fmt.Fprintln(a.text, "waiting at its peak, by the call that allocated it (change the record_stream on what it made):")
 	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
 	for k, s := range x.WaitingBySite {
 		if k == mostSites {
@@ -380,9 +396,19 @@ func (a *measurements) waitingText(x *footprint.Explanation) {
 	_ = tw.Flush()
 }
 
-// waitingAdvice says what to type if blocks wait for other streams.
+// waitingAdvice is the advice that is printed if blocks wait for other streams.
 const waitingAdvice = `waiting blocks were recorded on a stream (record_stream) and are not reused until that stream has passed them. To avoid that:
-  TORCH_NCCL_AVOID_RECORD_STREAMS=1 torchrun ...   torch 2.1 to 2.7
-  drop the tensor after work.wait()                instead of tensor.record_stream(stream), any torch
-  hocket memory SNAPSHOT.pickle --html page.html   draws it; docs/memory.md says which torch versions need what
+  delete tensor.record_stream(side)                if the current stream waits for side before the tensor is dropped: any torch
+  drop the tensor after work.wait()                if async_op=True: torch 2.8 and later, and earlier with this variable:
+  TORCH_NCCL_AVOID_RECORD_STREAMS=1 torchrun ...   against what collectives record, torch 2.1 to 2.7; nothing for your own call
+  hocket memory SNAPSHOT.pickle --html page.html   draws it; docs/memory.md has the change, and what each torch records
+  hocket memory examples/forum.hkt --dim B=8192    predicts another batch; give L= and D= of your layers, too
 `
+
+// bothUnits writes large numbers of bytes in torch's GB, too.
+func bothUnits(n int64) string {
+	if n < 1e8 {
+		return tensor.Size(n)
+	}
+	return fmt.Sprintf("%s (%.2f GB)", tensor.Size(n), float64(n)/1e9)
+}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -172,6 +174,72 @@ func TestMemoryRefuses(t *testing.T) {
 	}
 }
 
+// TestMemoryMessages: what is named in place of a program, and what a snapshot's text says to change.
+func TestMemoryMessages(t *testing.T) {
+	snapshot, err := filepath.Abs("../../internal/footprint/testdata/forum-record_stream-eager.rank0.pickle.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forum, err := filepath.Abs("../../examples/forum.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed, err := os.ReadFile(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var part bytes.Buffer
+	w := gzip.NewWriter(&part)
+	_, _ = w.Write(text[:3000])
+	_ = w.Close()
+	t.Chdir(t.TempDir())
+	for name, data := range map[string][]byte{"empty.pickle": nil, "train.py": []byte("# a comment\nimport torch\n"),
+		"part.pickle.gz": part.Bytes(), "snapshot.pickle": text} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		line, stdin string
+		code        int
+		want        []string // in this order
+	}{
+		{"memory", "", exitUsage, []string{"one SNAPSHOT.pickle", "FILE.csv"}},
+		{"memory empty.pickle", "", exitUsage, []string{"the file is empty"}},
+		{"memory train.py", "", exitUsage, []string{"train.py is Python text", "_dump_snapshot"}},
+		{"memory part.pickle.gz", "", exitUsage, []string{"unpacked: pickle: offset 3000:", "copy all of it"}},
+		{"memory -", string(text), exitUsage, []string{"name it as a file"}},
+		{"snapshot.pickle", "", exitUsage, []string{"did you mean hocket memory snapshot.pickle?"}},
+		{"memory snapshot.pickle", "", 0, []string{"of one rank", " GB)", "different moments", "cost ",
+			"delete tensor.record_stream", "TORCH_NCCL_AVOID_RECORD_STREAMS=1", "forum.hkt --dim B="}},
+		{"memory " + forum + " --policy captured", "", 0, []string{"per rank: ", "five iterations in one capture"}},
+		{"memory " + forum + " --policy caching,expandable_segments:True", "", 0, []string{"runs: does not apply"}},
+	} {
+		a, out, errs := testApp(strings.NewReader(c.stdin))
+		code := a.finish(t.Context(), a.execute(t.Context(), strings.Fields(c.line)))
+		said := out.String() + errs.String()
+		if code != c.code {
+			t.Errorf("%s: exit code %d, want %d", c.line, code, c.code)
+		}
+		rest := said
+		for _, want := range c.want {
+			_, after, ok := strings.Cut(rest, want)
+			if !ok {
+				t.Errorf("%s: want %q in order in\n%s", c.line, want, said)
+			}
+			rest = after
+		}
+	}
+}
+
 // TestMemoryBudget: the waits of a plan that fits, none of which others imply, and where none does the nearest figure.
 func TestMemoryBudget(t *testing.T) {
 	t.Chdir(t.TempDir())
@@ -215,7 +283,7 @@ func f(%x: bf16[1024, 256], %w: bf16[256, 256]) -> bf16[1024, 256] {
 	}
 	out, errs, code = hocketHere("memory", "p.hkt", "--budget", "1M")
 	if !strings.Contains(errs, "more than the budget of 1.0 MiB: the plan takes 1.2 MiB with all waits that help") ||
-		code != 3 || !strings.Contains(out, "1245184 bytes") {
+		code != exitProgram || !strings.Contains(out, "1245184 bytes") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 }

@@ -57,8 +57,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		if err != nil {
 			return err
 		}
-		// Lowering needs no values of dims; only what the command line says of
-		// them has to fit.
+		// Lowering does not need the values of dims. Only the dims on the command line must fit the program.
 		if sig, err := bind(p, b); err == nil {
 			a.out.note(sig)
 		} else if flags.set(c) || o.explain || o.strategy == "auto" || o.svg != "" {
@@ -136,8 +135,7 @@ func (a *app) opt(p *hocket.Program, o *optFlags, opts hocket.LowerOptions) erro
 	return err
 }
 
-// allStages returns the source and the text after each pass, under headings
-// that are comments.
+// allStages returns the source text and the text after each pass. The headings between them are comments.
 func allStages(p *hocket.Program, l *hocket.Lowered) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "// source\n%s", p)
@@ -152,7 +150,7 @@ func allStages(p *hocket.Program, l *hocket.Lowered) string {
 	return b.String()
 }
 
-// writeText writes a file as a whole or not at all.
+// writeText writes a file atomically.
 func writeText(path, text string) error {
 	err := files.Write(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, text)

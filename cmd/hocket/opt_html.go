@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// htmlFlags are the pages and pictures of opt.
+// htmlFlags holds the flags of opt that request pages and pictures.
 type htmlFlags struct{ html, svg string }
 
 func (o *htmlFlags) add(c *cobra.Command) {
@@ -25,7 +25,7 @@ func (o *htmlFlags) add(c *cobra.Command) {
 		"draw the predicted timeline, sequential and by --strategy, to `FILE` instead")
 }
 
-// check refuses flags that do not go together.
+// check returns an error for flags that cannot be combined.
 func (o *htmlFlags) check(c *cobra.Command) error {
 	switch {
 	case c.Flags().Changed("html") && o.html == "":
@@ -36,15 +36,16 @@ func (o *htmlFlags) check(c *cobra.Command) error {
 	return nil
 }
 
-// alone reports whether the page or picture is all that is asked for.
+// alone reports whether the page or picture is the only output that is requested.
 func (o *optFlags) alone() bool {
 	return (o.html != "" || o.svg != "") && o.after == "" && o.out == "" && !o.explain
 }
 
-// mostPlanned is the largest number of ranks for which a page shows memory, since plans grow with the ranks.
+// mostPlanned is the largest number of ranks for which a page shows memory. The size of a plan grows with the number of
+// ranks.
 const mostPlanned = 64
 
-// page writes the page of --html, with predictions or the reason why there are none.
+// page writes the page of --html. The page contains predictions, or the reason why there are none.
 func (a *programs) page(p *hocket.Program, file string, opts hocket.LowerOptions) error {
 	l, err := p.Lower(opts)
 	if err != nil {
@@ -64,8 +65,8 @@ func (a *programs) page(p *hocket.Program, file string, opts hocket.LowerOptions
 	return nil
 }
 
-// picture draws the timelines of --svg: that of the sequential program and, below it on the same scale, that of the
-// strategy.
+// picture draws the timelines of --svg: the timeline of the sequential program and below it, on the same scale, the
+// timeline of the strategy.
 func (a *programs) picture(p *hocket.Program, file string, opts hocket.LowerOptions) error {
 	var titles []string
 	var list []*hocket.Explanation
@@ -92,7 +93,7 @@ func (a *programs) picture(p *hocket.Program, file string, opts hocket.LowerOpti
 	return nil
 }
 
-// firstMessage is an error in one sentence.
+// firstMessage describes an error in one sentence.
 func firstMessage(err error) string {
 	for _, d := range findings(err) {
 		if d.Severity == ir.Error {

@@ -19,16 +19,16 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// maxProgram bounds the text of a program. It is far larger than real programs, and small enough for several copies in
-// memory.
+// maxProgram is the largest size of a program's text in bytes. It is much larger than real programs, and several copies
+// of such a text still fit into memory.
 const maxProgram = 64 << 20
 
-// maxSchedule bounds the text of a collective schedule, of which those for 64 ranks have 90 MB.
+// maxSchedule is the largest size of a collective schedule's text in bytes. Schedules for 64 ranks have 90 MB.
 const maxSchedule = 256 << 20
 
 const stdinName = "<stdin>"
 
-// programs reads programs, and makes them of what other tools write.
+// programs reads programs, and converts the output of other tools to programs.
 type programs struct {
 	session
 	stdin  io.Reader
@@ -38,7 +38,7 @@ type programs struct {
 	export *exported.Model // the model that was read last, if torch exported it
 }
 
-// boundProgram reads and parses the program that arg names, as parseProgram does, and records its binding.
+// boundProgram reads and parses the program that arg names, like parseProgram, and records its binding.
 func (a *programs) boundProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
 	p, err := a.parseProgram(ctx, arg, b)
 	if err != nil {
@@ -52,8 +52,8 @@ func (a *programs) boundProgram(ctx context.Context, arg string, b *hocket.Bindi
 	return p, nil
 }
 
-// parseProgram reads and parses the program that arg names. The definitions of
-// a dump's indices are taken out of b: they are part of the program.
+// parseProgram reads and parses the program that arg names. It removes the definitions of a dump's indices from b,
+// because they become part of the program.
 func (a *programs) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
 	if isExport(arg) {
 		return a.parseExport(arg, b)
@@ -82,31 +82,38 @@ func (a *programs) parseProgram(ctx context.Context, arg string, b *hocket.Bindi
 	return p.Within(a.limits), nil
 }
 
-// funcLine begins a function of a program.
+// funcLine matches the first line of a function in a program.
 var funcLine = regexp.MustCompile(`(?m)^\s*func\b`)
 
-// otherFile says in the error of a file that is no program which files are programs, too.
+// otherFile adds, to the error about a file that is not a program, the kinds of files that are accepted as programs.
 func otherFile(arg, src string, err error) error {
 	var ds hocket.Diagnostics
 	if strings.HasSuffix(arg, ".hkt") || !errors.As(err, &ds) || len(ds) == 0 || funcLine.MatchString(src) ||
 		nvfuser.IsDump(src) {
 		return err
 	}
-	if pickled(src) {
+	switch {
+	case pickled(src) && arg == "-":
+		return inputf("standard input is a pickle or compressed by gzip, and no program").helping(
+			"name it as a file, as in hocket memory SNAPSHOT.pickle; decompress logs first")
+	case pickled(src):
 		return inputf("%s is a pickle or compressed by gzip, and no program", arg).helping(
 			"decompress logs first; hocket memory reads snapshots of torch's allocator, hocket trace its flight records")
+	case strings.HasSuffix(arg, ".py"):
+		return inputf("%s is Python text, and no program", arg).helping("hocket reads a module that it exports " +
+			"(torch.export.save), and hocket memory a snapshot that it writes (torch.cuda.memory._dump_snapshot)")
 	}
 	return inputf(`%s is no program, and no line has "%%HostIrContainer {", which begins a dump of nvFuser`, arg).helping(
 		"as a program, line %d: %s", ds[0].Pos.Line, ds[0].Message)
 }
 
-// pickled reports whether a file begins as a pickle of Python's, compressed or not.
+// pickled reports whether a file begins like a Python pickle, compressed or uncompressed.
 func pickled(begins string) bool {
 	return len(begins) > 1 && (begins[0] == 0x80 && begins[1] < 6 || begins[:2] == "\x1f\x8b")
 }
 
-// readProgram returns the text of a file, or of standard input for "-", and
-// the name that diagnostics use for it.
+// readProgram returns the text of a file, or of standard input if arg is "-", and the name that diagnostics use for the
+// text.
 func (a *programs) readProgram(ctx context.Context, arg string) (name, src string, err error) {
 	if arg == "-" {
 		src, err = readText(ctx, stdinName, a.stdin)
@@ -116,7 +123,7 @@ func (a *programs) readProgram(ctx context.Context, arg string) (name, src strin
 	if err != nil {
 		return arg, "", a.unreadable(arg, err)
 	}
-	// Opening a pipe would wait for a writer.
+	// Opening a named pipe would block until another process opens it for writing.
 	if !info.Mode().IsRegular() {
 		f := inputf("%s is not a file", arg)
 		if info.IsDir() {
@@ -133,7 +140,8 @@ func (a *programs) readProgram(ctx context.Context, arg string) (name, src strin
 	return arg, src, err
 }
 
-// unreadable returns the error of reading a program's file, with a suggestion of the file that was meant.
+// unreadable returns the error about a program file that cannot be read, and suggests a file that the user may have
+// meant.
 func (a *programs) unreadable(arg string, err error) error {
 	var call *fs.PathError
 	if errors.As(err, &call) {
@@ -149,8 +157,9 @@ func (a *programs) unreadable(arg string, err error) error {
 	return inputf("%s: %w", arg, err)
 }
 
-// nearFile returns a program that arg may have meant, in its folder or in examples below it: one with the same name, or
-// else with a similar name; "" if there is none.
+// nearFile returns a program file that the user may have meant by arg. It searches the directory of arg and the
+// examples directory below it, first for a file of the same name and then for a file with a similar name. It returns ""
+// if there is none.
 func nearFile(arg string) string {
 	dir, base := filepath.Split(arg)
 	byName := map[string]string{}
@@ -172,8 +181,8 @@ func nearFile(arg string) string {
 	return byName[nearest(base, names)]
 }
 
-// readText reads all of r, within maxProgram, or maxSchedule for a schedule's file. A reader that blocks does not
-// keep an interrupt from ending the command.
+// readText reads all of r, up to maxProgram bytes, or up to maxSchedule bytes if the text is a schedule. An interrupt
+// can end the command while r blocks.
 func readText(ctx context.Context, name string, r io.Reader) (string, error) {
 	type read struct {
 		text []byte

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// progress shows the current stage of a slow command on a terminal and, if possible, an estimate of the remaining time.
-// Its zero value shows nothing.
+// progress shows the current stage of a slow command on a terminal and, if it can be computed, an estimate of the
+// remaining time. Its zero value shows nothing.
 type progress struct {
 	w       io.Writer // nil for none
 	columns int
@@ -26,12 +26,12 @@ type progress struct {
 }
 
 const (
-	// progressAfter is the time after which a command begins to show progress.
+	// progressAfter is the time after which a running command begins to show its progress.
 	progressAfter = 2 * time.Second
 	progressEvery = 500 * time.Millisecond
 )
 
-// newProgress shows progress on stderr if that is a terminal that can erase a line.
+// newProgress returns a progress that writes to stderr if stderr is a terminal that can erase a line.
 func newProgress(stderr *os.File) *progress {
 	p := &progress{now: time.Now}
 	if isTerminal(stderr) && os.Getenv("TERM") != "dumb" {
@@ -41,7 +41,8 @@ func newProgress(stderr *os.File) *progress {
 	return p
 }
 
-// at begins a stage with the given number of parts, 0 for a stage that is not counted. most is its time limit, 0 for none.
+// at begins a stage that has total parts; 0 means that parts are not counted. most is the time limit of the stage; 0
+// means no limit.
 func (p *progress) at(stage string, total int, most time.Duration) {
 	if p == nil || p.now == nil {
 		return
@@ -55,7 +56,7 @@ func (p *progress) at(stage string, total int, most time.Duration) {
 	}
 }
 
-// step records that one part is done.
+// step records that one more part of the stage is done.
 func (p *progress) step() {
 	if p == nil {
 		return
@@ -65,7 +66,7 @@ func (p *progress) step() {
 	p.done++
 }
 
-// of sets how many parts of the stage are done, and how many there are.
+// of sets the number of parts of the stage that are done, and the total number of parts.
 func (p *progress) of(done, total int) {
 	if p == nil {
 		return
@@ -75,7 +76,7 @@ func (p *progress) of(done, total int) {
 	p.done, p.total = done, total
 }
 
-// end erases the line before the command prints its output.
+// end erases the progress line before the command prints its output.
 func (p *progress) end() {
 	if p == nil {
 		return
@@ -109,7 +110,7 @@ func (p *progress) show(stop chan struct{}) {
 	}
 }
 
-// draw writes the line in the place of the one before it.
+// draw overwrites the progress line.
 func (p *progress) draw() {
 	now := p.now()
 	if now.Sub(p.begun) < progressAfter {
@@ -136,7 +137,7 @@ func (p *progress) line(now time.Time) string {
 	return text
 }
 
-// current is the current stage, for errors about time limits.
+// current returns the current stage, for errors about time limits.
 func (p *progress) current() string {
 	if p == nil {
 		return ""

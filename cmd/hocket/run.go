@@ -20,10 +20,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxCertificate bounds a certificate's file.
+// maxCertificate is the largest size of a certificate's file in bytes.
 const maxCertificate = 1 << 28
 
-// runFlags are the flags of run, in addition to those of every command on a PROGRAM.
+// runFlags holds the flags of run, in addition to those of every command that has a PROGRAM argument.
 type runFlags struct {
 	planCache
 	machine       string
@@ -153,7 +153,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// check refuses values that are invalid for every program.
+// check returns an error for values that are invalid for every program.
 func (o *runFlags) check(c *cobra.Command) error {
 	set := c.Flags().Changed
 	if err := o.checkMachine(); err != nil {
@@ -226,14 +226,15 @@ func (o *runFlags) checkMachine() error {
 	return nil
 }
 
-// job is one program to run.
+// job holds the state of running one program.
 type job struct {
 	app     *app
 	flags   *runFlags
 	again   []string // the command line, but for --schedules, --seed and outputs
 	program *hocket.Program
 	inputs  *inputs
-	// processes run the program together, and first is the first of them, or the only one.
+	// processes is the number of processes that run the program together. first reports that this process is the first of
+	// them, or the only one.
 	processes int
 	first     bool
 
@@ -242,7 +243,7 @@ type job struct {
 	arena   int64                     // what a rank may use, 0 where the device says it
 	machine *hocket.Machine
 	model   *hocket.Model
-	// judged is set once the plan was made and, if required, proved. Later errors do not refute it.
+	// judged is set after the plan has been made and, if required, proved. Later errors do not refute the program.
 	judged  bool
 	batch   []hocket.Args              // one for each repetition
 	refs    []*hocket.Reference        // of each, once they are wanted
@@ -251,7 +252,7 @@ type job struct {
 	took    []time.Duration            // by each run of the batch, sorted; empty where there are no times
 }
 
-// runLimit is how long one run may take.
+// runLimit returns the time limit of one run.
 func (o *runFlags) runLimit() time.Duration {
 	if o.timeout > 0 {
 		return o.timeout
@@ -259,8 +260,8 @@ func (o *runFlags) runLimit() time.Duration {
 	return stuck
 }
 
-// times returns the sorted times of several runs. A run is timed from its begin, or from the end of the run before it if
-// that is later, to its end. It returns nil if the machine has no times.
+// times returns the sorted durations of several runs. The duration of a run is measured from its begin, or from the end
+// of the preceding run if that is later, to its end. times returns nil if the machine does not record times.
 func times(reports []*hocket.Report) []time.Duration {
 	var list []time.Duration
 	last := time.Duration(math.MinInt64)
@@ -276,13 +277,13 @@ func times(reports []*hocket.Report) []time.Duration {
 	return list
 }
 
-// median of what is sorted.
+// median returns the median of a sorted list.
 func median(list []time.Duration) time.Duration {
 	n := len(list)
 	return (list[(n-1)/2] + list[n/2]) / 2
 }
 
-// run first does everything else that can fail, and then makes the inputs, which may take long.
+// run executes the job. It performs all other steps that can fail before it generates the inputs, which may take long.
 func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	w, err := j.join(ctx)
 	if err != nil {
@@ -350,14 +351,15 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	return j.undecided()
 }
 
-// args makes the arguments of a run.
+// args returns the arguments of a run.
 func (j *job) args(i int) (hocket.Args, error) {
 	args, err := j.inputs.make(j.sig, j.files, i)
 	_, args.Dims = j.flags.splitDims(j.sig.Dims)
 	return args, err
 }
 
-// bind binds the program, with the dims that follow from input files, and returns the headers of the files' tensors.
+// bind binds the program, with the dims that follow from input files, and returns the headers of the tensors in these
+// files.
 func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor, error) {
 	var got map[string]found
 	defer j.inputs.closeFiles()
@@ -391,8 +393,8 @@ func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor
 	return loadAll(got)
 }
 
-// load loads the program. The default budget is the free memory minus the inputs, so that a program that is too large
-// causes an error and does not end the process.
+// load loads the program. The default memory budget is the free memory minus the size of the inputs, so that a program
+// that is too large returns an error instead of being killed.
 func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	free, err := affordInputs(j.sig, j.batches()*j.processes)
 	if err != nil {
@@ -431,7 +433,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	return j.ofLoad(err)
 }
 
-// ofLoad classifies an error of loading the plan.
+// ofLoad classifies an error that loading the plan has returned.
 func (j *job) ofLoad(err error) error {
 	if errors.Is(err, hocket.ErrAlgorithm) {
 		return usagef("--algorithm: %w", err)
@@ -446,8 +448,8 @@ func (j *job) ofLoad(err error) error {
 	return err
 }
 
-// measure runs the batch twice: once to warm up, since the first touch of memory would dominate the timeline, and once for
-// the report.
+// measure runs the batch twice. The first execution is a warm-up, because the first access to memory pages would
+// dominate the timeline. The report describes the second.
 func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
 	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
@@ -519,7 +521,7 @@ func (j *job) print(rep *hocket.Report) error {
 	return nil
 }
 
-// tried describes the runs that the verdict covers.
+// tried describes the runs on which the verdict is based.
 func (j *job) tried() string {
 	o, each, all := j.flags, "", "all "
 	if j.verdict.Verdict != hocket.Exact {
@@ -552,7 +554,7 @@ func plural(n int, word string) string {
 	return word + "s"
 }
 
-// dimsText lists the dims that the text declares, in its order.
+// dimsText lists the dims that the program declares, in the order of their declarations.
 func (j *job) dimsText() string { return dimsText(j.program, j.sig.Dims) }
 
 func dimsText(p *hocket.Program, dims map[string]int64) string {
@@ -589,9 +591,9 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	}
 }
 
-// strategyOf returns the strategy by which a statement's communication was overlapped. A statement belongs to an
-// overlapped pair if it has the line of the pair, its names begin with the pair's value, and it is the pair's collective
-// or one of the exchanges that replace it.
+// strategyOf returns the strategy with which the communication of a statement was overlapped. A statement belongs to an
+// overlapped pair if it has the line of the pair, the names of its values begin with the name of the pair's value, and
+// it is either the pair's collective or one of the exchanges that replace the collective.
 func strategyOf(o hocket.Overlap, all []hocket.Overlapped) string {
 	for _, pair := range all {
 		if pair.Line == o.Line && strings.Contains(o.Statement, "%"+pair.Value+".") &&

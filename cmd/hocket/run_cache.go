@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// planCache are the flags of run's plan cache, those of hocket.LoadOptions.
+// planCache holds the flags that configure the plan cache of run, as in hocket.LoadOptions.
 type planCache struct {
 	cache string
 	hard  bool
@@ -25,10 +25,10 @@ func (c *planCache) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&c.round, "bucket", nil, "round a dim up: `DIM=N,...`, as T=64,256; repeatable")
 }
 
-// given reports whether one of the flags is.
+// given reports whether any of the flags is given.
 func (c *planCache) given() bool { return c.cache != "" || c.hard || len(c.round) > 0 }
 
-// check reads the flags.
+// check parses and checks the flags.
 func (c *planCache) check() error {
 	switch c.cache {
 	case "":
@@ -58,7 +58,7 @@ func (c *planCache) check() error {
 	return nil
 }
 
-// known refuses buckets of dims that the program does not have.
+// known returns an error for buckets of dims that the program does not have.
 func (c *planCache) known(dims map[string]int64) error {
 	for _, dim := range slices.Sorted(maps.Keys(c.buckets)) {
 		if _, ok := dims[dim]; !ok {
@@ -68,7 +68,7 @@ func (c *planCache) known(dims map[string]int64) error {
 	return nil
 }
 
-// splitDims returns the dims that a model is loaded with, and those that have buckets and are each run's.
+// splitDims separates the dims with which the model is loaded from the dims that have buckets and are set for each run.
 func (c *planCache) splitDims(dims map[string]int64) (fixed, rounded map[string]int64) {
 	fixed, rounded = maps.Clone(dims), maps.Clone(dims)
 	maps.DeleteFunc(fixed, func(dim string, _ int64) bool { return c.buckets[dim] != nil })

@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// reference evaluates the reference of every repetition, once.
+// reference evaluates the reference of every repetition, if that has not been done yet.
 func (j *job) reference(ctx context.Context) error {
 	if len(j.refs) < len(j.batch) {
 		j.app.progress.at("evaluating the reference", len(j.batch), 0)
@@ -31,8 +31,8 @@ func (j *job) reference(ctx context.Context) error {
 	return nil
 }
 
-// ofReference classifies an error of the evaluator. The program is not refuted if it is only too large for the evaluator,
-// or if its inputs have numbers out of range.
+// ofReference classifies an error of the reference evaluator. An error does not refute the program if the program is
+// only too large for the evaluator, or if the inputs contain numbers that are out of range.
 func ofReference(err error) error {
 	err = ofMachine(err)
 	ds := findings(err)
@@ -50,8 +50,8 @@ func ofReference(err error) error {
 		help: "make dims smaller with --dim, or run without --compare and --schedules"}
 }
 
-// compare compares one report for each repetition and keeps the weakest
-// verdict. A result that differs is an error.
+// compare compares the report of each repetition with its reference and records the weakest verdict. A result that
+// differs is an error.
 func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	if err := j.reference(ctx); err != nil {
 		return err
@@ -80,13 +80,13 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	return nil
 }
 
-// wantsLayers reports whether to compare layer by layer too: if the comparison of the whole is undecided, and for models,
-// which are almost never decided as a whole.
+// wantsLayers reports whether the program must also be compared layer by layer. It must if the comparison as a whole is
+// undecided. It must also for models, whose comparison as a whole is almost always undecided.
 func (j *job) wantsLayers(c hocket.Comparison) bool {
 	return c.Verdict == hocket.Undecided || j.app.export != nil
 }
 
-// layer compares the layers of every repetition, once.
+// layer compares the layers of every repetition, if that has not been done yet.
 func (j *job) layer(ctx context.Context) error {
 	if len(j.layers) < len(j.batch) {
 		j.app.progress.at("comparing layer by layer", len(j.batch), 0)
@@ -102,7 +102,7 @@ func (j *job) layer(ctx context.Context) error {
 	return nil
 }
 
-// tolerated ends a command whose results are judged by --rtol.
+// tolerated ends a command in which --rtol decides whether the results are right.
 func (j *job) tolerated() error {
 	worst, ok := j.verdict.Worst()
 	if j.flags.rtol == 0 || !ok || worst.Quotient() <= j.flags.rtol {
@@ -112,7 +112,7 @@ func (j *job) tolerated() error {
 		err: fmt.Errorf("%s, more than --rtol %g", worst, j.flags.rtol)}
 }
 
-// concluded adds the verdict so far to the JSON output.
+// concluded adds the current verdict to the JSON output.
 func (j *job) concluded() {
 	j.app.out.Compare = &comparison{
 		Verdict: j.verdict.Verdict.String(), Against: j.verdict.Against, Detail: j.verdict.String(),
@@ -123,7 +123,7 @@ func (j *job) concluded() {
 	}
 }
 
-// measured returns the errors of results for JSON.
+// measured converts the errors of results for the JSON output.
 func measured(c hocket.Comparison) []resultError {
 	var list []resultError
 	for _, m := range c.Measured {
@@ -139,7 +139,7 @@ func measured(c hocket.Comparison) []resultError {
 	return list
 }
 
-// writeErrors prints the measured errors of results that are not certified, and which layer has the largest.
+// writeErrors prints the measured errors of results that are not certified, and the layer that has the largest error.
 func (j *job) writeErrors() {
 	if j.verdict.Verdict != hocket.Exact {
 		for _, m := range j.verdict.Measured {
@@ -151,8 +151,8 @@ func (j *job) writeErrors() {
 	}
 }
 
-// confirms reports whether a comparison is repeated on other inputs: if the command line leaves the inputs of some
-// parameters open.
+// confirms reports whether a comparison is repeated with other inputs. It is if the command line does not set the
+// inputs of all parameters.
 func (j *job) confirms() bool {
 	if j.inputs.fixed {
 		return false
@@ -163,7 +163,7 @@ func (j *job) confirms() bool {
 	})
 }
 
-// batches is the number of runs whose inputs are held at a time.
+// batches returns the number of runs whose inputs are in memory at the same time.
 func (j *job) batches() int {
 	if (j.flags.compare || j.flags.schedules > 0) && j.confirms() {
 		return j.flags.repeat + 1
@@ -171,8 +171,7 @@ func (j *job) batches() int {
 	return j.flags.repeat
 }
 
-// confirm compares a run with random reals for the parameters that had small integers by
-// default.
+// confirm compares a run in which the parameters that had small integers by default have random real numbers instead.
 func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Args) ([]*hocket.Report, error)) error {
 	if !j.confirms() {
 		return nil
@@ -204,7 +203,7 @@ func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Ar
 	return nil
 }
 
-// drawn makes the inputs of one run and evaluates its reference.
+// drawn generates the inputs of one run and evaluates the run's reference.
 func (j *job) drawn(ctx context.Context) (hocket.Args, *hocket.Reference, error) {
 	args, err := j.args(0)
 	if err != nil {
@@ -217,7 +216,7 @@ func (j *job) drawn(ctx context.Context) (hocket.Args, *hocket.Reference, error)
 	return args, ref, nil
 }
 
-// realFailure adds to the error about a differing result that the inputs were random reals.
+// realFailure adds, to the error about a result that differs, that the inputs were random real numbers.
 func (j *job) realFailure(err error) error {
 	var f *failure
 	if !errors.As(err, &f) || f.kind != "differs" {
@@ -228,7 +227,7 @@ func (j *job) realFailure(err error) error {
 	return &shown
 }
 
-// undecided ends a command whose comparison did not decide anything.
+// undecided ends a command whose comparison reached no decision.
 func (j *job) undecided() error {
 	if j.verdict.Against == "" || j.verdict.Verdict != hocket.Undecided || j.flags.rtol > 0 {
 		return nil

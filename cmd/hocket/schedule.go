@@ -21,7 +21,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scheduleResult is the part of the --json output about a collective schedule.
+// scheduleResult is the part of the --json output that describes a collective schedule.
 type scheduleResult struct {
 	Name       string              `json:"name"`
 	Format     string              `json:"format"` // "mscclpp", "msccl"
@@ -30,25 +30,26 @@ type scheduleResult struct {
 	Findings   []*schedule.Finding `json:"findings,omitempty"`
 	Warnings   []*schedule.Finding `json:"warnings,omitempty"`
 	Notes      []string            `json:"notes,omitempty"`
-	// Fix describes the change by --fix, and Text is the changed plan.
+	// Fix describes the change that --fix made, and Text is the changed plan.
 	Fix  string `json:"fix,omitempty"`
 	Text string `json:"text,omitempty"`
-	// Redundant are the synchronizations that can each be left out alone; Looked is the number that was checked.
+	// Redundant lists the synchronizations each of which can be omitted if the others remain. Looked is the number of
+	// synchronizations that were checked.
 	Redundant []schedule.Place `json:"redundant,omitempty"`
 	Looked    int              `json:"looked_at,omitempty"`
 	Syncs     int              `json:"synchronizations,omitempty"`
-	// Interleavings is the number of interleavings that run executed, or that check --redundant executed without one of
-	// these.
+	// Interleavings is the number of interleavings that run executed, or the number that check --redundant executed with
+	// one of these synchronizations omitted.
 	Interleavings int `json:"interleavings,omitempty"`
 }
 
-// schedules checks and runs collective schedules.
+// schedules implements the commands that check and run collective schedules.
 type schedules struct {
 	programs
 }
 
-// isSchedule reports whether arg names a collective schedule rather than a program. It reads standard input to find
-// out; the text can be read again.
+// isSchedule reports whether arg names a collective schedule rather than a program. If arg is standard input,
+// isSchedule reads its text, which can then be read again.
 func (a *schedules) isSchedule(ctx context.Context, arg string) (bool, error) {
 	if arg != "-" {
 		return strings.HasSuffix(arg, ".json") || strings.HasSuffix(arg, ".xml"), nil
@@ -61,7 +62,7 @@ func (a *schedules) isSchedule(ctx context.Context, arg string) (bool, error) {
 	return mscclpp.IsPlan(text) || msccl.IsAlgorithm(text), nil
 }
 
-// readSchedule reads a collective schedule of MSCCL++ or MSCCL.
+// readSchedule reads a collective schedule in the format of MSCCL++ or MSCCL.
 func (a *schedules) readSchedule(ctx context.Context, arg string) (schedule.File, string, error) {
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
@@ -102,7 +103,7 @@ func (a *schedules) openSchedule(ctx context.Context, arg string) (schedule.File
 	return f, p, out, nil
 }
 
-// schedulesFor reads schedules, proves them, and makes of them what GPUs execute.
+// schedulesFor reads and proves schedules, and converts them to the form that GPUs execute.
 func (a *schedules) schedulesFor(ctx context.Context, files []string) ([]*device.Schedule, error) {
 	var list []*device.Schedule
 	for _, arg := range files {
@@ -122,8 +123,8 @@ func (a *schedules) schedulesFor(ctx context.Context, files []string) ([]*device
 	return list, nil
 }
 
-// importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in no
-// order has one in the program.
+// importSchedule converts a collective schedule to a program. It warns about a schedule that is not correct, because
+// operations that the schedule leaves unordered are ordered in the program.
 func (a *schedules) importSchedule(ctx context.Context, arg string) (string, error) {
 	_, p, _, err := a.openSchedule(ctx, arg)
 	if err != nil {
@@ -141,7 +142,7 @@ func (a *schedules) importSchedule(ctx context.Context, arg string) (string, err
 	return text, nil
 }
 
-// checkSchedule judges a collective schedule.
+// checkSchedule checks a collective schedule.
 func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time",
 		"certificate"); err != nil {
@@ -187,7 +188,7 @@ func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) e
 	return a.concludeSchedule(arg, r)
 }
 
-// writeCertificate writes a certificate of a schedule that was proved, of one launch.
+// writeCertificate writes a certificate of a proved schedule. The certificate covers one launch.
 func writeCertificate(file string, p *schedule.Plan) error {
 	text, err := issue.Schedule(p)
 	if err != nil {
@@ -197,7 +198,7 @@ func writeCertificate(file string, p *schedule.Plan) error {
 	return writeText(file, string(text)+"\n")
 }
 
-// certifiedSchedule refuses a schedule unless a file is its certificate.
+// certifiedSchedule returns an error unless the file contains a valid certificate of the schedule.
 func certifiedSchedule(file string, p *schedule.Plan) error {
 	text, err := files.Read(file, maxCertificate)
 	if err != nil {
@@ -218,7 +219,7 @@ func certifiedSchedule(file string, p *schedule.Plan) error {
 	return nil
 }
 
-// onlyFlags refuses flags that say nothing about a collective schedule.
+// onlyFlags returns an error for flags that do not apply to collective schedules.
 func onlyFlags(c *cobra.Command, arg string, names ...string) error {
 	var err error
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -229,8 +230,8 @@ func onlyFlags(c *cobra.Command, arg string, names ...string) error {
 	return err
 }
 
-// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and
-// compares the results with plain arithmetic.
+// runSchedule runs a collective schedule on the CPU with random data, in random interleavings of all threads, and
+// compares the results with a direct computation.
 func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine",
 		"certificate"); err != nil {
@@ -279,10 +280,10 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 	return ended(nil)
 }
 
-// elements is the number of elements in each part of a chunk when a schedule is run.
+// elements is the number of elements in each part of a chunk when a schedule is run on the CPU.
 const elements = 4
 
-// fixSchedule repairs a refuted schedule, writes it, and returns its verdict.
+// fixSchedule repairs a refuted schedule, writes the result, and returns its verdict.
 func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult,
 	flags *checkFlags) (*schedule.Report, error) {
 	if r.Verdict != schedule.OK {
@@ -312,7 +313,7 @@ func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.
 	return r, nil
 }
 
-// concludeSchedule prints a verdict. Every verdict except ok is a failure.
+// concludeSchedule prints a verdict. It returns a failure for every verdict except ok.
 func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 	out := a.out.Schedule
 	a.out.Verdict = string(r.Verdict)

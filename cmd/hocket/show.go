@@ -15,8 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// result is what --json prints; its fields are a contract. Absent parts are
-// left out.
+// result is the object that --json prints. Its fields are a contract with users. Fields that do not apply are omitted.
 type result struct {
 	Hocket  string           `json:"hocket"`
 	Command string           `json:"command,omitempty"`
@@ -27,25 +26,25 @@ type result struct {
 	Machine string           `json:"machine,omitempty"`
 	Proof   *proof           `json:"proof,omitempty"`
 	Compare *comparison      `json:"compare,omitempty"`
-	// OutputsSHA256 is the hash of the results of run, those of the last repetition.
+	// OutputsSHA256 is the hash of the results of the last repetition of run.
 	OutputsSHA256 string    `json:"outputs_sha256,omitempty"`
 	Overlap       []overlap `json:"overlap,omitempty"`
-	// Time is what run --repeat measures.
+	// Time holds the durations that run --repeat measures.
 	Time   *runTime `json:"time,omitempty"`
 	Memory *memory  `json:"memory,omitempty"`
-	// Detours names the devices that exchange data through the host, with the reason.
+	// Detours names the pairs of devices that exchange data through host memory, each with the reason.
 	Detours []string `json:"detours,omitempty"`
-	// Guesses names the products whose algorithms there was no memory to time.
+	// Guesses names the products whose algorithms could not be timed because memory was short.
 	Guesses []string `json:"guesses,omitempty"`
 	// PassedOver is the reason why the machine's tuned table of collectives is not used.
 	PassedOver string  `json:"passed_over,omitempty"`
 	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
 	Doctor     *doctor `json:"doctor,omitempty"`
 	Plan       string  `json:"plan,omitempty"` // plan
-	// Verdict is check's of a collective schedule: "ok", "race", "deadlock", "wrong", "undecided".
+	// Verdict is the verdict of check for a collective schedule: "ok", "race", "deadlock", "wrong" or "undecided".
 	Verdict  string          `json:"verdict,omitempty"`
 	Schedule *scheduleResult `json:"schedule,omitempty"`
-	// Explain is opt --explain's.
+	// Explain is the explanation of opt --explain.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`
 	Tune    *tune.Tuned         `json:"tune,omitempty"`
@@ -54,7 +53,7 @@ type result struct {
 	*account.Report
 	Against       []account.Difference `json:"against,omitempty"`
 	*memoryResult                      // memory
-	// Diagnostics hold every failure, those of hocket and its machine too.
+	// Diagnostics lists every failure, including failures of hocket and of the machine.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`
 }
 
@@ -66,14 +65,15 @@ type proof struct {
 type comparison struct {
 	Verdict string `json:"verdict"` // "exact", "within", "undecided", "differs"
 	Against string `json:"against"`
-	// Detail is the one-line verdict of the text output; left out if results differ.
+	// Detail is the verdict in one line, as in the text output. It is omitted if results differ.
 	Detail string `json:"detail,omitempty"`
-	// Results are the measured errors.
+	// Results lists the measured errors of the results.
 	Results []resultError `json:"results,omitempty"`
 	Layers  []layerError  `json:"layers,omitempty"`
 }
 
-// resultError is the distance of a result from the reference. Error and Quotient are left out if they are not finite.
+// resultError describes the distance of a result from the reference. Error and Quotient are omitted if they are not
+// finite.
 type resultError struct {
 	Name     string   `json:"name"`
 	Error    *float64 `json:"error,omitempty"`
@@ -81,7 +81,8 @@ type resultError struct {
 	Quotient *float64 `json:"quotient,omitempty"`
 }
 
-// layerError is the distance of a layer's results from the reference, given the reference's inputs.
+// layerError describes the distance of a layer's results from the reference. The layer's inputs were those that the
+// reference computed.
 type layerError struct {
 	Name    string        `json:"name"`
 	Line    int32         `json:"line"`
@@ -91,19 +92,19 @@ type layerError struct {
 
 type overlap struct {
 	Op string `json:"op"`
-	// Line is the line of the statement, or of the statement that it was lowered from.
+	// Line is the line of the statement or, if lowering made the statement from another one, the line of that statement.
 	Line     int32  `json:"line,omitempty"`
 	Strategy string `json:"strategy"`
 	Bytes    int64  `json:"bytes"`
-	// Algorithm of a collective.
+	// Algorithm names the algorithm of a collective.
 	Algorithm string `json:"algorithm,omitempty"`
-	// BusyUS is the time in flight, and ExposedUS the part of it that no computation hides. Both are left out if the
-	// machine has no times.
+	// BusyUS is the time that the communication took, and ExposedUS is the part of it that no computation hides, in
+	// microseconds. Both are omitted if the machine does not record times.
 	BusyUS    *float64 `json:"busy_us,omitempty"`
 	ExposedUS *float64 `json:"exposed_us,omitempty"`
 }
 
-// runTime is the time of a run among several back to back, on the devices' clock.
+// runTime describes the durations of runs that were executed back to back, measured with the clock of the devices.
 type runTime struct {
 	Runs     int     `json:"runs"`
 	MedianUS float64 `json:"median_us"`
@@ -140,7 +141,8 @@ type note struct {
 	Message string `json:"message"`
 }
 
-// writeResult prints the one object of --json. If the result cannot be encoded as JSON, it prints nothing and fails.
+// writeResult prints the JSON object of --json. If the result cannot be encoded as JSON, it prints nothing and returns
+// an error.
 func (a *session) writeResult(ds hocket.Diagnostics) error {
 	for _, d := range ds {
 		x := diagnostic{Severity: d.Severity.String(), Kind: d.Kind, File: d.File,
@@ -161,7 +163,8 @@ func (a *session) writeResult(ds hocket.Diagnostics) error {
 	return nil
 }
 
-// writeUnsaid prints the reason why a result cannot be encoded as JSON, in place of the result, and returns the exit code.
+// writeUnsaid prints, in place of the result, the reason why the result cannot be encoded as JSON, and returns the exit
+// code.
 func (a *session) writeUnsaid(err error) *failure {
 	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
 		help: "without --json it is printed as text; infinite numbers and NaNs come from extreme values in the inputs or dims"}
@@ -170,7 +173,7 @@ func (a *session) writeUnsaid(err error) *failure {
 	return f
 }
 
-// showDiagnostics prints findings for people.
+// showDiagnostics prints diagnostics as text.
 func (a *session) showDiagnostics(ds hocket.Diagnostics) {
 	for i, d := range ds {
 		if i > 0 {

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/stablehlo"
 )
 
-// importStableHLO imports a program of StableHLO. ranks is the number of ranks; 0 means the size of its mesh.
+// importStableHLO imports a StableHLO program. ranks is the number of ranks; 0 means the size of the program's mesh.
 func (a *programs) importStableHLO(name, src string, ranks int) (*modelprogram.Model, error) {
 	g, err := stablehlo.Read(name, src, stablehlo.Options{Ranks: ranks})
 	var m *modelprogram.Model
@@ -21,7 +21,7 @@ func (a *programs) importStableHLO(name, src string, ranks int) (*modelprogram.M
 	return m, nil
 }
 
-// parseStableHLO is parseProgram of StableHLO.
+// parseStableHLO is like parseProgram for a StableHLO text.
 func (a *programs) parseStableHLO(name, src string, b *hocket.Binding) (*hocket.Program, error) {
 	m, err := a.importStableHLO(name, src, b.Ranks)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// nearest returns the name that word most likely stands for; "" if none is similar.
+// nearest returns the name that is most similar to word, or "" if no name is similar enough.
 func nearest(word string, names []string) string {
 	best, least := "", max(1, len(word)/3)+1
 	for _, name := range names {
@@ -23,7 +23,8 @@ func nearest(word string, names []string) string {
 	return best
 }
 
-// distance counts the letters that are wrong, missing, superfluous, or swapped with the next one.
+// distance returns the edit distance between a and b: the number of letters that are wrong, missing, superfluous, or
+// swapped with the next letter.
 func distance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {
@@ -59,7 +60,8 @@ func flagNames(c *cobra.Command) []string {
 	return names
 }
 
-// flagHelp returns advice about a flag that c does not have: the similar flag of c, or the commands that have the flag.
+// flagHelp returns advice about a flag that c does not have. The advice names the similar flag of c, or the commands
+// that have the flag.
 func flagHelp(c *cobra.Command, text string) string {
 	see := "see " + c.CommandPath() + " --help"
 	name, ok := strings.CutPrefix(text, "unknown flag: --")
@@ -88,7 +90,7 @@ func flagHelp(c *cobra.Command, text string) string {
 	return see
 }
 
-// oneDash returns the long flag of c that a word with one dash names; "" if there is none.
+// oneDash returns the long flag of c that the word names with a single dash, or "" if there is none.
 func oneDash(c *cobra.Command, word string) string {
 	if len(word) < 4 || word[0] != '-' || word[1] == '-' {
 		return ""

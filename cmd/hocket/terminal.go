@@ -11,10 +11,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pipeColumns is the width of output that does not go to a terminal.
+// pipeColumns is the width in columns of output that is not written to a terminal.
 const pipeColumns = 100
 
-// columns returns the width of the terminal f, within bounds.
+// columns returns the width of the terminal f in columns, limited to a sensible range.
 func columns(f *os.File) int {
 	if !isTerminal(f) {
 		return pipeColumns
@@ -31,10 +31,11 @@ func columns(f *os.File) int {
 
 func isTerminal(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
 
-// colours reports whether the environment lets a terminal have colours.
+// colours reports whether the environment permits colours on a terminal.
 func colours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
-// harmless writes text to a terminal without control characters, since text from programs and files must not control it.
+// harmless writes text to a terminal and removes control characters, so that text from programs and files cannot
+// control the terminal.
 type harmless struct {
 	w    io.Writer
 	part []byte // of a character

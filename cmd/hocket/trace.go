@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/internal/trace/page"
 )
 
-// traceFlags are the flags of trace.
+// traceFlags holds the flags of trace.
 type traceFlags struct {
 	against []string
 	failIf  []string
@@ -72,7 +72,7 @@ is a number.`,
 	return c
 }
 
-// check refuses values that are invalid or have no effect.
+// check returns an error for values that are invalid or have no effect.
 func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 	switch {
 	case len(paths) == 0:
@@ -99,7 +99,8 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 	return nil
 }
 
-// softLimit makes the garbage collector run more often, so that large profiles do not take twice the memory they need.
+// softLimit is the memory limit, in bytes, from which the garbage collector runs more often, so that large profiles do
+// not need twice their size in memory.
 const softLimit = 768 << 20
 
 func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
@@ -147,7 +148,7 @@ func (a *app) writePage(path string, r *account.Report, o page.Options) error {
 	return nil
 }
 
-// judge returns an error if a condition holds.
+// judge returns an error if one of the conditions in the flags is true for the report.
 func (o *traceFlags) judge(r *account.Report) error {
 	var held []string
 	for _, c := range o.conditions {

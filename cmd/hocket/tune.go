@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	"hocket.example/hocket/internal/tune"
 )
 
-// tuneFlags are the flags of tune.
+// tuneFlags holds the flags of tune.
 type tuneFlags struct {
 	machine string
 	ranks   int
@@ -32,7 +33,7 @@ type tuneFlags struct {
 	across  bool
 	out     string
 	export  string
-	peers   string
+	peers   []string
 }
 
 func (a *app) tuneCommand() *cobra.Command {
@@ -49,10 +50,14 @@ for stays as it was. The table is kept under HOCKET_CACHE, or else in your cache
 folder, from collective to collective: one that is interrupted goes on where it
 was, and what the table has is not measured again.
 
-A wrong result keeps an algorithm out of the table, whatever its time.`,
+A wrong result keeps an algorithm out of the table, whatever its time.
+
+--export vllm --peers FILE#GPU derives vLLM's limits from tables that its benchmark
+printed; -n selects a number of ranks. It measures nothing and needs no GPU.`,
 		Example: `  hocket tune -m cuda
   hocket tune -m cuda --full
   hocket tune -n 2 --op all_reduce --sizes 64K -o table.json
+  hocket tune --export vllm --peers 'printed.txt#B200'
   hocket launch --nodes 2 -n 2 -- tune --across`,
 		Args: nothing,
 	}
@@ -68,11 +73,15 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 		"measure between nodes, in each process of a launch on several; print the tier, and store it for auto")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, instead of where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
-	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`")
+	f.StringArrayVar(&o.peers, "peers", nil,
+		"figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`; repeatable")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := o.check(c); err != nil {
 			return err
+		}
+		if o.export != "" && a.json {
+			return usagef("--export prints Python, and excludes --json")
 		}
 		if o.across {
 			return a.tuneAcross(c.Context(), o)
@@ -95,7 +104,7 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 		return usagef("-n is %d; at least 1 rank", o.ranks)
 	case o.export != "" && o.export != "vllm":
 		return usagef("--export: there is no form %q; there is vllm", o.export)
-	case o.peers != "" && o.export == "":
+	case o.peers != nil && o.export == "":
 		return usagef("--peers is for --export")
 	case o.show && (o.again || o.full || o.out != "" || o.ops != nil || o.sizes != ""):
 		return usagef("--show measures nothing and excludes --again, --full, --op, --sizes and -o")
@@ -108,7 +117,7 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 	return (&runFlags{machine: o.machine}).checkMachine()
 }
 
-// options returns what is to be tuned, without what has been measured already.
+// options returns the options of the tuning, without the algorithms and sizes that have already been measured.
 func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
 	opts := tune.Options{Machine: o.machine, Full: o.full, Again: o.again || o.out != "",
 		Made: "hocket tune " + version(), File: o.out}
@@ -134,38 +143,50 @@ func (a *measurements) tune(ctx context.Context, o *tuneFlags, opts tune.Options
 	if err != nil {
 		return err
 	}
-	u, err := tableOfPeers(peers), error(nil)
-	if o.export == "" || u == nil { // else the figures say all that is exported
-		u, err = a.tuned(ctx, o, opts)
+	if peers, err = ofRanks(peers, o.ranks); err != nil {
+		return err
 	}
+	figures, err := figuresOf(peers)
+	if err != nil {
+		return err
+	}
+	if figures == nil { // else the figures say all that is exported
+		u, err := a.tuned(ctx, o, opts)
+		if err != nil {
+			return tuneFailure(o, err)
+		}
+		a.out.Machine, a.out.Ranks, a.out.Tune = o.machine, u.Table.Ranks, u
+		if o.export == "" {
+			return u.WriteText(a.text)
+		}
+		figures = []tune.Figures{{Tuned: u, Peers: peers}}
+	}
+	if err := tune.WriteVLLM(a.text, figures); err != nil {
+		return usagef("%w", err)
+	}
+	return nil
+}
+
+func tuneFailure(o *tuneFlags, err error) error {
 	var unkept *tune.KeepError
 	switch {
 	case errors.As(err, &unkept) && o.out != "":
 		return &failure{code: exitUsage, kind: "output", err: err}
 	case errors.Is(err, contest.ErrUsage):
 		return usagef("%w", err).helping("see hocket tune --help")
-	case err != nil:
-		return ofMachine(err)
 	}
-	a.out.Machine, a.out.Ranks, a.out.Tune = o.machine, u.Table.Ranks, u
-	if o.export == "" {
-		return u.WriteText(a.text)
-	}
-	if err := u.WriteVLLM(a.text, peers); err != nil {
-		return usagef("%w", err)
-	}
-	return nil
+	return ofMachine(err)
 }
 
-// tuneStreams is the largest number of streams of a rank in a tuning: one each for collectives, for launches of graphs,
-// for concurrent copies, and for NCCL.
+// tuneStreams is the largest number of streams that a rank uses in a tuning. Collectives, launches of graphs,
+// concurrent copies and NCCL use separate streams.
 const tuneStreams = 8
 
-// tuneWithin bounds a quick tuning, including opening the GPUs, as far as tuning can choose. Tests remove the bound, since
-// no tuning meets it on a busy machine.
+// tuneWithin is the time limit of a quick tuning, including the time to open the GPUs. Only the parts that tuning can
+// omit are subject to it. Tests remove the limit, since no tuning meets it on a busy machine.
 var tuneWithin = 4800 * time.Millisecond
 
-// tuned returns the existing table, or measures what is missing and stores it.
+// tuned returns the existing table, or measures the missing entries and stores them.
 func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune.Tuned, error) {
 	begun := time.Now()
 	cuda.ExpectStreams(tuneStreams)
@@ -197,51 +218,96 @@ func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Option
 	return tune.Tune(ctx, opts)
 }
 
-// peersMost is the largest size of a file of peers' figures, in bytes.
+// peersMost is the largest size of a file with measurements of other libraries, in bytes.
 const peersMost = 16 << 20
 
-// readPeers reads figures of peers; none without a file. FILE#H100 takes those of one machine.
-func readPeers(name string) ([]contest.Peer, error) {
-	if name == "" {
-		return nil, nil
-	}
-	file, machine := name, ""
-	if at := strings.LastIndexByte(name, '#'); at > 0 {
-		if _, err := os.Stat(name); err != nil {
-			file, machine = name[:at], name[at+1:]
+// readPeers reads the measurements of other libraries from files. FILE#H100 selects the measurements on one machine,
+// and FILE#H100,B200 those on two machines.
+func readPeers(names []string) ([]contest.Peer, error) {
+	var all []contest.Peer
+	from := map[contest.Peer]string{} // the file, by figures without their times
+	for _, name := range names {
+		file, machines := name, []string(nil)
+		if at := strings.LastIndexByte(name, '#'); at > 0 {
+			if _, err := os.Stat(name); err != nil {
+				file, machines = name[:at], strings.Split(strings.ToUpper(name[at+1:]), ",")
+			}
+		}
+		data, err := files.Read(file, peersMost)
+		if err != nil {
+			return nil, usagef("--peers: %w", err)
+		}
+		peers, err := contest.ReadPeers(bytes.NewReader(data))
+		if err != nil {
+			return nil, usagef("--peers %s: %w", file, err)
+		}
+		there := contest.PeerMachines(peers)
+		for _, m := range machines {
+			if !slices.Contains(there, m) {
+				return nil, usagef("--peers %s: there are no figures of %s; there are of %s", file, m,
+					cmp.Or(strings.Join(there, ", "), "no machine that it names"))
+			}
+		}
+		for _, p := range peers {
+			if machines != nil && !slices.Contains(machines, p.Machine) {
+				continue
+			}
+			of := p
+			of.Micros, of.HostMicros, of.Spread = 0, 0, 0
+			if first, twice := from[of]; twice && first != file {
+				return nil, usagef("--peers: %s and %s both have %s of %s by %s on %d ranks", first, file,
+					contest.BytesText(p.Bytes), p.Op, p.Name, p.Ranks)
+			}
+			from[of] = file
+			all = append(all, p)
 		}
 	}
-	data, err := files.Read(file, peersMost)
-	if err != nil {
-		return nil, usagef("--peers: %w", err)
-	}
-	peers, err := contest.ReadPeers(bytes.NewReader(data))
-	if err != nil {
-		return nil, usagef("--peers %s: %w", file, err)
-	}
-	switch all := contest.PeerMachines(peers); {
-	case machine != "" && !slices.Contains(all, machine):
-		return nil, usagef("--peers %s: there are no figures of %s; there are of %s", file, machine,
-			cmp.Or(strings.Join(all, ", "), "no machine that it names"))
-	case machine == "" && len(all) > 1:
-		return nil, usagef("--peers %s: there are figures of %s", file,
-			strings.Join(all, ", ")).helping("take those of one: --peers '%s#%s'", file, all[0])
-	case machine != "":
-		peers = slices.DeleteFunc(peers, func(p contest.Peer) bool { return p.Machine != machine })
-	}
-	return peers, nil
+	return all, nil
 }
 
-// architectures are the compute capabilities of machines that tables of peers name.
-var architectures = map[string]string{"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "GH200": "sm_90",
-	"B200": "sm_100", "GB200": "sm_100"}
-
-// tableOfPeers returns a table that represents the machine of the peers' figures; nil if the figures do not name it.
-func tableOfPeers(peers []contest.Peer) *tune.Tuned {
-	names := contest.PeerMachines(peers)
-	if len(names) != 1 || architectures[names[0]] == "" {
-		return nil
+// ofRanks selects the figures of a number of ranks; all for 0.
+func ofRanks(peers []contest.Peer, ranks int) ([]contest.Peer, error) {
+	if ranks == 0 || len(peers) == 0 {
+		return peers, nil
 	}
-	return &tune.Tuned{Table: &comm.Table{Identity: fmt.Sprintf("%s %s, as --peers says", names[0],
-		architectures[names[0]])}}
+	of := slices.DeleteFunc(slices.Clone(peers), func(p contest.Peer) bool { return p.Ranks != ranks })
+	if len(of) == 0 {
+		return nil, usagef("--peers: there are no figures of %d ranks", ranks)
+	}
+	return of, nil
+}
+
+// oneMachine refuses figures of several machines.
+func oneMachine(names []string, peers []contest.Peer) error {
+	if all := contest.PeerMachines(peers); len(all) > 1 {
+		file, _, _ := strings.Cut(names[0], "#")
+		return usagef("--peers %s: there are figures of %s", file,
+			strings.Join(all, ", ")).helping("take those of one: --peers '%s#%s'", file, all[0])
+	}
+	return nil
+}
+
+// architectures maps the machine names in such files to compute capabilities.
+var architectures = map[string]string{"V100": "sm_70", "A100": "sm_80", "A800": "sm_80", "A30": "sm_80", "A10": "sm_86",
+	"A10G": "sm_86", "A40": "sm_86", "L4": "sm_89", "L40": "sm_89", "L40S": "sm_89", "H20": "sm_90", "H100": "sm_90",
+	"H200": "sm_90", "H800": "sm_90", "GH200": "sm_90", "B200": "sm_100", "GB200": "sm_100", "B300": "sm_103",
+	"GB300": "sm_103"}
+
+// figuresOf groups the measurements of other libraries by the machine that they name. It returns nil if they name none.
+func figuresOf(peers []contest.Peer) ([]tune.Figures, error) {
+	var list []tune.Figures
+	for _, name := range contest.PeerMachines(peers) {
+		if architectures[name] == "" {
+			return nil, usagef("--peers: the compute capability of %s is not known, and vLLM's limits are by it", name).
+				helping("name a machine that is known in the heading, or with FILE#MACHINE: %s",
+					strings.Join(slices.Sorted(maps.Keys(architectures)), ", "))
+		}
+		of := slices.DeleteFunc(slices.Clone(peers), func(p contest.Peer) bool { return p.Machine != name })
+		list = append(list, tune.Figures{Peers: of, Tuned: &tune.Tuned{Table: &comm.Table{
+			Identity: fmt.Sprintf("%s %s, as --peers says", name, architectures[name])}}})
+	}
+	if list != nil && slices.ContainsFunc(peers, func(p contest.Peer) bool { return p.Machine == "" }) {
+		return nil, usagef("--peers: some figures name a machine, and others do not: export them one after the other")
+	}
+	return list, nil
 }

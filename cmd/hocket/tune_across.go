@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// acrossSizes are the message sizes, in bytes, that are measured between nodes. GPUs also measure acrossLargest.
-// Tests use fewer.
+// acrossSizes lists the message sizes, in bytes, that are measured between nodes. Measurements between GPUs add
+// acrossLargest. Tests use fewer sizes.
 var acrossSizes = []int64{4 << 10, 64 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 16 << 20}
 
 const acrossLargest = 64 << 20
@@ -28,11 +28,12 @@ const (
 	acrossRuns = 5 // of which the median counts, as programs take it
 )
 
-// acrossChain is the number of collectives of a size in a run, back to back as in programs. The first finds the network
-// idle and is slower, so it must not weigh much.
+// acrossChain returns the number of collectives of a message size that one run executes back to back, as programs do.
+// The first collective finds the network idle and is slower, so its share of the run must be small.
 func acrossChain(bytes int64) int64 { return min(32, max(4, 16<<20/bytes)) }
 
-// acrossProgram has one member on each node, which holds a block to be gathered and a term to be summed.
+// acrossProgram is a program whose collectives have one member on each node. Each member holds one block for the
+// all_gather and one term for the sums.
 const acrossProgram = `dim E
 dim C
 mesh node[%d] place[%d]
@@ -53,8 +54,8 @@ func reduce_scatter(%%x: i32[%[1]d*E/node]) -> i32[E/node] {
 }
 `
 
-// tuneAcross measures the times of collectives between nodes, as one of the processes on them. It prints the times in the
-// form of a machine's description, and stores them for auto.
+// tuneAcross measures the times of collectives between nodes, in one of the processes on these nodes. It prints the
+// times in the format of a machine description, and stores them for the strategy auto.
 func (a *measurements) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 	n, err := hocket.Launched()
 	if err != nil {
@@ -110,7 +111,7 @@ func (a *measurements) tuneAcross(ctx context.Context, o *tuneFlags) (err error)
 	return err
 }
 
-// measureAcross measures all sizes of all collectives.
+// measureAcross measures every collective at every message size.
 func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, sizes []int64) (*described.Across, error) {
 	nodes := int64(w.Nodes())
 	p, err := hocket.Parse("across", fmt.Sprintf(acrossProgram, nodes, int64(w.Size())/nodes))
@@ -151,7 +152,7 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 	return t, nil
 }
 
-// timeAcross returns the time of a chain of the program's collectives, in microseconds.
+// timeAcross returns the time of one chain of the program's collectives in microseconds.
 func timeAcross(ctx context.Context, m *hocket.Machine, p *hocket.Program, b hocket.Binding) (float64, error) {
 	model, err := m.Load(p, b, hocket.LoadOptions{Trace: true})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version returns the module's version, or the commit it was built from.
+// version returns the version of the module, or the commit from which it was built.
 var version = func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -12,8 +12,8 @@ var (
 	errLimit   = errors.New("time limit") // of the whole command
 )
 
-// within gives the context a time limit; 0 means none. The returned function takes the command's error and returns it,
-// or an error that the time was over.
+// within returns a context with a time limit; 0 means no limit. The returned function converts the command's error to
+// an error about the time limit if the limit was reached.
 func (a *session) within(ctx context.Context, limit time.Duration) (context.Context, func(err error) error) {
 	if limit == 0 {
 		return ctx, func(err error) error { return err }
@@ -34,7 +34,7 @@ func (a *session) within(ctx context.Context, limit time.Duration) (context.Cont
 	}
 }
 
-// timedOut is the error that the time of --timeout is over, with the stage and cause.
+// timedOut returns the error that the time limit of --timeout was reached, with the current stage and the cause.
 func (a *session) timedOut(err error) error {
 	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("it did not end within %v", a.limit)}
 	if stage := a.progress.current(); stage != "" {
@@ -46,10 +46,10 @@ func (a *session) timedOut(err error) error {
 	return f.helping("a larger program needs a larger --timeout")
 }
 
-// stuck bounds one run if there is no --timeout.
+// stuck is the time limit of one run if --timeout is not given.
 const stuck = 30 * time.Second
 
-// watchdog cancels a context when nothing ends for a while.
+// watchdog cancels a context when no run has ended within a time limit.
 type watchdog struct {
 	limit  time.Duration
 	timer  *time.Timer
@@ -61,7 +61,7 @@ func watch(ctx context.Context, limit time.Duration) (context.Context, *watchdog
 	return ctx, &watchdog{limit, time.AfterFunc(limit, func() { cancel(errTimeout) }), cancel}
 }
 
-// alive starts the time anew.
+// alive restarts the time limit.
 func (w *watchdog) alive() { w.timer.Reset(w.limit) }
 
 func (w *watchdog) stop() {
@@ -69,7 +69,7 @@ func (w *watchdog) stop() {
 	w.cancel(nil)
 }
 
-// explain turns an error that the watchdog caused into one about the time limit.
+// explain converts an error that the watchdog has caused to an error about the time limit.
 func (w *watchdog) explain(ctx context.Context, err error) error {
 	if context.Cause(ctx) == errLimit {
 		return err // the caller that set the limit reports it

@@ -140,6 +140,7 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	j.report = &Report{Bench: name, Machine: m.Name(), Ranks: j.Ranks}
 	if all[i].layer {
 		j.report.Peers = layerPeers(opts.Peers, name, j.Ranks)
+		j.lackPeers(name, nil)
 	}
 	if err := all[i].run(j, ctx); err != nil {
 		return nil, fmt.Errorf("bench %s: %w", name, err)

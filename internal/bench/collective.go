@@ -163,6 +163,11 @@ func (j *job) collectiveMethod(calls []contest.Call) {
 		j.method("bound: the bytes that a rank must send or receive, at the rate of one large copy")
 	}
 	j.method("wrong: elements that differ from the exact result, of results eager and by graph into poisoned memory; large ones in windows")
+	var sizes []int64
+	for _, c := range calls {
+		sizes = append(sizes, c.Bytes)
+	}
+	j.lackPeers(calls[0].Op.String(), sizes)
 	if names := j.Algorithms; len(names) > 0 {
 		j.method("algorithms asked for: %s", strings.Join(names, ", "))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,8 +121,8 @@ func TestCollectiveText(t *testing.T) {
 	}
 	for _, want := range []string{
 		"- table: shipped, hash 0123456789ab; * is what it chooses\n",
-		"  512 KiB  pull-push 24×512 *   8.20 ±0.10  11.20 ±0.10  0.00  63.9       2.0     4.10       1.76      0            9.84\n",
-		"nccl 24×512  14.40 ±0.10  17.40 ±0.10  0.00  36.4       2.0     7.20                 0                \n",
+		"  512 KiB  pull-push 24×512 *   8.20 ±0.10  11.20 ±0.10  0.00  63.9       2.0     4.10       1.76      0               9.84\n",
+		"nccl 24×512  14.40 ±0.10  17.40 ±0.10  0.00  36.4       2.0     7.20                 0                   \n",
 		"chosen against the best of the others: geometric mean 1.04×, faster at 1 of 2 sizes\n",
 		"512 KiB by magic: no wand\n",
 	} {
@@ -144,5 +145,29 @@ func TestLayerPeers(t *testing.T) {
 	if err := rep.WriteText(&b); err != nil || !strings.Contains(b.String(), "\npeers, µs: torch fused 1.2\n") ||
 		strings.Contains(b.String(), "other") {
 		t.Errorf("%v\n%s", err, b.String())
+	}
+}
+
+// TestLackPeers wants the report to say that figures of peers were given for other ranks, sizes or ops.
+func TestLackPeers(t *testing.T) {
+	of := func(op string, ranks int, bytes int64) contest.Peer {
+		return contest.Peer{Op: op, Name: "pynccl", Ranks: ranks, Bytes: bytes, Micros: 1}
+	}
+	for _, c := range []struct {
+		peers []contest.Peer
+		want  []string
+	}{
+		{nil, nil},
+		{[]contest.Peer{of("all_reduce", 2, 1<<20), of("all_reduce", 4, 1<<20)}, nil},
+		{[]contest.Peer{of("all_reduce", 2, 1<<20), of("all_reduce", 8, 1<<20), of("all_gather", 4, 1<<20)},
+			[]string{"peers: there are no figures of all_reduce on 4 ranks; there are on 2, 8"}},
+		{[]contest.Peer{of("all_reduce", 4, 1<<10)}, []string{"peers: there are no figures of these sizes of all_reduce on 4 ranks"}},
+		{[]contest.Peer{of("all_gather", 4, 1<<20)}, []string{"peers: there are no figures of all_reduce"}},
+	} {
+		j := &job{Options: Options{Ranks: 4, Peers: c.peers}, report: &Report{}}
+		j.lackPeers("all_reduce", []int64{1 << 20})
+		if !slices.Equal(j.report.Method, c.want) {
+			t.Errorf("%v: %q, want %q", c.peers, j.report.Method, c.want)
+		}
 	}
 }

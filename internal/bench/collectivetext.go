@@ -15,7 +15,10 @@ func (t *table) collectives(rows []Collective) {
 	}
 	peers := peerNames(rows)
 	head := []string{"", "algorithm", "graph µs", "eager µs", "skew", "GB/s", "bound µs", "× bound", "NCCL/this", "wrong"}
-	lines := [][]string{append(head, peers...)}
+	for _, p := range peers {
+		head = append(head, p+" µs")
+	}
+	lines := [][]string{head}
 	for i := range rows {
 		r := &rows[i]
 		for k := range r.Ways {

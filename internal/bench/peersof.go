@@ -36,6 +36,29 @@ func layerPeers(list []contest.Peer, op string, ranks int) []contest.Peer {
 	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != op || p.Ranks != ranks })
 }
 
+// lackPeers says in the report that figures of peers were given, and none is of this op on these ranks, in one of these
+// sizes if there are some.
+func (j *job) lackPeers(op string, sizes []int64) {
+	var ranks []string
+	for _, p := range j.Peers {
+		if p.Op == op && p.Ranks == j.Ranks && (len(sizes) == 0 || slices.Contains(sizes, p.Bytes)) {
+			return
+		}
+		if n := fmt.Sprint(p.Ranks); p.Op == op && !slices.Contains(ranks, n) {
+			ranks = append(ranks, n)
+		}
+	}
+	switch {
+	case len(j.Peers) == 0:
+	case len(ranks) == 0:
+		j.method("peers: there are no figures of %s", op)
+	case slices.Contains(ranks, fmt.Sprint(j.Ranks)):
+		j.method("peers: there are no figures of these sizes of %s on %d ranks", op, j.Ranks)
+	default:
+		j.method("peers: there are no figures of %s on %d ranks; there are on %s", op, j.Ranks, strings.Join(ranks, ", "))
+	}
+}
+
 // peers writes the figures for a layer in a line.
 func (t *table) peers(list []contest.Peer, s Shape) {
 	var parts []string

@@ -22,35 +22,34 @@ import (
 	"strings"
 )
 
-// ErrNoCalls says that this build cannot call C libraries: it is not for
-// Linux, or was made with the tag nocuda.
+// ErrNoCalls reports that this build cannot call C libraries, because it is not for Linux or was made with the tag
+// nocuda.
 var ErrNoCalls = errors.New("this build cannot load C libraries (it needs linux on amd64 or arm64, without the tag nocuda)")
 
-// Func is a C function whose arguments are all of integer or pointer type. The
-// zero Func is absent.
+// Func is a C function whose arguments all have integer or pointer types. The zero Func is an absent function.
 type Func struct {
 	addr uintptr
 	fake func(args []uintptr) uintptr
 	name *string
 }
 
-// FuncAt returns the function at an address that a C library gave.
+// FuncAt returns the function at an address that a C library has returned.
 func FuncAt(addr uintptr) Func { return Func{addr: addr} }
 
-// Name points to the name that f was looked up by; nil for a function at an address.
+// Name returns a pointer to the name with which f was looked up, or nil if f was made from an address.
 func (f Func) Name() *string { return f.name }
 
 // Present reports whether f can be called.
 func (f Func) Present() bool { return f.addr != 0 || f.fake != nil }
 
-// Call calls f, which must be present, and returns its result. Results
-// narrower than a word have undefined upper bits.
+// Call calls f, which must be present, and returns its result. The upper bits of a result that is narrower than a word
+// are undefined.
 //
 //go:uintptrescapes
 func (f Func) Call(args ...uintptr) uintptr { return f.CallPinned(args) }
 
-// CallPinned is Call for arguments none of which points into Go memory that
-// could move or be freed meanwhile: it does not allocate.
+// CallPinned is like Call, but none of the arguments may point into Go memory that could be moved or freed during the
+// call. It does not allocate.
 func (f Func) CallPinned(args []uintptr) uintptr {
 	if f.fake != nil {
 		return f.fake(args)
@@ -65,19 +64,18 @@ type Library struct {
 	fake   map[string]func(args []uintptr) uintptr
 }
 
-// Fake returns a library that exists only in this process: tests put it in the
-// place of a real one.
+// Fake returns a library that exists only in this process. Tests use it in place of a real library.
 func Fake(name string, funcs map[string]func(args []uintptr) uintptr) *Library {
 	return &Library{name: name, fake: funcs}
 }
 
-// OpenError says that none of the names of a library could be loaded.
+// OpenError reports that a library could not be loaded under any of its names.
 type OpenError struct {
 	Tried []string // one a name: "name: why not"
 	Err   error    // ErrNoCalls, or nil
 }
 
-// Error lists what was tried.
+// Error lists the names that were tried.
 func (e *OpenError) Error() string {
 	if e.Err != nil {
 		return e.Err.Error()
@@ -85,11 +83,10 @@ func (e *OpenError) Error() string {
 	return "tried " + strings.Join(e.Tried, "; ")
 }
 
-// Unwrap returns ErrNoCalls where that is the cause.
+// Unwrap returns ErrNoCalls if that is the cause of the error.
 func (e *OpenError) Unwrap() error { return e.Err }
 
-// Open loads the first of names, sonames or paths, that can be loaded. Its
-// error is an *OpenError.
+// Open loads the first library in names that can be loaded. The names are sonames or paths. The error is an *OpenError.
 func Open(names []string) (*Library, error) {
 	var tried []string
 	for _, n := range names {
@@ -105,7 +102,7 @@ func Open(names []string) (*Library, error) {
 	return nil, &OpenError{Tried: tried}
 }
 
-// explain shortens the loader's message, which mostly begins with the name.
+// explain shortens the loader's message, which usually begins with the name.
 func explain(name string, err error) string {
 	text := strings.TrimPrefix(err.Error(), name+": ")
 	return name + ": " + strings.ReplaceAll(text, "\n", " ")
@@ -127,7 +124,7 @@ func (l *Library) Path(symbol string) string {
 	return l.name
 }
 
-// Lookup returns the function of that name.
+// Lookup returns the function with the given name.
 func (l *Library) Lookup(name string) (Func, error) {
 	if l.fake != nil {
 		if f := l.fake[name]; f != nil {
@@ -142,7 +139,7 @@ func (l *Library) Lookup(name string) (Func, error) {
 	return Func{addr: addr, name: &name}, nil
 }
 
-// MissingError says which functions a library lacks.
+// MissingError reports the functions that a library does not have.
 type MissingError struct {
 	Library string
 	Names   []string
@@ -153,8 +150,8 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s has no %s", e.Library, strings.Join(e.Names, ", "))
 }
 
-// Resolve sets every function of the table. Where some are missing, the error
-// is a *MissingError that names them all.
+// Resolve sets every function of the table. If functions are missing, the error is a *MissingError that names all of
+// them.
 func (l *Library) Resolve(table map[string]*Func) error {
 	var missing []string
 	for name, f := range table {

@@ -18,15 +18,14 @@ import (
 // Callable reports whether this build can call C libraries.
 const Callable = true
 
-// call is purego's. It copies the arguments, so that the caller may use its
-// slice again.
+// call calls the function through purego. It copies the arguments, so that the caller may reuse its slice.
 func call(addr uintptr, args []uintptr) uintptr {
 	r, _, _ := purego.SyscallN(addr, args...)
 	return r
 }
 
-// dlopen keeps to one thread because dlerror, which purego calls after a
-// failure, tells what happened on its own thread.
+// dlopen locks the goroutine to its thread, because dlerror, which purego calls after a failure, returns the last error
+// of the calling thread.
 func dlopen(name string) (uintptr, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -45,9 +44,8 @@ func dlsym(handle uintptr, name string) (uintptr, error) {
 
 var libc = sync.OnceValues(func() (*Library, error) { return Open([]string{"libc.so.6"}) })
 
-// Setenv sets a variable in C's environment, which is not os.Setenv's: what
-// libraries that are loaded later will see. No other thread may read C's
-// environment meanwhile.
+// Setenv sets a variable in C's environment, which is separate from that of os.Setenv. Libraries that are loaded later
+// see the variable. No other thread may read C's environment during the call.
 func Setenv(name, value string) error {
 	lib, err := libc()
 	if err != nil {
@@ -64,7 +62,7 @@ func Setenv(name, value string) error {
 	return nil
 }
 
-// Getenv reads C's environment; false where the variable is not set.
+// Getenv returns a variable of C's environment. It returns false if the variable is not set.
 func Getenv(name string) (string, bool) {
 	lib, err := libc()
 	if err != nil {

@@ -5,7 +5,7 @@ package cabi
 // Callable reports whether this build can call C libraries.
 const Callable = false
 
-// call is never reached: no library can be opened.
+// call is never called, since no library can be opened.
 func call(uintptr, []uintptr) uintptr { return 0 }
 
 func dlopen(string) (uintptr, error)         { return 0, ErrNoCalls }

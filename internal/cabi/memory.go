@@ -6,17 +6,16 @@ import (
 	"unsafe"
 )
 
-// Block is zeroed Go memory that stays where it is until Free, for structures
-// that hold pointers and for what C reads again and again. It is aligned to 16
-// bytes. It is on the heap, whose objects Go does not move; whoever passes an
-// address of it to C must keep the Block itself reachable.
+// Block is zeroed Go memory that keeps its address until Free. It is used for structures that contain pointers, and for
+// memory that C reads repeatedly. It is aligned to 16 bytes. It is allocated on the heap, whose objects Go does not
+// move; a caller that passes an address in it to C must keep the Block reachable.
 type Block struct {
 	words []uint64
 	skip  int // words before the first aligned one
 	size  int
 }
 
-// NewBlock makes a block of size bytes.
+// NewBlock returns a block of size bytes.
 func NewBlock(size int) *Block {
 	b := &Block{words: make([]uint64, (size+7)/8+2), size: size}
 	if uintptr(unsafe.Pointer(&b.words[0]))&15 != 0 {
@@ -35,7 +34,7 @@ func (b *Block) Bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&b.words[b.skip])), b.size)
 }
 
-// Free lets the memory go; nothing may use its addresses any more.
+// Free releases the memory. Its addresses must not be used afterwards.
 func (b *Block) Free() { b.words, b.size = nil, 0 }
 
 // pointer turns an address that C gave into a pointer. It goes through memory
@@ -45,8 +44,8 @@ func (b *Block) Free() { b.words, b.size = nil, 0 }
 //go:noinline
 func pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
-// Bytes returns n bytes at an address that is not the Go heap's: memory that a
-// C library allocated, or a Block's. They are gone when the owner frees them.
+// Bytes returns n bytes at an address outside the Go heap, or in a Block: memory that a C library has allocated, for
+// example. The bytes are valid until the owner frees them.
 func Bytes(addr uintptr, n int) []byte {
 	if n == 0 {
 		return nil
@@ -54,19 +53,19 @@ func Bytes(addr uintptr, n int) []byte {
 	return unsafe.Slice((*byte)(pointer(addr)), n)
 }
 
-// Load reads a value at an address, as Bytes.
+// Load reads a value at an address. See Bytes for the permitted addresses.
 func Load[T any](addr uintptr) T { return *(*T)(pointer(addr)) }
 
-// StoreAtomic stores a word that others store or load at the same time.
+// StoreAtomic stores a word that other threads may store or load at the same time.
 func StoreAtomic(addr uintptr, v uint64) { atomic.StoreUint64((*uint64)(pointer(addr)), v) }
 
-// LoadAtomic loads a word that others store at the same time.
+// LoadAtomic loads a word that other threads may store at the same time.
 func LoadAtomic(addr uintptr) uint64 { return atomic.LoadUint64((*uint64)(pointer(addr))) }
 
-// Store writes a value to an address, as Bytes.
+// Store writes a value to an address. See Bytes for the permitted addresses.
 func Store[T any](addr uintptr, v T) { *(*T)(pointer(addr)) = v }
 
-// GoString copies the C string at addr; "" for a null pointer.
+// GoString returns a copy of the C string at addr, or "" if addr is a null pointer.
 func GoString(addr uintptr) string {
 	if addr == 0 {
 		return ""
@@ -78,8 +77,8 @@ func GoString(addr uintptr) string {
 	return string(Bytes(addr, n))
 }
 
-// CString returns s with the byte 0 behind it; what follows a byte 0 within s
-// is cut off. Pass its first element's address.
+// CString returns s followed by a zero byte. If s contains a zero byte, it is cut there. Pass the address of the first
+// element to C.
 func CString(s string) []byte {
 	s, _, _ = strings.Cut(s, "\x00")
 	return append([]byte(s), 0)
@@ -88,7 +87,7 @@ func CString(s string) []byte {
 // CStrings is an array of C strings (char**), with a null pointer at its end.
 type CStrings struct{ block *Block }
 
-// NewCStrings builds the array.
+// NewCStrings builds an array from the strings in list.
 func NewCStrings(list []string) *CStrings {
 	size := 8 * (len(list) + 1)
 	for _, s := range list {
@@ -103,8 +102,8 @@ func NewCStrings(list []string) *CStrings {
 	return &CStrings{b}
 }
 
-// Addr returns the array's address.
+// Addr returns the address of the array.
 func (c *CStrings) Addr() uintptr { return c.block.Addr(0) }
 
-// Free lets the array go.
+// Free releases the array.
 func (c *CStrings) Free() { c.block.Free() }

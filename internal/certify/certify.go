@@ -1,26 +1,31 @@
-// Package certify checks certificates: evidence that a plan has no data race, reads only what was written and cannot
-// deadlock; of a collective schedule also that it computes its collective. It imports neither the planner nor the
-// verifier, nor package issue, which makes certificates. Begin with Check.
+// Package certify checks certificates. A certificate is evidence that a plan has no data race, reads only memory that
+// was written, and cannot deadlock. The certificate of a collective schedule also proves that the schedule computes
+// its collective. The package imports neither the planner nor the verifier, nor package issue, which makes
+// certificates. Its main function is Check.
 //
-// A Statement describes a run. It is never read from a certificate: Plan and Schedule make it again. A Certificate
-// is evidence about a statement: an order in which all events can run, the add that satisfies each wait, clocks, and the
-// last uses of memory before its reuse. Check accepts if
+// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it again.
+// A Certificate holds evidence about a statement: an order in which all events can run, the add that satisfies each
+// wait, clocks, and the last uses of memory before its reuse. Check accepts a certificate if
 //
-//   - the order has every event once and keeps the order of each chain, and every wait finds its count reached. Counters
-//     only grow, so no other order gets stuck;
-//   - where a wait asks for n adds, an add after the n-th knows the first n: these are the same in every order;
-//   - each entry of a clock is one of an earlier clock of its thread, or is brought by the adds that a wait counts;
-//   - each access knows all conflicting accesses before it, and a read finds what its owner wrote.
+//   - the order contains every event once and preserves the order of each chain, and each wait finds that its counter
+//     has reached the required count. Counters only increase, so that no other order can deadlock;
+//   - for each wait for n adds, every add after the n-th knows the first n adds. Then the first n adds are the same
+//     in every order;
+//   - each entry of a clock is an entry of an earlier clock of the same thread, or an entry that the adds counted by
+//     a wait bring;
+//   - each access knows all conflicting accesses before it, and each read finds memory that its owner wrote.
 //
-// This takes time linear in the statement and the certificate, but for binary searches and Plan's sort of addresses.
+// The check takes time linear in the sizes of the statement and the certificate, except for binary searches and the
+// sort of addresses in Plan.
 //
 // # What is trusted
 //
-// This package, the meaning that it gives to operations, and of what it imports: of package plan the types, Accesses,
-// HashString and Validate, which checks indices and ranges; of package ir the tables of element sizes and elementwise
-// operations; of package schedule the types only. The readers of schedules, packages mscclpp and msccl, which make these
-// types and check their indices, are trusted, too. Of the standard library encoding/json and crypto/sha256 read
-// certificates and name schedules, and math/rand/v2 draws the 128 random bits that stand for tensors and contributions.
+// The proof relies on this package, on the meaning that it gives to operations, and on the following imports: the
+// types of package plan and its functions Accesses, HashString and Validate, which checks indices and ranges; the
+// tables of element sizes and elementwise operations in package ir; and the types of package schedule. It also relies
+// on the readers of schedules, packages mscclpp and msccl, which make these types and check their indices. From the
+// standard library, encoding/json reads certificates, crypto/sha256 computes the digests that identify schedules, and
+// math/rand/v2 draws the 128 random bits that represent each tensor or contribution.
 package certify
 
 import (
@@ -31,8 +36,8 @@ import (
 	"slices"
 )
 
-// Statement is what is run, as far as order and memory are concerned. Chains, threads, counters and spots, which are
-// places in memory that are accessed as a whole, have numbers from 0.
+// Statement describes a run: the order of its events and their accesses to memory. Chains, threads, counters and spots
+// are numbered from 0. A spot is a piece of memory that is always accessed as a whole.
 type Statement struct {
 	Plan                             string // its digest
 	Chains, Threads, Counters, Spots int
@@ -42,8 +47,8 @@ type Statement struct {
 	after   func(event int32) error // called for each event that has run
 }
 
-// Event is a step of a chain: it begins once the chain's events before it no longer wait. What orders memory and time is
-// its thread: the event comes after the thread's events before it.
+// Event is a step of a chain. It begins when the preceding events of the chain no longer wait. Its thread determines
+// its order in memory and in time: the event follows the preceding events of its thread.
 type Event struct {
 	Chain, Thread int32
 	Waits         []Wait
@@ -52,20 +57,23 @@ type Event struct {
 	moves         elements // of a schedule
 }
 
-// Add adds one to a counter. If it is relaxed it orders time only: that is enough for a write after a read.
+// Add adds one to a counter. A relaxed add establishes an order in time only, which is sufficient for a write after a
+// read.
 type Add struct {
 	Counter int32
 	Relaxed bool
 }
 
-// Wait waits until a counter is at least N. If it is blind it orders nothing, and if it is relaxed it orders time only.
+// Wait waits until a counter is at least N. A blind wait establishes no order, and a relaxed wait establishes an order
+// in time only.
 type Wait struct {
 	Counter, N     int32
 	Blind, Relaxed bool
 }
 
-// Access reads or writes spots, counted from Base, by a buffer, their owner. A read has to find the same owner's write,
-// unless the owner is -1. Two accesses of one event may share a spot if they are of one group.
+// Access reads or writes spots, whose numbers are relative to Base, on behalf of a buffer, the owner. A read must find
+// a write of the same owner, unless the owner is -1. Two accesses of one event may share a spot if they belong to the
+// same group.
 type Access struct {
 	Base         int32
 	Spots        []int32
@@ -74,10 +82,10 @@ type Access struct {
 	Packet       bool // who waits for such a write sees it, and nothing else
 }
 
-// Format is the version of certificates.
+// Format identifies the version of the format of certificates.
 const Format = "hocket certificate 2"
 
-// Certificate is evidence that a statement is right. Its lists are in the order of Order.
+// Certificate holds the evidence that a statement is correct. Its lists are parallel to Order.
 type Certificate struct {
 	Format  string     `json:"format"`
 	Plan    string     `json:"plan"`
@@ -87,14 +95,14 @@ type Certificate struct {
 	Reuses  []Past     `json:"reuses"`  // the last uses of memory that an event writes as another buffer's
 }
 
-// Past says of threads how many of their events come before Event: as memory is concerned, or for a thread + the number of
-// threads only as time is.
+// Past states for threads how many of their events precede Event. The entry for a thread states this in the order of
+// memory; the entry for a thread plus the number of threads states it in the order of time only.
 type Past struct {
 	Event int32           `json:"event"`
 	Of    map[int32]int32 `json:"of"`
 }
 
-// Parse reads a certificate. It accepts what json.Marshal makes of one, and no other text.
+// Parse reads a certificate. It accepts only text that is identical to the output of json.Marshal for a certificate.
 func Parse(text []byte) (*Certificate, error) {
 	c := &Certificate{}
 	if err := json.Unmarshal(text, c); err != nil {
@@ -131,8 +139,8 @@ func Check(s *Statement, c *Certificate) error {
 	return nil
 }
 
-// Needs is for package issue: it checks a statement in an order with what knows says in place of clocks, and returns a
-// certificate without these.
+// Needs is used by package issue. It checks a statement in a given order, with the function knows in place of clocks,
+// and returns a certificate without clocks.
 func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) bool) (*Certificate, error) {
 	k := newChecker(s)
 	k.knows = knows
@@ -265,13 +273,13 @@ func (k *checker) step(e *Event) error {
 	return nil
 }
 
-// known reports whether the current thread knows the first pos events of a thread.
+// known reports whether the current thread knows the first pos events of thread of.
 func (k *checker) known(of, pos int32) bool {
 	known, n := k.threads[k.now.thread].known, int32(k.Threads)
 	return known[of] >= pos || of >= n && known[of-n] >= pos
 }
 
-// brings reports whether the adds that a wait counts bring the first pos events of a thread.
+// brings reports whether the adds that a wait counts bring the knowledge of the first pos events of thread of.
 func (k *checker) brings(w Wait, of, pos int32) bool {
 	n, brought := int32(k.Threads), k.counters[w.Counter].brought
 	by := func(of int32) bool {
@@ -281,7 +289,8 @@ func (k *checker) brings(w Wait, of, pos int32) bool {
 	return !w.Blind && (of >= n || !w.Relaxed) && (by(of) || of >= n && by(of-n))
 }
 
-// ordered reports whether what a stamp names comes before the current event, as memory or only as time is concerned.
+// ordered reports whether the event of a stamp precedes the current event, in the order of memory or, if inTime is set,
+// in the order of time.
 func (k *checker) ordered(t stamp, inTime bool) bool {
 	if t.pos == 0 || t.thread == k.now.thread {
 		return true
@@ -292,7 +301,7 @@ func (k *checker) ordered(t stamp, inTime bool) bool {
 	return k.knows(k.id, t.thread, t.pos)
 }
 
-// access checks and notes an access to a spot.
+// access checks an access to a spot, and records it.
 func (k *checker) access(a *Access, sp *spot) error {
 	after := func(t stamp, inTime bool) bool {
 		if t.thread == k.now.thread && t.pos == k.now.pos && t.group != a.Group {
@@ -327,7 +336,7 @@ func (k *checker) access(a *Access, sp *spot) error {
 	return nil
 }
 
-// add counts an add, and notes what its waiters may know: the event and its clock.
+// add counts an add. It records the event and its clock, which the waits that count this add may learn.
 func (k *checker) add(a Add, clock map[int32]int32) error {
 	c := &k.counters[a.Counter]
 	if c.asked[int32(len(c.adds))] {
@@ -355,10 +364,11 @@ func (k *checker) add(a Add, clock map[int32]int32) error {
 	return nil
 }
 
-// key names what a number stands for: a kind, and what it is of.
+// key identifies an object that has a number, by its kind and by the indices that distinguish it from others of that
+// kind.
 type key [4]int32
 
-// number returns the number of what is named, the next one, *n, where that is new.
+// number returns the number of the object that a key identifies. A new object receives the next number, *n.
 func (s *Statement) number(of key, n *int) int32 {
 	if _, ok := s.numbers[of]; !ok {
 		s.numbers[of] = int32(*n)

@@ -33,7 +33,7 @@ func exchange(t testing.TB) (*certify.ScheduleStatement, string) {
 	return s, string(text)
 }
 
-// accepted returns why a text is no certificate of a statement.
+// accepted returns nil if a text is a certificate of a statement, and otherwise the reason why it is not.
 func accepted(s *certify.ScheduleStatement, text string) error {
 	c, err := certify.Parse([]byte(text))
 	if err == nil {
@@ -42,7 +42,8 @@ func accepted(s *certify.ScheduleStatement, text string) error {
 	return err
 }
 
-// TestHostileCertificates: what was made to do harm is rejected, with what is wrong about it.
+// TestHostileCertificates checks that certificates that were made to exploit the checker are rejected with a
+// description of the error.
 func TestHostileCertificates(t *testing.T) {
 	s, right := exchange(t)
 	if err := accepted(s, right+"\n"); err != nil {
@@ -117,7 +118,8 @@ func TestHostileCertificates(t *testing.T) {
 	}
 }
 
-// TestCyclesHaveNoCertificate: chains that wait for each other, by any order that a certificate claims.
+// TestCyclesHaveNoCertificate checks that chains that wait for each other have no certificate, with any order that a
+// certificate claims.
 func TestCyclesHaveNoCertificate(t *testing.T) {
 	s := &certify.Statement{Plan: "p", Chains: 2, Threads: 2, Counters: 2, Events: []certify.Event{
 		{Chain: 0, Thread: 0, Waits: []certify.Wait{{Counter: 1, N: 1}}, Adds: []certify.Add{{Counter: 0}}},
@@ -135,7 +137,8 @@ func TestCyclesHaveNoCertificate(t *testing.T) {
 	}
 }
 
-// FuzzCertificate gives the decoder and the checker any text: no panic, and memory in proportion to the text.
+// FuzzCertificate passes any text to the decoder and the checker. They must not panic, and may use memory only in
+// proportion to the length of the text.
 func FuzzCertificate(f *testing.F) {
 	s, right := exchange(f)
 	f.Add(right)

@@ -11,13 +11,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Plan makes the statement of a plan: two runs of its commands, back to back. It fails if the plan cannot be right in
-// ways that need no execution. Two runs stand for any number: commands, memory and counts are the same in each run, run
-// k + 1 waits for what run k does as run 1 does for run 0, and each stream's run k + 1 comes after its run k. So what
-// orders run 0 before run 1 orders any run before the next, and by these all later ones.
+// Plan makes the statement of a plan. It describes two consecutive runs of the plan's commands. Plan fails if the plan
+// has an error that is visible without execution. Two runs represent any number of runs, for this reason: commands,
+// memory and counts are the same in each run, run k + 1 waits for run k as run 1 waits for run 0, and on each stream,
+// run k + 1 follows run k. Therefore an order between accesses of run 0 and run 1 also holds between any run and the
+// next, and by transitivity between any run and all later ones.
 //
-// Chains and threads are streams. Events, elements of counters, collectives and transfers become counters: whoever takes part in a
-// collective adds when it begins, and goes on when all have; what it learns is what the data bring.
+// Chains and threads represent streams. Counters represent events, elements of counters, collectives and transfers. A
+// member of a collective adds to the collective's counter when it begins, and continues when all members have added. It
+// learns only what the data transfer of the collective implies.
 func Plan(p *plan.Plan) (*Statement, error) {
 	if err := plan.Validate(p); err != nil {
 		return nil, err
@@ -41,7 +43,7 @@ type planStatement struct {
 	numbers map[string]int32 // of tensors, from 1
 }
 
-// number returns the number of a tensor: the same for those that cover the same bytes, each of its rank.
+// number returns the number of a tensor. Tensors that cover the same bytes, each on its own rank, have the same number.
 func (b *planStatement) number(r *plan.Ref) int32 {
 	buf := &b.p.Buffers[r.Buf]
 	key := binary.AppendVarint(binary.AppendVarint([]byte{byte(buf.Space)}, buf.Offset+r.Off), r.DType.Size())
@@ -57,15 +59,17 @@ func (b *planStatement) number(r *plan.Ref) int32 {
 	return n
 }
 
-// edge is where a run of bytes begins (n is 1) or ends (-1): of a tensor, or of buffer -1-of.
+// edge is the beginning (n is 1) or the end (n is -1) of a run of bytes. The run belongs to tensor of or, if of is
+// negative, to buffer -1-of.
 type edge struct {
 	at    int64
 	of, n int32
 }
 
-// classes makes spots of bytes that each tensor covers wholly or not at all, the same on all ranks, and gives them to
-// accesses. Each tensor has 128 random bits, whose sum stands for those that cover a byte. It checks that parameters
-// share no bytes with other buffers, since the caller may write one once for many runs.
+// classes divides memory into spots, and assigns spots to accesses. Each tensor covers all bytes of a spot or none, and
+// the spots are the same on all ranks. Each tensor has 128 random bits; the sum of these bits over the tensors that
+// cover a byte identifies the byte's spot. classes also checks that parameters share no bytes with other buffers, since
+// the caller may write a parameter once for many runs.
 func (b *planStatement) classes() error {
 	spots, width := make([][]int32, len(b.tensors)), int32(0)
 	marks, edges := make([][2]uint64, len(b.tensors)), [2][]edge{} // by space
@@ -130,10 +134,11 @@ func (b *planStatement) classes() error {
 	return nil
 }
 
-// maxRuns bounds the contiguous runs of bytes of all different tensors together.
+// maxRuns limits the number of contiguous runs of bytes, summed over all different tensors.
 const maxRuns = 1 << 23
 
-// runs returns where the contiguous runs of bytes of a tensor begin, and their length; 0 if there are more than most.
+// runs returns the first byte of each contiguous run of bytes of a tensor, and the length of the runs. It returns the
+// length 0 if there are more than most runs.
 func runs(r *plan.Ref, most int64) ([]int64, int64) {
 	size, list, dims := r.DType.Size(), []int64{0}, make([][2]int64, len(r.Shape)) // a dim is its stride and extent
 	length := size
@@ -159,7 +164,7 @@ func runs(r *plan.Ref, most int64) ([]int64, int64) {
 	return list, length
 }
 
-// event adds an event of a command.
+// event adds an event for a command.
 func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds ...int32) {
 	e := Event{Chain: c.Stream, Thread: c.Stream, Waits: waits}
 	for _, a := range adds {
@@ -168,9 +173,10 @@ func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds ...int32) {
 	b.s.Events = append(b.s.Events, e)
 }
 
-// accesses adds an event with what a command reads and then writes, so far with the rank for Base and the tensor's number
-// for Spots. The caller and a collective, which stages its operand, may write what they read. A computation may if both
-// are one tensor, and single says so of the operand.
+// accesses adds an event for the reads of a command, followed by its writes. In these accesses, Base is the rank and
+// Spots holds the tensor's number until classes replaces them. The caller, and a collective, which copies its operand
+// first, may write memory that they read. A computation may do so if operand and result are the same tensor and the
+// function single permits this for the operand.
 func (b *planStatement) accesses(c *plan.Cmd) error {
 	reads, writes := b.p.Accesses(c)
 	if c.Kind == plan.Output { // the caller may overwrite a result
@@ -203,13 +209,14 @@ func (b *planStatement) accesses(c *plan.Cmd) error {
 	return nil
 }
 
-// single reports whether a computation needs for each element of its result only that element of operand j.
+// single reports whether a computation needs, for each element of its result, only the corresponding element of operand
+// j.
 func (b *planStatement) single(c *plan.Cmd, j int) bool {
 	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 ||
 		c.Op == ir.OpIndexCopy && j == 2 || c.Op == ir.OpLaunch && b.p.Launches[c.Launch-1].Updates(j)
 }
 
-// What counters of plans count.
+// These constants are the kinds of objects for which the statement of a plan has counters.
 const (
 	recorded int32 = iota
 	raised
@@ -217,7 +224,7 @@ const (
 	posted
 )
 
-// command adds the events of a command in a run.
+// command adds the events of one command in the given run.
 func (b *planStatement) command(c *plan.Cmd, run int32) error {
 	switch c.Kind {
 	case plan.Record:

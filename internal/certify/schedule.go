@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// ScheduleStatement is a statement of a schedule, and what its events move.
+// ScheduleStatement is the statement of a schedule, together with the moves that its events perform.
 type ScheduleStatement struct {
 	Statement
 	plan   *schedule.Plan
@@ -20,13 +20,13 @@ type ScheduleStatement struct {
 	moved  int
 }
 
-// elements are those of a move from one on and before another.
+// elements selects a range of the elements of a move, from an index up to another, exclusive.
 type elements struct {
 	of       *schedule.Move
 	from, to int
 }
 
-// Kinds of counters, and of other things that are counted or numbered.
+// These constants are the kinds of counters, and of other objects that are counted or numbered.
 const (
 	signals int32 = iota // of a counter
 	joined               // meetings of a block's threads
@@ -44,13 +44,15 @@ const (
 	packetMovers
 )
 
-// Schedule makes the statement of one launch of a collective schedule. It fails for schedules that it has no statement
-// for: whose signals are taken by several threads, whose proxies are used by several blocks, or that write a packet twice.
+// Schedule makes the statement of one launch of a collective schedule. It does not support schedules in which several
+// threads take the signals of one counter, several blocks use one proxy, or a packet is written twice; it fails for
+// these.
 //
-// Chains are the blocks and the proxies (engines). A block has a thread for each of its lanes, which wait and signal, and
-// for each element, a cell of each operand: the same thread moves the i-th cells in all operations, of packets another
-// one. Nothing orders threads but that all meet, for which one more stands. What happens at the launch's border is not in
-// the statement.
+// Chains represent the blocks and the proxies (engines). A block has one thread for each of its lanes, which wait and
+// signal, and one thread for each element, that is, for each index of a cell in operands. In all operations on plain
+// data the same thread moves the i-th cells; in operations on packets, another thread does. Threads are ordered only
+// where all threads of the block meet, which an additional thread represents. The statement does not include the
+// accesses before and after the launch.
 func Schedule(p *schedule.Plan) (*ScheduleStatement, error) {
 	if p.Fault != nil {
 		return nil, fmt.Errorf("%s", p.Fault.Message)
@@ -75,13 +77,13 @@ func Schedule(p *schedule.Plan) (*ScheduleStatement, error) {
 	return s, nil
 }
 
-// next counts one more.
+// next increments a count and returns it.
 func (s *ScheduleStatement) next(of key) int32 {
 	s.counts[of]++
 	return s.counts[of]
 }
 
-// users counts the users of something, of which one is a thread of block k.
+// users returns the number of users of an object, after it has recorded a thread of block k as one of them.
 func (s *ScheduleStatement) users(kind, of, k, thread int32) int32 {
 	if s.next(key{kind, of, 1 + k, thread}) == 1 {
 		s.next(key{kind, of})
@@ -89,7 +91,7 @@ func (s *ScheduleStatement) users(kind, of, k, thread int32) int32 {
 	return s.counts[key{kind, of}]
 }
 
-// add adds to a counter, and all waits for all that was added so far.
+// add returns an add to a counter, and all returns a wait for all adds to the counter so far.
 func (s *ScheduleStatement) add(of key) Add {
 	s.next(of)
 	return Add{Counter: s.counter(of)}
@@ -97,13 +99,14 @@ func (s *ScheduleStatement) add(of key) Add {
 
 func (s *ScheduleStatement) all(of key) Wait { return Wait{Counter: s.counter(of), N: s.counts[of]} }
 
-// join has all threads of a block meet.
+// join makes all threads of a block meet.
 func (s *ScheduleStatement) join(k int32) {
 	acted := s.all(key{acts, k, s.counts[key{joined, k}]})
 	s.Events = append(s.Events, Event{Chain: k, Thread: k, Waits: []Wait{acted}, Adds: []Add{s.add(key{joined, k})}})
 }
 
-// act adds an event of a thread of block k, which comes after the last meeting and before the next.
+// act adds an event of a thread of block k. The event follows the last meeting of the block's threads and precedes the
+// next.
 func (s *ScheduleStatement) act(k int32, thread key, e Event) {
 	e.Chain, e.Thread = k, s.number(thread, &s.Threads)
 	e.Waits = append(e.Waits, s.all(key{joined, k}))
@@ -111,7 +114,7 @@ func (s *ScheduleStatement) act(k int32, thread key, e Event) {
 	s.Events = append(s.Events, e)
 }
 
-// post has a thread post an event to an engine, which executes what is posted in order.
+// post adds an event that a thread posts to an engine. The engine executes posted events in order.
 func (s *ScheduleStatement) post(k int32, thread, engine int, e Event) error {
 	i := int32(engine)
 	if s.users(posters, i, k, 0) > 1 {
@@ -175,7 +178,8 @@ func (s *ScheduleStatement) lane(k int32, l *schedule.Lane) error {
 	return nil
 }
 
-// data has a block's threads move elements. Before engines get packets to move the threads look at these, and meet.
+// data adds the events by which a block's threads move elements. Before an engine sends packets, the threads check that
+// the packets have been written, and meet.
 func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 	kind, looks, meet := movers, []Wait(nil), false
 	for _, m := range o.Moves {
@@ -219,7 +223,7 @@ func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 
 func operands(m *schedule.Move) []schedule.Span { return slices.Concat(m.From, m.To) }
 
-// width returns how many cells an element of a span takes.
+// width returns the number of cells of one element of a span.
 func width(sp schedule.Span) int {
 	if sp.Mode == schedule.Plain {
 		return 1
@@ -227,10 +231,10 @@ func width(sp schedule.Span) int {
 	return 2
 }
 
-// maxMoved bounds the accesses to cells in the statement of a schedule.
+// maxMoved limits the number of accesses to cells in the statement of a schedule.
 const maxMoved = 1 << 22
 
-// access adds to an event that it moves elements from..to.
+// access adds to an event the accesses of moving the elements from..to of a move.
 func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) error {
 	e.moves = elements{m, from, to}
 	for j, sp := range operands(m) {
@@ -257,14 +261,14 @@ func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) err
 	return nil
 }
 
-// sum is the hash of a sum of cells before the launch: equal for equal sums, and different for others but for a chance
-// of 2^-100.
+// sum is the hash of a sum of the cells' contents before the launch. Equal sums have equal hashes; different sums have
+// equal hashes only with a probability of 2^-100.
 type sum [2]uint64
 
 func (s *sum) add(t sum) { s[0], s[1] = s[0]+t[0], s[1]+t[1] }
 
-// CheckSchedule returns nil if the certificate proves the statement, and the outputs are those of the collective.
-// Since no accesses race, what one order computes all compute.
+// CheckSchedule returns nil if the certificate proves the statement and the outputs are those of the collective. Since
+// no accesses race, all orders compute the same outputs as the order of the certificate.
 func CheckSchedule(s *ScheduleStatement, c *Certificate) error {
 	first, packet := make([]sum, s.Spots), make([]bool, s.Spots)
 	for c := range first {
@@ -278,7 +282,7 @@ func CheckSchedule(s *ScheduleStatement, c *Certificate) error {
 	return results(s.plan, first, now)
 }
 
-// move does what an event does. A cell that is a packet's first is marked.
+// move performs the moves of an event. It marks the first cell of each packet.
 func move(now []sum, packet []bool, e elements) error {
 	for j := e.from; j < e.to; j++ {
 		var total sum
@@ -304,7 +308,7 @@ func move(now []sum, packet []bool, e elements) error {
 	return nil
 }
 
-// results compares outputs with what the collective makes of inputs.
+// results compares the outputs with the result of the collective for the inputs.
 func results(p *schedule.Plan, first, now []sum) error {
 	inputs, sources, all, outputs := make([]schedule.Buffer, p.Ranks), map[int]bool{}, 0, 0
 	for _, b := range p.Buffers {

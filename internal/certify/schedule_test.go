@@ -36,7 +36,7 @@ func readSchedule(t testing.TB, path string) schedule.File {
 	return f
 }
 
-// schedulesOf lists the schedules of the corpus, and two more.
+// schedulesOf lists the schedules of the corpus, and two additional ones.
 func schedulesOf(t *testing.T) []string {
 	t.Helper()
 	files := []string{"../../examples/schedules/exchange.json", "../schedule/testdata/pair.xml"}
@@ -66,8 +66,8 @@ func certificateOf(p *schedule.Plan) (*certify.ScheduleStatement, *certify.Certi
 	return s, c, certify.CheckSchedule(s, c)
 }
 
-// TestSchedules: what Check refutes, or would refute without one synchronization, gets no certificate; of what it
-// proves nearly all do.
+// TestSchedules checks that schedules that Check refutes receive no certificate, including those that are refuted after
+// one synchronization was removed. Nearly all schedules that Check proves must receive one.
 func TestSchedules(t *testing.T) {
 	files := schedulesOf(t)
 	why, certified, proved, refuted := map[string]int{}, 0, 0, 0
@@ -140,7 +140,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// corruptions changes a certificate's claims: each change makes it say something that is false of the statement.
+// corruptions changes the claims of a certificate. After each change, the certificate makes a false claim about the
+// statement.
 func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *certify.Certificate, name string) {
 	t.Helper()
 	for range 20 {
@@ -189,7 +190,8 @@ func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *
 	}
 }
 
-// TestPacketsReadAsData: a schedule that is proved gets no certificate once a put writes packets that are read as data.
+// TestPacketsReadAsData checks that a schedule that is proved receives no certificate after a put is changed to write
+// packets that are read as plain data.
 func TestPacketsReadAsData(t *testing.T) {
 	f := readSchedule(t, "../../examples/schedules/exchange.json").(*mscclpp.File).Clone()
 	for r := range f.GPUs {

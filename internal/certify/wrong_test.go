@@ -11,10 +11,11 @@ import (
 	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
-// TestThreadsOfABlock: what a block's threads do in no order is in none. Each plan goes well if all threads of a block do an
-// operation before the next. In packet_threads rank 1 writes over what rank 0 sends in packets, by threads that have not
-// seen these packets. In packet_signal its first thread says that all packets are there, and knows of its own only. In
-// wait_then_send the thread that waits is to send first what its peer waits for.
+// TestThreadsOfABlock checks that actions of a block's threads are not ordered by the order of the block's operations.
+// Each plan would be correct if all threads of a block completed an operation before the next. In packet_threads, rank
+// 1 overwrites the data that rank 0 sends in packets, by threads that have not read these packets. In packet_signal,
+// the first thread of rank 1 signals that all packets have arrived, although it knows this only of its own. In
+// wait_then_send, the waiting thread must itself send the data for which its peer waits.
 func TestThreadsOfABlock(t *testing.T) {
 	for name, want := range map[string]string{"packet_threads": "after the read", "packet_signal": "after the read",
 		"wait_then_send": "stuck"} {
@@ -39,7 +40,7 @@ func TestThreadsOfABlock(t *testing.T) {
 	}
 }
 
-// TestMissingOutputs: a rank without the output that the collective gives it is wrong, however right the rest is.
+// TestMissingOutputs checks that a plan is wrong if a rank lacks an output that the collective defines.
 func TestMissingOutputs(t *testing.T) {
 	for _, c := range []struct {
 		collective string

@@ -92,7 +92,8 @@ Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
 		t.Errorf("machines %v", names)
 	}
 	for bad, want := range map[string]string{
-		strings.Replace(text, "0.026 ", "fast ", 1): `line 25: "fast" is no time of pynccl`,
+		strings.Replace(text, "B200\nTP=6", "TP=2", 1) + "(32, 8192)  0.50 MB  0.012  pynccl\n": "line 25: a second table has pynccl of the shape (32, 8192) on 2 ranks of H100, as line 14 has",
+		strings.Replace(text, "0.026 ", "fast ", 1):                                             `line 25: "fast" is no time of pynccl`,
 		strings.Replace(text, "TP=6\n", "\n",
 			1): "line 25: it is not known of how many ranks this table is",
 		strings.Replace(text, "torch.float16", "torch.float8", 1): `with type "torch.float8"`,
@@ -104,6 +105,21 @@ Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
 		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// TestMachineIn reads the headings that pages have.
+func TestMachineIn(t *testing.T) {
+	for line, want := range map[string]string{
+		"H100": "H100", "b200": "B200", "## B200": "B200", "**L40S**:": "L40S", "MI300X": "MI300X", "NVIDIA H100 80GB HBM3": "H100",
+		"AMD Instinct MI300X": "MI300X", "8x H200": "H200", "8×GB200": "GB200", "RTX 4090": "RTX4090", "H100, TP=4": "H100",
+		"RTX PRO 6000": "RTXPRO6000", "DGX H100:": "H100", "A10G": "A10G",
+		"TP=8 to be updated": "", "World Size: 2, Data Type: torch.float16, Hidden Size: 8192": "", "bf16": "", "fp8": "", "TP4": "",
+		"Rank0": "", "Benchmark results:": "", "We ran it on H100 and B200.": "", "32": "", "CUDA12": "",
+	} {
+		if got := machineIn(line); got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
 }

@@ -21,7 +21,13 @@ var (
 	tableShape   = regexp.MustCompile(`^\((\d+), *(\d+)\)$`)
 	tableRanks   = regexp.MustCompile(`(?:\bTP ?= ?|World Size: )(\d+)`)
 	tableType    = regexp.MustCompile(`Data Type: (\S+?),? `)
-	tableMachine = regexp.MustCompile(`^(?:NVIDIA )?((?:A|H|B|GH|GB|RTX|L)\d{2,4})\b[ \w]*:?$`)
+	// tableMachine is a line with the name of a GPU: letters and digits, after its maker's name or a count.
+	tableMachine = regexp.MustCompile(`(?i)^[#*\s]*(?:on )?(?:\d+ ?[x×] ?)?` +
+		`(?:(?:NVIDIA|AMD|Intel|Tesla|GeForce|Instinct|DGX|HGX) )*` +
+		`(RTX ?(?:PRO ?)?\d{3,4}[A-Z]{0,2}|[A-Z]{1,4}\d{1,4}[A-Z]{0,2})\b(?: [\w-]+){0,3}[:*#\s]*$`)
+	// notMachine are words of that form that name none.
+	notMachine = regexp.MustCompile(`^(?:(?:BF|FP|F|TP|PP|DP|EP|INT|UINT|CU|SM|W|M|N|K|V)\d{1,2}[A-Z]*|` +
+		`(?:RANK|STEP|TEST|FIG|GPU|CUDA|NCCL|ROCM).*|P[59]\d)$`)
 )
 
 // readVLLMTable returns the figures of tables as vLLM's benchmark prints them; none of another text.
@@ -29,12 +35,13 @@ func readVLLMTable(text string) ([]Peer, error) {
 	var list []Peer
 	var columns []string
 	machine, dtype, ranks, n := "", "bf16", 0, 0
+	lines := map[Peer]int{} // by figures without their times
 	for line := range strings.Lines(text) {
 		n++
 		line = strings.TrimSpace(line)
 		cells := tableColumns.Split(line, -1)
-		if m := tableMachine.FindStringSubmatch(line); m != nil {
-			machine, ranks = m[1], 0
+		if name := machineIn(line); name != "" {
+			machine, ranks = name, 0
 		}
 		if m := tableRanks.FindStringSubmatch(line); m != nil {
 			ranks, _ = strconv.Atoi(m[1])
@@ -80,10 +87,38 @@ func readVLLMTable(text string) ([]Peer, error) {
 			if err != nil || !p.whole() {
 				return nil, Usagef("line %d: %q is no time of %s", n, cells[i], columns[i])
 			}
+			of := p
+			of.Micros = 0
+			if first, twice := lines[of]; twice {
+				return nil, Usagef("line %d: a second table has %s of the shape %s on %d ranks%s, as line %d has: "+
+					"put a line with the name of the GPU, such as B200, above each table", n, columns[i], cells[0],
+					ranks, ofMachine(machine), first)
+			}
+			lines[of] = n
 			list = append(list, p)
 		}
 	}
 	return list, nil
+}
+
+// machineIn returns the name of the GPU that a heading has, in capitals; none of another line.
+func machineIn(line string) string {
+	m := tableMachine.FindStringSubmatch(strings.Trim(tableRanks.ReplaceAllString(line, ""), " ,;:()-"))
+	if m == nil {
+		return ""
+	}
+	name := strings.ToUpper(strings.ReplaceAll(m[1], " ", ""))
+	if notMachine.MatchString(name) {
+		return ""
+	}
+	return name
+}
+
+func ofMachine(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " of " + name
 }
 
 // vllmTypes are the types of vLLM's benchmark, by torch's name.

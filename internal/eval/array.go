@@ -9,28 +9,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// array is a dense row-major tensor of numbers with an error bound beside each.
-// Arrays are immutable once an operation has returned them.
+// array holds a dense row-major tensor of numbers, and an error bound for each number. Arrays are immutable once an
+// operation has returned them.
 type array struct {
 	dt    ir.DType
 	shape []int64
 	f     []float64 // the elements of a float type, else nil
 	n     []int64   // the elements of an integer type, else nil
-	// e[i] ≥ |what a correct machine may hold − element i|; 0: certified exact.
+	// e[i] bounds the difference between element i and the number that a correct machine may hold for it. A bound of 0
+	// certifies the element as exact.
 	e []float64
-	// mag belongs to the total of a partial sum of a float type, and is nil
-	// otherwise: mag[i] ≥ Σ over ranks of |contribution to element i|. Such a
-	// total is no rank's value, so f is not rounded to dt; and e[i] = 0 says
-	// more: every contribution, under any split, is a certified integer.
+	// mag is set for the total of a partial sum of a float type, and is nil otherwise: mag[i] ≥ Σ over ranks of
+	// |contribution to element i|. No rank holds such a total, so f is not rounded to dt. For a total, e[i] = 0 also
+	// certifies that every contribution, for every way to split the sum, is an integer.
 	mag []float64
-	// infinite[i] says that element i, whose bound is +Inf, is an infinity of one
-	// sign or the other on every correct machine. Only division by a certified zero
-	// makes such elements, and only moving and negating elements keeps them; nil if
-	// there are none.
+	// infinite[i] reports that element i, whose bound is +Inf, is an infinity of one sign or the other on every correct
+	// machine. Only a division by a certified zero produces such elements, and only operations that move or negate
+	// elements preserve them. infinite is nil if the array has no such element.
 	infinite []bool
 }
 
-// setInfinite notes that element i is an infinity of either sign.
+// setInfinite records that element i is an infinity of either sign.
 func (a *array) setInfinite(i int64) {
 	if a.infinite == nil {
 		a.infinite = make([]bool, a.len())
@@ -60,7 +59,7 @@ func elements(shape []int64) int64 {
 
 func (a *array) len() int64 { return int64(len(a.e)) }
 
-// float returns element i as a float64, for magnitudes and messages.
+// float returns element i as a float64, which is used for magnitudes and messages.
 func (a *array) float(i int64) float64 {
 	if a.n != nil {
 		return float64(a.n[i])
@@ -68,8 +67,8 @@ func (a *array) float(i int64) float64 {
 	return a.f[i]
 }
 
-// same reports whether elements i of a and b are the same number: any NaN is
-// any other, and so is a zero of either sign.
+// same reports whether element i of a and element i of b are the same number. All NaNs count as the same number, and so
+// do zeros of both signs.
 func (a *array) same(b *array, i int64) bool {
 	if a.n != nil {
 		return a.n[i] == b.n[i]
@@ -111,7 +110,7 @@ func (a *array) copyRun(at int64, src *array, i, n int64) {
 	}
 }
 
-// put copies b to region r of a.
+// put copies b to region r of a. Both have the same shape.
 func (a *array) put(r region, b *array) {
 	r.runs(func(at, i, n int64) { a.copyRun(at, b, i, n) })
 }
@@ -161,7 +160,7 @@ func (a *array) split(axis int, n int64) ([]*array, error) {
 	return out, nil
 }
 
-// fromTensor reads a host tensor: exact.
+// fromTensor returns an array with the elements of a host tensor. All its elements are exact.
 func fromTensor(t *tensor.Tensor) *array {
 	a := newArray(t.DType, t.Shape)
 	if a.n != nil {
@@ -172,7 +171,7 @@ func fromTensor(t *tensor.Tensor) *array {
 	return a
 }
 
-// toTensor writes a's elements; they are already rounded to its type.
+// toTensor returns a host tensor with the elements of a, which are already rounded to its type.
 func (a *array) toTensor() (*tensor.Tensor, error) {
 	t, err := tensor.New(a.dt, a.shape)
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scores are the sizes of an attention of one batch.
+// scores holds the sizes of an attention with one batch.
 type scores struct {
 	tq, tk, hq, hkv, dh int
 	causal              bool
 }
 
-// gradients are those of attention for q, k and v by the formulas, in arithmetic of type T.
+// gradients computes the gradients of attention for q, k and v by the formulas, in arithmetic of type T.
 func gradients[T float32 | float64](s scores, q, k, v, dy, lse, delta []float64) (dq, dk, dv []float64) {
 	qg, kg, vg := make([]T, len(q)), make([]T, len(k)), make([]T, len(k))
 	scale := T(1 / math.Sqrt(float64(s.dh)))
@@ -51,8 +51,9 @@ func gradients[T float32 | float64](s scores, q, k, v, dy, lse, delta []float64)
 	return wide(qg), wide(kg), wide(vg)
 }
 
-// TestAttentionGradBound: the formulas in f64, of operands anywhere within their errors, and in f32, of the operands as
-// they are, are within the evaluator's bound. Without errors of operands it is small.
+// TestAttentionGradBound checks that results of the formulas are within the evaluator's bounds. It computes them in f64
+// for operands that differ from the given ones by up to their errors, and in f32 for the given operands. It also checks
+// that the bounds are small if the operands have no errors.
 func TestAttentionGradBound(t *testing.T) {
 	r := rand.New(rand.NewPCG(53, 7))
 	for n := range 300 {

@@ -8,11 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// claim makes a value of what the ranks' buffers hold when each rank's task
-// runs: a claim, a return, an argument, or an inout parameter at the end.
+// claim makes a global value from the contents that the ranks' buffers have when each rank's task runs. A claim
+// statement, a return, an argument of a call, and an inout parameter at the end of the function each make one.
 type claim struct {
 	*value
-	parts map[int]*array // what each rank had
+	parts map[int]*array // each rank's block
 }
 
 func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) {
@@ -31,7 +31,7 @@ func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) 
 	return c, nil
 }
 
-// claimed issues this rank's part of the claim of operand i.
+// claimed issues this rank's part of the claim that makes a value from operand i.
 func (r *queues) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 	k := part{s, i}
 	c := r.frame.claims[k]
@@ -72,7 +72,7 @@ func (c *claim) issue(r *queues, s *ir.Stmt, v view) {
 	}, v)
 }
 
-// alike lists the ranks with rank's coordinates on the partial axes.
+// alike lists the ranks that have the same coordinates on the partial axes as rank.
 func (c *claim) alike(rank int) []int {
 	key := c.m.coords(c.typ, rank)
 	var out []int
@@ -124,8 +124,8 @@ func (c *claim) agree(r, s int) error {
 	return nil
 }
 
-// total reduces the claimed contributions. A sum stays a partial sum's total;
-// other reductions have no rounding left to do.
+// total reduces the claimed contributions. A sum is left as the unrounded total of a partial sum; other reductions need
+// no further rounding.
 func (c *claim) total() (*array, error) {
 	var all []*array
 	for _, r := range c.m.b.Team(partialAxes(c.typ), c.m.b.Devices(c.typ)[0]) {

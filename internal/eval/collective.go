@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// collKey names one collective: a channel is what a team does on one stream,
-// and collectives of a channel match by issue order (S6). A rank's streams are
-// its channels for a team in the order of their first use.
+// collKey identifies one collective. The collectives that one team issues on one stream form a channel, and the
+// collectives of a channel match in the order in which they are issued (S6). For each team, a rank's channels are
+// numbered in the order in which the rank first uses their streams.
 type collKey struct {
 	team    string
 	channel int
@@ -21,7 +21,7 @@ type channelKey struct {
 	channel int
 }
 
-// kindOf is what all members of a collective must agree on.
+// kindOf holds the properties of a collective on which all its members must agree.
 type kindOf struct {
 	op                  ir.Op
 	red                 ir.Red
@@ -30,7 +30,7 @@ type kindOf struct {
 	anyOrder            bool
 }
 
-// meeting is one collective of a team.
+// meeting describes one collective of a team.
 type meeting struct {
 	team    []int
 	seq     int64
@@ -38,7 +38,7 @@ type meeting struct {
 	all     *array // the reduction, once computed
 }
 
-// member is one rank's part.
+// member describes one rank's part in a collective.
 type member struct {
 	stmt     *ir.Stmt
 	kind     kindOf
@@ -97,7 +97,7 @@ func (r *rank) collective(s *ir.Stmt) error {
 	return nil
 }
 
-// meet finds the collective that s is this rank's part of.
+// meet returns the collective to which this rank's statement s belongs.
 func (r *rank) meet(s *ir.Stmt) (*meeting, int, error) {
 	team := r.m.b.Team(s.Over(), r.id)
 	if team == nil {
@@ -142,7 +142,7 @@ func (r *rank) kindOf(s *ir.Stmt) (kindOf, error) {
 	return k, err
 }
 
-// permutation resolves to= and from=; -1 is nobody.
+// permutation evaluates the attributes to= and from=; -1 means no rank.
 func (r *rank) permutation(s *ir.Stmt, p *member, n int) error {
 	for _, a := range []struct {
 		name string
@@ -160,8 +160,7 @@ func (r *rank) permutation(s *ir.Stmt, p *member, n int) error {
 	return nil
 }
 
-// run posts the rank's tensor, waits for those that it needs, and writes what
-// it gets.
+// run posts the rank's tensor, waits for the tensors of the other members that it needs, and writes the result.
 func (c *meeting) run(m *machine, me int, in, out view) error {
 	p := &c.members[me]
 	if !p.arrived {
@@ -190,7 +189,7 @@ func (c *meeting) run(m *machine, me int, in, out view) error {
 	if !c.takes(me) {
 		return nil
 	}
-	if err := out.st.open(); err != nil { // before memory is taken for the result
+	if err := out.st.open(); err != nil { // opened before memory is reserved for the result
 		return err
 	}
 	a, err := c.result(me, out.shape)
@@ -220,7 +219,7 @@ func (c *meeting) takes(me int) bool {
 	return true
 }
 
-// agree demands that all who have arrived do the same thing.
+// agree checks that all members that have arrived issue the same operation.
 func (c *meeting) agree(m *machine, me int) error {
 	mine := c.members[me]
 	for i, p := range c.members {
@@ -235,9 +234,8 @@ func (c *meeting) agree(m *machine, me int) error {
 	return nil
 }
 
-// waits returns *pending until those that member me depends on have arrived:
-// the root or everybody for rooted collectives, the source of a permutation,
-// and everybody otherwise (S5).
+// waits returns *pending until all members on which member me depends have arrived. A rooted collective depends on the
+// root or on all members, a permutation on the source, and every other collective on all members (S5).
 func (c *meeting) waits(me int) error {
 	p := c.members[me]
 	for i, q := range c.members {
@@ -260,7 +258,7 @@ func (c *meeting) waits(me int) error {
 	return nil
 }
 
-// result is what member me gets in a destination of that shape.
+// result returns the tensor that member me receives in a destination of the given shape.
 func (c *meeting) result(me int, shape []int64) (*array, error) {
 	k, n := c.members[me].kind, int64(len(c.team))
 	switch k.op {
@@ -305,7 +303,7 @@ func (c *meeting) reduction(k kindOf) (*array, error) {
 	return a, err
 }
 
-// block is the i-th of n equal blocks of a along axis.
+// block returns the i-th of n equal blocks of a along axis.
 func block(a *array, axis int, n int64, i int) (*array, error) {
 	blocks, err := a.split(axis, n)
 	if err != nil {
@@ -326,7 +324,7 @@ func (c *meeting) exchange(k kindOf, me int) (*array, error) {
 	return concat(parts, k.concat)
 }
 
-// permuted is the tensor of the rank that from= names, which must name me.
+// permuted returns the tensor of the rank that from= names. That rank's to= must name me.
 func (c *meeting) permuted(me int) (*array, error) {
 	from := c.members[me].from
 	if to := c.members[from].to; to != int64(me) {

@@ -20,7 +20,7 @@ const (
 	// Undecided: nothing is wrong, but an element has no bound, or the bounds are
 	// so wide that a result of zeros would match too.
 	Undecided
-	// Differs: some element is outside its bound, or the types differ.
+	// Differs: the error of some element exceeds its bound, or the element types or shapes differ.
 	Differs
 )
 
@@ -28,34 +28,32 @@ const (
 // "differs".
 func (k Kind) String() string { return [...]string{"exact", "within", "undecided", "differs"}[k] }
 
-// Verdict says how a result compares with the reference.
+// Verdict describes how a result compares with the reference.
 type Verdict struct {
 	Kind Kind
-	// Count is the number of elements that differ; the fields below describe
-	// the first in row-major order.
+	// Count is the number of elements that differ. The fields below describe the first of them in row-major order.
 	Count int64
 	// Index is nil where element types or shapes differ.
 	Index            []int64
 	Got, Want, Bound float64
-	// Reason says why, for Undecided and Differs; else it is empty.
+	// Reason explains the outcomes Undecided and Differs. It is empty for the others.
 	Reason string
-	// Error is the largest |got − want| within a finite bound, and Allowed is that
-	// bound; where nothing is off, Allowed is the largest bound.
+	// Error is the largest |got − want| among elements with a finite bound, and Allowed is the bound of that element.
+	// Where all such elements are equal, Allowed is the largest finite bound.
 	Error, Allowed float64
 	// Largest is the largest finite magnitude in the reference.
 	Largest float64
-	// Measured is the largest |got − want| of all elements, whatever their bounds; +Inf where only one of the two is
-	// a finite number and they are not the same.
+	// Measured is the largest |got − want| over all elements, with or without a bound. It is +Inf if, for some element,
+	// only one of the two numbers is finite and they are not the same.
 	Measured float64
-	// Unknown is the number of elements without a finite bound whose value is not
-	// known either, of Elements: the result may have anything there.
+	// Unknown is the number of elements, of Elements in all, that have no finite bound and whose value is not known
+	// either. Any number is accepted for such an element.
 	Unknown, Elements int64
 }
 
-// Compare compares a result with what the evaluator says it is. Elements whose
-// bound is 0 must be equal, up to the sign of zero; others may be as far off as
-// their bound. A NaN equals a NaN only. A bound of +Inf allows anything, so that
-// the comparison is undecided, unless the element is known to be infinite.
+// Compare compares a result with the evaluator's output. Elements whose bound is 0 must be equal, up to the sign of
+// zero; other elements may differ by at most their bound. A NaN equals only a NaN. A bound of +Inf allows any number,
+// so that the comparison is undecided, unless the element is known to be infinite.
 func Compare(got *tensor.Tensor, want *Output) Verdict {
 	w := want.Tensor
 	if err := got.Check(); err != nil {
@@ -70,7 +68,7 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	}
 	a, b := fromTensor(got), fromTensor(w)
 	v.Elements = a.len()
-	tells := v.Elements == 0 // whether some element says that a result of zeros is wrong
+	tells := v.Elements == 0 // whether the bound of some element excludes a result of zeros
 	for i := range a.len() {
 		x, y, bound := a.float(i), b.float(i), want.Err[i]
 		if !math.IsInf(y, 0) && y == y {
@@ -111,8 +109,8 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	return v
 }
 
-// decide makes the verdict undecided if there are unknown elements, or if the bounds are
-// too wide to tell anything.
+// decide makes the verdict undecided if there are unknown elements, or if the bounds are so wide that the comparison
+// proves nothing; tells reports whether some bound is narrow enough.
 func (v *Verdict) decide(want *Output, tells bool) {
 	switch {
 	case v.Kind == Differs:
@@ -135,10 +133,10 @@ func (v *Verdict) differs(a, b *array, i int64, format string, args ...any) {
 	}
 }
 
-// Widened is o as a reference for the results of another program that computes
-// the same function in another order: own is that program's own output, as the
-// evaluator finds it. Both are within their bounds of what real arithmetic
-// gives, so that the bounds add up; what both certify stays exact.
+// Widened returns o as a reference for the results of another program that computes the same function in another order
+// of operations. The argument own is the evaluator's output for that other program. Each output is within its bound of
+// the result in real arithmetic, so the sum of the two bounds limits their difference. Elements that both outputs
+// certify remain exact.
 func (o *Output) Widened(own *Output) *Output {
 	w := *o
 	w.Err = slices.Clone(o.Err)
@@ -149,8 +147,7 @@ func (o *Output) Widened(own *Output) *Output {
 	return &w
 }
 
-// distance is |a − b| of elements i; NaN, which no bound allows, if only one is
-// a NaN.
+// distance returns |a − b| of elements i. It is NaN, which no bound allows, if only one of the elements is a NaN.
 func distance(a, b *array, i int64) float64 {
 	if a.n == nil {
 		return math.Abs(a.f[i] - b.f[i])
@@ -159,7 +156,8 @@ func distance(a, b *array, i int64) float64 {
 	return float64(uint64(max(x, y)) - uint64(min(x, y)))
 }
 
-// measured is |a − b| of elements i. anyInfinity says that b is an infinity of unknown sign.
+// measured returns |a − b| of elements i. The argument anyInfinity reports that element i of b is an infinity of
+// unknown sign.
 func measured(a, b *array, i int64, anyInfinity bool) float64 {
 	if a.same(b, i) || anyInfinity && math.IsInf(a.float(i), 0) {
 		return 0
@@ -170,7 +168,7 @@ func measured(a, b *array, i int64, anyInfinity bool) float64 {
 	return math.Inf(1)
 }
 
-// text writes element i as it is, large integers included.
+// text formats element i exactly, also where it is a large integer.
 func (a *array) text(i int64) string {
 	if a.n != nil {
 		return fmt.Sprint(a.n[i])
@@ -178,7 +176,7 @@ func (a *array) text(i int64) string {
 	return fmt.Sprint(a.f[i])
 }
 
-// String is one line: "exact", "within rounding (…)", or what differs.
+// String returns the verdict in one line: "exact", "within rounding (…)", or a description of the difference.
 func (v Verdict) String() string {
 	switch v.Kind {
 	case Exact:
@@ -194,8 +192,8 @@ func (v Verdict) String() string {
 	return "differs: " + v.Reason
 }
 
-// Sizes says how far off a result is, how far it may be, and how large values
-// are: "largest error 2, allowed 9, values up to 410".
+// Sizes describes the largest error of a result, the error that is allowed, and the largest magnitude of the values:
+// "largest error 2, allowed 9, values up to 410".
 func (v Verdict) Sizes() string {
 	return fmt.Sprintf("largest error %.3g, allowed %.3g, values up to %.3g", v.Error, v.Allowed, v.Largest)
 }

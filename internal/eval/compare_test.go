@@ -58,8 +58,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestUndecided: bounds tell nothing where they are as large as the values, unless zeros
-// are right and they are small.
+// TestUndecided checks that a comparison is undecided if the bounds are as large as the values, except where zeros are
+// correct and the bounds are small.
 func TestUndecided(t *testing.T) {
 	for name, c := range map[string]struct {
 		want, err []float64
@@ -84,7 +84,7 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
-// TestSizes: what is said of an error is that of the element that is farthest off.
+// TestSizes checks that a verdict describes the error of the element with the largest error.
 func TestSizes(t *testing.T) {
 	want := &Output{Tensor: tensorOf(t, ir.F32, []int64{4}, 410, 1, -5, math.Inf(1)), Err: []float64{9, 0.5, 100, 0}}
 	v := Compare(tensorOf(t, ir.F32, []int64{4}, 412, 1.5, -5, math.Inf(1)), want)
@@ -96,9 +96,9 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestInfinities: a quotient by a certified zero is an infinity of some sign, wherever it is
-// moved, and nothing is known of what is computed from it. 0/0 and the root of a negative
-// number are no numbers.
+// TestInfinities checks that a quotient by a certified zero is an infinity of unknown sign, also after operations that
+// move it, and that nothing is known about results computed from it. The quotient 0/0 and the root of a negative number
+// are NaNs.
 func TestInfinities(t *testing.T) {
 	b := bind(t, `
 mesh tp[2]

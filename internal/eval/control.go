@@ -120,8 +120,8 @@ func (r *rank) loop(s *ir.Stmt) error {
 	return nil
 }
 
-// carried is a value in the layout of the k-th that loop s carries; i tells it from others of s in
-// the frame.
+// carried returns a value in the layout of the k-th value that loop s carries. The index i distinguishes this value
+// from other values that s makes in the frame.
 func (r *rank) carried(s *ir.Stmt, i int, b *binding, k int) (*binding, error) {
 	if b.value == nil {
 		return b, nil
@@ -131,8 +131,8 @@ func (r *rank) carried(s *ir.Stmt, i int, b *binding, k int) (*binding, error) {
 	return &binding{name: s.Carry[k].Text, value: v}, err
 }
 
-// fork makes the workers of "for … stream(n)", each ordered behind the work
-// issued so far.
+// fork makes the worker streams of "for … stream(n)". Each worker starts after the work that was issued before the
+// loop.
 func (r *queues) fork(s *ir.Stmt) []*stream {
 	workers := make([]*stream, s.Streams)
 	from := r.cur.mark()
@@ -168,12 +168,12 @@ func (r *rank) call(s *ir.Stmt) error {
 		}
 		r.names[sym.Name] = &binding{name: sym.Name, value: v}
 	}
-	r.returned = nil // the callee's: the caller may return nothing
+	r.returned = nil // discards the callee's results, since the caller may return nothing
 	return nil
 }
 
-// argument binds parameter p of a called function to the call's operand i: a
-// buffer for inout, else a value; a buffer is claimed as one.
+// argument binds parameter p of a called function to operand i of the call. An inout parameter is bound to a buffer,
+// and any other parameter to a value. A buffer that is passed for a value is claimed.
 func (r *rank) argument(s *ir.Stmt, i int, p *ir.Param) (*binding, error) {
 	b := r.names[s.Args[i].Name]
 	switch {
@@ -188,7 +188,7 @@ func (r *rank) argument(s *ir.Stmt, i int, p *ir.Param) (*binding, error) {
 	return &binding{name: p.Name, value: v}, err
 }
 
-// ret notes the function's results.
+// ret records the function's results.
 func (r *rank) ret(s *ir.Stmt) error {
 	f := r.funcOf(s)
 	r.returned = nil
@@ -202,8 +202,7 @@ func (r *rank) ret(s *ir.Stmt) error {
 	return nil
 }
 
-// result is the i-th returned value in the signature's layout; a buffer is
-// claimed as one (S2).
+// result returns the i-th returned value in the signature's layout. A returned buffer is claimed (S2).
 func (r *rank) result(s *ir.Stmt, i int, want *ir.Type) (*value, error) {
 	b := r.names[s.Args[i].Name]
 	if b.value == nil {
@@ -222,8 +221,8 @@ func (r *rank) funcOf(s *ir.Stmt) *ir.Func {
 	return nil
 }
 
-// shared returns the i-th value that statement s makes in the current frame,
-// made by whichever rank comes first.
+// shared returns the i-th value that statement s makes in the current frame. The first rank that reaches s makes the
+// value.
 func (r *scope) shared(s *ir.Stmt, i int, mk func() (*value, error)) (*value, error) {
 	k := part{s, i}
 	if v := r.frame.values[k]; v != nil {

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// asked is a context that ends when it is asked so often.
+// asked is a context that ends after its Err method has been called a given number of times.
 type asked struct {
 	context.Context
 	times, last int
@@ -20,8 +20,8 @@ func (c *asked) Err() error {
 	return context.Canceled
 }
 
-// TestEndedAmid: operations that take long look at their context row by row, and end when that
-// has.
+// TestEndedAmid checks that long operations examine their context once for each row, and return an error when the
+// context has ended.
 func TestEndedAmid(t *testing.T) {
 	const many = 200
 	for name, src := range map[string]string{

@@ -1,16 +1,15 @@
-// Package eval is the reference evaluator: it says what a bound program means,
-// for all ranks in one goroutine, slowly and simply enough to be believed by
-// reading. It imports nothing that it judges.
+// Package eval is the reference evaluator. It computes the results that a bound program defines, for all ranks in one
+// goroutine, with code that is simple enough to verify by reading. It imports none of the packages that it is used to
+// check.
 //
-// Values (S2) are global and computed once; buffers are local to a rank. Every
-// rank's text is unrolled into one queue of tasks a stream, and a loop runs
-// whatever stands ready at the head of a queue, rank by rank, until all queues
-// are empty or nothing can move, which is a deadlock. Data moves when a task
-// runs. Beside each number stands a bound on how far a correct machine's may be
-// from it (S11, number.go); a bound of 0 certifies the number as exact.
+// Values (S2) are global and computed once; buffers are local to a rank. The text of every rank is unrolled into one
+// queue of tasks for each stream. A loop visits one rank after the other and runs each task that is ready at the head of a
+// queue, until all queues are empty or no task can run, which is a deadlock. Data moves when a task runs. Each number
+// has a bound on its difference from the number that a correct machine may compute (S11, number.go); a bound of 0
+// certifies the number as exact.
 //
-// A claimed buffer becomes a global value once all ranks have claimed their
-// parts: an operation that needs other ranks' parts waits for those claims.
+// A claimed buffer becomes a global value once all ranks have claimed their parts. An operation that needs other ranks'
+// parts waits for those claims.
 package eval
 
 import (
@@ -23,13 +22,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Options bound an evaluation.
+// Options limit the work and memory of an evaluation.
 type Options struct {
-	// MaxStatements is the number of statements that may be executed, all
-	// ranks and iterations together; 0 for DefaultMaxStatements.
+	// MaxStatements limits the number of statements that are executed, counted over all ranks and iterations. The value 0
+	// selects DefaultMaxStatements.
 	MaxStatements int64
-	// MaxBytes is the memory that the tensors held at one time may take; 0 for
-	// DefaultMaxBytes. An element takes 17 bytes, whatever its type.
+	// MaxBytes limits the memory of the tensors that exist at one time. The value 0 selects DefaultMaxBytes. An element
+	// takes 17 bytes, for every element type.
 	MaxBytes int64
 }
 
@@ -39,27 +38,26 @@ const (
 	DefaultMaxBytes      = 8 << 30
 )
 
-// Output is one result of the function.
+// Output describes one result of the function.
 type Output struct {
-	// Name is that of ir.OutputNames.
+	// Name is the output's name according to ir.OutputNames.
 	Name string
 	// Tensor is the global tensor, its elements rounded to their type.
 	Tensor *tensor.Tensor
-	// Err[i] bounds how far element i of a correct machine's result may be
-	// from Tensor's: 0 certifies it exact, +Inf says nothing about it.
+	// Err[i] bounds the difference between element i of a correct machine's result and element i of Tensor. A bound of 0
+	// certifies that the element is exact; +Inf places no limit on it.
 	Err []float64
-	// Exact says that every element is certified: its bound is 0, or it is known to
-	// be infinite.
+	// Exact reports that every element is certified: its bound is 0, or it is known to be infinite.
 	Exact bool
-	// infinities are the elements with a bound of +Inf that are known to be an
-	// infinity of either sign; nil if there are none.
+	// infinities marks the elements with a bound of +Inf that are known to be an infinity of either sign. It is nil if
+	// there are none.
 	infinities []bool
 }
 
 // infinite reports whether element i is known to be infinite, of either sign.
 func (o *Output) infinite(i int64) bool { return o.infinities != nil && o.infinities[i] }
 
-// Result is what a function gives back.
+// Result holds the outputs of a function.
 type Result struct {
 	// Outputs are the results in signature order, then the final contents of
 	// inout parameters.
@@ -76,9 +74,9 @@ func (r *Result) Output(name string) *Output {
 	return nil
 }
 
-// Run evaluates b's function on global tensors, one for each parameter by
-// name. Errors in the program are *ir.Diagnostic, with a position; errors in
-// the inputs and cancellation are not.
+// Run evaluates b's function on global tensors. The map in holds one tensor for each parameter, keyed by the
+// parameter's name. Errors in the program are of type *ir.Diagnostic and have a position; errors in the inputs and
+// cancellation are of other types.
 func Run(ctx context.Context, b *ir.Bound, in map[string]*tensor.Tensor, opts Options) (*Result, error) {
 	if opts.MaxStatements == 0 {
 		opts.MaxStatements = DefaultMaxStatements
@@ -113,7 +111,7 @@ func Run(ctx context.Context, b *ir.Bound, in map[string]*tensor.Tensor, opts Op
 	return m.outputs()
 }
 
-// machine is one evaluation.
+// machine holds the state of one evaluation.
 type machine struct {
 	ctx  context.Context
 	b    *ir.Bound
@@ -122,7 +120,7 @@ type machine struct {
 	root *frame
 
 	ranks []*rank
-	// links run when all ranks are unrolled: they find what a peer allocated.
+	// links are functions that run after all ranks have been unrolled. Each finds the buffer that a peer allocated.
 	links []func() error
 	colls map[collKey]*meeting
 	pairs map[pairKey]*pair
@@ -138,8 +136,7 @@ type finding struct{ kind, message, help string }
 
 func (f *finding) Error() string { return f.message }
 
-// located gives err the position of s, unless it has one or is not about the
-// program.
+// located adds the position of s to err, unless err already has a position or does not concern the program.
 func (m *machine) located(s *ir.Stmt, err error) error {
 	var d *ir.Diagnostic
 	var p *pending
@@ -156,7 +153,7 @@ func (m *machine) located(s *ir.Stmt, err error) error {
 
 const bytesPerElement = 17 // number, bound, written
 
-// reserve counts memory that is about to be allocated.
+// reserve adds memory that is about to be allocated to the total, and returns an error if the total exceeds the limit.
 func (m *machine) reserve(dt ir.DType, shape []int64) error {
 	n, err := tensor.NumElements(shape)
 	if err == nil && n <= (m.opts.MaxBytes-m.bytes)/bytesPerElement {
@@ -169,7 +166,7 @@ func (m *machine) reserve(dt ir.DType, shape []int64) error {
 
 func (m *machine) release(_ ir.DType, shape []int64) { m.bytes -= elements(shape) * bytesPerElement }
 
-// step counts an executed statement (S21).
+// step counts one executed statement, and returns an error if the count exceeds the limit (S21).
 func (m *machine) step(s *ir.Stmt) error {
 	m.steps++
 	if m.steps > m.opts.MaxStatements {
@@ -183,13 +180,13 @@ func (m *machine) step(s *ir.Stmt) error {
 	return nil
 }
 
-// InputError is an error about the tensors that an evaluation was given.
+// InputError reports an error in the tensors that were passed to an evaluation.
 type InputError struct{ Err error }
 
 func (e *InputError) Error() string { return e.Err.Error() }
 func (e *InputError) Unwrap() error { return e.Err }
 
-// inputs makes a value of each parameter. Inout parameters start as such too.
+// inputs makes a value for each parameter. Inout parameters are values at first, too.
 func (m *machine) inputs(in map[string]*tensor.Tensor) ([]*value, error) {
 	var out []*value
 	for _, p := range m.b.Func.Params {
@@ -216,7 +213,7 @@ func (m *machine) inputs(in map[string]*tensor.Tensor) ([]*value, error) {
 	return out, nil
 }
 
-// outputs computes the results and what inout parameters hold at the end.
+// outputs returns the results and the final contents of inout parameters.
 func (m *machine) outputs() (*Result, error) {
 	res := &Result{}
 	all := append(slices.Clone(m.results), m.inout...)
@@ -238,7 +235,7 @@ func (m *machine) outputs() (*Result, error) {
 	return res, nil
 }
 
-// unfinished turns a wait that can never end into an error about it.
+// unfinished replaces the internal error of a wait that can never end by an error that describes the wait.
 func unfinished(err error) error {
 	var p *pending
 	if errors.As(err, &p) {

@@ -4,9 +4,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// frame is one dynamic instance of a function's or loop's body. All ranks walk
-// the same text, so that they share frames: what a statement defines once for
-// all ranks (a value, a symmetric allocation, a counter) is kept here.
+// frame holds the names of one execution of a function's or loop's body. All ranks execute the same text, so they share
+// frames: a frame holds everything that a statement defines once for all ranks, such as a value, a symmetric allocation
+// or a counter.
 type frame struct {
 	children map[step]*frame
 	values   map[part]*value
@@ -15,13 +15,13 @@ type frame struct {
 	counters map[*ir.Stmt]*counters
 }
 
-// step leads from a frame to one inside it: a call, or an iteration of a loop.
+// step identifies a frame inside another frame: that of a call, or of one iteration of a loop.
 type step struct {
 	stmt *ir.Stmt
 	iter int64
 }
 
-// part is the i-th thing that a statement makes.
+// part identifies the i-th object that a statement makes.
 type part struct {
 	stmt *ir.Stmt
 	i    int
@@ -31,7 +31,7 @@ func (f *frame) child(s *ir.Stmt, iter int64) *frame {
 	return entry(&f.children, step{s, iter}, func() *frame { return &frame{} })
 }
 
-// entry returns the map's entry for k, made on first use.
+// entry returns the map's entry for k, and makes the entry on the first use of k.
 func entry[K comparable, V any](m *map[K]V, k K, make_ func() V) V {
 	if v, ok := (*m)[k]; ok {
 		return v

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file holds the rules of functions of one operand, as number.go describes them.
+// This file holds the rules for functions of one operand. A comment in number.go defines rules.
 
-// tanh is the rule of the hyperbolic tangent, whose slope is within 0 and 1.
+// tanh applies the rule of the hyperbolic tangent, whose slope is between 0 and 1.
 func tanh(dt ir.DType, x, ex float64) (float64, float64) {
 	if x == 0 && ex == 0 {
 		return x, 0
@@ -17,28 +17,29 @@ func tanh(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, math.Tanh(x), ex)
 }
 
-// sloped is the rule of a function with the value y that machines compute within a few steps, given what the error of
-// its operand makes of it.
+// sloped applies the rule of a function that machines compute with an error of a few units of their arithmetic. The
+// argument y is the function's value, and pre is the error that the operand's error causes in it.
 func sloped(dt ir.DType, y, pre float64) (float64, float64) {
 	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+vanishing(dt))
 }
 
-// geluTanh is the rule of gelu's tanh form, as far from it as gelu: 1-σ(2u(16)) = 7e-139.
+// geluTanh applies the rule of the tanh form of gelu. It uses the same bounds as gelu, since 1-σ(2u(16)) = 7e-139.
 func geluTanh(dt ir.DType, x, ex float64) (float64, float64) {
 	return normal(dt, x, ex, x/(1+math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))))
 }
 
-// sigmoid is the rule of 1/(1+exp(-x)), whose slope is within 0 and 1/4.
+// sigmoid applies the rule of 1/(1+exp(-x)), whose slope is between 0 and 1/4.
 func sigmoid(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, 1/(1+math.Exp(-x)), ex/4)
 }
 
-// root is the rule of √x. Roots that the type holds are certified: machines round correctly.
+// root applies the rule of √x. A root that the type represents exactly is certified, since machines round roots
+// correctly.
 func root(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Sqrt(x)
 	switch {
 	case x+ex < -vanishing(dt):
-		return y, 0 // the root of a negative number is no number on any machine
+		return y, 0 // the root of a negative number is NaN on every machine
 	case ex == 0 && y*y == x && math.FMA(y, y, -x) == 0 && tensor.Round(dt, y) == y:
 		return y, 0
 	case !(x > ex):
@@ -47,11 +48,12 @@ func root(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, y, ex/(y+math.Sqrt(x-ex)))
 }
 
-// sine is the rule of sin.
+// sine applies the rule of sin.
 func sine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Sin(x), x, ex) }
 
-// wave is the rule of sin and cos of x, given the value y. Their slopes are within ±1, and machines find the distance
-// to the next multiple of π/2 to the last place; the evaluator loses some 2^-100 of x.
+// wave applies the rule of sin and cos of x, where y is the function's value. The slope of both functions is within ±1.
+// Machines compute the distance of x to the next multiple of π/2 correctly to the last digit; the evaluator's own
+// computation loses about 2^-100 of x.
 func wave(dt ir.DType, y, x, ex float64) (float64, float64) {
 	if x == 0 && ex == 0 {
 		return y, 0
@@ -59,10 +61,10 @@ func wave(dt ir.DType, y, x, ex float64) (float64, float64) {
 	return sloped(dt, y, ex+0x1p-98*math.Abs(x))
 }
 
-// cosine is the rule of cos.
+// cosine applies the rule of cos.
 func cosine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Cos(x), x, ex) }
 
-// erf is the rule of the error function, whose slope is within 0 and 2/√π.
+// erf applies the rule of the error function, whose slope is between 0 and 2/√π.
 func erf(dt ir.DType, x, ex float64) (float64, float64) {
 	if x == 0 && ex == 0 {
 		return x, 0
@@ -70,12 +72,12 @@ func erf(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, math.Erf(x), 2/math.SqrtPi*ex)
 }
 
-// logarithm is the rule of log. Its slope is steepest at the lower end of x.
+// logarithm applies the rule of log. The slope is steepest at the lower end of the interval in which x may lie.
 func logarithm(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Log(x)
 	switch {
 	case x+ex < -vanishing(dt):
-		return y, 0 // the logarithm of a negative number is no number on any machine
+		return y, 0 // the logarithm of a negative number is NaN on every machine
 	case x == 1 && ex == 0:
 		return 0, 0
 	case !(x > ex):
@@ -84,7 +86,8 @@ func logarithm(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, y, -math.Log1p(-ex/x))
 }
 
-// floor is the rule of floor, which is exact; near a whole number an error of x makes one of 1.
+// floor applies the rule of floor, which is exact. If the error of x reaches a whole number, the result may be off by
+// 1.
 func floor(x, ex float64) (y, e float64) {
 	y = math.Floor(x)
 	if ex == 0 {
@@ -93,7 +96,7 @@ func floor(x, ex float64) (y, e float64) {
 	return y, selected(y, max(y-math.Floor(x-ex), math.Floor(x+ex)-y))
 }
 
-// power is the rule of x to the power of by, which grows or falls with the magnitude of x on either side of zero.
+// power applies the rule of x to the power of by, which is monotonic in the magnitude of x on either side of zero.
 func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	y, eby := math.Pow(x, by), constantError(dt, by)
 	whole := by == math.Trunc(by) && eby == 0
@@ -101,13 +104,13 @@ func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	case ex == 0 && (x == 1 || x == 0 && by > 0) || by == 0:
 		return y, 0
 	case !whole && x+ex < -vanishing(dt):
-		return y, 0 // no number on any machine
+		return y, 0 // NaN on every machine
 	case !(math.Abs(x) > ex) && !(whole && by > 0):
 		return tensor.Round(dt, y), inf
 	}
 	lo, hi := math.Pow(max(math.Abs(x)-ex, 0), by), math.Pow(math.Abs(x)+ex, by)
 	pre := max(math.Abs(lo-math.Abs(y)), math.Abs(hi-math.Abs(y)))
-	if !(math.Abs(x) > ex) { // the sign may be another
+	if !(math.Abs(x) > ex) { // the sign of x is not certain
 		pre = math.Abs(y) + hi
 	}
 	if eby != 0 {
@@ -117,8 +120,8 @@ func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	return sloped(dt, y, pre)
 }
 
-// compared is the rule of comparisons of a and b, which have errors of pre together. The result is certain where these
-// do not reach from one to the other. Machines may take numbers up to tiny for zero.
+// compared applies the rule of comparisons of a and b. The argument pre is the sum of their errors. The result is
+// certain if a and b differ by more than pre. Machines may treat numbers of magnitude up to tiny as zero.
 func compared(op ir.Op, a, b, pre, tiny float64) (y, e float64) {
 	if holds(op, a < b, a == b) {
 		y = 1
@@ -129,7 +132,7 @@ func compared(op ir.Op, a, b, pre, tiny float64) (y, e float64) {
 	return y, 1
 }
 
-// comparedInt compares integers.
+// comparedInt returns the result of comparing two integers: 1 or 0.
 func comparedInt(op ir.Op, a, b int64) int64 {
 	if holds(op, a < b, a == b) {
 		return 1
@@ -137,7 +140,8 @@ func comparedInt(op ir.Op, a, b int64) int64 {
 	return 0
 }
 
-// holds reports whether op holds of numbers of which the first is less, or equal.
+// holds reports whether the comparison op is true for two numbers, given whether the first is less than the second and
+// whether they are equal.
 func holds(op ir.Op, less, equal bool) bool {
 	switch op {
 	case ir.OpLess:
@@ -154,7 +158,8 @@ func holds(op ir.Op, less, equal bool) bool {
 	return !equal
 }
 
-// chosen is the rule of where: a if the mask is not zero, else b. Of a mask that may be zero or not, it is either.
+// chosen applies the rule of where: the result is a if the mask is not zero, and b otherwise. If the mask may or may
+// not be zero, the result may be either, and the bound covers both.
 func chosen(mask, emask, a, ea, b, eb float64) (y, e float64) {
 	other, eother := b, eb
 	if y, e = a, ea; mask == 0 {

@@ -11,8 +11,8 @@ import (
 
 var floatTypes = []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64}
 
-// simFunctions are div and the functions of one operand as kernels write them,
-// in f32 unless wide: several forms of each.
+// simFunctions simulates div and the functions of one operand as kernels compute them, in f32 or, if wide is set, in
+// f64. It has several implementations of each.
 var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 	ir.OpDiv: {
 		func(a, b float64, _ bool) float64 { return a / b },
@@ -101,10 +101,10 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 	},
 }
 
-// simNumbers are the numeric attributes with which simFunctions compute.
+// simNumbers holds the numeric attributes with which simFunctions compute.
 var simNumbers = map[ir.Op][]scalar{ir.OpPow: {{f: 2.5}}}
 
-// positive says which functions are tested of positive numbers only.
+// positive lists the functions that are tested only with positive numbers.
 var positive = map[ir.Op]bool{ir.OpPow: true, ir.OpReciprocal: true, ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true}
 
 func narrow(x float64, wide bool) float64 {
@@ -114,7 +114,8 @@ func narrow(x float64, wide bool) float64 {
 	return float64(float32(x))
 }
 
-// TestFunctionBound holds the bounds of functions against machines that compute in the accumulator and round.
+// TestFunctionBound checks the bounds of functions against simulated machines that compute in the accumulator type and
+// round the result.
 func TestFunctionBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, dt := range floatTypes {
@@ -162,8 +163,7 @@ func TestFunctionBound(t *testing.T) {
 	}
 }
 
-// TestFunctionBoundIsTight: what is bounded is bounded to a few units in the
-// last place.
+// TestFunctionBoundIsTight checks that finite bounds are at most a few units in the last place.
 func TestFunctionBoundIsTight(t *testing.T) {
 	for op := range simFunctions {
 		for _, dt := range floatTypes {
@@ -229,7 +229,7 @@ func TestCertifiedFunctions(t *testing.T) {
 	}
 }
 
-// TestMeanBound checks means of one rank and of several ranks' equal shares.
+// TestMeanBound checks the bounds of means that one rank computes, and of means over equal shares of several ranks.
 func TestMeanBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for _, dt := range floatTypes {
@@ -258,7 +258,7 @@ func TestMeanBound(t *testing.T) {
 	}
 }
 
-// simMean is the mean of row i, of k elements a rank.
+// simMean simulates the mean of row i, of which each rank has k elements.
 func simMean(rng *rand.Rand, dt ir.DType, x *array, i, k int64, ranks int) float64 {
 	total, truncate := 0.0, rng.IntN(2) == 0
 	for r := range int64(ranks) {
@@ -279,8 +279,8 @@ func simMean(rng *rand.Rand, dt ir.DType, x *array, i, k int64, ranks int) float
 	return simRound(dt, narrow(total/float64(ranks), dt == ir.F64))
 }
 
-// TestMeanCertified: a sum of certified integers divides exactly by a power of
-// two, and not surely by another number.
+// TestMeanCertified checks that the mean of certified integers is certified if the number of terms is a power of two
+// and the quotient is exact, and not for other numbers of terms.
 func TestMeanCertified(t *testing.T) {
 	for _, c := range []struct {
 		vals  []float64
@@ -299,7 +299,8 @@ func TestMeanCertified(t *testing.T) {
 	}
 }
 
-// TestPowerBound: powers of numbers of both signs, with errors, by exponents that f32 holds and that it does not.
+// TestPowerBound checks powers of positive and negative numbers with errors, for exponents that f32 represents exactly
+// and for others.
 func TestPowerBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	for _, dt := range floatTypes {
@@ -336,7 +337,7 @@ func TestPowerBound(t *testing.T) {
 	}
 }
 
-// TestWhereBound: a mask that is not certain leaves room for both operands.
+// TestWhereBound checks that the bound covers both operands if the mask is not certain.
 func TestWhereBound(t *testing.T) {
 	for _, c := range []struct {
 		mask, emask, y, e float64

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// bind parses, checks and binds a program that must be right.
+// bind parses, checks and binds a program. It fails the test on any error.
 func bind(t testing.TB, src string, b ir.Binding) *ir.Bound {
 	t.Helper()
 	p, ds := ir.Parse("test.hkt", src)
@@ -42,7 +42,7 @@ func inputsFor(t testing.TB, b *ir.Bound, spec string) map[string]*tensor.Tensor
 	return in
 }
 
-// evaluate runs a program that must succeed.
+// evaluate evaluates a program, and fails the test on any error.
 func evaluate(t testing.TB, src string, b ir.Binding, spec string) *Result {
 	t.Helper()
 	bound := bind(t, src, b)
@@ -53,7 +53,7 @@ func evaluate(t testing.TB, src string, b ir.Binding, spec string) *Result {
 	return res
 }
 
-// tensorOf makes an f32, i32 or other tensor of the given elements.
+// tensorOf returns a tensor with the given type, shape and elements.
 func tensorOf(t testing.TB, dt ir.DType, shape []int64, v ...float64) *tensor.Tensor {
 	t.Helper()
 	x, err := tensor.New(dt, shape)
@@ -72,7 +72,7 @@ func floats(x *tensor.Tensor) []float64 {
 	return out
 }
 
-// demand checks the first output's elements.
+// demand checks that the elements of the first output equal want.
 func demand(t *testing.T, res *Result, want ...float64) {
 	t.Helper()
 	if got := floats(res.Outputs[0].Tensor); !slices.Equal(got, want) {
@@ -80,7 +80,7 @@ func demand(t *testing.T, res *Result, want ...float64) {
 	}
 }
 
-// refusal runs a program that must fail and returns its diagnostic.
+// refusal evaluates a program that must fail, and returns its diagnostic.
 func refusal(t *testing.T, src string, b ir.Binding, opts Options) *ir.Diagnostic {
 	t.Helper()
 	bound := bind(t, src, b)

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestOrder: equal elements that are certified have an order; nothing is known of the place of others.
+// TestOrder checks that the order of equal elements is known if they are certified, and unknown otherwise.
 func TestOrder(t *testing.T) {
 	a := newArray(ir.F32, []int64{2, 4})
 	copy(a.f, []float64{2, 5, 2, -1, 1, 9, 4, 3.5})
@@ -40,7 +40,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestTopKBound: however elements are off, the largest are within the bound.
+// TestTopKBound checks that the largest elements are within the bounds for any errors of the operand's elements.
 func TestTopKBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for _, dt := range floatTypes {
@@ -64,7 +64,7 @@ func TestTopKBound(t *testing.T) {
 	}
 }
 
-// TestTakeAlongRange: an index that there is not is a finding.
+// TestTakeAlongRange checks that an index out of range is reported.
 func TestTakeAlongRange(t *testing.T) {
 	x, at := newArray(ir.F32, []int64{2, 2}), newArray(ir.I32, []int64{2, 1})
 	copy(x.f, []float64{1, 2, 3, 4})
@@ -83,7 +83,7 @@ func TestTakeAlongRange(t *testing.T) {
 	}
 }
 
-// TestBincountDoubt: an id that is not certified may be any other.
+// TestBincountDoubt checks that an id that is not certified makes all counts uncertain.
 func TestBincountDoubt(t *testing.T) {
 	ids := newArray(ir.I64, []int64{4})
 	copy(ids.n, []int64{0, 2, 2, 5})
@@ -94,8 +94,9 @@ func TestBincountDoubt(t *testing.T) {
 	}
 }
 
-// TestIndexAdd: sums of drawn rows are within the bound of sums in any order and type, which is 0 for whole numbers.
-// An id that is not certified leaves all rows open, and one that there is not is a finding.
+// TestIndexAdd checks random sums against sums in other orders and types, whose differences must be within the bounds.
+// The bounds of sums of integers are 0. An id that is not certified makes all rows unknown, and an id out of range is
+// reported.
 func TestIndexAdd(t *testing.T) {
 	r := rand.New(rand.NewPCG(53, 1))
 	for range 200 {

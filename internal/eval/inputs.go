@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Inputs makes a function's inputs, whole ones as Run takes them, each filled as
-// spec says for its name.
+// Inputs makes the inputs of a function as Run requires them: one global tensor for each parameter, filled as spec
+// prescribes for the parameter's name.
 func Inputs(b *ir.Bound, spec tensor.Spec) (map[string]*tensor.Tensor, error) {
 	in := map[string]*tensor.Tensor{}
 	for _, p := range b.Func.Params {

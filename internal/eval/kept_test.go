@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRopeBound holds the bound of rope against a machine that finds frequency, angle and functions in the
-// accumulator.
+// TestRopeBound checks the bound of rope against a simulated machine that computes the frequency, the angle and the
+// functions in the accumulator type.
 func TestRopeBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 22))
 	rope := ir.Rope{Theta: 10000, Factor: 8, Low: 1, High: 4, Original: 8192}
@@ -63,7 +63,8 @@ func TestRopeBound(t *testing.T) {
 	}
 }
 
-// TestArgmax: the first of equals, and nothing where bounds meet.
+// TestArgmax checks that argmax returns the first of equal elements, and that nothing is known about the index if
+// bounds overlap.
 func TestArgmax(t *testing.T) {
 	a := newArray(ir.F32, []int64{4, 3})
 	copy(a.f, []float64{1, 3, 3, 2, 1, 0, 5, 4, 1, 1, math.NaN(), 0})
@@ -77,7 +78,8 @@ func TestArgmax(t *testing.T) {
 	}
 }
 
-// TestKeptRange: positions and lengths that there are not, or twice, are findings; rows skipped are not.
+// TestKeptRange checks that positions and lengths that are out of range or occur twice are reported, and that skipped
+// rows are not.
 func TestKeptRange(t *testing.T) {
 	at := func(vals ...int64) *array {
 		a := newArray(ir.I64, []int64{int64(len(vals))})

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// launch issues a kernel of the user's. The function that stands in for it says what it computes; without
-// one nothing is known of what it writes.
+// launch issues a launch of a user's kernel. A stand-in function computes what the kernel writes. Without a stand-in,
+// nothing is known about the elements that the kernel writes.
 func (r *rank) launch(s *ir.Stmt) error {
 	var call standin.Call
 	views := make([]view, len(s.Launch.Params)) // of tensors
@@ -62,7 +62,7 @@ func (r *scope) extents(s *ir.Stmt, name string) (out [3]int64, err error) {
 	return out, err
 }
 
-// launched does what the kernel does.
+// launched computes what the kernel writes.
 func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 	params, exact := s.Launch.Params, true
 	call.Args = slices.Clone(call.Args)
@@ -103,7 +103,7 @@ func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 		}
 	} else {
 		for i, par := range params {
-			if par.Kind == ir.LaunchWrites { // any numbers will do
+			if par.Kind == ir.LaunchWrites { // its contents are unknown, so any numbers are valid
 				clear(call.Args[i].Tensor.Data)
 			}
 		}
@@ -118,8 +118,8 @@ func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 	return nil
 }
 
-// found is what a kernel wrote. Unless the function that stands in for it says how far off a machine may be, that
-// is 2 units of the last place where all that was read is exact, and else nothing is known.
+// found returns the contents that a kernel wrote. The stand-in function may return error bounds. Without them the bound
+// is 2 units in the last place if all operands that the kernel reads are exact, and infinite otherwise.
 func found(a *standin.Arg, known, exact bool) *array {
 	out := fromTensor(a.Tensor)
 	for i := range out.e {

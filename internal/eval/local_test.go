@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestLocalForms covers the less common ways of naming a rank's own memory.
-// Rank 0 holds 1 2 3 4 of %x, rank 1 holds 5 6 7 8.
+// TestLocalForms tests the less common ways to name a rank's own memory. Rank 0 holds 1 2 3 4 of %x, and rank 1 holds 5
+// 6 7 8.
 func TestLocalForms(t *testing.T) {
 	for name, c := range map[string]struct {
 		body string
@@ -98,8 +98,8 @@ func f(%x: i32[8/tp], %whole: i32[8]) -> i32[8/tp] {` + c.body + "\n}\n"
 	}
 }
 
-// TestContributions hands ranks their contributions of values that are partial
-// over two axes, over one of them after a reduction, and in views.
+// TestContributions tests the ranks' contributions to values that are partial over two axes, over one of two axes after
+// a reduction, and in views.
 func TestContributions(t *testing.T) {
 	const src = `mesh dp[2] tp[2]
 func f(%x: f32[2, 4/(dp,tp)], %w: f32[1, 4/(dp,tp)]) -> f32[8/(dp,tp), 1] {

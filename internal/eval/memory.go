@@ -44,7 +44,7 @@ func (r *rank) memory(s *ir.Stmt) error {
 	return nil
 }
 
-// count evaluates the length of an array; each element counts as a statement.
+// count evaluates the length of an array. Each element counts as one executed statement.
 func (r *scope) count(s *ir.Stmt) (int64, error) {
 	if s.Count == nil {
 		return 1, nil
@@ -84,7 +84,7 @@ func (r *rank) alloc(s *ir.Stmt, b *binding, n int64) error {
 	return nil
 }
 
-// counters are one executed counter statement: an array on every rank.
+// counters holds one counter array, which one execution of a counter statement makes on every rank.
 type counters struct {
 	name  string
 	ranks map[int][]int64
@@ -131,7 +131,7 @@ func (r *rank) order(s *ir.Stmt) error {
 	return nil
 }
 
-// stream resolves a place that names a stream.
+// stream returns the stream that a place names.
 func (r *queues) stream(p *ir.Place) (*stream, error) {
 	if p.Main {
 		return r.main, nil
@@ -144,7 +144,7 @@ func (r *queues) stream(p *ir.Place) (*stream, error) {
 	return b.streams[i], nil
 }
 
-// peer resolves "at AXIS[e]", "to …" and "from …".
+// peer evaluates the peer in "at AXIS[e]", "to …" and "from …".
 func (r *scope) peer(s *ir.Stmt) (int, error) {
 	i, err := r.eval(s.Peer.Index)
 	if err != nil {
@@ -157,7 +157,7 @@ func (r *scope) peer(s *ir.Stmt) (int, error) {
 	return p, nil
 }
 
-// signal raises the peer's counter (S12).
+// signal issues a task that increments the peer's counter (S12).
 func (r *rank) signal(s *ir.Stmt) error {
 	peer, err := r.peer(s)
 	if err != nil {

@@ -7,36 +7,32 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file holds the rules of S11: for each kind of arithmetic, the number the
-// evaluator takes and how far a correct machine's may be from it. A rule gets
-// the result y as float64 arithmetic finds it and returns it rounded to the
-// declared type, with the bound e.
+// This file holds the rules of S11. For each kind of arithmetic a rule defines the number that the evaluator computes
+// and a bound on its difference from the number that a correct machine may compute. A rule receives the result y of
+// float64 arithmetic, and returns y rounded to the declared type and the bound e.
 //
-// A correct machine holds, for an operand element with value a and bound ea,
-// some number within ea of a. It accumulates contractions and reductions in
-// the accumulator type in any order within a rank, with at most one unit in
-// the last place lost in each step (tensor cores truncate), rounds each rank's
-// contribution to the declared type, adds contributions in the accumulator in
-// rank order, and rounds once. Elementwise operations on f16 and bf16 may be
-// done directly, or in f32 and rounded.
+// For an operand element with value a and bound ea, a correct machine holds some number within ea of a. A machine
+// accumulates contractions and reductions in the accumulator type, in any order within a rank, and loses at most one
+// unit in the last place in each step (tensor cores truncate). It rounds each rank's contribution to the declared type,
+// adds the contributions in the accumulator in rank order, and rounds the sum once. A machine may compute elementwise
+// operations on f16 and bf16 directly, or in f32 with a rounded result.
 //
-// The bound also covers how far y is from what real arithmetic gives, so that
-// a program that computes the same function in another order (S19) differs by
-// no more than the sum of both bounds. Rounding is part of what cast and fill
-// mean, and not an error of theirs.
+// The bound also covers the difference between y and the result in real arithmetic. Therefore the results of two
+// programs that compute the same function in different orders (S19) differ by at most the sum of their bounds. The
+// operations cast and fill are defined to round, so their rounding is not an error.
 //
-// e = 0 certifies: every such machine holds y. e = +Inf says nothing, and is
-// the answer wherever something may have overflowed or is not a number.
+// A bound of e = 0 certifies that every correct machine holds y. A bound of e = +Inf places no limit on the machine's
+// number; rules return it wherever some intermediate number may have overflowed or may be a NaN.
 
-// slack covers that bounds are themselves computed in floating point.
+// slack is a factor that covers the rounding errors of the bounds themselves, which are computed in floating point.
 const slack = 1 + 0x1p-20
 
-// inf bounds what cannot be bounded.
+// inf is the bound of a number about which nothing is known.
 var inf = math.Inf(1)
 
 // format describes a floating-point type.
 type format struct {
-	digits int // of the significand, the hidden one included
+	digits int // binary digits of the significand, including the hidden one
 	least  int // exponent of the least normal number
 	max    float64
 }
@@ -57,8 +53,8 @@ func formatOf(dt ir.DType) format {
 	return format{53, -1022, math.MaxFloat64}
 }
 
-// ulp returns the distance between neighbouring numbers of type dt in the
-// binade of x. Rounding a number of that binade moves it by at most half of it.
+// ulp returns the distance between neighbouring numbers of type dt in the binade of x. Rounding changes a number of
+// that binade by at most half this distance.
 func ulp(dt ir.DType, x float64) float64 {
 	f := formatOf(dt)
 	_, exp := math.Frexp(x) // |x| in [2^(exp-1), 2^exp)
@@ -71,8 +67,8 @@ func ulp(dt ir.DType, x float64) float64 {
 // unit returns the largest relative error of rounding to dt.
 func unit(dt ir.DType) float64 { return math.Ldexp(1, -formatOf(dt).digits) }
 
-// stepUnit returns the relative error of one step of accumulation in acc, the
-// evaluator's own error in float64 included.
+// stepUnit returns the relative error of one step of accumulation in acc, including the evaluator's own error in
+// float64.
 func stepUnit(acc ir.DType) float64 {
 	if acc == ir.F64 {
 		return 0x1p-51
@@ -80,8 +76,7 @@ func stepUnit(acc ir.DType) float64 {
 	return 2 * unit(acc) * slack
 }
 
-// gamma returns the relative error, against the sum of magnitudes, of n steps
-// that each lose u.
+// gamma returns the relative error, in terms of the sum of magnitudes, of n steps with a relative error of u each.
 func gamma(n int64, u float64) float64 {
 	x := float64(n) * u
 	if x >= 0.5 {
@@ -94,9 +89,8 @@ func gamma(n int64, u float64) float64 {
 // integer.
 func holdsIntegers(dt ir.DType) float64 { return math.Ldexp(1, dt.IntBits()) }
 
-// finish is the last step of every inexact rule: machines round to dt what is
-// within pre of y. Two numbers pre apart, rounded, are at most pre and half a
-// unit in the last place of each further apart.
+// finish applies the last step of every inexact rule: a machine rounds a number within pre of y to dt. Two numbers that
+// differ by pre differ after rounding by at most pre plus half a unit in the last place of each.
 func finish(dt ir.DType, y, pre float64) (float64, float64) {
 	r := tensor.Round(dt, y)
 	top := math.Abs(y) + pre
@@ -106,9 +100,8 @@ func finish(dt ir.DType, y, pre float64) (float64, float64) {
 	return r, (pre + ulp(dt, top)) * slack
 }
 
-// single is the rule of cast and fill: one correctly rounded conversion of a
-// known number. A machine may go through f32 first; only where that gives
-// another number is e not 0.
+// single applies the rule of cast and fill: one correctly rounded conversion of a known number. A machine may convert
+// to f32 first; e is not 0 only where that gives another number.
 func single(dt ir.DType, y float64) (float64, float64) {
 	r := tensor.Round(dt, y)
 	if dt == ir.F64 || r != r {
@@ -120,10 +113,9 @@ func single(dt ir.DType, y float64) (float64, float64) {
 	return r, 0
 }
 
-// rounded is the rule of one operation on certified numbers: its result is
-// y + lost, y being the nearest float64. That rounds to f32, f16 and bf16 as
-// the real result does (float64 has more than twice their digits and two
-// more); it is certified where nothing is lost at all.
+// rounded applies the rule of one operation on certified numbers. The exact result is y + lost, where y is the nearest
+// float64. Rounding y to f32, f16 or bf16 gives the same number as rounding the exact result, since float64 has more
+// than twice their digits and two more. The result is certified if nothing is lost.
 func rounded(dt ir.DType, y, lost float64) (float64, float64) {
 	r, e := single(dt, y)
 	switch {
@@ -133,15 +125,15 @@ func rounded(dt ir.DType, y, lost float64) (float64, float64) {
 		if dt == ir.F64 {
 			return r, inf // finite numbers may have overflowed
 		}
-		return r, 0 // then an operand was infinite or not a number
+		return r, 0 // an operand was infinite or NaN
 	case math.IsInf(r, 0):
 		return r, inf
 	}
 	return r, (e + math.Abs(r-y) + math.Abs(lost)) * slack
 }
 
-// elementwise is the rule of add, sub, mul and scale: one operation with the
-// operands' errors carried to pre.
+// elementwise applies the rule of add, sub, mul and scale: one operation, where pre is the error that the operands'
+// errors cause.
 func elementwise(dt ir.DType, y, lost, pre float64) (float64, float64) {
 	if pre == 0 {
 		return rounded(dt, y, lost)
@@ -149,17 +141,17 @@ func elementwise(dt ir.DType, y, lost, pre float64) (float64, float64) {
 	return finish(dt, y, pre+stepUnit(dt.Accum())*(math.Abs(y)+pre))
 }
 
-// addLoses returns what float64 loses of a+b.
+// addLoses returns the rounding error of a+b in float64.
 func addLoses(a, b float64) float64 {
 	s := a + b
 	bb := s - a
 	return (a - (s - bb)) + (b - bb)
 }
 
-// mulLoses returns what float64 loses of a·b.
+// mulLoses returns the rounding error of a·b in float64.
 func mulLoses(a, b float64) float64 { return math.FMA(a, b, -(a * b)) }
 
-// productError bounds the error of a·b from those of a and b.
+// productError bounds the error of a·b, where ea and eb bound the errors of a and b.
 func productError(a, ea, b, eb float64) float64 {
 	if ea == 0 && eb == 0 {
 		return 0
@@ -177,14 +169,14 @@ type sumOf struct {
 	ints bool    // every term is a product of certified integers
 }
 
-// exact certifies: every partial sum under any split is an integer of
-// magnitude at most abs, and both the accumulator and dt hold those.
+// exact reports whether the sum is certified: every partial sum, for every way to split the terms, is an integer of
+// magnitude at most abs, and both the accumulator and dt represent those integers exactly.
 func (s sumOf) exact(dt ir.DType) bool {
 	return s.ints && s.abs <= min(holdsIntegers(dt), holdsIntegers(s.acc))
 }
 
-// inRank bounds the error of summing the terms in the accumulator, in any
-// order. The last term is what underflow may lose.
+// inRank bounds the error of adding the terms in the accumulator in any order. The last term of the formula covers
+// underflow.
 func (s sumOf) inRank() float64 {
 	mag := s.abs + s.prop
 	if !(mag < formatOf(s.acc).max/2) {
@@ -193,7 +185,7 @@ func (s sumOf) inRank() float64 {
 	return s.prop + gamma(s.n, stepUnit(s.acc))*mag + float64(s.n)*math.Ldexp(1, formatOf(s.acc).least)
 }
 
-// whole is the rule of a contraction or sum that one rank does alone.
+// whole applies the rule of a contraction or sum that one rank computes alone.
 func (s sumOf) whole(dt ir.DType) (y, e float64) {
 	if s.exact(dt) {
 		return s.y, 0
@@ -201,9 +193,9 @@ func (s sumOf) whole(dt ir.DType) (y, e float64) {
 	return finish(dt, s.y, s.inRank())
 }
 
-// partial is the rule of one split over the given number of ranks: y stays the
-// unrounded total, e bounds the error of the sum of the rounded contributions,
-// and mag the sum of their magnitudes.
+// partial applies the rule of a contraction or sum that is split over the given number of ranks. The result y remains
+// the unrounded total, e bounds the error of the sum of the rounded contributions, and mag bounds the sum of their
+// magnitudes.
 func (s sumOf) partial(dt ir.DType, ranks int64) (y, e, mag float64) {
 	if s.exact(dt) {
 		return s.y, 0, s.abs
@@ -213,10 +205,9 @@ func (s sumOf) partial(dt ir.DType, ranks int64) (y, e, mag float64) {
 	return s.y, e, mag
 }
 
-// contributions adds to pre what rounding each rank's contribution to dt may
-// do, given a bound on the sum of their magnitudes; it returns the new bounds
-// of both. Contributions below the least normal number lose up to half the
-// least number each.
+// contributions adds to pre the errors of rounding each rank's contribution to dt, where mag bounds the sum of the
+// contributions' magnitudes. It returns the new bounds of the error and of the sum of magnitudes. A contribution below
+// the least normal number loses at most half the least subnormal number.
 func contributions(dt ir.DType, pre, mag float64, ranks int64) (e, newMag float64) {
 	if !(mag < formatOf(dt).max/2) {
 		return inf, inf
@@ -225,8 +216,8 @@ func contributions(dt ir.DType, pre, mag float64, ranks int64) (e, newMag float6
 	return (pre + lost) * slack, (mag + lost) * slack
 }
 
-// reduced is the rule of adding the contributions of a partial sum: n
-// numbers of type dt with total y, magnitudes mag and error e.
+// reduced applies the rule of adding the contributions of a partial sum: n numbers of type dt whose total is y, whose
+// magnitudes add up to at most mag, and whose sum has an error of at most e.
 func reduced(dt ir.DType, y, e, mag float64, n int64, anyOrder bool) (float64, float64) {
 	if e == 0 && mag <= holdsIntegers(dt) {
 		return y, 0
@@ -234,9 +225,8 @@ func reduced(dt ir.DType, y, e, mag float64, n int64, anyOrder bool) (float64, f
 	return finish(dt, y, e+additions(dt, mag, n, anyOrder))
 }
 
-// additions bounds what adding n numbers of type dt may lose. In rank order
-// the accumulator holds the sums; with order=any a machine may round each
-// intermediate sum to dt.
+// additions bounds the rounding errors of adding n numbers of type dt. In rank order the accumulator holds the
+// intermediate sums; with order=any a machine may round each intermediate sum to dt.
 func additions(dt ir.DType, mag float64, n int64, anyOrder bool) float64 {
 	if !(mag < formatOf(dt).max/2) {
 		return inf
@@ -248,8 +238,8 @@ func additions(dt ir.DType, mag float64, n int64, anyOrder bool) float64 {
 	return gamma(n, u) * mag
 }
 
-// averaged is the rule of dividing a sum by n, given the rule of the sum: its
-// unrounded value, and its error in the accumulator.
+// averaged applies the rule of dividing a sum by n, where sum is the unrounded sum and pre is its error in the
+// accumulator.
 func averaged(dt ir.DType, sum, pre float64, n int64) (float64, float64) {
 	y := sum / float64(n)
 	if pre == 0 && n&(n-1) == 0 {
@@ -259,7 +249,7 @@ func averaged(dt ir.DType, sum, pre float64, n int64) (float64, float64) {
 	return finish(dt, y, pre+2*stepUnit(dt.Accum())*(math.Abs(y)+pre))
 }
 
-// mean is the rule of a mean that one rank computes alone.
+// mean applies the rule of a mean that one rank computes alone.
 func (s sumOf) mean(dt ir.DType) (y, e float64) {
 	pre := 0.0
 	if !s.exact(s.acc) {
@@ -268,9 +258,9 @@ func (s sumOf) mean(dt ir.DType) (y, e float64) {
 	return averaged(dt, s.y, pre, s.n)
 }
 
-// partialMean is the rule of a mean whose terms are split evenly over ranks:
-// each rank's mean is rounded, and counts as its part of y. The mean is never
-// certified: it takes a division by the number of ranks, which the bound covers.
+// partialMean applies the rule of a mean whose terms are split evenly over ranks. Each rank's mean is rounded, and
+// contributes its share to y. The mean is never certified, since it requires a division by the number of ranks. The
+// bound covers that division.
 func (s sumOf) partialMean(dt ir.DType, ranks int64) (y, e, mag float64) {
 	pre := s.inRank()
 	if !((s.abs+pre)/float64(s.n)*float64(ranks) < formatOf(s.acc).max/2) {
@@ -282,9 +272,8 @@ func (s sumOf) partialMean(dt ir.DType, ranks int64) (y, e, mag float64) {
 	return s.y / n, e, mag
 }
 
-// quotient is the rule of a/b. What is divided by a number that may be zero is
-// not bounded: even the sign of an infinity depends on that of the zero. But 0/0
-// is no number on any machine.
+// quotient applies the rule of a/b. A quotient whose divisor may be zero has no bound: even the sign of an infinity
+// depends on the sign of the zero. But 0/0 is a NaN on every machine.
 func quotient(dt ir.DType, a, ea, b, eb float64) (float64, float64) {
 	y := a / b
 	if a == 0 && ea == 0 && b == 0 && eb == 0 {
@@ -303,15 +292,15 @@ func quotient(dt ir.DType, a, ea, b, eb float64) (float64, float64) {
 	return elementwise(dt, y, lost, pre)
 }
 
-// steps bounds, against the magnitude of a result, what a function loses that
-// machines compute from a few operations and table look-ups in dt's accumulator.
+// steps bounds the error, relative to the magnitude of the result, of a function that machines compute with a few
+// operations and table look-ups in dt's accumulator.
 func steps(dt ir.DType) float64 { return 8 * stepUnit(dt.Accum()) }
 
-// vanishing bounds what machines lose that take numbers below the least normal
-// one of dt's accumulator for zero.
+// vanishing bounds the error of machines that replace numbers below the least normal number of dt's accumulator by
+// zero.
 func vanishing(dt ir.DType) float64 { return math.Ldexp(1, formatOf(dt.Accum()).least) }
 
-// exponential is the rule of exp. exp(0) is 1 and exp(-inf) 0 on every machine.
+// exponential applies the rule of exp. On every machine exp(0) is 1 and exp(-inf) is 0.
 func exponential(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Exp(x)
 	if ex == 0 && (x == 0 || math.IsInf(x, -1)) {
@@ -321,11 +310,11 @@ func exponential(dt ir.DType, x, ex float64) (float64, float64) {
 	return finish(dt, y, top-y+steps(dt)*top+vanishing(dt))
 }
 
-// rsqrt is the rule of 1/√x. Its slope is steepest at the lower end of x.
+// rsqrt applies the rule of 1/√x. The slope is steepest at the lower end of the interval in which x may lie.
 func rsqrt(dt ir.DType, x, ex float64) (float64, float64) {
 	y := 1 / math.Sqrt(x)
 	if x+ex < -vanishing(dt) {
-		return y, 0 // the root of a negative number is no number on any machine
+		return y, 0 // the root of a negative number is NaN on every machine
 	}
 	if !(x > ex) || math.IsInf(x, 1) {
 		return tensor.Round(dt, y), inf
@@ -334,8 +323,8 @@ func rsqrt(dt ir.DType, x, ex float64) (float64, float64) {
 	return finish(dt, y, top-y+steps(dt)*top)
 }
 
-// silu is the rule of x·σ(x). Its slope is within ±1.1. Where exp(-x) overflows,
-// a machine may find 0 for what is a little more than nothing.
+// silu applies the rule of x·σ(x). Its slope is within ±1.1. Where exp(-x) overflows, a machine may return 0 for a
+// result of very small magnitude.
 func silu(dt ir.DType, x, ex float64) (float64, float64) {
 	switch {
 	case x == 0 && ex == 0:
@@ -348,15 +337,15 @@ func silu(dt ir.DType, x, ex float64) (float64, float64) {
 	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+4*(math.Abs(x)+ex)*vanishing(dt))
 }
 
-// gelu is the rule of x·Φ(x).
+// gelu applies the rule of x·Φ(x).
 func gelu(dt ir.DType, x, ex float64) (float64, float64) {
 	return normal(dt, x, ex, 0.5*x*math.Erfc(-x/math.Sqrt2))
 }
 
-// normal is the rule of the two forms of gelu, given the value y. Their slopes are within ±1.13. A machine finds 1+erf
-// or 1+tanh with an absolute error of a few units of its arithmetic, then multiplies by
-// x/2, so that the error is relative to x even where the result is tiny. Far
-// out, 1-Φ(16) = 6e-58 is lost in every arithmetic below f64: the result is x or 0.
+// normal applies the rule of the two forms of gelu, where y is the function's value. The slope of both is within ±1.13.
+// A machine computes 1+erf or 1+tanh with an absolute error of a few units of its arithmetic, then multiplies by x/2,
+// so that the error is relative to x even where the result is tiny. For large |x|, 1-Φ(16) = 6e-58 is lost in every
+// arithmetic below f64: the result is x or 0.
 func normal(dt ir.DType, x, ex, y float64) (float64, float64) {
 	const units, saturated = 16, 16
 	switch {
@@ -364,7 +353,7 @@ func normal(dt ir.DType, x, ex, y float64) (float64, float64) {
 		return x, 0
 	case ex == 0 && x >= saturated && dt != ir.F64:
 		return x, 0
-	case ex == 0 && x <= -saturated && dt != ir.F64 && !math.IsInf(x, 0): // of -∞ machines make NaN
+	case ex == 0 && x <= -saturated && dt != ir.F64 && !math.IsInf(x, 0): // for -∞ machines return NaN
 		return 0, 0
 	case x != x || math.IsInf(x, 0):
 		return tensor.Round(dt, x*0.5*(1+math.Erf(x/math.Sqrt2))), inf
@@ -372,8 +361,8 @@ func normal(dt ir.DType, x, ex, y float64) (float64, float64) {
 	return finish(dt, y, 1.13*ex+units*unit(dt.Accum())*(math.Abs(x)+ex))
 }
 
-// selected bounds what max, min and relu give: they return one of their
-// operands, or zero, so errors pass through. Machines differ on NaN.
+// selected bounds the results of max, min and relu. These return one of their operands, or zero, so the operands'
+// errors carry over to the result. Machines differ in the result for NaN.
 func selected(y, e float64) float64 {
 	if y != y {
 		return inf
@@ -381,7 +370,7 @@ func selected(y, e float64) float64 {
 	return e
 }
 
-// softplus is the rule of log(1+exp(x)). Its slope is within 0 and 1.
+// softplus applies the rule of log(1+exp(x)). Its slope is between 0 and 1.
 func softplus(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Log1p(math.Exp(x))
 	if x > 0 {
@@ -390,7 +379,8 @@ func softplus(dt ir.DType, x, ex float64) (float64, float64) {
 	return finish(dt, y, ex+steps(dt)*(y+ex)+vanishing(dt))
 }
 
-// clamped is the rule of clamp: rounding is monotone, so the result is x between the rounded bounds.
+// clamped applies the rule of clamp. Rounding is monotonic, so the result is x limited to the interval between the
+// rounded bounds.
 func clamped(dt ir.DType, x, ex, lo, hi float64) (y, e float64) {
 	lo, elo := single(dt, lo)
 	hi, ehi := single(dt, hi)
@@ -398,7 +388,7 @@ func clamped(dt ir.DType, x, ex, lo, hi float64) (y, e float64) {
 	return y, selected(y, ex+elo+ehi)
 }
 
-// wrap takes an integer result to its type as two's complement does.
+// wrap reduces an integer result to the range of its type as two's complement arithmetic does.
 func wrap(dt ir.DType, v int64) int64 {
 	if dt == ir.I32 {
 		return int64(int32(v))
@@ -406,8 +396,8 @@ func wrap(dt ir.DType, v int64) int64 {
 	return v
 }
 
-// integer is the rule of integer arithmetic: exact, wrapping, unless an
-// operand was not exact; then a machine may wrap where the evaluator does not.
+// integer applies the rule of integer arithmetic, which is exact and wraps. If an operand is not exact, nothing is
+// known of a result that may wrap on a machine but not in the evaluator.
 func integer(dt ir.DType, y int64, pre float64) (int64, float64) {
 	y = wrap(dt, y)
 	if pre != 0 && !(math.Abs(float64(y))+pre < holdsIntegers(dt)) {

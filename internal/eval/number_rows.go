@@ -6,17 +6,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The rules here are those of ops that normalise a row: softmax, which attention
-// has inside, and the norms.
+// This file holds the rules of operations that normalise a row: softmax, which attention contains, and the norms.
 
-// weights are a softmax row: p are the weights of the row as it is known. For a
-// row within its bounds the weights in real arithmetic are within e of p and at
-// most most; a machine that computes in the accumulator finds those up to a
-// factor of 1 ± rel.
+// weights holds the weights of a softmax row. For the row's known elements the weights are p. For every row within the
+// bounds, the weights in real arithmetic are within e of p and at most most. A machine that computes in the accumulator
+// type finds these weights up to a factor of 1 ± rel.
 type weights struct{ p, e, most, rel []float64 }
 
-// weigh is the softmax of x, known within ex. ok is false where nothing can be
-// said.
+// weigh returns the softmax weights of x, whose elements are known within ex. It returns false for ok where the weights
+// have no bound.
 func weigh(dt ir.DType, x, ex []float64) (w weights, ok bool) {
 	n := len(x)
 	w = weights{make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)}
@@ -31,8 +29,8 @@ func weigh(dt ir.DType, x, ex []float64) (w weights, ok bool) {
 	return w, w.lose(dt, x, top, worst)
 }
 
-// spread finds the weights and their range. A weight is largest where its own
-// element is largest and all others are least.
+// spread computes the weights and their ranges. A weight is largest where its own element is largest and all other
+// elements are smallest.
 func (w weights) spread(x, ex []float64, top float64) {
 	var sum, least, most float64
 	for j, v := range x {
@@ -56,15 +54,14 @@ func (w weights) spread(x, ex []float64, top float64) {
 	}
 }
 
-// lose finds what a machine loses: of each exponent in proportion to the element
-// and to the maximum that it subtracts, which it may have scaled beforehand,
-// and in the sum.
+// lose bounds the rounding errors of a machine: the error of each exponent, in proportion to the element and to the
+// maximum that the machine subtracts and may have scaled before, and the error of the sum.
 func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 	u := stepUnit(dt.Accum())
 	short := gamma(int64(len(x)), u) + float64(len(x))*vanishing(dt)
 	for j, v := range x {
 		if w.most[j] == 0 {
-			continue // hidden: no weight on any machine
+			continue // hidden: the weight is zero on every machine
 		}
 		w.rel[j] = math.Expm1(u*(math.Abs(v)+math.Abs(top)+2*worst) + steps(dt))
 		short += w.most[j] * w.rel[j]
@@ -75,13 +72,12 @@ func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 	return short < 0.5
 }
 
-// row is a row of numbers, each with its bound.
+// row holds a row of numbers and a bound for each.
 type row struct{ x, e []float64 }
 
-// normalised is the rule of dividing a row by the root of its mean square and
-// eps, after taking its mean away if centred. No element of n is then more than
-// √n, on any machine, so that a result is bounded also where the row's own
-// errors are as large as the row.
+// normalised applies the rule of dividing a row by the root of its mean square plus eps, after subtracting the row's
+// mean if centred. No result in a row of n elements exceeds √n on any machine, so that a result has a bound also where
+// the errors of the row are as large as its elements.
 func normalised(dt ir.DType, in row, eps float64, centred bool) row {
 	count, u := int64(len(in.x)), stepUnit(dt.Accum())
 	n := float64(count)
@@ -112,7 +108,7 @@ func normalised(dt ir.DType, in row, eps float64, centred bool) row {
 	return z
 }
 
-// centre takes a row's mean away.
+// centre subtracts a row's mean from each element.
 func centre(dt ir.DType, in row) row {
 	u := stepUnit(dt.Accum())
 	s := sumOf{acc: dt.Accum(), n: int64(len(in.x))}

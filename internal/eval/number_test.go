@@ -10,10 +10,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The tests here hold the rules against machines simulated independently of
-// them: other rounding code, random orders of accumulation, random splits.
+// The tests in this file compare the rules with machines that are simulated independently. The simulations have their
+// own rounding code, and use random orders of accumulation and random splits.
 
-// nearest rounds x to a type of the given digits and least exponent.
+// nearest rounds x to a floating-point type with the given number of digits and the given least exponent.
 func nearest(digits, least int, x float64) float64 {
 	if x == 0 || math.IsInf(x, 0) || x != x {
 		return x
@@ -30,7 +30,7 @@ func simRound(dt ir.DType, x float64) float64 {
 	return nearest(s.digits, s.least, x)
 }
 
-// simAdd adds in the accumulator of dt, sometimes truncating as tensor cores do.
+// simAdd adds in the accumulator type of dt. If truncate is set, it truncates as tensor cores do.
 func simAdd(dt ir.DType, a, b float64, truncate bool) float64 {
 	s := a + b
 	if dt == ir.F64 {
@@ -43,10 +43,10 @@ func simAdd(dt ir.DType, a, b float64, truncate bool) float64 {
 	return r
 }
 
-// held is a number that a machine may hold for an element a ± e.
+// held returns a random number that a machine may hold for an element within e of a.
 func held(rng *rand.Rand, a, e float64) float64 { return a + e*(2*rng.Float64()-1) }
 
-// simDot contracts like a machine of the given number of ranks.
+// simDot simulates a contraction on a machine with the given number of ranks.
 func simDot(rng *rand.Rand, dt ir.DType, x, ex, w, ew []float64, ranks int, rounds bool) float64 {
 	parts := make([]float64, ranks)
 	truncate := rng.IntN(2) == 0
@@ -79,7 +79,7 @@ func randomArray(rng *rand.Rand, dt ir.DType, errs bool, shape ...int64) *array 
 	return a
 }
 
-// TestContractionBound checks linear alone and as a partial sum over ranks.
+// TestContractionBound checks the bounds of linear on one rank and as a partial sum over ranks.
 func TestContractionBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
@@ -105,8 +105,8 @@ func TestContractionBound(t *testing.T) {
 	}
 }
 
-// checkDots simulates each element of y = x·wᵀ many times and returns how much
-// larger the largest bound is than the largest error seen.
+// checkDots simulates each element of y = x·wᵀ many times. It returns the ratio of the largest bound to the largest
+// error that occurred.
 func checkDots(t *testing.T, rng *rand.Rand, y, x, w *array, k int64, ranks int) float64 {
 	t.Helper()
 	worst, bound := 0.0, 0.0
@@ -126,7 +126,7 @@ func checkDots(t *testing.T, rng *rand.Rand, y, x, w *array, k int64, ranks int)
 			worst = max(worst, off)
 		}
 	}
-	// Where no machine was seen to differ, one rounding is what could be.
+	// If no error occurred, compare the bound with the error of one rounding.
 	return bound / max(worst, math.Ldexp(1, -simulated[y.dt].digits))
 }
 
@@ -140,8 +140,8 @@ func realDot(x, w []float64) float64 {
 	return y
 }
 
-// TestIntegersCertified: sums of {-1, 0, 1} are certified exactly when Σ|a||b|
-// is within the integers that the type holds, and then no machine differs.
+// TestIntegersCertified checks that sums of {-1, 0, 1} are certified exactly if Σ|a||b| is within the integers that the
+// type represents. In this case no simulated machine may differ.
 func TestIntegersCertified(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, c := range []struct {
@@ -180,8 +180,7 @@ func TestIntegersCertified(t *testing.T) {
 	}
 }
 
-// TestNearlyInteger: one element that is not an integer, or not certified,
-// takes the certificate away.
+// TestNearlyInteger checks that a sum is not certified if one element is not an integer or is not certified.
 func TestNearlyInteger(t *testing.T) {
 	for name, spoil := range map[string]func(a *array){
 		"a half":      func(a *array) { a.f[3] = 0.5 },
@@ -199,7 +198,7 @@ func TestNearlyInteger(t *testing.T) {
 	}
 }
 
-// TestReductionBound checks the reductions of tensors that ranks hold.
+// TestReductionBound checks the bounds of reductions over the ranks' tensors.
 func TestReductionBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
@@ -229,8 +228,8 @@ func TestReductionBound(t *testing.T) {
 	}
 }
 
-// TestAverageOfIntegers: the sum is divided before it is stored, so that it may
-// be larger than the type holds.
+// TestAverageOfIntegers checks that a sum is divided before it is stored, so that the sum may exceed the range of the
+// type.
 func TestAverageOfIntegers(t *testing.T) {
 	for _, c := range []struct{ a, b, sum, avg int64 }{
 		{math.MaxInt32, math.MaxInt32, -2, math.MaxInt32},
@@ -283,7 +282,8 @@ func simReduce(rng *rand.Rand, dt ir.DType, red ir.Red, all []*array, i int64, a
 	return simRound(dt, y)
 }
 
-// TestElementwiseBound checks arithmetic and selections, done in the type or in f32 and rounded.
+// TestElementwiseBound checks arithmetic and selections that are computed in the type itself, or in f32 with a rounded
+// result.
 func TestElementwiseBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	apply := map[ir.Op]func(a, b, c float64) float64{
@@ -350,14 +350,14 @@ func TestElementwiseBound(t *testing.T) {
 	}
 }
 
-// geluF32 is gelu as f32 kernels write it.
+// geluF32 computes gelu as f32 kernels do.
 func geluF32(x float64) float64 {
 	r := float64(float32(x) * float32(math.Sqrt2/2))
 	return float64(0.5 * float32(x) * (1 + float32(math.Erf(r))))
 }
 
-// TestCertifiedElementwise: what is representable is certified; what is
-// rounded is not, because another order of operations rounds elsewhere.
+// TestCertifiedElementwise checks that results that the type represents exactly are certified. Rounded results are not
+// certified, since a different order of operations may round differently.
 func TestCertifiedElementwise(t *testing.T) {
 	for _, c := range []struct {
 		dt    ir.DType
@@ -414,8 +414,8 @@ func TestIntegers(t *testing.T) {
 	}
 }
 
-// TestGeluFar: far out gelu is x or nothing; of -∞ it has no meaning, since machines multiply
-// that by nothing.
+// TestGeluFar checks gelu for large magnitudes, where the result is x or almost 0. For -∞ the result is undefined,
+// since machines multiply it by 0.
 func TestGeluFar(t *testing.T) {
 	for _, dt := range []ir.DType{ir.F16, ir.BF16, ir.F32, ir.F64} {
 		if y, e := gelu(dt, math.Inf(-1), 0); y == y || !math.IsInf(e, 1) {

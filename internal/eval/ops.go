@@ -7,31 +7,31 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scalar is a number given in the text: exact as an integer where it is one.
+// scalar is a number given in the program's text. It is stored exactly as an integer if it is one.
 type scalar struct {
 	f     float64
 	n     int64
 	isInt bool
 }
 
-// attrs are the resolved attributes of a tensor operation.
+// attrs holds the evaluated attributes of a tensor operation.
 type attrs struct {
 	axes    []int    // sum, max, min, mean, concat, softmax, reduce_slots
 	numbers []scalar // the numeric attributes, in the order of the Op table's row
 	scaled  bool     // attention: the scale is given
 	causal  bool     // attention
 	ta, tb  bool     // matmul
-	// inputDims is how many dimensions the first operand has.
+	// inputDims is the number of dimensions of the first operand.
 	inputDims int
-	// embedding: the table is what begins with row first of one of so many rows;
-	// rows 0 says that it is all.
+	// An embedding's table consists of rows of a larger table, which has the given number of rows; the field first is the
+	// index of the first of them. If rows is 0, the operand is the whole table.
 	first, rows int64
 	rope        ir.Rope
-	// goOn is asked by operations that take long; nil for nobody.
+	// goOn is called now and then by long operations, and returns an error if they are to end. It may be nil.
 	goOn func() error
 }
 
-// number returns numeric attribute i; 0 if there is none.
+// number returns numeric attribute i, or 0 if the operation has no such attribute.
 func (at *attrs) number(i int) scalar {
 	if i < len(at.numbers) {
 		return at.numbers[i]
@@ -39,7 +39,7 @@ func (at *attrs) number(i int) scalar {
 	return scalar{isInt: true}
 }
 
-// ended returns why an operation is to end before it is done.
+// ended returns an error that explains why an operation is to end before it is complete, or nil.
 func (at *attrs) ended() error {
 	if at.goOn == nil {
 		return nil
@@ -47,8 +47,8 @@ func (at *attrs) ended() error {
 	return at.goOn()
 }
 
-// split says whether a contraction or sum makes a partial sum, which is then its
-// unrounded total, and how many ranks contribute to it.
+// split describes whether a contraction or sum produces a partial sum, whose array then holds the unrounded total, and
+// how many ranks contribute to it.
 type split struct {
 	ranks   int64
 	partial bool
@@ -56,8 +56,8 @@ type split struct {
 
 var alone = split{ranks: 1}
 
-// compute applies a tensor operation to whole operands. shape is the result's, for operations whose operands do not
-// say it.
+// compute applies a tensor operation to whole operands. The argument shape is the shape of the result, for operations
+// whose operands do not determine it.
 func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp split) (*array, error) {
 	switch op {
 	case ir.OpLinear:
@@ -131,8 +131,8 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	return pointwise(op, at, ins, dt)
 }
 
-// trailing reports whether b is the last dimensions of a: all of them, or those
-// that a second operand is repeated along.
+// trailing reports whether the dimensions of b equal the last dimensions of a. Such an operand is repeated along the
+// other dimensions.
 func trailing(a, b []int64) bool {
 	return len(b) <= len(a) && slices.Equal(a[len(a)-len(b):], b)
 }
@@ -155,8 +155,8 @@ func fill(v scalar, dt ir.DType, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// operand returns element i of ins[k], repeated along the leading dimensions,
-// and its bound; zeros if there is no such operand.
+// operand returns element i of ins[k], repeated along the leading dimensions, and its bound. It returns zeros if there
+// is no operand k.
 func operand(ins []*array, k int, i int64) (v, e float64) {
 	if k >= len(ins) {
 		return 0, 0
@@ -181,7 +181,7 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = elementwise(dt, a*b, mulLoses(a, b), productError(a, ea, b, eb))
 		case ir.OpDiv:
 			y, e = quotient(dt, a, ea, b, eb)
-			if b == 0 && eb == 0 && abs(a)-ea > vanishing(dt) { // a machine may take less for zero
+			if b == 0 && eb == 0 && abs(a)-ea > vanishing(dt) { // a machine may treat smaller numbers as zero
 				out.setInfinite(i)
 			}
 		case ir.OpReciprocal:
@@ -255,8 +255,7 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 	return out, nil
 }
 
-// moves reports whether op gives each element of its operand again, up to its type
-// and sign.
+// moves reports whether each element of the result of op is an element of its operand, up to its type and sign.
 func moves(op ir.Op) bool {
 	switch op {
 	case ir.OpCopy, ir.OpReshard, ir.OpCast, ir.OpNeg, ir.OpAbs:
@@ -265,8 +264,8 @@ func moves(op ir.Op) bool {
 	return false
 }
 
-// pointwisePartial applies an operation that passes through the contributions
-// of partial sums (S10) to the total: each contribution is rounded again.
+// pointwisePartial applies to the total of a partial sum an operation that may be applied to each contribution (S10).
+// Each contribution is rounded once more.
 func pointwisePartial(op ir.Op, at attrs, ins []*array, dt ir.DType, ranks int64) (*array, error) {
 	out := newArray(dt, ins[0].shape)
 	out.mag = make([]float64, out.len())
@@ -316,8 +315,7 @@ func constantError(dt ir.DType, c float64) float64 {
 	return unit(ir.F32) * max(c, -c) * slack
 }
 
-// converted is the rule of cast: one rounding, none from a type that the new
-// one includes.
+// converted applies the rule of cast: one rounding, or none if the new type represents every number of the old one.
 func converted(to, from ir.DType, a, ea float64) (float64, float64) {
 	if to == from || ea == 0 {
 		y, e := single(to, a)
@@ -326,7 +324,7 @@ func converted(to, from ir.DType, a, ea float64) (float64, float64) {
 	return finish(to, a, ea)
 }
 
-// pointwiseInt applies an elementwise operation with integers on either side.
+// pointwiseInt applies an elementwise operation whose operands or result are integers.
 func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 	if op == ir.OpCast {
 		return castInt(ins[0], dt), nil

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention is softmax(scale · q·kᵀ)·v for each leading index and head.
-// With lengths only the first keys are there; a query that sees none gives zeros.
+// attention computes softmax(scale · q·kᵀ)·v for each leading index and head. With lengths, only the first keys of each
+// sequence take part; the result of a query that sees no key is zero.
 func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	q, k, v := ins[0], ins[1], ins[2]
 	n := len(q.shape)
@@ -49,7 +49,7 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	return out, nil
 }
 
-// heads are the extents of an attention.
+// heads holds the extents of an attention.
 type heads struct {
 	tq, tk, hq, hkv, dh int64
 	dt                  ir.DType
@@ -62,7 +62,7 @@ type heads struct {
 	mask                *array // of each sequence, or for all; nil for none
 }
 
-// sees is how many keys query i of batch b sees, and whether that is known.
+// sees returns the number of keys that query i of batch b sees, and whether that number is certain.
 func (h heads) sees(b, i int64) (n int64, known bool) {
 	n, known = h.tk, true
 	if h.lengths != nil {
@@ -110,8 +110,7 @@ func (h heads) query(out, q, k, v *array, b, i, head int64) {
 	}
 }
 
-// score is the scaled product of a query and a key. A machine may scale either
-// beforehand.
+// score returns the scaled product of a query and a key. A machine may scale either of them before it multiplies.
 func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
 	s := sumOf{acc: h.dt.Accum(), n: h.dh, ints: true}
 	for d := range h.dh {
@@ -130,8 +129,8 @@ func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
 		constantError(h.dt, h.scale)) + 2*u*(s.abs+pre)*math.Abs(h.scale)
 }
 
-// capped is what a soft cap makes of a score. Its slope is within 0 and 1. A machine may divide by the cap, or multiply
-// by its inverse.
+// capped applies a soft cap to a score. The slope of the cap is between 0 and 1. A machine may divide by the cap, or
+// multiply by its inverse.
 func (h heads) capped(x, ex float64) (float64, float64) {
 	if h.cap == 0 {
 		return x, ex
@@ -141,7 +140,7 @@ func (h heads) capped(x, ex float64) (float64, float64) {
 	return y, min(ex+lost, 2*h.cap) + (steps(h.dt)+4*stepUnit(h.dt.Accum()))*math.Abs(y) + vanishing(h.dt)*(1+h.cap)
 }
 
-// masked is a score with an element of the mask added.
+// masked returns a score plus an element of the mask.
 func (h heads) masked(x, ex float64, at int64) (float64, float64) {
 	m, e := h.mask.f[at], h.mask.e[at]
 	if math.IsInf(m, -1) && e == 0 {
@@ -150,8 +149,8 @@ func (h heads) masked(x, ex float64, at int64) (float64, float64) {
 	return x + m, ex + e + 2*stepUnit(h.dt.Accum())*(math.Abs(x)+math.Abs(m)+ex+e)
 }
 
-// hide takes scores for minus infinity that are so far below the largest that no machine's type has a number for their
-// weight.
+// hide replaces by minus infinity the scores that are so far below the largest score that their weights are zero in
+// every machine's arithmetic.
 func hide(x, ex []float64) {
 	top := math.Inf(-1)
 	for j, v := range x {
@@ -164,9 +163,8 @@ func hide(x, ex []float64) {
 	}
 }
 
-// mixed is the mean of values by weights, which a machine may round to the
-// operands' type before. Weights that are off move the mean by no more than to
-// the value that is farthest from it.
+// mixed returns the mean of values, weighted by w. A machine may round the weights to the operands' type first. An
+// error in the weights moves the mean by at most the distance to the value that is farthest from it.
 func (h heads) mixed(w weights, v *array, at func(j int64) int64) (y, pre float64) {
 	for j, p := range w.p {
 		y += p * v.f[at(int64(j))]

@@ -8,11 +8,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// gradOf are the operands of attention_lse, attention_dq and attention_dkv; the first has no v and what follows.
+// gradOf holds the operands of attention_lse, attention_dq and attention_dkv. For attention_lse, v and the operands
+// after it are absent.
 type gradOf struct {
 	heads
 	q, k, v, dy, lse, delta *array
-	// finite: all operands are numbers. Of others nothing is said, since a weight of 0 need not hide them.
+	// finite reports that all elements of all operands are finite numbers. Otherwise nothing is known about the result,
+	// since a weight of 0 does not always remove an infinity or a NaN.
 	finite bool
 }
 
@@ -41,7 +43,8 @@ func newGradOf(op ir.Op, at attrs, ins []*array, dt ir.DType) (g gradOf, err err
 	return g, nil
 }
 
-// each calls f for each query of each head: r is its row, as of lse, and sees the number of keys that it sees.
+// each calls f for each query of each head. The argument r is the query's row number in lse, and sees is the number of
+// keys that the query sees.
 func (g gradOf) each(at attrs, f func(r, sees int64)) error {
 	for r := range g.q.len() / g.dh {
 		if err := at.ended(); err != nil {
@@ -54,12 +57,13 @@ func (g gradOf) each(at attrs, f func(r, sees int64)) error {
 	return nil
 }
 
-// key is where key j of those that row r sees begins.
+// key returns the position at which key j, of those that row r sees, begins.
 func (g gradOf) key(r, j int64) int64 {
 	return ((r/g.hq/g.tq*g.tk+j)*g.hkv + r%g.hq/(g.hq/g.hkv)) * g.dh
 }
 
-// attentionLSE is log Σ exp of the scores of each query. It moves by no more than the score that moves most.
+// attentionLSE computes log Σ exp of the scores of each query. Errors of the scores change it by at most the largest of
+// these errors.
 func attentionLSE(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	g, err := newGradOf(ir.OpAttentionLSE, at, ins, ins[0].dt)
 	if err != nil {
@@ -87,10 +91,10 @@ func attentionLSE(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	return out, err
 }
 
-// known is a number and how far a machine's may be from it.
+// known holds a number and the bound on its difference from a machine's number.
 type known struct{ y, e float64 }
 
-// weight is exp(score - lse) of row r and a key.
+// weight returns exp(score - lse) for row r and a key.
 func (g gradOf) weight(r, key int64) known {
 	u := stepUnit(g.dt.Accum())
 	s, es := g.score(g.q, g.k, r*g.dh, key)
@@ -100,7 +104,7 @@ func (g gradOf) weight(r, key int64) known {
 	return known{p, p*math.Expm1(off) + vanishing(g.dt)}
 }
 
-// raised is p·(dy·vᵀ - delta).
+// raised returns p·(dy·vᵀ - delta).
 func (g gradOf) raised(r, key int64, p known) known {
 	u := stepUnit(g.dt.Accum())
 	dp := sumOf{acc: g.dt.Accum(), n: g.dh}
@@ -117,19 +121,19 @@ func (g gradOf) raised(r, key int64, p known) known {
 	return known{ds, e + 4*u*(math.Abs(ds)+e) + vanishing(g.dt)}
 }
 
-// stored is what a machine has of a factor that it may round to the operands' type.
+// stored returns a factor with the error that results if a machine rounds it to the operands' type.
 func (g gradOf) stored(x known) known {
 	return known{x.y, x.e + unit(g.dt)*(math.Abs(x.y)+x.e) + ulp(g.dt, 0)}
 }
 
-// plus adds x·a[at] to a sum.
+// plus adds the term x·a[at] to a sum.
 func (s *sumOf) plus(x known, a *array, at int64) {
 	t := x.y * a.f[at]
 	s.y, s.abs, s.n = s.y+t, s.abs+math.Abs(t), s.n+1
 	s.prop += productError(x.y, x.e, a.f[at], a.e[at])
 }
 
-// scaled is a sum that is multiplied by scale, before or after its terms are added.
+// scaled returns a sum that is multiplied by scale, where a machine may multiply before or after it adds the terms.
 func (g gradOf) scaled(s sumOf) sumOf {
 	c, u := math.Abs(g.scale), stepUnit(s.acc)
 	mag := s.abs + s.prop
@@ -138,7 +142,7 @@ func (g gradOf) scaled(s sumOf) sumOf {
 	return s
 }
 
-// attentionDQ is scale · ds·k.
+// attentionDQ computes scale · ds·k.
 func attentionDQ(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	g, err := newGradOf(ir.OpAttentionDQ, at, ins, dt)
 	if err != nil {
@@ -161,14 +165,14 @@ func attentionDQ(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	return out.array, err
 }
 
-// store is that of contractions, for what is finite.
+// store stores sum s as element i, or an unknown element if some operand is not finite.
 func (g gradOf) store(out contraction, i int64, s sumOf) {
 	if out.store(i, s); !g.finite {
 		out.e[i] = inf
 	}
 }
 
-// attentionDKV is scale · dsᵀ·q, and then pᵀ·dy.
+// attentionDKV computes scale · dsᵀ·q and pᵀ·dy, in this order.
 func attentionDKV(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	g, err := newGradOf(ir.OpAttentionDKV, at, ins, dt)
 	if err != nil {

@@ -8,17 +8,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rows is an operand of a contraction: rows of k elements each, the dimension
-// that is summed over last.
+// rows holds an operand of a contraction as rows of k elements each. The contraction adds over the elements of a row.
 type rows struct {
 	*array
 	k int64
-	// ints and errs say of each row whether all its elements are certified
-	// integers, and whether any has an error: most sums need no more.
+	// ints reports for each row whether all its elements are certified integers, and errs whether any element has a
+	// nonzero bound. Most sums need no other information about the errors.
 	ints, errs []bool
 }
 
-// asRows cuts a, dense, into rows of k elements.
+// asRows divides the dense array a into rows of k elements.
 func asRows(a *array, count, k int64) rows {
 	r := rows{array: a, k: k, ints: make([]bool, count), errs: make([]bool, count)}
 	for i := range count {
@@ -31,7 +30,7 @@ func asRows(a *array, count, k int64) rows {
 	return r
 }
 
-// linear is x[…, K]·w[N, K]ᵀ (+ bias[N]).
+// linear computes x[…, K]·w[N, K]ᵀ (+ bias[N]).
 func linear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	if len(ins) == 4 {
 		return scaledLinear(at, ins, dt, sp)
@@ -52,8 +51,8 @@ func linear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	return out.array, nil
 }
 
-// matmul is a[…, M, K]·b[…, K, N], or b[K, N] for every a; ta and tb say that the last two dimensions
-// are stored swapped.
+// matmul computes a[…, M, K]·b[…, K, N], or uses one b[K, N] for every a. The attributes ta and tb select an operand
+// whose last two dimensions are stored transposed.
 func matmul(at attrs, a, b *array, dt ir.DType, sp split) (*array, error) {
 	r, s := len(a.shape), len(b.shape)
 	if r < 2 || s < 2 || s != 2 && !slices.Equal(a.shape[:r-2], b.shape[:s-2]) {
@@ -71,7 +70,7 @@ func matmul(at attrs, a, b *array, dt ir.DType, sp split) (*array, error) {
 	}
 	out := newContraction(dt, append(slices.Clone(a.shape[:r-2]), m, n), sp)
 	batch := elements(a.shape[:r-2])
-	if s == 2 { // one b for all: the batch is more rows of a
+	if s == 2 { // all batches share b: they count as rows of a
 		batch, m = 1, batch*m
 	}
 	return out.array, out.products(at, asRows(a, batch*m, k), asRows(b, batch*n, k), batch, m, n)
@@ -81,7 +80,7 @@ func swapLast(a *array) *array {
 	return a.view(dense(a.shape).permuted(swappedLast(len(a.shape))))
 }
 
-// swappedLast is the permutation of r dimensions that swaps the last two.
+// swappedLast returns the permutation of r dimensions that exchanges the last two.
 func swappedLast(r int) []int {
 	perm := make([]int, r)
 	for i := range perm {
@@ -91,7 +90,7 @@ func swappedLast(r int) []int {
 	return perm
 }
 
-// contraction is a result under construction.
+// contraction holds the result of a contraction while its elements are computed.
 type contraction struct {
 	*array
 	split
@@ -105,7 +104,7 @@ func newContraction(dt ir.DType, shape []int64, sp split) contraction {
 	return c
 }
 
-// products computes every element as the product of two rows.
+// products computes every element of the result as the product of two rows.
 func (c contraction) products(at attrs, a, b rows, batch, m, n int64) error {
 	i := int64(0)
 	for g := range batch {
@@ -126,7 +125,7 @@ func (c contraction) products(at attrs, a, b rows, batch, m, n int64) error {
 	return nil
 }
 
-// store applies the rule of sums to element i.
+// store applies the rule of sums to s and stores the result as element i.
 func (c contraction) store(i int64, s sumOf) {
 	if c.mag != nil {
 		c.f[i], c.e[i], c.mag[i] = s.partial(c.dt, c.ranks)
@@ -135,7 +134,7 @@ func (c contraction) store(i int64, s sumOf) {
 	}
 }
 
-// dot is the product of row p of a and row q of b.
+// dot returns the product of row p of a and row q of b.
 func dot(a, b rows, p, q int64) sumOf {
 	x, w := a.f[p*a.k:(p+1)*a.k], b.f[q*b.k:(q+1)*b.k]
 	s := sumOf{acc: a.dt.Accum(), n: a.k, ints: a.ints[p] && b.ints[q]}
@@ -163,8 +162,8 @@ func dotInt(dt ir.DType, a, b rows, p, q int64) (int64, float64) {
 	return integer(dt, y, prop)
 }
 
-// plusBias adds bias[N] to the last dimension. A machine may do so in the
-// accumulator, or after rounding; the bound is that of two roundings.
+// plusBias adds bias[N] along the last dimension. A machine may add it in the accumulator or after rounding. The bound
+// covers both, since it includes two roundings.
 func (c contraction) plusBias(bias *array) (*array, error) {
 	n := c.shape[len(c.shape)-1]
 	if c.partial || len(bias.shape) != 1 || bias.shape[0] != n {
@@ -182,7 +181,7 @@ func (c contraction) plusBias(bias *array) (*array, error) {
 	return c.array, nil
 }
 
-// sum adds up the elements over axes; of a partial sum, those of the total.
+// sum adds the elements along axes. For a partial sum it adds the elements of the total.
 func sum(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newContraction(dt, shape, sp)
@@ -198,8 +197,7 @@ func sum(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	return out.array, nil
 }
 
-// totalInt is the sum of elements from..to of one row of integers, and of their
-// bounds.
+// totalInt returns the sum of elements from..to of one row of integers, and the sum of their bounds.
 func (r rows) totalInt(from, to int64) (y int64, e float64) {
 	for j := from; j < to; j++ {
 		y, e = y+r.n[j], e+r.e[j]
@@ -223,7 +221,7 @@ func (r rows) total(from, to int64) sumOf {
 	return s
 }
 
-// sumSlots adds the slots along axis to the second operand, if there is one.
+// sumSlots adds the slots along axis, and adds the second operand to the sum if there is one.
 func sumSlots(axis int, ins []*array, dt ir.DType) (*array, error) {
 	r, shape := reducedRows(ins[0], []int{axis})
 	out := newContraction(dt, shape, alone)
@@ -250,8 +248,8 @@ func sumSlots(axis int, ins []*array, dt ir.DType) (*array, error) {
 	return out.array, nil
 }
 
-// mean divides the sum over axes by its count. Over several ranks it is the mean
-// of their means: contribution r of n counts as its nth part.
+// mean divides the sum along axes by the number of terms. Over several ranks the result is the mean of the ranks'
+// means: each of n contributions has the weight 1/n.
 func mean(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newContraction(dt, shape, sp)
@@ -266,8 +264,8 @@ func mean(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	return out.array, nil
 }
 
-// extreme takes the largest or least element over axes; of none, the end of the
-// type's range that changes nothing.
+// extreme returns the largest or smallest element along axes. Over no elements it returns the end of the type's range
+// that is neutral in the operation.
 func extreme(op ir.Op, axes []int, a *array, dt ir.DType) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newArray(dt, shape)
@@ -309,8 +307,8 @@ func extremeInt(op ir.Op, r rows, i int64) (y int64, e float64) {
 	return y, e
 }
 
-// reducedRows moves axes last and cuts a into one row an element that is left,
-// of the returned shape.
+// reducedRows moves axes to the end and divides a into rows: one row for each element of the result, whose shape is
+// returned.
 func reducedRows(a *array, axes []int) (rows, []int64) {
 	var perm []int
 	var shape []int64

@@ -8,9 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// embedding gives the rows of table[V, D] by ids. As a partial sum over ranks
-// that have some of the rows each, one of them contributes a row and the
-// others zeros.
+// embedding returns the rows of table[V, D] that ids select. In a partial sum over ranks that each hold some rows of
+// the table, one rank contributes the selected row and the other ranks contribute zeros.
 func embedding(at attrs, ids, table *array, sp split) (*array, error) {
 	if ids.n == nil || len(table.shape) != 2 {
 		return nil, fmt.Errorf("embedding of %v%v by %v%v", table.dt, table.shape, ids.dt, ids.shape)
@@ -39,7 +38,7 @@ func embedding(at attrs, ids, table *array, sp split) (*array, error) {
 	return out, nil
 }
 
-// looked finishes an element that was looked up by an id with the given bound.
+// looked completes element j, which was looked up by an id whose bound is eid.
 func (a *array) looked(j int64, eid float64) {
 	if eid != 0 {
 		a.e[j] = inf
@@ -54,8 +53,8 @@ func (a *array) looked(j int64, eid float64) {
 	}
 }
 
-// tablePart is what rank's contribution to an embedding is computed with: the
-// table's block, of type t and the given global shape.
+// tablePart returns the attributes with which rank computes its contribution to an embedding: they describe the rank's
+// block of the table, which has type t and the given global shape.
 func (m *machine) tablePart(at attrs, t *ir.Type, shape []int64, rank int) (attrs, error) {
 	local, err := m.localShape(t, shape)
 	if err != nil {

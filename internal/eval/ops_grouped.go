@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// groupedLinear is x[T, K]·w[E, N, K]ᵀ by groups of rows. Weights are those of the experts from at.first on: rows of
-// other experts, and rows that no count has, are zeros.
+// groupedLinear computes x[T, K]·w[E, N, K]ᵀ by groups of rows. The weights belong to the experts from at.first on.
+// Rows of other experts, and rows that no count includes, produce zeros.
 func groupedLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	x, w, counts := ins[0], ins[1], ins[2]
 	if len(x.shape) != 2 || len(w.shape) != 3 || x.shape[1] != w.shape[2] || at.first+w.shape[0] > counts.len() {

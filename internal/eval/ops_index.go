@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file holds the operations whose results are indices, or that take elements by them.
+// This file holds the operations whose results are indices, and the operations that select elements by indices.
 
-// counting counts along an axis, the last by default.
+// counting fills an array with the indices along an axis, which is the last by default.
 func counting(at attrs, dt ir.DType, shape []int64) (*array, error) {
 	axis := len(shape) - 1
 	if len(at.axes) > 0 {
@@ -36,7 +36,8 @@ func counting(at attrs, dt ir.DType, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// ranked is the indices of elements from..to of a, the smallest first, or the largest. Equal elements keep their order.
+// ranked returns the indices of elements from..to of a, sorted by element: the smallest first or, if largest, the
+// largest first. Equal elements remain in their order.
 func ranked(a *array, from, to int64, largest bool) []int64 {
 	var at []int64
 	for i := from; i < to; i++ {
@@ -56,8 +57,8 @@ func ranked(a *array, from, to int64, largest bool) []int64 {
 	return at
 }
 
-// topK is the largest elements of each row, as many as the result has room for. An element of a rank moves by no more
-// than the one that moves most. Machines order NaN in their own ways.
+// topK returns the largest elements of each row, as many as the result's shape holds. The errors change an element of a
+// given rank by at most the largest error in the row. Machines sort NaN differently.
 func topK(a *array, shape []int64) (*array, error) {
 	out := newArray(a.dt, shape)
 	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]
@@ -80,8 +81,9 @@ func topK(a *array, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// sortedIndices are indices of each row's elements in order, as many as the result has room for. Nothing is known of
-// one whose element may be equal to another on some machine, unless both are certified.
+// sortedIndices returns the indices of each row's elements in sorted order, as many as the result's shape holds.
+// Nothing is known about the index of an element that may equal another element on some machine, unless both are
+// certified.
 func sortedIndices(a *array, shape []int64, largest bool) (*array, error) {
 	out := newArray(ir.I32, shape)
 	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]
@@ -108,7 +110,7 @@ func sortedIndices(a *array, shape []int64, largest bool) (*array, error) {
 	return out, nil
 }
 
-// takeAlong is elements of each row of a by indices.
+// takeAlong returns the elements of each row of a that the indices in at select.
 func takeAlong(a, at *array) (*array, error) {
 	out := newArray(a.dt, at.shape)
 	n, k := a.shape[len(a.shape)-1], at.shape[len(at.shape)-1]
@@ -126,7 +128,8 @@ func takeAlong(a, at *array) (*array, error) {
 	return out, nil
 }
 
-// bincount counts ids. One that is not certified may be any other, or none that counts.
+// bincount counts how often each id occurs. An id that is not certified may have any value, also one outside of the
+// range that is counted.
 func bincount(ids *array, shape []int64) (*array, error) {
 	out, doubts := newArray(ir.I32, shape), 0.0
 	for i, id := range ids.n {
@@ -143,7 +146,7 @@ func bincount(ids *array, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// indexAdd adds up the rows of x[…, D] that have one id.
+// indexAdd adds the rows of x[…, D] that have the same id.
 func indexAdd(x, ids *array, dt ir.DType, shape []int64, sp split) (*array, error) {
 	if ids.n == nil || len(shape) != 2 || x.len() != ids.len()*shape[1] {
 		return nil, fmt.Errorf("index_add of %v%v by %v%v", x.dt, x.shape, ids.dt, ids.shape)

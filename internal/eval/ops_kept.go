@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// indexCopy is what the third operand holds with rows of the first at the positions of the second.
+// indexCopy returns the third operand, in which the rows at the positions in the second operand are replaced by the
+// rows of the first.
 func indexCopy(axis int, ins []*array) (*array, error) {
 	rows, at, cache := ins[0], ins[1], ins[2]
 	count, room, inner := rows.shape[axis], cache.shape[axis], elements(rows.shape[axis+1:])
@@ -33,7 +34,7 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 					fmt.Sprintf("position %d (element %d of the positions) is given twice", p, i),
 					"each row has a position of its own"}
 			case at.e[i] != 0:
-				for x := range out.e { // any row may be there
+				for x := range out.e { // the row may be any row
 					out.e[x] = inf
 				}
 				return out, nil
@@ -45,15 +46,15 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 	return out, nil
 }
 
-// rope turns the pairs of every head. A machine may find the angle in the accumulator, so that it is off
-// in proportion to the position.
+// rope rotates the pairs of elements of every head. A machine may compute the angle in the accumulator type, so the
+// error of the angle is proportional to the position.
 func rope(r ir.Rope, ins []*array, dt ir.DType) (*array, error) {
 	x, at := ins[0], ins[1]
 	n := len(x.shape)
 	dh := x.shape[n-1]
 	row, u, scale := x.shape[n-2]*dh, stepUnit(dt.Accum()), cmp.Or(r.Scale, 1)
 	freqs := r.Frequencies(dh)
-	off := make([]float64, len(freqs)) // how far the frequencies may be off
+	off := make([]float64, len(freqs)) // error bounds of the frequencies
 	if len(ins) == 3 {
 		freqs, off = ins[2].f, ins[2].e
 	}
@@ -85,8 +86,8 @@ func rope(r ir.Rope, ins []*array, dt ir.DType) (*array, error) {
 	return out, nil
 }
 
-// argmax is the first index of the largest element along axis. Where another may be as large on some
-// machine nothing is known.
+// argmax returns the index of the first largest element along axis. Nothing is known about the index if another element
+// may be as large on some machine.
 func argmax(axis int, a *array) (*array, error) {
 	r, shape := reducedRows(a, []int{axis})
 	out := newArray(ir.I32, shape)

@@ -26,7 +26,7 @@ func softmax(axis int, a *array, dt ir.DType) (*array, error) {
 	return out.view(dense(out.shape).permuted(inverse(perm))), nil
 }
 
-// lastAxis is the permutation of n dimensions that moves axis last.
+// lastAxis returns the permutation of n dimensions that moves dimension axis to the end.
 func lastAxis(n, axis int) []int {
 	var perm []int
 	for d := range n {
@@ -45,8 +45,7 @@ func inverse(perm []int) []int {
 	return out
 }
 
-// norm is rms_norm of x and a weight, or, centred, layer_norm of x, a weight and
-// a bias.
+// norm computes rms_norm of x and a weight or, if centred, layer_norm of x, a weight and a bias.
 func norm(centred bool, eps float64, ins []*array, dt ir.DType) (*array, error) {
 	x, w := ins[0], ins[1]
 	last := len(x.shape) - 1

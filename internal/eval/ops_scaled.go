@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unscaled lists the dimensions of the operand of scales, of so many, that have no scales of their own: all, or, where
-// rows have, the last.
+// unscaled lists the dimensions that have no separate scales, of an operand with the given number of dimensions. These
+// are all dimensions, or all but the leading ones if each row has a scale.
 func unscaled(s *ir.Stmt, dims int) []int {
 	var list []int
 	switch block := s.Attr("block"); {
@@ -24,7 +24,7 @@ func unscaled(s *ir.Stmt, dims int) []int {
 	return list
 }
 
-// scaling is which scale belongs to which element of a tensor.
+// scaling maps each element of a tensor to its scale.
 type scaling struct {
 	scales     *array
 	k          int64 // elements of a row
@@ -34,8 +34,8 @@ type scaling struct {
 
 func (s scaling) index(row, col int64) int64 { return row/s.rows*s.perRow + col/s.cols }
 
-// scalingOf matches scales with what they scale: one, one for each row, for each 128 elements of a row, or for each
-// square of 128 by 128.
+// scalingOf derives from the two shapes how scales apply: one scale for the tensor, one for each row, one for each 128
+// elements of a row, or one for each block of 128 by 128 elements.
 func scalingOf(shape []int64, scales *array) (scaling, error) {
 	s := scaling{scales: scales, k: 1, rows: 1 << 62, cols: 1 << 62}
 	n := len(shape)
@@ -61,7 +61,7 @@ func scalingOf(shape []int64, scales *array) (scaling, error) {
 	return s, fmt.Errorf("scales of shape %v for %v", scales.shape, shape)
 }
 
-// scales gives the largest magnitude of each block divided by top, which is rounded to f32.
+// scales computes the largest magnitude of each block divided by top. Each quotient is rounded to f32.
 func scales(top float64, x *array, shape []int64) (*array, error) {
 	out := newArray(ir.F32, shape)
 	s, err := scalingOf(x.shape, out)
@@ -88,8 +88,9 @@ func scales(top float64, x *array, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// quantize is the rule of x/s rounded to an 8-bit type. A machine may divide, or multiply by an inverse, with a few
-// units of its arithmetic lost: where the two ends of what it may then hold round to different numbers, either is right.
+// quantize applies the rule of x/s rounded to an 8-bit type. A machine may divide by s, or multiply by its inverse,
+// with an error of a few units of its arithmetic. If the ends of the interval of possible quotients round to different
+// numbers, either number is correct.
 func quantize(x, by *array, dt ir.DType) (*array, error) {
 	out := newArray(dt, x.shape)
 	s, err := scalingOf(x.shape, by)
@@ -120,15 +121,15 @@ func quantize(x, by *array, dt ir.DType) (*array, error) {
 }
 
 const (
-	// tensorCore is how many products of 8-bit numbers a tensor core adds to a sum at once. It shifts all to the
-	// largest exponent among them, and keeps coreDigits of each.
+	// tensorCore is the number of products of 8-bit numbers that a tensor core adds to a sum in one step. It aligns all
+	// terms to the largest exponent among them, and retains coreDigits digits of each.
 	tensorCore = 32
 	coreDigits = 13
-	// promoted is after how many products that sum is added to one in f32.
+	// promoted is the number of products after which a machine adds the tensor core's sum to a sum in f32.
 	promoted = 128
 )
 
-// scaledLinear is x[…, K]·w[N, K]ᵀ with each product multiplied by the scales of its factors.
+// scaledLinear computes x[…, K]·w[N, K]ᵀ, where each product is multiplied by the scales of its factors.
 func scaledLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	x, w := ins[0], ins[1]
 	last := len(x.shape) - 1
@@ -157,9 +158,9 @@ func scaledLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error)
 	return out.array, nil
 }
 
-// scaledDot is the product of row p of a and row q of b: of whole numbers it is certified while tensor cores hold all
-// partial sums. Otherwise each pass through a tensor core may lose the last of its digits of each term, against the
-// largest that is there.
+// scaledDot returns the product of row p of a and row q of b. A product of integers is certified while tensor cores
+// represent all partial sums exactly. Otherwise each step of a tensor core may lose the last retained digit of each
+// term, relative to the largest term in the step.
 func scaledDot(a, b rows, p, q int64, sx, sw scaling) sumOf {
 	s := sumOf{acc: ir.F32, n: a.k, ints: a.ints[p] && b.ints[q]}
 	whole := 0.0

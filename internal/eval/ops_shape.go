@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stretched repeats a to the given shape: dimensions align at the end, and those
-// of extent 1 stretch. The contributions of a partial sum repeat with it.
+// stretched repeats the elements of a to fill the given shape. Dimensions are aligned at the end, and dimensions of
+// extent 1 are repeated. The contributions of a partial sum are repeated in the same way.
 func stretched(a *array, shape []int64) (*array, error) {
 	skip := len(shape) - len(a.shape)
 	bad := skip < 0

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestExamples evaluates each shipped function that refines another, and
-// demands the same result from both.
+// TestExamples evaluates each function in the examples that refines another function, and requires both to return the
+// same results.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.hkt")
 	if err != nil || len(files) == 0 {
@@ -79,7 +79,7 @@ func row_parallel_chunked(%x: bf16[T, K/tp], %w: bf16[N, K/tp]) -> bf16[T, N] re
 }
 `
 
-// TestRowParallel compares with arithmetic done here, over ranks and shapes.
+// TestRowParallel compares results with a direct computation, for several numbers of ranks and shapes.
 func TestRowParallel(t *testing.T) {
 	for _, c := range []struct{ ranks, t, k, n, c int64 }{{1, 3, 5, 2, 2}, {2, 24, 64, 16, 5}, {3, 7, 9, 1, 3},
 		{4, 1, 4, 3, 4}, {2, 0, 4, 3, 2}} {
@@ -115,7 +115,7 @@ func TestRowParallel(t *testing.T) {
 	}
 }
 
-// TestMLP computes a sharded layer of values only, with every rank count.
+// TestMLP evaluates a sharded layer that uses only values, for every number of ranks.
 func TestMLP(t *testing.T) {
 	const src = `
 dim T = 8
@@ -163,7 +163,7 @@ func mlpByHand(t *testing.T, b *ir.Bound) []float64 {
 	return out
 }
 
-// TestCollectives checks every collective on local memory against a table.
+// TestCollectives compares every collective on local memory with a table of results.
 func TestCollectives(t *testing.T) {
 	// Rank r of 2 holds x[r]: rank 0 has 1 2 3 4, rank 1 has 10 20 30 40.
 	for _, c := range []struct {
@@ -202,8 +202,7 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// TestSameMeaning evaluates small programs whose result is their input, moved
-// about in some way.
+// TestSameMeaning evaluates small programs that move their input but must return it unchanged.
 func TestSameMeaning(t *testing.T) {
 	for name, body := range map[string]string{
 		"put around a ring": `
@@ -320,8 +319,8 @@ func f(%x: f32[8/tp, 3]) -> f32[8/tp, 3] {` + body + "\n}\n"
 	}
 }
 
-// TestPartial follows a partial sum to a rank's own contribution, and through
-// the operations that it passes.
+// TestPartial tests a partial sum: a rank's own contribution to it, and the operations that may be applied to
+// contributions.
 func TestPartial(t *testing.T) {
 	const src = `mesh tp[2]
 func f(%x: f32[2, 4/tp], %w: f32[1, 4/tp]) -> f32[2, 1] {
@@ -359,7 +358,7 @@ func h(%x: f32[2, 4/tp], %w: f32[1, 4/tp]) -> f32[2] {
 	}
 }
 
-// TestSubMesh places values on sub-meshes; other ranks hold nothing of them.
+// TestSubMesh places values on sub-meshes. The ranks outside of a sub-mesh hold no part of its values.
 func TestSubMesh(t *testing.T) {
 	const src = `
 mesh world4[4]
@@ -379,7 +378,7 @@ func f(%x: f32[4/a] @a) -> f32[4/b] @b {
 	demand(t, res, 1, 0, 3, 0)
 }
 
-// TestInout writes a parameter in place and reads it back after the results.
+// TestInout writes a parameter in place, and reads it after the results.
 func TestInout(t *testing.T) {
 	const src = `mesh tp[2]
 func f(%x: inout i32[4/tp], %y: i32[4/tp]) -> i32[4/tp] {
@@ -405,8 +404,8 @@ func f(%x: inout i32[4/tp], %y: i32[4/tp]) -> i32[4/tp] {
 	}
 }
 
-// TestCallsResultsStayThere: what a called function returns is no result of a
-// caller that returns nothing.
+// TestCallsResultsStayThere checks that the results of a called function are not returned by a caller that returns
+// nothing.
 func TestCallsResultsStayThere(t *testing.T) {
 	const src = `func twice(%x: i32[2]) -> i32[2] {
   %y = add %x, %x

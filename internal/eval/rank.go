@@ -6,21 +6,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rank unrolls the program for one rank: it walks the text in host order, and issues tasks to streams.
+// rank unrolls the program for one rank: it walks the text in host order and issues tasks to streams.
 type rank struct {
 	queues
-	// group collects sends and recvs inside a group block.
+	// group collects the sends and recvs of the current group block.
 	group *[]end
-	// returned are the values of the function's return.
+	// returned holds the values that the function's return statement returns.
 	returned []*value
-	yielded  []*binding // by the loop body that ended last
+	yielded  []*binding // values yielded by the loop body that ended last
 
 	channels map[string][]*stream
 	issued   map[channelKey]int64
 	matched  map[matchKey]int64
 }
 
-// queues are a rank's streams.
+// queues holds a rank's streams.
 type queues struct {
 	values
 	streams []*stream
@@ -28,10 +28,10 @@ type queues struct {
 	cur     *stream // S4
 }
 
-// values makes global values, which issue nothing.
+// values makes global values, and issues no tasks.
 type values struct{ *scope }
 
-// scope resolves names, indices and attributes as they are on one rank.
+// scope evaluates names, indices and attributes for one rank.
 type scope struct {
 	m     *machine
 	id    int
@@ -40,7 +40,7 @@ type scope struct {
 	names map[string]*binding
 }
 
-// binding is what a name stands for, on one rank.
+// binding holds the object that a name denotes on one rank.
 type binding struct {
 	name    string
 	index   int64
@@ -69,7 +69,7 @@ func (r *queues) newStream(name string) *stream {
 	return s
 }
 
-// Var returns the value of a loop variable or let.
+// Var returns the value of the loop variable or let called name.
 func (r *scope) Var(name string) (int64, bool) {
 	b := r.names[name]
 	if b == nil {
@@ -78,7 +78,7 @@ func (r *scope) Var(name string) (int64, bool) {
 	return b.index, true
 }
 
-// Extent returns a local extent of a tensor.
+// Extent returns a local extent of the tensor called name.
 func (r *scope) Extent(name string, axis int) (int64, bool) {
 	b := r.names[name]
 	switch {
@@ -133,8 +133,8 @@ func (r *rank) runFunction(params []*value) error {
 	return r.finishInout(f)
 }
 
-// inout makes the buffer of an inout parameter, which holds the shard given;
-// nil where the rank has none.
+// inout makes the buffer of an inout parameter, whose initial contents are the rank's shard of v. It returns nil if the
+// rank holds no shard.
 func (r *rank) inout(p *ir.Param, v *value) *binding {
 	st, err := r.shardOf(p.Name, v)
 	if err != nil {
@@ -143,7 +143,7 @@ func (r *rank) inout(p *ir.Param, v *value) *binding {
 	return &binding{name: p.Name, views: []view{st.all()}}
 }
 
-// finishInout claims what inout parameters hold when main is done (S14).
+// finishInout claims the contents of inout parameters at the end of stream main (S14).
 func (r *rank) finishInout(f *ir.Func) error {
 	end := &ir.Stmt{Op: ir.OpReturn, Pos: f.Body.End}
 	i := 0
@@ -206,8 +206,8 @@ func (r *rank) stmt(s *ir.Stmt) error {
 	return r.control(s)
 }
 
-// skips binds a view of a value that this rank holds no part of to nothing
-// (S17): its index may have no meaning here. Using the view is an error.
+// skips handles a view of a value of which this rank holds no part (S17). It leaves the name without a tensor and
+// reports true, since the view's index may have no meaning on this rank. Any use of the view is an error.
 func (r *rank) skips(s *ir.Stmt) bool {
 	if s.Op.Info().Class != ir.ClassView || s.Into != nil || s.Op == ir.OpClaim || r.makesValue(s) {
 		return false

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// reduceArrays is the reduction of the ranks' tensors, in team order.
+// reduceArrays reduces the ranks' tensors in team order.
 func reduceArrays(red ir.Red, all []*array, anyOrder bool) (*array, error) {
 	first := all[0]
 	for _, a := range all {
@@ -55,9 +55,8 @@ func reduceFloat(red ir.Red, all []*array, i int64, anyOrder bool) (float64, flo
 	return averaged(dt, y, e, n)
 }
 
-// contributionsAt adds up element i of the ranks' tensors: the total, the
-// bound on the sum of what machines hold, and the sum of magnitudes. The bound
-// is 0 only if all are certified integers.
+// contributionsAt adds element i of the ranks' tensors. It returns the total, the bound on the error of the sum of the
+// machines' contributions, and the sum of magnitudes. The bound is 0 only if all elements are certified integers.
 func contributionsAt(all []*array, i int64) (y, e, mag float64) {
 	ints := true
 	for _, a := range all {

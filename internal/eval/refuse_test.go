@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRefusals runs programs that only an execution finds fault with.
+// TestRefusals evaluates programs whose errors only an execution can detect.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name, body, kind string

@@ -7,19 +7,19 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// region names elements of a dense array: those at off + Σ index·stride. Views
-// (S16) are functions from regions to regions, for buffers and values alike.
+// region selects elements of a dense array: the elements at positions off + Σ index·stride. Views (S16) map regions to
+// regions, both for buffers and for values.
 type region struct {
 	off            int64
 	shape, strides []int64
 }
 
-// dense is the region of a whole row-major array.
+// dense returns the region of a whole row-major array.
 func dense(shape []int64) region {
 	return region{shape: slices.Clone(shape), strides: tensor.Strides(shape)}
 }
 
-// box is the sub-box that starts at lo, within r's own index space.
+// box returns the region of the given shape that starts at lo, both in the index space of r.
 func (r region) box(lo, shape []int64) region {
 	out := region{off: r.off, shape: slices.Clone(shape), strides: r.strides}
 	for i, l := range lo {
@@ -28,14 +28,14 @@ func (r region) box(lo, shape []int64) region {
 	return out
 }
 
-// rows is the part lo..hi along axis.
+// rows returns the part of r from lo up to hi, exclusive, along axis.
 func (r region) rows(axis int, lo, hi int64) region {
 	from, shape := make([]int64, len(r.shape)), slices.Clone(r.shape)
 	from[axis], shape[axis] = lo, hi-lo
 	return r.box(from, shape)
 }
 
-// index fixes one dimension, which disappears.
+// index fixes the index of one dimension, and removes the dimension.
 func (r region) index(axis int, i int64) region {
 	return region{
 		off:     r.off + i*r.strides[axis],
@@ -44,7 +44,7 @@ func (r region) index(axis int, i int64) region {
 	}
 }
 
-// permuted has dimension perm[i] as its dimension i.
+// permuted returns the region whose dimension i is dimension perm[i] of r.
 func (r region) permuted(perm []int) region {
 	out := region{off: r.off, shape: make([]int64, len(perm)), strides: make([]int64, len(perm))}
 	for i, p := range perm {
@@ -53,8 +53,8 @@ func (r region) permuted(perm []int) region {
 	return out
 }
 
-// reshaped has the same elements in row-major order under another shape; r
-// must be dense.
+// reshaped returns the region that has the same elements in row-major order under another shape. The region r must be
+// dense.
 func (r region) reshaped(shape []int64) (region, error) {
 	n, err := tensor.NumElements(shape)
 	if err != nil {
@@ -84,8 +84,8 @@ func (r region) isDense() bool {
 	return true
 }
 
-// runs visits the region's elements in row-major order: n elements from at on
-// in the array are the n elements from i on of the region.
+// runs calls visit for each contiguous run of the region, in row-major order. The n elements of the array from position
+// at on are the n elements of the region from number i on.
 func (r region) runs(visit func(at, i, n int64)) {
 	if slices.Contains(r.shape, 0) {
 		return

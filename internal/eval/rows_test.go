@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// arith is a machine's accumulator: f64, or f32 that rounds every step.
+// arith simulates the arithmetic of a machine's accumulator: f64, or f32 in which every step is rounded.
 type arith struct {
 	*rand.Rand
 	dt   ir.DType
@@ -23,7 +23,7 @@ func newArith(rng *rand.Rand, dt ir.DType) arith { return arith{rng, dt, dt == i
 
 func (m arith) r(x float64) float64 { return narrow(x, m.wide) }
 
-// sum adds in any order.
+// sum adds the elements of x in random order.
 func (m arith) sum(x []float64) float64 {
 	y := 0.0
 	for _, i := range m.Perm(len(x)) {
@@ -32,8 +32,8 @@ func (m arith) sum(x []float64) float64 {
 	return y
 }
 
-// exp is exp(x - top), or by exponents of two with both scaled beforehand, one
-// of them or both rounded then.
+// exp computes exp(x - top). Some forms use powers of two instead: both arguments are scaled before, and one or both of
+// them are rounded after scaling.
 func (m arith) exp(x, top float64, form int) float64 {
 	log2e := m.r(math.Log2E)
 	switch {
@@ -45,7 +45,7 @@ func (m arith) exp(x, top float64, form int) float64 {
 	return m.r(math.Exp2(m.r(m.r(x*log2e) - m.r(top*log2e))))
 }
 
-// weights are a row of softmax, not yet divided by their sum.
+// weights returns the weights of a softmax row before they are divided by their sum.
 func (m arith) weights(x []float64) (p []float64, sum float64) {
 	form := m.IntN(3)
 	top := slices.Max(x)
@@ -91,7 +91,7 @@ func (m arith) norm(x, w, b []float64, eps float64) []float64 {
 	return z
 }
 
-// attend is one query against its keys and values; cap 0 leaves scores as they are.
+// attend computes attention for one query with its keys and values. If cap is 0, the scores are not capped.
 func (m arith) attend(q []float64, k, v [][]float64, scale, cap float64, mask []float64) []float64 {
 	scores := make([]float64, len(k))
 	before, rounds := m.IntN(2) == 0, m.IntN(2) == 0
@@ -132,7 +132,7 @@ func (m arith) attend(q []float64, k, v [][]float64, scale, cap float64, mask []
 	return out
 }
 
-// heldRow is what a machine may hold for n elements of a from i on.
+// heldRow returns random numbers that a machine may hold for n elements of a, from element i on.
 func heldRow(rng *rand.Rand, a *array, i, n int64) []float64 {
 	x := make([]float64, n)
 	for j := range x {
@@ -143,8 +143,8 @@ func heldRow(rng *rand.Rand, a *array, i, n int64) []float64 {
 	return x
 }
 
-// within demands that elements from i on of y are bounded and include what a
-// machine holds, and not by far too much.
+// within checks that elements of y, from element i on, have bounds that include the machine's numbers but are not much
+// larger than necessary.
 func within(t *testing.T, what string, y *array, i int64, machine []float64) {
 	t.Helper()
 	for j, m := range machine {
@@ -161,7 +161,7 @@ func within(t *testing.T, what string, y *array, i int64, machine []float64) {
 
 func pickOf[T any](rng *rand.Rand, list ...T) T { return list[rng.IntN(len(list))] }
 
-// eachCase calls f for types, row lengths and operands with and without errors.
+// eachCase calls f for combinations of types, row lengths, and operands with and without errors.
 func eachCase(f func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string)) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	for _, dt := range floatTypes {
@@ -271,7 +271,8 @@ func TestAttentionBound(t *testing.T) {
 	})
 }
 
-// TestMaskHides: what a mask hides by -∞, or by a number as low, is nothing to the result.
+// TestMaskHides checks that elements to which the mask adds -∞, or a number of similar effect, do not affect the
+// result.
 func TestMaskHides(t *testing.T) {
 	q, kv := newArray(ir.F32, []int64{1, 1, 1}), newArray(ir.F32, []int64{4, 1, 1})
 	copy(q.f, []float64{2})
@@ -284,8 +285,8 @@ func TestMaskHides(t *testing.T) {
 	}
 }
 
-// TestRowsKnownBadly: however far off the inputs may be, weights stay between 0
-// and 1, a mean of values among the values, and a normalised row within √n.
+// TestRowsKnownBadly checks results for inputs with large errors: weights are between 0 and 1, a weighted mean is
+// between the smallest and the largest value, and elements of a normalised row are within √n.
 func TestRowsKnownBadly(t *testing.T) {
 	const n = 16
 	x, w := newArray(ir.BF16, []int64{1, 1, n}), newArray(ir.BF16, []int64{n})
@@ -316,7 +317,7 @@ func TestRowsKnownBadly(t *testing.T) {
 	}
 }
 
-// TestRowsOfNothingKnown: where inputs may be anything, so may be results.
+// TestRowsOfNothingKnown checks that results are unknown if the inputs are unknown.
 func TestRowsOfNothingKnown(t *testing.T) {
 	for _, v := range []float64{math.NaN(), math.Inf(1)} {
 		x := newArray(ir.F32, []int64{2})
@@ -336,8 +337,8 @@ func TestRowsOfNothingKnown(t *testing.T) {
 	}
 }
 
-// TestLookups: ids outside the table are findings, also where no rank has the
-// row; inside, splits of the table change nothing.
+// TestLookups checks that ids outside of the table are reported, also if no rank has the row, and that splitting the
+// table does not change results for other ids.
 func TestLookups(t *testing.T) {
 	const src = `mesh tp[2]
 func f(%ids: i32[3], %table: f32[4/tp, 2]) -> f32[3, 2] {
@@ -375,8 +376,8 @@ func g(%ids: i32[3], %table: f32[4/tp, 2]) -> f32[6/tp, 2] {
 	}
 }
 
-// TestSlots sums slots in ranges, going on from what is there, without rounding
-// in between where the accumulator is wider.
+// TestSlots adds slots in several ranges, each to the previous sum. If the accumulator has a wider type, the
+// intermediate sums must not be rounded.
 func TestSlots(t *testing.T) {
 	const src = `func f(%x: bf16[3, 2]) -> (f32[2], bf16[2], f32[3]) {
   %acc = alloc f32[2]

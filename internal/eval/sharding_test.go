@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestShardings evaluates functions of values over meshes of several sizes:
-// layouts must not change the result.
+// TestShardings evaluates functions of values over meshes of several sizes, and checks that layouts do not change the
+// results.
 func TestShardings(t *testing.T) {
 	for name, fn := range map[string]string{
 		"matmul": `(%a: f32[2, 4/dp, 8/tp], %b: f32[2, 8/tp, 4]) -> f32[2, 4/dp, 4/tp] {
@@ -126,8 +126,7 @@ func TestShardings(t *testing.T) {
 	}
 }
 
-// TestMeans: a mean over a split dimension is the mean of the ranks' means,
-// within the bound that the evaluator gives.
+// TestMeans checks that a mean over a split dimension equals the mean of the ranks' means within the evaluator's bound.
 func TestMeans(t *testing.T) {
 	for _, dt := range []string{"f32", "bf16"} {
 		for _, mesh := range [][2]int{{1, 1}, {2, 2}, {1, 4}, {2, 1}} {
@@ -163,9 +162,8 @@ func f(%%a: %s[4/dp, 8/tp, 3]) -> (%[3]s[3], %[3]s[8/tp, 3], %[3]s[4/tp, 8]) {
 	}
 }
 
-// TestPartialIsRounded: contributions of bf16 are rounded before they are
-// added, so that sums past 256 are no longer certified though they are
-// representable.
+// TestPartialIsRounded checks that contributions in bf16 are rounded before they are added. Therefore sums above 256
+// are not certified, even if bf16 represents them exactly.
 func TestPartialIsRounded(t *testing.T) {
 	const src = `mesh tp[4]
 dim K = 2048

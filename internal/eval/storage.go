@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// storage is one buffer of one rank: numbers, and which of them were written.
+// storage holds one buffer of one rank: its numbers, and a record of the elements that were written.
 type storage struct {
 	m     *machine
 	name  string
@@ -15,22 +15,21 @@ type storage struct {
 	dt    ir.DType
 	shape []int64
 
-	// from, where set, gives the contents: the storage stands for a rank's
-	// shard of a value.
+	// from, where set, computes the contents: then the storage holds a rank's shard of a value.
 	from func() (*array, error)
-	// arr is nil until the first use and after the last.
+	// arr holds the contents. It is nil before the first use and after the last.
 	arr     *array
 	written []bool // nil: all
-	// uses counts the tasks still to come that name the storage.
+	// uses counts the remaining tasks that refer to the storage.
 	uses  int
 	freed bool
 
-	// home and elem say which alloc it belongs to; nil for others.
+	// home and elem identify the allocation to which the storage belongs. They are not set for storage of values.
 	home *allocation
 	elem int64
 }
 
-// view is a region of a storage: what S16 calls a view, or all of it.
+// view is a region of a storage: a view in the sense of S16, or the whole storage.
 type view struct {
 	st *storage
 	region
@@ -38,7 +37,7 @@ type view struct {
 
 func (st *storage) all() view { return view{st, dense(st.shape)} }
 
-// open makes the contents present.
+// open computes or allocates the contents if they are absent.
 func (st *storage) open() error {
 	if st.arr != nil {
 		return nil
@@ -60,7 +59,7 @@ func (st *storage) open() error {
 	return nil
 }
 
-// close drops the contents after the last task that names the storage.
+// close releases the contents after the last task that refers to the storage.
 func (st *storage) close() {
 	if st.uses--; st.uses == 0 && st.arr != nil {
 		st.arr, st.written = nil, nil
@@ -68,8 +67,7 @@ func (st *storage) close() {
 	}
 }
 
-// read returns the view's elements; reading one that was never written is an
-// error (S15).
+// read returns the view's elements. Reading an element that was never written is an error (S15).
 func (v view) read() (*array, error) {
 	if err := v.st.open(); err != nil {
 		return nil, err
@@ -108,7 +106,7 @@ func (v view) write(a *array) error {
 	return nil
 }
 
-// zero writes zeros everywhere.
+// zero sets every element to zero.
 func (st *storage) zero() error {
 	if err := st.open(); err != nil {
 		return err
@@ -116,14 +114,13 @@ func (st *storage) zero() error {
 	return st.all().write(newArray(st.dt, st.shape))
 }
 
-// allocation is one executed alloc: the storages of all ranks, reached by put
-// and get from other ranks through it.
+// allocation records one execution of an alloc statement. It holds the storages of all ranks, so that put and get of
+// other ranks can access them.
 type allocation struct {
 	ranks map[int][]*storage
 }
 
-// at returns rank's storage elem, or nil where the rank did not execute the
-// alloc.
+// at returns element elem of rank's storages, or nil if the rank did not execute the alloc.
 func (a *allocation) at(rank int, elem int64) *storage {
 	all := a.ranks[rank]
 	if elem < 0 || elem >= int64(len(all)) {

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stream is a queue of one rank's tasks, run in order.
+// stream is a queue of one rank's tasks, which are executed in order.
 type stream struct {
 	rank  int
 	name  string
@@ -15,15 +15,15 @@ type stream struct {
 	done  int
 }
 
-// task is one resolved operation. run does all of it and returns nil, or does
-// nothing visible and returns *pending; then it is tried again later.
+// task is one operation whose operands are known. The function run either performs the whole operation and returns nil,
+// or has no visible effect and returns *pending; in this case it is called again later.
 type task struct {
 	stmt *ir.Stmt
 	uses []*storage
 	run  func() error
 }
 
-// mark is a point in a stream's work: everything issued to it so far.
+// mark identifies a point in a stream: the tasks that were issued to the stream before it.
 type mark struct {
 	stream *stream
 	count  int
@@ -31,7 +31,7 @@ type mark struct {
 
 func (s *stream) mark() mark { return mark{s, len(s.tasks)} }
 
-// reached returns *pending until the work before the mark is done.
+// reached returns *pending until all tasks before the mark are complete.
 func (k mark) reached() error {
 	if k.stream.done >= k.count {
 		return nil
@@ -39,10 +39,10 @@ func (k mark) reached() error {
 	return &pending{fmt.Sprintf("the work issued to %s", k.stream.name)}
 }
 
-// event is the last mark recorded in host order; nil before.
+// event holds the last mark that was recorded in host order, or nil if none was.
 type event struct{ last *mark }
 
-// schedule runs ready heads, round robin, until nothing is left.
+// schedule visits the streams in round-robin order and runs the tasks that are ready, until all queues are empty.
 func (m *machine) schedule() error {
 	for {
 		moved, left := false, false
@@ -65,7 +65,7 @@ func (m *machine) schedule() error {
 	}
 }
 
-// drain runs a stream's tasks until one is not ready, and counts them.
+// drain runs a stream's tasks until one is not ready, and returns the number of tasks that ran.
 func (m *machine) drain(s *stream) (int, error) {
 	n := 0
 	for s.done < len(s.tasks) {
@@ -84,7 +84,7 @@ func (m *machine) drain(s *stream) (int, error) {
 		for _, st := range t.uses {
 			st.close()
 		}
-		s.tasks[s.done] = task{} // let go of what it holds
+		s.tasks[s.done] = task{} // allows the task's memory to be released
 		s.done++
 		n++
 	}
@@ -93,7 +93,7 @@ func (m *machine) drain(s *stream) (int, error) {
 
 const maxBlockedShown = 32
 
-// deadlock reports what every blocked head waits for.
+// deadlock returns an error that lists the condition for which each blocked task waits.
 func (m *machine) deadlock() error {
 	var d *ir.Diagnostic
 	blocked := 0

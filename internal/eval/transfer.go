@@ -27,8 +27,8 @@ func (r *rank) transfer(s *ir.Stmt) error {
 	return nil
 }
 
-// copyPeer is put or get: one side is the peer's copy of a symmetric buffer,
-// found when all ranks are unrolled.
+// copyPeer issues a put or get. One of its sides is the peer's instance of a symmetric buffer, which is looked up once
+// all ranks have been unrolled.
 func (r *rank) copyPeer(s *ir.Stmt) error {
 	peer, err := r.peer(s)
 	if err != nil {
@@ -53,7 +53,7 @@ func (r *rank) copyPeer(s *ir.Stmt) error {
 			return r.m.located(s, &finding{kind: "match", message: fmt.Sprintf("rank %d has no %%%s of shape %v, which rank %d reaches for", peer, mine.name, mine.shape, r.id)})
 		}
 		far.st = st
-		st.uses++ // on behalf of the task
+		st.uses++ // counts the use by the task
 		return nil
 	})
 	near := from
@@ -74,13 +74,14 @@ func (r *rank) copyPeer(s *ir.Stmt) error {
 	return nil
 }
 
-// pair is one matched send and recv (S7).
+// pair records one matched send and recv (S7).
 type pair struct {
 	sent     *array // what the sender had when it posted
 	received bool   // the receiver has posted
 }
 
-// pairKey: matching is in order per (team, source, destination).
+// pairKey identifies the sequence of transfers with the same team, source and destination. Sends and recvs of one
+// sequence match in order.
 type pairKey struct {
 	team     string
 	src, dst int
@@ -93,7 +94,7 @@ type matchKey struct {
 	send     bool
 }
 
-// end is one side of a pair.
+// end describes one side of a pair.
 type end struct {
 	stmt *ir.Stmt
 	*pair
@@ -122,7 +123,7 @@ func (r *rank) end(s *ir.Stmt) (end, error) {
 	return e, nil
 }
 
-// runGroup posts the sends and recvs of a block together.
+// runGroup issues the sends and recvs of a group block as one task.
 func (r *rank) runGroup(s *ir.Stmt) error {
 	var ends []end
 	r.group = &ends
@@ -135,7 +136,7 @@ func (r *rank) runGroup(s *ir.Stmt) error {
 	return nil
 }
 
-// post issues a task that posts all ends and is done when all have met.
+// post issues a task that posts all ends, and completes when the other side of each has been posted.
 func (r *rank) post(s *ir.Stmt, ends []end) {
 	var uses []view
 	for _, e := range ends {

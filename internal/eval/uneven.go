@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Uneven collectives: along one axis each rank has a count for each member of
-// the team. all_gatherv and reduce_scatterv want the same counts on all ranks;
-// those of an all_to_allv say what a rank sends. A result is as large as its
-// destination, its capacity; what the counts leave of it is zeros.
+// This file holds the uneven collectives. Along one axis, each rank has a count of rows for each member of the team.
+// The counts of all_gatherv and reduce_scatterv must be the same on all ranks; the counts of all_to_allv are the
+// numbers of rows that a rank sends. A result has the extent of its destination, which is its capacity; the rows after
+// the counted ones are zeros.
 
-// counts resolves the counts of s: those of the text now, those in memory when
-// the operation runs. memory is empty in the first case.
+// counts returns a function that reads the counts of s. Counts in the program's text are evaluated at once, and memory
+// is then empty; counts in device memory are read when the operation runs.
 func (r *rank) counts(s *ir.Stmt) (read func() (*array, error), memory []view, err error) {
 	if len(s.Args) == 2 {
 		v, err := r.tensor(&s.Args[1])
@@ -28,8 +28,8 @@ func (r *rank) counts(s *ir.Stmt) (read func() (*array, error), memory []view, e
 	return func() (*array, error) { return listed, nil }, nil, nil
 }
 
-// uneven is what member me of an uneven collective gets, with room for capacity
-// rows along the axis.
+// uneven returns the tensor that member me of an uneven collective receives, with the given capacity of rows along the
+// axis.
 func (c *meeting) uneven(me int, capacity int64) (*array, error) {
 	k := c.members[me].kind
 	if err := c.countsFit(k, me, capacity); err != nil {
@@ -59,7 +59,7 @@ func (c *meeting) uneven(me int, capacity int64) (*array, error) {
 	return out, nil
 }
 
-// unevenParts are the rows that member me gets, in the order of ranks.
+// unevenParts returns the rows that member me receives, in the order of the ranks that send them.
 func (c *meeting) unevenParts(k kindOf, me int) ([]*array, error) {
 	var parts []*array
 	for i, p := range c.members {
@@ -77,7 +77,7 @@ func (c *meeting) unevenParts(k kindOf, me int) ([]*array, error) {
 	return []*array{sum}, err
 }
 
-// before is the sum of the counts of the members before me.
+// before returns the sum of the counts of the members before me.
 func before(counts []int64, me int) int64 {
 	sum := int64(0)
 	for _, n := range counts[:me] {
@@ -96,9 +96,9 @@ func (c *meeting) countsCertain() bool {
 	return true
 }
 
-// countsFit demands that no count be negative, that operands hold what is to be
-// taken from them, destinations what comes, and that ranks agree where they
-// must. The words are those of a run.
+// countsFit checks that no count is negative, that operands have the rows that are read from them, that destinations
+// have room for the rows that are written, and that ranks agree where they must. Its errors have the same text as the
+// errors of a run.
 func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
 	gets := int64(0)
 	for i, p := range c.members {

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenly runs one uneven collective on two ranks, each with 3 rows of %x and
-// its counts, in the text or as an operand, and returns what both ranks hold.
+// unevenly evaluates one uneven collective on two ranks. Each rank has 3 rows of %x and its counts, which are given in
+// the text or as an operand. unevenly returns the result of both ranks.
 func unevenly(t *testing.T, stmt string, x, n *tensor.Tensor) (*Result, error) {
 	t.Helper()
 	src := fmt.Sprintf(`mesh tp[2]
@@ -57,8 +57,8 @@ func TestUneven(t *testing.T) {
 	}
 }
 
-// TestUnevenRefused: counts that do not fit are errors with a place, which name
-// the rank and say what a run would.
+// TestUnevenRefused checks that invalid counts are reported as errors with a position, which name the rank and have the
+// same text as the errors of a run.
 func TestUnevenRefused(t *testing.T) {
 	x := tensorOf(t, ir.F32, []int64{6, 2}, make([]float64, 12)...)
 	for _, c := range []struct {
@@ -105,8 +105,7 @@ func TestUnevenRefused(t *testing.T) {
 	}
 }
 
-// TestUncertainCounts: where a count is not certified, nothing is known of the
-// result.
+// TestUncertainCounts checks that nothing is known about the result if a count is not certified.
 func TestUncertainCounts(t *testing.T) {
 	const src = `mesh tp[2]
 func f(%x: f32[6/tp, 2], %r: f32[4/tp]) -> f32[10/tp, 2] {

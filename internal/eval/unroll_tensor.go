@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// tensorStmt resolves a tensor operation or view.
+// tensorStmt executes a tensor operation or view.
 func (r *rank) tensorStmt(s *ir.Stmt) error {
 	switch {
 	case s.Op == ir.OpClaim:
@@ -74,8 +74,8 @@ func (r *rank) localStmt(s *ir.Stmt) error {
 	return nil
 }
 
-// slots are the operands of a reduce_slots: the slots, and the destination where
-// the sum goes on from what it holds.
+// slots returns the operands of a reduce_slots: the slots and, if the sum includes the destination's contents, the
+// destination.
 func (r *rank) slots(s *ir.Stmt, x, out view) ([]view, error) {
 	spec, err := r.viewSpec(s, x.shape)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *rank) computation(s *ir.Stmt, dt ir.DType, shape []int64) (func([]*arra
 	return func(ins []*array) (*array, error) { return compute(s.Op, at, ins, dt, shape, alone) }, err
 }
 
-// viewCopy is a view with an into: it copies what the view names.
+// viewCopy prepares a view with an into clause, which copies the elements that the view selects.
 func (r *rank) viewCopy(s *ir.Stmt, shape []int64) (func([]*array) (*array, error), error) {
 	spec, err := r.viewSpec(s, shape)
 	return func(ins []*array) (*array, error) {
@@ -106,7 +106,7 @@ func (r *rank) viewCopy(s *ir.Stmt, shape []int64) (func([]*array) (*array, erro
 	}, err
 }
 
-// destination returns the place of into, or new memory for a local result.
+// destination returns the place that the into clause names, or new memory for a local result.
 func (r *rank) destination(s *ir.Stmt) (view, error) {
 	if s.Into != nil {
 		return r.tensor(s.Into)
@@ -121,7 +121,7 @@ func (r *rank) destination(s *ir.Stmt) (view, error) {
 	return st.all(), nil
 }
 
-// viewStmt names a part of a buffer, or of this rank's shard of a value.
+// viewStmt binds a name to a part of a buffer, or of this rank's shard of a value.
 func (r *rank) viewStmt(s *ir.Stmt) error {
 	sym := r.m.b.Info.Results[s][0]
 	v, err := r.tensor(&s.Args[0])
@@ -137,8 +137,7 @@ func (r *rank) viewStmt(s *ir.Stmt) error {
 	return err
 }
 
-// tensor resolves an operand to this rank's memory: a buffer, a view of one,
-// or the rank's shard of a value.
+// tensor returns the memory of an operand on this rank: a buffer, a view of a buffer, or the rank's shard of a value.
 func (r *scope) tensor(p *ir.Place) (view, error) {
 	b := r.names[p.Name]
 	if b.absent {
@@ -169,7 +168,7 @@ func absent(name string, rank int) error {
 		"put the operation in an if that only the value's ranks enter, or reshard the value"}
 }
 
-// shardOf makes the storage that stands for this rank's part of a value.
+// shardOf makes the storage for this rank's shard of a value.
 func (r *scope) shardOf(name string, v *value) (*storage, error) {
 	if !r.m.b.Holds(v.typ, r.id) {
 		return nil, absent(name, r.id)
@@ -182,7 +181,7 @@ func (r *scope) shardOf(name string, v *value) (*storage, error) {
 		from: func() (*array, error) { return v.shard(r.id) }}, nil
 }
 
-// element evaluates the index of a place among n elements.
+// element evaluates the index of a place in an array of n elements.
 func (r *scope) element(p *ir.Place, n int) (int, error) {
 	if p.Index == nil {
 		return 0, nil
@@ -194,7 +193,7 @@ func (r *scope) element(p *ir.Place, n int) (int, error) {
 	return int(i), err
 }
 
-// attrs resolves the attributes of a tensor operation.
+// attrs evaluates the attributes of a tensor operation.
 func (r *scope) attrs(s *ir.Stmt) (attrs, error) {
 	at := attrs{goOn: r.m.ctx.Err, ta: s.Word("ta", "false") == "true", tb: s.Word("tb", "false") == "true"}
 	var err error
@@ -241,7 +240,7 @@ func (r *scope) ints(a *ir.Attr) ([]int, error) {
 	return out, nil
 }
 
-// number reads a numeric attribute. A literal that is an integer is one.
+// number evaluates a numeric attribute. An integer literal becomes an exact integer.
 func (r *scope) number(a *ir.Attr) (scalar, error) {
 	if !a.IsNum {
 		v, err := r.eval(a.Exprs[0])
@@ -255,7 +254,7 @@ func (r *scope) number(a *ir.Attr) (scalar, error) {
 	return out, nil
 }
 
-// axis evaluates a dimension attribute; def without it.
+// axis evaluates an attribute that names a dimension. It returns def if the attribute is absent.
 func (r *scope) axis(s *ir.Stmt, name string, def int64) (int, error) {
 	v, err := r.integer(s, name, def)
 	return int(v), err

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// valueStmt defines a global value. It issues nothing: values are immutable,
-// so that when they are computed cannot be told.
+// valueStmt defines a global value. It issues no task: values are immutable, so the time at which they are computed has
+// no effect.
 func (r *values) valueStmt(s *ir.Stmt) error {
 	sym := r.m.b.Info.Results[s][0]
 	v, err := r.shared(s, 0, func() (*value, error) { return r.newValue(s, sym) })
@@ -15,8 +15,8 @@ func (r *values) valueStmt(s *ir.Stmt) error {
 	return err
 }
 
-// newValue makes the value of s: operands in the layouts that it needs, the
-// operation in its natural layout, then the layout that the result is to have.
+// newValue makes the value of statement s. It converts the operands to the layouts that the operation needs, applies
+// the operation, whose result has its natural layout, and converts the result to the required layout.
 func (r *values) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
 	args, err := r.valueArgs(s)
 	if err != nil {
@@ -66,8 +66,8 @@ func (r *values) valueArgs(s *ir.Stmt) ([]*value, error) {
 	return args, nil
 }
 
-// biasedValue is a linear with a split contraction: the bias is added once,
-// after the reduction (S10).
+// biasedValue makes the value of a linear whose contracted dimension is split. The bias is added once, after the
+// reduction (S10).
 func (r *values) biasedValue(s *ir.Stmt, sym *ir.Sym, args []*value, natural *ir.Type) (*value, error) {
 	product, err := r.tensorValue(s, s.Op, args[:2], natural)
 	if err != nil {
@@ -80,7 +80,7 @@ func (r *values) biasedValue(s *ir.Stmt, sym *ir.Sym, args []*value, natural *ir
 	return r.tensorValue(s, ir.OpAdd, []*value{whole, args[2]}, sym.Type)
 }
 
-// tensorValue is the value of a tensor operation, of type t.
+// tensorValue makes the value of a tensor operation, whose result has type t.
 func (r *values) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*value, error) {
 	m := r.m
 	shape, err := m.b.GlobalShape(t, r.env)
@@ -129,9 +129,8 @@ func (r *values) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*
 	return v, nil
 }
 
-// contributing is what rank's contribution to an operation's partial result is
-// computed from: its contribution to operand i, and of a contracted dimension
-// only its own block.
+// contributing returns operand i as rank uses it for its contribution to a partial result: the rank's contribution to
+// the operand and, along a contracted dimension, the rank's own block only.
 func (m *machine) contributing(op ir.Op, at attrs, i int, v *value, rank int) (*array, error) {
 	a, err := v.contribution(rank)
 	if err != nil {
@@ -145,7 +144,7 @@ func (m *machine) contributing(op ir.Op, at attrs, i int, v *value, rank int) (*
 	return a, nil
 }
 
-// contracted lists the dimensions of operand i, of so many, that op sums over.
+// contracted lists the dimensions over which op adds, for operand i with the given number of dimensions.
 func contracted(op ir.Op, at attrs, i, dims int) []int {
 	switch op {
 	case ir.OpLinear:
@@ -192,8 +191,8 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 	return nil
 }
 
-// viewValue names a part of a value; a contribution's part is what the part's
-// contribution is.
+// viewValue makes a value from a part of another value. The contribution of a rank to the part is the part of its
+// contribution.
 func (r *values) viewValue(s *ir.Stmt, arg *value, t *ir.Type) (*value, error) {
 	spec, err := r.viewSpec(s, arg.shape)
 	if err != nil {

@@ -7,28 +7,26 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// value is one instance of an immutable global tensor (S2). It is computed
-// when something first asks for it, once for all ranks: layouts decide only
-// which shard a rank holds, and what its contribution to a partial sum is.
+// value is one instance of an immutable global tensor (S2). It is computed once for all ranks, on its first use. The
+// layout determines only each rank's shard and each rank's contribution to a partial sum.
 type value struct {
 	m     *machine
 	name  string
 	typ   *ir.Type
 	shape []int64 // global
-	// from computes the whole value: of a partial sum, the total.
+	// from computes the whole value. For a partial sum it computes the total.
 	from func() (*array, error)
-	// part computes the contribution of the ranks with rank's coordinates on
-	// the partial axes, as a global tensor. nil for values that are whole.
+	// part computes the contribution of the ranks that share rank's coordinates on the partial axes, as a global tensor.
+	// It is nil for values that are not partial.
 	part func(rank int) (*array, error)
-	// own, where set, gives rank's shard from what the rank has itself.
+	// own, where set, returns rank's shard, computed from the rank's own data.
 	own func(rank int) *array
 
 	done  *array
 	parts map[string]*array
 }
 
-// pending is the error of something that is not ready yet: what says what has
-// to happen first.
+// pending is the error of an operation that cannot run yet. The field what describes the event that must happen first.
 type pending struct{ what string }
 
 func (p *pending) Error() string { return p.what }
@@ -53,8 +51,8 @@ func (v *value) whole() (*array, error) {
 	return a, nil
 }
 
-// contribution returns what rank's coordinates on the partial axes add to the
-// value, as a global tensor; all of it for a value that is not partial.
+// contribution returns, as a global tensor, the contribution of the ranks that share rank's coordinates on the partial
+// axes. For a value that is not partial it returns the whole value.
 func (v *value) contribution(rank int) (*array, error) {
 	if v.part == nil {
 		return v.whole()
@@ -96,7 +94,7 @@ func (v *value) shard(rank int) (*array, error) {
 	return a.box(v.m.b.Offset(v.typ, local, rank), local), nil
 }
 
-// coords spells rank's coordinates on t's partial axes.
+// coords returns rank's coordinates on t's partial axes as text.
 func (m *machine) coords(t *ir.Type, rank int) string {
 	var c []int64
 	for _, p := range t.Partial {
@@ -130,8 +128,8 @@ func (m *machine) localShape(t *ir.Type, shape []int64) ([]int64, error) {
 	return local, nil
 }
 
-// restricted returns the block that rank holds of a along dimension dim, which
-// typ splits; a is whole in all dimensions.
+// restricted returns the block of a that rank holds along dimension dim, which typ splits. In all other dimensions the
+// block is whole, as a is.
 func (m *machine) restricted(a *array, typ *ir.Type, dim, rank int) (*array, error) {
 	n := m.parts(typ.Dims[dim].Axes)
 	if n == 1 {
@@ -150,9 +148,8 @@ func (m *machine) restricted(a *array, typ *ir.Type, dim, rank int) (*array, err
 	return blocks[block], nil
 }
 
-// resharded returns v in type t: the same total, with fewer or the same
-// partial axes. The ranks' contributions are added where t is no longer
-// partial; a value that was not partial cannot become so.
+// resharded returns the value v in type t, whose partial axes are those of v or a part of them. It adds the ranks'
+// contributions along the other axes. A value that is not partial cannot become partial.
 func (m *machine) resharded(v *value, t *ir.Type, anyOrder bool) (*value, error) {
 	if t == nil || ir.SameLayout(t, v.typ) {
 		return v, nil
@@ -192,8 +189,8 @@ func partialAxes(t *ir.Type) []string {
 	return axes
 }
 
-// reducedTotal takes the total of a partial sum to what is left when n ranks'
-// contributions are added: the rounded value, or still a partial sum.
+// reducedTotal converts the total of a partial sum to the result of adding n ranks' contributions: the rounded value,
+// or a partial sum over the ranks that are left.
 func reducedTotal(a *array, n int64, partial bool, left int64, anyOrder bool) *array {
 	if a.mag == nil {
 		return a
@@ -216,8 +213,7 @@ func reducedTotal(a *array, n int64, partial bool, left int64, anyOrder bool) *a
 	return out
 }
 
-// reducedContributions adds the contributions of the ranks that differ from
-// rank only along the axes that are gone.
+// reducedContributions adds the contributions of the ranks that differ from rank only along the axes in gone.
 func (m *machine) reducedContributions(v *value, gone []string, red ir.Red, rank int, anyOrder bool) (*array, error) {
 	if len(gone) == 0 {
 		return v.contribution(rank)

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// viewSpec is a resolved view operation.
+// viewSpec describes a view operation whose attributes have been evaluated.
 type viewSpec struct {
 	op     ir.Op
 	axis   int
@@ -15,7 +15,7 @@ type viewSpec struct {
 	shape  []int64
 }
 
-// apply names the view's part of r.
+// apply returns the part of r that the view selects.
 func (v viewSpec) apply(r region) (region, error) {
 	switch v.op {
 	case ir.OpLocal:
@@ -30,7 +30,7 @@ func (v viewSpec) apply(r region) (region, error) {
 	return r.rows(v.axis, v.lo, v.hi), nil
 }
 
-// viewSpec resolves a view of an operand of the given shape.
+// viewSpec evaluates the attributes of a view whose operand has the given shape.
 func (r *scope) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
 	v := viewSpec{op: s.Op}
 	switch s.Op {
@@ -85,7 +85,7 @@ func (r *scope) transposeSpec(s *ir.Stmt, dims int) (viewSpec, error) {
 	return v, err
 }
 
-// chunkSpec finds block i of c: ceildiv rows, the last ones short.
+// chunkSpec computes the bounds of block i of c. Blocks have ceildiv(extent, c) rows; the last blocks may have fewer.
 func (r *scope) chunkSpec(s *ir.Stmt, v *viewSpec, extent int64) error {
 	i, err := r.eval(s.Exprs[0])
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrMismatch is wrapped by errors about files whose tensors are not those that the model needs.
+// ErrMismatch is wrapped by errors about files whose tensors do not fit the model.
 var ErrMismatch = errors.New("the weights do not fit the model")
 
 // Model is an exported model, whose archive is open.
@@ -40,7 +40,7 @@ func Open(name string, o modelprogram.Options) (*Model, error) {
 	return &Model{m, a}, nil
 }
 
-// Of is a model without an archive: all of its parameters are inputs and constants.
+// Of returns a model without an archive. All of its parameters must be inputs or constants.
 func Of(m *modelprogram.Model) *Model { return &Model{Model: m} }
 
 // Close closes the archive.
@@ -51,14 +51,15 @@ func (m *Model) Close() error {
 	return m.archive.Close()
 }
 
-// Source has tensors by name.
+// Source provides tensors by name.
 type Source interface {
 	Header(name string) (*tensor.Tensor, error)
-	// ReadAt reads bytes of a tensor's elements, which are in row-major order, from a place on.
+	// ReadAt reads bytes of a tensor's elements into to, beginning at the byte offset from. The elements are in row-major
+	// order.
 	ReadAt(to []byte, name string, from int64) error
 }
 
-// Content is what a parameter begins with.
+// Content describes the initial contents of a parameter.
 type Content struct {
 	Param  modelprogram.Param
 	Header tensor.Tensor
@@ -73,8 +74,9 @@ type piece struct {
 	size int64
 }
 
-// Contents lists what parameters begin with, but for inputs and those that given names. files has tensors of other
-// files by their names; those that are found there count more than the archive's, and used lists them.
+// Contents lists the initial contents of parameters, except inputs and the parameters for which given returns true.
+// files maps names to tensors in other files, which override the tensors in the archive; used lists those that were
+// found there.
 func (m *Model) Contents(files map[string]Source, given func(string) bool) (list []Content, used []string, err error) {
 	for _, p := range m.Params {
 		if p.Input || given(p.Name) {
@@ -138,8 +140,8 @@ func (c *Content) Checksums() string {
 	return text
 }
 
-// Read reads the contents. Where ranks is not 0 it reads the rows of this rank of so many, and others are zeros that
-// take no memory where the parameter is large.
+// Read reads the contents. If ranks is not 0, it reads only the rows that the given rank of that many ranks holds; all
+// other rows are zeros, which use no memory if the parameter is large.
 func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {
 	t, err := tensor.New(c.Header.DType, c.Header.Shape)
 	if err != nil {

@@ -24,6 +24,9 @@ type Settings struct {
 	memory     int64   // bytes that the process may take, which the threshold is a part of
 }
 
+// Expandable reports whether segments grow, so that their number says nothing.
+func (s *Settings) Expandable() bool { return s.expandable }
+
 // ParsePolicy reads "deferred-free", or "deferred-free,expandable_segments:True": a policy and settings as
 // PYTORCH_CUDA_ALLOC_CONF has them. garbage_collection_threshold needs memory_mb, what the process may take
 // (torch.cuda.set_per_process_memory_fraction): torch collects nothing without it.

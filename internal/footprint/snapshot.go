@@ -54,12 +54,19 @@ func ReadSnapshot(r io.Reader) ([]*Snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
-		return readSnapshot(z)
+		s, err := readSnapshot(bufio.NewReader(z))
+		if err != nil {
+			return nil, fmt.Errorf("unpacked: %w", err)
+		}
+		return s, nil
 	}
 	return readSnapshot(b)
 }
 
-func readSnapshot(r io.Reader) ([]*Snapshot, error) {
+func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
+	if _, err := r.Peek(1); errors.Is(err, io.EOF) {
+		return nil, errors.New("the file is empty: torch.cuda.memory._dump_snapshot(file) writes a snapshot")
+	}
 	v, err := pickle.Decode(r, pickle.Limits{})
 	if err != nil {
 		return nil, err
@@ -305,6 +312,13 @@ func (s *Snapshot) Explain() *Explanation {
 	}
 	s.plan(x)
 	return x
+}
+
+// Together reports whether reserved, allocated and waiting memory peak at one moment, or nothing waits.
+func (x *Explanation) Together() bool {
+	return x.Waiting == 0 || slices.ContainsFunc(x.Curve, func(p Point) bool {
+		return p.Reserved == x.ReservedPeak && p.Held == x.AllocatedPeak && p.Waiting == x.Waiting
+	})
 }
 
 // change is what an event adds to the reserved, the allocated and the waiting bytes.

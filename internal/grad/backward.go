@@ -14,27 +14,27 @@ type backward struct {
 	fwd    *forward
 	parent *backward
 	stmts  []*ir.Stmt
-	// avail says how values of the block are called in the backward pass.
+	// avail maps values of the block to their names in the backward pass.
 	avail map[string]string
-	// contributions are what the gradients of values are the sums of, by the value's name.
+	// contributions lists the summands of each value's gradient, keyed by the value's name.
 	contributions map[string][]contribution
-	// parts are contributions to rows of values from around a loop.
+	// parts lists contributions to single rows of values that are defined outside of a loop.
 	parts map[string][]part
 }
 
-// contribution is a summand of a value's gradient.
+// contribution is one summand of a value's gradient.
 type contribution struct {
 	name string
-	// typ is its type; nil where that is what inference gives it. Then the summand is the result of a statement of its
-	// own, whose annotation chooses the layout.
+	// typ is the type of the summand. It is nil if inference determines the type. Then the summand is the result of a
+	// statement of its own, and an annotation of that statement can choose the layout.
 	typ *ir.Type
-	// partial says that each rank is likely to have a part of it.
+	// partial reports that each rank is likely to hold only a part of the sum.
 	partial bool
-	// own says that nothing else uses it, although it has a type.
+	// own reports that no other statement uses the summand, although it has a type.
 	own bool
 }
 
-// part is a contribution to index of a value along axis.
+// part is a contribution to the gradient of one row of a value: the row at index along axis.
 type part struct {
 	axis  int
 	index *ir.Expr
@@ -45,7 +45,7 @@ func (b *backward) contribute(name string, c contribution) {
 	b.contributions[name] = append(b.contributions[name], c)
 }
 
-// run differentiates statements, the last first.
+// run differentiates the statements of a list, the last one first.
 func (b *backward) run(list []*ir.Stmt) {
 	for _, s := range slices.Backward(list) {
 		b.stmt(s)
@@ -103,15 +103,15 @@ func (b *backward) stmt(s *ir.Stmt) {
 	r(c)
 }
 
-// moves reports whether a statement on values changes the layout alone.
+// moves reports whether a statement on values changes only the layout.
 func moves(s *ir.Stmt) bool {
 	return s.Op == ir.OpReshard || s.Op.Info().Class == ir.ClassCollective && s.Into == nil
 }
 
 func (b *backward) add(s *ir.Stmt) { b.stmts = append(b.stmts, s) }
 
-// finish returns the gradient of a value, in its layout, reduced. It is called as asked, if a statement gives it. It is
-// empty if nothing contributes to it.
+// finish returns the gradient of a value, in the value's layout and without partial reductions. If a new statement
+// computes the gradient, it has the name called. The result is empty if there is no contribution to the gradient.
 func (b *backward) finish(name, called string) string {
 	list := b.contributions[name]
 	delete(b.contributions, name)
@@ -119,7 +119,7 @@ func (b *backward) finish(name, called string) string {
 		return ""
 	}
 	want := reduced(b.g.types[name])
-	// Partial sums are added up before they are reduced.
+	// Partial sums are added to each other before they are reduced.
 	slices.SortStableFunc(list, func(x, y contribution) int { return boolInt(y.partial) - boolInt(x.partial) })
 	sum := list[0]
 	for k, c := range list[1:] {
@@ -143,7 +143,7 @@ func (b *backward) finish(name, called string) string {
 	return sum.name
 }
 
-// take returns a name for a gradient: called, which reserve may have taken for it, or one like it.
+// take returns a name for a gradient: called, which reserve may have reserved for it, or a similar name that is free.
 func (g *gradder) take(called string) string {
 	if g.reserved[called] {
 		delete(g.reserved, called)
@@ -152,13 +152,13 @@ func (g *gradder) take(called string) string {
 	return g.fresh(called)
 }
 
-// annotate gives a value that a statement of the block gives its type.
+// annotate adds the type t to the definition of a value, which a statement of the block must define.
 func (b *backward) annotate(name string, t *ir.Type) {
 	i, _ := b.definition(name)
 	b.stmts[i].Type = t
 }
 
-// called renames a value that has not been used yet, with the operations that are nested in its statement.
+// called renames a value that has not been used yet. It also renames the operations that are nested in its statement.
 func (b *backward) called(name, to string) string {
 	to = b.g.take(to)
 	i, result := b.definition(name)
@@ -182,7 +182,8 @@ func (b *backward) called(name, to string) string {
 	return to
 }
 
-// definition returns the statement of the block that gives a value, and which of its results that is.
+// definition returns the index of the statement of the block that defines a value, and the index of the value among
+// that statement's results.
 func (b *backward) definition(name string) (int, int) {
 	for i, s := range slices.Backward(b.stmts) {
 		for k, r := range s.Results {
@@ -201,7 +202,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// use returns how a value of the forward pass is called in the backward pass. There it is kept, or computed again.
+// use returns the name in the backward pass of a value of the forward pass. The value is either kept or computed again.
 func (b *backward) use(name string) string {
 	g := b.g
 	if g.home[name] != b.fwd {
@@ -225,7 +226,7 @@ func (b *backward) use(name string) string {
 	return b.avail[name]
 }
 
-// recompute computes a value again.
+// recompute computes a value of the forward pass again.
 func (b *backward) recompute(name string, def *ir.Stmt) string {
 	s := def.Clone()
 	for i, a := range s.Args {
@@ -242,7 +243,7 @@ func (b *backward) recompute(name string, def *ir.Stmt) string {
 	return s.Results[0].Text
 }
 
-// restore selects what an iteration of the forward loop has kept of a value.
+// restore selects the element that an iteration of the forward loop has stored for a value.
 func (b *backward) restore(name string) string {
 	stack, index := b.g.stack(b.fwd, name)
 	s := stmt(ir.Pos{}, ir.OpSelect, name, nil, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)},
@@ -251,20 +252,20 @@ func (b *backward) restore(name string) string {
 	return name
 }
 
-// call is the differentiation of one statement.
+// call describes the differentiation of one statement.
 type call struct {
 	statement
 }
 
-// statement is a statement of the forward pass, with what its rule emits in the backward pass.
+// statement is a statement of the forward pass, for which its rule adds statements to the backward pass.
 type statement struct {
 	*backward
 	s *ir.Stmt
-	// y is its result and dy that result's gradient, of type dyType: the layout in which the operation leaves its
-	// result, reduced.
+	// y is the name of the result, and dy the name of its gradient. dyType is the type of dy: the layout in which the
+	// operation leaves its result, without partial reductions.
 	y, dy  string
 	dyType *ir.Type
-	// local: the statement works on what each rank holds.
+	// local reports that the statement operates on each rank's own tensors.
 	local bool
 }
 
@@ -274,7 +275,7 @@ func (c *statement) wants(i int) bool {
 	return c.g.isActive(sym) && !sym.Type.DType.IsInt()
 }
 
-// arg returns operand i in the layout that the statement needs it in.
+// arg returns the name of operand i in the layout that the statement requires.
 func (c *statement) arg(i int) string {
 	if sym := c.g.info.Operands[c.s][i]; sym.Kind == ir.SymBuffer {
 		return c.held(sym, false)
@@ -282,7 +283,7 @@ func (c *statement) arg(i int) string {
 	return c.use(c.g.in(c.fwd, c.s, i))
 }
 
-// result returns the statement's result.
+// result returns the name of the statement's result in the backward pass.
 func (c *statement) result() string {
 	if c.local {
 		return c.held(c.g.written(c.s), true)
@@ -290,7 +291,7 @@ func (c *statement) result() string {
 	return c.use(c.y)
 }
 
-// argType returns the type of operand i as the statement needs it.
+// argType returns the type of operand i in the layout that the statement requires.
 func (c *statement) argType(i int) *ir.Type {
 	if sym := c.g.info.Operands[c.s][i]; c.local && sym.Kind == ir.SymValue {
 		return sym.Type.LocalType()
@@ -304,14 +305,14 @@ func (c *statement) argType(i int) *ir.Type {
 // dims returns the number of dimensions of operand i.
 func (c *statement) dims(i int) int { return len(c.argType(i).Dims) }
 
-// op adds "%new = op %args attrs" and returns the new name. t may be nil.
+// op adds the statement "%new = op %args attrs" and returns the new name. The annotated type t may be nil.
 func (c *statement) op(op ir.Op, t *ir.Type, attrs []ir.Attr, args ...string) string {
 	name := c.g.fresh("d" + c.y)
 	c.add(stmt(c.s.Pos, op, name, t, attrs, args...))
 	return name
 }
 
-// give contributes to the gradient of operand i what the last statement gives, or another.
+// give adds x as a contribution to the gradient of operand i.
 func (c *statement) give(i int, x contribution) {
 	sym := c.g.info.Operands[c.s][i]
 	if c.local && sym.Kind == ir.SymValue {

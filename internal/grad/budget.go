@@ -8,17 +8,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file decides what of the forward pass is computed again so that the rest fits a budget.
+// This file decides which values of the forward pass are computed again so that the kept values fit a budget of memory.
 
-// BudgetError is a budget that cannot be kept to.
+// BudgetError reports a budget that is less than the memory that the backward pass needs at least.
 type BudgetError struct{ Budget, Least int64 }
 
 func (e *BudgetError) Error() string {
 	return fmt.Sprintf("no less than %d bytes a rank are kept of the forward pass, and the budget is %d", e.Least, e.Budget)
 }
 
-// within differentiates a function so that what is kept takes at most opts.Budget bytes on a rank. Values are computed
-// again in the order of what that costs for each byte that it saves.
+// within differentiates a function so that the kept values take at most opts.Budget bytes on a rank. It selects the
+// values that are computed again in the order of their cost for each byte that is saved.
 func within(in *ir.Info, opts Options) (*gradder, error) {
 	b, ds := ir.Bind(in, ir.Binding{Func: opts.Func, Dims: opts.Dims})
 	if ds.HasErrors() {
@@ -42,7 +42,7 @@ func within(in *ir.Info, opts Options) (*gradder, error) {
 	if err != nil || sum <= opts.Budget {
 		return best, err
 	}
-	// A value that is computed again needs others, which are then among those that are kept.
+	// To compute a value again, the backward pass needs the operands of its operation. These are then kept.
 	order, known := []string{}, map[string]bool{}
 	least := sum
 	for {
@@ -51,7 +51,7 @@ func within(in *ir.Info, opts Options) (*gradder, error) {
 		if next < 0 {
 			return nil, &BudgetError{opts.Budget, least}
 		}
-		// All of equal cost at once, so that long programs do not take long.
+		// All values of equal cost are added in one step, so that long programs do not take much time.
 		cost := list[next].cost
 		for _, k := range list {
 			if k.again && k.bytes > 0 && !known[k.name] && k.cost == cost {
@@ -66,7 +66,7 @@ func within(in *ir.Info, opts Options) (*gradder, error) {
 			break
 		}
 	}
-	// What was taken last may be more than is needed.
+	// The last group of values that was added may be larger than necessary.
 	lo, hi := 0, len(order)
 	for lo < hi {
 		mid := (lo + hi) / 2
@@ -87,7 +87,7 @@ func within(in *ir.Info, opts Options) (*gradder, error) {
 	return best, nil
 }
 
-// kept is a value that is kept of the forward pass.
+// kept is a value of the forward pass that is kept for the backward pass.
 type kept struct {
 	name  string
 	bytes int64   // on a rank, of all iterations
@@ -95,7 +95,7 @@ type kept struct {
 	again bool    // whether that can be
 }
 
-// keptValues lists what the backward pass uses of the forward pass, but parameters and views.
+// keptValues lists the values of the forward pass that the backward pass uses, except parameters and views.
 func (g *gradder) keptValues(b *ir.Bound) (list []kept, err error) {
 	add := func(name string, t *ir.Type, def *ir.Stmt) error {
 		bytes, err := localBytes(b, t)
@@ -147,8 +147,8 @@ func (g *gradder) keptValues(b *ir.Bound) (list []kept, err error) {
 	return list, err
 }
 
-// cost estimates what an operation costs for each byte of its result: accesses of memory, with one multiplication and
-// addition of a product as half of one, and communication as ten.
+// cost estimates the cost of an operation for each byte of its result. The unit is one access of memory: a
+// multiplication and addition in a product costs half a unit, and communication costs ten units.
 func (g *gradder) cost(b *ir.Bound, def *ir.Stmt) (float64, error) {
 	inner := func(arg, dim int) (float64, error) { // the extent of a dimension from the end of an operand
 		dims := g.types[def.Args[arg].Name].Dims
@@ -182,7 +182,7 @@ func (g *gradder) cost(b *ir.Bound, def *ir.Stmt) (float64, error) {
 	return 10, nil
 }
 
-// localBytes is what a rank has of a value.
+// localBytes returns the size in bytes of a rank's part of a value.
 func localBytes(b *ir.Bound, t *ir.Type) (int64, error) {
 	n := t.DType.Size()
 	for _, d := range t.Dims {

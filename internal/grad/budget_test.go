@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// keptBytes is what the first rank returns of a forward program besides the results.
+// keptBytes returns the number of bytes that the first rank returns from a forward program in addition to the results.
 func keptBytes(t *testing.T, text string, results int) (n int64) {
 	t.Helper()
 	b := read(t, text)
@@ -29,7 +29,7 @@ func keptBytes(t *testing.T, text string, results int) (n int64) {
 	return n
 }
 
-// partialSums has values that are partial sums: no program hands them to another.
+// partialSums is a program whose values are partial sums, which cannot be passed from one program to another.
 const partialSums = `mesh a[1] b[2]
 func f(%x0: f64[8, 4/(a, b)], %x1: f64[8/a, 8/b], %x2: f64[8/b, 8/a], %x3: f64[8]) -> (f64[8/b, 8]) {
   %v1 = clamp %x1, lo=-0.5, hi=0.75
@@ -43,8 +43,9 @@ func f(%x0: f64[8, 4/(a, b)], %x1: f64[8/a, 8/b], %x2: f64[8/b, 8/a], %x3: f64[8
 }
 `
 
-// TestBudget: whatever the budget, the gradients are those that are computed when all is kept, and what is kept is
-// within it. A budget below what cannot be computed again is refused with that.
+// TestBudget checks that the gradients are the same for every budget as if all values were kept, and that the kept
+// values do not exceed the budget. A budget that is smaller than the values that cannot be computed again must be
+// refused, with the size of those values.
 func TestBudget(t *testing.T) {
 	layer, err := os.ReadFile("../../examples/llama_layer.hkt")
 	if err != nil {
@@ -88,8 +89,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetOfRandomPrograms: what is kept is within the budget, and a budget that suffices for the inputs alone is
-// not refused.
+// TestBudgetOfRandomPrograms checks that the kept values do not exceed the budget, and that a budget that suffices for
+// the inputs alone is accepted.
 func TestBudgetOfRandomPrograms(t *testing.T) {
 	tried, refused := 0, 0
 	for seed := uint64(1); seed <= uint64(longtest.Of(60, 600)); seed++ {

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// formula is a parsed rule of an elementwise operation, such as "mul %dy, (cos %a)": an operation on operands that are
-// names or formulas.
+// formula is a parsed rule of an elementwise operation, such as "mul %dy, (cos %a)". It is an operation whose operands
+// are names or formulas.
 type formula struct {
 	op   ir.Op
 	name string // of an operand; then op is InvalidOp
@@ -16,8 +16,8 @@ type formula struct {
 	by   string // the value of by=: a number, or the name of an attribute of the operation, less 1 with "-1" behind
 }
 
-// parseFormula reads the language of ir.OpInfo.Gradients. Rules are constants of the Op table, so that errors are
-// those of the table: nil is returned, and a test wants every rule to be read.
+// parseFormula parses a rule in the notation of ir.OpInfo.Gradients. Rules are constants in the Op table, so an error
+// is an error in the table. In this case parseFormula returns nil; a test checks that every rule can be parsed.
 func parseFormula(text string) *formula {
 	p := &formulaParser{text: text}
 	f := p.expr()
@@ -78,7 +78,7 @@ func (p *formulaParser) expr() *formula {
 	return f
 }
 
-// names calls f with the operands of a formula.
+// names calls see with the names in a formula.
 func (f *formula) names(see func(string)) {
 	if f.op == ir.InvalidOp {
 		see(f.name)
@@ -88,7 +88,7 @@ func (f *formula) names(see func(string)) {
 	}
 }
 
-// elementwise differentiates by the operation's row.
+// elementwise differentiates a statement according to its operation's row in the Op table.
 func elementwise(c *call) {
 	for i, text := range c.s.Op.Info().Gradients {
 		if i >= len(c.s.Args) || !c.wants(i) || text == "" {
@@ -115,7 +115,7 @@ func elementwise(c *call) {
 	}
 }
 
-// meaning returns the value that a name of a formula stands for.
+// meaning returns the name of the value that a name in a formula denotes.
 func (c *statement) meaning(name string) string {
 	if i := strings.Index("abc", name); i >= 0 && len(name) == 1 && i < len(c.s.Args) {
 		return c.arg(i)
@@ -137,7 +137,8 @@ func (c *statement) meaning(name string) string {
 	return c.op(ir.OpFill, &ir.Type{DType: c.dyType.DType}, []ir.Attr{value})
 }
 
-// formula adds the statements of a formula and returns the name of its value. Operands that are formulas are nested.
+// formula adds the statements that compute a formula, and returns the name of the formula's value. Operands that are
+// formulas become nested operations.
 func (c *statement) formula(f *formula, name string, env map[string]string, nested bool) string {
 	s := stmt(c.s.Pos, f.op, name, nil, nil)
 	s.Nested = nested
@@ -178,12 +179,12 @@ func (c *statement) factor(by string) ir.Attr {
 	return a
 }
 
-// sumLeading sums over the first n dimensions.
+// sumLeading adds a sum over the first n dimensions.
 func (c *statement) sumLeading(name string, n int) string {
 	return c.op(ir.OpSum, nil, []ir.Attr{axes(0, n)}, name)
 }
 
-// axes is the attribute that names dimensions from lo to hi.
+// axes returns the attribute that lists the dimensions from lo to hi.
 func axes(lo, hi int) ir.Attr {
 	var list []*ir.Expr
 	for i := lo; i < hi; i++ {

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// flatten returns a program with fn alone, in which calls are replaced by what they call, and no two names are equal.
-// Names at the function's top level stay, since results are called by them.
+// flatten returns a program that contains only fn. Calls are replaced by the statements of the called functions, and
+// all names are distinct. The names at the top level of fn are not changed, since the names of results depend on them.
 func flatten(in *ir.Info, fn *ir.Func) *ir.Program {
 	q := in.Prog.Clone()
 	f := q.Func(fn.Name)
@@ -42,11 +42,11 @@ func flatten(in *ir.Info, fn *ir.Func) *ir.Program {
 type flattener struct {
 	info *ir.Info
 	used map[string]bool
-	// made maps clones to the statements that they are made of.
+	// made maps the statements of the copy to the original statements.
 	made map[*ir.Stmt]*ir.Stmt
 }
 
-// remember notes which statements of a block its clone is made of.
+// remember records the original statements of the statements in a cloned block.
 func (fl *flattener) remember(clone, of *ir.Block) {
 	var list []*ir.Stmt
 	of.Walk(func(s *ir.Stmt) { list = append(list, s) })
@@ -54,7 +54,7 @@ func (fl *flattener) remember(clone, of *ir.Block) {
 	clone.Walk(func(s *ir.Stmt) { fl.made[s] = list[i]; i++ })
 }
 
-// name returns a name for a definition of base, which is base where that is free.
+// name returns a new name for a definition: base itself, if that is not in use.
 func (fl *flattener) name(base string) string {
 	name := base
 	for i := 2; fl.used[name]; i++ {
@@ -64,7 +64,7 @@ func (fl *flattener) name(base string) string {
 	return name
 }
 
-// block renames the statements of a block; names maps what is visible to what it is called now.
+// block renames the names in the statements of a block. The map names holds the new name of each visible name.
 func (fl *flattener) block(list []*ir.Stmt, names map[string]string, top bool) []*ir.Stmt {
 	inner := maps.Clone(names)
 	var out []*ir.Stmt
@@ -109,7 +109,7 @@ func (fl *flattener) define(n *ir.Name, names map[string]string, top bool) {
 	n.Text = name
 }
 
-// operands renames what s uses.
+// operands renames the names that s uses.
 func (fl *flattener) operands(s *ir.Stmt, names map[string]string) {
 	place := func(p *ir.Place) {
 		if to, ok := names[p.Name]; ok {
@@ -142,7 +142,7 @@ func (fl *flattener) operands(s *ir.Stmt, names map[string]string) {
 	}
 }
 
-// rename returns e with variables and tensors renamed; e itself is not changed.
+// rename returns a copy of e in which variables and tensors are renamed.
 func rename(e *ir.Expr, names map[string]string) *ir.Expr {
 	if e == nil {
 		return nil
@@ -202,7 +202,7 @@ func (fl *flattener) call(s *ir.Stmt, names map[string]string, top bool) []*ir.S
 	return out
 }
 
-// as returns a statement that makes a value of type t of what place holds, which sym is.
+// as returns a statement that makes a value of type t from the tensor in place, whose symbol is sym.
 func as(pos ir.Pos, name string, t *ir.Type, place ir.Place, sym *ir.Sym) *ir.Stmt {
 	op := ir.OpReshard
 	if sym.Kind == ir.SymBuffer {

@@ -6,21 +6,23 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// forward is a block of the function that has values with gradients: the function's own, or the body of a loop that
-// carries values. Statements that the backward pass needs are added to it.
+// forward describes a block of the forward pass in which values have gradients: the function's own block, or the body
+// of a loop that carries values. Statements that the backward pass needs are added to the block.
 type forward struct {
-	// loop is the loop whose body it is, and parent the block around that; both nil for the function's.
+	// loop is the loop whose body this block is, and parent is the block around that loop. Both are nil for the function's
+	// own block.
 	loop   *ir.Stmt
 	parent *forward
 	block  *ir.Block
-	// defs are the statements that define its values, by name.
+	// defs maps each value of the block to the statement that defines it.
 	defs map[string]*ir.Stmt
-	// first, before and after are statements to add: at its beginning, before and after others.
+	// first, before and after hold the statements to be added: at the beginning of the block, before other statements, and
+	// after other statements.
 	first         []*ir.Stmt
 	before, after map[*ir.Stmt][]*ir.Stmt
-	// reshards are the operands in other layouts that were added, by name and type.
+	// reshards maps the name of an operand and a type to the name of the reshard that was added.
 	reshards map[string]string
-	// stacks are the values that hold what each iteration has of a value, by that value's name.
+	// stacks maps the name of a value to the name of the value that holds all iterations' instances of it.
 	stacks map[string]string
 	inner  []*forward
 }
@@ -35,7 +37,7 @@ func newForward(loop *ir.Stmt, parent *forward, b *ir.Block) *forward {
 	return f
 }
 
-// close puts the added statements in their places.
+// close inserts the added statements into the block.
 func (f *forward) close() {
 	out := slices.Clone(f.first)
 	for _, s := range f.block.Stmts {
@@ -47,7 +49,7 @@ func (f *forward) close() {
 	}
 }
 
-// collect notes the values of a block: their types, and where they are defined.
+// collect records the values of a block: their types, and the blocks in which they are defined.
 func (g *gradder) collect(f *forward) {
 	for _, s := range f.block.Stmts {
 		for i, sym := range g.info.Results[s] {
@@ -85,7 +87,7 @@ func (g *gradder) collect(f *forward) {
 	}
 }
 
-// bodyOf returns the block that is the body of a loop in f.
+// bodyOf returns the description of the block that is the body of a loop in f.
 func (f *forward) bodyOf(loop *ir.Stmt) *forward {
 	i := slices.IndexFunc(f.inner, func(b *forward) bool { return b.loop == loop })
 	if i < 0 {
@@ -94,7 +96,7 @@ func (f *forward) bodyOf(loop *ir.Stmt) *forward {
 	return f.inner[i]
 }
 
-// activate finds the active values and buffers: those that depend on an active parameter by operations on
+// activate finds the active values and buffers. These depend on a differentiated parameter through operations on
 // floating-point numbers.
 func (g *gradder) activate() {
 	for changed := true; changed; {
@@ -124,7 +126,7 @@ func (g *gradder) activate() {
 	}
 }
 
-// spread marks what s makes of active operands.
+// spread marks the results of s as active if they depend on active operands.
 func (g *gradder) spread(s *ir.Stmt, mark func(string)) {
 	switch s.Op {
 	case ir.OpFor:
@@ -164,7 +166,7 @@ func (g *gradder) spread(s *ir.Stmt, mark func(string)) {
 	}
 }
 
-// loopOf returns the loop that a yield ends.
+// loopOf returns the loop whose body ends with the given yield.
 func (g *gradder) loopOf(yield *ir.Stmt) (loop *ir.Stmt) {
 	g.fn.Body.Walk(func(s *ir.Stmt) {
 		if s.Op == ir.OpFor && len(s.Body.Stmts) > 0 && s.Body.Stmts[len(s.Body.Stmts)-1] == yield {
@@ -174,8 +176,8 @@ func (g *gradder) loopOf(yield *ir.Stmt) (loop *ir.Stmt) {
 	return loop
 }
 
-// in returns how operand i of s is called in the layout that s needs it in, in the forward pass. Where that is not the
-// layout it has, the reshard becomes a statement of its own, so that both passes can use what it gives.
+// in returns the name, in the forward pass, of operand i of s in the layout that s requires. If the operand has another
+// layout, the reshard becomes a statement of its own, so that both passes can use its result.
 func (g *gradder) in(f *forward, s *ir.Stmt, i int) string {
 	name := g.info.Operands[s][i].Name
 	needs := g.info.Needs[s]
@@ -199,8 +201,8 @@ func (g *gradder) in(f *forward, s *ir.Stmt, i int) string {
 	return made
 }
 
-// use has all statements of the block that need a value in a layout use made, which has it, and returns the statement
-// that made is to be defined before.
+// use replaces a value by made in all statements of the block that need the value in the layout of made. It returns the
+// statement before which made must be defined.
 func (g *gradder) use(f *forward, name string, want *ir.Type, made string) *ir.Stmt {
 	first := -1
 	for k, u := range f.block.Stmts {
@@ -213,7 +215,7 @@ func (g *gradder) use(f *forward, name string, want *ir.Type, made string) *ir.S
 			}
 		}
 	}
-	// A statement and its nested operands stay together.
+	// The operations that are nested in a statement remain directly before the statement.
 	for first > 0 && f.block.Stmts[first-1].Nested && f.block.Stmts[first-1].Results[0].Text != name {
 		first--
 	}

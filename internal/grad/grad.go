@@ -1,12 +1,13 @@
-// Package grad differentiates programs in reverse mode. It takes a checked program of values and writes a program that
-// computes the results and their gradients, as text that a person can read and edit.
+// Package grad differentiates programs in reverse mode. It reads a checked program of values and writes a program that
+// computes the results and their gradients. The result is text that can be read and edited.
 //
-// A value of the language is global, so the rule of an operation is that of mathematics, whatever the layouts. Layouts
-// say where gradients lie: the gradient of a value has the value's layout, reduced. So the gradient of a gathered
-// operand is a partial sum that the checker scatters, and that of a partial sum is what every rank holds.
+// A value of the language is global, so the rule of an operation is its mathematical derivative, for all layouts.
+// Layouts determine the placement of gradients: the gradient of a value has the value's layout, without partial
+// reductions. Therefore the gradient of a gathered operand is a partial sum, which the checker scatters, and the
+// gradient of a partial sum is held whole by every rank.
 //
-// The rule of an elementwise operation is in its row of the Op table (ir.OpInfo.Gradients). Those of other operations
-// are functions, listed in rules.go.
+// The rule of an elementwise operation is in its row of the Op table (ir.OpInfo.Gradients). The rules of other
+// operations are functions, which rules.go lists.
 package grad
 
 import (
@@ -18,48 +19,48 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// Options choose what is differentiated.
+// Options select the function, results and parameters for differentiation.
 type Options struct {
-	// Func is the function; empty for the program's last.
+	// Func is the name of the function. If it is empty, the last function of the program is differentiated.
 	Func string
-	// Of are the results that are differentiated, and Wrt the parameters with respect to which; all of floating-point
-	// numbers by default.
+	// Of lists the results that are differentiated, and Wrt lists the parameters with respect to which they are
+	// differentiated. By default these are all results and parameters with floating-point types.
 	Of, Wrt []string
-	// Keep is what is kept of the forward pass: KeepAll by default.
+	// Keep selects the values of the forward pass that are kept. The default is KeepAll.
 	Keep Keep
-	// Budget is how many bytes a rank keeps of the forward pass at most, with KeepAuto, for Dims and the program's own dims;
-	// 0 for none.
+	// Budget limits the number of bytes of the forward pass that a rank keeps with KeepAuto, for the values of dims in
+	// Dims and in the program. The value 0 sets no limit.
 	Budget int64
 	Dims   map[string]int64
-	// again are values that are computed again, with a budget.
+	// again holds the values that are computed again because of a budget.
 	again map[string]bool
-	// split says that the gradient is for two programs: that of a result that is a scalar is a parameter, too, and no
-	// partial value can be handed over.
+	// split reports that the gradient is written as two programs. Then the gradient of a scalar result is also a
+	// parameter, and no partial value can be passed from one program to the other.
 	split bool
 }
 
-// Keep says which values of the forward pass are kept for the backward one.
+// Keep selects the values of the forward pass that are kept for the backward pass.
 type Keep string
 
-// What is kept.
+// The values of Keep.
 const (
 	KeepAll    Keep = "all"    // all that the rules read
 	KeepInputs Keep = "inputs" // parameters and what loops carry; all else is computed again
 	KeepAuto   Keep = "auto"   // what products, attention and reductions over ranks give; cheaper ones are computed again
 )
 
-// Keeps lists what Keep can be.
+// Keeps lists the values of Keep.
 func Keeps() []string { return []string{string(KeepAll), string(KeepInputs), string(KeepAuto)} }
 
-// NameError is a name in Options that the function does not have, or that is not of floating-point numbers.
+// NameError reports a name in Options that the function does not have or whose type is not a floating-point type.
 type NameError struct{ Message, Help string }
 
 func (e *NameError) Error() string { return e.Message }
 
 // Of returns the text of a program with one function, called NAME_grad, that computes the results of the chosen
-// function and gradients. For each differentiated result %y that is not a scalar it has a parameter %dy more. Its
-// results are those of the function, then %dx for each parameter %x. Its error is a *NameError, or ir.Diagnostics at
-// lines of the program.
+// function and the gradients. For each differentiated result %y that is not a scalar, it has an additional parameter
+// %dy. Its results are the results of the chosen function, and then %dx for each parameter %x. The error is a
+// *NameError, or ir.Diagnostics whose positions refer to the program.
 func Of(in *ir.Info, opts Options) (string, error) {
 	g, err := made(in, opts)
 	if err != nil {
@@ -68,7 +69,7 @@ func Of(in *ir.Info, opts Options) (string, error) {
 	return g.prog.String(), nil
 }
 
-// made is derive, or within a budget.
+// made returns the result of derive or, if there is a budget, of within.
 func made(in *ir.Info, opts Options) (*gradder, error) {
 	if function(in.Prog, opts.Func) == nil {
 		return nil, &NameError{Message: "there is no function " + opts.Func}
@@ -79,7 +80,7 @@ func made(in *ir.Info, opts Options) (*gradder, error) {
 	return derive(in, opts)
 }
 
-// derive returns the gradder that has rewritten the function, so that it computes gradients.
+// derive returns a gradder that has rewritten the function so that it also computes gradients.
 func derive(in *ir.Info, opts Options) (*gradder, error) {
 	if opts.Keep == "" {
 		opts.Keep = KeepAll
@@ -109,7 +110,8 @@ func function(p *ir.Program, name string) *ir.Func {
 	return p.Func(name)
 }
 
-// choose returns the results that are differentiated, by their indices, and the parameters, by their names.
+// choose returns the indices of the results that are differentiated, and the names of the parameters with respect to
+// which they are differentiated.
 func choose(fn *ir.Func, opts Options) (of []int, wrt map[string]bool, err error) {
 	results := ir.OutputNames(fn)[:len(fn.Results)]
 	var params []string
@@ -151,7 +153,8 @@ func choose(fn *ir.Func, opts Options) (of []int, wrt map[string]bool, err error
 	return of, wrt, nil
 }
 
-// hasGradient reports whether values of a type have gradients. Numbers of 8 bits are too coarse for them.
+// hasGradient reports whether values of the given type have gradients. The precision of 8-bit types is too low for
+// gradients.
 func hasGradient(dt ir.DType) bool { return !dt.IsInt() && !dt.IsFloat8() }
 
 func unknown(what, name, fn string, names []string) error {
@@ -170,28 +173,30 @@ type gradder struct {
 	prog *ir.Program
 	fn   *ir.Func
 	keep Keep
-	// recomputed is Options.again.
+	// recomputed holds the values of Options.again.
 	recomputed map[string]bool
 	ds         ir.Diagnostics
-	// split is that of Options. given and results count the function's own parameters and results, of are the results
-	// that are differentiated, and cut is where the gradients begin in the function's statements.
+	// split has the meaning of Options.split. given and results are the numbers of the function's original parameters and
+	// results, of lists the results that are differentiated, and cut is the index of the statement at which the
+	// computation of gradients begins.
 	split               bool
 	given, results, cut int
 	of                  []int
 
 	names map[string]bool
-	// reserved are the names of gradients that the caller asks for.
+	// reserved holds the names that the caller expects for gradients.
 	reserved map[string]bool
-	// types are the values' types, by name, and home the block that each is defined in.
+	// types maps each value to its type, and home maps each value to the block that defines it.
 	types map[string]*ir.Type
 	home  map[string]*forward
-	// active values depend on what is differentiated, and so do the contents of active buffers.
+	// active holds the values, and the buffers whose contents, depend on the parameters with respect to which the program
+	// is differentiated.
 	active map[string]bool
 	root   *forward
 	top    *backward
-	// constants are the scalars that rules compute with, by value and type.
+	// constants maps the value and type of each scalar that rules use to its name.
 	constants map[string]string
-	// writers are the statements that write a buffer, by its name, and order numbers statements.
+	// writers maps the name of a buffer to the statements that write it. order numbers the statements.
 	writers map[string][]*ir.Stmt
 	order   map[*ir.Stmt]int
 }
@@ -214,7 +219,7 @@ func newGradder(info *ir.Info, opts Options) *gradder {
 	return g
 }
 
-// refuse reports why a statement has no gradient.
+// refuse reports the reason why a statement has no gradient.
 func (g *gradder) refuse(pos ir.Pos, help, format string, args ...any) {
 	d := g.prog.Diag("gradient", pos, format, args...)
 	d.Help = help
@@ -223,7 +228,7 @@ func (g *gradder) refuse(pos ir.Pos, help, format string, args ...any) {
 	}
 }
 
-// program rewrites the function so that it computes gradients, too.
+// program rewrites the function so that it also computes gradients.
 func (g *gradder) program(of []int, wrt map[string]bool) {
 	for _, p := range g.fn.Params {
 		if p.Inout {
@@ -273,7 +278,7 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 	g.fn.Name += "_grad"
 }
 
-// reserve takes a name that the caller asks for.
+// reserve reserves a name that the caller expects.
 func (g *gradder) reserve(pos ir.Pos, name, what string) {
 	if g.names[name] {
 		g.refuse(pos, "rename it", "%s would be called %%%s, and that name is taken", what, name)
@@ -281,7 +286,7 @@ func (g *gradder) reserve(pos ir.Pos, name, what string) {
 	g.names[name] = true
 }
 
-// fresh returns a name that the function does not have: base, or base.N.
+// fresh returns a name that the function does not use: base, or base.N.
 func (g *gradder) fresh(base string) string {
 	name := base
 	for i := 1; g.names[name]; i++ {
@@ -291,7 +296,7 @@ func (g *gradder) fresh(base string) string {
 	return name
 }
 
-// seeds begins with the gradients of results: parameters, or 1 for scalars.
+// seeds sets the gradients of the differentiated results: a parameter for each or, for scalars, the constant 1.
 func (g *gradder) seeds(of []int, ret *ir.Stmt) {
 	names := ir.OutputNames(g.fn)
 	g.of = of
@@ -323,7 +328,7 @@ func (g *gradder) seeds(of []int, ret *ir.Stmt) {
 	}
 }
 
-// result returns the gradient of parameter p.
+// result adds the gradient of parameter p to the function's results.
 func (g *gradder) result(p *ir.Param, ret *ir.Stmt) {
 	want, name := reduced(p.Type), "d"+p.Name
 	switch have := g.top.finish(p.Name, name); {
@@ -337,7 +342,7 @@ func (g *gradder) result(p *ir.Param, ret *ir.Stmt) {
 	g.fn.Results = append(g.fn.Results, want)
 }
 
-// constant returns a scalar of the function's.
+// constant returns the name of a scalar constant, which it defines in the function on first use.
 func (g *gradder) constant(v float64, dt ir.DType) string {
 	text := ir.Real(v).String()
 	name := text
@@ -347,7 +352,7 @@ func (g *gradder) constant(v float64, dt ir.DType) string {
 	return g.scalar(ir.NumberAttr("value", v), name, dt)
 }
 
-// scalar returns a scalar of the function's, which fill makes, and which has a name like name.
+// scalar defines a scalar in the function by a fill statement. It returns the scalar's name, which is similar to name.
 func (g *gradder) scalar(value ir.Attr, name string, dt ir.DType) string {
 	text := ir.Real(value.Num).String()
 	if !value.IsNum {

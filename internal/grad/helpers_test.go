@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// read parses, checks and binds a program that must be right.
+// read parses, checks and binds a program. It fails the test on any error.
 func read(t testing.TB, src string) *ir.Bound {
 	t.Helper()
 	in, ds := checker.Read("test.hkt", src)
@@ -44,7 +44,7 @@ func gradient(t testing.TB, src string, opts grad.Options) string {
 	return text
 }
 
-// outputs evaluates a program.
+// outputs evaluates a program and returns its outputs, keyed by name.
 func outputs(t testing.TB, b *ir.Bound, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 	t.Helper()
 	own := map[string]*tensor.Tensor{}
@@ -62,8 +62,8 @@ func outputs(t testing.TB, b *ir.Bound, in map[string]*tensor.Tensor) map[string
 	return out
 }
 
-// inputs draws inputs for a program. Numbers are between 0.1 and 1 in magnitude, positive where the parameter's name
-// begins with "p", so that steps of differences cross no kink at 0.
+// inputs returns random inputs for a program. Numbers have magnitudes between 0.1 and 1, and are positive if the
+// parameter's name begins with "p", so that the steps of differences do not cross a kink at 0.
 func inputs(t testing.TB, b *ir.Bound, seed uint64) map[string]*tensor.Tensor {
 	t.Helper()
 	in, err := eval.Inputs(b, tensor.Spec{Kind: tensor.SpecInts, Seed: seed})
@@ -90,7 +90,8 @@ func inputs(t testing.TB, b *ir.Bound, seed uint64) map[string]*tensor.Tensor {
 	return in
 }
 
-// loss is the sum of the products of results with their gradients, which are among the inputs, and of scalars.
+// loss returns the sum of the scalar results, and of the products of the other results with their gradients, which are
+// among the inputs.
 func loss(out, in map[string]*tensor.Tensor, results []string) float64 {
 	sum := 0.0
 	for _, name := range results {
@@ -110,9 +111,9 @@ func loss(out, in map[string]*tensor.Tensor, results []string) float64 {
 	return sum
 }
 
-// differences holds the gradients of a program of f64 to central differences of its results: at most the given number
-// of elements of each parameter. It returns how many it looked at, and at how many of them differences with two steps
-// do not agree, so that they say nothing.
+// differences compares the gradients of a program of f64 with central differences of its results, for at most the given
+// number of elements of each parameter. It returns the number of elements that it examined, and the number of those for
+// which differences with two step sizes do not agree, so that they cannot be compared.
 func differences(t testing.TB, src string, opts grad.Options, seed uint64, elements int) (looked, kinks int) {
 	t.Helper()
 	text := gradient(t, src, opts)
@@ -171,15 +172,15 @@ func differences(t testing.TB, src string, opts grad.Options, seed uint64, eleme
 	return len(found), kinks
 }
 
-// difference is what an element's gradient is said to be, and what differences with two steps give.
+// difference holds the computed gradient of an element, and the estimates by differences with two step sizes.
 type difference struct {
 	param            string
 	at               int64
 	got, want, finer float64
 }
 
-// agrees proves the gradient of a program, lowers it under each strategy, runs it on the CPU machine and compares the
-// results with those of its text, for each mesh.
+// agrees proves the gradient of a program, lowers it by each strategy, runs it on the CPU machine, and compares the
+// results with those of the program's text, for each mesh.
 func agrees(t testing.TB, src string, opts hocket.GradientOptions, strategies ...string) {
 	t.Helper()
 	p, err := hocket.Parse("test.hkt", src)

@@ -2,8 +2,8 @@ package grad
 
 import "hocket.example/hocket/ir"
 
-// again reports whether the backward pass computes a value of block f again, instead of using what the forward pass
-// made.
+// again reports whether the backward pass computes a value of block f again, instead of using the value that the
+// forward pass computed.
 func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	if def.Op == ir.OpFor || def.Op == ir.OpClaim || !alone(def) {
 		return false
@@ -31,7 +31,8 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	return false
 }
 
-// alone reports whether a statement means the same in another block: none of its expressions is a local extent.
+// alone reports whether a statement has the same meaning in another block. It has, if none of its expressions refers to
+// a local extent.
 func alone(s *ir.Stmt) bool {
 	ok := true
 	see := func(e *ir.Expr) { ok = ok && e.Kind != ir.ExprExtent }
@@ -46,13 +47,13 @@ func alone(s *ir.Stmt) bool {
 	return ok
 }
 
-// free reports whether an operation moves and computes nothing.
+// free reports whether an operation costs almost nothing to repeat: it is a view, a fill or an iota.
 func free(op ir.Op) bool {
 	return op.Info().Class == ir.ClassView || op == ir.OpFill || op == ir.OpIota
 }
 
-// cheap reports whether computing a value again costs little compared with the memory that it takes: views, elementwise
-// operations, those that work row by row, and gathers.
+// cheap reports whether the cost of computing a value again is small compared with the memory that it occupies. This
+// applies to views, elementwise operations, operations that process rows separately, and gathers.
 func (g *gradder) cheap(def *ir.Stmt) bool {
 	switch def.Op {
 	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpExpand, ir.OpConcat, ir.OpRope, ir.OpAllGather:

@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file differentiates operations on what each rank holds: on buffers that statements of the function's own block
-// write as a whole. The gradient of a local tensor is local.
+// This file differentiates operations on each rank's own tensors. It supports buffers that are always written as a
+// whole, by statements of the function's own block. The gradient of a local tensor is local.
 
-// writers notes which statements write each buffer, in the order of the text.
+// findWriters records the statements that write each buffer, in the order of the text.
 func (g *gradder) findWriters() {
 	g.writers = map[string][]*ir.Stmt{}
 	note := func(sym *ir.Sym, s *ir.Stmt) {
@@ -33,10 +33,11 @@ func (g *gradder) findWriters() {
 	})
 }
 
-// isActive reports whether a value, or what a buffer holds, depends on what is differentiated.
+// isActive reports whether a value, or the contents of a buffer, depends on a parameter with respect to which the
+// program is differentiated.
 func (g *gradder) isActive(sym *ir.Sym) bool { return g.active[sym.Name] || g.active[sym.Root().Name] }
 
-// isLocal reports whether a name of the function's block is that of a local tensor.
+// isLocal reports whether a name in the function's block denotes a local tensor.
 func (g *gradder) isLocal(name string) bool {
 	def := g.root.defs[name]
 	if def == nil {
@@ -46,7 +47,7 @@ func (g *gradder) isLocal(name string) bool {
 	return len(r) == 1 && r[0].Kind == ir.SymBuffer
 }
 
-// written returns the buffer that s writes, or the local tensor that it makes; nil if it does neither.
+// written returns the buffer that s writes, or the local tensor that s defines. It returns nil if s does neither.
 func (g *gradder) written(s *ir.Stmt) *ir.Sym {
 	if into := g.info.Into[s]; into != nil {
 		return into
@@ -57,7 +58,7 @@ func (g *gradder) written(s *ir.Stmt) *ir.Sym {
 	return nil
 }
 
-// local differentiates a statement that makes y of what the rank holds.
+// local differentiates a statement that computes the local tensor y.
 func (b *backward) local(s *ir.Stmt, y *ir.Sym) {
 	g := b.g
 	if b.parent != nil || !g.isActive(y) || y.Type.DType.IsInt() {
@@ -81,8 +82,8 @@ func (b *backward) local(s *ir.Stmt, y *ir.Sym) {
 	r(&call{statement{backward: b, s: s, y: y.Name, dy: dy, dyType: y.Type, local: true}})
 }
 
-// whole reports whether all that writes a buffer are operations of the function's own block that write all of it, and
-// refuses what does not.
+// whole reports whether all statements that write a buffer are operations of the function's own block that write the
+// whole buffer. It reports an error for the others.
 func (g *gradder) whole(y *ir.Sym) bool {
 	if y.Root().Kind != ir.SymBuffer { // a part of a value
 		return true
@@ -106,7 +107,8 @@ func (g *gradder) whole(y *ir.Sym) bool {
 	return true
 }
 
-// leftOver refuses buffers whose gradient is known, and that no statement was differentiated for.
+// leftOver reports an error for each buffer that has a gradient although no statement that writes it was
+// differentiated.
 func (b *backward) leftOver() {
 	for _, s := range b.fwd.block.Stmts {
 		if s.Op != ir.OpAlloc || len(b.contributions[s.Results[0].Text]) == 0 {
@@ -118,7 +120,8 @@ func (b *backward) leftOver() {
 	}
 }
 
-// held returns a local tensor that s reads, or with made one that it makes, and that nothing has overwritten since.
+// held returns the name of a local tensor that s reads or, if made is set, that s defines. It reports an error if a
+// later statement has overwritten the tensor.
 func (c *statement) held(sym *ir.Sym, made bool) string {
 	list := c.g.writers[sym.Root().Name]
 	if n := len(list); n > 0 && (c.g.at(list[n-1]) > c.g.at(c.s) || list[n-1] == c.s && !made) {
@@ -128,7 +131,7 @@ func (c *statement) held(sym *ir.Sym, made bool) string {
 	return sym.Name
 }
 
-// at returns the place of a statement in the text, counted in statements.
+// at returns the position of a statement in the text, counted in statements.
 func (g *gradder) at(s *ir.Stmt) int {
 	if g.order == nil {
 		g.order = map[*ir.Stmt]int{}
@@ -137,8 +140,8 @@ func (g *gradder) at(s *ir.Stmt) int {
 	return g.order[s]
 }
 
-// claimed contributes to value x what a rank has for its shard of it: over axes that x is not split over, each rank has
-// a part of the sum.
+// claimed adds a contribution to the gradient of value x: the gradient of a rank's shard of x. Over axes on which x is
+// not split, each rank holds a part of the sum.
 func (c *statement) claimed(x *ir.Sym, local string) {
 	t := x.Type.Clone()
 	if len(t.Partial) > 0 || t.Mesh != "" {
@@ -154,7 +157,7 @@ func (c *statement) claimed(x *ir.Sym, local string) {
 		own: true})
 }
 
-// claim hands each rank its shard of the value's gradient.
+// claim differentiates a claim: each rank receives its shard of the value's gradient.
 func claim(c *call) {
 	sym := c.g.info.Operands[c.s][0]
 	for _, p := range c.g.info.Results[c.s][0].Type.Partial {
@@ -166,8 +169,8 @@ func claim(c *call) {
 	c.give(0, contribution{name: c.share(c.s.Pos, c.dy, c.g.info.Results[c.s][0].Type), typ: sym.Type})
 }
 
-// share adds the gradient of what each rank holds of a value of type t, of which dy is the gradient. Where ranks hold
-// copies the value stands for their mean, so that each gets an equal share.
+// share adds the gradient of each rank's part of a value of type t, whose gradient is dy. If several ranks hold copies,
+// the value is treated as the mean of the copies, so that each copy receives an equal share of the gradient.
 func (b *backward) share(pos ir.Pos, dy string, t *ir.Type) string {
 	g := b.g
 	local := g.fresh(dy + ".l")
@@ -191,7 +194,7 @@ func (b *backward) share(pos ir.Pos, dy string, t *ir.Type) string {
 	return shared
 }
 
-// copied returns the axes of the main mesh over which ranks hold copies of a value of type t.
+// copied returns the axes of the main mesh along which ranks hold copies of a value of type t.
 func (g *gradder) copied(t *ir.Type) (axes []string) {
 	for _, m := range g.prog.Meshes {
 		for _, a := range m.Axes {
@@ -203,7 +206,7 @@ func (g *gradder) copied(t *ir.Type) (axes []string) {
 	return axes
 }
 
-// padded contributes to the operand of a view what the view has, and zeros elsewhere.
+// padded adds a contribution to the operand of a view: the gradient of the view, and zeros in all other places.
 func (c *statement) padded() {
 	t := c.argType(0)
 	buffer, view := c.g.fresh("d"+c.y+".b"), c.s.Clone()
@@ -216,10 +219,11 @@ func (c *statement) padded() {
 	c.give(0, contribution{name: buffer, typ: t})
 }
 
-// shard contributes to the value that a rank's shard was named of.
+// shard differentiates the operation that names a rank's shard: it adds a contribution to the value.
 func shard(c *call) { c.claimed(c.g.info.Operands[c.s][0], c.dy) }
 
-// collective is of collectives on local tensors: each has its dual. On values they move contributions.
+// collective differentiates collectives on local tensors, each of which has a dual collective. Collectives on values
+// only move contributions.
 func collective(c *call) {
 	over := *c.s.Attr("over")
 	attrs := []ir.Attr{over}

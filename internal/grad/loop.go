@@ -7,8 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// loop differentiates a loop that carries values: a loop from its last iteration to its first, that carries the
-// gradients of what the forward loop carries. Gradients of values from around the loop are added up in buffers.
+// loop differentiates a loop that carries values. The gradient is a loop that runs from the last iteration to the first
+// and carries the gradients of the carried values. The gradients of values from outside of the loop are accumulated in
+// buffers.
 func (b *backward) loop(s *ir.Stmt) {
 	g := b.g
 	fwd := b.fwd.bodyOf(s)
@@ -72,8 +73,8 @@ func (b *backward) loop(s *ir.Stmt) {
 	}
 }
 
-// captured adds up the gradients of values from around loop s in buffers, and returns what makes contributions of these
-// after the loop.
+// captured accumulates in buffers the gradients of values that are defined outside of loop s. It returns functions that
+// make contributions from these buffers after the loop.
 func (b *backward) captured(s *ir.Stmt) (after []func()) {
 	names := map[string]bool{}
 	for n := range b.contributions {
@@ -108,13 +109,13 @@ func (b *backward) captured(s *ir.Stmt) (after []func()) {
 	return after
 }
 
-// covers reports whether the iterations of loop s give each row of a value of type t once.
+// covers reports whether the iterations of loop s contribute exactly once to each row of a value of type t.
 func covers(s *ir.Stmt, p part, t *ir.Type) bool {
 	return p.index.Kind == ir.ExprVar && p.index.Name == s.Results[0].Text && s.Exprs[0].IsInt(0) &&
 		s.Exprs[1].String() == t.Dims[p.axis].Extent.String()
 }
 
-// row returns a view of the row of a buffer that p contributes to.
+// row returns a view of the row of a buffer to which p contributes.
 func (b *backward) row(buffer string, p part) string {
 	name := b.g.fresh(buffer + ".i")
 	b.add(stmt(ir.Pos{}, ir.OpSelect, name, nil,
@@ -122,7 +123,7 @@ func (b *backward) row(buffer string, p part) string {
 	return name
 }
 
-// settle gives part p of the gradient of a value of type t the layout that t has in the other dimensions.
+// settle reshards part p of the gradient of a value of type t to the layout that t has in the other dimensions.
 func (b *backward) settle(name string, p part, t *ir.Type) string {
 	want := t.Clone()
 	want.Dims = slices.Delete(want.Dims, p.axis, p.axis+1)
@@ -139,7 +140,7 @@ func (b *backward) settle(name string, p part, t *ir.Type) string {
 	return made
 }
 
-// into writes a value into a place, or adds it to what the place holds.
+// into writes a value to a place, or adds it to the contents of the place, according to op.
 func (b *backward) into(op ir.Op, place, value string) {
 	s := &ir.Stmt{Op: op, Into: &ir.Place{Name: place}}
 	if op == ir.OpAdd {
@@ -149,8 +150,8 @@ func (b *backward) into(op ir.Op, place, value string) {
 	b.add(s)
 }
 
-// stack keeps a value of every iteration of the loop whose body f is. It returns the value that holds them, which is
-// one of the block around the loop, and the index of the current iteration in it.
+// stack stores a value of every iteration of the loop whose body is f. It returns the value that holds all of them,
+// which is defined in the block around the loop, and the index of the current iteration in it.
 func (g *gradder) stack(f *forward, name string) (string, *ir.Expr) {
 	s, t := f.loop, g.types[name]
 	index := ir.Sub(ir.Var(s.Results[0].Text), s.Exprs[0])
@@ -182,7 +183,7 @@ func (g *gradder) stack(f *forward, name string) (string, *ir.Expr) {
 	return made, index
 }
 
-// keep adds statements after the definition of a value.
+// keep inserts statements after the definition of a value.
 func (f *forward) keep(name string, add []*ir.Stmt) {
 	def := f.defs[name]
 	if def == nil { // carried
@@ -213,7 +214,7 @@ func (f *forward) keep(name string, add []*ir.Stmt) {
 	}
 }
 
-// varies reports whether an extent differs between iterations of a loop.
+// varies reports whether an extent may differ between the iterations of a loop.
 func varies(e *ir.Expr) bool {
 	found := false
 	e.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprVar })

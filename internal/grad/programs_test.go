@@ -14,7 +14,7 @@ import (
 
 var keeps = []grad.Keep{grad.KeepAll, grad.KeepInputs, grad.KeepAuto}
 
-// programCases are whole programs of f64.
+// programCases holds complete programs of f64.
 var programCases = []struct{ name, src string }{
 	{"loop", `mesh tp[N]
 func f(%x: f64[8/tp, 4], %up: f64[3, 8/tp, 4], %down: f64[3, 4, 8/tp]) -> f64[8/tp, 4] {
@@ -167,7 +167,7 @@ func f(%ids: i32[8], %next: i32[8], %table: f64[16/tp, 8], %norm: f64[8], %bias:
 }`},
 }
 
-// TestLayoutsGiveTheCollectives wants gradients to be moved by the collectives that layouts ask for, and by no other.
+// TestLayoutsGiveTheCollectives checks that gradients are moved only by the collectives that the layouts require.
 func TestLayoutsGiveTheCollectives(t *testing.T) {
 	for _, c := range []struct{ name, src, of, want string }{
 		{"a weight that ranks of dp share is reduced over dp", `mesh dp[2] tp[2]
@@ -229,7 +229,7 @@ func f(%x: f64[8, 4/tp], %w: f64[4, 4/tp]) -> f64[8/tp, 4] {
 
 var collectives = regexp.MustCompile(`(all_gather|all_reduce|reduce_scatter|all_to_all) [^\n]*over=(\w+)`)
 
-// localCases are programs that compute on what each rank holds.
+// localCases holds programs that compute on each rank's own tensors.
 var localCases = []struct{ name, src string }{
 	{"into and claim", `mesh tp[2]
 func f(%x: f64[4/tp, 4], %w: f64[4, 4]) -> f64[4/tp, 4] {
@@ -283,8 +283,8 @@ func f(%x: f64[16/tp, 8]) -> (f64[16, 8/tp], f64[16/tp, 8]) {
 }`},
 }
 
-// TestLocalPrograms holds the gradients of programs of local tensors to differences: the dispatch of experts among
-// them.
+// TestLocalPrograms compares the gradients of programs of local tensors, including a dispatch of experts, with
+// differences.
 func TestLocalPrograms(t *testing.T) {
 	src, err := os.ReadFile("../../examples/moe.hkt")
 	if err != nil {
@@ -300,8 +300,8 @@ func TestLocalPrograms(t *testing.T) {
 	}
 }
 
-// TestPrograms holds the gradients of whole programs to central differences, whatever is kept of the forward pass, and
-// what ranks compute to what one computes.
+// TestPrograms compares the gradients of complete programs with central differences, for every value of Keep. It also
+// compares the results of several ranks with the results of one rank.
 func TestPrograms(t *testing.T) {
 	for _, c := range programCases {
 		t.Run(c.name, func(t *testing.T) {
@@ -316,7 +316,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestGradientsOfTheExamplesLower lowers gradients of examples under strategies, too.
+// TestGradientsOfTheExamplesLower checks that gradients of examples can be lowered, also by strategies.
 func TestGradientsOfTheExamplesLower(t *testing.T) {
 	for _, name := range []string{"mlp", "llama_layer", "dp_tp_mlp"} {
 		src, err := os.ReadFile("../../examples/" + name + ".hkt")

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// writer draws programs of f64: values of 8 rows, some of 4 and 8 columns, in layouts over the axes a and b.
+// writer generates random programs of f64. Their values have 8 rows, some have 4 and others 8 columns, and their
+// layouts use the axes a and b.
 type writer struct {
 	*rand.Rand
 	params, body []string
@@ -21,7 +22,7 @@ type writer struct {
 	a, b         int // sizes of the mesh axes
 }
 
-// drawn is a value of a drawn program: [8, columns], or in three dimensions [8, 1, columns].
+// drawn describes a value of a random program. Its shape is [8, columns] or, with three dimensions, [8, 1, columns].
 type drawn struct {
 	name    string
 	columns int
@@ -39,7 +40,7 @@ func (w *writer) line(format string, args ...any) {
 	w.body = append(w.body, "  "+w.indent+fmt.Sprintf(format, args...))
 }
 
-// split returns one of the ways to split an extent that divide it, or "".
+// split returns one of the given ways to split an extent for which the extent is divisible, or "".
 func (w *writer) split(extent int, ways ...string) string {
 	way := pick(w, ways...)
 	n := 1
@@ -55,7 +56,7 @@ func (w *writer) split(extent int, ways ...string) string {
 	return way
 }
 
-// layout returns rows and columns, split over the axes or not.
+// layout returns the extents of rows and columns, which may be split over the axes.
 func (w *writer) layout(rows, columns int) string {
 	forms := [][2]string{{"", ""}, {"/a", ""}, {"/b", ""}, {"/(a, b)", ""}, {"/a", "/b"}, {"/b", "/a"}, {"", "/a"},
 		{"", "/(a, b)"}}
@@ -79,7 +80,7 @@ func (w *writer) flat() drawn {
 	}
 }
 
-// like returns a value of v's shape.
+// like returns a value with the shape of v.
 func (w *writer) like(v drawn) drawn {
 	var list []drawn
 	for _, u := range w.values {
@@ -90,7 +91,7 @@ func (w *writer) like(v drawn) drawn {
 	return list[w.IntN(len(list))]
 }
 
-// result adds a statement, in a drawn layout now and then.
+// result adds a statement. In some cases its result has a random layout.
 func (w *writer) result(columns int, deep bool, format string, args ...any) {
 	name := w.name()
 	typ := ""
@@ -187,7 +188,7 @@ func (w *writer) step(inLoop bool) {
 	}
 }
 
-// loop carries a value through some steps, with stacked weights.
+// loop adds a loop that carries a value through several steps, with stacked weights.
 func (w *writer) loop() {
 	u := w.flat()
 	weight := w.param("f64[3, " + w.layout(u.columns, u.columns) + "]")
@@ -212,7 +213,7 @@ func (w *writer) loop() {
 	w.values = append(w.values, drawn{y, u.columns, false})
 }
 
-// randomProgram returns a program on a mesh of two axes.
+// randomProgram returns a random program on a mesh of two axes with sizes a and b.
 func randomProgram(seed uint64, a, b int) string {
 	w := &writer{Rand: rand.New(rand.NewPCG(seed, 5300)), a: a, b: b}
 	for range 2 {
@@ -240,8 +241,8 @@ func randomProgram(seed uint64, a, b int) string {
 		strings.Join(names, ", "))
 }
 
-// TestRandomPrograms holds the gradients of drawn programs to central differences, on meshes in turns: proved, lowered,
-// run on the CPU machine.
+// TestRandomPrograms compares the gradients of random programs with central differences, on several meshes. The
+// programs are proved, lowered, and run on the CPU machine.
 func TestRandomPrograms(t *testing.T) {
 	meshes := [][2]int{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 8}, {8, 1}, {2, 4}}
 	first, n := longtest.Seed(t), uint64(longtest.Of(250, 5000))

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// TestRefusals wants each program refused at a line, with a message and a way out.
+// TestRefusals checks that each program is refused with a position, a message and a help text.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name, src, message string
@@ -63,7 +63,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestWhatNeedsNoGradientIsLeft: statements without gradients are no obstacle where nothing depends on them.
+// TestWhatNeedsNoGradientIsLeft checks that statements without gradients are accepted if no differentiated result
+// depends on them.
 func TestWhatNeedsNoGradientIsLeft(t *testing.T) {
 	text := gradient(t, `func f(%x: f64[4], %s: f64[4], %i: i32[4]) -> (f64[4], f64[4], i32[4]) {
   %b = alloc f64[4]
@@ -81,8 +82,8 @@ func TestWhatNeedsNoGradientIsLeft(t *testing.T) {
 	}
 }
 
-// TestEveryRuleIsRead wants the formulas of the Op table to be well formed: one for each operand of an elementwise
-// operation, of operations that there are.
+// TestEveryRuleIsRead checks the formulas in the Op table: an elementwise operation has one formula for each operand,
+// and formulas use only operations that exist.
 func TestEveryRuleIsRead(t *testing.T) {
 	for _, op := range ir.Ops() {
 		info := op.Info()

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rules differentiate the operations whose rules are no formulas: each contributes to the gradients of the operands.
-// Elementwise operations have theirs in the Op table.
+// rules maps the operations whose gradients cannot be written as formulas to functions. A function contributes to the
+// gradients of the operands. The gradients of elementwise operations are in the Op table.
 var rules = map[ir.Op]func(*call){
 	ir.OpLinear: linear, ir.OpMatmul: matmul,
 	ir.OpCast:      cast,
@@ -21,16 +21,17 @@ var rules = map[ir.Op]func(*call){
 	ir.OpAttention: attention, ir.OpRope: rope, ir.OpEmbedding: embedding, ir.OpIndexAdd: indexAdd,
 }
 
-// differentiable reports whether a result of op depends on its operands other than in steps.
+// differentiable reports whether a result of op is a differentiable function of its operands, instead of one that is
+// constant between steps.
 func differentiable(op ir.Op) bool {
 	g := op.Info().Gradients
 	return g == nil || slices.ContainsFunc(g, func(rule string) bool { return rule != "" })
 }
 
-// pass contributes the result's gradient as it is.
+// pass contributes the result's gradient to the operand's gradient without a change.
 func pass(c *call) { c.give(0, contribution{name: c.dy, typ: c.dyType}) }
 
-// ruleOf returns the rule of a statement; nil without one, as linears of 8-bit types have none.
+// ruleOf returns the rule of a statement, or nil if it has none. A linear of 8-bit types, for example, has none.
 func ruleOf(s *ir.Stmt) func(*call) {
 	switch r := rules[s.Op]; {
 	case s.Op == ir.OpLinear && len(s.Args) == 4:
@@ -42,7 +43,7 @@ func ruleOf(s *ir.Stmt) func(*call) {
 	}
 }
 
-// linear is y = x·wᵀ + b: dx = dy·w, dw = dyᵀ·x, db = Σ dy.
+// linear differentiates y = x·wᵀ + b: dx = dy·w, dw = dyᵀ·x, db = Σ dy.
 func linear(c *call) {
 	x, w := c.argType(0), c.argType(1)
 	n := len(x.Dims)
@@ -70,12 +71,12 @@ func linear(c *call) {
 	}
 }
 
-// split reports whether one of the first n dimensions is.
+// split reports whether one of the first n dimensions of t is split.
 func split(t *ir.Type, n int) bool {
 	return slices.ContainsFunc(t.Dims[:n], func(d ir.Dimension) bool { return len(d.Axes) > 0 })
 }
 
-// rows returns a tensor as a matrix: its leading dimensions become one.
+// rows returns a tensor as a matrix: its leading dimensions are merged into one.
 func (c *statement) rows(name string, t *ir.Type) string {
 	n := len(t.Dims)
 	switch {
@@ -93,7 +94,7 @@ func (c *statement) reshape(name string, extents ...*ir.Expr) string {
 	return c.op(ir.OpReshape, nil, []ir.Attr{a}, name)
 }
 
-// product returns the number of elements in dimensions.
+// product returns the number of elements in the given dimensions.
 func product(dims []ir.Dimension) *ir.Expr {
 	e := ir.Int(1)
 	for _, d := range dims {
@@ -102,7 +103,7 @@ func product(dims []ir.Dimension) *ir.Expr {
 	return e
 }
 
-// matmul is y = a·b, of operands that are stored as they are or swapped: da = dy·bᵀ, db = aᵀ·dy.
+// matmul differentiates y = a·b, where each operand may be stored transposed: da = dy·bᵀ, db = aᵀ·dy.
 func matmul(c *call) {
 	ta, tb := c.s.Word("ta", "false") == "true", c.s.Word("tb", "false") == "true"
 	a, b := c.argType(0), c.argType(1)
@@ -156,7 +157,7 @@ func matmul(c *call) {
 	}
 }
 
-// cast goes back to the operand's type.
+// cast differentiates a cast: it converts the gradient to the operand's type.
 func cast(c *call) {
 	if !c.wants(0) {
 		return
@@ -166,7 +167,7 @@ func cast(c *call) {
 	c.give(0, contribution{name: c.op(ir.OpCast, t, nil, c.dy), typ: t})
 }
 
-// reducedAxes returns the dimensions that a reduction takes away.
+// reducedAxes returns the dimensions that a reduction removes.
 func (c *statement) reducedAxes() []int {
 	var list []int
 	for _, e := range c.s.Attr("axis").Exprs {
@@ -175,7 +176,8 @@ func (c *statement) reducedAxes() []int {
 	return list
 }
 
-// constantOf returns the value of an expression that the checker wants to be constant: the number of a dimension.
+// constantOf returns the value of an expression that names a dimension. The checker ensures that this value is
+// constant.
 func (c *statement) constantOf(e *ir.Expr) int {
 	v, err := e.Eval(noNames{})
 	if err != nil {
@@ -185,7 +187,7 @@ func (c *statement) constantOf(e *ir.Expr) int {
 	return int(v)
 }
 
-// noNames gives no name a value.
+// noNames is an environment in which no name has a value.
 type noNames struct{}
 
 func (noNames) Dim(string) (int64, bool)         { return 0, false }
@@ -194,7 +196,7 @@ func (noNames) Rank(string) (int64, bool)        { return 0, false }
 func (noNames) Size(string) (int64, bool)        { return 0, false }
 func (noNames) Extent(string, int) (int64, bool) { return 0, false }
 
-// spread repeats a tensor over the dimensions that are missing in it, for the operand's shape, in its layout.
+// spread repeats a tensor along the dimensions that it lacks. The result has the operand's shape and layout.
 func (c *statement) spread(name string, missing []int, t *ir.Type) string {
 	var ones []*ir.Expr
 	for i, d := range t.Dims {
@@ -219,7 +221,8 @@ func sum(c *call) {
 	c.give(0, contribution{name: c.spread(c.dy, c.reducedAxes(), t), typ: t})
 }
 
-// mean divides by the number of elements first. That number can be beyond 16-bit types.
+// mean differentiates a mean. It divides by the number of elements first, in a wider type, since that number may exceed
+// the range of 16-bit types.
 func mean(c *call) {
 	t, missing := reduced(c.argType(0)), c.reducedAxes()
 	n := ir.Int(1)
@@ -233,7 +236,7 @@ func mean(c *call) {
 	c.give(0, contribution{name: c.spread(dy, missing, t), typ: t})
 }
 
-// extreme is of max and min: the gradient goes to the elements that are the extreme, in equal shares.
+// extreme differentiates max and min: the elements that equal the extreme receive equal shares of the gradient.
 func extreme(c *call) {
 	t, missing := reduced(c.argType(0)), c.reducedAxes()
 	x := c.arg(0)
@@ -243,7 +246,7 @@ func extreme(c *call) {
 	c.give(0, contribution{name: c.op(ir.OpMul, t, nil, mask, c.spread(share, missing, t)), typ: t})
 }
 
-// expand sums over the dimensions that were repeated.
+// expand differentiates a broadcast: it adds the gradient over the dimensions that were repeated.
 func expand(c *call) {
 	x, y := c.argType(0), c.dyType
 	skip := len(y.Dims) - len(x.Dims)
@@ -267,10 +270,10 @@ func expand(c *call) {
 	c.give(0, contribution{name: dx, partial: split(y, len(y.Dims))})
 }
 
-// along is the attribute axis=.
+// along returns the attribute axis=.
 func along(axis int) ir.Attr { return ir.ExprAttr("axis", ir.Int(int64(axis))) }
 
-// axis returns the statement's dimension.
+// axis returns the dimension that the statement's attribute axis= names, or byDefault.
 func (c *statement) axis(byDefault int) int {
 	if a := c.s.Attr("axis"); a != nil {
 		return c.constantOf(a.Exprs[0])
@@ -278,7 +281,7 @@ func (c *statement) axis(byDefault int) int {
 	return byDefault
 }
 
-// part adds a slice of a tensor.
+// part adds a statement that names a slice of a tensor.
 func (c *statement) part(name string, axis int, lo, hi *ir.Expr) string {
 	made := c.op(ir.OpSlice, nil, []ir.Attr{along(axis)}, name)
 	c.stmts[len(c.stmts)-1].Exprs = []*ir.Expr{lo, hi}
@@ -296,7 +299,7 @@ func concat(c *call) {
 	}
 }
 
-// slice is of slice and chunk: the gradient of the other rows is 0.
+// slice differentiates slice and chunk: the gradient of the rows outside of the slice is 0.
 func slice(c *call) {
 	if c.local {
 		c.padded()
@@ -313,7 +316,7 @@ func slice(c *call) {
 	c.pad(axis, lo, hi, c.dy)
 }
 
-// pad contributes dy as rows lo to hi of the first operand's gradient.
+// pad contributes dy as rows lo to hi of the first operand's gradient, and zeros as its other rows.
 func (c *call) pad(axis int, lo, hi *ir.Expr, dy string) {
 	x := reduced(c.argType(0))
 	zeros := func(rows *ir.Expr) string {
@@ -335,7 +338,8 @@ func (c *call) pad(axis int, lo, hi *ir.Expr, dy string) {
 	c.give(0, contribution{name: c.op(ir.OpConcat, nil, []ir.Attr{along(axis)}, list...)})
 }
 
-// selected is of select. In a loop, rows of a value from around the loop get their gradients one by one.
+// selected differentiates select. Inside a loop, the rows of a value from outside of the loop receive their gradients
+// one at a time.
 func selected(c *call) {
 	if c.local {
 		c.padded()

@@ -2,8 +2,8 @@ package grad
 
 import "hocket.example/hocket/ir"
 
-// attention has operations of its own for its gradients, which compute the weights again from lse, row by row. Those
-// take delta = Σ y·dy, which is Σ p·dp for the weights p and their gradients dp.
+// attention differentiates attention with operations that exist only for its gradients. These compute the weights again
+// from lse, row by row. They also use delta = Σ y·dy, which equals Σ p·dp for the weights p and their gradients dp.
 func attention(c *call) {
 	for _, name := range []string{"window", "softcap"} {
 		if a := c.s.Attr(name); a != nil {

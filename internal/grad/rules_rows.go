@@ -6,12 +6,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Rules of operations that work row by row. They compute in f32 where tensors are of 16-bit types, and round once.
+// This file holds the rules of operations that process each row separately. The rules compute in f32 if tensors have
+// 16-bit types, and round the result once.
 
-// wider is the type that rows are computed in.
+// wider returns the type in which rows are computed.
 func wider(dt ir.DType) ir.DType { return dt.Accum() }
 
-// wide returns a tensor in the type that rows are computed in.
+// wide returns a tensor, converted to the type in which rows are computed.
 func (c *statement) wide(name string, t *ir.Type) string {
 	if wider(t.DType) == t.DType {
 		return name
@@ -21,7 +22,7 @@ func (c *statement) wide(name string, t *ir.Type) string {
 	return c.op(ir.OpCast, u, nil, name)
 }
 
-// narrow returns a tensor that was computed in the wide type in type t.
+// narrow converts a tensor from the type in which rows are computed to type t.
 func (c *statement) narrow(name string, t *ir.Type) string {
 	if wider(t.DType) == t.DType {
 		return name
@@ -29,7 +30,7 @@ func (c *statement) narrow(name string, t *ir.Type) string {
 	return c.op(ir.OpCast, reduced(t), nil, name)
 }
 
-// give1 contributes a value that was computed in the wide type.
+// giveWide contributes a value that was computed in the wider type to the gradient of operand i.
 func (c *statement) giveWide(i int, name string, t *ir.Type) {
 	if wider(t.DType) == t.DType {
 		c.give(i, contribution{name: name})
@@ -39,14 +40,14 @@ func (c *statement) giveWide(i int, name string, t *ir.Type) {
 	c.give(i, contribution{name: c.op(ir.OpCast, u, nil, name), typ: u})
 }
 
-// over returns the sum or mean over one dimension, repeated along it.
+// over returns the sum or mean over one dimension, repeated along that dimension.
 func (c *statement) over(op ir.Op, name string, axis int, t *ir.Type) string {
 	u := reduced(t)
 	u.DType = wider(t.DType)
 	return c.spread(c.op(op, nil, []ir.Attr{along(axis)}, name), []int{axis}, u)
 }
 
-// softmax is y = softmax(x): dx = y·(dy − Σ dy·y).
+// softmax differentiates y = softmax(x): dx = y·(dy − Σ dy·y).
 func softmax(c *call) {
 	t := c.dyType
 	axis := c.axis(len(t.Dims) - 1)
@@ -55,7 +56,7 @@ func softmax(c *call) {
 	c.giveWide(0, c.op(ir.OpMul, nil, nil, y, c.op(ir.OpSub, nil, nil, dy, dot)), t)
 }
 
-// root returns 1/√(mean x² + eps) of the rows of x, repeated along them.
+// root returns 1/√(mean x² + eps) for each row of x, repeated along the row.
 func (c *statement) root(x string, t *ir.Type) string {
 	last := len(t.Dims) - 1
 	eps := c.s.Op.Info().AttrSpec("eps").Default
@@ -70,8 +71,8 @@ func (c *statement) root(x string, t *ir.Type) string {
 	return c.spread(r, []int{last}, u)
 }
 
-// rmsNorm is y = x·r·w with r = 1/√(mean x² + eps). With n = x·r and dn = dy·w: dx = r·(dn − n·mean(dn·n)), dw = Σ
-// dy·n.
+// rmsNorm differentiates y = x·r·w with r = 1/√(mean x² + eps). With n = x·r and dn = dy·w: dx = r·(dn − n·mean(dn·n)),
+// dw = Σ dy·n.
 func rmsNorm(c *call) {
 	t := c.argType(0)
 	x := c.wide(c.arg(0), t)
@@ -79,7 +80,7 @@ func rmsNorm(c *call) {
 	c.normed(c.op(ir.OpMul, nil, nil, x, r), r, t, false)
 }
 
-// layerNorm is y = n·w + b with n = (x − mean x)·r: dx = r·(dn − mean dn − n·mean(dn·n)), db = Σ dy.
+// layerNorm differentiates y = n·w + b with n = (x − mean x)·r: dx = r·(dn − mean dn − n·mean(dn·n)), db = Σ dy.
 func layerNorm(c *call) {
 	t := c.argType(0)
 	last := len(t.Dims) - 1
@@ -92,7 +93,8 @@ func layerNorm(c *call) {
 	}
 }
 
-// normed contributes to the gradients of x and w, where n are the normed rows and r is what they were multiplied by.
+// normed contributes to the gradients of x and w. The argument n names the normalised rows, and r the factors by which
+// the rows were multiplied.
 func (c *call) normed(n, r string, t *ir.Type, centred bool) {
 	last := len(t.Dims) - 1
 	dy := c.wide(c.dy, c.dyType)
@@ -110,7 +112,7 @@ func (c *call) normed(n, r string, t *ir.Type, centred bool) {
 	}
 }
 
-// weight contributes the sum of rows to operand i, which has the shape of one.
+// weight contributes the sum of rows to operand i, which has the shape of one row.
 func (c *call) weight(i int, rows string, t *ir.Type) {
 	n := len(t.Dims) - 1
 	if n > 0 {
@@ -130,13 +132,14 @@ func (c *call) weight(i int, rows string, t *ir.Type) {
 	c.give(i, contribution{name: c.op(ir.OpCast, u, nil, rows), typ: u})
 }
 
-// rope turns back: by the negative positions.
+// rope differentiates a rope: it rotates the gradient by the negative positions.
 func rope(c *call) {
 	c.give(0, contribution{name: c.op(ir.OpRope, nil, slices.Clone(c.s.Attrs), c.dy,
 		c.op(ir.OpNeg, nil, nil, c.arg(1)))})
 }
 
-// embedding is y = table[ids]: the gradient of a row is the sum of dy where ids name it.
+// embedding differentiates y = table[ids]: the gradient of a row of the table is the sum of those rows of dy for which
+// ids select the row.
 func embedding(c *call) {
 	if c.s.Attr("first") != nil {
 		c.g.refuse(c.s.Pos, "leave first= and of= out; the table's layout says which rows a rank has",
@@ -149,11 +152,13 @@ func embedding(c *call) {
 		c.give(1, contribution{name: c.op(ir.OpIndexAdd, nil, n, c.dy, c.arg(0)), partial: true})
 		return
 	}
-	// Each rank adds up its own rows of the table, also where other operations contribute to the table's gradient.
+	// Each rank adds the gradients of its own rows of the table. Other contributions to the table's gradient do not change
+	// this.
 	c.give(1, contribution{name: c.op(ir.OpIndexAdd, table, n, c.dy, c.arg(0)), typ: table, own: true})
 }
 
-// indexAdd is y[i] = Σ x where ids are i: the gradient of a row is that of its id's row, and 0 where it is skipped.
+// indexAdd differentiates y[i] = Σ x over the rows whose id is i: the gradient of a row of x is the row of dy that its
+// id selects, and 0 for a row that is skipped.
 func indexAdd(c *call) {
 	ids, x := c.argType(1).Clone(), c.argType(0)
 	if n := c.s.Attr("n"); len(n.Exprs) == 1 && n.Exprs[0].IsInt(0) { // all rows are skipped

@@ -13,7 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ruleCases are functions whose last statement is the operation: parameters that begin with p are positive.
+// ruleCases holds functions whose last statement is the operation that is tested. Parameters whose names begin with p
+// are positive.
 var ruleCases = []struct {
 	name string
 	ops  []ir.Op
@@ -197,8 +198,8 @@ var ruleCases = []struct {
 }`},
 }
 
-// elementwiseCases returns a case for each operation with a rule in its row: of its operands as they are, and with the
-// last of them repeated.
+// elementwiseCases returns cases for each operation with a rule in its row of the Op table: one with operands of the
+// same shape, and one in which the last operand is repeated.
 func elementwiseCases() (list []string) {
 	attrs := map[ir.Op]string{ir.OpScale: ", by=-1.5", ir.OpPow: ", by=2.5", ir.OpClamp: ", lo=-0.5, hi=0.5"}
 	positive := map[ir.Op]bool{ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true, ir.OpPow: true}
@@ -228,7 +229,7 @@ func elementwiseCases() (list []string) {
 	return list
 }
 
-// TestRules holds the rule of every operation to central differences, on one rank and on four.
+// TestRules compares the rule of every operation with central differences, on one rank and on four.
 func TestRules(t *testing.T) {
 	for _, c := range ruleCases {
 		t.Run(c.name, func(t *testing.T) {
@@ -247,7 +248,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// away holds gradients to differences, and wants none of them to be near a kink.
+// away compares gradients with differences, and requires that no element be near a kink.
 func away(t *testing.T, src string, opts grad.Options, elements int) {
 	t.Helper()
 	if looked, kinks := differences(t, src, opts, 1, elements); looked == 0 || kinks > 0 {
@@ -255,7 +256,8 @@ func away(t *testing.T, src string, opts grad.Options, elements int) {
 	}
 }
 
-// TestTiedTable: each rank adds up the gradient of its own rows of a table alone, also of one that is used twice.
+// TestTiedTable checks that each rank adds only the gradients of its own rows of a table, also if the table is used
+// twice.
 func TestTiedTable(t *testing.T) {
 	p, err := hocket.Parse("tied.hkt", `mesh tp[2]
 func f(%ids: i32[6], %table: f32[64/tp, 8]) -> f32[6, 64/tp] {
@@ -276,7 +278,8 @@ func f(%ids: i32[6], %table: f32[64/tp, 8]) -> f32[6, 64/tp] {
 	}
 }
 
-// TestSkippedRows: a row that index_add skips has no gradient, whatever that of other rows is.
+// TestSkippedRows checks that a row that index_add skips has a zero gradient, even if the gradients of other rows are
+// infinite or NaN.
 func TestSkippedRows(t *testing.T) {
 	p, err := hocket.Parse("f.hkt", "func f(%x: f32[3, 1], %ids: i32[3]) -> f32[2, 1] {\n  %y = index_add %x, %ids, n=2\n  return %y\n}\n")
 	if err != nil {

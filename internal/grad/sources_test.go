@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// TestEverySourceIsDifferentiatedOrRefused differentiates every function of the repository's programs, whatever is
-// kept: the result is a program, or the function is refused at a line.
+// TestEverySourceIsDifferentiatedOrRefused differentiates every function of the repository's programs, for every value
+// of Keep. The result must be a valid program, or the function must be refused with a position.
 func TestEverySourceIsDifferentiatedOrRefused(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"../../examples/*.hkt", "../lower/testdata/*.txt", "../../ir/testdata/*"} {
@@ -59,11 +59,11 @@ func TestEverySourceIsDifferentiatedOrRefused(t *testing.T) {
 	}
 }
 
-// waits are the statements of a text that order streams or ranks.
+// waits matches the wait statements in a text.
 var waits = regexp.MustCompile(`(?m)^ *wait [^\n]*\n`)
 
-// TestWaitsAreNeeded takes waits out of lowered backward programs, one at a time. The program is refuted, or proved
-// without it: then other statements imply the wait, of which there are few.
+// TestWaitsAreNeeded removes the waits of lowered backward programs, one at a time. Each resulting program must be
+// refuted, except for a few that are proved because other statements imply the wait.
 func TestWaitsAreNeeded(t *testing.T) {
 	programs := longtest.Of(50, 500)
 	if testing.Short() {

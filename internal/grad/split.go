@@ -7,36 +7,36 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// Parts are a function's gradient as two programs: one that computes the results, and one that computes the gradients
-// when those of the results are known.
+// Parts holds the gradient of a function as two programs. The first computes the results; the second computes the
+// gradients once the gradients of the results are known.
 type Parts struct {
-	// Forward has the function's parameters and results, and then results that Backward takes.
+	// Forward is the program with the function's parameters and results. Its further results are parameters of Backward.
 	Forward string
-	// Backward returns %dx for each differentiated parameter %x, in their order.
+	// Backward is the program that returns %dx for each differentiated parameter %x, in the order of the parameters.
 	Backward string
-	// Takes say what Backward's parameters are, in their order.
+	// Takes describes the parameters of Backward, in order.
 	Takes []Take
 }
 
-// Take says what a parameter of Parts.Backward is: one of the function's parameters, a result of Parts.Forward, or the
-// gradient of a result, by its index.
+// Take describes one parameter of Parts.Backward. The parameter is a parameter of the function, a result of
+// Parts.Forward, or the gradient of a result; an index selects which one.
 type Take struct {
 	Of    Source
 	Index int
 }
 
-// Source is where a parameter of Parts.Backward comes from.
+// Source is the kind of object from which a parameter of Parts.Backward is taken.
 type Source string
 
-// Sources of parameters.
+// The sources of parameters.
 const (
 	OfInput    Source = "input"
 	OfOutput   Source = "output"
 	OfGradient Source = "gradient"
 )
 
-// Split returns the function's gradient as two programs. Also results that are scalars have a gradient, which Backward
-// takes. Errors are those of Of.
+// Split returns the function's gradient as two programs. In contrast to Of, results that are scalars also have a
+// gradient that is a parameter of Backward. Split returns the same errors as Of.
 func Split(in *ir.Info, opts Options) (*Parts, error) {
 	opts.split = true
 	g, err := made(in, opts)
@@ -57,7 +57,7 @@ func Split(in *ir.Info, opts Options) (*Parts, error) {
 	return parts, nil
 }
 
-// within returns a BudgetError if the backward program takes more of the forward one than the budget.
+// within returns a BudgetError if the values that the forward program passes to the backward program exceed the budget.
 func (sp *splitter) within(in *ir.Info, opts Options) error {
 	b, ds := ir.Bind(in, ir.Binding{Func: opts.Func, Dims: opts.Dims})
 	if ds.HasErrors() {
@@ -77,7 +77,7 @@ func (sp *splitter) within(in *ir.Info, opts Options) error {
 	return nil
 }
 
-// splitter cuts the function that a gradder made in two.
+// splitter splits the function that a gradder rewrote into two programs.
 type splitter struct {
 	g    *gradder
 	info *ir.Info
@@ -88,17 +88,17 @@ type splitter struct {
 	defs              map[string]definition
 	params            map[string]int
 	seeds             map[string]int
-	// again are statements of the forward pass that the backward program has, too.
+	// again holds the statements of the forward pass that the backward program repeats.
 	again map[*ir.Stmt]bool
-	// takes are the names that the backward program takes, in their order.
+	// takes lists the names of the backward program's parameters, in order.
 	takes []string
-	// extra are the types of the results that the forward program has for the backward one.
+	// extra lists the types of the further results of the forward program, which are parameters of the backward program.
 	extra []*ir.Type
-	// all says that the backward program computes the whole forward pass again.
+	// all reports that the backward program computes the whole forward pass again.
 	all bool
 }
 
-// definition is a statement of the forward pass and one of its results.
+// definition identifies a statement of the forward pass and one of its results.
 type definition struct {
 	s   *ir.Stmt
 	sym *ir.Sym
@@ -138,8 +138,8 @@ func (sp *splitter) parts() *Parts {
 	return sp.programs()
 }
 
-// need has the backward program have a value of the forward pass: as a parameter, or computed again where that costs
-// nothing or the value cannot be a parameter.
+// need makes a value of the forward pass available in the backward program. The value becomes a parameter. If computing
+// it again costs nothing, or if it cannot be a parameter, its statement is repeated instead.
 func (sp *splitter) need(name string) {
 	if slices.Contains(sp.takes, name) {
 		return
@@ -163,7 +163,7 @@ func (sp *splitter) need(name string) {
 	}
 }
 
-// programs writes the two programs.
+// programs returns the texts of the two programs.
 func (sp *splitter) programs() *Parts {
 	g, fn := sp.g, sp.fn
 	parts := &Parts{}
@@ -215,7 +215,7 @@ func (sp *splitter) programs() *Parts {
 	return parts
 }
 
-// returned counts how often a statement returns a value.
+// returned returns how often a return statement returns the value called name.
 func returned(ret *ir.Stmt, name string) (n int) {
 	for _, a := range ret.Args {
 		if a.Name == name {
@@ -225,7 +225,7 @@ func returned(ret *ir.Stmt, name string) (n int) {
 	return n
 }
 
-// text prints the program with another function.
+// text returns the text of the program in which fn replaces the function.
 func (sp *splitter) text(fn *ir.Func) string {
 	p := sp.info.Prog.Clone()
 	p.Funcs, p.Order = []*ir.Func{fn}, nil
@@ -239,7 +239,7 @@ func (sp *splitter) text(fn *ir.Func) string {
 	return p.String()
 }
 
-// mentioned calls see with the names of tensors that a statement mentions, those of its blocks among them.
+// mentioned calls see with the name of each tensor that occurs in a statement or in the blocks of the statement.
 func mentioned(s *ir.Stmt, see func(string)) {
 	expr := func(e *ir.Expr) {
 		if e == nil {

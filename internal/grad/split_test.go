@@ -15,8 +15,9 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// halves runs the two parts of a program's gradient one after the other, and wants what the whole gives: results, and
-// gradients times the gradient of scalars, which is 1 in the whole. It returns the parts.
+// halves runs the two parts of a program's gradient one after the other, and compares their outputs with those of the
+// whole gradient. The gradient of a scalar, which is 1 in the whole, is a factor of the parts' gradients. halves
+// returns the parts.
 func halves(t testing.TB, src string, opts grad.Options, seed uint64) *grad.Parts {
 	t.Helper()
 	in, ds := checker.Read("test.hkt", src)
@@ -69,7 +70,7 @@ func halves(t testing.TB, src string, opts grad.Options, seed uint64) *grad.Part
 	return parts
 }
 
-// TestSplit: the two parts of a gradient give what the whole gives, bit for bit.
+// TestSplit checks that the two parts of a gradient return the same bits as the whole.
 func TestSplit(t *testing.T) {
 	for _, c := range programCases {
 		src := strings.ReplaceAll(c.src, "[N]", "[2]")
@@ -85,8 +86,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestSplitKeeps wants no part of the forward pass in the backward program, but views: products are kept. With inputs
-// kept, all is computed again, and what the function returns is taken from there.
+// TestSplitKeeps checks that the backward program repeats no part of the forward pass except views; products are kept.
+// If only inputs are kept, it computes the whole forward pass again.
 func TestSplitKeeps(t *testing.T) {
 	src, err := os.ReadFile("../../examples/llama_layer.hkt")
 	if err != nil {

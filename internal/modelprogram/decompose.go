@@ -7,9 +7,10 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// What the language has no operation for is made of operations that it has, as nodes added to the graph.
+// An operation that the language does not have is composed of operations that it has. These are added to the graph as
+// nodes.
 
-// node adds an operation in the place of n.
+// node adds a node at the position of n in the graph's order.
 func (l *recognition) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) (*graph.Value,
 	error) {
 	m, err := l.g.Add(op, a, n.From, []graph.DType{dt}, in...)
@@ -32,7 +33,7 @@ func (l *recognition) order(n *graph.Node) int {
 	return n.Order
 }
 
-// chain adds operations one after another until one fails.
+// chain adds operations one after another, and stops at the first error.
 type chain struct {
 	l   *lowering
 	n   *graph.Node
@@ -83,11 +84,11 @@ func (c *chain) lower(v *graph.Value) (*val, error) {
 	return c.l.lower(v)
 }
 
-// maxCumsum bounds the length of cumulative sums, which are products with a triangular matrix.
+// maxCumsum is the largest length of a cumulative sum, which is computed as a product with a triangular matrix.
 const maxCumsum = 4096
 
-// cumsum lowers a cumulative sum as a product with a triangular matrix of ones. Sums of integers are exact in f32 below
-// 2²⁴, which those of masks are, and in f64 below 2⁵³.
+// cumsum lowers a cumulative sum to a product with a triangular matrix of ones. Sums of integers are exact in f32 below
+// 2²⁴, which suffices for masks, and in f64 below 2⁵³.
 func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 	x, out := n.In[0], n.Out[0]
 	axis, size := n.Attrs.Axis, int64(1)
@@ -120,7 +121,7 @@ func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 	return c.lower(c.cast(c.swap(y, axis, end), out.DType))
 }
 
-// take lowers elements by index: rows of a table whose leading dimensions are joined.
+// take lowers a selection of elements by index. It selects rows of a table whose leading dimensions are merged.
 func (l *lowering) take(n *graph.Node) (*val, error) {
 	x, at := n.In[0], n.In[1:]
 	if !x.DType.IsFloat() {
@@ -209,7 +210,8 @@ func (l *lowering) argmax(n *graph.Node) (*val, error) {
 	return y, err
 }
 
-// attentionByParts lowers attention as two products and a softmax, for masks that attention does not take.
+// attentionByParts lowers attention to two products and a softmax. It is used for masks that the language's attention
+// does not support.
 func (l *lowering) attentionByParts(n *graph.Node) (*val, error) {
 	q, k, w := n.In[0], n.In[1], n.In[2]
 	c := &chain{l: l, n: n}
@@ -251,7 +253,7 @@ func (l *lowering) attentionByParts(n *graph.Node) (*val, error) {
 	return c.lower(c.cast(y, n.Out[0].DType))
 }
 
-// hidden is the score of a key that a query does not see.
+// hidden is the score of a key that is hidden from a query.
 const hidden = -1e30
 
 // attentionOfShape lowers attention of other than four dimensions, or whose heads have other extents for values than

@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// scores are those of attention that is written out: scale · q·kᵀ, perhaps capped, and which keys a query sees.
+// scores describes the scores of attention that the model computes by separate operations: scale · q·kᵀ, which may be
+// capped, and the keys that each query sees.
 type scores struct {
 	q, k    *graph.Value // k is transposed
 	scale   float64
@@ -17,10 +18,10 @@ type scores struct {
 	tq, tk  int64
 }
 
-// maxMask bounds the elements of masks that are looked at.
+// maxMask is the largest number of elements in a mask that is examined.
 const maxMask = 1 << 24
 
-// eagerAttention finds softmax(scale · q·kᵀ + mask)·v, where the mask is known and hides keys.
+// eagerAttention recognizes softmax(scale · q·kᵀ + mask)·v if the mask is known and only hides keys.
 func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
 	n := made(v, graph.MatMul)
 	if n == nil {
@@ -157,7 +158,7 @@ func (l *recognition) scores(s *scores, v *graph.Value) bool {
 	return false
 }
 
-// scaleBy multiplies the scores and what was added to them.
+// scaleBy multiplies the scores, and the numbers that were added to them, by c.
 func (s *scores) scaleBy(c float64) bool {
 	s.scale *= c
 	for i := range s.add {
@@ -166,7 +167,7 @@ func (s *scores) scaleBy(c float64) bool {
 	return c > 0 && s.softcap == 0
 }
 
-// addAll adds numbers to the scores.
+// addAll adds a number to each score.
 func (s *scores) addAll(by []float64) {
 	if s.add == nil {
 		s.add = by
@@ -177,7 +178,7 @@ func (s *scores) addAll(by []float64) {
 	}
 }
 
-// maskBy multiplies the scores by zeros and ones.
+// maskBy multiplies the scores by a mask of zeros and ones.
 func (s *scores) maskBy(by []float64) bool {
 	if s.zeroed == nil {
 		s.zeroed = map[int]bool{}

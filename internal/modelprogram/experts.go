@@ -13,7 +13,7 @@ import (
 
 func init() { recognizers = append(recognizers, dispatch) }
 
-// dispatch lowers what sorts rows by expert, and the products of the groups.
+// dispatch lowers the operations that sort rows by expert, and the products of the groups.
 func dispatch(l *lowerer, v *graph.Value) (*val, error) {
 	n := v.Node
 	switch n.Op {
@@ -84,7 +84,7 @@ func dispatch(l *lowerer, v *graph.Value) (*val, error) {
 	return nil, nil
 }
 
-// index lowers indices that a sort or topk gives, as i32; ok is false for others.
+// index lowers indices that a sort or topk returns, as i32. ok is false for all other values.
 func (l *lowerer) index(v *graph.Value) (o operand, ok bool, err error) {
 	if o, ok := l.indices[v]; ok {
 		return o, true, nil
@@ -376,7 +376,7 @@ func (l *recognition) decided(v *graph.Value) (yes, ok bool) {
 	return false, false
 }
 
-// bounds returns between which numbers all elements of an index are.
+// bounds returns a range that contains all elements of an index.
 func (l *recognition) bounds(v *graph.Value) (lo, hi float64, ok bool) {
 	if v == nil {
 		return 0, 0, false

@@ -13,7 +13,7 @@ import (
 // attention reads as many of its rows as the mask lets a query see. Any other state is read as a copy, before all that
 // changes it, and written last.
 
-// updates writes what a call leaves in states.
+// updates lowers the new contents of the states after a call.
 func (l *lowerer) updates() error {
 	for _, u := range l.g.Updates {
 		if l.keeps(u.To) != nil {
@@ -27,7 +27,7 @@ func (l *lowerer) updates() error {
 			return err
 		}
 		p := l.param(u.State)
-		// Every rank has the whole of it.
+		// Every rank holds the whole state.
 		if x.in != nil && x.in.name == "" {
 			x.in.whole = true
 		}
@@ -54,7 +54,7 @@ func (l *emission) readState(v *graph.Value, order int) *val {
 	return y
 }
 
-// claim names what is in a buffer as a value.
+// claim returns an instruction that names the contents of a buffer as a value.
 func (l *emission) claim(buffer *inst) *inst {
 	return l.emit(&inst{op: "claim", args: []operand{{in: buffer}}, dt: buffer.dt, shape: buffer.shape,
 		split: buffer.split, typed: true, from: buffer.from, order: buffer.order})

@@ -11,7 +11,7 @@ import (
 
 // Exports that state layouts have a mesh and its axes in place of a plan.
 
-// layoutText is a type with a layout as programs write it.
+// layoutText returns a type with its layout in the language's notation.
 func layoutText(dt graph.DType, shape []int64, layout graph.Layout) string {
 	var dims []string
 	for i, d := range shape {
@@ -86,7 +86,7 @@ func (p *printer) axisSize(name string) int64 {
 	return 0
 }
 
-// after is the layout that an instruction leaves: nil for whole.
+// after returns the layout of an instruction's result, or nil if each rank holds the whole result.
 func (p *printer) after(in *inst) graph.Layout {
 	if in.layout != nil || len(in.args) == 0 {
 		return in.layout
@@ -139,7 +139,7 @@ func (p *printer) paramType(q *param) string {
 	return typeText(q.dt, shape, split)
 }
 
-// mesh is the statement of the mesh: one of an axis whose size -n sets, or of several.
+// mesh returns the statement that declares the mesh: a mesh with one axis whose size -n sets, or with several axes.
 func (p *printer) mesh() string {
 	switch list := p.g.Mesh; len(list) {
 	case 0:

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// lowerer makes instructions of a graph.
+// lowerer converts a graph to instructions.
 type lowerer struct {
 	lowering
 	results []*inst
@@ -18,8 +18,9 @@ type lowerer struct {
 	indices map[*graph.Value]operand
 }
 
-// val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
-// only where something needs them, so that a transposition and its inverse leave nothing.
+// val describes what represents a value of the graph in the program: an operand, which may be viewed as transposed or
+// in another shape. Views are emitted only where an instruction needs them, so that a transposition followed by its
+// inverse emits nothing.
 type val struct {
 	operand
 	perm  []int64 // dimension i is the operand's dimension perm[i]; nil for a plain one
@@ -95,7 +96,7 @@ func (l *emission) emitted(n *graph.Node, op, attrs string, dt graph.DType, shap
 	return &val{operand: operand{in: in}}
 }
 
-// lowering lowers one node after the other.
+// lowering lowers one node after another.
 type lowering struct {
 	emission
 	// recognized lowers a value that one instruction makes in place of many operations; nil if v is none.
@@ -104,7 +105,7 @@ type lowering struct {
 	values map[*graph.Value]*val
 }
 
-// lower returns what v is in the program.
+// lower returns what represents v in the program.
 func (l *lowering) lower(v *graph.Value) (*val, error) {
 	if x := l.values[v]; x != nil {
 		return x, nil
@@ -129,7 +130,7 @@ func (l *lowering) plain(v *graph.Value) (operand, error) {
 	return l.settle(v, x), nil
 }
 
-// settle makes the view that x is.
+// settle emits the view that x describes.
 func (l *emission) settle(v *graph.Value, x *val) operand {
 	if x.perm == nil && x.shape == nil {
 		return x.operand
@@ -210,7 +211,8 @@ func tuple(list []int64) string {
 	return s + ")"
 }
 
-// number prints x; one that was rounded to f32 with the digits that tell it from other f32.
+// number prints x. A number that was rounded to f32 is printed with only as many digits as distinguish it from other
+// f32 numbers.
 func number(x float64) string {
 	if float64(float32(x)) == x {
 		return strconv.FormatFloat(x, 'g', -1, 32)
@@ -440,13 +442,13 @@ func (l *emission) param(v *graph.Value) *param {
 	return p
 }
 
-// uniform is the number that all elements of a constant are, if ok.
+// uniform holds the number that all elements of a constant equal, if ok is set.
 type uniform struct {
 	number float64
 	ok     bool
 }
 
-// uniform returns the number that all elements of a constant are.
+// uniform returns the number that all elements of a constant equal.
 func (l *recognition) uniform(v *graph.Value) (float64, bool) {
 	if !l.folder.IsConstant(v) {
 		return 0, false
@@ -563,7 +565,7 @@ func (l *lowering) product(n *graph.Node) (*val, error) {
 	return l.productOf(n, -1)
 }
 
-// packed is the parameter of a weight that the plan packs; nil for others.
+// packed returns the parameter of a weight that the plan packs, or nil for other weights.
 func (l *emission) packed(w *graph.Value) *param {
 	if w.Leaf == graph.Weight {
 		if p := l.param(w); p.parts > 1 {
@@ -591,7 +593,7 @@ func (l *lowering) productOf(n *graph.Node, part int) (*val, error) {
 		wShape = w.operand.shape()
 		shape[len(shape)-1] /= int64(l.packed(n.In[1]).parts)
 	}
-	// Activations are rows, whatever their leading dimensions, so that strategies can cut them.
+	// The activations are viewed as a matrix of rows for any leading dimensions, so that strategies can divide the rows.
 	var xo operand
 	pending := shape
 	if k := last(n.In[0].Shape); len(wShape) == 2 && k > 0 {

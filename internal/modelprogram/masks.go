@@ -84,7 +84,7 @@ func (l *lowering) isZero(n *graph.Node, op string) (*val, error) {
 	return l.elementwise(n, op, dt, []*graph.Value{n.In[0], l.g.Scalar(dt, 0)})
 }
 
-// where lowers a choice.
+// where lowers an elementwise selection.
 func (l *lowering) where(n *graph.Node) (*val, error) {
 	dt := n.Out[0].DType
 	if dt == graph.Bool {

@@ -24,46 +24,47 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// ErrUnsupported is wrapped by errors about graphs that Make makes no program of.
+// ErrUnsupported is wrapped by errors about graphs that Make cannot convert to a program.
 var ErrUnsupported = errors.New("not supported")
 
-// Options choose what Make makes.
+// Options configures Make.
 type Options struct {
 	Plan  Plan
 	Ranks int // the default of the mesh's size; 0 for 1
 }
 
-// Model is a program made of a graph.
+// Model is a program that was made from a graph.
 type Model struct {
 	Text   string
 	Info   *ir.Info
 	Params []Param
-	// Tied has other names of weights that several modules share, by the name that Params have.
+	// Tied maps the name of a weight that several modules share, as Params has it, to the weight's other names.
 	Tied map[string][]string
 }
 
-// Param says what a parameter of the program is made of.
+// Param describes what a parameter of the program is made from.
 type Param struct {
 	Name string
-	// Input says that it is an input of the model, of its exported name.
+	// Input reports that the parameter is an input of the model. Its name is that of the export.
 	Input bool
-	// Weights are the names, in the module tree, of the weights that make it, one for each layer of a stack. Their
-	// bytes in order are the parameter's.
+	// Weights lists the names, in the module tree, of the weights from which the parameter is made, one for each layer of
+	// a stack. The parameter consists of their bytes in this order.
 	Weights []string
-	// State says that calls change the parameter, which begins as its weights say.
+	// State reports that calls change the parameter. Its initial contents are its weights.
 	State bool
-	// Perm says which dimensions of its weights the parameter's are, without that of a stack; nil for the same.
+	// Perm maps dimensions of the parameter to dimensions of its weights, without the dimension of a stack. nil means the
+	// same order.
 	Perm []int64
-	// Constant is what the export says of a parameter that is neither.
+	// Constant holds the contents of a parameter that is neither an input nor made from weights.
 	Constant *graph.Tensor
-	// DType and Shape are the parameter's type, whole.
+	// DType and Shape are the type of the whole parameter, before it is split over ranks.
 	DType graph.DType
 	Shape []int64
-	// Split is the dimension that is split over ranks, -1 for none.
+	// Split is the dimension that is split over ranks, or -1 if none is.
 	Split int
 }
 
-// Make makes a program of g. name stands for it in diagnostics.
+// Make makes a program from g. Diagnostics use name for the program.
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l := &lowerer{}
 	l.recognized = l.recognize
@@ -106,7 +107,7 @@ const (
 // maxFolded bounds the elements of everything that is computed while a program is made: 512 MiB.
 const maxFolded = 64 << 20
 
-// refuse is an error about a node.
+// refuse returns an error about a node.
 func refuse(n *graph.Node, format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", n.From, ErrUnsupported, fmt.Sprintf(format, args...))
 }

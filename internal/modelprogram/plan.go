@@ -11,9 +11,9 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Plan is a tensor-parallel plan, as transformers' base_model_tp_plan: styles by patterns of module paths. A pattern
-// matches the trailing components of a path, and "*" is one component. Of several that match, the one with most
-// components counts, and of those the last.
+// Plan is a tensor-parallel plan in the form of transformers' base_model_tp_plan: it maps patterns of module paths to
+// styles. A pattern matches the last components of a path, and "*" matches one component. If several patterns match,
+// the one with the most components applies; among those with equally many, the last one applies.
 type Plan []Rule
 
 // Rule is an entry of a plan.
@@ -22,11 +22,11 @@ type Rule struct {
 	Style   string
 }
 
-// Styles are the styles of a plan.
+// Styles lists the styles that a plan may contain.
 var Styles = []string{"colwise", "rowwise", "colwise_gather_output", "rowwise_split_input", "embedding_rowwise",
 	"packed_colwise", "moe_tp_experts", "replicated_with_grad_allreduce"}
 
-// instead says what to do about styles of transformers that hocket lacks.
+// instead holds advice for the styles of transformers that hocket does not support.
 var instead = map[string]string{
 	"all_reduce":     "leave the entry out: hocket reduces sums where that is needed",
 	"mla_kv_a_proj":  "leave the entry out, for a weight that is whole on each rank",
@@ -56,7 +56,7 @@ func ParseRule(s string) (Rule, error) {
 	return r, Plan{r}.Check()
 }
 
-// Check reports styles that there are not.
+// Check returns an error for styles that do not exist.
 func (p Plan) Check() error {
 	var errs []error
 	for _, r := range p {
@@ -94,7 +94,7 @@ func (p Plan) style(paths ...string) string {
 	return ""
 }
 
-// layout is how a weight is split.
+// layout describes how a weight is split.
 type layout struct {
 	split int // dimension; -1 for none
 	parts int // of a packed one

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// recognizers find what one instruction does in place of many operations, by the value that comes out. They return nil
-// for what they do not know.
+// recognizers holds functions that recognize a group of operations, by its result, that one instruction can replace. A
+// recognizer returns nil if it does not recognize the value.
 var recognizers []func(l *lowerer, v *graph.Value) (*val, error)
 
 // recognize tries all recognizers.
@@ -29,7 +29,7 @@ func init() {
 		eagerAttention)
 }
 
-// made returns the node of an operation that makes v, nil if another does.
+// made returns the node that computes v if its operation is op, and nil otherwise.
 func made(v *graph.Value, op graph.Op) *graph.Node {
 	if v != nil && v.Node != nil && v.Node.Op == op {
 		return v.Node
@@ -37,7 +37,7 @@ func made(v *graph.Value, op graph.Op) *graph.Node {
 	return nil
 }
 
-// uncast returns what v was cast from.
+// uncast returns the value from which v was cast.
 func uncast(v *graph.Value) *graph.Value {
 	for made(v, graph.Cast) != nil {
 		v = v.Node.In[0]

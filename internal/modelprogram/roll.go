@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// part is a run of instructions, or a loop of several runs that are equal but for their weights.
+// part is a sequence of instructions, or a loop of several sequences that are equal except for their weights.
 type part struct {
 	list []*inst // without a loop, or what the loop's first iteration does
 	loop *loop
@@ -22,7 +22,7 @@ type loop struct {
 	steps      map[*inst]int64   // of the first iteration's selects: how many rows further each iteration's is
 }
 
-// carry is a value that goes from one iteration to the next.
+// carry is a value that one iteration passes to the next.
 type carry struct {
 	at    int     // the instruction that yields it
 	first operand // what it begins with

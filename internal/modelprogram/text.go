@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// printer names everything and prints the program.
+// printer assigns names and prints the program.
 type printer struct {
 	*lowerer
 	ranks int
@@ -230,7 +230,7 @@ type scope struct {
 	params  map[*param]string
 }
 
-// ref is an operand as printed.
+// ref returns the text of an operand.
 func (p *printer) ref(a operand, s *scope) string {
 	if a.p != nil {
 		if s != nil {

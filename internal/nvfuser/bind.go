@@ -2,32 +2,31 @@ package nvfuser
 
 import "hocket.example/hocket/ir"
 
-// storage is memory that tensors name: an input, an output, what ALLOCATE
-// made. It knows whether it is ever written and read, since a dump that only
-// does one of them computes nothing.
+// storage describes memory that tensors name: an input, an output, or the result of an ALLOCATE. It records whether the
+// memory is ever written and read, because a dump that only reads it or only writes it computes nothing.
 type storage struct {
 	id            string
 	input, output bool
 	written, read ir.Pos
 }
 
-// binding is what a tensor's id stands for at one place: a buffer or view of
-// the program, with the printed axes that it has.
+// binding describes the buffer or view of the program to which a tensor's id refers at one place, and the printed axes
+// that the buffer or view has.
 type binding struct {
 	name string
 	t    *tensor
-	// axes are the printed axes that the buffer has, in order: not those
-	// reduced away or spread over devices, and the stream's only where the
-	// buffer holds all of it.
+	// axes lists, in order, the printed axes that the buffer has. It omits axes that are reduced or distributed over
+	// devices, and omits the stream axis unless the buffer holds all parts along it.
 	axes  []axis
 	shape []*ir.Expr
 	mem   *storage
-	// value: it is a parameter's shard, absent on ranks outside its mesh.
+	// value reports that the binding is a value and not a buffer: the shard of a parameter, which ranks outside its mesh
+	// do not have.
 	value bool
 }
 
-// localAxes returns the axes that a rank's buffer of t has; sharded says that
-// it holds one stream's part.
+// localAxes returns the axes of the buffer that a rank holds for t. If sharded is set, the buffer holds only the part
+// for one stream.
 func localAxes(t *tensor, sharded bool) []axis {
 	var list []axis
 	for _, a := range t.axes {
@@ -38,12 +37,12 @@ func localAxes(t *tensor, sharded bool) []axis {
 	return list
 }
 
-// memories gives tensors their buffers, values and views.
+// memories assigns buffers, values and views to tensors.
 type memories struct {
 	streams
 	unit    *unitState
 	slicing *loop // the stream-parallel loop whose part a statement works on
-	// Tensors.
+	// The following fields describe tensors.
 	homes    map[string]*node
 	seen     map[string]*tensor
 	outputs  map[string]bool
@@ -73,7 +72,7 @@ func place(name string, pos ir.Pos) ir.Place { return ir.Place{Name: name, Pos: 
 
 func (b *binding) at(pos ir.Pos) ir.Place { return place(b.name, pos) }
 
-// lookup finds what a tensor stands for here, nil where nothing bound it yet.
+// lookup returns the current binding of a tensor, or nil if it has none yet.
 func (t *memories) lookup(id string) *binding {
 	if t.unit != nil {
 		return t.unit.binds[id]
@@ -86,7 +85,7 @@ func (t *memories) lookup(id string) *binding {
 	return nil
 }
 
-// bind makes id stand for x to the end of block b.
+// bind binds id to x until the end of block b.
 func (t *memories) bind(b *block, id string, x *binding) {
 	if t.unit != nil {
 		t.unit.binds[id] = x
@@ -95,7 +94,7 @@ func (t *memories) bind(b *block, id string, x *binding) {
 	b.binds[id] = x
 }
 
-// consistent demands that a tensor is printed with the same axes everywhere.
+// consistent reports an error if a tensor is not printed with the same axes everywhere.
 func (t *memories) consistent(x *tensor) bool {
 	seen := t.seen
 	if t.unit != nil {
@@ -122,8 +121,7 @@ func (t *memories) consistent(x *tensor) bool {
 	return same
 }
 
-// reading returns the binding of a tensor that a statement reads, nil after an
-// error.
+// reading returns the binding of a tensor that a statement reads. It returns nil after an error.
 func (t *memories) reading(x *tensor) *binding {
 	b := t.naming(x)
 	if b == nil {
@@ -135,8 +133,8 @@ func (t *memories) reading(x *tensor) *binding {
 	return t.streamPart(b, x.pos)
 }
 
-// naming returns the binding of a tensor that an alias is made of, or that is
-// read: made here where only statements further down write it.
+// naming returns the binding of a tensor that is read or from which an alias is made. If only later statements write
+// the tensor, naming creates the binding.
 func (t *memories) naming(x *tensor) *binding {
 	if !t.consistent(x) {
 		return nil
@@ -151,8 +149,7 @@ func (t *memories) naming(x *tensor) *binding {
 	return nil
 }
 
-// writing returns the binding of a tensor that a statement writes, made where
-// nothing made it before.
+// writing returns the binding of a tensor that a statement writes. If there is none, writing creates it.
 func (t *memories) writing(x *tensor) *binding {
 	if !t.consistent(x) {
 		return nil
@@ -167,7 +164,7 @@ func (t *memories) writing(x *tensor) *binding {
 	return t.streamPart(b, x.pos)
 }
 
-// node is a block of the dump's tree.
+// node is a block in the tree of the dump.
 type node struct {
 	parent *node
 	depth  int
@@ -184,8 +181,8 @@ func common(a, b *node) *node {
 	return a
 }
 
-// collectUses finds the innermost block around all uses of each tensor: that is
-// where it lives, wherever in it the ALLOCATE stands.
+// collectUses finds the innermost block that contains all uses of each tensor. The tensor's buffer is defined in that
+// block, independent of the position of the ALLOCATE within it.
 func (t *memories) collectUses() {
 	root := &node{}
 	use := func(x *tensor, n *node) {
@@ -213,7 +210,7 @@ func (t *memories) collectUses() {
 	}
 }
 
-// allocate makes a buffer for x where all its uses see it.
+// allocate defines a buffer for x in the block that contains all its uses.
 func (t *memories) allocate(x *tensor) *binding {
 	b := t.blk
 	if home := t.homes[x.id]; home != nil && t.unit == nil {
@@ -239,7 +236,7 @@ func (t *memories) allocateIn(b *block, x *tensor) *binding {
 	return y
 }
 
-// newBuffer defines a buffer with the given axes in the block at hand.
+// newBuffer defines a buffer with the given axes in the current block.
 func (t *memories) newBuffer(x *tensor, axes []axis, name string) *binding {
 	y := &binding{t: x, axes: axes, shape: t.shapeOf(axes), mem: &storage{id: x.id}}
 	y.name = t.fresh(name)
@@ -248,8 +245,8 @@ func (t *memories) newBuffer(x *tensor, axes []axis, name string) *binding {
 	return y
 }
 
-// allocateOutput makes an output: a buffer that has its device axes, one long,
-// as the signature has them.
+// allocateOutput defines the buffer of an output. The buffer has the device axes, with extent 1, as the signature has
+// them.
 func (t *memories) allocateOutput(b *block, x *tensor) *binding {
 	name := t.fresh(x.id)
 	t.define(b, &ir.Stmt{Op: ir.OpAlloc, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: name}}, Type: t.shardType(x)})
@@ -261,7 +258,7 @@ func (t *memories) allocateOutput(b *block, x *tensor) *binding {
 	return y
 }
 
-// shardType is the type of a rank's part of a parameter or result.
+// shardType returns the type of a rank's part of a parameter or result.
 func (t *memories) shardType(x *tensor) *ir.Type {
 	typ := &ir.Type{Pos: x.pos, DType: x.dtype}
 	for _, a := range x.axes {
@@ -276,8 +273,7 @@ func (t *memories) shardType(x *tensor) *ir.Type {
 	return typ
 }
 
-// withoutDevices defines the view of a parameter's or result's part that lacks
-// the device axes.
+// withoutDevices defines a view of a rank's part of a parameter or result. The view omits the device axes.
 func (t *memories) withoutDevices(b *block, x *tensor, name string) *binding {
 	at := 0
 	for _, a := range x.axes {
@@ -296,8 +292,8 @@ func (t *memories) withoutDevices(b *block, x *tensor, name string) *binding {
 	return &binding{name: name, t: x, axes: axes, shape: t.shapeOf(axes)}
 }
 
-// streamLoop returns the loop around the statement at hand that runs over x's
-// stream axis: of the second generation, where all loops stream-parallelise.
+// streamLoop returns the loop around the current statement that iterates over the stream axis of x. It applies to dumps
+// of the second generation, in which all loops are stream-parallel.
 func (t *memories) streamLoop(x *tensor) *loop {
 	for _, a := range x.axes {
 		if !a.stream() || a.reduced() {
@@ -313,8 +309,8 @@ func (t *memories) streamLoop(x *tensor) *loop {
 	return nil
 }
 
-// streamPart returns the part of a tensor that an iteration of a
-// stream-parallel loop works on, where the tensor holds that of all.
+// streamPart returns the part of a tensor on which one iteration of a stream-parallel loop works, if the buffer holds
+// the parts of all iterations.
 func (t *memories) streamPart(b *binding, pos ir.Pos) *binding {
 	if t.slicing == nil {
 		return b
@@ -334,7 +330,7 @@ func (t *memories) streamPart(b *binding, pos ir.Pos) *binding {
 	return b
 }
 
-// selected defines a view of one index along dimension i.
+// selected defines a view that selects one index along dimension i.
 func (t *memories) selected(b *binding, i int, index *ir.Expr, name string, pos ir.Pos) *binding {
 	v := &binding{name: name, t: b.t, mem: b.mem, value: b.value}
 	v.axes = append(append(v.axes, b.axes[:i]...), b.axes[i+1:]...)
@@ -344,8 +340,7 @@ func (t *memories) selected(b *binding, i int, index *ir.Expr, name string, pos 
 	return v
 }
 
-// unused reports memory that is read and never written, or an output that is
-// never written.
+// unused reports memory that is read but never written, and outputs that are never written.
 func (t *memories) unused() {
 	for _, m := range t.memory {
 		switch {

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// communication is a Communication and what its tensors stand for.
+// communication is a Communication statement together with the bindings of its tensors.
 type communication struct {
 	*comms
 	s       *stmt
@@ -14,7 +14,7 @@ type communication struct {
 	team    *team
 }
 
-// comms translates collectives and transfers, and when they are done.
+// comms translates collectives and transfers, and the statements that wait for them.
 type comms struct {
 	memories
 	around []*stmt               // the loops' statements
@@ -23,7 +23,7 @@ type comms struct {
 	idle   []*stmt               // Waits for these
 }
 
-// communicate translates a Communication: a collective on its communicator's stream.
+// communicate translates a Communication to a collective on the stream of its communicator.
 func (t *comms) communicate(s *stmt) {
 	c := &communication{comms: t, s: s, team: t.teamOf(s.team)}
 	if c.in = t.reading(s.in[0].t); c.in != nil {
@@ -60,7 +60,7 @@ func (c *communication) translate() {
 
 func (c *communication) red() ir.Attr { return ir.WordAttr("op", c.s.red.String()) }
 
-// collective emits the operation for the ranks of its team.
+// collective emits the operation for the ranks of the communication's team.
 func (c *communication) collective(op ir.Op, in, out *binding, attrs ...ir.Attr) {
 	attrs = append([]ir.Attr{ir.Over(c.team.axis)}, attrs...)
 	for i := range attrs {
@@ -70,7 +70,7 @@ func (c *communication) collective(op ir.Op, in, out *binding, attrs ...ir.Attr)
 		Attrs: attrs}, c.s.team.ranks())
 }
 
-// plain emits a collective whose operand and result have one shape.
+// plain emits a collective whose operand and result have the same shape.
 func (c *communication) plain(op ir.Op, attrs ...ir.Attr) {
 	if len(c.in.shape) != len(c.out.shape) {
 		c.contradiction()
@@ -84,7 +84,7 @@ func (c *communication) contradiction() {
 		c.s.op).Help = "the dump contradicts itself"
 }
 
-// before counts the local axes in front of the device axis; false without one.
+// before returns the number of local axes that precede the device axis. It returns false if there is no device axis.
 func before(x *tensor, sharded bool) (int, bool) {
 	n := 0
 	for _, a := range x.axes {
@@ -99,12 +99,12 @@ func before(x *tensor, sharded bool) (int, bool) {
 	return 0, false
 }
 
-// spreadHelp is for tensors whose extents are those of each device.
+// spreadHelp is the help text for tensors whose printed extents are the extents on each device.
 const spreadHelp = "no axis is printed as ideviceIdx.x, so the dump does not say which part of the tensor a device has: " +
 	"print the dump with that axis parallelized"
 
-// gather emits an all_gather or gather: the operand's device axis becomes an
-// axis of the result, or lengthens the one after it.
+// gather emits an all_gather or gather. The device axis of the operand becomes a separate axis of the result, or
+// multiplies the extent of the axis that follows it.
 func (c *communication) gather(op ir.Op, attrs ...ir.Attr) {
 	at, ok := before(c.s.in[0].t, c.sharded(c.in))
 	in := c.in
@@ -121,8 +121,8 @@ func (c *communication) gather(op ir.Op, attrs ...ir.Attr) {
 	c.collective(op, in, c.out, append(attrs, ir.ExprAttr("axis", num(c.s.pos, int64(at))))...)
 }
 
-// scatter emits a reduce_scatter or scatter: the result's device axis is an
-// axis of the operand, or a part of one.
+// scatter emits a reduce_scatter or scatter. The device axis of the result is an axis of the operand, or a factor of
+// one.
 func (c *communication) scatter(op ir.Op, attrs ...ir.Attr) {
 	at, ok := before(c.s.out, c.sharded(c.out))
 	out := c.out
@@ -139,12 +139,12 @@ func (c *communication) scatter(op ir.Op, attrs ...ir.Attr) {
 	c.collective(op, c.in, out, append(attrs, ir.ExprAttr("axis", num(c.s.pos, int64(at))))...)
 }
 
-// sharded reports whether b holds one stream's part of its tensor.
+// sharded reports whether b holds only the part of its tensor for one stream.
 func (c *communication) sharded(b *binding) bool {
 	return !slices.ContainsFunc(b.axes, func(a axis) bool { return a.stream() })
 }
 
-// withUnit defines a view of b with an axis of length 1 at dimension i.
+// withUnit defines a view of b with an additional axis of extent 1 at dimension i.
 func (c *communication) withUnit(b *binding, i int) *binding {
 	v := *b
 	v.shape = slices.Insert(slices.Clone(b.shape), i, num(c.s.pos, 1))
@@ -155,7 +155,7 @@ func (c *communication) withUnit(b *binding, i int) *binding {
 	return &v
 }
 
-// allToAll moves the sharding from one axis to another.
+// allToAll emits an all_to_all, which changes the sharded axis of a tensor.
 func (c *communication) allToAll() {
 	from, ok1 := before(c.s.in[0].t, c.sharded(c.in))
 	to, ok2 := before(c.s.out, c.sharded(c.out))
@@ -165,13 +165,13 @@ func (c *communication) allToAll() {
 		return
 	}
 	in, out := c.withUnit(c.in, from), c.withUnit(c.out, to)
-	// With its device axis each has all axes: what is cut is the result's device
-	// axis, and what is joined the operand's.
+	// With its device axis, each tensor has all axes. The all_to_all cuts the operand along the result's device axis and
+	// concatenates along the operand's device axis.
 	c.collective(ir.OpAllToAll, in, out,
 		ir.ExprAttr("split", num(c.s.pos, int64(to))), ir.ExprAttr("concat", num(c.s.pos, int64(from))))
 }
 
-// rooted emits broadcast, reduce, gather or scatter.
+// rooted emits a collective with a root: broadcast, reduce, gather or scatter.
 func (c *communication) rooted() {
 	if c.s.index == nil {
 		c.errorf(c.s.pos, "a %s without a root", c.s.op)
@@ -199,7 +199,7 @@ func (c *communication) rooted() {
 	}
 }
 
-// rootIndex makes the root's index in its team of the device that is printed.
+// rootIndex returns the index of the root within its team. The dump prints the root as a device number.
 func (c *communication) rootIndex() (*ir.Expr, bool) {
 	if c.s.index.isInt() {
 		i := slices.Index(c.s.team.devices, c.s.index.val)
@@ -217,8 +217,8 @@ func (c *communication) rootIndex() (*ir.Expr, bool) {
 	return c.expr(c.s.index), true
 }
 
-// rootApart reports whether the root of a gather sends nothing, or that of a
-// scatter gets nothing: it has no place among the team's shards then.
+// rootApart reports whether the root of a gather contributes no shard, or the root of a scatter receives none. The root
+// is then not among the ranks that hold the team's shards.
 func (c *communication) rootApart() bool {
 	shards := c.s.in[0].t.mesh
 	if c.s.op == "Scatter" {
@@ -228,7 +228,7 @@ func (c *communication) rootApart() bool {
 		!slices.Contains(shards.devices, c.s.index.val)
 }
 
-// byTransfers sends every shard to or from a root that has none itself.
+// byTransfers emits a send or receive for every shard, to or from a root that holds no shard.
 func (c *communication) byTransfers() {
 	whole, shard, shards := c.out, c.in, c.s.in[0].t
 	sendOp, recvOp := ir.OpSend, ir.OpRecv
@@ -263,7 +263,7 @@ func (c *communication) onRank(to *ir.Stmt, rank int64, s *ir.Stmt) {
 	to.Body.Stmts = append(to.Body.Stmts, guard)
 }
 
-// sendRecv moves a tensor from the root to the team's other rank.
+// sendRecv emits the transfer of a tensor from the root to the other rank of the team.
 func (c *communication) sendRecv() {
 	if c.s.index == nil || !c.s.index.isInt() || len(c.s.team.devices) > 2 ||
 		!slices.Contains(c.s.team.devices, c.s.index.val) {
@@ -286,7 +286,7 @@ func (c *communication) sendRecv() {
 	c.emit(c.transfer(ir.OpRecv, c.out, num(c.s.pos, from)), rankSet{to})
 }
 
-// permute sends to one rank and receives from another.
+// permute emits a send to one rank and a receive from another.
 func (c *communication) permute() {
 	if c.s.index == nil || c.s.hi == nil {
 		c.errorf(c.s.pos, "a CollectivePermute needs send_peer and recv_peer")
@@ -298,8 +298,8 @@ func (c *communication) permute() {
 	c.emit(group, c.s.team.ranks())
 }
 
-// everywhere copies a parameter that some of the team's ranks hold nothing of
-// into a buffer that all have: a collective names its operand on every rank.
+// everywhere copies a parameter that some ranks of the team do not hold into a buffer that all ranks have, because a
+// collective needs an operand on every rank.
 func (c *communication) everywhere(b *binding) *binding {
 	have := c.s.in[0].t.mesh.ranks()
 	if !b.value || have == nil || !slices.ContainsFunc(c.s.team.devices,
@@ -314,8 +314,7 @@ func (c *communication) everywhere(b *binding) *binding {
 	return &v
 }
 
-// coalesced translates StartCoalescing … EndCoalescing and returns the index of
-// the latter.
+// coalesced translates a sequence from StartCoalescing to EndCoalescing and returns the index of EndCoalescing.
 func (t *comms) coalesced(list []*stmt, i int) int {
 	start := list[i]
 	end := i + 1
@@ -340,11 +339,11 @@ func (t *comms) coalesced(list []*stmt, i int) int {
 	return end
 }
 
-// consecutive translates P2PCommunications that follow each other. NCCL posts each on the
-// stream of its pair of ranks. Of CUDA's, one side copies, on the current stream, and the
-// other only says that its buffer is ready; its Wait waits for the copy. Which one copies is
-// the protocol's choice, and in the protocol's order it comes last: with get the receiver,
-// with put the sender. Get is nvFuser's default.
+// consecutive translates consecutive P2PCommunications. With the NCCL backend, each is posted on the stream of its pair
+// of ranks. With the CUDA backend, one side copies on the current stream, and the other side only signals that its
+// buffer is ready; the Wait of that side waits for the copy. The protocol determines the side that copies: the receiver
+// with get, which is nvFuser's default, and the sender with put. In the order of the protocol, the side that copies is
+// the last.
 func (t *comms) consecutive(list []*stmt, i int) int {
 	end, copies := copier(list, i)
 	for _, s := range list[i:end] {
@@ -371,7 +370,8 @@ func (t *comms) consecutive(list []*stmt, i int) int {
 	return end - 1
 }
 
-// copier returns the end of the P2PCommunications that follow each other from i, and which of CUDA's copy.
+// copier returns the index after the consecutive P2PCommunications that begin at i, and the type of those for which the
+// CUDA backend copies.
 func copier(list []*stmt, i int) (end int, copies string) {
 	end, copies = i, "recv"
 	first := ""
@@ -386,7 +386,7 @@ func copier(list []*stmt, i int) (end int, copies string) {
 	return end, copies
 }
 
-// transfers emits sends and recvs, those of the same ranks that follow each other as one group.
+// transfers emits sends and receives. Consecutive ones for the same ranks become one group.
 func (t *comms) transfers(list []*stmt) {
 	var group []*ir.Stmt
 	var ranks rankSet
@@ -409,7 +409,7 @@ func (t *comms) transfers(list []*stmt) {
 	t.emitGroup(group, ranks)
 }
 
-// transfer makes a send or recv.
+// transfer returns the statement for a send or receive.
 func (t *comms) transfer(s *stmt) *ir.Stmt {
 	op, b := ir.OpSend, (*binding)(nil)
 	if s.op == "recv" {

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// computeStmt translates a computation on tensors of one rank.
+// computeStmt translates a computation on tensors of a single rank.
 func (t *translator) computeStmt(s *stmt) {
 	if l := t.streamLoop(s.out); l != nil && t.unit == nil {
 		t.slicing = l
@@ -35,8 +35,8 @@ func (t *translator) computeStmt(s *stmt) {
 	c.translate()
 }
 
-// computation is one computation and what its tensors stand for; in holds nil
-// for a number.
+// computation is one computation together with the bindings of its tensors. in holds nil for an operand that is a
+// number.
 type computation struct {
 	*translator
 	s     *stmt
@@ -106,7 +106,7 @@ func (c *computation) with(op ir.Op, out *binding, in []*binding, attrs ...ir.At
 	c.emit(s, c.ranks)
 }
 
-// copy writes an operand of the result's shape; to another dtype it is a cast.
+// copy emits a copy of an operand that has the shape of the result. If the dtypes differ, the copy is a cast.
 func (c *computation) copy(in *binding) {
 	op := ir.OpCopy
 	if in.t.dtype != c.out.t.dtype {
@@ -122,7 +122,7 @@ func (c *computation) view(op ir.Op, b *binding, shape []*ir.Expr, attr ir.Attr)
 	return v
 }
 
-// scratch defines a buffer for a step between operands and result.
+// scratch defines a buffer for an intermediate value between the operands and the result.
 func (c *computation) scratch(dtype ir.DType, shape []*ir.Expr) *binding {
 	x := &tensor{pos: c.s.pos, id: c.s.out.id, dtype: dtype}
 	v := &binding{name: c.fresh(c.s.out.id + "_t"), t: x, shape: shape, mem: &storage{}}
@@ -130,8 +130,8 @@ func (c *computation) scratch(dtype ir.DType, shape []*ir.Expr) *binding {
 	return v
 }
 
-// permute writes the operand with its axes in another order. The result's axes
-// are numbered in the operand's order and printed in their own.
+// permute emits a copy of the operand with its axes in another order. The result's axes are numbered in the operand's
+// order and printed in the result's order.
 func (c *computation) permute() {
 	from := c.sources(c.s.in[0].t, c.s.out)
 	if from == nil {
@@ -140,7 +140,7 @@ func (c *computation) permute() {
 	c.permuted(c.in[0], from)
 }
 
-// permuted copies in, whose dimension from[i] is the result's dimension i.
+// permuted emits a copy of in. Dimension i of the result is dimension from[i] of in.
 func (c *computation) permuted(in *binding, from []int) {
 	perm := make([]*ir.Expr, len(from))
 	shape := make([]*ir.Expr, len(from))
@@ -155,9 +155,9 @@ func (c *computation) permuted(in *binding, from []int) {
 	c.copy(in)
 }
 
-// sources returns, for each local dimension of a result that has the axes of
-// in, the local dimension of in that it comes from; nil after an error.
-// New axes are numbered in the operand's order.
+// sources returns, for each local dimension of the result, the local dimension of the operand from which it is copied.
+// The result must have the axes of the operand. New axes are numbered in the operand's order. sources returns nil after
+// an error.
 func (c *computation) sources(in, out *tensor) []int {
 	a, b := kept(in.axes), kept(out.axes)
 	if len(a) != len(b) {
@@ -165,8 +165,8 @@ func (c *computation) sources(in, out *tensor) []int {
 		return nil
 	}
 	byNumber := numbered(b)
-	// The operand's own order is the printed one, unless its device axis was
-	// only printed in front.
+	// The operand's axes are in the printed order. The exception is an operand whose device axis is printed first although
+	// it has another position; its axes are in the order of their numbers.
 	for _, order := range [][]int{identityOrder(len(a)), numbered(a)} {
 		source := make([]int, len(b)) // of out axis i: in axis source[i]
 		fits := true
@@ -182,12 +182,12 @@ func (c *computation) sources(in, out *tensor) []int {
 	return nil
 }
 
-// kept returns the axes that are not reduced away.
+// kept returns the axes that are not reduced.
 func kept(axes []axis) []axis {
 	return slices.DeleteFunc(slices.Clone(axes), func(a axis) bool { return a.reduced() })
 }
 
-// numbered returns the positions of axes in the order of their numbers.
+// numbered returns the positions of the axes, sorted by the numbers of the axes.
 func numbered(axes []axis) []int {
 	order := identityOrder(len(axes))
 	sort.SliceStable(order, func(i, j int) bool { return axes[order[i]].num < axes[order[j]].num })
@@ -202,8 +202,7 @@ func identityOrder(n int) []int {
 	return order
 }
 
-// localSources turns sources among all axes into sources among those that are
-// not spread over devices.
+// localSources converts indices among all axes to indices among the axes that are not distributed over devices.
 func localSources(in, out []axis, source []int) []int {
 	local := make([]int, len(in))
 	n := 0
@@ -222,10 +221,10 @@ func localSources(in, out []axis, source []int) []int {
 	return list
 }
 
-// matmul multiplies as PyTorch does: batch dimensions align at the end, and an
-// extent of 1 repeats. The language's matmul takes equal batches or a second
-// operand that is a matrix, so a second operand of one matrix is viewed as that,
-// and what else repeats is expanded.
+// matmul emits a matrix product with the semantics of PyTorch: batch dimensions are aligned at the end, and an extent
+// of 1 is broadcast. The language's matmul requires operands with equal batch dimensions, or a second operand that is a
+// single matrix. A second operand with a single matrix in its batch is therefore viewed as a matrix, and other operands
+// that are broadcast are expanded.
 func (c *computation) matmul() {
 	a, b := c.in[0], c.in[1]
 	if len(b.shape) > 2 && len(a.shape) >= len(b.shape) && allOnes(b.shape[:len(b.shape)-2]) {
@@ -240,7 +239,7 @@ func (c *computation) matmul() {
 	c.op(ir.OpMatmul, c.out, a, b)
 }
 
-// broadcast returns the shape to which a and b, aligned at the end, repeat.
+// broadcast returns the shape to which a and b are broadcast. The shapes are aligned at the end.
 func broadcast(a, b []*ir.Expr) []*ir.Expr {
 	if len(a) < len(b) {
 		a, b = b, a
@@ -254,7 +253,7 @@ func broadcast(a, b []*ir.Expr) []*ir.Expr {
 	return shape
 }
 
-// repeated returns x with the batch dimensions given, expanded if it has others.
+// repeated returns x with the given batch dimensions. It expands x if x has other batch dimensions.
 func (c *computation) repeated(x *binding, batch []*ir.Expr) *binding {
 	n := len(x.shape) - 2
 	same := len(batch) == n
@@ -276,13 +275,12 @@ func allOnes(shape []*ir.Expr) bool {
 	return !slices.ContainsFunc(shape, func(e *ir.Expr) bool { return !isOne(e) })
 }
 
-// reshape adds or drops axes that are one long.
+// reshape adds or removes axes of extent 1.
 func (c *computation) reshape() {
 	c.copy(c.view(ir.OpReshape, c.in[0], c.out.shape, ir.ExprsAttr("shape", c.out.shape...)))
 }
 
-// reduce sums, or takes the greatest or least, over the axes that the result
-// prints as reduced.
+// reduce emits a sum, maximum or minimum over the axes that the result prints as reduced.
 func (c *computation) reduce() {
 	in, out := kept(c.s.in[0].t.axes), c.s.out.axes
 	if len(in) != len(out) {
@@ -321,8 +319,8 @@ func (c *computation) reduce() {
 	c.reduceInto(reductions[c.s.op], reduced, drop, keep)
 }
 
-// reduceInto reduces into the result, or, where that has its axes in another
-// order, into scratch that is then permuted.
+// reduceInto emits a reduction into the result. If the result has its axes in another order, it reduces into a scratch
+// buffer and then permutes.
 func (c *computation) reduceInto(op ir.Op, reduced map[int]bool, drop []*ir.Expr, keep []int) {
 	in := c.in[0]
 	if len(drop) == 0 {
@@ -350,8 +348,8 @@ func (c *computation) reduceInto(op ir.Op, reduced map[int]bool, drop []*ir.Expr
 	c.permuted(part, from)
 }
 
-// binary combines two operands pointwise: a number is repeated, and so is a
-// tensor along its broadcast axes.
+// binary emits a pointwise operation on two operands. Numbers are broadcast, and tensors are broadcast along their
+// broadcast axes.
 func (c *computation) binary(op ir.Op) {
 	if c.in[0] == nil && c.in[1] == nil {
 		c.errorf(c.s.pos, "%s of two numbers", c.s.op)
@@ -380,7 +378,7 @@ func (c *computation) binary(op ir.Op) {
 	c.op(op, c.out, args...)
 }
 
-// repeats reports whether b is stretched along an axis of the result.
+// repeats reports whether b is broadcast along an axis of the result.
 func (c *computation) repeats(b *binding) bool {
 	if len(b.axes) != len(c.out.axes) {
 		return false

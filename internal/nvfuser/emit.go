@@ -6,25 +6,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// block is a block of the program being made. Its definitions (buffers, views, lets) are directly in the block, so
-// that they are visible to its end. Work on a stream other than the block's follows in an on statement.
+// block is a block of the program under construction. Its definitions (buffers, views, lets) are directly in the block,
+// so that they are visible until the block ends. Work on a stream other than the block's is placed after the
+// definitions in an on statement.
 type block struct {
 	parent *block
 	out    *ir.Block
-	// base is the stream that statements of out run on.
+	// base is the stream on which the statements of out run.
 	base streamRef
-	// group is out's last statement where that is an open on; key is its stream.
+	// group is the last statement of out if it is an on statement to which statements can be added. key identifies its
+	// stream.
 	group *ir.Stmt
 	key   string
-	// guard is the last statement's if on ranks, where that can take more.
+	// guard is the if statement that restricts the last statement to some ranks, if statements can be added to it.
 	guard    *ir.Stmt
 	guardKey string
 
-	// names are those defined in the block, inner those in blocks within it.
+	// names holds the names that are defined in the block itself, and inner the names that are defined in nested blocks.
 	names, inner map[string]bool
 	binds        map[string]*binding
 	lets         map[string]string // the names of indices' lets
-	// pushed counts detours to this block while an inner one is being filled.
+	// pushed counts the detours to this block while a nested block is being filled.
 	pushed int
 	depth  int
 }
@@ -37,7 +39,8 @@ func newBlock(parent *block, out *ir.Block, base streamRef) *block {
 	return b
 }
 
-// output names what the program declares, and knows where in it what comes next goes.
+// output assigns names to the declarations of the program, and records the place in the program at which the next
+// statement is added.
 type output struct {
 	r        *reader
 	d        *dump
@@ -45,7 +48,7 @@ type output struct {
 	world    int64
 	teams    map[string]*team
 	teamList []*team
-	// State of the place being translated.
+	// The following fields describe the place that is being translated.
 	blk       *block
 	loops     []*loop
 	serial    map[string]int
@@ -53,7 +56,7 @@ type output struct {
 	headStmts []*ir.Stmt
 }
 
-// fresh returns name, or name with a number where it is taken at this place.
+// fresh returns name if it is free at this place, and otherwise name with a number appended.
 func (t *output) fresh(name string) string {
 	full := name
 	for t.taken(full) {
@@ -67,8 +70,8 @@ func (t *output) fresh(name string) string {
 	return full
 }
 
-// taken reports whether a definition of that name would be a second one: in this block and
-// those around it, and, where it comes in front of blocks that are there, in those.
+// taken reports whether a definition with this name would be a duplicate. It searches this block and the enclosing
+// blocks. If the definition is to precede nested blocks that already exist, it searches those, too.
 func (t *output) taken(name string) bool {
 	if (t.blk.pushed > 0 || t.blk.group != nil) && t.blk.inner[name] {
 		return true
@@ -81,8 +84,8 @@ func (t *output) taken(name string) bool {
 	return false
 }
 
-// define adds a definition to a block that is open: in front of the statement
-// that is being filled, behind all others.
+// define adds a definition to an open block. It precedes the statement that is being filled and follows all other
+// statements.
 func (t *output) define(b *block, s *ir.Stmt) {
 	n := len(b.out.Stmts)
 	comment(s)
@@ -95,15 +98,15 @@ func (t *output) define(b *block, s *ir.Stmt) {
 	b.out.Stmts = append(b.out.Stmts, s)
 }
 
-// comment says which line of the dump a statement comes from.
+// comment sets a comment that names the line of the dump from which a statement was made.
 func comment(s *ir.Stmt) {
 	if s.Pos.Valid() && !s.Comments.HasTrail {
 		s.Comments.Trail, s.Comments.HasTrail = " line "+strconv.Itoa(int(s.Pos.Line)), true
 	}
 }
 
-// here returns the block that a statement on the current stream goes to,
-// opening an on where the current stream is not the block's own.
+// here returns the block for a statement on the current stream. If the current stream is not the stream of the
+// enclosing block, here opens an on statement.
 func (t *streams) here(pos ir.Pos) *ir.Block {
 	b := t.blk
 	cur := t.current(pos)
@@ -122,7 +125,7 @@ func (t *streams) here(pos ir.Pos) *ir.Block {
 	return b.group.Body
 }
 
-// emit adds a statement on the current stream, for the given ranks.
+// emit adds a statement on the current stream that the given ranks execute.
 func (t *streams) emit(s *ir.Stmt, ranks rankSet) {
 	to := t.here(s.Pos)
 	comment(s)
@@ -140,8 +143,8 @@ func (t *streams) emit(s *ir.Stmt, ranks rankSet) {
 	b.guard.Body.Stmts = append(b.guard.Body.Stmts, s)
 }
 
-// open adds a loop or conditional, and calls fill for each of its blocks. If it does not change streams, it is placed
-// on the current stream.
+// open adds a loop or conditional, and calls fill for each of its blocks. If the statement does not change the current
+// stream, it is placed on that stream.
 func (t *streams) open(s *ir.Stmt, steady bool, fill func(body *ir.Block)) {
 	outer := t.blk
 	base := outer.base

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// FuzzDump: whatever the text, reading it ends, in a program that prints and
-// parses back or in findings with places in the text.
+// FuzzDump checks that reading any text terminates, either with a program that can be printed and parsed again, or with
+// diagnostics that have positions in the text.
 func FuzzDump(f *testing.F) {
 	f.Add(container(copyT1), "i9=(rank+1)%8")
 	f.Add(container("  GetCurrentStream into Stream 0\n  FOR i9 in iS0{i0}:\n    SetCurrentStream to Stream ( i9 % numberOfStreams )\n    IF Manual ( rank == i9 ):\n      Synchronize Stream 0\n  SetCurrentStream to Stream 0\n"+copyT1), "")

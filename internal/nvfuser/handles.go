@@ -8,23 +8,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// CUDA transfers copy through a handle of the peer's buffer. ShareMemHandles exchanges handles on the host: for each of
-// its communications whose handle is not cached, keyed by communication, peer and buffer, a rank publishes its own
-// handle and waits for the peer's; a rank that published any then waits for all ranks. A rank whose cache hits returns
-// at once. handleCheck runs the host program of every rank, twice, and reports what is used without a handle and which
-// rank waits for one that never comes.
+// CUDA transfers copy through a handle of the peer's buffer. ShareMemHandles exchanges handles on the host. A rank
+// publishes its own handle, and waits for the peer's handle, for each communication of the statement whose handle is
+// not in the rank's cache; the cache is keyed by communication, peer and buffer. A rank that has published a handle
+// then waits for all ranks. A rank that finds all handles in its cache returns without waiting. handleCheck executes
+// the host program of every rank twice. It reports transfers without a handle, and ranks that wait for a handle that is
+// never published.
 
-// cacheDefine is the name by which the caller says whether nvFuser caches allocations.
+// cacheDefine is the name with which the caller defines whether nvFuser caches allocations.
 const cacheDefine = "allocation_cache"
 
-// maxHandleSteps bounds the statements that handleCheck runs.
+// maxHandleSteps is the largest number of statements that handleCheck executes.
 const maxHandleSteps = 1 << 18
 
 type handleCheck struct {
 	t     *scalars
 	eval  *inference
 	steps int
-	// unknown is a name or expression whose value the dump does not give.
+	// unknown is a name or expression whose value cannot be determined from the dump.
 	unknown *scalar
 
 	rank  int64
@@ -37,20 +38,20 @@ type handleCheck struct {
 	roots map[string]struct{} // exchanged buffers that ALLOCATE made
 }
 
-// exchange is a ShareMemHandles that publishes handles.
+// exchange describes one execution of a ShareMemHandles that publishes handles.
 type exchange struct {
 	at    *stmt
 	wants []want
 }
 
-// want is a handle that a rank waits for.
+// want describes a handle for which a rank waits.
 type want struct {
 	comm *stmt
 	peer int64
 }
 
-// checkHandles reports handles that are missing. cached is what the caller says of nvFuser's allocation cache: "1",
-// "0", or "" for nothing.
+// checkHandles reports missing handles. cached is the caller's definition of whether nvFuser's allocation cache is
+// used: "1", "0", or "" if the caller has not defined it.
 func (t *scalars) checkHandles(cached string) {
 	cuda, first := false, (*stmt)(nil)
 	t.d.everyStmt(func(s *stmt) {
@@ -77,7 +78,7 @@ func (t *scalars) checkHandles(cached string) {
 	if first == nil || len(h.roots) == 0 || cached == "1" {
 		return
 	}
-	// The second run: rank 0 allocates anew, the others find their buffers where they were.
+	// In the second run, rank 0 allocates new buffers, and the other ranks get the same buffers as before.
 	calls, ok = h.run(0)
 	if !ok || cached != "0" {
 		d := t.errorf(first.pos, "without nvFuser's allocation cache, ShareMemHandles hangs in the first run in which ALLOCATE returns new memory on some ranks and not on others")
@@ -88,7 +89,7 @@ func (t *scalars) checkHandles(cached string) {
 	h.meet(calls, "in the second run, if ALLOCATE returns new memory on rank 0 only, ")
 }
 
-// run executes the host program of each rank; on rank moved, ALLOCATE returns new memory.
+// run executes the host program of each rank. On the rank moved, ALLOCATE returns new memory.
 func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
 	var out [][]exchange
 	for rank := range h.t.world {
@@ -122,7 +123,7 @@ func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
 	return out, true
 }
 
-// notKnown warns that handles were not checked.
+// notKnown adds the warning that handles were not checked.
 func (h *handleCheck) notKnown() {
 	pos, what := h.t.d.pos, "the dump has too many iterations"
 	if h.unknown != nil {
@@ -140,7 +141,7 @@ func (h *handleCheck) value(s *scalar) (int64, bool) {
 	return v, ok
 }
 
-// holds evaluates a condition.
+// holds evaluates a condition. ok is false if its value is unknown.
 func (h *handleCheck) holds(s *scalar) (yes, ok bool) {
 	cmp, compares := comparisons[s.op]
 	if !compares {
@@ -152,7 +153,7 @@ func (h *handleCheck) holds(s *scalar) (yes, ok bool) {
 	return cmp.Holds(a, b), ok1 && ok2
 }
 
-// walk executes statements; false ends it: something is wrong, or not known.
+// walk executes statements. It returns false if execution must end because of an error or an unknown value.
 func (h *handleCheck) walk(list []*stmt) bool {
 	for _, s := range list {
 		if h.steps++; h.steps > maxHandleSteps {
@@ -233,14 +234,14 @@ func (h *handleCheck) step(s *stmt) bool {
 	return true
 }
 
-// allocates reports whether the dump has an ALLOCATE of a tensor.
+// allocates reports whether the dump contains an ALLOCATE for a tensor.
 func (d *dump) allocates(id string) bool {
 	found := false
 	d.everyStmt(func(s *stmt) { found = found || s.kind == stAllocate && s.out != nil && s.out.id == id })
 	return found
 }
 
-// usesHandles reports whether statements exchange handles or copy through them.
+// usesHandles reports whether statements exchange handles or copy through handles.
 func usesHandles(list []*stmt) bool {
 	return slices.ContainsFunc(list, func(s *stmt) bool {
 		return s.kind == stShareHandles || s.kind == stP2P && s.backend == backendCUDA || usesHandles(s.body) ||
@@ -248,7 +249,7 @@ func usesHandles(list []*stmt) bool {
 	})
 }
 
-// key names the handle of a communication; "" if its buffer has no memory.
+// key returns the cache key of a communication's handle, or "" if its buffer has no memory.
 func (h *handleCheck) key(s *stmt) (key string, peer int64, ok bool) {
 	if peer, ok = h.value(s.index); !ok {
 		return "", 0, false
@@ -308,7 +309,8 @@ func (h *handleCheck) fail(pos ir.Pos, format string, args ...any) *ir.Diagnosti
 	return d
 }
 
-// meet lets the exchanges of all ranks meet: each ends in a barrier, so the n-th of all ranks run at the same time.
+// meet matches the exchanges of all ranks. Each exchange ends with a barrier, so the n-th exchanges of all ranks run at
+// the same time.
 func (h *handleCheck) meet(calls [][]exchange, when string) {
 	const help = "every rank must exchange the same handles: both sides of a transfer, and all ranks as often"
 	for n := 0; ; n++ {

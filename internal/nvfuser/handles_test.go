@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// handleRing is a step of a ring of three ranks: each sends T0 to the next and receives T1 from the one before.
+// handleRing returns one step of a ring of three ranks: each rank sends T0 to the next rank and receives T1 from the
+// previous one.
 func handleRing(change ...string) string {
 	const m = " (DeviceMesh{0 1 2})"
 	const t0, t1 = "T0_g_float[ideviceIdx.x0{3}, iS1{4}]" + m, "T1_l_float[iS3{4}]" + m
@@ -23,7 +24,7 @@ func handleRing(change ...string) string {
 	return strings.NewReplacer(append(change, "SEND", send, "RECV", recv)...).Replace(text)
 }
 
-// TestHandles: a handle that is used must have been exchanged, after its buffer was allocated and by both sides.
+// TestHandles checks that a handle may be used only if both sides have exchanged it after the allocation of its buffer.
 func TestHandles(t *testing.T) {
 	const alloc = "  T1_l_float[iS3{4}] (DeviceMesh{0 1 2}) = ALLOCATE(buffer=T1_l_float[iS3{4}] (DeviceMesh{0 1 2}), mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n"
 	lines := strings.SplitAfter(handleRing(), "\n")
@@ -39,10 +40,11 @@ func TestHandles(t *testing.T) {
 		{share, one("!= 0", share), "5:3:", "communication 7 has no handle of rank 1's buffer"},
 		{share, strings.Replace(share, "( rank + 1 )", "( rank + 3 )", 1), "3:",
 			"rank 0 exchanges a handle with rank 0"},
-		// The receiver exchanges with another rank than it receives from.
+		// The receiver exchanges handles with another rank than the one from which it receives.
 		{share, strings.Replace(share, "( rank + 2 )", "( rank + 1 )", 1), "5:3:",
 			"communication 8 has no handle of rank 2's buffer"},
-		// One more exchange, which nothing uses, by one rank; and by two, which the third does not join.
+		// Next, one rank executes an additional exchange whose handle is not used; then two ranks do, and the third does not
+		// take part.
 		{"  Wait Communication 7\n", one("!= 2",
 			strings.NewReplacer("nication 7", "nication 9", "nication 8", "nication 10", "( rank + 1 ) % 3", "1 - rank",
 				"( rank + 2 ) % 3", "1 - rank").Replace(share)), "7:5:",
@@ -69,8 +71,8 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// TestAllocationCache: a handle is exchanged again by the rank whose buffer is new; a peer whose cache hits does not
-// take part.
+// TestAllocationCache checks that a rank with a new buffer exchanges its handle again, and that a peer that has the
+// handle in its cache does not take part.
 func TestAllocationCache(t *testing.T) {
 	for cached, want := range map[string]string{
 		"":  "warning: without nvFuser's allocation cache, ShareMemHandles hangs",
@@ -88,7 +90,7 @@ func TestAllocationCache(t *testing.T) {
 			t.Errorf("%q: want %q, got %s (left %v)", cached, want, ds, rest)
 		}
 	}
-	// Buffers that the caller owns stay where they are.
+	// Buffers that the caller owns keep their addresses.
 	lines := strings.SplitAfter(handleRing(), "\n")
 	inputs := lines[0] + strings.ReplaceAll(strings.Join(lines[2:6], "")+lines[6], "T1_l_float[iS3{4}]",
 		"T2_g_float[ideviceIdx.x4{3}, iS5{4}]") + lines[8]
@@ -97,7 +99,7 @@ func TestAllocationCache(t *testing.T) {
 	}
 }
 
-// withoutHints leaves out what Import says for a later proof.
+// withoutHints removes the hints that Import adds for a later proof.
 func withoutHints(ds ir.Diagnostics) ir.Diagnostics {
 	return slices.DeleteFunc(ds, func(d *ir.Diagnostic) bool { return strings.HasSuffix(d.Kind, Hint) })
 }

@@ -9,11 +9,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Import reads a dump. defines give indices that the dump uses and does not
-// define, in the dump's notation: "i84": "(rank+streamIdx)%8"; those that name
-// nothing in the dump come back, for they may be dims of the program. Where src
-// has several dumps, "dump": "2" takes the second; where its dump has lost
-// its indentation and makes several programs, "indentation": "2" does. With errors the program is nil.
+// Import reads a dump and returns a program. defines sets the indices that the dump uses but does not define, in the
+// notation of the dump: "i84": "(rank+streamIdx)%8". Definitions whose names do not occur in the dump are returned,
+// since they may set dims of the program. If src contains several dumps, "dump": "2" selects the second. If the dump
+// has lost its indentation and can be read as several programs, "indentation": "2" selects the second reading. If there
+// are errors, the program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
 	raws, warnings, ds := chooseDump(file, src, defines)
 	if len(ds) > 0 {
@@ -40,18 +40,18 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	return importLines(file, src, lines, defines)
 }
 
-// usage is an error of the command line: its kind distinguishes it from one of the dump.
+// usage returns an error about the command line. Its kind distinguishes it from errors about the dump.
 func usage(file, message, help string) *ir.Diagnostic {
 	return &ir.Diagnostic{Kind: usageKind, File: file, Message: message, Help: help}
 }
 
-// Kinds of errors that say nothing against a program: the command line is wrong, or a dump is not complete.
+// These kinds of errors do not refute a program: the command line is wrong, or the dump is incomplete.
 const (
 	usageKind = "usage"
 	inputKind = "input"
 )
 
-// importLines is Import of a dump that was split into lines.
+// importLines is like Import for a dump that has been split into lines.
 func importLines(file, src string, lines []line, defines map[string]string) (prog *ir.Program, rest map[string]string,
 	ds ir.Diagnostics) {
 	r := &reader{prog: &ir.Program{File: file, Source: src}, lines: lines}
@@ -79,7 +79,7 @@ func importLines(file, src string, lines []line, defines map[string]string) (pro
 	return r.prog, rest, r.ds
 }
 
-// takeDefines parses the definitions of names that the dump uses as indices.
+// takeDefines parses the definitions of the names that the dump uses as indices.
 func (d *dump) takeDefines(file string, defines map[string]string) (given map[string]*scalar, rest map[string]string,
 	ds ir.Diagnostics) {
 	given, rest = map[string]*scalar{}, map[string]string{}
@@ -108,7 +108,7 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 		if !used[name] {
 			known := slices.Concat([]string{cacheDefine, dumpDefine, indentDefine}, slices.Sorted(maps.Keys(dims)))
 			ds = append(ds, usage(file, "--define "+name+": the dump has no index or dim of this name",
-				"besides its indices, --define takes "+strings.Join(known, ", ")))
+				"--define takes the dump's indices, and "+strings.Join(known, ", ")))
 			continue
 		}
 		s, errs := parseDefine(fmt.Sprintf("--define %s", name), text)
@@ -118,7 +118,7 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 	return given, rest, ds
 }
 
-// everyScalar calls see for every name that stands in an expression.
+// everyScalar calls see for every name in an expression of the dump.
 func (d *dump) everyScalar(see func(*scalar)) {
 	d.everyStmt(func(s *stmt) {
 		s.index.names(see)

@@ -28,7 +28,7 @@ func program(t *testing.T, src string, defines ...string) *ir.Program {
 	return p
 }
 
-// refused demands that the first thing wrong with a dump is said like this.
+// refused checks the place and the text of the first error about a dump.
 func refused(t *testing.T, src, place, want string) {
 	t.Helper()
 	p, _, ds := Import("d.txt", src, nil)
@@ -42,8 +42,8 @@ func refused(t *testing.T, src, place, want string) {
 	}
 }
 
-// container wraps statements, whose tensors are without a mesh: T0 is read and
-// T1 written, both [i0, 4].
+// container returns a dump with the given statements. Its tensors have no mesh: T0 is read and T1 is written, and both
+// have the shape [i0, 4].
 func container(body string) string {
 	return "%HostIrContainer { (T0_g_float[iS0{i0}, iS1{4}]) -> (T1_g_float[iS2{i0}, iS3{4}]) :\n" + body +
 		"} // %HostIrContainer\n"
@@ -65,8 +65,8 @@ func contains(t *testing.T, p *ir.Program, parts ...string) {
 	}
 }
 
-// (a) A captured stream is known by name, and in early dumps the name is a
-// number: it is not the stream with that index.
+// TestCapturedStreamIsNoIndex checks that a captured stream is identified by its name (a). In early dumps the name is a
+// number; the captured stream is nevertheless not the stream with that index.
 func TestCapturedStreamIsNoIndex(t *testing.T) {
 	p := program(t, container(`  GetCurrentStream into Stream 0
   FOR i9 in iS0{i0}:
@@ -80,14 +80,15 @@ func TestCapturedStreamIsNoIndex(t *testing.T) {
 `))
 	contains(t, p, "on %worker[%i9 mod numberOfStreams] {  // line 4\n      wait main",
 		"\n    wait %worker[%i9 mod numberOfStreams]")
-	// Without a GetCurrentStream it is an index, and so is a number beside an address.
+	// Without a GetCurrentStream the number is an index. It is also an index if GetCurrentStream captures another stream,
+	// which has an address.
 	for _, capture := range []string{"", "  Stream 0x7f = GetCurrentStream()\n"} {
 		p = program(t, container(capture+"  SetCurrentStream to Stream 2\n"+copyT1))
 		contains(t, p, "%worker = stream[3]", "on %worker[2] {")
 	}
 }
 
-// Both generations print the same program.
+// TestGenerations checks that dumps of both generations give the same program.
 func TestGenerations(t *testing.T) {
 	old := container(`  GetCurrentStream into Stream 0
   FOR i9 from 0 to 3:
@@ -108,8 +109,8 @@ func TestGenerations(t *testing.T) {
 	contains(t, program(t, old), "stream[3]", "wait %worker[%i9]")
 }
 
-// (b) ALLOCATE of a tensor that a select bound does nothing: writes reach what
-// was selected from.
+// TestAllocateOfBoundTensor checks that an ALLOCATE of a tensor that a select has bound has no effect (b): writes
+// modify the tensor from which the select was made.
 func TestAllocateOfBoundTensor(t *testing.T) {
 	p := program(t, container(`  FOR i9 in iS0{i0}:
     T3_g_float[iS5{4}] = HirAliasSelect( `+t1+`, axis = iS2{i0}, index = i9 )
@@ -123,7 +124,7 @@ func TestAllocateOfBoundTensor(t *testing.T) {
 	}
 }
 
-// (c) numberOfStreams is a dim, 4 by default.
+// TestNumberOfStreams checks that numberOfStreams is a dim with the default 4 (c).
 func TestNumberOfStreams(t *testing.T) {
 	p := program(t, container("  SetCurrentStream to Stream ( 7 % numberOfStreams )\n"+copyT1))
 	contains(t, p, "dim numberOfStreams = 4", "stream[numberOfStreams]", "on %worker[7 mod numberOfStreams]")
@@ -133,7 +134,7 @@ func TestNumberOfStreams(t *testing.T) {
 	}
 }
 
-// (d) rank and deviceIdx.x are the device.
+// TestRankAsValue checks that rank and deviceIdx.x are translated to the device number (d).
 func TestRankAsValue(t *testing.T) {
 	for _, name := range []string{"rank", "deviceIdx.x"} {
 		p := program(t, container("  IF Manual ( "+name+" == 0 ):\n  "+strings.ReplaceAll(copyT1, "\n",
@@ -142,7 +143,7 @@ func TestRankAsValue(t *testing.T) {
 	}
 }
 
-// (e) Ranks outside a mesh skip its statements.
+// TestMeshesThatSkipRanks checks that ranks outside a mesh do not execute the statements of the mesh (e).
 func TestMeshesThatSkipRanks(t *testing.T) {
 	for mesh, test := range map[string]string{
 		"0 2 3": "if rank(world) != 1 {", "2": "if rank(world) == 2 {", "1 2 3": "if rank(world) != 0 {",
@@ -161,7 +162,7 @@ func TestMeshesThatSkipRanks(t *testing.T) {
 	}
 }
 
-// TestMembership compares the test with the set, for all sets of seven ranks.
+// TestMembership compares the generated condition with the set of ranks, for all sets of seven ranks.
 func TestMembership(t *testing.T) {
 	const world = 7
 	for bits := 1; bits < 1<<world; bits++ {
@@ -184,7 +185,7 @@ func TestMembership(t *testing.T) {
 	}
 }
 
-// env evaluates expressions on one rank, with i = 7, j = -7 as dims.
+// env evaluates expressions on one rank, with the dims i = 7 and j = -7.
 type env struct{ rank int64 }
 
 func (e env) Dim(name string) (int64, bool) {
@@ -196,8 +197,8 @@ func (e env) Size(string) (int64, bool)        { return 0, false }
 func (e env) Var(string) (int64, bool)         { return 0, false }
 func (e env) Extent(string, int) (int64, bool) { return 0, false }
 
-// (f) where, fmax and their like, as in the extents of slices; % and / round
-// towards zero as in C.
+// TestIndexArithmetic checks where, fmax and similar functions that occur in the extents of slices (f). The operators %
+// and / round towards zero, as in C.
 func TestIndexArithmetic(t *testing.T) {
 	for text, want := range map[string]int64{
 		"where(( i < 0 ), ( i + k ), i)": 7, "where(j < 0, j + k, j)": -4, "fmax(i, k)": 7, "fmin(i, k)": 3,
@@ -228,7 +229,7 @@ func TestIndexArithmetic(t *testing.T) {
 	}
 }
 
-// asDims makes dims of loop variables, which env gives values.
+// asDims replaces loop variables by dims, for which env has values.
 func asDims(e *ir.Expr) *ir.Expr {
 	out := *e
 	if e.Kind == ir.ExprVar {
@@ -260,7 +261,7 @@ func (e oneDim) Size(string) (int64, bool)        { return 0, false }
 func (e oneDim) Var(string) (int64, bool)         { return 0, false }
 func (e oneDim) Extent(string, int) (int64, bool) { return 0, false }
 
-// (g) No dtype is f32; broken lines are joined.
+// TestDTypes checks that a tensor without a dtype is f32, and that broken lines are joined (g).
 func TestDTypes(t *testing.T) {
 	for printed, want := range map[string]string{"T0_g": "f32", "T0_l_float": "f32", "T0_g___bfloat": "bf16",
 		"T0_s___half": "f16", "T0_g_double": "f64", "T0_g_int64_t": "i64", "T0_g_int": "i32"} {
@@ -271,8 +272,8 @@ func TestDTypes(t *testing.T) {
 	refused(t, "%HostIrContainer { (T0_g_bool[iS0{4}]) -> (T0_g_bool[iS0{4}]) :\n}\n", "1:", "elements of type bool")
 }
 
-// TestBrokenLines breaks a dump at every column of every line, as a terminal
-// does: the program stays the same.
+// TestBrokenLines breaks a dump at every column of every line, as a terminal does, and checks that the program does not
+// change.
 func TestBrokenLines(t *testing.T) {
 	src := container("  GetCurrentStream into Stream 0\n  T2_g_float[iS4{i0}, iS5{4}] = ALLOCATE(buffer=T2_g_float[iS4{i0}, iS5{4}], mem_type=global, size=( i0 * 4 ), zero_init=true, resets_to_zero=false)\n" +
 		"  T2_g_float[iS4{i0}, iS5{4}]\n     = Set( " + t0 + ", cache_op=Streaming )\n  " + t1 +
@@ -296,7 +297,7 @@ func TestBrokenLines(t *testing.T) {
 	}
 }
 
-// withoutLines cuts comments, whose line numbers breaking changes.
+// withoutLines removes comments, because breaking lines changes the line numbers in them.
 func withoutLines(s string) string {
 	var b strings.Builder
 	for line := range strings.Lines(s) {
@@ -350,7 +351,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestKernels computes with the operations of HostUnits.
+// TestKernels checks the operations in HostUnits.
 func TestKernels(t *testing.T) {
 	p := program(t, `%HostIrContainer { (T0_g_float[iS0{2}, iS1{3}, iS2{5}]) -> (T9_g_float[iS3{3}, iS4{2}]) :
   PostOnStream (HostUnit1, Inputs:{T0_g_float[iS0{2}, iS1{3}, iS2{5}], }, Outputs:{T9_g_float[iS3{3}, iS4{2}], })
@@ -372,7 +373,7 @@ T4_g_float[iS13{3}, iS12{2}]
 	refused(t, strings.Replace(p.Source, "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{3}, iS2{5}]",
 		"HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{7}, iS2{5}]", 1), "4:39:",
 		"this axis is 7 long, and that of the tensor passed for it 3")
-	// nvFuser prints the unit's fusion behind its outputs, on the same line.
+	// nvFuser prints the fusion of the unit after its outputs, on the same line.
 	joined := program(t, strings.Replace(p.Source, "Outputs={T4_g_float[iS13{3}, iS12{2}], }\n%kernel",
 		"Outputs={T4_g_float[iS13{3}, iS12{2}], }Inputs:\n  T0_g_float[iS0{2}, iS1{3}, iS2{5}], float\nOutputs:\n  T4_g_float[iS13{3}, iS12{2}], float\n\n%kernel", 1))
 	contains(t, joined, "scale %T0_l into %T1, by=0.5")
@@ -380,7 +381,7 @@ T4_g_float[iS13{3}, iS12{2}]
 		"transpose %T3, perm=(1, 0)", "into %T9")
 }
 
-// TestPermutations: the result's axes are numbered in the operand's order.
+// TestPermutations checks permutations, in which the result's axes are numbered in the operand's order.
 func TestPermutations(t *testing.T) {
 	for printed, want := range map[string]string{
 		"iS10{2}, iS11{3}, iS12{5}": "", "iS12{5}, iS10{2}, iS11{3}": "perm=(2, 0, 1)",
@@ -401,7 +402,7 @@ func TestForgottenLineEnd(t *testing.T) {
 	contains(t, p, "all_reduce %T0_l into %T1, over=d, op=sum  // line 2")
 }
 
-// TestLongDumps: time and memory grow with the dump, not faster.
+// TestLongDumps checks that time and memory grow linearly with the size of the dump.
 func TestLongDumps(t *testing.T) {
 	lines := 100_000
 	if testing.Short() {
@@ -436,8 +437,8 @@ func TestLongDumps(t *testing.T) {
 	} {
 		start := time.Now()
 		_, _, ds := Import("d.txt", src, nil)
-		// More than ten times what each takes on an idle machine, and far less than what
-		// is quadratic would.
+		// The limit is more than ten times the time that each case takes on an idle machine, and much less than a quadratic
+		// algorithm would take.
 		if took := time.Since(start); took > 30*time.Second {
 			t.Errorf("%s: %v", name, took)
 		} else {
@@ -452,7 +453,7 @@ func TestLongDumps(t *testing.T) {
 	}
 }
 
-// TestNamesWithin: what is defined in front of a stream's statements has no name that is defined
+// TestNamesWithin checks that a definition before the statements of a stream does not have the name of a definition
 // within them.
 func TestNamesWithin(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
@@ -474,7 +475,7 @@ func TestNamesWithin(t *testing.T) {
 	}
 }
 
-// TestQuotients are those of C, which rounds towards zero, whatever the signs.
+// TestQuotients checks that quotients round towards zero for all combinations of signs, as in C.
 func TestQuotients(t *testing.T) {
 	for index, want := range map[string]string{
 		"( ( 5 / -2 ) + 4 )": "index=2", "( ( 5 % -2 ) + 1 )": "index=2", "( ( ( 2 - 7 ) / -2 ) + 1 )": "index=3",
@@ -490,7 +491,7 @@ func TestQuotients(t *testing.T) {
 		"nothing says whether what is divided by is negative")
 }
 
-// TestMeaningIsKept: what would change what a program computes is refused, not left out.
+// TestMeaningIsKept checks that constructs that would change the results of the program are refused and not ignored.
 func TestMeaningIsKept(t *testing.T) {
 	sum := func(op, initial string) string {
 		return "%HostIrContainer { (T0_g_float[iS0{4}, iS1{5}]) -> (T1_g_float[iS2{4}]) :\n  T2_l_float[iS3{4}, rS4{5}]\n   = reduction( T0_g_float[iS0{4}, iS1{5}], op = " + op + ", initial value = " + initial + ", allreduce = false )\n" +
@@ -526,7 +527,7 @@ func TestMeaningIsKept(t *testing.T) {
 	}
 }
 
-// TestCoalescedWait: what is coalesced is waited for as a whole.
+// TestCoalescedWait checks that a Wait waits for all of the communications that are coalesced.
 func TestCoalescedWait(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	src := "%HostIrContainer { (T0_g_float[iS0{4}]" + m + ") -> (T1_g_float[iS1{4}]" + m + ") :\n  StartCoalescing\n" +
@@ -539,8 +540,8 @@ func TestCoalescedWait(t *testing.T) {
 	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 8)", 1), "6:3:", "was not posted")
 }
 
-// TestCapturedOnSomeWay: a stream that was captured again in a loop or in one branch is refused
-// where it is used, and not where it was captured anew.
+// TestCapturedOnSomeWay checks a stream that was captured again in a loop or in one branch. A use of it is refused,
+// unless the stream was captured again before the use.
 func TestCapturedOnSomeWay(t *testing.T) {
 	container := func(body string) string {
 		return "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :\n  GetCurrentStream into Stream 0\n" + body + "}\n"
@@ -551,7 +552,7 @@ func TestCapturedOnSomeWay(t *testing.T) {
 	program(t, container("  FOR i9 from 0 to 2:\n    SetCurrentStream to Stream 0\n    GetCurrentStream into Stream 0\n  "+set))
 }
 
-// TestTransfersOfMeshes: sends and recvs that follow each other are each their own ranks'.
+// TestTransfersOfMeshes checks that each of several consecutive sends and receives is executed by its own ranks.
 func TestTransfersOfMeshes(t *testing.T) {
 	p := program(t, "%HostIrContainer { (T0_g_float[iS1{4}] (DeviceMesh{0})) -> (T1_g_float[iS2{4}] (DeviceMesh{1})) :\n"+
 		"  P2PCommunication 1 (type=send, buffer=T0_g_float[iS1{4}] (DeviceMesh{0}), peer=1, backend=NCCL)\n  P2PCommunication 2 (type=recv, buffer=T1_g_float[iS2{4}] (DeviceMesh{1}), peer=0, backend=NCCL)\n"+
@@ -562,7 +563,7 @@ func TestTransfersOfMeshes(t *testing.T) {
 	}
 }
 
-// TestAddresses: an address that ends in an e is no exponent's beginning.
+// TestAddresses checks that an address that ends in e is not read as a number with an exponent.
 func TestAddresses(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	set := "  T1_g_float[iS1{4}]" + m + " = Set( T0_g_float[iS0{4}]" + m + " )\n"
@@ -572,7 +573,7 @@ func TestAddresses(t *testing.T) {
 	refused(t, "%HostIrContainer { (T0_g_float[iS0{4}]"+m+") -> (T1_g_float[iS1{4}]"+m+") :\n  SetCurrentStream to Stream 0x174e-15\n"+set+"}\n", "2:", "")
 }
 
-// TestLostIndentation: a dump without indentation is read where it makes one program.
+// TestLostIndentation checks that a dump without indentation is accepted if only one program has its statements.
 func TestLostIndentation(t *testing.T) {
 	flat := func(src string) string {
 		lines := strings.Split(src, "\n")
@@ -600,10 +601,10 @@ func TestLostIndentation(t *testing.T) {
 	if want := program(t, printed).String(); p.String() != want {
 		t.Errorf("it makes another program:\n%s\n%s", p, want)
 	}
-	// The copy of all may be in the loop or behind it.
+	// The copy of the whole tensor may be in the loop or after it.
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n"+copyT1)), "2:1:",
 		"lost its indentation")
-	// The error lists the programs, and --define takes one.
+	// The error lists the programs, and --define selects one.
 	several := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + copyT1)
 	_, _, ds = Import("d.txt", flat(several), nil)
 	for _, want := range []string{"it makes 2 programs", "d.txt:2:1: note: indentation=1: this has line 3\n",
@@ -631,12 +632,13 @@ func TestLostIndentation(t *testing.T) {
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n")), "2:1:", "lost its indentation")
 	refused(t, flat(container(strings.Repeat("  FOR i9 in iS0{i0}:\n"+copyT1+copyT1+copyT1, 20))), "2:1:",
 		"lost its indentation")
-	// With indentation a loop may be empty.
+	// In a dump with indentation a loop may be empty.
 	contains(t, program(t, container("  FOR i9 in iS0{i0}:\n  FOR i8 in iS0{i0}:\n    Deallocate { "+t0+" }\n"+copyT1)),
 		"for %i9 in 0..i0 {")
 }
 
-// TestMissingIndices: indices are inferred where one choice of those that nvFuser makes fits.
+// TestMissingIndices checks that indices are inferred if exactly one choice among the forms that nvFuser generates
+// fits.
 func TestMissingIndices(t *testing.T) {
 	m := " (DeviceMesh{0 1 2})"
 	t0, t1 := "T0_g_float[ideviceIdx.x0{3}, iS1{4}]"+m, "T1_g_float[iS2{3}, iS3{4}]"+m
@@ -663,7 +665,7 @@ func TestMissingIndices(t *testing.T) {
 			t.Errorf("%s: want %s:\n%s", condition, want, ds)
 		}
 	}
-	// Nothing says in which direction this ring goes.
+	// The dump does not determine the direction of this ring.
 	_, _, ds := Import("d.txt", ring("i5 == 0"), nil)
 	if !ds.HasErrors() || !strings.Contains(ds[0].Help, " --define 'i7=") ||
 		!strings.Contains(ds[0].Help, " --define 'i8=") {

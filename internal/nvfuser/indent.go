@@ -11,13 +11,12 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// A dump that was pasted through a page without code blocks has lost its indentation, which
-// says what belongs to a loop. All ways to indent it are tried. Most are refused: they use a
-// loop's variable behind the loop, read what nothing wrote, or leave open which stream is
-// current. If those that remain are one program, that is what the dump says; else the caller
-// chooses one by its number.
+// A dump that was pasted into a page without a code block has lost its indentation, which determines the statements in
+// each loop. The importer tries all ways to indent the dump. Most are refused, because they use a loop's variable after
+// the loop, read memory that no statement has written, or do not determine the current stream. If all remaining ways
+// give the same program, that program is the result; otherwise the caller selects one by its number.
 
-// statementLines are the lines of the container's statements.
+// statementLines returns the lines that contain the statements of the container.
 func statementLines(lines []line) []line {
 	if len(lines) == 0 {
 		return nil
@@ -29,7 +28,7 @@ func statementLines(lines []line) []line {
 	return list
 }
 
-// unindented reports whether there are loops or conditionals and no statement is indented.
+// unindented reports whether there are loops or conditionals but no statement is indented.
 func unindented(lines []line) bool {
 	blocks := false
 	for _, l := range statementLines(lines) {
@@ -45,16 +44,16 @@ func opens(text string) bool {
 	return strings.HasPrefix(text, "FOR ") || strings.HasPrefix(text, "IF ") || strings.HasPrefix(text, "ELSE")
 }
 
-// maxReadings and maxReadLines bound the work on a dump without indentation.
+// maxReadings and maxReadLines limit the work for a dump without indentation.
 const (
 	maxReadings  = 200
 	maxReadLines = 20_000
 )
 
-// indentDefine is the name that chooses among the ways to indent a dump.
+// indentDefine is the name that selects one of the ways to indent a dump.
 const indentDefine = "indentation"
 
-// reading is one way to indent a dump, and its program.
+// reading is one way to indent a dump, and the resulting program.
 type reading struct {
 	depths []int
 	prog   *ir.Program
@@ -62,7 +61,7 @@ type reading struct {
 	ds     ir.Diagnostics
 }
 
-// importUnindented imports a dump whose statements lost their indentation.
+// importUnindented imports a dump whose statements have lost their indentation.
 func importUnindented(
 	file, src string, lines []line, defines map[string]string,
 ) (*ir.Program, map[string]string, ir.Diagnostics) {
@@ -138,10 +137,10 @@ func importUnindented(
 	return nil, defines, r.ds
 }
 
-// maxShown bounds the ways to indent a dump that an error lists.
+// maxShown is the largest number of ways to indent a dump that an error lists.
 const maxShown = 12
 
-// differs says of the n-th way what belongs to those loops and conditionals in which the ways differ.
+// differs describes the n-th way. It lists the contents of those loops and conditionals in which the ways differ.
 func (in *indenter) differs(n int, list []reading, way reading) []ir.Note {
 	var out []ir.Note
 	for i, note := range in.bodies(way.depths) {
@@ -157,7 +156,7 @@ func (in *indenter) differs(n int, list []reading, way reading) []ir.Note {
 	return out
 }
 
-// without returns m without a key.
+// without returns a copy of m without the key.
 func without(m map[string]string, key string) map[string]string {
 	if _, there := m[key]; !there {
 		return m
@@ -170,7 +169,7 @@ func without(m map[string]string, key string) map[string]string {
 // indenter enumerates the ways to indent statements.
 type indenter struct {
 	list []line
-	// lastUse is the last line that names the variable of the loop at a line.
+	// lastUse maps the line of a loop to the last line that uses the loop's variable.
 	lastUse map[int]int
 	limit   int
 	more    bool // there are more ways than limit
@@ -178,7 +177,7 @@ type indenter struct {
 	depths  []int
 }
 
-// variable returns the loop variable of a line that opens a loop.
+// variable returns the variable of the loop that a line opens.
 func variable(text string) string {
 	if rest, ok := strings.CutPrefix(text, "FOR "); ok {
 		name, _, _ := strings.Cut(rest, " ")
@@ -187,7 +186,7 @@ func variable(text string) string {
 	return ""
 }
 
-// findUses finds where each loop's variable is last named before another loop has it.
+// findUses finds, for each loop, the last line that uses the loop's variable before another loop has the same variable.
 func (in *indenter) findUses() {
 	in.lastUse = map[int]int{}
 	open := map[string]int{}
@@ -204,8 +203,8 @@ func (in *indenter) findUses() {
 	}
 }
 
-// each calls see with the depth of every statement, for every way, until see returns false;
-// first come those whose blocks are short.
+// each calls see with the depths of all statements, once for every way to indent them, until see returns false. Ways
+// with short blocks are first.
 func (in *indenter) each(see func(depths []int) bool) bool {
 	i := len(in.depths)
 	if i == len(in.list) {
@@ -234,7 +233,7 @@ func (in *indenter) each(see func(depths []int) bool) bool {
 	return true
 }
 
-// fits reports whether statement i may stand at a depth: it closes the blocks deeper than it.
+// fits reports whether statement i may have the given depth, so that it closes all deeper blocks.
 func (in *indenter) fits(i, depth int) bool {
 	closed, text := in.stack[depth:], in.list[i].text
 	for _, b := range closed {
@@ -255,7 +254,7 @@ func (in *indenter) fits(i, depth int) bool {
 	return true
 }
 
-// bodies says which lines each loop and conditional has.
+// bodies describes which lines belong to each loop and conditional.
 func (in *indenter) bodies(depths []int) []ir.Note {
 	var notes []ir.Note
 	for i, l := range in.list {

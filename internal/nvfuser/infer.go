@@ -7,39 +7,39 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Dumps before nvFuser's pull request 5327 use indices without defining them. Those of a
-// pipeline over the ranks of a mesh have few forms, those of nvFuser's pass StreamParallelType,
-// and what is printed says which form an index has:
+// Dumps that were printed before nvFuser's pull request 5327 use indices without defining them. The indices of a
+// pipeline over the ranks of a mesh have few forms, namely those that nvFuser's pass StreamParallelType generates.
+// Other parts of the dump determine which form an index has:
 //
-//   - a conditional compares the rank that is sent to with the own rank, and sends on its
-//     ELSE branch;
-//   - in one iteration a rank receives from the rank that sends to it in that iteration;
-//   - in one iteration a loop reads the slot of a buffer that it has written in it.
+//  - a conditional compares the rank that is the destination of a send with the own rank, and
+//    sends on its ELSE branch;
+//  - in one iteration a rank receives from the rank that sends to it in that iteration;
+//  - in one iteration a loop reads the slot of a buffer that it has written in that iteration.
 //
-// If one choice of forms fits all of that, the indices are defined by it.
+// If exactly one choice of forms satisfies these rules, it defines the indices.
 
 const (
-	// maxInferred bounds how many indices are inferred together.
+	// maxInferred is the largest number of indices that are inferred together.
 	maxInferred = 6
-	// maxSlots bounds the parts of buffers that are compared in one loop.
+	// maxSlots is the largest number of buffer parts that are compared in one loop.
 	maxSlots = 100
-	// maxIterations bounds the iterations of all ranks in which an index is computed.
+	// maxIterations is the largest number of iterations, summed over all ranks, in which an index is evaluated.
 	maxIterations = 4096
 )
 
-// inference collects what is known of missing indices.
+// inference collects the known constraints on missing indices.
 type inference struct {
 	t       *scalars
 	missing []*missingIndex
 	byName  map[string]*missingIndex
 	extents map[string]bool // of inputs
 	loops   []*stmt         // around the place
-	// rules are pairs that are equal in all iterations on all ranks, or inverse.
+	// rules lists pairs of indices that are equal, or inverse to each other, in all iterations on all ranks.
 	rules  []rule
 	values map[string]int64 // of loop variables and the rank
 }
 
-// missingIndex is an index that the dump uses and does not define.
+// missingIndex is an index that the dump uses but does not define.
 type missingIndex struct {
 	name   string
 	pos    ir.Pos
@@ -48,15 +48,15 @@ type missingIndex struct {
 	chosen *scalar
 }
 
-// rule relates two indices in a loop: they are equal, or, with inverse, a of rank r is q where
-// b of rank q is r.
+// rule relates two indices in a loop. The indices are equal. If inverse is set, they are inverse instead: a on rank r
+// is q if b on rank q is r.
 type rule struct {
 	a, b    *scalar
 	inverse bool
 	loop    *stmt
 }
 
-// inferIndices defines the indices that the dump lacks, or keeps what --define would give.
+// inferIndices defines the indices that the dump lacks. If it cannot, it stores proposals for --define.
 func (t *scalars) inferIndices() {
 	in := &inference{t: t, byName: map[string]*missingIndex{}, extents: map[string]bool{}, values: map[string]int64{}}
 	for _, x := range t.d.inputs {
@@ -106,8 +106,8 @@ func (in *inference) collect(list []*stmt) {
 	}
 }
 
-// walk collects the rules of a list of statements. self is what a conditional around it compares
-// with the rank, where the list is its ELSE branch.
+// walk collects the rules that follow from a list of statements. If the list is the ELSE branch of a conditional, self
+// is the index that the conditional compares with the rank.
 func (in *inference) walk(list []*stmt, self *scalar) {
 	var send, recv *scalar
 	for _, s := range list {
@@ -135,7 +135,7 @@ func (in *inference) walk(list []*stmt, self *scalar) {
 	}
 }
 
-// comparedWithRank returns what a condition says is, or is not, the own rank.
+// comparedWithRank returns the index that a condition compares with the own rank.
 func comparedWithRank(c *scalar) *scalar {
 	if c.op != "==" {
 		return nil
@@ -154,7 +154,7 @@ func (in *inference) relate(a, b *scalar, inverse bool) {
 	}
 }
 
-// slots relates the slots of one buffer that a loop's body writes and reads.
+// slots adds rules that relate the slots of a buffer that the body of a loop writes and reads.
 func (in *inference) slots(loop *stmt) {
 	type slot struct {
 		buffer string
@@ -195,7 +195,7 @@ func (in *inference) slots(loop *stmt) {
 	}
 }
 
-// note adds the missing indices of a statement, with the forms that they may have.
+// note records the missing indices of a statement, with the forms that they may have.
 func (in *inference) note(s *stmt) {
 	alone := *s
 	alone.body, alone.alt = nil, nil
@@ -217,7 +217,7 @@ func (in *inference) note(s *stmt) {
 	})
 }
 
-// formsOf lists the forms of an index that a statement uses first.
+// formsOf lists the possible forms of an index whose first use is in the statement.
 func (in *inference) formsOf(s *stmt, m *missingIndex) []*scalar {
 	if s.kind == stSlice { // the extent of what is sliced is ( -lo + hi )
 		for i, x := range s.ranges[:min(len(s.ranges), len(s.out.axes))] {
@@ -242,8 +242,8 @@ func (in *inference) formsOf(s *stmt, m *missingIndex) []*scalar {
 	return []*scalar{op("%", op("+", rank, i), size), op("%", op("+", size, op("-", rank, i)), size), i}
 }
 
-// solve returns a choice of forms that fits all rules, and how many choices do that differ in
-// some iteration.
+// solve returns a choice of forms that satisfies all rules, and the number of such choices that differ from each other
+// in some iteration.
 func (in *inference) solve() (found []*scalar, different int) {
 	if len(in.rules) == 0 {
 		return nil, 0
@@ -283,7 +283,7 @@ func (in *inference) solve() (found []*scalar, different int) {
 	return found, len(tables)
 }
 
-// iterations calls see for each rank in each iteration of a loop, until it returns false.
+// iterations calls see for each rank in each iteration of a loop, until see returns false.
 func (in *inference) iterations(loop *stmt, see func(rank int64) bool) bool {
 	if loop == nil || !loop.hi.isInt() || !loop.index.isInt() ||
 		loop.index.val < 0 || loop.hi.val > maxIterations/in.t.world {
@@ -301,7 +301,7 @@ func (in *inference) iterations(loop *stmt, see func(rank int64) bool) bool {
 	return true
 }
 
-// holds checks a rule on one rank in the iteration at hand.
+// holds reports whether a rule is satisfied on one rank in the current iteration.
 func (in *inference) holds(r rule, rank int64) bool {
 	v, ok := in.eval(r.a, 0)
 	if !ok || r.inverse && (v < 0 || v >= in.t.world) {
@@ -317,7 +317,7 @@ func (in *inference) holds(r rule, rank int64) bool {
 	return ok && v == w
 }
 
-// eval computes an index in one iteration on one rank.
+// eval computes the value of an index in one iteration on one rank.
 func (in *inference) eval(s *scalar, depth int) (int64, bool) {
 	if depth > maxNest {
 		return 0, false
@@ -370,7 +370,7 @@ func (in *inference) eval(s *scalar, depth int) (int64, bool) {
 	return 0, false
 }
 
-// devices is the number of devices: the highest that is named and one.
+// devices returns the number of devices: the highest device number in the dump plus one.
 func (d *dump) devices() int64 {
 	n := int64(1)
 	see := func(m *mesh) {
@@ -383,7 +383,7 @@ func (d *dump) devices() int64 {
 	return n
 }
 
-// trimParens cuts the parentheses around an expression.
+// trimParens removes the parentheses around an expression.
 func trimParens(s string) string {
 	if s[0] == '(' {
 		return s[1 : len(s)-1]
@@ -391,7 +391,7 @@ func trimParens(s string) string {
 	return s
 }
 
-// text prints a scalar in the dump's notation.
+// text prints a scalar in the notation of the dump.
 func (s *scalar) text() string {
 	switch {
 	case s.op == "" && s.name != "":

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// token is a word, a number or a punctuation mark of a line.
+// token is a word, a number or a punctuation mark in a line.
 type token struct {
 	text string
 	off  int
@@ -23,7 +23,7 @@ const (
 	tokMark
 )
 
-// marks of two bytes; all others have one.
+// twoByteMarks holds the punctuation marks that have two bytes. All others have one byte.
 var twoByteMarks = map[string]bool{"->": true, "==": true, "!=": true, "<=": true, ">=": true, "&&": true, "||": true}
 
 func isWordByte(c byte) bool {
@@ -32,7 +32,7 @@ func isWordByte(c byte) bool {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// next reads the token at or behind off.
+// next returns the first token at or after the offset off.
 func (l *line) next(off int) token {
 	s := l.text
 	for off < len(s) && (s[off] == ' ' || s[off] == '\t') {
@@ -56,7 +56,8 @@ func (l *line) next(off int) token {
 	return token{s[off : off+1], off, tokMark}
 }
 
-// exponent extends a number such as 1e-5 over its sign and digits. An e in 0x1e is none.
+// exponent returns the end of a number such as 1e-5 including the sign and digits of its exponent. The e in a
+// hexadecimal number such as 0x1e does not begin an exponent.
 func exponent(s string, end int) int {
 	if start := strings.LastIndexFunc(s[:end], func(r rune) bool { return r > 0x7f || !isWordByte(byte(r)) }) + 1; strings.HasPrefix(s[start:end], "0x") {
 		return end
@@ -69,8 +70,8 @@ func exponent(s string, end int) int {
 	return end
 }
 
-// cursor reads a logical line. After an error it is at the line's end, so that
-// its users go on as if the line were over; the first error is kept.
+// cursor reads a logical line. After an error the cursor is at the end of the line, so that its callers behave as if
+// the line had ended. The cursor keeps the first error.
 type cursor struct {
 	words
 	nest int
@@ -82,7 +83,7 @@ func (r *reader) cursor(l *line) *cursor {
 	return c
 }
 
-// words reads a line token by token, and reports what does not come.
+// words reads a line token by token, and reports a missing token that was expected.
 type words struct {
 	l   *line
 	tok token
@@ -117,7 +118,7 @@ func (c *words) want(text string) {
 	}
 }
 
-// word takes a word and reports whether there was one.
+// word reads a word and reports whether there was one.
 func (c *words) word(what string) string {
 	if c.tok.kind != tokWord {
 		c.expected(what)
@@ -134,7 +135,7 @@ func (c *words) expected(what string) {
 	c.fail("this line is not understood: " + what + " should stand here, not " + found)
 }
 
-// fail reports the line's first error and ends it.
+// fail reports the first error of the line and moves to the end of the line.
 func (c *words) fail(message string) *ir.Diagnostic {
 	pos := c.pos()
 	c.tok = token{off: len(c.l.text)}
@@ -147,7 +148,7 @@ func (c *words) fail(message string) *ir.Diagnostic {
 	return d
 }
 
-// peekAfter returns the token behind the one at hand.
+// peekAfter returns the token after the current one.
 func (c *words) peekAfter() token { return c.l.next(c.tok.off + len(c.tok.text)) }
 
 func brief(s string) string {

@@ -7,46 +7,45 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// line is a logical line: one physical line, or several that belong together.
+// line is a logical line, which consists of one or more physical lines.
 type line struct {
 	text   string
 	indent int
-	// parts say where the text came from, in order of offset.
+	// parts records the positions in the file from which the text was read, in the order of their offsets.
 	parts []part
 }
 
-// part is a piece of a logical line: the text from off on stands at pos.
+// part is a piece of a logical line. The text that begins at the offset off is at pos in the file.
 type part struct {
 	off int
 	pos ir.Pos
 }
 
-// at returns the place of the byte at offset off.
+// at returns the position of the byte at offset off.
 func (l *line) at(off int) ir.Pos {
 	i := sort.Search(len(l.parts), func(i int) bool { return l.parts[i].off > off }) - 1
 	p := l.parts[max(i, 0)]
 	return ir.Pos{Line: p.pos.Line, Col: p.pos.Col + int32(off-p.off)}
 }
 
-// start is the place of the line's first byte.
+// start returns the position of the first byte of the line.
 func (l *line) start() ir.Pos { return l.parts[0].pos }
 
-// joiner makes logical lines of physical ones. Brackets that are open at a
-// line's end join the next line to it, and so does what can only continue: a
-// line that begins with "=" or an operator, or, in a container, one that is
-// indented less than its statements.
+// joiner combines physical lines to logical lines. A line is joined to the previous line if that line has unclosed
+// brackets, or if the line can only be a continuation: it begins with "=" or an operator, or it is in a container and
+// is indented less than the container's statements.
 type joiner struct {
 	lines []line
 	text  strings.Builder // of the line at hand, while parts is not empty
 	parts []part
 	indnt int
 	depth int
-	// first is the indentation of the container's first statement, -1 before
-	// it: what is indented less was broken off the line before.
+	// first is the indentation of the first statement of the container, or -1 before that statement. Lines that are
+	// indented less are continuations of the previous line.
 	first int
-	// base is the indentation of the container's head: the dump's first column.
+	// base is the indentation of the container's first line, which is the first column of the dump.
 	base int
-	// blank: the last physical line ended with one.
+	// blank reports whether the last physical line ended with a blank.
 	blank bool
 }
 
@@ -58,7 +57,7 @@ const (
 	endWord  = "END." // ends a dump in the form of pull request 2518
 )
 
-// maxLines and maxWords bound a dump, and with it the memory and time that everything takes which goes through it.
+// maxLines and maxWords limit the size of a dump, and thereby the memory and time of every step that traverses it.
 const (
 	maxLines = 1 << 16
 	maxWords = 1 << 20 // and signs
@@ -106,11 +105,11 @@ func isSection(s string) bool {
 		strings.HasPrefix(s, unitWord) || strings.HasPrefix(s, defsWord) || s == endWord
 }
 
-// mayEnd reports whether the line at hand can be over.
+// mayEnd reports whether the current line can be complete.
 func (j *joiner) mayEnd() bool { return j.depth <= 0 || len(j.parts) == 0 || j.listEnds() }
 
-// listEnds knows ShareMemHandles, which nvFuser prints without its last
-// parenthesis: the list is over behind a communication's comma.
+// listEnds handles ShareMemHandles, which nvFuser prints without its last parenthesis: the list ends after the comma
+// that follows a communication.
 func (j *joiner) listEnds() bool {
 	s := j.text.String()
 	return j.depth == 1 && strings.HasPrefix(s, "ShareMemHandles(") && strings.HasSuffix(s, "),")
@@ -138,8 +137,8 @@ func (j *joiner) begin(s string, indent int, pos ir.Pos) {
 	j.depth = depthOf(withoutOpening(s))
 }
 
-// extend appends s. A line that begins in the dump's first column was broken off, maybe within a word; an indented one
-// was printed as a line.
+// extend appends s to the current line. A physical line that begins in the first column of the dump is the rest of a
+// broken line and may begin within a word; an indented physical line was printed as a separate line.
 func (j *joiner) extend(s string, indent int, pos ir.Pos) {
 	if indent > j.base || j.blank {
 		j.text.WriteByte(' ')
@@ -157,7 +156,7 @@ func (j *joiner) end() {
 	j.parts, j.depth = nil, 0
 }
 
-// withoutOpening cuts what opens a section, whose brace closes elsewhere.
+// withoutOpening removes the text that opens a section, because its brace is closed on another line.
 func withoutOpening(s string) string {
 	for _, w := range []string{headWord, kernel} {
 		if rest, ok := strings.CutPrefix(s, w); ok {
@@ -170,7 +169,7 @@ func withoutOpening(s string) string {
 	return s
 }
 
-// depthOf counts brackets opened and not closed.
+// depthOf returns the number of brackets that are opened but not closed.
 func depthOf(s string) int {
 	d := 0
 	for i := range len(s) {

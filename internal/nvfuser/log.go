@@ -10,17 +10,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A dump is printed into a log: launchers put the rank in front of each line, tests print their names
-// before it on the same line, and libraries print messages between its lines. findDumps cuts the dumps
-// out. What it leaves out within a dump has the form of another program's message, and Import warns of it.
+// A dump is often printed into a log. Launchers put the rank in front of each line, tests print their names before the
+// dump on the same line, and libraries print messages between its lines. findDumps extracts the dumps. It omits a line
+// within a dump only if the line has the form of another program's message, and Import warns about each omitted line.
 
-// rawLine is a line of the file, or what follows a rank's tag on one.
+// rawLine is a line of the file without the tag that names a rank.
 type rawLine struct {
 	text string
 	pos  ir.Pos // of text
 }
 
-// excerpt is a dump as it stands in a file.
+// excerpt is a dump as it was found in a file.
 type excerpt struct {
 	lines []rawLine
 	noise []rawLine // lines between those of the dump that were left out
@@ -31,8 +31,8 @@ type excerpt struct {
 	test  string    // that printed it first; "" where the log does not say
 }
 
-// dumpTag is what launchers and pages put before each line of a rank. The submatch is what identifies the rank;
-// a time does not.
+// dumpTag matches the text that launchers and web pages put before each line of a rank. The submatch is the part that
+// identifies the rank; times are not part of it.
 var dumpTag = regexp.MustCompile(`^(?:` +
 	`\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? ?` + // a time, as CI prints it
 	`|(\[[^\]\s]*\d+,\d+\]<std\w+>: ?` + // mpirun --tag-output
@@ -41,7 +41,7 @@ var dumpTag = regexp.MustCompile(`^(?:` +
 	`|>|#|//|\|)` + // a quotation, a comment, a table
 	`)`)
 
-// messages are lines that other programs print between those of a dump.
+// messages matches lines that other programs print between the lines of a dump.
 var messages = regexp.MustCompile(`^(?:` + "```" + `|~~~` +
 	`|\S+:\d+:\d+ \[\d+\] NCCL ` +
 	`|(?:\[rank\d+\]: ?)?\[?[WEFI]\d{4,8} ?\d\d:\d\d` + // c10 and glog
@@ -53,16 +53,18 @@ var messages = regexp.MustCompile(`^(?:` + "```" + `|~~~` +
 	`|[-=]{4,}` +
 	`)`)
 
-// testName is a line that begins a test: GoogleTest's, or pytest's, which a dump may follow. testEnd ends one.
+// testName matches a line with which GoogleTest or pytest begins a test. A dump may follow on the same line. testEnd
+// matches a line that ends a test.
 var (
 	testName = regexp.MustCompile("^\\[ RUN +\\] (\\S+)$|^([\\w./-]+\\.py::[^\\s`]+)(?:$| +%)")
 	testEnd  = regexp.MustCompile(`^\[ +(?:OK|FAILED) +\]|\b(?:PASSED|FAILED|SKIPPED|ERROR)$`)
 )
 
-// endLine is the last line of a dump.
+// endLine matches the last line of a dump.
 var endLine = regexp.MustCompile(`^} *// *` + regexp.QuoteMeta(headWord))
 
-// cutTags returns the tags that a line begins with, times left out, and where the rest begins.
+// cutTags returns the tags at the beginning of a line, without times, and the offset at which the rest of the line
+// begins.
 func cutTags(line string) (tags string, at int) {
 	for {
 		blank := len(line[at:]) - len(strings.TrimLeft(line[at:], " \t"))
@@ -77,7 +79,8 @@ func cutTags(line string) (tags string, at int) {
 	}
 }
 
-// headAt returns where a dump begins on a line, and the tags before it; -1 where none does.
+// headAt returns the offset at which a dump begins on a line, and the tags before it. The offset is -1 if no dump
+// begins on the line.
 func headAt(line string) (tags string, at int) {
 	at = strings.Index(line, headWord)
 	if at < 0 || !strings.HasPrefix(strings.TrimLeft(line[at+len(headWord):], " "), "{") {
@@ -90,7 +93,8 @@ func headAt(line string) (tags string, at int) {
 	return tags, at
 }
 
-// findDumps returns the different dumps of a file, in order, and the ends of those whose beginning it lacks.
+// findDumps returns the different dumps in a file, in order, and the positions of the last lines of dumps whose
+// beginnings are not in the file.
 func findDumps(src string) (list []excerpt, ends []ir.Pos) {
 	if !strings.Contains(src, headWord) {
 		return nil, nil
@@ -147,7 +151,7 @@ func findDumps(src string) (list []excerpt, ends []ir.Pos) {
 	return withoutPrefixes(list), ends
 }
 
-// withoutPrefixes drops copies of dumps that end earlier, as the file does.
+// withoutPrefixes removes dumps that are incomplete copies of others because the file ends.
 func withoutPrefixes(list []excerpt) []excerpt {
 	return slices.DeleteFunc(slices.Clone(list), func(e excerpt) bool {
 		return e.open && !e.cut && slices.ContainsFunc(list, func(of excerpt) bool {
@@ -169,7 +173,7 @@ type cutter struct {
 	test   string
 }
 
-// take adds a line, unless the dump is over.
+// take adds a line to the dump, unless the dump has ended.
 func (c *cutter) take(l rawLine) bool {
 	text := strings.TrimSpace(l.text)
 	switch {
@@ -194,7 +198,7 @@ func (c *cutter) take(l rawLine) bool {
 	return true
 }
 
-// definition is a line of the index definitions, or the rest of one that was broken.
+// definition matches a line with an index definition, or the rest of such a line if it was broken.
 var definition = regexp.MustCompile(`^(?:\w+ *= *\S|[-+*/%=()]|\w+;$)`)
 
 var address = regexp.MustCompile(`0x[0-9a-f]+`)
@@ -218,11 +222,11 @@ func (c *cutter) excerpt() excerpt {
 	return e
 }
 
-// dumpDefine is the name that chooses among the dumps of a file.
+// dumpDefine is the name that selects one of the dumps in a file.
 const dumpDefine = "dump"
 
-// chooseDump returns the lines of the dump that Import reads: the only one of the file, or the one
-// that defines names by its number.
+// chooseDump returns the lines of the dump that Import reads: the only dump in the file, or the dump whose number
+// defines sets.
 func chooseDump(file, src string, defines map[string]string) (lines []rawLine, warn ir.Diagnostics,
 	err ir.Diagnostics) {
 	dumps, ends := findDumps(src)
@@ -277,7 +281,7 @@ func chooseDump(file, src string, defines map[string]string) (lines []rawLine, w
 	return dumps[0].lines, warn, nil
 }
 
-// countDumps says how many different dumps a file has.
+// countDumps describes the number of different dumps in a file.
 func countDumps(n int) string {
 	if n <= 1 {
 		return "one dump"
@@ -285,7 +289,7 @@ func countDumps(n int) string {
 	return fmt.Sprintf("%d different dumps", n)
 }
 
-// notesOf describes the dumps of a file.
+// notesOf returns notes that describe the dumps in a file.
 func notesOf(dumps []excerpt) (list []ir.Note) {
 	for i, e := range dumps {
 		list = append(list, ir.Note{Pos: e.lines[0].pos, Message: e.describe(i + 1)})
@@ -293,7 +297,7 @@ func notesOf(dumps []excerpt) (list []ir.Note) {
 	return list
 }
 
-// named says where a dump begins, and which test printed it.
+// named describes where a dump begins and which test printed it.
 func (e *excerpt) named() string {
 	name := fmt.Sprintf("the dump in line %d", e.lines[0].pos.Line)
 	if e.test != "" {
@@ -302,7 +306,7 @@ func (e *excerpt) named() string {
 	return name
 }
 
-// describe says of the n-th dump which test printed it, how long it is, and how often it was printed.
+// describe describes the n-th dump: the test that printed it, its length, and how often it was printed.
 func (e *excerpt) describe(n int) string {
 	of := ""
 	if e.test != "" {

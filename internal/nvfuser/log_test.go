@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// ofLog imports a log that must read as the dump does, and returns what it warns of.
+// ofLog imports a log whose program must equal that of the dump, and returns the warnings.
 func ofLog(t *testing.T, log, dump string, defines map[string]string) string {
 	t.Helper()
 	if !IsDump(log) {
@@ -22,7 +22,7 @@ func ofLog(t *testing.T, log, dump string, defines map[string]string) string {
 	return ds.String()
 }
 
-// prefixed puts something before every line.
+// prefixed returns the text with a prefix before every line.
 func prefixed(prefix, text string) string {
 	var b strings.Builder
 	for l := range strings.Lines(text) {
@@ -31,14 +31,14 @@ func prefixed(prefix, text string) string {
 	return b.String()
 }
 
-// loops has a loop whose indentation matters, and definitions of indices after its end.
+// loops is a dump with a loop, for which indentation matters, and with definitions of indices after its end.
 var loops = container("  GetCurrentStream into Stream 0x7fa0\n  FOR i9 in iS0{i0}:\n    SetCurrentStream to Stream i9\n"+
 	"    Synchronize Stream 0x7fa0\n    T2_l_float[iS4{4}] = HirAliasSelect( "+t0+", axis = iS0{i0}, index = i12 )\n"+
 	"    T3_l_float[iS5{4}] = HirAliasSelect( "+t1+", axis = iS2{i0}, index = i9 )\n"+
 	"    T3_l_float[iS5{4}] = Set( T2_l_float[iS4{4}], cache_op=Streaming )\n  SetCurrentStream to Stream 0x7fa0\n"+
 	"  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n") + "\nIndex definitions:\n  i12 = i9 % 8;\n"
 
-// TestLogs: a dump reads the same wherever it was printed.
+// TestLogs checks that a dump gives the same program in every kind of log.
 func TestLogs(t *testing.T) {
 	for name, log := range map[string]string{
 		"pytest": "===== test session starts =====\nplatform linux\ntests/python/test_overlap.py::test_row[1] " +
@@ -68,7 +68,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogsOfRanks: lines of ranks that printed at the same time are told by their tags.
+// TestLogsOfRanks checks that the tags of lines separate the output of ranks that printed at the same time.
 func TestLogsOfRanks(t *testing.T) {
 	lines := strings.SplitAfter(loops, "\n")
 	var log strings.Builder
@@ -84,7 +84,8 @@ func TestLogsOfRanks(t *testing.T) {
 	}
 }
 
-// TestMessagesBetween: messages of other programs are left out of a dump with a warning that names their lines.
+// TestMessagesBetween checks that messages of other programs within a dump are ignored with a warning that names their
+// lines.
 func TestMessagesBetween(t *testing.T) {
 	for _, message := range []string{
 		"node7:2101:2345 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC",
@@ -105,12 +106,13 @@ func TestMessagesBetween(t *testing.T) {
 			}
 		}
 	}
-	// What has no such form is an error in its place.
+	// A line that has no such form is an error at its position.
 	lines := strings.SplitAfter(loops, "\n")
 	refused(t, lines[0]+lines[1]+"  hello world\n"+strings.Join(lines[2:], ""), "3:", "")
 }
 
-// TestSeveralDumps: among different dumps of a log one is chosen by its number, and places are those of the log.
+// TestSeveralDumps checks that a number selects one of several different dumps in a log, and that positions refer to
+// the log.
 func TestSeveralDumps(t *testing.T) {
 	one := container(copyT1)
 	log := "tests/a.py::test_row[2]\n" + one + one + "PASSED\n" + loops + "bye\n"
@@ -132,7 +134,7 @@ func TestSeveralDumps(t *testing.T) {
 			t.Errorf("dump=%s: %s", bad, ds)
 		}
 	}
-	// Ranks that print at the same time, without tags.
+	// The ranks print at the same time and their lines have no tags.
 	lines := strings.SplitAfter(loops, "\n")
 	_, _, ds = Import("d.txt", lines[0]+loops+strings.Join(lines[1:], ""), nil)
 	if !strings.Contains(ds.String(), "the next begins before its end") ||
@@ -141,7 +143,7 @@ func TestSeveralDumps(t *testing.T) {
 	}
 }
 
-// TestCutLog: a log that ends within its dumps says so.
+// TestCutLog checks the error about a log that ends within its dumps.
 func TestCutLog(t *testing.T) {
 	lines := strings.SplitAfter(loops, "\n")
 	other := strings.SplitAfter(container(copyT1), "\n")
@@ -153,7 +155,7 @@ func TestCutLog(t *testing.T) {
 			t.Errorf("want %q, got %s", want, ds)
 		}
 	}
-	// Ranks that are not as far are not different.
+	// Dumps of ranks that differ only in how much was printed are not considered different.
 	last := lines[4][:len(lines[4])/2]
 	ofLog(t, prefixed("[rank0]: ", strings.Join(lines[:4], "")+last)+"\n"+prefixed("[rank1]: ", loops), loops, nil)
 	log = prefixed("[rank0]: ", strings.Join(lines[:4], "")) + prefixed("[rank1]: ", strings.Join(lines[:4], "")+last)
@@ -161,7 +163,7 @@ func TestCutLog(t *testing.T) {
 	if want := "d.txt:9:10: error: the dump ends without"; !strings.Contains(ds.String(), want) || ds[0].Kind != inputKind {
 		t.Errorf("want %q, got %s", want, ds)
 	}
-	// The beginning is missing of one dump.
+	// The beginning of one dump is missing.
 	_, _, ds = Import("d.txt", strings.Join(other[2:], "")+"tests/a.py::test_row\n"+loops, nil)
 	if want := "2:1: warning: this ends a dump whose beginning the file lacks; only the dump in line 4, of " +
 		"tests/a.py::test_row, is judged"; ds.HasErrors() || !strings.Contains(ds.String(), want) {
@@ -173,7 +175,8 @@ func TestCutLog(t *testing.T) {
 	}
 }
 
-// TestDefinesOfTheImport: a name or value that the import does not have is an error of the command line.
+// TestDefinesOfTheImport checks that a name or value that the import does not accept is an error about the command
+// line.
 func TestDefinesOfTheImport(t *testing.T) {
 	for _, x := range []struct{ name, value, want, help string }{
 		{"dump", "one", "--define dump=one: the file has one dump", "from 1 to 1"},
@@ -190,7 +193,7 @@ func TestDefinesOfTheImport(t *testing.T) {
 	}
 }
 
-// TestNoDump: what only mentions a dump is none.
+// TestNoDump checks that a text that only mentions a dump is not read as one.
 func TestNoDump(t *testing.T) {
 	for _, text := range []string{
 		"", "%HostIrContainer", "the closing } // %HostIrContainer of a dump\n",
@@ -202,8 +205,8 @@ func TestNoDump(t *testing.T) {
 	}
 }
 
-// TestOldForm: a dump in the form of pull request 2518, whose last line is "END.", reads as the same program today.
-// Earlier forms are refused.
+// TestOldForm checks that a dump in the form of pull request 2518, whose last line is "END.", gives the same program as
+// the same dump in the current form. Earlier forms are refused.
 func TestOldForm(t *testing.T) {
 	const body = `(T0_g[ iS0{4}, iS1{8} ]) -> (T2_g[ iS6{4}, rS7{8} ]) :
   PostOnStream (HostUnit0, Inputs:{T0_g[ iS0{4}, iS1{8} ]}, Outputs:{T2_g[ iS6{4}, rS7{8} ]})

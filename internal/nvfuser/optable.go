@@ -2,7 +2,7 @@ package nvfuser
 
 import "hocket.example/hocket/ir"
 
-// unaries and binaries are the pointwise operations and what they are here.
+// unaries and binaries map nvFuser's pointwise operations to ops of package ir.
 var unaries = map[string]ir.Op{
 	"relu": ir.OpRelu, "neg": ir.OpNeg, "gelu": ir.OpGelu, "silu": ir.OpSilu, "exp": ir.OpExp, "expf": ir.OpExp,
 	"rsqrt": ir.OpRsqrt, "rsqrtf": ir.OpRsqrt,
@@ -19,7 +19,7 @@ var reductions = map[string]ir.Op{
 	"reduction.min": ir.OpMin, "reduction.fmin": ir.OpMin,
 }
 
-// knownOp reports whether a computation written as a call can be read.
+// knownOp reports whether the reader supports the computation with this name, which is written as a call.
 func knownOp(name string) bool {
 	switch name {
 	case "matmul", "linear":

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// definition reads "T3 = op(…)" of any kind.
+// definition reads a statement "T3 = op(…)" with any kind of operation.
 func (c *cursor) definition(s *stmt) {
 	s.out = c.tensor()
 	c.want("=")
@@ -95,7 +95,7 @@ func (c *cursor) infix(s *stmt) {
 	}
 }
 
-// atNumber reports whether a number stands here: "0.5", "double(0.5)".
+// atNumber reports whether the next tokens are a number: "0.5", "double(0.5)".
 func (c *words) atNumber() bool {
 	_, isType := dtypes[c.tok.text]
 	return c.tok.kind == tokNumber || c.tok.kind == tokWord && isType
@@ -229,8 +229,8 @@ func (c *cursor) reduce(s *stmt) {
 	}
 }
 
-// initial reads what a reduction begins with: "float(0)", "float(-inf)", "-inf". It must be
-// the neutral element, which its op says already.
+// initial reads the initial value of a reduction: "float(0)", "float(-inf)", "-inf". It must be the neutral element of
+// the reduction's operation.
 func (c *words) initial(op string) {
 	pos, text := c.pos(), ""
 	for depth := 0; c.tok.kind != tokEnd && (depth > 0 || !c.is(",") && !c.is(")")); c.advance() {
@@ -243,11 +243,11 @@ func (c *words) initial(op string) {
 	}
 }
 
-// leastHuge is the largest number of the narrowest float: where there are no infinities the
-// largest number stands for one.
+// leastHuge is the largest finite number of the narrowest floating-point type. In types without infinities, the largest
+// number is printed in place of infinity.
 const leastHuge = 65504
 
-// neutral reports whether a reduction that begins with v is that of its operands alone.
+// neutral reports whether the initial value v leaves the result of the reduction unchanged.
 func neutral(op string, v float64) bool {
 	switch op {
 	case "reduction.max", "reduction.fmax":

@@ -7,16 +7,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxNest bounds parentheses and blocks, so that what walks the tree may recurse.
+// maxNest is the deepest permitted nesting of parentheses and blocks, so that functions that traverse the tree may
+// recurse.
 const maxNest = 100
 
-// binding strengths of operators, as in C++.
+// strength holds the precedence of each operator, as in C++.
 var strength = map[string]int{
 	"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4,
 	"+": 5, "-": 5, "*": 6, "/": 6, "%": 6,
 }
 
-// functions that index expressions may call, with their number of arguments.
+// functions holds the functions that index expressions may call, with their numbers of arguments.
 var functions = map[string]int{
 	"ceilDiv": 2, "fmax": 2, "fmin": 2, "max": 2, "min": 2, "where": 3, "neg": 1, "abs": 1,
 }
@@ -67,7 +68,7 @@ func (c *cursor) unary() *scalar {
 	return &scalar{pos: pos}
 }
 
-// isName reports whether s can name something in a program.
+// isName reports whether s can be a name in a program.
 func isName(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c == '.' || c == '?' || c >= 0x80 || i == 0 && isDigit(c) {
@@ -77,13 +78,13 @@ func isName(s string) bool {
 	return s != ""
 }
 
-// isSymbol reports whether s is an extent's symbol: "i5".
+// isSymbol reports whether s is the symbol of an extent, such as "i5".
 func isSymbol(s string) bool {
 	_, err := strconv.ParseUint(strings.TrimPrefix(s, "i"), 10, 63)
 	return err == nil && len(s) > 1 && s[0] == 'i' && isDigit(s[1])
 }
 
-// name takes a word that can name something in a program.
+// name reads a word that can be a name in a program.
 func (c *words) name(what string) string {
 	pos := c.pos()
 	s := c.word(what)
@@ -122,7 +123,7 @@ func (c *cursor) call(name string, pos ir.Pos) *scalar {
 	return s
 }
 
-// parseDefine reads the value of --define in the dump's notation.
+// parseDefine parses a value of --define, which is in the notation of the dump.
 func parseDefine(file, text string) (*scalar, ir.Diagnostics) {
 	r := &reader{prog: &ir.Program{File: file, Source: text}}
 	l := &line{text: text, parts: []part{{0, ir.Pos{Line: 1, Col: 1}}}}
@@ -135,7 +136,7 @@ func parseDefine(file, text string) (*scalar, ir.Diagnostics) {
 	return s, r.ds
 }
 
-// clearPos takes away places that are not in the dump.
+// clearPos removes positions that do not refer to the dump.
 func clearPos(s *scalar) {
 	s.pos = ir.Pos{}
 	for _, a := range s.args {

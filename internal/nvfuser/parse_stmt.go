@@ -64,7 +64,7 @@ func (c *cursor) statement() *stmt {
 	return s
 }
 
-// failAt is fail at a place before the token at hand.
+// failAt is like fail, for a position before the current token.
 func (c *words) failAt(pos ir.Pos, message string) {
 	if d := c.fail(message); d.Message != "" {
 		d.Pos, d.Line = pos, c.r.sourceLine(pos)
@@ -175,7 +175,7 @@ func (c *cursor) communication(s *stmt, word string) {
 	}
 }
 
-// backend reads what a communication is carried out by, which streams are named after.
+// backend reads the backend of a communication. Streams are named after it.
 func (c *words) backend() string {
 	if c.tok.kind == tokWord && !isName(c.tok.text) {
 		c.expected("a backend")
@@ -216,7 +216,7 @@ func (c *cursor) p2p(s *stmt) {
 	}
 }
 
-// fields reads "(key=value, …)"; value reads what a key's value is.
+// fields reads "(key=value, …)". It calls value to read the value of each key.
 func (c *words) fields(value func(key string) bool) {
 	c.want("(")
 	for !c.bad && !c.is(")") {
@@ -246,8 +246,7 @@ func (c *cursor) wait(s *stmt) {
 	}
 }
 
-// handles reads the communications of ShareMemHandles, whose list nvFuser
-// does not close.
+// handles reads the communications of a ShareMemHandles. nvFuser does not print the closing parenthesis of the list.
 func (c *cursor) handles(s *stmt) {
 	c.want("(")
 	for !c.bad && c.got("P2PCommunication") {

@@ -12,7 +12,7 @@ var dtypes = map[string]ir.DType{
 	"int": ir.I32, "int64_t": ir.I64, "nvfuser_index_t": ir.I64, "index_t": ir.I64,
 }
 
-// atTensor reports whether a tensor stands here: "T3_g_float[…".
+// atTensor reports whether the next tokens are a tensor: "T3_g_float[…".
 func (c *words) atTensor() bool {
 	t := c.tok.text
 	return c.tok.kind == tokWord && len(t) > 1 && t[0] == 'T' && isDigit(t[1]) && c.peekAfter().text == "["
@@ -43,8 +43,8 @@ func (c *cursor) tensor() *tensor {
 	return t
 }
 
-// tensorName splits "T3_g___bfloat" into number, memory and dtype. Without a
-// dtype it is f32: early dumps print none.
+// tensorName splits a name such as "T3_g___bfloat" into number, memory and dtype. A name without a dtype has dtype f32,
+// since early dumps print none.
 func (c *words) tensorName(text string) (string, ir.DType) {
 	id, rest, _ := strings.Cut(text, "_")
 	if _, err := strconv.ParseUint(id[1:], 10, 31); err != nil {

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rankSet is a sorted list of ranks; nil is all of them.
+// rankSet is a sorted list of ranks. nil means all ranks.
 type rankSet []int64
 
 func (m *mesh) ranks() rankSet {
@@ -33,7 +33,8 @@ func joinInts(list []int64) string {
 
 func (t *output) everybody(s rankSet) bool { return s == nil || int64(len(s)) == t.world }
 
-// membership makes "if rank is in s", in the shortest form that says so.
+// membership returns an if statement with the condition that the rank is in s. It uses the shortest form of the
+// condition.
 func (t *output) membership(s rankSet, pos ir.Pos) *ir.Stmt {
 	rank := &ir.Expr{Kind: ir.ExprRank, Pos: pos, Name: ir.WorldAxis}
 	test := func(l *ir.Expr, cmp ir.Cmp, v int64) *ir.Stmt {
@@ -51,8 +52,8 @@ func (t *output) membership(s rankSet, pos ir.Pos) *ir.Stmt {
 	case len(runs) == 1 && last[1] == t.world-1:
 		return test(rank, ir.GE, first[0])
 	}
-	// The distance to a run of ranks is 0 inside it; so is the least distance
-	// to any run inside one of them.
+	// The distance from a rank to a run of consecutive ranks is 0 if the rank is in the run. So the minimum of the
+	// distances to all runs is 0 if the rank is in the set.
 	var least *ir.Expr
 	for _, r := range runs {
 		d := bin(ir.ExprMax, num(pos, 0), bin(ir.ExprMax, bin(ir.ExprSub, num(pos, r[0]), rank), bin(ir.ExprSub, rank, num(pos, r[1]))))
@@ -65,7 +66,7 @@ func (t *output) membership(s rankSet, pos ir.Pos) *ir.Stmt {
 	return test(least, ir.EQ, 0)
 }
 
-// runs returns the first and last of each run of consecutive ranks.
+// runs returns the first and the last rank of each run of consecutive ranks.
 func (s rankSet) runs() [][2]int64 {
 	var out [][2]int64
 	for _, v := range s {
@@ -78,7 +79,7 @@ func (s rankSet) runs() [][2]int64 {
 	return out
 }
 
-// absent returns the least rank that is not in s.
+// absent returns the smallest rank that is not in s.
 func (s rankSet) absent() int64 {
 	for i, v := range s {
 		if v != int64(i) {
@@ -88,7 +89,7 @@ func (s rankSet) absent() int64 {
 	return int64(len(s))
 }
 
-// team is a mesh of the program: the axis that names a list of devices.
+// team is a mesh of the program, with the axis that represents a list of devices.
 type team struct {
 	axis    string
 	devices []int64
@@ -133,7 +134,7 @@ func (t *output) teamOf(m *mesh) *team {
 	return t.teams[joinInts(m.devices)]
 }
 
-// everyStmt calls see for every statement, those of HostUnits included.
+// everyStmt calls see for every statement, including the statements in HostUnits.
 func (d *dump) everyStmt(see func(*stmt)) {
 	var walk func([]*stmt)
 	walk = func(list []*stmt) {
@@ -149,7 +150,7 @@ func (d *dump) everyStmt(see func(*stmt)) {
 	}
 }
 
-// everyTensor calls see for every mention of a tensor in the container.
+// everyTensor calls see for every occurrence of a tensor in the container.
 func (d *dump) everyTensor(see func(*tensor)) {
 	for _, x := range slices.Concat(d.inputs, d.outputs) {
 		see(x)
@@ -167,7 +168,7 @@ func (d *dump) everyTensor(see func(*tensor)) {
 	walk(d.body)
 }
 
-// tensors lists the tensors that a statement mentions.
+// tensors lists the tensors that occur in a statement.
 func (s *stmt) tensors() []*tensor {
 	var list []*tensor
 	for _, o := range s.in {

@@ -8,10 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxErrors ends reading and translating: more errors than this help nobody.
+// maxErrors is the number of errors after which reading and translating end, because more errors would not help the
+// user.
 const maxErrors = 50
 
-// IsDump reports whether src is a Host IR dump, or a log that has one.
+// IsDump reports whether src is a Host IR dump, or a log that contains one.
 func IsDump(src string) bool {
 	if strings.HasPrefix(strings.TrimLeft(src, " \t\r\n"), headWord) {
 		return true
@@ -19,7 +20,7 @@ func IsDump(src string) bool {
 	for i := strings.Index(src, headWord); i >= 0; {
 		from := strings.LastIndexByte(src[:i], '\n') + 1
 		line, _, _ := strings.Cut(src[from:], "\n")
-		// A program of hocket's own language may have one in a comment.
+		// A program in hocket's own language may contain a dump in a comment.
 		if _, at := headAt(line); at >= 0 && !strings.HasPrefix(strings.TrimSpace(line), "//") {
 			return true
 		}
@@ -32,16 +33,16 @@ func IsDump(src string) bool {
 	return false
 }
 
-// reader makes the tree of a dump.
+// reader builds the tree of a dump.
 type reader struct {
 	prog  *ir.Program // for diagnostics: names and text
 	ds    ir.Diagnostics
 	lines []line
 	next  int
 	words int // read so far
-	// index of line starts, so that a diagnostic finds its line in constant time.
+	// starts holds the offsets at which lines begin, so that a diagnostic finds its line without a search.
 	starts []int
-	// indented: some statement is indented more than the first, so that the dump kept its
+	// indented reports whether some statement is indented more than the first one, which means that the dump has kept its
 	// indentation.
 	indented bool
 }
@@ -55,7 +56,7 @@ func (r *reader) errorf(pos ir.Pos, format string, args ...any) *ir.Diagnostic {
 	return d
 }
 
-// sourceLine returns the physical line that pos is on.
+// sourceLine returns the physical line that contains pos.
 func (r *reader) sourceLine(pos ir.Pos) string {
 	if !pos.Valid() {
 		return ""
@@ -77,7 +78,7 @@ func (r *reader) sourceLine(pos ir.Pos) string {
 
 func (r *reader) full() bool { return len(r.ds) >= maxErrors }
 
-// read returns the dump's tree; with errors, what could be read.
+// read returns the tree of the dump. If there are errors, the tree contains the parts that could be read.
 func (r *reader) read() *dump {
 	r.indented = slices.ContainsFunc(statementLines(r.lines), func(l line) bool { return l.indent > r.lines[1].indent })
 	d := &dump{units: map[string]*unit{}, defs: map[string]*scalar{}}
@@ -143,7 +144,7 @@ func (r *reader) head(d *dump) {
 	c.done()
 }
 
-// tensorList reads tensors and commas between brackets.
+// tensorList reads a comma-separated list of tensors between brackets.
 func (c *cursor) tensorList(open, end string) []*tensor {
 	var list []*tensor
 	c.want(open)
@@ -157,15 +158,15 @@ func (c *cursor) tensorList(open, end string) []*tensor {
 	return list
 }
 
-// done demands the line's end.
+// done reports an error if the line has not ended.
 func (c *words) done() {
 	if !c.bad && c.tok.kind != tokEnd {
 		c.expected("the line's end")
 	}
 }
 
-// block reads statements that are indented more than outer, as its first is,
-// up to the next section.
+// block reads statements up to the next section that have the same indentation as the first one, which must be greater
+// than outer.
 func (r *reader) block(outer, nest int) []*stmt {
 	var list []*stmt
 	indent := -1
@@ -189,8 +190,8 @@ func (r *reader) block(outer, nest int) []*stmt {
 	return list
 }
 
-// statements reads the statements of a line: one, or several where nvFuser
-// forgot a line's end.
+// statements reads the statements of a line. A line may contain several, because nvFuser does not always print the end
+// of a line.
 func (r *reader) statements(l *line, nest int) []*stmt {
 	var list []*stmt
 	c := r.cursor(l)
@@ -208,7 +209,7 @@ func (r *reader) statements(l *line, nest int) []*stmt {
 	return list
 }
 
-// bodies reads the block of a loop, or those of a conditional.
+// bodies reads the block of a loop, or the blocks of a conditional.
 func (r *reader) bodies(s *stmt, l *line, nest int) {
 	if nest > maxNest {
 		r.errorf(s.pos, "blocks nest deeper than %d", maxNest)
@@ -234,7 +235,7 @@ func (r *reader) bodies(s *stmt, l *line, nest int) {
 	}
 }
 
-// definitions reads "i84 = i82 % 8;" up to the end.
+// definitions reads index definitions such as "i84 = i82 % 8;" up to the end of the dump.
 func (r *reader) definitions(d *dump) {
 	for r.next < len(r.lines) && !isSection(r.lines[r.next].text) {
 		c := r.cursor(&r.lines[r.next])

@@ -8,19 +8,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file turns printed integer expressions into index expressions.
+// This file converts printed integer expressions to index expressions.
 
 const (
 	numberOfStreams = "numberOfStreams"
 	deviceIndex     = "deviceIdx.x"
-	// maxInline bounds an index definition that is written out where no let can
-	// stand: in a type of the signature.
+	// maxInline is the largest size of an index definition that is substituted where a let is not possible, namely in a
+	// type of the signature.
 	maxInline = 200
-	// maxNodes bounds an index expression.
+	// maxNodes is the largest number of nodes in an index expression.
 	maxNodes = 500
 )
 
-// String returns the expression in one notation, for comparing.
+// String returns the expression in a canonical notation, so that expressions can be compared.
 func (s *scalar) String() string {
 	var b strings.Builder
 	s.write(&b)
@@ -75,24 +75,23 @@ func bin(k ir.ExprKind, a, b *ir.Expr) *ir.Expr {
 // scalars translates indices and extents.
 type scalars struct {
 	output
-	// defs are the definitions of indices, the dump's and those given;
-	// missing are names that were reported, defining those being defined.
+	// defs holds the definitions of indices, from the dump and from --define. missing holds the names that have been
+	// reported as undefined, and defining holds the names whose definitions are being translated.
 	defs    map[string]*scalar
 	missing map[string]bool
-	// proposals are --defines for all indices that are missing.
+	// proposals holds proposed --define flags for all missing indices.
 	proposals string
 	defining  map[string]bool
 	inlined   int
 	sizes     map[*ir.Expr]int // of expressions, in nodes
 	tooLarge  bool             // said once
-	// symbols are the extents of inputs, which become dims.
+	// symbols holds the extents of inputs that become dims.
 	symbols    map[string]*ir.Dim
 	symbolList []string
 	streamsDim bool
 }
 
-// expr translates s where the block at hand is; an index that is defined gets
-// a let there.
+// expr translates s at the current block. If s uses an index with a definition, expr adds a let for it to the block.
 func (t *scalars) expr(s *scalar) *ir.Expr {
 	switch {
 	case s == nil:
@@ -117,9 +116,8 @@ func (t *scalars) expr(s *scalar) *ir.Expr {
 	return e
 }
 
-// nodes counts the nodes of an expression as a tree. Comparisons and
-// remainders name their operands more than once, so that trees may be far
-// larger than what was read.
+// nodes returns the number of nodes of an expression as a tree. Comparisons and remainders contain their operands more
+// than once, so a tree may be much larger than the text.
 func (t *scalars) nodes(e *ir.Expr) int {
 	if len(e.Args) == 0 {
 		return 1
@@ -173,7 +171,7 @@ func (t *scalars) apply(s *scalar, x []*ir.Expr) *ir.Expr {
 func negated(x *ir.Expr) *ir.Expr { return bin(ir.ExprSub, num(x.Pos, 0), x) }
 func not(x *ir.Expr) *ir.Expr     { return bin(ir.ExprSub, num(x.Pos, 1), x) }
 
-// compared returns 1 where a op b holds, else 0.
+// compared returns an expression that is 1 if a op b is true, and 0 otherwise.
 func compared(op string, a, b *ir.Expr) *ir.Expr {
 	less := func(a, b *ir.Expr) *ir.Expr { // min(1, max(0, b - a))
 		return bin(ir.ExprMin, num(a.Pos, 1), bin(ir.ExprMax, num(a.Pos, 0), bin(ir.ExprSub, b, a)))
@@ -197,7 +195,7 @@ func compared(op string, a, b *ir.Expr) *ir.Expr {
 
 var comparisons = map[string]ir.Cmp{"==": ir.EQ, "!=": ir.NE, "<": ir.LT, "<=": ir.LE, ">": ir.GT, ">=": ir.GE}
 
-// truth makes 0 or 1 of an expression that is used as a condition.
+// truth converts an expression that is used as a condition to an expression that is 0 or 1.
 func (t *scalars) truth(s *scalar, x *ir.Expr) *ir.Expr {
 	if _, ok := comparisons[s.op]; ok || s.op == "&&" || s.op == "||" || s.op == "!" {
 		return x
@@ -205,9 +203,9 @@ func (t *scalars) truth(s *scalar, x *ir.Expr) *ir.Expr {
 	return compared("!=", x, num(x.Pos, 0))
 }
 
-// truncated translates C's % and /, which round towards zero. They are mod and
-// floordiv where the first operand is surely not negative and the second positive. A
-// negative divisor changes the sign of a quotient, and nothing of a remainder.
+// truncated translates the operators % and / of C, which round towards zero. They become mod and floordiv if the first
+// operand is known to be non-negative and the second is known to be positive. A negative divisor changes the sign of
+// the quotient but does not change the remainder.
 func (t *scalars) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	budget := maxInline
 	switch d := t.rangeOf(s.args[1], &budget); {
@@ -223,13 +221,13 @@ func (t *scalars) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	return t.towardsZero(k, s, x)
 }
 
-// subtracts reports whether a minus stands in an expression: nothing else in an index makes a
-// negative number of others.
+// subtracts reports whether an expression contains a minus. No other operator in an index can produce a negative number
+// from non-negative ones.
 func subtracts(s *scalar) bool {
 	return s.op == "-" || s.op == "neg" || s.isInt() && s.val < 0 || slices.ContainsFunc(s.args, subtracts)
 }
 
-// towardsZero is truncated for a divisor that is positive.
+// towardsZero is like truncated, for a positive divisor.
 func (t *scalars) towardsZero(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	budget := maxInline
 	if r := t.rangeOf(s.args[0], &budget); r.hasLo && r.lo >= 0 {
@@ -241,8 +239,8 @@ func (t *scalars) towardsZero(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 		bin(k, bin(ir.ExprMax, negated(x[0]), zero), x[1]))
 }
 
-// name translates a name: what the runtime knows, a loop variable, a defined
-// index, an extent's symbol.
+// name translates a name: a value that the runtime provides, a loop variable, an index with a definition, or the symbol
+// of an extent.
 func (t *scalars) name(s *scalar) *ir.Expr {
 	switch {
 	case s.name == "rank" || s.name == deviceIndex:
@@ -261,7 +259,7 @@ func (t *scalars) name(s *scalar) *ir.Expr {
 	return num(s.pos, 0)
 }
 
-// undefined reports an index that nothing defines, once.
+// undefined reports an index that has no definition. It reports each index once.
 func (t *scalars) undefined(s *scalar) {
 	if t.missing[s.name] {
 		return
@@ -276,8 +274,8 @@ func (t *scalars) undefined(s *scalar) {
 	d.Help = "print the dump anew, or say what it is; for example:" + proposals
 }
 
-// defined returns a defined index: a let in the block at hand, or, outside of
-// the function's body, its definition written out.
+// defined returns the expression for an index with a definition. Within the body of the function it is the name of a
+// let in the current block; outside of the body it is the definition itself.
 func (t *scalars) defined(s *scalar) *ir.Expr {
 	for b := t.blk; b != nil; b = b.parent {
 		if name := b.lets[s.name]; name != "" {
@@ -307,7 +305,7 @@ func (t *scalars) defined(s *scalar) *ir.Expr {
 	return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: name}
 }
 
-// span is what is known of an expression's values.
+// span describes the known range of an expression's values.
 type span struct {
 	lo, hi       int64
 	hasLo, hasHi bool
@@ -315,10 +313,10 @@ type span struct {
 
 func exactly(v int64) span { return span{v, v, true, true} }
 
-// small bounds values whose sums and products cannot overflow.
+// small is the limit for values whose sums and products cannot overflow.
 const small = 1 << 30
 
-// rangeOf bounds an expression's values; budget bounds the work.
+// rangeOf returns a range that contains all values of an expression. budget limits the work.
 func (t *scalars) rangeOf(s *scalar, budget *int) span {
 	if *budget--; *budget < 0 {
 		return span{}

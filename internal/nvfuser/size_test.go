@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLongDumpsAreRefused: a dump has at most so many statements and words.
+// TestLongDumpsAreRefused checks the limits on the number of statements and words of a dump.
 func TestLongDumpsAreRefused(t *testing.T) {
 	const head, end = "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :\n", "} // %HostIrContainer\n"
 	for want, text := range map[string]string{

@@ -6,15 +6,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The state machine of SetCurrentStream and GetCurrentStream becomes on: which
-// stream is current is known at every statement, or the program is refused.
+// This file translates the state that SetCurrentStream and GetCurrentStream change to on statements. The current stream
+// must be known at every statement; otherwise the program is refused.
 
-// streamRef is a stream that is current, or captured.
+// streamRef refers to a stream that is current or has been captured.
 type streamRef struct {
-	// key is equal for equal streams; "?" where it is not known which it is.
+	// key is equal for equal streams. It is "?" if the stream is not known.
 	key   string
 	place ir.Place
-	// why says where an unknown one comes from.
+	// why is the position of the statement because of which the stream is not known.
 	why ir.Pos
 }
 
@@ -26,11 +26,11 @@ const (
 
 func mainStream() streamRef { return streamRef{key: mainKey, place: ir.Main()} }
 
-// streams follows which stream is the current one, and emits statements on it.
+// streams tracks the current stream, and emits statements on it.
 type streams struct {
 	scalars
 	cur streamRef
-	// Streams.
+	// The following fields describe streams.
 	names       map[string]bool      // that GetCurrentStream gives
 	captured    map[string]streamRef // what they stand for
 	limits      map[string]bool
@@ -38,7 +38,7 @@ type streams struct {
 	changes     map[*stmt]bool
 }
 
-// current returns the current stream for a statement at pos that runs on it.
+// current returns the current stream, on which the statement at pos runs.
 func (t *streams) current(pos ir.Pos) streamRef {
 	if t.cur.key != unknownKey {
 		return t.cur
@@ -50,10 +50,9 @@ func (t *streams) current(pos ir.Pos) streamRef {
 	return t.cur
 }
 
-// resolve returns the stream that a name or index means. A name that
-// GetCurrentStream gave means what it captured, even where it looks like a
-// number: early dumps print the captured stream as "Stream 0", and that is not
-// the stream with index 0.
+// resolve returns the stream to which a name or index refers. A name that GetCurrentStream has defined refers to the
+// captured stream, even if the name looks like a number: early dumps print the captured stream as "Stream 0", which is
+// not the stream with index 0.
 func (t *streams) resolve(n streamName) streamRef {
 	if n.name != "" && t.names[n.name] {
 		if ref, ok := t.captured[n.name]; ok {
@@ -73,7 +72,7 @@ func (t *streams) resolve(n streamName) streamRef {
 	return streamRef{key: workers + " " + e.String(), place: at}
 }
 
-// settled refuses a captured stream that depends on the way that was taken.
+// settled reports an error for a captured stream that depends on the path of execution.
 func (t *streams) settled(n streamName, ref streamRef) streamRef {
 	if ref.key != unknownKey {
 		return ref
@@ -85,14 +84,14 @@ func (t *streams) settled(n streamName, ref streamRef) streamRef {
 	return mainStream()
 }
 
-// fresherStream declares a stream that is known by its address only.
+// fresherStream declares a stream of which only the address is known.
 func (t *streams) fresherStream(n streamName) streamRef {
 	name := "stream_" + n.name
 	t.declareStream(name, nil, n.pos)
 	return streamRef{key: name, place: place(name, n.pos)}
 }
 
-// countStream makes the array of streams long enough for an index.
+// countStream increases the length of the array of streams so that it contains an index.
 func (t *streams) countStream(s *scalar) {
 	limit := t.streamLimit(s)
 	if limit == nil {
@@ -107,7 +106,7 @@ func (t *streams) countStream(s *scalar) {
 	}
 }
 
-// maxOf returns the greater of what is there and e.
+// maxOf returns an expression for the maximum of have and e.
 func maxOf(have, e *ir.Expr) *ir.Expr {
 	if have == nil {
 		return e
@@ -115,7 +114,7 @@ func maxOf(have, e *ir.Expr) *ir.Expr {
 	return bin(ir.ExprMax, have, e)
 }
 
-// streamLimit returns a bound of an index that is known at the function's top.
+// streamLimit returns an upper bound of an index. The bound can be evaluated at the beginning of the function.
 func (t *streams) streamLimit(s *scalar) *ir.Expr {
 	budget := maxInline
 	if r := t.rangeOf(s, &budget); r.hasHi && r.hasLo && r.lo >= 0 {
@@ -140,7 +139,7 @@ func (t *streams) streamLimit(s *scalar) *ir.Expr {
 	return t.expr(bound)
 }
 
-// findNames collects the names that GetCurrentStream gives.
+// findNames collects the names that GetCurrentStream defines.
 func (t *streams) findNames() {
 	t.d.everyStmt(func(s *stmt) {
 		if s.kind == stGetStream && s.stream.name != "" {
@@ -149,7 +148,7 @@ func (t *streams) findNames() {
 	})
 }
 
-// changesStreams reports whether s or what it contains sets the current stream.
+// changesStreams reports whether s, or a statement that it contains, sets the current stream.
 func (t *streams) changesStreams(s *stmt) bool {
 	if c, known := t.changes[s]; known {
 		return c
@@ -164,18 +163,18 @@ func (t *streams) changesStreams(s *stmt) bool {
 	return c
 }
 
-// walkState follows the state machine through statements without translating
-// them. Keys suffice: "in" is what the walk begins with.
+// walkState tracks the current stream through statements without translating them. It needs only the keys of streams;
+// "in" is the key of the stream that is current at the start.
 type walkState struct {
 	key      string
 	captured map[string]string
-	// used is the first statement that runs on what the walk began with.
+	// used is the position of the first statement that runs on the stream that is current at the start.
 	used ir.Pos
 }
 
 const entryKey = "in"
 
-// follow walks a loop's body from its entry.
+// follow tracks the current stream through the body of a loop, from its first statement.
 func (t *streams) follow(list []*stmt) walkState {
 	w := walkState{key: entryKey, captured: map[string]string{}}
 	for name, ref := range t.captured {
@@ -214,7 +213,7 @@ func (w *walkState) use(s *stmt) {
 	}
 }
 
-// walkBranches walks two ways through the program and joins them.
+// walkBranches tracks the current stream through two branches and joins the resulting states.
 func (t *streams) walkBranches(w *walkState, a, b []*stmt) {
 	other := walkState{key: w.key, captured: maps.Clone(w.captured), used: w.used}
 	t.walk(w, a)
@@ -262,8 +261,9 @@ func (t *streams) enterLoop(s *stmt) (after streamRef) {
 	return unknown
 }
 
-// recaptured forgets what was captured before a loop whose body captures another stream: the first iteration finds the
-// former, the others and later statements the latter.
+// recaptured removes streams that were captured before a loop and that the loop's body captures again. The first
+// iteration uses the stream captured before the loop; the other iterations and later statements use the stream captured
+// in the body.
 func (t *streams) recaptured(s *stmt, w *walkState) {
 	for name, ref := range t.captured {
 		key := w.captured[name]
@@ -276,7 +276,7 @@ func (t *streams) recaptured(s *stmt, w *walkState) {
 	}
 }
 
-// eitherWay keeps what two branches captured alike.
+// eitherWay returns the captured streams that are the same after both branches.
 func (t *streams) eitherWay(s *stmt, a, b map[string]streamRef) map[string]streamRef {
 	out := cloneRefs(a)
 	for name, ref := range b {

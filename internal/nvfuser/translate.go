@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FuncName is the name of the function that a dump becomes.
+// FuncName is the name of the function that is made from a dump.
 const FuncName = "host_ir"
 
-// translator makes a program of a dump's tree.
+// translator makes a program from the tree of a dump.
 type translator struct {
 	comms
 }
@@ -22,7 +22,7 @@ type loop struct {
 	depth  int // of its body
 }
 
-// unitState is the scope of a HostUnit, whose tensors are its own.
+// unitState is the scope of a HostUnit, which has separate tensors.
 type unitState struct {
 	binds map[string]*binding
 	seen  map[string]*tensor
@@ -60,8 +60,7 @@ func newTranslator(r *reader, d *dump, defines map[string]*scalar) *translator {
 	return t
 }
 
-// translate makes the program: one function, whose parameters and results are
-// the container's.
+// translate makes the program. It has one function with the parameters and results of the container.
 func (t *translator) translate() {
 	t.collectTeams()
 	t.collectSymbols()
@@ -89,8 +88,8 @@ func (t *translator) translate() {
 	t.finish(f)
 }
 
-// collectSymbols makes dims of the names in the inputs' extents. A device
-// axis is as long as its mesh.
+// collectSymbols declares dims for the names in the extents of inputs. The extent of a device axis is the size of its
+// mesh.
 func (t *scalars) collectSymbols() {
 	for _, x := range t.d.inputs {
 		for i := range x.axes {
@@ -108,8 +107,8 @@ func (t *scalars) collectSymbols() {
 	}
 }
 
-// signatureType is the type of a parameter or result: its printed axes, those
-// reduced away left out, device axes split over the mesh.
+// signatureType returns the type of a parameter or result. The type has the printed axes without the reduced ones, and
+// its device axes are split over the mesh.
 func (t *memories) signatureType(x *tensor) *ir.Type {
 	typ := &ir.Type{Pos: x.pos, DType: x.dtype}
 	tm := t.teamOf(x.mesh)
@@ -150,7 +149,7 @@ func (t *memories) parameter(f *ir.Func, x *tensor) {
 	f.Params = append(f.Params, &ir.Param{Pos: x.pos, Name: x.id, Type: t.signatureType(x)})
 }
 
-// bindInput defines what the rank holds of an input, if the dump uses it.
+// bindInput defines the rank's part of an input, if the dump uses the input.
 func (t *memories) bindInput(x *tensor) {
 	t.blk.names[x.id] = true
 	if t.outputs[x.id] {
@@ -170,7 +169,7 @@ func (t *memories) bindInput(x *tensor) {
 	t.bind(t.blk, x.id, b)
 }
 
-// finish returns the results and declares what the body turned out to need.
+// finish returns the results, and declares the dims and streams that the body was found to need.
 func (t *translator) finish(f *ir.Func) {
 	t.unused()
 	t.idleWaits()
@@ -207,7 +206,7 @@ func (t *translator) finish(f *ir.Func) {
 	f.Comments.Lead = []ir.Comment{{Text: " From " + t.source() + ". Line numbers are those of the dump."}}
 }
 
-// source names the dump's file in a comment, which must stay one line.
+// source names the file of the dump in a comment, which must be a single line.
 func (t *translator) source() string {
 	name := t.prog.File[strings.LastIndexAny(t.prog.File, `/\`)+1:]
 	return strings.Map(func(r rune) rune {
@@ -218,8 +217,7 @@ func (t *translator) source() string {
 	}, strings.ToValidUTF8(name, "?"))
 }
 
-// writable makes an input's local view one of a buffer, which an inout
-// parameter is.
+// writable changes the local view of an input to a view of a buffer, because an inout parameter is a buffer.
 func writable(s *ir.Stmt) {
 	var shape []*ir.Expr
 	for _, d := range s.Type.Dims {
@@ -229,8 +227,8 @@ func writable(s *ir.Stmt) {
 	s.Attrs = []ir.Attr{ir.ExprsAttr("shape", shape...)}
 }
 
-// declareDims declares the dims that do not declare themselves by standing
-// bare in a parameter, and those with a default.
+// declareDims declares the dims that have a default, and the dims that are not declared implicitly because they do not
+// occur alone as an extent of a parameter.
 func (t *scalars) declareDims(f *ir.Func) {
 	bare := map[string]bool{}
 	for _, p := range f.Params {

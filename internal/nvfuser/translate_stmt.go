@@ -2,7 +2,7 @@ package nvfuser
 
 import "hocket.example/hocket/ir"
 
-// statements translates a list of statements into the block at hand.
+// statements translates a list of statements and adds the result to the current block.
 func (t *translator) statements(list []*stmt) {
 	for i := 0; i < len(list) && !t.r.full(); i++ {
 		switch s := list[i]; s.kind {
@@ -33,7 +33,7 @@ func (t *translator) statement(s *stmt) {
 	case stAllocate:
 		t.allocateStmt(s)
 	case stDeallocate:
-		// A buffer ends with its block; freeing it earlier would only save memory.
+		// A buffer lives until the end of its block; a Deallocate would only save memory.
 	case stAlias, stShard, stSlice:
 		t.alias(s)
 	case stCompute:
@@ -43,13 +43,13 @@ func (t *translator) statement(s *stmt) {
 	case stWait:
 		t.waitComm(s)
 	case stShareHandles:
-		// Handles are exchanged when a plan is made.
+		// Handles are exchanged when the plan is made, so the statement has no translation.
 	case stPost:
 		t.postUnit(s)
 	}
 }
 
-// waitFor makes the current stream wait for another.
+// waitFor adds a wait of the current stream for another stream.
 func (t *streams) waitFor(other streamRef, pos ir.Pos) {
 	if other.key == unknownKey || other.key == t.current(pos).key {
 		return
@@ -134,7 +134,7 @@ func (t *translator) allocateStmt(s *stmt) {
 
 func ptr(p ir.Place) *ir.Place { return &p }
 
-// checkSize compares an ALLOCATE's size with its axes, where both are numbers.
+// checkSize compares the size of an ALLOCATE with the tensor's axes if both are numbers.
 func (t *translator) checkSize(s *stmt) {
 	if s.size == nil || !s.size.isInt() {
 		return
@@ -155,8 +155,7 @@ func (t *translator) checkSize(s *stmt) {
 	}
 }
 
-// alias translates select, ShardByStream and slice: the result names part of
-// the operand's memory.
+// alias translates select, ShardByStream and slice, whose results refer to a part of the operand's memory.
 func (t *memories) alias(s *stmt) {
 	if !t.consistent(s.out) {
 		return

@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/internal/testcorpus"
 )
 
-// judged is what the independent judge of the corpus says of a file.
+// judged holds the verdict of the corpus's independent checker on a file.
 type judged struct {
 	Verdict     string            `json:"verdict"`
 	VerdictEdge string            `json:"verdict_edge"`
@@ -28,7 +28,8 @@ type judged struct {
 	NoSignal    map[string]string `json:"port_put_mutants"` // of a put with signal without the signal
 }
 
-// corpus returns the folder of schedules and what the judge says of them, or skips.
+// corpus returns the directory of schedules and the verdicts of the independent checker. It skips the test if the
+// directory does not exist.
 func corpus(t *testing.T) (string, map[string]judged) {
 	t.Helper()
 	dir := testcorpus.Need(t, "schedules")
@@ -56,7 +57,7 @@ func readPlan(t *testing.T, path string) *mscclpp.File {
 	return f
 }
 
-// placeOf reads the judge's way to name an operation: rank/tb/op or rank/tb/op.inner.
+// placeOf parses a place in the notation of the independent checker: rank/tb/op or rank/tb/op.inner.
 func placeOf(t *testing.T, key string) schedule.Place {
 	t.Helper()
 	var p schedule.Place
@@ -82,7 +83,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return out
 }
 
-// edgeOf is the verdict that counts accesses across the launch's border, too.
+// edgeOf returns the verdict that includes conflicts at the beginning and end of a launch.
 func edgeOf(r *schedule.Report) string {
 	if r.Verdict == schedule.OK {
 		for _, w := range r.Warnings {

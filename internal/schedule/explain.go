@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// raced notes that an access of agent a and an earlier one touch cell c in no order.
+// raced records a finding that an access of agent a and an earlier access to cell c are not ordered.
 func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 	edge := acc.edge() || old.edge()
 	key := fmt.Sprintf("%v %p %p %d %d", edge, acc.op, old.op, acc.block, old.block)
@@ -46,7 +46,8 @@ func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 	s.findings = append(s.findings, f)
 }
 
-// home is the cell of the plan that c stands for: scratch of odd launches and messages of later ones are copies.
+// home returns the cell of the plan to which cell c of the simulation corresponds. The simulation has separate copies
+// of scratch for odd launches, and of messages for later launches.
 func (s *sim) home(c int) int {
 	if c >= s.p.Cells {
 		return s.p.MessageBase + (c-s.p.MessageBase)%s.messages
@@ -54,7 +55,8 @@ func (s *sim) home(c int) int {
 	return c
 }
 
-// counterexample tells in a few lines an interleaving in which both accesses are next, or why time does not help.
+// counterexample describes in a few lines an interleaving in which both accesses can happen next, or the reason why an
+// order in time is not sufficient.
 func (s *sim) counterexample(a *agent, acc, old *access) []string {
 	if old.comp == a.comp {
 		return []string{"both are done by all threads of the block, and no barrier (nop) between them has the threads meet"}
@@ -96,7 +98,7 @@ func (s *sim) counterexample(a *agent, acc, old *access) []string {
 	return lines
 }
 
-// opAt returns the index in block b's list of the operation that was its t-th step, -1 for none.
+// opAt returns the index in block b's list of the operation that was the block's t-th step, or -1 if there is none.
 func (s *sim) opAt(b int, t int32) int {
 	ops := s.p.Blocks[b].Ops
 	if t <= 0 || len(ops) == 0 {
@@ -105,7 +107,7 @@ func (s *sim) opAt(b int, t int32) int {
 	return int(t-1) % (len(ops) + 1) % len(ops)
 }
 
-// deadlocked reports whether blocks are left that wait, and says for what.
+// deadlocked reports whether blocks remain that wait, and records a finding that describes for what they wait.
 func (s *sim) deadlocked() bool {
 	var stuck []int
 	for b := range s.blocks {
@@ -119,7 +121,8 @@ func (s *sim) deadlocked() bool {
 		return false
 	}
 	f := &Finding{Kind: Deadlock}
-	// Follow one waiting block after the other until one comes round again or nothing would wake it.
+	// Follow the waiting blocks, each to the block for which it waits, until a block occurs twice or no block could end
+	// the wait.
 	b, at := stuck[0], map[int]int{}
 	var chain []int
 	for {
@@ -184,7 +187,7 @@ func (s *sim) waitsFor(b int) string {
 	return "nothing"
 }
 
-// waker returns a waiting block that would do what block b waits for, were it to go on; -1 for none.
+// waker returns a waiting block that would end the wait of block b if it could continue, or -1 if there is none.
 func (s *sim) waker(b int) int {
 	w := s.blocks[b].wait
 	for i := range s.blocks {
@@ -216,10 +219,10 @@ func (s *sim) writesPacket(b int, o *Op, c int) bool {
 	return false
 }
 
-// nothing is what is due where there are no inputs.
+// nothing is the number of due cells that is returned if the collective has no inputs.
 const nothing = math.MaxInt
 
-// due returns how many cells of output the collective gives rank r, whose first one holds got.
+// due returns the number of cells of rank r's output that the collective defines.
 func (p *Plan) due(r int, got *value) int {
 	most := 0
 	in := func(q int) int {
@@ -258,7 +261,7 @@ func (p *Plan) due(r int, got *value) int {
 	return 0
 }
 
-// results compares what rank r's output holds with what the collective wants.
+// results compares the contents of rank r's output with the result of the collective.
 func (s *sim) results(r, launch int) {
 	if s.races > 0 || s.wrong >= 4 {
 		return
@@ -302,7 +305,7 @@ func (s *sim) results(r, launch int) {
 	}
 }
 
-// unpacked notes that an access reads cell c as plain data, which w wrote as a packet.
+// unpacked records a finding that an access reads cell c as plain data although access w wrote it as a packet.
 func (s *sim) unpacked(acc, w *access, c int) {
 	key := fmt.Sprintf("%p %p", acc.op, w.op)
 	if s.edges[key] || s.wrong >= 4 {
@@ -323,7 +326,7 @@ func (s *sim) lastWriter(c int) (*Op, int) {
 	return nil, 0
 }
 
-// wanted returns what cell c of rank r's output is to be; any is true where everything is right.
+// wanted returns the value that cell c of rank r's output must have. It returns true for any if every value is correct.
 func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 	p := s.p
 	in := func(q, c int) *value {
@@ -391,8 +394,9 @@ func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 	return nil, true
 }
 
-// source returns the rank whose input rank r's output is a copy of, judged by its cell c, which holds symbol sym: the
-// same for all ranks of a broadcast, and a different one for each of a sendrecv. -1 for none.
+// source returns the rank whose input rank r's output copies, according to cell c of the output, which holds symbol
+// sym. The source is the same for all ranks of a broadcast, and different for each rank of a sendrecv. source returns
+// -1 if there is none.
 func (s *sim) source(r, c, sym int) int {
 	if s.from == nil {
 		s.from = map[int]int{}
@@ -416,7 +420,7 @@ func (s *sim) source(r, c, sym int) int {
 	return -1
 }
 
-// difference says what got lacks of want, and has too much.
+// difference describes the contributions that got lacks and those that it has in excess, compared with want.
 func (s *sim) difference(got, want *value) string {
 	has := contributions(got)
 	needs := map[int]int{}

@@ -9,7 +9,8 @@ import (
 	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
-// TestHostileFiles: what cannot be read is refused with its place, and what is too large before it is built.
+// TestHostileFiles checks that files that cannot be read are refused with a position, and that files that are too large
+// are refused before a plan is built.
 func TestHostileFiles(t *testing.T) {
 	plan := func(ops, more string) string {
 		return `{"gpus":[{"id":0,"input_chunks":4,"output_chunks":4,"scratch_chunks":4,"threadblocks":[{"id":0,"ops":[` + ops + `]}]` + more + `}]}`

@@ -7,14 +7,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// order is what one interleaving fixes of a plan in which it is the same in all: the number of each signal and wait
-// among those of its counter, and which blocks meet at each barrier.
+// order records properties of one interleaving of a plan for which they are the same in all interleavings: the sequence
+// number of each signal and wait within its counter, and the blocks that meet at each barrier.
 type order struct {
 	lanes map[*Op][]int
 	meets map[*Op][]int
 }
 
-// lane notes the number of lane i of o.
+// lane records the sequence number of lane i of o.
 func (r *order) lane(o *Op, i, n int) {
 	if r == nil {
 		return
@@ -25,7 +25,7 @@ func (r *order) lane(o *Op, i, n int) {
 	r.lanes[o][i] = n
 }
 
-// meet notes the blocks that meet where each of them is now.
+// meet records that the given blocks meet at their current operations.
 func (r *order) meet(s *sim, blocks []int) {
 	if r == nil {
 		return
@@ -38,12 +38,14 @@ func (r *order) meet(s *sim, blocks []int) {
 var loweredOps = map[Collective]ir.Op{AllReduce: ir.OpAllReduce, AllGather: ir.OpAllGather,
 	ReduceScatter: ir.OpReduceScatter, AllToAll: ir.OpAllToAll}
 
-// Lower returns a plan as kernels of a team execute it. It fails unless Check says ok: only then is the number of each
-// signal and wait among those of its counter the same in all interleavings, so that signals become stores of a number.
+// Lower returns the schedule by which kernels of a team execute a plan. It fails unless Check accepts the plan. Only
+// then is the sequence number of each signal and wait within its counter the same in all interleavings, so that a
+// signal can be lowered to a store of that number.
 //
-// Puts of port channels are done by the block's threads at once, between two barriers. That is one of the ways in which
-// a proxy may do them. Packets are in an area of their own, also where plain data have the same cells of scratch at
-// other times: Check refutes a plan that reads cells as what they were not written as.
+// The threads of the block itself perform the puts of port channels, at once and between two barriers. This is one of
+// the orders in which a proxy may perform them. Packets have a memory area of their own, even if plain data use the
+// same cells of scratch at other times. This is correct because Check refutes a plan that reads a cell in another form
+// than that in which it was written.
 func Lower(p *Plan) (*device.Schedule, error) {
 	op, ok := loweredOps[p.Collective]
 	switch {
@@ -101,7 +103,7 @@ type lowering struct {
 	steps      []device.ScheduleStep
 }
 
-// memory finds the operands' cells, which are the same for all ranks.
+// memory assigns memory to the cells of operands. The assignment is the same for all ranks.
 func (l *lowering) memory() error {
 	p, s := l.p, l.out
 	packets := false
@@ -143,7 +145,7 @@ func (l *lowering) memory() error {
 	return nil
 }
 
-// peers finds which rank waits for and raises each counter, and which reads each message.
+// peers determines which rank waits for each counter, which rank raises it, and which rank reads each message.
 func (l *lowering) peers() {
 	p := l.p
 	l.takers, l.adders, l.receives = make([]int, len(p.Counters)), make([]int, len(p.Counters)), map[int]int{}
@@ -194,7 +196,8 @@ func (l *lowering) op(o *Op) {
 	}
 }
 
-// gather has the block raise its counter of barriers and await those of the blocks that it meets, which are of one rank.
+// gather lowers a meeting of blocks of one rank: the block raises its barrier counter and waits for the barrier
+// counters of the other blocks.
 func (l *lowering) gather(o *Op) {
 	l.met++
 	l.sync()
@@ -210,7 +213,7 @@ func (l *lowering) gather(o *Op) {
 	l.sync()
 }
 
-// meeting returns how many barriers block b has met at once it has met o's.
+// meeting returns the number of barriers that block b has passed once it has passed the barrier of o.
 func (l *lowering) meeting(b int, o *Op) int {
 	n := 0
 	for i := range l.p.Blocks[b].Ops {
@@ -271,7 +274,7 @@ func (l *lowering) move(m *Move) {
 	}
 }
 
-// span returns where an operand is.
+// span returns the memory of an operand.
 func (l *lowering) span(sp Span) device.ScheduleSpan {
 	p := l.p
 	if sp.Cell >= p.MessageBase {

@@ -1,8 +1,8 @@
-// Package schedule models collective schedules that other tools wrote, and decides whether they are right.
+// Package schedule models collective schedules that other tools wrote, and decides whether they are correct.
 //
-// A Plan is what a reader (packages mscclpp and msccl) makes of a file: the memory of all ranks as cells, and for each
-// thread block a list of operations that move cells, wait, signal or meet. Check finds deadlocks, data races and wrong
-// results of one launch or of two; Run executes a plan on data in a random interleaving.
+// A reader (package mscclpp or msccl) makes a Plan from a file. The Plan represents the memory of all ranks as cells,
+// and holds for each thread block a list of operations that move cells, wait, signal or meet. Check finds deadlocks,
+// data races and wrong results of one launch or of two. Run executes a plan on data in a random interleaving.
 package schedule
 
 import (
@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/schedule/clock"
 )
 
-// Plan is a schedule of all ranks. Cells are numbered over all ranks; a chunk of a buffer is Parts cells.
+// Plan is a schedule of all ranks. Cells are numbered across all ranks; a chunk of a buffer consists of Parts cells.
 type Plan struct {
 	Name       string
 	Collective Collective
@@ -21,8 +21,9 @@ type Plan struct {
 	Ranks      int
 	Shift      int // of alltonext: rank r gets the input of rank r+Shift
 	Parts      int
-	// Cells are the input's and output's, then from ScratchBase on the scratch of each rank, then from MessageBase on
-	// messages. With Double, launches use the two halves of each rank's scratch, Half cells each, in turn.
+	// Cells is the total number of cells. The cells of inputs and outputs come first; ScratchBase is the first cell of the
+	// ranks' scratch, and MessageBase the first cell of messages. If Double is set, successive launches alternate between
+	// the two halves of each rank's scratch, which have Half cells each.
 	Cells, ScratchBase, MessageBase int
 	Half                            int
 	Double                          bool
@@ -31,9 +32,9 @@ type Plan struct {
 	Blocks   []Block
 	Counters []Counter
 	Engines  []Engine
-	// Notes are what a reader found odd and a launch survives.
+	// Notes describes irregularities in the file that do not affect a launch.
 	Notes []string
-	// Fault is what makes every launch wrong, found while reading: an operand outside its buffer.
+	// Fault is an error that the reader found and that makes every launch wrong, such as an operand outside of its buffer.
 	Fault *Finding
 
 	index      map[bufferKey]*Buffer
@@ -46,7 +47,7 @@ type bufferKey struct {
 	kind BufferKind
 }
 
-// Collective is what a plan is to compute.
+// Collective is the name of the collective that a plan must compute.
 type Collective string
 
 const (
@@ -60,7 +61,7 @@ const (
 	Undefined     Collective = "" // no result is defined: only races and deadlocks are judged
 )
 
-// BufferKind says whose a buffer is.
+// BufferKind is the kind of a buffer.
 type BufferKind byte
 
 const (
@@ -82,7 +83,7 @@ func (k BufferKind) String() string {
 	return "message"
 }
 
-// Buffer is a range of a rank's cells. Input and output may overlap.
+// Buffer is a range of a rank's cells. The input and the output of a rank may overlap.
 type Buffer struct {
 	Rank  int
 	Kind  BufferKind
@@ -90,26 +91,27 @@ type Buffer struct {
 	Cells int
 }
 
-// Block is a thread block: one instruction stream of all its threads.
+// Block describes a thread block. All its threads execute one list of operations.
 type Block struct {
 	Rank, ID int
 	Ops      []Op
 }
 
-// Counter is what waits and signals count: a channel's inbound signals, a semaphore, a block's progress.
+// Counter is a counter on which waits and signals act: the inbound signals of a channel, a semaphore, or the progress
+// of a block.
 type Counter struct {
 	Name string
 	Init int
 	Kept bool // it outlives the launch: what is not taken is there in the next one
 }
 
-// Engine is a proxy that performs the puts of one port channel in order, after they were posted.
+// Engine is a proxy that performs the puts of one port channel in order, some time after they were posted.
 type Engine struct {
 	Rank int
 	Name string
 }
 
-// OpKind is how an operation takes part in the order of its block.
+// OpKind determines how an operation is ordered within its block.
 type OpKind byte
 
 const (
@@ -132,14 +134,14 @@ type Op struct {
 	Size  int // Gather: how many blocks meet
 }
 
-// Move sets each cell of each destination to the sum of the sources' cells.
+// Move sets each cell of each destination to the sum of the corresponding cells of the sources.
 type Move struct {
 	From, To []Span
 	Engine   int // that performs it, -1 for the block's threads
 	Lane     int // the thread that posts it to the engine
 }
 
-// Mode says how an operand's cells are accessed.
+// Mode determines how an operand's cells are accessed.
 type Mode byte
 
 const (
@@ -148,13 +150,13 @@ const (
 	Raw         // packets copied as bytes, flags too, without looking at the flags
 )
 
-// Span is an operand: N cells from Cell on; packets take two cells each.
+// Span is an operand: N elements from cell Cell on. An element of packets takes two cells.
 type Span struct {
 	Cell, N int
 	Mode    Mode
 }
 
-// width is how many cells an element of the span takes.
+// width returns the number of cells of one element of the span.
 func (s Span) width() int {
 	if s.Mode == Plain {
 		return 1
@@ -162,11 +164,11 @@ func (s Span) width() int {
 	return 2
 }
 
-// origin is equal for operands that begin at the same cell and whose elements are equally wide: the same thread of a
-// block handles the element at a cell in both.
+// origin returns equal numbers for operands that begin at the same cell and have elements of the same width. In such
+// operands, the same thread of a block processes the element at a given cell.
 func (s Span) origin() int { return 2*s.Cell + s.width() - 1 }
 
-// LaneKind is what a lane does.
+// LaneKind is the action of a lane.
 type LaneKind byte
 
 const (
@@ -176,10 +178,10 @@ const (
 	Flush                 // waits until an engine has done all that was posted
 )
 
-// Never as the Value of an Await is a wait that does not end.
+// Never, as the Value of an Await, makes the wait endless.
 const Never = 1 << 30
 
-// Lane is one thread's part in a Sync.
+// Lane is the part of one thread in a Sync.
 type Lane struct {
 	Kind    LaneKind
 	Thread  int
@@ -189,7 +191,7 @@ type Lane struct {
 	Engine  int  // the engine that adds after its earlier puts, or that is flushed; -1 for none
 }
 
-// Place is an operation's position in its file.
+// Place is the position of an operation in its file.
 type Place struct {
 	Rank  int    `json:"rank"`
 	Block int    `json:"tb"`
@@ -214,8 +216,8 @@ func (p *Plan) place(block int, o *Op) Place {
 	return Place{Rank: b.Rank, Block: b.ID, Index: o.Index, Inner: o.Inner + 1, Name: o.Name}
 }
 
-// cellName names a cell by its buffer: "scratch 3 of rank 1", with the part of the chunk where there are several.
-// Where input and output share it, the input's name counts.
+// cellName returns a name for a cell that refers to its buffer: "scratch 3 of rank 1". If chunks have several parts,
+// the name includes the part. If input and output share the cell, the name refers to the input.
 func (p *Plan) cellName(cell int) string {
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
@@ -235,7 +237,7 @@ func (p *Plan) chunkName(b *Buffer, cell int) string {
 	return s
 }
 
-// buffer returns the buffer of a kind that a rank has; nil for none.
+// buffer returns a rank's buffer of the given kind, or nil if the rank has none.
 func (p *Plan) buffer(rank int, kind BufferKind) *Buffer {
 	if p.index == nil {
 		p.index = map[bufferKey]*Buffer{}
@@ -247,7 +249,8 @@ func (p *Plan) buffer(rank int, kind BufferKind) *Buffer {
 	return p.index[bufferKey{rank, kind}]
 }
 
-// Limits of plans: what is within takes less than 2 GiB of the host, and less than about a minute.
+// These constants limit the size of plans. Checking a plan within the limits takes less than 2 GiB of host memory and
+// less than about a minute.
 const (
 	MaxCells  = 1 << 22
 	maxOps    = 1 << 21
@@ -255,7 +258,7 @@ const (
 	maxAgents = 1 << 15
 )
 
-// Within returns an error if a plan is larger than the limits. Readers ask it while they build one.
+// Within returns an error if a plan exceeds the limits. Readers call it while they build a plan.
 func (p *Plan) Within() error {
 	agents := len(p.Blocks) + len(p.Engines) + p.Ranks
 	switch {

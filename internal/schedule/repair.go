@@ -7,33 +7,36 @@ import (
 	"iter"
 )
 
-// File is a schedule in its own format, which can be changed and written again.
+// File is a schedule in the format of its own tool. It can be edited and encoded again.
 type File interface {
-	// Plan returns what the file says, or an error that names the operation which cannot be read.
+	// Plan returns the schedule that the file describes, or an error that names the operation that cannot be read.
 	Plan() (*Plan, error)
 	// Encode writes the file.
 	Encode() ([]byte, error)
-	// Syncs lists the synchronizations that can be taken out.
+	// Syncs lists the places of the synchronizations that can be removed.
 	Syncs() []Place
 	// Without returns the file without the synchronization at a place.
 	Without(at Place) File
-	// Repairs proposes files with one synchronization more, the likeliest first, against the first finding of a report.
+	// Repairs proposes files with one additional synchronization that may remove f, the first finding of a report. The
+	// most promising proposals come first.
 	Repairs(f *Finding) iter.Seq[Repair]
 }
 
-// Repair is a changed file and what was changed.
+// Repair holds an edited file and a description of the edit.
 type Repair struct {
 	Text string
 	File File
 }
 
 const (
-	// mostRepairs is how many proposals Fix checks, and mostWork how many steps these may take together.
+	// mostRepairs limits the number of proposals that Fix checks, and mostWork limits the total number of steps of these
+	// checks.
 	mostRepairs = 1000
 	mostWork    = 1 << 21
 )
 
-// Fix looks for one synchronization which makes a file that was refuted right. ok is false where none was found.
+// Fix searches for one synchronization whose insertion makes a refuted file correct. It returns false for ok if it
+// finds none.
 func Fix(f File, refuted *Report, o Options) (fix Repair, proof *Report, ok bool) {
 	if len(refuted.Findings) == 0 {
 		return fix, nil, false
@@ -59,7 +62,7 @@ func Fix(f File, refuted *Report, o Options) (fix Repair, proof *Report, ok bool
 	return fix, proof, ok
 }
 
-// leftOver returns the warnings of signals that stay for the next launch.
+// leftOver returns the warnings about signals that remain for the next launch.
 func (r *Report) leftOver() []*Finding {
 	var out []*Finding
 	for _, w := range r.Warnings {
@@ -70,16 +73,16 @@ func (r *Report) leftOver() []*Finding {
 	return out
 }
 
-// Redundancy is what Redundant found.
+// Redundancy is the result of Redundant.
 type Redundancy struct {
-	Places        []Place // without which, each alone, the schedule is still right
-	Looked, All   int     // how many synchronizations were taken out, and how many there are
-	Interleavings int     // that were executed without one of them, on data
+	Places        []Place // each of which can be removed alone without making the schedule incorrect
+	Looked, All   int     // number of synchronizations that were tested, and number of all
+	Interleavings int     // number of interleavings that were executed on data
 }
 
-// Redundant takes each synchronization out of a file that is right, alone, and keeps those without which it is still
-// right, by Check and by some interleavings on data. It looks at fewer than all where that would take more than about a
-// minute.
+// Redundant removes the synchronizations of a correct file, each by itself. It returns the synchronizations without
+// which the file is still correct according to Check and to several interleavings on data. If testing all would take
+// more than about a minute, it tests only some of them.
 func Redundant(ctx context.Context, f File, whole *Report, o Options) (Redundancy, error) {
 	syncs := f.Syncs()
 	out, work, ran := Redundancy{All: len(syncs)}, 0, 0

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Verdict is what Check says of a plan.
+// Verdict is the decision of Check about a plan.
 type Verdict string
 
 const (
@@ -17,13 +17,14 @@ const (
 	Undecided Verdict = "undecided"
 )
 
-// Finding is one thing that is wrong with a plan.
+// Finding describes one error in a plan.
 type Finding struct {
 	Kind    Verdict  `json:"kind"`
 	Message string   `json:"message"`
 	Places  []Place  `json:"places,omitempty"`
 	Lines   []string `json:"counterexample,omitempty"`
-	// Edge: it concerns the launch's border, where a rank's own stream writes input and reads output.
+	// Edge reports that the finding concerns the beginning or end of a launch, where a rank's own stream writes the input
+	// and reads the output.
 	Edge bool `json:"edge,omitempty"`
 }
 
@@ -31,25 +32,27 @@ func (f *Finding) String() string {
 	return strings.Join(append([]string{string(f.Kind) + ": " + f.Message}, f.Lines...), "\n  ")
 }
 
-// Report is the outcome of a check. Findings decide the verdict, the first one first; Warnings do not.
+// Report is the result of a check. The first of the Findings determines the verdict; Warnings do not affect it.
 type Report struct {
 	Verdict  Verdict
 	Findings []*Finding
 	Warnings []*Finding
 	Notes    []string
-	// Steps counts operations executed, as a measure of the work.
+	// Steps is the number of operations that were executed. It measures the work of the check.
 	Steps int
 }
 
-// Options of a check.
+// Options are the parameters of a check.
 type Options struct {
-	// Launches is 1 or 2: with 2 the plan is launched twice, and what crosses the border of a launch is an error.
+	// Launches is the number of consecutive launches that are checked, 1 or 2. With 2, a conflict between the two launches
+	// is an error.
 	Launches int
 }
 
-// Check decides whether plan p is right: whether every interleaving of one launch ends, orders all conflicting accesses
-// and leaves the collective's result. Schedules whose waits have a single possible match are decided by one simulation
-// with vector clocks, which finds the same order in every interleaving; for the others Check refutes or says Undecided.
+// Check decides whether plan p is correct: whether every interleaving of one launch ends, orders all conflicting
+// accesses, and leaves the result of the collective in the outputs. If each wait of the plan has a single possible
+// match, one simulation with vector clocks decides, since it finds the same order in every interleaving. For other
+// plans, Check either refutes the plan or returns Undecided.
 func Check(p *Plan, o Options) *Report {
 	launches := max(1, min(o.Launches, 2))
 	if p.Fault != nil {
@@ -72,11 +75,13 @@ func Check(p *Plan, o Options) *Report {
 	return r
 }
 
-// mostThreads bounds the cells that a plan moves for its packets to be followed by threads, in one launch and in two.
+// mostThreads limits the number of cells that a plan may move if its packets are to be followed for each thread
+// separately. The limits are for one launch and for two.
 var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
-// simulate runs a plan in one interleaving, which is the first one where seed is 0. Most plans with packets are right by
-// what blocks know when their threads meet, which costs least to follow.
+// simulate executes a plan in one interleaving. Seed 0 selects the first interleaving. For most correct plans with
+// packets, it suffices to follow the knowledge that blocks have when their threads meet, which is the cheapest
+// analysis.
 func simulate(p *Plan, launches int, seed uint64) *sim {
 	run := func(packets packetOrder) *sim {
 		s := newSim(p, launches, nil)
@@ -128,7 +133,8 @@ func (s *sim) report() *Report {
 	return r
 }
 
-// leftOver lists counters that end above where they began: the next launch would not wait for them.
+// leftOver lists the counters whose final value differs from their initial value. If the final value is higher, the
+// next launch does not wait for the signals that are left over; if it is lower, later launches wait forever.
 func (s *sim) leftOver() []*Finding {
 	var out []*Finding
 	for i := range s.counters {

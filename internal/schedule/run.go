@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// Memory is what the cells of a plan hold while it runs: Width numbers each.
+// Memory holds the contents of the cells of a plan during a run. Each cell holds Width numbers.
 type Memory struct {
 	Width int
 	Data  []float64
 	flags []bool
 }
 
-// Outcome is what one execution of a plan left.
+// Outcome holds the results of one execution of a plan.
 type Outcome struct {
 	Memory *Memory
 	Steps  int
@@ -30,7 +30,7 @@ func (m *Memory) Of(p *Plan, rank int, kind BufferKind) []float64 {
 	return m.Data[b.Base*m.Width : (b.Base+b.Cells)*m.Width]
 }
 
-// Inputs returns random whole numbers for the inputs of a plan, by rank. Sums of them are exact.
+// Inputs returns random integers for the inputs of a plan, one slice for each rank. Sums of these integers are exact.
 func Inputs(p *Plan, width int, seed uint64) [][]float64 {
 	rng, out := newRand(seed), make([][]float64, p.Ranks)
 	for r := range out {
@@ -44,8 +44,8 @@ func Inputs(p *Plan, width int, seed uint64) [][]float64 {
 	return out
 }
 
-// reference returns what the collective makes of inputs, by rank; nil for a rank where nothing is defined. Elements
-// that may hold anything are NaN.
+// reference returns the result of the collective for the given inputs, one slice for each rank. The slice is nil for a
+// rank without a defined result. Elements that may have any value are NaN.
 func reference(p *Plan, in [][]float64, width int) [][]float64 {
 	out := make([][]float64, p.Ranks)
 	sum := func(i int) float64 {
@@ -96,7 +96,8 @@ func reference(p *Plan, in [][]float64, width int) [][]float64 {
 	return out
 }
 
-// Differ returns how an outcome differs from what plain arithmetic makes of the inputs; "" for not at all.
+// Differ describes how an outcome differs from a direct computation on the inputs. It returns "" if there is no
+// difference.
 func Differ(p *Plan, m *Memory, in [][]float64) string {
 	for r, list := range reference(p, in, m.Width) {
 		for i, v := range m.Of(p, r, Output) {
@@ -125,7 +126,7 @@ func Differ(p *Plan, m *Memory, in [][]float64) string {
 	return ""
 }
 
-// thread is one thread of a block, or an engine (block -1).
+// thread holds the state of one thread of a block, or of an engine (block -1).
 type thread struct {
 	block, index int
 	pc           int
@@ -142,8 +143,8 @@ type task struct {
 	counter int // to add one to; -1
 }
 
-// machine executes a plan as its threads would: element e of an operand by thread e modulo the block's threads, each
-// thread on its own until all meet. It shares no code with Check.
+// machine executes a plan as its threads would. Thread e modulo the number of threads of the block processes element e
+// of an operand, and each thread runs independently until all threads meet. The machine shares no code with Check.
 type machine struct {
 	p       *Plan
 	m       *Memory
@@ -161,8 +162,8 @@ type machine struct {
 	steps   int
 }
 
-// Run executes one launch of a plan on inputs in a random interleaving of all threads and proxies. It returns an error
-// when the plan deadlocks or ctx ends. What nobody wrote is NaN.
+// Run executes one launch of a plan on inputs, in a random interleaving of all threads and proxies. It returns an error
+// if the plan deadlocks or ctx ends. Memory that was not written contains NaN.
 func Run(ctx context.Context, p *Plan, in [][]float64, width int, seed uint64) (*Outcome, error) {
 	if p.Fault != nil {
 		return nil, fmt.Errorf("it cannot run: %s", p.Fault.Message)
@@ -259,7 +260,7 @@ func (r *machine) run(ctx context.Context) (*Outcome, error) {
 	return &Outcome{Memory: r.m, Steps: r.steps}, nil
 }
 
-// step has a thread do its next access, or says that it cannot go on, or that it is done.
+// step executes the next access of a thread. It reports whether the thread moved and whether it has ended.
 func (r *machine) step(t *thread) (moved, done bool) {
 	if t.block < 0 {
 		return r.proxy(t), false
@@ -286,7 +287,7 @@ func (t *thread) next() bool {
 	return true
 }
 
-// meet has the threads of a block meet, and for a Gather the blocks too.
+// meet makes the threads of a block meet. For a Gather, the blocks of the operation meet too.
 func (r *machine) meet(t *thread, o *Op) bool {
 	if t.wait {
 		return false
@@ -317,7 +318,7 @@ func (r *machine) meet(t *thread, o *Op) bool {
 	return true
 }
 
-// lanes does the next of an operation's lanes that is the thread's, and ends the operation after the last.
+// lanes executes the next lane of an operation that belongs to the thread. It ends the operation after the last lane.
 func (r *machine) lanes(t *thread, o *Op) bool {
 	for t.at < len(o.Lanes) && o.Lanes[t.at].Thread%r.perTB != t.index {
 		t.at++
@@ -353,7 +354,8 @@ func (r *machine) lanes(t *thread, o *Op) bool {
 	return true
 }
 
-// The phases of a data operation: read the flags of what an engine will send, meet, then move, then signal.
+// The phases of a data operation: the threads read the flags of the packets that an engine will send, meet, move the
+// data, and then signal.
 const (
 	phaseFlags = iota
 	phaseMeet
@@ -397,7 +399,7 @@ func (r *machine) data(t *thread, o *Op) bool {
 	return true
 }
 
-// flagsAreThere waits for the thread's own packets of what an engine is to send.
+// flagsAreThere waits for those packets of an engine's source that the thread itself must check.
 func (r *machine) flagsAreThere(t *thread, o *Op) bool {
 	for i := range o.Moves {
 		m := &o.Moves[i]
@@ -418,14 +420,14 @@ func (r *machine) flagsAreThere(t *thread, o *Op) bool {
 	return true
 }
 
-// element returns where element e of an operand is. A packet's second cell holds no data.
+// element returns the cell of element e of an operand. The second cell of a packet holds no data.
 func (r *machine) element(sp Span, e int) int {
 	return (sp.Cell+e/r.m.Width*sp.width())*r.m.Width + e%r.m.Width
 }
 
-// moves does half of one element: its loads or its stores.
+// moves performs one half of the move of one element: either its loads or its stores.
 func (r *machine) moves(t *thread, o *Op) bool {
-	// t.at counts the thread's elements over all moves.
+	// t.at counts the thread's elements in all moves of the operation.
 	at, left := 0, t.at
 	for at < len(o.Moves) {
 		m := &o.Moves[at]
@@ -491,7 +493,7 @@ func (r *machine) store(t *thread, m *Move, e int) {
 		i := r.element(sp, e)
 		r.m.Data[i] = t.loaded
 		if sp.Mode == Plain {
-			// A packet's flag words lie in its second cell: any store to either destroys it.
+			// The flag words of a packet are in its second cell, and a store to either cell destroys them.
 			r.m.flags[i] = false
 			if c := i / r.m.Width; c%2 == 1 {
 				r.m.flags[i-r.m.Width] = false
@@ -504,7 +506,7 @@ func (r *machine) store(t *thread, m *Move, e int) {
 	}
 }
 
-// proxy does half of one element of an engine's first task, or a signal.
+// proxy performs half of the move of one element in an engine's first task, or a signal.
 func (r *machine) proxy(t *thread) bool {
 	q := r.queues[t.index]
 	if len(q) == 0 {

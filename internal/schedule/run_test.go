@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/schedule/msccl"
 )
 
-// readAny reads a schedule of either format.
+// readAny reads a schedule in either format.
 func readAny(t *testing.T, dir, name string) schedule.File {
 	t.Helper()
 	if strings.HasSuffix(name, ".json") {
@@ -30,7 +30,7 @@ func readAny(t *testing.T, dir, name string) schedule.File {
 	return f
 }
 
-// contents is what a rank's input and output hold, to be compared.
+// contents returns the contents of all ranks' inputs and outputs, for comparison.
 func contents(p *schedule.Plan, m *schedule.Memory) []uint64 {
 	var out []uint64
 	for r := range p.Ranks {
@@ -43,7 +43,8 @@ func contents(p *schedule.Plan, m *schedule.Memory) []uint64 {
 	return out
 }
 
-// interleavings returns how many interleavings of each plan are to be run, at most of so many steps together.
+// interleavings returns the number of interleavings that are run for each plan, and the maximum number of steps of all
+// of them together.
 func interleavings() (n, steps int) {
 	if v, err := strconv.Atoi(os.Getenv("INTERLEAVINGS")); err == nil {
 		return v, math.MaxInt
@@ -51,8 +52,9 @@ func interleavings() (n, steps int) {
 	return 40, 400_000
 }
 
-// TestInterleavingsRefuteNoOK executes every schedule that Check calls ok on data, in random interleavings of all
-// threads: each must end with the result of plain arithmetic or, where none is defined, with the same memory.
+// TestInterleavingsRefuteNoOK executes every schedule that Check accepts on data, in random interleavings of all
+// threads. Each execution must end with the result of a direct computation. If the collective defines no result, all
+// executions must end with the same memory.
 func TestInterleavingsRefuteNoOK(t *testing.T) {
 	dir, verdicts := corpus(t)
 	most, budget := interleavings()

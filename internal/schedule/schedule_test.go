@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
-// exchange is an all-reduce of two ranks: each puts the other's half into its scratch, signals, waits, adds
-// its own half, and puts the sum into the other's output.
+// exchange returns an all-reduce of two ranks. Each rank puts the other rank's half of its input into the other's
+// scratch, signals, waits, adds its own half, and puts the sum into the other's output.
 func exchange(t *testing.T) *mscclpp.File {
 	return readPlan(t, "../../examples/schedules/exchange.json")
 }
@@ -41,8 +41,8 @@ func check(t *testing.T, f schedule.File, launches int) *schedule.Report {
 
 func at(rank, tb, op int) schedule.Place { return schedule.Place{Rank: rank, Block: tb, Index: op} }
 
-// TestDeletions takes each synchronization out of the exchange. What must happen follows from the text of the plan: see
-// the comments.
+// TestDeletions removes each synchronization of the exchange. The comments explain the result that follows from the
+// text of the plan.
 func TestDeletions(t *testing.T) {
 	f := exchange(t)
 	for launches := 1; launches <= 2; launches++ {
@@ -78,7 +78,7 @@ func TestDeletions(t *testing.T) {
 	}
 }
 
-// TestFixRestores: what a deletion breaks, one insertion repairs.
+// TestFixRestores checks that one insertion repairs each deletion that makes the plan incorrect.
 func TestFixRestores(t *testing.T) {
 	for _, f := range []schedule.File{exchange(t), pairXML(t)} {
 		for _, place := range f.Syncs() {
@@ -92,7 +92,7 @@ func TestFixRestores(t *testing.T) {
 				t.Errorf("without %s: no repair of %v", place, r.Findings)
 				continue
 			}
-			// The repair survives writing and reading.
+			// The repaired file is the same after writing and reading.
 			text, err := fix.File.Encode()
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +121,7 @@ func reread(t *testing.T, text []byte) schedule.File {
 	return f
 }
 
-// TestRedundant: of the exchange's synchronizations the last barrier of each rank alone changes nothing.
+// TestRedundant checks that the only redundant synchronizations of the exchange are the last barriers of the ranks.
 func TestRedundant(t *testing.T) {
 	f := exchange(t)
 	got, err := schedule.Redundant(t.Context(), f, check(t, f, 1), schedule.Options{})
@@ -131,8 +131,8 @@ func TestRedundant(t *testing.T) {
 	}
 }
 
-// TestPair: an all-reduce in XML by two blocks a rank. Its one dependence is needed, a connection needs its peer, and a
-// wait for a step that does not report never ends.
+// TestPair checks an all-reduce in XML with two blocks for each rank. Its one dependence is needed, a connection needs
+// its peer, and a wait for a step that does not signal never ends.
 func TestPair(t *testing.T) {
 	f := pairXML(t)
 	if r := check(t, f, 2); r.Verdict != schedule.OK {
@@ -156,7 +156,8 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// TestWrongNamesTheContribution: a sum of the wrong chunk is reported by what it lacks and has instead.
+// TestWrongNamesTheContribution checks that the report of a sum with a wrong chunk names the contributions that are
+// missing and those that are in excess.
 func TestWrongNamesTheContribution(t *testing.T) {
 	f := exchange(t).Clone()
 	f.GPUs[0].Threadblocks[0].Ops[5].Src[1] = f.GPUs[0].Threadblocks[0].Ops[5].Src[0]
@@ -176,8 +177,9 @@ func TestWrongNamesTheContribution(t *testing.T) {
 	}
 }
 
-// TestPacketsReadAsData: half of a packet are flags. The exchange, with packets in place of the first put, which the
-// signal and the barriers order before the reads, is not right.
+// TestPacketsReadAsData checks that a plan that reads packets as plain data is refuted, since half of a packet consists
+// of flags. The plan is the exchange with packets in place of the first put; its signal and barriers still order the
+// put before the reads.
 func TestPacketsReadAsData(t *testing.T) {
 	f := exchange(t).Clone()
 	for r := range f.GPUs {
@@ -209,7 +211,8 @@ func TestPacketsReadAsData(t *testing.T) {
 	}
 }
 
-// TestSharedCounterIsUndecided: two blocks that wait for one channel share its signals as time has it.
+// TestSharedCounterIsUndecided checks that the result is undecided if two blocks wait for one channel, since timing
+// determines which block takes which signal.
 func TestSharedCounterIsUndecided(t *testing.T) {
 	f := exchange(t).Clone()
 	tb := f.GPUs[0].Threadblocks[0]
@@ -223,7 +226,8 @@ func TestSharedCounterIsUndecided(t *testing.T) {
 	}
 }
 
-// TestRunRefutes: random interleavings find the wrong result of a plan without one of its barriers or waits.
+// TestRunRefutes checks that random interleavings detect the wrong result of a plan that lacks one of its barriers or
+// waits.
 func TestRunRefutes(t *testing.T) {
 	for _, op := range []int{1, 3, 4} {
 		p, err := exchange(t).Without(at(0, 0, op)).Plan()
@@ -251,9 +255,10 @@ func TestRunRefutes(t *testing.T) {
 	}
 }
 
-// TestOneInterleavingIsNotEnough has plans that go well where blocks and threads run in their order. Two blocks share a port
-// channel: the signal that is waited for may be of the other's put. A packet is written twice: its reader may see either.
-// Packets and plain elements begin at one cell, and go to different threads after the first.
+// TestOneInterleavingIsNotEnough checks plans that are correct if blocks and threads execute in order. In the first
+// plan, two blocks share a port channel, so the signal for which one waits may belong to the other's put. In the second
+// plan, a packet is written twice, so its reader may read either. In the third plan, packets and plain elements begin
+// at the same cell, but are processed by different threads after the first element.
 func TestOneInterleavingIsNotEnough(t *testing.T) {
 	for _, name := range []string{"shared_port", "packet_twice", "packet_width", "packet_threads", "packet_signal"} {
 		if r := check(t, readPlan(t, "testdata/"+name+".json"), 1); r.Verdict != schedule.Race {

@@ -11,7 +11,7 @@ import (
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)) }
 
-// access is one operation's access to the cells of an operand.
+// access describes one operation's access to the cells of an operand.
 type access struct {
 	comp, tick int32
 	block      int // -1: the rank's stream
@@ -23,7 +23,7 @@ type access struct {
 	facts      []fact
 }
 
-// edge reports whether a is the access of a rank's stream.
+// edge reports whether a is an access of a rank's stream, before or after a launch.
 func (a *access) edge() bool { return a.block < 0 }
 
 type cell struct {
@@ -49,30 +49,31 @@ type blockState struct {
 	wait       waitFor
 }
 
-// mover is the thread of a block that handles the j-th element of operands of a class.
+// mover identifies the thread of a block that processes the j-th element of operands of the given class.
 type mover struct {
 	block, j int
 	class    byte
 }
 
-// fact says that a thread has executed the operation at a tick of its block. all is the number of threads that can have
-// done anything since the block's met, if all of them take part in that operation, else 0.
+// fact states that a thread has executed the operation at a tick of its block. If all threads that can have executed
+// anything since the threads of the block last met take part in that operation, all is their number; otherwise it is 0.
 type fact struct {
 	by   mover
 	tick int32
 	all  int
 }
 
-// maxFacts bounds what packets carry, 40 bytes each: a simulation that passes it follows no more of what they order.
+// maxFacts limits the number of facts that packets carry, of 40 bytes each. A simulation that exceeds the limit follows
+// no further order that packets establish.
 const maxFacts = 1 << 24
 
-// known is what a thread knows to have been executed.
+// known holds the operations that a thread knows to have been executed.
 type known struct {
 	x     clock.Clock
 	facts []fact
 }
 
-// packetOrder is how much of what packets order is followed.
+// packetOrder determines how much of the order that packets establish is followed.
 type packetOrder byte
 
 const (
@@ -81,7 +82,7 @@ const (
 	byBlocks                     // too much: all threads of a block have done and know what one has
 )
 
-// memo keeps the last join of two clocks, which is often that of a thread's neighbour.
+// memo stores the last join of two clocks. The next thread often needs the same join.
 type memo struct{ a, b, sum clock.Clock }
 
 func (m *memo) of(a, b clock.Clock) clock.Clock {
@@ -92,7 +93,7 @@ func (m *memo) of(a, b clock.Clock) clock.Clock {
 	return m.sum
 }
 
-// and returns facts with one more. Of a thread only the latest counts.
+// and returns facts with f added. For each thread it retains only the latest fact.
 func and(facts []fact, f fact) []fact {
 	for i := range facts {
 		if facts[i].by == f.by {
@@ -107,7 +108,7 @@ func and(facts []fact, f fact) []fact {
 	return append(facts[:len(facts):len(facts)], f)
 }
 
-// waitFor is what a block waits for.
+// waitFor describes the condition for which a block waits.
 type waitFor struct {
 	counter, cell, meet int // the one that is not -1
 	value               int // of the counter
@@ -127,7 +128,8 @@ type counterState struct {
 	taken    int
 	consumed bool
 	waiters  []int
-	// The last add and take, to find out whether the next one is ordered after them.
+	// These fields record the last add and the last take. They are used to check whether the next add or take is ordered
+	// after them.
 	add, take stamp
 }
 
@@ -138,7 +140,7 @@ type stamp struct {
 
 func (c *counterState) count() int { return c.init + len(c.v) }
 
-// sim executes a plan in one interleaving and keeps for each step what is ordered before it in every one.
+// sim executes a plan in one interleaving. It records for each step the steps that precede it in every interleaving.
 type sim struct {
 	p        *Plan
 	launches int
@@ -242,7 +244,7 @@ func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 func (s *sim) engine(e int) int32 { return int32(len(s.blocks) + e) }
 func (s *sim) stream(r int) int32 { return int32(len(s.blocks) + len(s.engines) + r) }
 
-// value returns what a cell holds: at first its own symbol.
+// value returns the contents of a cell. A cell initially holds its own symbol.
 func (s *sim) value(c int) *value {
 	if s.cells[c].v == nil {
 		s.cells[c].v = s.values.symbol(c)
@@ -307,7 +309,7 @@ func (s *sim) advance(b, burst int) {
 	}
 }
 
-// at is where launch l has the cells of an operand.
+// at returns the cells that launch uses for an operand.
 func (s *sim) at(sp Span, launch int) Span {
 	switch {
 	case sp.Cell >= s.p.MessageBase:
@@ -318,7 +320,8 @@ func (s *sim) at(sp Span, launch int) Span {
 	return sp
 }
 
-// step executes operation o of block b, or reports false and notes what b waits for.
+// step executes operation o of block b. If the operation cannot be executed yet, step records for what b waits and
+// returns false.
 func (s *sim) step(b int, o *Op) bool {
 	st := &s.blocks[b]
 	switch o.Kind {
@@ -344,7 +347,7 @@ func (s *sim) step(b int, o *Op) bool {
 	return true
 }
 
-// joinThreads has all threads of a block meet.
+// joinThreads makes all threads of a block meet.
 func (s *sim) joinThreads(b int) {
 	st := &s.blocks[b]
 	for i := range st.lanes {
@@ -358,8 +361,8 @@ func (s *sim) joinThreads(b int) {
 	st.x = st.x.With(int32(b), st.tick)
 }
 
-// learn has all threads of a block know what those know that have read packets. Where these are all packets of an operation,
-// of all threads that it has, its whole block has executed it.
+// learn gives all threads of a block the knowledge of those that have read packets. If these packets include all
+// packets of an operation, from all of its threads, then the whole sending block has executed that operation.
 func (st *blockState) learn(s *sim) {
 	type op struct {
 		block int
@@ -426,7 +429,7 @@ func (s *sim) lane(b, thread int) *laneClock {
 	return &st.lanes[len(st.lanes)-1]
 }
 
-// needs returns the count that the i-th lane of o waits for; 0 for none.
+// needs returns the counter value for which the i-th lane of o waits, or 0 if it does not wait.
 func (s *sim) needs(b int, o *Op, i int) int {
 	l := &o.Lanes[i]
 	switch l.Kind {
@@ -447,7 +450,7 @@ func (s *sim) needs(b int, o *Op, i int) int {
 	return 0
 }
 
-// ready reports whether all lanes of o can go on.
+// ready reports whether all lanes of o can continue.
 func (s *sim) ready(b int, o *Op) bool {
 	for i := range o.Lanes {
 		if n := s.needs(b, o, i); n > 0 {
@@ -493,15 +496,17 @@ func (s *sim) lanes(b int, o *Op) {
 	}
 }
 
-// post hands something to an engine: it comes after what the posting thread had before, and after earlier posts.
+// post adds a task to an engine. The task is ordered after everything that precedes it in the posting thread, and after
+// earlier posts to the engine.
 func (s *sim) post(e int, now stamp, v, x clock.Clock) {
 	s.shared(e, now, x)
 	s.engines[e].posted = now
 	s.engines[e].v, s.engines[e].x = clock.Join(s.engines[e].v, v), clock.Join(s.engines[e].x, x)
 }
 
-// shared notes that threads that nothing orders use an engine: what it has done by a signal or a flush depends on time.
-// Threads of one operation are taken to post in their order, since they are of one warp.
+// shared records a note if threads whose order is not fixed use the same engine. The work that the engine has completed
+// at a signal or a flush then depends on timing. Threads of one operation are assumed to post in the order of their
+// numbers, since they belong to one warp.
 func (s *sim) shared(e int, now stamp, x clock.Clock) {
 	t := s.engines[e].posted
 	if t.comp == now.comp && t.tick == now.tick {
@@ -512,7 +517,7 @@ func (s *sim) shared(e int, now stamp, x clock.Clock) {
 	}
 }
 
-// after reports whether what a thread does now, with execution clock x, comes after what was done at t.
+// after reports whether the current action of a thread, which has execution clock x, is ordered after the action at t.
 func (s *sim) after(t, now stamp, x clock.Clock) bool {
 	if t.tick == 0 || x.At(t.comp) >= t.tick {
 		return true
@@ -562,8 +567,8 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock.Clock) {
 	}
 }
 
-// packets reports whether all packets that o reads are there, and adds what their writers had executed to the clocks of the
-// threads that read them.
+// packets reports whether all packets that o reads have been written. If so, it adds the knowledge of the threads that
+// wrote them to the clocks of the threads that read them.
 func (s *sim) packets(b int, o *Op) bool {
 	st := &s.blocks[b]
 	for i := range o.Moves {
@@ -630,7 +635,7 @@ func (s *sim) packets(b int, o *Op) bool {
 	return true
 }
 
-// agent is who accesses cells now.
+// agent identifies the thread, engine or stream that accesses cells.
 type agent struct {
 	comp, tick, join int32
 	v, x             clock.Clock
@@ -641,7 +646,7 @@ type agent struct {
 	class            byte
 }
 
-// packed is the class of operations on packets, which deal elements to threads in another way.
+// packed is the class of operations on packets, which assign elements to threads in a different way.
 const packed = 1
 
 func classOf(o *Op) byte {
@@ -704,7 +709,7 @@ func (s *sim) readAll(a *agent, sp Span) {
 	}
 }
 
-// transfer performs a move: every cell of each destination becomes the sum of the sources' cells.
+// transfer performs a move: every cell of each destination is set to the sum of the corresponding cells of the sources.
 func (s *sim) transfer(a *agent, m *Move, launch int) {
 	from, to := make([]Span, len(m.From)), make([]Span, len(m.To))
 	reads, writes := make([]access, len(m.From)), make([]access, len(m.To))
@@ -786,8 +791,9 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 	}
 }
 
-// before reports whether access b to cell c is ordered before what agent a does in an operand that begins at start, in
-// memory order or only in time: by the clock, or since the same thread does both.
+// before reports whether access b to cell c is ordered before the current access of agent a, whose operand begins at
+// start. The argument inTime selects an order in time only, instead of an order of memory. The accesses are ordered by
+// the clock, or because the same thread performs both.
 func (s *sim) before(b *access, a *agent, inTime bool, start, c int) bool {
 	view := a.v
 	if inTime {
@@ -855,7 +861,7 @@ func (s *sim) readAfter(a *agent, acc *access, c int, w *access) {
 func (s *sim) write(a *agent, acc *access, c int, v *value, flag int32) {
 	cl := &s.cells[c]
 	if c < s.p.MessageBase {
-		// The same packet once more is harmless: whoever reads it sees one of two equal values.
+		// A second write of the same packet is harmless, since a reader sees one of two equal values.
 		same := flag > 0 && cl.flag == flag && cl.v == v && cl.w != nil
 		s.writeAfter(a, acc, c, same)
 		for _, r := range cl.reads {
@@ -904,7 +910,7 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 	}
 }
 
-// border ends a launch of rank r: its stream reads the output and writes the next input.
+// border ends a launch of rank r: the rank's stream reads the output and writes the next input.
 func (s *sim) border(r int, last bool) {
 	var v, x clock.Clock
 	var movers []map[mover]known

@@ -6,16 +6,16 @@ import (
 	"math/rand/v2"
 )
 
-// value is what a cell holds: a sum of symbols, one for each cell that had contents before the launch. Equal sums are
-// equal in hash, which adds two random words of 64 bits a symbol, drawn anew in each process; different ones are not,
-// but for a chance of 2^-100.
+// value represents the contents of a cell as a sum of symbols. There is one symbol for each cell that had contents
+// before the launch. Equal sums have equal hashes. The hash adds two random words of 64 bits for each symbol, which are
+// drawn anew in each process, so that different sums have equal hashes only with a probability of 2^-100.
 type value struct {
 	hash  [2]uint64
 	terms []*value // nil: a symbol
 	sym   int      // of a symbol: its cell and launch
 }
 
-// values makes values, each once.
+// values makes values. It makes each value only once.
 type values struct {
 	rng   *rand.ChaCha8
 	known map[[2]uint64]*value
@@ -30,7 +30,8 @@ func newValues() *values {
 	return &values{rng: rand.NewChaCha8(seed), known: map[[2]uint64]*value{}, syms: map[int]*value{}}
 }
 
-// symbol returns what cell sym (plus cells times the launch) held before the launch.
+// symbol returns the contents of cell sym before the launch. For later launches, sym is increased by the number of
+// cells times the launch.
 func (vs *values) symbol(sym int) *value {
 	v := vs.syms[sym]
 	if v == nil {
@@ -58,10 +59,10 @@ func (vs *values) sum(terms []*value) *value {
 	return v
 }
 
-// most is where counts of contributions stop growing.
+// most is the largest number of contributions that is counted; larger counts are not distinguished.
 const most = 1 << 40
 
-// contributions returns how often each symbol is in v, from shared sums without walking any twice.
+// contributions returns how often v contains each symbol. It visits each shared sum only once.
 func contributions(v *value) map[int]int {
 	var order []*value
 	seen := map[*value]bool{}

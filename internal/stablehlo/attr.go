@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// attr is an attribute: one of its fields, by what it is.
+// attr is an attribute. One of its fields is set, according to the kind of the attribute.
 type attr struct {
 	number   float64 // of a number or bool
 	text     string  // of a string, symbol or word
@@ -25,7 +25,7 @@ type attr struct {
 	words    []string // of "#stablehlo<comparison_direction LT>"
 }
 
-// ints are the whole numbers of a list, or of a dense attribute.
+// ints returns the integers of a list attribute or a dense attribute.
 func (a *attr) ints() []int64 {
 	list := []int64{}
 	if a == nil {
@@ -43,7 +43,7 @@ func (a *attr) ints() []int64 {
 	return list
 }
 
-// attributes reads types and attributes.
+// attributes parses types and attributes.
 type attributes struct {
 	scanner
 	elems   int64 // of constants
@@ -86,7 +86,7 @@ func (p *attributes) attr() *attr {
 	return a
 }
 
-// value reads an attribute without its type.
+// value parses an attribute without its type.
 func (p *attributes) value() *attr {
 	defer p.deeper()()
 	c := p.peek()
@@ -193,7 +193,7 @@ func (p *attributes) hash() *attr {
 	return a
 }
 
-// float reads a number; hexadecimal digits are kept for dense to interpret.
+// float parses a number. It stores hexadecimal digits unconverted, because dense interprets them.
 func (p *scanner) float() float64 {
 	p.space()
 	from := p.at
@@ -216,10 +216,10 @@ func (p *scanner) float() float64 {
 	return x
 }
 
-// maxElems bounds the elements of all constants of a text together: 512 MiB.
+// maxElems is the largest number of elements in all constants of a text together; they need 512 MiB.
 const maxElems = 64 << 20
 
-// dense is a constant tensor: its elements, or the one that all are.
+// dense is a constant tensor. It holds either all elements, or the one number that all elements equal.
 type dense struct {
 	t     typ
 	splat bool
@@ -227,7 +227,7 @@ type dense struct {
 	imag  []float64 // the imaginary parts of complex elements
 }
 
-// all are its elements, one for each of the tensor where there are few.
+// all returns the elements of the constant, one for each element of the tensor if the tensor is small.
 func (d *dense) all() []float64 {
 	if !d.splat {
 		return d.elems
@@ -245,7 +245,7 @@ func (d *dense) all() []float64 {
 	return list
 }
 
-// dense reads "<…> : type" after the word dense.
+// dense parses "<…> : type" after the word dense.
 func (p *attributes) dense() *dense {
 	d := &dense{}
 	p.expect("<")
@@ -316,7 +316,7 @@ func (p *attributes) skipElements() {
 	}
 }
 
-// elements reads numbers, or lists of them.
+// elements parses numbers or nested lists of numbers.
 func (p *attributes) elements(d *dense, dt graph.DType, shape []int64, depth int) {
 	if depth > maxRank {
 		p.fail("it nests more than %d deep", maxRank)
@@ -347,7 +347,7 @@ func (p *attributes) elements(d *dense, dt graph.DType, shape []int64, depth int
 	d.elems = append(d.elems, p.element(dt))
 }
 
-// element reads a number.
+// element parses one number.
 func (p *attributes) element(dt graph.DType) float64 {
 	switch {
 	case p.accept("true"):
@@ -368,7 +368,7 @@ func (p *attributes) element(dt graph.DType) float64 {
 	return p.float()
 }
 
-// ofBits is the number of type dt that has these bits.
+// ofBits returns the number of type dt that has the given bit pattern.
 func ofBits(dt graph.DType, u uint64) float64 {
 	switch dt {
 	case graph.F64:
@@ -397,7 +397,7 @@ func ofBits(dt graph.DType, u uint64) float64 {
 	return float64(int64(u))
 }
 
-// raw reads elements given by the digits of their bytes: "0x…".
+// raw parses elements that are written as the hexadecimal digits of their bytes: "0x…".
 func (p *attributes) raw(text string, dt graph.DType, n int64) []float64 {
 	size := map[graph.DType]int64{graph.F64: 8, graph.I64: 8, graph.F32: 4, graph.I32: 4, graph.F16: 2, graph.BF16: 2,
 		graph.Bool: 1}[dt]

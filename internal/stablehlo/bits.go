@@ -10,12 +10,13 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Whole numbers that are known are computed here: with overflow as their width has it, and by their bits.
+// This file computes operations on known integers. It applies the overflow behaviour of the integers' width, and the
+// operations on their bits.
 
-// exact bounds the whole numbers that a graph's elements hold exactly.
+// exact is the limit below which the elements of a graph hold all integers exactly.
 const exact = 1 << 53
 
-// width returns the bits of a type of whole numbers, and whether it has a sign.
+// width returns the number of bits of an integer type, and whether the type is signed.
 func (t typ) width() (bits int, signed bool) {
 	name := t.narrow
 	if name == "" {
@@ -28,7 +29,7 @@ func (t typ) width() (bits int, signed bool) {
 	return n, name[0] == 'i'
 }
 
-// wrap returns the number of a type that has the low bits of x.
+// wrap returns the number of type t that has the low bits of x.
 func (t typ) wrap(x int64) int64 {
 	n, signed := t.width()
 	shift := 64 - n
@@ -38,7 +39,7 @@ func (t typ) wrap(x int64) int64 {
 	return int64(uint64(x) << shift >> shift)
 }
 
-// whole computes whole numbers, element by element, if all are known. ok is false if they are not.
+// whole applies an integer function element by element if all operands are known. If they are not, ok is false.
 func (b *arithmetic) whole(t typ, f func(x []int64) int64, in ...tens) (y tens, ok bool) {
 	var lists []*graph.Tensor
 	shape := []int64{}
@@ -76,7 +77,7 @@ func (b *arithmetic) whole(t typ, f func(x []int64) int64, in ...tens) (y tens, 
 	return tens{v: b.g.Constant("", out), t: typ{dt: t.dt, shape: in[0].t.shape, narrow: t.narrow}}, true
 }
 
-// wholeOps are operations of whole numbers that are known.
+// wholeOps holds the operations on known integers.
 var wholeOps = map[string]func(t typ, x []int64) int64{
 	"add":      func(_ typ, x []int64) int64 { return x[0] + x[1] },
 	"subtract": func(_ typ, x []int64) int64 { return x[0] - x[1] },
@@ -117,7 +118,7 @@ var wholeOps = map[string]func(t typ, x []int64) int64{
 	},
 }
 
-// wholeNumbers computes an operation of whole numbers that are known.
+// wholeNumbers computes an operation on known integers.
 func (b *arithmetic) wholeNumbers(name string, in []tens) (tens, bool) {
 	f := wholeOps[name]
 	if f == nil || len(in) == 0 || len(in) > 2 || in[0].t.dt.IsFloat() || in[0].t.dt == graph.Bool ||
@@ -133,7 +134,7 @@ func (b *arithmetic) wholeNumbers(name string, in []tens) (tens, bool) {
 	return b.whole(t, func(x []int64) int64 { return f(t, x) }, in...)
 }
 
-// bitcast reads the bits of numbers that are known as another type of the same width.
+// bitcast reinterprets the bits of known numbers as another type of the same width.
 func (b *arithmetic) bitcast(in []tens) tens {
 	x, t := in[0], b.result()
 	size := map[graph.DType]int{graph.BF16: 16, graph.F32: 32, graph.F64: 64}

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Limits of what a text becomes.
+// These constants limit the size of the graph that is made from a text.
 const (
 	maxNodes = 1 << 18 // operations of the graph
 	maxCalls = 100     // functions that call each other
@@ -17,17 +17,18 @@ const (
 	maxUses  = 1 << 22 // operands of all operations of the graph
 )
 
-// tens is a value as operations see it: v broadcasts to the type's shape as numpy does it, so that nothing is repeated
-// before an operation needs it.
+// tens is a value as operations use it. v broadcasts to the type's shape by the rules of numpy, so that no elements are
+// repeated before an operation requires it.
 type tens struct {
 	v *graph.Value
 	t typ
-	// lifted says that v has a dimension for the devices of a manual computation in front, of extent b.lift or 1.
+	// lifted reports that v has an additional first dimension for the devices of a manual computation. Its extent is
+	// b.lift or 1.
 	lifted bool
 	im     *graph.Value // the imaginary parts of a complex value
 }
 
-// scope is what names mean.
+// scope maps names to values.
 type scope struct {
 	values map[string]tens
 	outer  *scope
@@ -42,13 +43,13 @@ func (s *scope) find(name string) (tens, bool) {
 	return tens{}, false
 }
 
-// builder makes a graph.
+// builder makes a graph from a text.
 type builder struct {
 	devices
 	steps int
 }
 
-// nodes adds nodes to the graph, and reads the attributes of the operation at hand.
+// nodes adds nodes to the graph, and reads the attributes of the current operation.
 type nodes struct {
 	name   string
 	g      *graph.Graph
@@ -61,7 +62,7 @@ type nodes struct {
 	checks []Check
 }
 
-// at names a place.
+// at describes the position of the current operation.
 func (b *nodes) at() string {
 	if b.op == nil {
 		return b.name
@@ -69,17 +70,17 @@ func (b *nodes) at() string {
 	return fmt.Sprintf("%s:%d: %s", b.name, b.op.line, b.op.name)
 }
 
-// refuse panics: the program is not supported.
+// refuse panics with the error that the program is not supported.
 func (b *nodes) refuse(format string, args ...any) {
 	panic(failure{fmt.Errorf("%s: %w: %s", b.at(), ErrUnsupported, fmt.Sprintf(format, args...))})
 }
 
-// wrong panics: the text is malformed.
+// wrong panics with the error that the text is malformed.
 func (b *nodes) wrong(format string, args ...any) {
 	panic(failure{fmt.Errorf("%s: %w: %s", b.at(), ErrMalformed, fmt.Sprintf(format, args...))})
 }
 
-// main walks the function main.
+// main translates the function main.
 func (b *builder) main(o Options) {
 	f := b.module.entry(b.name)
 	b.op = &op{name: "function " + f.name, line: f.line}
@@ -114,12 +115,14 @@ func (b *builder) main(o Options) {
 	}
 }
 
-// moves are operations whose results have elements of their operands, or places of them.
+// moves lists operations that do not compute new elements: the elements of their results are elements of their
+// operands, or positions of such elements.
 var moves = map[string]bool{"sort": true, "reshape": true, "transpose": true, "broadcast_in_dim": true, "slice": true,
 	"concatenate": true, "gather": true, "select": true, "dynamic_slice": true, "call": true, "func.call": true,
 	"while": true, "case": true, "if": true, "composite": true, "optimization_barrier": true}
 
-// held is x as a value of an operation's result. Integers of a width that graphs lack have to be known, and to fit.
+// held returns x as the result of an operation with type t. Integers of a width that graphs do not support must be
+// known, and must fit into that width.
 func (b *devices) held(x tens, t typ) tens {
 	shape := x.v.Shape
 	if x.lifted {
@@ -151,7 +154,7 @@ func (b *devices) held(x tens, t typ) tens {
 	return x
 }
 
-// input makes an input of a parameter.
+// input adds an input of the graph for a parameter.
 func (b *devices) input(name string, a arg) tens {
 	dt := a.t.dt
 	if dt == graph.Bool {
@@ -166,14 +169,14 @@ func (b *devices) input(name string, a arg) tens {
 	return tens{v: v, t: a.t}
 }
 
-// tensor refuses types of other elements than graphs have.
+// tensor refuses types whose elements graphs do not support.
 func (b *nodes) tensor(t typ) {
 	if t.other != "" {
 		b.refuse("type %s; elements are of i1, i32, i64, f16, bf16, f32 or f64, and extents are known", t.other)
 	}
 }
 
-// block walks the operations of a block and returns what it ends with.
+// block translates the operations of a block and returns the operands of its terminator.
 func (b *builder) block(blk *block, s *scope, results int) []tens {
 	before := b.op
 	for _, o := range blk.ops {
@@ -230,11 +233,11 @@ func (b *builder) block(blk *block, s *scope, results int) []tens {
 	return nil
 }
 
-// controls are operations that pass values on, of any type.
+// controls lists operations that pass values through, of any type.
 var controls = map[string]bool{"interpreter.run_parallel": true, "call": true, "func.call": true, "while": true,
 	"case": true, "if": true, "composite": true, "sdy.manual_computation": true, "sdy.named_computation": true}
 
-// walk makes what an operation computes.
+// walk translates one operation and returns its results.
 func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 	one := func(x tens) []tens { return []tens{x} }
 	if isCheck(o.name) {
@@ -291,7 +294,7 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 	return nil
 }
 
-// region returns a region of an operation.
+// region returns the i-th region of an operation.
 func (o *op) region(b *nodes, i int) *block {
 	if i >= len(o.regions) {
 		b.wrong("it has %d regions", len(o.regions))
@@ -299,14 +302,14 @@ func (o *op) region(b *nodes, i int) *block {
 	return o.regions[i]
 }
 
-// want refuses another number of operands.
+// want reports an error if the number of operands is not n.
 func (b *nodes) want(in []tens, n int) {
 	if len(in) != n {
 		b.wrong("it has %d operands, want %d", len(in), n)
 	}
 }
 
-// result is the type of the operation's only result.
+// result returns the type of the operation's result. The operation must have exactly one.
 func (b *nodes) result() typ {
 	if len(b.op.types) != 1 {
 		b.wrong("it has %d results, want 1", len(b.op.types))
@@ -314,7 +317,7 @@ func (b *nodes) result() typ {
 	return b.op.types[0]
 }
 
-// inner walks a region with the given arguments.
+// inner translates a region with the given arguments.
 func (b *builder) inner(blk *block, in []tens, s *scope, results int) []tens {
 	if len(blk.args) != len(in) {
 		b.wrong("a region takes %d values, and is given %d", len(blk.args), len(in))
@@ -326,7 +329,7 @@ func (b *builder) inner(blk *block, in []tens, s *scope, results int) []tens {
 	return b.block(blk, inner, results)
 }
 
-// function walks a function that is called.
+// function translates a function at a call.
 func (b *builder) function(name string, in []tens) []tens {
 	f := b.module.funcs[name]
 	if f == nil || f.body == nil {
@@ -360,7 +363,7 @@ func (b *builder) call(in []tens) []tens {
 	return b.function(name, in)
 }
 
-// composite walks the function that a composite operation stands for.
+// composite translates the function that defines a composite operation.
 func (b *builder) composite(in []tens) []tens {
 	a := b.op.attrs["decomposition"]
 	if a == nil {
@@ -369,7 +372,7 @@ func (b *builder) composite(in []tens) []tens {
 	return b.function(a.text, in)
 }
 
-// known returns the elements of a value that depends on constants alone; nil for others.
+// known returns the elements of a value that depends only on constants. It returns nil for other values.
 func (b *nodes) known(x tens) *graph.Tensor {
 	if !b.folder.IsConstant(x.v) {
 		return nil
@@ -381,7 +384,7 @@ func (b *nodes) known(x tens) *graph.Tensor {
 	return t
 }
 
-// uniform returns the number that all elements are.
+// uniform returns the number that all elements of x equal, if they are known to be equal.
 func (b *nodes) uniform(x tens) (float64, bool) {
 	t := b.known(x)
 	if t == nil {
@@ -390,7 +393,7 @@ func (b *nodes) uniform(x tens) (float64, bool) {
 	return t.Uniform()
 }
 
-// isTrue returns a condition, which has to be known.
+// isTrue returns the value of a condition, which must be known.
 func (b *nodes) isTrue(x tens, what string) bool {
 	c, ok := b.uniform(x)
 	if !ok {
@@ -399,7 +402,7 @@ func (b *nodes) isTrue(x tens, what string) bool {
 	return c != 0
 }
 
-// while walks a loop's iterations one after another.
+// while translates the iterations of a loop one after another.
 func (b *builder) while(in []tens, s *scope) []tens {
 	o := b.op
 	cond, body := o.region(&b.nodes, 0), o.region(&b.nodes, 1)
@@ -425,7 +428,8 @@ func (b *builder) while(in []tens, s *scope) []tens {
 	}
 }
 
-// choose walks the branch of a case or if that is known to be taken, or chooses between the results of all.
+// choose translates a case or an if. If the branch is known, it translates only that branch; otherwise it selects
+// between the results of all branches.
 func (b *builder) choose(in []tens, s *scope) []tens {
 	o := b.op
 	b.want(in, 1)
@@ -471,7 +475,7 @@ func (b *builder) choose(in []tens, s *scope) []tens {
 	return out
 }
 
-// add adds a node.
+// add adds a node to the graph.
 func (b *nodes) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
 	if len(b.g.Nodes) >= maxNodes {
 		b.refuse("it becomes more than %d operations", maxNodes)
@@ -493,18 +497,18 @@ func (b *nodes) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Val
 	return n.Out[0]
 }
 
-// scalar is a constant without dimensions.
+// scalar returns a constant without dimensions.
 func (b *nodes) scalar(dt graph.DType, x float64) tens {
 	return tens{v: b.g.Scalar(dt, x), t: typ{dt: dt, shape: []int64{}}}
 }
 
-// retyped is x as of another type, to whose shape it broadcasts.
+// retyped returns x with another type. x must broadcast to the shape of that type.
 func (b *nodes) retyped(x tens, t typ) tens {
 	x.t = t
 	return x
 }
 
-// stretched is x, a scalar, as of another shape.
+// stretched returns the scalar x with another shape, to which it broadcasts.
 func (b *nodes) stretched(x tens, shape []int64) tens {
 	if len(x.t.shape) == 0 {
 		if x.lifted {
@@ -516,7 +520,7 @@ func (b *nodes) stretched(x tens, shape []int64) tens {
 	return x
 }
 
-// reshaped is v in another shape.
+// reshaped returns v with another shape.
 func (b *nodes) reshaped(v *graph.Value, shape []int64) *graph.Value {
 	if slices.Equal(v.Shape, shape) {
 		return v
@@ -524,7 +528,7 @@ func (b *nodes) reshaped(v *graph.Value, shape []int64) *graph.Value {
 	return b.add(graph.Reshape, graph.Attrs{Shape: slices.Clone(shape)}, v.DType, v)
 }
 
-// permuted is v with its dimensions in another order.
+// permuted returns v with its dimensions in another order.
 func (b *nodes) permuted(v *graph.Value, perm []int64) *graph.Value {
 	plain := true
 	for i, p := range perm {
@@ -536,8 +540,8 @@ func (b *nodes) permuted(v *graph.Value, perm []int64) *graph.Value {
 	return b.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
 }
 
-// padded is x with all dimensions of its type, of extent 1 where it broadcasts; that of the devices in front if lifted
-// asks for it.
+// padded returns x with all dimensions of its type. A dimension along which x broadcasts has extent 1. If lifted is
+// set, the dimension of the devices is added in front.
 func (b *nodes) padded(x tens, lifted bool) *graph.Value {
 	shape := x.v.Shape
 	front := []int64{}
@@ -557,12 +561,13 @@ func (b *nodes) padded(x tens, lifted bool) *graph.Value {
 	return b.reshaped(x.v, slices.Concat(front, ones, shape))
 }
 
-// full is x with all of its elements, and the dimension of the devices in front where it is lifted.
+// full returns x with all its elements repeated as its type requires. If x is lifted, the dimension of the devices is
+// in front.
 func (b *nodes) full(x tens) *graph.Value {
 	return b.fullAs(x, x.lifted)
 }
 
-// fullAs is full with the dimension of the devices if lifted asks for it.
+// fullAs is like full, but adds the dimension of the devices if lifted is set.
 func (b *nodes) fullAs(x tens, lifted bool) *graph.Value {
 	want := x.t.shape
 	if lifted {
@@ -606,7 +611,7 @@ func (b *nodes) elementwise(op graph.Op, dt graph.DType, in ...tens) tens {
 	return tens{v: v, t: typ{dt: dt, shape: shape}, lifted: lifted}
 }
 
-// anyLifted reports whether one of the values is.
+// anyLifted reports whether any of the values is lifted.
 func anyLifted(in ...tens) bool {
 	return slices.ContainsFunc(in, func(x tens) bool { return x.lifted })
 }

@@ -7,20 +7,20 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Tests of StableHLO's interpreter are programs that check their own results. Options.Test reads them: what a check
-// compares becomes two outputs.
+// Tests of StableHLO's interpreter are programs that check their own results. ReadTest converts the two values that a
+// check compares to two outputs.
 
-// Check is a pair of outputs that should be alike.
+// Check describes a pair of outputs that should be equal within a tolerance.
 type Check struct {
 	Name string // of the operation: "check.expect_eq_const"
 	Line int
-	// Tolerance is how far the outputs may be from each other, if the check says.
+	// Tolerance is the largest permitted difference between the outputs, if the check specifies one.
 	Tolerance float64
-	// ULPs is the same as a number of steps between neighbouring numbers.
+	// ULPs is the largest permitted difference as a number of units in the last place.
 	ULPs float64
 }
 
-// compared notes what a check compares.
+// compared records the two values that a check compares.
 func (b *builder) compared(in []tens) {
 	o := b.op
 	var want tens
@@ -68,8 +68,8 @@ func (b *builder) compared(in []tens) {
 // isCheck reports whether an operation is a check.
 func isCheck(name string) bool { return strings.HasPrefix(name, "check.expect") }
 
-// runParallel walks a function that several processes run. A function whose parameters have shardings and are larger
-// than what processes have is walked once, for all.
+// runParallel translates a function that several processes run. If the function's parameters have shardings and are
+// larger than the parts that the processes hold, it is translated once for all processes.
 func (b *builder) runParallel(in []tens) []tens {
 	o := b.op
 	a := o.attrs["programs"]
@@ -120,7 +120,7 @@ func (b *builder) runParallel(in []tens) []tens {
 		}
 		return &sharding{dims: make([]dimension, len(a.t.shape))}
 	}
-	// order lists the processes in the places of a sharding's mesh.
+	// order lists the processes in the order of their positions in a sharding's mesh.
 	order := func(s *sharding) []int64 {
 		if x := b.meshes[s.mesh]; x != nil && len(x.order) == n && global {
 			return x.order
@@ -173,7 +173,7 @@ func (b *builder) runParallel(in []tens) []tens {
 	return list
 }
 
-// agree refuses parts that differ where a sharding says that they are equal.
+// agree reports an error if parts differ that are equal according to a sharding.
 func (b *devices) agree(m *manual, s *sharding, parts []tens) {
 	_, axes := b.split(m, s, len(s.dims))
 	first := map[int64]tens{}
@@ -195,7 +195,7 @@ func (b *devices) agree(m *manual, s *sharding, parts []tens) {
 	}
 }
 
-// processes maps the groups of a collective of several processes to processes, of which each replica has one for each
+// processes converts the groups of a collective to groups of processes. Each replica has one process for each
 // partition.
 func (b *devices) processes(rows [][]int64) [][]int64 {
 	m := b.devs

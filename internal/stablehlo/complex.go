@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// A complex value is two real ones: v has the real parts, and im the imaginary ones. Operations that move elements are
-// walked once for each part.
+// A complex value is represented by two real values: v holds the real parts, and im the imaginary parts. Operations
+// that move elements are translated once for each part.
 
-// linear are the operations that do the same with the real and the imaginary parts.
+// linear lists the operations that treat the real parts and the imaginary parts in the same way.
 var linear = map[string]bool{
 	"negate": true, "add": true, "subtract": true, "constant": true, "iota": true, "broadcast_in_dim": true,
 	"reshape": true, "transpose": true, "slice": true, "concatenate": true, "pad": true, "reverse": true, "select": true,
@@ -17,7 +17,7 @@ var linear = map[string]bool{
 	"scatter": true, "sdy.sharding_constraint": true, "sdy.reshard": true,
 }
 
-// complexOps are operations of complex values that give one.
+// complexOps holds the operations on complex values with a complex result.
 var complexOps = map[string]func(b *builder, z ...tens) tens{
 	"multiply":              func(b *builder, z ...tens) tens { return b.cMul(z[0], z[1]) },
 	"divide":                func(b *builder, z ...tens) tens { return b.cDiv(z[0], z[1]) },
@@ -51,7 +51,7 @@ type complexes struct {
 	indexing
 }
 
-// paired is the complex value of two real ones of one type.
+// paired returns the complex value with the given real and imaginary parts, which have the same type.
 func (b *complexes) paired(re, im tens) tens {
 	if re.lifted != im.lifted {
 		re, im = b.lifts(re), b.lifts(im)
@@ -64,7 +64,7 @@ func (b *complexes) paired(re, im tens) tens {
 		t: typ{dt: t.dt, shape: t.shape, complex: true}}
 }
 
-// lifts is x with a dimension for the devices.
+// lifts returns x with an additional dimension for the devices.
 func (b *complexes) lifts(x tens) tens {
 	if x.lifted {
 		return x
@@ -72,7 +72,7 @@ func (b *complexes) lifts(x tens) tens {
 	return tens{v: b.padded(x, true), t: x.t, lifted: true}
 }
 
-// ofComplex walks an operation of complex operands or results.
+// ofComplex translates an operation that has complex operands or results.
 func (b *builder) ofComplex(o *op, name string, in []tens, s *scope) []tens {
 	complexes := func(n int) {
 		b.want(in, n)
@@ -140,7 +140,7 @@ func (b *builder) ofComplex(o *op, name string, in []tens, s *scope) []tens {
 	return out
 }
 
-// part walks an operation of the real or the imaginary parts.
+// part translates an operation for the real parts or for the imaginary parts.
 func (b *builder) part(o *op, name string, imag bool, in []tens, s *scope) []tens {
 	real := *o
 	real.types = slices.Clone(o.types)
@@ -183,7 +183,7 @@ func (b *complexes) cMul(x, y tens) tens {
 		b.arith(graph.AddOp, b.arith(graph.Mul, a, e), b.arith(graph.Mul, c, d)))
 }
 
-// cDiv is x times the conjugate of y, over the square of y's absolute value.
+// cDiv returns x times the conjugate of y, divided by the square of the absolute value of y.
 func (b *complexes) cDiv(x, y tens) tens {
 	c, d := y.re(), y.imag()
 	n := b.arith(graph.AddOp, b.square(c, c.t), b.square(d, d.t))
@@ -191,7 +191,8 @@ func (b *complexes) cDiv(x, y tens) tens {
 	return b.paired(b.arith(graph.Div, z.re(), n), b.arith(graph.Div, z.imag(), n))
 }
 
-// cAbs is max·sqrt(1 + (min/max)²) of the parts, whose squares may be too large or small for their type.
+// cAbs returns max·sqrt(1 + (min/max)²) of the absolute values of the parts. The squares of the parts themselves could
+// overflow or underflow.
 func (b *complexes) cAbs(z tens) tens {
 	x, y := b.unary(graph.Abs, z.re()), b.unary(graph.Abs, z.imag())
 	most, least := b.arith(graph.Max, x, y), b.arith(graph.Min, x, y)
@@ -206,7 +207,7 @@ func (b *complexes) cExp(z tens) tens {
 		b.arith(graph.Mul, e, b.unary(graph.Sin, z.imag())))
 }
 
-// cExpm1 has expm1(x)·cos(y) - 2·sin(y/2)² as the real part, which is exact near 0.
+// cExpm1 returns exp(z) - 1. It computes the real part as expm1(x)·cos(y) - 2·sin(y/2)², which is accurate near 0.
 func (b *complexes) cExpm1(z tens) tens {
 	x, y := z.re(), z.imag()
 	half := b.unary(graph.Sin, b.arith(graph.Mul, y, b.like(y, 0.5)))
@@ -227,14 +228,15 @@ func (b *complexes) cCos(z tens) tens {
 		b.unary(graph.Neg, b.arith(graph.Mul, b.unary(graph.Sin, x), b.sinh(y, y.t))))
 }
 
-// cTanh is (t + iu)/(1 + itu) for t = tanh(x) and u = tan(y).
+// cTanh returns (t + iu)/(1 + itu) for t = tanh(x) and u = tan(y).
 func (b *complexes) cTanh(z tens) tens {
 	t, u := b.unary(graph.Tanh, z.re()), b.tan(z.imag(), z.imag().t)
 	one := b.like(t, 1)
 	return b.cDiv(b.paired(t, u), b.paired(b.stretched(one, t.t.shape), b.arith(graph.Mul, t, u)))
 }
 
-// cSqrt has r = sqrt((|z| + |x|)/2) and |y|/2r as its parts, of which the larger is the real one if x is not negative.
+// cSqrt returns the square root with the parts r = sqrt((|z| + |x|)/2) and |y|/2r. The larger of them is the real part
+// if x is not negative.
 func (b *complexes) cSqrt(z tens) tens {
 	x, y := z.re(), z.imag()
 	zero := b.like(x, 0)
@@ -247,7 +249,7 @@ func (b *complexes) cSqrt(z tens) tens {
 	return b.paired(b.where(right, r, q), b.where(b.is(graph.Lt, y, zero), b.unary(graph.Neg, im), im))
 }
 
-// cSign is z/|z|, and 0 for 0.
+// cSign returns z/|z|, or 0 for 0.
 func (b *complexes) cSign(z tens) tens {
 	r := b.cAbs(z)
 	r = b.where(b.is(graph.Eq, r, b.like(r, 0)), b.stretched(b.like(r, 1), r.t.shape), r)

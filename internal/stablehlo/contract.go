@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// dotGeneral contracts dimensions of two tensors.
+// dotGeneral translates a contraction of two tensors over some of their dimensions.
 func (b *shapes) dotGeneral(in []tens) tens {
 	x, y := in[0], in[1]
 	var bx, by, cx, cy []int64
@@ -44,7 +44,7 @@ func (b *shapes) dot(in []tens) tens {
 	return b.contracted(x, y, nil, nil, []int64{int64(len(x.t.shape) - 1)}, []int64{0})
 }
 
-// rest lists the dimensions of a tensor of some rank that are not in the lists.
+// rest lists the dimensions of a tensor of the given rank that are not in the lists.
 func rest(rank int, lists ...[]int64) []int64 {
 	taken := slices.Concat(lists...)
 	list := []int64{}
@@ -64,8 +64,9 @@ func pick(shape, dims []int64) []int64 {
 	return list
 }
 
-// contracted is the product of x and y over their contracting dimensions, for each index of the batching ones: a
-// product of matrices. Dimensions of x that stay are kept apart, so that what they are split over is kept too.
+// contracted returns the product of x and y over their contracting dimensions, for each index of the batching
+// dimensions, as a matrix product. The remaining dimensions of x are not merged, so that the layout of each is
+// preserved.
 func (b *shapes) contracted(x, y tens, bx, by, cx, cy []int64) tens {
 	t := b.result()
 	dt := t.dt
@@ -96,7 +97,7 @@ func (b *shapes) contracted(x, y tens, bx, by, cx, cy []int64) tens {
 	if k == 0 {
 		return tens{v: b.g.Scalar(dt, 0), t: t}
 	}
-	// One product of matrices where nothing else is asked for: the leading dimensions of x are rows of it.
+	// Without batching, the result is a single matrix product: the leading dimensions of x are its rows.
 	left := slices.Concat(batch, rows, []int64{k})
 	if lifted || len(bx) > 0 || len(rows) == 0 {
 		left = slices.Concat(batch, []int64{product(rows), k})

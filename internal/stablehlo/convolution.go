@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// convolution is a product of matrices for each group of features: of the parts of the operand that the places of the
-// window see, one after another, and of the window.
+// convolution translates a convolution to one matrix product for each group of features. The first factor concatenates
+// the elements of the operand at each position of the window, and the second is the window.
 func (b *shapes) convolution(in []tens) tens {
 	x, w, t := in[0], in[1], b.result()
 	dims := b.op.attrs["dim_numbers"]
@@ -38,7 +38,7 @@ func (b *shapes) convolution(in []tens) tens {
 	}
 	strides, base := window("stride", "window_strides", 1), window("lhs_dilate", "lhs_dilation", 1)
 	dilation, reversed := window("rhs_dilate", "rhs_dilation", 1), window("reverse", "window_reversal", 0)
-	// The operand as [batch, places…, features], the window as [places…, in, out].
+	// The operand becomes [batch, positions…, features], and the window [positions…, in, out].
 	x = b.transposed(x, b.convDims(dims.list[0], n, "b", "f"))
 	perm := b.convDims(dims.list[1], n, "", "i", "o")
 	w = b.transposed(w, perm)
@@ -81,7 +81,7 @@ func (b *shapes) convolution(in []tens) tens {
 		rows%batches != 0 {
 		b.wrong("%d groups of features and %d of batches, of %s and %s", groups, batches, in[0].t, in[1].t)
 	}
-	// [g, rows, window, in] and [g, window, in, out]
+	// The factors become [g, rows, window, in] and [g, window, in, out].
 	g, area := groups*batches, product(size)
 	y = b.reshapedTo(y, []int64{batches, rows / batches * product(places), area, groups, per})
 	y = b.reshapedTo(b.transposed(y, []int64{0, 3, 1, 2, 4}), []int64{g, rows / batches * product(places), area * per})
@@ -102,7 +102,7 @@ func (b *shapes) convolution(in []tens) tens {
 	return b.convert(z, t)
 }
 
-// batched is the product of matrices x[g, m, k] and y[g, k, n] for each g.
+// batched returns the matrix products of x[g, m, k] and y[g, k, n] for each g.
 func (b *shapes) batched(x, y tens, dt graph.DType) tens {
 	if !dt.IsFloat() || x.t.dt != dt {
 		dt = graph.F32
@@ -117,8 +117,8 @@ func (b *shapes) batched(x, y tens, dt graph.DType) tens {
 	return tens{v: b.add(graph.MatMul, graph.Attrs{}, dt, xv, yv), t: t, lifted: lifted}
 }
 
-// convDims lists the dimensions of a tensor of a convolution: that of the name first, if there is one, those of space
-// in order, and those of the other names.
+// convDims lists the dimensions of a tensor of a convolution: first the dimension named first, if there is one, then
+// the spatial dimensions in order, and then those with the other names.
 func (b *shapes) convDims(a *attr, n int, first string, last ...string) []int64 {
 	find := func(name string) int64 {
 		i := slices.IndexFunc(a.list, func(x *attr) bool {
@@ -142,7 +142,7 @@ func (b *shapes) convDims(a *attr, n int, first string, last ...string) []int64 
 	return list
 }
 
-// count returns a number of groups.
+// count returns an attribute that is a number of groups.
 func (b *nodes) count(name string) int64 {
 	if b.op.attrs[name] == nil {
 		return 1
@@ -150,7 +150,7 @@ func (b *nodes) count(name string) int64 {
 	return int64(b.op.attrs[name].number)
 }
 
-// convPads lists what is added before and after each dimension of space.
+// convPads lists the padding before and after each spatial dimension.
 func (b *shapes) convPads(n int) []int64 {
 	a := b.op.attrs["padding"]
 	if d := b.op.attrs["window"]; d != nil && d.dict["pad"] != nil {

@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// unaryOps has the operations of one operand. t is the type of the result.
+// unaryOps holds the operations with one operand. t is the type of the result.
 var unaryOps map[string]func(b *builder, x tens, t typ) tens
 
-// binaryOps has the operations of two operands.
+// binaryOps holds the operations with two operands. t is the type of the result.
 var binaryOps map[string]func(b *builder, x, y tens, t typ) tens
 
 func init() {
@@ -47,14 +47,14 @@ func init() {
 	}
 }
 
-// float refuses operands that are no floating-point numbers.
+// float refuses operands that are not floating-point numbers.
 func (b *nodes) float(x tens) {
 	if !x.t.dt.IsFloat() {
 		b.refuse("of %s", x.t)
 	}
 }
 
-// like is a number of the type of x.
+// like returns the number c with the element type of x.
 func (b *nodes) like(x tens, c float64) tens { return b.scalar(x.t.dt, c) }
 
 // arithmetic builds elementwise operations.
@@ -62,18 +62,18 @@ type arithmetic struct {
 	nodes
 }
 
-// arith is an operation of two operands that gives their type.
+// arith adds an operation on two operands whose result has their type.
 func (b *arithmetic) arith(op graph.Op, x, y tens) tens { return b.elementwise(op, x.t.dt, x, y) }
 
 func (b *arithmetic) unary(op graph.Op, x tens) tens { return b.elementwise(op, x.t.dt, x) }
 
-// where chooses.
+// where adds an elementwise selection between x and y.
 func (b *arithmetic) where(is, x, y tens) tens { return b.elementwise(graph.Where, x.t.dt, is, x, y) }
 
-// is compares.
+// is adds a comparison.
 func (b *arithmetic) is(op graph.Op, x, y tens) tens { return b.elementwise(op, graph.Bool, x, y) }
 
-// node returns the node that makes x if it is of an operation.
+// node returns the node that computes v if its operation is op, and nil otherwise.
 func node(v *graph.Value, op graph.Op) *graph.Node {
 	if v.Node != nil && v.Node.Op == op {
 		return v.Node
@@ -94,7 +94,7 @@ func (b *arithmetic) convert(x tens, t typ) tens {
 	return b.elementwise(graph.Cast, t.dt, x)
 }
 
-// bools refuses operands that are no bools: bits of integers.
+// bools refuses operands that are not bools, because bitwise operations on integers are not supported.
 func (b *nodes) bools(in ...tens) {
 	for _, x := range in {
 		if x.t.dt != graph.Bool {
@@ -169,7 +169,7 @@ func (b *arithmetic) minimum(x, y tens, t typ) tens {
 	return b.arith(graph.Min, x, y)
 }
 
-// divide divides; integers towards zero.
+// divide adds a division. The division of integers rounds towards zero.
 func (b *arithmetic) divide(x, y tens, t typ) tens {
 	if !t.dt.IsFloat() {
 		return b.quotient(x, y, t)
@@ -185,8 +185,8 @@ func (b *arithmetic) divide(x, y tens, t typ) tens {
 	return b.arith(graph.Div, x, y)
 }
 
-// quotient divides whole numbers towards zero. Those of 32 bits are exact in f64, and so is the quotient without its
-// fraction.
+// quotient divides integers and rounds towards zero. Integers of 32 bits are exact in f64, and so is their quotient
+// after its fraction has been removed.
 func (b *arithmetic) quotient(x, y tens, t typ) tens {
 	if t.dt != graph.I32 || t.narrow != "" {
 		b.integers(x, y)
@@ -215,8 +215,8 @@ func negated(b *arithmetic, v *graph.Value) *graph.Value {
 	return nil
 }
 
-// softmax returns the softmax of z if x is exp(z - m) and y its sum along a dimension, for any m that does not change
-// along the dimension.
+// softmax returns the softmax of z if x is exp(z - m) and y is the sum of x along a dimension, for any m that is
+// constant along that dimension.
 func (b *nodes) softmax(x, y tens) *graph.Value {
 	exp := node(x.v, graph.Exp)
 	v := y.v
@@ -239,7 +239,7 @@ func (b *nodes) softmax(x, y tens) *graph.Value {
 	return b.add(graph.Softmax, graph.Attrs{Axis: along}, x.v.DType, sub.In[0])
 }
 
-// ending is a shape without the ones that it begins with.
+// ending returns a shape without its leading extents of 1.
 func ending(shape []int64) []int64 {
 	for len(shape) > 0 && shape[0] == 1 {
 		shape = shape[1:]
@@ -247,7 +247,8 @@ func ending(shape []int64) []int64 {
 	return shape
 }
 
-// integers refuses integers that depend on the input, for operations that hocket's language has for numbers known.
+// integers refuses integers that depend on the input. It is used for operations that hocket's language supports only on
+// known integers.
 func (b *nodes) integers(in ...tens) {
 	for _, x := range in {
 		if b.known(x) == nil {
@@ -278,7 +279,7 @@ func (b *arithmetic) power(x, y tens, t typ) tens {
 	if c, ok := b.uniform(x); ok && c > 0 {
 		return b.arith(graph.Pow, b.like(x, c), y)
 	}
-	// exp(y·log|x|), with the sign of x where y is odd; none of a negative number where y has a fraction.
+	// The power is exp(y·log|x|), with the sign of x if y is odd. It is NaN if x is negative and y has a fraction.
 	zero, one, half := b.like(x, 0), b.like(x, 1), b.like(y, 0.5)
 	ones := b.stretched(one, t.shape)
 	p := b.unary(graph.Exp, b.arith(graph.Mul, y, b.unary(graph.Log, b.unary(graph.Abs, x))))
@@ -301,7 +302,7 @@ func (b *arithmetic) compare(x, y tens, _ typ) tens {
 	return b.is(directions[b.direction()], x, y)
 }
 
-// direction returns how a comparison compares.
+// direction returns the direction of a comparison.
 func (b *nodes) direction() string {
 	list := b.op.words
 	if a := b.op.attrs["comparison_direction"]; a != nil {
@@ -327,14 +328,14 @@ func (b *arithmetic) ceil(x tens, _ typ) tens {
 	return b.unary(graph.Neg, b.unary(graph.Floor, b.unary(graph.Neg, x)))
 }
 
-// expm1 is tanh(x/2)·(exp(x) + 1), which is exact near 0.
+// expm1 computes exp(x) - 1 as tanh(x/2)·(exp(x) + 1), which is accurate near 0.
 func (b *arithmetic) expm1(x tens, _ typ) tens {
 	b.float(x)
 	half := b.unary(graph.Tanh, b.arith(graph.Mul, x, b.like(x, 0.5)))
 	return b.arith(graph.Mul, half, b.arith(graph.AddOp, b.unary(graph.Exp, x), b.like(x, 1)))
 }
 
-// log1p is log(u)·x/(u-1) for u = 1 + x, which is exact near 0.
+// log1p computes log(1 + x) as log(u)·x/(u-1) for u = 1 + x, which is accurate near 0.
 func (b *arithmetic) log1p(x tens, _ typ) tens {
 	b.float(x)
 	one := b.like(x, 1)
@@ -387,7 +388,7 @@ func (b *arithmetic) cosh(x tens, _ typ) tens {
 	return b.arith(graph.Mul, y, b.like(x, 0.5))
 }
 
-// roundEven rounds to the nearest whole number, of two that are as near to the even one.
+// roundEven rounds to the nearest integer, and ties to the even one.
 func (b *arithmetic) roundEven(x tens, _ typ) tens {
 	b.float(x)
 	r := b.unary(graph.Floor, x)
@@ -398,7 +399,7 @@ func (b *arithmetic) roundEven(x tens, _ typ) tens {
 	return b.where(b.is(graph.Gt, d, half), next, b.where(b.is(graph.Lt, d, half), r, even))
 }
 
-// roundAway rounds to the nearest whole number, of two that are as near to the one farther from 0.
+// roundAway rounds to the nearest integer, and ties away from 0.
 func (b *arithmetic) roundAway(x tens, t typ) tens {
 	b.float(x)
 	a := b.unary(graph.Abs, x)
@@ -408,7 +409,7 @@ func (b *arithmetic) roundAway(x tens, t typ) tens {
 	return b.arith(graph.Mul, r, b.sign(x, t))
 }
 
-// reducePrecision is the rounding to another type and back, of types that graphs have.
+// reducePrecision rounds to another type and converts back. Graphs must support that type.
 func (b *arithmetic) reducePrecision(in []tens) tens {
 	x := in[0]
 	b.float(x)

@@ -6,12 +6,12 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// indexing builds slices at positions that are computed, gathers and scatters.
+// indexing builds slices at computed positions, gathers and scatters.
 type indexing struct {
 	shapes
 }
 
-// clamped is an index that is held within 0..most.
+// clamped returns the index x clamped to the range 0..most.
 func (b *indexing) clamped(x tens, most int64) tens {
 	if c, ok := b.uniform(x); ok && c >= 0 && c <= float64(most) {
 		return x
@@ -19,7 +19,7 @@ func (b *indexing) clamped(x tens, most int64) tens {
 	return b.minimum(b.maximum(x, b.like(x, 0), x.t), b.like(x, float64(most)), x.t)
 }
 
-// counted is 0, 1, … n-1 along dimension d of a shape of so many dimensions, to whose others it broadcasts.
+// counted returns 0, 1, … n-1 along dimension d of the shape. It broadcasts along all other dimensions.
 func (b *nodes) counted(dt graph.DType, shape []int64, d int) tens {
 	b.spend(shape[d])
 	c := graph.NewTensor(dt, []int64{shape[d]})
@@ -31,8 +31,8 @@ func (b *nodes) counted(dt graph.DType, shape []int64, d int) tens {
 	return tens{v: b.reshaped(b.g.Constant("iota", c), ones), t: typ{dt: dt, shape: shape}}
 }
 
-// take is the elements of x at the given indices of some of its dimensions: of the shape that indices have, and then of
-// the dimensions of x that are left.
+// take returns the elements of x at the given indices along some of its dimensions. The result has the dimensions of
+// the indices, followed by the remaining dimensions of x.
 func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	lifted := anyLifted(append([]tens{x}, at...)...)
 	left := rest(len(x.t.shape), dims)
@@ -79,13 +79,14 @@ func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	return tens{v: v, t: t, lifted: lifted}
 }
 
-// moved is x with dimension from as dimension to.
+// moved returns x with its dimension from moved to position to.
 func (b *shapes) moved(x tens, from, to int) tens {
 	perm := rest(len(x.t.shape), []int64{int64(from)})
 	return b.transposed(x, slices.Insert(perm, to, int64(from)))
 }
 
-// windowAt is the part of x of a size along a dimension, that begins at lo as far as it is within x.
+// windowAt returns the part of x that begins at lo along dimension d and has the given size. lo is clamped so that the
+// part lies within x.
 func (b *indexing) windowAt(x tens, d int, lo tens, size int64) tens {
 	n := x.t.shape[d]
 	if size == n {
@@ -99,7 +100,7 @@ func (b *indexing) windowAt(x tens, d int, lo tens, size int64) tens {
 	return b.moved(b.take(x, []int64{int64(d)}, []tens{i}, []int64{size}), 0, d)
 }
 
-// starts checks the indices of a part of a tensor.
+// starts checks the start indices of a part of a tensor.
 func (b *indexing) starts(x tens, at []tens) []tens {
 	if len(at) != len(x.t.shape) {
 		b.wrong("%d indices of %s", len(at), x.t)
@@ -148,7 +149,7 @@ func (b *indexing) dynamicUpdateSlice(in []tens) tens {
 	return b.updated(x, u, at, 0)
 }
 
-// updated is x with u in the place that begins at at, which has the dimensions before d in common.
+// updated returns x with u written at the position at. x and u have the dimensions before d in common.
 func (b *indexing) updated(x, u tens, at []tens, d int) tens {
 	for d < len(at) && x.t.shape[d] == u.t.shape[d] {
 		d++
@@ -172,15 +173,16 @@ func (b *indexing) updated(x, u tens, at []tens, d int) tens {
 	return b.where(b.spread(is, typ{dt: graph.Bool, shape: x.t.shape}, []int64{int64(d)}), all, x)
 }
 
-// indices are the dimension numbers of a gather or scatter: of the operand, those that indices name (mapped), those
-// that a batch has in common with the indices, and those that windows lack (collapsed).
+// indices holds the dimension numbers of a gather or scatter. They are the dimensions of the operand that indices
+// select (mapped), the batching dimensions that the operand shares with the indices, and the dimensions that windows
+// lack (collapsed).
 type indices struct {
 	offset, collapsed, batch, at, mapped []int64
 	vector                               int64 // the dimension of the indices that has the parts of an index
 	sizes                                []int64
 }
 
-// parts returns the parts of the indices, one for each mapped dimension, and their shape.
+// parts returns the components of the indices, one for each mapped dimension, and their shape.
 func (b *indexing) parts(x *indices, idx tens) ([]tens, []int64) {
 	v := int(x.vector)
 	if v < 0 || v > len(idx.t.shape) || idx.t.dt.IsFloat() || idx.t.dt == graph.Bool {
@@ -200,7 +202,7 @@ func (b *indexing) parts(x *indices, idx tens) ([]tens, []int64) {
 	return list, shape
 }
 
-// check refuses dimension numbers that do not fit an operand and indices.
+// check refuses dimension numbers that do not fit the operand and the indices.
 func (b *indexing) check(x *indices, operand, idx tens) {
 	rank := len(operand.t.shape)
 	b.inRange(slices.Concat(x.collapsed, x.batch), rank)
@@ -222,9 +224,9 @@ func (b *indexing) check(x *indices, operand, idx tens) {
 	}
 }
 
-// reached lists the dimensions of an operand by which windows differ, and what windows have at each: for every index
-// and, where windows have several elements there, for each of them. start has where windows begin along a mapped
-// dimension, in the shape of the indices.
+// reached lists the dimensions of an operand along which the positions of windows differ, and the positions of the
+// windows along each: for every index and, if windows have several elements along that dimension, for each of these
+// elements. start holds the positions at which windows begin along the mapped dimensions, in the shape of the indices.
 func (b *indexing) reached(x *indices, operand tens, start map[int64]tens, shape []int64) (dims []int64, at []tens,
 	wide []int64, full []int64) {
 	full = slices.Clone(shape)
@@ -287,7 +289,8 @@ func (b *indexing) gather(in []tens) tens {
 	for k, d := range n.mapped {
 		start[d] = b.clamped(parts[k], x.t.shape[d]-n.sizes[d])
 	}
-	// Windows are cut where all begin in one place, and are not whole.
+	// The operand is cut along a dimension if all windows begin at the same position there and do not cover the whole
+	// dimension.
 	for d := range int64(len(x.t.shape)) {
 		if _, mapped := start[d]; !mapped && !slices.Contains(n.batch, d) {
 			x = b.cut(x, int(d), 0, n.sizes[d])
@@ -301,7 +304,7 @@ func (b *indexing) gather(in []tens) tens {
 	} else {
 		shape = []int64{}
 	}
-	// y has the indices' dimensions, those of wide ones, and the others. Dimensions of one element come last.
+	// y has the dimensions of the indices, then the wide dimensions, then the others. Dimensions of extent 1 are last.
 	of := slices.Concat(wide, order)
 	windows := rest(len(x.t.shape), n.collapsed, n.batch)
 	perm := make([]int64, len(t.shape))
@@ -331,7 +334,7 @@ func (b *indexing) gather(in []tens) tens {
 		y = b.reshapedTo(x, pick(x.t.shape, windows))
 		return b.spread(y, t, of)
 	}
-	// Collapsed dimensions that no index names have one element, and go.
+	// Collapsed dimensions that no index selects have extent 1 and are removed.
 	var gone []int64
 	for d := range int64(len(y.t.shape)) {
 		if !slices.Contains(perm, d) {
@@ -342,7 +345,7 @@ func (b *indexing) gather(in []tens) tens {
 	return b.reshapedTo(y, t.shape)
 }
 
-// maxOneHot bounds the elements of the table that says which row each update is for.
+// maxOneHot is the largest number of elements in the table that assigns updates to rows.
 const maxOneHot = 1 << 32
 
 func (b *indexing) scatter(in []tens, s *scope) tens {
@@ -385,7 +388,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	if how != "add" && how != "set" {
 		b.refuse("with a body other than a sum or the update")
 	}
-	// Windows that are not within the operand do nothing.
+	// Windows that do not lie within the operand have no effect.
 	var valid *tens
 	start := map[int64]tens{}
 	for k, d := range n.mapped {
@@ -408,7 +411,8 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	}
 	dims, at, wide, full := b.reached(n, x, start, shape)
 	left := rest(rank, dims)
-	// Updates in the order of the indices, of what of windows indices reach, and of the others.
+	// The updates are ordered by the dimensions of the indices, then by the window dimensions that indices select, then by
+	// the other dimensions.
 	var perm []int64
 	perm = append(perm, rest(len(u.t.shape), n.offset)...)
 	for _, d := range wide {
@@ -467,12 +471,13 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	return b.unpermuted(y, x, dims, left)
 }
 
-// addsRows reports whether programs add up rows of a type by ids.
+// addsRows reports whether the language can add rows of this type selected by ids.
 func (b *indexing) addsRows(dt graph.DType) bool {
 	return slices.Contains([]graph.DType{graph.F16, graph.BF16, graph.F32, graph.F64, graph.I32, graph.I64}, dt)
 }
 
-// unpermuted is y, the rows of dimensions dims of x by the elements of dimensions left, in the shape of x.
+// unpermuted returns y in the shape of x. y holds rows along the dimensions dims of x, and their elements along the
+// dimensions left.
 func (b *indexing) unpermuted(y, x tens, dims, left []int64) tens {
 	y = b.reshapedTo(y, slices.Concat(pick(x.t.shape, dims), pick(x.t.shape, left)))
 	back := make([]int64, len(x.t.shape))
@@ -482,7 +487,7 @@ func (b *indexing) unpermuted(y, x tens, dims, left []int64) tens {
 	return b.transposed(y, back)
 }
 
-// counting is 0, 1, … n-1.
+// counting returns 0, 1, … n-1.
 func counting(n int) []int64 {
 	list := make([]int64, n)
 	for i := range list {
@@ -491,7 +496,8 @@ func counting(n int) []int64 {
 	return list
 }
 
-// added is base[R, W] and the sums of the rows of u[N, W] that hot[R, N] names for each: a product of matrices.
+// added returns base[R, W] plus, for each row, the sum of the rows of u[N, W] that hot[R, N] assigns to it, as a matrix
+// product.
 func (b *indexing) added(hot, base, u tens) tens {
 	dt := graph.F32
 	if u.t.dt != graph.F16 && u.t.dt != graph.BF16 && u.t.dt != graph.F32 {
@@ -515,7 +521,8 @@ func (b *indexing) added(hot, base, u tens) tens {
 	return b.arith(graph.AddOp, base, y)
 }
 
-// placed is base[R, W] with the row of u[N, W] that hot[R, N] names for it, the last one if it names several.
+// placed returns base[R, W] with each row replaced by the row of u[N, W] that hot[R, N] assigns to it. If hot assigns
+// several, the last one is used.
 func (b *indexing) placed(hot, base, u tens, count int64) tens {
 	rows := base.t.shape[0]
 	lifted := anyLifted(hot)

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/modelprogram"
 )
 
-// TestLayers: a scan over stacked weights is a loop of the program, forwards, backwards and by every second row, though two
-// loops use one stack.
+// TestLayers checks that a scan over stacked weights becomes a loop of the program. It scans forwards, backwards and
+// over every second row, and two loops use the same stack.
 func TestLayers(t *testing.T) {
 	g := program(t, "layers.mlir")
 	x, w, b := numbers(32, 1), numbers(256, 2), numbers(64, 3)
@@ -47,7 +47,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestCarriesThatBeginAlike: two values that a scan carries begin as one value, an argument or a computed one.
+// TestCarriesThatBeginAlike checks a scan that carries two values with the same initial value, which is an argument or
+// a computed value.
 func TestCarriesThatBeginAlike(t *testing.T) {
 	const text = `module @jit_f {
   func.func public @main(%arg0: tensor<4x8xf32>, %arg1: tensor<4x8x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// layouts chooses the mesh that layouts name axes of: the text's first one, with the sizes that the number of ranks
-// asks for. Of several meshes with the same axes each has them.
+// layouts selects the mesh for layouts: the first mesh in the text, with axis sizes adjusted to the number of ranks. If
+// several meshes have the same axes, all of them get these sizes.
 func (b *devices) layouts(o Options) {
 	b.meshes = b.module.meshes
 	var first *mesh
@@ -55,7 +55,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// identifier makes a name of the language of s.
+// identifier converts s to an identifier of the language.
 func identifier(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -69,7 +69,7 @@ func identifier(s string) string {
 	return s
 }
 
-// axisOf returns the axis of the graph's mesh that an axis of the text is; nil for none.
+// axisOf returns the axis of the graph's mesh that corresponds to an axis of the text, or nil if there is none.
 func (b *devices) axisOf(s *sharding, name string) *graph.MeshAxis {
 	m := s.inline
 	if m == nil {
@@ -89,8 +89,8 @@ func (b *devices) axisOf(s *sharding, name string) *graph.MeshAxis {
 	return nil
 }
 
-// layoutOf returns the layout that attributes of a parameter or result state. What the graph does not have of it is
-// whole, and a note says why.
+// layoutOf returns the layout that the attributes of a parameter or result specify. A dimension whose split the graph
+// cannot represent is not split, and a note gives the reason.
 func (b *devices) layoutOf(name string, shape []int64, attrs map[string]*attr) graph.Layout {
 	whole := make(graph.Layout, len(shape))
 	a := attrs["sdy.sharding"]
@@ -104,7 +104,7 @@ func (b *devices) layoutOf(name string, shape []int64, attrs map[string]*attr) g
 	return layout
 }
 
-// layout makes a layout of a sharding. Dimensions that it does not split have a reason.
+// layout converts a sharding to a layout. It returns the reason if a dimension could not be split.
 func (b *devices) layout(s *sharding, shape []int64) (graph.Layout, string) {
 	layout, reason := make(graph.Layout, len(shape)), ""
 	if len(s.dims) != len(shape) {
@@ -140,8 +140,8 @@ func (b *devices) layout(s *sharding, shape []int64) (graph.Layout, string) {
 	return layout, reason
 }
 
-// constraint is a value in the layout that a sharding states. One that leaves a dimension open and names no axis for it
-// leaves the layout to the program's own rules.
+// constraint returns a value with the layout that a sharding specifies. If the sharding leaves a dimension open and
+// splits it over no axis, the layout is left to the program's own rules.
 func (b *devices) constraint(in []tens) tens {
 	x := in[0]
 	s := (*sharding)(nil)

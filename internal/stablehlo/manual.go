@@ -7,19 +7,19 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// manual is a manual computation: what each device of some axes of a mesh computes. Its devices are numbered by these
-// axes, in the order of the mesh, the last one fastest.
+// manual describes a manual computation, which each device along some axes of a mesh executes on its own data. The
+// devices are numbered along these axes in the order of the mesh; the number along the last axis varies fastest.
 type manual struct {
 	mesh *mesh
 	axes []axis // the manual ones
-	// replicas and partitions are the numbers of processes of a test; 0 in a manual computation.
+	// replicas and partitions are the numbers of replicas and partitions in a test. They are 0 in a manual computation.
 	replicas, partitions int64
 }
 
-// maxDevices bounds the devices of a manual computation.
+// maxDevices is the largest number of devices in a manual computation.
 const maxDevices = 4096
 
-// index returns the number that a device has in the computation, and that of its place on the other axes.
+// index returns the number of a device within the computation, and the number of its position along the other axes.
 func (m *manual) index(device int64) (at, other int64) {
 	step := int64(1)
 	for _, a := range m.mesh.axes {
@@ -45,7 +45,7 @@ func (m *manual) sizes() []int64 {
 	return list
 }
 
-// manual walks a manual computation.
+// manual translates a manual computation.
 func (b *builder) manual(in []tens, s *scope) []tens {
 	o := b.op
 	if b.lift != 0 {
@@ -117,7 +117,7 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	return out
 }
 
-// devices builds what concerns several devices: layouts, manual computations, collectives.
+// devices builds operations that involve several devices: layouts, manual computations and collectives.
 type devices struct {
 	complexes
 	module *module
@@ -125,8 +125,8 @@ type devices struct {
 	devs   *manual          // the manual computation
 }
 
-// split says how a sharding splits a value over the manual axes: for each dimension its axes' sizes, and all axes in
-// order of the dimensions.
+// split describes how a sharding splits a value over the manual axes. It returns the sizes of the axes of each
+// dimension, and all axes in the order of the dimensions.
 func (b *devices) split(m *manual, s *sharding, rank int) (sizes [][]int64, order []axis) {
 	if len(s.dims) != rank {
 		b.wrong("a sharding of %d dimensions of a tensor of %d", len(s.dims), rank)
@@ -151,7 +151,7 @@ func (b *devices) split(m *manual, s *sharding, rank int) (sizes [][]int64, orde
 	return sizes, order
 }
 
-// localized is what each device has of x.
+// localized returns the part of x that each device holds.
 func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) tens {
 	sizes, order := b.split(m, s, len(x.t.shape))
 	if len(order) == 0 {
@@ -160,7 +160,7 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 		}
 		return x
 	}
-	// Each split dimension becomes those of its axes and what is local.
+	// Each split dimension is replaced by the dimensions of its axes and the local dimension.
 	var shape, axes, locals []int64
 	for d, n := range x.t.shape {
 		total := product(sizes[d])
@@ -176,7 +176,7 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 		shape = append(shape, n/total)
 	}
 	v := b.reshaped(b.full(x), shape)
-	// The axes in front, in the order of the mesh; those that split nothing repeat.
+	// The axes are moved to the front, in the order of the mesh. The value is repeated along axes that split no dimension.
 	var perm, front, all []int64
 	for _, a := range m.axes {
 		all = append(all, a.size)
@@ -194,7 +194,7 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 	return tens{v: b.reshaped(v, append([]int64{lift}, t.shape...)), t: t, lifted: true}
 }
 
-// globalized is the whole value of which each device has a part.
+// globalized returns the whole value, given the part of each device.
 func (b *devices) globalized(m *manual, x tens, s *sharding, t typ) tens {
 	sizes, order := b.split(m, s, len(t.shape))
 	if len(t.shape) != len(x.t.shape) || t.dt != x.t.dt {
@@ -233,7 +233,7 @@ func (b *devices) globalized(m *manual, x tens, s *sharding, t typ) tens {
 	return tens{v: b.reshaped(b.permuted(v, perm), t.shape), t: t}
 }
 
-// groups returns the groups of devices of a collective, by their numbers in the computation.
+// groups returns the groups of devices of a collective. Devices are numbered within the computation.
 func (b *devices) groups() [][]int64 {
 	if b.lift == 0 || b.devs == nil {
 		b.refuse("outside of sdy.manual_computation")
@@ -303,7 +303,8 @@ func (b *devices) groups() [][]int64 {
 	return groups
 }
 
-// alongAxes lists the groups of devices that differ in their places on some axes, the first of these the slowest.
+// alongAxes lists the groups of devices whose positions differ only along the given axes. The position along the first
+// of these axes varies slowest.
 func (b *devices) alongAxes(refs []*attr) [][]int64 {
 	sizes := b.devs.sizes()
 	var along []int64
@@ -319,7 +320,7 @@ func (b *devices) alongAxes(refs []*attr) [][]int64 {
 		along = append(along, int64(d))
 	}
 	b.inRange(along, len(sizes))
-	// The devices in the order of the other axes, and then of these.
+	// The devices are ordered by their positions along the other axes, and then along the given axes.
 	order := slices.Concat(rest(len(sizes), along), along)
 	size := product(pick(sizes, along))
 	groups := make([][]int64, b.lift/size)
@@ -338,7 +339,8 @@ func (b *devices) alongAxes(refs []*attr) [][]int64 {
 	return groups
 }
 
-// grouped is a lifted value with dimensions for groups and for their devices in front.
+// grouped returns a lifted value whose dimension of devices is replaced by two dimensions: the groups, and the devices
+// in a group.
 func (b *devices) grouped(x tens, groups [][]int64) *graph.Value {
 	v := b.fullAs(x, true)
 	order := slices.Concat(groups...)
@@ -346,7 +348,7 @@ func (b *devices) grouped(x tens, groups [][]int64) *graph.Value {
 	return b.reshaped(v, slices.Concat([]int64{int64(len(groups)), int64(len(groups[0]))}, v.Shape[1:]))
 }
 
-// ungrouped is the opposite of grouped.
+// ungrouped is the inverse of grouped.
 func (b *devices) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
 	v = b.reshaped(v, append([]int64{b.lift}, v.Shape[2:]...))
 	order := slices.Concat(groups...)
@@ -357,12 +359,13 @@ func (b *devices) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
 	return tens{v: b.ordered(v, back), t: t, lifted: true}
 }
 
-// ordered is v with the indices of its first dimension in another order: transposed where that is an order of axes.
+// ordered returns v with the indices of its first dimension in another order. It uses a transposition if the order is a
+// permutation of axes.
 func (b *devices) ordered(v *graph.Value, order []int64) *graph.Value {
 	if slices.Equal(order, counting(len(order))) {
 		return v
 	}
-	// An order of two factors: of rows and columns exchanged.
+	// Test whether the order exchanges two factors of the dimension, like the rows and columns of a matrix.
 	n := int64(len(order))
 	for f := int64(2); f < n; f++ {
 		if n%f != 0 {
@@ -385,7 +388,7 @@ func (b *devices) ordered(v *graph.Value, order []int64) *graph.Value {
 	return b.add(graph.Concat, graph.Attrs{Axis: 0}, v.DType, parts...)
 }
 
-// shared gives every device of its group v, which has a dimension for groups in front.
+// shared gives every device the part of v that belongs to the device's group. The first dimension of v is the groups.
 func (b *devices) shared(v *graph.Value, groups [][]int64, t typ) tens {
 	if len(groups) == 1 {
 		return tens{v: b.reshaped(v, t.shape), t: t}
@@ -414,7 +417,7 @@ func (b *devices) allReduce(in []tens) []tens {
 	return out
 }
 
-// dimension returns a dimension of a value that the operation names.
+// dimension returns the dimension of a value that an attribute of the operation names.
 func (b *devices) dimension(x tens, names ...string) int {
 	d := b.number(names...)
 	if d < 0 || d >= int64(len(x.t.shape)) {
@@ -438,7 +441,8 @@ func (b *devices) allGather(in []tens) []tens {
 	return out
 }
 
-// parted is v, whose dimension d becomes two of n and what is left, of which the first is dimension 1.
+// parted splits dimension d of v into two dimensions, of extent n and of the remaining extent. The first of them
+// becomes dimension 1.
 func (b *devices) parted(v *graph.Value, d int, n int64) *graph.Value {
 	if v.Shape[d]%n != 0 {
 		b.wrong("%d does not divide by %d", v.Shape[d], n)
@@ -534,7 +538,7 @@ func (b *devices) collectivePermute(in []tens) []tens {
 	return []tens{{v: v, t: x.t, lifted: true}}
 }
 
-// partition is the number of each device.
+// partition returns the number of each device.
 func (b *devices) partition([]tens) []tens {
 	if b.lift == 0 || b.devs == nil {
 		b.refuse("outside of sdy.manual_computation")

@@ -9,21 +9,22 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Limits of a text.
+// These constants limit the size of a text.
 const (
 	maxDepth = 200     // of regions and attributes within each other
 	maxOps   = 1 << 18 // operations in the text
 	maxRank  = 64
 )
 
-// typ is a type. Those that are no tensors of elements that graphs have are held by their text.
+// typ is a type. If it is not a tensor type whose elements graphs support, only its text is stored.
 type typ struct {
 	dt    graph.DType
 	shape []int64
 	other string
-	// narrow names integers of another width, which graphs hold as i64: only those that are known are supported.
+	// narrow is the name of an integer type that graphs do not have. Graphs hold such integers as i64, and only known ones
+	// are supported.
 	narrow string
-	// complex says that elements have a real and an imaginary part of type dt.
+	// complex reports that elements have a real and an imaginary part, both of type dt.
 	complex bool
 }
 
@@ -54,7 +55,7 @@ type arg struct {
 	attrs map[string]*attr
 }
 
-// block is a region's only block.
+// block is the only block of a region.
 type block struct {
 	args []arg
 	ops  []*op
@@ -81,17 +82,17 @@ type function struct {
 	body    *block
 }
 
-// module is what a text has.
+// module holds the definitions in a text.
 type module struct {
 	funcs  map[string]*function
 	order  []*function
 	meshes map[string]*mesh
 }
 
-// failure is what the parser and the reader of operations panic with; Read returns it.
+// failure is the value with which the parser and the builder panic. Read returns its error.
 type failure struct{ err error }
 
-// parser reads text by recursive descent. It panics with a failure.
+// parser parses text by recursive descent. It panics with a failure.
 type parser struct {
 	attributes
 	count int
@@ -110,7 +111,7 @@ func newParser(name, src string) *parser {
 	return p
 }
 
-// scanner takes words and signs from the text.
+// scanner reads words and punctuation from the text.
 type scanner struct {
 	name, src string
 	at        int
@@ -119,7 +120,7 @@ type scanner struct {
 	module    *module
 }
 
-// line is the number of the line that a place is in.
+// line returns the number of the line that contains an offset.
 func (p *scanner) line(at int) int {
 	return sort.SearchInts(p.lines, at+1)
 }
@@ -130,7 +131,7 @@ func (p *scanner) fail(format string, args ...any) {
 	panic(failure{fmt.Errorf("%s:%d:%d: %w: %s", p.name, line, column, ErrMalformed, fmt.Sprintf(format, args...))})
 }
 
-// deeper counts nesting; what it returns ends it.
+// deeper increments the nesting depth. The returned function decrements it.
 func (p *scanner) deeper() func() {
 	if p.depth++; p.depth > maxDepth {
 		p.fail("it nests more than %d deep", maxDepth)
@@ -154,7 +155,7 @@ func (p *scanner) space() {
 	}
 }
 
-// peek returns the next character, 0 at the end.
+// peek returns the next character, or 0 at the end of the text.
 func (p *scanner) peek() byte {
 	p.space()
 	if p.at == len(p.src) {
@@ -163,7 +164,7 @@ func (p *scanner) peek() byte {
 	return p.src[p.at]
 }
 
-// accept skips a sign if it is next.
+// accept skips s if the text continues with it, and reports whether it did.
 func (p *scanner) accept(s string) bool {
 	p.space()
 	if strings.HasPrefix(p.src[p.at:], s) {
@@ -179,7 +180,7 @@ func (p *scanner) expect(s string) {
 	}
 }
 
-// found is what is next, for messages.
+// found describes the next token, for error messages.
 func (p *scanner) found() string {
 	p.space()
 	if p.at == len(p.src) {
@@ -200,10 +201,10 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func isName(c byte) bool { return isLetter(c) || isDigit(c) || c == '.' || c == '$' }
 
-// isWord reports whether a word is next.
+// isWord reports whether the next token is a word.
 func (p *scanner) isWord() bool { return isLetter(p.peek()) }
 
-// word reads a word, which may have points: "stablehlo.add".
+// word reads a word, which may contain dots: "stablehlo.add".
 func (p *scanner) word() string {
 	if !p.isWord() {
 		p.fail("want a word, found %q", p.found())
@@ -215,7 +216,7 @@ func (p *scanner) word() string {
 	return p.src[from:p.at]
 }
 
-// nextWord returns the word that is next without reading it; "" for none.
+// nextWord returns the next word without consuming it, or "" if the next token is not a word.
 func (p *scanner) nextWord() string {
 	if !p.isWord() {
 		return ""
@@ -226,7 +227,7 @@ func (p *scanner) nextWord() string {
 	return w
 }
 
-// acceptWord skips a word if it is next.
+// acceptWord skips the word w if it is next, and reports whether it did.
 func (p *scanner) acceptWord(w string) bool {
 	if p.nextWord() != w {
 		return false
@@ -235,7 +236,7 @@ func (p *scanner) acceptWord(w string) bool {
 	return true
 }
 
-// bare reads what follows a sign such as % or @: letters, digits and some signs, or a string.
+// bare reads the name after a sign such as % or @: letters, digits and some punctuation, or a string.
 func (p *scanner) bare() string {
 	if p.at < len(p.src) && p.src[p.at] == '"' {
 		return p.text()
@@ -316,7 +317,7 @@ func (p *scanner) integer() int64 {
 	return n
 }
 
-// list calls f for what is between two signs, separated by commas.
+// list calls f for each element of a comma-separated list between open and end.
 func (p *scanner) list(open, end string, f func()) {
 	p.expect(open)
 	if p.accept(end) {
@@ -331,7 +332,7 @@ func (p *scanner) list(open, end string, f func()) {
 	}
 }
 
-// skip skips what brackets enclose, the brackets too, and returns it.
+// skip skips a bracketed text including its brackets, and returns it.
 func (p *scanner) skip() string {
 	p.space()
 	from := p.at
@@ -372,15 +373,15 @@ func (p *scanner) location() {
 	}
 }
 
-// dtypes are the element types that graphs have.
+// dtypes holds the element types that graphs support.
 var dtypes = map[string]graph.DType{"i1": graph.Bool, "i32": graph.I32, "i64": graph.I64, "f16": graph.F16,
 	"bf16": graph.BF16, "f32": graph.F32, "f64": graph.F64}
 
-// narrow has the least and largest number of integer types that graphs lack.
+// narrow holds the smallest and the largest number of each integer type that graphs do not have.
 var narrow = map[string][2]float64{"i8": {-128, 127}, "i16": {-32768, 32767}, "ui8": {0, 255}, "ui16": {0, 65535},
 	"ui32": {0, 1<<32 - 1}, "i2": {-2, 1}, "ui2": {0, 3}, "i4": {-8, 7}, "ui4": {0, 15}, "ui64": {0, 1 << 53}}
 
-// isType reports whether a type is next.
+// isType reports whether a type follows in the text.
 func (p *scanner) isType() bool {
 	switch c := p.peek(); {
 	case c == '!' || c == '(':
@@ -457,13 +458,13 @@ func (p *attributes) typ() typ {
 		t.dt = dt
 		return t
 	}
-	// "tensor<?x4xf32>", "tensor<4xf8E5M2>", "tensor<4xf32, #encoding>"
+	// The type is one like "tensor<?x4xf32>", "tensor<4xf8E5M2>" or "tensor<4xf32, #encoding>".
 	p.at = from + len("tensor")
 	p.skip()
 	return typ{other: p.src[from:p.at]}
 }
 
-// arrowTypes reads what follows "->": a type, or several in parentheses.
+// arrowTypes reads the types after "->": one type, or several in parentheses.
 func (p *attributes) arrowTypes() []typ {
 	if p.peek() != '(' {
 		return []typ{p.typ()}
@@ -479,7 +480,7 @@ func (p *parser) file() *module {
 	return p.module
 }
 
-// items reads what a module has until its end.
+// items reads the contents of a module until end returns true.
 func (p *parser) items(end func() bool) {
 	defer p.deeper()()
 	for !end() {
@@ -575,7 +576,7 @@ func (p *parser) genericItem() {
 	}
 }
 
-// genericFunction makes a function of its generic form.
+// genericFunction converts the generic form of a function.
 func (p *parser) genericFunction(o *op, name string) {
 	f := &function{name: name, line: o.line}
 	ft := o.attrs["function_type"]
@@ -618,7 +619,7 @@ func (p *scanner) define(f *function) {
 	p.module.order = append(p.module.order, f)
 }
 
-// function reads a function after its keyword.
+// function reads a function after the keyword func.
 func (p *parser) function() {
 	f := &function{line: p.line(p.at)}
 	for p.isWord() { // public, private
@@ -757,7 +758,7 @@ func (p *parser) op() *op {
 	return o
 }
 
-// generic reads an operation's generic form after its name.
+// generic reads the generic form of an operation after its name.
 func (p *parser) generic(o *op) {
 	p.list("(", ")", func() { o.in = append(o.in, p.use()) })
 	if p.accept("<") {

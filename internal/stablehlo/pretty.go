@@ -89,14 +89,14 @@ func (p *parser) pretty(o *op) {
 	}
 }
 
-// isBlock reports whether a region with a named block is next.
+// isBlock reports whether the text continues with a region that has a labelled block.
 func (p *parser) isBlock() bool {
 	at := p.at
 	defer func() { p.at = at }()
 	return p.accept("{") && p.peek() == '^'
 }
 
-// parenthesis reads operands in parentheses, perhaps with attributes: "(%0, k = 5)".
+// parenthesis reads operands in parentheses, which may be followed by attributes: "(%0, k = 5)".
 func (p *parser) parenthesis(o *op) {
 	p.list("(", ")", func() {
 		if p.peek() == '%' {
@@ -109,7 +109,7 @@ func (p *parser) parenthesis(o *op) {
 	})
 }
 
-// prettyTypes reads the types of a pretty form: of a function, or of operands and results that are alike.
+// prettyTypes reads the types of a pretty form: a function type, or the type that all operands and results have.
 func (p *attributes) prettyTypes(o *op) {
 	n := len(o.out)
 	var list []typ
@@ -137,7 +137,7 @@ func (p *attributes) prettyTypes(o *op) {
 	}
 }
 
-// ranges reads "[0:2, 1:3:2]". Of another list it keeps the text.
+// ranges reads "[0:2, 1:3:2]". For any other list it stores the text.
 func (p *attributes) ranges() *attr {
 	at := p.at
 	p.accept("[")
@@ -157,7 +157,8 @@ func (p *attributes) ranges() *attr {
 	return a
 }
 
-// reduce reads "(%0 init: %c), (%1 init: %d) applies op across dimensions = [1] : types", or with a body.
+// reduce reads "(%0 init: %c), (%1 init: %d) applies op across dimensions = [1] : types", or the form that has a body
+// in place of applies.
 func (p *parser) reduce(o *op) {
 	var inits []string
 	for {

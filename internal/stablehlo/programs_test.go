@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/modelprogram"
 )
 
-// TestElementwise holds what is made of several operations to package math.
+// TestElementwise compares operations that are composed of several others with package math.
 func TestElementwise(t *testing.T) {
 	x := []float64{-2.5, -1e-6, 0.5, 1.5, 3.25, -0.75}
 	for i := range x {
@@ -34,7 +34,7 @@ func TestElementwise(t *testing.T) {
 	}
 }
 
-// TestComplex holds operations of complex numbers to package cmplx.
+// TestComplex compares operations on complex numbers with package cmplx.
 func TestComplex(t *testing.T) {
 	x, y := []float64{-2.5, 0, 0.5, 1.5, 3.25, 0}, []float64{0.75, -0.5, 1e-3, -1.25, 0, 0}
 	for i := range y {
@@ -48,7 +48,7 @@ func TestComplex(t *testing.T) {
 	for i := range x {
 		sum += z(i)
 	}
-	// The quotient by 0 is none.
+	// The quotient of a division by 0 is NaN.
 	quotient := func(i int) complex128 {
 		if i == 0 {
 			return cmplx.NaN()
@@ -95,7 +95,7 @@ func TestComplex(t *testing.T) {
 	}
 }
 
-// TestContract holds products to sums over indices.
+// TestContract compares products with sums over indices.
 func TestContract(t *testing.T) {
 	x, y, w := numbers(120, 1), numbers(240, 2), numbers(30, 3)
 	out := ran(t, program(t, "contract.mlir"), x, y, w)
@@ -131,8 +131,8 @@ func TestContract(t *testing.T) {
 	}))
 }
 
-// TestLayouts holds the layouts of a program over two axes: of parameters and results as they are stated, and of casts
-// as those of what is cast.
+// TestLayouts checks the layouts in a program over two axes. Parameters and results have the layouts that are stated,
+// and casts have the layouts of their operands.
 func TestLayouts(t *testing.T) {
 	g := program(t, "layouts.mlir")
 	m, err := modelprogram.Make("layouts.mlir", g, modelprogram.Options{})
@@ -149,7 +149,8 @@ func TestLayouts(t *testing.T) {
 	ran(t, g, numbers(192, 1), numbers(128, 2), numbers(128, 3), numbers(128, 4))
 }
 
-// TestMeshSizes holds the sizes of two axes to the number of ranks: the last one stays as large as it may.
+// TestMeshSizes checks how the sizes of two axes follow from the number of ranks: the last axis stays as large as
+// possible.
 func TestMeshSizes(t *testing.T) {
 	text, err := os.ReadFile("testdata/layouts.mlir")
 	if err != nil {
@@ -166,7 +167,7 @@ func TestMeshSizes(t *testing.T) {
 	}
 }
 
-// TestWholeNumbers computes with the width that numbers have, before there is a program.
+// TestWholeNumbers checks that known integers are computed with the width of their type.
 func TestWholeNumbers(t *testing.T) {
 	g, err := Read("t", `func.func @main() -> (tensor<3xi32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>) {
   %a = stablehlo.constant dense<[2147483647, -2147483648, 5]> : tensor<3xi32>
@@ -194,7 +195,7 @@ func TestWholeNumbers(t *testing.T) {
 	near(t, "numbers as bits", out[3], []float64{0xBF800000 - 1<<32, 0x40000000})
 }
 
-// TestAttention holds causal attention to its formula.
+// TestAttention compares causal attention with its formula.
 func TestAttention(t *testing.T) {
 	q, k, v := numbers(24, 1), numbers(24, 2), numbers(24, 3)
 	g := program(t, "attention.mlir")
@@ -228,8 +229,8 @@ func TestAttention(t *testing.T) {
 	near(t, "attention", out[0], want)
 }
 
-// TestConvolution holds convolutions to sums over places of the window: with groups of features, a stride and a window
-// that is turned round, and with groups of batches, as the gradient of one has.
+// TestConvolution compares convolutions with sums over the positions of the window. One has groups of features, a
+// stride and a reversed window; another has groups of batches, as the gradient of a convolution has.
 func TestConvolution(t *testing.T) {
 	x, w, v := numbers(40, 1), numbers(36, 2), numbers(36, 3)
 	out := ran(t, program(t, "convolution.mlir"), x, w, v)
@@ -259,8 +260,8 @@ func TestConvolution(t *testing.T) {
 	}))
 }
 
-// TestSort sorts rows and columns, and has what depends on whole numbers of the input: updates by an index, of which
-// the last counts, quotients towards zero, and powers.
+// TestSort checks the sorting of rows and columns, and operations on integers that depend on the input: updates at an
+// index, of which the last one takes effect, quotients that round towards zero, and powers.
 func TestSort(t *testing.T) {
 	x := []float64{0.5, -2, 0.5, -7, 3, 1, -1, 2, 4, 4, 0, 4}
 	k := []float64{3, -7, 2, 5, -4, 0, 4, -1, 2, 7, -3, 1}
@@ -282,7 +283,8 @@ func TestSort(t *testing.T) {
 	}
 }
 
-// TestEmbedding looks rows up, adds to rows, and picks elements. Ids may count from the end; those outside give NaN.
+// TestEmbedding checks lookups of rows, additions to rows, and selections of elements. Ids may count from the end; ids
+// outside the table give NaN.
 func TestEmbedding(t *testing.T) {
 	table, ids, dy := numbers(15, 1), []float64{3, 0, -1, 3}, numbers(12, 2)
 	g := program(t, "embedding.mlir")
@@ -309,7 +311,7 @@ func TestEmbedding(t *testing.T) {
 	}
 }
 
-// TestScan walks a loop over layers, which stacks what the layers give.
+// TestScan checks a loop over layers that stacks the results of the layers.
 func TestScan(t *testing.T) {
 	w, h := numbers(48, 1), numbers(8, 2)
 	g := program(t, "scan.mlir")
@@ -332,7 +334,8 @@ func TestScan(t *testing.T) {
 	near(t, "the stack", out[1], stack)
 }
 
-// TestGeneric reads the generic form: parameters of bools, strides, and a reduction whose body is that of argmax.
+// TestGeneric checks the generic form with parameters that are bools, with strides, and with a reduction whose body is
+// that of argmax.
 func TestGeneric(t *testing.T) {
 	x := []float64{5, 1, 7, 0, 9, 7, 5, 2, 1, 4, 9, 3}
 	out := ran(t, program(t, "generic.mlir"), x, []float64{1, 0, 0, 1})
@@ -350,7 +353,7 @@ func TestGeneric(t *testing.T) {
 	near(t, "argmax", out[1], []float64{0, 1, 0})
 }
 
-// TestShapes cuts, pads, turns, updates and reduces windows.
+// TestShapes checks slices, padding, reversals, updates and reductions over windows.
 func TestShapes(t *testing.T) {
 	x, u := []float64{1, 2, 3, 4, 5, -1, -2, -3, -4, -5}, []float64{10, 20, 30, 40}
 	g := program(t, "shapes.mlir")
@@ -383,8 +386,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestManual holds a computation of four devices to what each would do: of x[4, 8] device (a, b) has rows 2a to 2a+2
-// and columns 4b to 4b+4.
+// TestManual compares a manual computation on four devices with the computation of each device. Device (a, b) holds
+// rows 2a to 2a+1 and columns 4b to 4b+3 of x[4, 8].
 func TestManual(t *testing.T) {
 	x, y := numbers(32, 1), numbers(8, 2)
 	out := ran(t, program(t, "manual.mlir"), x, y)
@@ -392,7 +395,8 @@ func TestManual(t *testing.T) {
 	near(t, "product", out[0], each(32, func(i int) float64 { return x[i] * y[i%8] }))
 	near(t, "all_reduce over a", out[1], each(16, func(i int) float64 { return x[i] + x[16+i] }))
 	near(t, "all_gather over b", out[2], x)
-	// Device (a, b) has columns 2a to 2a+2 of the sum over a of [2, 4]; results are joined as rows by b, columns by a.
+	// Device (a, b) holds columns 2a to 2a+1 of the sum over a, which has shape [2, 4]. The results are concatenated by
+	// rows along b and by columns along a.
 	near(t, "reduce_scatter over a", out[3], each(16, func(i int) float64 {
 		r, c := i/4, i%4
 		b := r / 2
@@ -401,7 +405,8 @@ func TestManual(t *testing.T) {
 	near(t, "all_reduce over both", out[4], each(8, func(i int) float64 {
 		return max(part(0, i), part(1, i), part(2, i), part(3, i))
 	}))
-	// Device (a, b) gets row b of each device of its a, one after the other; results are joined by b, then a.
+	// Device (a, b) receives row b from each device with the same a, concatenated. The results are concatenated along b,
+	// then along a.
 	near(t, "all_to_all over b", out[5], each(32, func(i int) float64 {
 		dev, e := i/8, i%8 // of the results: b major
 		a, b := dev%2, dev/2
@@ -419,8 +424,8 @@ func TestManual(t *testing.T) {
 	}))
 }
 
-// TestScatter: a scatter that adds, to rows that ids name. Ids that no row has do nothing. The gradient of a table of
-// 32,000 rows by 1,024 ids is no product with a table of ids by rows.
+// TestScatter checks a scatter that adds to the rows that ids select. Ids without a row have no effect. The gradient of
+// a table of 32,000 rows for 1,024 ids must not be computed as a product with a table of ids by rows.
 func TestScatter(t *testing.T) {
 	ids := []float64{3, 0, 3, -1, 5, 4, 3}
 	u, x := numbers(21, 1), numbers(15, 2)

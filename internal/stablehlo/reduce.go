@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// reducer is a reduction that the graph has.
+// reducer is a reduction that graphs support.
 type reducer struct {
 	op   graph.Op
 	unit func(dt graph.DType) float64 // what changes nothing
@@ -20,7 +20,7 @@ var reducers = map[string]reducer{
 	"minimum": {graph.MinOf, func(dt graph.DType) float64 { return -least(dt) }},
 }
 
-// least is the smallest number of a type; its opposite is at least the largest.
+// least returns the smallest number of a type. Its negation is at least as large as the largest number.
 func least(dt graph.DType) float64 {
 	switch dt {
 	case graph.I32:
@@ -33,7 +33,8 @@ func least(dt graph.DType) float64 {
 	return math.Inf(-1)
 }
 
-// bodyOp returns the name of the only operation of a body that joins its two parameters; "" for another body.
+// bodyOp returns the name of the only operation in a body that combines the body's two parameters. It returns "" for
+// any other body.
 func bodyOp(blk *block, i, n int) string {
 	if len(blk.ops) == 0 || len(blk.args) != 2*n {
 		return ""
@@ -92,7 +93,7 @@ func (b *builder) reduce(in []tens, s *scope) []tens {
 	return out
 }
 
-// reduced reduces dimensions of x, beginning with init.
+// reduced reduces x along the given dimensions, with the initial value init.
 func (b *builder) reduced(r reducer, x, init tens, dims []int64) tens {
 	t := typ{dt: x.t.dt, shape: pick(x.t.shape, rest(len(x.t.shape), dims))}
 	var y tens
@@ -123,8 +124,8 @@ func (b *builder) reduced(r reducer, x, init tens, dims []int64) tens {
 	return b.retyped(b.minimum(y, init, t), t)
 }
 
-// fold reduces by a body of any operations: of pairs of halves, as often as it takes. The body is walked with a
-// dimension for the elements in front.
+// fold reduces with a body of arbitrary operations. It repeatedly combines the two halves of the elements. The body is
+// translated with an additional first dimension for the elements.
 func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []tens {
 	n := len(in)
 	shape := pick(in[0].t.shape, rest(len(in[0].t.shape), dims))
@@ -204,7 +205,7 @@ func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []te
 	return out
 }
 
-// initial is the value that a reduction begins with, for each of what is kept.
+// initial returns the initial value of a reduction, repeated for each of the kept elements.
 func (b *builder) initial(x tens, kept int64) *graph.Value {
 	if !x.lifted {
 		return x.v
@@ -214,11 +215,11 @@ func (b *builder) initial(x tens, kept int64) *graph.Value {
 	return b.reshaped(b.add(graph.Broadcast, graph.Attrs{Shape: []int64{b.lift, each}}, v.DType, v), []int64{kept})
 }
 
-// maxWindow bounds the elements of a window.
+// maxWindow is the largest number of elements in a window.
 const maxWindow = 4096
 
-// reduceWindow reduces windows: a cumulative sum where it is one, else by one part of the operand for each element of a
-// window.
+// reduceWindow reduces over windows. If the windows form a cumulative sum, it adds one; otherwise it combines one part
+// of the operand for each element of a window.
 func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 	o := b.op
 	n := len(in) / 2
@@ -260,7 +261,7 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 			b.refuse("a window of more than %d elements", maxWindow)
 		}
 	}
-	// One part for each element of a window, joined along a dimension in front.
+	// There is one part for each element of a window. The parts are concatenated along an additional first dimension.
 	stacks := make([][]tens, n)
 	for i := range n {
 		y := in[i]
@@ -296,7 +297,8 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 	return out
 }
 
-// cumulative returns the dimension along which windows are everything up to an element; -1 if they are not.
+// cumulative returns the dimension along which each window contains all elements up to one element. It returns -1 if
+// the windows do not have this form.
 func cumulative(shape, window, strides, base, dilation, pads []int64) int {
 	at := -1
 	for d, w := range window {

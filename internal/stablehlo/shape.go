@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// otherOps has the operations of any number of operands and results.
+// otherOps holds the operations that can have any number of operands and results.
 var otherOps map[string]func(b *builder, in []tens) []tens
 
 func init() {
@@ -66,7 +66,7 @@ func init() {
 	}
 }
 
-// shapes builds operations that move elements, and contractions.
+// shapes builds contractions and operations that move elements.
 type shapes struct {
 	arithmetic
 	long bool // an input is of i64, which f64 does not hold
@@ -80,7 +80,8 @@ func (b *shapes) constant([]tens) tens {
 	return b.constantOf(a.dense)
 }
 
-// constantOf is a constant. In a test it is an input, so that what the test computes is not known.
+// constantOf returns a constant. In a test the constant becomes an input, so that the values that the test computes are
+// not known in advance.
 func (b *nodes) constantOf(d *dense) tens {
 	t := d.t
 	b.tensor(t)
@@ -97,7 +98,7 @@ func (b *nodes) constantOf(d *dense) tens {
 	return tens{v: b.g.Constant("constant", &graph.Tensor{DType: t.dt, Shape: t.shape, Elems: d.elems}), t: t}
 }
 
-// number returns a whole number of the operation, which the pretty form may call otherwise.
+// number returns an integer attribute of the operation. The pretty form may use another name for it.
 func (b *nodes) number(names ...string) int64 {
 	for _, n := range names {
 		if a := b.op.attrs[n]; a != nil {
@@ -108,7 +109,7 @@ func (b *nodes) number(names ...string) int64 {
 	return 0
 }
 
-// ints returns a list of whole numbers of the operation.
+// ints returns an attribute of the operation that is a list of integers.
 func (b *nodes) ints(names ...string) []int64 {
 	for _, n := range names {
 		if a := b.op.attrs[n]; a != nil {
@@ -118,7 +119,7 @@ func (b *nodes) ints(names ...string) []int64 {
 	return []int64{}
 }
 
-// dims returns a list of dimensions of a shape, which are different.
+// dims returns an attribute that lists dimensions of a shape. The dimensions must be distinct.
 func (b *nodes) dims(shape []int64, names ...string) []int64 {
 	list := b.ints(names...)
 	b.inRange(list, len(shape))
@@ -149,14 +150,14 @@ func (b *shapes) iota([]tens) tens {
 	return tens{v: b.reshaped(b.g.Constant("iota", c.As(t.dt)), shape), t: t}
 }
 
-// spend counts elements of constants that the reader makes.
+// spend counts the elements of constants that the builder makes against their limit.
 func (b *nodes) spend(n int64) {
 	if b.folder.Elems -= n; b.folder.Elems < 0 {
 		b.refuse("%v", graph.ErrTooLarge)
 	}
 }
 
-// broadcastInDim is a tensor that broadcasts: nothing is repeated here.
+// broadcastInDim returns a tensor that broadcasts to the result's shape. No elements are repeated here.
 func (b *shapes) broadcastInDim(in []tens) tens {
 	x, t := in[0], b.result()
 	dims := b.dims(t.shape, "broadcast_dimensions", "dims")
@@ -171,7 +172,7 @@ func (b *shapes) broadcastInDim(in []tens) tens {
 	return b.spread(x, t, dims)
 }
 
-// spread is x with dimension i as dimension dims[i] of t.
+// spread returns x with type t. Dimension i of x becomes dimension dims[i] of t.
 func (b *nodes) spread(x tens, t typ, dims []int64) tens {
 	v := b.padded(x, x.lifted)
 	off := 0
@@ -197,7 +198,7 @@ func (b *nodes) spread(x tens, t typ, dims []int64) tens {
 	return tens{v: b.reshaped(v, shape), t: t}
 }
 
-// v1 is the shape of x.v without that of devices, and with ones for what it lacks in front.
+// v1 returns the shape of x.v without the dimension of devices, padded in front with extents of 1.
 func (x tens) v1(b *nodes) []int64 {
 	s := x.v.Shape
 	if x.lifted {
@@ -206,7 +207,7 @@ func (x tens) v1(b *nodes) []int64 {
 	return append(slices.Repeat([]int64{1}, len(x.t.shape)-len(s)), s...)
 }
 
-// shifted is a permutation of the dimensions after off ones that stay.
+// shifted returns a permutation that leaves the first off dimensions in place and permutes the others.
 func shifted(perm []int64, off int) []int64 {
 	list := make([]int64, 0, len(perm)+off)
 	for i := range off {
@@ -229,7 +230,7 @@ func (b *shapes) reshape(in []tens) tens {
 	return b.reshapedTo(in[0], b.result().shape)
 }
 
-// reshapedTo is x with its elements in another shape.
+// reshapedTo returns x with its elements in another shape.
 func (b *shapes) reshapedTo(x tens, shape []int64) tens {
 	t := typ{dt: x.t.dt, shape: shape}
 	if product(shape) != product(x.t.shape) {
@@ -262,7 +263,7 @@ func (b *shapes) transpose(in []tens) tens {
 	return b.transposed(in[0], perm)
 }
 
-// transposed is x with its dimensions in another order.
+// transposed returns x with its dimensions in another order.
 func (b *nodes) transposed(x tens, perm []int64) tens {
 	t := typ{dt: x.t.dt}
 	for _, p := range perm {
@@ -300,7 +301,7 @@ func (b *shapes) slice(in []tens) tens {
 	return x
 }
 
-// cut is the part lo..hi of x along a dimension.
+// cut returns the part lo..hi of x along a dimension.
 func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 	t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
 	t.shape[d] = hi - lo
@@ -341,7 +342,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 	return tens{v: v, t: t, lifted: x.lifted}
 }
 
-// strided is every step-th element from lo to hi of x along a dimension.
+// strided returns every step-th element of x from lo to hi along a dimension.
 func (b *shapes) strided(x tens, d int, lo, hi, step int64) tens {
 	if step == 1 || hi-lo <= 1 {
 		return b.cut(x, d, lo, hi)
@@ -374,7 +375,7 @@ func (b *shapes) concatenate(in []tens) tens {
 	return b.joined(d, in...)
 }
 
-// joined is the values one after another along a dimension. Those without elements are left out.
+// joined concatenates the values along a dimension. It omits values without elements.
 func (b *shapes) joined(d int, in ...tens) tens {
 	t := typ{dt: in[0].t.dt, shape: slices.Clone(in[0].t.shape)}
 	t.shape[d] = 0
@@ -456,7 +457,7 @@ func (b *shapes) padding(x, fill tens, d int, low, high, interior int64) tens {
 	return b.joined(d, list...)
 }
 
-// stretchedTo is a scalar in another shape, which has dimensions.
+// stretchedTo returns a scalar with another shape, which must have dimensions.
 func (b *nodes) stretchedTo(x tens, shape []int64) tens { return b.stretched(x, shape) }
 
 func (b *shapes) reverse(in []tens) tens {
@@ -467,7 +468,7 @@ func (b *shapes) reverse(in []tens) tens {
 	return x
 }
 
-// reversed is x from the last element of a dimension to the first.
+// reversed returns x with the elements along a dimension in reverse order.
 func (b *shapes) reversed(x tens, d int) tens {
 	n := x.t.shape[d]
 	switch {

@@ -14,19 +14,20 @@ type axis struct {
 	size int64
 }
 
-// part is an axis that a dimension is split over, or a factor of the axis: size, after a factor pre.
+// part describes an axis over which a dimension is split. If size is not 0, it is a factor of the axis: size, after a
+// factor pre.
 type part struct {
 	axis      string
 	pre, size int64 // 0 for the whole axis
 }
 
-// dimension is how a dimension is split.
+// dimension describes how a dimension is split.
 type dimension struct {
 	parts []part
 	open  bool // may be split further
 }
 
-// sharding is how a value is laid out.
+// sharding describes how a value is distributed over devices.
 type sharding struct {
 	mesh       string
 	inline     *mesh

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// sort sorts the first operand that the comparator looks at, and orders the others alike.
+// sort sorts the operand that the comparator compares, and puts the other operands into the same order.
 func (b *shapes) sort(in []tens) []tens {
 	key, desc := b.comparator(len(in))
 	shape := in[0].t.shape
@@ -51,7 +51,7 @@ func (b *shapes) sort(in []tens) []tens {
 	return out
 }
 
-// counts reports whether the elements of x are their places along dimension d.
+// counts reports whether the elements of x are equal to their positions along dimension d.
 func (b *shapes) counts(x tens, d int) bool {
 	n := x.t.shape[d]
 	list := b.known(x)
@@ -66,7 +66,8 @@ func (b *shapes) counts(x tens, d int) bool {
 	return true
 }
 
-// comparator finds which of n operands the comparator of a sort compares, and whether larger ones come first.
+// comparator returns the operand, of n, that the comparator of a sort compares, and whether it sorts in descending
+// order.
 func (b *shapes) comparator(n int) (key int, desc bool) {
 	blk := b.op.region(&b.nodes, 0)
 	if len(blk.args) != 2*n || len(blk.ops) == 0 || len(blk.ops[len(blk.ops)-1].in) != 1 {
@@ -78,7 +79,7 @@ func (b *shapes) comparator(n int) (key int, desc bool) {
 			made[o.out[0]] = o
 		}
 	}
-	// An argument, but for what is chosen in place of a zero or of no number.
+	// An operand of the comparison is an argument, or a selection that replaces zeros or NaNs of an argument.
 	argument := func(name string) int {
 		for range blk.ops {
 			o := made[name]

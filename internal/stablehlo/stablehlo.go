@@ -18,19 +18,19 @@ import (
 )
 
 var (
-	// ErrMalformed is wrapped by errors about text that is no StableHLO.
+	// ErrMalformed is wrapped by errors about text that is not valid StableHLO.
 	ErrMalformed = errors.New("malformed StableHLO")
-	// ErrUnsupported is wrapped by errors about programs that there is no graph for.
+	// ErrUnsupported is wrapped by errors about programs that cannot be converted to a graph.
 	ErrUnsupported = errors.New("not supported")
 )
 
-// Options choose how a text is read.
+// Options configures how a text is read.
 type Options struct {
-	// Ranks is the number of ranks to lay the program out for, 0 for as many as the text's mesh has.
+	// Ranks is the number of ranks over which the program is distributed; 0 means the size of the text's mesh.
 	Ranks int
 }
 
-// Is reports whether a text is StableHLO's, by its first word.
+// Is reports whether a text is StableHLO. It examines the first word.
 func Is(text string) bool {
 	for {
 		text = strings.TrimLeft(text, " \t\r\n")
@@ -50,10 +50,10 @@ func Is(text string) bool {
 	return false
 }
 
-// Read makes a graph of the function main of a text, or of its only public function. name is that of the text in
-// errors, which wrap ErrMalformed or ErrUnsupported.
+// Read makes a graph from the function main of a text, or from its only public function. Errors use name as the name of
+// the text. They wrap ErrMalformed or ErrUnsupported.
 //
-// Inputs are named after main's parameters. Those of type i1 are i32, 0 for false; so are results.
+// The graph's inputs have the names of main's parameters. Inputs and results of type i1 become i32, with 0 for false.
 func Read(name, text string, o Options) (*graph.Graph, error) {
 	b, err := read(name, text, o, func(b *builder) {})
 	if err != nil {
@@ -62,9 +62,9 @@ func Read(name, text string, o Options) (*graph.Graph, error) {
 	return b.g, nil
 }
 
-// ReadTest makes a graph of a test of StableHLO's interpreter. For each check it has two outputs, the result and what
-// it should be. With given, constants of main are inputs, which have them as Data: then the results are not known
-// before the graph is computed.
+// ReadTest makes a graph from a test of StableHLO's interpreter. The graph has two outputs for each check: the result
+// and its expected value. If given is set, constants of main become inputs, with the constants as their Data, so that
+// the results are not known before the graph is evaluated.
 func ReadTest(name, text string, given bool) (*graph.Graph, []Check, error) {
 	b, err := read(name, text, Options{}, func(b *builder) { b.given = given })
 	if err != nil {
@@ -73,7 +73,7 @@ func ReadTest(name, text string, given bool) (*graph.Graph, []Check, error) {
 	return b.g, b.checks, nil
 }
 
-// read runs a builder.
+// read parses the text and runs a builder on it.
 func read(name, text string, o Options, with func(*builder)) (b *builder, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -92,7 +92,7 @@ func read(name, text string, o Options, with func(*builder)) (b *builder, err er
 	return b, nil
 }
 
-// entry is the function that a text begins with.
+// entry returns the function at which the program begins.
 func (m *module) entry(name string) *function {
 	if f := m.funcs["main"]; f != nil {
 		return f

@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// program reads a program of testdata.
+// program reads a program from testdata.
 func program(t *testing.T, file string) *graph.Graph {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
@@ -29,7 +29,7 @@ func program(t *testing.T, file string) *graph.Graph {
 	return g
 }
 
-// numbers are values of inputs: fractions of both signs, other ones for each seed.
+// numbers returns values for inputs: fractions with both signs, which depend on the seed.
 func numbers(n, seed int) []float64 {
 	list := make([]float64, n)
 	for i := range list {
@@ -38,7 +38,7 @@ func numbers(n, seed int) []float64 {
 	return list
 }
 
-// ran evaluates a graph, and the program that is made of it, which has to give the same.
+// ran evaluates a graph, and also the program that is made from the graph, which must have the same results.
 func ran(t *testing.T, g *graph.Graph, inputs ...[]float64) [][]float64 {
 	t.Helper()
 	given := map[*graph.Value]*graph.Tensor{}
@@ -92,7 +92,7 @@ func ran(t *testing.T, g *graph.Graph, inputs ...[]float64) [][]float64 {
 	return out
 }
 
-// near holds numbers to others, within rounding of f32.
+// near checks that numbers equal the expected numbers within the rounding error of f32.
 func near(t *testing.T, what string, got, want []float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -106,7 +106,7 @@ func near(t *testing.T, what string, got, want []float64) {
 	}
 }
 
-// each makes n results.
+// each returns n numbers, which f computes.
 func each(n int, f func(i int) float64) []float64 {
 	list := make([]float64, n)
 	for i := range list {
@@ -115,7 +115,7 @@ func each(n int, f func(i int) float64) []float64 {
 	return list
 }
 
-// TestRefusals holds errors to the line, the operation and the cause.
+// TestRefusals checks the line, the operation and the cause in errors.
 func TestRefusals(t *testing.T) {
 	body := func(ops string) string {
 		return "func.func @main(%arg0: tensor<4xf32>, %arg1: tensor<i32>) -> tensor<4xf32> {\n" + ops +
@@ -165,7 +165,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// FuzzRead: any text gives a graph or an error.
+// FuzzRead checks that any text gives either a graph or an error.
 func FuzzRead(f *testing.F) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.mlir"))
 	if err != nil || len(files) == 0 {

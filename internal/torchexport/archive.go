@@ -27,10 +27,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrMalformed is wrapped by errors about archives that torch.export does not write.
+// ErrMalformed is wrapped by errors about archives that torch.export cannot have written.
 var ErrMalformed = errors.New("malformed archive")
 
-// ErrUnsupported is wrapped by errors about programs that torch exports and hocket does not take.
+// ErrUnsupported is wrapped by errors about exported programs that hocket cannot convert.
 var ErrUnsupported = errors.New("not supported")
 
 func malformed(format string, args ...any) error {
@@ -41,7 +41,8 @@ func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUnsupported, fmt.Errorf(format, args...))
 }
 
-// Limits of what is read into memory. A model of a hundred layers has a program of 20 MiB and 500,000 separators.
+// These constants limit the amount of data that is read into memory. The program of a model with a hundred layers has
+// 20 MiB and 500,000 separators.
 const (
 	maxJSON       = 64 << 20 // bytes of a JSON file
 	maxSeparators = 4 << 20  // braces, brackets and commas of one: they bound what it decodes to
@@ -60,7 +61,7 @@ type Archive struct {
 	tensors map[string]*stored // by name in the module tree
 }
 
-// stored says where a tensor is.
+// stored describes where a tensor is stored in the archive.
 type stored struct {
 	file    string // below the archive's folder
 	dtype   graph.DType
@@ -87,7 +88,7 @@ func Open(name string) (*Archive, error) {
 	return a, nil
 }
 
-// Read opens an archive of size bytes, which from holds while the archive is used.
+// Read opens an archive of size bytes. from must stay readable as long as the archive is used.
 func Read(name string, from io.ReaderAt, size int64) (*Archive, error) {
 	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{}}
 	if err := a.read(); err != nil {
@@ -158,10 +159,10 @@ func (a *Archive) read() error {
 	return a.indexes()
 }
 
-// schemaMajor is the version of the schema that is read.
+// schemaMajor is the major version of the schema that the reader supports.
 const schemaMajor = 8
 
-// clip shortens what an archive says for messages.
+// clip shortens text from the archive for error messages.
 func clip(s string) string {
 	if len(s) > 200 {
 		s = strings.ToValidUTF8(s[:200], "") + "…"
@@ -169,7 +170,7 @@ func clip(s string) string {
 	return ir.Printable(s)
 }
 
-// small returns a file of a few bytes without blanks around it; "" if there is none.
+// small returns the contents of a small file without surrounding blanks, or "" if the file does not exist.
 func (a *Archive) small(name string) (string, error) {
 	f := a.entries[name]
 	if f == nil {
@@ -179,7 +180,7 @@ func (a *Archive) small(name string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// contents reads an entry of at most so many bytes.
+// contents reads an entry of at most most bytes.
 func (a *Archive) contents(f *zip.File, most int64) ([]byte, error) {
 	if f.UncompressedSize64 > uint64(most) {
 		return nil, malformed("%s has %d bytes, of at most %d", clip(f.Name), f.UncompressedSize64, most)
@@ -232,7 +233,7 @@ type tensorConfig struct {
 	} `json:"config"`
 }
 
-// indexes reads where weights and constants are.
+// indexes reads the indexes of the weights and constants.
 func (a *Archive) indexes() error {
 	for name := range a.entries {
 		dir, base := path.Split(name)
@@ -322,7 +323,8 @@ func (a *Archive) Checksum(name string) uint32 {
 	return 0
 }
 
-// ReadAt reads bytes of a tensor's elements, which are in row-major order, into to, from a place on.
+// ReadAt reads bytes of a tensor's elements into to, beginning at the byte offset from. The elements are in row-major
+// order.
 func (a *Archive) ReadAt(to []byte, name string, from int64) error {
 	s := a.tensors[name]
 	if s == nil {
@@ -346,7 +348,7 @@ func (a *Archive) Tensor(name string) (*tensor.Tensor, error) {
 	return t, a.ReadAt(t.Data, name, 0)
 }
 
-// raw reads bytes of a tensor's elements, in order, into to, from a place on.
+// raw reads bytes of a tensor's elements into to in row-major order, beginning at the byte offset start.
 func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 	if err := a.check(name, s); err != nil {
 		return err

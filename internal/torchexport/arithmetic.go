@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// scalar is a number as an operand next to a tensor of type dt: it does not make integers of reals.
+// scalar returns a number as an operand of an operation with a tensor of type dt. A number that is an integer does not
+// change a floating-point type.
 func (c *call) scalar(name string, dt graph.DType) *graph.Value {
 	x := c.number(name, 0)
 	if c.arg(name) == nil {
@@ -22,11 +23,11 @@ func (c *call) scalar(name string, dt graph.DType) *graph.Value {
 	return c.Scalar(dt, x)
 }
 
-// rank orders types by what arithmetic between them gives.
+// rank orders types: the result of arithmetic between two types has the one with the higher rank.
 var rank = map[graph.DType]int{graph.Bool: 0, graph.I32: 1, graph.I64: 2, graph.F16: 3, graph.BF16: 3, graph.F32: 4,
 	graph.F64: 5}
 
-// pair returns two operands of one type. Either may be a number.
+// pair returns two operands, converted to a common type. Either may be a number.
 func (c *call) pair(first, second string) (a, b *graph.Value) {
 	switch {
 	case c.has(first) && c.has(second):

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// builder makes a graph of a program.
+// builder makes a graph from a program.
 type builder struct {
 	*graph.Graph
 	archive *Archive
@@ -34,8 +34,8 @@ type builder struct {
 // maxNodes bounds the operations of a program.
 const maxNodes = 1 << 18
 
-// Graph makes a graph of the archive's program. Buffers and constants that it changes become states; others become
-// constants. extents gives the symbols numbers: see Symbols.
+// Graph makes a graph from the archive's program. Buffers and constants that the program changes become states; others
+// become constants. extents sets the values of symbols: see Symbols.
 func (a *Archive) Graph(extents map[string]int64) (*graph.Graph, error) {
 	b := newBuilder(&graph.Graph{File: a.path}, a, &a.program.GraphModule.Graph)
 	err := b.resolve(extents)
@@ -146,7 +146,7 @@ func (b *builder) leaves() error {
 	return nil
 }
 
-// share puts a name into a group of names that may share memory.
+// share adds a name to a group of names that may share memory.
 func (b *builder) share(name, group string) {
 	if b.members[group] == nil {
 		b.owner[group] = name
@@ -186,7 +186,7 @@ func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Valu
 	return v, nil
 }
 
-// same reports whether two names in the index stand for one tensor.
+// same reports whether two entries of the index describe the same tensor.
 func (s *stored) same(o *stored) bool {
 	return o.file == s.file && o.offset == s.offset && slices.Equal(o.shape, s.shape) &&
 		slices.Equal(o.strides, s.strides) && o.dtype == s.dtype
@@ -219,7 +219,7 @@ func product(shape []int64) int64 {
 	return n
 }
 
-// uses finds where each name is used last.
+// uses finds the last use of each name.
 func (b *builder) uses() error {
 	g := b.text
 	for i := range g.Nodes {
@@ -273,7 +273,7 @@ func tensorNames(a *arg) ([]string, error) {
 	return nil, nil
 }
 
-// node reads a call.
+// node translates a call.
 func (b *builder) node(n *node) error {
 	base, overload := operatorName(n.Target)
 	c := &call{}
@@ -326,7 +326,7 @@ func (b *builder) node(n *node) error {
 	return c.define(results)
 }
 
-// define names the results of a call, and holds them to the types that the export has for them.
+// define names the results of a call, and checks that they have the types that the export declares.
 func (c *call) define(results []*graph.Value) error {
 	if len(c.outs) > len(results) {
 		return malformed("it has %d results, not %d", len(results), len(c.outs))
@@ -381,7 +381,7 @@ func (c *call) shares(self, result string) bool {
 	return true
 }
 
-// change makes a state of a buffer.
+// change makes a buffer a state.
 func (b *builder) change(name string, leaf *graph.Value) error {
 	if b.buffers[leaf.Path] == "" || b.Change(leaf) != nil {
 		return unsupported("it changes %q, an input or parameter of the model", clip(name))
@@ -389,7 +389,7 @@ func (b *builder) change(name string, leaf *graph.Value) error {
 	return nil
 }
 
-// results sets the outputs, and what states are left with.
+// results sets the outputs of the graph and the new contents of states.
 func (b *builder) results() error {
 	specs := b.program.GraphModule.Signature.OutputSpecs
 	outs := b.program.GraphModule.Graph.Outputs

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// call is a call of an operator being read. Its methods return zero values once err is set, so that what reads an
-// operator looks at err at the end only, and before it uses a tensor.
+// call translates a call of an operator. Its methods return zero values after err has been set, so that the translation
+// of an operator needs to check err only at the end, and before it uses a tensor.
 type call struct {
 	arguments
 	from     graph.Origin
@@ -58,7 +58,7 @@ func (c *arguments) arg(name string) *arg {
 	return nil
 }
 
-// tensorNamed returns the name of the tensor that an argument is, "" where it is none.
+// tensorNamed returns the name of the tensor that an argument refers to, or "" if the argument is not a tensor.
 func (c *arguments) tensorNamed(name string) string {
 	a := c.arg(name)
 	if a == nil || a.kind != "as_tensor" {

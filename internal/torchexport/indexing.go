@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// indexers take elements by index, or order them.
+// indexers holds the operators that select elements by index, or sort them.
 var indexers = map[string]operator{
 	"embedding": func(c *call) ([]*graph.Value, error) {
 		w, ids := c.tensor("weight"), c.tensor("indices")

@@ -4,7 +4,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// maxDepth bounds how deep graphs are nested in calls.
+// maxDepth is the largest depth to which graphs may be nested in calls.
 const maxDepth = 16
 
 // inline reads the graph that a call has as an argument, in place of the call. Torch makes such calls of code that

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// layers are operators that contract or normalize.
+// layers holds the operators that contract or normalize.
 var layers = map[string]operator{
 	"linear": func(c *call) ([]*graph.Value, error) {
 		in := []*graph.Value{c.tensor("input"), c.tensor("weight")}

@@ -4,10 +4,10 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// operator reads a call: it adds operations to the graph and returns the results.
+// operator translates a call: it adds operations to the graph and returns the results.
 type operator func(c *call) ([]*graph.Value, error)
 
-// views are operators whose result may share the memory of their first operand.
+// views holds the operators whose result may share the memory of their first operand.
 var views = names("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "transpose",
 	"permute", "t", "expand", "expand_as", "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind",
 	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T",

@@ -121,7 +121,7 @@ func specName(text json.RawMessage) (string, error) {
 	return named.Name, nil
 }
 
-// tensorMeta is a tensor's type.
+// tensorMeta describes the type of a tensor.
 type tensorMeta struct {
 	DType         int      `json:"dtype"`
 	Sizes         []symInt `json:"sizes"`
@@ -207,7 +207,7 @@ func dtypeOf(n int) (graph.DType, error) {
 	return "", malformed("element type %d", n)
 }
 
-// origin says where a node comes from.
+// origin returns the module and the line of the model from which a node was exported.
 func (n *node) origin() graph.Origin {
 	o := graph.Origin{Name: clip(strings.TrimPrefix(n.Target, "torch.ops."))}
 	if stack := n.Metadata["nn_module_stack"]; stack != "" {

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// shapes are operators that move elements.
+// shapes holds the operators that move elements.
 var shapes = map[string]operator{
 	"fill": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")

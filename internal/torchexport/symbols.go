@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Symbol is an extent that the export leaves open: the number of tokens, say.
+// Symbol is an extent that the export leaves open, for example the number of tokens.
 type Symbol struct {
 	Name     string // torch's: "s70"
 	Min, Max int64  // what the export was made for; Max is 0 where there is no bound
@@ -90,7 +90,7 @@ func (a *Archive) Symbols() ([]Symbol, error) {
 	return list, nil
 }
 
-// resolve gives the program's extents the numbers that they are for these values of symbols.
+// resolve evaluates the program's extents for the given values of symbols.
 func (b *builder) resolve(values map[string]int64) error {
 	number := func(s *symInt) error {
 		if s.AsExpr == nil {

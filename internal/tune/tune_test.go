@@ -8,8 +8,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	godiff "github.com/google/go-cmp/cmp"
 
 	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/internal/comm"
@@ -82,7 +85,7 @@ func TestTune(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"cut short", string(data[:len(data)/2]), "not a table of collectives"},
 		{"another version", strings.Replace(string(data), `"version": 1`, `"version": 99`, 1), "version 99"},
-		{"foreign", strings.Replace(string(data), `"identity": "`, `"identity": "abacus `, 1), "made on abacus"},
+		{"foreign", strings.Replace(string(data), `"identity": "`, `"identity": "abacus `, 1), "measured on abacus"},
 		{"an end that is not", strings.Replace(string(data), `"up_to"`, `"upto"`, 1), "unknown field"},
 	} {
 		if err := os.WriteFile(u.File, []byte(tc.text), 0o644); err != nil {
@@ -223,17 +226,20 @@ func TestExportVLLM(t *testing.T) {
 	}{
 		{ours, []string{
 			"NOT vLLM's",
-			"\nCUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        2: 64 * MiB,  # 64 MiB\n        4: 1536 * KiB,  # 1.5 MiB\n        8: 512 * KiB,  # 512 KiB\n    },\n}\n",
-			"\nSYMM_MEM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 2 * MiB,  # 2 MiB\n    },\n}\n",
+			"\nCUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        2: 64 * MiB,  # 64 MiB\n        4: 1536 * KiB,  # 1.5 MiB\n" +
+				"        # no figures for 6 ranks: keep vLLM's\n        8: 512 * KiB,  # 512 KiB\n    },\n}\n",
+			"Columns named torch are without multicast",
+			"\n        4: 2 * MiB,  # 2 MiB; torch two-shot: between 1 MiB and 4 MiB\n",
 		}, nil},
 		{theirs, []string{
-			"\nCUSTOM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 1048592,  # 1.0 MiB\n    },\n}\n",
-			"as vLLM uses it.\nSYMM_MEM_ALL_REDUCE_MAX_SIZES = {\n    \"9.0\": {\n        4: 1048592,",
-		}, []string{"NOT vLLM's"}},
+			// Of four ranks vLLM runs two stages at 1 MiB, in 11 µs, and symmetric memory takes 9.
+			"\n        4: 1 * MiB,  # 1 MiB; ca_2stage: behind at the smallest size measured\n",
+			"\n        4: 1048592,  # 1.0 MiB; symm_mem_two_shot: ahead up to the largest size measured, 1 MiB\n",
+		}, []string{"NOT vLLM's", "without multicast"}},
 		{nil, []string{"NOT vLLM's"}, []string{"SYMM_MEM"}},
 	} {
 		var b bytes.Buffer
-		if err := u.WriteVLLM(&b, c.peers); err != nil {
+		if err := WriteVLLM(&b, []Figures{{u, c.peers}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, want := range c.want {
@@ -252,32 +258,131 @@ func TestExportVLLM(t *testing.T) {
 	if comm.Shipped().Hash() != before || !shipped.Table.Entries[0].Shipped {
 		t.Error("who says of a table that it is shipped changes it")
 	}
-	if err := shipped.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, contest.ErrUsage) ||
+	if err := WriteVLLM(&bytes.Buffer{}, []Figures{{Tuned: shipped}}); !errors.Is(err, contest.ErrUsage) ||
 		!strings.Contains(err.Error(), "run hocket tune") {
 		t.Errorf("a table that was measured elsewhere: %v", err)
 	}
 	u.Table.Identity = "cpu"
-	if err := u.WriteVLLM(&bytes.Buffer{}, nil); !errors.Is(err, contest.ErrUsage) {
+	if err := WriteVLLM(&bytes.Buffer{}, []Figures{{Tuned: u}}); !errors.Is(err, contest.ErrUsage) {
 		t.Errorf("a table of CPUs: %v", err)
 	}
 }
 
-// TestLimitOf wants the border between the last size won and the next one lost,
-// whatever was lost below, and one that < lets the last size won through.
-func TestLimitOf(t *testing.T) {
-	nccl := map[int64]float64{1 << 10: 5, 1 << 20: 5, 1 << 22: 5, 1 << 24: 5}
+// TestHandOver wants the limits that make the product of the times the least in vLLM's order.
+func TestHandOver(t *testing.T) {
 	for _, c := range []struct {
-		times map[int64]float64
-		want  int64
+		first, second, nccl []float64
+		a, b                int
 	}{
-		{map[int64]float64{1 << 10: 6, 1 << 20: 4, 1 << 22: 6, 1 << 24: 7}, 1 << 21},
-		{map[int64]float64{1 << 10: 4, 1 << 20: 4, 1 << 22: 4, 1 << 24: 4}, 1<<24 + 16},
-		{map[int64]float64{1 << 10: 5, 1 << 20: 6}, 0},
-		{map[int64]float64{1 << 12: 1}, 0}, // where NCCL has no figure
+		{nil, []float64{6, 4, 6, 7}, []float64{5, 5, 5, 5}, 0, 2},                   // 24·25 of 25·25
+		{nil, []float64{8, 4, 6, 7}, []float64{5, 5, 5, 5}, 0, 0},                   // 32 is more than 25
+		{[]float64{4, 4}, nil, []float64{5, 5}, 2, 2},                               // ahead everywhere
+		{[]float64{1, 3, 9}, []float64{2, 2, 2}, []float64{3, 3, 3}, 1, 3},          // ends where the second is faster
+		{[]float64{2, 2, 9, 9}, []float64{3, 3, 3, 9}, []float64{4, 4, 4, 4}, 2, 3}, // each has its turn
+		{[]float64{2, 2}, []float64{2, 2}, []float64{2, 2}, 2, 2},                   // equal: the larger limits
 	} {
-		if got := limitOf(c.times, nccl); got != c.want {
-			t.Errorf("%v: %d, want %d", c.times, got, c.want)
+		if a, b := handOver(c.first, c.second, c.nccl); a != c.a || b != c.b {
+			t.Errorf("%v %v %v: %d and %d, want %d and %d", c.first, c.second, c.nccl, a, b, c.a, c.b)
 		}
+	}
+}
+
+// TestCustomColumn wants vLLM's choice between one stage and two.
+func TestCustomColumn(t *testing.T) {
+	for _, c := range []struct {
+		ranks int
+		bytes int64
+		want  string
+	}{
+		{2, 64 << 20, "ca_1stage"}, {4, 512<<10 - 16, "ca_1stage"}, {4, 512 << 10, "ca_2stage"},
+		{6, 256<<10 - 16, "ca_1stage"}, {6, 256 << 10, "ca_2stage"}, {8, 256<<10 - 16, "ca_1stage"},
+		{8, 300 << 10, "ca_2stage"},
+	} {
+		if got := customColumn(c.ranks, c.bytes); got != c.want {
+			t.Errorf("%d ranks, %d bytes: %s, want %s", c.ranks, c.bytes, got, c.want)
+		}
+	}
+}
+
+// TestExportVLLMTables exports rows of the tables of vLLM's pull request 24111. The limits are computed by hand: the
+// square root of the product of the sizes between which the order of the times changes, down to whole KiB.
+func TestExportVLLMTables(t *testing.T) {
+	const text = `H100
+TP=2
+Tensor Shape  Tensor Size  ca_1stage  ca_2stage  pynccl  symm_mem_multimem  symm_mem_two_shot
+(64, 8192)    1.00 MB      0.009      0.014      0.017   0.016              0.016
+(1024, 8192)  16.00 MB     0.070      0.080      0.087   0.112              0.084
+(2048, 8192)  32.00 MB     0.128      0.167      0.150   0.233              0.161
+TP=4
+Tensor Shape  Tensor Size  ca_1stage  ca_2stage  pynccl  symm_mem_multimem  symm_mem_two_shot
+(32, 8192)    0.50 MB      0.010      0.013      0.016   0.013              0.016
+(64, 8192)    1.00 MB      0.015      0.016      0.022   0.016              0.018
+(96, 8192)    1.50 MB      0.020      0.020      0.025   0.018              0.022
+(1024, 8192)  16.00 MB     0.157      0.101      0.114   0.100              0.119
+(4096, 8192)  64.00 MB     0.608      0.360      0.341   0.372              0.445
+## b200
+TP=2
+Tensor Shape  Tensor Size  ca_1stage  ca_2stage  pynccl  symm_mem_multimem  symm_mem_two_shot
+(128, 8192)   2.00 MB      0.019      0.025      0.019   0.029              0.022
+(192, 8192)   3.00 MB      0.026      0.031      0.025   0.038              0.025
+(256, 8192)   4.00 MB      0.032      0.038      0.037   0.047              0.029
+(1024, 8192)  16.00 MB     0.113      0.119      0.054   0.150              0.072
+TP=6
+Tensor Shape  Tensor Size  ca_1stage  ca_2stage  pynccl  symm_mem_multimem  symm_mem_two_shot
+(32, 8192)    0.50 MB      0.012      0.022      0.025   0.016              0.023
+(64, 8192)    1.00 MB      0.017      0.022      0.026   0.018              0.023
+`
+	peers, err := contest.ReadPeers(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []Figures
+	for _, m := range []struct{ name, arch string }{{"H100", "sm_90"}, {"B200", "sm_100"}} {
+		of := slices.DeleteFunc(slices.Clone(peers), func(p contest.Peer) bool { return p.Machine != m.name })
+		list = append(list, Figures{&Tuned{Table: &comm.Table{Identity: m.name + " " + m.arch}}, of})
+	}
+	var b bytes.Buffer
+	if err := WriteVLLM(&b, list); err != nil {
+		t.Fatal(err)
+	}
+	_, got, _ := strings.Cut(b.String(), "unless it is given.\n")
+	const want = `CUSTOM_ALL_REDUCE_MAX_SIZES = {
+    "9.0": {
+        2: 33554448,  # 32.0 MiB; ca_1stage: ahead up to the largest size measured, 32 MiB
+        4: 1254 * KiB,  # 1.2 MiB; ca_2stage: between 1 MiB and 1.5 MiB
+        # no figures for 6 ranks: keep vLLM's
+        # no figures for 8 ranks: keep vLLM's
+    },
+    "10.0": {
+        2: 2508 * KiB,  # 2.4 MiB; ca_1stage: between 2 MiB and 3 MiB
+        # no figures for 4 ranks: keep vLLM's
+        6: 512 * KiB,  # 512 KiB; ca_2stage: behind at the smallest size measured
+        # no figures for 8 ranks: keep vLLM's
+    },
+}
+
+# Below these sizes, and from the limits above, vLLM runs torch's symmetric memory: up to where NCCL is the faster.
+SYMM_MEM_ALL_REDUCE_MAX_SIZES = {
+    "9.0": {
+        2: 23170 * KiB,  # 22.6 MiB; symm_mem_two_shot: between 16 MiB and 32 MiB
+        4: 32 * MiB,  # 32 MiB; symm_mem_multimem: between 16 MiB and 64 MiB
+        # no figures for 6 ranks: keep vLLM's
+        # no figures for 8 ranks: keep vLLM's
+    },
+    "10.0": {
+        2: 8 * MiB,  # 8 MiB; symm_mem_two_shot: between 4 MiB and 16 MiB
+        # no figures for 4 ranks: keep vLLM's
+        6: 1048592,  # 1.0 MiB; symm_mem_multimem: ahead up to the largest size measured, 1 MiB
+        # no figures for 8 ranks: keep vLLM's
+    },
+}
+`
+	if diff := godiff.Diff(want, got); diff != "" {
+		t.Errorf("%s\n%s", diff, b.String())
+	}
+	list[1].Tuned.Table.Identity = "H200 sm_90"
+	if err := WriteVLLM(&b, list); !errors.Is(err, contest.ErrUsage) || !strings.Contains(err.Error(), `the key "9.0"`) {
+		t.Errorf("two machines of one capability: %v", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -14,39 +15,106 @@ import (
 
 var smArch = regexp.MustCompile(`sm_(\d+)(\d)[a-z]?`)
 
-// WriteVLLM writes below which size kernels beat NCCL, as rows for the
+// Figures are of one machine: its table, and figures of peers.
+type Figures struct {
+	Tuned *Tuned
+	Peers []contest.Peer
+}
+
+// WriteVLLM writes below which size which kernels are the fastest, as rows for the
 // dictionaries of vLLM's all_reduce_utils.py: of vLLM's own kernels and of torch's
 // symmetric memory where peers have figures of them, else of hocket's kernels.
-func (u *Tuned) WriteVLLM(w io.Writer, peers []contest.Peer) error {
-	arch := smArch.FindStringSubmatch(u.Table.Identity)
-	if arch == nil {
-		return contest.Usagef("--export vllm is for tables of GPUs, and this is of %s: give figures of GPUs by --peers", u.Table.Identity)
-	}
-	if len(peers) > 0 && !slices.ContainsFunc(peers, func(p contest.Peer) bool { return p.OfNCCL() }) {
-		return contest.Usagef("--peers: there are no figures of NCCL to compare with, such as a column pynccl")
-	}
-	vllm, what := peersBeatNCCL(peers, "ca"), "vLLM's kernels. vLLM bounds them by CustomAllreduce's max_size, too: 8 MiB unless it is given"
-	if len(vllm) == 0 {
-		vllm, what = u.beatsNCCL(), "hocket's kernels, NOT vLLM's: those may stop earlier. Measure them by vLLM's\n# benchmark_device_communicators.py --output-json FILE, and give that by --peers FILE"
-	}
-	if len(vllm) == 0 && len(peers) == 0 {
-		return contest.Usagef("--export vllm: no kernel was measured here to beat NCCL in an all_reduce of 2-byte elements; run hocket tune, or give figures by --peers")
+func WriteVLLM(w io.Writer, list []Figures) error {
+	var machines []string
+	var custom, symm []rows
+	ours := false
+	for _, f := range list {
+		arch := smArch.FindStringSubmatch(f.Tuned.Table.Identity)
+		if arch == nil {
+			return contest.Usagef("--export vllm is for tables of GPUs, and this is of %s: give figures of GPUs by --peers",
+				f.Tuned.Table.Identity)
+		}
+		c, s, err := f.rows(arch[1] + "." + arch[2])
+		if err != nil {
+			return err
+		}
+		for i, other := range custom {
+			if other.arch == c.arch {
+				return contest.Usagef("%s and %s both have the key %q of vLLM's dictionaries: select one machine",
+					machines[i], f.Tuned.Table.Identity, c.arch)
+			}
+		}
+		ours = ours || c.ours
+		custom, symm, machines = append(custom, c), append(symm, s), append(machines, f.Tuned.Table.Identity)
 	}
 	t := &tableText{contest.Lines{W: w}}
-	t.Line("# all_reduce below so many bytes, by number of ranks: where a kernel beat NCCL on")
-	t.Line("# %s.", u.Table.Identity)
-	t.Line("# Rows for vllm/distributed/device_communicators/all_reduce_utils.py, in place of those")
-	t.Line("# with the same keys; leave the others there.")
+	t.Line("# Limits of all_reduce in bytes, by number of ranks, from figures of")
+	t.Line("# %s.", strings.Join(machines, ",\n# "))
+	t.Line("# Merge these rows into vllm/distributed/device_communicators/all_reduce_utils.py; rows")
+	t.Line("# that are not here stay. A limit is halfway, in ratio, between two sizes measured. Of all limits that vLLM's")
+	t.Line("# order allows (custom kernels, symmetric memory, NCCL), these make the product of the times at the sizes")
+	t.Line("# measured the least.")
 	t.Line("KiB = 1024\nMiB = 1024 * 1024")
-	t.limits("CUSTOM_ALL_REDUCE_MAX_SIZES", what, arch, vllm)
-	torch, what := peersBeatNCCL(peers, "symm_mem"), "torch's symmetric memory, as vLLM uses it"
-	if len(torch) == 0 {
-		torch, what = peersBeatNCCL(peers, "torch"), "torch's symmetric memory without multicast, and without the copies that vLLM makes"
+	t.Line("")
+	if ours {
+		t.Line("# Below these sizes hocket's kernels, NOT vLLM's, beat NCCL; vLLM's may stop earlier. Measure those by " +
+			"vLLM's")
+		t.Line("# benchmark_device_communicators.py --output-json FILE, and give that by --peers FILE.")
+	} else {
+		t.Line("# Below these sizes vLLM runs its custom kernels: up to where symmetric memory, or NCCL, is the faster.")
+		t.Line("# It runs one stage on 2 GPUs, below 512 KiB on 4, and below 256 KiB on 6 and 8; else two: each row " +
+			"names the")
+		t.Line("# columns that were compared. CustomAllreduce's max_size bounds them, too: 8 MiB unless it is given.")
 	}
-	if len(torch) > 0 {
-		t.limits("SYMM_MEM_ALL_REDUCE_MAX_SIZES", what, arch, torch)
+	t.rows("CUSTOM_ALL_REDUCE_MAX_SIZES", custom)
+	if !slices.ContainsFunc(symm, func(r rows) bool { return len(r.of) > 0 }) {
+		return t.Err
 	}
+	t.Line("")
+	t.Line("# Below these sizes, and from the limits above, vLLM runs torch's symmetric memory: up to where NCCL is " +
+		"the faster.")
+	if slices.ContainsFunc(symm, func(r rows) bool { return r.ours }) {
+		t.Line("# Columns named torch are without multicast, and without the copies that vLLM makes.")
+	}
+	t.rows("SYMM_MEM_ALL_REDUCE_MAX_SIZES", symm)
 	return t.Err
+}
+
+// rows are those of one key of a dictionary, by number of ranks.
+type rows struct {
+	arch string
+	of   map[int]limit
+	ours bool // figures are not of vLLM's kernels, or not as it calls them
+}
+
+// limit is a size in bytes, and from what it follows.
+type limit struct {
+	bytes int64
+	why   string
+}
+
+// rows returns the rows of both dictionaries.
+func (f *Figures) rows(arch string) (custom, symm rows, err error) {
+	if len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p contest.Peer) bool { return p.OfNCCL() }) {
+		return custom, symm, contest.Usagef(
+			"--peers: there are no figures of NCCL to compare with, such as a column pynccl")
+	}
+	custom, symm = rows{arch: arch, of: map[int]limit{}}, rows{arch: arch, of: map[int]limit{}}
+	for ranks, t := range timesOf(f.Peers, arch) {
+		t.limits(ranks, custom.of, symm.of)
+		symm.ours = symm.ours || t.torch
+	}
+	if len(custom.of) > 0 {
+		return custom, symm, nil
+	}
+	for ranks, bytes := range f.Tuned.beatsNCCL() {
+		custom.of[ranks] = limit{bytes: bytes}
+	}
+	custom.ours = len(custom.of) > 0
+	if len(custom.of) == 0 && len(f.Peers) == 0 {
+		err = contest.Usagef("--export vllm: no kernel was measured here to beat NCCL in an all_reduce of 2-byte elements; run hocket tune, or give figures by --peers")
+	}
+	return custom, symm, err
 }
 
 // pythonBytes is a number of bytes as that file has them.
@@ -83,72 +151,192 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 	return out
 }
 
-// peersBeatNCCL returns, by number of ranks, below which size a peer whose name
-// begins so was faster than NCCL, plain or with windows: halfway, in ratio,
-// between the largest size at which it was and the next at which it was not. vLLM
-// compares by <.
-func peersBeatNCCL(peers []contest.Peer, prefix string) map[int]int64 {
-	nccl, theirs := map[int]map[int64]float64{}, map[int]map[int64]float64{} // by ranks and bytes
-	for _, p := range peers {
-		if p.Op != "all_reduce" || p.Issued == "eager" {
-			continue
-		}
-		to := theirs
-		switch {
-		case p.OfNCCL():
-			to = nccl
-		case !strings.HasPrefix(p.Name, prefix):
-			continue
-		}
-		if to[p.Ranks] == nil {
-			to[p.Ranks] = map[int64]float64{}
-		}
-		if old, ok := to[p.Ranks][p.Bytes]; !ok || p.Micros < old {
-			to[p.Ranks][p.Bytes] = p.Micros
-		}
+// times are those of one number of ranks: by bytes, the column and its time.
+type times struct {
+	custom, symm, nccl map[int64]column
+	torch              bool // symm is of torch alone
+}
+
+type column struct {
+	name   string
+	micros float64
+}
+
+// multimem has the numbers of ranks for which vLLM's symm_mem.py uses multicast.
+var multimem = map[string][]int{"9.0": {4, 6, 8}, "10.0": {6, 8}, "10.3": {6, 8}}
+
+// customColumn is the kernel that vLLM's custom_all_reduce.cuh runs.
+func customColumn(ranks int, bytes int64) string {
+	if ranks == 2 || ranks <= 4 && bytes < 512<<10 || bytes < 256<<10 {
+		return "ca_1stage"
 	}
-	out := map[int]int64{}
-	for ranks, times := range theirs {
-		if limit := limitOf(times, nccl[ranks]); limit > 0 {
-			out[ranks] = limit
+	return "ca_2stage"
+}
+
+// timesOf returns the times that vLLM would see, by number of ranks. Of NCCL's, plain or with windows, and of
+// symmetric memory where it is unknown which column vLLM would run, the fastest count.
+func timesOf(peers []contest.Peer, arch string) map[int]*times {
+	out := map[int]*times{}
+	for _, p := range peers {
+		if p.Op == "all_reduce" && p.Issued != "eager" && out[p.Ranks] == nil {
+			symm, torch := symmColumn(peers, p.Ranks, arch)
+			t := &times{custom: map[int64]column{}, symm: map[int64]column{}, nccl: map[int64]column{}, torch: torch}
+			for _, q := range peers {
+				switch {
+				case q.Op != "all_reduce" || q.Issued == "eager" || q.Ranks != p.Ranks:
+				case q.OfNCCL():
+					faster(t.nccl, q)
+				case q.Name == customColumn(q.Ranks, q.Bytes):
+					faster(t.custom, q)
+				case strings.HasPrefix(q.Name, symm):
+					faster(t.symm, q)
+				}
+			}
+			out[p.Ranks] = t
 		}
 	}
 	return out
 }
 
-// limitOf is the size below which times are less than those of NCCL, both by
-// size; 0 where they never are.
-func limitOf(times, nccl map[int64]float64) int64 {
-	won, lost := int64(0), int64(0)
-	for bytes, us := range times {
-		if other, ok := nccl[bytes]; ok && us < other {
-			won = max(won, bytes)
-		}
+func faster(to map[int64]column, p contest.Peer) {
+	if old, ok := to[p.Bytes]; !ok || p.Micros < old.micros {
+		to[p.Bytes] = column{p.Name, p.Micros}
 	}
-	for bytes, us := range times {
-		if other, ok := nccl[bytes]; ok && us >= other && bytes > won {
-			lost = min(cmp.Or(lost, bytes), bytes)
-		}
-	}
-	switch {
-	case won == 0:
-		return 0
-	case lost == 0: // nothing is known beyond
-		return won + 16
-	}
-	const kb = 1 << 10
-	return max(int64(math.Sqrt(float64(won)*float64(lost)))/kb*kb, won+16)
 }
 
-func (t *tableText) limits(name, what string, arch []string, sizes map[int]int64) {
-	t.Line("\n# %s.\n%s = {\n    \"%s.%s\": {", what, name, arch[1], arch[2])
-	var members []int
-	for m := range sizes {
-		members = append(members, m)
+// symmColumn is how the column of symmetric memory begins that vLLM would run, or what there is of it.
+func symmColumn(peers []contest.Peer, ranks int, arch string) (prefix string, torch bool) {
+	has := func(prefix string) bool {
+		return slices.ContainsFunc(peers, func(p contest.Peer) bool {
+			return p.Op == "all_reduce" && p.Issued != "eager" && p.Ranks == ranks && strings.HasPrefix(p.Name, prefix)
+		})
 	}
-	slices.Sort(members)
-	for _, m := range members {
-		t.Line("        %d: %s,  # %s", m, pythonBytes(sizes[m]), contest.BytesText(sizes[m]))
+	prefix = "symm_mem"
+	if known := multimem[arch]; slices.Contains(known, ranks) {
+		prefix = "symm_mem_multimem"
+	} else if known != nil {
+		prefix = "symm_mem_two_shot"
 	}
-	t.Line("    },\n}")
+	switch {
+	case has(prefix):
+		return prefix, false
+	case has("symm_mem"):
+		return "symm_mem", false
+	}
+	return "torch", has("torch")
+}
+
+// limits adds the limits for a number of ranks to the rows.
+func (t *times) limits(ranks int, custom, symm map[int]limit) {
+	var sizes []int64
+	for bytes := range t.nccl {
+		_, c := t.custom[bytes]
+		_, s := t.symm[bytes]
+		if (c || len(t.custom) == 0) && (s || len(t.symm) == 0) {
+			sizes = append(sizes, bytes)
+		}
+	}
+	slices.Sort(sizes)
+	if len(sizes) == 0 {
+		return
+	}
+	micros := func(of map[int64]column) (list []float64) {
+		for _, bytes := range sizes {
+			if c, ok := of[bytes]; ok {
+				list = append(list, c.micros)
+			}
+		}
+		return list
+	}
+	c, s := handOver(micros(t.custom), micros(t.symm), micros(t.nccl))
+	if len(t.custom) > 0 {
+		custom[ranks] = limitAt(sizes, c, t.custom)
+	}
+	if len(t.symm) > 0 {
+		if s == c { // it counts where custom kernels cannot run
+			_, s = handOver(nil, micros(t.symm), micros(t.nccl))
+		}
+		symm[ranks] = limitAt(sizes, s, t.symm)
+	}
+}
+
+// handOver returns at how many of the sizes, from the smallest, vLLM is to run the
+// first kernel, and at how many the first or the second, so that the product of the
+// times is the least: it tries the first, the second and NCCL, and takes the first
+// whose limit fits. Of equal products the one with the larger limits counts. A list
+// is empty where there is no such kernel.
+func handOver(first, second, nccl []float64) (int, int) {
+	least, a, b := math.Inf(1), 0, 0
+	for i := 0; i <= len(first) || i == 0; i++ {
+		for k := i; k <= len(nccl) && (k == i || len(second) > 0); k++ {
+			cost := 0.0
+			for at, us := range nccl {
+				switch {
+				case at < i:
+					us = first[at]
+				case at < k:
+					us = second[at]
+				}
+				cost += math.Log(us)
+			}
+			if cost <= least+1e-9 {
+				least, a, b = cost, i, k
+			}
+		}
+	}
+	return a, b
+}
+
+// limitAt is a limit that lets the first n of the sizes through, as vLLM compares by
+// <: halfway, in ratio, to the next.
+func limitAt(sizes []int64, n int, of map[int64]column) limit {
+	var names []string
+	for _, bytes := range sizes {
+		if name := of[bytes].name; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	by := strings.Join(names, ", ")
+	switch n {
+	case 0:
+		return limit{sizes[0], fmt.Sprintf("%s: behind at the smallest size measured", by)}
+	case len(sizes):
+		last := sizes[n-1]
+		return limit{last + 16, fmt.Sprintf("%s: ahead up to the largest size measured, %s", by, contest.BytesText(last))}
+	}
+	const kb = 1 << 10
+	won, lost := sizes[n-1], sizes[n]
+	return limit{max(int64(math.Sqrt(float64(won)*float64(lost)))/kb*kb, won+16),
+		fmt.Sprintf("%s: between %s and %s", by, contest.BytesText(won), contest.BytesText(lost))}
+}
+
+// vllmRanks are the numbers of ranks that vLLM's dictionaries have.
+var vllmRanks = []int{2, 4, 6, 8}
+
+func (t *tableText) rows(name string, list []rows) {
+	t.Line("%s = {", name)
+	for _, r := range list {
+		t.Line("    %q: {", r.arch)
+		ranks := slices.Collect(maps.Keys(r.of))
+		for _, n := range vllmRanks {
+			if _, ok := r.of[n]; !ok {
+				ranks = append(ranks, n)
+			}
+		}
+		slices.Sort(ranks)
+		for _, n := range ranks {
+			l, ok := r.of[n]
+			if !ok {
+				t.Line("        # no figures for %d ranks: keep vLLM's", n)
+				continue
+			}
+			why := contest.BytesText(l.bytes)
+			if l.why != "" {
+				why += "; " + l.why
+			}
+			t.Line("        %d: %s,  # %s", n, pythonBytes(l.bytes), why)
+		}
+		t.Line("    },")
+	}
+	t.Line("}")
 }

@@ -8,29 +8,29 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// likeness says what it means that ranks do what rank 0 does, translated.
+// likeness checks that every rank does the same as rank 0, translated to that rank's place in the grid.
 type likeness struct {
 	grid     *grid
-	p        *plan.Plan // what ranks have in common, as rank 0 left it
+	p        *plan.Plan // tables that all ranks share, as rank 0 left them
 	rank     *plan.Rank // rank 0
 	buffers  []rotations
 	counters []rotations
 
-	// Of rank 0: the tensors of each command in order, with the rotations that
-	// move them; and where a run of waits or signals begins, their sorted keys.
+	// The following fields describe rank 0. They hold the tensors of each command in order, with the rotations that move
+	// each tensor, and the sorted keys of each run of waits or signals, stored at the run's first command.
 	opens []int32
 	refs  []placed
 	sets  [][]orderKey // by command, nil where no run begins
 	why   string
 }
 
-// placed is a tensor of rank 0, and the rotations that move it.
+// placed holds a tensor of rank 0 and the rotations that move it.
 type placed struct {
 	ref    *plan.Ref
 	moving rotations
 }
 
-// orderKey is a wait or a signal, without the place where it stands.
+// orderKey holds the properties of a wait or a signal, except its position in the program.
 type orderKey struct {
 	kind          plan.Kind
 	event, peer   int32
@@ -46,7 +46,7 @@ func compareKeys(a, b orderKey) int {
 func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
 	a := &likeness{grid: g, p: p, rank: first, buffers: make([]rotations, len(p.Buffers)),
 		counters: make([]rotations, len(p.Counters))}
-	// Buffers are placed consecutively, aligned, so that offsets distinguish their regions.
+	// Buffers are placed consecutively, aligned, so that their regions have different offsets.
 	at := int64(0)
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
@@ -61,8 +61,8 @@ func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
 	return a
 }
 
-// fail looks for what no rank may do here: what treats one rank unlike others by
-// its nature.
+// fail records a reason if rank 0 has a collective that by its definition treats ranks differently: one with a root, or
+// one with counts in the text.
 func (a *likeness) fail() {
 	for i := range a.rank.Joins {
 		j := &a.rank.Joins[i]
@@ -109,7 +109,8 @@ func refsOfRank(r *plan.Rank, c *plan.Cmd, f func(ref *plan.Ref, write bool)) {
 	}
 }
 
-// kindOfSet says of which sets a command may be a part: of waits or of signals, or, 0, of none.
+// kindOfSet returns 1 if a command may belong to a set of waits, 2 if it may belong to a set of signals, and 0
+// otherwise.
 func kindOfSet(c *plan.Cmd) int {
 	switch c.Kind {
 	case plan.WaitEvent, plan.WaitCounter:
@@ -129,8 +130,8 @@ func endOfSet(cmds []plan.Cmd, i int) int {
 	return end
 }
 
-// guess finds rotations by the tensors and elements that are others on the next rank along an
-// axis. A wrong guess is found out when ranks are compared.
+// guess derives rotations from the tensors and counter elements that differ between a rank and the next rank along an
+// axis. A wrong guess is detected when ranks are compared.
 func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 	if len(next.Cmds) != len(rank.Cmds) {
 		return fmt.Sprintf("rank %d has %d commands, rank %d %d", next.Rank, len(next.Cmds), rank.Rank, len(rank.Cmds))
@@ -153,7 +154,7 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 			return a.differ(next, i, "it executes another statement")
 		}
 		if kindOfSet(c) == 1 {
-			continue // may be in another order
+			continue // these may have a different order
 		}
 		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter &&
 			!note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
@@ -176,7 +177,8 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 	return ""
 }
 
-// settle makes the rotations sure to be an action, and notes how they act on what rank 0 uses.
+// settle checks that the rotations form an action of the group, and records how they act on the tensors that rank 0
+// uses.
 func (a *likeness) settle() string {
 	for i := range a.buffers {
 		if !a.buffers[i].settle(a.p.Buffers[i].Bytes) {
@@ -214,7 +216,7 @@ func (a *likeness) settle() string {
 	return ""
 }
 
-// maxRotations bounds the rotations of one buffer or counter.
+// maxRotations limits the number of rotations of one buffer or counter.
 const maxRotations = 8
 
 func keysOfSet(cmds []plan.Cmd, into []orderKey) []orderKey {
@@ -242,10 +244,10 @@ func (a *likeness) differ(r *plan.Rank, cmd int, how string) string {
 	return fmt.Sprintf("rank %d differs from rank 0 at line %d: %s", r.Rank, a.line(cmd), how)
 }
 
-// comparer compares ranks with rank 0, for one goroutine.
+// comparer compares ranks with rank 0. One goroutine uses it.
 type comparer struct {
 	*likeness
-	p     *plan.Plan // what the goroutine's ranks have in common
+	p     *plan.Plan // tables that the goroutine's ranks share
 	keys  []orderKey
 	teams map[[2]*int]bool // of one rank: whether a team is another, translated
 }
@@ -254,7 +256,7 @@ func (a *likeness) comparer(p *plan.Plan) *comparer {
 	return &comparer{likeness: a, p: p, teams: map[[2]*int]bool{}}
 }
 
-// differs says in what a rank differs from rank 0, translated; "" if in nothing.
+// differs describes the first difference between a rank and the translated rank 0. It returns "" if there is none.
 func (c *comparer) differs(r *plan.Rank) string {
 	clear(c.teams)
 	mine := c.rank.Cmds
@@ -283,7 +285,7 @@ func (c *comparer) differs(r *plan.Rank) string {
 	return ""
 }
 
-// sameSet compares a run of waits or signals, translated back, with rank 0's.
+// sameSet reports whether a run of waits or signals, translated back, equals a run of rank 0 as a set.
 func (c *comparer) sameSet(r *plan.Rank, from, to int, want []orderKey) bool {
 	for i := from; i < to; i++ {
 		k := &r.Cmds[i]
@@ -356,7 +358,7 @@ func (c *comparer) sameJoin(r *plan.Rank, x, y *plan.Join) string {
 	return ""
 }
 
-// sameTeam reports whether y has the ranks of x, translated by t.
+// sameTeam reports whether the ranks of y are those of x, translated by t.
 func (c *comparer) sameTeam(x, y []int, t int32) bool {
 	if len(x) != len(y) {
 		return false
@@ -386,7 +388,8 @@ func (c *comparer) sameGroup(r *plan.Rank, x, y *plan.Cmd) string {
 	return ""
 }
 
-// sameRefs compares what a command uses with what rank 0's uses, translated.
+// sameRefs compares the tensors that a command uses with the translated tensors of rank 0's command. It describes the
+// first difference.
 func (c *comparer) sameRefs(r *plan.Rank, i int, y *plan.Cmd) string {
 	k, end, how := c.opens[i], c.opens[i+1], ""
 	refsOfRank(r, y, func(ref *plan.Ref, _ bool) {
@@ -415,7 +418,7 @@ func (c *comparer) sameRefs(r *plan.Rank, i int, y *plan.Cmd) string {
 	return how
 }
 
-// sameSharing reports whether operands lie on results where they do in rank 0's command.
+// sameSharing reports whether operands share memory with results in the same way as in rank 0's command.
 func (c *comparer) sameSharing(x, y *plan.Cmd) bool {
 	for i := range x.Outs {
 		for j := range x.Ins {

@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// transformer is a program of as many layers as asked for, in the shape that
-// overlap gives them: a gather ahead of two GEMMs, in chunks on two streams
-// with a reduction each, and puts with signals.
+// transformer returns a program with the given number of layers that overlaps communication with computation. Each
+// layer has a gather that is issued ahead of two GEMMs, chunks on two streams with a reduction each, and puts with
+// signals.
 func transformer(layers int) string {
 	var b strings.Builder
 	b.WriteString(`dim T = 256
@@ -89,7 +89,7 @@ func perCommand(b *testing.B, p *plan.Plan) {
 	b.ReportMetric(float64(len(p.Cmds)), "cmds")
 }
 
-// chunked is a loop over two streams with two commands an iteration.
+// chunked is a program with a loop over two streams and two commands in each iteration.
 const chunked = `
 dim C = 1
 dim T = 4
@@ -112,8 +112,7 @@ func f(%x: f32[R, 8], %w: f32[8, 8]) -> f32[R, 8] {
 }
 `
 
-// BenchmarkCheckLoop checks about 1k to 1M commands; the time for each should
-// not grow.
+// BenchmarkCheckLoop checks plans of about 1k to 1M commands. The time for each command should not grow.
 func BenchmarkCheckLoop(b *testing.B) {
 	for _, cmds := range []int64{1_000, 10_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(cmds), func(b *testing.B) {
@@ -137,7 +136,7 @@ func BenchmarkCheckLoop(b *testing.B) {
 	}
 }
 
-// ring passes blocks around a ring of ranks, some steps far.
+// ring is a program that passes blocks around a ring of ranks, some of them by several steps at once.
 const ring = `
 dim P = 4
 dim S = 8

@@ -8,8 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// programCase is a small program and what must be said of it: words of the
-// first finding, or nothing for a proof.
+// programCase is a small program with the expected result: words of the first finding, or an empty string for a proof.
 type programCase struct {
 	name, src string
 	dims      map[string]int64
@@ -266,8 +265,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// Tensors whose bytes cannot be told apart are never the reason for a verdict:
-// two that may touch leave the question open.
+// TestRaggedViewsAreUndecided checks that two tensors that may or may not overlap never cause a refutation or a proof:
+// the verdict is unknown.
 func TestRaggedViewsAreUndecided(t *testing.T) {
 	_, p, err := build(parse(t, "ragged.hkt", `
 func f(%x: f32[4, 4, 4, 4, 4]) -> f32[4, 4, 4, 4, 4] {

@@ -18,8 +18,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCertificates issues certificates for random programs and the examples. Those of proved plans are accepted, and
-// rejected with one claim made false; plans that are refuted get none, nor does what they had before pass.
+// TestCertificates issues certificates for random programs and the examples. The certificates of proved plans must be
+// accepted, and must be rejected after one claim in them is made false. No certificate may exist for a refuted plan,
+// and the certificate of the plan from which it was made must be rejected for it.
 func TestCertificates(t *testing.T) {
 	n, seed := longtest.Of(400, 6000), longtest.Seed(t)
 	proved, refuted, corrupted := 0, 0, 0
@@ -82,7 +83,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// corrupt returns a copy of a certificate with a claim that is false, and says which.
+// corrupt returns a copy of a certificate in which one claim is false, and describes that claim.
 func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certificate) (*certify.Certificate, string) {
 	t.Helper()
 	text, err := json.Marshal(c)
@@ -150,7 +151,7 @@ func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certif
 	}
 }
 
-// later returns the events that the order has after one, as chain and position.
+// later returns the events that follow a given event in the order, as pairs of chain and position.
 func later(s *certify.Statement, c *certify.Certificate, event int32) [][2]int32 {
 	var out [][2]int32
 	chains, done, seen := make([][]int32, s.Chains), make([]int, s.Chains), false
@@ -170,7 +171,7 @@ func later(s *certify.Statement, c *certify.Certificate, event int32) [][2]int32
 	return out
 }
 
-// executes reports whether all waits are met in an order.
+// executes reports whether all waits are satisfied if events run in the given order.
 func executes(s *certify.Statement, order [][2]int32) bool {
 	count, done := map[int32]int32{}, make([]int, s.Chains)
 	chains := make([][]int32, s.Chains)
@@ -194,9 +195,9 @@ func executes(s *certify.Statement, order [][2]int32) bool {
 	return true
 }
 
-// TestBytesOfCertificates changes bytes of certificates at random. What is accepted all the same is the same certificate
-// written otherwise, or claims no more than is true: its order executes, its matches and reuses are those of the first,
-// and its clocks say nothing that whole clocks, computed here, do not.
+// TestBytesOfCertificates changes random bytes of certificates. An accepted certificate must be a different encoding of
+// the same certificate, or must make only true claims: its order can execute, its matches and reuses are those of the
+// original, and its clocks contain no more than the complete clocks, which the test computes.
 func TestBytesOfCertificates(t *testing.T) {
 	r := rand.New(rand.NewPCG(longtest.Seed(t), 3))
 	tried, same, weaker := 0, 0, 0
@@ -274,7 +275,7 @@ func TestBytesOfCertificates(t *testing.T) {
 	}
 }
 
-// wholeClocks computes by an order that executes how many events of each chain come before each event.
+// wholeClocks computes, from an order that can execute, the number of events of each chain that precede each event.
 func wholeClocks(s *certify.Statement, order [][2]int32) [][]int32 {
 	chains, done, adds := make([][]int32, s.Chains), make([]int, s.Chains), make([][]int32, s.Counters)
 	for i := range s.Events {
@@ -306,8 +307,8 @@ func wholeClocks(s *certify.Statement, order [][2]int32) [][]int32 {
 	return out
 }
 
-// TestOperandsThatShareBytes: a product overwrites the buffer that it reads, which is another's by name and at the same
-// bytes.
+// TestOperandsThatShareBytes checks a product that overwrites the buffer that it reads, where the two buffers have
+// different names but the same bytes.
 func TestOperandsThatShareBytes(t *testing.T) {
 	const text = `mesh tp[1]
 func f(%x: f32[4, 4], %w: f32[4, 4]) -> f32[4, 4] {
@@ -338,7 +339,7 @@ func f(%x: f32[4, 4], %w: f32[4, 4]) -> f32[4, 4] {
 	}
 }
 
-// certified returns a certificate of a plan that is accepted.
+// certified returns a certificate for a plan, after it has checked that the certificate is accepted.
 func certified(p *plan.Plan) (*certify.Certificate, error) {
 	s, err := certify.Plan(p)
 	if err != nil {

@@ -8,50 +8,48 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file refutes claims that are wrong for almost all inputs: a type says
-// that all ranks along an axis hold the same, each rank's bytes depend on its
-// own block of a parameter that is split along that axis, and nothing of the
-// other ranks reaches them.
+// This file refutes claims that are wrong for almost all inputs. Such a claim states by a type that all ranks along an
+// axis hold the same data, although each rank's data depends on its own block of a parameter that is split along that
+// axis, and no data of the other ranks reaches it.
 //
-// Claims follows the text, in text order, which is what a program without races
-// computes. A fact about a tensor holds on all ranks, of every element that was
-// written there, and is dropped where that is not certain: every claim that is
-// reported is wrong, and a wrong claim may pass.
+// The analysis follows the statements in the order of the text, which is the order of the results in a program without
+// races. A fact about a tensor holds on all ranks and for every element that was written, and is dropped where that is
+// not certain. Therefore every reported claim is wrong, but some wrong claims are not reported.
 
-// facts are a set of facts.
+// facts is a bit set of facts.
 type facts uint64
 
 const (
-	// varies: every element depends on a parameter, so it is not always zero.
+	// varies: every element depends on a parameter, so no element is zero for all inputs.
 	varies facts = 1 << (63 - iota)
-	// signed: every element may have either sign, so that relu leaves something.
+	// signed: every element may have either sign, so relu does not always return zero.
 	signed
-	// positive: no element is ever negative, and none is always zero.
+	// positive: no element is ever negative, and no element is zero for all inputs.
 	positive
-	// onAxes are the facts that there are for each axis, of 60 axes at most.
+	// onAxes selects the bits of the facts that exist for each axis. There are at most 60 axes.
 	onAxes  = positive - 1
 	maxAxes = 60
 )
 
-// content is what is known of the elements of a tensor.
+// content holds the facts about the elements of a tensor.
 type content struct {
-	// depends: bit i says that the elements depend on this rank's own block of a
-	// parameter along axis i.
+	// depends: bit i states that the elements depend on this rank's own block of a parameter along axis i.
 	depends facts
-	// own: bit i says that no data of other ranks along axis i is in them, but for
-	// what all those ranks have.
+	// own: bit i states that the elements contain no data of other ranks along axis i, except data that all those ranks
+	// hold.
 	own facts
-	// via is what negated or inverted that block on the way.
+	// via identifies the statements that negated or inverted that block before it reached the tensor.
 	via int
 }
 
-// unwritten tensors have all facts, since they have no element.
+// unwritten is the content of a tensor that was not written: it has all facts, since they hold for every one of its
+// zero elements.
 var unwritten = content{^facts(0), ^facts(0), noWay}
 
-// constants depend on nothing.
+// constants is the content of a tensor that depends on no input.
 var constants = content{0, ^facts(0), noWay}
 
-// and returns the facts that hold of both.
+// and returns the facts that hold for both k and o.
 func (k content) and(o content) content {
 	switch {
 	case k == unwritten:
@@ -64,21 +62,21 @@ func (k content) and(o content) content {
 	return content{k.depends & o.depends, k.own & o.own, k.via}
 }
 
-// origin is where a rank's own part entered a computation: a value, and the
-// place where its own part was named.
+// origin records where a rank's own data entered a computation: the value, and the position at which the program named
+// the rank's own part of it.
 type origin struct {
 	pos   ir.Pos
 	value *ir.Sym
 }
 
-// originKey asks for the origin of a tensor's dependence on an axis.
+// originKey identifies an origin by a tensor and the axis on which the tensor depends.
 type originKey struct {
 	root *ir.Sym
 	axis int
 }
 
-// claims follows the ranks, and evaluates extents on one. Tensors are known by the
-// symbol that owns the memory.
+// claims analyses the program for all ranks at once, and evaluates extents for one of them. Tensors are identified by
+// the symbol that owns their memory.
 type claims struct {
 	b      *ir.Bound
 	info   *ir.Info
@@ -97,21 +95,21 @@ type claims struct {
 	tensors map[string]*ir.Sym
 	yields  []content
 	returns []content
-	quiet   int // above 0: it is not certain that the statement runs
+	quiet   int // greater than 0 if it is not certain that the statement runs
 	ways    *ways
 	told    map[ir.Pos]bool
 	ds      ir.Diagnostics
 }
 
-// carried names what a loop carries.
+// carried lists the names of the values that a loop carries.
 type carried struct {
 	loop *ir.Stmt
 	name string
 }
 
-// Claims returns an error for every claim, returned buffer and inout parameter
-// of an explicit program that says that ranks hold the same, though each holds
-// what it computed from its own block of a parameter. Positions refer to source.
+// Claims checks the claims, returned buffers and inout parameters of an explicit program. It returns an error for each
+// of them whose type states that ranks hold the same data, although each rank holds results that it computed from its
+// own block of a parameter. Positions refer to source.
 func Claims(b *ir.Bound, source *ir.Program) ir.Diagnostics {
 	c := &claims{b: b, info: b.Info, source: source, ways: newWays(), told: map[ir.Pos]bool{}}
 	ranks := []int{0}
@@ -141,7 +139,7 @@ func Claims(b *ir.Bound, source *ir.Program) ir.Diagnostics {
 	return c.ds
 }
 
-// parameter sets what is known of a parameter of the function that runs.
+// parameter sets the content of a parameter of the function that runs.
 func (c *claims) parameter(p *ir.Sym) {
 	t, m := p.Param.Type, varies|signed
 	if len(t.Partial) == 0 {
@@ -157,18 +155,18 @@ func (c *claims) parameter(p *ir.Sym) {
 	}
 }
 
-// prepare finds the buffers that peers write, and what loops carry.
+// prepare finds the buffers that peers write, and the values that loops carry.
 func (c *claims) prepare() {
 	c.puts, c.carry = map[*ir.Sym]bool{}, map[carried]*ir.Sym{}
 	for _, args := range c.info.Operands {
-		for _, a := range args { // what a loop carries is a symbol of its uses only
+		for _, a := range args { // a carried value occurs only as a symbol of its uses
 			if a != nil && a.Def != nil && a.Def.Op == ir.OpFor && a.Kind == ir.SymValue &&
 				!slices.Contains(c.info.Results[a.Def], a) {
 				c.carry[carried{a.Def, a.Name}] = a
 			}
 		}
 	}
-	for n := -1; n < len(c.puts); { // until calls name no more
+	for n := -1; n < len(c.puts); { // until calls add no further buffers
 		n = len(c.puts)
 		for _, f := range c.info.Prog.Funcs {
 			f.Body.Walk(func(s *ir.Stmt) {
@@ -187,8 +185,8 @@ func (c *claims) prepare() {
 	}
 }
 
-// set makes k what is known of the memory that a symbol owns. Of a value, the
-// type says along which axes all ranks have the same.
+// set records k as the content of the memory that a symbol owns. For a value, set adds the axes along which, according
+// to its type, all ranks hold the same data.
 func (c *claims) set(s *ir.Sym, k content) {
 	if s.Kind == ir.SymValue {
 		same := c.same(s.Type)
@@ -201,7 +199,7 @@ func (c *claims) set(s *ir.Sym, k content) {
 	c.of[s.Root()] = k
 }
 
-// same returns the axes along which a value of type t is the same on all ranks.
+// same returns the axes along which all ranks hold the same data of a value of type t.
 func (c *claims) same(t *ir.Type) facts {
 	m := facts(0)
 	for i, name := range c.axes {
@@ -220,7 +218,7 @@ func (c *claims) bit(axis string) facts {
 	return 0
 }
 
-// claimed checks the buffers that a return or call makes values of.
+// claimed checks the buffers that a return or call converts to values.
 func (c *claims) claimed(s *ir.Stmt) {
 	for i, a := range c.info.Operands[s] {
 		if a.Kind != ir.SymBuffer {
@@ -237,7 +235,7 @@ func (c *claims) claimed(s *ir.Stmt) {
 	}
 }
 
-// funcOf returns the function that a return is the last statement of.
+// funcOf returns the function whose last statement is the given return.
 func (c *claims) funcOf(ret *ir.Stmt) *ir.Func {
 	for _, f := range c.info.Prog.Funcs {
 		if slices.Contains(f.Body.Stmts, ret) {
@@ -255,7 +253,7 @@ func (c *claims) all(syms []*ir.Sym) []content {
 	return ks
 }
 
-// know returns what is known of the elements of a tensor.
+// know returns the content of a tensor.
 func (c *claims) know(s *ir.Sym) content {
 	if c.puts[s.Root()] {
 		return content{}
@@ -263,7 +261,7 @@ func (c *claims) know(s *ir.Sym) content {
 	return c.of[s.Root()]
 }
 
-// target returns what a statement writes, and whether it writes all of that.
+// target returns the symbol that a statement writes, and reports whether the statement writes all of its elements.
 func (c *claims) target(s *ir.Stmt) (sym *ir.Sym, all bool) {
 	if sym = c.info.Into[s]; sym != nil {
 		return sym, sym.Base == nil && sym.Count == nil
@@ -274,8 +272,7 @@ func (c *claims) target(s *ir.Stmt) (sym *ir.Sym, all bool) {
 	return nil, false // a view, which has its memory's facts
 }
 
-// write makes k what is known of what a statement writes, and keeps where that
-// is from.
+// write records k as the content that a statement writes, and records the origins of that content.
 func (c *claims) write(s *ir.Stmt, k content) {
 	sym, all := c.target(s)
 	if sym == nil {
@@ -295,8 +292,8 @@ func (c *claims) write(s *ir.Stmt, k content) {
 	c.set(sym, k)
 }
 
-// entered returns where operand k's dependence on an axis is from: where a
-// rank names its own part of a value, if this statement does that.
+// entered returns the origin of operand k's dependence on an axis. If this statement names a rank's own part of a
+// value, the origin is this statement.
 func (c *claims) entered(s *ir.Stmt, k int, to *ir.Sym, axis int) origin {
 	a := c.info.Operands[s][k]
 	if a.Root().Kind == ir.SymValue && to.Kind == ir.SymBuffer {
@@ -312,7 +309,7 @@ func (c *claims) entered(s *ir.Stmt, k int, to *ir.Sym, axis int) origin {
 	return c.origins[originKey{a.Root(), axis}]
 }
 
-// collected returns what is known of a collective's result.
+// collected returns the content of a collective's result.
 func (c *claims) collected(s *ir.Stmt) content {
 	k := c.know(c.info.Operands[s][0])
 	if k == unwritten {
@@ -338,10 +335,11 @@ func (c *claims) collected(s *ir.Stmt) content {
 		k.own &^= team
 		return k
 	}
-	return content{} // some ranks get nothing, or zeros
+	return content{} // some ranks receive no data, or zeros
 }
 
-// check reports a tensor whose type says that ranks along some axis hold the same.
+// check reports an error if the type of a tensor states that ranks along some axis hold the same data although they do
+// not.
 func (c *claims) check(sym *ir.Sym, t *ir.Type, pos ir.Pos, says string) {
 	k := c.know(sym)
 	if k == unwritten || c.quiet > 0 || c.told[pos] || !c.b.Holds(t, c.rank) {
@@ -356,7 +354,7 @@ func (c *claims) check(sym *ir.Sym, t *ir.Type, pos ir.Pos, says string) {
 	}
 }
 
-// onMesh reports whether axis i is one of the mesh that t's values are on.
+// onMesh reports whether axis i belongs to the mesh on which values of type t are placed.
 func (c *claims) onMesh(i int, t *ir.Type) bool {
 	if t.Mesh != "" {
 		k := slices.Index(c.axes, t.Mesh)
@@ -383,17 +381,17 @@ func (c *claims) wrong(sym *ir.Sym, t *ir.Type, pos ir.Pos, says string, axis in
 	return d
 }
 
-// onRank gives index expressions the variables and extents of a rank; below 0,
-// those that are the same on all ranks.
+// onRank evaluates variables and extents in index expressions for one rank. If the rank is negative, it evaluates only
+// the variables and extents that are the same on all ranks.
 type onRank struct {
 	c    *claims
 	rank int
 }
 
-// Var returns the value of a variable, if it is known.
+// Var returns the value of the variable called name, if it is known.
 func (r onRank) Var(name string) (int64, bool) { v, ok := r.c.vars[name]; return v, ok }
 
-// Extent returns a local extent of a tensor, if it is known.
+// Extent returns a local extent of the tensor called name, if it is known.
 func (r onRank) Extent(name string, axis int) (int64, bool) {
 	if sym := r.c.tensors[name]; sym != nil && sym.Type != nil && axis < len(sym.Type.Dims) {
 		if shape, err := r.c.b.LocalShape(sym.Type, r.c.b.Env(r.rank, r)); err == nil {
@@ -403,6 +401,6 @@ func (r onRank) Extent(name string, axis int) (int64, bool) {
 	return 0, false
 }
 
-// everywhere evaluates what is the same on all ranks: a branch that depends on
-// the rank is taken by some of them.
+// everywhere returns the environment for expressions that are the same on all ranks. A branch whose condition depends
+// on the rank is taken by some of the ranks.
 func (c *claims) everywhere() ir.Env { return c.b.Env(-1, onRank{c, -1}) }

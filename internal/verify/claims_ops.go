@@ -7,10 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// computed returns what is known of what an op on tensors of one rank computes.
-// A fact about an operand holds of the result if the operand is not lost: a sum
-// over nothing, a product with zeros and a relu of what is never positive depend
-// on nothing.
+// computed returns the content of the result of an operation on tensors of one rank. A fact about an operand holds for
+// the result if the result depends on the operand. A sum over no elements, a product with zeros, and the relu of
+// numbers that are never positive depend on none of their operands.
 func (c *claims) computed(s *ir.Stmt) content {
 	args := c.info.Operands[s]
 	in := c.all(args)
@@ -49,7 +48,7 @@ func (c *claims) computed(s *ir.Stmt) content {
 	case ir.OpExp, ir.OpRsqrt:
 		out = c.turned(s, in[0])
 		out.depends = out.depends&^signed | positive
-	case ir.OpSoftmax, ir.OpArgmax: // of one element they are always the same
+	case ir.OpSoftmax, ir.OpArgmax: // for one element the result is constant
 		if c.several(s, args[0]) {
 			out = c.turned(s, in[0])
 			out.depends = out.depends&^signed | positive
@@ -103,7 +102,7 @@ func (c *claims) computed(s *ir.Stmt) content {
 		out.depends &^= positive
 		out = c.sum(out, in[2])
 	case ir.OpAttention: // the weights of one key are always the same, and there may be none
-		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may hide all that differs
+		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may hide all elements that differ
 		if !masked && c.longer(args[1], len(args[1].Type.Dims)-3, 0) && (len(in) < 4 || in[3].depends&varies != 0) {
 			out = in[2]
 		}
@@ -128,22 +127,20 @@ func (c *claims) computed(s *ir.Stmt) content {
 	return out
 }
 
-// turned returns what is known of k negated or inverted by s.
+// turned returns the content k after statement s negated or inverted its elements.
 func (c *claims) turned(s *ir.Stmt, k content) content {
 	k.depends &^= positive
 	k.via = c.passed(k.via, s)
 	return k
 }
 
-// sum returns what is known of a sum: what is of either term, unless they may
-// cancel.
+// sum returns the content of a sum. It has the facts of both terms, except along axes on which the terms may cancel.
 func (c *claims) sum(a, b content) content {
 	both := a.depends & b.depends & positive
 	return content{(a.depends|b.depends)&^(positive|cancels(a, b)) | both, a.own & b.own, c.union(a.via, b.via)}
 }
 
-// product returns what is known of a product: what is of a factor whose other
-// factor is not always zero.
+// product returns the content of a product. It has the facts of each factor whose other factor is not always zero.
 func (c *claims) product(a, b content) content {
 	out := content{0, a.own & b.own, c.union(a.via, b.via)}
 	if a.depends&b.depends&varies != 0 {
@@ -152,8 +149,8 @@ func (c *claims) product(a, b content) content {
 	return out
 }
 
-// cancels returns the axes that a and b both depend on, if they may cancel: one
-// was negated or inverted where the other was not.
+// cancels returns the axes on which both a and b depend and on which they may cancel: one of them was negated or
+// inverted by statements that did not act on the other.
 func cancels(a, b content) facts {
 	if a.via == b.via && a.via != anyWay {
 		return 0
@@ -161,14 +158,13 @@ func cancels(a, b content) facts {
 	return a.depends & b.depends & onAxes
 }
 
-// Ways are sets of statements that negated or inverted what a tensor depends on,
-// by number.
+// Ways are sets of statements that negated or inverted the data on which a tensor depends. Each set has a number.
 const (
 	noWay  = 0
 	anyWay = -1 // it is not known which, as after a loop that negates
 )
 
-// ways numbers sets of statements.
+// ways assigns numbers to sets of statements.
 type ways struct {
 	of   map[string]int
 	list [][]int
@@ -204,7 +200,7 @@ func (c *claims) union(a, b int) int {
 	return c.ways.number(slices.Concat(c.ways.list[a], c.ways.list[b]))
 }
 
-// maxWay bounds how many statements a set has.
+// maxWay limits the number of statements in a set.
 const maxWay = 64
 
 func (w *ways) number(ids []int) int {
@@ -221,8 +217,7 @@ func (w *ways) number(ids []int) int {
 	return n
 }
 
-// several reports whether an op's axis, the last by default, is certainly
-// longer than 1.
+// several reports whether the axis of an operation, the last by default, is certainly longer than 1.
 func (c *claims) several(s *ir.Stmt, x *ir.Sym) bool {
 	axis := int64(len(x.Type.Dims)) - 1
 	if a := s.Attr("axis"); a != nil {
@@ -234,11 +229,10 @@ func (c *claims) several(s *ir.Stmt, x *ir.Sym) bool {
 	return c.longer(x, int(axis), 1)
 }
 
-// allDims stands for each dimension of a tensor.
+// allDims selects every dimension of a tensor.
 const allDims = -1
 
-// longer reports whether a dimension of what a rank holds is certainly longer
-// than n.
+// longer reports whether a dimension of a rank's part of a tensor is certainly longer than n.
 func (c *claims) longer(x *ir.Sym, dim int, n int64) bool {
 	t := *x.Type
 	switch {

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// claimsOf returns what Claims finds in a lowered program.
+// claimsOf returns the findings of Claims for a lowered program.
 func claimsOf(t testing.TB, src string, b ir.Binding) ir.Diagnostics {
 	t.Helper()
 	info, ds := checker.Check(parse(t, "claims.hkt", src))
@@ -29,9 +29,8 @@ func claimsOf(t testing.TB, src string, b ir.Binding) ir.Diagnostics {
 	return verify.Claims(bound, info.Prog)
 }
 
-// TestClaims holds programs whose claims are right, however wrong they look, to
-// nothing, and wrong ones to an error at the word "claim" (or what the case
-// names) with a note at a "local".
+// TestClaims checks that Claims reports nothing for correct claims, including some that appear wrong. For wrong claims
+// it must report an error at the word "claim" (or at the word that the case names) with a note at a "local".
 func TestClaims(t *testing.T) {
 	const head = `mesh dp[2] tp[4]
 

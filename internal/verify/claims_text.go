@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file follows the text of functions for claims.
+// This file walks the text of functions for the analysis of claims.
 
-// function follows a body whose parameters have their facts.
+// function analyses the body of a function whose parameters have their facts.
 func (c *claims) function(f *ir.Func) {
 	params := c.info.Params[f]
 	for _, p := range params {
@@ -87,7 +87,7 @@ func (c *claims) stmt(s *ir.Stmt) {
 	}
 }
 
-// loop follows one iteration, and then what stays true in all that come after it.
+// loop analyses one iteration, and then the facts that remain true in all later iterations.
 func (c *claims) loop(s *ir.Stmt) {
 	name := s.Results[0].Text
 	outer, shadows := c.vars[name]
@@ -129,7 +129,7 @@ func (c *claims) loop(s *ir.Stmt) {
 	}
 }
 
-// iteration follows a loop's body once, and returns what it yields.
+// iteration analyses a loop's body once, and returns the contents that it yields.
 func (c *claims) iteration(s *ir.Stmt, in []content) []content {
 	for k, arg := range c.info.Operands[s] {
 		if sym := c.carry[carried{s, s.Carry[k].Text}]; sym != nil {
@@ -153,7 +153,7 @@ func (c *claims) iteration(s *ir.Stmt, in []content) []content {
 	return out
 }
 
-// follow makes to's origins those of from, where it has some.
+// follow copies the origins of from to the origins of to.
 func (c *claims) follow(to, from *ir.Sym) {
 	if to == nil || from == nil {
 		return
@@ -165,8 +165,8 @@ func (c *claims) follow(to, from *ir.Sym) {
 	}
 }
 
-// meet keeps of what is known what others know too, and reports whether that is
-// less than others knew.
+// meet drops from the current state the facts that others lack, and reports whether the result has fewer facts than
+// others.
 func (c *claims) meet(others map[*ir.Sym]content) bool {
 	less := false
 	for sym, k := range others {
@@ -180,7 +180,8 @@ func (c *claims) meet(others map[*ir.Sym]content) bool {
 	return less
 }
 
-// meetAll is meet of lists, into ks.
+// meetAll replaces each of ks by the facts that it shares with the corresponding element of others, and reports whether
+// some result has fewer facts than that element.
 func meetAll(ks, others []content) bool {
 	less := false
 	for i := range ks {
@@ -211,7 +212,7 @@ func (c *claims) branch(s *ir.Stmt) {
 	c.quiet--
 }
 
-// call follows the callee's body in place of the call.
+// call analyses the callee's body in place of the call.
 func (c *claims) call(s *ir.Stmt) {
 	f := c.info.Prog.Func(s.Callee.Text)
 	args, params := c.info.Operands[s], c.info.Params[f]
@@ -242,7 +243,7 @@ func (c *claims) call(s *ir.Stmt) {
 	}
 }
 
-// returned returns what a function returns as result i, or nil.
+// returned returns the symbol that a function returns as result i, or nil.
 func returned(info *ir.Info, f *ir.Func, i int) *ir.Sym {
 	if n := len(f.Body.Stmts); n > 0 && f.Body.Stmts[n-1].Op == ir.OpReturn {
 		return info.Operands[f.Body.Stmts[n-1]][i]

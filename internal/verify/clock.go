@@ -1,8 +1,7 @@
 package verify
 
-// view is what one stream knows: for every stream of every rank, how many of
-// its commands are certainly done. The vector is shared with snapshots and
-// copied when it changes.
+// view records what one stream knows: for every stream of every rank, the number of its commands that are certainly
+// complete. The vector is shared with snapshots, and copied before it changes.
 type view struct {
 	vec    []int32
 	shared bool
@@ -10,7 +9,7 @@ type view struct {
 	done   int32 // commands this stream has executed, over all runs
 }
 
-// snapshot is what a stream knew at some point.
+// snapshot records what a stream knew at some point of its execution.
 type snapshot struct {
 	vec    []int32
 	stream int32
@@ -24,7 +23,7 @@ func (v *view) knows(e epoch) bool {
 	return v.upTo(e.stream) >= e.pos
 }
 
-// upTo returns how many of another stream's commands v knows to be done.
+// upTo returns the number of another stream's commands that v knows to be complete.
 func (v *view) upTo(stream int32) int32 {
 	if v.vec == nil {
 		return 0
@@ -44,9 +43,9 @@ func (s *snapshot) knows(e epoch) bool {
 	return s.vec != nil && s.vec[e.stream] >= e.pos
 }
 
-// join adds what s knew and reports whether that was news. Who knows a stream's
-// n-th command knows all that stream knew then, so a snapshot whose own place
-// is known brings nothing.
+// join adds the knowledge in s to v, and reports whether v changed. A stream that knows the n-th command of another
+// stream knows everything that the other stream knew at that command. Therefore a snapshot whose own command is known
+// adds nothing.
 func (v *view) join(s snapshot, width int) bool {
 	if v.knows(epoch{s.stream, s.done}) {
 		return false
@@ -67,7 +66,7 @@ func (v *view) join(s snapshot, width int) bool {
 	return true
 }
 
-// merge returns what several streams know together.
+// merge returns the combined knowledge of several streams.
 func merge(views []*view, width int) []int32 {
 	all := make([]int32, width)
 	for _, v := range views {

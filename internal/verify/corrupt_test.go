@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// numbers collects every integer that a value holds.
+// numbers collects every integer in a value.
 func numbers(v reflect.Value, out *[]reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -26,8 +26,8 @@ func numbers(v reflect.Value, out *[]reflect.Value) {
 	}
 }
 
-// A plan with any number replaced by another is checked without a panic, and
-// in a moment: what a file or a planner gives must not bring the checker down.
+// TestCorruptPlansAreChecked replaces each number in a plan by another. The checker must return quickly and without a
+// panic, since plans may come from files or from a faulty planner.
 func TestCorruptPlansAreChecked(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	values := []int64{-1, 0, 1, 2, 3, 7, 255, 256, 1 << 20, 1<<31 - 1, -1 << 31, 1 << 40, 1 << 62, 1<<63 - 1, -1 << 63}

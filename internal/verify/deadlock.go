@@ -6,11 +6,11 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// maxHeads bounds how many blocked streams a deadlock lists.
+// maxHeads limits the number of blocked streams that the report of a deadlock lists.
 const maxHeads = 8
 
-// deadlock returns the lanes that are blocked forever; nil if all have finished. The first acts form a cycle, each
-// waiting for the next, if there is one.
+// deadlock returns a finding that lists the lanes that are blocked forever, or nil if all lanes have finished. If there
+// is a cycle, the first acts of the finding form it: each waits for the next.
 func (s *sim) deadlock() *Finding {
 	var blocked []int32
 	for l := range s.lanes.cmds {
@@ -44,8 +44,8 @@ func (s *sim) laneWord() string {
 	return "rank"
 }
 
-// cycle follows from a blocked lane to one that it waits for until one comes
-// again; the lanes from there on wait for each other.
+// cycle starts at a blocked lane and follows the lanes for which each lane waits, until a lane occurs twice. It returns
+// the lanes from the first occurrence on, which wait for each other.
 func (s *sim) cycle(lane int32) []int32 {
 	at := map[int32]int{}
 	var way []int32
@@ -63,8 +63,7 @@ func (s *sim) cycle(lane int32) []int32 {
 	}
 }
 
-// blocker returns a lane that a blocked one waits for, -1 when what it waits
-// for can never come.
+// blocker returns a lane for which a blocked lane waits. It returns -1 if no lane can end the wait.
 func (s *sim) blocker(lane int32) int32 {
 	cmd, run, ok := s.head(lane)
 	if !ok {
@@ -104,7 +103,7 @@ func (s *sim) blocker(lane int32) int32 {
 	return -1
 }
 
-// passedBy reports whether a lane has executed a command in a run.
+// passedBy reports whether a lane has executed a command in the given run.
 func (s *sim) passedBy(lane, cmd int32, run int) bool {
 	h, r, ok := s.head(lane)
 	return !ok || r > run || r == run && h > cmd
@@ -122,7 +121,7 @@ func (s *sim) otherSide(t plan.P2P) int32 {
 	return -1
 }
 
-// waitsFor says what a blocked lane's head waits for.
+// waitsFor describes the condition for which the first command of a blocked lane waits.
 func (s *sim) waitsFor(lane int32) string {
 	cmd, run, _ := s.head(lane)
 	p := s.ix.p
@@ -155,8 +154,8 @@ func (s *sim) name(lane int32) string {
 	return streamName(s.ix.p, lane)
 }
 
-// ambiguous reports waits that other signals than the first of their run could
-// satisfy: then nothing says what the waiting stream knows (S12).
+// ambiguous reports waits that can be satisfied by other signals than the first ones of their run. After such a wait,
+// the waiting stream knows nothing about the signalling streams (S12).
 func (s *sim) ambiguous() []Finding {
 	var out []Finding
 	p := s.ix.p
@@ -191,12 +190,12 @@ func (s *sim) ambiguous() []Finding {
 	return out
 }
 
-// unsettled returns the numbers n for which a signal behind the n-th of an
-// element does not know all of the first n.
+// unsettled returns the numbers n for which some signal after the n-th signal of an element does not know all of the
+// first n signals.
 func (s *sim) unsettled(k int32) map[int32]bool {
 	snaps := s.elems[k].snaps
 	bad := map[int32]bool{}
-	// weakest[st] is the least that any later signal knows of stream st.
+	// weakest[st] is the smallest number of commands of stream st that some later signal knows.
 	streams := map[int32]bool{}
 	for i := range snaps {
 		streams[snaps[i].stream] = true

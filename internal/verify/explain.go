@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file turns what the steps found into words.
+// This file formulates the findings of the steps as text.
 
 func count(n int, word string) string {
 	if n == 1 {
@@ -22,7 +22,7 @@ func streamName(p *plan.Plan, stream int32) string {
 	return fmt.Sprintf("rank %d %s", p.Streams[stream].Rank, p.Streams[stream].Name)
 }
 
-// place names an act's stream, rank and iteration.
+// place describes an act's stream, rank and iteration.
 func place(ix *index, a Act) string {
 	c := ix.cmd(a)
 	s := streamName(ix.p, c.Stream)
@@ -36,7 +36,7 @@ func place(ix *index, a Act) string {
 	return s
 }
 
-// subject says who acts, as the reader knows them: the op, or the caller.
+// subject names the operation that performs an act, or the caller.
 func subject(ix *index, a Act) string {
 	c := ix.cmd(a)
 	switch c.Kind {
@@ -59,8 +59,8 @@ func line(ix *index, a Act) string {
 	return fmt.Sprintf("line %d", pos.Line)
 }
 
-// findings returns what touch found, told; the first maxFindings of each kind, and how
-// many places are not among them.
+// findings returns the faults that touch found, as text. It returns the first maxFindings of each kind, and the number
+// of places that show other faults.
 func (m *memory) findings() (out []Finding, untold int) {
 	raced := map[[2]int32]bool{}
 	for _, r := range m.order {
@@ -75,7 +75,7 @@ func (m *memory) findings() (out []Finding, untold int) {
 	for _, b := range m.unread {
 		if raced[[2]int32{m.siteOf(b.at), m.ix.p.Buffers[b.buf].Site}] || len(out) >= 2*maxFindings {
 			untold += b.count
-			continue // the write it misses is one of the races
+			continue // the missing write is already reported as a race
 		}
 		out = append(out, m.tellBlank(b))
 	}
@@ -87,8 +87,8 @@ func (m *memory) findings() (out []Finding, untold int) {
 	return out, untold
 }
 
-// together adds a finding, or where one edge would repair two, adds it to the
-// other.
+// together adds a finding. If one edge would repair both the new finding and an earlier one, it adds the places of the
+// new finding to the earlier one.
 func together(fs []Finding, f Finding) []Finding {
 	for i := range fs {
 		if o := &fs[i]; edgeOf(o.Help) == edgeOf(f.Help) && o.Unsure == f.Unsure && len(o.Acts) > 1 && len(f.Acts) > 1 {
@@ -99,8 +99,8 @@ func together(fs []Finding, f Finding) []Finding {
 	return append(fs, f)
 }
 
-// edgeOf cuts from a help what does not matter for which edge it names: a fork
-// serves all that comes after it on its stream.
+// edgeOf removes from a help text the details that do not identify the edge. One fork orders all later work on its
+// stream.
 func edgeOf(help string) string {
 	if edge, _, ok := strings.Cut(help, " before line"); ok && strings.HasPrefix(help, "fork it: ") {
 		return edge
@@ -117,7 +117,7 @@ func verb(write bool) string {
 	return "reads"
 }
 
-// does says what an act does to a buffer of a rank.
+// does describes how an act accesses a rank's buffer.
 func (m *memory) does(a Act, write bool, buf, rank int32) string {
 	s := verb(write) + " " + m.ix.p.Buffers[buf].Name
 	if m.ix.cmd(a).Rank != rank {
@@ -155,7 +155,7 @@ func nextRun(a, b Act) string {
 	return ""
 }
 
-// whyNot says how far b's stream had waited for a's.
+// whyNot describes up to which command b's stream had waited for a's stream.
 func (m *memory) whyNot(r *race, a, b Act) string {
 	ix := m.ix
 	from, to := streamName(ix.p, r.a.stream), streamName(ix.p, r.b.stream)
@@ -166,7 +166,7 @@ func (m *memory) whyNot(r *race, a, b Act) string {
 	return fmt.Sprintf("nothing orders them: %s has waited for %s only up to %s at %s, before %s", to, from, subject(ix, last), line(ix, last), line(ix, a))
 }
 
-// repair names the smallest edge that orders a before b, and where it goes.
+// repair describes the smallest edge that orders a before b, and the place where it must be inserted.
 func (m *memory) repair(r *race, a, b Act) string {
 	ix := m.ix
 	ca, cb := ix.cmd(a), ix.cmd(b)
@@ -205,10 +205,10 @@ func (m *memory) tellBlank(b *blank) Finding {
 	return f
 }
 
-// diagnostic makes a diagnostic of a finding.
+// diagnostic returns a diagnostic that reports a finding.
 func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
 	pos := ir.Pos{}
-	main := 0 // the act the caret stands at
+	main := 0 // the act to which the caret points
 	for i, a := range f.Acts {
 		if p := r.posOf(a); p.Valid() {
 			pos, main = p, i

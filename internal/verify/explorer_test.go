@@ -13,11 +13,10 @@ import (
 
 var explored = flag.Int("explored", 400, "how many random plans are explored exhaustively")
 
-// explorer visits every state of a small plan's two consecutive runs: which
-// commands of each stream are done, and whether the next one has started. It
-// knows no clocks and no edges, only when a command may start and end. A race
-// is a state in which two commands are under way that touch the same bytes and
-// one writes; that is all the definition there is.
+// explorer visits every state of two consecutive runs of a small plan. A state records for each stream the number of
+// completed commands, and whether the next command has started. The explorer uses no clocks and no happens-before
+// edges; it knows only the conditions under which a command may start and end. A race is a state in which two commands
+// are running that access the same bytes, at least one of them for writing.
 type explorer struct {
 	p       *plan.Plan
 	streams [][]int // commands by stream
@@ -28,10 +27,10 @@ type explorer struct {
 	fault   string
 }
 
-// exploreFor bounds the states of one plan.
+// exploreFor limits the number of states that are visited for one plan.
 const exploreFor = 40_000
 
-// explore returns "", a fault, or "too large".
+// explore returns "" if there is no fault, a description of a fault, or "too large".
 func explore(p *plan.Plan, meet bool) string {
 	x := &explorer{p: p, meet: meet, streams: make([][]int, len(p.Streams)), seen: map[uint64]bool{}}
 	for i := range p.Cmds {
@@ -64,14 +63,14 @@ func explore(p *plan.Plan, meet bool) string {
 
 const bitsPerStream = 7
 
-// place returns how many commands a stream has done, over both runs, and
-// whether the next is under way.
+// place returns the number of commands that a stream has completed, over both runs, and reports whether its next
+// command is running.
 func place(at uint64, stream int) (done int, active bool) {
 	v := at >> (bitsPerStream * stream) & (1<<bitsPerStream - 1)
 	return int(v / 2), v%2 == 1
 }
 
-// command returns the n-th command of a stream, counted over the runs.
+// command returns the n-th command of a stream, counted over both runs.
 func (x *explorer) command(stream, n int) (cmd, run int, ok bool) {
 	k := len(x.streams[stream])
 	if n >= 2*k {
@@ -115,7 +114,7 @@ func (x *explorer) visit(at uint64) []uint64 {
 	return next
 }
 
-// state of a command in a run: 0 not started, 1 under way, 2 done.
+// state returns the state of a command in a run: 0 if it has not started, 1 if it is running, 2 if it is complete.
 func (x *explorer) state(at uint64, cmd, run int) int {
 	s := int(x.p.Cmds[cmd].Stream)
 	n := run*len(x.streams[s]) + x.pos[cmd]
@@ -244,7 +243,7 @@ func (x *explorer) conflict(a, b int) bool {
 	return false
 }
 
-// within reports whether the transfers of one group get in each other's way.
+// within reports whether two transfers of one group conflict.
 func (x *explorer) within(cmd int) bool {
 	if x.p.Cmds[cmd].Kind != plan.Group {
 		return false
@@ -260,7 +259,7 @@ func (x *explorer) within(cmd int) bool {
 	return false
 }
 
-// readsSomething checks that every byte that a command reads was written.
+// readsSomething checks that every byte that a command reads was written before.
 func (x *explorer) readsSomething(at uint64, cmd, run int) {
 	for _, r := range x.touched[cmd] {
 		if r.write || run > 0 {
@@ -287,8 +286,8 @@ func (x *explorer) readsSomething(at uint64, cmd, run int) {
 	}
 }
 
-// randomPlan makes a small plan: ranks with two streams each, which compute,
-// copy to each other, meet and wait.
+// randomPlan generates small plans. Their ranks have two streams each, which compute, copy to each other, meet in
+// collectives and wait.
 type randomPlan struct {
 	r *rand.Rand
 	p *plan.Plan
@@ -366,7 +365,7 @@ func (g *randomPlan) whole(rank, buf int32) plan.Ref {
 	return plan.Ref{Rank: rank, Buf: buf, DType: ir.F32, Shape: []int64{2}, Strides: []int64{1}}
 }
 
-// half returns one element of a buffer, or all of it.
+// ref returns one element of a buffer, or all of the buffer.
 func (g *randomPlan) ref(rank int32) plan.Ref {
 	r := g.whole(rank, int32(g.r.IntN(3)))
 	if k := g.r.IntN(3); k < 2 {
@@ -424,7 +423,7 @@ func (g *randomPlan) step(raiser []int32) {
 	}
 }
 
-// wait makes a stream wait for another of its rank.
+// wait makes a stream wait for another stream of its rank.
 func (g *randomPlan) wait(rank, stream, on int32) {
 	g.emit(rank, on, plan.Cmd{Kind: plan.Record, Event: int32(g.p.Events)})
 	g.emit(rank, stream, plan.Cmd{Kind: plan.WaitEvent, Event: int32(g.p.Events)})
@@ -473,7 +472,7 @@ func (g *randomPlan) collective() {
 	p.Colls = append(p.Colls, coll)
 }
 
-// transfer makes one send and recv, or an exchange in groups.
+// transfer generates one send and recv, or an exchange in groups.
 func (g *randomPlan) transfer(rank, s int32) {
 	p := g.p
 	peer := int32(g.r.IntN(p.Ranks))
@@ -498,7 +497,7 @@ func (g *randomPlan) transfer(rank, s int32) {
 	g.emit(peer, t, plan.Cmd{Kind: plan.Group, Group: two})
 }
 
-// late marks the counter waits whose signals come later.
+// late marks the counter waits whose signals are issued after the wait.
 func (g *randomPlan) late() {
 	fired := make([]int64, g.p.Ranks)
 	for i := range g.p.Cmds {
@@ -511,8 +510,8 @@ func (g *randomPlan) late() {
 	}
 }
 
-// TestExplorerAgrees compares the checker's verdicts with those of looking at
-// every state, on random plans.
+// TestExplorerAgrees compares the checker's verdicts on random plans with the verdicts of an exhaustive exploration of
+// states.
 func TestExplorerAgrees(t *testing.T) {
 	counts := map[string]int{}
 	tried := 0
@@ -549,9 +548,8 @@ func TestExplorerAgrees(t *testing.T) {
 	}
 }
 
-// outside reports whether a plan was refuted for what the explorer does not
-// model: structure, signals that could stand for each other, and whose
-// contents bytes hold.
+// outside reports whether a plan was refuted for a reason that the explorer does not model: structure, signals that may
+// be confused with each other, and reads of bytes that another buffer wrote.
 func outside(r *verify.Result) bool {
 	for i := range r.Findings {
 		f := &r.Findings[i]

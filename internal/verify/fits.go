@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// fits says why the parts of a collective do not belong together, "" when they
-// do: element types, shapes as the op relates them, root, peers.
+// fits compares the parts of a collective that its members issue: the element types, the shapes as the operation
+// relates them, the root and the peers. It describes the first mismatch, and returns "" if there is none.
 func fits(c *plan.Coll) string {
 	n := int32(len(c.Parts))
 	if !isOp(c.Op) || c.Op != ir.OpBarrier && c.Op.Info().Class != ir.ClassCollective {
@@ -52,10 +52,10 @@ func fits(c *plan.Coll) string {
 	return ""
 }
 
-// isOp reports whether op is one of the language.
+// isOp reports whether op is an operation of the language.
 func isOp(op ir.Op) bool { return op != ir.InvalidOp && op.String() != ir.InvalidOp.String() }
 
-// takesPart says whether member m reads an operand and writes a result.
+// takesPart reports whether member m reads an operand and whether it writes a result.
 func takesPart(c *plan.Coll, m int32) (reads, writes bool) {
 	switch c.Op {
 	case ir.OpBarrier:
@@ -70,7 +70,7 @@ func takesPart(c *plan.Coll, m int32) (reads, writes bool) {
 	return true, true
 }
 
-// peersFit checks that the members of a permute name each other.
+// peersFit checks that the members of a permute name each other as source and destination.
 func peersFit(c *plan.Coll) string {
 	if c.Op != ir.OpPermute {
 		return ""
@@ -85,7 +85,7 @@ func peersFit(c *plan.Coll) string {
 	return ""
 }
 
-// alike demands that all present tensors have one type and shape.
+// alike checks that all tensors that are present have the same type and shape.
 func alike(first **plan.Ref, r *plan.Ref) string {
 	switch {
 	case !r.Present():
@@ -97,8 +97,8 @@ func alike(first **plan.Ref, r *plan.Ref) string {
 	return ""
 }
 
-// resultShape returns what an operand of each member's shape gives each, in a
-// result of shape out where that has a capacity.
+// resultShape returns the shape of each member's result, where in is the shape of each member's operand. The argument
+// out is the shape of the destination, which determines the capacity of uneven collectives.
 func resultShape(c *plan.Coll, in, out []int64) ([]int64, bool) {
 	n := int64(len(c.Parts))
 	want := slices.Clone(in)

@@ -2,29 +2,28 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// runs is how many consecutive runs are looked at: what holds between the first
-// two holds between any two, since later runs only know more.
+// runs is the number of consecutive runs that are checked. An order that holds between the first two runs holds between
+// any two, since later runs only know more.
 const runs = 2
 
-// index is what the steps look up in a plan that has passed the structural
-// checks.
+// index holds tables of a plan that has passed the structural checks. The later steps read them.
 type index struct {
 	p       *plan.Plan
 	streams [][]int32   // by stream: its commands, in order
 	pos     []int32     // by command: its place in its stream, from 1
-	kinds   []plan.Kind // by command: a byte each, for those who look for few of a million
+	kinds   []plan.Kind // by command: one byte each, for fast searches in long lists
 	records []int32     // by event: the command that records it
 	waits   []int32     // by event: how many commands wait for it
 	elems   []elem      // of counters
 	elemOff []int32     // by counter: the first of its elems; rank·Len + element follow
 }
 
-// elem is one rank's element of a counter.
+// elem identifies one rank's element of a counter.
 type elem struct {
 	perRun int32
-	stream int32 // that raises it, -1 for none
-	rank   int32 // that raises it
-	many   bool  // raised from several streams
+	stream int32 // the stream that raises it, or -1
+	rank   int32 // the rank that raises it
+	many   bool  // whether several streams raise it
 	base   int32 // of its signals in arrays over all signals of a run
 }
 
@@ -33,11 +32,11 @@ func (ix *index) elem(counter, rank, e int32) int32 {
 	return ix.elemOff[counter] + rank*ix.p.Counters[counter].Len + e
 }
 
-// epoch is one execution of a command: the n-th command of a stream, counted
-// from 1 over all runs. The zero epoch is none.
+// epoch identifies one execution of a command: the n-th command of a stream, counted from 1 over all runs. The zero
+// epoch identifies no execution.
 type epoch struct{ stream, pos int32 }
 
-// act returns the command an epoch stands for.
+// act returns the act that an epoch identifies.
 func (ix *index) act(e epoch) Act {
 	n := int32(len(ix.streams[e.stream]))
 	return Act{Cmd: ix.streams[e.stream][(e.pos-1)%n], Run: int((e.pos - 1) / n)}
@@ -45,7 +44,8 @@ func (ix *index) act(e epoch) Act {
 
 func (ix *index) cmd(a Act) *plan.Cmd { return &ix.p.Cmds[a.Cmd] }
 
-// refs calls f for every tensor that a command touches: its own share only.
+// refs calls f for every tensor that a command accesses. For a collective it passes only the tensors of the command's
+// own rank.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
 	visit := func(r *plan.Ref, write bool) {
 		if r.Present() {

@@ -7,16 +7,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Later is a proved plan in which the waits of one statement come later, after the work that follows them: so that
-// work does not need them.
+// Later describes a proved plan in which the waits of one statement are issued later, after the next work on their
+// streams. The proof shows that this work does not need the waits.
 type Later struct {
 	Plan *plan.Plan
-	// Finding says so, as a warning about lost overlap.
+	// Finding reports this as a warning of lost overlap.
 	Finding Finding
 }
 
 // LaterWaits returns the proved plans that result from moving the waits of one statement after the next work on their
-// streams. p is proved.
+// streams. The plan p must be proved.
 func LaterWaits(p *plan.Plan) []Later {
 	var out []Later
 	trials := 0
@@ -47,8 +47,8 @@ func LaterWaits(p *plan.Plan) []Later {
 // isWait reports whether a command waits for an event or a counter.
 func isWait(c *plan.Cmd) bool { return c.Kind == plan.WaitEvent || c.Kind == plan.WaitCounter }
 
-// behindWork moves the waits of a statement behind the next command on their streams that computes or
-// communicates. It returns the first wait that moved and what it moved behind; work is -1 where none did.
+// behindWork moves the waits of a statement after the next command on their streams that computes or communicates. It
+// returns the first wait that moved and the command after which it is now; work is -1 if no wait moved.
 func behindWork(p *plan.Plan, site int32) (q *plan.Plan, wait, work int32) {
 	out := *p
 	out.Cmds = make([]plan.Cmd, 0, len(p.Cmds))

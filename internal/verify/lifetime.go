@@ -2,12 +2,10 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// lifetimes checks that buffers take turns on the bytes they share: a buffer's
-// first use in a run knows all uses of those that had its bytes before, and
-// those are not used again in that run. Where accesses are compared byte by
-// byte a plan may pass whose buffers only ever touch different halves of shared
-// bytes; but then a buffer that is cleared when its life begins or ends would
-// destroy another.
+// lifetimes checks that buffers use the bytes they share one after the other. The first use of a buffer in a run must
+// know all uses of the buffers that occupied its bytes before, and those buffers must not be used again in that run. A
+// comparison of accesses byte by byte would accept a plan whose buffers access different halves of the shared bytes.
+// But then clearing one buffer, when its life begins or ends, would destroy the contents of another.
 type lifetimes struct {
 	ix     *index
 	pieces [][]int32 // by buffer: its atoms
@@ -16,7 +14,7 @@ type lifetimes struct {
 	uses   [][]bufferUse // by rank and buffer
 }
 
-// bufferUse is how far a rank's copy of a buffer has been used.
+// bufferUse records up to which commands a rank's instance of a buffer has been used.
 type bufferUse struct {
 	last  epoch   // the last use of one stream
 	more  []epoch // of others
@@ -24,7 +22,7 @@ type bufferUse struct {
 	ended int8    // the run in which another buffer took its bytes, -1 before any
 }
 
-// add notes a use; of each stream the last is kept.
+// add records a use. For each stream, only the last use is retained.
 func (u *bufferUse) add(e epoch) {
 	if u.last.pos == 0 || u.last.stream == e.stream {
 		u.last = e
@@ -39,7 +37,7 @@ func (u *bufferUse) add(e epoch) {
 	u.more = append(u.more, e)
 }
 
-// unknown returns a use that v does not know to be done.
+// unknown returns a use that v does not know to be complete.
 func (u *bufferUse) unknown(v *view) (epoch, bool) {
 	if u.last.pos != 0 && !v.knows(u.last) {
 		return u.last, true
@@ -69,8 +67,8 @@ func newLifetimes(ix *index) *lifetimes {
 	return l
 }
 
-// use notes a use of rank's copy of buffer buf; it returns a use of another
-// buffer on the same bytes that the two do not take turns with.
+// use records a use of rank's instance of buffer buf. If a buffer on the same bytes has a use that is not ordered with
+// it, use returns that buffer and that use.
 func (l *lifetimes) use(v *view, me epoch, run int8, rank, buf int32) (other int32, at epoch, clash bool) {
 	if l.uses[rank] == nil {
 		l.start(rank)
@@ -98,7 +96,7 @@ func (l *lifetimes) start(rank int32) {
 	}
 }
 
-// take makes buf the owner of its bytes.
+// take makes buf the current owner of its bytes.
 func (l *lifetimes) take(v *view, run int8, rank, buf int32) (other int32, at epoch) {
 	other = -1
 	owner := l.owner[rank]
@@ -119,7 +117,7 @@ func (l *lifetimes) take(v *view, run int8, rank, buf int32) (other int32, at ep
 	return other, at
 }
 
-// taker returns a buffer that took bytes of buf, and a use of it.
+// taker returns a buffer that took over bytes of buf, and a use of that buffer.
 func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
 	for _, atom := range l.pieces[buf] {
 		if o := l.owner[rank][atom]; o != buf && l.uses[rank][o].last.pos > 0 {
@@ -129,10 +127,10 @@ func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
 	return -1, epoch{}
 }
 
-// turnsKey identifies a report about two lifetimes, so that it is made once.
+// turnsKey identifies a report about the lifetimes of two buffers, so that it is made only once.
 type turnsKey struct{ siteA, siteB, bufSite int32 }
 
-// turn is two buffers that do not take turns.
+// turn records two buffers whose uses of shared bytes are not ordered.
 type turn struct {
 	a, b       epoch
 	bufA, bufB int32
@@ -140,7 +138,7 @@ type turn struct {
 	count      int
 }
 
-// overlapLives notes that buffers a and b are in use at the same time.
+// overlapLives records that buffers a and b are in use at the same time.
 func (m *memory) overlapLives(a epoch, bufA int32, b epoch, bufB, rank int32) {
 	p := m.ix.p
 	k := turnsKey{m.siteOf(a), m.siteOf(b), p.Buffers[bufB].Site}
@@ -156,7 +154,7 @@ func (m *memory) overlapLives(a epoch, bufA int32, b epoch, bufB, rank int32) {
 	t.count++
 }
 
-// tellTurn puts a turn into words.
+// tellTurn returns a finding that reports a turn.
 func (m *memory) tellTurn(t *turn) Finding {
 	a, b := m.ix.act(t.a), m.ix.act(t.b)
 	name := func(buf int32) string { return m.ix.p.Buffers[buf].Name }

@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// overlapWatch looks for loops whose iterations run on different streams and
-// are in order nevertheless: correct, and as slow as on one stream. It follows
-// the first rank, whose text all ranks share.
+// overlapWatch searches for loops whose iterations run on different streams but are nevertheless ordered one after the
+// other. Such loops are correct, but as slow as on one stream. It examines the first rank only, since all ranks have
+// the same text.
 type overlapWatch struct {
 	ix     *index
 	order  *index // what orders the commands: ix, or of a rank that stands for all its own streams alone
@@ -22,26 +22,26 @@ type overlapWatch struct {
 	loops  []watched
 }
 
-// iteration is the work of one iteration of one loop.
+// iteration holds the work of one iteration of one loop.
 type iteration struct {
 	loop  int32
-	prev  int32 // the iteration before, -1 for none
+	prev  int32 // the previous iteration, or -1
 	index int64 // the loop's variable
 	spans []span
 }
 
-// span is an iteration's work on one stream.
+// span holds an iteration's work on one stream.
 type span struct {
 	stream      int32
 	first, last int32 // as places in the stream
 	firstCmd    int32
 }
 
-// watched is one loop.
+// watched holds the state of one loop.
 type watched struct {
 	stmt           *ir.Stmt
-	ordered, freed int      // pairs of neighbouring iterations in order, and not
-	pair           [2]int32 // the first pair in order
+	ordered, freed int      // numbers of pairs of adjacent iterations that are ordered, and that are not
+	pair           [2]int32 // the first pair that is ordered
 	first          span     // of the second's, what is in order with the first
 }
 
@@ -114,8 +114,8 @@ func (w *overlapWatch) add(g, stream, cmd int32) {
 	w.opens[cmd] = g + 1
 }
 
-// enclosingLoops maps the position of each statement that may do work to its innermost loop; nil for none, and where
-// statements of one position, which lowering makes, are in several.
+// enclosingLoops maps the position of each statement that may do work to its innermost loop. The entry is nil for a
+// statement outside of loops, and for a position at which lowering made statements in several loops.
 func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	out := map[ir.Pos]*ir.Stmt{}
 	var visit func(b *ir.Block, loop *ir.Stmt)
@@ -145,8 +145,8 @@ func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	return out
 }
 
-// start is told what a stream knows when a command starts in the first run. Work on a stream that the iteration
-// before used too is in the order that the text asks for.
+// start is called when a command starts in the first run, with the knowledge of its stream. Work on a stream that the
+// previous iteration also used is not examined, since the text requires its order.
 func (w *overlapWatch) start(v *view, cmd int32) {
 	g := w.opens[cmd] - 1
 	if g < 0 || w.groups[g].prev < 0 {
@@ -169,7 +169,7 @@ func (w *overlapWatch) start(v *view, cmd int32) {
 	}
 }
 
-// on returns an iteration's work on a stream; nil for none.
+// on returns an iteration's work on a stream, or nil if the iteration does not use the stream.
 func (it *iteration) on(stream int32) *span {
 	for i := range it.spans {
 		if it.spans[i].stream == stream {
@@ -181,8 +181,7 @@ func (it *iteration) on(stream int32) *span {
 
 func (it *iteration) uses(stream int32) bool { return it.on(stream) != nil }
 
-// findings reports the loops whose iterations are all in order though no
-// memory asks for it.
+// findings reports the loops whose iterations are all ordered although no access to memory requires the order.
 func (w *overlapWatch) findings() []Finding {
 	var out []Finding
 	for i := range w.loops {
@@ -195,13 +194,13 @@ func (w *overlapWatch) findings() []Finding {
 	return out
 }
 
-// piece is some bytes of a buffer of a rank. Two buffers that were given the same bytes are two pieces: that they
-// share them may be because of the order that is in question.
+// piece identifies an atom of a rank's buffer. Two buffers on the same bytes have separate pieces, since they may share
+// the bytes only because of the order that is being examined.
 type piece struct{ rank, buf, atom int32 }
 
-// depends reports whether the second iteration of a loop's first pair needs what the first does. It does if work on
-// the stream that waits, or work that this needs, conflicts with the first iteration's. It also does if the first
-// command on the stream that waits needs work on a stream that the first iteration uses.
+// depends reports whether the second iteration of a loop's first pair needs the work of the first. It does if work on
+// the stream that waits, or work on which this depends, conflicts with work of the first iteration. It also does if the
+// first command on the stream that waits needs work on a stream that the first iteration uses.
 func (w *overlapWatch) depends(l *watched) bool {
 	a, b := &w.groups[l.pair[0]], &w.groups[l.pair[1]]
 	work := w.work(b)
@@ -215,7 +214,7 @@ func (w *overlapWatch) depends(l *watched) bool {
 	return slices.ContainsFunc(w.work(a), func(cmd int32) bool { return w.conflicts(used, cmd) })
 }
 
-// work returns an iteration's commands that do work, in order of issue.
+// work returns an iteration's commands that do work, in the order of issue.
 func (w *overlapWatch) work(it *iteration) (cmds []int32) {
 	for _, s := range it.spans {
 		for _, cmd := range w.ix.streams[s.stream][s.first-1 : s.last] {
@@ -228,8 +227,8 @@ func (w *overlapWatch) work(it *iteration) (cmds []int32) {
 	return cmds
 }
 
-// needs returns the pieces that some of an iteration's commands use, and those that these need: whether each is
-// written; and the streams they are on.
+// needs returns the pieces that the selected commands of an iteration access, directly or through the commands on which
+// they depend, and whether each piece is written. It also returns the streams of these commands.
 func (w *overlapWatch) needs(work []int32, of func(cmd int32) bool) (used map[piece]bool, streams map[int32]bool) {
 	used, streams = map[piece]bool{}, map[int32]bool{}
 	for _, cmd := range slices.Backward(work) {
@@ -242,7 +241,7 @@ func (w *overlapWatch) needs(work []int32, of func(cmd int32) bool) (used map[pi
 	return used, streams
 }
 
-// conflicts reports whether a command writes what is used, or reads what is written.
+// conflicts reports whether a command writes a piece in used, or reads a piece that used records as written.
 func (w *overlapWatch) conflicts(used map[piece]bool, cmd int32) (found bool) {
 	w.each(cmd, func(at piece, write bool) {
 		if written, both := used[at]; both && (written || write) {
@@ -304,8 +303,7 @@ func (w *overlapWatch) tell(l *watched) Finding {
 	return f
 }
 
-// orderingWaits returns the waits by which stream to learned of e before cmd,
-// from the last back to the first.
+// orderingWaits returns the waits by which stream to learned of e before cmd, from the last to the first.
 func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
 	by := map[int32]int32{} // by stream: the wait it learned of e by
 	s := newSim(ix, nil)
@@ -331,8 +329,8 @@ func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
 	return out
 }
 
-// lostOverlap is findings of the rank that stands for all. Only what its own streams wait for among each other counts
-// as an order.
+// lostOverlap returns the findings of lost overlap for the rank that represents all ranks. It counts only orders that
+// result from waits among the rank's own streams.
 func (q *quotient) lostOverlap(mem *memory) []Finding {
 	if q.prog == nil {
 		return nil

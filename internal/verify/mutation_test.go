@@ -24,7 +24,7 @@ var every = flag.Bool("every-mutant", false, "try every mutant of every program,
 
 var only = flag.String("mutants-of", "", "only programs with this in their name")
 
-// some picks a few of many, evenly.
+// some selects a few elements of a list, at equal distances.
 func some[T any](all []T) []T {
 	few := 24
 	if testing.Short() {
@@ -40,20 +40,20 @@ func some[T any](all []T) []T {
 	return out
 }
 
-// small overrides dims where an example is sized to be worth watching.
+// small overrides the dims of those examples whose default sizes are too large for this test.
 var small = map[string]map[string]int64{
 	"row_parallel.hkt": {"T": 26, "K": 32, "N": 8},
 	"mlp.hkt":          {"T": 32, "H": 16, "F": 32},
 }
 
-// score counts the mutants of one kind.
+// score counts the mutants of one kind by their outcome.
 type score struct {
 	mutants, refused, refuted, equivalent, other, missed int
 }
 
-// TestMutationScore makes every small mistake in every example and lowered
-// program. Each mutant must be refused by the planner, refuted by the checker,
-// or be proved and then give the same results under every schedule.
+// TestMutationScore makes every kind of small mistake in every example and lowered program. Each mutant must be refused
+// by the planner or refuted by the checker. Otherwise it must be proved and return the same results under every
+// schedule.
 func TestMutationScore(t *testing.T) {
 	scores := map[string]*score{}
 	at := func(kind string) *score {
@@ -123,7 +123,7 @@ func report(t *testing.T, scores map[string]*score) {
 		100*float64(total.mutants-total.missed)/float64(total.mutants), *schedules)
 }
 
-// inputs makes the plan's inputs for one run.
+// inputs returns the inputs of a plan for one run.
 func inputs(t testing.TB, p *plan.Plan, seed uint64) map[string]*tensor.Tensor {
 	in := map[string]*tensor.Tensor{}
 	for _, io := range p.Inputs {
@@ -139,10 +139,10 @@ func inputs(t testing.TB, p *plan.Plan, seed uint64) map[string]*tensor.Tensor {
 	return in
 }
 
-// backToBack is how many runs follow each other without a barrier.
+// backToBack is the number of consecutive runs without a barrier between them.
 const backToBack = 3
 
-// runOnce runs a plan under one schedule and returns all results' bytes.
+// runOnce runs a plan under one schedule and returns the bytes of all results.
 func runOnce(p *plan.Plan, in []map[string]*tensor.Tensor, seed int64) ([]byte, error) {
 	ctx := context.Background()
 	prog, err := exec.Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{})
@@ -182,8 +182,8 @@ func results(t testing.TB, p *plan.Plan, seed int64) reference {
 	return ref
 }
 
-// sameUnderAll runs a plan under many schedules: "" when each gives the
-// reference's results, "every …" when all give the same other results.
+// sameUnderAll runs a plan under many schedules. It returns "" if each returns the reference's results, and a text that
+// begins with "every" if all return the same but other results.
 func sameUnderAll(p *plan.Plan, want reference) string {
 	n := *schedules
 	if testing.Short() {
@@ -210,13 +210,13 @@ func sameUnderAll(p *plan.Plan, want reference) string {
 	return ""
 }
 
-// textMutant is a program with one mistake.
+// textMutant is a program with one mistake in its text.
 type textMutant struct {
 	kind, what string
 	prog       *ir.Program
 }
 
-// textMutants makes one mistake in a function's text at each place.
+// textMutants returns programs with one mistake, for each place in a function's text at which the mistake is possible.
 func textMutants(prog *ir.Program, fn string) []textMutant {
 	var out []textMutant
 	count := 0
@@ -314,7 +314,7 @@ type planMutant struct {
 	plan       *plan.Plan
 }
 
-// planMutants makes mistakes that a planner could make.
+// planMutants returns plans with mistakes that a planner might make.
 func planMutants(p *plan.Plan) []planMutant {
 	var out []planMutant
 	add := func(kind, what string, m *plan.Plan) { out = append(out, planMutant{kind, what, m}) }
@@ -374,7 +374,7 @@ func planMutants(p *plan.Plan) []planMutant {
 	return out
 }
 
-// clonePlan copies what mutants change.
+// clonePlan copies the parts of a plan that mutants change.
 func clonePlan(p *plan.Plan) *plan.Plan {
 	c := *p
 	c.Cmds, c.Buffers, c.Counters, c.Colls = slices.Clone(p.Cmds), slices.Clone(p.Buffers), slices.Clone(p.Counters),
@@ -388,7 +388,7 @@ func without(p *plan.Plan, i int) *plan.Plan {
 	return c
 }
 
-// moved puts command from right behind command to.
+// moved moves command from to the position directly after command to.
 func moved(p *plan.Plan, from, to int) *plan.Plan {
 	c := clonePlan(p)
 	cmd := c.Cmds[from]
@@ -401,7 +401,7 @@ func recordOf(p *plan.Plan, event int32) int {
 	return slices.IndexFunc(p.Cmds, func(c plan.Cmd) bool { return c.Kind == plan.Record && c.Event == event })
 }
 
-// withoutColl deletes a barrier on all ranks.
+// withoutColl removes a barrier on all ranks.
 func withoutColl(p *plan.Plan, coll int32) *plan.Plan {
 	c := clonePlan(p)
 	c.Cmds = slices.DeleteFunc(c.Cmds, func(x plan.Cmd) bool { return x.Kind == plan.Collective && x.Coll == coll })
@@ -420,7 +420,7 @@ func withoutColl(p *plan.Plan, coll int32) *plan.Plan {
 	return c
 }
 
-// swapCollective exchanges a rank's collective with its next one on the stream.
+// swapCollective exchanges a rank's collective with the next one on its stream.
 func swapCollective(p *plan.Plan, i int) *plan.Plan {
 	for j := i + 1; j < len(p.Cmds); j++ {
 		if x := &p.Cmds[j]; x.Kind == plan.Collective && x.Stream == p.Cmds[i].Stream {
@@ -433,7 +433,7 @@ func swapCollective(p *plan.Plan, i int) *plan.Plan {
 	return nil
 }
 
-// otherPeer sends a put or get to the next rank.
+// otherPeer changes the peer of a put or get to the next rank.
 func otherPeer(p *plan.Plan, i int) *plan.Plan {
 	c := clonePlan(p)
 	x := &c.Cmds[i]

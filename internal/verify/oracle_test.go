@@ -15,12 +15,12 @@ import (
 
 var programs = flag.Int("programs", 10_000, "how many random programs are executed in every order")
 
-// oracle executes a random program in every order that a machine may choose, over two
-// consecutive runs. It knows streams, which are FIFOs, and for each op when it may end
-// and which blocks it touches meanwhile; and neither clocks nor edges, nor a planner.
+// oracle executes a random program in every order that a machine may choose, over two consecutive runs. It models
+// streams as FIFOs. For each operation it knows the conditions under which the operation may end, and the blocks that
+// the operation accesses while it runs. It uses no clocks, no happens-before edges and no planner.
 //
-// Ops that touch no memory are executed as soon as they can be: they take from no
-// other op the chance to start or end, and a state with them done shows all that one without shows.
+// Operations that access no memory are executed as soon as possible. They cannot prevent another operation from
+// starting or ending, and a state in which they are complete shows every fault that the state before them shows.
 type oracle struct {
 	p       *randomProgram
 	ops     []oracleOp
@@ -38,14 +38,14 @@ type oracleOp struct {
 	reads        uint64
 	writes       uint64
 	within       bool // reads and writes that are done at the same time overlap
-	// It ends when count ops of stream `behind` are done, in its run.
+	// The operation ends when count operations of the stream `behind` are complete in its run.
 	behind, count int
-	// It ends when these have started, in its run.
+	// The operation ends when its partners have started in its run.
 	partners []int
 	elem     [3]int
 }
 
-// block is the bit of one block of a rank's buffer; the last buffer is %x.
+// block returns the bit of one block of a rank's buffer. The last buffer is %x.
 func (p *randomProgram) block(rank, buffer, at int) uint64 {
 	return 1 << ((rank*(p.buffers+1)+buffer)*p.ranks + at)
 }
@@ -61,7 +61,7 @@ func (p *randomProgram) blocks(rank int, part randomPart, on, i int) uint64 {
 	return out
 }
 
-// expand makes the ops of all ranks; "" or why no machine could execute them.
+// expand makes the operations of all ranks. It returns "", or the reason why no machine could execute them.
 func (o *oracle) expand() string {
 	p := o.p
 	o.streams = make([][]int, p.ranks*p.streams)
@@ -184,7 +184,7 @@ func (o *oracle) expandStep(s *randomStep, rank, i int, recorded map[int][2]int,
 	return ""
 }
 
-// match finds who meets whom.
+// match determines which operations meet each other.
 func (o *oracle) match(colls [][]int, lanes map[[3]int][]int) string {
 	for rank := range colls {
 		if len(colls[rank]) != len(colls[0]) {
@@ -238,7 +238,7 @@ func (o *oracle) at(state uint64, stream int) (done int, active bool) {
 	return v / 2, v%2 == 1
 }
 
-// explore visits every state; "", a fault, or "too large".
+// explore visits every state. It returns "" if there is no fault, a description of a fault, or "too large".
 func (o *oracle) explore() string {
 	if why := o.expand(); why != "" {
 		return why
@@ -271,7 +271,7 @@ func (o *oracle) explore() string {
 	return o.fault
 }
 
-// visit returns the states that follow one, and notes a fault that it shows.
+// visit returns the successors of a state, and records a fault that the state shows.
 func (o *oracle) visit(state uint64) (next []uint64) {
 	left, written := false, uint64(0)
 	var active []*oracleOp
@@ -346,8 +346,8 @@ func (o *oracle) mayEnd(state uint64, op *oracleOp, run int) bool {
 	return raised >= op.step.value+run*len(o.signals[op.elem])
 }
 
-// judge is what the oracle says of a program: deadlocks where collectives end together,
-// all else where they end when their data are there.
+// judge returns the oracle's verdict on a program. For deadlocks it assumes that all members of a collective end
+// together; for other faults it assumes that a member ends when its data have arrived.
 func judge(p *randomProgram) string {
 	if why := (&oracle{p: p}).explore(); why != "" {
 		return why
@@ -355,8 +355,8 @@ func judge(p *randomProgram) string {
 	return (&oracle{p: p, meet: true}).explore()
 }
 
-// TestRandomProgramsAgainstOracle compares what is said of random programs with what
-// executing them in every order shows.
+// TestRandomProgramsAgainstOracle compares the checker's verdicts on random programs with the results of executing them
+// in every order.
 func TestRandomProgramsAgainstOracle(t *testing.T) {
 	n, seed := longtest.Of(*programs, 1_000_000), longtest.Seed(t)
 	if testing.Short() {
@@ -391,7 +391,7 @@ func TestRandomProgramsAgainstOracle(t *testing.T) {
 	}
 }
 
-// agrees reports what the oracle found.
+// agrees checks that the checker and the oracle agree, and returns the oracle's verdict.
 func agrees(t *testing.T, p *randomProgram, name string) string {
 	found := judge(p)
 	if found == "too large" {

@@ -8,14 +8,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// around is how many commands the picture shows before and behind each act.
+// around is the number of commands that the picture shows before and after each act.
 const around = 2
 
 // pictureWidth is the width of each stream's column.
 const pictureWidth = 44
 
-// picture draws the streams of two acts side by side, time going down, with the
-// commands around the acts and those that order streams between them.
+// picture draws the streams of two acts in adjacent columns, with time from top to bottom. It shows the acts, the
+// commands around them, and the commands that order streams between them.
 func picture(ix *index, a, b Act) string {
 	sa, sb := ix.cmd(a).Stream, ix.cmd(b).Stream
 	if sa == sb {
@@ -57,7 +57,7 @@ func picture(ix *index, a, b Act) string {
 
 func sameAct(a, b Act) bool { return a.Cmd == b.Cmd && a.Run == b.Run }
 
-// window picks the commands worth showing.
+// window selects the commands that the picture shows.
 func window(ix *index, acts ...Act) map[Act]bool {
 	shown := map[Act]bool{}
 	for _, a := range acts {
@@ -72,7 +72,7 @@ func window(ix *index, acts ...Act) map[Act]bool {
 	return shown
 }
 
-// label is a command's line in the picture; marked ones are the acts.
+// label returns the line that shows a command in the picture. The lines of the acts are marked.
 func label(ix *index, a Act, marked bool) string {
 	c := ix.cmd(a)
 	site := ix.p.Sites[c.Site]

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// qsim executes rank 0's commands for two consecutive runs, and with each the same of all ranks:
-// what sim does, of a quotient.
+// qsim executes rank 0's commands for two consecutive runs, and with each command the translated commands of all ranks.
+// It does for a quotient what sim does for a plan.
 type qsim struct {
 	q      *quotient
 	mem    *memory // nil: order only
@@ -31,7 +31,7 @@ type qelemState struct {
 	left    map[int32]int32 // by number of a signal, over both runs: waits that still need it
 }
 
-// qposted is a group's state in a run.
+// qposted records the state of a group in one run.
 type qposted struct {
 	done    bool
 	snap    snapshot
@@ -108,7 +108,7 @@ func (s *qsim) head(lane int32) (cmd int32, run int) {
 	return list[done%len(list)], done / len(list)
 }
 
-// step executes a lane's next command, but for counting it; false when it has to wait.
+// step executes a lane's next command, but does not advance the lane. It returns false if the command has to wait.
 func (s *qsim) step(lane int32) bool {
 	cmd, run := s.head(lane)
 	c, v := &s.q.cmds[cmd], &s.views[lane]
@@ -153,7 +153,7 @@ func (s *qsim) step(lane int32) bool {
 	return true
 }
 
-// after is what a lane knows when its next command is done.
+// after returns the knowledge of a lane once its next command is complete.
 func (s *qsim) after(v *view) snapshot {
 	snap := v.snapshot()
 	snap.done++
@@ -166,8 +166,8 @@ func (s *qsim) learn(v *view, snap snapshot, from int32) {
 	}
 }
 
-// touch compares what ranks do to rank 0's memory with what was before: rank 0 with what it
-// knows, rank -d with that, translated.
+// touch compares the accesses of all ranks to rank 0's memory with earlier accesses. Rank 0 accesses the memory with
+// its own knowledge; rank -d accesses it with the same knowledge, translated.
 func (s *qsim) touch(v *view, cmd int32, run int) {
 	if s.mem == nil {
 		return
@@ -202,7 +202,7 @@ func (s *qsim) waitCounter(lane int32, v *view, c *plan.Cmd, run int) bool {
 	return true
 }
 
-// meet: all members come at once, since all ranks execute in step.
+// meet lets all members of a collective arrive at once, since all ranks execute in step.
 func (s *qsim) meet(v *view, j *qjoin) {
 	switch {
 	case s.serial:
@@ -214,7 +214,7 @@ func (s *qsim) meet(v *view, j *qjoin) {
 	}
 }
 
-// post starts a group; it ends when the other sides of its transfers have started.
+// post starts a group. The group ends when the other sides of its transfers have started.
 func (s *qsim) post(lane int32, v *view, cmd int32, run int) bool {
 	me := &s.posted[run][cmd]
 	if !me.done {
@@ -236,7 +236,7 @@ func (s *qsim) post(lane int32, v *view, cmd int32, run int) bool {
 	return true
 }
 
-// deadlock reports where rank 0 is blocked forever; nil if it has finished.
+// deadlock returns a finding that lists where rank 0 is blocked forever, or nil if rank 0 has finished.
 func (s *qsim) deadlock() *Finding {
 	f := &Finding{Kind: KindDeadlock}
 	for l := range s.cmds {

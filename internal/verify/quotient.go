@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// quotient is a program whose ranks all do what rank 0 does, as that rank alone.
-// Stream s of rank r has the number r·lanes + s, also where only rank 0's
-// are executed: what rank 0 knows of others is a vector over all.
+// quotient describes a program, all of whose ranks do the same as rank 0, by the commands of rank 0. Stream s of rank r
+// has the number r·lanes + s, although only the streams of rank 0 are executed: the knowledge of rank 0 about the other
+// ranks is a vector over all streams.
 type quotient struct {
 	grid *grid
-	p    *plan.Plan // what ranks have in common
+	p    *plan.Plan // tables that all ranks share
 	rep  *likeness
 	prog *ir.Program // tells which loop a command is in; nil: no lost overlap is found
 
@@ -26,24 +26,25 @@ type quotient struct {
 	rows    map[int32][]int32
 	faults  []Finding
 	shown   *index // the commands that faults speak of
-	unsure  string // why nothing can be decided
+	unsure  string // the reason why nothing can be decided
 }
 
-// qelem is an element of a counter on rank 0.
+// qelem describes an element of a counter on rank 0.
 type qelem struct {
 	perRun int32
 	from   int32 // the rank that raises it
 	stream int32 // of that
 }
 
-// qjoin is what a collective brings.
+// qjoin records what the members of a collective learn from it.
 type qjoin struct {
-	all   bool    // every member learns what any knew
+	all   bool    // every member learns the knowledge of all members
 	coset []int32 // by rank: a number of those who are members together with it, translated
 	from  int32   // of a permute: the rank that the data come from, -1 for none
 }
 
-// qside is the other side of a transfer: rank 0's group of that number, as executed by a rank.
+// qside describes the other side of a transfer: the group with the given number in rank 0's program, executed by the
+// given rank.
 type qside struct{ cmd, rank int32 }
 
 func (q *quotient) check() *Result {
@@ -82,7 +83,7 @@ func (q *quotient) check() *Result {
 	return q.close(r)
 }
 
-// fault notes what is wrong with commands of rank 0.
+// fault records an error in commands of rank 0.
 func (q *quotient) fault(kind string, cmd int32, format string, args ...any) {
 	if len(q.faults) < maxFindings {
 		q.faults = append(q.faults, Finding{Kind: kind, Message: fmt.Sprintf(format, args...), Acts: []Act{{Cmd: cmd}},
@@ -90,7 +91,7 @@ func (q *quotient) fault(kind string, cmd int32, format string, args ...any) {
 	}
 }
 
-// structure checks rank 0's commands one by one, as structure does a plan's.
+// structure checks each command of rank 0 by itself, as structure.commands does for a plan.
 func (q *quotient) structure() {
 	p := *q.p
 	p.Ranks = q.grid.n
@@ -149,14 +150,14 @@ func (q *quotient) structure() {
 	}
 }
 
-// raised returns the element of rank 0 that a signal of rank 0's, translated, raises, and the rank
-// whose signal that is.
+// raised returns the element of rank 0 that the translation of a signal of rank 0 raises, and the rank that issues the
+// translated signal.
 func (q *quotient) raised(c *plan.Cmd) (key [2]int32, from int32) {
 	from = q.grid.add(0, c.Peer, -1)
 	return [2]int32{c.Counter, int32(q.rep.counters[c.Counter].turn(q.grid, int64(c.Elem), c.Peer, -1))}, from
 }
 
-// signals finds who raises rank 0's elements, and checks that waits can be met.
+// signals finds the ranks that raise rank 0's elements, and checks that there are enough signals for each wait.
 func (q *quotient) signals() {
 	q.elems = map[[2]int32]*qelem{}
 	for i := range q.cmds {
@@ -197,8 +198,8 @@ func (q *quotient) signals() {
 	}
 }
 
-// collectives checks what the members of rank 0's teams do together, and finds
-// out what they learn.
+// collectives checks that the parts of a collective fit together on the members of rank 0's teams, and determines what
+// the members learn.
 func (q *quotient) collectives() {
 	type teamKey = *int
 	cosets := map[teamKey][]int32{}
@@ -250,7 +251,7 @@ func (q *quotient) collectives() {
 	}
 }
 
-// coset numbers the cosets of a team that is a subgroup; nil when it is none.
+// coset numbers the cosets of a team that is a subgroup. It returns nil if the team is not a subgroup.
 func (q *quotient) coset(team []int) []int32 {
 	out := slices.Repeat([]int32{-1}, q.grid.n)
 	n := int32(0)
@@ -280,7 +281,7 @@ func (q *quotient) coset(team []int) []int32 {
 	return out
 }
 
-// transfers matches rank 0's sends with the recvs that its peers have of it.
+// transfers matches rank 0's sends with the recvs of its peers.
 func (q *quotient) transfers() {
 	type lane struct {
 		axis string
@@ -321,8 +322,8 @@ func (q *quotient) transfers() {
 	}
 }
 
-// memory makes rank 0's memory, with the accesses of others to it: what rank 0's command
-// does to rank d's memory, rank -d's does to rank 0's.
+// memory makes the model of rank 0's memory, including the accesses of other ranks to it: if a command of rank 0
+// accesses memory of rank d, then the same command of rank -d accesses memory of rank 0.
 func (q *quotient) memory() (*memory, *Finding) {
 	p := *q.p
 	p.Ranks, p.Cmds = 1, nil
@@ -376,7 +377,7 @@ func (q *quotient) moving(r *plan.Ref) rotations {
 	return moving
 }
 
-// row returns where each rank is taken by a translation.
+// row returns for each rank the rank to which a translation takes it.
 func (q *quotient) row(t int32) []int32 {
 	if q.rows == nil {
 		q.rows = map[int32][]int32{}
@@ -389,7 +390,7 @@ func (q *quotient) row(t int32) []int32 {
 	return row
 }
 
-// shifted returns what rank d's view is where rank 0's is v.
+// shifted returns the view of rank d at the point where rank 0 has the view v.
 func (q *quotient) shifted(v *view, d int32) *view {
 	out := &view{stream: d*q.lanes + v.stream, done: v.done}
 	if v.vec != nil {
@@ -401,7 +402,7 @@ func (q *quotient) shifted(v *view, d int32) *view {
 	return out
 }
 
-// join adds to a view of rank 0 what rank d knew where rank 0 knew s.
+// join adds to a view of rank 0 what rank d knew at the point where rank 0 had the snapshot s.
 func (q *quotient) join(v *view, s snapshot, d int32) bool {
 	place := epoch{d*q.lanes + s.stream, s.done}
 	if v.knows(place) {
@@ -430,7 +431,7 @@ func (q *quotient) join(v *view, s snapshot, d int32) bool {
 	return true
 }
 
-// together returns what all members of a collective know at it, as rank 0 sees it.
+// together returns the combined knowledge of all members of a collective, expressed for rank 0.
 func (q *quotient) together(v *view, j *qjoin) []int32 {
 	n := q.lanes
 	cosets := 0
@@ -455,7 +456,7 @@ func (q *quotient) together(v *view, j *qjoin) []int32 {
 	return all
 }
 
-// found reports the findings about rank 0's memory, with the ranks whose commands conflict there.
+// found reports the findings about rank 0's memory, and names the ranks whose commands conflict there.
 func (q *quotient) found(mem *memory) {
 	if len(mem.order) == 0 && len(mem.unread) == 0 {
 		return
@@ -486,8 +487,7 @@ func (q *quotient) found(mem *memory) {
 	q.faults = append(q.faults, fs...)
 }
 
-// excerpt returns the commands of some ranks, rank 0's first, as a plan in which they can be
-// looked up.
+// excerpt returns an index of a plan that has only the commands of the given ranks, rank 0's first.
 func (q *quotient) excerpt(ranks []int32) *index {
 	p := *q.p
 	p.Ranks, p.Streams, p.Cmds = q.grid.n, nil, nil
@@ -510,8 +510,8 @@ func (q *quotient) excerpt(ranks []int32) *index {
 	return ix
 }
 
-// close draws the conclusion; the acts of faults are rank 0's commands, or of the excerpt
-// that found made.
+// close determines the verdict. The acts of faults refer to the commands of rank 0, or to those of the excerpt that
+// found made.
 func (q *quotient) close(r *Result) *Result {
 	if q.shown == nil && len(q.faults) > 0 {
 		q.shown = q.excerpt([]int32{0})

@@ -7,13 +7,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// memory compares accesses. For each atom of each rank it keeps the last write
-// and the reads since, as epochs: an access must know the write, a write the
-// reads too. If every access has so far been ordered, comparing with these is
-// as good as comparing with all.
+// memory compares accesses. For each atom of each rank it stores the last write and the reads since that write, as
+// epochs. A read must know the write; a write must know the reads too. If all earlier accesses were ordered, a
+// comparison with these epochs finds the same conflicts as a comparison with all earlier accesses.
 //
-// It also keeps whose contents an atom holds: reading through a buffer what was
-// written through another, or never, is a fault even where all is in order.
+// It also stores the buffer whose contents an atom holds. A read through one buffer of an atom that was written through
+// another, or that was never written, is a fault even if all accesses are ordered.
 type memory struct {
 	ix      *index
 	regions []region
@@ -34,13 +33,13 @@ type memory struct {
 	turnOrder []*turn
 }
 
-// access is one tensor of a command.
+// access describes how a command accesses one of its tensors.
 type access struct {
 	region, rank, buf int32
 	write             bool
 }
 
-// cell is the state of one atom on one rank.
+// cell holds the state of one atom on one rank.
 type cell struct {
 	write epoch
 	read  epoch
@@ -50,7 +49,7 @@ type cell struct {
 
 const (
 	nobody   int32 = -1 // never written
-	somebody int32 = -2 // perhaps written: a tensor's bytes were over-approximated
+	somebody int32 = -2 // possibly written: a tensor's bytes were over-approximated
 )
 
 type raceKey struct {
@@ -60,7 +59,7 @@ type raceKey struct {
 	bufSite      int32
 }
 
-// race is a pair of accesses that nothing orders.
+// race describes two conflicting accesses that are not ordered.
 type race struct {
 	a, b   epoch
 	writeA bool
@@ -68,15 +67,15 @@ type race struct {
 	bufA   int32
 	bufB   int32
 	rank   int32 // whose memory
-	upTo   int32 // what b's stream knew of a's
+	upTo   int32 // number of commands of a's stream that b's stream knew
 	count  int
 	rough  bool
-	inside bool // both by one command
+	inside bool // one command makes both accesses
 }
 
 type blankKey struct{ site, bufSite, ownerSite int32 }
 
-// blank is a read of bytes that do not hold what the buffer's writers wrote.
+// blank describes a read of bytes that were not written through the buffer that is read.
 type blank struct {
 	at         epoch
 	buf, owner int32
@@ -86,7 +85,7 @@ type blank struct {
 	rough      bool
 }
 
-// newMemory finds the regions and atoms of all tensors.
+// newMemory determines the regions and atoms of all tensors.
 func newMemory(ix *index) (*memory, *Finding) {
 	p := ix.p
 	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks), lives: newLifetimes(ix), turns: map[turnsKey]*turn{}, crowds: make([][]epoch, 1)}
@@ -124,11 +123,11 @@ func newMemory(ix *index) (*memory, *Finding) {
 	return m, nil
 }
 
-// maxAtoms bounds the cells of all ranks together.
+// maxAtoms limits the number of cells, summed over all ranks.
 const maxAtoms = 1 << 28
 
-// touch compares what a command accesses with what was before; v is what its
-// lane knows at its start. It returns the number of atoms looked at.
+// touch compares the accesses of a command with earlier accesses. The view v holds the knowledge of the command's lane
+// at the start of the command. touch returns the number of atoms that it examined.
 func (m *memory) touch(v *view, cmd int32, run int) int64 {
 	me := epoch{v.stream, v.done + 1}
 	n := int64(0)
@@ -142,7 +141,7 @@ func (m *memory) touch(v *view, cmd int32, run int) int64 {
 	return n
 }
 
-// compare compares one access with those before.
+// compare compares one access with the earlier accesses.
 func (m *memory) compare(v *view, me epoch, cmd int32, run int, a *access) int64 {
 	cells := m.cells[a.rank]
 	if cells == nil {
@@ -187,7 +186,7 @@ func (m *memory) read(v *view, me epoch, cmd int32, run int, a *access, atom int
 	}
 }
 
-// crowd moves a cell's read to its further reads.
+// crowd moves the read in a cell to the list of further reads.
 func (m *memory) crowd(c *cell) {
 	if c.more == 0 {
 		c.more = int32(len(m.crowds))
@@ -220,10 +219,10 @@ func (m *memory) write(v *view, me epoch, cmd int32, a *access, atom int32, c *c
 	}
 }
 
-// maxKept bounds how many different conflicts are kept for the report.
+// maxKept limits the number of different conflicts that are stored for the report.
 const maxKept = 1000
 
-// conflict notes that nothing orders e before the access a of me.
+// conflict records that epoch e is not ordered before the access a of command me.
 func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, atom, cmd int32) {
 	if e == me && m.atOnce(cmd) {
 		return
@@ -243,12 +242,12 @@ func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, at
 	r.count++
 	with := m.accessOf(first.Cmd, a.rank, atom, writeA)
 	rough := m.regions[a.region].rough || m.regions[with.region].rough
-	if r.count == 1 || r.rough && !rough { // a sure instance is the one to show
+	if r.count == 1 || r.rough && !rough { // the report shows an instance that is certain
 		r.a, r.b, r.bufA, r.bufB, r.rank, r.upTo, r.rough = e, me, with.buf, a.buf, a.rank, v.upTo(e.stream), rough
 	}
 }
 
-// accessOf returns the access of a command that covers an atom.
+// accessOf returns a command's access to an atom.
 func (m *memory) accessOf(cmd, rank, atom int32, write bool) *access {
 	var any *access
 	for k := m.opens[cmd]; k < m.opens[cmd+1]; k++ {
@@ -268,10 +267,9 @@ func (m *memory) accessOf(cmd, rank, atom int32, write bool) *access {
 	return any
 }
 
-// atOnce reports whether a command may read and write the same bytes: a
-// collective within one buffer, since it stages its operand; the caller's
-// transfers; and an elementwise op in place, element by element. Two buffers
-// that one command uses are alive together and share nothing.
+// atOnce reports whether a command may read and write the same bytes. These commands may: a collective within one
+// buffer, since it copies its operand first; the caller's transfers; and an elementwise operation in place, which
+// processes one element at a time. Two buffers of one command are in use at the same time, so they never share bytes.
 func (m *memory) atOnce(cmd int32) bool {
 	c := &m.ix.p.Cmds[cmd]
 	switch c.Kind {
@@ -303,9 +301,9 @@ func (m *memory) atOnce(cmd int32) bool {
 	return true
 }
 
-// inPlace reports whether each element of a command's result needs no other
-// element of its j-th operand: then it may be written over that. What a launched kernel
-// updates is its own business.
+// inPlace reports whether each element of a command's result depends on no more than the corresponding element of the
+// command's j-th operand, so that the result may overwrite the operand. A launched kernel may update its tensors in any
+// way.
 func inPlace(p *plan.Plan, c *plan.Cmd, j int) bool {
 	if c.Op == ir.OpLaunch {
 		return p.Launches[c.Launch-1].Updates(j)
@@ -313,7 +311,7 @@ func inPlace(p *plan.Plan, c *plan.Cmd, j int) bool {
 	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 || c.Op == ir.OpIndexCopy && j == 2
 }
 
-// overlaps reports whether two tensors may share bytes, by their ends alone.
+// overlaps reports whether two tensors may share bytes. It compares only the first and last bytes of the tensors.
 func overlaps(p *plan.Plan, a, b *plan.Ref) bool {
 	x, y := &p.Buffers[a.Buf], &p.Buffers[b.Buf]
 	n, _ := reach(a)
@@ -325,7 +323,7 @@ func overlaps(p *plan.Plan, a, b *plan.Ref) bool {
 	return lo < lo2+k && lo2 < lo+n
 }
 
-// samePlace reports whether element i of a is element i of b for every i.
+// samePlace reports whether, for every i, element i of a has the same address as element i of b.
 func samePlace(a, b *plan.Ref) bool {
 	if a.Buf != b.Buf || a.Off != b.Off || a.DType.Size() != b.DType.Size() || len(a.Shape) != len(b.Shape) {
 		return false

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// randomProgram is a small program as data: what its text says, and what the oracle
-// executes without reading that text. All ranks lie on one axis, tp. Buffers are
-// symmetric and have as many blocks of two elements as there are ranks. Counter k has an element for
-// each rank and is raised on stream k alone: by the rank of its number, or all by one rank
-// of a fixed distance.
+// randomProgram is a small program in the form of data: the test generates the program's text from it, and the oracle
+// executes it without reading that text. All ranks are on one axis, tp. Buffers are symmetric, with one block of two
+// elements for each rank. Counter k has one element for each rank and is raised only on stream k. Element i is raised
+// by rank i, or each element is raised by the rank at a fixed distance.
 type randomProgram struct {
 	ranks   int
 	streams int // with main, which is 0
@@ -42,7 +41,7 @@ const (
 	doRecv                      // b from the rank as far before
 )
 
-// randomStep is one statement. Consecutive steps of one loop are its body.
+// randomStep is one statement. Consecutive steps of the same loop are the body of that loop.
 type randomStep struct {
 	kind     stepKind
 	stream   int
@@ -55,7 +54,8 @@ type randomStep struct {
 	not      bool // on all ranks but that
 }
 
-// spot is a number below that of ranks: at, and the rank if turned, and the loop's variable if moving.
+// spot is a number below the number of ranks. It is the sum of at, of the rank if turned is set, and of the loop's
+// variable if moving is set.
 type spot struct {
 	at             int
 	turned, moving bool
@@ -83,14 +83,14 @@ func (p spot) text(ranks int) string {
 	return fmt.Sprintf("(%s) mod %d", s, ranks)
 }
 
-// randomPart is a buffer, or one block of it.
+// randomPart is a buffer, or one block of a buffer.
 type randomPart struct {
 	buffer int
 	whole  bool
 	spot
 }
 
-// newRandomProgram draws a program: patterns that people write, then mistakes.
+// newRandomProgram generates a program from motifs, which are common correct patterns, and then adds mistakes.
 func newRandomProgram(r *rand.Rand, ranks, motifs, mistakes int) *randomProgram {
 	p := &randomProgram{ranks: ranks, streams: 2 + r.IntN(2), buffers: 2 + r.IntN(2), events: 2}
 	p.add(randomStep{kind: doUse, b: randomPart{whole: true}})
@@ -123,7 +123,7 @@ func (p *randomProgram) part(r *rand.Rand) randomPart {
 	return randomPart{r.IntN(p.buffers), r.IntN(4) == 0, spot{at: r.IntN(p.ranks), turned: r.IntN(3) > 0}}
 }
 
-// pair is two parts of one shape.
+// pair returns two parts of the same shape.
 func (p *randomProgram) pair(r *rand.Rand) (a, b randomPart) {
 	a, b = p.part(r), p.part(r)
 	b.whole = a.whole
@@ -133,7 +133,7 @@ func (p *randomProgram) pair(r *rand.Rand) (a, b randomPart) {
 	return a, b
 }
 
-// motif adds a pattern that is right as it stands, unless it meets another.
+// motif adds a pattern that is correct unless it interferes with another pattern.
 func (p *randomProgram) motif(r *rand.Rand) {
 	n, s := p.ranks, 1+r.IntN(p.streams-1)
 	a, b := p.pair(r)
@@ -195,7 +195,7 @@ func (p *randomProgram) motif(r *rand.Rand) {
 	}
 }
 
-// signals counts the signals of a counter so far.
+// signals returns the number of signals of a counter so far.
 func (p *randomProgram) signals(k int) int {
 	n := 0
 	for _, s := range p.steps {
@@ -206,7 +206,7 @@ func (p *randomProgram) signals(k int) int {
 	return n
 }
 
-// mistake breaks something, or not.
+// mistake makes a random change, which may make the program incorrect.
 func (p *randomProgram) mistake(r *rand.Rand) {
 	i := r.IntN(len(p.steps))
 	s := &p.steps[i]
@@ -250,7 +250,7 @@ func (p *randomProgram) mistake(r *rand.Rand) {
 	}
 }
 
-// text writes the program.
+// text returns the text of the program.
 func (p *randomProgram) text() string {
 	var b strings.Builder
 	size := 2 * p.ranks

@@ -7,18 +7,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// redundancy finds waits that bring nothing: all they order is in order by what
-// the stream knew already, or by the waits beside them. A statement is listed
-// when each of its instances is so, on every rank and in both runs.
+// redundancy finds waits that add no order: everything that they order is already ordered by the stream's earlier
+// knowledge or by adjacent waits. A statement is listed if this holds for each of its instances, on every rank and in
+// both runs.
 type redundancy struct {
 	ix     *index
 	open   [][]heard // by stream: waits since the last other command
 	needed map[int32]bool
 	by     map[int32]int32 // by site: the site of a wait that implies it, or -1
-	order  []int32         // sites, as they come
+	order  []int32         // sites in the order of their first occurrence
 }
 
-// heard is one wait: what it brought, and whether that was known before.
+// heard records one wait: the snapshot that it received, and whether the stream knew that already.
 type heard struct {
 	cmd   int32
 	snap  snapshot
@@ -29,13 +29,12 @@ func newRedundancy(ix *index) *redundancy {
 	return &redundancy{ix: ix, open: make([][]heard, len(ix.streams)), needed: map[int32]bool{}, by: map[int32]int32{}}
 }
 
-// wait is told of a wait before the stream learns by it.
+// wait is called at each wait, before the stream adds snap to its knowledge.
 func (r *redundancy) wait(v *view, cmd int32, snap snapshot) {
 	r.open[v.stream] = append(r.open[v.stream], heard{cmd, snap, v.knows(epoch{snap.stream, snap.done})})
 }
 
-// other is told that a stream does something else: the waits before it are
-// complete.
+// other is called when a stream executes another command. The preceding block of waits is then complete.
 func (r *redundancy) other(stream int32) {
 	block := r.open[stream]
 	for i := range block {
@@ -50,8 +49,8 @@ func (r *redundancy) other(stream int32) {
 	r.open[stream] = block[:0]
 }
 
-// implied reports whether the i-th wait of a block brings nothing that the
-// others do not; of two that bring the same, the second does not count.
+// implied reports whether the i-th wait of a block adds nothing to the knowledge that the other waits bring. If two
+// waits bring the same knowledge, only the first of them is needed.
 func (r *redundancy) implied(block []heard, i int) (by int32, ok bool) {
 	h := &block[i]
 	e := epoch{h.snap.stream, h.snap.done}

@@ -6,16 +6,15 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A region is the set of bytes that a tensor covers, in absolute offsets, so
-// that two buffers on the same bytes have regions that overlap. Offsets are
-// equal on all ranks, and so are regions.
+// A region is the set of bytes that a tensor covers. Its offsets are absolute, so that the regions of two buffers on
+// the same bytes overlap. Offsets, and therefore regions, are the same on all ranks.
 
-// maxOuter is the number of strides that a region keeps apart; tensors that
-// need more are taken for all bytes between their ends.
+// maxOuter is the number of strides that a region represents. A tensor with more strides is treated as if it covered
+// all bytes from its first to its last.
 const maxOuter = 3
 
-// region is canonical: equal sets of bytes written in the usual ways are equal
-// values. It holds runs of bytes, repeated at up to maxOuter strides.
+// region represents a set of bytes in canonical form: the usual ways to describe the same set give equal regions. It
+// consists of runs of bytes that are repeated with up to maxOuter strides.
 type region struct {
 	space  plan.Space
 	rough  bool // larger than the tensor
@@ -24,8 +23,8 @@ type region struct {
 	n, str [maxOuter]int64
 }
 
-// regionOf returns a tensor's region; false for an empty tensor. The tensor has
-// passed the structural checks.
+// regionOf returns a tensor's region, or false if the tensor is empty. The tensor must have passed the structural
+// checks.
 func regionOf(p *plan.Plan, r *plan.Ref) (region, bool) {
 	b := &p.Buffers[r.Buf]
 	g := region{space: b.Space, off: b.Offset + r.Off, run: r.DType.Size()}
@@ -65,13 +64,13 @@ func regionOf(p *plan.Plan, r *plan.Ref) (region, bool) {
 	return g, true
 }
 
-// hull returns the region of all bytes between the tensor's ends.
+// hull returns the region of all bytes from the tensor's first to its last.
 func (g region) hull(r *plan.Ref) region {
 	bytes, _ := reach(r)
 	return region{space: g.space, rough: true, off: g.off, run: bytes}
 }
 
-// bounds on the number of runs that regions are cut into.
+// These constants limit the number of runs into which regions are divided.
 const (
 	maxRuns      = 1 << 16 // of one region
 	maxTotalRuns = 1 << 21 // of all
@@ -90,7 +89,7 @@ func (g *region) runCount() int {
 	return int(count)
 }
 
-// coarse returns the region taken for all bytes between its ends.
+// coarse returns the region of all bytes from the first to the last byte of g.
 func (g region) coarse() region {
 	c := region{space: g.space, rough: true, off: g.off, run: g.run}
 	for i, n := range g.n {
@@ -99,7 +98,7 @@ func (g region) coarse() region {
 	return c
 }
 
-// runs calls f for each run's first byte.
+// runs calls f with the first byte of each run.
 func (g *region) runs(f func(lo int64)) {
 	n := g.n
 	for i := range n {
@@ -114,16 +113,16 @@ func (g *region) runs(f func(lo int64)) {
 	}
 }
 
-// edge is where a region begins or ends, for the sweep.
+// edge is the beginning or end of a region, as the sweep visits it.
 type edge struct {
 	at     int64
 	region int32
 	begin  bool
 }
 
-// atomize cuts all regions into atoms: the largest sets of bytes that each
-// region covers wholly or not at all. Two regions overlap exactly where they
-// have an atom in common. It returns each region's atoms and their number.
+// atomize divides all regions into atoms. An atom is a largest set of bytes such that each region covers either all of
+// it or none of it. Two regions overlap exactly if they have an atom in common. atomize returns the atoms of each
+// region and the number of atoms.
 func atomize(regions []region) (pieces [][]int32, atoms int) {
 	var covers []cover
 	for _, space := range []plan.Space{plan.Arena, plan.Host} {
@@ -141,10 +140,10 @@ func atomize(regions []region) (pieces [][]int32, atoms int) {
 	return byRegion(covers, len(regions)), atoms
 }
 
-// cover is a region and one of its atoms.
+// cover pairs a region with one of its atoms.
 type cover struct{ region, atom int32 }
 
-// byRegion sorts atoms by their regions, into slices of one array.
+// byRegion returns the atoms of each region, as slices of one array.
 func byRegion(covers []cover, regions int) [][]int32 {
 	counts := make([]int32, regions)
 	for _, c := range covers {
@@ -161,8 +160,8 @@ func byRegion(covers []cover, regions int) [][]int32 {
 	return pieces
 }
 
-// sweep goes over the edges by address. The set of regions that cover a byte determines its atom; two independent
-// hashes of 64 bits identify a set.
+// sweep visits the edges in the order of their addresses. The set of regions that cover a byte determines the byte's
+// atom; two independent hashes of 64 bits identify a set.
 func sweep(edges []edge, regions int, covers []cover, atoms int) ([]cover, int) {
 	known := make(map[[2]uint64]struct{}, len(edges)/2)
 	depth := make([]int32, regions) // of regions whose own runs overlap
@@ -204,7 +203,7 @@ func sweep(edges []edge, regions int, covers []cover, atoms int) ([]cover, int) 
 	return covers, atoms
 }
 
-// mix is the finalizer of splitmix64.
+// mix is the finalizer of the hash function splitmix64.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

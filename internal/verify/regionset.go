@@ -1,13 +1,13 @@
 package verify
 
-// regionSet numbers different regions in the order of insertion. It is a hash table of numbers only, and stores the
-// regions once, contiguously, which makes it fast for a million of them.
+// regionSet assigns numbers to different regions in the order of their insertion. It stores the regions once, in one
+// slice, and a hash table of their numbers, which makes it fast for a million regions.
 type regionSet struct {
 	regions []region
 	slots   []int32 // number + 1 of a region, 0 for none; a power of two of them
 }
 
-// id returns a region's number, and whether it had one before.
+// id returns the number of a region, and reports whether the region had been inserted before.
 func (s *regionSet) id(g *region) (id int32, known bool) {
 	if 2*len(s.regions) >= len(s.slots) {
 		s.grow()
@@ -21,7 +21,7 @@ func (s *regionSet) id(g *region) (id int32, known bool) {
 	return s.slots[at] - 1, false
 }
 
-// slot returns the slot that holds a region, or that it belongs in.
+// slot returns the slot of the hash table that holds a region, or the free slot for it.
 func (s *regionSet) slot(g *region) int {
 	mask := len(s.slots) - 1
 	at := int(g.hash()) & mask

@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRepairs takes out each synchronisation of each example and has it put
-// back: whatever comes out must be proved, print, and parse to the same.
+// TestRepairs removes each synchronization of each example and repairs the result. Each repaired program must be
+// proved, and must be equal to the program that is parsed from its printed text.
 func TestRepairs(t *testing.T) {
 	refuted, repaired := 0, 0
 	for name, prog := range examples(t) {
@@ -54,7 +54,7 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
-// TestRepairsMany: more findings than are listed are repaired, too, one after the other.
+// TestRepairsMany checks that more findings than are listed in a result are also repaired.
 func TestRepairsMany(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("func f(%x: f32[8]) -> f32[8] {\n")
@@ -70,8 +70,8 @@ func TestRepairsMany(t *testing.T) {
 	}
 }
 
-// disturbed puts a program that is right into an order, or groups into parts, that get stuck; nil when that
-// does not happen soon.
+// disturbed changes the order of statements or the groups of a correct program until the program deadlocks. It returns
+// nil if this does not happen after a few changes.
 func disturbed(t testing.TB, r *rand.Rand, p *randomProgram) *randomProgram {
 	for range 12 {
 		q := *p
@@ -112,7 +112,8 @@ func disturbed(t testing.TB, r *rand.Rand, p *randomProgram) *randomProgram {
 	return nil
 }
 
-// TestRepairsOfDeadlocks: programs that are right but for their order get an order that is proved.
+// TestRepairsOfDeadlocks checks that programs that are correct except for their order are repaired to an order that is
+// proved.
 func TestRepairsOfDeadlocks(t *testing.T) {
 	n, seed := longtest.Of(30, 400), longtest.Seed(t)
 	plans := func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) }

@@ -13,12 +13,12 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// build lowers and plans; err is the first complaint of any step.
+// build lowers and plans a program. It returns the first error of any step.
 func build(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error) {
 	return buildBy(prog, b, "")
 }
 
-// buildBy lowers by a strategy and plans.
+// buildBy lowers a program by the named strategy, and plans it.
 func buildBy(prog *ir.Program, b ir.Binding, strategy string) (*ir.Program, *plan.Plan, error) {
 	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
@@ -45,7 +45,7 @@ func parse(t testing.TB, name, src string) *ir.Program {
 	return prog
 }
 
-// examples returns the shipped programs by file name.
+// examples returns the programs in the examples directory, keyed by file name.
 func examples(t testing.TB) map[string]*ir.Program {
 	t.Helper()
 	files, err := filepath.Glob("../../examples/*.hkt")
@@ -63,7 +63,7 @@ func examples(t testing.TB) map[string]*ir.Program {
 	return out
 }
 
-// lowering is an explicit function and how it came to be.
+// lowering is an explicit function, together with the file, function and strategy from which it was made.
 type lowering struct {
 	name     string // "mlp.hkt mlp chunked(3)"
 	prog     *ir.Program
@@ -72,8 +72,7 @@ type lowering struct {
 	original *plan.Plan
 }
 
-// lowerings returns every function of every example, lowered by every strategy
-// that changes it.
+// lowerings returns every function of every example, lowered by every strategy that changes the function.
 func lowerings(t testing.TB, dims map[string]map[string]int64) []lowering {
 	t.Helper()
 	var out []lowering

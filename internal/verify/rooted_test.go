@@ -9,9 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rootedPrograms use the collectives that one member leads or that go along
-// given ways, which no example does: all of them, on two streams, in loops with
-// a root that moves, and under a guard.
+// rootedPrograms use the collectives that have a root or a permutation, which no example uses. They contain all of
+// these collectives, on two streams, in loops with a varying root, and under a condition.
 var rootedPrograms = map[string]string{
 	"broadcasts": `
 mesh tp[3]
@@ -100,7 +99,7 @@ func f(%x: f32[4, 4]) -> f32[4, 4] {
 }`,
 }
 
-// rooted returns these programs as they are planned.
+// rooted returns the plans of these programs.
 func rooted(t testing.TB) []lowering {
 	t.Helper()
 	var out []lowering
@@ -117,8 +116,8 @@ func rooted(t testing.TB) []lowering {
 	return out
 }
 
-// nextMember changes a collective's root=, to= or from= to the member behind
-// it, on all ranks or on the first alone; false where there is none.
+// nextMember changes a collective's root=, to= or from= to the next member, on all ranks or only on the first. It
+// returns false if the collective has no such attribute.
 func nextMember(s *ir.Stmt, attr string, alone bool) bool {
 	a := s.Attr(attr)
 	if a == nil || len(s.Over()) != 1 {
@@ -133,8 +132,7 @@ func nextMember(s *ir.Stmt, attr string, alone bool) bool {
 	return true
 }
 
-// otherMembers gives a planned collective another root, or one member of a
-// permute another destination or source.
+// otherMembers gives a planned collective another root, or gives one member of a permute another destination or source.
 func otherMembers(p *plan.Plan, coll int32, add func(kind, what string, m *plan.Plan)) {
 	c := &p.Colls[coll]
 	n := int32(len(c.Parts))

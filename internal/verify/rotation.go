@@ -6,9 +6,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// rotation is how a translation acts on numbers 0, 1, … (bytes of a buffer, elements
-// of a counter): they fall into periods of size·step, each of as many steps as the axis is
-// long, and a translation by c along the axis turns each period by c steps.
+// rotation describes how a translation permutes the numbers 0, 1, … (the bytes of a buffer, or the elements of a
+// counter). The numbers are divided into periods of size·step, and each period into as many steps as the axis is long.
+// A translation by c along the axis rotates each period by c steps.
 type rotation struct {
 	axis       int
 	step, size int64
@@ -16,12 +16,11 @@ type rotation struct {
 
 func (r *rotation) period() int64 { return r.step * r.size }
 
-// rotations act one behind the other. Settled ones commute: the period of each
-// divides the step of the next.
+// rotations are applied one after the other. Settled rotations commute: the period of each divides the step of the
+// next.
 type rotations []rotation
 
-// guess returns the rotation that takes from to to when the translation is one
-// step along an axis.
+// guessed returns the rotation that takes the number from to the number to for a translation by one step along an axis.
 func guessed(axis int, size, from, to int64) (rotation, bool) {
 	step := to - from
 	if step < 0 {
@@ -33,8 +32,7 @@ func guessed(axis int, size, from, to int64) (rotation, bool) {
 	return rotation{axis, step, size}, step > 0
 }
 
-// settle sorts rotations; false when they do not commute, or do not fit what
-// has n numbers.
+// settle sorts rotations. It returns false if they do not commute, or do not fit n numbers.
 func (rs rotations) settle(n int64) bool {
 	slices.SortFunc(rs, func(a, b rotation) int { return compare3(a.step, b.step) })
 	for i := range rs {
@@ -45,7 +43,7 @@ func (rs rotations) settle(n int64) bool {
 	return true
 }
 
-// turn returns where number x goes by translation t, or comes from with sign -1.
+// turn returns the number to which translation t takes x or, if sign is -1, the number that t takes to x.
 func (rs rotations) turn(g *grid, x int64, t, sign int32) int64 {
 	for i := range rs {
 		r := &rs[i]
@@ -56,9 +54,9 @@ func (rs rotations) turn(g *grid, x int64, t, sign int32) int64 {
 	return x
 }
 
-// movers returns those of a buffer's rotations that move a tensor in it; the
-// others leave the set of its bytes as it is. False where one does neither: then
-// the tensor's bytes, turned, are those of no tensor of the same shape.
+// movers returns the rotations of a buffer that move a tensor in it. The other rotations map the set of the tensor's
+// bytes to itself. It returns false if some rotation does neither: then the rotated bytes of the tensor are not the
+// bytes of a tensor of the same shape.
 func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bool) {
 	if len(rs) == 0 {
 		return nil, true
@@ -82,17 +80,17 @@ func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bo
 	return moving, true
 }
 
-// Ways in which a rotation acts on a set of bytes.
+// These constants are the ways in which a rotation can act on a set of bytes.
 const (
-	breaks = iota // in none of these
-	keeps         // the set is the same
-	moves         // the set is within one step, and so goes as a whole
+	breaks = iota // in neither of the following ways
+	keeps         // the set is mapped to itself
+	moves         // the set is within one step, so it is moved as a whole
 )
 
-// acts says how a rotation acts on the bytes of a region that begins at off of
-// its buffer. The region's runs, repeated at rising strides, are gone through until
-// they fill whole periods (the set is kept), or the next stride is a whole period or
-// more (the set is moved, if it stays within one step).
+// acts determines how a rotation acts on the bytes of a region that begins at offset off of its buffer. It examines the
+// region's runs, which repeat with increasing strides. If the runs fill whole periods, the rotation maps the set to
+// itself. If the next stride is a whole period or more, the rotation moves the set, provided that the set lies within
+// one step.
 func (r *rotation) acts(g *region, off int64) int {
 	p := r.period()
 	width := g.run
@@ -110,8 +108,8 @@ func (r *rotation) acts(g *region, off int64) int {
 		case full || s > r.step:
 			return breaks
 		case n*s >= p:
-			// All steps, each in the same places: where p is whole strides, each
-			// of them within one, and n strides are whole periods.
+			// The set has the same bytes in every step if each step consists of whole strides, n strides are whole periods, and
+			// the part that is repeated lies within one stride.
 			if r.step%s != 0 || n*s%p != 0 || off%p+width > s {
 				return breaks
 			}

@@ -2,10 +2,10 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// serialHang executes each rank's commands one by one in issue order: what a
-// machine does whose streams share a hardware queue, or whose launches block.
-// It returns a warning that says where that gets stuck, nil when it does not: a
-// program that is safe so is safe on every machine.
+// serialHang executes each rank's commands one by one in the order of issue. A machine executes them in this order if
+// its streams share a hardware queue or if its launches block. serialHang returns a warning that describes where this
+// order deadlocks, or nil if it does not. A program that does not deadlock in this order does not deadlock on any
+// machine.
 func serialHang(ix *index) *Finding {
 	byRank := make([][]int32, ix.p.Ranks)
 	for i := range ix.p.Cmds {

@@ -5,48 +5,46 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// sim executes a plan for two consecutive runs on the ideal machine, where
-// every stream goes on as soon as it can. No command takes from another the
-// chance to execute, so this one order decides whether any can get stuck; and
-// it respects what happens before what, so the accesses it passes can be
-// compared as they come.
+// sim executes a plan for two consecutive runs on the ideal machine, where every stream continues as soon as it can. No
+// command prevents another from executing, so this one order decides whether a deadlock is possible. The order respects
+// happens-before, so accesses can be compared in the order in which they occur.
 //
-// Commands are tried in the order of the world list; a stream that has to wait
-// leaves the rest of its commands for later.
+// Commands are executed in the order of the world list. If a stream has to wait, its remaining commands are executed
+// later.
 type sim struct {
 	ix    *index
 	mem   *memory // may be nil: order only
 	lanes laning
 	views []view  // by lane
 	given []int32 // by lane: commands the host has issued so far
-	stuck []bool  // by lane: stands at its next command and waits to be woken
-	queue []int32 // lanes to try
+	stuck []bool  // by lane: whether it waits for another lane before its next command
+	queue []int32 // lanes that may be able to continue
 
 	events [runs][]eventState
 	elems  []elemState
 	left   [runs][]int32 // by signal of an element: waits that still need it
-	met    [runs][]int32 // by collective: members that stand at it
+	met    [runs][]int32 // by collective: members that have reached it
 	posted [runs][]int32 // by transfer: lane that posted first, -1
-	groups []groupState  // by lane: the group it stands at
+	groups []groupState  // by lane: the group that it executes
 
 	stats Stats
-	// stop, when set, is asked whether to go on; stopped is what it said.
+	// stop, when set, is called now and then. If it returns an error, the simulation ends and stores the error in stopped.
 	stop    func() error
 	stopped error
-	// joined, when set, is told whenever a lane learns by a command.
+	// joined, when set, is called each time a lane gains knowledge from a command.
 	joined func(lane int32, cmd int32, run int)
-	// passed, when set, is told before a command other than a wait starts.
+	// passed, when set, is called before a command other than a wait starts.
 	passed func(lane, cmd int32, run int)
-	// heard, when set, is told what a wait brings before its lane learns it.
+	// heard, when set, is called with the snapshot that a wait receives, before its lane joins the snapshot.
 	heard func(v *view, cmd int32, snap snapshot)
 }
 
-// laning says which commands are executed one after the other: those of a
-// stream, or of a rank.
+// laning selects the commands that are executed one after the other: the commands of a stream, or the commands of a
+// rank.
 type laning struct {
 	of   func(c *plan.Cmd) int32
 	cmds [][]int32
-	// clocks: knowledge is kept.
+	// clocks reports that vector clocks are maintained.
 	clocks bool
 }
 
@@ -107,7 +105,7 @@ func newSimOn(ix *index, mem *memory, lanes laning) *sim {
 	return s
 }
 
-// run issues both runs' commands in the order of the world list.
+// run executes both runs' commands in the order of the world list.
 func (s *sim) run() {
 	for range runs {
 		for i := range s.ix.p.Cmds {
@@ -123,10 +121,11 @@ func (s *sim) run() {
 	}
 }
 
-// askEvery is how many commands are executed before it is asked whether to go on.
+// askEvery is the number of commands that are executed between two calls of stop.
 const askEvery = 1 << 10
 
-// advance executes what a lane can, and what others can because of that.
+// advance executes a lane's commands until it has to wait, and then those of the lanes that can continue because of
+// them.
 func (s *sim) advance(lane int32) {
 	s.queue = append(s.queue, lane)
 	for len(s.queue) > 0 {
@@ -147,7 +146,7 @@ func (s *sim) wake(lanes ...int32) {
 	}
 }
 
-// head returns the command that a lane executes next; false after the last.
+// head returns the command that a lane executes next. It returns false after the last command.
 func (s *sim) head(lane int32) (cmd int32, run int, ok bool) {
 	cmds := s.lanes.cmds[lane]
 	done := int(s.views[lane].done)
@@ -157,7 +156,7 @@ func (s *sim) head(lane int32) (cmd int32, run int, ok bool) {
 	return cmds[done%len(cmds)], done / len(cmds), true
 }
 
-// step executes a lane's next command; false when it has to wait.
+// step executes a lane's next command. It returns false if the command has to wait.
 func (s *sim) step(lane int32) bool {
 	cmd, run, _ := s.head(lane)
 	c := &s.ix.p.Cmds[cmd]
@@ -188,8 +187,7 @@ func (s *sim) step(lane int32) bool {
 	return true
 }
 
-// start notes that a command begins: what it touches is compared with what its
-// lane knows now.
+// start compares the accesses of a command that begins with earlier accesses, given the current knowledge of its lane.
 func (s *sim) start(lane, cmd int32, run int) {
 	if s.passed != nil {
 		s.passed(lane, cmd, run)
@@ -204,7 +202,7 @@ func (s *sim) finish(v *view) {
 	s.stats.Steps++
 }
 
-// learn joins a snapshot into what a lane knows.
+// learn adds a snapshot to the knowledge of a lane.
 func (s *sim) learn(v *view, snap snapshot, cmd int32, run int) {
 	if !s.lanes.clocks {
 		return
@@ -246,7 +244,7 @@ func (s *sim) waitEvent(v *view, c *plan.Cmd, cmd int32, run int) bool {
 func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 	k := s.ix.elem(c.Counter, c.Peer, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]
-	n := e.fired // of signals before this one
+	n := e.fired // number of signals before this one
 	e.fired++
 	if s.lanes.clocks {
 		snap := snapshot{}
@@ -259,9 +257,8 @@ func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 	e.waiting = e.waiting[:0]
 }
 
-// waitCounter waits for the first Value signals of this run. They are the
-// raiser's in its order when it raises from one stream; otherwise ambiguous
-// proves that no others could be counted instead.
+// waitCounter waits for the first Value signals of this run. If the raiser signals from one stream, these are its first
+// signals in program order; otherwise the function ambiguous proves that no other signals can satisfy the wait.
 func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	k := s.ix.elem(c.Counter, c.Rank, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]
@@ -287,9 +284,8 @@ func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	return true
 }
 
-// meet brings a lane to its part of a collective. Whatever the op, all members
-// are taken to wait for each other: that is the worst case for getting stuck.
-// What they learn is only what the data brings (S5).
+// meet executes a lane's part of a collective. For every operation, all members are assumed to wait for each other,
+// which is the worst case for deadlocks. The members learn only what the operation's data transfer implies (S5).
 func (s *sim) meet(lane int32, c *plan.Cmd, cmd int32, run int) bool {
 	s.start(lane, cmd, run)
 	coll := &s.ix.p.Colls[c.Coll]
@@ -349,7 +345,7 @@ func (s *sim) exchange(coll *plan.Coll, members []int32, cmd int32, run int) {
 	}
 }
 
-// adopt replaces what a lane knows by a vector that holds it and more.
+// adopt replaces the knowledge of a lane by a vector that includes it.
 func (s *sim) adopt(v *view, all []int32, cmd int32, run int) {
 	v.vec, v.shared = all, true
 	s.stats.Joins++
@@ -358,8 +354,8 @@ func (s *sim) adopt(v *view, all []int32, cmd int32, run int) {
 	}
 }
 
-// post starts a group's transfers. A transfer ends when both sides have started
-// (S7), the group when all of its transfers have.
+// post starts a group's transfers. A transfer ends when both sides have started (S7), and the group ends when all of
+// its transfers have ended.
 func (s *sim) post(lane int32, c *plan.Cmd, cmd int32, run int) bool {
 	s.start(lane, cmd, run)
 	g := &s.groups[lane]

@@ -9,15 +9,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// structure checks what can be seen without executing, and builds the index on
-// the way. Each check may rely on the ones before it.
+// structure performs the checks that need no execution, and builds the index at the same time. Each check may rely on
+// the earlier ones.
 type structure struct {
 	p      *plan.Plan
 	ix     *index
 	faults []Finding
 }
 
-// newIndex returns the index of a plan, or what is wrong with its structure.
+// newIndex returns the index of a plan, or findings that describe the errors in the plan's structure.
 func newIndex(p *plan.Plan) (*index, []Finding) {
 	s := &structure{p: p, ix: &index{p: p}}
 	for _, check := range []func(){s.buffers, s.streams, s.channels, s.counters, s.tables, s.commands, s.events, s.signals, s.collectives, s.transfers, s.callers} {
@@ -28,7 +28,7 @@ func newIndex(p *plan.Plan) (*index, []Finding) {
 	return s.ix, nil
 }
 
-// fault notes what is wrong, with the commands it concerns.
+// fault records an error and the commands that it concerns.
 func (s *structure) fault(kind string, cmds []int32, format string, args ...any) {
 	if len(s.faults) == maxFindings {
 		return
@@ -105,7 +105,7 @@ func (s *structure) counters() {
 	}
 }
 
-// tables checks the references of collectives and transfers.
+// tables checks the references in collectives and transfers.
 func (s *structure) tables() {
 	for i := range s.p.Colls {
 		c := &s.p.Colls[i]
@@ -145,7 +145,7 @@ func (s *structure) tables() {
 	}
 }
 
-// ref checks that a tensor lies in its buffer, on the rank it should.
+// ref checks that a tensor lies within its buffer and on the correct rank.
 func (s *structure) ref(cmds []int32, r *plan.Ref, rank int32, what string) {
 	if !r.Present() {
 		return
@@ -161,12 +161,12 @@ func (s *structure) ref(cmds []int32, r *plan.Ref, rank int32, what string) {
 	}
 }
 
-// maxReach bounds the bytes between the ends of a tensor: far more than any
-// machine has, and small enough for sums of two.
+// maxReach limits the number of bytes from the first to the last byte of a tensor. It is larger than the memory of any
+// machine, and small enough that the sum of two such numbers does not overflow.
 const maxReach = 1 << 60
 
-// reach returns the bytes from a tensor's first to behind its last, 0 for an
-// empty one; false when an extent or stride is negative or a product overflows.
+// reach returns the number of bytes from the first byte of a tensor to the end of its last element, or 0 for an empty
+// tensor. It returns false if an extent or stride is negative or if a product overflows.
 func reach(r *plan.Ref) (int64, bool) {
 	if r.DType == ir.InvalidDType || !slices.Contains(ir.DTypes(), r.DType) || len(r.Shape) != len(r.Strides) {
 		return 0, false
@@ -195,7 +195,7 @@ func reach(r *plan.Ref) (int64, bool) {
 	return (int64(last) + 1) * r.DType.Size(), last < maxReach/8
 }
 
-// commands checks each command on its own and files it under its stream.
+// commands checks each command by itself and appends it to the list of its stream.
 func (s *structure) commands() {
 	p, ix := s.p, s.ix
 	ix.streams = make([][]int32, len(p.Streams))
@@ -242,8 +242,7 @@ func (s *structure) own(me []int32, refs []plan.Ref, rank int32) {
 	}
 }
 
-// copy checks a put, a get or a local copy: at most one side is a peer's, and
-// that side is a symmetric buffer.
+// copy checks a put, a get or a local copy: at most one side belongs to a peer, and that side is a symmetric buffer.
 func (s *structure) copy(me []int32, c *plan.Cmd) {
 	if len(c.Ins) != 1 || len(c.Outs) != 1 || !c.Ins[0].Present() || !c.Outs[0].Present() {
 		s.fault(KindMatch, me, "a copy has one source and one destination")

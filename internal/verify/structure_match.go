@@ -6,9 +6,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// events checks that each event is recorded once, and in host issue order
-// before each of its waits: a wait for an event not yet recorded is silently
-// none.
+// events checks that each event is recorded once, and that its record precedes each of its waits in host issue order. A
+// wait for an event that is not yet recorded would have no effect.
 func (s *structure) events() {
 	p, ix := s.p, s.ix
 	if p.Events < 0 || p.Events > len(p.Cmds) {
@@ -52,7 +51,7 @@ func (s *structure) events() {
 	}
 }
 
-// signals counts the signals of each element and finds who raises it.
+// signals counts the signals of each counter element and determines the rank that raises it.
 func (s *structure) signals() {
 	p, ix := s.p, s.ix
 	for i, kind := range ix.kinds {
@@ -91,8 +90,8 @@ func (s *structure) signals() {
 	}
 }
 
-// counterWaits checks that each wait can be met by the signals of its run, and
-// that those stand before it unless it says so.
+// counterWaits checks that the signals of one run can satisfy each wait, and that these signals precede the wait unless
+// the wait is marked as an exception.
 func (s *structure) counterWaits() {
 	p, ix := s.p, s.ix
 	fired := make([]int32, len(ix.elems))
@@ -114,8 +113,8 @@ func (s *structure) counterWaits() {
 	}
 }
 
-// collectives checks that every member issues every collective of its channel
-// once, in order, on its stream.
+// collectives checks that every member issues every collective of its channel exactly once, in order, and on the
+// channel's stream.
 func (s *structure) collectives() {
 	p := s.p
 	type member struct{ channel, part int32 }
@@ -156,7 +155,7 @@ func (s *structure) collectives() {
 	}
 }
 
-// transfers checks that each transfer has its two sides, each on its rank.
+// transfers checks that each transfer has two sides, each on its own rank.
 func (s *structure) transfers() {
 	posted := map[plan.P2P]int32{}
 	for i := range s.p.Cmds {
@@ -189,8 +188,8 @@ func (s *structure) transfers() {
 	}
 }
 
-// callers checks that parameters have their bytes for themselves, since the
-// caller may write them once for many runs, and that only inout ones are written.
+// callers checks that parameters share no bytes with other buffers, since the caller may write a parameter once for
+// many runs, and that only inout parameters are written.
 func (s *structure) callers() {
 	p := s.p
 	inout := map[int32]bool{}
@@ -222,7 +221,7 @@ func (s *structure) callers() {
 		x, y := &p.Buffers[a], &p.Buffers[b]
 		return compare3(int64(x.Space), int64(y.Space), x.Offset, y.Offset, x.Bytes, y.Bytes)
 	})
-	// Going up, the buffer that reaches furthest, and the parameter that does.
+	// In the order of addresses, far is the buffer that extends furthest so far, and farInput is the parameter that does.
 	far, farInput := int32(-1), int32(-1)
 	reaches := func(of, at int32) bool {
 		if of < 0 {

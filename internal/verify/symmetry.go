@@ -10,73 +10,70 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file proves a program on many ranks by what one of them does.
+// This file proves a program on many ranks by executing only one of them.
 //
-// Ranks lie on a grid, and G are the grid's translations, which wrap around: a
-// commutative group that takes every rank to every other in exactly one way. An
-// action of G is chosen on all that a rank has: for t in G, Φt takes rank r to
-// r+t, the n-th command, stream or event of r to the n-th of r+t, and the bytes
-// of each buffer and the elements of each counter to themselves or, turned by
-// t along an axis, to others of the same buffer or counter (rotation.go). Each Φt is
-// one to one, and Φs after Φt is Φs+t.
+// The ranks are placed on a grid. G is the group of the grid's translations, which wrap around at its ends. The group
+// is commutative, and for any two ranks exactly one translation takes the first to the second. The proof chooses an
+// action of G on all objects of the ranks: for t in G, Φt takes rank r to rank r+t, and the n-th command, stream or
+// event of r to the n-th of r+t. It takes the bytes of each buffer and the elements of each counter to themselves or,
+// rotated by t along an axis, to others of the same buffer or counter (rotation.go). Each Φt is one to one, and Φs
+// after Φt is Φs+t.
 //
-// Suppose that the text of every rank ρ+t is Φt of the text of rank ρ. Then Φt
-// of the text of any rank is that of another: Φt is an automorphism of the
-// program. It follows:
+// Suppose that, for some rank ρ and every t, Φt takes the text of ρ to the text of ρ+t. Then Φt takes the text of any
+// rank to the text of another: Φt is an automorphism of the program. This has three consequences:
 //
-//  1. Matching. The k-th collective, send, recv or signal of a rank goes to the
-//     team, lane or element that is Φt of ρ's, so it meets what is Φt of what
-//     ρ's meets.
-//  2. Order. Commands executed by all ranks in step, each as soon as it can,
-//     execute all that can ever be: what can execute does not depend on the
-//     order of those before, and is the same on all ranks. If ρ gets stuck, all
-//     do; else none. And a command of rank r+t is known to a stream of rank s+t
-//     exactly where that of r is known to that of s. So ρ's vector clocks,
-//     translated, are all ranks'.
-//  3. Conflicts. Two accesses to a byte of rank ρ+t are Φt of two accesses to a
-//     byte of ρ, and ordered as those are. So the accesses to ρ's memory, by ρ
-//     and by others, stand for all.
+//  1. Matching. Φt takes the k-th collective, send, recv or signal of ρ to that of ρ+t, together with the team, lane
+//     or element that it uses. Hence Φt takes the matching operations of ρ's to the matching operations of those of
+//     ρ+t.
+//  2. Order. If all ranks execute commands in step, each command as soon as possible, they execute every command that
+//     any execution can reach: whether a command can execute does not depend on the order of the commands before it,
+//     and is the same on all ranks. If ρ is blocked forever, all ranks are; otherwise none is. A stream of rank s+t
+//     knows a command of rank r+t exactly if the corresponding stream of s knows the corresponding command of r. So
+//     the translated vector clocks of ρ are the vector clocks of all ranks.
+//  3. Conflicts. Φt takes any two accesses to a byte of ρ to two accesses to a byte of ρ+t that are ordered in the
+//     same way. So the accesses to ρ's memory, by ρ and by other ranks, represent the accesses to all memory.
 //
-// Consecutive waits on a stream, with nothing between, are compared as a set: their order changes neither what is known
-// after them nor whether they end. So are consecutive signals: each makes known what was done before the first of them,
-// and no memory is accessed between.
+// Consecutive waits on a stream, with no other command between them, are compared as a set: their order changes
+// neither what the stream knows after them nor whether they end. The same holds for consecutive signals: each of them
+// makes known the commands before the first of them, and no memory is accessed between them.
 //
-// Nothing of this is assumed. Every rank is unrolled and compared with ρ, command by command and operand by operand
-// (alike.go); a rank that differs makes the verdict Unknown. The layout is not covered: here each buffer has its own
-// bytes. Shared bytes are proved for the plan, which every run has.
+// None of these conditions is assumed. Every rank is unrolled and compared with ρ, command by command and operand by
+// operand (alike.go); if a rank differs, the verdict is Unknown. The proof does not cover the layout of memory, since
+// it gives each buffer its own bytes. Buffers that share bytes are covered by the proof of the plan, and every run
+// has a plan.
 
-// Symmetry is what Symmetric asks of a program.
+// Symmetry holds the arguments of Symmetric.
 type Symmetry struct {
-	// Grid has the sizes of the axes on which all ranks lie in order, the last
-	// axis fastest.
+	// Grid holds the sizes of the axes on which the ranks are placed in order. The last axis varies fastest.
 	Grid []int64
-	// Unroller makes an unroller of ranks, for one goroutine: p holds what ranks
-	// have in common, with the same numbers whoever is unrolled first after rank 0.
+	// Unroller makes an unroller of ranks, for use by one goroutine. The plan p holds the tables that all ranks share.
+	// Once rank 0 has been unrolled, the numbers in these tables do not depend on the order in which other ranks are
+	// unrolled.
 	Unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
-	// MinCommands is how many commands all ranks must have at the least: with fewer a plan
-	// is as fast, and its proof says more.
+	// MinCommands is the minimum number of commands, summed over all ranks, for which Symmetric attempts a proof. With
+	// fewer commands, checking a plan is as fast and proves more.
 	MinCommands int
-	// Prog is the program that is unrolled; see Options.Prog.
+	// Prog is the program that is unrolled. Options.Prog describes its use.
 	Prog *ir.Program
 }
 
-// maxSymmetric bounds how many commands of all ranks are compared.
+// maxSymmetric limits the number of commands, summed over all ranks, that are compared.
 const maxSymmetric = 50_000_000
 
-// SymmetryProof is what was found out about a program whose ranks do the same.
+// SymmetryProof holds the result for a program whose ranks all do the same.
 type SymmetryProof struct {
-	// Result is as of a plan, with an excerpt of the commands where a fault is
-	// shown. It is Unknown where ranks differ.
+	// Result has the same form as the result for a plan. For a fault it refers to an excerpt of the commands. Its verdict
+	// is Unknown if ranks differ.
 	*Result
-	// Commands is how many commands all ranks have.
+	// Commands is the number of commands, summed over all ranks.
 	Commands int
 }
 
-// unroller is Symmetry.Unroller.
+// unroller is the type of Symmetry.Unroller.
 type unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
 
-// Symmetric checks a program by one rank, if all do the same. The error is an
-// unroller's: what is wrong with a single rank.
+// Symmetric checks a program by one of its ranks, if all ranks do the same. It returns the errors of an unroller, which
+// report errors in a single rank.
 func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	q := &quotient{grid: newGrid(s.Grid), prog: s.Prog}
 	p, one, err := s.Unroller()
@@ -110,7 +107,7 @@ func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	return out, nil
 }
 
-// learn chooses the rotations by the neighbours of the first rank along each axis.
+// learn determines the rotations from the next rank after the first along each axis.
 func (a *likeness) learn(unroll unroller) (string, error) {
 	_, one, err := unroll()
 	if err != nil {
@@ -123,7 +120,7 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 		if a.grid.sizes[axis] < 2 {
 			continue
 		}
-		// The next rank along the axis, or if that does something else the one before.
+		// The comparison uses the next rank along the axis or, if that rank does something else, the previous one.
 		stride := a.grid.stride(axis)
 		next, err := one(int(stride))
 		if err != nil {
@@ -143,8 +140,8 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 	return a.settle(), nil
 }
 
-// unraised gives counters that nobody raises the rotations of one that has the same share
-// for each rank: whoever waits for it then waits for ever, on all ranks.
+// unraised gives each counter that no rank raises the rotations of a counter with the same number of elements for each
+// rank. A stream that waits for a counter without signals waits forever, on all ranks.
 func (a *likeness) unraised() {
 	raised := make([]bool, len(a.counters))
 	for i := range a.rank.Cmds {
@@ -162,7 +159,7 @@ func (a *likeness) unraised() {
 	}
 }
 
-// compareAll compares every rank with the first, until one differs.
+// compareAll compares every rank with the first rank, and stops at the first that differs.
 func (a *likeness) compareAll(unroll unroller) (why string, err error) {
 	var next atomic.Int64
 	var failed atomic.Bool
@@ -211,8 +208,7 @@ func (a *likeness) compareAll(unroll unroller) (why string, err error) {
 	return why, err
 }
 
-// grid is the group of translations: its elements are the ranks, as what takes
-// rank 0 to them.
+// grid describes the group of translations. Its elements are numbered as the ranks: element r takes rank 0 to rank r.
 type grid struct {
 	n     int
 	sizes []int32
@@ -243,7 +239,7 @@ func (g *grid) stride(axis int) int32 {
 	return s
 }
 
-// add returns r+t; with sign -1 r-t.
+// add returns r+t, or r-t if sign is -1.
 func (g *grid) add(r, t, sign int32) int32 {
 	out := int32(0)
 	for axis, n := range g.sizes {
@@ -262,7 +258,7 @@ func (g *grid) row(t int32) []int32 {
 	return out
 }
 
-// rooted reports whether a collective treats one member unlike the others.
+// rooted reports whether a collective treats one member differently from the others.
 func rooted(op ir.Op) bool {
 	return op == ir.OpBroadcast || op == ir.OpReduce || op == ir.OpGather || op == ir.OpScatter
 }

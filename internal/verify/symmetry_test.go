@@ -18,7 +18,7 @@ import (
 
 var symmetrical = flag.Int("symmetrical", 1000, "how many random programs are proved by one rank and as plans")
 
-// symmetric checks a program by one rank. A rank that cannot be unrolled refutes it.
+// symmetric checks a program by one rank. A rank that cannot be unrolled counts as a refutation.
 func symmetric(prog *ir.Program, b ir.Binding, strategy string) (*verify.SymmetryProof, error) {
 	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
@@ -35,8 +35,8 @@ func symmetric(prog *ir.Program, b ir.Binding, strategy string) (*verify.Symmetr
 	return verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller})
 }
 
-// compared says how two proofs of a program differ, "" where not, and whether the one by
-// symmetry decided.
+// compared returns a description of the difference between the verdicts of two proofs of a program, or "" if they
+// agree. It also reports whether the proof by symmetry reached a decision.
 func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, decided bool) {
 	_, p, err := buildBy(prog, b, strategy)
 	var ds ir.Diagnostics
@@ -72,7 +72,8 @@ func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, d
 	return "", true
 }
 
-// Random programs on one axis get the verdict that their plans get, where it is decided.
+// TestSymmetryAgreesWithPlans checks that random programs on one axis receive the same verdict by symmetry as by their
+// plans, if symmetry decides.
 func TestSymmetryAgreesWithPlans(t *testing.T) {
 	n, seed := longtest.Of(*symmetrical, 300_000), longtest.Seed(t)
 	if testing.Short() {
@@ -99,7 +100,7 @@ func TestSymmetryAgreesWithPlans(t *testing.T) {
 	}
 }
 
-// twoAxes are programs on grids, which the examples have few of.
+// twoAxes holds programs on grids of two axes, of which the examples have few.
 var twoAxes = map[string]string{
 	"chunks of a grid": `
 mesh a[2] b[3]
@@ -169,8 +170,8 @@ func f(%x: f32[4, 8]) -> f32[4, 8] {
 `,
 }
 
-// Examples, what they are lowered to, and small mistakes in them, on all ranks and on one,
-// get the verdict that their plans get.
+// TestSymmetryOfMutants compares the verdict by symmetry with the verdict on the plan. It uses the examples, the
+// programs to which they are lowered, and small mistakes in them, on all ranks and on one rank.
 func TestSymmetryOfMutants(t *testing.T) {
 	type subject struct {
 		name, fn string
@@ -228,7 +229,7 @@ func TestSymmetryOfMutants(t *testing.T) {
 	}
 }
 
-// oneRankMutants leave out one statement on one rank alone.
+// oneRankMutants returns programs in which one statement is omitted on one rank only.
 func oneRankMutants(prog *ir.Program, fn string, rank int64) []textMutant {
 	var out []textMutant
 	if len(prog.Meshes) == 0 {
@@ -258,7 +259,7 @@ func oneRankMutants(prog *ir.Program, fn string, rank int64) []textMutant {
 	return out
 }
 
-// scaled rewrites an example for more ranks.
+// scaledExample returns an example, rewritten for more ranks.
 func scaledExample(t testing.TB, file string, ranks int) *ir.Program {
 	t.Helper()
 	prog := examples(t)[file]
@@ -272,9 +273,9 @@ func scaledExample(t testing.TB, file string, ranks int) *ir.Program {
 	return parse(t, file, src)
 }
 
-// The ring, the pushes and the exchange are proved on many ranks, and refuted without any of
-// what orders them, as they are on six, by their plans. Without it on one rank they are never proved
-// where that is wrong.
+// TestSymmetryOnManyRanks checks that the ring, the pushes and the exchange are proved on many ranks, and are refuted
+// without any one of their synchronizations, as their plans on six ranks are. A program that lacks a synchronization on
+// one rank only must never be proved if it is wrong.
 func TestSymmetryOnManyRanks(t *testing.T) {
 	ranks := longtest.Of(64, 1024)
 	for _, file := range []string{"ag_linear_ring.hkt", "linear_rs_push.hkt", "ag_linear_exchange.hkt"} {

@@ -19,7 +19,7 @@ var symbolic = flag.Int("symbolic", 60, "how many random loops are proved for al
 
 func planning(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error) { return build(prog, b) }
 
-// direct checks a program with one length, as it stands.
+// direct checks a program with one number of iterations, without package trips.
 func direct(t testing.TB, prog *ir.Program, b ir.Binding) verify.Verdict {
 	_, p, err := build(prog, b)
 	if err != nil {
@@ -32,8 +32,8 @@ func direct(t testing.TB, prog *ir.Program, b ir.Binding) verify.Verdict {
 	return verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict
 }
 
-// randomLoop writes a program with a loop of C iterations over streams, whose
-// body computes, waits and records at random distances.
+// randomLoop returns a program that has a loop of C iterations over streams. The body of the loop computes, waits and
+// records events at random distances.
 func randomLoop(r *rand.Rand) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -110,8 +110,8 @@ func randomLoop(r *rand.Rand) string {
 	return b.String()
 }
 
-// TestAllTripsAgreesWithUnrolling proves random loops for all lengths and
-// unrolls them at many, also far beyond those the proof looked at.
+// TestAllTripsAgreesWithUnrolling proves random loops for all numbers of iterations. It compares the verdict with those
+// for many unrolled lengths, including lengths that are much larger than the ones that the proof checked.
 func TestAllTripsAgreesWithUnrolling(t *testing.T) {
 	counts := map[verify.Verdict]int{}
 	reasons := map[string]int{}
@@ -191,7 +191,8 @@ func TestEndlessLoopsAreNotUnrolled(t *testing.T) {
 	}
 }
 
-// nested has a loop in a loop, on two streams in the pattern of a chessboard.
+// nested is a program with a loop inside a loop, whose iterations alternate between two streams in a chessboard
+// pattern.
 const nested = `
 dim A = 2
 dim B = 2
@@ -212,8 +213,8 @@ func f(%x: f32[4]) -> f32[4] {
 }
 `
 
-// The shipped examples whose loops are as long as a dim says are proved for
-// every value of it.
+// TestExamplesForAllTrips checks that the examples with a loop whose length is a dim are proved for every value of that
+// dim.
 func TestExamplesForAllTrips(t *testing.T) {
 	for _, c := range []struct {
 		file, fn, dim string
@@ -229,7 +230,8 @@ func TestExamplesForAllTrips(t *testing.T) {
 	}
 }
 
-// TestLongLoopsAgreeWithUnrolling: what is said of a loop by shorter ones, unrolling says too.
+// TestLongLoopsAgreeWithUnrolling compares the verdict on a loop that was derived from shorter loops with the verdict
+// on the unrolled loop.
 func TestLongLoopsAgreeWithUnrolling(t *testing.T) {
 	loops, seed := longtest.Of(60, 2000), longtest.Seed(t)
 	if testing.Short() {

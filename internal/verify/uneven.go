@@ -8,10 +8,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// countsFit says what is wrong with the counts of an uneven collective, or with
-// their being there at all, "" if nothing is. Members' operands are in[axis]
-// rows, their results out[axis]. Of counts in device memory only the place is
-// known; what reads and writes them is checked as if they took all there is.
+// countsFit checks the counts of an uneven collective, and that only uneven collectives have counts. It describes the
+// first error, and returns "" if there is none. Members' operands have in[axis] rows, and their results have out[axis]
+// rows. If the counts are in device memory, only their location is known; the accesses that depend on them are then
+// checked as if all rows were transferred.
 func countsFit(c *plan.Coll, in, out []int64) string {
 	if !c.Op.Uneven() {
 		for m := range c.Parts {
@@ -65,8 +65,8 @@ func countsFit(c *plan.Coll, in, out []int64) string {
 	return ""
 }
 
-// countsPlaced checks that there is a count for each member, in one place for
-// all, and the same where all must have the same.
+// countsPlaced checks that there is a count for each member, that all members have their counts in the same kind of
+// place, and that the counts are equal on all members where the operation requires it.
 func countsPlaced(c *plan.Coll, p *plan.CollPart) string {
 	n, first := len(c.Parts), &c.Parts[0]
 	switch {

@@ -44,8 +44,8 @@ func TestUnevenIsProved(t *testing.T) {
 	}
 }
 
-// TestUnevenRefuted corrupts counts, and writes counts where nothing orders the
-// write before the collective that reads them.
+// TestUnevenRefuted changes counts to wrong values, and writes counts without an order between the write and the
+// collective that reads them.
 func TestUnevenRefuted(t *testing.T) {
 	kinds := []string{}
 	for name, change := range map[string]func(parts [][]plan.CollPart){
@@ -88,7 +88,7 @@ func TestUnevenRefuted(t *testing.T) {
 	if r := verify.Plan(p, verify.Options{Prog: prog}); r.Verdict != verify.Refuted {
 		t.Errorf("counts written too late: %v", r.Verdict)
 	}
-	// The reverse: without the fork nothing orders the copy before the read.
+	// In the reverse case the fork is missing, so the copy and the earlier read are not ordered.
 	prog, p = unevenPlan(t)
 	p.Cmds = slices.DeleteFunc(p.Cmds, func(c plan.Cmd) bool {
 		return c.Kind == plan.WaitEvent &&

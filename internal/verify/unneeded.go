@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxTrials bounds the commands checked to find what could be left out.
+// maxTrials limits the number of commands that are checked to find unneeded waits.
 const maxTrials = 5_000_000
 
-// unneeded lists the waits and barriers that other waits do not imply, and
-// without which the plan is proved nevertheless: what they order never meets.
-// All that are listed, with those implied, can be left out together.
+// unneeded lists the waits and barriers that other waits do not imply, but without which the plan is proved
+// nevertheless, since the accesses that they order never conflict. The plan is proved without all listed statements and
+// all implied ones together.
 func unneeded(ix *index, implied []Finding) []Finding {
 	p := ix.p
 	out := map[int32]bool{} // sites left out
@@ -48,7 +48,7 @@ func unneeded(ix *index, implied []Finding) []Finding {
 	return found
 }
 
-// firstOfSites returns each site's first wait or collective.
+// firstOfSites returns the first wait or collective of each site.
 func firstOfSites(p *plan.Plan) []int32 {
 	var out []int32
 	seen := map[int32]bool{}
@@ -63,8 +63,8 @@ func firstOfSites(p *plan.Plan) []int32 {
 	return out
 }
 
-// LeftOut returns the plan without the waits and barriers of the statements that some commands are of.
-// What it is good for is what they cost; it need not be right.
+// LeftOut returns the plan without the waits and barriers of the statements to which the given commands belong. It is
+// used to measure the cost of these statements; the resulting plan may be incorrect.
 func LeftOut(p *plan.Plan, cmds ...int32) *plan.Plan {
 	sites := map[int32]bool{}
 	for _, c := range cmds {
@@ -73,7 +73,7 @@ func LeftOut(p *plan.Plan, cmds ...int32) *plan.Plan {
 	return leftOut(p, sites)
 }
 
-// leftOut returns the plan without the waits and barriers of some statements.
+// leftOut returns the plan without the waits and barriers of the given statements.
 func leftOut(p *plan.Plan, sites map[int32]bool) *plan.Plan {
 	q := *p
 	barriers := map[int32]bool{}
@@ -89,7 +89,7 @@ func leftOut(p *plan.Plan, sites map[int32]bool) *plan.Plan {
 	if len(barriers) == 0 {
 		return &q
 	}
-	// Commands after a barrier move up, in the list and in its channel.
+	// The commands after a barrier move to lower positions, in the list of commands and in their channel.
 	q.Colls = nil
 	to := make([]int32, len(p.Colls))
 	next := make([]int32, len(p.Channels))

@@ -1,16 +1,16 @@
-// Package verify proves plans and programs free of data races, reuse of live memory, missing joins, mismatched
-// collectives and deadlocks, or reports what is wrong. It does not trust the planner: it reads only the plan, and
-// derives its own order of happens-before.
+// Package verify proves that plans and programs have no data races, reuse of live memory, missing joins, mismatched
+// collectives or deadlocks, or reports the faults. It does not trust the planner: it reads only the plan, and derives
+// its own happens-before order.
 //
-// A plan is checked in four steps, one file each: structure (what is visible without executing: ranges, matching,
-// counts), simulate (two consecutive runs executed greedily, with vector clocks), memory (each access against what the
-// clocks know of earlier accesses), serial (the same with each rank's commands one by one). Explain words the
-// findings.
+// A plan is checked in four steps, with one file for each. The step structure performs the checks that need no
+// execution: ranges, matching and counts. The step simulate executes two consecutive runs greedily, with vector clocks.
+// The step memory compares each access with the clocks of earlier accesses. The step serial simulates the plan again
+// with each rank's commands one by one. The file explain.go formulates the findings as text.
 //
-// Two proofs need no plan of the whole program: trips proves loops of any length by plans of short ones, and symmetry
-// proves any number of ranks by one, if it finds that all do the same. Lone finds errors of a few ranks among many.
-// Repair and reorder edit programs until they are proved. Claims finds values that the text claims to be the same on
-// ranks that hold different values.
+// Two kinds of proof need no plan of the whole program. Package trips proves loops of any length by plans of short
+// loops. The file symmetry.go proves any number of ranks by one rank, after it has checked that all ranks do the same.
+// Lone finds errors of a few ranks among many. Package repair edits programs until they are proved. Claims finds values
+// that the program's text claims to be the same on ranks although the ranks hold different data.
 package verify
 
 import (
@@ -21,56 +21,55 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Verdict is what was found out.
+// Verdict is the outcome of a check.
 type Verdict uint8
 
 // Verdicts.
 const (
-	// Unknown: nothing wrong was found, and nothing is proved.
+	// Unknown: no fault was found, but the plan is not proved.
 	Unknown Verdict = iota
 	// Proved: no execution of back-to-back runs has any of the faults.
 	Proved
-	// Refuted: some execution has; the findings show it.
+	// Refuted: some execution has a fault. The findings describe it.
 	Refuted
 )
 
 // String returns "unknown", "proved" or "refuted".
 func (v Verdict) String() string { return [...]string{"unknown", "proved", "refuted"}[v] }
 
-// Kinds of findings: stable words for programs that read them.
+// These constants are the kinds of findings. Programs that read findings can rely on them.
 const (
 	KindRace      = "race"      // conflicting accesses that nothing orders
-	KindReuse     = "reuse"     // the same between two buffers on the same bytes
-	KindUnwritten = "unwritten" // bytes read that were never written
-	KindClobbered = "clobbered" // bytes read that another buffer has overwritten
-	KindMatch     = "match"     // collectives, transfers or signals that do not fit
+	KindReuse     = "reuse"     // conflicting uses of two buffers on the same bytes
+	KindUnwritten = "unwritten" // a read of bytes that were never written
+	KindClobbered = "clobbered" // a read of bytes that another buffer has overwritten
+	KindMatch     = "match"     // collectives, transfers or signals that do not match
 	KindDeadlock  = "deadlock"  // streams that wait for each other
 	KindBounds    = "bounds"    // memory outside its buffer or arena
 	KindIssue     = "issue"     // host issue order: a wait before its record
-	KindClaim     = "claim"     // called the same on ranks that hold what differs
-	KindSerial    = "serial"    // warning: safe only where streams really run side by side
-	KindOverlap   = "overlap"   // warning: iterations on different streams, in order nevertheless
+	KindClaim     = "claim"     // a claim of equal data on ranks that hold different data
+	KindSerial    = "serial"    // warning: free of deadlocks only if streams run concurrently
+	KindOverlap   = "overlap"   // warning: iterations on different streams that are nevertheless ordered
 	KindRedundant = "redundant" // warning: a wait that other waits imply
 )
 
-// Finding is one fault, or with Warning one thing worth knowing.
+// Finding describes one fault or, if Warning is set, another property of the plan that the user should know.
 type Finding struct {
 	Warning bool
 	Kind    string
 	Message string
-	// Acts are the commands concerned, the earlier in issue order first.
+	// Acts are the commands that the finding concerns, in the order of issue.
 	Acts []Act
-	// Why says why nothing orders the first two acts.
+	// Why explains why the first two acts are not ordered.
 	Why string
-	// Help names the smallest edge that would, and where to write it.
+	// Help names the smallest edge that would order the acts, and the place where the program must contain it.
 	Help string
-	// Picture shows the streams of the first two acts side by side, one row a
-	// line; empty where there is nothing to see.
+	// Picture shows the streams of the first two acts in adjacent columns, one row a line. It is empty if a picture would
+	// show nothing more than the text.
 	Picture string
-	// Count is the number of places of the plan that show the same finding.
+	// Count is the number of places in the plan that have the same fault.
 	Count int
-	// Unsure: the overlap of the tensors was over-approximated, so the fault may
-	// not be real.
+	// Unsure reports that the overlap of the tensors was over-approximated, so that the fault may not be real.
 	Unsure bool
 }
 
@@ -82,24 +81,23 @@ type Act struct {
 	What string
 }
 
-// Result is what checking a plan gave.
+// Result holds the outcome of checking a plan.
 type Result struct {
 	Verdict Verdict
-	// Reason says why nothing was decided.
+	// Reason explains why nothing was decided.
 	Reason string
-	// Findings: faults first, in order of issue; then warnings.
+	// Findings lists first the faults, in order of issue, and then the warnings.
 	Findings []Finding
-	// SerialSafe: the plan also ends when each rank's commands run one by one in
-	// issue order.
+	// SerialSafe reports that the plan also ends if each rank's commands are executed one by one in issue order.
 	SerialSafe bool
-	// Stats says how much work it was.
+	// Stats describes the amount of work.
 	Stats Stats
 
-	Plan     *plan.Plan // that was judged
-	Unlisted int        // places of findings that are not listed
+	Plan     *plan.Plan // the plan that was checked
+	Unlisted int        // number of places of findings that are not listed
 }
 
-// Stats counts the operations that decide how long checking takes.
+// Stats counts the operations that determine the duration of a check.
 type Stats struct {
 	Steps    int64 // commands executed, both runs
 	Joins    int64 // vector clocks joined
@@ -107,22 +105,22 @@ type Stats struct {
 	Atoms    int   // pieces the memory falls into
 }
 
-// Options choose what is looked for beyond faults. The zero value looks for
-// faults, serial safety and lost overlap.
+// Options select checks in addition to the search for faults. The zero value selects faults, serial safety and lost
+// overlap.
 type Options struct {
-	// Redundant lists the waits that others imply, and those without which the
-	// plan is proved as well.
+	// Redundant selects a list of the waits that other waits imply, and of the waits without which the plan is still
+	// proved.
 	Redundant bool
-	// FaultsOnly leaves the warnings out: what is wanted before a run.
+	// FaultsOnly omits the warnings. It suits checks before a run.
 	FaultsOnly bool
-	// Stop, when set, is asked now and then: where it returns an error nothing is decided.
+	// Stop, when set, is called now and then. If it returns an error, the check ends without a decision.
 	Stop func() error
-	// Prog is the program that was planned: it tells which loop a command is
-	// in. Without it no lost overlap is found.
+	// Prog is the program that was planned. It is used to find the loop that contains a command. Without it, the check
+	// finds no lost overlap.
 	Prog *ir.Program
 }
 
-// maxFindings bounds how many different faults are listed.
+// maxFindings limits the number of different faults that are listed.
 const maxFindings = 20
 
 // Plan checks a plan over two consecutive runs.
@@ -171,7 +169,7 @@ func Plan(p *plan.Plan, opts Options) *Result {
 	return r.close(faults)
 }
 
-// observe lets those look on that the options ask for; either may be nil.
+// observe registers the observers that the options select. Either result may be nil.
 func (s *sim) observe(opts Options) (*overlapWatch, *redundancy) {
 	var watch *overlapWatch
 	var redundant *redundancy
@@ -196,7 +194,7 @@ func (s *sim) observe(opts Options) (*overlapWatch, *redundancy) {
 	return watch, redundant
 }
 
-// close sorts the findings and draws the conclusion.
+// close sorts the findings and determines the verdict.
 func (r *Result) close(fs []Finding) *Result {
 	slices.SortStableFunc(fs, func(a, b Finding) int {
 		return cmp.Or(rank(a)-rank(b), cmp.Compare(firstCmd(a), firstCmd(b)))
@@ -234,8 +232,8 @@ func firstCmd(f Finding) int32 {
 	return f.Acts[0].Cmd
 }
 
-// Diagnostics tells the findings in terms of the source: prog is the program
-// that was planned. The findings of a Refuted result are errors.
+// Diagnostics returns the findings as diagnostics that refer to the source. The argument prog is the program that was
+// planned. The findings of a Refuted result are errors.
 func (r *Result) Diagnostics(prog *ir.Program) ir.Diagnostics {
 	var ds ir.Diagnostics
 	for i := range r.Findings {

@@ -9,11 +9,11 @@ import (
 	"fmt"
 )
 
-// Agree is an all-gather: every process calls it with the same step, as it calls Step, and a value
-// of at most MaxValue bytes, and gets the values of all, by rank. It waits for the others, so it is
-// for times when nothing is in flight. A process at another step is a *DisagreeError; one that does
-// not come, nor get on (see Step, At), for T is a *PeerError. An error ends the world: who got the values and who did
-// not is then unknown.
+// Agree is an all-gather. Every process calls it with the same step, as it calls Step, and with a value of at most
+// MaxValue bytes. Agree returns the values of all processes, ordered by rank. It waits for the other processes, so call
+// it only when no work is in flight. If a process is at another step, the error is a *DisagreeError. If a process does
+// not call Agree and makes no progress for the time T (see Step, At), the error is a *PeerError. An error ends the
+// world, because it is then unknown which processes received the values.
 func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte, error) {
 	if len(value) > MaxValue || len(step) > maxStep {
 		return nil, fmt.Errorf("agreement on %.80q: a value of %d bytes; at most %d are supported", step, len(value), MaxValue)
@@ -86,13 +86,13 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	return nil, err
 }
 
-// Same returns nil if all processes call it with the same value, and the same *DisagreeError in
-// all of them if they do not. The world goes on.
+// Same returns nil if all processes call it with the same value. Otherwise it returns the same *DisagreeError in all of
+// them. The world remains usable.
 func (w *World) Same(ctx context.Context, what, value string) error {
 	return w.same(ctx, what, value, func(int, int) bool { return true })
 }
 
-// same compares the values of processes that with holds of, and tells of the first that differ.
+// same compares the values of the processes p and q for which with(p, q) is true. It reports the first difference.
 func (w *World) same(ctx context.Context, what, value string, with func(p, q int) bool) error {
 	text := value
 	if len(text) > MaxValue {
@@ -121,18 +121,18 @@ func (w *World) same(ctx context.Context, what, value string, with func(p, q int
 	return nil
 }
 
-// SameList returns nil if all processes call it with the same lines, and the same *DisagreeError in all of them, about
-// the first line that differs, if they do not. The world goes on.
+// SameList returns nil if all processes call it with the same lines. Otherwise it returns the same *DisagreeError in
+// all of them, which describes the first line that differs. The world remains usable.
 func (w *World) SameList(ctx context.Context, what string, lines []string) error {
 	return w.sameList(ctx, what, lines, func(int, int) bool { return true })
 }
 
-// SameListOfNode is SameList among the processes of each node. All processes of the world call it.
+// SameListOfNode does the same as SameList for the processes of each node. All processes of the world call it.
 func (w *World) SameListOfNode(ctx context.Context, what string, lines []string) error {
 	return w.sameList(ctx, what, lines, func(p, q int) bool { return w.mesh.node(p) == w.mesh.node(q) })
 }
 
-// sameList compares the lists of processes that with holds of.
+// sameList compares the lists of the processes p and q for which with(p, q) is true.
 func (w *World) sameList(ctx context.Context, what string, lines []string, with func(p, q int) bool) error {
 	h := sha256.New()
 	for _, l := range lines {
@@ -208,18 +208,18 @@ func (w *World) Step(what string) error {
 	return nil
 }
 
-// At records how far this process is in its step: others wait longer for one that gets on, and show where
-// it is if they wait in vain.
+// At records the command that this process has reached in its step. Other processes wait longer for a process that
+// makes progress, and name the command if the wait fails.
 func (w *World) At(command int) { w.mesh.page.at(w.mesh.o.Rank, command) }
 
 type callKey struct{}
 
-// WithCall returns a context that names a call of the program's, and its place.
+// WithCall returns a context that carries the name of a call of the program and its place in the source.
 func WithCall(ctx context.Context, call, place string) context.Context {
 	return context.WithValue(ctx, callKey{}, entry{call: call, place: place})
 }
 
-// CallOf returns what WithCall was given; nothing if there is no such context.
+// CallOf returns the call and place that WithCall stored in ctx, or empty strings if there are none.
 func CallOf(ctx context.Context) (call, place string) {
 	e, _ := ctx.Value(callKey{}).(entry)
 	return e.call, e.place

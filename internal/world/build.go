@@ -13,8 +13,8 @@ import (
 	"sync"
 )
 
-// build says from what a process's hocket was built. Processes of different builds cannot share a world: they would
-// plan and run the same program differently.
+// build identifies the version from which a process's hocket was built. Processes of different builds cannot share a
+// world, because they would plan and run the same program differently.
 type build struct {
 	Version string // of hocket's module, with the commit if it was built from a checkout; "" if it is not known
 	Dirty   bool   // the checkout had changes, so that Version does not say all
@@ -22,7 +22,7 @@ type build struct {
 	ID      string // of the program's or library's file, as Go's linker writes it; "" if it has none
 }
 
-// thisBuild is the build of this process. Tests replace it.
+// thisBuild returns the build of this process. Tests replace it.
 var thisBuild = sync.OnceValue(func() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -91,7 +91,7 @@ func (b build) String() string {
 	return text
 }
 
-// sameBuild returns how the builds of processes differ.
+// sameBuild returns an error that describes how the builds of the processes differ, or nil.
 func (w *World) sameBuild(members []membership) error {
 	e := &DisagreeError{What: "the build of hocket"}
 	var distinct []build
@@ -133,7 +133,7 @@ func fileID() string {
 	return hex.EncodeToString([]byte(id))[:min(2*len(id), 40)]
 }
 
-// fileAt returns the file that memory at an address is mapped from.
+// fileAt returns the name of the file that is mapped at the given address.
 func fileAt(address uintptr) string {
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {

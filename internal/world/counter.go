@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Counters are numbers in shared memory that processes raise and wait for. They never sink.
+// Counters holds numbers in shared memory that processes raise and wait for. Their values never decrease.
 type Counters struct {
 	detector *detector
 	segment  *Segment
 }
 
-// A counter has a cache line to itself.
+// The layout of a counter, which occupies a cache line of its own.
 const (
 	counterBytes = 64
 
@@ -21,7 +21,8 @@ const (
 	counterTurn     = 12 // 32 bits: changes with the value while there are sleepers; they sleep on it
 )
 
-// NewCounters makes n counters, and lets the processes to, or all others, map them by key.
+// NewCounters makes n counters. The processes listed in to, or all other processes if the list is empty, can map them
+// by key.
 func (w *World) NewCounters(key string, n int, to ...int) (*Counters, error) {
 	s, err := NewSegment(max(n, 1) * counterBytes)
 	if err != nil {
@@ -34,7 +35,7 @@ func (w *World) NewCounters(key string, n int, to ...int) (*Counters, error) {
 	return &Counters{w.detector, s}, nil
 }
 
-// MapCounters maps the counters that a process made. It waits as Map does.
+// MapCounters maps the counters that another process made. It waits in the same way as Map.
 func (w *World) MapCounters(ctx context.Context, process int, key string) (*Counters, error) {
 	s, err := w.Map(ctx, process, key)
 	if err != nil {
@@ -52,23 +53,23 @@ func (c *Counters) line(i int) []byte { return c.segment.mem[i*counterBytes:][:c
 // Load returns the value of a counter.
 func (c *Counters) Load(i int) uint64 { return word(c.line(i), counterValue).Load() }
 
-// Add raises a counter by n. Whoever has seen the new value sees all that this process wrote to
-// shared memory before.
+// Add raises a counter by n. A process that reads the new value also sees everything that this process wrote to shared
+// memory before the call.
 func (c *Counters) Add(i int, n uint64) {
 	line := c.line(i)
 	word(line, counterValue).Add(n)
 	wake(line)
 }
 
-// Set raises a counter to n. Nobody else may raise it at the same time.
+// Set raises a counter to n. No other process may raise it at the same time.
 func (c *Counters) Set(i int, n uint64) {
 	line := c.line(i)
 	word(line, counterValue).Store(n)
 	wake(line)
 }
 
-// wake wakes whoever sleeps until a counter changes. A wait that begins meanwhile sees the new
-// value, or is seen here.
+// wake wakes all goroutines and processes that sleep until a counter changes. A wait that begins during the call either
+// reads the new value or is woken.
 func wake(line []byte) {
 	if word32(line, counterSleepers).Load() > 0 {
 		turn := word32(line, counterTurn)
@@ -77,7 +78,7 @@ func wake(line []byte) {
 	}
 }
 
-// spin is how long Wait looks at a counter before it sleeps: about as long as it takes to be woken.
+// spin limits how long Wait polls a counter before it sleeps. It is about the time that waking a sleeper takes.
 const spin = 50 * time.Microsecond
 
 // Wait waits until a counter is at least atLeast. The process from, or Any, is to raise it: Wait fails if

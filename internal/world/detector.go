@@ -21,7 +21,7 @@ type detector struct {
 	circled int          // for how many beats
 }
 
-// watch shows that this process lives, and finds out when another does not, or has aborted.
+// watch sends signs of life of this process, and detects other processes that send none or have aborted.
 func (d *detector) watch() {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -42,7 +42,7 @@ func (d *detector) watch() {
 			return
 		}
 		for r := range seen {
-			// Time is counted in own beats: a process that was stopped itself blames nobody for it.
+			// Time is counted in beats of this process, so that a process that was itself stopped blames no other.
 			silent := int(d.silent[r].Add(1))
 			if now := d.mesh.page.beats(r); now != seen[r] || r == d.mesh.o.Rank || d.mesh.hasLeft(r) {
 				seen[r], silent = now, 0
@@ -136,7 +136,7 @@ func withoutDetails(values []Value) []Value {
 	return short
 }
 
-// stalled blames a process that shows no sign of life.
+// stalled returns an error that blames a process that shows no sign of life.
 func (d *detector) stalled(rank int) *PeerError {
 	silent := time.Duration(d.silent[rank].Load()) * beat
 	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
@@ -192,10 +192,10 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	return e
 }
 
-// patience returns StallTimeout in beats.
+// patience returns StallTimeout as a number of beats.
 func (d *detector) patience() int { return int(max(d.mesh.o.StallTimeout/beat, 1)) }
 
-// Any stands for all other processes, where it is not known who raises a counter.
+// Any selects all other processes, if it is not known which process raises a counter.
 const Any = -1
 
 // vigil is for how long a process that is not in the step of its waiter has not got on.
@@ -205,7 +205,7 @@ type vigil struct {
 	seen  progress
 }
 
-// check returns why it is in vain to wait for a process.
+// check returns an error if it is useless to wait any longer for the process from.
 func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	if err := d.mesh.err(); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// launcher says by which variables a launcher tells a process who it is.
+// launcher names the environment variables through which a launcher passes a process its rank and the world's size.
 type launcher struct {
 	name                         string
 	size, rank, local, localSize string
@@ -130,7 +130,7 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 	return nil
 }
 
-// runID joins the variables that name a run; "" if none is set.
+// runID joins the values of the variables that identify a run. It returns "" if none is set.
 func (l launcher) runID(getenv func(string) string) string {
 	var parts []string
 	for _, name := range l.id {

@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/fault"
 )
 
-// ErrLeft is what a world returns after Leave.
+// ErrLeft is the error that methods of a world return after Leave.
 var ErrLeft = errors.New("this process has left the world")
 
-// ErrWentOn is wrapped by the error of a wait for what another process has given up to do.
+// ErrWentOn is wrapped by the error of a wait for an action that another process no longer intends to perform.
 var ErrWentOn = errors.New("another process has gone on")
 
 // These errors are public: package fault has them.
@@ -22,7 +22,7 @@ type (
 	Value         = fault.Value
 )
 
-// member is a process of a world.
+// member identifies a process of a world.
 type member struct {
 	Rank int
 	PID  int
@@ -31,12 +31,12 @@ type member struct {
 	Outer int `json:"-"`
 }
 
-// failed is an error that blames a member.
+// failed returns an error that blames a member.
 func (m member) failed(format string, args ...any) *PeerError {
 	return &PeerError{Rank: m.Outer, PID: m.PID, Host: m.Host, Why: fmt.Sprintf(format, args...)}
 }
 
-// cause is why a world ended, as processes tell each other.
+// cause describes why a world ended, in the form in which processes send it to each other.
 type cause struct {
 	Peer     *PeerError     `json:",omitempty"`
 	Disagree *DisagreeError `json:",omitempty"`
@@ -45,8 +45,8 @@ type cause struct {
 // maxCause bounds an encoded cause: it must fit a message and the page.
 const maxCause = 4000
 
-// causeOf turns an error of the process self into what others are told: an error of no
-// known type is one of that process.
+// causeOf converts an error of the process self to the form that is sent to others. An error of an unknown type is
+// attributed to that process.
 func causeOf(self member, err error) cause {
 	var peer *PeerError
 	var disagree *DisagreeError

@@ -19,8 +19,8 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// folder is where the processes of a run meet. Each has it locked while it joins, so a folder
-// that can be locked alone is of a run that has ended, and is removed by whoever finds it.
+// folder represents the directory in which the processes of a run meet. Each process holds a lock on it while it joins.
+// A directory that no process has locked therefore belongs to a run that has ended, and any process may remove it.
 type folder struct {
 	path string
 	file *os.File // open and locked
@@ -121,7 +121,7 @@ func openDirectory(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
-// check refuses a folder that others can write.
+// check returns an error if other users can write to the folder.
 func (d *folder) check() error {
 	info, err := d.file.Stat()
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *folder) lock(how int) error {
 	}
 }
 
-// isThere reports whether the folder is still the one at its path.
+// isThere reports whether the path of the folder still refers to the same directory.
 func (d *folder) isThere() bool {
 	mine, err := d.file.Stat()
 	if err != nil {

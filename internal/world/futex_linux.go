@@ -23,7 +23,7 @@ func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) 
 	return err == unix.ETIMEDOUT
 }
 
-// futexWake wakes all that sleep on word.
+// futexWake wakes all threads that sleep on word.
 func futexWake(word *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opFutexWake, math.MaxInt32, 0, 0, 0)
 }

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// group says of which processes of another world a world is.
+// group records which processes of another world belong to a world.
 type group struct {
 	of      *World
 	name    string
@@ -16,7 +16,7 @@ type group struct {
 	mesh    atomic.Pointer[mesh]
 }
 
-// outer is the rank of a process in the world that it was started in.
+// outer returns the rank of a process in the world in which it was started.
 func (o *Options) outer(rank int) int {
 	if o.group == nil {
 		return rank
@@ -85,7 +85,7 @@ func JoinGroup(ctx context.Context, w *World, name string, members []int) (*Worl
 	return g, nil
 }
 
-// shareEnd has a world and a group of it end together, by failures.
+// shareEnd makes a failure of a world also end its group, and a failure of the group also end the world.
 func shareEnd(w, g *World) {
 	select {
 	case <-g.Done():

@@ -19,7 +19,7 @@ const (
 	greeting = 5 * time.Second
 )
 
-// reception is where guests are until they have said who they are.
+// reception holds connections whose processes have not identified themselves yet.
 type reception struct {
 	mesh  *mesh
 	slots chan struct{}
@@ -76,7 +76,7 @@ func (r *reception) dismiss(n int) {
 	r.guests = slices.Delete(r.guests, 0, n)
 }
 
-// leaves takes a guest off the list, and reports whether it was there.
+// leaves removes a guest from the list, and reports whether it was in the list.
 func (r *reception) leaves(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +117,7 @@ func (hs handshake) answer(l link, h hello) (*peer, error) {
 	return hs.admit(l, h, hs.hello().encode())
 }
 
-// fits returns how a process of this run differs that cannot be of this world.
+// fits returns an error that describes why a process of this run cannot belong to this world, or nil if it can.
 func (hs handshake) fits(h hello) error {
 	var what, mine, theirs string
 	switch {

@@ -68,7 +68,7 @@ func NewLauncher(id string) (*Launcher, error) {
 // Address is what HOCKET_LAUNCHER is for the processes.
 func (l *Launcher) Address() string { return l.listener.Addr().String() }
 
-// Close ends the connections.
+// Close closes the connections.
 func (l *Launcher) Close() {
 	l.listener.Close()
 	l.mu.Lock()
@@ -177,7 +177,7 @@ func (l *Launcher) notify() {
 	l.changed = make(chan struct{})
 }
 
-// Reported is closed when Cause has something.
+// Reported returns a channel that is closed when Cause has an error to return.
 func (l *Launcher) Reported() <-chan struct{} { return l.reported }
 
 // Cause returns why the processes' world has ended, as the first of them has told; nil for nothing.
@@ -198,7 +198,7 @@ func hostName() string {
 	return host
 }
 
-// sameUser reports whether the process at the other end is this user's.
+// sameUser reports whether the process at the other end belongs to the user of this process.
 func sameUser(conn *net.UnixConn) bool {
 	l, err := newLink(conn)
 	if err != nil {

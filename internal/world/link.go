@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// link is a connection to another process that carries whole messages, in order.
+// link represents a connection to another process that transfers whole messages, in order.
 type link interface {
 	// receive waits for a message. One goroutine receives. The caller closes the descriptors of files that
 	// come with it.

@@ -21,7 +21,7 @@ type unixLink struct {
 	rights []byte
 }
 
-// maxRights is how many files come with a message.
+// maxRights is the largest number of files that accompany a message.
 const maxRights = 2
 
 func newLink(conn *net.UnixConn) (*unixLink, error) {
@@ -77,7 +77,7 @@ func parseRights(b []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// closeAll closes descriptors that nobody took.
+// closeAll closes descriptors that no caller has taken over.
 func closeAll(fds []int) {
 	for _, fd := range fds {
 		if fd >= 0 {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// rendezvous refuses worlds of several processes: they need Linux.
+// rendezvous returns an error for worlds of several processes, which are supported only on Linux.
 type rendezvous struct {
 	mesh     *mesh
 	detector *detector

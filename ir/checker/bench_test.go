@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// longPrograms make programs of about n statements. Each family would be slow,
-// or never end, if something grew with what stands above it.
+// longPrograms holds functions that return programs of about n statements. Each family of programs would make a checker
+// slow or endless whose work for a statement grows with the preceding text.
 var longPrograms = map[string]func(n int) string{
 	"values": body(func(i int) string { return fmt.Sprintf("%%v%d = linear %%v%d, %%w", i+1, i) }),
 	"sharded": body(func(i int) string {
@@ -73,7 +73,7 @@ func body(line func(i int) string, first ...string) func(n int) string {
 	}
 }
 
-// TestLongProgramsEnd: no family takes time that grows faster than the program.
+// TestLongProgramsEnd checks that the time for each family grows in proportion to the length of the program.
 func TestLongProgramsEnd(t *testing.T) {
 	n := 4000
 	for name, family := range longPrograms {

@@ -23,8 +23,8 @@ func mustBind(t testing.TB, src string, b ir.Binding) *ir.Bound {
 	return bound
 }
 
-// TestRanksSetTheFreeAxis: -n defaults to the mesh's size, must equal it, and
-// sets the one axis size that is a dim.
+// TestRanksSetTheFreeAxis checks that the option -n has the size of the mesh as its default, must equal that size, and
+// determines the axis size that is a dim.
 func TestRanksSetTheFreeAxis(t *testing.T) {
 	for _, c := range []struct {
 		mesh  string
@@ -83,8 +83,8 @@ func f(%x: f32[T/tp, 3]) -> f32[T, 3] {
 	}
 }
 
-// TestPlacesAgainstBruteForce compares Team, Peer, Coord, Offset and LocalShape
-// with coordinates counted out.
+// TestPlacesAgainstBruteForce compares Team, Peer, Coord, Offset and LocalShape with results from enumerated
+// coordinates.
 func TestPlacesAgainstBruteForce(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -182,7 +182,7 @@ func comparePlaces(t *testing.T, r *rand.Rand, b *ir.Bound, m *bruteMesh, ty *ir
 	}
 }
 
-// TestChoiceDependsOnTextOnly: S20. Binding never changes what was decided.
+// TestChoiceDependsOnTextOnly checks that binding never changes a layout that Check selected (S20).
 func TestChoiceDependsOnTextOnly(t *testing.T) {
 	const src = `
 dim T = 8
@@ -225,8 +225,8 @@ func f(%x: f32[T/tp, K], %w: f32[K, K/tp], %b: f32[T, K/dp]) -> f32[T/dp, K] {
 	}
 }
 
-// TestCheckStmtKnowsInstances: what depends on loop variables and ranks is
-// checked for each instance, and not before.
+// TestCheckStmtKnowsInstances checks that constraints on loop variables and ranks are checked for each instance of a
+// statement, and not before.
 func TestCheckStmtKnowsInstances(t *testing.T) {
 	b := mustBind(t, `
 mesh tp[2]

@@ -5,14 +5,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// callGraph is which functions call and refine which.
+// callGraph records which functions call each other, and which refine each other.
 type callGraph struct {
 	*heads
-	// chainKnown and inCycle remember what was found out of refines chains.
+	// chainKnown and inCycle store the results for the chains of refines clauses that were followed.
 	chainKnown, inCycle map[*ir.Func]bool
 }
 
-// checkRefines checks "refines F": equal signatures, no cycle (S19).
+// checkRefines checks a "refines F" clause: the signatures must be equal, and the clauses must not form a cycle (S19).
 func (c *callGraph) checkRefines(f *ir.Func) {
 	if f.Refines.Text == "" {
 		return
@@ -37,8 +37,8 @@ func (c *callGraph) checkRefines(f *ir.Func) {
 	}
 }
 
-// refinesItself follows refines clauses from f, and remembers of every function
-// on the way where its chain ends: nowhere (a cycle) or in a function without one.
+// refinesItself follows refines clauses from f, and reports whether they lead back to f. It stores the result for every
+// function on the way.
 func (c *callGraph) refinesItself(f *ir.Func) bool {
 	var path []*ir.Func
 	onPath := map[*ir.Func]bool{}
@@ -83,7 +83,7 @@ func (c *callGraph) signatureDifference(f, g *ir.Func) string {
 	return ""
 }
 
-// sameType compares dtype, extents and layout; undecided extents count as different.
+// sameType compares dtype, extents and layout. Extents whose equality cannot be decided count as different.
 func (c *heads) sameType(t, u *ir.Type) bool {
 	if t.DType != u.DType || !ir.SameLayout(t, u) {
 		return false

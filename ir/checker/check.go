@@ -1,15 +1,14 @@
-// Package checker checks programs: it resolves names, infers types and layouts, and decides what must hold between
-// extents, or keeps it to be checked when dims are bound.
+// Package checker checks programs. It resolves names, infers types and layouts, and decides the relations that must
+// hold between extents. It stores the relations that it cannot decide, so that they are checked when dims are bound.
 package checker
 
 import "hocket.example/hocket/ir"
 
-// Check resolves every name, infers every type and layout, and reports what is
-// wrong with the program's structure, types, layouts, scopes and aliases. The
-// Info is complete only when no error is reported.
+// Check resolves every name, infers every type and layout, and reports errors in the program's structure, types,
+// layouts, scopes and aliases. The Info is complete only if no error is reported.
 func Check(p *ir.Program) (*ir.Info, ir.Diagnostics) { return checkBeside(p, &ir.Lost{}) }
 
-// checkBeside is Check for a program of which the parser lost statements.
+// checkBeside does the same as Check for a program from which the parser dropped statements.
 func checkBeside(p *ir.Program, lost *ir.Lost) (*ir.Info, ir.Diagnostics) {
 	decls := newHeads(&reporter{p: p}, lost)
 	in := newInfo(p, decls.dims)
@@ -42,11 +41,11 @@ func checkBeside(p *ir.Program, lost *ir.Lost) (*ir.Info, ir.Diagnostics) {
 type checker struct {
 	*relations
 
-	// wanted maps a name that the function returns to the signature's type.
+	// wanted maps each name that the function returns to the type in the signature.
 	wanted map[string]*ir.Type
-	// blocks counts enclosing blocks, rankIf rank-dependent ifs.
+	// blocks counts the enclosing blocks, and rankIf the enclosing ifs whose conditions depend on the rank.
 	blocks, rankIf int
-	// carrying is the body of the innermost loop if that carries values, carriedTo their types.
+	// carrying is the body of the innermost loop if that loop carries values, and carriedTo holds their types.
 	carrying  *ir.Block
 	carriedTo []*ir.Type
 	inGroup   bool
@@ -63,7 +62,7 @@ func newChecker(f *ir.Func, decls *heads, in *ir.Info) *checker {
 type reporter struct {
 	p  *ir.Program
 	ds ir.Diagnostics
-	// failed counts errors, those included that are not shown again.
+	// failed counts all errors, including those that are not reported again.
 	failed int
 }
 
@@ -78,7 +77,7 @@ func (c *reporter) errorf(kind string, pos ir.Pos, format string, args ...any) r
 	return report{d}
 }
 
-// full reports that no more errors are wanted.
+// full reports whether the maximum number of errors has been reported.
 func (c *reporter) full() bool { return len(c.ds) >= ir.MaxDiagnostics }
 
 // checkFunc checks the signature and the body.
@@ -125,8 +124,8 @@ func (c *checker) checkSignatureType(t *ir.Type) bool {
 	return true
 }
 
-// divides refuses dimensions that no binding makes divide over their axes; what
-// dims decide is left to Bind.
+// divides reports an error for dimensions that are not divisible by the sizes of their axes in any binding. If the
+// result depends on dims, Bind checks it.
 func (c *relations) divides(t *ir.Type) bool {
 	before := c.failed
 	for _, d := range t.Dims {
@@ -144,8 +143,8 @@ func (c *relations) divides(t *ir.Type) bool {
 	return c.failed == before
 }
 
-// globalExtents demands extents that are the same on all ranks and known
-// outside the function.
+// globalExtents checks that extents are the same on all ranks and depend only on names that are known outside of the
+// function.
 func (c *checker) globalExtents(t *ir.Type) bool {
 	before := c.failed
 	for _, d := range t.Dims {
@@ -158,8 +157,8 @@ func (c *checker) globalExtents(t *ir.Type) bool {
 	return c.failed == before
 }
 
-// findWanted notes which layout the signature asks of each returned name, so
-// that an op can aim at it (S20: annotations and signature first).
+// findWanted records the layout that the signature requires of each returned name, so that operations can choose this
+// layout for their results (S20: annotations and signature first).
 func (c *checker) findWanted(f *ir.Func) {
 	n := len(f.Body.Stmts)
 	if n == 0 || f.Body.Stmts[n-1].Op != ir.OpReturn {

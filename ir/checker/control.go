@@ -76,8 +76,8 @@ func (c *checker) checkFor(s *ir.Stmt) {
 	}
 }
 
-// carriedTypes returns the types of the values that a loop carries: those of what it begins with,
-// reduced. It is nil after an error.
+// carriedTypes returns the types of the values that a loop carries. They are the types of the initial values, without
+// partial reductions. It returns nil after an error.
 func (c *checker) carriedTypes(s *ir.Stmt, begin []*ir.Sym) []*ir.Type {
 	types, needs, reshard := make([]*ir.Type, len(begin)), make([]*ir.Type, len(begin)), false
 	if len(begin) > 0 && s.Streams > 0 {
@@ -101,7 +101,7 @@ func (c *checker) carriedTypes(s *ir.Stmt, begin []*ir.Sym) []*ir.Type {
 	return types
 }
 
-// checkYield checks what a loop carries on against what it began with.
+// checkYield compares the values that a loop yields with the initial values of the carried values.
 func (c *checker) checkYield(s *ir.Stmt) {
 	syms, ok := c.tensors(s)
 	if len(syms) != len(c.carriedTo) {
@@ -129,8 +129,8 @@ func (c *checker) checkYield(s *ir.Stmt) {
 	}
 }
 
-// claimHelp tells how to make a value of type t of a buffer. Ranks that hold a
-// part of a sum each have no value of that type yet.
+// claimHelp describes how to make a value of type t from a buffer. Ranks that each hold one contribution to a sum do
+// not yet hold a value of that type.
 func (c *relations) claimHelp(buffer *ir.Sym, t *ir.Type) string {
 	claim := func(t *ir.Type) string { return "%v: " + t.String() + " = claim %" + buffer.Name }
 	text := "make a value of it: " + claim(t)
@@ -146,8 +146,8 @@ func (c *relations) claimHelp(buffer *ir.Sym, t *ir.Type) string {
 	return text
 }
 
-// loopVariable returns an atom of its own for the variable of a loop, which is
-// below the upper bound wherever the body runs.
+// loopVariable returns a new atom for the variable of a loop. In the body of the loop, the variable is less than the
+// upper bound.
 func (c *names) loopVariable(s *ir.Stmt) poly {
 	c.syms++
 	lo, hi := c.norm.norm(s.Exprs[0]), c.norm.norm(s.Exprs[1])
@@ -155,8 +155,8 @@ func (c *names) loopVariable(s *ir.Stmt) poly {
 		atom{expr: &ir.Expr{Kind: ir.ExprVar, Name: s.Results[0].Text}, nonNegative: c.norm.nonNegative(lo), below: hi})
 }
 
-// lateBlock checks a block of s, of which runs says whether it runs wherever s
-// does. Constraints in it are for Bind only if Bind can tell whether it runs.
+// lateBlock checks a block of s. The argument runs states whether the block runs whenever s runs. Bind checks the
+// constraints in the block only if it can decide whether the block runs.
 func (c *checker) lateBlock(s *ir.Stmt, b *ir.Block, runs tri) {
 	late := !ir.Static(s.Exprs[0]) || !ir.Static(s.Exprs[1])
 	if late {
@@ -174,7 +174,7 @@ func (c *checker) lateBlock(s *ir.Stmt, b *ir.Block, runs tri) {
 	}
 }
 
-// holds says whether a comparison holds wherever it is made.
+// holds returns whether a comparison is true wherever it is evaluated.
 func (c *relations) holds(cmp ir.Cmp, a, b *ir.Expr) tri {
 	less := func(a, b *ir.Expr) tri { return c.norm.atMost(ir.Bin(ir.ExprAdd, a, ir.Int(1)), b) }
 	switch cmp {
@@ -210,7 +210,7 @@ func (c *checker) checkIf(s *ir.Stmt) {
 	}
 }
 
-// checkCall checks operands against the callee's parameters and defines the results.
+// checkCall checks the operands of a call against the callee's parameters, and defines the results.
 func (c *checker) checkCall(s *ir.Stmt) {
 	syms, ok := c.tensors(s)
 	f := c.funcs[s.Callee.Text]
@@ -283,14 +283,14 @@ func (c *checker) checkArguments(s *ir.Stmt, f *ir.Func, syms []*ir.Sym) {
 	}
 }
 
-// checkArgAlias refuses an inout argument that another argument names too: the
-// callee's text takes them for two tensors.
+// checkArgAlias reports an inout argument whose memory another argument also names. The callee's text treats them as
+// two tensors.
 func (c *checker) checkArgAlias(s *ir.Stmt, f *ir.Func, syms []*ir.Sym, i int) {
 	for k, other := range syms {
 		switch {
-		case k == i || k < i && f.Params[k].Inout: // a pair is reported once
+		case k == i || k < i && f.Params[k].Inout: // each pair is reported once
 		case other.Root() != syms[i].Root() || other.Root().Count != nil && !samePlaces(&s.Args[k], &s.Args[i]):
-		case other != syms[i] && other.Base != nil && syms[i].Base != nil: // byte ranges decide, when planned
+		case other != syms[i] && other.Base != nil && syms[i].Base != nil: // the planner compares byte ranges
 		default:
 			c.errorf("alias", s.Args[max(i, k)].Pos, "%s may write %%%s, and is given it twice", f.Name,
 				syms[i].Root().Name).
@@ -330,12 +330,12 @@ func (c *checker) checkReturn(s *ir.Stmt) {
 	}
 }
 
-// sameShape demands equal dtype and global extents.
+// sameShape checks that dtypes and global extents are equal.
 func (c *relations) sameShape(s *ir.Stmt, have, want *ir.Type, pos ir.Pos) bool {
 	return c.fits(s, have, want, pos, "")
 }
 
-// assignable demands equal dtype and local extents of two local types.
+// assignable checks that the dtypes and local extents of two local types are equal.
 func (c *relations) assignable(s *ir.Stmt, have, want *ir.Type, pos ir.Pos) bool {
 	return c.fits(s, have, want, pos, " on each rank")
 }

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// ended notes where buffers were freed or claimed, in text order. What one
-// branch of an if did is undone for the other, at the cost of what was done.
+// ended records where buffers were freed or claimed, in text order. The records of one branch of an if are undone
+// before the other branch, in time proportional to their number.
 type ended struct {
 	at  map[*ir.Sym]bufferEnd
 	log []*ir.Sym
 }
 
-// bufferEnd is how a buffer's time as a buffer ended.
+// bufferEnd records how and where a buffer was freed or claimed.
 type bufferEnd struct {
 	pos     ir.Pos
 	claimed bool // else freed
@@ -31,7 +31,7 @@ func (e *ended) set(s *ir.Sym, how bufferEnd) {
 
 func (e *ended) mark() int { return len(e.log) }
 
-// undo forgets what was noted since mark, and returns how to note it again.
+// undo removes the records made since mark, and returns a function that restores them.
 func (e *ended) undo(mark int) (redo func()) {
 	gone := slices.Clone(e.log[mark:])
 	how := make([]bufferEnd, len(gone))
@@ -47,13 +47,13 @@ func (e *ended) undo(mark int) (redo func()) {
 	}
 }
 
-// freed reports whether the memory of s was freed.
+// freed reports whether the memory of s was freed, and where.
 func (e *ended) freed(s *ir.Sym) (ir.Pos, bool) {
 	how, known := e.at[s.Root()]
 	return how.pos, known && !how.claimed
 }
 
-// claimed reports whether the memory of s was claimed as a value.
+// claimed reports whether the memory of s was claimed as a value, and where.
 func (e *ended) claimed(s *ir.Sym) (ir.Pos, bool) {
 	how, known := e.at[s.Root()]
 	return how.pos, known && how.claimed

@@ -2,14 +2,14 @@ package checker
 
 import "hocket.example/hocket/ir"
 
-// This file keeps the extents of inferred types small. An extent of a view is
-// an expression over that of its operand, so in a long chain of views it would
-// double with each; past a bound it names the operand instead: extent(%x, 0).
+// This file limits the size of the extents in inferred types. The extent of a view is an expression that contains the
+// extent of its operand, so in a long chain of views it would double at each view. Above a limit, the expression refers
+// to the operand instead: extent(%x, 0).
 
-// maxExtentNodes is the size up to which an extent is written out.
+// maxExtentNodes is the maximum size of an extent that is written out, in nodes.
 const maxExtentNodes = 64
 
-// boundedType returns the type of an operand, large extents by name.
+// boundedType returns the type of an operand, in which large extents are replaced by references to the operand.
 func (c *names) boundedType(s *ir.Sym) *ir.Type {
 	t := s.Type
 	for i, d := range s.Type.Dims {
@@ -28,7 +28,7 @@ func (c *names) boundedType(s *ir.Sym) *ir.Type {
 	return t
 }
 
-// nodes counts the nodes of e as a tree, and stops past most.
+// nodes counts the nodes of e as a tree. It stops counting above most.
 func nodes(e *ir.Expr, most int) int {
 	n := 1
 	for _, a := range e.Args {
@@ -40,7 +40,7 @@ func nodes(e *ir.Expr, most int) int {
 	return n
 }
 
-// localType returns what a rank holds of an operand; of a partial value, its
+// localType returns the type of a rank's part of an operand. For a partial value it is the type of the rank's
 // contribution.
 func (c *names) localType(s *ir.Sym) *ir.Type {
 	t := c.boundedType(s)
@@ -52,7 +52,7 @@ func (c *names) localType(s *ir.Sym) *ir.Type {
 
 func (c *names) localTypeOf(t *ir.Type) *ir.Type { return c.foldExtents(t.LocalType()) }
 
-// foldExtents makes numbers of the extents that are constant.
+// foldExtents replaces constant extents by numbers.
 func (c *names) foldExtents(t *ir.Type) *ir.Type {
 	for i := range t.Dims {
 		t.Dims[i].Extent = c.fold(t.Dims[i].Extent)
@@ -60,7 +60,7 @@ func (c *names) foldExtents(t *ir.Type) *ir.Type {
 	return t
 }
 
-// fold makes a constant of an expression that is one.
+// fold replaces an expression with a constant value by that constant.
 func (c *names) fold(e *ir.Expr) *ir.Expr {
 	if e.Kind == ir.ExprInt || e.Kind == ir.ExprName {
 		return e

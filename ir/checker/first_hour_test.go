@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLocalShapesAreNamed: where one shape is each rank's part and the other the whole, the
-// error says which is which.
+// TestLocalShapesAreNamed checks that, if one shape is that of a rank's part and the other that of the whole tensor,
+// the error states this.
 func TestLocalShapesAreNamed(t *testing.T) {
 	const head = "dim HKV = 4\ndim D = 16\nmesh tp[2]\n\n"
 	for _, test := range []struct{ name, text, want string }{
@@ -34,7 +34,8 @@ func TestLocalShapesAreNamed(t *testing.T) {
 	}
 }
 
-// TestNumbersStayAsWritten: fmt leaves exponents as people write them, and prints what it read.
+// TestNumbersStayAsWritten checks that fmt prints exponents in the usual form, and prints numbers without a change of
+// value.
 func TestNumbersStayAsWritten(t *testing.T) {
 	for in, want := range map[string]string{"1e-5": "1e-5", "1e-05": "1e-5", "2.5e-10": "2.5e-10", "1e+06": "1e6",
 		"1e30": "1e30", "0.1": "0.1", "-1e-7": "-1e-7"} {
@@ -46,8 +47,7 @@ func TestNumbersStayAsWritten(t *testing.T) {
 	}
 }
 
-// TestReshapeAroundOnes: dimensions of extent 1 do not keep a split dimension from staying
-// split.
+// TestReshapeAroundOnes checks that dimensions of extent 1 do not prevent a split dimension from remaining split.
 func TestReshapeAroundOnes(t *testing.T) {
 	for _, test := range []struct{ from, shape, to string }{
 		{"T/tp, D", "1, T, D", "1, T/tp, D"},

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// checkSources are the programs that fuzzing starts from.
+// checkSources returns the programs that are the seeds of fuzzing.
 func checkSources(t testing.TB) []string {
 	var list []string
 	for _, pattern := range []string{"testdata/check/*.txt", "testdata/bind/*.txt", "../../examples/*.hkt"} {
@@ -86,8 +86,8 @@ func f(%x: f32[T/tp, 8], %w: f32[8/tp, 8], %io: inout f32[4]) -> (f32[T, 8/tp], 
 }
 `
 
-// judgeCheck demands that Check says the same twice, and that Bind, and what a
-// bound program answers, survive what Check accepts.
+// judgeCheck checks that Check is deterministic, and that Bind and the methods of a bound program do not panic for
+// programs that Check accepts.
 func judgeCheck(t testing.TB, src string, p *ir.Program) {
 	in, ds := Check(p)
 	if q, again := ir.Parse(p.File, src); src != "" && len(again) == 0 {
@@ -129,15 +129,14 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestCheckSurvivesNonsense: programs made of anything at all, by hand as
-// passes make them.
+// TestCheckSurvivesNonsense checks programs that are built from random parts, without the parser.
 func TestCheckSurvivesNonsense(t *testing.T) {
 	for seed := range irtest.RandomRuns() / 4 {
 		judgeCheck(t, "", irtest.RandomProgram(seed))
 	}
 }
 
-// TestCheckSurvivesMutation exchanges words of programs that make sense.
+// TestCheckSurvivesMutation checks correct programs in which words were exchanged.
 func TestCheckSurvivesMutation(t *testing.T) {
 	sources := checkSources(t)
 	parsed, clean := 0, 0
@@ -159,7 +158,7 @@ func TestCheckSurvivesMutation(t *testing.T) {
 	}
 }
 
-// mutate replaces words by other words of the text, and drops or repeats lines.
+// mutate replaces words by other words of the text, and deletes or repeats lines.
 func mutate(r *rand.Rand, src string) string {
 	lines := strings.Split(src, "\n")
 	for range 1 + r.IntN(3) {

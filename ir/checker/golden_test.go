@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir/irtest"
 )
 
-// diagnostics runs each file of a folder: a program, then what is said of it.
+// diagnostics runs a test for each file of a directory. A file consists of a program and its expected diagnostics.
 func diagnostics(t *testing.T, dir string, judge func(t *testing.T, name, src string) ir.Diagnostics) {
 	golden.Each(t, dir+"/*.txt", irtest.GoldenMark, func(t *testing.T, name, src string) string {
 		ds := judge(t, name, src)
@@ -23,7 +23,7 @@ func diagnostics(t *testing.T, dir string, judge func(t *testing.T, name, src st
 	})
 }
 
-// TestCheckDiagnostics: every error has a place, and says what to do.
+// TestCheckDiagnostics checks that every error has a position and a help text.
 func TestCheckDiagnostics(t *testing.T) {
 	diagnostics(t, "testdata/check", func(t *testing.T, name, src string) ir.Diagnostics {
 		_, ds := Check(irtest.MustParse(t, name+".hkt", src))
@@ -36,8 +36,7 @@ func TestCheckDiagnostics(t *testing.T) {
 	})
 }
 
-// TestBindDiagnostics binds programs that Check accepts. Their first line says
-// how: "// f n=4 T=8".
+// TestBindDiagnostics binds programs that Check accepts. The first line of each gives the binding: "// f n=4 T=8".
 func TestBindDiagnostics(t *testing.T) {
 	diagnostics(t, "testdata/bind", func(t *testing.T, name, src string) ir.Diagnostics {
 		in, ds := Check(irtest.MustParse(t, name+".hkt", src))

@@ -6,19 +6,19 @@ import (
 	"slices"
 )
 
-// heads are a program's declarations.
+// heads holds a program's declarations.
 type heads struct {
 	*reporter
 	lost *ir.Lost
-	list []*ir.Func // the program's, but those whose heads were lost
-	// lostDims are words of those heads, which may declare dims.
+	list []*ir.Func // the program's functions, except those whose heads could not be read
+	// lostDims lists words in the function heads that the parser could not read. They may declare dims.
 	lostDims []string
-	// unknown holds undefined names that were reported, or will not be, of the function being checked.
+	// unknown holds the undefined names of the current function that were reported or are not to be reported.
 	unknown map[string]bool
 	dims    map[string]*ir.Dim
 	axes    map[string]*ir.Mesh
 	funcs   map[string]*ir.Func
-	// sizes are the sizes of mesh axes; badSize names those reported as wrong.
+	// sizes holds the sizes of mesh axes. badSize holds the names of the axes whose sizes were reported as errors.
 	sizes   map[string]poly
 	badSize map[string]bool
 	norm    normalizer
@@ -43,7 +43,7 @@ func newHeads(r *reporter, lost *ir.Lost) *heads {
 	return c
 }
 
-// sizeOfAxis gives the normalizer the sizes of mesh axes.
+// sizeOfAxis returns the size of a mesh axis to the normalizer.
 func (c *heads) sizeOfAxis(e *ir.Expr) (poly, bool) {
 	if e.Kind != ir.ExprSize {
 		return nil, false
@@ -52,7 +52,7 @@ func (c *heads) sizeOfAxis(e *ir.Expr) (poly, bool) {
 	return p, ok
 }
 
-// declared checks that x, if it is a dim or names a mesh axis, names one that is declared.
+// declared reports an error if x is a dim or refers to a mesh axis, and this dim or axis is not declared.
 func (c *heads) declared(x *ir.Expr) {
 	switch x.Kind {
 	case ir.ExprName:
@@ -64,7 +64,8 @@ func (c *heads) declared(x *ir.Expr) {
 	}
 }
 
-// checkHeads checks the parts of declarations: what the parser warrants, and a program made from Go may lack.
+// checkHeads checks the parts of declarations. The parser guarantees them, but a program that was built in Go may lack
+// some.
 func (c *heads) checkHeads() {
 	for _, m := range c.p.Meshes {
 		if len(m.Axes) == 0 {
@@ -100,7 +101,7 @@ func (c *heads) wholeType(pos ir.Pos, t *ir.Type) {
 	}
 }
 
-// wholeExpr reports an expression with missing operands.
+// wholeExpr reports an error for an expression whose operands are missing.
 func (c *heads) wholeExpr(pos ir.Pos, e *ir.Expr) bool {
 	if e == nil {
 		c.errorf("structure", pos, "an expression is missing")
@@ -200,7 +201,7 @@ func (c *heads) checkAxis(m *ir.Mesh, ax ir.MeshAxis) {
 	}
 }
 
-// declareByUse declares the dims that stand bare as a parameter's extent (S8).
+// declareByUse declares the dims that occur alone as the extent of a parameter (S8).
 func (c *heads) declareByUse(f *ir.Func) {
 	for _, p := range f.Params {
 		for _, d := range p.Type.Dims {
@@ -211,8 +212,8 @@ func (c *heads) declareByUse(f *ir.Func) {
 	}
 }
 
-// typeMesh returns the mesh a type is placed on; nil where all ranks are. A
-// mesh is named one way only, so that layouts compare as they are written.
+// typeMesh returns the mesh on which a type is placed, or nil for the mesh of all ranks. Each mesh has only one name,
+// so that layouts can be compared by name.
 func (c *heads) typeMesh(t *ir.Type) (*ir.Mesh, bool) {
 	if t.Mesh == "" {
 		return c.p.MainMesh(), true
@@ -232,7 +233,7 @@ func (c *heads) typeMesh(t *ir.Type) (*ir.Mesh, bool) {
 	return nil, false
 }
 
-// knownAxis reports a mesh axis that is not declared.
+// knownAxis reports an error for a mesh axis that is not declared.
 func (c *heads) knownAxis(kind, axis string, pos ir.Pos) bool {
 	if axis == ir.WorldAxis || c.axes[axis] != nil {
 		return true
@@ -248,7 +249,7 @@ func (c *heads) axisHelp(axis string) string {
 	return didYouMean(axis, c.axisNames())
 }
 
-// unknownDim reports a dim that is not declared, once.
+// unknownDim reports an error for a dim that is not declared. It reports each dim once.
 func (c *heads) unknownDim(x *ir.Expr) {
 	if c.unknown[x.Name+" dim"] {
 		c.failed++
@@ -259,7 +260,7 @@ func (c *heads) unknownDim(x *ir.Expr) {
 		help("declare it: dim " + x.Name + " = 64" + orMean(x.Name, slices.Sorted(maps.Keys(c.dims))))
 }
 
-// setSizes notes the sizes of all mesh axes, and of the world.
+// setSizes records the sizes of all mesh axes, including the axis world.
 func (c *heads) setSizes() {
 	for _, m := range c.p.Meshes {
 		for _, ax := range m.Axes {
@@ -289,8 +290,8 @@ func (c *heads) funcNames() []string { return slices.Sorted(maps.Keys(c.funcs)) 
 
 func (c *heads) axisNames() []string { return slices.Sorted(maps.Keys(c.axes)) }
 
-// forgive has names not reported that may be defined by what was not read of a
-// function, and dims that may be by the heads of others.
+// forgive suppresses errors for undefined names that the unread lines of a function may define, and for dims that the
+// unread heads of other functions may declare.
 func (c *heads) forgive(f *ir.Func) {
 	c.unknown = map[string]bool{}
 	for _, w := range c.lostDims {

@@ -6,29 +6,29 @@ import (
 	"strconv"
 )
 
-// inference is one tensor op being typed. In value mode operands have global
-// extents and layouts; in local mode (an into, or a buffer among the operands)
-// all types are local and layouts are empty.
+// inference holds the state of typing one tensor operation. In value mode, operands have global extents and layouts. In
+// local mode (with an into clause or a buffer among the operands), all types are local and layouts are empty.
 type inference struct {
 	*relations
 	s     *ir.Stmt
 	syms  []*ir.Sym
 	args  []*ir.Type
 	local bool
-	// want is the layout aimed at: the annotation's or the signature's; may be nil.
+	// want is the required layout of the result, which the annotation or the signature determines. It may be nil.
 	want *ir.Type
-	// needs[i], where set, is the layout operand i must be in.
+	// needs[i], where set, is the layout to which operand i must be resharded.
 	needs []*ir.Type
-	// view: the result names operand memory even in value mode: a rank's own
-	// part, chosen by a rank-dependent index.
+	// view reports that the result names memory of the operand even in value mode: a part of a rank's own shard, selected
+	// by a rank-dependent index.
 	view bool
-	// after is the result's type when the op itself leaves another (natural):
-	// a row-parallel linear with a bias, which is added after the reduction.
+	// after is the type of the result if the operation itself produces another type (natural). An example is a
+	// row-parallel linear with a bias, which is added after the reduction.
 	after *ir.Type
 }
 
-// inferOf types an op: it returns the result's type as the op leaves it, or nil after an error. Elementwise
-// operations that are not listed are typed by their row in the Op table.
+// inferOf maps each operation to the function that types it. The function returns the type of the operation's result
+// before any reshard, or nil after an error. Elementwise operations that are not listed are typed according to their
+// row in the Op table.
 var inferOf = map[ir.Op]func(*inference) *ir.Type{
 	ir.OpLinear: by(ofProduct, (*productRules).linear), ir.OpMatmul: by(ofProduct, (*productRules).matmul),
 	ir.OpGroupedLinear: by(ofProduct, (*productRules).grouped), ir.OpScales: by(ofProduct, (*productRules).scales),
@@ -67,12 +67,13 @@ var inferOf = map[ir.Op]func(*inference) *ir.Type{
 	ir.OpAllToAllV:      by(ofCollective, (*collectiveRules).uneven),
 }
 
-// by is a rule of a family of operations, which have operands in common.
+// by adapts a rule of a family of operations, whose operands have common checks, to the type of the functions in
+// inferOf.
 func by[F any](family func(*inference) F, rule func(F) *ir.Type) func(*inference) *ir.Type {
 	return func(in *inference) *ir.Type { return rule(family(in)) }
 }
 
-// checkTensorOp checks tensor ops, views and collectives and defines their result.
+// checkTensorOp checks tensor operations, views and collectives, and defines their results.
 func (c *checker) checkTensorOp(s *ir.Stmt) {
 	syms, ok := c.tensors(s)
 	if s.Op.Info().Class == ir.ClassCollective {
@@ -139,7 +140,7 @@ func (c *checker) newInference(s *ir.Stmt, syms []*ir.Sym) *inference {
 	return in
 }
 
-// defineResult defines the op's result with its annotated or inferred type.
+// defineResult defines the operation's result with its annotated or inferred type.
 func (c *checker) defineResult(in *inference, t *ir.Type) {
 	s := in.s
 	sym := &ir.Sym{Name: s.Results[0].Text, Pos: s.Results[0].Pos, Def: s, Type: t, Kind: ir.SymValue}
@@ -173,8 +174,8 @@ func (in *inference) checkLocalAnnotation(t *ir.Type) {
 	in.assignable(in.s, t, a, a.Pos)
 }
 
-// settleLayout gives a value its annotated layout, and notes where that is not
-// the one the op leaves it in.
+// settleLayout gives a value its annotated layout. If the operation produces another layout, it records that layout in
+// Info.Natural.
 func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
 	s := in.s
 	target := natural
@@ -183,7 +184,7 @@ func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
 	}
 	if s.Type != nil {
 		if !in.sameShape(s, natural, s.Type, s.Type.Pos) || !in.stillPartial(s.Type, natural) {
-			sym.Type = nil // reported; its uses are not
+			sym.Type = nil // the error was reported; uses of the symbol are not reported
 			return
 		}
 		target = s.Type
@@ -197,7 +198,7 @@ func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
 	}
 }
 
-// stillPartial demands that a value said to be partial be left so by its op.
+// stillPartial checks that a value whose annotation is partial is also partial after its operation.
 func (c *relations) stillPartial(want, have *ir.Type) bool {
 	for _, p := range want.Partial {
 		if !slices.Contains(have.Partial, p) {
@@ -210,8 +211,8 @@ func (c *relations) stillPartial(want, have *ir.Type) bool {
 	return true
 }
 
-// passesPartial says which ops on local contributions give contributions to
-// their result (S10). Views, collectives and transfers move them.
+// passesPartial reports whether an operation on local contributions produces contributions to its result (S10). Views,
+// collectives and transfers only move contributions.
 func passesPartial(op ir.Op, red ir.Red) bool {
 	switch op {
 	case ir.OpSum:
@@ -225,8 +226,8 @@ func passesPartial(op ir.Op, red ir.Red) bool {
 		op.Info().Class != ir.ClassTensor
 }
 
-// wholeOperands refuses, in local mode, a partial value where the op would take
-// a rank's contribution for the value.
+// wholeOperands reports an error, in local mode, for a partial value that the operation would read as if a rank's
+// contribution were the value.
 func (in *inference) wholeOperands() bool {
 	if !in.local {
 		return true
@@ -243,8 +244,8 @@ func (in *inference) wholeOperands() bool {
 	return true
 }
 
-// sameOnAllRanks refuses, on values, what would make their copies differ: a
-// factor, a fill or an extent that depends on the rank.
+// sameOnAllRanks reports an error, for operations on values, if a factor, a fill value or an extent depends on the
+// rank. The copies of the value on different ranks would then differ.
 func (in *inference) sameOnAllRanks() bool {
 	for _, a := range in.s.Attrs {
 		if !in.local && a.Kind == ir.AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
@@ -268,7 +269,7 @@ func (in *inference) sameOnAllRanks() bool {
 
 const shardHelp = "every rank holds a block of one size (S1)"
 
-// requireShards demands that each dimension divide by the sizes of its axes.
+// requireShards requires that each dimension be divisible by the sizes of its axes.
 func (in *inference) requireShards(t *ir.Type) {
 	for _, d := range t.Dims {
 		if len(d.Axes) > 0 {
@@ -278,16 +279,16 @@ func (in *inference) requireShards(t *ir.Type) {
 	}
 }
 
-// need asks for operand i in layout t, unless it is there already.
+// need requires operand i in layout t. It records nothing if the operand already has this layout.
 func (in *inference) need(i int, t *ir.Type) {
 	if !ir.SameLayout(in.args[i], t) {
 		in.needs[i] = t
 	}
 }
 
-// checkOverlap refuses an op that would read what it writes, except where
-// each result element needs only the operand elements at its own index and the
-// two are the very same place, and except in collectives, which stage their input.
+// checkOverlap reports an error for an operation that reads memory which it also writes. Two cases are allowed: operand
+// and result are the same place and each result element depends only on the operand elements at its own index; and
+// collectives, which copy their input first.
 func (in *inference) checkOverlap(dst *ir.Sym) {
 	info := in.s.Op.Info()
 	if info.Class == ir.ClassCollective {
@@ -301,7 +302,7 @@ func (in *inference) checkOverlap(dst *ir.Sym) {
 			continue
 		}
 		if a != dst && a.Base != nil && dst.Base != nil {
-			continue // two parts of one buffer: byte ranges decide, when planned
+			continue // two parts of one buffer: the planner compares byte ranges
 		}
 		in.errorf("alias", in.s.Into.Pos, "%s reads %%%s while it writes it", in.s.Op, dst.Root().Name).
 			help("write to another buffer, or copy the operand first")
@@ -310,7 +311,7 @@ func (in *inference) checkOverlap(dst *ir.Sym) {
 
 func samePlaces(a, b *ir.Place) bool { return a.Name == b.Name && ir.SameExpr(a.Index, b.Index) }
 
-// equalExtents demands that two extents agree.
+// equalExtents requires that two extents be equal.
 func (in *inference) equalExtents(a, b *ir.Expr, pos ir.Pos, what string) bool {
 	return in.require(in.s, ir.CheckEqual, a, b, pos, what, in.s.Op.String()+": "+in.s.Op.Info().Doc)
 }
@@ -336,7 +337,7 @@ func (in *inference) wantRank(i, least int, what string) bool {
 	return true
 }
 
-// axisAttr returns a constant dimension attribute, or def without it.
+// axisAttr returns the value of a constant attribute that names a dimension, or def if the attribute is absent.
 func (in *inference) axisAttr(name string, def, dims int) (int, bool) {
 	a := in.s.Attr(name)
 	if a == nil {

@@ -9,7 +9,8 @@ import (
 // attentionRules types the operations of attention.
 type attentionRules struct {
 	*inference
-	// lengths is the operand that counts keys, mask the one that is added to scores; 0 for none.
+	// lengths is the index of the operand that counts keys, and mask the index of the operand that is added to scores. An
+	// index is 0 if there is no such operand.
 	lengths, mask int
 }
 
@@ -26,9 +27,8 @@ func ofAttention(in *inference) *attentionRules {
 	return a
 }
 
-// forward types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
-// Leading dimensions and heads may be split, alike in all three: block r of q's
-// heads uses block r of k's. Sequences and Dh must be whole.
+// forward types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. Leading dimensions and heads may be split, in the
+// same way in all three operands: block r of q's heads uses block r of k's heads. Sequences and Dh must be whole.
 func (in *attentionRules) forward() *ir.Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionScores() {
 		return nil
@@ -61,7 +61,7 @@ func (in *attentionRules) forward() *ir.Type {
 	return as(0, from)
 }
 
-// attentionTypes demands one type of queries, keys and values, and integers for lengths.
+// attentionTypes checks that queries, keys and values have the same type, and that lengths are integers.
 func (in *attentionRules) attentionTypes() bool {
 	for i, t := range in.sequences() {
 		if t.DType != in.args[0].DType {
@@ -78,7 +78,7 @@ func (in *attentionRules) attentionTypes() bool {
 	return in.s.Op != ir.OpAttention || len(in.args) < 5 || in.integers(3, "lengths") && in.maskLast()
 }
 
-// maskLast demands that the fifth operand is a mask.
+// maskLast checks that the fifth operand is a mask.
 func (in *attentionRules) maskLast() bool {
 	if in.mask > 0 {
 		return true
@@ -89,8 +89,8 @@ func (in *attentionRules) maskLast() bool {
 	return false
 }
 
-// headLayout returns t with leading dimensions and heads split like from's. One
-// head serves all, and is whole everywhere.
+// headLayout returns t with its leading dimensions and heads split as in from. If t has a single head, which all heads
+// of from use, that dimension is whole.
 func (in *attentionRules) headLayout(t, from *ir.Type) *ir.Type {
 	out := t.Reduced().Clone()
 	heads := len(t.Dims) - 2
@@ -106,10 +106,10 @@ func (in *attentionRules) headLayout(t, from *ir.Type) *ir.Type {
 	return out
 }
 
-// sequences are the operands of an attention that are queries, keys and values; attention_lse has no values.
+// sequences returns the operands of an attention that are queries, keys and values. attention_lse has no values.
 func (in *attentionRules) sequences() []*ir.Type { return in.args[:min(3, len(in.args))] }
 
-// attentionShapes demands that queries, keys and values fit.
+// attentionShapes checks that the shapes of queries, keys and values match.
 func (in *attentionRules) attentionShapes() bool {
 	q, n, help := in.args[0], len(in.args[0].Dims), in.s.Op.String()+": "+in.s.Op.Info().Doc
 	for i, t := range in.sequences() {
@@ -150,7 +150,7 @@ func (in *attentionRules) attentionShapes() bool {
 			"the dimension must not be empty")
 }
 
-// attentionLengths demands a length for each sequence, or for each query.
+// attentionLengths checks that there is a length for each sequence, or for each query.
 func (in *attentionRules) attentionLengths(seq int) bool {
 	n, pos := len(in.args[3].Dims), in.s.Args[3].Pos
 	switch {
@@ -172,7 +172,8 @@ func (in *attentionRules) attentionLengths(seq int) bool {
 	return true
 }
 
-// attentionMask demands a number for each query and key, of each sequence or for all.
+// attentionMask checks that the mask has an element for each query and key, either of each sequence or shared by all
+// sequences.
 func (in *attentionRules) attentionMask(seq int) bool {
 	i := in.mask
 	t, pos, n := in.args[i], in.s.Args[i].Pos, len(in.args[i].Dims)
@@ -194,8 +195,8 @@ func (in *attentionRules) attentionMask(seq int) bool {
 			"the mask differs from the keys in number")
 }
 
-// attentionScores demands that a window and a soft cap are positive, and that a window has an end: the key of the
-// query.
+// attentionScores checks that a window and a soft cap are positive, and that a window is used only if it has an end,
+// which is the key at the query's position.
 func (in *attentionRules) attentionScores() bool {
 	for _, name := range []string{"window", "softcap"} {
 		a := in.s.Attr(name)
@@ -222,7 +223,8 @@ func (in *attentionRules) attentionScores() bool {
 	return true
 }
 
-// attentionSees demands that every query sees a key. With lengths one that sees none gives zeros.
+// attentionSees checks that every query uses at least one key. With lengths, a query without keys is allowed, and its
+// result is zero.
 func (in *attentionRules) attentionSees() bool {
 	if in.lengths > 0 {
 		return true
@@ -238,8 +240,8 @@ func (in *attentionRules) attentionSees() bool {
 		"there must be a key")
 }
 
-// gradient types attention_lse, attention_dq and attention_dkv. Their operands are split as those of attention
-// are, and what is of each query as the queries.
+// gradient types attention_lse, attention_dq and attention_dkv. Their operands are split in the same way as the
+// operands of attention. Operands with one number for each query are split as the queries are.
 func (in *attentionRules) gradient() *ir.Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionRows() {
 		return nil
@@ -278,14 +280,15 @@ func (in *attentionRules) gradient() *ir.Type {
 	return both
 }
 
-// perQuery is the type of a number for each query of each head of q.
+// perQuery returns the type of a tensor with one number for each query of each head of q.
 func (in *attentionRules) perQuery(q *ir.Type) *ir.Type {
 	t := q.Clone()
 	t.DType, t.Dims = q.DType.Accum(), t.Dims[:len(t.Dims)-1]
 	return t
 }
 
-// attentionRows demands that dy is like q, and what is there for each query of each head has its dimensions.
+// attentionRows checks that dy has the shape of q, and that the operands with one number for each query of each head
+// have the corresponding dimensions.
 func (in *attentionRules) attentionRows() bool {
 	if len(in.args) < 4 {
 		return true

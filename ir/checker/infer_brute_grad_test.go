@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// The operations of attention's gradients, with any function for the exponential: layouts hold whatever it is.
+// This file tests the operations for the gradients of attention. It replaces the exponential by another function, since
+// layouts do not depend on it.
 
-// gradCase draws the operands of op.
+// gradCase returns a generator of random operands for op.
 func gradCase(op ir.Op) func(b *brute) {
 	return func(b *brute) {
 		n := b.IntN(2) // leading dimensions
@@ -33,7 +34,7 @@ func gradCase(op ir.Op) func(b *brute) {
 	}
 }
 
-// gradShape is that of the result of op.
+// gradShape returns the shape of the result of op.
 func gradShape(op ir.Op, q, kv []int) []int {
 	switch op {
 	case ir.OpAttentionLSE:
@@ -44,7 +45,7 @@ func gradShape(op ir.Op, q, kv []int) []int {
 	return append([]int{2}, kv...)
 }
 
-// gradOf computes op of operands a, which may be a rank's.
+// gradOf computes op for the operands a, which are whole tensors or a rank's blocks.
 func gradOf(op ir.Op, a []*nd, causal bool) *nd {
 	q, k := a[0], a[1]
 	result := gradShape(op, q.shape, k.shape)

@@ -10,14 +10,12 @@ import (
 	"testing"
 )
 
-// This test judges layout inference by brute force. For one random op on
-// values in random layouts it computes the op on whole tensors, and again on
-// each rank's blocks, operands in the layouts that Check demands; the ranks'
-// results must be the blocks (or contributions to the blocks) that the inferred
-// result type says they are.
+// This test checks layout inference by brute force. For one random operation on values in random layouts, it computes
+// the operation on whole tensors, and again on each rank's blocks, with the operands in the layouts that Check
+// requires. The ranks' results must be the blocks, or the contributions to blocks, that the inferred type of the result
+// describes.
 
-// bruteMesh is a mesh as the test sees it: rank ranks[i] has the coordinates of
-// i, last axis fastest.
+// bruteMesh is the test's model of a mesh: rank ranks[i] has the coordinates of position i, with the last axis fastest.
 type bruteMesh struct {
 	axes  []string
 	sizes []int
@@ -35,7 +33,7 @@ func (m *bruteMesh) text() string {
 
 func (m *bruteMesh) size(axis string) int { return m.sizes[slices.Index(m.axes, axis)] }
 
-// coords returns the coordinates of place i by axis.
+// coords returns the coordinates of position i, keyed by axis.
 func (m *bruteMesh) coords(i int) map[string]int {
 	c := map[string]int{}
 	for a := len(m.axes) - 1; a >= 0; a-- {
@@ -45,7 +43,7 @@ func (m *bruteMesh) coords(i int) map[string]int {
 	return c
 }
 
-// place is the inverse of coords.
+// place returns the position with the given coordinates.
 func (m *bruteMesh) place(c map[string]int) int {
 	i := 0
 	for a, name := range m.axes {
@@ -54,7 +52,7 @@ func (m *bruteMesh) place(c map[string]int) int {
 	return i
 }
 
-// team returns the places that differ from i along axes only, first axis major.
+// team returns the positions that differ from position i only along the given axes, first axis major.
 func (m *bruteMesh) team(i int, axes []string) []int {
 	team := []int{i}
 	for _, a := range axes {
@@ -71,7 +69,7 @@ func (m *bruteMesh) team(i int, axes []string) []int {
 	return team
 }
 
-// brute is one random case.
+// brute holds one random test case.
 type brute struct {
 	*rand.Rand
 	meshes []*bruteMesh // main first
@@ -79,18 +77,18 @@ type brute struct {
 	body   strings.Builder
 	args   []*nd // operands, whole
 	names  []string
-	// op computes the operation, of whole tensors or of the blocks of one rank; out is the shape of the result.
+	// op computes the operation on whole tensors or on the blocks of one rank. The argument out is the shape of the
+	// result.
 	op func(args []*nd, out []int) *nd
-	// team, for collectives, computes the result of place i from all blocks.
+	// team computes, for a collective, the result at position i from the blocks of all positions.
 	team func(m *bruteMesh, all []*nd, i int) *nd
 	stmt string // "%y = …"
 	bias bool
 	ids  bool // operands to come are integers
 	f8   bool // operands to come are of 8 bits
-	// first is the row of the whole second operand with which the one that op
-	// gets begins.
+	// first is the row of the whole second operand at which the block that op receives begins.
 	first int
-	// row is the row of the whole result with which the one that op makes begins.
+	// row is the row of the whole result at which the block that op computes begins.
 	row int
 }
 
@@ -120,8 +118,8 @@ func newBrute(seed uint64) *brute {
 	return b
 }
 
-// extent returns a size that every layout of the mesh divides, or a smaller one
-// that the given axes divide.
+// extent returns a size that is divisible in every layout of the mesh, or a smaller size that is divisible for the
+// given axes.
 func (b *brute) extent(least int) int {
 	switch b.IntN(4) {
 	case 0:
@@ -138,7 +136,7 @@ func (b *brute) extent(least int) int {
 	}
 }
 
-// layout deals axes of a mesh out to dimensions.
+// layout assigns axes of a mesh to dimensions at random.
 func (b *brute) layout(m *bruteMesh, dims int) (split [][]string, partial []string) {
 	split = make([][]string, dims)
 	for _, i := range b.Perm(len(m.axes)) {
@@ -207,7 +205,7 @@ func (b *brute) shape(dims int) []int {
 	return shape
 }
 
-// annotate sometimes asks for a layout of the result.
+// annotate adds an annotation with a random layout of the result in some cases.
 func (b *brute) annotate(shape []int) string {
 	if b.IntN(3) > 0 {
 		return "%y"
@@ -217,7 +215,7 @@ func (b *brute) annotate(shape []int) string {
 	return "%y: " + b.typeText(shape, m, split)
 }
 
-// generators makes one random statement for each operation.
+// generators maps each operation to a function that generates one random statement.
 var generators = map[ir.Op]func(*brute){
 	ir.OpLinear: func(b *brute) {
 		if b.IntN(3) == 0 {
@@ -725,7 +723,7 @@ func of(all []*nd, places []int) []*nd {
 
 func blockOf(t *nd, d, i, n int) *nd { return t.along(d, t.shape[d]/n*i, t.shape[d]/n*(i+1)) }
 
-// lastAxes picks a split dimension and some of its minor axes.
+// lastAxes selects a split dimension and some of its minor-most axes.
 func lastAxes(b *brute, split [][]string) (int, []string) {
 	for _, d := range b.Perm(len(split)) {
 		if n := len(split[d]); n > 0 {
@@ -786,7 +784,7 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 	}
 }
 
-// orderCase makes topk, argtopk or argsort.
+// orderCase returns a generator for topk, argtopk or argsort.
 func orderCase(name string) func(*brute) {
 	return func(b *brute) {
 		shape := b.shape(1 + b.IntN(3))
@@ -835,7 +833,7 @@ func reduceCase(name string, red ir.Red) func(*brute) {
 	}
 }
 
-// normCase makes a norm: x[…, D] and so many vectors[D].
+// normCase returns a generator for a norm of x[…, D] with the given number of operands of shape [D].
 func normCase(name string, vectors int) func(*brute) {
 	return func(b *brute) {
 		shape := b.shape(1 + b.IntN(3))
@@ -854,7 +852,7 @@ func normCase(name string, vectors int) func(*brute) {
 	}
 }
 
-// regrouped returns two shapes of as many elements.
+// regrouped returns two shapes with the same number of elements.
 func (b *brute) regrouped() (from, to []int) {
 	group := func() {
 		f := []int{b.extent(2), b.extent(1)}
@@ -881,7 +879,7 @@ func (b *brute) regrouped() (from, to []int) {
 	return from, to
 }
 
-// mesh returns the test's mesh of a type.
+// mesh returns the test's model of the mesh of a type.
 func (b *brute) mesh(t *ir.Type) *bruteMesh {
 	if t.Mesh != "" {
 		return b.meshes[1]
@@ -889,8 +887,7 @@ func (b *brute) mesh(t *ir.Type) *bruteMesh {
 	return b.meshes[0]
 }
 
-// box returns where place i's block of a tensor lies; false where the layout
-// does not divide.
+// box returns the position and size of the block at position i. It returns false if a dimension is not divisible.
 func box(shape []int, m *bruteMesh, t *ir.Type, i int) (lo, size []int, ok bool) {
 	c := m.coords(i)
 	for d, e := range shape {
@@ -906,8 +903,8 @@ func box(shape []int, m *bruteMesh, t *ir.Type, i int) (lo, size []int, ok bool)
 	return lo, size, true
 }
 
-// deal returns every place's block of whole in layout t: contributions whose
-// reduction is the block, where t is partial.
+// deal returns the block of whole at every position, in layout t. If t is partial, it returns contributions that reduce
+// to the block.
 func (b *brute) deal(t *testing.T, whole *nd, ty *ir.Type) []*nd {
 	m := b.mesh(ty)
 	out := make([]*nd, len(m.ranks))
@@ -931,8 +928,8 @@ func (b *brute) deal(t *testing.T, whole *nd, ty *ir.Type) []*nd {
 		if done[i] {
 			continue
 		}
-		// All places with i's block: those that differ along partial axes hold
-		// contributions, others copies of them.
+		// These are all positions that hold the block of position i. Positions that differ along partial axes hold
+		// contributions; other positions hold copies of them.
 		parts := b.contributions(out[i], ty.Partial[0].Red, len(m.team(i, partial)))
 		for j := range out {
 			cj, ci := m.coords(j), m.coords(i)
@@ -983,7 +980,7 @@ func (b *brute) contributions(t *nd, red ir.Red, n int) []*nd {
 	return list
 }
 
-// holds reports whether got are the blocks of whole in layout ty.
+// holds returns an error unless got are the blocks of whole in layout ty.
 func (b *brute) holds(whole *nd, ty *ir.Type, got []*nd) error {
 	m := b.mesh(ty)
 	for i := range got {
@@ -1007,7 +1004,7 @@ func (b *brute) holds(whole *nd, ty *ir.Type, got []*nd) error {
 	return nil
 }
 
-// run judges one case; false where Check or Bind refuses it.
+// run executes one case. It returns false if Check or Bind refuses the case.
 func (b *brute) run(t *testing.T) bool {
 	src := b.decl.String() + "func f() {\n" + b.body.String() + "  " + b.stmt + "\n}\n"
 	in, ds := Check(irtest.MustParse(t, "brute", src))
@@ -1077,7 +1074,7 @@ func (b *brute) run(t *testing.T) bool {
 	return true
 }
 
-// needed returns the type that Check demands operand k in.
+// needed returns the type that Check requires for operand k.
 func needed(in *ir.Info, s *ir.Stmt, k int) *ir.Type {
 	if needs := in.Needs[s]; needs != nil && needs[k] != nil {
 		return needs[k]
@@ -1092,8 +1089,8 @@ func (b *brute) judge(t *testing.T, src string, whole *nd, ty *ir.Type, got []*n
 	}
 }
 
-// addBias judges the second half of a row-parallel linear: the product, reduced
-// and laid out like the result, plus each rank's block of the bias.
+// addBias checks the second step of a row-parallel linear: the product, reduced and in the layout of the result, plus
+// each rank's block of the bias.
 func (b *brute) addBias(t *testing.T, src string, in *ir.Info, s *ir.Stmt, whole *nd, result *ir.Type) {
 	biasType := needed(in, s, 2)
 	product := b.deal(t, b.op(b.args[:2], nil), result)
@@ -1161,7 +1158,8 @@ func TestInferredLayoutsHold(t *testing.T) {
 	}
 }
 
-// manyBlocks is a shape whose last dimension has several blocks of 128 on each rank, and a first of 128s in one of two.
+// manyBlocks returns a shape whose last dimension consists of several blocks of 128. In half of the cases, a matrix has
+// instead one block of 128 for each rank in both dimensions.
 func (b *brute) manyBlocks(dims int) []int {
 	shape := b.shape(dims)
 	shape[dims-1] = 128 * b.extent(2)
@@ -1171,7 +1169,8 @@ func (b *brute) manyBlocks(dims int) []int {
 	return shape
 }
 
-// scaleShapes are the shapes of scales of a tensor: of all, of rows, of blocks of 1 by 128, and of squares of a matrix.
+// scaleShapes returns the possible shapes of the scales of a tensor: one scale, one for each row, one for each block of
+// 1 by 128, and one for each square block of a matrix.
 func scaleShapes(shape []int) [][]int {
 	last := len(shape) - 1
 	blocks := (shape[last] + 127) / 128
@@ -1182,7 +1181,7 @@ func scaleShapes(shape []int) [][]int {
 	return list
 }
 
-// scaleIndex is the index of the scale of an element.
+// scaleIndex returns the index of the scale that applies to an element.
 func scaleIndex(shape, scales, ix []int) []int {
 	at := slices.Clone(ix[:len(scales)])
 	if last := len(shape) - 1; len(scales) == len(shape) {
@@ -1194,7 +1193,7 @@ func scaleIndex(shape, scales, ix []int) []int {
 	return at
 }
 
-// scaledLinear is a linear of 8-bit types with scales.
+// scaledLinear generates a linear of 8-bit types with scales.
 func (b *brute) scaledLinear() {
 	x, n := b.shape(1+b.IntN(2)), b.extent(1)
 	if b.IntN(2) == 0 {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Collectives on values change the layout and nothing else; on local operands
-// (into, or a buffer) they work on what each rank holds.
+// Collectives on values change only the layout. Collectives on local operands (with an into clause, or on a buffer)
+// operate on each rank's own tensor.
 
 // collectiveRules types collectives.
 type collectiveRules struct {
@@ -19,7 +19,7 @@ func ofCollective(in *inference) *collectiveRules { return &collectiveRules{in, 
 
 func (in *collectiveRules) teamSize() *ir.Expr { return ir.SizeOf(in.over) }
 
-// overMesh reports whether the team's axes belong to the value's mesh.
+// overMesh checks that the team's axes belong to the value's mesh.
 func (in *collectiveRules) overMesh(t *ir.Type) bool {
 	mesh, _ := in.typeMesh(t)
 	for _, ax := range in.over {
@@ -32,8 +32,8 @@ func (in *collectiveRules) overMesh(t *ir.Type) bool {
 	return true
 }
 
-// takePartial removes the team's axes from the partials; each must be partial
-// with the op's reduction.
+// takePartial removes the team's axes from the partial reductions. The value must be partial over each of these axes,
+// with the operation's reduction.
 func (in *collectiveRules) takePartial(t *ir.Type) bool {
 	red, _ := ir.ParseRed(in.s.Word("op", ""))
 	for _, ax := range in.over {
@@ -48,7 +48,7 @@ func (in *collectiveRules) takePartial(t *ir.Type) bool {
 	return true
 }
 
-// takeAxes removes the team's axes from dimension d, whose minor-most they must be.
+// takeAxes removes the team's axes from dimension d. They must be the minor-most axes of that dimension.
 func (in *collectiveRules) takeAxes(t *ir.Type, d int) bool {
 	axes := t.Dims[d].Axes
 	if n := len(axes) - len(in.over); n >= 0 && slices.Equal(axes[n:], in.over) {
@@ -61,13 +61,13 @@ func (in *collectiveRules) takeAxes(t *ir.Type, d int) bool {
 	return false
 }
 
-// addAxes splits dimension d over the team's axes, minor to what splits it already.
+// addAxes splits dimension d over the team's axes, as axes minor to those that already split it.
 func (in *collectiveRules) addAxes(t *ir.Type, d int) {
 	t.Dims[d].Axes = append(slices.Clone(t.Dims[d].Axes), in.over...)
 	in.requireShards(t)
 }
 
-// timesTeam and perTeam give dimension d of a local result.
+// timesTeam and perTeam compute the extent of dimension d of a local result.
 func (in *collectiveRules) timesTeam(t *ir.Type, d int) {
 	t.Dims[d].Extent = in.fold(ir.Bin(ir.ExprMul, t.Dims[d].Extent, in.teamSize()))
 }
@@ -151,8 +151,8 @@ func (in *collectiveRules) allToAll() *ir.Type {
 	return t
 }
 
-// rooted types broadcast, reduce, gather, scatter and permute, which have
-// no meaning on a value as a whole.
+// rooted types broadcast, reduce, gather, scatter and permute. These are not defined for values, only for local
+// operands.
 func (in *collectiveRules) rooted() *ir.Type {
 	if !in.local {
 		in.errorf("type", in.s.Pos, "%s works on what each rank holds", in.s.Op).

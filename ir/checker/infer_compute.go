@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// inferElementwise types an elementwise operation by its row: its numeric attributes must be numbers of the
-// operands' type.
+// inferElementwise types an elementwise operation according to its row in the Op table. Its numeric attributes must be
+// representable in the operands' type.
 func inferElementwise(in *inference) *ir.Type {
 	info := in.s.Op.Info()
 	if !in.sameDType() || info.Floats && !in.floats() {
@@ -29,8 +29,8 @@ func inferElementwise(in *inference) *ir.Type {
 	return x
 }
 
-// inferSeveral types elementwise operations of several operands: each has the first's shape, or its trailing
-// dimensions.
+// inferSeveral types elementwise operations with several operands. The shape of each operand must equal the first
+// operand's shape or its trailing dimensions.
 func inferSeveral(in *inference) *ir.Type {
 	first, alike := in.args[0], true
 	for k, t := range in.args[1:] {
@@ -65,8 +65,8 @@ func inferSeveral(in *inference) *ir.Type {
 
 var ordinals = []string{"second", "third"}
 
-// commonLayout returns the layout of an operand of the result's rank into which the others move with the fewest
-// bytes; a tie moves the first operands (S20).
+// commonLayout returns the layout of one of the operands with the rank of the result. It chooses the layout for which
+// resharding the other operands moves the fewest bytes. In a tie, the first operands are resharded (S20).
 func (in *inference) commonLayout() *ir.Type {
 	var best *ir.Type
 	least := 0
@@ -91,10 +91,10 @@ func allSums(t *ir.Type) bool {
 	return !slices.ContainsFunc(t.Partial, func(p ir.Partial) bool { return p.Red != ir.Sum })
 }
 
-// inferCopy types copy, which passes all partial values through.
+// inferCopy types copy, which accepts every partial value and leaves it partial.
 func inferCopy(in *inference) *ir.Type { return in.args[0] }
 
-// floats refuses integers where an op has no meaning for them.
+// floats reports an error for integer operands if the operation is not defined for integers.
 func (in *inference) floats() bool {
 	if !in.args[0].DType.IsInt() {
 		return true
@@ -104,7 +104,7 @@ func (in *inference) floats() bool {
 	return false
 }
 
-// inferCast takes the dtype from the annotation or destination.
+// inferCast uses the dtype of the annotation or of the destination.
 func inferCast(in *inference) *ir.Type {
 	to := ir.InvalidDType
 	switch {
@@ -123,15 +123,13 @@ func inferCast(in *inference) *ir.Type {
 	return out
 }
 
-// axesRed is the reduction that each reducing op leaves to the ranks when it
-// reduces a split dimension. Shards are of one size, so a mean is the mean of
-// the ranks' means.
+// axesRed maps each reducing operation to the partial reduction that remains if it reduces a split dimension. All
+// shards have the same size, so a mean is the mean of the ranks' means.
 var axesRed = map[ir.Op]ir.Red{ir.OpSum: ir.Sum, ir.OpMax: ir.Max, ir.OpMin: ir.Min, ir.OpMean: ir.Avg}
 
 var axesWord = map[ir.Op]string{ir.OpMax: "maximum", ir.OpMin: "minimum", ir.OpMean: "mean"}
 
-// inferReduce types sum, max, min and mean over axis=: reducing a split
-// dimension leaves a partial.
+// inferReduce types sum, max, min and mean over axis=. If a reduced dimension is split, the result is partial.
 func inferReduce(in *inference) *ir.Type {
 	x := in.args[0]
 	red := axesRed[in.s.Op]
@@ -175,7 +173,7 @@ func inferReduce(in *inference) *ir.Type {
 	return out
 }
 
-// inferFill takes everything from the annotation or destination.
+// inferFill uses the type and layout of the annotation or of the destination.
 func inferFill(in *inference) *ir.Type {
 	switch {
 	case in.s.Into != nil:
@@ -196,8 +194,8 @@ func inferFill(in *inference) *ir.Type {
 	return in.s.Type
 }
 
-// constant demands that a number in the text is one of the type that is computed in: a whole
-// one for integers, and no infinity for want of range.
+// constant checks that a number in the text is representable in the type of the computation. For integer types it must
+// be an integer, and it must not overflow to an infinity.
 func (in *inference) constant(name string, dt ir.DType) bool {
 	a := in.s.Attr(name)
 	if a == nil || !a.IsNum {
@@ -220,7 +218,7 @@ func (in *inference) constant(name string, dt ir.DType) bool {
 	return false
 }
 
-// inferReshard takes the layout from the annotation.
+// inferReshard uses the layout of the annotation.
 func inferReshard(in *inference) *ir.Type {
 	switch {
 	case in.local:

@@ -10,9 +10,9 @@ type concatRules struct{ *inference }
 
 func ofConcatenation(in *inference) *concatRules { return &concatRules{in} }
 
-// concat types concat %a, %b, … along axis=, which must be whole.
-// Operands of one layout pass their partials through; others move to the one
-// for which the fewest move, of equals to the last (S20).
+// concat types concat %a, %b, … along axis=. That dimension must be whole. If all operands have the same layout, the
+// result has their partial reductions. Otherwise the operands are resharded to the layout for which the fewest operands
+// move; in a tie, to the last such layout (S20).
 func (in *concatRules) concat() *ir.Type {
 	if !in.sameDType() || !in.wantRank(0, 1, "an operand") {
 		return nil
@@ -43,7 +43,7 @@ func (in *concatRules) concat() *ir.Type {
 	return out
 }
 
-// concatShapes demands that operands agree in all dimensions but d.
+// concatShapes checks that operands have equal extents in all dimensions except d.
 func (in *concatRules) concatShapes(d int) bool {
 	first := in.args[0]
 	for k, t := range in.args[1:] {
@@ -64,7 +64,7 @@ func (in *concatRules) concatShapes(d int) bool {
 	return true
 }
 
-// concatLayout picks the layout in which operands are joined along d.
+// concatLayout chooses the layout in which operands are joined along d.
 func (in *concatRules) concatLayout(d int) *ir.Type {
 	first := in.args[0]
 	if len(first.Dims[d].Axes) == 0 && !slices.ContainsFunc(in.args,
@@ -80,9 +80,9 @@ func (in *concatRules) concatLayout(d int) *ir.Type {
 	return layouts[in.cheapest(layouts, func(i int, layout *ir.Type) *ir.Type { return in.args[i].WithLayout(layout) })]
 }
 
-// cheapest returns which of the layouts makes the fewest operands move; of
-// equals the last, so that a tie moves the first operand (S20). as is operand i
-// where layout is chosen.
+// cheapest returns the layout for which the fewest operands have to be resharded. In a tie it returns the last such
+// layout, so that the first operand is resharded (S20). The function as returns the layout that operand i must have if
+// the given layout is chosen.
 func (in *inference) cheapest(layouts []*ir.Type, as func(i int, layout *ir.Type) *ir.Type) int {
 	best, least := 0, len(in.args)+1
 	for k, layout := range layouts {
@@ -97,8 +97,8 @@ func (in *inference) cheapest(layouts []*ir.Type, as func(i int, layout *ir.Type
 	return best
 }
 
-// cutCost orders what a reshard from t to u moves, by text alone (S20): 0
-// nothing (each rank cuts its own block), 1 bytes move.
+// cutCost ranks the cost of a reshard from t to u, according to the text alone (S20). The result is 0 if each rank
+// extracts its own block locally, and 1 if bytes move between ranks.
 func cutCost(t, u *ir.Type) int {
 	if t.Mesh != u.Mesh || len(t.Partial) > 0 {
 		if ir.SameLayout(t, u) {
@@ -115,7 +115,7 @@ func cutCost(t, u *ir.Type) int {
 	return 0
 }
 
-// without returns axes less those in drop.
+// without returns the axes that are not in drop.
 func without(axes, drop []string) []string {
 	var out []string
 	for _, a := range axes {

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// embedding types embedding ids[…], table[V, D]. The table keeps its layout
-// (S20). Where V is split, each rank gives the rows it has and zeros for the
-// others: a partial sum.
+// embedding types embedding ids[…], table[V, D]. The table keeps its layout (S20). If V is split, each rank returns its
+// own rows, and zeros for all other rows: the result is a partial sum.
 func (in *indexRules) embedding() *ir.Type {
 	ids, table := in.args[0], in.args[1]
 	switch {
@@ -45,8 +44,7 @@ func (in *indexRules) embedding() *ir.Type {
 	return out
 }
 
-// tablePart checks first= and of=, which say where in a larger table a rank's
-// own table lies.
+// tablePart checks first= and of=, which describe the position of a rank's table in a larger table.
 func (in *indexRules) tablePart(table *ir.Type) bool {
 	first, of := in.s.Attr("first"), in.s.Attr("of")
 	switch {

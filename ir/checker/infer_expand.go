@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// inferExpand types broadcast %x, shape=(…): dimensions align at the end. One
-// whose extent is the number 1 stretches, others stay as they are. New and
-// stretched dimensions are split as the annotation asks, and whole without one.
+// inferExpand types broadcast %x, shape=(…). Dimensions are aligned at the end. A dimension whose extent is the number
+// 1 is repeated; other dimensions keep their extents. New and repeated dimensions are split according to the
+// annotation, and are whole without one.
 func inferExpand(in *inference) *ir.Type {
 	x := in.args[0]
 	shape := in.s.Attr("shape").Exprs
@@ -47,14 +47,14 @@ func inferExpand(in *inference) *ir.Type {
 	return out
 }
 
-// stretches reports whether a dimension of extent have repeats to become want.
+// stretches reports whether a dimension of extent have is repeated to the extent want.
 func (in *inference) stretches(have, want *ir.Expr) bool {
 	v, ok := in.norm.norm(have).constValue()
 	return ok && v == 1 && in.norm.equal(have, want) != yes
 }
 
-// splitLike gives dimensions of out the axes they have in the layout aimed at,
-// as far as nothing else of out is split over them.
+// splitLike splits dimensions of out over the axes that they have in the required layout, except over axes that split
+// another dimension of out.
 func (in *inference) splitLike(out *ir.Type, dims []int) {
 	if in.want == nil || in.want.Mesh != out.Mesh || len(in.want.Dims) != len(out.Dims) {
 		return
@@ -66,7 +66,7 @@ func (in *inference) splitLike(out *ir.Type, dims []int) {
 	in.requireShards(out)
 }
 
-// extentOf demands that e can be an extent of a shape that is the same on all ranks.
+// extentOf checks that e may be an extent of a shape that is the same on all ranks.
 func (in *inference) extentOf(e *ir.Expr) bool {
 	if in.rankDependent(e) {
 		in.errorf("type", e.Pos, "an extent must be the same on every rank, and %s is not",

@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// grouped types grouped_linear x[T, K], w[E, N, K], counts[E]. The weight keeps its layout (S20): x is split
-// along K as w is, and its rows are whole, since counts number them. A split K leaves a partial sum, and so do split
-// experts: each rank gives the rows of its own, and zeros for others.
+// grouped types grouped_linear x[T, K], w[E, N, K], counts[E]. The weight keeps its layout (S20). Along K, x is split
+// as w is; the rows of x are whole, since counts refer to row numbers. If K is split, the result is a partial sum. If
+// experts are split, the result is also a partial sum: each rank returns the rows of its experts, and zeros for the
+// other rows.
 func (in *productRules) grouped() *ir.Type {
 	x, w, counts := in.args[0], in.args[1], in.args[2]
 	help := "grouped_linear: " + ir.OpGroupedLinear.Info().Doc

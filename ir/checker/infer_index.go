@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// indexRules types operations whose results are indices, that take elements by them, or that depend on positions.
+// indexRules types operations whose results are indices, that select elements by indices, or that depend on positions.
 type indexRules struct{ *inference }
 
 func ofIndexing(in *inference) *indexRules { return &indexRules{in} }
 
-// iota takes everything but the numbers from the annotation or destination.
+// iota uses the type and layout of the annotation or of the destination.
 func (in *indexRules) iota() *ir.Type {
 	t := in.s.Type
 	if in.s.Into != nil {
@@ -34,7 +34,7 @@ func (in *indexRules) iota() *ir.Type {
 	return t
 }
 
-// topK types topk and argtopk x[…, N] → […, K]. Rows must be whole.
+// topK types topk and argtopk x[…, N] → […, K]. The last dimension must be whole.
 func (in *indexRules) topK() *ir.Type {
 	k := in.s.Attr("k").Exprs[0]
 	if !in.wantRank(0, 1, "the operand") || !in.extentOf(k) {
@@ -53,7 +53,7 @@ func (in *indexRules) topK() *ir.Type {
 	return out
 }
 
-// argsort types argsort x[…, N]. Rows must be whole.
+// argsort types argsort x[…, N]. The last dimension must be whole.
 func (in *indexRules) argsort() *ir.Type {
 	if !in.wantRank(0, 1, "the operand") {
 		return nil
@@ -63,7 +63,7 @@ func (in *indexRules) argsort() *ir.Type {
 	return out
 }
 
-// takeAlong types take_along x[…, N] by at[…, K] → […, K]. Rows must be whole.
+// takeAlong types take_along x[…, N] by at[…, K] → […, K]. The last dimension must be whole.
 func (in *indexRules) takeAlong() *ir.Type {
 	if !in.integers(1, "indices") || !in.wantRank(0, 1, "the first operand") {
 		return nil
@@ -92,7 +92,7 @@ func (in *indexRules) takeAlong() *ir.Type {
 	return out
 }
 
-// bincount types bincount ids[…] → i32[n]. Ids that are split leave a partial sum.
+// bincount types bincount ids[…] → i32[n]. If the ids are split, the result is a partial sum.
 func (in *indexRules) bincount() *ir.Type {
 	n := in.s.Attr("n").Exprs[0]
 	if !in.integers(0, "ids") || !in.extentOf(n) {
@@ -109,8 +109,8 @@ func (in *indexRules) bincount() *ir.Type {
 	return out
 }
 
-// indexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the layout aimed at, and what it is split over
-// x is gathered from. Rows of x that are still split leave a partial sum.
+// indexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the required layout. Axes over which the result is
+// split are gathered in x. If rows of x are still split, the result is a partial sum.
 func (in *indexRules) indexAdd() *ir.Type {
 	n := in.s.Attr("n").Exprs[0]
 	if !in.integers(1, "ids") || !in.wantRank(0, 1, "the first operand") || !in.extentOf(n) {

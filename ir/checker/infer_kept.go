@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// Ops on what is kept between runs: rows that are written at positions, and what depends on these.
+// This file types operations on tensors that are preserved between runs: writing rows at given positions, and
+// operations that depend on these positions.
 
-// integers demands that operand i holds i32 or i64.
+// integers checks that operand i has type i32 or i64.
 func (in *inference) integers(i int, what string) bool {
 	if t := in.args[i]; !t.DType.IsInt() {
 		in.errorf("type", in.s.Args[i].Pos, "%s are i32 or i64, and %%%s is %s", what, in.syms[i].Name,
@@ -17,7 +18,7 @@ func (in *inference) integers(i int, what string) bool {
 	return true
 }
 
-// leads demands that operand i has the first n dimensions of operand 0, or else dimension n-1 alone.
+// leads checks that operand i has the first n dimensions of operand 0, or only dimension n-1.
 func (in *indexRules) leads(i, n int, what string) bool {
 	x, t := in.args[0], in.args[i]
 	if len(t.Dims) != n && len(t.Dims) != 1 {
@@ -36,7 +37,7 @@ func (in *indexRules) leads(i, n int, what string) bool {
 	return true
 }
 
-// follow asks for operand i, which leads, in the layout of x's dimensions before n.
+// follow requires operand i, which leads checked, in the layout of x's first n dimensions.
 func (in *inference) follow(i, n int, x *ir.Type) {
 	t := in.args[i].Reduced().Clone()
 	first := n - len(t.Dims)
@@ -48,7 +49,8 @@ func (in *inference) follow(i, n int, x *ir.Type) {
 	in.need(i, t)
 }
 
-// indexCopy types index_copy %rows, %at into %cache: rows like the cache but for their number.
+// indexCopy types index_copy %rows, %at into %cache. The rows have the shape of the cache except for the number of
+// rows.
 func (in *indexRules) indexCopy() *ir.Type {
 	rows, cache := in.args[0], in.in.Into[in.s].Type
 	if !in.integers(1, "positions") {
@@ -74,8 +76,8 @@ func (in *indexRules) indexCopy() *ir.Type {
 	return cache
 }
 
-// rope types rope x[…, T, H, Dh] by positions […, T], or [T], and frequencies [R] if given. Heads must be whole in
-// Dh, and frequencies on every rank.
+// rope types rope x[…, T, H, Dh] by positions […, T], or [T], and frequencies [R] if given. Dimension Dh must be whole,
+// and all ranks must hold all frequencies.
 func (in *indexRules) rope() *ir.Type {
 	if in.args[0].DType.IsInt() {
 		in.floats()
@@ -107,8 +109,8 @@ func (in *indexRules) rope() *ir.Type {
 	return x
 }
 
-// frequencies demands that the third operand of a rope has a frequency for each pair of a head of dh elements, or for
-// the first of them.
+// frequencies checks that the third operand of a rope has one frequency for each pair of elements of a head of dh
+// elements, or for the first pairs only.
 func (in *indexRules) frequencies(dh *ir.Expr) bool {
 	t, pos, help := in.args[2], in.s.Args[2].Pos, "rope: "+ir.OpRope.Info().Doc
 	if t.DType != ir.F32 || len(t.Dims) != 1 {
@@ -127,7 +129,7 @@ func (in *indexRules) frequencies(dh *ir.Expr) bool {
 			"there are frequencies for more pairs than a head has", help)
 }
 
-// rightRope refuses numbers that make no angles.
+// rightRope reports an error for attributes that do not define angles.
 func (in *indexRules) rightRope() bool {
 	for _, name := range []string{"theta", "factor", "low", "high", "original", "scale"} {
 		if a := in.s.Attr(name); a != nil && !(a.IsNum && a.Num > 0) {
@@ -142,7 +144,7 @@ func (in *indexRules) rightRope() bool {
 	return true
 }
 
-// argmax types argmax over one dimension, the last by default, which must be whole.
+// argmax types argmax over one dimension, which is the last by default and must be whole.
 func (in *indexRules) argmax() *ir.Type {
 	if !in.wantRank(0, 1, "the operand") {
 		return nil

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// productRules types products with a weight, and the scales of their operands.
+// productRules types matrix products with a weight, and the scales of their operands.
 type productRules struct{ *inference }
 
 func ofProduct(in *inference) *productRules { return &productRules{in} }
 
-// linear types linear x[…, K], w[N, K] (, b[N]). The weight keeps its
-// layout (S20): x is resharded so that its last dimension is split like w's K
-// and its other dimensions use none of w's axes. A split K leaves a partial sum.
+// linear types linear x[…, K], w[N, K] (, b[N]). The weight keeps its layout (S20). The operand x is resharded so that
+// its last dimension is split as w's K, and no other dimension is split over an axis of w. If K is split, the result is
+// a partial sum.
 func (in *productRules) linear() *ir.Type {
 	if len(in.args) == 4 {
 		return in.scaledLinear()
@@ -67,9 +67,8 @@ func (in *productRules) linearBias() bool {
 	return in.equalExtents(b.Dims[0].Extent, w.Dims[0].Extent, in.s.Args[2].Pos, "bias and weight differ in N")
 }
 
-// placeBias handles the bias of a value-mode linear. Where the product is
-// partial, the bias waits until it is reduced (S10): the op then leaves the
-// partial product, and the result has the layout aimed at.
+// placeBias types the bias of a linear in value mode. If the product is partial, the bias is added after the reduction
+// (S10): the operation's own result is then the partial product, and the final result has the required layout.
 func (in *productRules) placeBias(out *ir.Type) bool {
 	if in.s.Type != nil && len(in.s.Type.Partial) > 0 {
 		in.errorf("layout", in.s.Type.Pos,
@@ -91,8 +90,8 @@ func (in *productRules) placeBias(out *ir.Type) bool {
 	return true
 }
 
-// activationLayout returns x's layout for a product with weight w: dimension
-// last split over the contraction's axes, no other dimension over an axis of w.
+// activationLayout returns x's layout for a product with weight w. Dimension last is split over the axes in
+// contraction, and no other dimension is split over an axis of w.
 func (in *productRules) activationLayout(x, w *ir.Type, last int, contraction []string) *ir.Type {
 	need := x.Reduced().Clone()
 	used := w.Reduced().Axes()
@@ -111,8 +110,7 @@ func (in *productRules) activationLayout(x, w *ir.Type, last int, contraction []
 	return need
 }
 
-// matmul types a[…, M, K] · b[…, K, N]. The second operand keeps its
-// layout, batch dimensions included.
+// matmul types a[…, M, K] · b[…, K, N]. The second operand keeps its layout, including that of its batch dimensions.
 func (in *productRules) matmul() *ir.Type {
 	if !in.sameDType() || !in.wantRank(0, 2, "the first operand") || !in.wantRank(1, 2, "the second operand") {
 		return nil

@@ -2,11 +2,11 @@ package checker
 
 import "hocket.example/hocket/ir"
 
-// Ops that need all of one dimension at a time: softmax and the norms. Other
-// dimensions stay as they are split.
+// This file types operations that need all elements along one dimension: softmax and the norms. The other dimensions
+// may be split.
 
-// wholeAlong asks for operand i reduced and with dimension d whole, and returns
-// its type then.
+// wholeAlong requires operand i without partial reductions and with dimension d whole. It returns the type that the
+// operand then has.
 func (in *inference) wholeAlong(i, d int) *ir.Type {
 	x := in.args[i].Reduced().Clone()
 	x.Dims[d].Axes = nil
@@ -26,8 +26,8 @@ func inferSoftmax(in *inference) *ir.Type {
 	return in.wholeAlong(0, d)
 }
 
-// inferNorm types rms_norm x[…, D], w[D] and layer_norm x[…, D], w[D], b[D].
-// Weight and bias follow x, and are whole.
+// inferNorm types rms_norm x[…, D], w[D] and layer_norm x[…, D], w[D], b[D]. Weight and bias are placed on the mesh of
+// x, and are whole.
 func inferNorm(in *inference) *ir.Type {
 	if !in.floats() || !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.rightEps() {
 		return nil
@@ -55,7 +55,7 @@ func inferNorm(in *inference) *ir.Type {
 	return x
 }
 
-// rightEps refuses an eps that is no small positive number.
+// rightEps reports an error for an eps that is not a small positive number.
 func (in *inference) rightEps() bool {
 	a := in.s.Attr("eps")
 	if a == nil || !a.IsNum || a.Num >= 0 {

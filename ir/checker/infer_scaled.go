@@ -6,12 +6,15 @@ import (
 	"slices"
 )
 
-// Types of 8 bits are moved and converted; arithmetic with them is contractions that take scales.
+// Tensors with 8-bit types can be moved and converted. The only arithmetic on them is contractions that have scales as
+// operands.
 
-// scaleBlock is how many elements of a row, and how many rows of a weight, have one scale where blocks have.
+// scaleBlock is the number of elements of a row that share a scale, and the number of rows of a weight that share a
+// scale, if scales are given for blocks.
 const scaleBlock = 128
 
-// takesFloat8 says which operations take types of 8 bits: those that move elements, and those of this file.
+// takesFloat8 reports whether an operation accepts 8-bit types: operations that move elements, and the operations in
+// this file.
 func takesFloat8(s *ir.Stmt) bool {
 	switch s.Op {
 	case ir.OpCast, ir.OpCopy, ir.OpFill, ir.OpExpand, ir.OpConcat, ir.OpIndexCopy, ir.OpTakeAlong, ir.OpReshard,
@@ -23,7 +26,7 @@ func takesFloat8(s *ir.Stmt) bool {
 	return s.Op.Info().Class != ir.ClassTensor && s.Op.Info().AttrSpec("op") == nil
 }
 
-// arithmeticTypes refuses types of 8 bits in other operations.
+// arithmeticTypes reports an error for 8-bit types in all other operations.
 func (in *inference) arithmeticTypes() bool {
 	for i, t := range in.args {
 		if t != nil && t.DType.IsFloat8() && !takesFloat8(in.s) {
@@ -35,9 +38,10 @@ func (in *inference) arithmeticTypes() bool {
 	return true
 }
 
-// scalesFit types the scales, operand i, of operand of, a weight if square: none of their extents, all but the last, or
-// all dimensions' blocks. need is the layout of what they scale, nil for local tensors, and theirs is alike. Blocks do
-// not lie on two ranks.
+// scalesFit types the scales, operand i, that apply to operand of, which is a weight if square is set. There is one
+// scale for the tensor, or one for each position in all dimensions but the last, or one for each block. The argument
+// need is the required layout of the scaled operand, or nil for local tensors; the scales have the corresponding
+// layout. A block must not extend over two ranks.
 func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 	s, x, pos := in.args[i], in.args[of], in.s.Args[i].Pos
 	last := len(x.Dims) - 1
@@ -79,7 +83,7 @@ func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 	return true
 }
 
-// scaledLinear types linear %x, %w, %sx, %sw. Layouts are those of a linear of x and w.
+// scaledLinear types linear %x, %w, %sx, %sw. Its layouts are those of a linear of x and w without scales.
 func (in *productRules) scaledLinear() *ir.Type {
 	x, w := in.args[0], in.args[1]
 	for i, t := range in.args[:2] {
@@ -121,7 +125,7 @@ func (in *productRules) scaledLinear() *ir.Type {
 	return out
 }
 
-// resultType is the type of the destination or annotation; def without one.
+// resultType returns the dtype of the destination or annotation, or def if there is none.
 func (in *inference) resultType(def ir.DType) ir.DType {
 	switch {
 	case in.s.Into != nil:
@@ -132,7 +136,7 @@ func (in *inference) resultType(def ir.DType) ir.DType {
 	return def
 }
 
-// quantize types quantize %x, %s: x keeps its layout.
+// quantize types quantize %x, %s. The result has the layout of x.
 func (in *productRules) quantize() *ir.Type {
 	x, s := in.args[0], in.args[1]
 	if !in.floats() || !in.quantizable() {
@@ -156,7 +160,7 @@ func (in *productRules) quantize() *ir.Type {
 	return out
 }
 
-// quantizable refuses what has 8 bits already.
+// quantizable reports an error for an operand that already has an 8-bit type.
 func (in *productRules) quantizable() bool {
 	if in.args[0].DType.IsFloat8() {
 		in.errorf("type", in.s.Args[0].Pos, "%%%s is %s already", in.syms[0].Name, in.args[0].DType).
@@ -166,7 +170,8 @@ func (in *productRules) quantizable() bool {
 	return true
 }
 
-// scales types scales %x: those of all of x or of rows are maxima, which ranks that share them agree on.
+// scales types scales %x. If several ranks hold parts of x, or of a row of x, that share a scale, the result is a
+// partial maximum.
 func (in *productRules) scales() *ir.Type {
 	if !in.floats() || !in.constant("max", in.args[0].DType) {
 		return nil
@@ -207,7 +212,8 @@ func (in *productRules) scales() *ir.Type {
 	return out
 }
 
-// scaleBlocks reads block=: nothing for all of x, which has so many dimensions, 1 for rows, else two extents.
+// scaleBlocks reads the attribute block=: none for one scale of all of x, which has the given number of dimensions; 1
+// for one scale of each row; or two extents of blocks.
 func (in *productRules) scaleBlocks(dims int) ([]int64, bool) {
 	a := in.s.Attr("block")
 	if a == nil {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// reduceSlots types reduce_slots %slots, axis=0, lo..hi into %acc: the
-// slots' type without axis. The accumulator may have the type that sums of the
-// slots' type accumulate in, so that a sum can go on without being rounded.
+// reduceSlots types reduce_slots %slots, axis=0, lo..hi into %acc. The result has the slots' type without the axis. The
+// accumulator may have the type in which sums of the slots' type accumulate, so that a sum can be continued without
+// rounding.
 func (in *indexRules) reduceSlots() *ir.Type {
 	x, acc := in.args[0], in.in.Into[in.s].Type
 	lo, hi := in.s.Exprs[0], in.s.Exprs[1]

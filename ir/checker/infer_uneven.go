@@ -2,9 +2,9 @@ package checker
 
 import "hocket.example/hocket/ir"
 
-// uneven types all_gatherv, reduce_scatterv and all_to_allv. The result
-// has its capacity: what the destination or annotation says, else the most that
-// can come. What the counts leave of it is zeros.
+// uneven types all_gatherv, reduce_scatterv and all_to_allv. The extent of the result is its capacity: the extent in
+// the destination or annotation, or otherwise the largest number of rows that a rank can receive. The rows after those
+// that the counts include are zeros.
 func (in *collectiveRules) uneven() *ir.Type {
 	s := in.s
 	if !in.local {
@@ -31,14 +31,13 @@ func (in *collectiveRules) uneven() *ir.Type {
 	return t
 }
 
-// countsHelp says where the counts of op may come from.
+// countsHelp describes where the counts of op may be given.
 func countsHelp(op ir.Op) string {
 	return "counts=(…), a number for each rank of the team, or i32 in device memory: %y = " + op.String() +
 		" %x, %n, over=tp"
 }
 
-// counts checks where the counts come from. Their values are known when the
-// program is planned, or only when it runs.
+// counts checks how the counts are given. Their values are known when the program is planned, or only when it runs.
 func (in *collectiveRules) counts() bool {
 	a := in.s.Attr("counts")
 	switch {
@@ -62,8 +61,8 @@ func (in *collectiveRules) counts() bool {
 		"there is not one count for each rank of the team", countsHelp(in.s.Op))
 }
 
-// listedCounts checks counts=. Those of an all_to_allv are a rank's own; the
-// others are the same on all ranks.
+// listedCounts checks the attribute counts=. The counts of an all_to_allv may differ between ranks; other counts must
+// be the same on all ranks.
 func (in *collectiveRules) listedCounts(a *ir.Attr) bool {
 	if !in.require(in.s, ir.CheckEqual, ir.Int(int64(len(a.Exprs))), in.teamSize(), a.Pos,
 		"there is not one count for each rank of the team", countsHelp(in.s.Op)) {

@@ -5,17 +5,15 @@ import (
 	"slices"
 )
 
-// A view of a value whose index is the same on all ranks names a part of the
-// global tensor and keeps its layout. With a rank-dependent index it names a
-// part of each rank's own shard: the result is then local, like a buffer's view.
+// A view of a value whose index is the same on all ranks names a part of the global tensor and keeps its layout. A view
+// with a rank-dependent index names a part of each rank's own shard. Its result is local, as a view of a buffer is.
 
 // viewRules types views.
 type viewRules struct{ *inference }
 
 func ofView(in *inference) *viewRules { return &viewRules{in} }
 
-// localView switches to local types when an index of the statement depends on
-// the rank.
+// localView changes the operand to its local type if one of the given index expressions depends on the rank.
 func (in *viewRules) localView(es ...*ir.Expr) bool {
 	if in.local || !slices.ContainsFunc(es, in.rankDependent) {
 		return in.local
@@ -25,8 +23,7 @@ func (in *viewRules) localView(es ...*ir.Expr) bool {
 	return true
 }
 
-// wholeDim asks that dimension d of operand 0 be whole, and returns the
-// operand's type then.
+// wholeDim requires that dimension d of operand 0 be whole, and returns the type that the operand then has.
 func (in *viewRules) wholeDim(d int) *ir.Type {
 	x := in.args[0]
 	if len(x.Dims[d].Axes) == 0 {
@@ -68,8 +65,7 @@ func (in *viewRules) chunk() *ir.Type {
 	return out
 }
 
-// chunkExtent returns the rows of chunk index: ceildiv(extent, count), fewer at
-// the end.
+// chunkExtent returns the number of rows of chunk index: ceildiv(extent, count), or fewer in the last chunks.
 func (in *viewRules) chunkExtent(extent, index, count *ir.Expr) *ir.Expr {
 	if in.norm.multiple(extent, count) == yes {
 		return in.fold(ir.Bin(ir.ExprFloorDiv, extent, count))
@@ -166,8 +162,8 @@ func (in *viewRules) transpose() *ir.Type {
 	return out
 }
 
-// reshape keeps the axes of a dimension that is outermost in its group of
-// merged or split dimensions; other split dimensions must be whole first.
+// reshape splits or merges dimensions. A split dimension keeps its axes if it is the outermost of its group of merged
+// or split dimensions; other split dimensions must be resharded to whole first.
 func (in *viewRules) reshape() *ir.Type {
 	x := in.args[0]
 	shape := in.s.Attr("shape").Exprs
@@ -211,9 +207,8 @@ func elements(t *ir.Type) *ir.Expr {
 	return e
 }
 
-// keptAxes maps dimensions of x to those of out that hold the same outermost
-// blocks: the first of each group of dimensions with equal products, where those of
-// extent 1 count for nothing.
+// keptAxes maps dimensions of x to the dimensions of out that hold the same outermost blocks. These are the first
+// dimensions of the groups that have equal products of extents, where dimensions of extent 1 are ignored.
 func (in *viewRules) keptAxes(x, out *ir.Type) map[int]int {
 	keep := map[int]int{}
 	i, j := 0, 0
@@ -231,8 +226,8 @@ func (in *viewRules) keptAxes(x, out *ir.Type) map[int]int {
 		a, b := x.Dims[i].Extent, out.Dims[j].Extent
 		i, j = i+1, j+1
 		for in.norm.equal(a, b) != yes {
-			// Grow the side that has fewer factors so far; when symbols do not
-			// decide, no later group can be matched.
+			// Extend the side with the smaller product so far. If the symbols do not decide which side that is, no later group
+			// can be matched.
 			switch {
 			case j < len(out.Dims) && in.norm.multiple(a, b) == yes:
 				b = ir.Bin(ir.ExprMul, b, out.Dims[j].Extent)
@@ -247,12 +242,12 @@ func (in *viewRules) keptAxes(x, out *ir.Type) map[int]int {
 	}
 }
 
-// unit reports whether a dimension has extent 1 and is not split, not even over one rank.
+// unit reports whether a dimension has extent 1 and no axes, not even an axis of size 1.
 func (in *viewRules) unit(d ir.Dimension) bool {
 	return len(d.Axes) == 0 && in.norm.equal(d.Extent, ir.Int(1)) == yes
 }
 
-// claim makes a value of a buffer.
+// claim types a claim, which makes a value from a buffer.
 func (in *viewRules) claim() *ir.Type {
 	sym := in.syms[0]
 	switch {
@@ -278,7 +273,7 @@ func (in *viewRules) claim() *ir.Type {
 	return in.s.Type
 }
 
-// ownShard names each rank's own shard of a value.
+// ownShard types an operation that names each rank's own shard of a value.
 func (in *viewRules) ownShard() *ir.Type {
 	if in.local {
 		in.errorf("type", in.s.Args[0].Pos, "%%%s is local already",

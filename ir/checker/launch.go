@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// checkLaunch checks a launch: a rank's kernel on tensors that are local to it.
+// checkLaunch checks a launch, which runs a kernel on the local tensors of one rank.
 func (c *checker) checkLaunch(s *ir.Stmt) {
 	l := s.Launch
 	if !filepath.IsLocal(filepath.FromSlash(l.File)) || strings.ContainsAny(l.File, "\"\n\\") {
@@ -54,7 +54,7 @@ func (c *checker) checkLaunchNumber(s *ir.Stmt, par ir.LaunchParam) {
 	}
 }
 
-// checkLaunchShape wants one to three extents of the grid and of a block.
+// checkLaunchShape requires one to three extents of the grid and of a block.
 func (c *checker) checkLaunchShape(s *ir.Stmt) {
 	for _, name := range []string{"grid", "block"} {
 		if a := s.Attr(name); a != nil && (len(a.Exprs) < 1 || len(a.Exprs) > 3) {
@@ -64,8 +64,8 @@ func (c *checker) checkLaunchShape(s *ir.Stmt) {
 	}
 }
 
-// checkLaunchOverlap refuses what is written under two names. Of two parts of one buffer byte ranges
-// decide, when planned.
+// checkLaunchOverlap reports an error if the kernel writes memory that two arguments name. For two parts of one buffer,
+// the planner compares the byte ranges.
 func (c *checker) checkLaunchOverlap(s *ir.Stmt, syms []*ir.Sym) {
 	for _, par := range s.Launch.Params {
 		if par.Kind == ir.LaunchNumber || !par.Kind.Writes() {

@@ -17,7 +17,7 @@ func f(%x: f32[N], %s: inout f32[N]) -> f32[N] {
 }
 `
 
-// TestLaunch prints as it reads, and is no place for values to be made or parts to be missing.
+// TestLaunch checks that a launch is printed as it was read, and that values and missing parts in it are reported.
 func TestLaunch(t *testing.T) {
 	info, ds := Read("t", launchText)
 	if len(ds) > 0 || info.Prog.String() != launchText {
@@ -35,7 +35,8 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
-// TestLaunchBroken: what a program made from Go gets wrong is an error, whoever looks at it.
+// TestLaunchBroken checks that errors in launches that were built in Go are reported by every function that examines a
+// launch.
 func TestLaunchBroken(t *testing.T) {
 	for name, breaks := range map[string]func(s *ir.Stmt){
 		"none":      func(s *ir.Stmt) { s.Launch = nil },

@@ -93,7 +93,7 @@ func (c *checker) checkFree(s *ir.Stmt) {
 		c.errorf("lifetime", s.Pos, "%%%s is freed by itself after its last use",
 			sym.Name).help("free is for what alloc made")
 	case sym.Count != nil && !claimed:
-		// One element of an array: its later uses are found when indices are known.
+		// This statement affects one element of an array. The later uses of that element are detected when indices are known.
 	case claimed:
 		c.errorf("lifetime", s.Pos, "%%%s was claimed as a value and lives as long as that", sym.Name).at(claim,
 			"claimed here").help("leave the free out")

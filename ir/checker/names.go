@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// scope holds the names visible at one point of a function. There is no
-// shadowing (S9), so one map and a list of what each block added suffice.
+// scope holds the names that are visible at one point of a function. A name cannot be redefined while it is visible
+// (S9), so one map and a list of the names that each block added suffice.
 type scope struct {
 	names map[string]*ir.Sym
 	added []string
 }
 
-// open returns a mark to be given to close at the block's end.
+// open returns a mark, which must be passed to close at the end of the block.
 func (s *scope) open() int { return len(s.added) }
 
-// close forgets what was defined since mark.
+// close removes the names that were defined since mark.
 func (s *scope) close(mark int) {
 	for _, n := range s.added[mark:] {
 		delete(s.names, n)
@@ -27,27 +27,27 @@ func (s *scope) close(mark int) {
 	s.added = s.added[:mark]
 }
 
-// names resolves what is visible in a function.
+// names resolves the names that are visible in a function.
 type names struct {
 	*heads
 	fn    *ir.Func
 	scope scope
-	// ended maps buffers to where they were freed or claimed.
+	// ended maps buffers to the positions at which they were freed or claimed.
 	ended ended
-	// loops counts enclosing loops, syms the loop variables so far.
+	// loops counts the enclosing loops, and syms the loop variables so far.
 	loops, syms int
 	facts       map[*ir.Sym]*facts
 }
 
-// facts are what is known of a symbol while its function is checked.
+// facts holds properties of a symbol that are needed only while its function is checked.
 type facts struct {
 	// depth is the number of loops around the definition.
 	depth int
-	// value is what an index stands for, and extents are a tensor's local
-	// extents, as polynomials; nil until known.
+	// value is the polynomial of an index, and extents are the polynomials of a tensor's local extents. They are nil until
+	// they are first computed.
 	value   poly
 	extents []poly
-	// raggedRanks[i]: local extent i may differ between ranks.
+	// raggedRanks[i] reports that local extent i may differ between ranks.
 	raggedRanks []bool
 }
 
@@ -61,7 +61,8 @@ func (c *names) of(s *ir.Sym) *facts {
 	return f
 }
 
-// takenHelp is the help for a name that is in use, which may be that of an operand without one.
+// takenHelp returns the help for a name that is already in use. The name may be the generated name of an operand that
+// the text does not name.
 func takenHelp(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		if _, err := strconv.Atoi(name[i+1:]); err == nil {
@@ -72,7 +73,7 @@ func takenHelp(name string) string {
 	return "there is no shadowing: choose another name"
 }
 
-// define adds a symbol; a name in use is an error.
+// define adds a symbol to the scope. It reports an error if the name is already in use.
 func (c *names) define(s *ir.Sym) {
 	if s.Name == "" {
 		return
@@ -94,8 +95,8 @@ func (c *names) define(s *ir.Sym) {
 	c.scope.added = append(c.scope.added, s.Name)
 }
 
-// lookup finds the symbol of a name in use; nil and an error without one. A
-// function's unknown name is reported once.
+// lookup returns the symbol of a name. If there is none, it reports an error and returns nil. Each unknown name in a
+// function is reported once.
 func (c *names) lookup(name string, pos ir.Pos) *ir.Sym {
 	if s := c.scope.names[name]; s != nil {
 		return s
@@ -147,7 +148,7 @@ func (c *names) checkExtent(x *ir.Expr) {
 		c.errorf("type", x.Pos, "%%%s is %s; only tensors have extents", x.Name,
 			s.Kind).help("extent(%tensor, dimension)")
 	case s.Type == nil:
-		c.failed++ // its definition was reported
+		c.failed++ // the error in its definition was reported
 	case x.Val < 0 || x.Val >= int64(len(s.Type.Dims)):
 		c.errorf("type", x.Pos, "%%%s has %s, so there is no dimension %d", x.Name,
 			plural(len(s.Type.Dims), "dimension"), x.Val).
@@ -155,8 +156,8 @@ func (c *names) checkExtent(x *ir.Expr) {
 	}
 }
 
-// meaning gives the normalizer what a name stands for: a let's expression, a
-// loop variable, a mesh axis' size, a tensor's local extent.
+// meaning returns to the normalizer the polynomial that a name denotes: the expression of a let, a loop variable, the
+// size of a mesh axis, or a local extent of a tensor.
 func (c *names) meaning(e *ir.Expr) (poly, bool) {
 	switch e.Kind {
 	case ir.ExprVar:
@@ -190,7 +191,7 @@ func (c *names) ragged(s *ir.Sym, i int64) bool {
 	return i >= 0 && i < int64(len(r)) && r[i]
 }
 
-// rankDependent reports whether e may differ between ranks.
+// rankDependent reports whether the value of e may differ between ranks.
 func (c *names) rankDependent(e *ir.Expr) bool {
 	dep := false
 	e.Walk(func(x *ir.Expr) {
@@ -207,16 +208,16 @@ func (c *names) rankDependent(e *ir.Expr) bool {
 	return dep
 }
 
-// report is an error that may get notes and help.
+// report is a reported error to which notes and help can be added.
 type report struct{ *ir.Diagnostic }
 
-// at adds a note with a place.
+// at adds a note that has a position.
 func (r report) at(pos ir.Pos, format string, args ...any) report {
 	r.Notes = append(r.Notes, ir.Note{Pos: pos, Message: fmt.Sprintf(format, args...)})
 	return r
 }
 
-// help sets what to do about it.
+// help sets the text that suggests a correction.
 func (r report) help(text string) report {
 	r.Help = text
 	return r
@@ -229,7 +230,8 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// similar is nearest for names long enough to be told apart by their letters.
+// similar returns the nearest known name, but only for names that are long enough for a meaningful comparison of their
+// letters.
 func similar(name string, known []string) string {
 	if len(name) < 2 {
 		return ""

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// nd is a small integer tensor, row-major: the arithmetic by which tests judge
-// layouts, written without any of the code that infers them.
+// nd is a small integer tensor in row-major order. Tests compute the expected results of layouts with it. It shares no
+// code with layout inference.
 type nd struct {
 	shape []int
 	data  []int64
@@ -47,7 +47,7 @@ func (t *nd) off(ix []int) int {
 
 func (t *nd) at(ix []int) int64 { return t.data[t.off(ix)] }
 
-// gen returns the tensor of f's values.
+// gen returns the tensor whose elements are the results of f.
 func gen(shape []int, f func(ix []int) int64) *nd {
 	t := newND(shape)
 	each(shape, func(ix []int) { t.data[t.off(ix)] = f(ix) })
@@ -58,7 +58,7 @@ func (t *nd) same(u *nd) bool {
 	return slices.Equal(t.shape, u.shape) && slices.Equal(t.data, u.data)
 }
 
-// cut returns the box of the given shape that begins at lo.
+// cut returns the part of t that begins at lo and has the given shape.
 func (t *nd) cut(lo, shape []int) *nd {
 	return gen(shape, func(ix []int) int64 {
 		at := slices.Clone(ix)
@@ -125,7 +125,7 @@ func combineRed(red ir.Red, a, b int64) int64 {
 	return a + b
 }
 
-// reduceAll combines tensors of one shape; avg is for sums that divide.
+// reduceAll reduces tensors of the same shape. The reduction avg requires that each sum be divisible.
 func reduceAll(red ir.Red, list []*nd) *nd {
 	out := gen(list[0].shape, list[0].at)
 	for _, t := range list[1:] {
@@ -141,7 +141,7 @@ func reduceAll(red ir.Red, list []*nd) *nd {
 	return out
 }
 
-// over reduces the dimensions in axes, which disappear.
+// over reduces the dimensions in axes, and removes them.
 func (t *nd) over(red ir.Red, axes []int) *nd {
 	var keep []int
 	for d := range t.shape {
@@ -202,7 +202,7 @@ func (t *nd) trailing(u *nd, f func(a, b int64) int64) *nd {
 	return gen(t.shape, func(ix []int) int64 { return f(t.at(ix), u.at(ix[len(ix)-len(u.shape):])) })
 }
 
-// stretched repeats t to shape: dimensions align at the end.
+// stretched repeats t to the given shape, with dimensions aligned at the end.
 func (t *nd) stretched(shape []int) *nd {
 	return gen(shape, func(ix []int) int64 {
 		at := slices.Clone(ix[len(ix)-len(t.shape):])
@@ -215,8 +215,8 @@ func (t *nd) stretched(shape []int) *nd {
 	})
 }
 
-// mixed stands for softmax and norms: each element depends on its whole row
-// along d, and on its place in it.
+// mixed replaces softmax and norms: each element of its result depends on the element's whole row along d and on its
+// position in the row.
 func (t *nd) mixed(d int) *nd {
 	total := t.over(ir.Sum, []int{d})
 	return gen(t.shape, func(ix []int) int64 {
@@ -225,8 +225,7 @@ func (t *nd) mixed(d int) *nd {
 	})
 }
 
-// attend is attention without its softmax: query i weighs each key that it sees
-// by their product.
+// attend computes attention without softmax: the weight of each key for query i is their product.
 func attend(q, k, v *nd, causal bool) *nd {
 	n := len(q.shape)
 	group := q.shape[n-2] / k.shape[n-2]

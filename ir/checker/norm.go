@@ -8,13 +8,12 @@ import (
 	"strconv"
 )
 
-// This file decides equality of index expressions as far as polynomials go:
-// an expression becomes a sum of products of atoms (dims, variables, ranks,
-// and divisions that do not come out even), and two expressions are equal when
-// their polynomials are. What it cannot decide is checked when dims bind (S8).
-// Answers hold wherever both expressions have a value at all.
+// This file decides the equality of index expressions as polynomials. An expression becomes a sum of products of atoms
+// (dims, variables, ranks, and divisions whose remainder is not known to be zero). Two expressions are equal if their
+// polynomials are equal. Relations that it cannot decide are checked when dims are bound (S8). Its answers hold for all
+// values for which both expressions are defined.
 
-// tri is a three-valued answer.
+// tri is the answer to a question that may be undecided.
 type tri int8
 
 const (
@@ -23,30 +22,29 @@ const (
 	yes
 )
 
-// atom is what polynomials are made of.
+// atom is an indivisible factor in the terms of polynomials.
 type atom struct {
 	expr *ir.Expr
-	// nonNegative: the value is surely at least 0.
+	// nonNegative reports that the value is known to be at least 0.
 	nonNegative bool
 	// rankDependent: the value may differ between ranks.
 	rankDependent bool
-	// below, where present, is surely greater than the value.
+	// below, where present, is a polynomial that is known to be greater than the value.
 	below poly
 }
 
-// normalizer turns expressions into polynomials. resolve, which may be nil,
-// gives the polynomial of what a name stands for: a let, a loop variable, a
-// mesh axis' size, a local extent.
+// normalizer converts expressions to polynomials. The function resolve, which may be nil, returns the polynomial that a
+// name denotes: a let, a loop variable, the size of a mesh axis, or a local extent.
 type normalizer struct {
 	resolve func(*ir.Expr) (poly, bool)
 	numbers map[string]uint32
 	atoms   []atom
-	// done remembers operations, for expressions share their parts. What names
-	// mean changes from statement to statement: forget then.
+	// done stores the polynomials of operations, since expressions share subexpressions. The meaning of names changes
+	// between statements; then forget empties done.
 	done map[*ir.Expr]poly
 }
 
-// forget is called where names may get another meaning.
+// forget must be called when names may change their meaning.
 func (n *normalizer) forget() {
 	if len(n.done) > maxMonomials {
 		n.done = nil // clearing costs what the map once held
@@ -96,7 +94,7 @@ func leafKey(e *ir.Expr) string {
 	return "%" + e.Name
 }
 
-// leaf returns the polynomial of one atom, which is known by its key.
+// leaf returns the polynomial that consists of one atom, which is identified by its key.
 func (n *normalizer) leaf(key string, a atom) poly {
 	id, known := n.numbers[key]
 	if !known {
@@ -119,7 +117,7 @@ func (n *normalizer) rank(e *ir.Expr) poly {
 	return n.leaf(key, atom{expr: e, nonNegative: true, rankDependent: true, below: size})
 }
 
-// opaque makes an atom of an operation that gives no polynomial.
+// opaque returns an atom for an operation that has no polynomial.
 func (n *normalizer) opaque(e *ir.Expr, a, b poly) poly {
 	key := "(" + strconv.Itoa(int(e.Kind)) + " " + a.key() + "," + b.key()
 	if _, known := n.numbers[key]; known {
@@ -142,7 +140,7 @@ func (n *normalizer) opaque(e *ir.Expr, a, b poly) poly {
 	return n.leaf(key, out)
 }
 
-// each calls f for every atom of m until f says false; it reports whether none did.
+// each calls f for the atoms of m until f returns false. It reports whether f returned true for all of them.
 func (n *normalizer) each(m monomial, f func(*atom) bool) bool {
 	for ; m != ""; m = m[atomBytes:] {
 		if !f(&n.atoms[binary.BigEndian.Uint32([]byte(m[:atomBytes]))]) {
@@ -152,7 +150,7 @@ func (n *normalizer) each(m monomial, f func(*atom) bool) bool {
 	return true
 }
 
-// rankDependent reports whether p's value may differ between ranks.
+// rankDependent reports whether the value of p may differ between ranks.
 func (n *normalizer) rankDependent(p poly) bool {
 	for m := range p {
 		if !n.each(m, func(a *atom) bool { return !a.rankDependent }) {
@@ -162,7 +160,7 @@ func (n *normalizer) rankDependent(p poly) bool {
 	return false
 }
 
-// nonNegative reports whether every term of p is surely at least 0.
+// nonNegative reports whether every term of p is known to be at least 0.
 func (n *normalizer) nonNegative(p poly) bool {
 	for m, c := range p {
 		if c < 0 || !n.each(m, func(a *atom) bool { return a.nonNegative }) {
@@ -172,8 +170,8 @@ func (n *normalizer) nonNegative(p poly) bool {
 	return true
 }
 
-// surely reports whether p is at least 0, as it stands or once atoms that are
-// subtracted are replaced by the most they can be.
+// surely reports whether p is known to be at least 0, either directly or after atoms in subtracted terms are replaced
+// by their maximum values.
 func (n *normalizer) surely(p poly) bool {
 	for range 4 {
 		if n.nonNegative(p) {
@@ -188,9 +186,8 @@ func (n *normalizer) surely(p poly) bool {
 	return false
 }
 
-// lowered replaces one atom in one subtracted term: -c·x·m is at least
-// -c·(below-1)·m where m is not negative. The first term in order is taken, so
-// that the answer depends on the expression only.
+// lowered replaces one atom in one subtracted term by its maximum: -c·x·m is at least -c·(below-1)·m if m is not
+// negative. It chooses the first suitable term in sorted order, so that the answer depends only on the expression.
 func (n *normalizer) lowered(p poly) (poly, bool) {
 	for _, m := range slices.Sorted(maps.Keys(p)) {
 		if p[m] > 0 || !n.each(m, func(a *atom) bool { return a.nonNegative }) {
@@ -215,7 +212,7 @@ func (n *normalizer) lowered(p poly) (poly, bool) {
 	return nil, false
 }
 
-// equal decides a == b.
+// equal decides whether a == b.
 func (n *normalizer) equal(a, b *ir.Expr) tri {
 	if a == b || ir.SameExpr(a, b) {
 		return yes
@@ -236,7 +233,7 @@ func (n *normalizer) equal(a, b *ir.Expr) tri {
 	return unknown
 }
 
-// atMost decides a <= b.
+// atMost decides whether a <= b.
 func (n *normalizer) atMost(a, b *ir.Expr) tri {
 	pa, pb := n.norm(a), n.norm(b)
 	if d, ok := sum(pb, pa, -1); ok && n.surely(d) {
@@ -265,7 +262,7 @@ func (n *normalizer) multiple(a, b *ir.Expr) tri {
 	return unknown
 }
 
-// expr returns an expression of p's value.
+// expr returns an expression that has the value of p.
 func (n *normalizer) expr(p poly) *ir.Expr {
 	out := ir.Int(0)
 	for _, m := range slices.Sorted(maps.Keys(p)) {

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// testNormalizer knows dims A and B, mesh axes p of size P and q of size 2, a
-// let %l = A + 1, and a loop variable %i in 0..A.
+// testNormalizer returns a normalizer with dims A and B, mesh axes p of size P and q of size 2, a let %l = A + 1, and a
+// loop variable %i in 0..A.
 func testNormalizer() *normalizer {
 	n := &normalizer{}
 	n.resolve = func(e *ir.Expr) (poly, bool) {
@@ -28,7 +28,7 @@ func testNormalizer() *normalizer {
 	return n
 }
 
-// assignment is a random state of what testNormalizer knows.
+// assignment returns random values for the names that testNormalizer knows.
 func assignment(t *rapid.T) irtest.Values {
 	small := rapid.Int64Range(0, 6)
 	v := irtest.Values{Dims: map[string]int64{"A": 1 + small.Draw(t, "A"), "B": small.Draw(t, "B"),
@@ -54,8 +54,7 @@ func drawExpr(t *rapid.T, depth int) *ir.Expr {
 	return ir.Bin(k, drawExpr(t, depth-1), drawExpr(t, depth-1))
 }
 
-// related draws an expression that has something to do with e, so that answers
-// other than "unknown" come up.
+// related returns a random expression that is related to e, so that the answer is often not "unknown".
 func related(t *rapid.T, e *ir.Expr) *ir.Expr {
 	f := drawExpr(t, 1)
 	switch rapid.IntRange(0, 5).Draw(t, "related") {
@@ -133,7 +132,7 @@ func TestAnswers(t *testing.T) {
 		{"=", "9223372036854775807 + A", "A + 1"}: no,
 		{"=", "9223372036854775807 * A + A", "B"}: unknown,
 		{"=", "floordiv(A*B, 3) * ceildiv(A, B)", "ceildiv(A, B) * floordiv(B*A, 3)"}: yes,
-		// The atoms of one must not be taken for pieces of the other's.
+		// The atoms of one expression must not be confused with parts of the other's atoms.
 		{"=", "(A*B mod 7) * (A mod 5)", "(A mod 7) * (A*B mod 5)"}: unknown,
 		{"<=", "0", "A"}:                       yes,
 		{"<=", "0", "%u"}:                      unknown,
@@ -169,7 +168,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNormStaysSmall: expressions that a polynomial would blow up on.
+// TestNormStaysSmall checks expressions whose full expansion as polynomials would be very large.
 func TestNormStaysSmall(t *testing.T) {
 	wide, deep := ir.Int(0), ir.Bin(ir.ExprAdd, irtest.DimRef("A"), ir.Int(1))
 	for i := range 500 {

@@ -41,7 +41,8 @@ func (c *checker) checkTransfer(s *ir.Stmt) {
 	}
 }
 
-// blocksOfCopy refuses to bound the blocks of a copy that is no kernel.
+// blocksOfCopy reports an error for an attribute that limits the thread blocks of a copy, if the copy is not performed
+// by a kernel.
 func (c *checker) blocksOfCopy(s *ir.Stmt) {
 	if a := s.Attr("ctas"); a != nil && s.Word("engine", "") != "sm" {
 		c.errorf("structure", a.Pos, "ctas= bounds the blocks of a kernel, and this %s goes by a copy engine, which takes none", s.Op).
@@ -49,7 +50,7 @@ func (c *checker) blocksOfCopy(s *ir.Stmt) {
 	}
 }
 
-// onDevice refuses host buffers where peers or a team would have to reach them.
+// onDevice reports an error for a host buffer that peers or the members of a team would have to access.
 func (c *relations) onDevice(s *ir.Stmt, syms []*ir.Sym) bool {
 	before := c.failed
 	for i, sym := range syms {
@@ -62,7 +63,7 @@ func (c *relations) onDevice(s *ir.Stmt, syms []*ir.Sym) bool {
 	return c.failed == before
 }
 
-// flagsOf returns the flags of the alloc that made s's memory.
+// flagsOf returns the flags of the alloc that allocated the memory of s.
 func flagsOf(s *ir.Sym) ir.AllocFlags {
 	if d := s.Root().Def; d != nil && d.Op == ir.OpAlloc {
 		return d.Flags
@@ -70,7 +71,7 @@ func flagsOf(s *ir.Sym) ir.AllocFlags {
 	return 0
 }
 
-// sameLocal demands equal dtype and local shape of a transfer's two ends.
+// sameLocal checks that the two ends of a transfer have the same dtype and local shape.
 func (c *relations) sameLocal(s *ir.Stmt, from, to *ir.Sym) {
 	// Of a partial value it is the rank's contribution that moves.
 	c.assignable(s, c.localType(from), c.localType(to), s.Into.Pos)

@@ -2,7 +2,7 @@ package checker
 
 import "hocket.example/hocket/ir"
 
-// parts says what a statement of one operation has; -1: any number.
+// parts describes the numbers of syntactic parts that a statement of one operation must have; -1 permits any number.
 type parts struct {
 	results, exprs  int
 	body, typ, peer bool
@@ -20,7 +20,7 @@ var partsOf = map[ir.Op]parts{
 	ir.OpCall: {results: -1}, ir.OpReturn: {}, ir.OpLaunch: {exprs: -1},
 }
 
-// checkParts reports whether s has the parts of its operation.
+// checkParts reports whether s has the parts that its operation requires.
 func (c *checker) checkParts(s *ir.Stmt) bool {
 	want, listed := partsOf[s.Op]
 	if !listed {

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestCheckSurvivesMissingParts takes parts of statements away that the parser
-// always gives them.
+// TestCheckSurvivesMissingParts removes parts of statements that the parser always provides.
 func TestCheckSurvivesMissingParts(t *testing.T) {
 	for seed := range irtest.RandomRuns() / 4 {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -71,7 +70,7 @@ func maim(r *rand.Rand, p *ir.Program, s *ir.Stmt) {
 	}
 }
 
-// TestDuplicateAttr: a second one only comes from Go.
+// TestDuplicateAttr checks a second attribute of the same name, which only programs built in Go can have.
 func TestDuplicateAttr(t *testing.T) {
 	p := irtest.MustParse(t, "built", "func f(%x: f32[8]) -> f32[8] {\n  %y = scale %x, by=2\n  return %y\n}\n")
 	s := p.Funcs[0].Body.Stmts[0]
@@ -82,7 +81,8 @@ func TestDuplicateAttr(t *testing.T) {
 	}
 }
 
-// TestRefinesCycles: those on a cycle refine themselves, those before it do not.
+// TestRefinesCycles checks that the functions on a cycle refine themselves, and that functions that lead to the cycle
+// do not.
 func TestRefinesCycles(t *testing.T) {
 	const src = "func a() refines b { }\nfunc b() refines c { }\nfunc c() refines d { }\nfunc d() refines b { }\nfunc e() refines a { }\nfunc g() { }\nfunc h() refines g { }\n"
 	_, ds := Check(irtest.MustParse(t, "refines", src))
@@ -95,8 +95,7 @@ func TestRefinesCycles(t *testing.T) {
 	}
 }
 
-// TestNestingLimit: what Go nests deeper than a text could is refused, with one
-// error.
+// TestNestingLimit checks that a program built in Go that exceeds the nesting limit is refused with one error.
 func TestNestingLimit(t *testing.T) {
 	for _, c := range []struct{ depth, errors int }{{ir.MaxNesting - 1, 0}, {ir.MaxNesting + 5, 1}} {
 		body := &ir.Block{}

@@ -7,17 +7,16 @@ import (
 	"strconv"
 )
 
-// poly maps a monomial to its coefficient; no coefficient is zero. Polys are
-// never changed once made, so they may be shared.
+// poly maps each monomial to its coefficient, which is never zero. A poly is not changed after it is built, so polys
+// may be shared.
 type poly map[monomial]int64
 
-// monomial is the sorted numbers of its atoms, four bytes each; the empty
-// monomial is the constant term.
+// monomial is a sorted list of atom numbers, encoded with four bytes each. The empty monomial is the constant term.
 type monomial string
 
 const (
-	// maxMonomials and maxDegree bound a polynomial; beyond them an expression
-	// counts as one atom. So the work for one operation is bounded.
+	// maxMonomials and maxDegree limit the size of a polynomial. An expression that exceeds them becomes one atom, which
+	// limits the work for one operation.
 	maxMonomials = 64
 	maxDegree    = 16
 	atomBytes    = 4
@@ -44,7 +43,7 @@ func (p poly) constValue() (int64, bool) {
 
 func (p poly) equal(q poly) bool { return maps.Equal(p, q) }
 
-// key is a canonical text of p.
+// key returns a canonical text of p.
 func (p poly) key() string {
 	var b []byte
 	for _, m := range slices.Sorted(maps.Keys(p)) {
@@ -55,7 +54,7 @@ func (p poly) key() string {
 	return string(b)
 }
 
-// combine applies a binary operation where the result is a polynomial.
+// combine applies a binary operation. It returns false if the result is not a polynomial.
 func combine(k ir.ExprKind, a, b poly) (poly, bool) {
 	av, aconst := a.constValue()
 	bv, bconst := b.constValue()
@@ -96,7 +95,7 @@ func sum(a, b poly, sign int64) (poly, bool) {
 	return out, true
 }
 
-// add adds c·m to a polynomial in the making.
+// add adds c·m to p, which is still being built.
 func (p poly) add(m monomial, c int64) bool {
 	v, err := ir.Apply(ir.ExprAdd, p[m], c)
 	if err != nil {
@@ -127,7 +126,7 @@ func product(a, b poly) (poly, bool) {
 	return out, true
 }
 
-// join returns m·n: it merges two sorted lists.
+// join returns the product m·n. It merges two sorted lists.
 func join(m, n monomial) monomial {
 	out := make([]byte, 0, len(m)+len(n))
 	for m != "" && n != "" {
@@ -140,8 +139,7 @@ func join(m, n monomial) monomial {
 	return monomial(append(append(out, m...), n...))
 }
 
-// quotient divides a by b where b is one monomial that divides every monomial
-// of a.
+// quotient divides a by b. It succeeds if b is a single monomial that divides every monomial of a.
 func quotient(a, b poly) (poly, bool) {
 	if len(b) != 1 {
 		return nil, false
@@ -160,7 +158,7 @@ func quotient(a, b poly) (poly, bool) {
 	return out, true
 }
 
-// cut removes the atoms of m from those of n.
+// cut removes the atoms of m from the atoms of n. It returns false if n lacks one of them.
 func cut(n, m monomial) (monomial, bool) {
 	out := make([]byte, 0, len(n))
 	for ; n != ""; n = n[atomBytes:] {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestReadDiagnostics reads programs whose text has errors, and others besides.
+// TestReadDiagnostics reads programs that have syntax errors and other errors.
 func TestReadDiagnostics(t *testing.T) {
 	diagnostics(t, "testdata/read", func(t *testing.T, name, src string) ir.Diagnostics {
 		_, ds := Read(name+".hkt", src)
@@ -17,7 +17,7 @@ func TestReadDiagnostics(t *testing.T) {
 	})
 }
 
-// TestReadNoFunction: that there is no function is said once, beside what else is wrong.
+// TestReadNoFunction checks that the absence of a function is reported once, together with the other errors.
 func TestReadNoFunction(t *testing.T) {
 	for src, want := range map[string][]string{
 		"":                       {"expected a function, found end of file"},
@@ -35,7 +35,7 @@ func TestReadNoFunction(t *testing.T) {
 	}
 }
 
-// breaks are ways to break a line of a program.
+// breaks holds functions that make a line of a program incorrect.
 var breaks = map[string]func(line string) string{
 	"a character before":   func(s string) string { return "?" + s },
 	"a character behind":   func(s string) string { return s + " ?" },
@@ -65,8 +65,8 @@ func cutLast(s, what string) string {
 	return s
 }
 
-// TestReadFollows breaks each line of programs that are right: where its text has
-// an error, nothing but that is reported.
+// TestReadFollows makes each line of correct programs incorrect. If the result is a syntax error, no other error may be
+// reported.
 func TestReadFollows(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.hkt")
 	if err != nil || len(files) == 0 {

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// relations decides what must hold between extents and indices, or keeps it for later.
+// relations decides the relations between extents and indices, or stores them for a later check.
 type relations struct {
 	*names
 	in *ir.Info
-	// lateIf counts enclosing conditions and loops that Bind cannot decide, unsure blocks that may never run.
+	// lateIf counts the enclosing conditions and loops that Bind cannot decide. unsure counts the enclosing blocks that
+	// may never run.
 	lateIf, unsure int
 }
 
-// inRange refuses an index that is surely not in 0..count, in a statement that
-// surely runs. What is not decided here shows when indices are known, by running
-// into the range itself.
+// inRange reports an error for an index that is known to be outside of 0..count, in a statement that is known to run.
+// An index that cannot be decided here is checked when its value is known.
 func (c *relations) inRange(e, count *ir.Expr, what string) bool {
 	if c.unsure > 0 || c.norm.atMost(ir.Int(0), e) != no && c.norm.atMost(count, e) != yes {
 		return true
@@ -55,7 +55,7 @@ func (c *names) place(st *ir.Stmt, p *ir.Place) *ir.Sym {
 	return s
 }
 
-// rowHelp says how a part of what is no array is named.
+// rowHelp describes how to name a part of an object that is not an array.
 func rowHelp(s *ir.Sym, p *ir.Place) string {
 	if s.Kind == ir.SymValue || s.Kind == ir.SymBuffer {
 		return fmt.Sprintf("name the row first: %%row = select %%%s, axis=0, index=%s", p.Name, p.Index)
@@ -63,7 +63,7 @@ func rowHelp(s *ir.Sym, p *ir.Place) string {
 	return "only what is declared as kind[N] is indexed"
 }
 
-// kinded resolves an operand that must be of one of the given kinds.
+// kinded resolves an operand whose symbol must have one of the given kinds.
 func (c *names) kinded(s *ir.Stmt, p *ir.Place, kinds ...ir.SymKind) *ir.Sym {
 	words := make([]string, len(kinds))
 	for i, k := range kinds {
@@ -87,8 +87,8 @@ func (c *names) kinded(s *ir.Stmt, p *ir.Place, kinds ...ir.SymKind) *ir.Sym {
 	return sym
 }
 
-// tensors resolves all operands as tensors; false after an error, or where an
-// operand's own error was reported before.
+// tensors resolves all operands as tensors. It returns false after an error, or if an error in an operand was reported
+// before.
 func (c *checker) tensors(s *ir.Stmt) ([]*ir.Sym, bool) {
 	ok := true
 	syms := make([]*ir.Sym, len(s.Args))
@@ -100,7 +100,7 @@ func (c *checker) tensors(s *ir.Stmt) ([]*ir.Sym, bool) {
 	return syms, ok
 }
 
-// destination resolves into and checks that it may be written.
+// destination resolves the place in an into clause, and checks that it may be written.
 func (c *checker) destination(s *ir.Stmt) *ir.Sym {
 	d := c.kinded(s, s.Into, ir.SymBuffer, ir.SymValue)
 	if d == nil || d.Type == nil || !c.writable(d, s.Into.Pos) {
@@ -110,7 +110,7 @@ func (c *checker) destination(s *ir.Stmt) *ir.Sym {
 	return d
 }
 
-// writable reports writes to what is read-only.
+// writable reports an error if the destination is read-only.
 func (c *names) writable(d *ir.Sym, pos ir.Pos) bool {
 	root := d.Root()
 	claim, claimed := c.ended.claimed(d)
@@ -131,9 +131,9 @@ func (c *names) writable(d *ir.Sym, pos ir.Pos) bool {
 	return false
 }
 
-// require demands a relation: decided here, or kept for bind or unrolling, as is
-// one that cannot hold in a statement that may never run. message says what is
-// wrong if it does not hold.
+// require requires a relation between a and b. It decides the relation, or stores it as a constraint for Bind or for
+// unrolling. It also stores a relation that is false if its statement may never run. The message describes the error if
+// the relation does not hold.
 func (c *relations) require(s *ir.Stmt, rel ir.CheckKind, a, b *ir.Expr, pos ir.Pos, message, help string) bool {
 	var t tri
 	switch rel {

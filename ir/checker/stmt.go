@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// checkBlock checks the statements of a block in a scope of their own.
+// checkBlock checks the statements of a block in a new scope.
 func (c *checker) checkBlock(b *ir.Block) {
 	mark := c.scope.open()
 	c.blocks++
@@ -72,7 +72,7 @@ func (c *checker) checkStmt(s *ir.Stmt) {
 
 func allowedInGroup(s *ir.Stmt) bool {
 	switch s.Op {
-	case ir.OpSend, ir.OpRecv, ir.OpLet, ir.OpIf, ir.OpGroup: // a group in a group is reported as such
+	case ir.OpSend, ir.OpRecv, ir.OpLet, ir.OpIf, ir.OpGroup: // a nested group is reported separately
 		return true
 	case ir.OpFor:
 		return s.Streams == 0
@@ -80,11 +80,11 @@ func allowedInGroup(s *ir.Stmt) bool {
 	return s.Op.Info().Class == ir.ClassView && s.Into == nil
 }
 
-// defineBad defines the results of a statement that did not check, so that
-// their uses are not reported as well.
+// defineBad defines the results of a statement that has an error, so that the uses of these results are not reported as
+// errors too.
 func (c *checker) defineBad(s *ir.Stmt) {
 	results := s.Results
-	if s.Op == ir.OpFor { // its variable is known in its body alone
+	if s.Op == ir.OpFor { // the loop variable is visible only in the body
 		results = results[min(1, len(results)):]
 	}
 	for _, r := range results {
@@ -107,8 +107,8 @@ func (c *checker) defineBad(s *ir.Stmt) {
 	}
 }
 
-// checkShape checks what the Op table says of every statement: the number of
-// operands, into, and attributes.
+// checkShape checks a statement against its row in the Op table: the number of operands, the into clause, and the
+// attributes.
 func (c *checker) checkShape(s *ir.Stmt) bool {
 	before := c.failed
 	info := s.Op.Info()
@@ -150,7 +150,7 @@ func (c *checker) checkShape(s *ir.Stmt) bool {
 	return c.failed == before
 }
 
-// computes reports whether op leaves its result in a name or a place.
+// computes reports whether the result of op is stored in a name or a place.
 func computes(op ir.Op) bool {
 	class := op.Info().Class
 	return class == ir.ClassTensor || class == ir.ClassView || class == ir.ClassCollective
@@ -191,7 +191,7 @@ func (c *checker) checkAttr(s *ir.Stmt, i int) {
 	}
 }
 
-// wellMade reports whether a's value is of the kind its operation declares.
+// wellMade reports whether the value of a has the kind that the operation's row declares.
 func wellMade(a *ir.Attr, kind ir.AttrKind) bool {
 	switch kind {
 	case ir.AttrExpr:
@@ -218,7 +218,7 @@ func attrHelp(op ir.Op) string {
 	return op.String() + " takes " + strings.Join(names, ", ")
 }
 
-// checkOver checks the axes of a team: known, distinct, of one mesh.
+// checkOver checks that the axes of a team are known, distinct and on one mesh.
 func (c *checker) checkOver(a *ir.Attr) {
 	var mesh *ir.Mesh
 	for i, ax := range a.Words {

@@ -1,5 +1,5 @@
-// Package issue makes certificates. Begin with Certificate. Nothing in it is trusted: a fault gives a certificate that
-// package certify rejects.
+// Package issue makes certificates. Its main function is Certificate. No other package has to trust it: if it makes a
+// wrong certificate, package certify rejects it.
 package issue
 
 import (
@@ -12,11 +12,11 @@ import (
 	"hocket.example/hocket/internal/schedule/clock"
 )
 
-// maxClocks bounds the memory for clocks, in pages of their components.
+// maxClocks limits the memory for clocks. Its unit is a page of a clock.
 const maxClocks = 1 << 26
 
-// Certificate looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be right
-// in the way that certificates do.
+// Certificate searches for a certificate of a statement. It fails if the statement is wrong, or if certificates cannot
+// express why it is correct.
 func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 	is := &issuer{s: s, clocks: make([]past, len(s.Events)), pos: make([]int32, len(s.Events)),
 		learned: make([][]int32, s.Threads), counters: make([]counter, s.Counters), entries: map[int32]map[int32]int32{}}
@@ -35,7 +35,7 @@ func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 	return c, nil
 }
 
-// Schedule returns the text of a certificate of a schedule, which package certify accepts.
+// Schedule returns the text of a certificate for a schedule. Package certify accepts this certificate.
 func Schedule(p *schedule.Plan) ([]byte, error) {
 	s, err := certify.Schedule(p)
 	if err != nil {
@@ -51,7 +51,7 @@ func Schedule(p *schedule.Plan) ([]byte, error) {
 	return json.Marshal(c)
 }
 
-// past is what comes before something: as memory is concerned, and as time is.
+// past records the events that precede a point of the execution, in the order of memory and in the order of time.
 type past struct{ memory, time clock.Clock }
 
 func (p past) join(q past, relaxed bool) past {
@@ -69,7 +69,7 @@ type counter struct {
 	waiting []int32
 }
 
-// issuer finds an order, the whole clocks of all events, and which of their entries are needed.
+// issuer finds an order of all events, their complete clocks, and the entries of the clocks that a certificate needs.
 type issuer struct {
 	s        *certify.Statement
 	order    [][2]int32
@@ -81,7 +81,7 @@ type issuer struct {
 	entries  map[int32]map[int32]int32
 }
 
-// execute runs the events greedily: a chain goes on until it has to wait.
+// execute runs the events greedily: each chain continues until it has to wait.
 func (is *issuer) execute() error {
 	s := is.s
 	chains := make([][]int32, s.Chains)
@@ -89,7 +89,7 @@ func (is *issuer) execute() error {
 		chains[s.Events[i].Chain] = append(chains[s.Events[i].Chain], int32(i))
 	}
 	now, pos, kept := make([]past, s.Threads), make([]int32, s.Threads), 0
-	// From the last chain to the first, since the queue is a stack.
+	// The chains are pushed from last to first, since the queue is a stack.
 	var queue []int32
 	for c := range s.Chains {
 		queue = append(queue, int32(s.Chains-1-c))
@@ -147,7 +147,8 @@ func (is *issuer) execute() error {
 	return nil
 }
 
-// at returns an entry of an event's clock, which for a thread + the number of threads is in time.
+// at returns an entry of an event's clock. For a thread plus the number of threads, it returns the entry in the order
+// of time.
 func (is *issuer) at(event, thread int32) int32 {
 	if n := int32(is.s.Threads); thread >= n {
 		return is.clocks[event].time.At(thread - n)
@@ -155,7 +156,8 @@ func (is *issuer) at(event, thread int32) int32 {
 	return is.clocks[event].memory.At(thread)
 }
 
-// knows reports whether the first pos events of a thread come before an event, and notes the clocks that show it.
+// knows reports whether the first pos events of a thread precede an event. It marks the clock entries that prove this
+// as needed.
 func (is *issuer) knows(event, thread, pos int32) bool {
 	learned := is.learned[is.s.Events[event].Thread]
 	i, _ := slices.BinarySearchFunc(learned, pos, func(e, pos int32) int { return int(is.at(e, thread)) - int(pos) })
@@ -166,7 +168,8 @@ func (is *issuer) knows(event, thread, pos int32) bool {
 	return true
 }
 
-// need notes that the clock of an event that learned of thread and pos has to say so, and so those that it learned from.
+// need marks the entry for thread and pos as needed in the clock of an event, and in the clocks of the events from
+// which that event learned it.
 func (is *issuer) need(event, thread, pos int32) {
 	if !is.note(event, thread, pos) {
 		return
@@ -188,7 +191,7 @@ func (is *issuer) need(event, thread, pos int32) {
 	}
 }
 
-// note adds an entry to an event's clock; false if it is there.
+// note adds an entry to an event's clock. It returns false if the clock already has the entry.
 func (is *issuer) note(event, thread, pos int32) bool {
 	if is.entries[event] == nil {
 		is.entries[event] = map[int32]int32{}

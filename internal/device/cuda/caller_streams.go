@@ -10,11 +10,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// This file orders the world's work with the caller's own streams. Before the world's work, the origin of each GPU
-// waits for the caller's streams; every stream of the world waits for the origin when it next receives work, as it
-// does after a graph (see follow). After the world's work, the origin waits for all streams of the GPU, and the
-// caller's streams wait for the origin. If the caller's stream is being captured, the world records its own graph,
-// which becomes one node of the caller's. So streams of the world never become part of the caller's capture.
+// This file orders the world's work with the caller's own streams. Before the world's work, the origin stream of each
+// GPU waits for the caller's streams. Every stream of the world waits for the origin stream when it next receives work,
+// as it also does after a graph launch (see stream.follow). After the world's work, the origin stream waits for all
+// streams of the world on its GPU, and the caller's streams wait for the origin stream. If the caller's stream is being
+// captured, the world records its own graph, which becomes one node of the caller's graph. Streams of the world
+// therefore never become part of the caller's capture.
 
 // callers implements device.Callers.
 type callers struct{ w *world }
@@ -57,7 +58,7 @@ func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, erro
 		nil
 }
 
-// Capturing implements device.Machine. The default stream, which is one of each GPU, is never captured.
+// Capturing implements device.Machine. The default stream, of which each GPU has its own, is never captured.
 func (m *machine) Capturing(stream uintptr) (is bool, err error) {
 	if stream == 0 {
 		return false, nil
@@ -85,7 +86,7 @@ func (c callers) Between(streams []uintptr, issue func() error) error {
 	})
 }
 
-// each calls f for every GPU of this process, with its context current. An error ends the world.
+// each calls f for every GPU of this process while that GPU's context is current. An error ends the world.
 func (c callers) each(f func(s *site) error) error {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
@@ -100,7 +101,7 @@ func (c callers) each(f func(s *site) error) error {
 	return nil
 }
 
-// follow has all that comes wait for what the caller's streams were given.
+// follow makes all later work of the world wait for the work that is already on the caller's streams.
 func (c callers) follow(streams []uintptr) error {
 	next := &graphRun{}
 	err := c.each(func(s *site) error {
@@ -133,7 +134,7 @@ func (c callers) follow(streams []uintptr) error {
 	return nil
 }
 
-// waitFor has a stream wait for what another was given.
+// waitFor makes the stream s wait for the work that is already on the stream other.
 func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
 	ev, err := at.clock.Event(false)
 	if err != nil {
@@ -143,7 +144,7 @@ func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
 	return errors.Join(c.w.drv.Record(ev, other), c.w.drv.WaitEvent(s, ev))
 }
 
-// lead has what the caller's streams are given from now on wait for all that the world was given.
+// lead makes later work on the caller's streams wait for all work that the world has issued.
 func (c callers) lead(streams []uintptr) error {
 	return c.each(func(s *site) error {
 		if b := c.w.flight.blocked(); len(b) > 0 || c.w.flight.calls > 0 {
@@ -223,7 +224,8 @@ func (c callers) Err() error {
 	return c.w.told()
 }
 
-// told is err, with what kernels of teams have reported by now. It asks no device. The caller holds mu.
+// told returns the world's error, after it has read the faults that kernels of teams have reported so far. It makes no
+// call to a device. The caller holds mu.
 func (w *world) told() error {
 	if w.cause == nil {
 		readTeams(w)

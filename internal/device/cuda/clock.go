@@ -19,8 +19,8 @@ func (w *world) Observe(o device.Observer) {
 	}
 }
 
-// tick notes a begin or end, for the observer or else for errors. The context is
-// current.
+// tick records that a node begins or ends, for the observer if there is one, otherwise for error messages. The context
+// is current.
 func (s *stream) tick(began bool, id int64) error {
 	w, clock := s.dev.w, s.dev.site.clock
 	var ev nvlib.Event
@@ -45,13 +45,13 @@ func (s *stream) tick(began bool, id int64) error {
 	return s.record(ev)
 }
 
-// stamps reports whether the next begin, or end, is to have an event.
+// stamps reports whether the next begin, or the next end, needs an event.
 func (s *stream) stamps(begin bool) bool {
 	w := s.dev.w
 	return w.observer != nil || w.capture == nil && begin && s.track.Due()
 }
 
-// rebase replaces the clock's base if it is too old. The device must be idle.
+// rebase replaces the base event of the clock if the event is too old. The device must be idle.
 func (s *site) rebase() {
 	w := s.w
 	if w.observer == nil || w.cause != nil || !s.clock.Stale(time.Since(w.opened)) {
@@ -63,14 +63,14 @@ func (s *site) rebase() {
 	})
 }
 
-// tellMarks reports to the observer all marks that devices have reached. The caller holds mu.
+// tellMarks reports all marks that devices have reached to the observer. The caller holds mu.
 func tellMarks(w *world) {
 	for _, s := range w.flight.streams {
 		s.track.Tell(s.dev.site.clock, !s.dirty, s.dev.rank, s.name, w.observer)
 	}
 }
 
-// tellReplay reports to the observer the graph launched last, which has ended. The caller holds mu.
+// tellReplay reports the most recent graph launch, which has ended, to the observer. The caller holds mu.
 func tellReplay(w *world) {
 	f := w.marked
 	w.marked = nil

@@ -18,7 +18,7 @@ func (t *team) SupportsNorm(n *device.Norm) error {
 	return err
 }
 
-// worthwhile resolves parts that are faster as one launch.
+// worthwhile resolves parts and returns an error unless one launch for all of them is faster than separate launches.
 func (t *team) worthwhile(n *device.Norm) ([]coll.NormPart, error) {
 	all, err := t.norms(n.Parts)
 	if err != nil {
@@ -27,7 +27,7 @@ func (t *team) worthwhile(n *device.Norm) ([]coll.NormPart, error) {
 	return all, coll.CheckNorm(t, n, all)
 }
 
-// norms resolves parts and checks that they fit each other and the kernel.
+// norms resolves parts and checks that the parts agree with each other and that the kernel supports them.
 func (t *team) norms(parts []device.NormPart) ([]coll.NormPart, error) {
 	if err := t.w.err(); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	return launches, nil
 }
 
-// PrepareNormAhead has the compiler begin with the kernel.
+// PrepareNormAhead starts to compile the kernel that the normalised sum n will launch.
 func (t *team) PrepareNormAhead(n *device.Norm) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()

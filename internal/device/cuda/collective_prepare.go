@@ -12,9 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// resolve checks that views are the members' own memory, of one type, and that
-// no result names an element twice. What the op asks of their shapes is the
-// caller's to check.
+// resolve checks that all views lie in their member's own memory and have one element type, and that no result view
+// contains an element twice. The caller checks the shapes that the operation requires.
 func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
 	if len(c.Parts) != len(t.members) {
 		return nil, fmt.Errorf("%d parts for %d members", len(c.Parts), len(t.members))
@@ -51,8 +50,8 @@ func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
 	return r, nil
 }
 
-// check resolves c and returns why the algorithm that tune names cannot do it. Of NCCL's the
-// algorithm is nil.
+// check resolves c and returns an error if the algorithm that tune names cannot carry it out. The returned algorithm
+// is nil if tune names an algorithm of NCCL's.
 func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, *coll.Collective, error) {
 	if err := t.w.err(); err != nil {
 		return nil, nil, err
@@ -80,7 +79,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	return a, r, nil
 }
 
-// Prepare makes the launches of a collective.
+// Prepare makes the launches that carry out a collective, one for each member.
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if tune.Algo == ncclName && t.w.guard.Enter(nil) {
 		defer t.w.guard.Leave() // it runs the call once; the co-residency lock comes before the issue lock
@@ -107,7 +106,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 	return launches, nil
 }
 
-// steps returns what each member launches; a is nil for NCCL.
+// steps returns the steps that each member launches. A nil algorithm a selects NCCL.
 func (t *team) steps(a coll.Algorithm, tune device.Tuning, c *coll.Collective) ([][]step, error) {
 	if a == nil {
 		return prepareNCCL(t, c)
@@ -119,7 +118,7 @@ func (t *team) steps(a coll.Algorithm, tune device.Tuning, c *coll.Collective) (
 	return t.carryOut(p)
 }
 
-// carryOut reserves the memory of a plan and loads what its launches need.
+// carryOut reserves the memory that a plan requires and loads the kernels that it launches.
 func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
 	for _, x := range p.Memory {
 		at, err := t.hold(x)
@@ -146,7 +145,7 @@ func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
 	return steps, nil
 }
 
-// step makes an action of the member's ready to run.
+// step turns an action of a plan into a step that the member can run.
 func (m *member) step(x coll.Action) (step, error) {
 	switch x := x.(type) {
 	case coll.Kernel:
@@ -175,8 +174,7 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	}
 }
 
-// compileAhead has the compiler begin with the kernels of a plan: a dry run, in which nothing
-// is reserved and nothing loaded.
+// compileAhead starts to compile the kernels of a plan. It reserves no memory and loads no kernel.
 func (t *team) compileAhead(p *coll.Plan) {
 	lib, ok := t.w.m.opts.Kernels.(precompiler)
 	if !ok {
@@ -199,16 +197,16 @@ func (t *team) compileAhead(p *coll.Plan) {
 	}
 }
 
-// Members is how many there are.
+// Members returns the number of members of the team.
 func (t *team) Members() int { return len(t.members) }
 
-// SharesGPU reports whether two members are on one GPU.
+// SharesGPU reports whether members i and k run on the same GPU.
 func (t *team) SharesGPU(i, k int) bool {
 	return t.members[i].dev.site.gpu == t.members[k].dev.site.gpu
 }
 
-// BlockShared is how many bytes of shared memory a block may have on all members' devices:
-// from 99 to 227 KiB, by their architecture.
+// BlockShared returns the largest number of bytes of shared memory that a thread block can have on every member's
+// device. Depending on the architecture it is between 99 and 227 KiB.
 func (t *team) BlockShared() int {
 	least := math.MaxInt
 	for _, m := range t.members {
@@ -217,7 +215,7 @@ func (t *team) BlockShared() int {
 	return least
 }
 
-// HostParts returns the split of transfers that go through host memory.
+// HostParts returns how a transfer through host memory is split into parts.
 func (t *team) HostParts() coll.HostParts {
 	if p := t.w.m.opts.hostParts; p != nil {
 		return *p
@@ -225,9 +223,8 @@ func (t *team) HostParts() coll.HostParts {
 	return coll.MeasuredParts()
 }
 
-// Keeps128 returns nil where the members' links are known to deliver 128
-// bytes that one warp writes as one: NVLink, and a device's own memory. Over a
-// bus the last bytes may come first.
+// Keeps128 returns nil if the links between the members are known to deliver 128 bytes that one warp writes as a unit.
+// NVLink does, and so does a device's own memory. Over a PCI bus the last bytes may arrive before the first.
 func (t *team) Keeps128() error {
 	for _, m := range t.members {
 		for _, o := range t.members {

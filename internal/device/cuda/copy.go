@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// copy copies src to dst, both checked, in s's order, as if src were read
-// before dst is written. The context is current.
+// copy copies src to dst in the order of stream s. Both views have been checked. If they overlap, the result is the
+// same as if all of src were read before dst is written. The context is current.
 func (s *stream) copy(dst, src *strided.View) error {
 	switch {
 	case dst.N == 0 || dst.Same(src):
@@ -18,11 +18,11 @@ func (s *stream) copy(dst, src *strided.View) error {
 	return copyApart(s, dst, src)
 }
 
-// copyThrough copies views that share bytes by way of a scratch buffer, which
-// the stream's order keeps from being used twice at a time.
+// copyThrough copies between views that share bytes. It copies through a scratch buffer. Because all uses of the
+// buffer are on one stream, no two copies use it at the same time.
 func copyThrough(s *stream, dst, src *strided.View) error {
 	if s.scratch == nil || s.scratch.bytes < src.Bytes() {
-		// An older buffer may still be in use: it stays until the world ends.
+		// Work on the stream may still use an older buffer, so that buffer is not freed before the world ends.
 		m, err := s.dev.alloc(src.Bytes(), device.Private)
 		if err != nil {
 			return err
@@ -36,8 +36,8 @@ func copyThrough(s *stream, dst, src *strided.View) error {
 	return copyApart(s, dst, &tmp)
 }
 
-// copyApart copies between views that do not overlap. A copy engine copies dense views and rows of sufficient length;
-// a kernel copies the rest.
+// copyApart copies between views that do not overlap. A copy engine copies dense views, and views whose rows are long
+// enough. A kernel copies all other views.
 func copyApart(s *stream, dst, src *strided.View) error {
 	if site := s.dev.site; !site.reaches(dst) || !site.reaches(src) {
 		err := copyHostStaged(s, dst, src)
@@ -60,8 +60,8 @@ func copyApart(s *stream, dst, src *strided.View) error {
 	}, s.h)
 }
 
-// copyByKernel copies element by element, by a launch that is kept for the next
-// time. The context is current.
+// copyByKernel copies the elements with a kernel. It caches the launch for later copies between the same views. The
+// context is current.
 func copyByKernel(s *stream, dst, src *strided.View, dims []strided.Dim) error {
 	w := s.dev.w
 	launches, ok := w.copies.Get(s.dev.site, dst, src, dims)
@@ -80,7 +80,7 @@ func copyByKernel(s *stream, dst, src *strided.View, dims []strided.Dim) error {
 	return nil
 }
 
-// PrepareCopy compiles what a copy needs that no copy engine does.
+// PrepareCopy compiles the kernel for a copy that a copy engine cannot do.
 func (d *dev) PrepareCopy(dst, src device.View) error {
 	w := d.w
 	defer w.guard.Exclusive()()
@@ -101,8 +101,7 @@ func (d *dev) PrepareCopy(dst, src device.View) error {
 	return d.prepareCopy(&t, &r)
 }
 
-// prepareCopy is PrepareCopy for views that share no bytes. The caller holds the world
-// exclusively.
+// prepareCopy does the work of PrepareCopy for views that share no bytes. The caller holds the world exclusively.
 func (d *dev) prepareCopy(dst, src *strided.View) error {
 	if !d.site.reaches(dst) || !d.site.reaches(src) {
 		return d.prepareHostStaged(dst, src)

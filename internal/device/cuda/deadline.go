@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// expire ends the world because ctx is done, unless the call that ctx bounds is over. The error says what each stream
-// was doing.
+// expire ends the world because ctx is done, unless *over reports that the call bounded by ctx has returned. The error
+// describes the work on each stream.
 func (w *world) expire(ctx context.Context, over *bool) {
 	if !w.guard.LockLive() {
 		return

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// dev is one rank's device.
+// dev implements the device of one rank.
 type dev struct {
 	w        *world
 	rank     int
@@ -23,11 +23,10 @@ func (d *dev) errorf(format string, args ...any) error {
 	return fmt.Errorf("rank %d: %w", d.rank, fmt.Errorf(format, args...))
 }
 
-// bind makes the device's context current until the driver's Unbind.
+// bind makes the device's context current until the next call of the driver's Unbind.
 func (d *dev) bind() error { return d.w.drv.Bind(d.site.ctx) }
 
-// rebind makes the device's context current again for who had bound it and then
-// called for another device.
+// rebind makes the device's context current again after a call for another device has changed it.
 func (d *dev) rebind() error {
 	err := d.bind()
 	if err == nil {
@@ -36,10 +35,10 @@ func (d *dev) rebind() error {
 	return err
 }
 
-// bound runs f with the device's context current.
+// bound runs f while the device's context is current.
 func (d *dev) bound(f func() error) error { return d.site.bound(f) }
 
-// bound runs f with the site's context current.
+// bound runs f while the site's context is current.
 func (s *site) bound(f func() error) error {
 	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
@@ -59,8 +58,8 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	return d.alloc(bytes, kind)
 }
 
-// alloc is Alloc; the caller holds the world's mutex. Where memory is short, what
-// NCCL keeps of it for later goes first.
+// alloc does the work of Alloc; the caller holds the world's mutex. If memory is short, alloc first frees the memory
+// that NCCL holds for later use.
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	heap := d.site.heaps[kind]
@@ -104,8 +103,7 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	return s, nil
 }
 
-// newStream makes a stream of a driver's priority. The caller holds the world's
-// mutex.
+// newStream creates a stream with the given driver priority. The caller holds the world's mutex.
 func (d *dev) newStream(name string, priority int) (*stream, error) {
 	w := d.w
 	s := &stream{dev: d, name: name, index: len(w.flight.streams)}
@@ -144,8 +142,8 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	return c, nil
 }
 
-// makeCounters makes counters; those that other processes raise get their words. The caller holds the world's mutex,
-// and for such words the world exclusively.
+// makeCounters makes n counters. Each counter that other processes raise is assigned a word in shared memory. The
+// caller holds the world's mutex and, if words are assigned, holds the world exclusively.
 func (d *dev) makeCounters(n int) (*counters, error) {
 	if err := d.w.err(); err != nil {
 		return nil, err
@@ -163,7 +161,7 @@ func (d *dev) makeCounters(n int) (*counters, error) {
 	return c, nil
 }
 
-// seenRoom returns an empty slice, reused if possible, for a copy of a stream's seen positions.
+// seenRoom returns an empty slice for a copy of a stream's seen positions. It reuses an old slice if there is one.
 func (s *site) seenRoom() []int64 {
 	n := len(s.seens)
 	if n == 0 {

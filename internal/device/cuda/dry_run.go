@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 )
 
-// dryWorld is a world that nothing was opened for: no context, no memory, no stream.
-// Contexts take the driver a second and more, compiling as long: who knows what will
-// be launched has it compiled meanwhile.
+// dryWorld implements a world without contexts, memory or streams. The driver needs a second or more to create
+// contexts, and compilation takes about as long. A caller that knows which kernels will be launched can use a dryWorld
+// to compile them meanwhile.
 type dryWorld struct{ *world }
 
 // DryRun implements device.Machine.
@@ -46,7 +46,7 @@ func (s dryWorld) Device(rank int) device.Device {
 	return dryDevice{s.world.Device(rank), s.devices[rank]}
 }
 
-// OpenTeam makes a team for questions and PrepareAhead.
+// OpenTeam opens a team that answers queries and supports PrepareAhead, but cannot launch work.
 func (s dryWorld) OpenTeam(members []device.Member) (device.Team, error) {
 	t := &team{w: s.world, regions: map[string]coll.Area{}}
 	if err := t.join(members); err != nil {
@@ -56,7 +56,7 @@ func (s dryWorld) OpenTeam(members []device.Member) (device.Team, error) {
 	return t, nil
 }
 
-// dryDevice is a device of a dry run.
+// dryDevice implements a device of a dry run.
 type dryDevice struct {
 	device.Device
 	dev *dev
@@ -72,7 +72,7 @@ func (d dryDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
 	return s, nil
 }
 
-// Alloc names memory that is nowhere.
+// Alloc returns a memory object with no storage.
 func (d dryDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	return d.dev.nameless(&memory{dev: d.dev, kind: kind, bytes: bytes}), nil
 }

@@ -2,19 +2,20 @@ package cuda
 
 import "hocket.example/hocket/internal/nvlib"
 
-// With programmatic dependent launch a kernel may begin before earlier work on its stream has ended. It must then wait
-// for that work itself, with all threads, before it touches memory. Hocket's kernels do so (see settle and follow in
-// their sources). The order of a stream therefore holds: whether a copy, an event or an ordinary kernel follows, a
-// kernel ends after everything before it has ended.
+// With programmatic dependent launch a kernel may begin before earlier work on its stream has ended. All threads of the
+// kernel must then wait for that work before they access memory. Hocket's kernels do so (see settle and follow in their
+// sources). The order of a stream therefore holds: a kernel ends only after everything before it on the stream has
+// ended, whether a copy, an event or an ordinary kernel follows it.
 //
-// A launch may begin while an earlier kernel still runs, in two cases: the kernel is a team's that allows it (see
-// follow), or a GEMM of few rows (see let in skinny.cuh). The new blocks then occupy multiprocessors while they wait.
-// For teams this is only allowed if no other kernel needs the room; a GEMM always ends, whatever else runs. A GEMM of
-// few rows reads a constant weight before it waits, so no launch begins early after an upload. After any other kernel,
-// the launch begins when the last blocks have ended. It uses the room that they have left, and only waits until their
-// writes are visible, which no other work can delay.
+// A launch may begin while an earlier kernel still runs in two cases: the earlier kernel is a team's kernel that allows
+// it (see follow), or a GEMM of few rows (see let in skinny.cuh). The new thread blocks then occupy multiprocessors
+// while they wait. For teams, this is allowed only if no other kernel needs these multiprocessors. A GEMM always ends,
+// whatever other kernels run. A GEMM of few rows reads its constant weight before it waits, so no launch begins early
+// after an upload. After any other kernel, an early launch begins when the last blocks of that kernel have ended. It
+// uses the multiprocessors that those blocks have released, and waits only until their writes are visible, which no
+// other work can delay.
 
-// following says how early a kernel may begin.
+// following selects how early a kernel may begin, relative to earlier work on its stream.
 type following uint8
 
 const (

@@ -7,8 +7,7 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// readFaults ends the world if some kernel reported something. The devices are
-// at rest. The caller holds mu.
+// readFaults ends the world if a kernel has reported a fault. All devices must be idle. The caller holds mu.
 func readFaults(w *world) {
 	var first, told error
 	for _, s := range w.sites {
@@ -32,7 +31,7 @@ func readFaults(w *world) {
 	}
 }
 
-// readFault returns what a kernel of the GPU reported.
+// readFault returns the fault that a kernel on the GPU has reported.
 func readFault(s *site) (kernels.FaultKind, error) {
 	w := s.w
 	var told kernels.Fault

@@ -2,14 +2,14 @@ package cuda
 
 import "hocket.example/hocket/internal/device"
 
-// foreignDev is a device that another process drives. Its shared memory is mapped if it is of the same node, and its
-// counters are words in it.
+// foreignDev represents a device that another process drives. If that process runs on the same node, the device's
+// shared memory is mapped into this process and its counters are words in that memory.
 type foreignDev struct {
 	device.ForeignDevice
 	dev *dev
 }
 
-// foreignStream is a stream of a foreignDev: a name, which teams count.
+// foreignStream represents a stream of a foreignDev. It has only a name, because teams need one stream for each member.
 type foreignStream struct {
 	device.ForeignStream
 	dev *dev
@@ -28,7 +28,7 @@ func (d foreignDev) NewCounters(n int) (device.Counters, error) {
 	return d.dev.makeCounters(n)
 }
 
-// Borrow names memory that only the device's process uses.
+// Borrow returns an object for memory that only the device's own process uses.
 func (d foreignDev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.rank != d.dev.rank {

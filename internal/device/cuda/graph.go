@@ -9,21 +9,22 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A graph is recorded in one section over all GPUs, or in one section for each GPU. The capture of a section begins on
-// its origin, a stream made for this purpose. Each other stream joins the section, when it first receives work, by
-// waiting for that beginning, and is joined again at the end. Whatever a captured stream receives becomes a node.
-// Waits for events and counters become edges within a section, and flags between sections (see graph_flags.go). Waits
-// for work before the capture are dropped, because the world was idle.
+// A graph is recorded in one section that covers all GPUs, or in one section for each GPU. The capture of a section
+// begins on the section's origin, a stream that exists for this purpose. Every other stream waits for that beginning
+// when it first receives work, which makes it part of the capture. At the end of the capture it is joined to the origin
+// again. All work that a captured stream receives becomes nodes of the graph. Waits for events and counters become
+// edges within a section, and flags between sections (see graph_flags.go). Waits for work that was issued before the
+// capture are omitted, because the world was idle then.
 
-// The forms of a graph. The driver takes long to launch a graph with edges
-// between GPUs, and such an edge longer than a flag; a graph for each GPU needs
-// to be launched several times, and waits on the devices.
+// The forms of a graph. The driver takes a long time to launch a graph that has edges between GPUs, and an edge between
+// GPUs takes longer than a flag. A graph for each GPU, on the other hand, requires several launches and kernels that
+// wait on the devices.
 const (
 	formOne  = "one"  // one graph over all GPUs
 	formEach = "each" // one graph for each GPU, joined by flags
 )
 
-// capture is a recording under way.
+// capture holds the state of a recording in progress.
 type capture struct {
 	sections []*section
 	totals   map[*counter]int64 // before
@@ -34,7 +35,7 @@ type capture struct {
 	replay   timeline.Replay
 }
 
-// section is the part of a graph that is recorded from one origin.
+// section represents the part of a graph that is recorded from one origin stream.
 type section struct {
 	origin *stream
 	begin  nvlib.Event
@@ -42,7 +43,7 @@ type section struct {
 	joined []*stream
 }
 
-// of returns the section that streams of a GPU belong to.
+// of returns the section that contains the streams of a GPU.
 func (c *capture) of(s *site) *section {
 	for _, p := range c.sections {
 		if p.origin.dev.site == s {
@@ -52,7 +53,7 @@ func (c *capture) of(s *site) *section {
 	return c.sections[0]
 }
 
-// refuses returns why t cannot be recorded.
+// refuses returns an error if task t cannot be recorded in a graph.
 func (c *capture) refuses(t *task) error {
 	if c != nil && (t.kind == uploading || t.kind == downloading || t.kind == calling) {
 		return fmt.Errorf("%w: an upload, a download or a call within a graph", device.ErrUnsupported)
@@ -60,7 +61,7 @@ func (c *capture) refuses(t *task) error {
 	return nil
 }
 
-// bind notes that a call involves several GPUs. It is an error if each GPU has a section of its own.
+// bind records that a call involves several GPUs. It returns an error if each GPU has a section of its own.
 func (c *capture) bind(what string) error {
 	if c == nil {
 		return nil
@@ -72,11 +73,11 @@ func (c *capture) bind(what string) error {
 	return nil
 }
 
-// graphRun is a launch of a graph. Later work on a GPU waits for the end of the GPU's section, which waits for the
-// ends of all other sections.
+// graphRun represents one launch of a graph. Later work on a GPU waits for the end of that GPU's section, and each
+// section ends only after all other sections have ended.
 type graphRun struct{ ends []*mark }
 
-// of returns the end that later work on a GPU waits for.
+// of returns the mark that later work on a GPU waits for.
 func (g *graphRun) of(s *site) *mark {
 	for _, m := range g.ends {
 		if m.stream.dev.site == s {
@@ -86,7 +87,7 @@ func (g *graphRun) of(s *site) *mark {
 	return g.ends[0]
 }
 
-// forgetLatest releases the launch that later work had to wait for.
+// forgetLatest drops the most recent graph launch, so that later work no longer waits for it.
 func forgetLatest(w *world) {
 	if w.latest != nil {
 		for _, m := range w.latest.ends {
@@ -96,7 +97,7 @@ func forgetLatest(w *world) {
 	w.latest = nil
 }
 
-// graph is a recording, ready to launch in one of its forms.
+// graph holds a recording in one or more forms, each ready to launch.
 type graph struct {
 	w      *world
 	forms  []*form
@@ -106,7 +107,7 @@ type graph struct {
 	closed bool
 }
 
-// form is a recording in one form.
+// form holds a recording in one of the forms.
 type form struct {
 	name     string
 	sections []ready
@@ -114,7 +115,7 @@ type form struct {
 	replay   timeline.Replay
 }
 
-// ready is a section that can be launched.
+// ready holds a section that can be launched.
 type ready struct {
 	origin *stream
 	exec   nvlib.GraphExec
@@ -130,7 +131,8 @@ func (f *form) originOf(s *site) *stream {
 	return f.sections[0].origin
 }
 
-// follow makes s join the capture under way, or wait for the graph launched last. The context is current.
+// follow makes s join the current capture. If there is none, follow makes s wait for the most recent graph launch. The
+// context is current.
 func (s *stream) follow() error {
 	w := s.dev.w
 	if c := w.capture; c != nil {
@@ -153,7 +155,8 @@ func (s *stream) follow() error {
 	return nil
 }
 
-// comeBehind has an origin wait for all that a stream of its GPU was given. The context is current.
+// comeBehind makes the origin stream o wait for all work that stream s of the same GPU has received. The context is
+// current.
 func (o *stream) comeBehind(s *stream) error {
 	if s == o || !s.dirty || s.mark != nil && s.mark.pos == s.pos && o.isBehind(s.mark) {
 		return nil

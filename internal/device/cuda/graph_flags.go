@@ -11,14 +11,14 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// flags connect the sections of a graph. A flag is a word in the memory of the GPU that waits. A small kernel on the
-// other GPU raises it; a small kernel in the waiting stream waits for it and lowers it again, so that replays need no
-// numbers. A waiting kernel keeps at most one warp busy, with few registers. All waits are bounded, and end when the
-// world does.
+// flags holds the flags that connect the sections of a graph. A flag is a word in the memory of the GPU that waits. A
+// small kernel on the other GPU raises the flag. A small kernel on the waiting stream waits for the flag and lowers it
+// again, so that replays of the graph need no sequence numbers. A waiting kernel occupies at most one warp and few
+// registers. Every wait has a time limit, and ends when the world ends.
 //
-// A wait never prevents the work that it waits for from running: a device runs the branches of a graph concurrently,
-// up to a number of kernels (see mostWaits) and whatever its hardware queues; and kernels of teams leave
-// multiprocessors free (see crowded).
+// A wait never prevents the work that it waits for from running. A device runs the branches of a graph concurrently, up
+// to a fixed number of kernels (see mostWaits), independent of the number of its hardware queues. Kernels of teams
+// leave multiprocessors free for flags (see crowded).
 type flags struct {
 	w        *world
 	sections []*section
@@ -30,7 +30,7 @@ type flags struct {
 	freed    bool
 }
 
-// newFlags makes the meetings of the sections.
+// newFlags creates the flags through which the sections wait for each other at their beginnings and ends.
 func newFlags(w *world, sections []*section) (*flags, error) {
 	f := &flags{w: w, sections: sections, raises: map[*mark]*signal.List{}}
 	if len(sections) > kernels.JoinMost {
@@ -58,7 +58,7 @@ func newFlags(w *world, sections []*section) (*flags, error) {
 	return f, err
 }
 
-// issue gives s a join. The context is current.
+// issue launches the kernel that carries out the join j on stream s. The context is current.
 func (f *flags) issue(s *stream, j kernels.Join) error {
 	site := s.dev.site
 	st, err := f.w.m.opts.Kernels.Join(site.target(), j)
@@ -74,7 +74,7 @@ func (f *flags) issue(s *stream, j kernels.Join) error {
 	return f.w.drv.Launch(l, s.h)
 }
 
-// await is the half of a join that waits for flag, in s's order.
+// await returns the part of a join that waits for flag in the order of stream s.
 func (f *flags) await(s *stream, what string, flag nvlib.Ptr, count int64) (kernels.Join, error) {
 	j := kernels.Join{Flag: flag, Count: count, Abort: f.w.abort, Timeout: f.w.m.opts.teamTimeout()}
 	l := &launch{dev: s.dev, name: what, stream: s.name, id: s.open.Innermost()}
@@ -83,7 +83,7 @@ func (f *flags) await(s *stream, what string, flag nvlib.Ptr, count int64) (kern
 	return j, err
 }
 
-// meet has a section wait for all others on its origin. The context is current.
+// meet makes the origin stream of a section wait for all other sections. The context is current.
 func (f *flags) meet(p *section, at []signal.Meeting) error {
 	for i, o := range f.sections {
 		if o != p {
@@ -99,8 +99,8 @@ func (f *flags) meet(p *section, at []signal.Meeting) error {
 	return nil
 }
 
-// waitAcross makes s's later work wait for m, which another section holds. The
-// context is current, and is again.
+// waitAcross makes later work on s wait for the mark m, which belongs to another section. The caller's context is
+// current before and after the call.
 func (f *flags) waitAcross(s *stream, m *mark) error {
 	flag, err := f.board.Flag(s.dev.site.signals)
 	if err != nil {
@@ -119,7 +119,7 @@ func (f *flags) waitAcross(s *stream, m *mark) error {
 	return f.issue(s, j)
 }
 
-// awaits notes that s waits for flags.
+// awaits records that kernels on s wait for flags.
 func (c *capture) awaits(s *stream) {
 	if c.waits == nil {
 		c.waits = map[*stream]bool{}
@@ -127,8 +127,8 @@ func (c *capture) awaits(s *stream) {
 	c.waits[s] = true
 }
 
-// listFor returns a list, with room, of flags that are raised when m is reached. Another stream raises them, so that
-// m's own stream continues.
+// listFor returns a list, not yet full, of the flags that are raised when the mark m is reached. A different stream
+// raises the flags, so that m's own stream is not delayed.
 func (f *flags) listFor(m *mark) (*signal.List, error) {
 	if l := f.raises[m]; l != nil && !l.Full() {
 		return l, nil
@@ -156,14 +156,14 @@ func (f *flags) listFor(m *mark) (*signal.List, error) {
 	})
 }
 
-// launched notes that waits may report something.
+// launched records that the waiting kernels may report faults.
 func (f *flags) launched() {
 	for _, p := range f.sections {
 		p.origin.dev.site.report.Armed = true
 	}
 }
 
-// free gives the flags back; nothing that uses them may run.
+// free frees the flags. No work that uses them may be running.
 func (f *flags) free() error {
 	if f == nil || f.freed {
 		return nil

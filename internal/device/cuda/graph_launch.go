@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Forms names the forms that the graph was recorded in.
+// Forms returns the names of the forms in which the graph was recorded.
 func (g *graph) Forms() []string {
 	var names []string
 	for _, f := range g.forms {
@@ -19,14 +19,14 @@ func (g *graph) Forms() []string {
 	return names
 }
 
-// Choose has later launches use the form of that index.
+// Choose selects the form with index i for later launches.
 func (g *graph) Choose(i int) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	g.use = i
 }
 
-// Keep chooses a form and frees the others.
+// Keep selects the form with index i and frees the other forms.
 func (g *graph) Keep(i int) error {
 	defer g.w.guard.Exclusive()()
 	var errs []error
@@ -39,7 +39,7 @@ func (g *graph) Keep(i int) error {
 	return errors.Join(errs...)
 }
 
-// Launch runs the graph after everything issued so far.
+// Launch runs the graph after all work that has been issued to the world.
 func (g *graph) Launch(ctx context.Context) error {
 	w := g.w
 	if err := ctx.Err(); err != nil {
@@ -51,7 +51,7 @@ func (g *graph) Launch(ctx context.Context) error {
 	return g.enqueue()
 }
 
-// enqueue is Launch within a batch: the graph's sections wait for each other.
+// enqueue does the work of Launch within a batch. The sections of the graph wait for each other.
 func (g *graph) enqueue() error {
 	w := g.w
 	w.mu.Lock()
@@ -91,8 +91,8 @@ func (g *graph) enqueue() error {
 	return nil
 }
 
-// behind makes the origin of s's GPU wait for everything that s was given. Work on other GPUs needs no wait here:
-// sections wait for each other at their beginnings.
+// behind makes the origin stream of s's GPU wait for all work that s has received. It need not wait for work on other
+// GPUs, because the sections wait for each other at their beginnings.
 func (f *form) behind(s *stream) error {
 	origin := f.originOf(s.dev.site)
 	if origin.dev.site == s.dev.site {
@@ -115,8 +115,8 @@ func (f *form) behind(s *stream) error {
 	return origin.dev.bound(func() error { return origin.waitFor(m) })
 }
 
-// launch launches the sections and marks their ends for later work. If a call fails, the world ends; sections already
-// launched then wait for the others until the world's end stops them.
+// launch launches the sections and records a mark at the end of each one for later work. If a launch fails, the world
+// ends. Sections that were launched before then wait for the missing ones until the end of the world stops them.
 func (f *form) launch(w *world) error {
 	next := &graphRun{}
 	for i := range f.sections {
@@ -152,7 +152,7 @@ func (f *form) launch(w *world) error {
 	return nil
 }
 
-// flagged reports whether a form of g that may be launched has flags.
+// flagged reports whether any form of g that can still be launched uses flags.
 func (g *graph) flagged() bool {
 	return slices.ContainsFunc(g.forms, func(f *form) bool { return f.flags != nil })
 }
@@ -163,7 +163,7 @@ func (g *graph) Close() error {
 	return g.drop()
 }
 
-// drop frees the graph, once.
+// drop frees the resources of the graph. It does so only once.
 func (g *graph) drop() error {
 	if g.closed {
 		return nil
@@ -176,7 +176,7 @@ func (g *graph) drop() error {
 	return errors.Join(errs...)
 }
 
-// forgetReplay gives the events of f's marks back.
+// forgetReplay returns the events of f's marks to their pools.
 func forgetReplay(w *world, f *form) {
 	if w.marked == f {
 		w.marked = nil

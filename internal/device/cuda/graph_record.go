@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Capture records what issue gives to streams, once for each form.
+// Capture records the work that issue gives to streams. It calls issue once for each form.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
 	defer w.guard.Exclusive()()
 	if err := admitCapture(w); err != nil {
@@ -19,7 +19,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	for _, name := range formsWanted(w) {
 		bound, err := g.record(name, issue)
 		if err != nil {
-			// Streams hold parts of an incomplete recording, so the world cannot continue.
+			// Streams still hold parts of an incomplete recording, so the world cannot continue.
 			w.end(err)
 			return nil, errors.Join(err, g.drop())
 		}
@@ -31,8 +31,8 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	return g, nil
 }
 
-// admitCapture returns why nothing can be recorded now, else nil. All processes call it at the same point. The caller
-// holds the world exclusively.
+// admitCapture returns an error if no graph can be recorded now. Every process calls it at the same point of the
+// program. The caller holds the world exclusively.
 func admitCapture(w *world) error {
 	if w.Transport() != "" {
 		return fmt.Errorf("%w: graphs of a world on several nodes; run without them", device.ErrUnsupported)
@@ -54,9 +54,9 @@ func admitCapture(w *world) error {
 	return nil
 }
 
-// formsWanted lists the forms in which graphs are recorded. Flags need peer access between all GPUs and one rank on
-// each GPU: with two ranks on one GPU, a rank was seen to wait for a flag that never arrived while other programs ran.
-// The cause is not known.
+// formsWanted returns the names of the forms in which graphs are recorded. Flags need peer access between all GPUs and
+// at most one rank on each GPU. With two ranks on one GPU and other programs running on it, a rank was observed to wait
+// for a flag that never arrived; the cause is not known.
 func formsWanted(w *world) []string {
 	switch {
 	case len(w.sites) == 1, w.peers != nil:
@@ -69,8 +69,8 @@ func formsWanted(w *world) []string {
 	return []string{formOne, formEach}
 }
 
-// record records one form more, and reports whether there can be no other. The
-// caller holds mu, which is free while issue runs.
+// record records the graph in one more form. It returns bound = true if no other form is possible. The caller holds mu,
+// which record releases while issue runs.
 func (g *graph) record(name string, issue func() error) (bound bool, err error) {
 	w := g.w
 	if err := beginCapture(w, name); err != nil {
@@ -98,14 +98,14 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 	return c.bound, err
 }
 
-// roomForFlags is how many multiprocessors of a device kernels of teams must leave
-// to flags, beyond what they leave to all others anyway: flags are in a hurry.
+// roomForFlags is the number of multiprocessors of a device that kernels of teams must leave free for flags, in
+// addition to those that they leave free for all other kernels. Flags get their own because other GPUs wait for them.
 const roomForFlags = 2 * roomForOthers
 
-// crowded returns why kernels that flags want may not find room on a device, nil if they
-// do. Those of teams may take all of its multiprocessors, and wait there for kernels that
-// wait for a flag; edges of one graph need no room. And a device runs only so many
-// kernels at once, of which all may wait.
+// crowded returns an error if kernels that raise flags may find no free multiprocessor on a device. Kernels of teams
+// may occupy all multiprocessors and wait there for kernels that themselves wait for a flag. The edges of a single
+// graph occupy no multiprocessor. A device also limits the number of kernels that run at once, and all of those may be
+// waiting.
 func (c *capture) crowded() error {
 	if c.flags == nil || len(c.flags.raises) == 0 {
 		return nil
@@ -134,14 +134,13 @@ func (c *capture) crowded() error {
 	return nil
 }
 
-// mostWaits is on how many streams of a device kernels may wait: it runs 128 kernels side
-// by side, of every compute capability from 7.0 on, and others must find room among them.
-// The hardware queues are no bound (TestQueuesReal): branches of a device's graph do not
-// share them, and what streams are given is in an order that no queue can turn round (see
-// together).
+// mostWaits is the largest number of streams of one device on which kernels may wait for flags. A device of compute
+// capability 7.0 or higher runs 128 kernels concurrently, and kernels that do not wait need some of these slots. The
+// number of hardware queues is no limit (see TestQueuesReal): branches of one device's graph do not share a queue, and
+// the work of streams is issued in an order in which no queue can cause a deadlock (see together).
 const mostWaits = 96
 
-// meets notes that a kernel of a team is launched.
+// meets records that a team's kernel is launched on stream s.
 func (c *capture) meets(l *launch, s *stream) {
 	if c == nil {
 		return
@@ -152,8 +151,8 @@ func (c *capture) meets(l *launch, s *stream) {
 	c.teams[s] = max(c.teams[s], mostBlocks(l.steps))
 }
 
-// mostBlocks is how many blocks the largest kernel among the steps of a member's launch
-// has; what vendors run is not known.
+// mostBlocks returns the number of thread blocks of the largest kernel among the steps of a member's launch. It does
+// not count kernels of vendor libraries, because their sizes are not known.
 func mostBlocks(steps []step) int {
 	most := 0
 	for _, st := range steps {
@@ -169,8 +168,7 @@ func mostBlocks(steps []step) int {
 	return most
 }
 
-// openOrigin makes the stream of a GPU that graphs are recorded from and
-// launched on.
+// openOrigin creates the stream on which the graphs of a GPU are recorded and launched.
 func (s *site) openOrigin() error {
 	if s.origin != nil {
 		return nil
@@ -185,7 +183,7 @@ func (s *site) openOrigin() error {
 	return nil // no rank is here
 }
 
-// beginCapture begins on the origins.
+// beginCapture begins the capture of each section on its origin stream.
 func beginCapture(w *world, name string) error {
 	c := &capture{totals: map[*counter]int64{}}
 	sites := w.sites
@@ -220,8 +218,8 @@ func beginCapture(w *world, name string) error {
 	return nil
 }
 
-// abandon ends a capture of which that many sections were begun, the last in part.
-// Nothing of it stays: the driver keeps what captured streams were given, too.
+// abandon ends a failed capture in which the first begun sections were begun, the last of them perhaps only in part. It
+// also destroys the nodes that the driver has recorded for the captured streams.
 func (c *capture) abandon(begun int) error {
 	w := c.sections[0].origin.dev.w
 	c.sections = c.sections[:begun]
@@ -263,7 +261,7 @@ func (p *section) beginOn(c *capture) error {
 	})
 }
 
-// endCapture ends the capture and makes the graphs ready.
+// endCapture ends the capture and instantiates the graphs of its sections.
 func (g *graph) endCapture(name string) (*form, error) {
 	c := g.w.capture
 	f, raws, err := g.finishCapture(name)
@@ -278,7 +276,8 @@ func (g *graph) endCapture(name string) (*form, error) {
 	return f, err
 }
 
-// finishCapture joins all streams and ends the capture. It returns the sections' graphs, which are to be destroyed.
+// finishCapture joins all streams to their origins and ends the capture. It returns the graphs of the sections, which
+// the caller must destroy.
 func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 	w := g.w
 	c := w.capture
@@ -303,7 +302,7 @@ func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 	return f, raws, err
 }
 
-// destroyGraph gives a graph back, if there is one, which needs no context.
+// destroyGraph destroys g unless it is null. No context need be current.
 func destroyGraph(w *world, g nvlib.Graph) error {
 	if g == 0 {
 		return nil
@@ -311,7 +310,7 @@ func destroyGraph(w *world, g nvlib.Graph) error {
 	return w.drv.DestroyGraph(g)
 }
 
-// end joins all streams to their origins and ends all captures.
+// end joins all streams to their origins and ends the captures of all sections.
 func (c *capture) end() (raws []nvlib.Graph, err error) {
 	raws = make([]nvlib.Graph, len(c.sections))
 	for i, p := range c.sections {
@@ -350,7 +349,7 @@ func (p *section) joinAll() error {
 	return errors.Join(errs...)
 }
 
-// make makes the section ready to launch. The context is current.
+// make instantiates the section's graph, so that it can be launched. The context is current.
 func (r *ready) make(raw nvlib.Graph) (err error) {
 	drv := r.origin.dev.w.drv
 	if r.nodes, err = drv.GraphNodes(raw); err != nil {

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// stagingBuffer returns a pinned buffer of at least n bytes, and its size. It may wait
-// for transfers under way. The context is current.
+// stagingBuffer returns a pinned buffer of at least n bytes, and the size of the buffer in bytes. It may wait until
+// transfers in progress release a buffer. The context is current.
 func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 	w, size := s.dev.w, staging.Size(n)
 	for began := time.Now(); ; {
@@ -32,9 +32,9 @@ func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 	return buf, size, err
 }
 
-// awaitTransfer finishes what transfers it can, in the wait for a buffer of theirs. The
-// caller holds mu, which is free for a while, so that a context can end the world. Other
-// contexts are made current.
+// awaitTransfer completes every transfer that has ended, while the caller waits for one of their buffers. The caller
+// holds mu. awaitTransfer releases mu for some time, so that a done context can end the world. It may change the
+// current context.
 func awaitTransfer(w *world, began time.Time) error {
 	if w.staging.Land() {
 		return nil
@@ -58,7 +58,7 @@ func (w *world) Stage(transfers []int64, times int) error {
 	return d.bound(func() error { return w.staging.Stage(d.site.heaps[device.Pinned], transfers, times) })
 }
 
-// noteTransfer notes a transfer that was just issued.
+// noteTransfer records a transfer that was just issued.
 func noteTransfer(s *stream, buf nvlib.Ptr, size int64, dst []byte) error {
 	s.worked()
 	m, err := s.here()
@@ -69,7 +69,7 @@ func noteTransfer(s *stream, buf nvlib.Ptr, size int64, dst []byte) error {
 	return nil
 }
 
-// uploadView copies dense host bytes to dst. The context is current.
+// uploadView copies dense host bytes to the view dst. The context is current.
 func uploadView(s *stream, dst *strided.View, src []byte) error {
 	if dst.Dense() {
 		return uploadDense(s, dst.Addr, src)
@@ -110,8 +110,8 @@ func uploadDense(s *stream, at nvlib.Ptr, src []byte) error {
 	return nil
 }
 
-// downloadView copies src to dense host bytes, where they are after the next Sync.
-// The context is current.
+// downloadView copies the view src to dense host bytes. The bytes are valid after the next Sync. The context is
+// current.
 func downloadView(s *stream, dst []byte, src *strided.View) error {
 	if src.Dense() {
 		return downloadDense(s, dst, src.Addr)

@@ -11,26 +11,27 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A copy between GPUs without peer access goes through pinned host memory, in pieces: one GPU's copy engine writes a
-// piece while the other's reads the piece before. The far GPU's part runs on a stream that is only for this. It starts
-// after what the copying stream was given so far, and later work of the copying stream waits for it. All of it is
-// streams, events and copies, so graphs can record it. For kernels, what they read of peers is first copied to their
-// own GPU.
+// A copy between GPUs without peer access is made through pinned host memory, in pieces. The copy engine of one GPU
+// writes a piece while the copy engine of the other reads the previous piece. The other GPU's half of the copy runs on
+// a separate stream that is used only for this purpose. That half starts after the work already on the copying stream,
+// and later work of the copying stream waits for it. The copy consists only of copies and events on streams, so a graph
+// can record it. If a kernel reads memory of such a GPU, that memory is first copied to the kernel's own GPU.
 
-// hostStagedPiece is the most bytes that go through the host at once; tests make it small.
-// On two H200 2 MiB carry large copies faster than 1, and those of some MiB than 4.
+// hostStagedPiece is the largest size in bytes of a piece that is copied through the host; tests make it small.
+// On two H200 GPUs, pieces of 2 MiB copy large views faster than pieces of 1 MiB, and copy views of a few MiB faster
+// than pieces of 4 MiB.
 var hostStagedPiece int64 = 2 << 20
 
-// hostStaged is the state that a stream needs for such copies. It cannot be made while work is issued (see package
-// guard), so every stream has one if its GPU lacks access to another. Its buffer fits the copies that were prepared on
-// the device, and is small if there were none.
+// hostStaged holds the state that a stream needs for copies through host memory. It cannot be created while work is
+// issued (see package guard), so every stream has one if its GPU lacks access to another GPU. Its buffer is large
+// enough for the copies that were prepared on the device, and small if none were prepared.
 type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces
 	piece  int64     // bytes
 	far    map[*site]*stream
 }
 
-// openHostStaged makes s.staged if s's GPU lacks access to another GPU. The caller holds the world exclusively.
+// openHostStaged creates s.staged if s's GPU lacks access to another GPU. The caller holds the world exclusively.
 func openHostStaged(s *stream) error {
 	here := s.dev.site
 	if len(here.unreachable) == 0 {
@@ -54,8 +55,8 @@ func openHostStaged(s *stream) error {
 	return nil
 }
 
-// widenHostStaged makes room for pieces of so many bytes. The buffer before stays until
-// the world ends: work under way may use it, and graphs.
+// widenHostStaged replaces the buffer of s by one for pieces of the given number of bytes. The old buffer is not freed
+// until the world ends, because work in progress and graphs may use it.
 func widenHostStaged(s *stream, piece int64) error {
 	t := s.staged
 	if t == nil || piece <= t.piece {
@@ -69,7 +70,7 @@ func widenHostStaged(s *stream, piece int64) error {
 	return nil
 }
 
-// widenHostStaged makes room on all of d's streams for a copy of so many bytes.
+// widenHostStaged enlarges the buffers of all streams of d for a copy of the given number of bytes.
 func (d *dev) widenHostStaged(bytes int64) error {
 	d.piece = max(d.piece, min(staging.Size(bytes), hostStagedPiece))
 	for _, s := range d.w.flight.streams {
@@ -82,7 +83,7 @@ func (d *dev) widenHostStaged(bytes int64) error {
 	return nil
 }
 
-// near returns the stream that copies to or from r for s.
+// near returns the stream that copies to or from the view r for s.
 func (s *stream) near(r *strided.View) *stream {
 	if s.dev.site.reaches(r) {
 		return s
@@ -90,7 +91,8 @@ func (s *stream) near(r *strided.View) *stream {
 	return s.staged.far[memoryOf(r).dev.site]
 }
 
-// copyHostStaged copies src to dst where s cannot reach both. The context is current on entry and on return.
+// copyHostStaged copies src to dst if the GPU of s cannot access both views. The context is current on entry and on
+// return.
 func copyHostStaged(s *stream, dst, src *strided.View) error {
 	from, to := s.near(src), s.near(dst)
 	end, err := s.here()
@@ -111,8 +113,9 @@ func copyHostStaged(s *stream, dst, src *strided.View) error {
 	return err
 }
 
-// copyInPieces copies src to dst through s's buffer: stream from copies into the buffer, once begun is reached, and
-// stream to copies out of it. It releases begun and returns a mark for the end.
+// copyInPieces copies src to dst through s's buffer. The stream from copies into the buffer after the mark begun is
+// reached, and the stream to copies out of the buffer. copyInPieces releases begun and returns a mark for the end of
+// the copy.
 func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
 	free := [2]*mark{begun}
 	t, i := s.staged, 0
@@ -132,8 +135,8 @@ func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.Vi
 	return last, err
 }
 
-// copyBehind copies src to dst after m, which may be nil. s must reach dst. It releases m and returns a mark for all
-// that s was given so far.
+// copyBehind copies src to dst after the mark m, which may be nil. The GPU of s must be able to access dst. copyBehind
+// releases m and returns a mark that follows all work issued to s so far.
 func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err error) {
 	err = s.dev.bound(func() error {
 		if err := s.follow(); err != nil {
@@ -155,8 +158,8 @@ func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err erro
 	return end, err
 }
 
-// prepareHostStaged is PrepareCopy for what copyHostStaged does. The address in host memory
-// is not known yet, but no code depends on it.
+// prepareHostStaged does the work of PrepareCopy for a copy that copyHostStaged will make. The address in host memory
+// is not known yet, but the compiled code does not depend on it.
 func (d *dev) prepareHostStaged(dst, src *strided.View) error {
 	from, to := d.near(src), d.near(dst)
 	if from.site.reaches(dst) {
@@ -171,7 +174,7 @@ func (d *dev) prepareHostStaged(dst, src *strided.View) error {
 	})
 }
 
-// near is d, or whose memory r is where d does not reach it.
+// near returns d if d can access the view r. Otherwise it returns the device that owns r's memory.
 func (d *dev) near(r *strided.View) *dev {
 	if d.site.reaches(r) {
 		return d

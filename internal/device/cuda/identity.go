@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// Identity names all that measurements of teams depend on.
+// Identity returns a text that identifies everything on which measurements of teams depend.
 func (w *world) Identity() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -28,7 +28,7 @@ func (w *world) Identity() string {
 		g.Name, g.Arch, len(gpus), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
 }
 
-// gpusOf has a site of each GPU.
+// gpusOf returns one site for each GPU.
 func gpusOf(sites []*site) (list []*site) {
 	for _, s := range sites {
 		if !slices.ContainsFunc(list, func(o *site) bool { return o.gpu == s.gpu }) {
@@ -38,8 +38,8 @@ func gpusOf(sites []*site) (list []*site) {
 	return list
 }
 
-// linkOf returns how a reaches b's memory: 's' on the same device; 'n' by NVLink; 'p' by a bus without atomic
-// operations on peers' memory; 'h' through host memory.
+// linkOf returns a letter for the path by which a accesses b's memory: 's' on the same device, 'n' over NVLink, 'p'
+// over a bus that does not support atomic operations on peer memory, and 'h' through host memory.
 func linkOf(w *world, a, b *site) byte {
 	if a.gpu == b.gpu {
 		return 's'
@@ -53,8 +53,8 @@ func linkOf(w *world, a, b *site) byte {
 	return 'p'
 }
 
-// Multiprocessors is how many there are on the GPU with the fewest: what a
-// product can count on.
+// Multiprocessors returns the smallest number of multiprocessors of any GPU in the world. A product can use at least
+// that number on every GPU.
 func (w *world) Multiprocessors() int {
 	least := 0
 	for i, s := range w.sites {
@@ -65,8 +65,8 @@ func (w *world) Multiprocessors() int {
 	return least
 }
 
-// Held implements device.Status. It lists regions of heaps, however much of them is in use, and memory joined to
-// multicast objects.
+// Held implements device.Status. It lists the regions of heaps at their full size, used or not, and the memory that is
+// joined to multicast objects.
 func (w *world) Held() device.Held {
 	if !w.guard.LockLive() {
 		return device.Held{} // unknown: the lock was not available
@@ -83,7 +83,7 @@ func (w *world) Held() device.Held {
 	return h
 }
 
-// joinedBytes is the device's memory in teams' multicast objects.
+// joinedBytes returns the number of bytes of the device's memory in multicast objects of teams.
 func joinedBytes(w *world, s *site) int64 {
 	n := int64(0)
 	for _, t := range w.teams {

@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// flight is what the world's streams were given, and are not known to have done. The world's mutex guards it.
+// flight tracks the work that the world's streams have received and that is not known to have ended. The world's mutex
+// guards it.
 type flight struct {
 	w       *world
 	streams []*stream
@@ -17,8 +18,8 @@ type flight struct {
 	calls   int       // host functions (Stream.Call) that run or are waited for
 }
 
-// look finds out what the devices have done since the last look, and whether
-// they have done all. The caller holds mu.
+// look checks which work the devices have completed since the last call. It reports whether they have completed all
+// work. The caller holds mu.
 func (f *flight) look() (idle bool) {
 	f.asking(func() {
 		idle = f.poll()
@@ -28,8 +29,8 @@ func (f *flight) look() (idle bool) {
 	return idle
 }
 
-// asking runs f with some context current, which questions about streams and
-// events need; which one does not matter to them.
+// asking runs ask while some context is current. Driver queries about streams and events need a current context, but
+// do not depend on which context it is.
 func (f *flight) asking(ask func()) {
 	if err := f.w.drv.Bind(f.w.sites[0].ctx); err == nil {
 		defer f.w.drv.Unbind()
@@ -37,16 +38,15 @@ func (f *flight) asking(ask func()) {
 	ask()
 }
 
-// poll reports whether the devices have done all they were given. It notes
-// errors. The caller holds mu.
+// poll reports whether the devices have completed all work. It records errors. The caller holds mu.
 func (f *flight) poll() bool {
 	if f.w.capture != nil {
 		return false // the driver refuses questions for streams that record; others wait for the end
 	}
 	for range f.streams {
 		s := f.streams[f.asked%len(f.streams)]
-		// The next question is for the next stream, also where this one is busy: it may
-		// wait for one that has failed, and would for ever.
+		// The next poll starts at the next stream, even if this stream is busy. This stream may be waiting for a stream
+		// that has failed, and would then stay busy forever.
 		f.asked = s.index + 1
 		if !s.dirty {
 			continue
@@ -64,19 +64,20 @@ func (f *flight) poll() bool {
 	return true
 }
 
-// rested notes that s has done all it was given.
+// rested records that s has completed all work that it has received.
 func (s *stream) rested() {
 	s.dirty, s.reached = false, s.pos
 	s.track.Rested()
 }
 
-// wake schedules streams that were held back to be flushed once the current context is no longer needed.
+// wake schedules a flush of the streams whose work was held back. The flush runs once the current context is no longer
+// needed.
 func (f *flight) wake(held *[]*stream) {
 	f.woken = append(f.woken, *held...)
 	*held = (*held)[:0]
 }
 
-// flushWoken flushes the woken streams, and the streams that this wakes.
+// flushWoken flushes the scheduled streams, and the streams that these flushes schedule in turn.
 func (f *flight) flushWoken() {
 	for len(f.woken) > 0 {
 		s := f.woken[len(f.woken)-1]
@@ -85,13 +86,13 @@ func (f *flight) flushWoken() {
 	}
 }
 
-// busy reports whether anything was given to a stream that may not be over. The caller holds mu.
+// busy reports whether any stream has received work that may not have ended. The caller holds mu.
 func (f *flight) busy() bool {
 	return f.calls > 0 || f.w.called || slices.ContainsFunc(f.streams,
 		func(s *stream) bool { return s.dirty || len(s.queue) > 0 })
 }
 
-// blocked lists the streams whose work is held back. The caller holds mu.
+// blocked returns the streams whose work is held back. The caller holds mu.
 func (f *flight) blocked() []device.Blocked {
 	var list []device.Blocked
 	for _, s := range f.streams {
@@ -112,7 +113,7 @@ func (w *world) Standings() []device.Standing {
 	})
 }
 
-// standings says what each stream with work does. The caller holds mu.
+// standings describes the current work of each stream that has any. The caller holds mu.
 func (f *flight) standings() []device.Standing {
 	var list []device.Standing
 	for _, s := range f.streams {
@@ -133,7 +134,7 @@ func (f *flight) standings() []device.Standing {
 	return list
 }
 
-// isUnfinished reports whether the device is known to work for s.
+// isUnfinished reports whether the device is known to have unfinished work of s.
 func isUnfinished(s *stream) bool {
 	if !s.dirty {
 		return false
@@ -142,8 +143,8 @@ func isUnfinished(s *stream) bool {
 	return err == nil && !idle
 }
 
-// drain waits until the devices rest and no host function runs. The caller
-// holds mu, which is free meanwhile.
+// drain waits until all devices are idle and no host function runs. The caller holds mu, which drain releases while it
+// waits.
 func (f *flight) drain() (errs []error) {
 	began := time.Now()
 	for {

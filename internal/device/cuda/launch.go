@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// launch is a prepared kernel: steps for one stream, in order.
+// launch holds a prepared kernel as a list of steps for one stream, in order.
 type launch struct {
 	dev      *dev
 	name     string
@@ -21,7 +21,7 @@ type launch struct {
 	scratch  []*memory
 	released bool
 	agreeing bool // other processes may have it computed by other algorithms
-	// looked: a kernel of it reports faults; then where it was launched last.
+	// looked is set if a kernel of the launch reports faults. stream and id then describe the most recent launch.
 	looked bool
 	stream string
 	id     int64
@@ -29,7 +29,7 @@ type launch struct {
 	meets  *attendee // of a meeting on the host; nil for none
 }
 
-// step is a part of a launch. run issues it; the context is current.
+// step represents one part of a launch. The method run issues it; the context is current.
 type step interface {
 	run(s *stream) error
 	free()
@@ -55,7 +55,7 @@ func (l *launch) run(s *stream) error {
 	return nil
 }
 
-// Release lets the launch go; nothing issued may still use it.
+// Release frees the launch. No issued work may still use it.
 func (l *launch) Release() {
 	defer l.dev.w.guard.Exclusive()()
 	l.drop()
@@ -77,7 +77,7 @@ func (l *launch) drop() {
 	}
 }
 
-// Prepare compiles and loads what computes k, and picks algorithms.
+// Prepare compiles and loads the kernels that compute k, and selects algorithms.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	return d.prepare(device.Name(k.Op), func(l *launch) error {
 		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts}
@@ -85,13 +85,12 @@ func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	})
 }
 
-// PrepareMove compiles a kernel that copies, by stores to a peer's memory or loads from
-// it.
+// PrepareMove compiles a kernel that copies by storing to peer memory or by loading from it.
 func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, error) {
 	return d.prepare("copy", func(l *launch) error { return compute.Move(l, dst, src, blocks) })
 }
 
-// prepare makes a launch of the steps that build adds.
+// prepare makes a launch from the steps that build adds to it.
 func (d *dev) prepare(name string, build func(l *launch) error) (device.Launch, error) {
 	w := d.w
 	defer w.guard.Exclusive()()
@@ -106,7 +105,7 @@ func (d *dev) prepare(name string, build func(l *launch) error) (device.Launch, 
 	return l, nil
 }
 
-// Resolve implements compute.Launch, as do the methods that follow.
+// Resolve implements compute.Launch, as the following methods do.
 func (l *launch) Resolve(v device.View, peers bool) (strided.View, error) {
 	return l.dev.resolve(v, peers)
 }
@@ -114,7 +113,7 @@ func (l *launch) Resolve(v device.View, peers bool) (strided.View, error) {
 // Reaches reports whether the device can access v's memory.
 func (l *launch) Reaches(v *strided.View) bool { return l.dev.site.reaches(v) }
 
-// Scratch reserves memory that is freed with the launch.
+// Scratch reserves memory that is freed when the launch is released.
 func (l *launch) Scratch(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	m, err := l.dev.alloc(bytes, device.Private)
 	if err != nil {
@@ -124,7 +123,7 @@ func (l *launch) Scratch(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	return m, m.addr, nil
 }
 
-// Report has kernels of the launch report faults.
+// Report enables fault reports from kernels of the launch.
 func (l *launch) Report() (nvlib.Ptr, uint64, error) {
 	s := l.dev.site
 	at, tag, err := s.report.Reserve()
@@ -135,7 +134,7 @@ func (l *launch) Report() (nvlib.Ptr, uint64, error) {
 	return at, tag, err
 }
 
-// AddProblem adds kernels.
+// AddProblem adds the kernels that solve p.
 func (l *launch) AddProblem(p kernels.Problem) error {
 	launches, err := l.dev.site.compileAside(p, func(bytes int64, zeros bool) (nvlib.Ptr, error) {
 		_, at, err := l.Scratch(bytes)
@@ -150,14 +149,14 @@ func (l *launch) AddProblem(p kernels.Problem) error {
 	return err
 }
 
-// AddCopy adds a copy.
+// AddCopy adds a copy from src to dst.
 func (l *launch) AddCopy(dst, src strided.View) error {
 	steps, err := l.dev.copySteps(dst, src)
 	l.steps = append(l.steps, steps...)
 	return err
 }
 
-// Again has prepare add other steps where processes agree on other choices.
+// Again registers prepare, which replaces the steps of the launch if the processes agree on different algorithms.
 func (l *launch) Again(prepare func() error) {
 	if l.dev.w.peers == nil || l.dev.site.gemms.Adopted() {
 		return
@@ -173,13 +172,13 @@ func (l *launch) Again(prepare func() error) {
 	})
 }
 
-// AddProduct adds a product by cuBLASLt.
+// AddProduct adds a matrix product that cuBLASLt computes.
 func (l *launch) AddProduct(p *gemm.Launch) { l.steps = append(l.steps, gemmLaunch{p}) }
 
-// AddOwn adds a kernel of hocket's, which may begin early.
+// AddOwn adds one of hocket's own kernels, which may begin early.
 func (l *launch) AddOwn(n *nvlib.Launch) { l.steps = append(l.steps, &kernelStep{l: n, f: closely}) }
 
-// AddUser adds a kernel of the user's.
+// AddUser adds a kernel that the user wrote.
 func (l *launch) AddUser(u kernels.User) error {
 	st, err := l.make(func(t kernels.Target) (kernels.Step, error) { return l.dev.w.m.opts.Kernels.User(t, u) })
 	if err != nil {
@@ -192,7 +191,7 @@ func (l *launch) AddUser(u kernels.User) error {
 	return err
 }
 
-// AddUnchanged adds a kernel that looks for changes.
+// AddUnchanged adds a kernel that checks whether memory has changed.
 func (l *launch) AddUnchanged(u kernels.Unchanged) error {
 	st, err := l.make(func(t kernels.Target) (kernels.Step, error) { return l.dev.w.m.opts.Kernels.Unchanged(t, u) })
 	if err != nil {
@@ -205,7 +204,7 @@ func (l *launch) AddUnchanged(u kernels.Unchanged) error {
 	return err
 }
 
-// make has the library make a kernel while others use the world.
+// make calls the library to make a kernel. It lets other goroutines use the world meanwhile.
 func (l *launch) make(f func(kernels.Target) (kernels.Step, error)) (st kernels.Step, err error) {
 	err = l.dev.w.guard.Aside(func() (err error) {
 		st, err = f(l.dev.site.target())
@@ -214,8 +213,8 @@ func (l *launch) make(f func(kernels.Target) (kernels.Step, error)) (st kernels.
 	return st, err
 }
 
-// copySteps copy src to dst, which share no bytes; both are checked. The caller
-// holds the world exclusively, and the context is current.
+// copySteps returns the steps that copy src to dst. The views share no bytes and have been checked. The caller holds
+// the world exclusively, and the context is current.
 func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
 	if dst.N == 0 {
 		return nil, nil
@@ -235,13 +234,13 @@ func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
 	return steps, err
 }
 
-// copyStep is a copy by an engine.
+// copyStep copies with a copy engine.
 type copyStep struct{ dst, src strided.View }
 
 func (c *copyStep) run(s *stream) error { return s.copy(&c.dst, &c.src) }
 func (c *copyStep) free()               {}
 
-// kernelStep is a launch of a kernel.
+// kernelStep launches one kernel.
 type kernelStep struct {
 	l     *nvlib.Launch
 	f     following

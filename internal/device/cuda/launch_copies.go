@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// copiesStep is the copies of a team's member: some on its own stream, others on streams next to it.
+// copiesStep holds the copies of a team member. Some run on the member's own stream, others on additional streams.
 type copiesStep struct {
 	dev   *dev
 	own   []nvlib.Rect  // copies on its own stream
@@ -16,14 +16,14 @@ type copiesStep struct {
 	fork  nvlib.Event
 }
 
-// sideCopies is a list of copies on a side stream.
+// sideCopies holds the list of copies that run on one additional stream.
 type sideCopies struct {
 	list []nvlib.Rect
 	side *stream
 	join nvlib.Event
 }
 
-// push is the step for copies.
+// push returns the step that makes the copies c.
 func (m *member) push(c coll.Copies) (*copiesStep, error) {
 	p := &copiesStep{dev: m.dev, own: c.Own}
 	for k, list := range c.Beside {
@@ -51,9 +51,9 @@ func (p *copiesStep) takeEvents() error {
 	})
 }
 
-// sideStream returns one of the member's streams for work that its own waits for as soon
-// as it has given it. Teams have none in common: copies of one that wait for its
-// peers would hold up those that the peers of another wait for.
+// sideStream returns the additional stream with index k of the member. The member's own stream waits for work on it as
+// soon as that work is issued. Teams do not share additional streams: the copies of one team, which wait for its peers,
+// would otherwise delay copies of another team that its peers wait for.
 func (m *member) sideStream(k int) (*stream, error) {
 	d := m.dev
 	for len(m.sides) <= k {

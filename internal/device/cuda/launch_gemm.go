@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// gemmLaunch is a GEMM by cuBLASLt as a step.
+// gemmLaunch is a step that runs a GEMM of cuBLASLt.
 type gemmLaunch struct{ *gemm.Launch }
 
 func (g gemmLaunch) run(s *stream) error {
@@ -27,8 +27,8 @@ func (g gemmLaunch) run(s *stream) error {
 func (g gemmLaunch) free() { g.Launch.Free() }
 
 // PrepareLaunches implements device.Stream. Each stream that runs GEMMs has its own workspace, because concurrent
-// GEMMs must not share one. The workspace has the size of the largest need and is reserved before a run: mapping
-// memory during a run may wait for kernels that wait for work not yet issued.
+// GEMMs must not share one. The workspace is as large as the largest GEMM requires. It is reserved before a run,
+// because mapping memory during a run may wait for kernels that themselves wait for work not yet issued.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
 	need := int64(0)
 	for _, l := range list {
@@ -47,7 +47,8 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	return reserveWorkspace(s, need, need)
 }
 
-// workspace is what the products of l need, in bytes, or may need once processes agree.
+// workspace returns the number of bytes of workspace that the products of l need, including those that they may need
+// after the processes agree on algorithms.
 func (l *launch) workspace() int64 {
 	need := int64(0)
 	if l.agreeing {
@@ -61,9 +62,8 @@ func (l *launch) workspace() int64 {
 	return need
 }
 
-// reserveWorkspace has s have a workspace of at least need bytes; if it has none, one
-// of that many bytes. What it had may be in use, by a graph too: it stays until the
-// world ends.
+// reserveWorkspace ensures that s has a workspace of at least need bytes. If s has no workspace, it reserves the given
+// number of bytes. A graph or other work may use the old workspace, so that is not freed until the world ends.
 func reserveWorkspace(s *stream, need, bytes int64) error {
 	if s.workspace != nil && s.workspace.bytes >= need {
 		return nil
@@ -88,19 +88,19 @@ func (w *world) Guesses() []string {
 	return slices.Compact(list)
 }
 
-// Recording reports whether the world records a graph.
+// Recording reports whether the world is recording a graph.
 func (s *site) Recording() bool { return s.w.capture != nil }
 
-// NewClock takes an event that records time from the pool.
+// NewClock returns an event from the pool that records the time.
 func (s *site) NewClock() (nvlib.Event, error) { return s.clock.Event(true) }
 
-// FreeClocks gives such events back.
+// FreeClocks returns events that NewClock returned to the pool.
 func (s *site) FreeClocks(list []nvlib.Event) { s.clock.FreeTimed(list...) }
 
-// Compile makes the launches of p.
+// Compile compiles the kernels for p and returns their launches.
 func (s *site) Compile(p kernels.Problem) ([]*nvlib.Launch, error) { return s.compile(p, nil) }
 
-// CompileAside is Compile while others use the world.
+// CompileAside does the same as Compile, and lets other goroutines use the world meanwhile.
 func (s *site) CompileAside(p kernels.Problem) ([]*nvlib.Launch, error) {
 	return s.compileAside(p, nil)
 }

@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Library makes kernels: *kernels.Library does. Its Steps refuses operands that
-// do not fit each other.
+// Library makes kernels. *kernels.Library implements it. Its method Steps returns an error for operands that do not fit
+// each other.
 type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
@@ -17,8 +17,8 @@ type Library interface {
 	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
 }
 
-// compileAside compiles for a caller that holds the world exclusively, and lets others use the world while the
-// compiler works.
+// compileAside compiles for a caller that holds the world exclusively. It lets other goroutines use the world while the
+// compiler runs.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
 	err := s.w.guard.Compiling(func() (err error) {
@@ -37,7 +37,7 @@ func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.
 	return s.gpu.LoadAll(s.w.drv, steps)
 }
 
-// compile makes the launches of p. The context is current.
+// compile compiles the kernels for p and returns their launches. The context is current.
 func (s *site) compile(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	steps, err := s.steps(p, scratch)
 	if err != nil {

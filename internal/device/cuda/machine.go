@@ -45,31 +45,31 @@ import (
 
 // Options choose how the machine runs; the zero value is usable.
 type Options struct {
-	// Kernels makes the kernels; nil for those of package kernels, compiled by
-	// NVRTC, with the cache on disk.
+	// Kernels makes the kernels. If nil, package kernels is used, which compiles with NVRTC and caches on disk.
 	Kernels Library
-	// RanksPerGPU lets that many ranks share a GPU: for tests of programs that
-	// need more ranks than there are GPUs. 0 means 1.
+	// RanksPerGPU is the largest number of ranks that share a GPU. Tests of programs that need more ranks than there
+	// are GPUs set it. 0 means 1.
 	RanksPerGPU int
-	// FixedProducts takes cuBLASLt's first choice for each GEMM, among the algorithms that do not split sums, instead
-	// of timing several. Timing may pick another algorithm on another machine or another day. Sums are then taken in
-	// another order, within the same error bound (S11).
+	// FixedProducts selects, for each GEMM, the first algorithm that cuBLASLt proposes and that does not split sums,
+	// instead of timing several algorithms. Timing may select another algorithm on another machine or on another day.
+	// Sums are then computed in another order, within the same error bound (S11).
 	FixedProducts bool
-	// Skinny times hocket's kernel for few rows in addition to cuBLASLt's algorithms.
+	// Skinny enables hocket's own kernel for GEMMs of few rows, which is timed in addition to cuBLASLt's algorithms.
 	Skinny bool
-	// TF32 computes GEMMs of f32 from operands rounded to 11 bits, and accumulates in f32: about eight times as fast,
-	// but outside the error bound (S11).
+	// TF32 rounds the operands of f32 GEMMs to 11 significant bits and accumulates in f32. This is about eight times as
+	// fast, but exceeds the error bound (S11).
 	TF32 bool
-	// Cache keeps the chosen algorithms. If nil, the cache of package kernels is used, or none if Kernels is given.
+	// Cache stores the selected algorithms. If nil, the cache of package kernels is used, or none if Kernels is set.
 	Cache *kernels.Cache
-	// Graphs is the form of recorded graphs: "one" for one graph over all GPUs, "each" for a graph for each GPU,
-	// joined by flags. If empty, both are recorded, so that the caller can choose by measurement.
+	// Graphs selects the form of recorded graphs: "one" for one graph that covers all GPUs, "each" for a graph for each
+	// GPU, joined by flags. If empty, both forms are recorded, so that the caller can measure both and select one.
 	Graphs string
-	// TeamTimeout limits how long a kernel of a team waits for a peer, a section of a graph for another GPU's, and
-	// loading for NCCL's first call. When it passes, the world ends. 0 means 30 seconds.
+	// TeamTimeout limits how long a team's kernel waits for a peer, how long a graph's section waits for the section of
+	// another GPU, and how long NCCL may take to load for its first call. The world ends when the limit is exceeded.
+	// 0 means 30 seconds.
 	TeamTimeout time.Duration
-	// Peers are the processes that share the ranks of every world; nil if this process has all ranks. All of them open
-	// a machine with Peers set, and open the same worlds in the same order.
+	// Peers represents the processes that share the ranks of every world. It is nil if this process runs all ranks. All
+	// of these processes must open a machine with Peers set, and open the same worlds in the same order.
 	Peers *procs.World
 
 	teamsLate bool // a team's kernel begins only after the kernel before it has ended
@@ -85,8 +85,8 @@ func (o *Options) teamTimeout() time.Duration {
 	return o.TeamTimeout
 }
 
-// New returns the machine of this process's GPUs. If there is no driver or no GPU, the error says which is missing and
-// where New searched.
+// New returns a machine with the GPUs that this process sees. If there is no driver or no GPU, the error names the
+// missing one and the places that New searched.
 func New(opts Options) (device.Machine, error) {
 	sys, err := process.Open()
 	if err != nil {
@@ -95,7 +95,7 @@ func New(opts Options) (device.Machine, error) {
 	return newJoined(sys, opts)
 }
 
-// newJoined is newMachine followed, if there are other processes, by learning which GPUs they see.
+// newJoined calls newMachine. If there are other processes, it then exchanges with them the GPUs that each one sees.
 func newJoined(sys *process.Shared, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
 	if opts.Peers == nil {
@@ -125,7 +125,7 @@ type machine struct {
 	sys   *process.Shared
 	opts  Options
 	cache *kernels.Cache // of choices
-	// These two are used only with peers: the GPUs that they see, and the number of worlds opened.
+	// The next two fields are used only with peers: the GPUs that the peers see, and the number of worlds opened.
 	view   *peers.View
 	opened atomic.Int64
 }

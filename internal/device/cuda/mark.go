@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// mark is a position in a stream's order: after everything issued before it. Once these are issued, a driver event
-// represents the mark. The world's mutex guards it.
+// mark represents a position in a stream's order, after everything issued before it. Once that work has been issued to
+// the driver, a driver event records the position. The world's mutex guards the mark.
 type mark struct {
 	stream *stream
 	issued bool // ev represents it
@@ -21,12 +21,12 @@ type mark struct {
 	held   []*stream // streams held back until it is issued
 }
 
-// text says where the mark is.
+// text describes the mark for an error message.
 func (m *mark) text() string {
 	return fmt.Sprintf("an event of rank %d, stream %s, that is not recorded yet", m.stream.dev.rank, m.stream.name)
 }
 
-// Release drops one reference; the last one returns the event to the pool.
+// Release drops one reference. Dropping the last reference returns the event to the pool.
 func (m *mark) Release() {
 	m.refs--
 	if m.refs == 0 && m.issued {
@@ -36,12 +36,12 @@ func (m *mark) Release() {
 	}
 }
 
-// known reports whether all before the mark is known to be done.
+// known reports whether all work before the mark is already known to have ended.
 func (m *mark) known() bool {
 	return m.done || m.issued && m.in == nil && m.pos <= m.stream.reached
 }
 
-// Over reports whether all before the mark is done; a failed device says no.
+// Over reports whether all work before the mark has ended. It returns false if the device has failed.
 func (m *mark) Over() bool {
 	if m.known() || !m.issued || m.in != nil {
 		return m.known()
@@ -53,11 +53,10 @@ func (m *mark) Over() bool {
 	return m.done
 }
 
-// Lost reports whether the mark's GPU is.
+// Lost reports whether the mark's GPU is lost.
 func (m *mark) Lost() bool { return m.stream.dev.site.lost() }
 
-// here returns a mark for all that was issued to s so far, held once for the
-// caller. The context is current.
+// here returns a mark after all work issued to s so far. The caller owns one reference. The context is current.
 func (s *stream) here() (*mark, error) {
 	if s.mark != nil && s.mark.pos == s.pos && s.mark.in == s.dev.w.capture {
 		s.mark.refs++
@@ -75,7 +74,7 @@ func (s *stream) here() (*mark, error) {
 	return m, nil
 }
 
-// stamp records an event for m. The context is current.
+// stamp records an event for the mark m. The context is current.
 func (s *stream) stamp(m *mark) error {
 	ev, err := s.dev.site.clock.Event(false)
 	if err != nil {
@@ -89,18 +88,17 @@ func (s *stream) stamp(m *mark) error {
 	return nil
 }
 
-// record makes ev represent everything that s was given so far. The context is current.
+// record records ev after all work issued to s so far. The context is current.
 func (s *stream) record(ev nvlib.Event) error {
 	s.gave(0)
 	s.led = s.led && s.dev.w.capture != nil // a graph has no node for it
 	return s.dev.w.drv.Record(ev, s.h)
 }
 
-// waitFor makes s's later work wait for m, which is issued. The context is
-// current.
+// waitFor makes later work on s wait for the mark m, which has been issued. The context is current.
 func (s *stream) waitFor(m *mark) error {
-	// Work before a capture has ended, and work within one ends before anything that follows its launch. In both cases
-	// there is nothing to wait for.
+	// Work issued before a capture has ended, and work within a capture ends before any work that follows the graph's
+	// launch. In neither case is a wait needed.
 	if m.stream == s || s.isBehind(m) || m.in != s.dev.w.capture {
 		return nil
 	}
@@ -125,9 +123,9 @@ func (s *stream) isBehind(m *mark) bool {
 	return m.stream.index < len(s.seen) && s.seen[m.stream.index] >= m.pos
 }
 
-// learn notes that s waits for m. If all is set, s thereby also waits for everything that m's stream waited for.
-// Across a flag between sections all is false: earlier work on s's own GPU keeps its edge in the graph, and is not
-// ordered only by a kernel that waits.
+// learn records that s waits for m. If all is set, s thereby also waits for everything that m's stream waited for. For
+// a flag between sections, all is false: earlier work on s's own GPU then keeps its edge in the graph, so that the
+// order does not depend only on a kernel that waits.
 func (s *stream) learn(m *mark, all bool) {
 	if all {
 		for i, pos := range m.seen {
@@ -144,14 +142,14 @@ func (s *stream) raiseSeen(i int, pos int64) {
 	s.seen[i] = max(s.seen[i], pos)
 }
 
-// event is a name for a mark. The world's mutex guards it.
+// event refers to the mark that was last recorded for it. The world's mutex guards it.
 type event struct {
 	dev      *dev
 	latest   *mark
 	released bool
 }
 
-// Release lets the event go.
+// Release frees the event.
 func (e *event) Release() {
 	e.dev.w.mu.Lock()
 	defer e.dev.w.mu.Unlock()
@@ -169,8 +167,8 @@ func (e *event) set(m *mark) {
 	e.latest = m
 }
 
-// counters are names for signals: a wait for a value becomes a wait for the signals that, in the order of issue, reach
-// it. The world's mutex guards them.
+// counters holds a set of counters. A wait for a counter's value becomes a wait for the signals that, in the order of
+// issue, raise the counter to that value. The world's mutex guards the counters.
 type counters struct {
 	dev      *dev
 	elems    []counter
@@ -179,8 +177,8 @@ type counters struct {
 	waits    []*waitedFor // by element; nil for none yet
 }
 
-// counter is how far signals have been issued, and a log of those that may
-// still be under way.
+// counter holds the value that the signals issued so far add up to, and a log of the signals that may not have been
+// executed yet.
 type counter struct {
 	total int64
 	base  int64 // signals up to this value are done
@@ -188,7 +186,7 @@ type counter struct {
 	held  []*stream // streams held back until there are more signals
 }
 
-// raise is a signal: the value that the counter has after it.
+// raise describes one signal: its mark, and the counter's value after the signal.
 type raise struct {
 	value int64
 	mark  *mark
@@ -196,7 +194,7 @@ type raise struct {
 
 func (c *counters) Len() int { return len(c.elems) }
 
-// Release lets the counters go.
+// Release frees the counters.
 func (c *counters) Release() {
 	c.dev.w.mu.Lock()
 	defer c.dev.w.mu.Unlock()
@@ -206,14 +204,14 @@ func (c *counters) Release() {
 	c.released = true
 }
 
-// settle clears the logs. The devices must be idle.
+// settle clears the logs of signals. The devices must be idle.
 func (c *counters) settle() {
 	for i := range c.elems {
 		c.elems[i].forget(len(c.elems[i].log))
 	}
 }
 
-// forget drops the first n signals, which are done.
+// forget drops the first n signals of the log, which have been executed.
 func (c *counter) forget(n int) {
 	for _, r := range c.log[:n] {
 		c.base = r.value
@@ -222,19 +220,18 @@ func (c *counter) forget(n int) {
 	c.log = append(c.log[:0], c.log[n:]...)
 }
 
-// longLog is the length from which a log is looked over for signals that are
-// done.
+// longLog is the number of logged signals from which on the log is searched for signals that have been executed.
 const longLog = 64
 
-// raise logs a signal.
+// raise appends a signal to the log.
 func (c *counter) raise(by int64, m *mark) {
 	c.total += by
 	c.log = append(c.log, raise{c.total, m})
 	if len(c.log)%longLog != 0 {
 		return
 	}
-	// One question, since asking takes the host as long as issuing: mostly it is
-	// one stream that signals, whose earlier signals are then done too.
+	// Query only one signal, because a query takes the host as long as issuing work. Usually a single stream signals,
+	// and then its earlier signals have been executed as well.
 	n := 0
 	if c.log[len(c.log)/2].mark.Over() {
 		for n < len(c.log)-1 && c.log[n].mark.known() {
@@ -244,9 +241,8 @@ func (c *counter) raise(by int64, m *mark) {
 	c.forget(n)
 }
 
-// waitFor makes s wait until c is at least least, which enough issued signals
-// say it will be: all those up to the one that reaches it. The context is
-// current.
+// waitFor makes s wait until c has at least the value least. It waits for every signal up to the one that reaches this
+// value; enough signals must have been issued. The context is current.
 func (c *counter) waitFor(s *stream, least int64) error {
 	if least <= c.base {
 		return nil
@@ -255,7 +251,7 @@ func (c *counter) waitFor(s *stream, least int64) error {
 	for c.log[last].value < least {
 		last++
 	}
-	// From the last: a stream's earlier signals are then waited for already.
+	// Wait for the last signal first: s then already waits for the earlier signals of the same stream.
 	for i := last; i >= 0; i-- {
 		if err := s.waitFor(c.log[i].mark); err != nil {
 			return err

@@ -7,10 +7,10 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// meeting is the members' shares of a team's launch, which are given to their devices together, once each is next on
-// its stream. Until then the streams are held back on the host, as for an event that was not recorded; so a member that
-// never comes is a deadlock, seen at once. Either one thread makes a call for all members, or the shares are kernels
-// that wait for each other (see the method together).
+// meeting combines the members' shares of a team's launch. The shares are issued to their devices together, as soon as
+// each share is next on its stream. Until then the streams are held back on the host, as they are for an event that has
+// not been recorded. A member that never issues its share is therefore detected at once, as a deadlock. Either one
+// thread makes a call for all members, or the shares are kernels that wait for each other (see the method together).
 type meeting struct {
 	what    string
 	members []*attendee
@@ -18,12 +18,12 @@ type meeting struct {
 }
 
 // together makes the devices receive the members' kernels, which wait for each other, as one group. It has no effect
-// if no other stream can issue work in between.
+// if no other stream can issue work between the kernels.
 //
-// Streams may share a hardware queue of a device, and a queue starts work in the order of issue. With the group issued
-// as a whole, work waits only for work issued before it or with it, so a queue never blocks what its head waits for.
-// Issued one by one, a kernel on this device could block later work that another device must finish before it reaches
-// its own kernel.
+// Streams may share a hardware queue of a device, and a queue starts work in the order of issue. If the group is issued
+// as a whole, work waits only for work that was issued before it or in the same group, so the first entry of a queue
+// never waits for a later entry. If the kernels were issued one at a time, a kernel on this device could block later
+// work in its queue that another device needs before that device starts its own kernel.
 func (t *team) together(what string, launches []device.Launch) {
 	if t.alone() || t.w.m.opts.teamsApart {
 		return
@@ -38,13 +38,13 @@ func (t *team) together(what string, launches []device.Launch) {
 	}
 }
 
-// meets reports whether a step is a kernel that waits for others.
+// meets reports whether st is a kernel that waits for kernels on other devices.
 func meets(st step) bool {
 	k, ok := st.(*kernelStep)
 	return ok && k.meets
 }
 
-// attendee is a member's share: what its stream does before and after the call.
+// attendee holds a member's share of a meeting: the work on its stream before and after the call.
 type attendee struct {
 	meeting       *meeting
 	stream        *stream
@@ -54,8 +54,8 @@ type attendee struct {
 	given         bool   // done by whoever came last
 }
 
-// ready reports whether the share can be given: all the others wait for it, or it
-// was given with theirs.
+// ready reports whether the share can be issued. It can if all other members wait for it, or if it was already issued
+// together with their shares.
 func (a *attendee) ready() bool {
 	if a.given {
 		return true
@@ -68,8 +68,8 @@ func (a *attendee) ready() bool {
 	return true
 }
 
-// run gives all members' shares when the last one comes. The context is that of
-// its stream.
+// run issues the shares of all members once the last member is ready. The context of the last member's stream is
+// current.
 func (a *attendee) run(s *stream) error {
 	if a.given {
 		a.given = false
@@ -89,8 +89,8 @@ func (a *attendee) run(s *stream) error {
 			w.flight.woken = append(w.flight.woken, o.stream)
 		}
 	}
-	// Kernels that wait for each other are issued in rounds, one of each member: work after one in a queue may begin
-	// only when it has ended.
+	// Kernels that wait for each other are issued in rounds, with one kernel of each member in a round. Work that
+	// follows such a kernel in a hardware queue may begin only after the kernel has ended.
 	for first, more := true, true; more; first = false {
 		more = false
 		for _, o := range m.members {
@@ -117,8 +117,8 @@ func (a *attendee) run(s *stream) error {
 	return a.stream.dev.rebind() // the next call on s needs its context
 }
 
-// part issues the rest of the member's share up to and including the next kernel that waits for others. If follow is
-// set, the stream first joins or waits as usual (see stream.follow).
+// part issues the remaining steps of the member's share, up to and including the next kernel that waits for others. If
+// follow is set, it first calls stream.follow.
 func (a *attendee) part(follow bool) error {
 	if err := a.stream.dev.bind(); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (a *attendee) free() {
 	}
 }
 
-// text says whom the share waits for.
+// text names the members that the share waits for.
 func (a *attendee) text() string {
 	var absent []string
 	for _, o := range a.meeting.members {
@@ -160,7 +160,7 @@ func (a *attendee) text() string {
 	return fmt.Sprintf("%s, which has not come up yet on %s", a.meeting.what, strings.Join(absent, " and "))
 }
 
-// meetingOf returns the attendee among the steps of a launch; nil for none.
+// meetingOf returns the attendee among the steps of a launch, or nil if there is none.
 func meetingOf(steps []step) *attendee {
 	for _, st := range steps {
 		if a, ok := st.(*attendee); ok {

@@ -10,8 +10,7 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// memory is a stretch of one device's memory, or of pinned host memory. The
-// world's mutex guards it.
+// memory represents a contiguous range of one device's memory, or of pinned host memory. The world's mutex guards it.
 type memory struct {
 	device.DefaultMemory
 	dev   *dev
@@ -27,13 +26,13 @@ type memory struct {
 
 func (m *memory) Bytes() int64 { return m.bytes }
 
-// Rank is that of the device whose memory it is.
+// Rank returns the rank of the device that owns the memory.
 func (m *memory) Rank() int { return m.dev.rank }
 
-// Kind is that which was asked for.
+// Kind returns the memory kind that was requested.
 func (m *memory) Kind() device.MemKind { return m.kind }
 
-// memoryOf returns the memory that r is in; r.Mem is not nil.
+// memoryOf returns the memory that contains the view r; r.Mem is not nil.
 func memoryOf(r *strided.View) *memory { return r.Mem.(*memory) }
 
 // Address implements device.Memory.
@@ -51,7 +50,7 @@ func (m *memory) Free() error {
 	return w.excuse(m.giveBack())
 }
 
-// giveBack gives the memory back, once. The caller holds the world exclusively.
+// giveBack frees the memory. It does so only once. The caller holds the world exclusively.
 func (m *memory) giveBack() error {
 	if m.freed {
 		return nil
@@ -66,8 +65,7 @@ func (m *memory) giveBack() error {
 	return m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 }
 
-// Poison overwrites bytes [off, off+n) immediately. Bytes outside the memory are ignored. The next Sync reports an
-// error.
+// Poison immediately overwrites bytes [off, off+n). It ignores bytes outside the memory. The next Sync reports errors.
 func (m *memory) Poison(off, n int64) {
 	w := m.dev.w
 	w.mu.Lock()
@@ -83,8 +81,8 @@ func (m *memory) Poison(off, n int64) {
 	}
 }
 
-// Borrow implements device.Device. Peers and NCCL never get borrowed memory: it is not in the world's heaps, which
-// record what they were given.
+// Borrow implements device.Device. Borrowed memory is never passed to peers or NCCL, because it is not part of the
+// world's heaps, which record the memory that they were given.
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
@@ -111,7 +109,7 @@ var (
 	_ device.Memory = (*memory)(nil)
 )
 
-// take returns the address of that many bytes of a kind of memory.
+// take allocates the given number of bytes of a memory kind and returns their address.
 func (s *site) take(kind device.MemKind, bytes int64) (p nvlib.Ptr, err error) {
 	err = s.bound(func() error {
 		p, err = s.heaps[kind].Alloc(bytes)
@@ -120,8 +118,7 @@ func (s *site) take(kind device.MemKind, bytes int64) (p nvlib.Ptr, err error) {
 	return p, err
 }
 
-// resolve checks a view. Peers' memory must be shared, and is allowed only
-// where peers is set.
+// resolve checks a view. A view of a peer's memory is allowed only if peers is set and that memory is shared.
 func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
 	m, ok := v.Mem.(*memory)
 	if !ok || m == nil || m.dev.w != d.w {
@@ -139,7 +136,7 @@ func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
 	return m.view(v)
 }
 
-// view checks that v is within m.
+// view checks that the view v lies within m.
 func (m *memory) view(v device.View) (strided.View, error) {
 	n, err := v.Within(m.bytes)
 	at := m.addr + nvlib.Ptr(v.Off)

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// Multicasts returns nil if the team's memory may be joined to multicast objects, or
-// why it may not. Without the opt-in it asks the driver nothing.
+// Multicasts returns nil if the team's memory may be joined to multicast objects, and otherwise an error with the
+// reason. Unless the user has opted in, it makes no driver call.
 func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
 		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host",
@@ -38,8 +38,8 @@ func (t *team) Multicasts() error {
 	return nil
 }
 
-// joinMemory returns memory of at least so many bytes on each member, joined. More than
-// before are another piece of memory.
+// joinMemory returns at least the given number of bytes of memory on each member, joined to a multicast object. If
+// more bytes are requested than before, it returns new memory.
 func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	if n := len(t.joints); n == 0 || t.joints[n-1].Bytes < bytes {
 		var gpus []gpu.Joined
@@ -57,8 +57,8 @@ func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	return coll.Area{At: mc.Own, Bytes: mc.Bytes, All: mc.All}, nil
 }
 
-// freeJoints frees the team's joined memory. If the GPU of any member is lost, all of it is left to the end of the
-// process.
+// freeJoints frees the team's joined memory. If the GPU of any member is lost, none of that memory is freed before the
+// process ends.
 func freeJoints(t *team) error {
 	var errs []error
 	lost := slices.ContainsFunc(t.members, func(m *member) bool { return m.dev.site.lost() })

@@ -15,11 +15,11 @@ import (
 
 // This file connects teams to NCCL. Package nccl has the communicators.
 
-// ncclName is NVIDIA's library. It chooses the order of its additions. Where the order can change bits, it is used
-// only by callers that allow any order.
+// ncclName is the name of the algorithm that uses NVIDIA's library NCCL. NCCL chooses the order of its additions. If
+// the order can change the bits of a result, NCCL is used only for callers that allow any order.
 const ncclName = coll.NCCLName
 
-// supportsNCCL returns nil, or why NCCL cannot do c.
+// supportsNCCL returns an error if NCCL cannot carry out c.
 func supportsNCCL(t *team, c *coll.Collective) error {
 	if t.w.peers != nil && !t.crosses() {
 		return fmt.Errorf("%w: NCCL between processes of one node", device.ErrUnsupported)
@@ -44,7 +44,7 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	return err
 }
 
-// crosses reports whether members are on several nodes.
+// crosses reports whether the team has members on more than one node.
 func (t *team) crosses() bool {
 	for _, m := range t.members {
 		if t.w.Node(m.dev.rank) != t.w.Node(t.members[0].dev.rank) {
@@ -54,7 +54,7 @@ func (t *team) crosses() bool {
 	return false
 }
 
-// prepareNCCL returns what each member launches.
+// prepareNCCL returns the steps that each member launches.
 func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	w, err := nccl.Plan(c, len(t.members), t.reserve)
 	if err != nil {
@@ -104,7 +104,7 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	return steps, nil
 }
 
-// regionsGiven returns the regions that calls give NCCL something of.
+// regionsGiven returns the memory regions that the calls pass to NCCL.
 func regionsGiven(members []*member, packed []nccl.Share) (list []*gpu.Region) {
 	for _, m := range members {
 		call := packed[m.index].Call
@@ -117,7 +117,7 @@ func regionsGiven(members []*member, packed []nccl.Share) (list []*gpu.Region) {
 	return list
 }
 
-// copies are steps that copy.
+// copies returns the steps that make the copies in list.
 func (m *member) copies(list []coll.Copy) (steps []step, err error) {
 	for _, c := range list {
 		more, err := m.copySteps(c.Dst, c.Src)
@@ -129,7 +129,7 @@ func (m *member) copies(list []coll.Copy) (steps []step, err error) {
 	return steps, nil
 }
 
-// openNCCL has the team have communicators.
+// openNCCL opens the team's communicators.
 func openNCCL(t *team) (err error) {
 	if t.nccl != nil {
 		return nil
@@ -149,7 +149,7 @@ func openNCCL(t *team) (err error) {
 	return err
 }
 
-// exerciseNCCL has NCCL run a call once.
+// exerciseNCCL makes NCCL run the call of w once.
 func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 	var mems []*memory
 	return t.nccl.Exercise(t.ncclTeam, w, nccl.Trial{
@@ -182,7 +182,7 @@ func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 	})
 }
 
-// membersIdle reports whether the members' streams have done all they were given.
+// membersIdle reports whether the members' streams have completed all work that they have received.
 func membersIdle(t *team) (bool, error) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
@@ -194,8 +194,8 @@ func membersIdle(t *team) (bool, error) {
 	return true, nil
 }
 
-// leaveNCCL returns the team's communicators to the pool. If sound, all their work has ended, and another team may
-// take them.
+// leaveNCCL returns the team's communicators to the pool. If sound is set, all their work has ended, and another team
+// may use them.
 func leaveNCCL(t *team, sound bool) {
 	if t.nccl != nil {
 		t.w.m.sys.NCCLs.Leave(t.nccl, sound)
@@ -203,10 +203,11 @@ func leaveNCCL(t *team, sound bool) {
 	t.nccl = nil
 }
 
-// trimNCCL destroys what communicators no team uses, beyond so many. Without the issue lock nothing is done.
+// trimNCCL destroys communicators that no team uses until at most the given number of these remain. Without the issue
+// lock it does nothing.
 func trimNCCL(w *world, most int) bool { return w.guard.HoldsIssue() && w.m.sys.NCCLs.Trim(most) }
 
-// readNCCL ends the world if work given to NCCL failed. The caller holds mu.
+// readNCCL ends the world if work that was issued to NCCL has failed. The caller holds mu.
 func readNCCL(w *world) {
 	for _, t := range w.teams {
 		if t.nccl == nil {
@@ -219,11 +220,10 @@ func readNCCL(w *world) {
 	}
 }
 
-// ncclPatience is how long a world that is being closed waits for its work before
-// it ends NCCL's.
+// ncclPatience limits how long the closing of a world waits for work to end before it aborts NCCL's work.
 const ncclPatience = 2 * time.Second
 
-// abortNCCL ends what NCCL runs. The caller holds mu.
+// abortNCCL aborts all of NCCL's work in the world. The caller holds mu.
 func abortNCCL(w *world) {
 	for _, t := range w.teams {
 		if t.nccl != nil {

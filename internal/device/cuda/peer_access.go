@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// findReach finds out which sites lack access to each other.
+// findReach determines which sites lack access to each other's memory.
 func findReach(w *world) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
@@ -34,7 +34,7 @@ func (s *site) keepFrom(o *site, why error) {
 	s.unreachable[o] = why
 }
 
-// reachable lists the devices that use memory of s.
+// reachable returns the devices that can access memory of s.
 func (s *site) reachable() []nvlib.Device {
 	var list []nvlib.Device
 	for _, o := range s.w.sites {
@@ -45,17 +45,17 @@ func (s *site) reachable() []nvlib.Device {
 	return list
 }
 
-// reaches reports whether work of the site may use r.
+// reaches reports whether work on the site's GPU can access the view r.
 func (s *site) reaches(r *strided.View) bool {
 	return len(s.unreachable) == 0 || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[memoryOf(r).dev.site] == nil
 }
 
-// whole reports whether all sites reach each other.
+// whole reports whether every site can access the memory of every other site.
 func (w *world) whole() bool {
 	return !slices.ContainsFunc(w.all, func(s *site) bool { return len(s.unreachable) > 0 })
 }
 
-// Apart returns why two ranks' kernels do not use each other's memory.
+// Apart returns an error if the kernels of two ranks do not access each other's memory.
 func (w *world) Apart(rank, peer int) error {
 	a, b := w.devices[rank].site, w.devices[peer].site
 	if why := a.unreachable[b]; why != nil {
@@ -64,7 +64,7 @@ func (w *world) Apart(rank, peer int) error {
 	return nil
 }
 
-// Detours names the pairs of GPUs without peer access, and gives the reason.
+// Detours describes the pairs of GPUs without peer access and states the reason for each pair.
 func (w *world) Detours() []string {
 	var gpus []*gpu.GPU
 	for _, s := range w.sites {
@@ -73,7 +73,7 @@ func (w *world) Detours() []string {
 	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return w.m.sys.Reach.Known(a, b) })
 }
 
-// checkPeerAccess returns why members of the team do not reach each other's memory.
+// checkPeerAccess returns an error if some members of the team cannot access each other's memory.
 func (t *team) checkPeerAccess() error {
 	for i, m := range t.members {
 		for _, o := range t.members[:i] {

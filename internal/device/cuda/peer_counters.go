@@ -12,16 +12,16 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// In a world of several processes, a counter is a word in the memory of the device that waits for it. A signal is an
-// addition to the word, after earlier work of its stream; a wait is a small kernel that ends once the word is large
-// enough. Unlike other waits, this one may be issued before the signal, if another process issues the signal. All
-// processes issue work in the order of the same plan, so no hardware queue can block a signal with a wait for it. All
-// waits are bounded, and end with the world.
+// In a world of several processes, a counter is a word in the memory of the device that waits for it. A signal adds to
+// the word after the earlier work of its stream. A wait is a small kernel that ends once the word is large enough.
+// Unlike other waits, this wait may be issued before the signal if another process issues the signal. All processes
+// issue work in the order of the same plan, so no hardware queue can have a signal blocked by the wait for it. All
+// waits have a time limit, and end when the world ends.
 //
-// A graph is recorded while all processes are idle. Its launches begin together in all processes, and end together.
-// Each process then sets its words to 0, so that all launches wait for the same values.
+// A graph is recorded while all processes are idle. Launches of the graph begin together in all processes, and end
+// together. Each process then resets its words to 0, so that every launch waits for the same values.
 
-// wired is what a world's wired counters have in common.
+// wired holds the state that all counters of a world with words in device memory share.
 type wired struct {
 	w     *world
 	used  bool                    // there are some
@@ -32,16 +32,16 @@ type wired struct {
 	fixed bool                    // a graph was recorded: the words count from its beginning
 }
 
-// wordBytes is the distance of words: a sector each.
+// wordBytes is the distance between two words in bytes. It is the size of one memory sector.
 const wordBytes = 32
 
 // wired reports whether the counters are words of device memory.
 func (c *counters) wired() bool { return c.words != nil }
 
-// at is the address of a word.
+// at returns the address of the word of counter elem.
 func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
 
-// wire gives counters their words. The caller holds the world exclusively.
+// wire assigns words in device memory to the counters. The caller holds the world exclusively.
 func (x *wired) wire(c *counters) error {
 	m, err := c.dev.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
 	if err != nil {
@@ -52,15 +52,15 @@ func (x *wired) wire(c *counters) error {
 	return nil
 }
 
-// open zeroes the words of a device of this process, and loads what raises and awaits words there. The caller holds the
-// world exclusively.
+// open sets the words of a device of this process to 0 and loads the kernels that raise and await them. The caller
+// holds the world exclusively.
 func (x *wired) open(c *counters) error {
 	return c.dev.bound(func() error {
 		return errors.Join(signal.Fill(x.w.drv, c.words.addr, 0, c.words.bytes/4), x.openSite(c.dev.site))
 	})
 }
 
-// openSite loads the two kernels of a GPU. The context is current.
+// openSite loads the two kernels on a GPU. The context is current.
 func (x *wired) openSite(s *site) error {
 	if x.raise[s] != nil {
 		return nil
@@ -88,7 +88,7 @@ func (x *wired) openSite(s *site) error {
 	return err
 }
 
-// raiseWord adds to a word after what s was given. The context is current.
+// raiseWord adds to a word after all work that s has received. The context is current.
 func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	l := x.raise[s.dev.site]
 	for i, v := range []uint64{uint64(c.at(elem)), uint64(by)} {
@@ -98,7 +98,7 @@ func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	return s.dev.w.drv.Launch(l, s.h)
 }
 
-// awaitWord has s's later work wait for a word. The context is current.
+// awaitWord makes later work on s wait until a word has at least the value least. The context is current.
 func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	w := x.w
 	if w.capture != nil {
@@ -137,13 +137,13 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	return w.drv.Launch(l, s.h)
 }
 
-// waitedFor is the launch that a wait's report is about.
+// waitedFor holds the launch to which a fault report of a wait refers.
 type waitedFor struct {
 	*launch
 	tag uint64
 }
 
-// restTogether waits until all processes have come to record a graph, and makes the words count from 0. The caller
+// restTogether waits until all processes are about to record a graph, and makes the words count from 0. The caller
 // holds the world exclusively, and the world is idle.
 func (x *wired) restTogether() error {
 	w := x.w
@@ -162,7 +162,8 @@ func (x *wired) restTogether() error {
 		if err := x.openMeets(); err != nil {
 			return err
 		}
-		// Whoever raises flags that are not zeroed yet would not be waited for.
+		// Without this agreement, a process could raise a flag in another process before that process has set the flag
+		// to 0, and the signal would be lost.
 		if _, err := w.peers.Agree(ctx, w.peers.Name+": graphs can meet", nil); err != nil {
 			return err
 		}
@@ -182,7 +183,7 @@ func (x *wired) restTogether() error {
 	return nil
 }
 
-// ownWords are the wired counters of this process's devices.
+// ownWords returns the counters with words on devices of this process.
 func (x *wired) ownWords() (list []*counters) {
 	for _, d := range x.w.own {
 		for _, c := range d.counters {
@@ -194,8 +195,8 @@ func (x *wired) ownWords() (list []*counters) {
 	return list
 }
 
-// openMeets makes the places in which graphs of all processes meet: each raises the words of all others, and
-// takes from its own what they raised.
+// openMeets loads the kernels with which the graphs of all processes wait for each other. Each kernel raises the words
+// of all other processes, waits for its own words, and lowers them again.
 func (x *wired) openMeets() error {
 	w, n := x.w, x.w.peers.Processes()
 	if n > kernels.JoinMost+1 {
@@ -241,7 +242,7 @@ func (x *wired) openMeets() error {
 	return nil
 }
 
-// prepareJoin loads a join whose report is about l.
+// prepareJoin loads the kernel of a join. Its fault report refers to the launch l.
 func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err error) {
 	err = d.bound(func() error {
 		if j.Fault, j.Tag, err = l.Report(); err != nil {
@@ -256,14 +257,14 @@ func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err e
 	return ready, err
 }
 
-// The places where the graphs of several processes wait for each other.
+// The places in a graph at which the graphs of several processes wait for each other.
 const (
 	graphBegins = iota
 	graphEnds
 )
 
-// meet makes an origin wait until all processes have reached this place of their graphs. At the end it also sets the
-// words to 0. The context is current.
+// meet makes the origin stream wait until all processes have reached the given place of their graphs. At the end of
+// the graph it also resets the words to 0. The context is current.
 func (x *wired) meet(origin *stream, place int) error {
 	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {
@@ -285,7 +286,7 @@ func (x *wired) meet(origin *stream, place int) error {
 	return nil
 }
 
-// firstOf is the first rank of a process.
+// firstOf returns the device of the first rank of a process.
 func firstOf(w *world, process int) *dev {
 	for _, d := range w.devices {
 		if w.peers.Owner(d.rank) == process {
@@ -295,7 +296,7 @@ func firstOf(w *world, process int) *dev {
 	return w.devices[0]
 }
 
-// read returns the words' values. The device must be idle.
+// read returns the current values of the words. The device must be idle.
 func (c *counters) read() ([]int64, error) {
 	values := make([]int64, len(c.elems))
 	err := c.dev.bound(func() error {

@@ -6,13 +6,13 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// precompiler is a Library that compiles ahead: *kernels.Library is one.
+// precompiler is implemented by a Library that can compile kernels before they are prepared, such as *kernels.Library.
 type precompiler interface {
 	Ahead(t kernels.Target, p kernels.Problem)
 	MeetingAhead(t kernels.Target, m kernels.Meeting)
 }
 
-// precompiles reports whether the library compiles ahead.
+// precompiles reports whether the library can compile kernels before they are prepared.
 func (m *machine) precompiles() bool {
 	_, ok := m.opts.Kernels.(precompiler)
 	return ok
@@ -22,7 +22,7 @@ func (s *site) target() kernels.Target {
 	return kernels.Target{Arch: s.gpu.Arch, SMs: s.gpu.SMs, Block: s.gpu.BlockShared}
 }
 
-// PrepareAhead has the compiler begin with the kernels for k.
+// PrepareAhead starts to compile the kernels that k requires.
 func (d *dev) PrepareAhead(k device.Kernel) {
 	lib, ok := d.w.m.opts.Kernels.(precompiler)
 	if !ok {

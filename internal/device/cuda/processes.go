@@ -13,13 +13,14 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// A world's ranks can be spread over processes. Every process opens the world, and takes the same memory, streams and
-// counters on every rank in the same order. Another process's GPU is a site of world.foreign, and its ranks are
-// of type foreignDev: their streams and launches are only names. If it is of the same node, its shared memory is mapped region
-// by region, as the owner takes it (package peers). So all processes compute the same room for kernels of teams, which
-// meet in mapped memory. Counters are words of device memory (peer_counters.go).
+// The ranks of a world can be spread over several processes. Every process opens the world, and allocates the same
+// memory, streams and counters on every rank in the same order. The GPU of another process is represented by a site in
+// world.foreign, and its ranks by devices of type foreignDev, whose streams and launches are only names. If that GPU is
+// on the same node, its shared memory is mapped region by region, as its owner allocates it (see package peers). All
+// processes therefore compute the same limits for kernels of teams, which wait for each other in mapped memory.
+// Counters are words of device memory (see peer_counters.go).
 
-// maxRanks is how many ranks there can be.
+// maxRanks returns the largest number of ranks that a world can have.
 func (m *machine) maxRanks() int {
 	if m.view == nil {
 		return len(m.sys.GPUs) * m.opts.RanksPerGPU
@@ -27,7 +28,7 @@ func (m *machine) maxRanks() int {
 	return m.view.GPUs() * m.opts.RanksPerGPU
 }
 
-// share agrees on a new world of ranks.
+// share agrees with the other processes on a new world with the given number of ranks.
 func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 	p, err := m.opts.Peers.Spread(ranks)
 	if err != nil {
@@ -45,7 +46,7 @@ func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 // Node implements device.World.
 func (w *world) Node(rank int) int { return w.peers.Node(rank) }
 
-// Transport implements device.World: between nodes NCCL carries collectives.
+// Transport implements device.World. Between nodes, NCCL carries the data of collectives.
 func (w *world) Transport() string {
 	if w.peers == nil || w.peers.Nodes() == 1 {
 		return ""
@@ -53,7 +54,7 @@ func (w *world) Transport() string {
 	return ncclName
 }
 
-// spread gives the ranks of a world of several processes their sites.
+// spread assigns sites to the ranks of a world of several processes.
 func spread(w *world, ranks int) error {
 	places, err := w.m.view.Place(w.peers, w.m.sys.System, ranks, w.m.opts.RanksPerGPU)
 	if err != nil {
@@ -82,8 +83,9 @@ func spread(w *world, ranks int) error {
 	return nil
 }
 
-// apart returns why two sites lack access to each other; nil if they have it. Between processes no transfer is tried:
-// it would take a context on each GPU, and mapped memory is tried when it is used.
+// apart returns the reason why two sites lack access to each other, or nil if they have access. It tries no transfer
+// between GPUs of different processes, because that would need a context on each GPU. Mapped memory is checked when it
+// is first used.
 func apart(w *world, a, b *site) (why, err error) {
 	if a.owner == b.owner && slices.Contains(w.sites, a) {
 		return w.m.sys.Apart(a.gpu, b.gpu)
@@ -99,7 +101,7 @@ func apart(w *world, a, b *site) (why, err error) {
 	return nil, nil
 }
 
-// first is the first rank of this process.
+// first returns the device of this process's first rank.
 func (w *world) first() *dev {
 	if len(w.own) > 0 {
 		return w.own[0]
@@ -107,15 +109,15 @@ func (w *world) first() *dev {
 	return w.devices[0]
 }
 
-// nameless gives memory that only another process uses an address that is never mapped, so that no two such views
-// overlap.
+// nameless assigns an address that is never mapped to memory that only another process uses. Each such memory gets its
+// own addresses, so that views of different memory do not overlap.
 func (d *dev) nameless(m *memory) *memory {
 	d.w.nowhere++
 	m.addr, m.nowhere = nvlib.Ptr(1<<60+d.w.nowhere<<44), true
 	return m
 }
 
-// reach returns an error unless memory of the site can be reached from a stream of another.
+// reach returns an error unless a stream of the device from can access memory of the site.
 func (s *site) reach(from *dev) error {
 	if from.site == s || !s.far {
 		return nil
@@ -125,7 +127,7 @@ func (s *site) reach(from *dev) error {
 		from.rank, w.Node(from.rank), s.owner, w.peers.World.Node(s.owner))
 }
 
-// blame adds the process at fault to the error of a kernel that timed out waiting for another process's members.
+// blame adds the responsible process to the error of a kernel that timed out waiting for another process's members.
 func (w *world) blame(err error, owner int) error {
 	if w.peers == nil || owner == w.peers.Process() {
 		return err
@@ -133,8 +135,8 @@ func (w *world) blame(err error, owner int) error {
 	return errors.Join(w.peers.Blame(owner, "did not come to a launch that this process waits in"), err)
 }
 
-// Settle implements device.World: products are computed by the same choices everywhere, and what must be alike is
-// compared.
+// Settle implements device.World. It makes all processes compute products with the same algorithms, and compares the
+// properties that must be equal in all of them.
 func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers == nil {
 		return nil, nil
@@ -152,11 +154,11 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers.Nodes() == 1 {
 		return lines, nil
 	}
-	// Only processes that map each other's memory, those of a node, must agree on addresses.
+	// Only the processes of one node map each other's memory, so only they must agree on addresses.
 	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
 }
 
-// sharedHeap is the heap of memory that peers use, in other processes too.
+// sharedHeap creates the heap of memory that peers access, including peers in other processes.
 func (s *site) sharedHeap(grain int64) *gpu.Heap {
 	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
 	if s.w.peers == nil {
@@ -165,8 +167,8 @@ func (s *site) sharedHeap(grain int64) *gpu.Heap {
 	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Owned(m, s.w.peers, s.key))
 }
 
-// mapShared gives the site of a GPU that another process drives a heap of its shared memory, if it is of this node.
-// What this process does about that GPU, its first GPU does.
+// mapShared creates a heap for the shared memory of a GPU that another process drives, if that GPU is on this node.
+// This process makes the calls that concern that GPU from the first of its own GPUs.
 func (s *site) mapShared() error {
 	here := s.w.sites[0]
 	s.ctx = here.ctx
@@ -185,7 +187,7 @@ func (s *site) mapShared() error {
 	})
 }
 
-// hostShared is host memory of a device that the GPUs of all processes reach. The caller holds the world
+// hostShared allocates host memory of a device that the GPUs of all processes can access. The caller holds the world
 // exclusively.
 func (d *dev) hostShared(bytes int64) (*memory, error) {
 	p := d.w.peers
@@ -208,7 +210,7 @@ func (d *dev) hostShared(bytes int64) (*memory, error) {
 	return m, nil
 }
 
-// dropSegment releases the memory of hostShared.
+// dropSegment frees memory that hostShared allocated.
 func (m *memory) dropSegment() error {
 	err := m.dev.bound(func() error { return m.dev.w.drv.HostUnregister(m.addr) })
 	err = errors.Join(err, m.seg.Close())

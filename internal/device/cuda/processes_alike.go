@@ -9,11 +9,12 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 )
 
-// This file writes as text what all processes of a node must have in common; they compare it when a plan is loaded. If
-// a kernel of a team had another grid in one process, or another address for what its peer writes, it would wait until
-// it times out, or overwrite other data.
+// This file describes in text the properties that must be equal in all processes of a node. The processes compare these
+// texts when a plan is loaded. If one process launched a team's kernel with a different grid, or used a different
+// address for the data that its peer writes, the kernel would wait until it times out or overwrite other data.
 
-// describe notes the kernels of all members. Their arguments are addresses, which each process has for itself.
+// describe records the kernels of all members as text. It leaves out the arguments, because these are addresses that
+// differ between processes.
 func (t *team) describe(list [][]coll.Action) {
 	if t.w.peers == nil {
 		return
@@ -31,7 +32,8 @@ func (t *team) describe(list [][]coll.Action) {
 	}
 }
 
-// matched describes the memory of all GPUs that others map, and what teams have there and launch. The caller holds mu.
+// matched describes the memory of all GPUs that other processes map, and the memory and launches of teams on those
+// GPUs. The caller holds mu.
 func matched(w *world) (lines []string) {
 	for _, s := range w.all {
 		if s.far { // its node's processes compare it

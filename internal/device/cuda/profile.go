@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// naming has a profiler show work by the names of the marks that it was issued in.
+// naming makes a profiler label work with the names of the marks in which the work was issued.
 type naming struct {
 	nvtx  *nvlib.NVTX
 	names func(id int64) string
 }
 
-// Profile begins or ends the range that a profiler captures. Without NVTX's library work has no names there.
+// Profile begins or ends the range that a profiler captures. If the NVTX library is missing, work is not labelled.
 func (w *world) Profile(names func(id int64) string) error {
 	if !w.drv.Profiles() {
 		return fmt.Errorf("the driver has no range of a profiler: %w", device.ErrUnsupported)
@@ -37,7 +37,7 @@ func (w *world) Profile(names func(id int64) string) error {
 	return w.drv.StartProfiler()
 }
 
-// begin has the profiler call what this thread issues by a mark's name, until end. The goroutine is locked to its
+// begin labels the work that this thread issues with a mark's name, until end is called. The goroutine is locked to its
 // thread.
 func (n *naming) begin(id int64) { n.nvtx.Push(n.names(id)) }
 

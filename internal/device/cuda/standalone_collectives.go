@@ -9,9 +9,10 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Collectives that are called one by one, on streams and memory of the caller's. One team of all ranks prepares them,
-// with placeholder addresses that are replaced by the caller's before each launch (package relocate). The caller's
-// streams are given work but never queried, since a library may be capturing them.
+// This file implements collectives that are called one at a time, on streams and memory of the caller. One team of all
+// ranks prepares these collectives with placeholder addresses, which are replaced by the caller's addresses before each
+// launch (see package relocate). Work is issued to the caller's streams but the streams are never queried, because a
+// library may be capturing them.
 
 // calls implements device.Calls.
 type calls struct {
@@ -50,7 +51,7 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	return c, nil
 }
 
-// operand gives a member an operand at a placeholder address.
+// operand returns the operand with index k of a member, at a placeholder address.
 func (c *calls) operand(member, k int, v device.View, tail int64) device.View {
 	d := c.team.members[member].dev
 	m := &memory{dev: d, kind: device.Private, bytes: v.Elements()*v.DType.Size() + tail, nowhere: true}
@@ -87,7 +88,7 @@ func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device
 	return c.call(launches, make([]int64, 5))
 }
 
-// call is the rank's launch, where that is only kernels.
+// call returns this rank's launch as a call. It returns an error if the launch contains anything but kernels.
 func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 	l, ok := launches[c.me.index].(*launch)
 	if !ok || l == nil {
@@ -106,7 +107,7 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 	return &call{c, l, relocate.Find(kernels, tails)}, nil
 }
 
-// call is a prepared call.
+// call holds a prepared collective of this rank.
 type call struct {
 	calls   *calls
 	launch  *launch // nil where the rank has nothing to do
@@ -151,7 +152,8 @@ func (c *calls) Err() error {
 	return c.w.told()
 }
 
-// Adopt implements device.Calls. Peers' memory, too, is where this process's kernels reach it.
+// Adopt implements device.Calls. For memory of peers, the addresses are those at which this process's kernels access
+// that memory.
 func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
 	if len(at) != len(c.w.devices) {
 		return nil, fmt.Errorf("%w: %d addresses for %d ranks", device.ErrAddress, len(at), len(c.w.devices))
@@ -189,7 +191,7 @@ func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 	})
 }
 
-// Close implements device.Calls: work on streams of the caller's is waited for with all the rest of the GPU's.
+// Close implements device.Calls. Work on the caller's streams is waited for together with all other work of the GPU.
 func (c *calls) Close() error {
 	var err error
 	if !c.w.guard.Ended() {

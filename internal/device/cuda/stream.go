@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// stream checks what it is given and issues it, or holds it back. The world's
-// mutex guards all but the names.
+// stream checks the work that it receives, and either issues that work or holds it back. The world's mutex guards all
+// fields except the names.
 type stream struct {
 	dev   *dev
 	name  string
@@ -84,8 +84,8 @@ func (s *stream) add(t task) error {
 	return nil
 }
 
-// failed ends the world: a device that refuses valid work is in no known state. That the
-// world has ended meanwhile is no fault of s's device.
+// failed ends the world, because the state of a device that refuses valid work is unknown. If the world has already
+// ended for another reason, s's device is not at fault.
 func (s *stream) failed(err error) error {
 	if !errors.Is(err, device.ErrAborted) {
 		s.dev.w.fault(s, err)
@@ -93,7 +93,7 @@ func (s *stream) failed(err error) error {
 	return s.dev.w.err()
 }
 
-// flush issues work that no longer has to wait. The caller holds the world's mutex.
+// flush issues held-back work that no longer has to wait. The caller holds the world's mutex.
 func (s *stream) flush() {
 	if len(s.queue) == 0 || s.flushing || s.dev.w.cause != nil {
 		return
@@ -191,7 +191,7 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	return s.add(task{kind: downloading, src: r, host: dst})
 }
 
-// host checks a view of this device's memory against dense host bytes.
+// host checks a view of this device's memory and checks that it agrees with the dense host bytes b.
 func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	r, err := s.dev.resolve(v, false)
 	if err != nil {
@@ -201,8 +201,9 @@ func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	return r, v.Holds(len(b))
 }
 
-// Call runs f in stream order, in a goroutine, once the device has done all earlier work; later work of s follows when
-// f has returned. f may issue work on other streams; it must return by itself, and must not call Sync or Close.
+// Call runs f in stream order, in a goroutine, once the device has completed all earlier work. Later work of s starts
+// after f has returned. f may issue work on other streams. It must return without further action of its caller, and
+// must not call Sync or Close.
 func (s *stream) Call(f func()) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
@@ -341,17 +342,17 @@ func (s *stream) End(id int64) error {
 	return nil
 }
 
-// headMark returns the innermost mark around the work that is held back first;
-// marks themselves are never held back first.
+// headMark returns the innermost mark around the first work that is held back. Marks themselves are never the first
+// held-back task.
 func (s *stream) headMark() int64 { return s.open.Innermost() }
 
-// where says which stream it is and what it does.
+// where describes the stream and its current work.
 func (s *stream) where() string {
 	return fmt.Sprintf("rank %d, stream %s%s", s.dev.rank, s.name, device.MarkText(s.within()))
 }
 
-// idle asks whether s has done all it was given: in its own context, since one
-// that is lost may answer for another.
+// idle reports whether s has completed all work that it has received. It queries the driver in the context of s,
+// because in another context the answer could be the error of another, lost device.
 func (s *stream) idle() (idle bool, err error) {
 	err = s.dev.bound(func() (err error) {
 		idle, err = s.dev.w.drv.StreamIdle(s.h)
@@ -360,8 +361,9 @@ func (s *stream) idle() (idle bool, err error) {
 	return idle, err
 }
 
-// within returns the mark of the work that s is doing: the innermost mark around it if s's marks record it, else
-// around the work issued last; -1 if there is none. If no observer is set, it is one of the marks from id to last.
+// within returns the mark around the current work of s. If the marks of s record times, this is the innermost mark
+// around the running work. Otherwise it is the innermost mark around the work issued last, or -1 if there is none. If
+// no observer is set, the current mark is one of the marks from id to last.
 func (s *stream) within() (id, last int64) {
 	return s.track.Within(s.dev.w.observer != nil, s.open.Innermost())
 }

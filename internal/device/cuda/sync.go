@@ -8,8 +8,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// Sync also ends the world with ctx: work in flight cannot be taken back, so a
-// cancelled Sync aborts.
+// Sync waits for all work. It ends the world when ctx is done, because work in flight cannot be cancelled otherwise.
 func (w *world) Sync(ctx context.Context) error {
 	over := false // guarded by mu; once Sync has returned, the end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
@@ -43,7 +42,7 @@ func (w *world) Sync(ctx context.Context) error {
 	return w.err()
 }
 
-// forgetFinished drops state that only unfinished work needs. The caller holds mu, and the devices are idle.
+// forgetFinished drops state that is needed only for unfinished work. The caller holds mu, and the devices are idle.
 func forgetFinished(w *world) {
 	forgetLatest(w)
 	tellReplay(w)

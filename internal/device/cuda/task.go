@@ -29,7 +29,7 @@ const (
 	ending
 )
 
-// task is one call of a stream.
+// task represents one call of a stream's method.
 type task struct {
 	kind     taskKind
 	launch   *launch
@@ -42,8 +42,7 @@ type task struct {
 	n        int64
 }
 
-// ready reports whether t can be issued now: whether what it waits for has
-// been issued.
+// ready reports whether t can be issued now, that is, whether everything that t waits for has been issued.
 func (t *task) ready(s *stream) bool {
 	switch {
 	case s.calling:
@@ -58,12 +57,12 @@ func (t *task) ready(s *stream) bool {
 	return true
 }
 
-// given reports whether t was given to the device with the shares of other members of
-// a meeting, and has only to be noted.
+// given reports whether t has already been issued to the device, together with the shares of the other members of a
+// meeting, and only has to be recorded.
 func (t *task) given() bool { return t.kind == work && t.launch.meets != nil && t.launch.meets.given }
 
-// hold sees to it that s is flushed when what t waits for is issued. It is
-// called for the first task that is held back.
+// hold arranges that s is flushed when the work that t waits for has been issued. It is called for the first task that
+// is held back.
 func (t *task) hold(s *stream) {
 	switch {
 	case s.calling:
@@ -84,7 +83,7 @@ func appendOnce(list []*stream, s *stream) []*stream {
 	return append(list, s)
 }
 
-// waitsFor says what holds t back.
+// waitsFor describes the work that t waits for.
 func (t *task) waitsFor() string {
 	switch t.kind {
 	case waiting:
@@ -97,7 +96,7 @@ func (t *task) waitsFor() string {
 	return "a call of the host"
 }
 
-// give issues t to the device, after the graph launched last. The context is current.
+// give issues t to the device, after the most recent graph launch. The context is current.
 func (t *task) give(s *stream) error {
 	if err := s.follow(); err != nil {
 		return err
@@ -152,16 +151,16 @@ func (t *task) issue(s *stream) error {
 	}
 }
 
-// marks reports whether t is no work, but says where some begins or ends.
+// marks reports whether t is not work but the beginning or end of a mark around work.
 func (t *task) marks() bool { return t.kind >= beginning }
 
-// worked notes that s is given work that no kernel follows closely.
+// worked records that s has received work that no later kernel may follow early.
 func (s *stream) worked() {
 	s.gave(1)
 	s.led = false
 }
 
-// gave notes that s is given so much work; with a mark it is busy, too.
+// gave records that s has received n pieces of work. It also records the time if s was idle before.
 func (s *stream) gave(n int64) {
 	s.pos += n
 	if !s.dirty {
@@ -169,7 +168,7 @@ func (s *stream) gave(n int64) {
 	}
 }
 
-// record issues a mark that was asked for while s was held back.
+// record issues a mark that was requested while s was held back.
 func (t *task) record(s *stream) error {
 	if err := s.stamp(t.mark); err != nil {
 		return err
@@ -190,7 +189,7 @@ func (t *task) signal(s *stream) error {
 	return nil
 }
 
-// runCall runs f once the device has done all earlier work, and holds back later work until f has returned.
+// runCall runs f once the device has completed all earlier work. It holds back later work until f has returned.
 func runCall(s *stream, f func()) error {
 	m, err := s.here()
 	if err != nil {
@@ -218,7 +217,7 @@ func runCall(s *stream, f func()) error {
 	return nil
 }
 
-// awaitMark waits until m is over; false if the world ends before.
+// awaitMark waits until the work before m has ended. It returns false if the world ends before that.
 func awaitMark(s *stream, m *mark) bool {
 	w, over := s.dev.w, false
 	for began := time.Now(); ; gpu.Pause(time.Since(began)) {

@@ -18,12 +18,12 @@ import (
 )
 
 // A team runs a collective as one kernel on each member. Unlike the machine's other work, these kernels wait for each
-// other on the devices (see the package comment). Three rules prevent deadlocks. The launches of a team come in the
-// same order on all members, on one stream each, and devices receive them together (see the method together). The
-// blocks of a kernel, and of all other teams' kernels that may run at the same time, fit on the device together (see
-// Room). Every wait is bounded.
+// other on the devices (see the package comment). Three rules prevent deadlocks. First, all members issue the launches
+// of a team in the same order, each member on one stream, and the devices receive each launch as a group (see the
+// method together). Second, the thread blocks of a kernel fit on the device together with the blocks of all other
+// teams' kernels that may run at the same time (see Room). Third, every wait has a time limit.
 
-// team is a set of members that run collectives together, each on one stream.
+// team holds a set of members that run collectives together, each on one stream.
 type team struct {
 	w        *world
 	members  []*member
@@ -39,7 +39,7 @@ type team struct {
 	kernels  []string    // of all members, in a world of several processes; see matched
 }
 
-// member is one place of a team.
+// member holds the state of one rank in a team.
 type member struct {
 	team    *team
 	index   int
@@ -53,12 +53,12 @@ type member struct {
 	doing   string    // that launch
 }
 
-// teamTimeout is how long a kernel waits for a peer.
+// teamTimeout is the default limit on how long a kernel waits for a peer.
 const teamTimeout = 30 * time.Second
 
 func (w *world) TeamAlgorithms() []device.Algorithm { return coll.Infos() }
 
-// OpenTeam makes the members' control memory.
+// OpenTeam opens a team and allocates the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
@@ -72,7 +72,7 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	return t, nil
 }
 
-// join checks members and makes them the team's.
+// join checks the members and adds them to the team.
 func (t *team) join(members []device.Member) error {
 	if len(members) == 0 || len(members) > kernels.TeamMost {
 		return fmt.Errorf("%w: %d members; 1 to %d are possible", device.ErrUnsupported, len(members), kernels.TeamMost)
@@ -129,7 +129,7 @@ func (t *team) open(members []device.Member) error {
 	return nil
 }
 
-// alloc reserves shared memory, full of a word, on every member.
+// alloc reserves shared memory on every member and fills it with the given 32-bit word.
 func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 	var at []nvlib.Ptr
 	for _, m := range t.members {
@@ -149,12 +149,12 @@ func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 	return at, nil
 }
 
-// set writes 32-bit words and waits until they are there.
+// set fills memory with n copies of a 32-bit word and waits until they are written.
 func (m *member) set(at nvlib.Ptr, v uint32, n int64) error {
 	return m.dev.bound(func() error { return signal.Fill(m.dev.w.drv, at, v, n) })
 }
 
-// kernel returns the launch of k on the member, whose team it completes.
+// kernel returns the step that launches k on the member. It fills in the fields of k that describe the team.
 func (m *member) kernel(k kernels.Meeting) (step, error) {
 	t, s := m.team, m.dev.site
 	k.Team = m.place()
@@ -177,7 +177,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	return step, err
 }
 
-// place is what kernels of the member know of the team.
+// place returns the description of the team that the member's kernels receive.
 func (m *member) place() kernels.Team {
 	t := m.team
 	p := kernels.Team{Rank: m.index, Abort: t.w.abort, Record: m.record, Timeout: t.w.m.opts.teamTimeout().Nanoseconds()}
@@ -187,7 +187,7 @@ func (m *member) place() kernels.Team {
 	return p
 }
 
-// copySteps is a device's, with its context current.
+// copySteps calls the method of the member's device while the device's context is current.
 func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 	err = m.dev.bound(func() error {
 		steps, err = m.dev.copySteps(dst, src)
@@ -196,14 +196,15 @@ func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 	return steps, err
 }
 
-// roomForOthers is how many multiprocessors of a device kernels of teams leave to
-// other kernels where the device has streams without teams, however long they wait:
-// a peer may be kept from coming by a kernel here that would else find no room.
+// roomForOthers is the number of multiprocessors of a device that kernels of teams leave free for other kernels, if the
+// device has streams that no team uses. Without them, a team's kernel could occupy the whole device while it waits for
+// a peer, and the peer could wait for a kernel that cannot start on this device.
 const roomForOthers = 4
 
-// Room returns how many blocks of that many threads a launch of the team may have so that they all run at once,
-// together with those of every other stream of the device that teams use; kernels of streams that no team uses keep
-// some room too. Teams and streams made later are not counted: make all of them before preparing launches.
+// Room returns the largest number of thread blocks of the given size that a launch of the team may have, such that all
+// blocks run at once, together with those of every other stream of the device that teams use. It leaves some
+// multiprocessors for kernels on streams that no team uses. Teams and streams created later are not counted, so create
+// all of them before preparing launches.
 func (t *team) Room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {
@@ -217,9 +218,9 @@ func (t *team) Room(threads int) int {
 	return max(1, least)
 }
 
-// hasOtherStreams reports whether a device has streams that no team uses, and whose kernels
-// want room. Copies of a team's member want none of others: should the driver make
-// kernels of them, they have that of the member's own, which wait for them.
+// hasOtherStreams reports whether a device has streams that no team uses and whose kernels need multiprocessors. The
+// streams for copies of a team member do not count. If the driver carries out such copies with kernels, these use the
+// multiprocessors of the member's own kernels, which wait for the copies.
 func hasOtherStreams(w *world, s *site) bool {
 	n := s.foreignStreams
 	for _, st := range w.flight.streams {
@@ -230,7 +231,8 @@ func hasOtherStreams(w *world, s *site) bool {
 	return n > teamStreams(w, s)
 }
 
-// waitsFit refuses a team more than have kernels that are certain to wait side by side.
+// waitsFit returns an error if teams would use more streams of a device than the number of waiting kernels that are
+// certain to run concurrently.
 func waitsFit(w *world, t *team) error {
 	for _, m := range t.members {
 		if s := m.dev.site; teamStreams(w, s, t) > mostWaits {
@@ -241,7 +243,7 @@ func waitsFit(w *world, t *team) error {
 	return nil
 }
 
-// teamStreams counts the streams of a device that teams use, these among them.
+// teamStreams returns the number of streams of a device that teams use, including the teams in more.
 func teamStreams(w *world, s *site, more ...*team) int {
 	streams := map[device.Stream]bool{}
 	for _, t := range slices.Concat(w.teams, more) {
@@ -254,9 +256,8 @@ func teamStreams(w *world, s *site, more ...*team) int {
 	return len(streams)
 }
 
-// alone reports whether the members' devices have no other streams. Only then may
-// a launch begin early: blocks that wait for the launch before theirs would take
-// the room of others.
+// alone reports whether the members' devices have no streams other than the members' own. Only then may a launch begin
+// early, because its waiting blocks would otherwise occupy multiprocessors that work on other streams needs.
 func (t *team) alone() bool {
 	for _, m := range t.members {
 		if s := m.dev.site; teamStreams(t.w, s) > 1 || hasOtherStreams(t.w, s) {

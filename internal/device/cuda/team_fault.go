@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// openAbort makes the word that ends the waits of teams' kernels.
+// openAbort allocates the word in memory that ends the waits of teams' kernels.
 func openAbort(w *world) error {
 	if w.abort != 0 {
 		return nil
@@ -28,14 +28,14 @@ func openAbort(w *world) error {
 	return nil
 }
 
-// endTeams has kernels that wait for peers stop. The caller holds mu.
+// endTeams makes kernels that wait for peers stop. The caller holds mu.
 func endTeams(w *world) {
 	if w.abort != 0 {
 		cabi.StoreAtomic(uintptr(w.abort), 1)
 	}
 }
 
-// readTeams ends the world if a kernel of a team gave up. The caller holds mu.
+// readTeams ends the world if a kernel of a team has reported a fault. The caller holds mu.
 func readTeams(w *world) {
 	for _, t := range w.teams {
 		for _, m := range t.own {
@@ -47,10 +47,10 @@ func readTeams(w *world) {
 	}
 }
 
-// errLate is wrapped by the error of a member that timed out waiting for another.
+// errLate is wrapped by the error of a member that timed out while it waited for another member.
 var errLate = errors.New("gave up waiting for a member of the team")
 
-// explain reports which members had not begun the launch in which m timed out.
+// explain returns an error that names the members that had not begun the launch in which m timed out.
 func (m *member) explain(told kernels.Fault) error {
 	epoch := uint32(told.Words[0])
 	waited := time.Duration(told.Words[2]).Round(time.Millisecond)
@@ -77,18 +77,19 @@ func (m *member) explain(told kernels.Fault) error {
 	return m.team.w.blame(err, owner)
 }
 
-// TimeoutVariable names the environment variable with how long a kernel waits for
-// another GPU, and loading for NCCL, Options.TeamTimeout.
+// TimeoutVariable names the environment variable that sets Options.TeamTimeout, which limits how long a kernel waits
+// for another GPU and how long NCCL may take to load.
 const TimeoutVariable = "HOCKET_TEAM_TIMEOUT"
 
-// longer is advice for errors of waits that timed out.
+// longer returns advice on how to raise the time limit, for errors of waits that timed out.
 func (o *Options) longer() string {
 	limit := o.teamTimeout()
 	return fmt.Sprintf("%s=%v waits longer than %v, whatever --timeout says; tools that run kernels one after the other (some profilers, sanitizers) make these waits time out",
 		TimeoutVariable, 10*limit, limit)
 }
 
-// begun reads, by a device that reaches it, the number of the launch that the member began last.
+// begun returns the number of the launch that the member began last. It reads the number through the device by, which
+// can access the member's memory.
 func (m *member) begun(by *dev) (begun uint32, err error) {
 	err = by.bound(func() error {
 		word, err := signal.Read(by.w.drv, by.site.heaps[device.Pinned], m.control+kernels.ControlBegun, 4)

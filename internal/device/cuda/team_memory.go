@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// hold returns memory that a plan wants, which the team holds from then on.
+// hold returns memory that a plan requests. The team keeps that memory from then on.
 func (t *team) hold(x coll.Want) (coll.Area, error) {
 	switch x.Kind {
 	case coll.Halves:
@@ -26,13 +26,13 @@ func (t *team) hold(x coll.Want) (coll.Area, error) {
 	return t.reserve(x.Name, x.Bytes)
 }
 
-// reserve returns at least so many bytes on every member, at first zeros, the same
-// for the same name; more than before are another piece of memory.
+// reserve returns at least the given number of bytes on every member. They are initially zero. Calls with the same name
+// return the same memory, unless the name's memory is too small; then reserve returns new memory.
 func (t *team) reserve(name string, bytes int64) (coll.Area, error) {
 	return t.reserveOf(name, bytes, 0)
 }
 
-// reserveOf is reserve of memory that is at first full of a word.
+// reserveOf does the same as reserve, for memory that is initially filled with the given 32-bit word.
 func (t *team) reserveOf(name string, bytes int64, word uint32) (coll.Area, error) {
 	if r, held := t.regions[name]; held && r.Bytes >= bytes {
 		return r, nil
@@ -49,8 +49,8 @@ func (t *team) reserveOf(name string, bytes int64, word uint32) (coll.Area, erro
 	return t.regions[name], nil
 }
 
-// halves returns two halves of at least half bytes each, for flags among data: kernels clear them when the numbers of
-// launches wrap around. The area may be larger than requested; each half is half of it.
+// halves returns two halves of at least half bytes each, for flags that are stored among data. Kernels clear them when
+// the launch numbers wrap around. The area may be larger than requested; each half is half of it.
 func (t *team) halves(name string, half int64) (coll.Area, error) {
 	before := t.regions[name]
 	r, err := t.reserve(name, 2*half)
@@ -75,7 +75,7 @@ func (t *team) halves(name string, half int64) (coll.Area, error) {
 	return r, nil
 }
 
-// pinned reserves so many bytes of it by a name, as reserve does.
+// pinned reserves the given number of bytes of pinned host memory under a name, as reserve does for device memory.
 func (t *team) pinned(name string, bytes int64) (coll.Area, error) {
 	if r, held := t.regions[name]; held && r.Bytes >= bytes {
 		return r, nil

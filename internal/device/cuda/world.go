@@ -19,8 +19,8 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// world is a set of devices. mu guards everything; driver calls that enqueue
-// work are made under it.
+// world holds a set of devices. The mutex mu guards all fields. Driver calls that enqueue work are made while mu is
+// held.
 type world struct {
 	m       *machine
 	drv     *nvlib.Driver
@@ -48,7 +48,7 @@ type world struct {
 	naming   *naming // nil unless a profiler captures, and NVTX is there
 	cause    error   // why the world has ended; nil while it lives
 
-	// The following are used only with peers.
+	// The following fields are used only in a world of several processes.
 	nowhere    int       // addresses given to memory of other processes
 	hostShares int       // pieces of host memory shared
 	segments   []*memory // those
@@ -57,7 +57,7 @@ type world struct {
 	called bool // streams of the caller's may have work of it (see standalone_collectives.go)
 }
 
-// site is a GPU as a world uses it.
+// site holds the state that a world has for one GPU.
 type site struct {
 	w           *world
 	owner       int    // the process that drives it
@@ -107,7 +107,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	return w, nil
 }
 
-// guard is what guards a world.
+// guard returns the guard of a new world.
 func (m *machine) guard(w *world) *guard.World {
 	rests := func() bool { return w.flight.calls == 0 && w.flight.look() }
 	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: rests})
@@ -121,8 +121,8 @@ func (w *world) Batch(issue func() error) error {
 	return w.guard.Batch(nil, func() bool { return waitsOnDevices(w) }, issue)
 }
 
-// waitsOnDevices reports whether w has kernels that wait on devices for each other: those of teams, or of graphs that
-// flags join.
+// waitsOnDevices reports whether w has kernels that wait on devices for other kernels: kernels of teams, or kernels of
+// graphs whose sections are joined by flags.
 func waitsOnDevices(w *world) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +176,7 @@ func newSite(w *world, g *gpu.GPU) *site {
 	return s
 }
 
-// place puts ranks on sites.
+// place assigns ranks to sites.
 func (w *world) place(ranks int) error {
 	if w.m.opts.Peers != nil {
 		return spread(w, ranks)
@@ -239,8 +239,8 @@ func (w *world) Abort(cause error) {
 	}
 }
 
-// end stops the world; only the first cause counts. What devices were given
-// already they finish by themselves. The caller holds mu.
+// end stops the world. Only the cause of the first call is recorded. The devices complete the work that has already
+// been issued to them. The caller holds mu.
 func (w *world) end(cause error) {
 	if w.cause != nil {
 		return
@@ -257,7 +257,7 @@ func (w *world) end(cause error) {
 	w.staging.Disown()
 }
 
-// err returns what calls on a world that has ended get. The caller holds mu.
+// err returns the error that calls on a world that has ended return, or nil. The caller holds mu.
 func (w *world) err() error {
 	if w.cause == nil && w.guard.GivenUp() != nil {
 		w.cause = w.guard.GivenUp()

@@ -10,8 +10,8 @@ import (
 
 var errClosed = errors.New("the world is closed")
 
-// Close waits for work that devices still run and frees everything. Memory of a lost GPU is freed when the process
-// ends: no call can free it before.
+// Close waits for work that still runs on the devices and frees everything. Memory of a lost GPU is freed only when the
+// process ends, because no driver call can free it earlier.
 func (w *world) Close() error {
 	w.guard.Closing()
 	if w.guard.GivenUp() != nil {
@@ -61,7 +61,8 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// finish ends the world permanently and waits for work that devices still run. If that was done before, it reports so.
+// finish ends the world permanently and waits for work that still runs on the devices. The result before reports
+// whether finish had already been called.
 func (w *world) finish() (errs []error, before bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,7 +74,7 @@ func (w *world) finish() (errs []error, before bool) {
 	return w.flight.drain(), false
 }
 
-// close frees what the world has of a GPU, unless that GPU is lost.
+// close frees the world's resources on a GPU, unless that GPU is lost.
 func (s *site) close(giveBack func() error) error {
 	if s.lost() {
 		return nil
@@ -85,7 +86,7 @@ func (s *site) close(giveBack func() error) error {
 	return err
 }
 
-// unmap unmaps memory of another process's GPU.
+// unmap unmaps the memory of another process's GPU.
 func (s *site) unmap() error {
 	h := s.heaps[device.Shared]
 	if h == nil || s.w.sites[0].lost() {
@@ -94,7 +95,7 @@ func (s *site) unmap() error {
 	return s.bound(h.Close)
 }
 
-// free frees everything that the world has of the GPU, which is idle.
+// free frees the world's resources on the GPU, which must be idle.
 func (s *site) free() error {
 	if s.ctx == 0 { // the world was not opened
 		return nil

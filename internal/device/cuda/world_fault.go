@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// fault ends the world because work on a device failed. s is the stream that was polled or given work. The fault
-// names, if possible, a stream of the same device that was within a command.
+// fault ends the world because work on a device failed. s is the stream on which the failure was detected. The
+// recorded fault names, if possible, a stream of the same device that was executing a command.
 func (w *world) fault(s *stream, err error) {
 	s = guilty(w, s, err)
 	for _, other := range w.flight.streams {
@@ -27,9 +27,9 @@ func (w *world) fault(s *stream, err error) {
 	w.end(f)
 }
 
-// guilty returns s, or a stream of another GPU if that one is lost and s's is not: calls
-// for several GPUs, as a graph's launch is, fail by any of them. One that is lost says so
-// to every question.
+// guilty returns the stream to which a failure is attributed: s, or a stream of another GPU if that GPU is lost and
+// s's GPU is not. A call that concerns several GPUs, such as a graph launch, can fail because of any one of these. A
+// query of a lost GPU always returns an error.
 func guilty(w *world, s *stream, err error) *stream {
 	if !gpu.IsFatal(err) || w.capture != nil { // streams that record answer nothing
 		return s
@@ -42,8 +42,8 @@ func guilty(w *world, s *stream, err error) *stream {
 	return s
 }
 
-// otherSuspects describes other streams of s's device that were busy. If no observer is set, any of them may be at
-// fault.
+// otherSuspects describes the other busy streams of s's device. If no observer is set, the failed work may be on any of
+// them.
 func otherSuspects(s *stream) []string {
 	var list []string
 	for _, o := range s.dev.w.flight.streams {
@@ -54,11 +54,11 @@ func otherSuspects(s *stream) []string {
 	return list
 }
 
-// lost reports whether the GPU is lost to the process.
+// lost reports whether this process has lost the GPU.
 func (s *site) lost() bool { return s.gpu.Lost.Load() != nil }
 
-// excuse returns err, or nil where it only repeats that a GPU of the world is
-// lost: so do other GPUs' calls about memory that they share with it.
+// excuse returns err, or nil if err only repeats that a GPU of the world is lost. Calls of other GPUs report the same
+// error for memory that they share with the lost GPU.
 func (w *world) excuse(err error) error {
 	if !gpu.IsFatal(err) {
 		return err

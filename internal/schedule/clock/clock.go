@@ -1,4 +1,5 @@
-// Package clock has vector clocks of many components, most of which are equal in most clocks.
+// Package clock implements vector clocks with many components. It stores compactly the clocks of an execution in which
+// most components are equal in most clocks.
 package clock
 
 // PageSize is the number of components that share a page.
@@ -6,7 +7,8 @@ const PageSize = 32
 
 type page [PageSize]int32
 
-// Clock says of each component up to which of its steps something comes after it. Clocks are immutable and share pages.
+// Clock holds for each component the number of its steps that precede a given point of the execution. Clocks are
+// immutable and share pages.
 type Clock []*page
 
 // At returns the entry of component i.
@@ -17,7 +19,7 @@ func (c Clock) At(i int32) int32 {
 	return 0
 }
 
-// With returns the clock with t as the entry of component i.
+// With returns a clock that has the entry t for component i and otherwise the entries of c.
 func (c Clock) With(i, t int32) Clock {
 	if c.At(i) == t {
 		return c
@@ -34,7 +36,7 @@ func (c Clock) With(i, t int32) Clock {
 	return out
 }
 
-// Join returns the least clock that is at least a and b.
+// Join returns the component-wise maximum of a and b.
 func Join(a, b Clock) Clock {
 	if len(b) > len(a) {
 		a, b = b, a
@@ -84,7 +86,7 @@ func joinPages(a, b *page) *page {
 	return out
 }
 
-// Meet returns the greatest clock that is at most a and b.
+// Meet returns the component-wise minimum of a and b.
 func Meet(a, b Clock) Clock {
 	out := make(Clock, min(len(a), len(b)))
 	for i := range out {

@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// connection is a first-in first-out queue of messages from one rank to another.
+// connection identifies a first-in first-out queue of messages from one rank to another.
 type connection struct{ from, to, channel int }
 
-// traffic is what goes over a connection: the counts of its messages in order, and their cells.
+// traffic describes the messages on a connection: the chunk counts of its messages in order, and their cells.
 type traffic struct {
 	sender, receiver int // thread blocks, -1 for none
 	counts           []int
@@ -22,13 +22,14 @@ type builder struct {
 	f     *File
 	p     *schedule.Plan
 	links map[connection]*traffic
-	// Counters of blocks' progress, by rank and block, and the index of each step's report among them.
+	// These fields hold the counters of the blocks' progress, by rank and block, and the number of each step's signal
+	// within its counter.
 	progress [][]int
 	rank, tb int
 	at       int
 }
 
-// slots is how many messages a connection holds before a send waits.
+// slots returns the number of messages that a connection holds before a send has to wait.
 func (f *File) slots() int {
 	if f.Slots > 0 {
 		return f.Slots
@@ -39,7 +40,8 @@ func (f *File) slots() int {
 	return 8
 }
 
-// Plan returns the algorithm as the checker wants it. It fails for what no loader could read; the error names the step.
+// Plan returns the algorithm as a plan for the checker. It fails for algorithms that no loader could read. Its error
+// names the step.
 func (f *File) Plan() (*schedule.Plan, error) {
 	p := &schedule.Plan{Name: f.Name, Ranks: len(f.GPUs), Parts: 1, InPlace: f.InPlace == 1}
 	p.Collective, p.Shift = f.collective()
@@ -138,7 +140,7 @@ func (b *builder) link(c connection) *traffic {
 	return l
 }
 
-// connections finds who sends and receives on which connection, and the cells of each message.
+// connections determines which blocks send and receive on each connection, and the cells of each message.
 func (b *builder) connections() error {
 	f, p := b.f, b.p
 	for r := range f.GPUs {
@@ -268,7 +270,7 @@ func (b *builder) threadblock(tb *TB) error {
 	return nil
 }
 
-// dependence returns the wait for another block's step. Blocks report only at steps with hasdep.
+// dependence returns the wait for a step of another block. Blocks signal their progress only at steps that have hasdep.
 func (b *builder) dependence(s *Step) (schedule.Lane, error) {
 	blocks := b.f.GPUs[b.rank].TBs
 	if s.DepID >= len(blocks) {
@@ -291,7 +293,8 @@ func (b *builder) dependence(s *Step) (schedule.Lane, error) {
 	return l, nil
 }
 
-// move returns what a step does with data, nil for nothing, and adds its waits and signals.
+// move returns the data movement of a step, or nil if the step moves no data. It adds the step's waits and signals to
+// before and after.
 func (b *builder) move(tb *TB, s *Step, sent *int, before, after *[]schedule.Lane) (*schedule.Move, error) {
 	m := &schedule.Move{Engine: -1}
 	switch s.Type {

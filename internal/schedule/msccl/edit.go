@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// Syncs lists the steps that depend on another block's.
+// Syncs lists the places of steps that depend on a step of another block.
 func (f *File) Syncs() []schedule.Place {
 	var out []schedule.Place
 	for r := range f.GPUs {
@@ -23,7 +23,7 @@ func (f *File) Syncs() []schedule.Place {
 	return out
 }
 
-// Without returns a copy of f whose step at a place depends on no other; nil where there is none.
+// Without returns a copy of f in which the step at a place has no dependence. It returns nil if the step has none.
 func (f *File) Without(at schedule.Place) schedule.File {
 	out := f.Clone()
 	s := out.Step(at)
@@ -34,8 +34,8 @@ func (f *File) Without(at schedule.Place) schedule.File {
 	return out
 }
 
-// depending returns a copy of f in which the step at a place waits for another one of its rank, by a nop where it waits
-// already.
+// depending returns a copy of f in which the step at a place waits for another step of its rank. If the step already
+// has a dependence, a nop with the new dependence is inserted.
 func (f *File) depending(at, on schedule.Place) *File {
 	out := f.Clone()
 	s, first := out.Step(at), out.Step(on)
@@ -64,8 +64,9 @@ func (f *File) depending(at, on schedule.Place) *File {
 	return out
 }
 
-// Repairs proposes files in which one step more waits for another: first those of the finding, then all of its blocks,
-// then that a step which another one waits for reports.
+// Repairs proposes files with one additional dependence. It proposes first dependences of the steps in the finding,
+// then of all steps of the blocks in the finding. Finally it proposes that a step for which another step waits signals
+// its progress.
 func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		propose := func(at, on schedule.Place) bool {

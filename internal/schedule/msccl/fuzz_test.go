@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/internal/schedule/msccl"
 )
 
-// FuzzAlgorithm: no text makes the reader or the checker panic, and what is written is read as the same algorithm.
+// FuzzAlgorithm checks that the reader and the checker do not panic for any text, and that an encoded algorithm is read
+// as the same algorithm.
 func FuzzAlgorithm(f *testing.F) {
 	text, err := os.ReadFile("../testdata/pair.xml")
 	if err != nil {

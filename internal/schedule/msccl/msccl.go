@@ -1,4 +1,4 @@
-// Package msccl reads algorithms of MSCCL, XML.
+// Package msccl reads the algorithms of MSCCL, which are XML files.
 package msccl
 
 import (
@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// File is an algorithm as written.
+// File is an algorithm as the XML file describes it.
 type File struct {
 	XMLName    xml.Name `xml:"algo"`
 	Name       string   `xml:"name,attr"`
@@ -28,12 +28,12 @@ type File struct {
 	MinBytes   *int64   `xml:"minBytes,attr"`
 	MaxBytes   *int64   `xml:"maxBytes,attr"`
 	GPUs       []GPU    `xml:"gpu"`
-	// Slots is how many messages a connection holds before a send waits; 0: as the protocol has it, 4 with Simple and
-	// else 8.
+	// Slots is the number of messages that a connection holds before a send has to wait. The value 0 selects the
+	// protocol's number: 4 for Simple and 8 for the other protocols.
 	Slots int `xml:"-"`
 }
 
-// GPU is a rank's part of an algorithm.
+// GPU describes the part of an algorithm that one rank executes.
 type GPU struct {
 	ID      int  `xml:"id,attr"`
 	Input   int  `xml:"i_chunks,attr"`
@@ -42,7 +42,7 @@ type GPU struct {
 	TBs     []TB `xml:"tb"`
 }
 
-// TB is a thread block with its peers.
+// TB describes a thread block and the peers with which it communicates.
 type TB struct {
 	ID    int    `xml:"id,attr"`
 	Send  int    `xml:"send,attr"`
@@ -65,7 +65,7 @@ type Step struct {
 	HasDep int    `xml:"hasdep,attr"`
 }
 
-// Limits of what is read.
+// These constants limit the size of the algorithms that Parse accepts.
 const (
 	maxRanks  = 1024
 	maxChunks = 1 << 20
@@ -76,7 +76,7 @@ func IsAlgorithm(text string) bool {
 	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "<")
 }
 
-// Parse reads an algorithm. Errors name the line or the step that they concern.
+// Parse reads an algorithm. Errors name the line or the step in which they occur.
 func Parse(text []byte) (*File, error) {
 	d := xml.NewDecoder(bytes.NewReader(text))
 	f := &File{}
@@ -116,7 +116,7 @@ func (f *File) Encode() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// Clone returns a copy whose steps can be changed without changing f's.
+// Clone returns a copy of f whose steps can be changed without changing the steps of f.
 func (f *File) Clone() *File {
 	out := *f
 	out.GPUs = slices.Clone(f.GPUs)
@@ -130,7 +130,7 @@ func (f *File) Clone() *File {
 	return &out
 }
 
-// Step returns the step at a place; nil where there is none.
+// Step returns the step at a place, or nil if there is none.
 func (f *File) Step(at schedule.Place) *Step {
 	if at.Rank < 0 || at.Rank >= len(f.GPUs) || at.Block < 0 || at.Block >= len(f.GPUs[at.Rank].TBs) {
 		return nil
@@ -142,7 +142,8 @@ func (f *File) Step(at schedule.Place) *Step {
 	return &tb.Steps[at.Index]
 }
 
-// collective returns what the algorithm is to compute, and for alltonext which neighbour's input comes.
+// collective returns the collective that the algorithm must compute. For alltonext it also returns which neighbour's
+// input each rank receives.
 func (f *File) collective() (schedule.Collective, int) {
 	switch f.Coll {
 	case "allreduce":

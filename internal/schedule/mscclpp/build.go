@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// builder makes a schedule.Plan of a File.
+// builder converts a File to a schedule.Plan.
 type builder struct {
 	f        *File
 	p        *schedule.Plan
@@ -18,7 +18,7 @@ type builder struct {
 	packets  bool
 	noted    map[string]bool
 
-	// The operation that is being read.
+	// These fields identify the operation that is being read.
 	rank, block, index, inner, turn, turnCells int
 	tb                                         *Threadblock
 	op                                         *Op
@@ -29,8 +29,8 @@ type counterKey struct {
 	rank, i int
 }
 
-// Plan returns the plan as the checker wants it. It fails for what no loader could read, and for operations that it
-// does not know; the error names the operation.
+// Plan returns the file as a plan for the checker. It fails for files that no loader could read, and for operations
+// that it does not support. Its error names the operation.
 func (f *File) Plan() (*schedule.Plan, error) {
 	b := &builder{f: f, turns: 2, counters: map[counterKey]int{}, engines: map[[2]int]int{}, meets: map[[2]int]int{},
 		noted: map[string]bool{}}
@@ -180,8 +180,8 @@ func (b *builder) memory() error {
 	return nil
 }
 
-// extent returns how many chunks rank r's input and output have, and whether they share memory, the smaller one at
-// offset in the larger one.
+// extent returns the numbers of chunks of rank r's input and output. It also reports whether they share memory; then
+// the smaller one begins at the given offset in the larger one.
 func (b *builder) extent(r int) (in, out int, both bool, offset int) {
 	g := &b.f.GPUs[r]
 	in, out = g.InputChunks, g.OutputChunks
@@ -209,7 +209,8 @@ func lcm(a, b int) int {
 	return a / x * b
 }
 
-// channels finds the counters of rank r's channels and semaphores. The j-th channel of r to q is the j-th of q to r.
+// channels makes the counters of rank r's channels and semaphores. The j-th channel from r to q is connected to the
+// j-th channel from q to r.
 func (b *builder) channels(r int) error {
 	g := &b.f.GPUs[r]
 	for i, s := range g.Semaphores {
@@ -238,7 +239,7 @@ func (b *builder) channels(r int) error {
 	return nil
 }
 
-// peers lists the peers of rank r's channels of a kind.
+// peers lists the peers of rank r's channels of the given kind.
 func (b *builder) peers(r int, kind string) []int {
 	var out []int
 	for _, c := range b.f.GPUs[r].Channels {
@@ -249,7 +250,8 @@ func (b *builder) peers(r int, kind string) []int {
 	return out
 }
 
-// pair finds the other sides of all channels: the j-th channel of a kind of rank r to q is the j-th of q to r.
+// pair connects the two sides of all channels: the j-th channel of a kind from r to q is connected to the j-th channel
+// of that kind from q to r.
 func (b *builder) pair() {
 	type direction struct {
 		kind     string

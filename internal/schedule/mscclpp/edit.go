@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// list returns the list of operations that a place is in, and its index there; nil where there is no such place.
+// list returns the list of operations that contains a place, and the place's index in the list. It returns nil if there
+// is no such place.
 func (f *File) list(at schedule.Place) (*[]Op, int) {
 	if at.Rank < 0 || at.Rank >= len(f.GPUs) || at.Block < 0 || at.Block >= len(f.GPUs[at.Rank].Threadblocks) {
 		return nil, 0
@@ -27,7 +28,7 @@ func (f *File) list(at schedule.Place) (*[]Op, int) {
 	return ops, i
 }
 
-// Without returns a copy of f without the operation at a place; nil where there is none.
+// Without returns a copy of f without the operation at a place, or nil if there is no such operation.
 func (f *File) Without(at schedule.Place) schedule.File {
 	out := f.Clone()
 	ops, i := out.list(at)
@@ -38,7 +39,7 @@ func (f *File) Without(at schedule.Place) schedule.File {
 	return out
 }
 
-// insert returns a copy of f with operations more, before the one at a place; nil where there is no such place.
+// insert returns a copy of f with additional operations before the one at a place, or nil if there is no such place.
 func (f *File) insert(at schedule.Place, more ...Op) *File {
 	out := f.Clone()
 	ops, i := out.list(at)
@@ -51,7 +52,7 @@ func (f *File) insert(at schedule.Place, more ...Op) *File {
 
 var syncs = []string{"nop", "barrier", "signal", "wait", "rlxsignal", "rlxwait", "flush", "sem_acquire", "sem_release"}
 
-// walk calls do for each operation, those of pipelines too, until it returns false.
+// walk calls do for each operation, including those in pipelines, until do returns false.
 func (f *File) walk(do func(at schedule.Place, o *Op) bool) {
 	for r := range f.GPUs {
 		for t := range f.GPUs[r].Threadblocks {
@@ -72,7 +73,7 @@ func (f *File) walk(do func(at schedule.Place, o *Op) bool) {
 	}
 }
 
-// Syncs lists the operations that only order others.
+// Syncs lists the places of operations that only order other operations.
 func (f *File) Syncs() []schedule.Place {
 	var out []schedule.Place
 	f.walk(func(at schedule.Place, o *Op) bool {
@@ -84,7 +85,8 @@ func (f *File) Syncs() []schedule.Place {
 	return out
 }
 
-// gaps lists where an operation can be inserted in a thread block: before each operation and at the end of each list.
+// gaps lists the places at which an operation can be inserted in a thread block: before each operation and at the end
+// of each list.
 func (f *File) gaps(rank, block int) []schedule.Place {
 	var out []schedule.Place
 	ops := f.GPUs[rank].Threadblocks[block].Ops
@@ -99,9 +101,9 @@ func (f *File) gaps(rank, block int) []schedule.Place {
 	return out
 }
 
-// Repairs proposes plans with one synchronization more: a barrier in a block of the finding, then each signal and wait
-// that those blocks' channels and semaphores allow, a channel whose relaxed signals order memory, a barrier anywhere,
-// and a semaphore between two blocks of a rank.
+// Repairs proposes plans with one additional synchronization, in this order: a barrier in a block of the finding; each
+// signal and wait for which those blocks have channels and semaphores; a channel whose relaxed signals are replaced by
+// ones that order memory; a barrier at any place; and a new semaphore between two blocks of a rank.
 func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		blocks := f.near(found)
@@ -158,7 +160,7 @@ func (f *File) repair(at schedule.Place, o Op) schedule.Repair {
 	return schedule.Repair{Text: where + ": " + what, File: f.insert(at, o)}
 }
 
-// near lists the blocks that a finding names, by rank and index.
+// near lists the blocks that a finding names, as pairs of rank and block index.
 func (f *File) near(found *schedule.Finding) [][2]int {
 	var out [][2]int
 	for _, p := range found.Places {
@@ -181,7 +183,7 @@ func (f *File) others(blocks [][2]int) [][2]int {
 	return out
 }
 
-// available lists the operations that a block can signal and wait with.
+// available lists the signal and wait operations for which a block has channels and semaphores.
 func (f *File) available(rank, block int) []Op {
 	var out []Op
 	for _, c := range f.GPUs[rank].Threadblocks[block].Channels {
@@ -219,7 +221,7 @@ func (f *File) available(rank, block int) []Op {
 	return out
 }
 
-// strengthened proposes, for each pair of ranks, that their relaxed signals and waits order memory.
+// strengthened proposes for each pair of ranks a plan in which the relaxed signals and waits between them order memory.
 func (f *File) strengthened(yield func(schedule.Repair) bool) bool {
 	strong := map[string]string{"rlxsignal": "signal", "rlxwait": "wait"}
 	for r := range f.GPUs {
@@ -243,7 +245,7 @@ func (f *File) strengthened(yield func(schedule.Repair) bool) bool {
 	return true
 }
 
-// reaches reports whether an operation is on a channel to rank r.
+// reaches reports whether an operation uses a channel to rank r.
 func (f *File) reaches(at schedule.Place, o *Op, r int) bool {
 	b := &builder{f: f}
 	b.tb, b.op = &f.GPUs[at.Rank].Threadblocks[at.Block], o
@@ -256,7 +258,8 @@ func (f *File) reaches(at schedule.Place, o *Op, r int) bool {
 	return false
 }
 
-// semaphore proposes a semaphore between the two operations of a race in one rank, in either order.
+// semaphore proposes plans in which a new semaphore orders the two operations of a race within one rank, one plan for
+// each order.
 func (f *File) semaphore(found *schedule.Finding, yield func(schedule.Repair) bool) bool {
 	if found.Kind != schedule.Race || len(found.Places) != 2 {
 		return true

@@ -1,4 +1,4 @@
-// Package mscclpp reads and writes execution plans of MSCCL++, JSON.
+// Package mscclpp reads and writes the execution plans of MSCCL++, which are JSON files.
 package mscclpp
 
 import (
@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// File is an execution plan as written.
+// File is an execution plan as the JSON file describes it.
 type File struct {
 	Name            string `json:"name"`
 	Collective      string `json:"collective"`
@@ -28,7 +28,7 @@ type File struct {
 	MaxMessage      uint64 `json:"max_message_size,omitempty"`
 }
 
-// GPU is a rank's part of a plan.
+// GPU describes the part of a plan that one rank executes.
 type GPU struct {
 	ID            int            `json:"id"`
 	InputChunks   int            `json:"input_chunks"`
@@ -40,7 +40,8 @@ type GPU struct {
 	Semaphores    []Semaphore    `json:"semaphores"`
 }
 
-// Channel lists a rank's channels of a type: by the peer of each, or by the ranks of each group of a switch.
+// Channel lists a rank's channels of one type. For a switch it lists the ranks of each group; for the other types it
+// lists the peer of each channel.
 type Channel struct {
 	Type        string      `json:"channel_type"`
 	ConnectedTo []int       `json:"connected_to,omitempty"`
@@ -49,25 +50,25 @@ type Channel struct {
 	Groups      []RankGroup `json:"rank_groups,omitempty"`
 }
 
-// RankGroup are the ranks of a switch channel.
+// RankGroup lists the ranks of a switch channel.
 type RankGroup struct {
 	Size  int   `json:"size"`
 	Ranks []int `json:"ranks"`
 }
 
-// RemoteBuffer is a buffer of another rank.
+// RemoteBuffer describes a buffer of another rank.
 type RemoteBuffer struct {
 	Rank   int      `json:"rank"`
 	Type   string   `json:"type"`
 	Access []string `json:"access_channel_types"`
 }
 
-// Semaphore is one of a rank's semaphores.
+// Semaphore describes one of a rank's semaphores.
 type Semaphore struct {
 	Init int `json:"init_value"`
 }
 
-// Threadblock is one thread block's list of operations.
+// Threadblock holds the list of operations of one thread block.
 type Threadblock struct {
 	ID       int         `json:"id"`
 	Ops      []Op        `json:"ops"`
@@ -75,20 +76,20 @@ type Threadblock struct {
 	Remote   []RemoteRef `json:"remote_buffer_refs,omitempty"`
 }
 
-// ChannelID names a thread block's channels of a type by their numbers in the rank's list.
+// ChannelID lists a thread block's channels of one type, by their numbers in the rank's list.
 type ChannelID struct {
 	Type string `json:"channel_type"`
 	IDs  []int  `json:"channel_ids"`
 	Buff string `json:"buff,omitempty"`
 }
 
-// RemoteRef names the remote buffers that a thread block reaches by channels of a type.
+// RemoteRef lists the remote buffers that a thread block accesses through channels of one type.
 type RemoteRef struct {
 	Type string `json:"access_channel_type"`
 	IDs  []int  `json:"remote_buffer_ids"`
 }
 
-// Op is an operation.
+// Op is an operation of a thread block.
 type Op struct {
 	Name         string     `json:"name"`
 	Src          []Chunk    `json:"src_buff,omitempty"`
@@ -108,7 +109,8 @@ type Op struct {
 	DstChunk     *Chunk     `json:"dst_chunk,omitempty"`
 }
 
-// Chunk is an operand: a buffer of the rank's own by type, a remote one by id, or one of a switch channel.
+// Chunk describes an operand. A buffer of the rank itself is given by its type, a remote buffer by its id, and a buffer
+// of a switch channel by the channel.
 type Chunk struct {
 	Rank   *int   `json:"rank,omitempty"`
 	Type   string `json:"type,omitempty"`
@@ -118,19 +120,19 @@ type Chunk struct {
 	Size   int    `json:"size"`
 }
 
-// Slice says which of the equal parts of each operand a thread block does.
+// Slice selects one of the equal parts of each operand, which the thread block processes.
 type Slice struct {
 	ID   int `json:"tb_id"`
 	Size int `json:"tbg_size"`
 }
 
-// Iteration says in which pieces a pipeline goes through its operands.
+// Iteration describes the pieces in which a pipeline processes its operands.
 type Iteration struct {
 	Unit   int `json:"unit_size"`
 	Chunks int `json:"num_chunks"`
 }
 
-// Limits of what is read.
+// These constants limit the size of the plans that Parse accepts.
 const (
 	maxRanks  = 1024
 	maxChunks = 1 << 20
@@ -142,7 +144,7 @@ func IsPlan(text string) bool {
 	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{")
 }
 
-// Parse reads an execution plan. Errors name the operation that they concern.
+// Parse reads an execution plan. Errors name the operation in which they occur.
 func Parse(text []byte) (*File, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	f := &File{}
@@ -173,7 +175,7 @@ func orTop(field string) string {
 	return field
 }
 
-// kindName is what JSON calls a value of type t.
+// kindName returns the JSON name for a value of Go type t.
 func kindName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Struct:
@@ -190,13 +192,13 @@ func kindName(t reflect.Type) string {
 	return "a whole number"
 }
 
-// Encode writes a plan as MSCCL++'s own tools do: indented by one blank.
+// Encode writes a plan in the format of MSCCL++'s own tools, with an indentation of one blank.
 func (f *File) Encode() ([]byte, error) {
 	text, err := json.MarshalIndent(f, "", " ")
 	return append(text, '\n'), err
 }
 
-// Clone returns a copy whose lists of operations can be changed without changing f's.
+// Clone returns a copy of f whose lists of operations can be changed without changing the lists of f.
 func (f *File) Clone() *File {
 	out := *f
 	out.GPUs = slices.Clone(f.GPUs)

@@ -64,7 +64,7 @@ func (b *builder) barrier(out *schedule.Op) error {
 	return nil
 }
 
-// channel returns the number in the rank's list of the channel that the thread block calls i.
+// channel returns the number, in the rank's list, of channel i of the thread block.
 func (b *builder) channel(kind string, i int) (int, error) {
 	for _, c := range b.tb.Channels {
 		if c.Type != kind {
@@ -78,7 +78,7 @@ func (b *builder) channel(kind string, i int) (int, error) {
 	return 0, b.errorf("the thread block has no %s channels", kind)
 }
 
-// signals returns the lanes of a signal, wait or flush: one for each channel.
+// signals returns the lanes of a signal, wait or flush operation, one for each channel.
 func (b *builder) signals(name string) ([]schedule.Lane, error) {
 	o := b.op
 	if o.ChannelType != "memory" && o.ChannelType != "port" {
@@ -167,7 +167,8 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 	return schedule.Span{Cell: buf.Base + at, N: n, Mode: mode}, nil
 }
 
-// buffer returns rank's buffer of kind k: they are listed input, output for each rank, then scratch.
+// buffer returns rank's buffer of kind k. The plan lists the input and output of each rank, and then all scratch
+// buffers.
 func (b *builder) buffer(rank int, k schedule.BufferKind) *schedule.Buffer {
 	switch k {
 	case schedule.Input:
@@ -196,7 +197,7 @@ func (b *builder) fault(format string, args ...any) {
 	}
 }
 
-// local returns an operand of the rank's own memory.
+// local returns an operand in the rank's own memory.
 func (b *builder) local(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 	if c.Buffer != nil || c.Switch != nil {
 		return schedule.Span{}, b.errorf("an operand is remote where it has to be local")
@@ -204,7 +205,7 @@ func (b *builder) local(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 	return b.span(b.rank, c.Type, c.Index, c.Size, mode)
 }
 
-// remote returns an operand of another rank's memory.
+// remote returns an operand in the memory of another rank.
 func (b *builder) remote(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 	if c.Buffer == nil {
 		return schedule.Span{}, b.errorf("an operand is local where it has to be remote")
@@ -231,7 +232,7 @@ func (b *builder) remote(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 	return schedule.Span{}, b.errorf("the thread block has no remote buffers of type %.40q", b.op.ChannelType)
 }
 
-// group returns the ranks and the buffer type of the switch channel that the thread block calls i.
+// group returns the ranks and the buffer type of switch channel i of the thread block.
 func (b *builder) group(i int) ([]int, string, error) {
 	ch, err := b.channel("switch", i)
 	if err != nil {
@@ -263,7 +264,7 @@ func (b *builder) group(i int) ([]int, string, error) {
 	return nil, "", b.errorf("rank %d has no switch channel %d", b.rank, ch)
 }
 
-// switched returns an operand on every rank of a switch channel.
+// switched returns an operand in the memory of every rank of a switch channel.
 func (b *builder) switched(c Chunk, mode schedule.Mode) ([]schedule.Span, error) {
 	if c.Switch == nil {
 		return nil, b.errorf("an operand names no switch channel")
@@ -283,13 +284,14 @@ func (b *builder) switched(c Chunk, mode schedule.Mode) ([]schedule.Span, error)
 	return out, nil
 }
 
-// operand says how an operation's k-th source or destination is accessed.
+// operand describes how the k-th source or destination of an operation is accessed.
 type operand struct {
 	remote bool
 	mode   schedule.Mode
 }
 
-// shape is what an operation that has one sum does: its first source and destination, and its others.
+// shape describes an operation with one sum: how it accesses its first source, its first destination, and its other
+// operands.
 type shape struct {
 	src, srcs operand
 	dst, dsts operand
@@ -305,7 +307,7 @@ var (
 	packetSent = operand{remote: true, mode: schedule.Packet}
 )
 
-// sums are the operations that add their sources into each destination.
+// sums lists the operations that store the sum of their sources in each destination.
 var sums = map[string]shape{
 	"re":      {src: here, srcs: here, dst: here, minSrc: 1, minDst: 1},
 	"res":     {src: here, srcs: here, dst: here, dsts: there, minSrc: 1, minDst: 1},
@@ -317,7 +319,7 @@ var sums = map[string]shape{
 	"recspkt": {src: here, srcs: packet, dst: here, second: &packet, dsts: packetSent, minSrc: 1, minDst: 2},
 }
 
-// pairs are the operations that copy the k-th source to the k-th destination.
+// pairs lists the operations that copy the k-th source to the k-th destination.
 var pairs = map[string][2]operand{
 	"copy": {here, here}, "cpkt": {here, packet}, "upkt": {packet, here},
 	"put": {here, there}, "pws": {here, there}, "pwsf": {here, there}, "get": {there, here},
@@ -384,7 +386,7 @@ func (b *builder) data(out *schedule.Op) error {
 	return b.add(out, m)
 }
 
-// add adds a move whose operands must be equally long.
+// add adds a move. It fails if the operands do not have the same length.
 func (b *builder) add(out *schedule.Op, m schedule.Move) error {
 	n := m.To[0].N
 	for _, list := range [][]schedule.Span{m.From, m.To} {
@@ -401,7 +403,8 @@ func (b *builder) add(out *schedule.Op, m schedule.Move) error {
 	return nil
 }
 
-// copies reads an operation that copies each source to its destination, and signals after it where it says so.
+// copies reads an operation that copies each source to its destination. If the operation includes a signal, the signal
+// follows the copy.
 func (b *builder) copies(out *schedule.Op, how [2]operand) error {
 	o := b.op
 	if len(o.Src) == 0 || len(o.Src) != len(o.Dst) {
@@ -453,7 +456,7 @@ func (b *builder) copies(out *schedule.Op, how [2]operand) error {
 	return nil
 }
 
-// onEngine has the proxy of the operation's k-th channel do m.
+// onEngine assigns m to the proxy of the operation's k-th channel.
 func (b *builder) onEngine(m *schedule.Move, k int) error {
 	if k >= len(b.op.ChannelIDs) {
 		return b.errorf("it has %d channels for its operand %d", len(b.op.ChannelIDs), k)
@@ -470,7 +473,7 @@ func (b *builder) onEngine(m *schedule.Move, k int) error {
 	return nil
 }
 
-// forward reads rppkt: packets that are there are sent on as packets.
+// forward reads the operation rppkt, which waits for packets and sends them on as packets.
 func (b *builder) forward(out *schedule.Op) error {
 	o := b.op
 	if len(o.Src) == 0 || len(o.Dst) == 0 {

@@ -1,4 +1,5 @@
-// Package ours writes collectives as hocket runs them, by the schedules of package comm, as execution plans of MSCCL++.
+// Package ours exports the collectives of hocket, which run by the schedules of package comm, as execution plans of
+// MSCCL++.
 package ours
 
 import (
@@ -14,16 +15,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// names are what MSCCL++ calls collectives.
+// names maps collectives to their names in MSCCL++.
 var names = map[ir.Op]string{ir.OpAllReduce: "allreduce", ir.OpAllGather: "allgather", ir.OpReduceScatter: "reducescatter",
 	ir.OpAllToAll: "alltoall"}
 
-// part is how many elements of f32 a block of a collective has: enough for any schedule to cut.
+// part is the number of f32 elements in a block of a collective. It is large enough for every schedule to divide the
+// block.
 const part = 1 << 12
 
-// Plan returns a collective of so many ranks by a schedule as an execution plan; an empty name is the first schedule that
-// plans can say. The plan has one thread block a rank, and chunks as large as the schedule's pieces. All ranks meet at
-// its beginning and its end.
+// Plan returns an execution plan for a collective of the given number of ranks, by the schedule with the given name. An
+// empty name selects the first schedule that can be expressed as an execution plan. The plan has one thread block for
+// each rank, and chunks as large as the schedule's pieces. All ranks meet at the beginning and at the end of the plan.
 func Plan(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 	if algorithm != "" {
 		return write(op, ranks, algorithm)
@@ -94,7 +96,7 @@ func write(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 	return e.write(ranks, 4*lenIn, 4*lenOut)
 }
 
-// place is where memory of the schedule is in the plan: in a buffer of a rank, from a byte on.
+// place is the location in the plan of a piece of the schedule's memory: a buffer of a rank and an offset in bytes.
 type place struct {
 	kind string
 	rank int
@@ -116,7 +118,7 @@ type exporter struct {
 	numbers map[[2]int][]counter // of the channels from a rank to another: what each counts
 }
 
-// counter is an element of counters of a rank.
+// counter identifies one element of a counter array on one rank.
 type counter struct{ index, elem, rank int32 }
 
 func (e *exporter) fail(format string, args ...any) {
@@ -158,7 +160,8 @@ func (e *exporter) write(ranks int, in, out int64) (*mscclpp.File, error) {
 	return e.file, e.err
 }
 
-// memories gives all memory but the operands a place in its rank's scratch, and notes what sums read of peers.
+// memories assigns locations in the rank's scratch to all memory except the operands, and records which memory of peers
+// the sums read.
 func (e *exporter) memories(ranks int) []int64 {
 	scratch := make([]int64, ranks)
 	reaches := map[int32]int64{}
@@ -186,7 +189,7 @@ func (e *exporter) memories(ranks int) []int64 {
 	return scratch
 }
 
-// channels finds which rank raises each counter that is waited for, and numbers the channels.
+// channels determines which rank raises each counter for which another rank waits, and numbers the channels.
 func (e *exporter) channels() {
 	e.waited, e.told, e.raiser, e.numbers = map[counter]int64{}, map[counter]int64{}, map[counter]int{}, map[[2]int][]counter{}
 	for i := range e.cmds {
@@ -217,7 +220,7 @@ func (e *exporter) channels() {
 	}
 }
 
-// writer writes a rank's part.
+// writer writes the part of the plan that one rank executes.
 type writer struct {
 	*exporter
 	gpu      *mscclpp.GPU
@@ -228,7 +231,7 @@ type writer struct {
 	dirty    bool // data was moved, or something awaited, since the block's threads met
 }
 
-// connect lists channels to all peers: of each the last is for the end.
+// connect lists the channels to all peers. The last channel to each peer is used for the meeting at the end.
 func (w *writer) connect(ranks int) {
 	var to []int
 	for q := range ranks {
@@ -240,7 +243,7 @@ func (w *writer) connect(ranks int) {
 	w.gpu.Channels = []mscclpp.Channel{{Type: "memory", ConnectedTo: to}}
 }
 
-// links is how many channels there are between the rank and another, but for that of the end.
+// links returns the number of channels between the rank and rank q, without the channel for the end.
 func (w *writer) links(q int) int {
 	return max(len(w.numbers[[2]int{w.rank, q}]), len(w.numbers[[2]int{q, w.rank}]))
 }
@@ -254,12 +257,12 @@ func (w *writer) sync() {
 	w.dirty = false
 }
 
-// channel is the number of the channel to a peer that counts k.
+// channel returns the number of the channel to a peer that corresponds to counter k.
 func (w *writer) channel(from, to int, k counter) int {
 	return w.first[from+to-w.rank] + slices.Index(w.numbers[[2]int{from, to}], k)
 }
 
-// meet has all ranks meet: at the beginning, so that peers may reach this rank's memory, and at the end.
+// meet makes all ranks meet: at the beginning, so that peers may access this rank's memory, and at the end.
 func (w *writer) meet(kind string) {
 	var all []int
 	for q := range w.first {
@@ -330,7 +333,7 @@ func (w *writer) block() {
 	}
 }
 
-// chunkOf returns an operand as the plan names it.
+// chunkOf returns an operand in the notation of the plan.
 func (w *writer) chunkOf(r *plan.Ref) mscclpp.Chunk {
 	at := w.memory[r.Buf]
 	c := mscclpp.Chunk{Type: at.kind, Index: int((at.at + r.Off) / w.exporter.chunk),

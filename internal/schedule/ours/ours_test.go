@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestPlans: every collective by every schedule is a plan that is proved, for two launches too, without a warning, and
-// right on data; or there is a reason why it is none.
+// TestPlans checks every collective by every schedule. Either its plan is proved, also for two launches, without a
+// warning, and computes correct results on data, or there is an error that explains why there is no plan.
 func TestPlans(t *testing.T) {
 	written := map[ir.Op]int{}
 	for op := range names {
@@ -62,8 +62,9 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// loads demands what MSCCL++'s loader and executor do (execution_plan.cc at 1f5f065d): ids in order, chunks of one size
-// on both sides, channels and buffers that are there, 64 operations, 16 channels, buffer types it knows.
+// loads checks the requirements of MSCCL++'s loader and executor (execution_plan.cc at 1f5f065d): ids in order, chunks
+// of the same size on both sides, only existing channels and buffers, at most 64 operations, at most 16 channels, and
+// known buffer types.
 func loads(t *testing.T, f *mscclpp.File) {
 	t.Helper()
 	for r := range f.GPUs {

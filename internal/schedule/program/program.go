@@ -1,4 +1,4 @@
-// Package program writes collective schedules as programs of hocket.
+// Package program converts collective schedules to programs of hocket.
 package program
 
 import (
@@ -9,13 +9,15 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// Of returns a schedule as the text of a program, or an error that names the first operation that programs cannot say.
+// Of returns a schedule as the text of a program, or an error that names the first operation that a program cannot
+// express.
 //
-// Each rank has its cells in one symmetric buffer, E elements each. A thread block is a stream, and so is a port channel.
-// These run in order: what threads of a block do in no order has one. Channels, semaphores and barriers of blocks are
-// counters, and so is a packet, which is written before its counter is raised. All ranks meet at the beginning and the
-// end, which makes runs back to back right. Where ranks have inputs or outputs of different sizes, the parameter's and the
-// result's blocks have the largest, and what is not there is not read, or zero.
+// The cells of a rank are in one symmetric buffer, with E elements for each cell. Thread blocks and port channels
+// become streams. A stream executes in order, so the program fixes an order where the threads of a block have none.
+// Channels, semaphores and barriers of blocks become counters. A packet also becomes a counter, which is raised after
+// the packet's data are written. All ranks meet at the beginning and at the end, so that consecutive runs do not
+// interfere. If ranks have inputs or outputs of different sizes, the blocks of the parameter or result have the largest
+// size; the additional elements of an input are not read, and those of an output are zero.
 func Of(p *schedule.Plan) (string, error) {
 	if p.Fault != nil {
 		return "", fmt.Errorf("%s", p.Fault.Message)
@@ -36,8 +38,8 @@ func Of(p *schedule.Plan) (string, error) {
 	return w.file(bodies), nil
 }
 
-// element names an element of the program's counter: it is for a counter of the schedule, a packet by its cell, or a block
-// of those that meet.
+// element identifies an element of the program's counter array. It belongs to a counter of the schedule, to the cell of
+// a packet, or to a block that meets other blocks.
 type element struct {
 	kind      byte
 	of, block int
@@ -60,7 +62,7 @@ type writer struct {
 	turns    map[[2]int]int
 	users    map[int][]int // by barrier: blocks
 
-	// Of the current rank.
+	// The following fields describe the current rank.
 	text    strings.Builder
 	stream  int // that is open, -1 for none
 	streams []int
@@ -68,7 +70,7 @@ type writer struct {
 	names   int
 }
 
-// memory gives each cell a place in the memory of its rank: a message lies where it is read.
+// memory assigns to each cell a location in the memory of its rank. A message is located on the rank that reads it.
 func (w *writer) memory() error {
 	p := w.p
 	w.owner, w.local, w.size = make([]int, p.Cells), make([]int, p.Cells), make([]int, p.Ranks)
@@ -118,7 +120,7 @@ func (w *writer) memory() error {
 	return nil
 }
 
-// have gives messages, which nobody has, to a rank.
+// have assigns messages, which belong to no rank, to the given rank.
 func (w *writer) have(sp schedule.Span, rank int) {
 	for c := sp.Cell; c < sp.Cell+sp.N*width(sp); c++ {
 		if w.owner[c] < 0 {
@@ -134,7 +136,7 @@ func width(sp schedule.Span) int {
 	return 2
 }
 
-// element returns the number of a counter's element, which the rank of block k raises.
+// element returns the number of an element of the counter array, which the rank of block k raises.
 func (w *writer) element(of element) int {
 	n, ok := w.elements[of]
 	if !ok {
@@ -144,7 +146,7 @@ func (w *writer) element(of element) int {
 	return n
 }
 
-// rank writes what a rank does.
+// rank returns the statements that a rank executes.
 func (w *writer) rank(rank int) (string, error) {
 	w.text.Reset()
 	w.stream, w.streams, w.names = -1, nil, 0
@@ -169,7 +171,8 @@ func (w *writer) rank(rank int) (string, error) {
 	return w.text.String(), nil
 }
 
-// on makes what follows go to the stream of a block, or of engine e as -1-e, which begins after what main has done.
+// on directs the following statements to the stream of a block, or to the stream of engine e, which is given as -1-e.
+// The stream starts after the preceding work on main.
 func (w *writer) on(of int) {
 	i := slices.Index(w.streams, of)
 	first := i < 0
@@ -219,7 +222,8 @@ func (w *writer) op(k int, o *schedule.Op) error {
 	return nil
 }
 
-// gather has blocks of a rank meet: each raises an element of its own, and waits for those of the others.
+// gather writes a meeting of blocks of a rank: each block raises its own element, and waits for the elements of the
+// other blocks.
 func (w *writer) gather(k int, o *schedule.Op) error {
 	users := w.users[o.Meet]
 	if len(users) != o.Size {
@@ -281,7 +285,7 @@ func (w *writer) lane(k int, l *schedule.Lane) error {
 	return nil
 }
 
-// raise raises an element of another rank's counter.
+// raise writes a signal that raises an element of another rank's counter.
 func (w *writer) raise(of element, rank, at int) error {
 	i := w.element(of)
 	if by, ok := w.raisers[i]; ok && by != rank {
@@ -293,7 +297,7 @@ func (w *writer) raise(of element, rank, at int) error {
 	return nil
 }
 
-// engine makes what follows go to an engine's stream, after what the block has done so far.
+// engine directs the following statements to an engine's stream, after the preceding work of the block.
 func (w *writer) engine(k, e int) error {
 	if by, ok := w.posters[e]; ok && by != k {
 		return fmt.Errorf("blocks %d and %d both use %s: its order depends on time, and a stream's is that of the text",
@@ -307,7 +311,7 @@ func (w *writer) engine(k, e int) error {
 	return nil
 }
 
-// move writes a move: packets element by element, since each has a counter.
+// move writes a move. Packets are moved element by element, since each has a counter of its own.
 func (w *writer) move(k int, m *schedule.Move) error {
 	plain := true
 	w.on(k)
@@ -351,13 +355,13 @@ func (w *writer) move(k int, m *schedule.Move) error {
 	return nil
 }
 
-// place is n cells of a rank's memory.
+// place describes n cells of a rank's memory.
 type place struct {
 	rank, at, n, cell int
 	packet            bool
 }
 
-// name begins a statement that makes something.
+// name begins a statement that defines a new name, and returns the name.
 func (w *writer) name() string {
 	w.names++
 	return fmt.Sprintf("%%v%d", w.names)
@@ -369,7 +373,7 @@ func (w *writer) view(p place) string {
 	return v
 }
 
-// sum writes the sum of some places of all ranks' memory to others.
+// sum writes the sum of places in the memory of any ranks to other places.
 func (w *writer) sum(rank int, from, to []place) {
 	temporary := func() string {
 		v := w.name()
@@ -409,7 +413,7 @@ func (w *writer) sum(rank int, from, to []place) {
 	}
 }
 
-// file writes the program around what ranks do.
+// file returns the text of the program that contains the statements of all ranks.
 func (w *writer) file(bodies []string) string {
 	p, name := w.p, identifier(w.p.Name)
 	in, out := w.sides[0], w.sides[1]
@@ -466,7 +470,7 @@ func (w *writer) file(bodies []string) string {
 	return b.String()
 }
 
-// meaning is the collective on values; nil where there is none.
+// meaning returns the statements that compute the collective on values, or nil if the language has no such operation.
 func (w *writer) meaning(in, out int) []string {
 	n := w.p.Ranks
 	for i, b := range w.p.Buffers[:2*n] {
@@ -500,7 +504,7 @@ func (w *writer) meaning(in, out int) []string {
 	return nil
 }
 
-// identifier makes a name of a schedule's that programs can have.
+// identifier converts the name of a schedule to a name that is valid in programs.
 func identifier(name string) string {
 	text := []byte("schedule_")
 	for _, c := range []byte(name[:min(len(name), 60)]) {

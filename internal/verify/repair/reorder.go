@@ -8,20 +8,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file repairs by order alone what gets stuck: statements change places, or
-// transfers that face each other are posted in one group. A statement moves only past
-// those that share no memory with it where one writes, and no names, so what the program
-// computes stays; whether the result is right the proof says.
+// This file repairs deadlocks by changes of order only: it exchanges statements, or combines sends and recvs of two
+// ranks that face each other into groups. A statement moves only past statements with which it shares no names, and no
+// memory that either of them writes. Therefore the program computes the same results; the verifier then proves whether
+// the new order is correct.
 
-// How many programs a repair plans and proves for their order: at most maxTries, and fewer of
-// long texts.
+// These constants limit the number of reordered programs that a repair plans and proves: maxTries programs, and fewer
+// if the program's text is long.
 const (
 	maxTries  = 400
-	triedText = 40_000 // statements of all programs together
+	triedText = 40_000 // maximum number of statements, summed over all programs
 )
 
-// unlock repairs a program that cannot be planned, or is proved to get stuck. It
-// prefers what is proved at once to what further edits must complete.
+// unlock repairs a program that cannot be planned, or for which a deadlock was found. It prefers a program that is
+// proved without further edits to one that needs further edits.
 func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	r := &reorderer{editor: editor{prog: prog, funcName: funcName}}
 	statements := 1
@@ -52,10 +52,10 @@ func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	return nil
 }
 
-// maxHalf is how many orders that leave other faults are tried to be completed.
+// maxHalf limits the number of reordered programs with other faults for which further edits are searched.
 const maxHalf = 4
 
-// attempt plans and checks an edited program; nil when it cannot be planned.
+// attempt plans and checks an edited program. It returns nil if the program cannot be planned.
 func attempt(prog *ir.Program, e edit, before []string, plans Planner) *Repaired {
 	parsed, ds := ir.Parse(prog.File, e.program.String())
 	if ds.HasErrors() {
@@ -70,15 +70,15 @@ func attempt(prog *ir.Program, e edit, before []string, plans Planner) *Repaired
 		Result: verify.Plan(p, verify.Options{Prog: planned})}
 }
 
-// stuck reports whether a result has a deadlock.
+// stuck reports whether a result includes a deadlock.
 func stuck(r *verify.Result) bool {
 	return slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return f.Kind == verify.KindDeadlock })
 }
 
-// reorderer collects programs with statements in another order, the least change first.
+// reorderer collects programs with a different order of statements. The programs with the smallest changes come first.
 type reorderer struct {
 	editor
-	roots map[string]string // by name of a view: what it is a view of
+	roots map[string]string // by the name of a view: the name of the viewed tensor
 	most  int               // programs
 }
 
@@ -110,8 +110,8 @@ func (r *reorderer) collect() {
 	}
 }
 
-// joined returns the program in which on blocks that follow each other on one stream are one;
-// nil where there are none.
+// joined returns the program in which adjacent on blocks of the same stream are merged. It returns nil if there are no
+// such blocks.
 func (r *reorderer) joined() *ir.Program {
 	c, some := r.prog.Clone(), false
 	for _, b := range blocks(r.fn(c).Body) {
@@ -130,7 +130,7 @@ func (r *reorderer) joined() *ir.Program {
 	return c
 }
 
-// blocks lists a block and those in it, in the order of the text.
+// blocks lists a block and the blocks inside it, in the order of the text.
 func blocks(b *ir.Block) []*ir.Block {
 	if b == nil {
 		return nil
@@ -142,7 +142,7 @@ func blocks(b *ir.Block) []*ir.Block {
 	return out
 }
 
-// change clones the program and changes its n-th block.
+// change clones the program and changes block number n of the clone.
 func (r *reorderer) change(n int, says string, do func(b *ir.Block)) {
 	if len(r.out) >= r.most {
 		return
@@ -152,7 +152,7 @@ func (r *reorderer) change(n int, says string, do func(b *ir.Block)) {
 	r.out = append(r.out, edit{c, says})
 }
 
-// move adds the program in which statement i stands where statement j is.
+// move adds the program in which statement i is moved to the position of statement j.
 func (r *reorderer) move(n int, b *ir.Block, i, j int) {
 	if j < 0 || j >= len(b.Stmts) || !movable(b.Stmts[i]) {
 		return
@@ -177,7 +177,7 @@ func (r *reorderer) move(n int, b *ir.Block, i, j int) {
 	})
 }
 
-// movable reports whether a statement is about order or communication, all that is in it too.
+// movable reports whether a statement, including all statements inside it, only orders streams or communicates.
 func movable(s *ir.Stmt) bool {
 	switch s.Op {
 	case ir.OpOn, ir.OpIf, ir.OpFor:
@@ -201,7 +201,7 @@ func movable(s *ir.Stmt) bool {
 	return false
 }
 
-// root is the buffer or value that a name stands for.
+// root returns the name of the buffer or value that owns the memory of the given name.
 func (r *reorderer) root(name string) string {
 	for range len(r.roots) {
 		of, ok := r.roots[name]
@@ -213,7 +213,7 @@ func (r *reorderer) root(name string) string {
 	return name
 }
 
-// uses collects what a statement and those in it touch.
+// uses holds the names and memory that a statement, including the statements inside it, accesses.
 type uses struct {
 	names, defines map[string]bool
 	reads, writes  map[string]bool
@@ -284,7 +284,7 @@ func note(e *ir.Expr, names map[string]bool) {
 	})
 }
 
-// commute reports whether two neighbours may change places as far as names and memory go.
+// commute reports whether two adjacent statements may be exchanged without a change of names or memory accesses.
 func (r *reorderer) commute(a, b *ir.Stmt) bool {
 	if b.Op == ir.OpReturn || b.Op == ir.OpYield || a.Op == ir.OpReturn || b.Op == ir.OpFree || b.Op == ir.OpClaim {
 		return false
@@ -303,8 +303,8 @@ func meet(a, b map[string]bool) bool {
 	return false
 }
 
-// groups adds programs in which sends and recvs that follow each other, but for views
-// between, are one group: each two neighbours, and all of a run.
+// groups adds programs in which adjacent sends and recvs form one group. Only views may separate them. It adds one
+// program for each adjacent pair, and one for all transfers of a run.
 func (r *reorderer) groups(n int, b *ir.Block) {
 	transfer := func(s *ir.Stmt) bool { return s.Op == ir.OpSend || s.Op == ir.OpRecv || s.Op == ir.OpGroup }
 	var run []int
@@ -329,7 +329,7 @@ func (r *reorderer) groups(n int, b *ir.Block) {
 	flush()
 }
 
-// group puts the statements at some places in one group, behind what stood between them.
+// group puts the statements at the given positions in one group, after the statements that separated them.
 func (r *reorderer) group(n int, b *ir.Block, at []int) {
 	first, last := at[0], at[len(at)-1]
 	says := fmt.Sprintf("lines %d to %d in one group", b.Stmts[first].Pos.Line, b.Stmts[last].Pos.Line)

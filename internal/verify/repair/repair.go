@@ -1,4 +1,4 @@
-// Package repair finds the smallest edits after which a program is proved.
+// Package repair finds the smallest edits that make a program pass the verifier.
 package repair
 
 import (
@@ -11,28 +11,28 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Planner lowers, binds and plans a program. It returns the program that was
-// planned, to whose text the plan's sites refer.
+// Planner lowers, binds and plans a program. It returns the program that was planned; the sites of the plan refer to
+// the text of that program.
 type Planner func(*ir.Program) (*ir.Program, *plan.Plan, error)
 
-// Repaired is a program that was proved after edits.
+// Repaired holds a program that was proved after edits.
 type Repaired struct {
 	Program *ir.Program
-	// Edits says what was written where, one line each.
+	// Edits describes each edit and its place, one edit a line.
 	Edits []string
-	// Result is the proof.
+	// Result is the verifier's result for the edited program.
 	Result *verify.Result
 }
 
-// maxEdits bounds how many edits a repair may take: a fork and a join for each of 32
-// streams. Each leaves fewer findings than there were.
+// maxEdits limits the number of edits in a repair: one fork and one join for each of 32 streams. Each edit leaves fewer
+// findings than before.
 const maxEdits = 64
 
-// Repair makes the smallest edits that let the program be proved. What gets stuck, or
-// does not match, is put in another order (reorder.go). For races it inserts waits and barriers: for the
-// first finding it tries what could order the two ops, least first, and keeps what
-// proves the program or leaves the fewest findings. It returns nil when nothing helps. The
-// program is one whose statements have positions.
+// Repair finds the smallest edits that allow the program to be proved. For a deadlock or a mismatch it changes the
+// order of statements (reorder.go). For races it inserts waits and barriers. It takes the first finding and tries the
+// insertions that can order the two operations, smallest first. It retains the insertion that proves the program or
+// leaves the fewest findings. Repair returns nil if no edits are found. All statements of the program must have
+// positions.
 func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	planned, p, err := plans(prog)
 	if err != nil {
@@ -48,7 +48,7 @@ func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	return complete(first, funcName, plans)
 }
 
-// outOfOrder reports whether a planner refuses a program for what order could mend.
+// outOfOrder reports whether the planner's error is one that a different order of statements could remove.
 func outOfOrder(err error) bool {
 	ds, ok := err.(ir.Diagnostics)
 	return ok && slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool {
@@ -56,8 +56,7 @@ func outOfOrder(err error) bool {
 	})
 }
 
-// complete inserts waits and barriers until a program is proved; nil when that does not
-// succeed.
+// complete inserts waits and barriers until a program is proved. It returns nil if no insertions achieve this.
 func complete(best *Repaired, funcName string, plans Planner) *Repaired {
 	for range maxEdits {
 		if best.Result.Verdict == verify.Proved {
@@ -72,7 +71,7 @@ func complete(best *Repaired, funcName string, plans Planner) *Repaired {
 	return nil
 }
 
-// improve makes the best single edit; nil when none helps.
+// improve applies the best single edit. It returns nil if no edit leaves fewer faults.
 func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 	var best *Repaired
 	least := faults(from.Result)
@@ -101,7 +100,7 @@ func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 	return best
 }
 
-// faults counts the places that findings show, and those that there was no room for.
+// faults counts the places in the findings, including the places that the result only counts.
 func faults(r *verify.Result) int {
 	n := r.Unlisted
 	for i := range r.Findings {
@@ -112,13 +111,13 @@ func faults(r *verify.Result) int {
 	return n
 }
 
-// edit is a program with one thing written into it.
+// edit holds a program into which one statement was inserted.
 type edit struct {
 	program *ir.Program
 	says    string
 }
 
-// edits lists what could order a finding's first act before its second.
+// edits lists the insertions that could order a finding's first act before its second.
 func edits(from *Repaired, f *verify.Finding, funcName string) []edit {
 	ed := &editor{prog: from.Program, funcName: funcName}
 	p := from.Result.Plan
@@ -139,21 +138,21 @@ func edits(from *Repaired, f *verify.Finding, funcName string) []edit {
 	return ed.out
 }
 
-// editor collects edits of one program.
+// editor collects the edits of one program.
 type editor struct {
 	prog     *ir.Program
 	funcName string
 	out      []edit
 }
 
-// step is a block on the way to a statement, and where in it the way goes on.
+// step is one block on the path to a statement, and the index in the block at which the path continues.
 type step struct {
 	block *ir.Block
 	at    int
 	stmt  *ir.Stmt
 }
 
-// fn returns the function that is checked.
+// fn returns the function of p that is checked.
 func (e *editor) fn(p *ir.Program) *ir.Func {
 	if f := p.Func(e.funcName); f != nil {
 		return f
@@ -161,7 +160,7 @@ func (e *editor) fn(p *ir.Program) *ir.Func {
 	return p.Funcs[len(p.Funcs)-1]
 }
 
-// way returns the blocks that lead to the statement at pos, outermost first.
+// way returns the path of blocks to the statement at pos, outermost block first.
 func (e *editor) way(p *ir.Program, pos ir.Pos) []step {
 	var find func(b *ir.Block) []step
 	find = func(b *ir.Block) []step {
@@ -189,8 +188,7 @@ func (e *editor) way(p *ir.Program, pos ir.Pos) []step {
 	return nil
 }
 
-// insert clones the program and writes statements before the place that where
-// picks on the way to pos.
+// insert clones the program and inserts statements at the position that the function where selects on the path to pos.
 func (e *editor) insert(pos ir.Pos, where func(way []step) (*ir.Block, int), says string, stmts ...*ir.Stmt) {
 	c := e.prog.Clone()
 	way := e.way(c, pos)
@@ -205,8 +203,7 @@ func (e *editor) insert(pos ir.Pos, where func(way []step) (*ir.Block, int), say
 	e.out = append(e.out, edit{c, says})
 }
 
-// onOf returns the stream that the statement at the end of a way is issued to;
-// nil for main.
+// onOf returns the stream to which the statement at the end of a path is issued, or nil for main.
 func onOf(way []step) *ir.Place {
 	for i := len(way) - 2; i >= 0; i-- {
 		if s := way[i].stmt; s.Op == ir.OpOn {
@@ -219,13 +216,13 @@ func onOf(way []step) *ir.Place {
 	return nil
 }
 
-// outermostLoop returns the index in a way of its outermost loop, -1 without.
+// outermostLoop returns the index of the outermost loop in a path, or -1 if the path has no loop.
 func outermostLoop(way []step) int {
 	return slices.IndexFunc(way[:len(way)-1], func(s step) bool { return s.stmt.Op == ir.OpFor })
 }
 
-// declared returns the number of elements of a stream array, nil for a single
-// stream or one that is not declared in the program's text.
+// declared returns the number of elements of a stream array. It returns nil for a single stream, and for a stream that
+// the program's text does not declare.
 func (e *editor) declared(name string) *ir.Expr {
 	var n *ir.Expr
 	for _, f := range e.prog.Funcs {
@@ -271,8 +268,8 @@ func (e *editor) fresh(name string) string {
 	}
 }
 
-// forkBefore makes the stream of the statement at pos wait for main: before the
-// loop that it is in, else before its first use, else right before it.
+// forkBefore proposes edits that make the stream of the statement at pos wait for main: before the outermost loop
+// around the statement, at the start of each on block around it, and directly before the statement.
 func (e *editor) forkBefore(pos ir.Pos) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -305,9 +302,9 @@ func innermost(way []step) (*ir.Block, int) {
 	return last.block, last.at
 }
 
-// beforeClaim is before the first claim on the way, in the text, of what the statement at its end
-// uses; no block where it uses none. A value is what its buffer holds where it is claimed, which no
-// command of a plan shows.
+// beforeClaim returns the position before the first claim, in text order, that makes a value that the statement at the
+// end of the path uses. It returns no block if the statement uses no claimed value. A value has the contents that its
+// buffer had at the claim, for which a plan has no command.
 func beforeClaim(way []step) (block *ir.Block, at int) {
 	used := map[string]bool{}
 	use := func(s *ir.Stmt) {
@@ -331,8 +328,8 @@ func beforeClaim(way []step) (block *ir.Block, at int) {
 	return block, at
 }
 
-// before inserts a statement, that is called what, before a claim that the one at pos rests on, and
-// right before that one.
+// before inserts statement s before a claim on which the statement at pos depends, and as another edit directly before
+// that statement. The edits' descriptions call s what.
 func (e *editor) before(pos ir.Pos, what string, s *ir.Stmt) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -344,8 +341,7 @@ func (e *editor) before(pos ir.Pos, what string, s *ir.Stmt) {
 	e.insert(pos, innermost, fmt.Sprintf("%s before line %d", what, pos.Line), s)
 }
 
-// joinAtEnd makes main wait for the stream of the statement at pos before the
-// function returns.
+// joinAtEnd makes main wait for the stream of the statement at pos before the function returns.
 func (e *editor) joinAtEnd(pos ir.Pos) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -377,8 +373,7 @@ func (e *editor) joinAtEnd(pos ir.Pos) {
 	e.insert(pos, end, says, join)
 }
 
-// waitBefore makes the stream of the statement at pos wait for that of the
-// statement at of.
+// waitBefore makes the stream of the statement at pos wait for the stream of the statement at of.
 func (e *editor) waitBefore(pos, of ir.Pos) {
 	way := e.way(e.prog, of)
 	if way == nil || e.way(e.prog, pos) == nil {
@@ -398,9 +393,9 @@ func (e *editor) waitBefore(pos, of ir.Pos) {
 	e.before(pos, "a wait", s)
 }
 
-// waitForSignal makes the stream of the statement at pos wait for the signal
-// that follows command a, if there is one for b's rank. Which element that is,
-// seen from the waiting rank, one of the names in scope there says.
+// waitForSignal makes the stream of the statement at pos wait for the signal after command a, if that signal is for b's
+// rank. The element for which the waiting rank must wait is given by one of the names in scope at pos; each of these is
+// tried.
 func (e *editor) waitForSignal(p *plan.Plan, a int32, b *plan.Cmd, pos ir.Pos) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -428,7 +423,7 @@ func (e *editor) waitForSignal(p *plan.Plan, a int32, b *plan.Cmd, pos ir.Pos) {
 	}
 }
 
-// others waits for all elements of a counter but the rank's own.
+// others returns a loop that waits for all elements of a counter except the rank's own.
 func (e *editor) others(name string, n int64) *ir.Stmt {
 	return e.each(name, ir.Int(n), func(p ir.Place) *ir.Stmt {
 		w := wait(p)
@@ -437,8 +432,7 @@ func (e *editor) others(name string, n int64) *ir.Stmt {
 	})
 }
 
-// inScope returns the loop variables and lets that the end of a way sees,
-// innermost first.
+// inScope returns the loop variables and lets that are visible at the end of a path, innermost first.
 func inScope(way []step) []*ir.Expr {
 	var out []*ir.Expr
 	for i := len(way) - 1; i >= 0; i-- {
@@ -454,8 +448,7 @@ func inScope(way []step) []*ir.Expr {
 	return out
 }
 
-// barriers tries one over all ranks at the start of the function, and one right
-// before the statement at pos.
+// barriers tries a barrier over all ranks at the start of the function, and one directly before the statement at pos.
 func (e *editor) barriers(pos ir.Pos, startFirst bool) {
 	barrier := func() *ir.Stmt {
 		return &ir.Stmt{Op: ir.OpBarrier, Attrs: []ir.Attr{ir.Over(e.axes()...)}}
@@ -477,7 +470,7 @@ func (e *editor) barriers(pos ir.Pos, startFirst bool) {
 	}
 }
 
-// axes names the axes of the main mesh, or all ranks.
+// axes returns the names of the main mesh's axes, or world if there is no main mesh.
 func (e *editor) axes() []string {
 	for _, m := range e.prog.Meshes {
 		if !m.HasDevices {

@@ -7,15 +7,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// align checks in a plan what All rests on: that no edge between commands
-// leads back to an earlier iteration of a long loop, and none reaches further
-// than the loops are cut. It returns what is wrong, "" when nothing is.
+// align checks the assumptions of All in a plan: no edge between commands leads back to an earlier iteration of a long
+// loop, and no edge spans more iterations than the proof allows. It describes the first violation, and returns "" if
+// there is none.
 func align(p *plan.Plan, prog *ir.Program, a *trips) string {
 	al := &alignment{p: p, loops: loopsOfSites(p, prog, a), far: a.every + 2*a.apart}
 	return al.check()
 }
 
-// alignment follows edges from command to command.
+// alignment follows the edges between commands.
 type alignment struct {
 	p     *plan.Plan
 	loops [][]int // by site: which of the enclosing loops are long, as indices of Cmd.Iter
@@ -74,7 +74,7 @@ func (al *alignment) check() string {
 	return ""
 }
 
-// same demands that two commands that meet are of one iteration.
+// same checks that two commands that meet belong to the same iteration.
 func (al *alignment) same(x, y int32) string {
 	a, b := &al.p.Cmds[x], &al.p.Cmds[y]
 	la, lb := al.loops[a.Site], al.loops[b.Site]
@@ -88,13 +88,13 @@ func (al *alignment) same(x, y int32) string {
 	return fmt.Sprintf("line %d meets line %d in another iteration of a long loop", al.line(a), al.line(b))
 }
 
-// edge demands that y, which waits for x, is of the same iteration or a few
-// later, or that x stands near an end of its loop.
+// edge checks an edge from x to y, which waits for x. Either y belongs to the same iteration as x or to one a few
+// iterations later, or x is near an end of its loop.
 func (al *alignment) edge(x, y int32) string {
 	a, b := &al.p.Cmds[x], &al.p.Cmds[y]
 	la, lb := al.loops[a.Site], al.loops[b.Site]
 	if len(la) == 0 {
-		return "" // from before the loops, or behind them
+		return "" // from a command before the loops, or to one after them
 	}
 	if len(la) == 1 && a.Iter[la[0]] <= al.far {
 		if len(lb) == 0 || len(lb) == 1 && b.Iter[lb[0]] >= a.Iter[la[0]] {
@@ -115,7 +115,7 @@ func (al *alignment) edge(x, y int32) string {
 	return ""
 }
 
-// nearEnd requires that waits after the loops are for work of the last iterations.
+// nearEnd checks that waits after the loops wait for work of the last iterations.
 func (al *alignment) nearEnd(a *plan.Cmd, la []int, b *plan.Cmd) string {
 	last := make([]int64, len(la))
 	for i := range al.p.Cmds {
@@ -151,7 +151,7 @@ func refsOf(p *plan.Plan, c *plan.Cmd) []plan.Ref {
 	return nil
 }
 
-// loopsOfSites says for each site which of its enclosing loops are long.
+// loopsOfSites returns for each site the long loops that enclose it.
 func loopsOfSites(p *plan.Plan, prog *ir.Program, a *trips) [][]int {
 	byPos := map[ir.Pos][]int{}
 	var visit func(b *ir.Block, depth int, in []int)

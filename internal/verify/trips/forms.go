@@ -7,15 +7,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// form is what an index expression is in terms of long loops: a sum of loop
-// variables and trip counts with constant factors, plus a constant, plus
-// perhaps something from a bounded set that repeats with the iterations.
+// form represents an index expression in terms of long loops: a sum of loop variables and trip counts with constant
+// factors, plus a constant, plus possibly a term that has a bounded set of values and repeats with the iterations.
 type form struct {
 	loops map[*ir.Stmt]int64 // long loops' variables
 	knobs map[string]int64   // trip counts
 	k     int64
 	small bool   // plus something bounded: a rank, a short loop's variable, … mod n
-	bad   string // cannot be said so, and why
+	bad   string // the reason why the expression has no form
 }
 
 func constant(k int64) form   { return form{k: k} }
@@ -36,7 +35,7 @@ func only[K comparable](m map[K]int64) int64 {
 	return 0
 }
 
-// maxConst bounds the constants of forms, so that sums cannot overflow.
+// maxConst limits the magnitude of the constants in forms, so that sums cannot overflow.
 const maxConst = 1 << 40
 
 func (f form) plus(g form, sign int64) form {
@@ -83,7 +82,7 @@ func (f form) times(c int64) form {
 	return g
 }
 
-// formOf returns the form of an expression, and notes the periods it repeats with.
+// formOf returns the form of an expression, and records the periods with which it repeats.
 func (a *trips) formOf(e *ir.Expr) form {
 	switch e.Kind {
 	case ir.ExprInt:
@@ -154,7 +153,7 @@ func (a *trips) number(v int64) form {
 	return constant(v)
 }
 
-// period notes that something repeats every n iterations.
+// period records that the program repeats some choice every n iterations.
 func (a *trips) period(n int64) {
 	l := a.every / gcd(a.every, n) * n
 	if l > maxPeriod {
@@ -171,7 +170,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// near notes a constant distance between iterations, or from a loop's ends.
+// near records a constant distance between iterations, or between an iteration and an end of its loop.
 func (a *trips) near(k int64) {
 	if k < 0 {
 		k = -k

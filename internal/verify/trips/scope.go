@@ -7,19 +7,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file reads the text of a function for trips: it finds out in which ways
-// long loops use their variables.
+// This file walks the text of a function and determines how long loops use their variables.
 
-// viewOf is where a name's memory lies in a buffer.
+// viewOf records the position of a view within a buffer.
 type viewOf struct {
 	root   string
 	chain  map[int64]string // by axis: the cuts so far
 	cut    bool             // by a long loop's variable: what follows is within
 	gone   []int64          // axes of the root that were selected away, rising
-	opaque bool             // dimensions are not the root's any more
+	opaque bool             // the dimensions no longer correspond to the root's
 }
 
-// axis returns the root's axis that is a view's axis d.
+// axis returns the axis of the root buffer that corresponds to axis d of the view.
 func (v *viewOf) axis(d int64) int64 {
 	for _, g := range v.gone {
 		if g <= d {
@@ -29,10 +28,10 @@ func (v *viewOf) axis(d int64) int64 {
 	return d
 }
 
-// partOf is a way to cut a buffer: along an axis, or "[]" into elements.
+// partOf identifies a way to divide a buffer: along an axis or, if along is "[]", into elements.
 type partOf struct{ root, along string }
 
-// part is one use of a cut: block f of count.
+// part is one use of a divided buffer: block f of count.
 type part struct {
 	count string
 	f     form
@@ -84,8 +83,7 @@ func (a *trips) stmt(s *ir.Stmt) {
 	a.block(s.Else)
 }
 
-// fixed demands that an expression does not depend on a long loop but by
-// repeating itself.
+// fixed checks that an expression does not depend on a long loop, or repeats with its iterations.
 func (a *trips) fixed(s *ir.Stmt, e *ir.Expr, what string) {
 	if e == nil {
 		return
@@ -122,7 +120,7 @@ func (a *trips) loop(s *ir.Stmt) {
 	a.block(s.Body)
 }
 
-// branch allows conditions that repeat themselves or hold near a loop's ends.
+// branch checks a condition. It must repeat with the iterations, or hold only near a loop's ends.
 func (a *trips) branch(s *ir.Stmt) {
 	f := a.formOf(s.Exprs[0]).plus(a.formOf(s.Exprs[1]), -1)
 	if f.plain() {
@@ -156,7 +154,7 @@ func (a *trips) declare(s *ir.Stmt) {
 	}
 }
 
-// places looks at the indices of operands, and at peers.
+// places examines the indices of operands, and the peers.
 func (a *trips) places(s *ir.Stmt) {
 	look := func(p *ir.Place) {
 		if p == nil || p.Index == nil {
@@ -192,7 +190,7 @@ func (a *trips) attrs(s *ir.Stmt) {
 	}
 }
 
-// view notes how a view cuts its buffer.
+// view records how a view divides its buffer.
 func (a *trips) view(s *ir.Stmt) {
 	base := a.viewOf(s.Args[0].Name)
 	v := &viewOf{root: base.root, chain: map[int64]string{}, cut: base.cut, gone: base.gone, opaque: base.opaque}
@@ -248,7 +246,7 @@ func (a *trips) view(s *ir.Stmt) {
 	}
 }
 
-// exprOf returns the expression that picks a view's block.
+// exprOf returns the expression that selects a view's block.
 func exprOf(s *ir.Stmt) *ir.Expr {
 	if s.Op == ir.OpSelect {
 		return s.Attr("index").Exprs[0]
@@ -275,8 +273,7 @@ func (a *trips) viewOf(name string) *viewOf {
 	return &viewOf{root: name}
 }
 
-// grow notes the dims that a cut axis' extent is made of, so that there are
-// rows for every block.
+// grow records the dims that determine the extent of a divided axis, so that the axis has rows for every block.
 func (a *trips) grow(root string, axis int64) {
 	t := a.types[root]
 	if t == nil || axis < 0 || int(axis) >= len(t.Dims) {
@@ -293,7 +290,7 @@ func (a *trips) grow(root string, axis int64) {
 	}
 }
 
-// use notes that a statement uses a part of a buffer or array.
+// use records that a statement uses a part of a buffer or array.
 func (a *trips) use(s *ir.Stmt, at partOf, p part) {
 	switch {
 	case p.f.bad != "":
@@ -306,7 +303,8 @@ func (a *trips) use(s *ir.Stmt, at partOf, p part) {
 	a.parts[at] = append(a.parts[at], p)
 }
 
-// settle checks that parts that move with a loop meet no others of another cut.
+// settle checks that a part whose index depends on a loop does not overlap with parts of another division of the same
+// buffer.
 func (a *trips) settle() {
 	for at, ps := range a.parts {
 		moves := false

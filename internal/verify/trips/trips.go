@@ -1,4 +1,5 @@
-// Package trips proves loops of any number of iterations by loops of a few.
+// Package trips proves programs for loops with any number of iterations. It does so by proving the programs with a few
+// small numbers of iterations.
 package trips
 
 import (
@@ -12,59 +13,58 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// This file proves loops of any number of iterations by loops of a few lengths.
+// This file proves loops with any number of iterations by checking loops with a few numbers of iterations.
 //
-// Take a program whose long loops use their variable only in ways that repeat
-// every L iterations (… mod n, the worker of a stream loop), that differ by a
-// constant (block i and block i+1, signal i and wait i-2), or near the loop's
-// ends (if %i == 0). Cut a block of L iterations out of an execution with N. A
-// path in the shorter execution is one in the longer: an edge over the cut
-// leads to an iteration that comes again L later on the same stream, and
-// streams are FIFOs. So two accesses in no order in the longer are in none in
-// the shorter, and they conflict there too, if the cut is not between two that
-// are a constant apart, nor near an end. Three blocks of L besides those leave
-// room for one that fits. So a race with N iterations is one with N-L, down to
-// a length of a few L: if those have none, no length has.
+// The proof applies to programs whose long loops use their variable only in the following ways: in ways that repeat
+// every L iterations (… mod n, or the worker of a stream loop), in ways that differ by a constant (block i and block
+// i+1, signal i and wait i-2), or near the loop's ends (if %i == 0). Remove a block of L iterations from an execution
+// with N iterations. A path in the shorter execution is also a path in the longer one: an edge across the cut leads to
+// an iteration that occurs again L iterations later on the same stream, and streams are FIFOs. Therefore two accesses
+// that are not ordered in the longer execution are not ordered in the shorter one. They also conflict in the shorter
+// one, if the cut is not between two accesses that are separated by a constant number of iterations, nor near an end
+// of the loop. If there are three blocks of L iterations besides those, one of them can be removed. So a race with N
+// iterations is also a race with N-L iterations, down to a length of a few times L. If those lengths have no race, no
+// length has one.
 //
-// Cycles: no edge leads to an earlier iteration (align checks that in the
-// plan), so a cycle stays in one iteration, and a shorter loop has it too.
+// For deadlocks, no edge leads to an earlier iteration (align checks this in the plan). Hence a cycle lies within one
+// iteration, and a shorter loop has it too.
 
 // Planning lowers, binds and plans a program.
 type Planning func(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error)
 
-// Proof is what was found out about loops of any length.
+// Proof holds the result for loops of any length.
 type Proof struct {
 	Verdict verify.Verdict
-	// Reason says why nothing was decided.
+	// Reason explains why nothing was decided.
 	Reason string
-	// At says at which trip counts a fault shows: "C=7".
+	// At names the trip counts for which a fault was found: "C=7".
 	At string
-	// Result is the plan's, at those; nil where the planner refused it. Of a proof it is one of those that were
-	// checked, with its warnings.
+	// Result is the result of checking the plan for the trip counts in At. It is nil if the planner refused these trip
+	// counts. In a proof it is the result for one of the plans that were checked, with its warnings.
 	Result *verify.Result
-	// Planned is the program whose plan Result is of.
+	// Planned is the program whose plan was checked for Result.
 	Planned *ir.Program
-	// Diagnostics are the planner's where it refused a length.
+	// Diagnostics are the errors with which the planner refused a trip count.
 	Diagnostics ir.Diagnostics
-	// Checked is the number of plans that were checked, Period the iterations
-	// after which the loops repeat themselves.
+	// Checked is the number of plans that were checked. Period is the number of iterations after which the loops repeat
+	// their behaviour.
 	Checked int
 	Period  int64
-	// SerialSafe: so are all the plans that were checked.
+	// SerialSafe reports that all plans that were checked are serially safe.
 	SerialSafe bool
 }
 
-// bounds of what is unrolled.
+// These constants limit the size of the programs that are unrolled.
 const (
 	maxPeriod = 48
 	maxNear   = 24
 	maxCombos = 4096
-	longLoop  = 1000 // trips from which LongLoops does not unroll
+	longLoop  = 1000 // number of iterations from which LongLoops does not unroll a loop
 )
 
-// All proves a program for every value of the dims from a least one on (0
-// or 1: what a loop writes, a loop without iterations does not), whatever the
-// binding gives them: each must be the trip count of loops.
+// All proves a program for every value of the given dims that is at least from, which is 0 or 1; a loop without
+// iterations does not write the buffers that it writes otherwise. It ignores the values that the binding gives these
+// dims. Each dim must be the trip count of loops.
 func All(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planning) *Proof {
 	a, err := newTrips(prog, b, plans)
 	if err != nil {
@@ -80,8 +80,8 @@ func All(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planni
 	return a.prove()
 }
 
-// LongLoops proves a program some of whose loops are too long to unroll, with
-// the trip counts that the binding gives.
+// LongLoops proves a program in which some loops are too long to unroll. It uses the trip counts that the binding
+// gives.
 func LongLoops(prog *ir.Program, b ir.Binding, plans Planning) *Proof {
 	a, err := newTrips(prog, b, plans)
 	if err != nil {
@@ -93,13 +93,12 @@ func LongLoops(prog *ir.Program, b ir.Binding, plans Planning) *Proof {
 
 func unknown(why string) *Proof { return &Proof{Reason: why} }
 
-// knob is a trip count that can be turned: a dim, or the literal bound of the
-// n-th loop.
+// knob identifies a trip count that can be varied: a dim, or the literal bound of the n-th loop.
 type knob struct {
 	dim  string
 	loop int
-	at   int64 // the value wanted
-	all  bool  // and every greater one
+	at   int64 // the required value
+	all  bool  // whether every greater value is also required
 }
 
 func (k *knob) name() string {
@@ -128,7 +127,7 @@ type trips struct {
 	opaque map[string]bool
 	types  map[string]*ir.Type
 	shapes map[string]*ir.Type // of all tensors so far
-	scale  map[string]bool     // dims to grow with the trips, so that no block is empty
+	scale  map[string]bool     // dims that grow with the trip counts, so that no block is empty
 	long   map[ir.Pos]bool     // the long loops
 
 	every  int64 // the period
@@ -157,14 +156,14 @@ func newTrips(prog *ir.Program, b ir.Binding, plans Planning) (*trips, error) {
 	return a, nil
 }
 
-// fail notes the first reason why nothing can be said.
+// fail records the first reason why nothing can be decided.
 func (a *trips) fail(format string, args ...any) {
 	if a.reason == "" {
 		a.reason = fmt.Sprintf(format, args...)
 	}
 }
 
-// findLong makes knobs of the loops that are too long to unroll.
+// findLong makes a knob for each loop that is too long to unroll.
 func (a *trips) findLong() {
 	n := 0
 	a.fn.Body.Walk(func(s *ir.Stmt) {
@@ -174,7 +173,7 @@ func (a *trips) findLong() {
 		n++
 		trips, err := s.Exprs[1].Eval(a.bound.Env(0, nil))
 		if err != nil || trips < longLoop {
-			return // short, or the planner will say what is wrong
+			return // short, or the planner reports the error
 		}
 		if s.Exprs[1].Kind == ir.ExprInt {
 			k := &knob{loop: n, at: trips}
@@ -193,7 +192,7 @@ func (a *trips) findLong() {
 	}
 }
 
-// prove checks one plan for each combination of lengths.
+// prove checks one plan for each combination of trip counts.
 func (a *trips) prove() *Proof {
 	if a.reason == "" {
 		a.block(a.fn.Body)
@@ -237,7 +236,7 @@ func (a *trips) prove() *Proof {
 	return out
 }
 
-// try checks the program with given trip counts.
+// try checks the program with the given trip counts.
 func (a *trips) try(out *Proof, at []int64, base int64) {
 	prog, b, words := a.turned(at, true)
 	planned, p, err := a.plans(prog, b)
@@ -266,8 +265,8 @@ func (a *trips) try(out *Proof, at []int64, base int64) {
 	}
 }
 
-// refused judges a planner's refusal: lengths that do not bind are none of the
-// program's; anything else is its fault.
+// refused examines an error of the planner. Trip counts for which the program cannot be bound are not counted as a
+// fault of the program; every other error is.
 func (a *trips) refused(out *Proof, err error, words string) {
 	ds, ok := err.(ir.Diagnostics)
 	if !ok {
@@ -289,7 +288,7 @@ func (a *trips) refused(out *Proof, err error, words string) {
 	*out = Proof{Verdict: verify.Refuted, At: words, Diagnostics: ds, Checked: out.Checked}
 }
 
-// confirm makes sure that a fault is not one of grown dims only.
+// confirm checks that a fault does not occur only because dims were enlarged.
 func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Program, words string) {
 	if len(a.scale) > 0 {
 		prog, b, w := a.turned(at, false)
@@ -308,8 +307,8 @@ func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Pr
 	*out = Proof{Verdict: verify.Refuted, At: words, Result: r, Planned: planned, Checked: out.Checked}
 }
 
-// turned returns the program and binding with the knobs at the given values;
-// grown: and the cut dims times those.
+// turned returns the program and binding in which the knobs have the given values. If grown is set, it also multiplies
+// the dims of divided axes by these values.
 func (a *trips) turned(at []int64, grown bool) (*ir.Program, ir.Binding, string) {
 	b := a.binding
 	b.Dims, b.Defines = map[string]int64{}, nil

@@ -8,27 +8,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Collective is a device.Collective whose views are resolved.
+// Collective holds a device.Collective with resolved views.
 type Collective struct {
 	*device.Collective
 	Operands []Part // of each member
 }
 
-// Part is what one member brings.
+// Part holds the operands of one member.
 type Part struct {
 	In, Out       strided.View
 	Reads, Writes bool
 }
 
-// Empty reports whether there is nothing to move.
+// Empty reports whether the collective moves no elements.
 func (c *Collective) Empty() bool {
 	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.Operands, func(p Part) bool { return p.Reads && p.In.N > 0 || p.Writes && p.Out.N > 0 })
 }
 
-// Whole is the dimension of an operand that is not cut.
+// Whole is the dimension that marks an operand which is not cut into blocks.
 const Whole = -1 << 31
 
-// InAxis is the dimension along which inputs are cut into blocks.
+// InAxis returns the dimension along which inputs are cut into blocks.
 func InAxis(c *Collective) int {
 	switch c.Op {
 	case ir.OpReduceScatter, ir.OpScatter:
@@ -39,7 +39,7 @@ func InAxis(c *Collective) int {
 	return Whole
 }
 
-// OutAxis is the dimension along which results are joined from blocks.
+// OutAxis returns the dimension along which blocks are joined to results.
 func OutAxis(c *Collective) int {
 	switch c.Op {
 	case ir.OpAllGather, ir.OpGather, ir.OpAllToAll:

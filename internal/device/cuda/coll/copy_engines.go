@@ -11,14 +11,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// copyAlgorithm has copy engines push blocks into the other members' results,
-// between two kernels of one block in which the members meet: when all results
-// may be written, and when they are. A member pushes on its own stream, which is
-// the fastest way; what it keeps is copied beside that.
+// copyAlgorithm pushes blocks into the other members' results with copy engines. Before and after the copies, a kernel
+// of one thread block makes the members wait for each other: first until all results may be written, then until all are
+// written. A member pushes on its own stream, which was the fastest way. The block that stays with the member is copied
+// concurrently on another stream.
 type copyAlgorithm struct{}
 
-// RoutedAlgorithms take other ways than links by a kernel: copy engines, and the bus to
-// the host.
+// RoutedAlgorithms lists the algorithms that transfer data other than by kernels over links: with copy engines, or over
+// the bus through host memory.
 var RoutedAlgorithms = []Entry{
 	{Info{Name: "move-copy", Ops: device.Moves, Memory: device.MemoryFlags, CopyEngines: true, Takes: "what only moves",
 		How: "copy engines write to the peers' outputs, between two kernels of one block in which the ranks meet: no SMs"},
@@ -29,7 +29,7 @@ var RoutedAlgorithms = []Entry{
 		HostMove{}},
 }
 
-// Supports returns nil, or why it cannot do c.
+// Supports returns an error if the algorithm cannot carry out c.
 func (a copyAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
@@ -71,7 +71,7 @@ func enginePlan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
 	return p, nil
 }
 
-// Plan has each member push between two kernels in which all meet.
+// Plan makes each member push its blocks between two kernels in which all members wait for each other.
 func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	m, err := a.plan(t, tune, c)
 	if err != nil {
@@ -96,8 +96,8 @@ func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, e
 	return p, nil
 }
 
-// enginePushes makes the copies of a share. Those to others are on the member's own
-// stream; what it keeps is copied beside.
+// enginePushes returns the copies of a member's share. Copies to other members run on the member's own stream. The
+// member's own block is copied on another stream.
 func enginePushes(share *kernels.Move) Copies {
 	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {

@@ -2,11 +2,11 @@ package coll
 
 import "hocket.example/hocket/ir"
 
-// HostPart is what of a collective goes by way of host memory, in thousandths of its bytes,
-// and how many blocks write there and read from there.
+// HostPart describes the part of a collective that is transferred through host memory: its size in thousandths of the
+// collective's bytes, and the numbers of thread blocks that write it to host memory and read it from there.
 type HostPart struct{ Permille, Writers, Readers int64 }
 
-// HostParts are the parts that algorithms choose.
+// HostParts holds the host parts for the different algorithms.
 type HostParts struct {
 	Operands  HostPart                                                 // of an all_reduce of two members
 	Results   func(bytes int64) HostPart                               // of an all_reduce of more
@@ -16,7 +16,7 @@ type HostParts struct {
 	SMLimited func(members int, bytes int64) (permille, readers int64) // of results, by few blocks
 }
 
-// MeasuredParts are those that were fastest.
+// MeasuredParts returns the parts that were the fastest in measurements.
 func MeasuredParts() HostParts {
 	return HostParts{operandsByHost, resultsByHost, movesByHost, addendsByHost, lamportByHost, smLimitedByHost}
 }

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MoveAlgorithm runs the collectives in which members give each other blocks, and
-// those that reduce such blocks where they arrive, as one kernel on each member.
+// MoveAlgorithm carries out, as one kernel on each member, the collectives in which members send blocks to each other,
+// and those that reduce the blocks at the receiver.
 type MoveAlgorithm struct{ move, reduce kernels.MoveKind }
 
 const noMove = kernels.MoveKind(0xff)
@@ -22,7 +22,7 @@ var (
 	blocksAdded = []ir.Op{ir.OpReduceScatter, ir.OpReduce}
 )
 
-// MoveAlgorithms give blocks to members by kernels.
+// MoveAlgorithms lists the algorithms in which kernels send blocks to members.
 var MoveAlgorithms = []Entry{
 	{Info{Name: "move-ll", Ops: blocksOnly, Takes: "all but all_reduce and uneven ones; blocks up to 2 MiB",
 		How: "blocks with flags among the data into slots"},
@@ -110,7 +110,7 @@ func within(bytes, each, least, most int64) int {
 	return int(min(max((bytes+each-1)/each, least), most))
 }
 
-// Plan is one launch on each member, or several where much passes slots.
+// Plan returns a plan of one launch on each member, or of several launches if a large block passes through slots.
 func (a MoveAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	p := &Plan{}
 	m, first, err := a.Shares(p, t, tune, c)
@@ -133,14 +133,14 @@ func (a MoveAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, e
 	return p, nil
 }
 
-// moveFlags wants the flags of moves.
+// moveFlags requests memory for the flags of moves.
 func (p *Plan) moveFlags() *Area {
 	flags := &Area{}
 	p.halves("flags of moves", kernels.MoveFlagBytes, func(a Area) { *flags = a })
 	return flags
 }
 
-// moveMemory wants flags for moves, and slots if they go through any.
+// moveMemory requests memory for the flags of moves, and for slots if any move passes through slots.
 func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
 	flags, slots = p.moveFlags(), &Area{}
 	need, name := int64(0), "packs of moves"
@@ -159,7 +159,7 @@ func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
 	return flags, slots
 }
 
-// fit gives a move no more blocks than there is room for.
+// fit limits the number of thread blocks of a move to the number that can run at once.
 func fit(t Team, move *kernels.Move) {
 	room := t.Room(move.Threads)
 	if move.Kind == kernels.ReduceSMLimited {
@@ -168,7 +168,7 @@ func fit(t Team, move *kernels.Move) {
 	move.Blocks = min(move.Blocks, room)
 }
 
-// moveKernel is the launch of a member's share.
+// moveKernel returns the launch of a member's share.
 func moveKernel(t Team, move *kernels.Move, flags, slots Area) (Action, error) {
 	fit(t, move)
 	copy(move.Flags[:], flags.At)

@@ -9,9 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// flow is a collective as blocks that members give to each other. in(i, p) is the
-// block that i has for p, out(p, i) where it goes, or, in a reduction, where the
-// result does.
+// flow describes a collective as blocks that members send to each other. in(i, p) returns the block that member i sends
+// to member p. out(p, i) returns the destination of that block or, in a reduction, the destination of the result.
 type flow struct {
 	n       int
 	Gives   func(i, p int) bool
@@ -19,7 +18,7 @@ type flow struct {
 	reduces bool
 }
 
-// FlowOf is c, of n members, as blocks.
+// FlowOf describes the collective c of n members as blocks.
 func FlowOf(c *Collective, n int) (*flow, error) {
 	if err := c.Meets(); err != nil {
 		return nil, err
@@ -77,7 +76,7 @@ func (c *Collective) cuts(n int) error {
 	return nil
 }
 
-// Pairs calls f for all blocks that are given.
+// Pairs calls do for every pair of members between which a block is sent.
 func (f *flow) Pairs(do func(i, p int)) {
 	for i := range f.n {
 		for p := range f.n {
@@ -129,7 +128,7 @@ func rowsOf(views []strided.View) blockRows {
 	return r
 }
 
-// bytes is the size of a block.
+// bytes returns the size of a block in bytes.
 func (r blockRows) bytes() int64 {
 	n := r.run
 	for _, e := range r.extents {
@@ -138,7 +137,7 @@ func (r blockRows) bytes() int64 {
 	return n
 }
 
-// strides are a view's along the extents.
+// strides returns the strides of a view along the extents.
 func (r blockRows) strides(v *strided.View) (s [3]int64) {
 	for k, d := range r.dims {
 		s[k] = v.Strides[d] * v.DType.Size()
@@ -146,7 +145,7 @@ func (r blockRows) strides(v *strided.View) (s [3]int64) {
 	return s
 }
 
-// Alike wants blocks of one shape.
+// Alike returns an error unless all blocks have the same shape.
 func Alike(views []strided.View) error {
 	for i := range views {
 		if !slices.Equal(views[i].Shape, views[0].Shape) {

@@ -38,11 +38,11 @@ func movesByHost(op ir.Op, block int64, members int) HostPart {
 	return HostPart{}
 }
 
-// mixedGrain is what the stored part of a block is a multiple of, in bytes.
+// mixedGrain is the number of bytes of which the stored part of a block is a multiple.
 const mixedGrain = 256
 
-// storedFirst is how many bytes of a block are stored, a multiple of mixedGrain: the
-// rest goes by way of host memory.
+// storedFirst returns the number of bytes of a block that are stored over the link, a multiple of mixedGrain. The
+// remaining bytes are transferred through host memory.
 func (p HostPart) storedFirst(block int64) int64 {
 	return block * (1000 - p.Permille) / 1000 / mixedGrain * mixedGrain
 }
@@ -60,7 +60,7 @@ func (p HostPart) Aside(blocks int64) (writers, readers int64) {
 	return writers, readers
 }
 
-// Supports returns nil, or why it cannot do c.
+// Supports returns an error if the algorithm cannot carry out c.
 func (HostMove) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
@@ -89,7 +89,7 @@ func withBlocks(tune device.Tuning) device.Tuning {
 	return tune
 }
 
-// Plan is one launch on each member.
+// Plan returns a plan of one launch on each member.
 func (HostMove) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	p := &Plan{}
 	m, first, err := Pushed.Shares(p, t, withBlocks(tune), c)

@@ -10,15 +10,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MovePlan is the members' shares, and which inputs are copied first because the
-// result overlaps them.
+// MovePlan holds the members' shares. It also records which inputs are copied first because a result overlaps them.
 type MovePlan struct {
 	Moves  []kernels.Move
 	staged []bool
 	stage  int64 // bytes
 }
 
-// launchable says why some member's share cannot be launched, whatever memory there is.
+// launchable returns an error if some member's share cannot be launched, independent of the available memory.
 func (p *MovePlan) launchable() error {
 	for i := range p.Moves {
 		m := &p.Moves[i]
@@ -65,10 +64,10 @@ func (a MoveAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePla
 
 func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == kernels.ReduceSpread }
 
-// pushes reports whether members reach into others' results.
+// pushes reports whether members write into the results of other members.
 func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush }
 
-// movable refuses what the kernel is not for, or the devices are not.
+// movable returns an error if the kernel does not support the collective, or if the devices do not support the kernel.
 func movable(t Team, c *Collective, f *flow, kind kernels.MoveKind) error {
 	if f.reduces && c.Red == ir.Avg && DTypeOf(c).IsInt() {
 		return fmt.Errorf("%w: the average of integers", device.ErrUnsupported)
@@ -110,7 +109,7 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	return r, nil
 }
 
-// MostInLL128 bounds the bytes of a block for which slots are kept.
+// MostInLL128 limits the number of bytes of a block for which slots are reserved.
 const MostInLL128 = 8 << 20
 
 // mostInSlots is the largest block of a kernel in bytes. Packs take twice as much
@@ -125,7 +124,7 @@ func mostInSlots(k kernels.MoveKind) int64 {
 	return 1 << 62
 }
 
-// mostExtents is how many extents kernels have around rows.
+// mostExtents is the largest number of extents around rows that kernels support.
 const mostExtents = 3
 
 // cutLike is the first block of a whole input.
@@ -136,7 +135,7 @@ func cutLike(c *Collective, in strided.View, n int) strided.View {
 	return in
 }
 
-// DTypeOf is the type of c's operands.
+// DTypeOf returns the element type of c's operands.
 func DTypeOf(c *Collective) ir.DType {
 	for i := range c.Operands {
 		if c.Operands[i].Reads {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// multimem is an all_reduce of sums that NVLink's switches add up, in multicast memory
-// that operands are copied to and from. It was only ever run on an emulation.
+// multimem carries out an all_reduce whose sums are computed by NVLink switches, in multicast memory to and from which
+// the operands are copied. It has only ever been run on an emulation.
 type multimem struct{ ReduceAlgorithm }
 
 var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,
@@ -19,7 +19,7 @@ var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrd
 		"from; only with HOCKET_MULTICAST=on, and not run by us"},
 	multimem{ReduceAlgorithm{unrolls: []int{1, 2, 4}}}}}
 
-// Supports returns nil, or why it cannot do c.
+// Supports returns an error if the algorithm cannot carry out c.
 func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if err := t.Multicasts(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {
 	return nil
 }
 
-// Plan is one launch on each member, on joined memory.
+// Plan returns a plan of one launch on each member, on joined memory.
 func (a multimem) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	r, p, all := a.request(tune, c), &Plan{}, nvlib.Ptr(0)
 	planPull(p, t, tune, r)

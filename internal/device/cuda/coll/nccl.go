@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// NCCLName is the algorithm of NVIDIA's library.
+// NCCLName is the name of the algorithm that uses NVIDIA's library NCCL.
 const NCCLName = "nccl"
 
-// NCCL describes it. It has no Algorithm: package cuda gives the library what PlanNCCL returns.
+// NCCL describes the algorithm. It has no Algorithm: package cuda passes the result of PlanNCCL to the library.
 var NCCL = Info{Name: NCCLName, Formerly: []string{"nccl-window"}, Ops: device.Even, FreeOrder: true,
 	Library: true, Takes: "all but uneven ones",
 	How: "NVIDIA's library, where it is installed. Sums in an order of its own: chosen only where that cannot change a " +
@@ -26,7 +26,7 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
-// pairwise reports whether an op is sends and receives to NCCL.
+// pairwise reports whether NCCL carries out op as sends and receives.
 func pairwise(op ir.Op) bool {
 	return op == ir.OpAllToAll || op == ir.OpGather || op == ir.OpScatter || op == ir.OpPermute
 }
@@ -59,7 +59,7 @@ type NCCLShare struct {
 	Staged       bool          // likewise, because the result lies over the input
 }
 
-// NCCLWork is a collective as NCCL takes it.
+// NCCLWork describes a collective in the form that NCCL requires.
 type NCCLWork struct {
 	Op     ir.Op
 	Shares []NCCLShare
@@ -123,7 +123,7 @@ func PlanNCCL(c *Collective, n int) (*NCCLWork, error) {
 	return w, nil
 }
 
-// sameShapes wants members' blocks to be of one shape.
+// sameShapes returns an error unless the blocks of all members have the same shape.
 func sameShapes(c *Collective, n int) error {
 	var views []strided.View
 	if c.Op == ir.OpAllReduce {
@@ -165,13 +165,13 @@ func inPlace(op ir.Op, s *NCCLShare, i int, block int64) bool {
 	return false
 }
 
-// TakesPart reports whether member i has anything to do.
+// TakesPart reports whether member i has an operand in the collective.
 func (w *NCCLWork) TakesPart(i int) bool { return w.Shares[i].In != nil || w.Shares[i].Out != nil }
 
-// NCCLCall is where a member's dense operands are.
+// NCCLCall holds the addresses of a member's dense operands.
 type NCCLCall struct{ In, Out nvlib.Ptr }
 
-// Issue is member i's calls.
+// Issue makes the NCCL calls of member i.
 func (w *NCCLWork) Issue(lib *nvlib.NCCL, c nvlib.Comm, i int, call NCCLCall, s nvlib.Stream) error {
 	dt, red := ncclTypes[w.DType], ncclReds[w.Red]
 	bytes := w.Count * w.DType.Size()

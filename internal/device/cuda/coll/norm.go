@@ -46,13 +46,13 @@ func NormLimitFor(members int, packs int64) NormLimit {
 	return NormLimit{}
 }
 
-// NormPart is a device.NormPart whose views are resolved.
+// NormPart holds a device.NormPart with resolved views.
 type NormPart struct {
 	In, residual, weight, sum, out strided.View
 	across                         bool // a result lies across an operand
 }
 
-// List is the operands and results, in the order of device.NormPart.
+// List returns the operands and results, in the order of device.NormPart.
 func (n *NormPart) List() []*strided.View {
 	return []*strided.View{&n.In, &n.residual, &n.weight, &n.sum, &n.out}
 }
@@ -96,13 +96,13 @@ func (n *NormPart) Check(first *NormPart, room int) error {
 
 func (n *NormPart) rows() int64 { return n.In.N / max(n.weight.N, 1) }
 
-// Packs is how many packs of 16 bytes a row has.
+// Packs returns the number of packs of 16 bytes in a row.
 func (n *NormPart) Packs() int64 { return n.weight.Bytes() / 16 }
 
-// NormRoom returns how many blocks for rows of so many packs run at once.
+// NormRoom returns the number of thread blocks that can run at once, for rows of the given number of packs.
 func NormRoom(t Team, packs int64) int { return t.Room(kernels.NormThreads(packs)) }
 
-// PlanNorm is one launch on each member.
+// PlanNorm returns a plan of one launch on each member.
 func PlanNorm(t Team, norm *device.Norm, all []NormPart) *Plan {
 	rows, members, p := all[0].rows(), len(all), &Plan{}
 	var lines, read Area

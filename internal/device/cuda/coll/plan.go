@@ -13,12 +13,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Algorithm runs collectives in one way: a function from facts of a team, a tuning and operands
-// to memory and launches. It gives no device anything; whoever has a plan reserves the memory
-// and runs the launches, or looks at the launches only.
+// Algorithm plans collectives in one particular way: it computes the memory and launches that a collective needs from
+// properties of the team, a tuning and the operands. It makes no call to a device. The caller reserves the memory and
+// runs the launches of a plan, or only inspects them.
 type Algorithm interface {
-	// Supports returns nil, or why it cannot do c, which Info.Check passes. It must not
-	// depend on what the team holds.
+	// Supports returns an error if the algorithm cannot carry out c, for which Info.Check has returned nil. The result
+	// must not depend on the memory that the team holds.
 	Supports(t Team, tune device.Tuning, c *Collective) error
 	// Plan says what c takes. Supports(t, tune, c) is nil, and c is not empty.
 	Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error)
@@ -27,7 +27,7 @@ type Algorithm interface {
 // Info describes an algorithm.
 type Info = device.Algorithm
 
-// Entry is an algorithm in the list, with what it says of itself.
+// Entry holds an algorithm and its description.
 type Entry struct {
 	Info
 	Algorithm
@@ -38,7 +38,7 @@ type Entry struct {
 var Algorithms = slices.Concat(ReduceAlgorithms, multimemAlgorithms, MoveAlgorithms, SumAlgorithms, RoutedAlgorithms,
 	scheduleAlgorithms)
 
-// Infos describe them, and NCCL.
+// Infos returns the descriptions of these algorithms and of NCCL.
 func Infos() (list []Info) {
 	for i := range Algorithms {
 		list = append(list, Algorithms[i].Info)
@@ -49,7 +49,8 @@ func Infos() (list []Info) {
 // Described describes all that reports name: Infos, and Norm.
 func Described() []Info { return append(Infos(), Norm) }
 
-// ByName returns the algorithm of a name that may run c, nil for NCCL's, or why there is none.
+// ByName returns the algorithm with the given name, if it may run c. For NCCL the algorithm is nil. If there is no
+// usable algorithm, the error states the reason.
 func ByName(name string, c *device.Collective) (Algorithm, error) {
 	if name == NCCLName {
 		return nil, NCCL.Check(c)
@@ -62,16 +63,17 @@ func ByName(name string, c *device.Collective) (Algorithm, error) {
 	return nil, fmt.Errorf("%w: there is no algorithm %q", device.ErrUnsupported, name)
 }
 
-// Team is what algorithms know of a team.
+// Team provides the properties of a team that algorithms use.
 type Team interface {
 	Members() int
-	// Room is how many blocks of that many threads a launch may have, so that all run at once.
+	// Room returns the largest number of blocks of the given number of threads that a launch may have such that all
+	// blocks run at once.
 	Room(threads int) int
-	// BlockShared is how many bytes of shared memory a block may have on all members' devices.
+	// BlockShared returns the number of bytes of shared memory that a block can have on every member's device.
 	BlockShared() int
-	// SharesGPU reports whether two members are on one GPU.
+	// SharesGPU reports whether members i and k run on the same GPU.
 	SharesGPU(i, k int) bool
-	// Keeps128 returns nil where 128 bytes that a warp writes as one arrive as one.
+	// Keeps128 returns nil if 128 bytes that a warp writes as a unit also arrive as a unit.
 	Keeps128() error
 	// Multicasts returns nil where members' memory may be joined to multicast objects.
 	Multicasts() error
@@ -79,7 +81,7 @@ type Team interface {
 	HostParts() HostParts
 }
 
-// Plan is a collective by one algorithm.
+// Plan describes how one algorithm carries out a collective.
 type Plan struct {
 	// Memory is what every member needs. Each is handed to its Use before Launches is called.
 	Memory []Want
@@ -88,7 +90,7 @@ type Plan struct {
 	Launches func() ([][]Action, error)
 }
 
-// MemoryKind is what memory is at first, and where.
+// MemoryKind selects where memory is allocated and what it initially contains.
 type MemoryKind uint8
 
 // Kinds of memory.
@@ -100,7 +102,8 @@ const (
 	Joined                   // joined to a multicast object
 )
 
-// Want is memory of at least so many bytes on every member, the same for the same name.
+// Want requests at least the given number of bytes of memory on every member. Requests with the same name return the
+// same memory.
 type Want struct {
 	Kind  MemoryKind
 	Name  string
@@ -108,14 +111,14 @@ type Want struct {
 	Use   func(Area)
 }
 
-// Area is memory on every member.
+// Area holds the memory of one request on every member.
 type Area struct {
 	At    []nvlib.Ptr // of each member
 	Bytes int64       // of each; may be more than was wanted
 	All   nvlib.Ptr   // joined: the address of all at once
 }
 
-// half is the size of a half of it.
+// half returns the size of one half of the area in bytes.
 func (a Area) half() int64 { return a.Bytes / 2 }
 
 func (p *Plan) reserve(name string, bytes int64, use func(Area)) {
@@ -145,13 +148,13 @@ func (p *Plan) joined(bytes int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Joined, "joined memory", bytes, use})
 }
 
-// Action is a part of a member's launch.
+// Action represents one part of a member's launch.
 type Action interface{ isAction() }
 
 // Kernel is a kernel in which the members meet; its Team is not set.
 type Kernel struct{ kernels.Meeting }
 
-// Copy is a copy.
+// Copy represents a copy from Src to Dst.
 type Copy struct{ Dst, Src strided.View }
 
 // Copies are copies by copy engines: some on the member's own stream, and each list of

@@ -11,7 +11,7 @@ import (
 
 var allReduce = []ir.Op{ir.OpAllReduce}
 
-// ReduceAlgorithms are those of all_reduce.
+// ReduceAlgorithms lists the algorithms for all_reduce.
 var ReduceAlgorithms = []Entry{
 	{Info{Name: "ll", Ops: allReduce, MostBytes: 4 << 20, OneShot: true,
 		How: "one shot; 8 bytes in 16 carry flags, so that arrival of the data is the only signal"},
@@ -51,7 +51,7 @@ var ReduceAlgorithms = []Entry{
 		ReduceAlgorithm{kind: kernels.AllReduceHost{}, unrolls: []int{1, 2, 4}, Direct: true}},
 }
 
-// ReduceAlgorithm is an all-reduce as one kernel.
+// ReduceAlgorithm carries out an all_reduce as one kernel on each member.
 type ReduceAlgorithm struct {
 	kind    kernels.ReduceBy // of the launch, without its fields
 	unrolls []int
@@ -61,7 +61,7 @@ type ReduceAlgorithm struct {
 	lamport bool  // lines are their own flags
 }
 
-// Supports returns nil, or why it cannot do c.
+// Supports returns an error if the algorithm cannot carry out c.
 func (a ReduceAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Red < ir.Sum || c.Red > ir.Avg {
 		return fmt.Errorf("there is no reduction %d", c.Red)
@@ -124,7 +124,7 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 	return nil
 }
 
-// is reports whether an algorithm is of a kind.
+// is reports whether an algorithm is of the kind K.
 func is[K kernels.ReduceBy](a ReduceAlgorithm) bool {
 	_, ok := a.kind.(K)
 	return ok
@@ -188,7 +188,7 @@ func (a ReduceAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan,
 	return p.meeting(t, r), nil
 }
 
-// meeting has p end in one launch on each member.
+// meeting completes p with one launch on each member.
 func (p *Plan) meeting(t Team, r *kernels.AllReduce) *Plan {
 	p.Launches = func() ([][]Action, error) {
 		list := make([][]Action, t.Members())

@@ -43,12 +43,11 @@ func (t *trial) admit(cands []Candidate) error {
 	return nil
 }
 
-// sampled bounds the bytes of a result that are compared: where a bias is added
-// too late some percent of all elements differ.
+// sampled limits the number of bytes of a result that are compared. If a bias is added too late, a few percent of all
+// elements differ.
 const sampled = 64 << 10
 
-// result runs a candidate, and returns the beginning of what it computed where
-// that is wanted.
+// result runs a candidate. If wanted is set, it returns the first bytes of the candidate's result.
 func (t *trial) result(c Candidate, wanted bool) ([]byte, error) {
 	if !wanted {
 		return nil, t.try(c)

@@ -2,13 +2,14 @@ package gemm
 
 import "crypto/sha256"
 
-// Ranks of several processes compute by the same choices, though each process has measured for itself: once all is
-// prepared they exchange what they chose, and what was chosen otherwise is prepared again.
+// Each process measures for itself, but ranks of several processes must compute products with the same algorithms. Once
+// everything is prepared, the processes exchange their choices. A product for which another choice was agreed is then
+// prepared again.
 
-// Sum stands for what a choice depends on: the same in every process that has GPUs alike.
+// Sum is a hash of everything on which a choice depends. It is the same in every process with the same kind of GPU.
 type Sum [8]byte
 
-// ChosenBytes is how many bytes a choice has, as it is kept.
+// ChosenBytes is the size in bytes of a stored choice.
 const ChosenBytes = 72
 
 func sumOf(key string) (s Sum) {
@@ -24,7 +25,7 @@ const (
 	apartNeed = -3 // none, since it is not faster, or was not tried
 )
 
-// jointChoice is whether linears are one launch, as a choice.
+// jointChoice returns the stored form of the choice whether linears run as one launch.
 func jointChoice(joint bool) []byte {
 	p := Pick{Need: apartNeed}
 	if joint {
@@ -33,21 +34,22 @@ func jointChoice(joint bool) []byte {
 	return p.bytes()
 }
 
-// Apart reports whether a choice is that linears are not one launch. It holds for all processes, whoever made it:
-// who prepared linears alone does not join them later.
+// Apart reports whether a choice is to run linears as separate launches. Such a choice applies to all processes,
+// because a process that prepared linears separately does not join them later.
 func Apart(choice []byte) bool { return string(choice) == string(jointChoice(false)) }
 
-// Chosen lists what was chosen for all products and linears of one x that were prepared.
+// Chosen returns the choices for all products, and for all groups of linears with a common input, that were prepared.
 func (h *Host) Chosen() map[Sum][]byte { return h.chosen }
 
-// Again keeps what prepares something anew, if Adopt changes a choice.
+// Again registers prepare, which prepares a product again if Adopt changes a choice.
 func (h *Host) Again(prepare func() error) { h.again = append(h.again, prepare) }
 
-// Adopted reports whether Adopt was called: choices do not change any more.
+// Adopted reports whether Adopt was called. Choices do not change after that.
 func (h *Host) Adopted() bool { return h.agreed != nil }
 
-// Adopt has everything take these choices: what is prepared from now on, and, if any is another than before, what was
-// prepared already. Nothing of it runs. The context is current.
+// Adopt applies the agreed choices to all products that are prepared from now on. If any choice differs from this
+// process's own, Adopt also prepares the registered products again. None of them may be running. The context is
+// current.
 func (h *Host) Adopt(theirs map[Sum][]byte) error {
 	changed, again := false, h.again
 	for s, own := range h.chosen {

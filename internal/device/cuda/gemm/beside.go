@@ -10,19 +10,19 @@ import (
 // In graphs, GEMMs with a common operand that cannot fill a GPU alone run concurrently, each on its own branch: q, k
 // and v of a layer, or the two halves of its gate. The results have the same bits.
 
-// tileSide is what cuBLASLt's blocks have of rows and columns, about.
+// tileSide is the approximate number of rows, and of columns, that a thread block of cuBLASLt computes.
 const tileSide = 128
 
-// fills reports whether g has a block for each of so many multiprocessors. Two that have gain nothing beside each
-// other: seen with gate and up of 512 rows on two H100, 2 % slower.
+// fills reports whether g has at least one thread block for each of sms multiprocessors. Running two such products
+// concurrently gains nothing: for the gate and up products with 512 rows it was 2 % slower on two H100 GPUs.
 func (g *Problem) fills(sms int) bool {
 	tiles := g.Batch * ((g.M + tileSide - 1) / tileSide) * ((g.N + tileSide - 1) / tileSide)
 	return tiles >= int64(sms)
 }
 
-// PrepareBeside returns one launch for products that run side by side in graphs, and one after the other elsewhere;
-// nil where each fills the GPU, some product is not cuBLASLt's, or rows are so few that hocket's kernel may take
-// all or some. The context is current.
+// PrepareBeside returns one launch for products that run concurrently in graphs, and one after another elsewhere. It
+// returns nil if each product fills the GPU, if cuBLASLt does not compute some product, or if the products have so few
+// rows that hocket's own kernel may compute some of them. The context is current.
 func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
 	small := false
 	for i := range list {
@@ -55,7 +55,7 @@ func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
 	return made[0], nil
 }
 
-// branch is a stream next to another, with its own workspace.
+// branch holds an additional stream with its own workspace.
 type branch struct {
 	h     nvlib.Stream
 	ended nvlib.Event
@@ -63,13 +63,14 @@ type branch struct {
 	bytes int64
 }
 
-// branches are beside a stream.
+// branches holds the additional streams of one stream.
 type branches struct {
 	begun nvlib.Event
 	list  []*branch
 }
 
-// room has a branch have a workspace of so many bytes. What it had stays the world's: a graph may use it.
+// room ensures that a branch has a workspace of the given number of bytes. The world keeps the old workspace, because a
+// graph may use it.
 func (b *branch) room(h *Host, bytes int64) error {
 	if b.bytes >= bytes {
 		return nil
@@ -81,7 +82,7 @@ func (b *branch) room(h *Host, bytes int64) error {
 	return err
 }
 
-// branchesOf returns branches of a stream with room for the products, and makes those that are missing.
+// branchesOf returns the branches of a stream, with workspaces for the products. It creates missing branches.
 func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	all := h.branches[s]
 	if all == nil {
@@ -115,7 +116,7 @@ func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	return all, nil
 }
 
-// runBeside records the products into the graph that s is recorded into.
+// runBeside records the products as concurrent branches of the graph that is being recorded from s.
 func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	all, err := st.host.branchesOf(s, st.beside)
 	if errors.Is(err, device.ErrOutOfMemory) {
@@ -151,7 +152,7 @@ func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	return nil
 }
 
-// runInTurn gives s the products one after the other.
+// runInTurn issues the products to s one after another.
 func (st *Launch) runInTurn(ws nvlib.Ptr, s nvlib.Stream) error {
 	err := st.multiply(ws, s)
 	for i := 0; err == nil && i < len(st.beside); i++ {
@@ -164,8 +165,8 @@ func (st *Launch) multiply(ws nvlib.Ptr, s nvlib.Stream) error {
 	return st.Library.Multiply(st.Product, ws, st.Need, s)
 }
 
-// EndBranches gives the branches back with the world, but for workspaces, which go with its heaps. The context is
-// current.
+// EndBranches frees the branches at the end of the world, except the workspaces, which are freed with the world's
+// heaps. The context is current.
 func (h *Host) EndBranches() error {
 	var errs []error
 	for _, all := range h.branches {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// LtProblem is a gemm as cuBLASLt takes it. Its matrices lie in columns: it
-// computes outᵀ = bᵀ·aᵀ.
+// LtProblem describes a GEMM in the form that cuBLASLt requires. Its matrices are stored by columns: it computes
+// outᵀ = bᵀ·aᵀ.
 type LtProblem struct {
 	Problem
 	ld     [3]int64 // leading dimensions of b, a, out
@@ -17,7 +17,7 @@ type LtProblem struct {
 	tf32   bool
 }
 
-// CuBLASLt returns g for cuBLASLt, if it takes such strides.
+// CuBLASLt returns g in the form that cuBLASLt requires, and reports whether cuBLASLt supports g's strides.
 func (g Problem) CuBLASLt() (LtProblem, bool) {
 	if g.On != 1 && g.N > 1 {
 		if g.Bias != 0 || g.scaled() {
@@ -60,7 +60,7 @@ func (g Problem) addsBiasOnce(ld ...int64) bool {
 	return true
 }
 
-// Launch is a product by cuBLASLt.
+// Launch holds a product that cuBLASLt computes.
 type Launch struct {
 	host    *Host
 	Library *nvlib.CuBLASLt
@@ -76,10 +76,10 @@ type Launch struct {
 	beside  []*Launch     // see PrepareBeside
 }
 
-// WorkspaceBytes is what algorithms may use, on each stream.
+// WorkspaceBytes limits the workspace that algorithms may use on each stream, in bytes.
 const WorkspaceBytes = 32 << 20
 
-// notTaken turns cuBLASLt's saying that it does not take a product into nil.
+// notTaken returns nil if err only reports that cuBLASLt does not support a product, and err otherwise.
 func notTaken(err error) error {
 	switch nvlib.Code(err, "cuBLASLt") {
 	case nvlib.CuBLASNotSupported, nvlib.CuBLASInvalidValue:
@@ -106,7 +106,7 @@ func ltTypes(dt ir.DType, tf32 bool) (t nvlib.LtType, c nvlib.LtCompute, scale n
 	return nvlib.LtF32, nvlib.LtCompute32F, nvlib.LtF32
 }
 
-// Describe tells cuBLASLt of the product.
+// Describe creates cuBLASLt's descriptors of the product.
 func (st *Launch) Describe() error {
 	lib, g := st.Library, &st.Problem
 	_, compute, scale := ltTypes(g.DType, g.tf32)
@@ -156,7 +156,7 @@ func (st *Launch) Describe() error {
 	return nil
 }
 
-// setRelu has st end in a relu.
+// setRelu makes st apply a relu to its result.
 func (st *Launch) setRelu() error {
 	epilogue := int32(nvlib.LtEpilogueRelu)
 	if st.Problem.Bias != 0 {
@@ -165,7 +165,7 @@ func (st *Launch) setRelu() error {
 	return st.Library.SetDesc32(st.Desc, nvlib.LtDescEpilog, epilogue)
 }
 
-// setBias says where the bias is, if there is one.
+// setBias sets the address of the bias, if the product has one.
 func (st *Launch) setBias(at nvlib.Ptr) error {
 	if st.Problem.Bias == 0 {
 		return nil
@@ -173,16 +173,16 @@ func (st *Launch) setBias(at nvlib.Ptr) error {
 	return st.Library.SetDesc64(st.Desc, nvlib.LtDescBias, uint64(at))
 }
 
-// NewProduct makes st ready to be computed by an algorithm on operands.
+// NewProduct returns st as a product that the given algorithm computes on the given operands.
 func (st *Launch) NewProduct(algo nvlib.LtAlgo, b, a, out nvlib.Ptr) *nvlib.Product {
 	la := st.Layouts
 	return nvlib.NewProduct(st.Handle, st.Desc, la[0], la[1], la[2], b, a, out, algo, st.Problem.DType == ir.F64)
 }
 
-// aligned is the largest power of two, up to 256, that divides an address.
+// aligned returns the largest power of two, up to 256, that divides the address p.
 func aligned(p nvlib.Ptr) uint32 { return 1 << min(bits.TrailingZeros64(uint64(p)), 8) }
 
-// dropOwn lets hocket's kernel go.
+// dropOwn drops hocket's own kernel.
 func (st *Launch) dropOwn() {
 	if st.own != nil {
 		st.own.Free()
@@ -190,8 +190,8 @@ func (st *Launch) dropOwn() {
 	}
 }
 
-// Free gives back what cuBLASLt has of the product: once, when its launch is released
-// or else with the world. The caller holds the world's mutex.
+// Free frees cuBLASLt's descriptors of the product. It does so once, when the product's launch is released or when the
+// world ends. The caller holds the world's mutex.
 func (st *Launch) Free() {
 	if !st.host.live[st] {
 		return
@@ -214,8 +214,8 @@ func (st *Launch) Free() {
 	}
 }
 
-// key says all that the choice of an algorithm depends on, and nothing of the choice: equal keys, equal
-// choices.
+// key returns a text with everything on which the choice of an algorithm depends. The text does not contain the choice
+// itself. Products with equal keys use the same algorithm.
 func (st *Launch) key() string {
 	g, own := &st.Problem, ""
 	if st.few {
@@ -226,7 +226,7 @@ func (st *Launch) key() string {
 		g.ta, g.tb, g.Bias != 0, g.Alignments(), !g.Fixed, WorkspaceBytes) + g.scaledKey() + own
 }
 
-// scaledKey is what the choice depends on for operands with scales.
+// scaledKey returns the part of the key that describes 8-bit operands with scales.
 func (g *Problem) scaledKey() string {
 	if !g.scaled() {
 		return ""
@@ -234,7 +234,7 @@ func (g *Problem) scaledKey() string {
 	return fmt.Sprintf("; of %s, %s with scales %d", g.In[0], g.In[1], g.Modes)
 }
 
-// Alignments are those of the operands and of the result twice, as cuBLASLt asks for them.
+// Alignments returns the alignments of the operands, and that of the result twice, as cuBLASLt expects them.
 func (g *LtProblem) Alignments() [4]uint32 {
 	return [4]uint32{aligned(g.B), aligned(g.A), aligned(g.Out), aligned(g.Out)}
 }

@@ -7,15 +7,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Site is what GEMMs need of the world that they run in. Its methods are called with the
-// world held exclusively and the GPU's context current.
+// Site provides the services of a world that GEMMs require. Its methods are called while the world is held exclusively
+// and the GPU's context is current.
 type Site interface {
-	// Recording reports whether a graph is being recorded, with which a trial would be.
+	// Recording reports whether a graph is being recorded. A trial made then would become part of the graph.
 	Recording() bool
-	// NewClock takes an event that tells the time, FreeClocks gives some back.
+	// NewClock returns an event that records the time. FreeClocks frees such events.
 	NewClock() (nvlib.Event, error)
 	FreeClocks([]nvlib.Event)
-	// Compile makes the launches of a problem; CompileAside lets others use the world
+	// Compile compiles the launches of a problem. CompileAside does the same and lets other goroutines use the world
 	// meanwhile.
 	Compile(p kernels.Problem) ([]*nvlib.Launch, error)
 	CompileAside(p kernels.Problem) ([]*nvlib.Launch, error)
@@ -46,15 +46,14 @@ func NewHost(site Site, drv *nvlib.Driver, g *gpu.GPU, heaps *[3]*gpu.Heap, all 
 		branches: map[nvlib.Stream]*branches{}}
 }
 
-// NewStep is a GEMM that cuBLASLt knows nothing of yet, to be freed.
+// NewStep returns a GEMM that has not yet been described to cuBLASLt. The caller must free it.
 func (h *Host) NewStep(lib *nvlib.CuBLASLt, handle nvlib.LtHandle, g LtProblem) *Launch {
 	st := &Launch{host: h, Library: lib, Handle: handle, Problem: g}
 	h.live[st] = true
 	return st
 }
 
-// Prepare prepares g; nil where cuBLASLt does not take it. The context is
-// current.
+// Prepare prepares g. It returns nil if cuBLASLt does not support g. The context is current.
 func (h *Host) Prepare(g Problem) (*Launch, error) {
 	l, ok := g.CuBLASLt()
 	if !ok {
@@ -98,7 +97,7 @@ func (h *Host) TakesScaled(g Problem) (bool, error) {
 	return err == nil && lib.Version() >= nvlib.LtScalesSince, err
 }
 
-// Guesses names the GEMMs that run by a guess for want of memory to time others in.
+// Guesses describes the GEMMs whose algorithm was not timed, because there was no memory for a trial.
 func (h *Host) Guesses() (list []string) {
 	for st := range h.live {
 		if st.guess {
@@ -108,14 +107,14 @@ func (h *Host) Guesses() (list []string) {
 	return list
 }
 
-// FreeAll frees the GEMMs that are left.
+// FreeAll frees the GEMMs that have not been freed yet.
 func (h *Host) FreeAll() {
 	for st := range h.live {
 		st.Free()
 	}
 }
 
-// Workspace is how many bytes of workspace st needs.
+// Workspace returns the number of bytes of workspace that st needs.
 func (st *Launch) Workspace() int64 {
 	need := st.Need
 	for _, other := range st.beside {
@@ -124,7 +123,7 @@ func (st *Launch) Workspace() int64 {
 	return need
 }
 
-// Run gives a stream the GEMM, with a workspace that is large enough.
+// Run issues the GEMM to a stream. The workspace must be large enough.
 func (st *Launch) Run(workspace nvlib.Ptr, h nvlib.Stream) error {
 	if len(st.beside) > 0 && st.host.site.Recording() {
 		return st.runBeside(workspace, h)
@@ -132,8 +131,8 @@ func (st *Launch) Run(workspace nvlib.Ptr, h nvlib.Stream) error {
 	return st.runInTurn(workspace, h)
 }
 
-// TakeOwn returns hocket's kernel where it was picked, and frees the rest; nil where
-// cuBLASLt computes st.
+// TakeOwn returns hocket's own kernel if it was selected, and frees everything else. It returns nil if cuBLASLt
+// computes st.
 func (st *Launch) TakeOwn() *nvlib.Launch {
 	own := st.own
 	if own != nil {

@@ -73,7 +73,7 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 	return own, err
 }
 
-// member is a linear of a Joint.
+// member holds the operands of one linear of a Joint.
 type member struct{ a, b, out nvlib.Ptr }
 
 func (j *Joint) members() (list []member) {
@@ -94,7 +94,7 @@ func (h *Host) noteApart(j *Joint, joint bool) {
 	}
 }
 
-// fits reports whether the kernel for few rows may be chosen for all.
+// fits reports whether the kernel for few rows may be chosen for all linears.
 func (j *Joint) fits() bool {
 	bytes := int64(0)
 	for i := range j.List {
@@ -274,7 +274,7 @@ func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
 	return t, nil
 }
 
-// candidate is one way, ready to be timed.
+// candidate prepares one of the two ways for timing.
 func (t *jointTrial) candidate(of func(at *jointOperands) ([]func() error, error)) (*Candidate, error) {
 	c := &Candidate{}
 	for i := range t.at {
@@ -302,7 +302,7 @@ func (t *jointTrial) candidate(of func(at *jointOperands) ([]func() error, error
 	return c, nil
 }
 
-// compiled is the launch of a kernel.
+// compiled compiles a kernel and returns a function that launches it.
 func (t *jointTrial) compiled(p kernels.Problem) (func() error, error) {
 	list, err := t.host.site.Compile(p)
 	if err != nil {
@@ -341,7 +341,7 @@ func (t *jointTrial) runAlone(at *jointOperands) (steps []func() error, err erro
 	return steps, nil
 }
 
-// sameBits runs both ways once, and compares what they give.
+// sameBits runs both candidates once and reports whether their results have the same bits.
 func (t *jointTrial) sameBits(a, b *Candidate) (bool, error) {
 	var got [2][]byte
 	for i, c := range []*Candidate{a, b} {

@@ -12,13 +12,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// cuBLASLt guesses which of its algorithms is fastest, and is often wrong by
-// some percent. So the best guesses are run on scratch memory and timed, once
-// for each product that is unlike those before; what was found is kept, in the
-// process and on disk. A guess that no memory was there to look beyond is kept in the
-// process alone: its bits stay, and the next process looks again.
+// cuBLASLt predicts which of its algorithms is fastest, and is often wrong by a few percent. The best predictions are
+// therefore run on scratch memory and timed, once for each product that differs from earlier products. The result is
+// stored in the process and on disk. If there is no memory to time several algorithms, the first prediction is stored
+// in the process only: results of this process keep the same bits, and the next process measures again.
 
-// Pick is the algorithm for a product.
+// Pick describes the algorithm selected for a product.
 type Pick struct {
 	Algo  nvlib.LtAlgo
 	Need  int64 // workspace, in bytes
@@ -26,8 +25,8 @@ type Pick struct {
 	own   bool  // hocket's kernel for few rows, and no algorithm
 }
 
-// Picks are the process's. mu is held while one is looked for: two measurements
-// at a time would disturb each other.
+// Picks holds the selected algorithms of this process. The mutex mu is held during a measurement, because two
+// measurements at the same time would disturb each other.
 type Picks struct {
 	mu   sync.Mutex
 	made map[string]*Pick // by key; nil where no algorithm takes the product
@@ -38,7 +37,7 @@ type Picks struct {
 	Watch func(key string, cands []Candidate, best int)
 }
 
-// onGPU is a pick, by its key, on a GPU.
+// onGPU identifies a pick, by its key, on a GPU.
 type onGPU struct {
 	gpu *gpu.GPU
 	key string
@@ -61,8 +60,8 @@ const (
 	worthwhile = 0.99
 )
 
-// pick returns the algorithm for st, which has run on this GPU then; nil where
-// there is none. The context is current.
+// pick returns the algorithm for st, after the algorithm has run once on this GPU. It returns nil if no algorithm
+// supports st. The context is current.
 func (h *Host) pick(st *Launch) (*Pick, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
@@ -115,8 +114,8 @@ func (h *Host) withRelu(st *Launch, p Pick, key string) (*Pick, error) {
 	return &p, h.exercise(st, &p, key+" relu")
 }
 
-// exercise runs a pick once on each GPU, if it has not run there: its code is
-// brought to the device when it first runs.
+// exercise runs a pick once on each GPU on which it has not run yet, because the driver loads the algorithm's code when
+// the algorithm first runs.
 func (h *Host) exercise(st *Launch, p *Pick, key string) error {
 	if p == nil || p.own || h.picks.ran[onGPU{h.gpu, key}] {
 		return nil
@@ -174,7 +173,7 @@ func (h *Host) runSmall(st *Launch, p *Pick) (ran bool, err error) {
 	return ran, notTaken(err)
 }
 
-// noteRan notes whether a pick has run on a GPU.
+// noteRan records whether a pick has run on a GPU.
 func (p *Picks) noteRan(g *gpu.GPU, key string, ran bool) {
 	if p.ran == nil {
 		p.ran = map[onGPU]bool{}
@@ -255,7 +254,7 @@ func (g *LtProblem) String() string {
 	return fmt.Sprintf("%s%dx%dx%d %s", batch, g.M, g.N, g.K, g.DType)
 }
 
-// bytes is the pick as it is kept on disk.
+// bytes returns the pick in the form that is stored on disk.
 func (p *Pick) bytes() []byte {
 	need := p.Need
 	if p.own {
@@ -268,7 +267,7 @@ func (p *Pick) bytes() []byte {
 	return b
 }
 
-// kept returns the pick that b is, if cuBLASLt says that it computes st.
+// kept returns the pick stored in b, if cuBLASLt reports that it can compute st with this pick.
 func (st *Launch) kept(b []byte) *Pick {
 	var p Pick
 	if len(b) != 8*(1+len(p.Algo)) {
@@ -298,7 +297,7 @@ func (st *Launch) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
 	return int64(r.Workspace), err == nil && r.State == 0 && r.Workspace <= WorkspaceBytes
 }
 
-// Candidate is an algorithm under trial.
+// Candidate holds an algorithm under trial.
 type Candidate struct {
 	Pick
 	runs   []func() error // one for each copy of b
@@ -337,8 +336,8 @@ func (t *trial) fastest(cands []Candidate) (int, error) {
 	return best, err
 }
 
-// race times the candidates in rounds, and lets those go that are far behind. It
-// returns the fastest.
+// race times the candidates in rounds and drops candidates that are much slower than the fastest. It returns the index
+// of the fastest.
 func (t *trial) race(cands []Candidate, chain int) (best int, err error) {
 	used := float32(0)
 	for round := range TrialRounds {

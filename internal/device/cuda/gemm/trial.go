@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// trial runs a product on scratch memory and a stream of its own: operands of a
-// program may be in use, and may hold zeros, on which products are faster.
+// trial runs a product on scratch memory and on its own stream. It does not use the program's operands, because these
+// may be in use, or may hold zeros, with which products run faster.
 type trial struct {
 	host     *Host
 	st       *Launch
@@ -146,7 +146,7 @@ func PatternOf(dt ir.DType, next func() float64) []byte {
 	return b
 }
 
-// try runs a candidate once and waits for it: its code is loaded then.
+// try runs a candidate once and waits for its end, so that its code is loaded before it is timed.
 func (t *trial) try(c Candidate) error {
 	run, err := t.runOf(&c, 0)
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// GPU is a device of the process. mu guards what follows it.
+// GPU represents a device of the process. The mutex mu guards the fields that follow it.
 type GPU struct {
 	System      *System
 	Device      nvlib.Device
@@ -63,8 +63,7 @@ func (s *System) describe(ordinal int) (*GPU, error) {
 	return g, nil
 }
 
-// Arch names a compute capability for NVRTC, with the features that only that
-// architecture has.
+// Arch returns the name by which NVRTC selects a compute capability with its architecture-specific features.
 func Arch(major, minor int) string {
 	s := fmt.Sprintf("sm_%d%d", major, minor)
 	if major >= 9 {
@@ -73,7 +72,7 @@ func Arch(major, minor int) string {
 	return s
 }
 
-// Context returns the device's primary context, made at the first call.
+// Context returns the device's primary context. The first call creates it.
 func (g *GPU) Context() (nvlib.Context, error) {
 	unlock, err := g.lock()
 	if err != nil {
@@ -104,8 +103,7 @@ func (g *GPU) lock() (unlock func(), err error) {
 // errGivenUp is what one gets who was given up because a call of the driver did not return.
 var errGivenUp = errors.New("given up: a call of the driver did not return")
 
-// Function returns a kernel of an image, loaded at the first call. The context
-// is current.
+// Function returns a kernel of an image. The first call loads the image. The context is current.
 func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function, error) {
 	unlock, err := g.lock()
 	if err != nil {
@@ -152,8 +150,7 @@ func (g *GPU) AllowShared(f nvlib.Function, bytes uint32) error {
 	return nil
 }
 
-// LtHandle returns cuBLASLt and its handle for the device. The context is
-// current.
+// LtHandle returns cuBLASLt and the device's handle for it. The context is current.
 func (g *GPU) LtHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
 	lib, err := g.System.BLAS()
 	if err != nil {
@@ -173,11 +170,10 @@ func (g *GPU) LtHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
 	return lib, g.lt, nil
 }
 
-// DefaultShared is the dynamic shared memory that a kernel may use unasked.
+// DefaultShared is the number of bytes of dynamic shared memory that a kernel may use without AllowShared.
 const DefaultShared = 48 << 10
 
-// Multicasts reports whether the GPU's memory can be part of a multicast object. Old
-// drivers do not know the question.
+// Multicasts reports whether the GPU's memory can be part of a multicast object. Old drivers do not support this query.
 func (g *GPU) Multicasts() bool {
 	v, err := g.System.Driver.DeviceAttribute(g.Device, nvlib.MulticastSupported)
 	return err == nil && v != 0

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Alignment is that of every allocation, in bytes.
+// Alignment is the alignment of every allocation in bytes.
 const Alignment = 256
 
 // Source gives regions of memory to a heap and takes them back. Reserve gives most bytes, or least if there
@@ -21,7 +21,7 @@ type Source interface {
 	Release(*Region) error
 }
 
-// Region is memory that a heap divides.
+// Region represents a range of memory that a heap divides into allocations.
 type Region struct {
 	Addr   nvlib.Ptr
 	Bytes  int64
@@ -31,7 +31,7 @@ type Region struct {
 	Free   []stretch // by address, never adjacent
 }
 
-// stretch is a free part of a region.
+// stretch represents a free part of a region.
 type stretch struct {
 	addr  nvlib.Ptr
 	Bytes int64

@@ -41,7 +41,8 @@ func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, busy, ah
 	return c.holder, c.batches > 0, streams != nil && slices.Equal(c.streams, streams)
 }
 
-// take takes the lock, if nobody has it but perhaps w, and h that rests or is ahead.
+// take gives w the lock if no world holds it, if w holds it already, or if its holder is h, which is idle or whose work
+// is ahead of w's on the same streams.
 func (c *coresidency) take(w, h *World, streams []uintptr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +76,7 @@ func (c *coresidency) leave(w *World) {
 	}
 }
 
-// abandon takes the lock from a world that was given up.
+// abandon releases the lock that a given-up world holds.
 func (c *coresidency) abandon(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,8 +85,7 @@ func (c *coresidency) abandon(w *World) {
 	}
 }
 
-// forget takes the lock from a world that is closed, unless batches of it have still to
-// leave.
+// forget releases the lock that a closed world holds, unless some of its batches have not called Leave yet.
 func (c *coresidency) forget(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,8 +94,8 @@ func (c *coresidency) forget(w *World) {
 	}
 }
 
-// Rests reports whether nothing of w is known to run. It does not wait for the world's
-// mutex, whose owner may be waiting for this lock.
+// Rests reports whether no work of w is known to run. It does not wait for the world's mutex, because the owner of the
+// mutex may be waiting for this lock.
 func (w *World) Rests() bool {
 	if w.Ended() {
 		return true

@@ -25,7 +25,7 @@ import (
 // holds are released. Its own mutex stays locked: LockLive is for who must not wait for that.
 // When the call returns after all, its goroutine ends there (see nvlib.Watch).
 
-// Process is what the worlds of a process share.
+// Process holds the locks that the worlds of a process share.
 type Process struct {
 	System      *gpu.System
 	issue       sync.RWMutex // see issue_lock.go
@@ -58,36 +58,36 @@ type World struct {
 	cause atomic.Pointer[error]
 }
 
-// Host is the world that is guarded.
+// Host provides the world that is guarded.
 type Host struct {
 	Mu    *sync.Mutex  // guards its state
 	Err   func() error // why it has ended; nil while it lives. The caller holds Mu
 	Rests func() bool  // reports whether nothing of it is known to run. The caller holds Mu
 }
 
-// New guards a world. Its calls are not watched before Open: a dry run has none.
+// New returns a guard for a world. Its driver calls are not watched before Open, because a dry run makes none.
 func (p *Process) New(h Host) *World { return &World{p: p, host: h} }
 
-// Open has the world's calls watched. ctx is that which it is opened with.
+// Open starts to watch the world's driver calls. ctx is the context with which the world is opened.
 func (w *World) Open(ctx context.Context) {
 	w.opened, w.lost = ctx, make(chan struct{})
 	w.workers.next, w.workers.over = make(chan func()), make(chan struct{})
 }
 
-// End notes that the world has ended, which keeps no goroutine then.
+// End records that the world has ended. It also ends the world's worker goroutines.
 func (w *World) End() {
 	if w.ended.CompareAndSwap(false, true) && w.workers.over != nil {
 		close(w.workers.over)
 	}
 }
 
-// Ended reports whether it has.
+// Ended reports whether the world has ended.
 func (w *World) Ended() bool { return w.ended.Load() }
 
-// Closing notes that the world is to be closed: calls may take less long then.
+// Closing records that the world is about to be closed. Driver calls then have a shorter time limit.
 func (w *World) Closing() { w.closing.Store(true) }
 
-// Forget takes the co-residency lock from a world that is closed.
+// Forget releases the co-residency lock that a closed world holds.
 func (w *World) Forget() { w.p.coresidency.forget(w) }
 
 // AbortBy has a word of host memory set to 1 where the world is given up, or none where that is 0.
@@ -97,7 +97,7 @@ func (w *World) AbortBy(word uintptr) {
 	w.abort.Store(word)
 }
 
-// GivenUp is why the world was given up; nil while it was not.
+// GivenUp returns the reason why the world was given up, or nil if it was not.
 func (w *World) GivenUp() error {
 	if err := w.cause.Load(); err != nil {
 		return *err
@@ -112,7 +112,7 @@ const (
 	watchEvery = 50 * time.Millisecond
 )
 
-// patience is how long the call that the world is in may take.
+// patience returns the time limit of the world's current driver call.
 func (w *World) patience(ctx context.Context) time.Duration {
 	switch p := w.p.System.CallPatience; {
 	case ctx.Err() != nil:
@@ -178,7 +178,7 @@ func (w *World) Do(ctx context.Context, f func()) error {
 	}
 }
 
-// sighting is a call that was seen, and since when.
+// sighting records a driver call in progress and the time at which it was first seen.
 type sighting struct {
 	call  nvlib.Pending
 	since time.Time
@@ -197,7 +197,7 @@ func (s *sighting) of(w *nvlib.Watch, now time.Time) (nvlib.Pending, time.Durati
 	return p, now.Sub(s.since)
 }
 
-// giveUp gives the world up because of a call, unless that has returned meanwhile.
+// giveUp gives the world up because of a driver call, unless that call has returned meanwhile.
 func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,7 +226,7 @@ func (w *World) gpuOf(p nvlib.Pending) *gpu.GPU {
 	return cmp.Or(w.p.System.OfContext(p.Context), w.Opening.Load(), w.p.System.GPUs[0])
 }
 
-// LockLive locks the world's mutex; not if it was given up.
+// LockLive locks the world's mutex. It returns false, without the lock, if the world was given up.
 func (w *World) LockLive() bool {
 	for began := time.Now(); !w.host.Mu.TryLock(); gpu.Pause(time.Since(began)) {
 		if w.GivenUp() != nil {
@@ -239,7 +239,7 @@ func (w *World) LockLive() bool {
 // compilation is what a compiler's work is called where it does not return.
 var compilation = "compiling a kernel by NVRTC"
 
-// Compiling is Aside for a compiler's work.
+// Compiling does the same as Aside, for the work of a compiler.
 func (w *World) Compiling(f func() error) error {
 	n := w.compiles.Enter(&compilation)
 	err := w.Aside(f)

@@ -40,10 +40,10 @@ func (w *World) Batch(streams []uintptr, waiting func() bool, issue func() error
 	return issue()
 }
 
-// Issuing reports whether a batch is under way.
+// Issuing reports whether a batch is in progress.
 func (w *World) Issuing() bool { return w.issuing.Load() > 0 }
 
-// Alone runs f with the issue lock held alone.
+// Alone runs f while it holds the issue lock exclusively.
 func (w *World) Alone(f func()) {
 	w.lockIssue()
 	defer w.unlockIssue()
@@ -53,7 +53,7 @@ func (w *World) Alone(f func()) {
 // HoldsIssue reports whether the caller, who holds the world's mutex, also holds the issue lock alone.
 func (w *World) HoldsIssue() bool { return w.issueLocked }
 
-// LockIssue locks the issue lock for who has no world.
+// LockIssue locks the issue lock for a caller that has no world.
 func (p *Process) LockIssue() (unlock func()) {
 	p.issue.Lock()
 	return p.issue.Unlock
@@ -74,8 +74,8 @@ func (w *World) Issue(f func() error) error {
 	return f()
 }
 
-// Exclusive locks the issue lock and the world, for driver calls that need both. The function
-// that it returns unlocks them. Within a batch the issue lock is held already.
+// Exclusive locks the issue lock and the world, for driver calls that need both. The returned function unlocks them.
+// Within a batch the issue lock is already held.
 func (w *World) Exclusive() (unlock func()) {
 	locked := w.issuing.Load() == 0
 	if locked {

@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 )
 
-// Recovered runs a call of the user's, and returns what it panics with.
+// Recovered runs a function of the user and returns an error if it panics.
 func Recovered(f func()) (err error) {
 	defer func() {
 		switch p := recover().(type) {

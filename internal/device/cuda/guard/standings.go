@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// standingsPatience is how long Standings waits for who has the world.
+// standingsPatience limits how long Standings waits for the holder of the world.
 const standingsPatience = 200 * time.Millisecond
 
 // Standings returns what ask reports about the world. Its driver calls may not return, so Standings does not wait long

@@ -10,7 +10,7 @@ type workers struct {
 	waits atomic.Bool   // one does, or is about to
 }
 
-// do has a worker run f, which does not panic.
+// do runs f on a worker goroutine. f must not panic.
 func (w *workers) do(f func()) {
 	select {
 	case w.next <- f:
