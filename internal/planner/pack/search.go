@@ -31,8 +31,8 @@ func (p *problem) search(bound, steps int64) []int64 {
 	return p.lower(best, order, bound, steps)
 }
 
-// lower searches for a packing that is lower than best. Placing the items greedily in the given order results in a
-// packing similar to best.
+// lower searches for a packing that is lower than best, by descend if the items' neighbors are known and then by improve.
+// order is the order in which placing the items greedily results in a packing like best.
 func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64 {
 	if len(p.items) == 0 || Height(p.items, best) <= bound {
 		return best
@@ -47,9 +47,9 @@ func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64
 	return p.improve(best, order, bound, rng)
 }
 
-// improve places the items repeatedly. Each time, it places the items first that reached the top the last time, because
-// an item that is placed early gets a lower offset. If the packings repeat, it also moves randomly chosen items before
-// these.
+// improve packs the items repeatedly while steps are left. Each time it moves the items that reached the top of the last
+// packing to the front, because an item that is placed early gets a lower offset, and then up to three randomly chosen
+// items forward. Every second attempt starts from the lowest packing so far.
 func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Rand) []int64 {
 	n := len(p.items)
 	if p.dense && int64(n)*int64(n)/2 > p.steps { // one packing takes more
