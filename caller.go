@@ -19,8 +19,8 @@ func (m *Machine) calls(ctx context.Context, fn *function) {
 	}
 }
 
-// told publishes the error with which a call of a model ended, and returns that error. Other processes report it if
-// their wait for this process times out.
+// told publishes that a call of a model has ended, and with which error, and returns that error. Other processes report
+// the error if their wait for this process times out. Without an error they report this process as between its calls.
 func (m *Model) told(ctx context.Context, err error) error {
 	err = m.machine.why(ctx, err)
 	if peers := m.machine.dev.Peers(); peers != nil {

@@ -204,10 +204,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err == nil {
 		err = cutBack(reports)
 	}
-	if err != nil {
-		return nil, m.told(ctx, err)
-	}
-	return reports, nil
+	return reports, m.told(ctx, err) // also without an error: the process's call has ended
 }
 
 func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
