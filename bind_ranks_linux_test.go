@@ -29,7 +29,8 @@ func eachRank(t *testing.T, ranks [][]int, f func(m *hocket.Machine) error) {
 	for i, own := range ranks {
 		all.Go(func() {
 			err := func() error {
-				w, err := hocket.Join(t.Context(), hocket.JoinOptions{Rank: i, Size: len(ranks), ID: t.Name(), Dir: dir, Ranks: own})
+				w, err := hocket.Join(t.Context(), hocket.JoinOptions{Rank: i, Size: len(ranks), ID: t.Name(), Dir: dir,
+					Ranks: own})
 				if err != nil {
 					return err
 				}
@@ -99,7 +100,8 @@ func wantsWhole(t *testing.T, model *hocket.Model, x *hocket.Tensor) error {
 	if err != nil {
 		return err
 	}
-	part, whole := hocket.Args{In: map[string]*hocket.Tensor{"x": x}}, hocket.Args{In: map[string]*hocket.Tensor{"x": x, "w": w}}
+	part := hocket.Args{In: map[string]*hocket.Tensor{"x": x}}
+	whole := hocket.Args{In: map[string]*hocket.Tensor{"x": x, "w": w}}
 	explore := func(a hocket.Args) error {
 		return model.Explore(t.Context(), []hocket.Args{a}, hocket.ExploreOptions{Schedules: 1},
 			func(int64, []*hocket.Report) error { return nil })

@@ -41,7 +41,8 @@ func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) err
 	sizes := make([]buckets.Extents, len(batch))
 	for i, a := range batch {
 		if a.onDevices() || len(a.InLocal) > 0 {
-			return nil, nil, fmt.Errorf("%w: LoadOptions.Buckets pads whole host tensors only, and this run has others", ErrInput)
+			return nil, nil, fmt.Errorf("%w: LoadOptions.Buckets pads whole host tensors only, and this run has others",
+				ErrInput)
 		}
 		if sizes[i], _, err = m.roundUp(m.params.current(), a); err != nil {
 			return nil, nil, err

@@ -120,7 +120,8 @@ func ofMachine(err error) error {
 		f := &failure{code: exitHocket, kind: "differs", err: err}
 		if mismatch.Proved {
 			return f.helping("the plan was proved, so no wait is missing: either the program computes different values " +
-				"on ranks and declares them copies of each other (claim, an index by rank), or a device computes wrongly; -m " + defaultMachine + " shows which")
+				"on ranks and declares them copies of each other (claim, an index by rank), or a device computes wrongly; -m " +
+				defaultMachine + " shows which")
 		}
 		return f.helping("the usual cause is a missing wait; --schedules 20 distinguishes it from a wrong layout in a claim")
 	case errors.Is(err, hocket.ErrDiffers):

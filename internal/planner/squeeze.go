@@ -90,7 +90,7 @@ func (u *usage) again(
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		q, usage := u.behind(p, w.Before, w.Behind)
+		q, usage := u.ordered(p, w.Before, w.Behind)
 		if q == nil {
 			continue
 		}
@@ -147,7 +147,7 @@ func squeezeOnce(
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		q, usage := u.behind(p, x.a, x.b)
+		q, usage := u.ordered(p, x.a, x.b)
 		if q == nil {
 			continue
 		}
@@ -186,9 +186,9 @@ func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
 	return both
 }
 
-// behind returns the plan in which each use of b waits for the uses of a on the same rank, and its usage. The plan is
+// ordered returns the plan in which each use of b waits for the uses of a on the same rank, and its usage. The plan is
 // not laid out yet. If events cannot order the uses, or if the plan would deadlock, behind returns nil.
-func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
+func (u *usage) ordered(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 	at := make([][]int32, len(p.Streams)) // by stream: its commands
 	for i := range p.Cmds {
 		s := p.Cmds[i].Stream

@@ -67,7 +67,7 @@ func (g *graph) enqueue() error {
 	}
 	f := g.forms[g.use]
 	for _, s := range w.flight.streams {
-		if err := f.behind(s); err != nil {
+		if err := f.joinOrigin(s); err != nil {
 			return s.failed(err)
 		}
 	}
@@ -91,9 +91,9 @@ func (g *graph) enqueue() error {
 	return nil
 }
 
-// behind makes the origin stream of s's GPU wait for all work that s has received. It need not wait for work on other
+// joinOrigin makes the origin stream of s's GPU wait for all work that s has received. It need not wait for work on other
 // GPUs, because the sections wait for each other at their beginnings.
-func (f *form) behind(s *stream) error {
+func (f *form) joinOrigin(s *stream) error {
 	origin := f.originOf(s.dev.site)
 	if origin.dev.site == s.dev.site {
 		return s.dev.bound(func() error { return origin.comeBehind(s) })

@@ -53,14 +53,14 @@ func (p *problem) endedBefore(i, j int32) bool { return p.items[j].End <= p.item
 // inside the range of steps that has been placed.
 func (p *problem) endedWithin(hottest int32) func(i, j int32) bool {
 	return func(i, j int32) bool {
-		d := p.apart(i, hottest)
+		d := p.distance(i, hottest)
 		b := &p.items[j]
 		return int64(b.Begin) > int64(hottest)-d && int64(b.End) <= int64(hottest)+d
 	}
 }
 
-// apart returns the number of steps between an item's lifetime and a step, or 0 if the item is live in that step.
-func (p *problem) apart(i, step int32) int64 {
+// distance returns the number of steps between an item's lifetime and a step, or 0 if the item is live in that step.
+func (p *problem) distance(i, step int32) int64 {
 	return max(0, int64(p.items[i].Begin)-int64(step), int64(step)+1-int64(p.items[i].End))
 }
 
@@ -219,7 +219,7 @@ func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p
 // and with the longest lifetimes lowest, so the bytes that are free before and after the step are contiguous above
 // them.
 func (p *problem) outwards(step int32) []int32 {
-	return p.by(func(i int32) int64 { return -p.apart(i, step) }, p.length)
+	return p.by(func(i int32) int64 { return -p.distance(i, step) }, p.length)
 }
 
 // orders returns the orders in which items are placed greedily. The first order is by begin. The second is outwards
