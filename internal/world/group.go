@@ -74,12 +74,8 @@ func JoinGroup(ctx context.Context, w *World, name string, members []int) (*Worl
 	defer w.waits.begin(openWait{o.group, everyOther})()
 	g, err := Join(ctx, o)
 	if err != nil {
-		if why := w.Err(); why != nil {
-			err = why
-		} else {
-			w.Abort(err)
-		}
-		return nil, err
+		w.Abort(err)
+		return nil, w.Err() // the first cause of all processes
 	}
 	w.mesh.running.Go(func() { shareEnd(w, g) })
 	return g, nil

@@ -81,6 +81,13 @@ func (m *mesh) end(c cause, err error) {
 	if m.why != nil {
 		return
 	}
+	// A process that ends the world ends its groups a moment later. If it exits in between, the members of a group
+	// lose it first, but the cause is on the page of the world.
+	if m.o.group != nil {
+		if first, ended := m.o.group.of.mesh.page.cause(); ended {
+			c, err = first, first.err()
+		}
+	}
 	if m.page != nil {
 		if first, own := m.page.abort(m.o.Rank, c); !own {
 			c, err = first, first.err()
