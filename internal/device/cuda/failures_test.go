@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -200,7 +201,7 @@ func lostOr(why error, errs ...error) bool {
 // TestFailsBeside has a call fail, once or from then on, while three lives go on at
 // once on one machine: none hangs or gives anything wrong, and nothing stays.
 func TestFailsBeside(t *testing.T) {
-	random, rounds := rand.New(rand.NewPCG(1, 2)), 36
+	random, rounds := rand.New(rand.NewPCG(longtest.Drawn(t), 2)), longtest.Of(12, 36)
 	if testing.Short() {
 		rounds = 9
 	}

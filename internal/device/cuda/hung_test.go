@@ -171,7 +171,7 @@ func TestCallsHang(t *testing.T) {
 	}
 	sideBySide(t, 12, lives(), (*life).String, func(t *testing.T, l *life) {
 		calls, want := l.callsToFail(t)
-		losses, step := 0, longtest.Of(8, 1)
+		losses, step := 0, longtest.Of(4, 1)
 		for i := 0; i < len(calls); i += step {
 			n := calls[i]
 			call, wrong, lost := l.hangs(t, n, want)

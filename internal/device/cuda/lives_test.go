@@ -234,7 +234,7 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	}
 	slices.Sort(calls)
 	calls = slices.Compact(calls)
-	each := longtest.Of(6, 1)
+	each := longtest.Of(12, 1)
 	if testing.Short() {
 		each = 40
 	}

@@ -84,6 +84,7 @@ func TestJointPick(t *testing.T) {
 		{name: "little together", ms: 1.5, rows: 1, ns: []int64{256, 256}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			cache := kernels.CacheIn(t.TempDir(), nil)
 			var asked []int
 			for process := range 2 {
