@@ -8,11 +8,11 @@ type HostPart struct{ Permille, Writers, Readers int64 }
 
 // HostParts holds the host parts for the different algorithms.
 type HostParts struct {
-	Operands  HostPart                                                 // all_reduce of more than two members
-	Results   func(bytes int64) HostPart                               // part of each block of a move
-	Moves     func(op ir.Op, block int64, members int) HostPart        // reduce_scatter
-	Addends   func(members int, bytes int64) HostPart                  // all_reduce by the lamport algorithms
-	Lamport   func(bytes int64, members int) HostPart                  // of lines that are their own flags
+	Operands  HostPart                                                 // all_reduce of two members
+	Results   func(bytes int64) HostPart                               // all_reduce of more than two members
+	Moves     func(op ir.Op, block int64, members int) HostPart        // part of each block of a move
+	Addends   func(members int, bytes int64) HostPart                  // reduce_scatter
+	Lamport   func(bytes int64, members int) HostPart                  // all_reduce by the lamport algorithms
 	SMLimited func(members int, bytes int64) (permille, readers int64) // results of an all_reduce by an SM-limited kernel
 }
 
