@@ -21,7 +21,8 @@ var attentions = []attention{
 	{1, 128, 1152, 16, 4, 128, true}, {1, 64, 1088, 16, 4, 128, true},
 }
 
-// BenchmarkAttention times attention of bf16 by 10 calls behind each other; tools/peers/attention.py times torch's so.
+// BenchmarkAttention times attention of bf16 in 10 consecutive calls; tools/peers/attention.py times that of torch in the
+// same way.
 func BenchmarkAttention(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range attentions {

@@ -144,7 +144,7 @@ func TestEarlyTeams(t *testing.T) {
 		step.f = tc.f
 		mustOf(t)(r.s.Signal(r.c, 0, 1)) // after a signal no kernel may start early
 		if got := r.early(both); got != tc.Want {
-			t.Errorf("following %d: a team's kernel and another: %d began early, want %d", tc.f, got, tc.Want)
+			t.Errorf("following %d: a team's kernel and another: %d may start early, want %d", tc.f, got, tc.Want)
 		}
 		mustOf(t)(r.w.Sync(t.Context()))
 		if got := r.early(func() error {
