@@ -322,7 +322,8 @@ func (c *Check) Met(element, value int64, text string) *fault.InputError {
 	return e
 }
 
-// Behind returns the check of the input that contains a limited operand of a command; nil if the operand is computed.
+// Behind returns the check of the input from which a command's operand with limited contents comes;
+// nil if the operand is computed.
 func Behind(p *plan.Plan, inputs []plan.IO, cmd int) *Check {
 	ref, l, ok := wants(p, &p.Cmds[cmd])
 	if !ok {
