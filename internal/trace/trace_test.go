@@ -230,7 +230,7 @@ func TestColumnShowsMost(t *testing.T) {
 		}
 		p := newPainter(tr, tr.lanes(), Style{})
 		if p.columns != int(columns) {
-			t.Fatalf("%d columns; the test takes them for %d", p.columns, columns)
+			t.Fatalf("%d columns, the test expects %d", p.columns, columns)
 		}
 		for _, e := range tr.Events {
 			for sub := e.Start * columns; sub < e.End*columns; sub++ {

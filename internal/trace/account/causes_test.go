@@ -287,10 +287,10 @@ func (x *scenario) check(t *testing.T, r *Report) {
 			continue
 		}
 		if x.rank != -2 && (f.Rank != x.rank || f.Kind == "late" && f.Index != x.index) && f.US > x.amount/5 {
-			t.Errorf("rank %d is blamed, too: %s", f.Rank, f.Text)
+			t.Errorf("rank %d is blamed too: %s", f.Rank, f.Text)
 		}
 		if x.kind == "exposed" && f.Kind != "exposed" && f.US > x.amount/5 {
-			t.Errorf("rank %d is blamed, and all are alike: %s", f.Rank, f.Text)
+			t.Errorf("rank %d is blamed although no rank differs: %s", f.Rank, f.Text)
 		}
 		if blamed++; blamed > 1 {
 			continue
