@@ -39,7 +39,8 @@ type kernel struct {
 	nccl        bool
 }
 
-// kernels reads what the device of a rank did with encoding/json alone, in the order in which it was issued.
+// kernels reads the device work of a rank with encoding/json only, in the order in which it was
+// issued.
 func kernels(t *testing.T, path string) []kernel {
 	t.Helper()
 	f, err := os.Open(path)
@@ -99,7 +100,7 @@ func TestKinetoLate(t *testing.T) {
 		if c.Op != "all_reduce" || c.Group != "default_pg" || c.Bytes == nil || *c.Bytes != 8388608*2 {
 			t.Errorf("collective %d: %+v", i, c)
 		}
-		// The rank that comes last finds all data there, so its whole time is transfer.
+		// The last rank to arrive finds all data there, so its whole time is transfer.
 		near(t, "transfer", *c.TransferUS, min(a[i].end-a[i].start, b[i].end-b[i].start), 2)
 		near(t, "transfer of every all_reduce", *c.TransferUS, 76, 3)
 		for k, own := range []kernel{a[i], b[i]} {
@@ -172,8 +173,8 @@ func TestKinetoCorpus(t *testing.T) {
 	}
 }
 
-// TestExposedStreams checks the loop over two streams with a computation of its own. It aligns the clocks by the middle
-// of the differences of ends and then goes through the trace moment by moment.
+// TestExposedStreams checks the loop over two streams against a separate computation. It aligns the
+// clocks by the midpoint of the smallest and largest difference of ends, and then adds up the intervals between events.
 func TestExposedStreams(t *testing.T) {
 	paths := corpus(t, "kineto/row-parallel-streams.rank*.json.gz")
 	r := accounted(t, paths...)
