@@ -120,7 +120,7 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 // buffer identifies one rank's part of a buffer.
 type buffer struct{ rank, buf int32 }
 
-// finder finds the inputs that operands come from.
+// finder finds the inputs that operands are views or copies of.
 type finder struct {
 	p       *plan.Plan
 	inputs  []plan.IO
