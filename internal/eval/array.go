@@ -77,7 +77,7 @@ func (a *array) same(b *array, i int64) bool {
 	return x == y || x != x && y != y
 }
 
-// view returns the elements of r, a region of a, as an array of their own.
+// view returns a copy of the elements of r, a region of a.
 func (a *array) view(r region) *array {
 	out := newArray(a.dt, r.shape)
 	if a.mag != nil {
