@@ -57,7 +57,8 @@ type Machine interface {
 	// PrepareAhead. It must not be used otherwise, and need not be closed. DryRun returns ErrUnsupported on machines
 	// without dry runs.
 	DryRun(ranks int) (World, error)
-	// Capturing reports whether work on a stream of the caller is being captured and not run. Then nothing can be loaded.
+	// Capturing reports whether work on a stream of the caller is being captured instead of run.
+	// While it is, no plan can be loaded.
 	Capturing(stream uintptr) (bool, error)
 	// Peers returns the processes over which the machine's worlds are spread; nil if there is only this process. All of
 	// these processes open the same worlds, in one order.
