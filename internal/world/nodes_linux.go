@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// Processes of several nodes meet at process 0, which listens at an address that all of them know. Each sends it the
-// number of its node and its own listening address. When all have come, process 0 sends the whole list to each. Each
-// process then makes its links: to processes of its own node through a folder, to others over TCP.
+// Processes of several nodes meet at process 0, which listens at an address that all of them know.
+// Each process sends it the name of its node and its own listening address. When all processes
+// have arrived, process 0 sends the complete list to each. Each process then creates its links: to
+// processes of its own node through a folder, to others over TCP.
 
 // dialNet connects to a process of another node. Tests replace it with connections that they can
 // cut.
