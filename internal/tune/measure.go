@@ -235,8 +235,8 @@ func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) 
 }
 
 // names lists the tunings to try first: all algorithms with the machine's default launch
-// parameters, and the shipped tunings. On machines with algorithms of their own, only a full tuning
-// tries schedules.
+// parameters, and the shipped tunings. If the machine has its own launches for collectives, only a
+// full tuning tries schedules.
 func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
 	others := slices.DeleteFunc(a.Dispatch.Algorithms(), func(n string) bool {
 		return a.Dispatch.Info(n).Library || u.own && !u.Full && slices.Contains(comm.Schedules(), n)

@@ -332,7 +332,7 @@ func TestTuneForesees(t *testing.T) {
 	if err := o.Find(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	// First come the first shipped algorithm, and NCCL at the largest size.
+	// The first shipped algorithm and NCCL at the largest size are prepared first.
 	want := []string{"all_reduce by quick", "all_reduce by nccl", "all_reduce by quick"}
 	all := []string{"broadcast by nccl", "broadcast by quick", "broadcast by slow", "broadcast by wrong"}
 	want = append(slices.Concat(want, all, all), "open")

@@ -231,7 +231,7 @@ type tuner struct {
 	Options
 	machine  device.Machine
 	identity string
-	own      bool        // the world has launches of its own
+	own      bool        // the world has its own launches for collectives
 	asked    device.Team // see ask; nil until it is first needed
 	askedOf  int         // number of members of asked
 	total    int         // number of calls to measure
