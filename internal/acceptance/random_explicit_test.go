@@ -227,8 +227,8 @@ func (w *explicitWriter) engine() string {
 	return []string{"", ", engine=ce", ", engine=sm", ", engine=sm, ctas=1 + size(tp)"}[w.IntN(4)]
 }
 
-// put writes a put, with the synchronization that tells the peer that its buffer may be written and
-// then that it was.
+// put writes a put between two synchronizations: a barrier, after which the peer's buffer may be
+// written, and a barrier or a signal, after which the peer may read it.
 func (w *explicitWriter) put(x, z *writerBuf, to string) {
 	w.line("barrier over=tp")
 	p := w.parts(x, z)
