@@ -396,7 +396,7 @@ func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	}
 	for l, parts := range w.layers {
 		at := make([]int64, len(w.Shape)) // start of the next part
-		stacked := 0 // dimensions that the weight has in addition to those of its parts
+		stacked := 0                      // dimensions that the weight has in addition to those of its parts
 		if w.stack {
 			at[0], stacked = int64(l), 1
 		}

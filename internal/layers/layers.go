@@ -79,9 +79,9 @@ type cutter struct {
 	layers []Layer
 
 	defined map[string]*ir.Sym // by name, at the top level
-	at      map[string]int // index of the statement that defines each value
-	last    map[string]int // index of the last statement that uses it
-	names   []string // names of all values, in order
+	at      map[string]int     // index of the statement that defines each value
+	last    map[string]int     // index of the last statement that uses it
+	names   []string           // names of all values, in order
 	shared  map[*ir.Stmt]*ir.Program
 }
 
