@@ -79,8 +79,9 @@ func (b *Build) Staging(m int, off int64, shape []int64) device.View {
 	return packed(b.ch.staging[m], half+off, b.dt, shape)
 }
 
-// Slot returns a dense view of the slot at member at that member from pushes to, with the given shape and the
-// instance's element type, that begins off bytes after the start of the slot.
+// Slot returns a dense view of a slot in one member's memory, the slot to which another member
+// pushes. at is the index of the first member, from that of the second. The view has the given
+// shape and the instance's element type, and begins off bytes after the start of the slot.
 func (b *Build) Slot(at, from int, off int64, shape []int64) device.View {
 	n := int64(b.half)*int64(b.Size()) + int64(from)
 	return packed(b.ch.slots[at], n*b.ch.slotBytes+off, b.dt, shape)
@@ -122,14 +123,14 @@ func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 	b.add(me, step{kind: stepReduce, launch: l})
 }
 
-// Tell makes member me raise its counter at member to. Once the matching Await has returned, everything that me did
-// before is visible to member to.
+// Tell makes member me raise its counter in the memory of another member, whose index is to. Once
+// the matching Await has returned, everything that me did before is visible to that member.
 func (b *Build) Tell(me, to int) {
 	b.log[me].told[to]++
 	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: int32(me)})
 }
 
-// Await makes member me wait for the first Tell of member from that it has not yet awaited.
+// Await makes member me wait for the next signal (Tell) of the member with index from.
 func (b *Build) Await(me, from int) {
 	b.log[me].awaited[from]++
 	least := b.ch.told[from][me] + int64(b.log[me].awaited[from])
