@@ -272,8 +272,8 @@ type Stream interface {
 	// represented when Wait was called. Waiting for an event that was never recorded is an error.
 	Record(e Event) error
 	Wait(e Event) error
-	// Signal adds by to c[elem] after all earlier work of s, whose writes are then visible to streams that wait for the
-	// counter. c may belong to a peer.
+	// Signal increments c[elem], by the amount by, after all earlier work of s, whose writes are
+	// then visible to streams that wait for the counter. c may belong to a peer.
 	Signal(c Counters, elem int, by int64) error
 	// WaitCounter makes later work of s wait until c[elem] >= least. c must belong to this device.
 	WaitCounter(c Counters, elem int, least int64) error
