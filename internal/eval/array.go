@@ -89,7 +89,8 @@ func (a *array) view(r region) *array {
 	return out
 }
 
-// copyRun copies n elements of src from i on to those of a from at on.
+// copyRun copies n elements of src, beginning with element i, to the elements of a beginning with
+// element at.
 func (a *array) copyRun(at int64, src *array, i, n int64) {
 	if a.n != nil {
 		copy(a.n[at:at+n], src.n[i:i+n])
