@@ -81,11 +81,11 @@ func wake(line []byte) {
 // spin limits how long Wait polls a counter before it sleeps. It is about the time that waking a sleeper takes.
 const spin = 50 * time.Microsecond
 
-// Wait waits until a counter is at least atLeast. from is the process that will raise it, or Any.
-// Wait fails if that process leaves the world. If that process has not reached this process's step,
-// and makes no progress for the time T (see Step, At), Wait ends the world. Within the same step
-// there is no time limit as long as the process lives; use ctx to set one. A waiting goroutine
-// occupies a thread.
+// Wait waits until a counter is at least atLeast. The argument from is the process that will raise
+// it, or Any. Wait fails if that process leaves the world. If that process has not reached this
+// process's step, and makes no progress for the time T (see Step, At), Wait ends the world. Within
+// the same step there is no time limit as long as the process lives; use ctx to set one. A waiting
+// goroutine occupies a thread.
 func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) error {
 	line := c.line(i)
 	value := word(line, counterValue)

@@ -209,7 +209,7 @@ type vigil struct {
 	seen  progress
 }
 
-// check returns an error if there is no point in waiting longer for the process from.
+// check returns an error if there is no point in waiting longer for a process (from).
 func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	if err := d.mesh.err(); err != nil {
 		return err

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Export lets the processes in to, or all others of this node if to is empty, import file, each
-// once, by this process's rank and key. It does not wait for them. The file remains the caller's,
-// which may close it immediately.
+// Export lets other processes of this node import file, each once, by this process's rank and key.
+// It is for the processes listed in to, or for all if the list is empty. It does not wait for them.
+// The file remains the caller's, which may close it immediately.
 func (w *World) Export(key string, file *os.File, to ...int) error {
 	if key == "" || len(key) > maxKey {
 		return fmt.Errorf("export of %.80q: the key must have 1 to %d bytes", key, maxKey)
@@ -90,8 +90,8 @@ func (w *World) Forget(prefix string) {
 	}
 }
 
-// Share lets the processes in to, or all others of this node if to is empty, map s, each once, by
-// this process's rank and key.
+// Share lets other processes of this node map s, each once, by this process's rank and key. It is
+// for the processes listed in to, or for all if the list is empty.
 func (w *World) Share(key string, s *Segment, to ...int) error {
 	if w.mesh.o.Size == 1 {
 		return nil
