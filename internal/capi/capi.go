@@ -511,10 +511,11 @@ type call struct {
 	err    error
 }
 
-// Run starts a run that reads in and writes out. The caller must pass the number that it returns to
-// Wait, until that reports the end, or to Abandon. dims, as JSON, are the dims that neither the
-// model nor shapes determine. If an inout parameter is both in in and in out, its tensor is updated
-// after the run has succeeded. Of a model's runs that do this, only one executes at a time.
+// Run starts a run with the arguments in and the destinations out of its results. The caller must
+// pass the number that it returns to Wait, until that reports the end, or to Abandon. dims, as
+// JSON, are the dims that neither the model nor shapes determine. If an inout parameter is both in
+// in and in out, its tensor is updated after the run has succeeded. Of a model's runs that do this,
+// only one executes at a time.
 func (l *Library) Run(handle int64, lent *Loan, in, out []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {

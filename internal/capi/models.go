@@ -304,8 +304,8 @@ func (l *Library) Reset(ctx context.Context, handle int64) error {
 	return m.export.Reset(ctx)
 }
 
-// Compare starts comparing a model with its reference, on in and the bound tensors. The caller
-// waits for the number that it returns, and then calls Comparison.
+// Compare starts comparing a model with its reference, on the arguments in and the bound tensors.
+// The caller waits for the number that it returns, and then calls Comparison.
 func (l *Library) Compare(handle int64, lent *Loan, in []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
