@@ -17,8 +17,8 @@ type inlineDump struct {
 	want      func(in map[string]tens) tens
 }
 
-// comm returns a dump of one Communication; a and b are the printed axes of its operand and result,
-// with their meshes.
+// comm returns a dump of one Communication; a and b are the printed axes of its operand and its
+// result, with their meshes.
 func comm(fields, a, b string) string {
 	in, out := "T0_g_float["+a, "T1_g_float["+b
 	return fmt.Sprintf("%%HostIrContainer { (%s) -> (%s) :\n  Communication 3 (%s, input=%s, output=%s, backend=NCCL)\n  Wait(Communication 3)\n} // %%HostIrContainer\n",
