@@ -86,9 +86,9 @@ type StepTimes struct {
 	Ops []OpTime `json:"ops,omitempty"`
 }
 
-// told reports whether BackToBack is positive, that is, larger than the variation of the
+// conclusive reports whether BackToBack is positive, that is, larger than the variation of the
 // measurements.
-func (t *StepTimes) told() bool { return t.BackToBack.Median > 0 }
+func (t *StepTimes) conclusive() bool { return t.BackToBack.Median > 0 }
 
 // stepWay is a program loaded with a strategy.
 type stepWay struct {
@@ -454,12 +454,12 @@ func (s *stepJob) measure(ctx context.Context) error {
 		w.Guesses = slices.Compact(w.Guesses)
 		w.BackToBack, w.Single = contest.FigureOf(w.chain), contest.FigureOf(w.single)
 		w.Host = contest.FigureOf(contest.Differences(w.single, w.chain))
-		if s.step.BoundUS > 0 && w.told() {
+		if s.step.BoundUS > 0 && w.conclusive() {
 			w.OverBound = w.BackToBack.Median / s.step.BoundUS
 		}
 		if f := first[w.Issued]; f != nil {
 			diff := contest.FigureOf(contest.Differences(w.chain, f.chain))
-			if w.Against = &diff; w.told() && f.told() {
+			if w.Against = &diff; w.conclusive() && f.conclusive() {
 				w.Verdict = contest.Verdict(diff)
 			}
 		} else {

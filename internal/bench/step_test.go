@@ -124,7 +124,7 @@ func TestStepTimes(t *testing.T) {
 	if a := s.ways[2].Against; a == nil || a.Median != -2 || s.ways[2].Verdict != "faster" || s.ways[1].Against != nil {
 		t.Errorf("auto against sequential by graph: %+v; eager: %+v", s.ways[2].StepTimes, s.ways[1].StepTimes)
 	}
-	if noisy := s.ways[4]; noisy.told() || noisy.OverBound != 0 || noisy.Verdict != "" {
+	if noisy := s.ways[4]; noisy.conclusive() || noisy.OverBound != 0 || noisy.Verdict != "" {
 		t.Errorf("times that are inconclusive: %+v", noisy.StepTimes)
 	}
 	rep := &Report{Step: &Step{Ways: []StepTimes{s.ways[1].StepTimes, s.ways[4].StepTimes}}}

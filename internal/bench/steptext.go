@@ -37,7 +37,7 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 			against = w.Against.Text(1)
 		}
 		chain, over, host := w.BackToBack.Text(1), fmt.Sprintf("%.2f", w.OverBound), w.Host.Text(1)
-		if !w.told() {
+		if !w.conclusive() {
 			chain, over, host, against, untold = "-", "-", "-", "", true
 		}
 		rows = append(rows, []string{w.Strategy, w.Issued, chain, over, w.Single.Text(1), host, against, w.Verdict})

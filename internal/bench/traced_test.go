@@ -112,13 +112,13 @@ func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, g
 		all.prog.Stats().Graph)
 	t.Logf("run %.0f µs without a trace, %.0f with marks at the ends, %.0f with all", run.Median,
 		contest.FigureOf(ends.run).Median, contest.FigureOf(all.run).Median)
-	told := func(what string, diff contest.Figure, of float64) float64 {
+	logCost := func(what string, diff contest.Figure, of float64) float64 {
 		t.Logf("tracing costs %s: %+.1f µs ± %.1f, %+.2f %%", what, diff.Median, diff.Spread, 100*diff.Median/of)
 		return diff.Median / of
 	}
-	told("a run, by the host's clock", contest.FigureOf(contest.Differences(all.run, off.run)), run.Median)
+	logCost("a run, by the host's clock", contest.FigureOf(contest.Differences(all.run, off.run)), run.Median)
 	diff := contest.FigureOf(contest.Differences(all.took, ends.took))
-	share := told("a layer, by the devices' clocks", diff, layer.Median)
+	share := logCost("a layer, by the devices' clocks", diff, layer.Median)
 	if *onCUDA && graph && share > tracedMost && diff.Median > diff.Spread {
 		t.Errorf("more than %.0f %%", 100*tracedMost)
 	}

@@ -53,10 +53,10 @@ func Read(p *ir.Program, dir string) ir.Diagnostics {
 
 // parsed is a parsed file, or the reason why it cannot be used.
 type parsed struct {
-	kernels Kernels
-	err     error
-	help    string
-	told    bool // whether err has been reported
+	kernels  Kernels
+	err      error
+	help     string
+	reported bool // whether err has been reported
 }
 
 func load(p *ir.Program, dir, name string) *parsed {
@@ -93,10 +93,10 @@ func Parse(name string, b []byte) (Kernels, error) {
 func (k *parsed) check(p *ir.Program, s *ir.Stmt) *ir.Diagnostic {
 	l := s.Launch
 	if k.err != nil {
-		if k.told {
+		if k.reported {
 			return nil
 		}
-		k.told = true
+		k.reported = true
 		d := p.Diag("launch", l.Pos, "%q cannot be read: %v", l.File, k.err)
 		d.Help = k.help
 		return d

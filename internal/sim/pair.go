@@ -116,13 +116,13 @@ func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, err
 	g.add(task{stream: onSide, work: m.Barrier})
 	switch {
 	case p.Before:
-		g.exchangeBehind(parts)
+		g.exchangeAfterOps(parts)
 	case p.Comm == ir.OpAllGather:
 		g.exchangeGather(parts)
 	case own > 1:
-		come := g.reducePeers("", 1)
+		arrivals := g.reducePeers("", 1)
 		for part := range own {
-			g.reduceOwn(come, part, own)
+			g.reduceOwn(arrivals, part, own)
 		}
 	default:
 		for part := range parts {
@@ -179,39 +179,39 @@ func (g *pairGraph) exchangeGather(parts int64) {
 		label := partLabel(part, parts)
 		g.ops(g.Ranks*parts, " own"+label)
 		for i, a := range arrivals[part] {
-			g.come(onMain, a)
+			g.await(onMain, a)
 			g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i+1, label))
 		}
 	}
 }
 
-// exchangeBehind computes the rank's own block in parts, and sends each part to all peers while it
+// exchangeAfterOps computes the rank's own block in parts, and sends each part to all peers while it
 // computes the next.
-func (g *pairGraph) exchangeBehind(parts int64) {
-	var come []int
+func (g *pairGraph) exchangeAfterOps(parts int64) {
+	var arrivals []int
 	for part := range parts {
 		g.join(0, onSide, g.ops(parts, partLabel(part, parts)), g.m.Wait)
 		for i := int64(1); i < g.Ranks; i++ {
-			come = append(come, g.push(onSide, i, parts))
+			arrivals = append(arrivals, g.push(onSide, i, parts))
 		}
 	}
-	g.come(onMain, come[max(0, len(come)-int(g.Ranks)+1):]...)
+	g.await(onMain, arrivals[max(0, len(arrivals)-int(g.Ranks)+1):]...)
 }
 
 // reducePeers computes a part of each peer's block and sends it. It returns the arrivals of the
 // same parts from the peers.
-func (g *pairGraph) reducePeers(label string, parts int64) (come []int) {
+func (g *pairGraph) reducePeers(label string, parts int64) (arrivals []int) {
 	for i := int64(1); i < g.Ranks; i++ {
 		g.join(0, onSide, g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i, label)), g.m.Wait)
-		come = append(come, g.push(onSide, i, parts))
+		arrivals = append(arrivals, g.push(onSide, i, parts))
 	}
-	return come
+	return arrivals
 }
 
-// reduceOwn computes a part of the rank's own block and sums it with the peers' parts, after these
-// have arrived (come). For an all_reduce it also sends the sum to all peers. If there are several
+// reduceOwn computes a part of the rank's own block and sums it with the peers' parts, after their
+// arrivals. For an all_reduce it also sends the sum to all peers. If there are several
 // parts, the sums run on a separate stream.
-func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
+func (g *pairGraph) reduceOwn(arrivals []int, part, parts int64) {
 	label := partLabel(part, parts)
 	own := g.ops(g.Ranks*parts, " own"+label)
 	sums, pushes := onMain, onSide
@@ -219,7 +219,7 @@ func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
 		sums, pushes = onSums, onSums
 		g.join(0, sums, own, g.m.Wait)
 	}
-	g.come(sums, come...)
+	g.await(sums, arrivals...)
 	sum := g.kernel(sums, "sum"+label, g.m.ReduceTime((g.Whole+g.Whole/g.Ranks)/parts))
 	if g.Comm != ir.OpAllReduce {
 		g.post(sums, parts, label)
@@ -236,12 +236,12 @@ func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
 		shared = append(shared, g.push(pushes, i, parts))
 	}
 	if part == parts-1 {
-		g.come(onMain, shared...)
+		g.await(onMain, shared...)
 	}
 }
 
-// come makes a stream wait for arrivals from peers, one counter wait for each.
-func (g *pairGraph) come(stream int, arrivals ...int) {
+// await makes a stream wait for arrivals from peers, one counter wait for each.
+func (g *pairGraph) await(stream int, arrivals ...int) {
 	for _, t := range arrivals {
 		g.add(task{stream: stream, work: g.m.Wait, deps: []int{t}})
 	}

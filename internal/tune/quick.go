@@ -82,7 +82,7 @@ func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest
 	if list == nil {
 		return m, nil
 	}
-	got, err := u.try(ctx, a, c, inTurn(a.Dispatch, list), confirmRounds(c))
+	got, err := u.try(ctx, a, c, librariesFirst(a.Dispatch, list), confirmRounds(c))
 	if err != nil || len(got) == 0 {
 		return m, err
 	}
@@ -109,9 +109,9 @@ func confirmRounds(c contest.Call) int {
 	return tuneRounds
 }
 
-// inTurn moves libraries to the front, since their communicators are made while kernels are
+// librariesFirst moves libraries to the front, since their communicators are made while kernels are
 // compiled.
-func inTurn(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
+func librariesFirst(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
 	behind := func(t device.Tuning) int {
 		if d.Info(t.Algo).Library {
 			return 0

@@ -182,7 +182,7 @@ func (w *World) Failed(err error) {
 		return
 	}
 	w.mesh.page.fails(w.mesh.o.Rank, why)
-	w.detector.tellFar()
+	w.detector.sendPulse()
 }
 
 // Step records that this process begins its next step, such as a batch of runs, and compares it
@@ -201,7 +201,7 @@ func (w *World) Step(what string) error {
 		e.call, e.place = call.call, call.place
 	}
 	mine := w.mesh.page.record(w.mesh.o.Rank, w.steps.n, e)
-	w.detector.tellFar()
+	w.detector.sendPulse()
 	for r := range w.mesh.o.Size {
 		if theirs, ok := w.mesh.page.recorded(r, w.steps.n); ok && theirs.what != mine.what {
 			w.mesh.abort(w.detector.differ(w.steps.n))

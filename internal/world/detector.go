@@ -34,7 +34,7 @@ func (d *detector) watch() {
 		case <-tick.C:
 		}
 		d.mesh.page.beat(d.mesh.o.Rank)
-		d.tellFar()
+		d.sendPulse()
 		if d.mesh.o.group == nil && d.world.grouped.Load() {
 			d.findCircle()
 		}
@@ -57,9 +57,9 @@ func (d *detector) watch() {
 	}
 }
 
-// tellFar sends this process's heartbeat and step to processes of other nodes; those of this node
+// sendPulse sends this process's heartbeat and step to processes of other nodes; those of this node
 // read them from the page. If a message cannot be sent now, the next beat sends another soon.
-func (d *detector) tellFar() {
+func (d *detector) sendPulse() {
 	if len(d.mesh.page.far) == 0 {
 		return
 	}
@@ -73,9 +73,9 @@ func (d *detector) tellFar() {
 	}
 }
 
-// heard records the heartbeat and step of a process on another node, and compares its step with
+// receivePulse records the heartbeat and step of a process on another node, and compares its step with
 // that of this process.
-func (d *detector) heard(p *peer, m pulse) error {
+func (d *detector) receivePulse(p *peer, m pulse) error {
 	d.mesh.mu.Lock()
 	page := d.mesh.page
 	d.mesh.mu.Unlock()
@@ -85,7 +85,7 @@ func (d *detector) heard(p *peer, m pulse) error {
 	if page == nil { // not all processes have joined yet
 		return nil
 	}
-	step := page.hear(p.Rank, m)
+	step := page.storePulse(p.Rank, m)
 	if step == 0 {
 		return nil
 	}

@@ -162,9 +162,9 @@ func (p *page) pulse(rank int) pulse {
 	return m
 }
 
-// hear stores a pulse of a process on another node. It returns the number of a step that is new; 0
+// storePulse stores a pulse of a process on another node. It returns the number of a step that is new; 0
 // if none is.
-func (p *page) hear(rank int, m pulse) (step uint64) {
+func (p *page) storePulse(rank int, m pulse) (step uint64) {
 	s := p.slot(rank)
 	word(s, slotBeats).Store(m.beats)
 	if m.steps > p.steps(rank) {

@@ -22,22 +22,22 @@ const (
 // tcpLink is a connection to a process of another node. Each message is preceded by its length. A
 // separate goroutine writes messages, so that sending blocks only if the queue is full.
 type tcpLink struct {
-	conn    net.Conn
-	in      *bufio.Reader
-	packet  []byte // used by the one goroutine that receives
-	limit   int    // the largest accepted message
-	trusted bool   // whether the other end is a peer, from which messages are read until it hangs up
-	out     chan []byte
-	closing chan struct{}
-	once    sync.Once
-	written chan struct{} // closed when the goroutine that writes has ended
-	heard   chan struct{} // closed when the other end has hung up
-	deaf    sync.Once     // ensures that heard is closed once
+	conn       net.Conn
+	in         *bufio.Reader
+	packet     []byte // used by the one goroutine that receives
+	limit      int    // the largest accepted message
+	trusted    bool   // whether the other end is a peer, from which messages are read until it hangs up
+	out        chan []byte
+	closing    chan struct{}
+	once       sync.Once
+	written    chan struct{} // closed when the goroutine that writes has ended
+	hungUp     chan struct{} // closed when the other end has hung up
+	hungUpOnce sync.Once     // ensures that hungUp is closed once
 }
 
 func newTCPLink(conn net.Conn) *tcpLink {
 	l := &tcpLink{conn: conn, in: bufio.NewReaderSize(conn, 4<<10), limit: maxMessage, out: make(chan []byte, tcpQueue),
-		closing: make(chan struct{}), written: make(chan struct{}), heard: make(chan struct{})}
+		closing: make(chan struct{}), written: make(chan struct{}), hungUp: make(chan struct{})}
 	go l.write()
 	return l
 }
@@ -48,7 +48,7 @@ func (l *tcpLink) trust() { l.limit, l.trusted = dataHeader+tcpPayload, true }
 func (l *tcpLink) receive() (message, []int, error) {
 	m, err := l.read()
 	if err != nil {
-		l.deaf.Do(func() { close(l.heard) })
+		l.hungUpOnce.Do(func() { close(l.hungUp) })
 	}
 	return m, nil, err
 }
@@ -160,7 +160,7 @@ func (l *tcpLink) close() {
 	<-l.written
 	if l.trusted {
 		select {
-		case <-l.heard:
+		case <-l.hungUp:
 		case <-time.After(flushing):
 		}
 	}

@@ -157,7 +157,7 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 	case ready:
 		return w.joining.isReady(p, fds)
 	case pulse:
-		return w.detector.heard(p, m)
+		return w.detector.receivePulse(p, m)
 	case wanted:
 		if m.bytes == 0 || m.bytes > maxWire {
 			return fmt.Errorf("%d bytes are wanted", m.bytes)
