@@ -109,7 +109,7 @@ func testChoosesTheFastest(t *testing.T) {
 		}
 		for name, want := range first.Outputs {
 			if string(got.Outputs[name].Data) != string(want.Data) {
-				t.Errorf("%s has other bits by graph", name)
+				t.Errorf("%s: the graph's result has different bits", name)
 			}
 		}
 	}

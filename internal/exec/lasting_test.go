@@ -146,7 +146,7 @@ func TestLastingTrace(t *testing.T) {
 		}
 		for _, f := range prog.binder.frames {
 			if f.in[0] != nil || f.in[2] != nil || (f.spare[2] == nil) != (i > 0) {
-				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil,
+				t.Errorf("after the run a frame has blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil,
 					f.in[2] != nil, f.spare[2])
 			}
 		}
@@ -208,7 +208,7 @@ func TestHold(t *testing.T) {
 	}
 	for _, e := range results[0].Trace.Events {
 		if e.Name == "input" {
-			t.Errorf("the run's trace has what was uploaded before")
+			t.Errorf("the run's trace contains uploads by Preload")
 		}
 	}
 	wrong := map[string]*tensor.Tensor{"w": in["x"]}

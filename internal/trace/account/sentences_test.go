@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// facts checks sentences against events with a computation of its own.
+// facts checks sentences against the events by a separate computation.
 type facts struct {
 	t      *trace.Trace
 	groups [][]int // the members of each collective
@@ -561,7 +561,7 @@ func (f *facts) signal(text string) error {
 	return err
 }
 
-// meantime checks what the text says that ranks did between two times.
+// meantime checks the text about what ranks did between two times.
 func (f *facts) meantime(text string, from, to int64, sender int) error {
 	if matched(`nothing that rank (\d+) did before it takes a fifth of that`, text) != nil {
 		return nil
