@@ -236,7 +236,7 @@ func TestFaults(t *testing.T) {
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files left by the workers: %v, %v", left, err)
 	}
 }
 

@@ -122,7 +122,7 @@ func finishFrozen() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(frozen.rows)) {
 		if !frozen.seen[name] {
-			return fmt.Errorf("%s: no test gives %s any more", frozenFile, name)
+			return fmt.Errorf("%s: no test produces the frozen result %s any longer", frozenFile, name)
 		}
 	}
 	return nil

@@ -162,7 +162,7 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 		_, err = model.Run(context.Background(), args)
 		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has no block of it in this process") ||
 			!strings.Contains(err.Error(), "is missing") {
-			return fmt.Errorf("others' blocks: got %v", err)
+			return fmt.Errorf("blocks of other members: got %v", err)
 		}
 		whole, err := hocket.NewTensor(dt, 8, 2)
 		if err != nil {
@@ -217,7 +217,7 @@ func TestLocalBlocksStay(t *testing.T) {
 		c := float64(2 * w.Process())
 		if got, want := fmt.Sprint(first.Floats()),
 			fmt.Sprint([]float64{c, c + 1, c + 4, c + 5, c + 8, c + 9}); got != want {
-			return fmt.Errorf("after another run the first one's block is %s, and was %s", got, want)
+			return fmt.Errorf("after another run the block of the first run is %s, before it was %s", got, want)
 		}
 		return nil
 	})

@@ -420,7 +420,7 @@ func TestDumpsAsPrograms(t *testing.T) {
 				t.Fatalf("%v\n%s", err, p)
 			}
 			if again.String() != p.String() {
-				t.Errorf("printed again it is another program:\n%s\n%s", p, again)
+				t.Errorf("the printed text differs when the program is parsed and printed again:\n%s\n%s", p, again)
 			}
 			c.parsed = again
 			model, batch, want := c.load(t, 1)

@@ -572,7 +572,7 @@ func measure(t *testing.T) usage {
 	u := usage{goroutines: runtime.NumGoroutine(), device: heldOnDevices(t), malloced: malloced()}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		t.Skip("the system does not tell what a process holds")
+		t.Skip("the system does not report how much memory a process uses")
 	}
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")

@@ -202,7 +202,7 @@ func TestEmpty(t *testing.T) {
 		"do [2097216 2097216] on 0")
 	c.In = at
 	if err := g.Do(t.Context(), c); err != nil || !strings.HasPrefix(s.did[0], "prepare") {
-		t.Errorf("another place: %v, %v", s.did, err)
+		t.Errorf("a call at another address: %v, %v", s.did, err)
 	}
 }
 

@@ -143,7 +143,7 @@ func TestWrong(t *testing.T) {
 		}
 		var f failure
 		if json.Unmarshal([]byte(Describe(err)), &f) != nil || f.Message == "" {
-			t.Errorf("%s is no description", Describe(err))
+			t.Errorf("%s is not a valid description of an error", Describe(err))
 		}
 		return f.Kind
 	}

@@ -332,7 +332,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("on a tuned machine Find returns %+v", f)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "collectives", "new-*")); len(left) > 0 {
-		t.Errorf("files left behind: %v", left)
+		t.Errorf("files remain: %v", left)
 	}
 	if kept := Kept(); len(kept) != 1 || kept[0].From != path || kept[0].Table.Identity != w.Identity() || kept[0].Ignored != "" {
 		t.Errorf("kept are %+v", kept)

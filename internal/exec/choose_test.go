@@ -114,7 +114,7 @@ func testChoosesTheFastest(t *testing.T) {
 		}
 	}
 	if n := len(runs); n != 3*trialRounds+2 || runs[n-1] != "quick" || runs[n-2] != "quick" || prog.Stats().Graph != "quick" {
-		t.Errorf("launched %v, in the end %q", runs, prog.Stats().Graph)
+		t.Errorf("launched %v, chose %q", runs, prog.Stats().Graph)
 	}
 	runs, m.slow["slow"] = nil, longRun+1
 	long, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})

@@ -126,7 +126,7 @@ func newDeviceTensor(t *testing.T, s *resident.DeviceTensors, p *Program, name s
 			return d
 		}
 	}
-	t.Fatalf("there is no %s", name)
+	t.Fatalf("the program has no input or output %s", name)
 	return nil
 }
 
@@ -162,7 +162,7 @@ func TestTransferFails(t *testing.T) {
 					if _, err := d.Read(t.Context()); err == nil {
 						t.Error("read from a lost world")
 					}
-					never := func() error { t.Error("others are called"); return nil }
+					never := func() error { t.Error("the function is called on a lost tensor"); return nil }
 					if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "create another") {
 						t.Errorf("viewed in a lost world: %v", err)
 					}
@@ -177,7 +177,7 @@ func TestTransferFails(t *testing.T) {
 				}
 				another := newDeviceTensor(t, s, prog, "x")
 				if err := another.Write(t.Context(), in["x"]); err != nil {
-					t.Errorf("another: %v", err)
+					t.Errorf("a new tensor after the loss: %v", err)
 				}
 				if err := errors.Join(x.Close(), beside.Close(), another.Close(), s.Close()); err != nil {
 					t.Error(err)

@@ -189,7 +189,7 @@ func TestHold(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := prog.Preload(ended, in); err != nil {
-		t.Errorf("all is there: %v", err)
+		t.Errorf("Preload of weights that are already uploaded: %v", err)
 	}
 	results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
 	if err != nil {
@@ -213,7 +213,7 @@ func TestHold(t *testing.T) {
 	}
 	wrong := map[string]*tensor.Tensor{"w": in["x"]}
 	if err := prog.Preload(context.Background(), wrong); !errors.Is(err, blocks.ErrInput) {
-		t.Errorf("of another shape: %v", err)
+		t.Errorf("Preload of a tensor of the wrong shape: %v", err)
 	}
 	if err := prog.Close(); err != nil {
 		t.Fatal(err)

@@ -137,7 +137,7 @@ func TestResidentOnly(t *testing.T) {
 		}
 	}
 	if got, err := d.Read(t.Context()); err != nil || !slices.Equal(got.Data, x.Data) {
-		t.Errorf("it holds %v, %v", got, err)
+		t.Errorf("the tensor contains %v, %v", got, err)
 	}
 	for name, c := range map[string]struct {
 		direct Args
@@ -189,7 +189,7 @@ func TestResidentWritten(t *testing.T) {
 		}
 	}
 	if got, err := d.Read(t.Context()); err != nil || !slices.Equal(got.Data, in.Data) {
-		t.Errorf("it holds %v, %v", got, err)
+		t.Errorf("the tensor contains %v, %v", got, err)
 	}
 }
 

@@ -176,6 +176,6 @@ func TestWriteBeside(t *testing.T) {
 		return err
 	})
 	if got, _ := os.ReadFile(path); err != nil || string(got) != "outer" {
-		t.Errorf("the file holds %q, %v", got, err)
+		t.Errorf("the file contains %q, %v", got, err)
 	}
 }

@@ -68,7 +68,7 @@ func TestKeptRefuses(t *testing.T) {
 		t.Errorf("a folder of everybody: %v", err)
 	}
 	if got, err := os.ReadFile(at("cache/new/file")); err != nil || string(got) != "b" {
-		t.Errorf("it holds %q, %v", got, err)
+		t.Errorf("the file contains %q, %v", got, err)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestWriteForeignLink(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if got, err := os.ReadFile(target); err != nil || string(got) != "mine" {
-		t.Errorf("it holds %q, %v", got, err)
+		t.Errorf("the file contains %q, %v", got, err)
 	}
 }
 

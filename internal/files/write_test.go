@@ -47,7 +47,7 @@ func TestWriteFollows(t *testing.T) {
 			t.Errorf("%s: %v", c.path, err)
 		}
 		if got, err := os.ReadFile(at(c.file)); string(got) != "by "+c.path {
-			t.Errorf("%s: it holds %q, %v", c.path, got, err)
+			t.Errorf("%s: the file contains %q, %v", c.path, got, err)
 		}
 	}
 	for _, link := range []string{"link", "far", "new"} {
@@ -138,7 +138,7 @@ func TestRemoveUnfinished(t *testing.T) {
 		return err
 	})
 	if got, _ := os.ReadFile(path); err == nil || string(got) != "old" {
-		t.Errorf("the file holds %q: %v", got, err)
+		t.Errorf("the file contains %q: %v", got, err)
 	}
 	RemoveUnfinished()
 	if err := text(path, "new"); err != nil {

@@ -313,7 +313,7 @@ func TestProductArguments(t *testing.T) {
 			t.Errorf("alpha is %v", one)
 		}
 		if cabi.Load[LtAlgo](a[12]) != (LtAlgo{7, 8}) {
-			t.Error("the algorithm is another")
+			t.Error("the product has the wrong algorithm")
 		}
 		p.Free()
 	}

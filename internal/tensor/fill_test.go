@@ -247,7 +247,7 @@ func FuzzSpec(f *testing.F) {
 		}
 		again, err := ParseSpec(spec.String())
 		if err != nil || again != spec {
-			t.Fatalf("%q gives %+v, which prints as %q and gives %+v, %v", s, spec, spec, again, err)
+			t.Fatalf("%q is parsed as %+v, which is printed as %q and parsed as %+v, %v", s, spec, spec, again, err)
 		}
 	})
 }

@@ -105,7 +105,7 @@ func TestTuneAside(t *testing.T) {
 		t.Errorf("here: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file + ".old.1"); err != nil || string(got) != newer {
-		t.Errorf("beside is %s, %v", got, err)
+		t.Errorf("the renamed file contains %s, %v", got, err)
 	}
 	if got := opsKept(t); !slices.Equal(got, []string{"all_reduce"}) {
 		t.Errorf("kept are %q", got)

@@ -154,7 +154,7 @@ func crossing(w *World, sizes []int) error {
 			return err
 		}
 		if m.Bytes()[0] != byte('0'+r) {
-			return fmt.Errorf("memory of rank %d holds %q", r, m.Bytes())
+			return fmt.Errorf("the memory of rank %d contains %q", r, m.Bytes())
 		}
 		m.Close()
 	}
@@ -342,7 +342,7 @@ func TestNodesTLS(t *testing.T) {
 	stranger.Cert, stranger.Key = certificate(t)
 	stranger.JoinTimeout = 500 * time.Millisecond
 	if _, err := Join(context.Background(), stranger); err == nil || !strings.Contains(err.Error(), "rank 0: absent") {
-		t.Errorf("another certificate: %v", err)
+		t.Errorf("dialing with another certificate: %v", err)
 	}
 	inNodes(t, all, func(w *World) error { return crossing(w, []int{1, 2}) })
 	if seen.Load() == 0 {

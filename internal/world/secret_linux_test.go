@@ -297,7 +297,7 @@ func TestNodesImpostor(t *testing.T) {
 				}
 			}
 			if len(got) == 0 {
-				t.Error("nobody came")
+				t.Error("no process connected to the impostor")
 			}
 		})
 	}
