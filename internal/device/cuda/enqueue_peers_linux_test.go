@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// movableOfPeers is a program whose x, y, g and z can be used in place. Only the rank itself uses its block of x and of
-// y; z is the result of an all_gather of g.
+// movableOfPeers is a program in which only the rank itself uses its blocks of x and y, so they can be used in place.
+// Other ranks also use those of g and z, the operand and the result of an all_gather.
 const movableOfPeers = `mesh tp[2]
 func step(%x: f32[16/tp, 16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16]) {
   %y = add %x, %x

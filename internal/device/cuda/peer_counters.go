@@ -27,7 +27,7 @@ type wired struct {
 	used  bool                    // some counters are words
 	raise map[*site]*nvlib.Launch // adds to a word
 	await map[*site]*nvlib.Launch // waits for a word
-	meets [2]*nvlib.Launch        // synchronize with the other processes, at the beginning and the end of a graph; nil for none
+	meets [2]*nvlib.Launch        // synchronize with the other processes when a graph begins and ends; nil for none
 	base  map[*counters][]int64   // the words' values when a graph was recorded
 	fixed bool                    // a graph was recorded; the words count from its beginning
 }
