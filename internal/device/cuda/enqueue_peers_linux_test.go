@@ -115,7 +115,7 @@ func TestPeersEnqueueMovesApart(t *testing.T) {
 // result that can be used in place, regardless of how many calls with other addresses came before.
 func TestPeersEnqueueMovesCaptured(t *testing.T) {
 	for _, before := range []int{1, 4, 6} {
-		moving(t, fmt.Sprintf("%d calls with other addresses before", before), hocket.LoadOptions{}, func(c *peerCaller) error {
+		moving(t, fmt.Sprintf("%d calls before", before), hocket.LoadOptions{}, func(c *peerCaller) error {
 			f := c.f
 			for range before {
 				c.out["y"] = c.at(128)
