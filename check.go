@@ -230,7 +230,8 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	if err != nil {
 		return err
 	}
-	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant, Stop: pr.unit.Limits().Stop()})
+	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Source: pr.unit.Source.Prog, Redundant: o.Redundant,
+		Stop: pr.unit.Limits().Stop()})
 	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), ByPlan, r.Reason, r.SerialSafe,
 		len(p.Cmds)
 	if o.Machine != "" {
@@ -299,7 +300,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 	if err != nil || whole == 0 {
 		return err
 	}
-	for _, l := range verify.LaterWaits(p) {
+	for _, l := range verify.LaterWaits(p, pr.unit.Source.Prog) {
 		if t, err := pr.unit.Time(l.Plan); err == nil && cost(whole, t, machine) != "" {
 			l.Finding.Message += cost(whole, t, machine)
 			r.Findings = append(r.Findings, l.Finding)

@@ -16,13 +16,15 @@ type Later struct {
 }
 
 // LaterWaits returns the proved plans that result from moving the waits of one statement after the next work on their
-// streams. The plan p must be proved.
-func LaterWaits(p *plan.Plan) []Later {
+// streams. The plan p must be proved. If source is not nil, only waits of its text are moved, and none that a strategy
+// inserted.
+func LaterWaits(p *plan.Plan, source *ir.Program) []Later {
+	w := writtenIn(source)
 	var out []Later
 	trials := 0
 	for _, c := range firstOfSites(p) {
 		site := p.Cmds[c].Site
-		if !isWait(&p.Cmds[c]) || p.Sites[site].Op != ir.OpWait {
+		if !isWait(&p.Cmds[c]) || p.Sites[site].Op != ir.OpWait || !w.has(&p.Sites[site]) {
 			continue
 		}
 		if trials += runs * len(p.Cmds); trials > maxTrials {
