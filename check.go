@@ -393,9 +393,9 @@ func (v Verdict) String() string {
 	case v.Kind == Refuted:
 		return "refuted"
 	case v.Proof == ByLoops:
-		b.WriteString("proved, by shorter loops that repeat the same")
+		b.WriteString("proved from shorter loops that execute the same pattern")
 	case v.Proof == BySymmetry:
-		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands,
+		fmt.Fprintf(&b, "proved: %d commands on %s, from one rank that represents all, two runs back to back", v.Commands,
 			ranks(v.Ranks))
 	default:
 		fmt.Fprintf(&b, "proved: %d commands on %s, two runs back to back", v.Commands, ranks(v.Ranks))
@@ -404,7 +404,7 @@ func (v Verdict) String() string {
 		fmt.Fprintf(&b, "; for every %s >= 1", d)
 	}
 	if v.SerialSafe {
-		b.WriteString("; needs no streams that run side by side")
+		b.WriteString("; needs no concurrent streams")
 	}
 	return b.String()
 }

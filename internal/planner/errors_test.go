@@ -50,11 +50,11 @@ func TestRefusedPrograms(t *testing.T) {
 		{"send to a peer that receives later", 2, `
   %b = alloc f32[8, 4]
   send %x to tp[1 - rank(tp)]
-  recv %b from tp[1 - rank(tp)]`, "deadlock", []string{"waits for a transfer whose other side is not posted", "belong in one group"}},
+  recv %b from tp[1 - rank(tp)]`, "deadlock", []string{"waits for a transfer whose other side is never posted", "belong in one group"}},
 		{"too few signals", 2, `
   %c = counter
   signal %c at tp[1 - rank(tp)]
-  wait %c >= 2`, "deadlock", []string{"%c[0] waits for 2 but is signalled 1 times a run"}},
+  wait %c >= 2`, "deadlock", []string{"the wait needs %c[0] >= 2, but the counter is raised only 1 times in a run"}},
 		{"two raisers", 3, `
   %c = counter
   if rank(tp) != 0 { signal %c at tp[0] }`, "match", []string{"raised by rank 1 and by rank 2"}},
@@ -74,7 +74,7 @@ func TestRefusedPrograms(t *testing.T) {
   signal %c at tp[1 - rank(tp)]
   wait %c >= 2`, "match", []string{"%c[0] >= 2 may be reached by other signals"}},
 		{"never met", 2, `
-  if rank(tp) == 0 { barrier over=tp }`, "match", []string{"barrier is never met by rank 1"}},
+  if rank(tp) == 0 { barrier over=tp }`, "match", []string{"this barrier has no matching collective on rank 1"}},
 		{"one more on one rank", 2, `
   barrier over=tp
   if rank(tp) == 1 { barrier over=tp }`, "match", []string{"never met by rank 0", "rank 0's last is barrier"}},
@@ -136,14 +136,14 @@ func TestRefusedPrograms(t *testing.T) {
 		{"no multiprocessors", 2, `
   %w = alloc f32[4, 4] zero
   %b = alloc f32[8, 4]
-  linear %x, %w into %b, sms=0`, "bind", []string{"sms=0 is no number of multiprocessors from 1 to 65536"}},
+  linear %x, %w into %b, sms=0`, "bind", []string{"sms=0 is not a valid number of multiprocessors: use 1 to 65536"}},
 		{"too many multiprocessors", 2, `
   %w = alloc f32[4, 4] zero
   %b = alloc f32[8, 4]
   matmul %x, %w into %b, sms=65536 + rank(tp)`, "bind", []string{"sms=65537", "rank 1"}},
 		{"a copy by no blocks", 2, `
   %b = alloc f32[8, 4] symmetric
-  put %x into %b at tp[0], engine=sm, ctas=rank(tp)`, "bind", []string{"ctas=0 is no number of thread blocks from 1 to 65536"}},
+  put %x into %b at tp[0], engine=sm, ctas=rank(tp)`, "bind", []string{"ctas=0 is not a valid number of thread blocks: use 1 to 65536"}},
 		{"not dense", 2, `
   %b = alloc f32[8, 2]
   %v = slice %x, axis=1, 1..3

@@ -41,8 +41,8 @@ func f(%x: f32[6/tp, 2], %n: i32[4/tp]) -> f32[10/tp, 2] {
 // TestCountsRefused checks that planning refuses counts in the text that do not fit the tensors.
 func TestCountsRefused(t *testing.T) {
 	for _, c := range []struct{ stmts, kind, words string }{
-		{"all_gatherv %x into %y, over=tp, counts=(2, 9)", "match", "all_gatherv of f32[8 4]: counts=[2 9] take 9 rows from an operand of 8 (rank 1"},
-		{"all_gatherv %x into %y, over=tp, counts=(2, 7)", "match", "9 rows come, and the result has room for 8"},
+		{"all_gatherv %x into %y, over=tp, counts=(2, 9)", "match", "all_gatherv of f32[8 4]: counts=[2 9] add up to 9 rows, but the operand has 8 (rank 1"},
+		{"all_gatherv %x into %y, over=tp, counts=(2, 7)", "match", "9 rows are received, but the result has room for only 8"},
 		{"all_to_allv %x into %y, over=tp, counts=(0 - rank(tp), 7)", "bind", "counts[0] is -1 (rank 1)"},
 		{"all_to_allv %x into %y, over=tp, counts=(8 * rank(tp), 1)", "match", "counts=[8 1] take 9 rows"},
 		{"all_to_allv %x into %y, over=tp, counts=(5, 0)", "match", "10 rows come"},

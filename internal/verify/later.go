@@ -37,10 +37,10 @@ func LaterWaits(p *plan.Plan, source *ir.Program) []Later {
 		ix := &index{p: p}
 		out = append(out, Later{q, Finding{
 			Warning: true, Kind: KindOverlap, Count: 1,
-			Acts: []Act{{Cmd: wait}, {Cmd: work, What: "does not need what is waited for"}},
-			Message: fmt.Sprintf("lost overlap: %s stands before %s (%s), which is right without it",
+			Acts: []Act{{Cmd: wait}, {Cmd: work, What: "does not depend on the wait"}},
+			Message: fmt.Sprintf("lost overlap: %s delays %s (%s), which does not need to wait",
 				p.Sites[site].Text, subject(ix, Act{Cmd: work}), place(ix, Act{Cmd: work})),
-			Help: fmt.Sprintf("move it behind %s", line(ix, Act{Cmd: work})),
+			Help: fmt.Sprintf("move the wait after %s", line(ix, Act{Cmd: work})),
 		}})
 	}
 	return out

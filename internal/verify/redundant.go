@@ -108,11 +108,11 @@ func (r *redundancy) findings(w written) []Finding {
 		f := Finding{
 			Warning: true, Kind: KindRedundant, Acts: []Act{{Cmd: first[site]}}, Count: 1,
 			Message: fmt.Sprintf("redundant: %s adds no order: earlier waits already order the same work", s.Text),
-			Help:    "it can be left out",
+			Help:    "remove it",
 		}
 		if by := r.by[site]; by >= 0 && by != site {
 			o := r.ix.p.Sites[by]
-			f.Message = fmt.Sprintf("redundant: %s is implied by %s at line %d", s.Text, o.Text, o.Pos.Line)
+			f.Message = fmt.Sprintf("redundant: %s is implied by %s at line %d, which already orders the same work", s.Text, o.Text, o.Pos.Line)
 		}
 		out = append(out, f)
 	}

@@ -41,8 +41,8 @@ func unneeded(ix *index, implied []Finding, w written) []Finding {
 		}
 		found = append(found, Finding{
 			Warning: true, Kind: KindRedundant, Acts: []Act{{Cmd: c}}, Count: 1,
-			Message: fmt.Sprintf("not needed: the program is proved without %s", s.Text),
-			Help:    "it can be left out, with all others listed here",
+			Message: fmt.Sprintf("not needed: %s orders no accesses that conflict, and the program is proved without it", s.Text),
+			Help:    "remove it; all waits and barriers that are listed as redundant or not needed can be removed together",
 		})
 	}
 	return found

@@ -210,7 +210,7 @@ func (r *Result) close(fs []Finding) *Result {
 		case fs[i].Warning:
 		case fs[i].Unsure:
 			if r.Verdict == Proved {
-				r.Verdict, r.Reason = Unknown, "the bytes of views are too irregular to be compared: "+fs[i].Message
+				r.Verdict, r.Reason = Unknown, "the views' bytes are too irregular to compare: "+fs[i].Message
 			}
 		default:
 			r.Verdict, r.Reason = Refuted, ""
