@@ -312,7 +312,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 // cost describes the predicted cost of an ordering. It returns "" if the cost is negligible.
 func cost(whole, without float64, machine string) string {
 	if lost := whole - without; lost > leastCost*whole {
-		return fmt.Sprintf("; it costs %.0f µs of %.0f that are predicted for %s", lost, whole, machine)
+		return fmt.Sprintf("; this costs %.0f of the %.0f µs that are predicted for a run on %s", lost, whole, machine)
 	}
 	return ""
 }

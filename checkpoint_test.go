@@ -173,7 +173,7 @@ func TestBindFromRefuses(t *testing.T) {
 		{"cast", func(r *hocket.Rules) { r.Weights[3].Cast = false },
 			[]string{`%head: "embed" is f32, and the parameter bf16`}},
 		{"cut", func(r *hocket.Rules) { r.Weights[2].Hi = 6 }, []string{`1..6 along dimension 1 is no part`}},
-		{"twice", func(r *hocket.Rules) { r.Inputs = append(r.Inputs, "up") }, []string{"%up has two rules, or is an input"}},
+		{"twice", func(r *hocket.Rules) { r.Inputs = append(r.Inputs, "up") }, []string{"%up has two rules, or a rule although it is listed as an input"}},
 		{"unknown", func(r *hocket.Rules) { r.Weights[0].Param = "upp" }, []string{"%upp: model has no such parameter"}},
 		{"rank", func(r *hocket.Rules) { r.Weights[1].From[0] = "m.layers.0.down.weight" },
 			[]string{"%down is f32[2, 4], want f32[L, H, F/tp]"}},

@@ -426,7 +426,7 @@ func TestDeviceTensorsBeside(t *testing.T) {
 	one.wants(one.state, 2*each)
 }
 
-// TestDeviceTensorShort: where memory is short for a tensor, plans that rest are given up
+// TestDeviceTensorShort: where device memory is short for a tensor, plans that rest are given up
 // for it, and only where there are none more it fails; nothing is left in the end.
 func TestDeviceTensorShort(t *testing.T) {
 	cm, m := tightly(t, 1)

@@ -72,7 +72,7 @@ func TestRunDims(t *testing.T) {
 	a := blocks(1, 3)
 	a.Dims = map[string]int64{"T": 2}
 	if _, err := bound.Run(t.Context(), a); !errors.Is(err, hocket.ErrInput) ||
-		!strings.Contains(err.Error(), "T=2, and the model was loaded with T=4") {
+		!strings.Contains(err.Error(), "T=2, but the model was loaded with T=4") {
 		t.Errorf("a fixed dim: %v", err)
 	}
 }
