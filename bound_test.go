@@ -210,7 +210,7 @@ func f(%w: bf16[2], %wb: f16[2], %wbf: bf16[2]) -> (f32[2], f32[2], f32[2]) {
 }
 
 // TestBoundShared: plans for other dims share the weights that were bound before, in one
-// world more; where device memory is short for two plans they take turns, and the weights come
+// world more; where memory is short for two plans they take turns, and the weights come
 // and go with the last; and nothing is left in the end.
 func TestBoundShared(t *testing.T) {
 	for room, want := range map[int][]int{3: {2, 2, 2}, 2: {2, 2, 2, 2, 2, 2, 2, 2}} {

@@ -171,7 +171,7 @@ func TestBindFromRefuses(t *testing.T) {
 		{"many layers", func(r *hocket.Rules) { r.Weights[0].From[0] = "l.*.w" },
 			[]string{`"l.0.w"; it has "l.9999.w"`, "and 19991 more"}},
 		{"cast", func(r *hocket.Rules) { r.Weights[3].Cast = false },
-			[]string{`%head: "embed" is f32, and the parameter bf16`}},
+			[]string{`%head: "embed" is f32, but the parameter is bf16`}},
 		{"cut", func(r *hocket.Rules) { r.Weights[2].Hi = 6 }, []string{`1..6 along dimension 1 is no part`}},
 		{"twice", func(r *hocket.Rules) { r.Inputs = append(r.Inputs, "up") }, []string{"%up has two rules, or a rule although it is listed as an input"}},
 		{"unknown", func(r *hocket.Rules) { r.Weights[0].Param = "upp" }, []string{"%upp: model has no such parameter"}},

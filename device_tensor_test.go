@@ -187,9 +187,9 @@ func TestDeviceTensorErrors(t *testing.T) {
 		"another shape": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": large}},
 			hocket.ErrInput, "s is f32[4, 2], but its device tensor is f32[6, 2]"},
 		"nothing in it": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": large}}, hocket.ErrInput,
-			"holds nothing: write it"},
+			"has no contents: write it"},
 		"another machine's": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": other.state}}, hocket.ErrInput,
-			"%s is another machine's"},
+			"%s belongs to another machine"},
 		"nil": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": nil}}, hocket.ErrInput,
 			"%s is nil"},
 		"nil to receive": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": nil}},
@@ -200,11 +200,11 @@ func TestDeviceTensorErrors(t *testing.T) {
 			hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput,
 			"s is passed twice"},
 		"received twice": {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s},
-			hocket.ErrInput, "%s has two tensors to receive it"},
+			hocket.ErrInput, "%s has two destinations"},
 		"two results in one": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}},
 			hocket.ErrInput, "the same device tensor is passed for results row and s"},
 		"no such parameter": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}},
-			hocket.ErrInput, "there is no parameter q"},
+			hocket.ErrInput, "the program has no parameter q"},
 		"no such result": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"q": rows}},
 			hocket.ErrInput, "a device tensor is passed for result q, but there is no such"},
 		"not all": {c.Model, hocket.Args{DeviceIn: s}, hocket.ErrInput,
@@ -426,7 +426,7 @@ func TestDeviceTensorsBeside(t *testing.T) {
 	one.wants(one.state, 2*each)
 }
 
-// TestDeviceTensorShort: where device memory is short for a tensor, plans that rest are given up
+// TestDeviceTensorShort: where memory is short for a tensor, plans that rest are given up
 // for it, and only where there are none more it fails; nothing is left in the end.
 func TestDeviceTensorShort(t *testing.T) {
 	cm, m := tightly(t, 1)

@@ -176,7 +176,7 @@ func TestPlanGoesOn(t *testing.T) {
 	}
 }
 
-// TestLoadMakesRoom: a load that goes on makes room, too, where device memory is short.
+// TestLoadMakesRoom: a load that goes on makes room, too, where memory is short.
 func TestLoadMakesRoom(t *testing.T) { synctest.Test(t, testLoadMakesRoom) }
 
 func testLoadMakesRoom(t *testing.T) {

@@ -369,7 +369,7 @@ func (u *user) room(ctx context.Context, err error) error {
 		l, run, changed := u.giveUp()
 		switch {
 		case l != nil:
-			if cerr := l.unload("device memory is short"); cerr != nil {
+			if cerr := l.unload("memory is short"); cerr != nil {
 				return errors.Join(err, cerr)
 			}
 			return nil

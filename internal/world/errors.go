@@ -13,7 +13,7 @@ import (
 var ErrLeft = errors.New("this process has left the world")
 
 // ErrWentOn is wrapped by the error of a wait for an action that another process no longer intends to perform.
-var ErrWentOn = errors.New("another process has gone on")
+var ErrWentOn = errors.New("another process has already continued")
 
 // These errors are public: package fault has them.
 type (
