@@ -167,7 +167,7 @@ func (a *session) writeResult(ds hocket.Diagnostics) error {
 // code.
 func (a *session) writeUnsaid(err error) *failure {
 	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
-		help: "without --json it is printed as text; infinite numbers and NaNs come from extreme values in the inputs or dims"}
+		help: "run without --json to print it as text; infinite numbers and NaNs result from extreme values in the inputs or dims"}
 	a.out = result{Hocket: a.out.Hocket, Command: a.out.Command, Exit: f.code}
 	_ = a.writeResult(f.diagnostics()) // this object can be encoded
 	return f

@@ -53,7 +53,7 @@ func (a *app) versionCommand() *cobra.Command {
 
 func nothing(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("it takes no argument; found %q", args[0])
+		return usagef("no argument is allowed; found %q", args[0])
 	}
 	return nil
 }
