@@ -114,8 +114,9 @@ func ofSize(text string) (*config, error) {
 	if err != nil || !(weights > 0 && weights < 1e12) {
 		return nil, fmt.Errorf("-random %s: want a number of weights, such as 15M", text)
 	}
-	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "float32", Layers: 4, HeadDim: 16, KVHeads: 4, Vocab: 512,
-		Rope: &rope{Type: "llama3", Theta: 5e5, Factor: 8, Low: 1, High: 4, Original: 8192}}
+	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "float32", Layers: 4, HeadDim: 16, KVHeads: 4,
+		Vocab: 512,
+		Rope:  &rope{Type: "llama3", Theta: 5e5, Factor: 8, Low: 1, High: 4, Original: 8192}}
 	c.Heads = 4 * int64(max(1, math.Round(math.Sqrt(weights/44)/64))) // a layer has about 11 squares of Hidden
 	c.Hidden, c.Inner = 16*c.Heads, 48*c.Heads
 	return c, c.settle()

@@ -17,9 +17,9 @@ var (
 	batchFlag = flag.Int("batches", 25, "how many batches TestFixedCUDA draws")
 )
 
-// TestLargeCUDA runs steps with given tokens of a model in bf16 that is too large for the evaluator. Its logits must not
-// differ more from those in f32 than the logits of Hugging Face transformers in bf16 do, neither in the mean nor at most.
-// tools/llama_large.py wrote both.
+// TestLargeCUDA runs steps with given tokens of a model in bf16 that is too large for the evaluator. Its logits must
+// not differ more from those in f32 than the logits of Hugging Face transformers in bf16 do, neither in the mean nor at
+// most. tools/llama_large.py wrote both.
 func TestLargeCUDA(t *testing.T) {
 	if *largeFlag == "" {
 		t.Skip("no folder with a large model: -large, see tools/README.md")
@@ -84,10 +84,11 @@ func errorsOf(got, want []float64, vocab int) (mean, most float64) {
 }
 
 // TestFixedCUDA: with fixed algorithms, the tokens of a sequence in bf16 do not depend on its batch or on the chunks,
-// although kernels for many rows differ from those for few. Concurrent runs that miss their deadlines lose no state. There
-// are two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
+// although kernels for many rows differ from those for few. Concurrent runs that miss their deadlines lose no state.
+// There are two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
 func TestFixedCUDA(t *testing.T) {
-	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816, Heads: 16,
+	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816,
+		Heads:   16,
 		KVHeads: 4, HeadDim: 64, Vocab: 2048}
 	if err := c.settle(); err != nil {
 		t.Fatal(err)

@@ -222,8 +222,9 @@ func with(t *testing.T, rep *hocket.Report, logits [][]float64, vocab int) *hock
 	return &out
 }
 
-// TestAloneAsInBatch: the tokens of a sequence do not depend on the other sequences of its batch, on the number of ranks,
-// on the chunks, or on the earlier contents of the state. Concurrent runs that miss their deadlines lose no state.
+// TestAloneAsInBatch: the tokens of a sequence do not depend on the other sequences of its batch, on the number of
+// ranks, on the chunks, or on the earlier contents of the state. Concurrent runs that miss their deadlines lose no
+// state.
 func TestAloneAsInBatch(t *testing.T) {
 	c, err := ofSize("60K")
 	if err != nil {
@@ -320,8 +321,8 @@ func (b *batch) hurry(t *testing.T, rng *rand.Rand) (end func() int) {
 	return func() int { cancel(); return <-done }
 }
 
-// TestCommand: the command reads and writes lines, and returns the most likely tokens by the golden logits. Invalid lines
-// are errors.
+// TestCommand: the command reads and writes lines, and returns the most likely tokens by the golden logits. Invalid
+// lines are errors.
 func TestCommand(t *testing.T) {
 	dir := filepath.Join("testdata", "untied")
 	g := readGolden(t, dir)
@@ -407,7 +408,8 @@ func TestProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.DType, c.Eps = "bfloat16", 0.25
-	for _, want := range []string{"%x: bf16[B, T, H]", "eps=0.25", "theta=500000, factor=8, low=1, high=4, original=32"} {
+	for _, want := range []string{"%x: bf16[B, T, H]", "eps=0.25",
+		"theta=500000, factor=8, low=1, high=4, original=32"} {
 		if !strings.Contains(c.text(), want) {
 			t.Errorf("the text lacks %q:\n%s", want, c.text())
 		}

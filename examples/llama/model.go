@@ -26,7 +26,8 @@ func rules(c *config) hocket.Rules {
 		"embed": "model.embed_tokens", "last": "model.norm", "head": head,
 		"wq": "model.layers.*.self_attn.q_proj", "wk": "model.layers.*.self_attn.k_proj",
 		"wv": "model.layers.*.self_attn.v_proj", "wo": "model.layers.*.self_attn.o_proj",
-		"gate": "model.layers.*.mlp.gate_proj", "up": "model.layers.*.mlp.up_proj", "down": "model.layers.*.mlp.down_proj",
+		"gate": "model.layers.*.mlp.gate_proj", "up": "model.layers.*.mlp.up_proj",
+		"down":   "model.layers.*.mlp.down_proj",
 		"before": "model.layers.*.input_layernorm", "inner": "model.layers.*.post_attention_layernorm",
 	} {
 		r.Weights = append(r.Weights, hocket.WeightRule{Param: param, From: []string{name + ".weight"}})
