@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,6 +77,9 @@ func run(out, only string, twice, fresh bool, rest []string) error {
 				return fmt.Errorf("no target is called %q; targets are %s", name, strings.Join(names(), ", "))
 			}
 		}
+	}
+	if at := runtime.GOOS + "-" + runtime.GOARCH; at != native && slices.Contains(chosen, wheel) {
+		return fmt.Errorf("the wheel is built on %s, and this is %s: name other targets in -only", native, at)
 	}
 	work, err := os.MkdirTemp("", "hocket-release-")
 	if err != nil {
