@@ -89,11 +89,12 @@ func library() *versionOfLibrary {
 func (l *versionOfLibrary) String() string {
 	switch {
 	case l.Error != "":
-		return "not a library of hocket: " + l.Error
+		return "its build cannot be read: " + l.Error
 	case l.Agrees:
 		return "of the same commit"
 	case l.Commit == "" || l.Modified || release.This().Commit == "" || release.This().Modified:
-		return "unknown whether it is of the same commit: a release is built from a commit without changes"
+		return "unknown whether it is of the same commit: it or this command was built without a commit, or with " +
+			"uncommitted changes"
 	}
 	return fmt.Sprintf("of another commit, %.12s: install both from one wheel", l.Commit)
 }
