@@ -81,12 +81,16 @@ func run(out, only string, twice, fresh bool, rest []string) error {
 	if at := runtime.GOOS + "-" + runtime.GOARCH; at != native && slices.Contains(chosen, wheel) {
 		return fmt.Errorf("the wheel is built on %s, and this is %s: name other targets in -only", native, at)
 	}
+	root, commit, err := head()
+	if err != nil {
+		return err
+	}
 	work, err := os.MkdirTemp("", "hocket-release-")
 	if err != nil {
 		return err
 	}
 	defer remove(work)
-	first, err := build(filepath.Join(work, "1"), "", chosen)
+	first, err := build(root, commit, filepath.Join(work, "1"), "", chosen)
 	if err != nil {
 		return err
 	}
@@ -96,7 +100,7 @@ func run(out, only string, twice, fresh bool, rest []string) error {
 			cache = filepath.Join(work, "cache")
 		}
 		// The second folder has a name of another length.
-		second, err := build(filepath.Join(work, "second", "build"), cache, chosen)
+		second, err := build(root, commit, filepath.Join(work, "second", "build"), cache, chosen)
 		if err != nil {
 			return err
 		}
@@ -165,10 +169,10 @@ type binary struct {
 	info       *buildinfo.BuildInfo
 }
 
-// build returns the files of the release, sorted by name.
-func build(dir, cache string, chosen []string) ([]file, error) {
-	b := &builder{dir: dir, src: filepath.Join(dir, "src"), env: environment(cache)}
-	if err := b.clone(); err != nil {
+// build returns the files of the release of a commit, sorted by name.
+func build(root, commit, dir, cache string, chosen []string) ([]file, error) {
+	b := &builder{dir: dir, src: filepath.Join(dir, "src"), env: environment(cache), commit: commit}
+	if err := b.clone(root); err != nil {
 		return nil, err
 	}
 	for _, t := range targets {
@@ -264,21 +268,25 @@ func (b *builder) output(env []string, name string, args ...string) (string, err
 
 var versionLine = regexp.MustCompile(`(?m)^const Version = "(.*)"$`)
 
-// clone clones the commit that is checked out. Tags are left out: from them Go would derive another version of the
-// module than in a clone that lacks them.
-func (b *builder) clone() error {
-	root, err := b.output(nil, "git", "rev-parse", "--show-toplevel")
-	if err != nil {
-		return fmt.Errorf("a release is built from a checkout: %w", err)
+// head returns the root of the checkout that contains the working directory, and the commit that is checked out.
+func head() (root, commit string, err error) {
+	b := &builder{env: environment("")}
+	if root, err = b.output(nil, "git", "rev-parse", "--show-toplevel"); err != nil {
+		return "", "", fmt.Errorf("a release is built from a checkout: %w", err)
 	}
-	if b.commit, err = b.output(nil, "git", "-C", root, "rev-parse", "HEAD"); err != nil {
-		return err
+	if commit, err = b.output(nil, "git", "rev-parse", "HEAD"); err != nil {
+		return "", "", err
 	}
-	if changes, err := b.output(nil, "git", "-C", root, "status", "--porcelain"); err != nil {
-		return err
-	} else if changes != "" {
-		fmt.Fprintf(os.Stderr, "release: uncommitted changes of the checkout are left out of the release of %.12s\n", b.commit)
+	changes, err := b.output(nil, "git", "-C", root, "status", "--porcelain")
+	if changes != "" {
+		fmt.Fprintf(os.Stderr, "release: uncommitted changes of the checkout are left out of the release of %.12s\n", commit)
 	}
+	return root, commit, err
+}
+
+// clone clones the repository at root and checks out the commit. Tags are left out: from them Go would derive another
+// version of the module than in a clone that lacks them.
+func (b *builder) clone(root string) error {
 	if _, err := b.output(nil, "git", "clone", "--quiet", "--no-tags", "--no-checkout", root, b.src); err != nil {
 		return err
 	}
