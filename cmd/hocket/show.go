@@ -37,10 +37,11 @@ type result struct {
 	// Guesses names the products whose algorithms could not be timed because memory was short.
 	Guesses []string `json:"guesses,omitempty"`
 	// PassedOver is the reason why the machine's tuned table of collectives is not used.
-	PassedOver string  `json:"passed_over,omitempty"`
-	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
-	Doctor     *doctor `json:"doctor,omitempty"`
-	Plan       string  `json:"plan,omitempty"` // plan
+	PassedOver string       `json:"passed_over,omitempty"`
+	Stages     []stage      `json:"stages,omitempty"` // opt, import, check --fix
+	Doctor     *doctor      `json:"doctor,omitempty"`
+	Version    *versionInfo `json:"version,omitempty"`
+	Plan       string       `json:"plan,omitempty"` // plan
 	// Verdict is the verdict of check for a collective schedule: "ok", "race", "deadlock", "wrong" or "undecided".
 	Verdict  string          `json:"verdict,omitempty"`
 	Schedule *scheduleResult `json:"schedule,omitempty"`

@@ -124,6 +124,16 @@ class Alone(unittest.TestCase):
                 self.assertRaisesRegex(hocket.UnsupportedError, "of the interface, and this package is for version 99"):
             _lib._load.__wrapped__()
 
+    def test_version(self):
+        """A checkout's package has the version of the library that it loads, which is the command's, too."""
+        versions = hocket.info()["versions"]
+        self.assertIsNone(versions["package"])
+        self.assertRegex(hocket.__version__, r"^\d+\.\d+\.\d+$")
+        for part in ("library", "command"):
+            self.assertEqual(versions[part].partition("+")[0], hocket.__version__)
+        with self.assertRaisesRegex(AttributeError, "module 'hocket' has no attribute '__versoin__'"):
+            hocket.__versoin__
+
     def test_bad_id(self):
         """A wrong id or position is an InputError that says which, and changes nothing."""
         e, r, s = floats([float(i) for i in range(2000)], 1000, 2), floats([5.0, 6.0], 1, 2), floats([0.0] * 16, 8, 2)
