@@ -36,7 +36,8 @@ func main() {
 	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
 	model := load(m, flag.Arg(0), *weights, map[string]int64{"B": *slots, "T": 1, "S": *room})
 	s := newServer(m, model, *room, 64)
-	go func() { log.Fatal(http.ListenAndServe(*addr, s.routes())) }()
+	web := &http.Server{Addr: *addr, Handler: s.routes(), ReadTimeout: time.Minute}
+	go func() { log.Fatal(web.ListenAndServe()) }()
 	log.Fatal(s.decode(context.Background()))
 }
 
@@ -175,22 +176,20 @@ func (s *server) await(r *request) error {
 func (s *server) generate(w http.ResponseWriter, req *http.Request) {
 	r := &request{done: make(chan error, 1)}
 	err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20)).Decode(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
 	ctx, cancel := context.WithTimeout(req.Context(), time.Duration(r.MS)*time.Millisecond)
 	defer cancel()
-	r.ctx = ctx
-	switch err := s.await(r); {
+	if r.ctx = ctx; err == nil {
+		err = s.await(r)
+	}
+	switch {
 	case err == nil:
 		_ = json.NewEncoder(w).Encode(map[string][]int32{"ids": r.IDs})
-	case errors.Is(err, hocket.ErrInput):
-		http.Error(w, err.Error(), http.StatusBadRequest)
 	case errors.Is(err, hocket.ErrOverloaded):
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-	default: // the deadline has passed, or the client has disconnected
+	case errors.Is(err, ctx.Err()): // the deadline has passed, or the client has disconnected
 		http.Error(w, err.Error(), http.StatusGatewayTimeout)
+	default: // hocket.ErrInput, or an error of json
+		http.Error(w, err.Error(), http.StatusBadRequest)
 	}
 }
 

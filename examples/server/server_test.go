@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,6 +43,11 @@ type served struct {
 
 func serve(t testing.TB, slots int64, waiting int) *served {
 	t.Helper()
+	return serveFile(t, llama, slots, waiting)
+}
+
+func serveFile(t testing.TB, file string, slots int64, waiting int) *served {
+	t.Helper()
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +57,7 @@ func serve(t testing.TB, slots int64, waiting int) *served {
 			t.Error(err)
 		}
 	})
-	model := load(m, llama, "", map[string]int64{"B": slots, "T": 1, "S": room})
+	model := load(m, file, "", map[string]int64{"B": slots, "T": 1, "S": room})
 	s := &served{server: newServer(m, model, room, waiting), t: t}
 	web := httptest.NewServer(s.routes())
 	t.Cleanup(web.Close)
@@ -236,6 +243,81 @@ func TestBatched(t *testing.T) {
 	}
 }
 
+// TestWeights: the weights of a program are read from a file of safetensors.
+func TestWeights(t *testing.T) {
+	e := newEvaluator(t)
+	weights, err := e.one.RandomInputs("rand:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, data := map[string]any{}, []byte(nil)
+	for name, x := range weights {
+		if !slices.Contains([]string{"ids", "at", "sees", "keys", "values"}, name) {
+			at := len(data)
+			data = append(data, x.Data...)
+			header[name] = map[string]any{"dtype": "F32", "shape": x.Shape, "data_offsets": []int{at, len(data)}}
+		}
+	}
+	text, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "llama.safetensors")
+	all := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, data)
+	if err := os.WriteFile(file, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	e.one = load(m, llama, file, map[string]int64{"B": 1, "T": 1, "S": room})
+	e.agrees(2, e.sequence([]int32{6, 2}, 8))
+}
+
+// TestImported: an archive of torch.export is served, too. Its slots give the tokens of each sequence alone, whose runs
+// equal the reference.
+func TestImported(t *testing.T) {
+	const file = "testdata/recurrent.pt2"
+	s, alone := serveFile(t, file, 0, 100), serveFile(t, file, 0, 0)
+	s.start()
+	var all sync.WaitGroup
+	rng := rand.New(rand.NewPCG(longtest.Seed(t), 2))
+	seen := map[string]bool{}
+	for range 12 {
+		ids := make([]int32, 1+rng.IntN(4))
+		for i := range ids {
+			ids[i] = int32(rng.IntN(12))
+		}
+		want, n := slices.Clone(ids), 1+rng.IntN(6)
+		for at := 0; len(want) < len(ids)+n; at++ {
+			in := map[string]*hocket.Tensor{}
+			for name, v := range map[string]int32{"ids": want[at], "at": int32(at), "sees": int32(at + 1)} {
+				in[name] = must(hocket.FromInts(ir.I64, []int32{0, v, 0}, 3, 1))
+			}
+			c, err := alone.model.Compare(t.Context(), hocket.Args{In: in})
+			if err != nil || c.Verdict != hocket.Within && c.Verdict != hocket.Exact {
+				t.Fatal(c, err)
+			}
+			rep, err := alone.model.Run(t.Context(), hocket.Args{In: in})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at+1 == len(want) {
+				want = append(want, int32(rep.Out["out0"].Ints()[1]))
+			}
+		}
+		seen[fmt.Sprint(want[len(ids):])] = true
+		all.Go(func() { s.wants(body(ids, n, time.Minute), 200, want, "") })
+	}
+	s.wants(body([]int32{12}, 1, time.Minute), 400, nil, "%ids[")
+	all.Wait()
+	if len(seen) < 6 {
+		t.Errorf("only %d different results: sequences could be mixed up unnoticed", len(seen))
+	}
+}
+
 // TestBadRequests: wrong requests are refused with status 400 and do not change the sequences that are decoded meanwhile.
 func TestBadRequests(t *testing.T) {
 	s, e := serve(t, 3, 100), newEvaluator(t)
@@ -310,6 +392,7 @@ func TestDeadlines(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	s, e := serve(t, 2, 100), newEvaluator(t)
 	s.start()
+	long, short := e.sequence([]int32{4}, room-1), e.sequence([]int32{9, 8}, 5)
 	ctx, disconnect := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
@@ -317,7 +400,6 @@ func TestCancelled(t *testing.T) {
 		gone <- err
 	}()
 	var others sync.WaitGroup
-	long, short := e.sequence([]int32{4}, room-1), e.sequence([]int32{9, 8}, 5)
 	s.until(func() bool { return s.machine.Stats().Runs.Succeeded > 0 })
 	before := s.machine.Stats().Runs.Succeeded
 	others.Go(func() { s.wants(body([]int32{4}, room-1, time.Minute), 200, long, "") })
