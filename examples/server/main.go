@@ -5,9 +5,9 @@
 //	curl -d '{"ids": [1, 2, 3], "n": 8, "ms": 1000}' localhost:8080/generate
 //	curl localhost:8080/metrics
 //
-// The model is a program with the parameters and results of examples/llama/llama.hkt, with random weights unless -weights
-// names a safetensors file. Or it is an archive of torch.export (.pt2), with its weights, that has the inputs ids, at and
-// sees, a buffer with one row for each slot, and the next tokens as its result.
+// The model is a program with the parameters and results of examples/llama/llama.hkt, with random weights unless
+// -weights names a safetensors file. Or it is an archive of torch.export (.pt2), with its weights, that has the inputs
+// ids, at and sees, a buffer with one row for each slot, and the next tokens as its result.
 package main
 
 import (
@@ -33,6 +33,9 @@ func main() {
 	slots := flag.Int64("slots", 8, "the number of sequences that are decoded at a time")
 	room := flag.Int64("room", 1024, "the largest number of tokens of a sequence")
 	flag.Parse()
+	if flag.NArg() != 1 {
+		log.Fatal("usage: server [flags] MODEL")
+	}
 	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
 	model := load(m, flag.Arg(0), *weights, map[string]int64{"B": *slots, "T": 1, "S": *room})
 	s := newServer(m, model, *room, 64)

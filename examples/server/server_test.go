@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -217,8 +218,8 @@ func (e *evaluator) agrees(prompt int, ids []int32) {
 	}
 }
 
-// TestBatched: sequences of different lengths that share a batch, and slots that are used again, give the tokens of each
-// sequence alone, which the reference evaluator confirms.
+// TestBatched: sequences of different lengths that share a batch, and slots that are used again, give the tokens of
+// each sequence alone, which the reference evaluator confirms.
 func TestBatched(t *testing.T) {
 	s, e := serve(t, 3, 100), newEvaluator(t)
 	s.start()
@@ -318,7 +319,8 @@ func TestImported(t *testing.T) {
 	}
 }
 
-// TestBadRequests: wrong requests are refused with status 400 and do not change the sequences that are decoded meanwhile.
+// TestBadRequests: wrong requests are refused with status 400 and do not change the sequences that are decoded
+// meanwhile.
 func TestBadRequests(t *testing.T) {
 	s, e := serve(t, 3, 100), newEvaluator(t)
 	s.start()
@@ -455,6 +457,44 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestPage: the code in docs/library.md is in the example, and the requests there get the answers that the page shows.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/library.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "## A server, step by step\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	unindented := regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(string(program), "")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(text, -1)
+	if !found || len(blocks) < 8 {
+		t.Fatalf("the section has %d blocks of code", len(blocks))
+	}
+	for _, b := range blocks {
+		if !strings.Contains(unindented, regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(b[1], "")) {
+			t.Errorf("main.go does not contain\n%s", b[1])
+		}
+	}
+	s := serve(t, 8, 64)
+	s.start()
+	requests := regexp.MustCompile(`(?m)^\$ curl -d '(.*)' localhost:8080/generate\n\{"ids":(.*)\}$`).
+		FindAllStringSubmatch(text, -1)
+	if len(requests) == 0 {
+		t.Error("the page shows no request")
+	}
+	for _, r := range requests {
+		var ids []int32
+		if err := json.Unmarshal([]byte(r[2]), &ids); err != nil {
+			t.Fatal(err)
+		}
+		s.wants(strings.Replace(r[1], `"ms": 1000`, `"ms": 60000`, 1), 200, ids, "")
+	}
+}
+
 // TestLoad sends correct, wrong, cancelled and late requests at the same time. All correct ones get the tokens of their
 // sequences alone, at the end all slots are free, and memory and goroutines do not grow.
 func TestLoad(t *testing.T) {
@@ -505,7 +545,8 @@ func TestLoad(t *testing.T) {
 		case status == http.StatusOK && kind != 0 && kind != 1 && slices.Equal(out, k.all):
 			right.Add(1)
 		default:
-			t.Errorf("a request of kind %d for %d tokens after %v: status %d %s, %v, %v", kind, n, ids, status, text, out, err)
+			t.Errorf("a request of kind %d for %d tokens after %v: status %d %s, %v, %v", kind, n, ids, status, text,
+				out, err)
 		}
 	}
 	phase := func(d time.Duration) (heap uint64, goroutines int) {
@@ -539,10 +580,13 @@ func TestLoad(t *testing.T) {
 	heapAfter, goroutinesAfter := phase(d - d/4)
 	stats := s.machine.Stats()
 	t.Logf("%v: %d right, %d refused as overloaded, %d bad, %d cancelled, %d late, in %d runs; heap %.2f MiB after a quarter, "+
-		"%.2f MiB at the end; %d and %d goroutines; plans hold %d bytes", d, right.Load(), overloaded.Load(), bad.Load(),
-		cancelled.Load(), late.Load(), stats.Runs.Succeeded, float64(heap)/(1<<20), float64(heapAfter)/(1<<20), goroutines,
+		"%.2f MiB at the end; %d and %d goroutines; plans hold %d bytes", d, right.Load(), overloaded.Load(),
+		bad.Load(),
+		cancelled.Load(), late.Load(), stats.Runs.Succeeded, float64(heap)/(1<<20), float64(heapAfter)/(1<<20),
+		goroutines,
 		goroutinesAfter, stats.Plans.Bytes)
-	for name, n := range map[string]*atomic.Int64{"right": &right, "bad": &bad, "cancelled": &cancelled, "late": &late} {
+	for name, n := range map[string]*atomic.Int64{"right": &right, "bad": &bad, "cancelled": &cancelled,
+		"late": &late} {
 		if n.Load() == 0 {
 			t.Errorf("no request was %s", name)
 		}
