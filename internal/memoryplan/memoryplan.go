@@ -16,7 +16,6 @@ import (
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
-	"hocket.example/hocket/ir/checker"
 )
 
 // Plan is the plan of a program with a report about its memory.
@@ -29,11 +28,7 @@ type Plan struct {
 
 // Of lowers and plans a checked program for b.
 func Of(p *ir.Program, opts compile.Options, b ir.Binding) (*Plan, error) {
-	info, ds := checker.Check(p)
-	if ds.HasErrors() {
-		return nil, ds
-	}
-	u, err := compile.Build(info, opts)
+	u, err := compile.Of(p, opts)
 	if err != nil {
 		return nil, err
 	}
