@@ -64,12 +64,8 @@ func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 
 // explain prints an explanation of the lowering of a program.
 func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
-	u, err := compile.Of(p.IR(), compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes,
-		Limits: compile.Limits(a.limits)})
-	if err != nil {
-		return ofHocket(err)
-	}
-	e, err := u.Explain(ir.Binding(opts.Binding))
+	e, err := compile.Explain(p.IR(), compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes,
+		Limits: compile.Limits(a.limits)}, ir.Binding(opts.Binding))
 	if err != nil {
 		return ofHocket(err)
 	}
