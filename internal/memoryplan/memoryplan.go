@@ -73,7 +73,7 @@ func (p *Plan) Fit(ctx context.Context, budget int64) (*Fit, error) {
 		fit.Waits = append(fit.Waits, Wait{q.Buffers[w.Before].Name, q.Buffers[w.Behind].Name, w.Time})
 	}
 	if v := verify.Plan(q, verify.Options{FaultsOnly: true, Stop: ctx.Err}); v.Verdict != verify.Proved {
-		return nil, fmt.Errorf("the plan with %d waits is not proved: %s\n%w", len(waits), v.Reason,
+		return nil, fmt.Errorf("the plan with %d inserted waits is not proved: %s\n%w", len(waits), v.Reason,
 			v.Diagnostics(p.unit.Source.Prog))
 	}
 	r, err := footprint.OfPlan(q)
@@ -82,7 +82,7 @@ func (p *Plan) Fit(ctx context.Context, budget int64) (*Fit, error) {
 	}
 	p.plan, p.Report = q, r
 	if serr != nil {
-		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", image.ErrBudget,
+		return fit, fmt.Errorf("%w of %s: with all waits that help, the plan needs %s", image.ErrBudget,
 			tensor.Size(budget), tensor.Size(r.Peak))
 	}
 	return fit, nil
