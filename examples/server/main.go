@@ -7,7 +7,8 @@
 //
 // The model is a program with the parameters and results of examples/llama/llama.hkt, with random weights unless
 // -weights names a safetensors file. Or it is an archive of torch.export (.pt2), with its weights, that has the inputs
-// ids, at and sees, a buffer with one row for each slot, and the next tokens as its result.
+// ids, at and sees and the next tokens as its result. Its buffers have one row for each slot, and at position 0 of a
+// sequence the model ignores what a row contains.
 package main
 
 import (
