@@ -96,8 +96,8 @@
     const places = [input, ...results.querySelectorAll("a")];
     const at = places.indexOf(document.activeElement);
     if (e.key === "Escape") {
-      results.hidden = true;
       input.focus();
+      results.hidden = true;
     } else if (e.key === "ArrowDown" || e.key === "ArrowUp") {
       e.preventDefault();
       places[(at + (e.key === "ArrowDown" ? 1 : places.length - 1)) % places.length].focus();
