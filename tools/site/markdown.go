@@ -120,6 +120,7 @@ func (markup) RegisterFuncs(reg renderer.NodeRendererFuncRegisterer) {
 	reg.Register(ast.KindHeading, heading)
 	reg.Register(ast.KindFencedCodeBlock, code)
 	reg.Register(ast.KindCodeBlock, code)
+	reg.Register(ast.KindCodeSpan, codeSpan)
 	reg.Register(extast.KindTable, table)
 }
 
@@ -149,6 +150,20 @@ func code(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast.WalkS
 	}
 	w.WriteString("</code></pre>\n")
 	return ast.WalkContinue, nil
+}
+
+// codeSpan keeps short code on one line: browsers break lines after the dashes of a flag.
+func codeSpan(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast.WalkStatus, error) {
+	if !entering {
+		return ast.WalkContinue, nil
+	}
+	text := plain(n, source)
+	class := ""
+	if len(text) <= 24 {
+		class = ` class="short"`
+	}
+	fmt.Fprintf(w, "<code%s>%s</code>", class, html.EscapeString(text))
+	return ast.WalkSkipChildren, nil
 }
 
 func table(w util.BufWriter, _ []byte, _ ast.Node, entering bool) (ast.WalkStatus, error) {
