@@ -1,4 +1,7 @@
-"""Command reduce sums a tensor over the ranks of a job; of an argument, rank 1 takes that many elements."""
+"""Sums a tensor over the ranks of a job. A number as argument is the size of the tensor on rank 1.
+
+    hocket launch -n 2 -- python3 reduce.py
+"""
 
 import sys
 
@@ -6,7 +9,7 @@ import hocket
 import torch
 
 hocket.init()
-sizes = [1024, int(sys.argv[1]) if len(sys.argv) > 1 else 1024]
-g = torch.full((sizes[hocket.rank() % 2],), float(hocket.rank()))
+size = int(sys.argv[1]) if len(sys.argv) > 1 and hocket.rank() == 1 else 1024
+g = torch.full((size,), float(hocket.rank()))
 hocket.all_reduce(g)
 print(f"rank {hocket.rank()} of {hocket.world_size()}: {g[0].item()}")
