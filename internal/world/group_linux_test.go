@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestErrorsOfGroups: errors in a group name processes by their ranks in the world that the group is of.
+// TestErrorsOfGroups checks that errors in a group name processes by their ranks in the world that
+// the group belongs to.
 func TestErrorsOfGroups(t *testing.T) {
 	inOne(t, options(t, 3), func(w *World) error {
 		ctx := context.Background()
@@ -28,17 +29,17 @@ func TestErrorsOfGroups(t *testing.T) {
 			ended, cancel := context.WithCancel(ctx)
 			cancel()
 			if err := c.Wait(ended, 0, 1, 1); err == nil || !strings.Contains(err.Error(), "waiting for rank 2") {
-				t.Errorf("process 2 is waited for: %v", err)
+				t.Errorf("wait for process 2: %v", err)
 			}
 			if _, err := g.Expect(5, 1, nil); err == nil || !strings.Contains(err.Error(), "of group g") {
-				t.Errorf("rank 5 of the group is expected: %v", err)
+				t.Errorf("receipt from rank 5 of the group: %v", err)
 			}
 			wire := g.NewWires(1)
 			if _, err := g.Expect(1, wire, make([]byte, 1)); err != nil {
 				return err
 			}
 			if _, err := g.Expect(1, wire, make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "from rank 2") {
-				t.Errorf("process 2 is expected twice: %v", err)
+				t.Errorf("second receipt from process 2: %v", err)
 			}
 		}
 		_, err = w.Agree(ctx, "end", nil)
