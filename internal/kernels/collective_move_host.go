@@ -22,7 +22,7 @@ type MoveHost struct {
 	// Told holds the address of each member's flags: two halves of ToldHalf bytes, which is at least ToldBytes().
 	Told             [TeamMost]nvlib.Ptr
 	ToldHalf         int64
-	Writers, Readers int64 // number of thread blocks, at the begin of the grid, that transfer the rest; the other blocks store
+	Writers, Readers int64 // the first blocks of the grid write the rest, the next ones read it; the remaining blocks store
 }
 
 // restRows must equal restRows of src/collective_move_host.cuh.

@@ -602,7 +602,8 @@ func (f *GPU) ill(name string, a []uintptr) uintptr {
 	return status
 }
 
-// failing makes calls of another library return status where Gate or Nth says so. It reports those of Nth to tell.
+// failing makes calls of another library return status where Gate or Nth says so. It calls tell for each call that
+// fails because of Nth.
 func (f *GPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, tell func(name string)) {
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
