@@ -152,17 +152,25 @@ func code(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast.WalkS
 	return ast.WalkContinue, nil
 }
 
-// codeSpan keeps short code on one line: browsers break lines after the dashes of a flag.
+// codeSpan keeps short code, and short words of other code, on one line: browsers break lines within the dashes of a
+// flag.
 func codeSpan(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast.WalkStatus, error) {
 	if !entering {
 		return ast.WalkContinue, nil
 	}
+	const short = 24
 	text := plain(n, source)
-	class := ""
-	if len(text) <= 24 {
-		class = ` class="short"`
+	if len(text) <= short {
+		fmt.Fprintf(w, `<code class="short">%s</code>`, html.EscapeString(text))
+		return ast.WalkSkipChildren, nil
 	}
-	fmt.Fprintf(w, "<code%s>%s</code>", class, html.EscapeString(text))
+	words := strings.Split(text, " ")
+	for i, word := range words {
+		if words[i] = html.EscapeString(word); word != "" && len(word) <= short {
+			words[i] = `<span class="short">` + words[i] + "</span>"
+		}
+	}
+	fmt.Fprintf(w, "<code>%s</code>", strings.Join(words, " "))
 	return ast.WalkSkipChildren, nil
 }
 

@@ -199,7 +199,7 @@ func TestRefused(t *testing.T) {
 // folders are text.
 func TestLinksOfText(t *testing.T) {
 	files, err := build(small("[root](../ROOT.md), [two](other.md#same-1), [go](../code/a.go), [folder](../code), " +
-		"[web](https://example.org/a.md), ![svg](../code/a.svg)"))
+		"[web](https://example.org/a.md), ![svg](../code/a.svg), `a --<b>`, `command --flag of-more-than-24-characters`"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,8 @@ func TestLinksOfText(t *testing.T) {
 	for _, want := range []string{
 		`<a href="repository/ROOT.html">root</a>`, `<a href="other.html#same-1">two</a>`,
 		`<a href="files/code/a.go.txt">go</a>, folder, `, `<a href="https://example.org/a.md">web</a>`,
-		`<img src="files/code/a.svg" alt="svg" />`, `<script defer="defer" src="./site.js" data-base="."></script>`,
+		`<img src="files/code/a.svg" alt="svg" />`, `<code class="short">a --&lt;b&gt;</code>`,
+		`<code><span class="short">command</span> <span class="short">--flag</span> of-more-than-24-characters</code>`, `<script defer="defer" src="./site.js" data-base="."></script>`,
 	} {
 		if !strings.Contains(front, want) {
 			t.Errorf("the front page lacks %s:\n%s", want, front)
