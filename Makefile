@@ -1,5 +1,5 @@
 # Each target names a command; nothing here does work of its own.
-.PHONY: run test quick long soak fuzz check bench fmt cover update gpu-pack wheel release hooks
+.PHONY: run test quick long soak fuzz check bench fmt cover update gpu-pack wheel release hooks site
 
 run: ; go run ./cmd/hocket run --compare --strategy chunked --dim T=1024 examples/mlp.hkt
 test: ; go test ./...
@@ -25,3 +25,4 @@ wheel:
 	python3 python/build_wheel.py dist/libhocket.so dist/hocket dist
 release: ; go run -C tools ./release -o ../dist -twice -fresh
 hooks: ; git config core.hooksPath .githooks
+site: ; go run -C tools ./site -out "$(abspath $(or $(OUT),dist/site))"

@@ -198,6 +198,7 @@ func TestExportedCommands(t *testing.T) {
 	}{
 		{[]string{"check", cut}, 2, "malformed archive"},
 		{[]string{"check", model, "--shard", "lm_head=sideways"}, 2, `no style "sideways"`},
+		{[]string{"check", model, "--shard", "lm_haed=colwise"}, 2, "no weight of " + model + " matches lm_haed"},
 		{[]string{"check", model, "--plan", model}, 2, "--plan"},
 		{[]string{"check", "../../examples/mlp.hkt", "--shard", "lm_head=colwise"}, 2, "is not one"},
 	} {

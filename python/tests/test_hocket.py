@@ -7,6 +7,7 @@ import array
 import importlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -429,6 +430,14 @@ class Several(unittest.TestCase):
     def right(self, n, what, **env):
         processes.right(self, __file__, n, what, **env)
 
+    def launched(self, *argv):
+        """Two processes of a Python program, started by hocket launch, to their end."""
+        folder, name = os.path.split(sys.executable)
+        return subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", name, *map(str, argv)],
+                              capture_output=True, text=True, timeout=300, check=False,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python"),
+                                   "PATH": folder + os.pathsep + os.environ["PATH"]})
+
     def test_collectives(self):
         for n in (2, 3):
             self.right(n, "collectives")
@@ -439,13 +448,21 @@ class Several(unittest.TestCase):
     @unittest.skipUnless(torch, "no torch")
     def test_steps(self):
         """The script that test_cuda.py runs on GPUs."""
-        folder, name = os.path.split(sys.executable)
-        p = subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", name,
-                            str(ROOT / "python/tests/steps.py")], capture_output=True, text=True, timeout=300, check=False,
-                           env={**os.environ, "PYTHONPATH": str(ROOT / "python"),
-                                "PATH": folder + os.pathsep + os.environ["PATH"]})  # the second's output is on stderr
+        p = self.launched(ROOT / "python/tests/steps.py")       # the second's output is on stderr
         lines = sorted(line.removeprefix("[1] ") for line in (p.stdout + p.stderr).splitlines())
         self.assertEqual((p.returncode, lines), (0, steps_want.lines()), p.stderr)
+
+    @unittest.skipUnless(torch, "no torch")
+    def test_reduce(self):
+        """The commands of docs/start-all-reduce.md print what the page shows."""
+        shown = (ROOT / "docs/start-all-reduce.md").read_text(encoding="utf-8").splitlines()
+        for arguments, code in ((), 0), (("1025",), 1):
+            p = self.launched(ROOT / "examples/first/reduce.py", *arguments)
+            lines = [line.replace(f"{ROOT}/", "") for line in (p.stdout + p.stderr).splitlines()
+                     if not re.match(r"(\[1\] )?(Traceback| )", line)]
+            self.assertEqual((p.returncode, len(lines)), (code, 2 + code), p.stdout + p.stderr)
+            for line in lines:
+                self.assertIn(line, shown)
 
     def test_state(self):
         self.right(2, "state")
