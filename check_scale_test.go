@@ -37,13 +37,13 @@ func verdictOf(t *testing.T, text string, b hocket.Binding, opts ...hocket.Check
 	return v
 }
 
-// TestCheckOfManyRanks: from some size on programs are proved by one rank that stands for all, and
+// TestCheckOfManyRanks: from some size on programs are proved by one rank that represents all, and
 // refuted where one rank lacks a wait.
 func TestCheckOfManyRanks(t *testing.T) {
 	text := onRanks(t, "ag_linear_exchange.hkt", 192)
 	v := verdictOf(t, text, hocket.Binding{})
 	if v.Kind != hocket.Proved || v.Proof != "symmetry" || v.Commands != 192*(4*191+9) ||
-		!strings.Contains(v.String(), "one rank that stands for all") {
+		!strings.Contains(v.String(), "one rank that represents all") {
 		t.Errorf("%v by %s: %v\n%s", v.Kind, v.Proof, v, v.Diagnostics)
 	}
 	const wait = "      wait %here[%j] >= 1\n"
@@ -136,7 +136,7 @@ func f(%x: bf16[8192, 8192], %w: bf16[8192, 8192], %g: bf16[8192, 8192]) -> (bf1
 		return ""
 	}
 	if got := lost(verdictOf(t, early, hocket.Binding{}, h200)); !strings.Contains(got,
-		"wait %here >= 1 stands before linear") || !strings.Contains(got, "predicted for h200x4") {
+		"wait %here >= 1 delays linear") || !strings.Contains(got, "predicted for a run on h200x4") {
 		t.Errorf("an early wait: %q", got)
 	}
 	if got := lost(verdictOf(t, early, hocket.Binding{})); got != "" {

@@ -163,7 +163,7 @@ func TestBindFromRefuses(t *testing.T) {
 		want   []string
 	}{
 		{"transposed", func(r *hocket.Rules) { r.Weights[1].Transpose = false },
-			[]string{"%down is f32[2, 4, 2], and f32[2, 2, 4] would fit", "transposed?"}},
+			[]string{"%down is f32[2, 4, 2], but its transpose, f32[2, 2, 4], would fit", "set Transpose"}},
 		{"missing", func(r *hocket.Rules) {
 			r.Weights[0].From[1] = "m.layers.*.upp.weight"
 			r.Weights[3].From[0] = "model.embed"
@@ -172,9 +172,9 @@ func TestBindFromRefuses(t *testing.T) {
 			[]string{`"l.0.w"; it has "l.9999.w"`, "and 19991 more"}},
 		{"cast", func(r *hocket.Rules) { r.Weights[3].Cast = false },
 			[]string{`%head: "embed" is f32, but the parameter is bf16`}},
-		{"cut", func(r *hocket.Rules) { r.Weights[2].Hi = 6 }, []string{`1..6 along dimension 1 is no part`}},
+		{"cut", func(r *hocket.Rules) { r.Weights[2].Hi = 6 }, []string{`has no range 1..6 along dimension 1`}},
 		{"twice", func(r *hocket.Rules) { r.Inputs = append(r.Inputs, "up") }, []string{"%up has two rules, or a rule although it is listed as an input"}},
-		{"unknown", func(r *hocket.Rules) { r.Weights[0].Param = "upp" }, []string{"%upp: model has no such parameter"}},
+		{"unknown", func(r *hocket.Rules) { r.Weights[0].Param = "upp" }, []string{"%upp, but model has no such parameter"}},
 		{"rank", func(r *hocket.Rules) { r.Weights[1].From[0] = "m.layers.0.down.weight" },
 			[]string{"%down is f32[2, 4], want f32[L, H, F/tp]"}},
 	} {
@@ -200,7 +200,7 @@ func TestBindFromRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = model.Prepare(context.Background(), map[string]int64{"T": 1, "V": 3})
-	if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "nothing is bound to %half, %head") {
+	if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "no tensor is bound to %half, %head") {
 		t.Errorf("Prepare without two weights: %v", err)
 	}
 }
@@ -312,18 +312,18 @@ func TestOpenCheckpointRefuses(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`{"weight_map": {"a": "../x.safetensors"}}`:                 "no file beside the index",
-		`{"weight_map": {"a": "/etc/passwd"}}`:                      "no file beside the index",
-		`{"weight_map": {"a": "sub/x.safetensors"}}`:                "no file beside the index",
-		`{"weight_map": {"a": ""}}`:                                 "no file beside the index",
-		`{"weight_map": {"a": ".."}}`:                               "no file beside the index",
+		`{"weight_map": {"a": "../x.safetensors"}}`:                 "which is not a file in the same directory",
+		`{"weight_map": {"a": "/etc/passwd"}}`:                      "which is not a file in the same directory",
+		`{"weight_map": {"a": "sub/x.safetensors"}}`:                "which is not a file in the same directory",
+		`{"weight_map": {"a": ""}}`:                                 "which is not a file in the same directory",
+		`{"weight_map": {"a": ".."}}`:                               "which is not a file in the same directory",
 		`{"weight_map": {"a": "."}}`:                                "not a regular file",
 		`{"weight_map": {"a": "none.safetensors"}}`:                 "no such file",
 		`{"weight_map": {"a": "cut.safetensors"}}`:                  "but the file has",
 		`{"weight_map": {"a": "huge.safetensors"}}`:                 "it claims a header of 9223372036854775807 bytes",
 		`{"weight_map": {"a": "long.safetensors"}}`:                 "but only 2 follow",
 		`{"weight_map": {"a": "short.safetensors"}}`:                "want at least 8",
-		`{"weight_map": {"a": "model-00001-of-00002.safetensors"}}`: "which lacks it",
+		`{"weight_map": {"a": "model-00001-of-00002.safetensors"}}`: "but this file does not contain it",
 		`{"weight_map": {}}`:                                        "no weight_map",
 		`{"weight_map": `:                                           "unexpected end",
 		`{"weight_map": {"a": "model.safetensors.index.json"}}`:     "not a safetensors file",
@@ -337,7 +337,7 @@ func TestOpenCheckpointRefuses(t *testing.T) {
 			}
 		}
 	}
-	if _, err := hocket.OpenCheckpoint(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no checkpoint") {
+	if _, err := hocket.OpenCheckpoint(t.TempDir()); err == nil || !strings.Contains(err.Error(), "is not a checkpoint") {
 		t.Errorf("an empty directory: %v", err)
 	}
 }

@@ -130,7 +130,7 @@ func TestDeviceTensorFailed(t *testing.T) {
 	}
 	c.in["ids"] = good
 	if err := c.run(t.Context(), c.state, c.state); !errors.Is(err, hocket.ErrInput) ||
-		!strings.Contains(err.Error(), "holds nothing") {
+		!strings.Contains(err.Error(), "has no contents") {
 		t.Errorf("a run from what a failed one was to update: %v", err)
 	}
 	if err := c.state.Write(t.Context(), vals(t, ir.F32, []float64{7, 7, 7, 7, 7, 7, 7, 7}, 4, 2)); err != nil {
@@ -206,7 +206,7 @@ func TestDeviceTensorErrors(t *testing.T) {
 		"no such parameter": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}},
 			hocket.ErrInput, "the program has no parameter q"},
 		"no such result": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"q": rows}},
-			hocket.ErrInput, "a device tensor is passed for result q, but there is no such"},
+			hocket.ErrInput, "a device tensor is passed for result q, but the program has no such"},
 		"not all": {c.Model, hocket.Args{DeviceIn: s}, hocket.ErrInput,
 			"ids is missing; table is missing"},
 	} {
@@ -570,7 +570,7 @@ func TestSpoiled(t *testing.T) {
 			_, err := model.Run(t.Context(), a)
 			if inPlace {
 				if !errors.Is(err, hocket.ErrOutOfMemory) || errors.Is(err, hocket.ErrInput) ||
-					!strings.Contains(err.Error(), "in place are lost") {
+					!strings.Contains(err.Error(), "undefined contents") {
 					t.Errorf("got %v", err)
 				}
 				return

@@ -257,7 +257,7 @@ func TestLaunchErrors(t *testing.T) {
 		`launch "k.cu":doubled(%x, into %y, N), grid=1, block=(64, 32)`:        `a block of 2048 threads is too large: a block can have at most 1024`,
 		`launch "k.cu":doubled(%x, into %y, N), grid=1, block=256, shared=-1`:  `shared=-1 is not in`,
 		`launch "k.cu":doubled(%x, into %y, N), grid=1`:                        `launch needs block=`,
-		`launch "k.cu":doubled(%x, into %y, N * 10000000000), grid=1, block=1`: `3000000000000 is no i32`,
+		`launch "k.cu":doubled(%x, into %y, N * 10000000000), grid=1, block=1`: `3000000000000 does not fit i32`,
 		`launch "k.cu":doubled(%x, into %y, bf16 1), grid=1, block=1`:          `a kernel's number cannot have the type bf16`,
 		`launch "k.cu":doubled(%x * 2, into %y, N), grid=1, block=1`:           `14:30: expected "," or ")"`,
 		`launch "k.cu:doubled(%x, into %y, N), grid=1, block=1`:                `14:12: expected the quoted name of a file`,

@@ -44,7 +44,7 @@ func TestLimits(t *testing.T) {
 	}{
 		{"commands", loops, Limits{Commands: 5000}, "more than 5000 commands"},
 		{"memory", loops, Limits{Memory: 10 << 20}, "more than 2048 commands"},
-		{"time", loops, Limits{Time: time.Millisecond, Commands: 1 << 22}, "longer than 1ms"},
+		{"time", loops, Limits{Time: time.Millisecond, Commands: 1 << 22}, "time limit of 1ms"},
 		{"ranks", wide, Limits{Ranks: 8}, "64 ranks; the limit is 8"},
 	} {
 		model, err := m.Load(c.p.Within(c.l), Binding{}, LoadOptions{})

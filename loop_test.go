@@ -110,13 +110,13 @@ func TestLoopOverlaps(t *testing.T) {
 // TestLoopRefusals: what a loop cannot carry is refused where it stands.
 func TestLoopRefusals(t *testing.T) {
 	for body, want := range map[string]string{
-		"%y = for %i in 0..2 carry %h = %x {\n    %z = neg %h\n  }":                               "ends with yield",
-		"%y = for %i in 0..2 carry %h = %x {\n    yield %h, %h\n  }":                              "carries 1 value, and yield names 2",
-		"for %i in 0..2 carry %h = %x {\n    yield %h\n  }\n  %y = neg %x":                        "carries 1 and has 0 names",
-		"%y = for %i in 0..2 {\n    %z = neg %x\n  }":                                             "carries 0 and has 1 names",
-		"%y = for %i in 0..2 stream(2) carry %h = %x {\n    yield %h\n  }":                        "follow each other",
-		"%b = alloc f32[4]\n  %y = for %i in 0..2 carry %h = %b {\n    yield %h\n  }":             "carries values, and %b is a buffer",
-		"%y = for %i in 0..2 carry %h = %x {\n    %z = slice %h, axis=0, 0..2\n    yield %z\n  }": "does not fit",
+		"%y = for %i in 0..2 carry %h = %x {\n    %z = neg %h\n  }":                               "must end with yield",
+		"%y = for %i in 0..2 carry %h = %x {\n    yield %h, %h\n  }":                              "carries 1 value, but yield has 2 operands",
+		"for %i in 0..2 carry %h = %x {\n    yield %h\n  }\n  %y = neg %x":                        "carries 1 values but has 0 result names",
+		"%y = for %i in 0..2 {\n    %z = neg %x\n  }":                                             "carries 0 values but has 1 result names",
+		"%y = for %i in 0..2 stream(2) carry %h = %x {\n    yield %h\n  }":                        "cannot use stream",
+		"%b = alloc f32[4]\n  %y = for %i in 0..2 carry %h = %b {\n    yield %h\n  }":             "can carry only values, but %b is a buffer",
+		"%y = for %i in 0..2 carry %h = %x {\n    %z = slice %h, axis=0, 0..2\n    yield %z\n  }": "differs from that of",
 		"yield %x\n  %y = neg %x":                                               "last statement of a loop that carries",
 		"for %i in 0..2 {\n    yield %x\n  }\n  %y = neg %x":                    "last statement of a loop that carries",
 		"%y = for %i in 0..2 carry %h = %x {\n    yield %h\n  }\n  %z = neg %h": "%h",

@@ -7,7 +7,7 @@ import (
 
 // TestReportDetours wants the table to say what went through the host, and why.
 func TestReportDetours(t *testing.T) {
-	for _, list := range [][]string{nil, {"GPUs 0-1: the driver gives no peer access", "GPUs 0-2: a setting"}} {
+	for _, list := range [][]string{nil, {"GPUs 0-1: the driver offers no peer access", "GPUs 0-2: a setting"}} {
 		var b strings.Builder
 		if err := (&Report{Ranks: 3, Detours: list}).WriteTable(&b); err != nil {
 			t.Fatal(err)
@@ -29,7 +29,7 @@ func TestReportGuesses(t *testing.T) {
 	if err := (&Report{Guesses: []string{"2x3x4 bf16", "5x6x7 f32"}}).WriteTable(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"by a guess", "product 2x3x4 bf16", "product 5x6x7 f32", "no memory was free"} {
+	for _, want := range []string{"not timed", "GEMM 2x3x4 bf16", "GEMM 5x6x7 f32", "no memory was free"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &b)
 		}

@@ -209,7 +209,7 @@ func TestEndlessCUDA(t *testing.T) {
 	case !end.Expired:
 		t.Errorf("the run: %q", end.Run)
 	case *spin >= 40*time.Second:
-		for _, want := range []string{"GPU 0", "is lost since", "work still ran 30s after its world was closed"} {
+		for _, want := range []string{"GPU 0", "was lost at", "work still ran 30s after its world was closed"} {
 			if !end.Lost || !strings.Contains(end.Close, want) {
 				t.Errorf("closing does not say %q: %q", want, end.Close)
 			}

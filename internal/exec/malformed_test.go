@@ -66,7 +66,7 @@ func TestMalformed(t *testing.T) {
 		"uncovered": {func(p *plan.Plan) { p.Outputs[0].Shape = []int64{99, 3} }, "y: its blocks hold 12 of 297 elements"},
 		"no kind":   {func(p *plan.Plan) { find(p, plan.Copy).Kind = 77 }, "it has no kind"},
 		"op":        {func(p *plan.Plan) { find(p, plan.Compute).Op = ir.OpWait }, "wait"},
-		"algorithm": {func(p *plan.Plan) { p.Colls[0].Algo = "magic" }, `barrier over=tp (hand.hkt:3:3): barrier: there is no algorithm "magic"; there are staged, two-shot, one-shot-push`},
+		"algorithm": {func(p *plan.Plan) { p.Colls[0].Algo = "magic" }, `barrier over=tp (hand.hkt:3:3): barrier: unknown algorithm "magic"; the algorithms are staged, two-shot, one-shot-push`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

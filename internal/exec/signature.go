@@ -165,7 +165,7 @@ func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wron
 func (s signature) wrongResidents(a Args) (wrong []string) {
 	for i, t := range s.im.Residents {
 		if io := &s.im.Inputs[i]; t != nil && !a.UsesOnlyAs(t, io.Name, io.Inout) {
-			wrong = append(wrong, fmt.Sprintf("%s is in a device tensor, which the run's arguments also use for something "+
+			wrong = append(wrong, fmt.Sprintf("%s is resident in a device tensor, which the run's arguments use for something "+
 				"else too", io.Name))
 		}
 	}

@@ -126,7 +126,7 @@ func Load(name string) (*Description, error) {
 		return Parse(name, data)
 	}
 	if !strings.HasSuffix(name, ".json") {
-		return nil, fmt.Errorf("there is no machine %q; there are %s, or a file NAME.json", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("unknown machine %q; the machines are %s, or a file NAME.json", name, strings.Join(Names(), ", "))
 	}
 	data, err := files.Read(name, descriptionMost)
 	if err != nil {

@@ -320,7 +320,7 @@ func TestMalformed(t *testing.T) {
 						t.Errorf("rank %d: the world has not ended", r)
 					}
 					var p *PeerError
-					if !errors.As(w.Err(), &p) || p.Rank != 1 || !strings.Contains(p.Why, "no hocket sends") {
+					if !errors.As(w.Err(), &p) || p.Rank != 1 || !strings.Contains(p.Why, "an invalid message") {
 						t.Errorf("rank %d: %v", r, w.Err())
 					}
 				})
@@ -346,7 +346,7 @@ func TestNoSegment(t *testing.T) {
 			if err := w.Export("file", file); err != nil {
 				return err
 			}
-		} else if s, err := w.Map(context.Background(), 0, "file"); err == nil || !strings.Contains(err.Error(), `its export "file" is no segment`) {
+		} else if s, err := w.Map(context.Background(), 0, "file"); err == nil || !strings.Contains(err.Error(), `its export "file" is not a memory segment`) {
 			t.Errorf("got %v, %v", s, err)
 		}
 		_, err := w.Agree(context.Background(), "end", nil)

@@ -145,7 +145,7 @@ func crossing(w *World, sizes []int) error {
 		}
 		m, err := w.Map(ctx, r, "memory")
 		if w.Node(r) != w.Node(me) {
-			if err == nil || !strings.Contains(err.Error(), "of another node") {
+			if err == nil || !strings.Contains(err.Error(), "nodes share no memory") {
 				return fmt.Errorf("memory of another node: %v", err)
 			}
 			continue
@@ -358,9 +358,9 @@ func TestTLSMismatch(t *testing.T) {
 		zero, one bool // whether each has a certificate; the two certificates differ
 		want      [2]string
 	}{
-		{"in process 0", true, false, [2]string{"was rejected: the other end shows another certificate", ""}},
+		{"in process 0", true, false, [2]string{"was rejected: the peer has another certificate", ""}},
 		{"in process 1", false, true, [2]string{"was rejected: ", ""}},
-		{"two", true, true, [2]string{"was rejected: ", "the other end shows another certificate"}},
+		{"two", true, true, [2]string{"was rejected: ", "the peer has another certificate"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			all := nodes(t, 1, 1)

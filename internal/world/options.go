@@ -72,8 +72,8 @@ func (o *Options) complete() error {
 	case o.Rank < 0 || o.Rank >= o.Size:
 		return fmt.Errorf("rank %d does not exist in a run of %d processes", o.Rank, o.Size)
 	case o.LocalSize != o.Size && o.Meet == "":
-		return fmt.Errorf("only %d of the %d processes are on this node, but HOCKET_MEET, the address at which nodes "+
-			"connect, is not set: set it to host:port in all processes, with the host of process 0 and a free port there",
+		return fmt.Errorf("only %d of the %d processes are on this node, so the nodes need an address at which they "+
+			"connect: set HOCKET_MEET to host:port in all processes, with the host of process 0 and a free port there",
 			o.LocalSize, o.Size)
 	case o.Size > 1 && o.ID == "":
 		return errors.New("a run of several processes needs an ID: set HOCKET_RUN_ID")

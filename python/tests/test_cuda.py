@@ -335,7 +335,7 @@ def refused(hocket, dist, rank, size):
             hocket.all_reduce(y)
         raise AssertionError("not refused while captured")
     except hocket.Error as e:
-        assert "call it once before" in str(e), e
+        assert "make the call once before" in str(e), e
 
 
 def compiled(hocket, dist, rank, size):

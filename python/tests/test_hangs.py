@@ -44,7 +44,7 @@ WANT = {
                "cuda": (r"(PeerError|DisagreeError|MachineError|DeviceLostError).*rank [01].* at {}",)},
     "capture": {"cpu": (r"DisagreeError: .*ranks disagree on step \d+: .*all_reduce\(f32\[16, 64\], sum\) at {}.*"
                         r"all_reduce\(f32\[17, 64\], sum\) at {}",),
-                "cuda": (r"PeerError: .*rank 1 .*MachineError: .*call it once before", r"MachineError: .*call it once before")},
+                "cuda": (r"PeerError: .*rank 1 .*MachineError: .*make the call once before", r"MachineError: .*make the call once before")},
     "memory": {"cpu": (r"PeerError: .*rank 1 .*left the world before step \d+ \(all_reduce\(f32\[1024\], sum\) at {}\).*"
                        r"memory.*\({}\)", r"memory"),
                "cuda": (r"PeerError: .*rank 1 .*its last call failed: .*memory.*\({}\)", r"OutOfMemoryError|out of memory")},

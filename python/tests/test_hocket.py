@@ -533,7 +533,7 @@ FAULTS = {
     "kill": (rf"PeerError: .*{_ONE}: its process ended, after {_LAST} \(step \d+\)$", "",
              rf"process 1 of 3 was ended: signal: killed$|{_BLAMED}its process ended"),
     "stop": (rf"PeerError: .*{_ONE}: stalled: no progress and no reaction for \S+, after {_LAST} \(step \d+\)", "",
-             f"{_BLAMED}stalled: no sign of life"),
+             f"{_BLAMED}stalled: no progress and no reaction"),
     "sleep": (rf"PeerError: .*{_ONE}: did not begin {_NEXT} within 5s, after {_LAST} \(step \d+\)$", "",
               f"{_BLAMED}did not begin {_NEXT}"),
     "before": (rf"PeerError: .*{_ONE}: ended \(exit status 0\) before it joined the others$", "",

@@ -282,7 +282,7 @@ func TestEnqueueWrong(t *testing.T) {
 		"result z has no destination on the devices": func(a *hocket.EnqueueArgs) {
 			delete(a.Out, "z")
 		},
-		"x: there is no address for the block of rank 1": func(a *hocket.EnqueueArgs) {
+		"x: no address is passed for the block of rank 1": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: a.In["x"][0]}
 		},
 		"rank 7 has no block": func(a *hocket.EnqueueArgs) {
@@ -292,7 +292,7 @@ func TestEnqueueWrong(t *testing.T) {
 			a.In["x"] = map[int]uintptr{0: a.In["x"][0] + 2, 1: a.In["x"][1]}
 		},
 		"x is missing": func(a *hocket.EnqueueArgs) { delete(a.In, "x") },
-		"what is at 0x1230 is no memory of a GPU": func(a *hocket.EnqueueArgs) {
+		"address 0x1230 is not memory of a GPU": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: 0x1230, 1: a.In["x"][1]}
 		},
 		"is on GPU 1, and rank 0 is on GPU 0": func(a *hocket.EnqueueArgs) {

@@ -75,7 +75,7 @@ func TestEnqueueInputContents(t *testing.T) {
 	err := run(1, 7)
 	var e *hocket.InputError
 	if !errors.As(err, &e) || !e.Begun || fmt.Sprint(e.Param, e.Index, e.Value, e.Low, e.High) != "ids[1] 7 0 5" ||
-		!strings.Contains(err.Error(), "in place are lost") {
+		!strings.Contains(err.Error(), "undefined contents") {
 		t.Fatalf("a wrong id: %v", err)
 	}
 	if err := run(1, 4); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "holds nothing") {

@@ -49,7 +49,7 @@ func isLost(t *testing.T, err error, words ...string) {
 	if !errors.Is(err, device.ErrDeviceLost) || errors.Is(err, device.ErrUnsupported) || errors.As(err, new(*device.Fault)) {
 		t.Fatalf("got %v", err)
 	}
-	for _, word := range append(words, "start a new process", "is lost since ") {
+	for _, word := range append(words, "start a new process", "was lost at ") {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%q lacks %q", err, word)
 		}

@@ -59,13 +59,13 @@ func TestReach(t *testing.T) {
 		"none": {"", func(*fakedriver.GPU) {}, ""},
 		"on":   {"on", func(*fakedriver.GPU) {}, ""},
 		"the driver's": {"", func(f *fakedriver.GPU) { f.Reach.Apart = some([2]int32{0, 2}) },
-			"GPUs 0-2: the driver gives no peer access"},
+			"GPUs 0-2: the driver offers no peer access"},
 		"one way only": {"", func(f *fakedriver.GPU) {
 			f.Reach.Apart = func(a, b int32) bool {
 				return a == 2 &&
 					b == 0
 			}
-		}, "GPUs 0-2: the driver gives no peer access"},
+		}, "GPUs 0-2: the driver offers no peer access"},
 		"the user's pair": {"1-3,2-0", func(*fakedriver.GPU) {}, "GPUs 0-2: HOCKET_P2P=1-3,2-0 disables peer access between them"},
 		"the user's":      {"off", func(*fakedriver.GPU) {}, "GPUs 0-1 0-2 1-2: HOCKET_P2P=off disables peer access between them"},
 		"mangled pushes": {"", func(f *fakedriver.GPU) {
@@ -81,7 +81,7 @@ func TestReach(t *testing.T) {
 			}
 		}, "GPUs 0-2: a transfer from GPU 0 to GPU 2: other bytes came back"},
 		"mangled on a bus": {"", func(f *fakedriver.GPU) { f.Reach.Mangles = some([2]int32{0, 2}) },
-			"look at the IOMMU, and at ACS"},
+			"check the IOMMU and the ACS"},
 		"no mapping": {"", func(f *fakedriver.GPU) { f.Reach.Refuses = some([2]int32{0, 2}) },
 			"GPUs 0-2: a transfer from GPU 0 to GPU 2: CUDA: cuMemSetAccess"},
 	} {
@@ -124,7 +124,7 @@ func TestReach(t *testing.T) {
 // TestBadSetting checks that the error lists the permitted values.
 func TestBadSetting(t *testing.T) {
 	for _, v := range []string{"no", "0", "0-", "0-0", "-1-2", "0-1,", "0-1-2"} {
-		if _, err := gpu.NewReach(v); err == nil || !strings.Contains(err.Error(), "HOCKET_P2P="+v+": it is on, off") {
+		if _, err := gpu.NewReach(v); err == nil || !strings.Contains(err.Error(), "HOCKET_P2P="+v+" is invalid: set it to on, off") {
 			t.Errorf("%s: %v", v, err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestApartGraphs(t *testing.T) {
 	f.Reach.Apart = all
 	sys := system(f)
 	for graphs, want := range map[string]string{"": "one", formOne: "one",
-		formEach: "GPUs 0-1: the driver gives no peer access"} {
+		formEach: "GPUs 0-1: the driver offers no peer access"} {
 		w, err := newMachine(sys, Options{Kernels: f, Graphs: graphs}).Open(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
@@ -268,7 +268,7 @@ func TestApartTeams(t *testing.T) {
 	}
 	for _, why := range x.Declined {
 		if !strings.HasPrefix(why, "nccl: ") &&
-			!strings.Contains(why, "GPU 0 and GPU 1 cannot access each other's memory (the driver gives no peer access") {
+			!strings.Contains(why, "GPU 0 and GPU 1 cannot access each other's memory (the driver offers no peer access") {
 			t.Errorf("declined: %s", why)
 		}
 	}
@@ -530,7 +530,7 @@ func TestApartNCCL(t *testing.T) {
 	}{
 		{setting: "", may: true},
 		{setting: "0-1"},
-		{mangled: true, may: true, says: "since before it turned out"},
+		{mangled: true, may: true, says: "NCCL already used peers' memory"},
 	} {
 		tell("0")
 		f := fakedriver.New(t, 3)
@@ -613,7 +613,7 @@ func TestReportedReach(t *testing.T) {
 	f.Kills["cuCtxSetCurrent"] = 719
 	sys.Reach.Why = map[gpu.Couple]error{}
 	var r doctor.Report
-	if sys.AddGPUs(&r, nil, true); !strings.Contains(r.Missing, "is lost since") ||
+	if sys.AddGPUs(&r, nil, true); !strings.Contains(r.Missing, "was lost at") ||
 		!strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
 		t.Errorf("a lost GPU: %q", r.Missing)
 	}

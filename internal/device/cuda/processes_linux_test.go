@@ -664,8 +664,8 @@ func TestNodes(t *testing.T) {
 // the connection between nodes that was measured and saved on the node of process 0, if any.
 func TestNodesDescribed(t *testing.T) {
 	const h100, h200, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100"
-	const unknown = "not known: what crosses is taken to be inside"
-	const extrapolated = "no layer on 2 nodes was measured; how far off predictions are is not known"
+	const unknown = "unknown, so traffic between nodes is predicted as traffic inside a node"
+	const extrapolated = "no layer was measured on 2 nodes; the accuracy of predictions is unknown"
 	h100x2, err := described.Load("h100x2")
 	if err != nil {
 		t.Fatal(err)

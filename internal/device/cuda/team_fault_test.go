@@ -47,7 +47,7 @@ func TestTeamGivesUp(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		for _, part := range append(c.parts, "all_reduce by ll: ",
-			"HOCKET_TEAM_TIMEOUT=20s to wait longer than 2s, whatever --timeout says") {
+			"HOCKET_TEAM_TIMEOUT=20s to wait longer than 2s, which --timeout does not change") {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%v lacks %q", err, part)
 			}

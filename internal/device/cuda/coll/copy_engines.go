@@ -20,8 +20,8 @@ type copyAlgorithm struct{}
 // RoutedAlgorithms lists the algorithms that do not transfer all data by kernels over links, but with copy engines or
 // through host memory.
 var RoutedAlgorithms = []Entry{
-	{Info{Name: "move-copy", Ops: device.Moves, Memory: device.MemoryFlags, CopyEngines: true, Takes: "what only moves",
-		How: "copy engines write to the peers' outputs, between two kernels of one block in which the ranks meet: no SMs"},
+	{Info{Name: "move-copy", Ops: device.Moves, Memory: device.MemoryFlags, CopyEngines: true, Takes: "collectives that only move data",
+		How: "copy engines write into the peers' outputs, between two kernels of one thread block that synchronize the ranks: the copies use no SMs"},
 		copyAlgorithm{}},
 	{Info{Name: "move-host", Ops: []ir.Op{ir.OpAllGather, ir.OpAllToAll}, HostLink: true,
 		Takes: "all_gather, all_to_all; blocks of 4 MiB or more that lie together",

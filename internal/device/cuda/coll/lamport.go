@@ -61,7 +61,7 @@ func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 		return hostable(t, r, c)
 	}
 	if lamportResults(t, r) == 0 {
-		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, r.Count*r.DType.Size())
+		return fmt.Errorf("%w: %d bytes are too few to divide", device.ErrUnsupported, r.Count*r.DType.Size())
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	var views []strided.View
 	f.Pairs(func(i, q int) { views = append(views, f.In(i, q), f.Out(q, i)) })
 	if len(views) == 0 {
-		return blockRows{}, fmt.Errorf("%w: nobody gives anything", device.ErrUnsupported)
+		return blockRows{}, fmt.Errorf("%w: no member has an operand", device.ErrUnsupported)
 	}
 	if err := Alike(views); err != nil {
 		return blockRows{}, err

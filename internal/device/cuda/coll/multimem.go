@@ -15,8 +15,8 @@ type multimem struct{ ReduceAlgorithm }
 
 var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,
 	Takes: "all_reduce: sums of bf16, f16, f32 with order=any",
-	How: "each member has NVLink's switches add up a share for all, in multicast memory that operands are copied to and " +
-		"from; only with HOCKET_MULTICAST=on, and not run by us"},
+	How: "NVLink's switches add each member's share for all, in multicast memory to which operands are copied and results copied " +
+		"from; only with HOCKET_MULTICAST=on, and not tested on hardware"},
 	multimem{ReduceAlgorithm{unrolls: []int{1, 2, 4}}}}}
 
 // Supports returns an error if the algorithm cannot carry out c.
@@ -32,7 +32,7 @@ func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {
 	case c.Red != ir.Sum || dt != ir.BF16 && dt != ir.F16 && dt != ir.F32:
 		return fmt.Errorf("%w: the switches have sums of bf16, f16 and f32 for it, no %s of %s", device.ErrUnsupported, c.Red, dt)
 	case !c.AnyOrder:
-		return fmt.Errorf("%w: the switches add in an order of their own; order=any allows that", device.ErrUnsupported)
+		return fmt.Errorf("%w: the switches add in their own order; order=any allows this", device.ErrUnsupported)
 	}
 	return nil
 }

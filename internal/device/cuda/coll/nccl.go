@@ -15,7 +15,7 @@ const NCCLName = "nccl"
 // NCCL describes the algorithm. It has no Algorithm: package cuda passes the result of PlanNCCL to the library.
 var NCCL = Info{Name: NCCLName, Formerly: []string{"nccl-window"}, Ops: device.Even, FreeOrder: true,
 	Library: true, Takes: "all but uneven ones",
-	How: "NVIDIA's library, where it is installed. Sums in an order of its own: chosen only where that cannot change a " +
+	How: "NVIDIA's library, if it is installed. It adds in its own order, so it is selected only if this cannot change a " +
 		"bit, or with order=any"}
 
 // NCCL's names of types and reductions.
@@ -46,7 +46,7 @@ func ncclExact(c *Collective, n int) error {
 	case c.AnyOrder || dt.IsInt() || c.Red == ir.Sum && n == 2:
 		return nil
 	case c.Red == ir.Sum:
-		return fmt.Errorf("%w: NCCL adds in an order of its own, rounding each time; order=any allows that", device.ErrUnsupported)
+		return fmt.Errorf("%w: NCCL adds in its own order and rounds each time; order=any allows this", device.ErrUnsupported)
 	}
 	return fmt.Errorf("%w: NCCL's %s treats NaNs, zeros and tiny numbers in its own way; order=any allows that", device.ErrUnsupported, c.Red)
 }
@@ -93,7 +93,7 @@ func PlanNCCL(c *Collective, n int) (*NCCLWork, error) {
 	for i := range w.Shares {
 		s, p := &w.Shares[i], &c.Operands[i]
 		if !p.Reads && !p.Writes && !pairwise(c.Op) {
-			return nil, fmt.Errorf("%w: member %d takes no part, and NCCL's %s wants all", device.ErrUnsupported, i, c.Op)
+			return nil, fmt.Errorf("%w: member %d does not participate, but NCCL's %s needs all members", device.ErrUnsupported, i, c.Op)
 		}
 		if p.Reads {
 			v := cutView(p.In, InAxis(c), n)

@@ -14,11 +14,11 @@ var allReduce = []ir.Op{ir.OpAllReduce}
 // ReduceAlgorithms lists the algorithms for all_reduce.
 var ReduceAlgorithms = []Entry{
 	{Info{Name: "ll", Ops: allReduce, MostBytes: 4 << 20, OneShot: true,
-		How: "one shot; 8 bytes in 16 carry flags, so that arrival of the data is the only signal"},
+		How: "one shot; 8 of 16 bytes are flags, so the arrival of the data is the only signal"},
 		ReduceAlgorithm{kind: kernels.AllReduceLL{}, unrolls: []int{1, 2, 4}}},
 	{Info{Name: "ll2", Ops: allReduce, MostBytes: 16 << 20, How: "the same in two shots"},
 		ReduceAlgorithm{kind: kernels.AllReduceLL2{}, unrolls: []int{1}, shots: 2}},
-	{Info{Name: "ll128", Ops: allReduce, MostBytes: 64 << 20, OneShot: true, How: "one shot, with one flag in 128 bytes"},
+	{Info{Name: "ll128", Ops: allReduce, MostBytes: 64 << 20, OneShot: true, How: "one shot, with one flag for each 128 bytes"},
 		ReduceAlgorithm{kind: kernels.AllReduceLL128{}, unrolls: []int{1, 2, 4}, ll128: true}},
 	{Info{Name: "ll128x2", Ops: allReduce, MostBytes: 64 << 20, How: "the same in two shots"},
 		ReduceAlgorithm{kind: kernels.AllReduceLL128x2{}, unrolls: []int{1, 2, 4}, shots: 2, ll128: true}},
@@ -35,14 +35,14 @@ var ReduceAlgorithms = []Entry{
 			"straight into the peers' outputs, some of each share's by way of host memory as in push-host"},
 		ReduceAlgorithm{kind: kernels.AllReduceLamportHost{}, unrolls: []int{1, 2}, Direct: true, lamport: true}},
 	{Info{Name: "push", Ops: allReduce, Takes: "all_reduce; operands at multiples of 16 bytes",
-		How: "two shots through staging, a flag for each chunk, results straight into the peers' outputs"},
+		How: "two shots through staging, with a flag for each chunk; results are written directly into the peers' outputs"},
 		ReduceAlgorithm{kind: kernels.AllReducePush{}, unrolls: []int{1, 2, 4, 8}, Direct: true}},
 	{Info{Name: "pull", Ops: allReduce, Memory: device.MemoryFlags, Takes: "all_reduce; operands at multiples of 16 bytes",
-		How: "shares are read from the peers' inputs, results written to their outputs"},
+		How: "each member reads its share from the peers' inputs, and writes the results into their outputs"},
 		ReduceAlgorithm{kind: kernels.AllReducePull{}, unrolls: []int{1, 2, 4}, Direct: true}},
 	{Info{Name: "few", Ops: allReduce, Memory: device.MemoryFixed, Takes: "all_reduce; operands at multiples of 16 bytes",
-		How: "as pull by few blocks, which keep much more under way by loading to shared memory; of four members some " +
-			"results go by way of host memory from 24 MiB on"},
+		How: "as pull, but with few thread blocks, which keep more loads in flight by loading into shared memory; with four members, some " +
+			"results are copied through host memory from 24 MiB on"},
 		ReduceAlgorithm{kind: kernels.AllReduceSMLimited{}, unrolls: []int{1, 2, 4}, Direct: true}},
 	{Info{Name: "push-host", Ops: allReduce, HostLink: true,
 		Takes: "all_reduce; operands at multiples of 16 bytes; between two members not in place",
@@ -102,7 +102,7 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being it", device.ErrUnsupported, i)
 		}
 		if a.Direct && (p.In.Mem.Kind() != device.Shared || p.Out.Mem.Kind() != device.Shared) {
-			return fmt.Errorf("%w: member %d: memory that peers do not reach", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: peers cannot access its memory", device.ErrUnsupported, i)
 		}
 		if a.Direct && (p.In.Addr|p.Out.Addr)%16 != 0 {
 			return fmt.Errorf("%w: member %d: an operand does not begin at a multiple of 16 bytes", device.ErrUnsupported, i)

@@ -48,7 +48,7 @@ func hostResults(t Team, r *kernels.AllReduce) int64 {
 func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	bytes := c.Operands[0].In.Bytes()
 	if t.Members() > 2 && hostResults(t, r) == 0 || t.Members() == 2 && hostSplit(t, bytes) == 0 {
-		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, bytes)
+		return fmt.Errorf("%w: %d bytes are too few to divide", device.ErrUnsupported, bytes)
 	}
 	if t.Members() > 2 {
 		return nil

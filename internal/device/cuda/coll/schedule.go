@@ -16,7 +16,7 @@ type scheduled struct{}
 var scheduleOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll}
 
 var scheduleAlgorithms = []Entry{{Info{Name: "executor", Scheduled: true, Ops: scheduleOps, FreeOrder: true,
-	Takes: "what a schedule of another tool is for: hocket bench --schedule",
+	Takes: "the collective of a schedule of another tool (hocket bench --schedule)",
 	How: "each block executes its list of a proved schedule: copies, sums, signals and packets as MSCCL++'s executor " +
 		"has them; channels are words in the peers' memory, proxies and switches are plain loads and stores"},
 	scheduled{}}}
@@ -59,7 +59,7 @@ func scheduleLayout(t Team, tune device.Tuning, c *Collective) (*layout, error) 
 		return unsupported("schedule %s has %d blocks that wait for each other, and %d run at once", s.Name, s.Blocks,
 			min(t.Room(threads), kernels.BlocksMost))
 	case (c.Op == ir.OpAllReduce || c.Op == ir.OpReduceScatter) && (c.Red != ir.Sum || !c.AnyOrder):
-		return unsupported("schedules add, in an order of their own; order=any allows that")
+		return unsupported("the schedule adds in its own order; order=any allows this")
 	}
 	if err := s.Check(); err != nil {
 		return unsupported("schedule %s: %w", s.Name, err)
