@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -25,11 +26,13 @@ import (
 	_ "hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/release"
 )
 
 var library = capi.New()
 
-// program is what main runs where libhocket is not a shared library: see python.go.
+// program is what main runs if libhocket is built as a program and not as a shared library; see
+// python.go.
 var program = func() {}
 
 func main() { program() }
@@ -59,8 +62,8 @@ func caught(do func() error) (err error) {
 	return do()
 }
 
-// aside runs what makes the first CUDA calls, before there is a driver that knows the caller's context, on a thread
-// of Go's.
+// aside runs do in another goroutine, and so on a thread of Go. It is for functions that may make the process's first
+// CUDA calls: at that time guarded cannot save the caller's context yet.
 func aside(do func() error) error {
 	done := make(chan error)
 	go func() { done <- caught(do) }()
@@ -78,6 +81,14 @@ func text(s *C.char) string {
 //
 //export hocket_version
 func hocket_version() C.int { return capi.Version }
+
+// hocket_build returns the version of hocket, with the commit if it is known: 0.1.0+703982d6abcd. The text must not be
+// freed.
+//
+//export hocket_build
+func hocket_build() *C.char { return build() }
+
+var build = sync.OnceValue(func() *C.char { return C.CString(release.This().String()) })
 
 // hocket_free frees text that the library returned.
 //
@@ -636,7 +647,7 @@ func tensors(at *C.hocket_tensor, n C.int64_t) ([]capi.Tensor, error) {
 	return list, nil
 }
 
-// placed reads tensors, wherever they are.
+// placed converts tensors whose data may be in any memory, such as a GPU's.
 func placed(at *C.hocket_tensor, n C.int64_t) ([]capi.Placed, error) {
 	if n < 0 || n > most || n > 0 && at == nil {
 		return nil, fmt.Errorf("%w: %d tensors", hocket.ErrInput, n)

@@ -230,7 +230,7 @@ func endlessOn(t *testing.T, machine string, spin, deadline time.Duration) {
 	if !end.Expired || machine != "cpu" && end.Took >= spin {
 		t.Errorf("it took %v: %q", end.Took, end.Run)
 	}
-	for _, want := range []string{"the time ran out", "rank 0, stream main", `launch "spin.cu":spin`, "spin.hkt:4"} {
+	for _, want := range []string{"the time limit was reached", "rank 0, stream main", `launch "spin.cu":spin`, "spin.hkt:4"} {
 		if !strings.Contains(end.Run, want) {
 			t.Errorf("the error does not say %q: %s", want, end.Run)
 		}
@@ -250,7 +250,7 @@ func endlessOn(t *testing.T, machine string, spin, deadline time.Duration) {
 	in := slices.ContainsFunc(p.Streams, func(s flightStream) bool {
 		return s.Rank == 0 && s.Since != "" && strings.Contains(s.In.Text, `launch "spin.cu":spin`)
 	})
-	if flight.Machine != machine || !strings.Contains(p.Failure, "the time ran out") || len(p.Batches) != 1 || !in {
+	if flight.Machine != machine || !strings.Contains(p.Failure, "the time limit was reached") || len(p.Batches) != 1 || !in {
 		t.Errorf("the flight record:\n%s", end.Flight)
 	}
 	if end := (endless{Machine: machine}).start(t); !end.Right {

@@ -9,16 +9,16 @@ import (
 	"hocket.example/hocket"
 )
 
-// foreignOptions are those of Foreign.
+// foreignOptions are the options of Foreign.
 type foreignOptions struct {
 	Ranks int `json:"ranks"`
-	// In and Out name parameters and results in the order of a call's buffers.
+	// In and Out name the parameters and results in the order of the buffers of a call.
 	In  []string `json:"in"`
 	Out []string `json:"out"`
 }
 
-// foreign gives a model runs whose blocks another runtime has on its devices. It calls once for each rank, on threads of
-// its own, and the last of these calls enqueues the run.
+// foreign runs a model on buffers of another runtime. That runtime makes one call for each rank, on
+// different threads. The last of these calls enqueues the run.
 type foreign struct {
 	m        *model
 	ranks    int
@@ -26,22 +26,23 @@ type foreign struct {
 	patience time.Duration
 
 	mu      sync.Mutex
-	meeting *meeting // of the run that some ranks have called for; nil for none
-	late    error    // why calls can no longer be paired: a rank did not call in time; nil if they can
+	meeting *meeting // of the run for which only some ranks have called yet; nil if none
+	late    error    // set when a rank did not call in time: later calls could no longer be matched
 }
 
-// meeting is the calls of the ranks for one run.
+// meeting collects the ranks' calls for one run.
 type meeting struct {
 	args hocket.EnqueueArgs
 	here map[int]bool
 	done chan struct{}
-	err  error // once done
+	err  error // valid once done is closed
 }
 
-// meetingPatience bounds how long the call of a rank waits for those of the others.
+// meetingPatience is how long the call of a rank waits for the calls of the others.
 const meetingPatience = time.Minute
 
-// Foreign makes a model ready to be called by buffers, in one order of its parameters and results, which text says as JSON.
+// Foreign prepares a model for calls by buffers. text, as JSON, is the order of its parameters and
+// results.
 func (l *Library) Foreign(handle int64, text string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -52,30 +53,30 @@ func (l *Library) Foreign(handle int64, text string) (int64, error) {
 		return 0, err
 	}
 	if o.Ranks < 1 {
-		return 0, fmt.Errorf("%w: a program of %d ranks", hocket.ErrInput, o.Ranks)
+		return 0, fmt.Errorf("%w: a program with %d ranks", hocket.ErrInput, o.Ranks)
 	}
 	return l.add(&foreign{m: m, ranks: o.Ranks, in: o.In, out: o.Out, patience: meetingPatience}), nil
 }
 
-// CallForeign gives the stream of a rank its part of one run, and returns before that has ended. It waits for the calls of
-// the other ranks of this process.
+// CallForeign enqueues a rank's part of a run on the rank's stream, and returns before the run
+// ends. It waits until the other ranks of this process have called too.
 func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []uintptr) error {
 	f, err := get[*foreign](l, handle)
 	if err != nil {
 		return err
 	}
-	if f.ranks == 1 && (rank < 0 || f.m.machine.w != nil) { // its GPU is not known, or chosen by rank among all processes
+	if f.ranks == 1 && (rank < 0 || f.m.machine.w != nil) { // a negative rank means an unknown GPU; with several processes the GPU is chosen by rank among all of them
 		rank = 0
 	}
 	switch {
 	case len(in) != len(f.in) || len(out) != len(f.out):
-		return fmt.Errorf("%w: %d parameters and %d results are given; the program has %d and %d", hocket.ErrInput, len(in),
+		return fmt.Errorf("%w: %d parameters and %d results are passed, but the program has %d and %d", hocket.ErrInput, len(in),
 			len(out), len(f.in), len(f.out))
 	case rank < 0:
-		return fmt.Errorf("%w: the driver does not say on which device the buffers are: at least one must have elements",
+		return fmt.Errorf("%w: the device of the buffers is unknown, because all buffers are empty: at least one must have elements",
 			hocket.ErrInput)
 	case rank >= f.ranks:
-		return fmt.Errorf("%w: the buffers are on device %d, and the program has %d ranks, on the first devices",
+		return fmt.Errorf("%w: the buffers are on device %d, but the program has %d ranks, which use the first devices",
 			hocket.ErrInput, rank, f.ranks)
 	}
 	m, last, err := f.join(rank, stream, in, out)
@@ -86,17 +87,17 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 		return f.await(m, rank)
 	}
 	defer close(m.done)
-	m.err = fmt.Errorf("the call of rank %d, the last, panicked", rank) // unless Enqueue returns
+	m.err = fmt.Errorf("the call of rank %d, the last, panicked", rank) // stays set if Enqueue panics
 	defer f.m.bound.begin()()
 	m.err = f.m.m.Enqueue(l.named(context.Background()), m.args)
 	return m.err
 }
 
-// join adds the call of a rank to those for its run, and reports whether it is the last.
+// join adds a rank's call to the others for the same run, and reports whether it is the last one.
 func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.late != nil { // the rank that was late would be paired with the others' next run
+	if f.late != nil { // otherwise the late rank's call would be matched with the next run of the others
 		return nil, false, fmt.Errorf("an earlier run failed: %w; load the program again", f.late)
 	}
 	m := f.meeting
@@ -106,7 +107,7 @@ func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, b
 		f.meeting = m
 	}
 	if m.here[rank] {
-		return nil, false, fmt.Errorf("%w: rank %d calls again before the other ranks have called", hocket.ErrInput, rank)
+		return nil, false, fmt.Errorf("%w: rank %d made another call before the other ranks made the previous one", hocket.ErrInput, rank)
 	}
 	m.here[rank] = true
 	m.args.Streams[rank] = stream
@@ -131,7 +132,8 @@ func blocksOf(names []string) map[string]map[int]uintptr {
 	return blocks
 }
 
-// await waits until the last rank has enqueued the run, or has not called for long. It then refuses all later calls.
+// await waits until the last rank has enqueued the run. After a time limit it gives up, and refuses
+// all later calls.
 func (f *foreign) await(m *meeting, rank int) error {
 	late := time.NewTimer(f.patience)
 	defer late.Stop()
@@ -141,7 +143,7 @@ func (f *foreign) await(m *meeting, rank int) error {
 	case <-late.C:
 	}
 	f.mu.Lock()
-	if f.meeting != m { // the last has called meanwhile, or another has ended the wait
+	if f.meeting != m { // meanwhile the last rank has called, or another rank's wait has timed out
 		f.mu.Unlock()
 		<-m.done
 		return m.err
@@ -154,7 +156,7 @@ func (f *foreign) await(m *meeting, rank int) error {
 		}
 	}
 	f.meeting = nil
-	f.late = fmt.Errorf("rank %d has waited %v for the calls of ranks %v, which did not come", rank, f.patience, missing)
+	f.late = fmt.Errorf("rank %d waited %v for calls of ranks %v, which were not made", rank, f.patience, missing)
 	m.err = f.late
 	close(m.done)
 	return m.err

@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scale is the name of the scales of a tensor t of 8 bits that becomes a weight of another type; empty for others, and
-// where the checkpoint has none. DeepSeek and Qwen call those of "w" "w_scale_inv", others "w_scale".
+// scale returns the name of the scales of t if t is an 8-bit tensor that becomes a weight of
+// another type. It is empty otherwise, and if the checkpoint has no scales for t. DeepSeek and Qwen
+// name the scales of "w" "w_scale_inv", others "w_scale".
 func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
 	if !t.DType.IsFloat8() || to.IsFloat8() {
 		return ""
@@ -22,8 +23,8 @@ func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
 	return ""
 }
 
-// dequantized multiplies the box of extents n at lo of a tensor of 8 bits by its scales: one, one for each row, or one
-// for each 128 by 128.
+// dequantized multiplies the box of extents n at lo of an 8-bit tensor by its scales: a single one,
+// one for each row, or one for each block of 128 by 128.
 func (c *Checkpoint) dequantized(
 	name string, t *tensor.Tensor, scale string, to ir.DType, lo, n []int64,
 ) (*tensor.Tensor, error) {
@@ -40,7 +41,7 @@ func (c *Checkpoint) dequantized(
 	ceil := func(n int64) int64 { return (n + 127) / 128 }
 	switch {
 	case s.DType.IsInt():
-		return nil, fmt.Errorf("%q is %s, and no scales of %q", scale, s, name)
+		return nil, fmt.Errorf("%q is %s, which cannot be the scales of %q", scale, s, name)
 	case s.Len() == 1:
 		rowsOf, colsOf = max(1, rows), cols
 	case s.Len() == rows && len(s.Shape) > 0 && s.Shape[0] == rows:
@@ -48,7 +49,7 @@ func (c *Checkpoint) dequantized(
 	case len(t.Shape) == 2 && slices.Equal(s.Shape, []int64{ceil(rows), ceil(cols)}):
 		rowsOf, colsOf, wide = 128, 128, s.Shape[1]
 	default:
-		return nil, fmt.Errorf("%q is %s, and no scales of %q, which is %s: one, one for each row, or one for each 128 by 128",
+		return nil, fmt.Errorf("%q is %s, which does not fit as scales of %q, %s: use one scale, one for each row, or one for each block of 128 by 128",
 			scale, s, name, t)
 	}
 	out, err := tensor.New(to, n)
@@ -64,7 +65,7 @@ func (c *Checkpoint) dequantized(
 	vals := make([]float64, width)
 	size := width * to.Size()
 	for k := range out.Len() / width {
-		row, of, rest := int64(0), int64(1), k // k counts the rows of the box, and row those of the tensor
+		row, of, rest := int64(0), int64(1), k // k is a row of the box, row the same row in the tensor
 		for d := last - 1; d >= 0; d-- {
 			row += (lo[d] + rest%n[d]) * of
 			of, rest = of*t.Shape[d], rest/n[d]

@@ -83,7 +83,7 @@ func TestEverySchedule(t *testing.T) {
 				r.check()
 			}
 			if got := ranBy[name] - ran; got < int(seeds)/2 {
-				t.Errorf("%d instances ran by it", got)
+				t.Errorf("only %d instances ran by the schedule", got)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func TestRandomSequences(t *testing.T) {
 	}
 	for _, name := range Schedules() {
 		if ranBy[name] < seeds/16 {
-			t.Errorf("%d instances ran by %s: the test hardly reaches it", ranBy[name], name)
+			t.Errorf("%d instances ran by %s: too few for a test", ranBy[name], name)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func TestRefusals(t *testing.T) {
 		change func(*Instance)
 		want   string
 	}{
-		"name":   {func(in *Instance) { in.Pin.Algo = "magic" }, `all_gather: there is no algorithm "magic"; there are ` + strings.Join(Schedules(), ", ")},
+		"name":   {func(in *Instance) { in.Pin.Algo = "magic" }, `all_gather: unknown algorithm "magic"; the algorithms are ` + strings.Join(Schedules(), ", ")},
 		"op":     {func(in *Instance) { in.Pin.Algo = "two-shot" }, "all_gather: algorithm two-shot: not supported by this machine: it runs all_reduce only"},
 		"team":   {func(in *Instance) { in.Parts = in.Parts[:2] }, "all_gather: 2 parts for a team of 3"},
 		"axis":   {func(in *Instance) { in.Axis = 2 }, "all_gather: there is no dimension 2 in shape [2 3]"},
@@ -342,7 +342,7 @@ func TestMutatedInstances(t *testing.T) {
 		}
 	}
 	if refused < count/4 || refused == count {
-		t.Errorf("%d of %d mutated instances refused: the test changes the wrong things", refused, count)
+		t.Errorf("%d of %d mutated instances refused: most mutations have no effect", refused, count)
 	}
 }
 

@@ -19,7 +19,7 @@ type oneShotPush struct{}
 
 func (oneShotPush) Info() device.Algorithm {
 	return device.Algorithm{Name: "one-shot-push", Ops: sumsAndMoves,
-		Takes: "all except barrier and the uneven collectives", OneShot: true,
+		Takes: "all collectives except barrier and the uneven ones", OneShot: true,
 		How: "each member writes the data for a reader into its slot at that reader; no member copies its own part"}
 }
 
@@ -65,7 +65,8 @@ func (s oneShotPush) Build(b *Build) {
 	}
 }
 
-// given returns the part of member from's input that member to reads: the whole input, or the block for that member.
+// given returns the part of a member's input (from) that another member (to) reads: the whole
+// input, or the block for that member.
 func (in *Instance) given(from, to int) device.View {
 	v := in.Parts[from].In
 	if axis, cut := in.cutAxis(); cut {

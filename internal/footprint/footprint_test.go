@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// corpus returns a file of the shared corpus.
+// corpus opens a file of the shared test corpus.
 func corpus(t *testing.T, name string) *os.File {
 	t.Helper()
 	f, err := os.Open(filepath.Join("..", "..", "..", "shared", "corpus", name))
@@ -50,7 +50,8 @@ func forumPlan(t testing.TB, layers int64) *plan.Plan {
 	return p
 }
 
-// What torch 2.11 recorded on two H100: the peaks were read off the snapshots by Python, with torch's own rules.
+// TestSnapshots reads snapshots that torch 2.11 recorded on two H100. The expected peaks were
+// computed from the snapshots in Python by torch's own rules.
 func TestSnapshots(t *testing.T) {
 	for _, c := range []struct {
 		file                         string
@@ -69,14 +70,15 @@ func TestSnapshots(t *testing.T) {
 		if len(all) != 1 || x.ReservedPeak != c.reserved || x.AllocatedPeak != c.allocated || x.Waiting != c.waiting {
 			t.Errorf("%s: %d devices, %+v; want %+v", c.file, len(all), x, c)
 		}
-		// Eight weights, the input, a workspace of 32 MiB and two activations.
+		// The bound consists of eight weights, the input, a workspace of 32 MiB and two
+		// activations.
 		if want := int64(8*8192*8192*2 + 3*4096*8192*2 + 32<<20); x.Bound != want || x.Peak != want {
 			t.Errorf("%s: a plan takes %d, bound %d; want %d", c.file, x.Peak, x.Bound, want)
 		}
 	}
 }
 
-// recorded returns a snapshot that tools/peers/memory.py made with torch 2.11 on two H100.
+// recorded reads a snapshot that tools/peers/memory.py recorded with torch 2.11 on two H100.
 func recorded(t *testing.T, name string) *Snapshot {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "forum-"+name+".rank0.pickle.gz"))
@@ -91,8 +93,9 @@ func recorded(t *testing.T, name string) *Snapshot {
 	return all[0]
 }
 
-// TestRecordedPeaks: the peaks that are read off snapshots are those that torch counted in the same runs. What waits,
-// and what of it lies in the pool of a graph, is read off the snapshots only.
+// TestRecordedPeaks checks that the peaks computed from snapshots equal those that torch counted in
+// the same runs. Waiting memory, and its part in graph pools, can only be computed from the
+// snapshots.
 func TestRecordedPeaks(t *testing.T) {
 	const activation = 4096 * 8192 * 2
 	for name, want := range map[string]struct{ reserved, allocated, waiting, private, privateWaiting int64 }{
@@ -112,7 +115,8 @@ func TestRecordedPeaks(t *testing.T) {
 	}
 }
 
-// Segments of private pools are counted, whatever else a torch of another version says of pools.
+// TestPrivatePools checks that segments of private pools are counted, also if another version of
+// torch writes pool ids differently.
 func TestPrivatePools(t *testing.T) {
 	segment := func(addr int64, pool ...any) fields {
 		f := fields{
@@ -146,12 +150,13 @@ func TestPrivatePools(t *testing.T) {
 	}
 }
 
-// The simulation takes what torch took, within 5 %.
+// TestSimulationAgreesWithSnapshots checks that the simulation reserves what torch reserved, within
+// 5 %.
 func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	p := forumPlan(t, 8)
 	for _, c := range []struct {
 		policy string
-		want   float64 // of rank 0's snapshot
+		want   float64 // in rank 0's snapshot
 	}{{"caching", 1308622848}, {"deferred-free", 2919235584}, {"captured", 3862953984},
 		{"captured-caching", 1379926016}} {
 		s, err := Simulate(p, c.policy, Speed{})
@@ -163,7 +168,8 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 			t.Errorf("%s: %d bytes reserved, torch reserved %.0f", c.policy, s.ReservedPeak, c.want)
 		}
 	}
-	// Captured, there is no host to be slow: all but small blocks is as recorded.
+	// Within a capture the host's speed does not matter: the simulation matches the recording but
+	// for small blocks.
 	for policy, name := range map[string]string{"captured": "record_stream-graph-of-5",
 		"captured-caching": "sync-graph-of-5"} {
 		s, err := Simulate(p, policy, Speed{})
@@ -176,7 +182,8 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 				x.AllocatedPeak, x.Waiting)
 		}
 	}
-	// The host's speed is what it depends on: a host slower than the device leaves nothing waiting.
+	// Waiting memory depends on the host's speed: if the host is slower than the device, nothing
+	// waits.
 	slow, err := Simulate(p, "deferred-free", Speed{HostSec: 10e-3})
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +192,7 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Captured, every one of 40 layers' outputs is held, at any speed.
+	// Within a capture the outputs of all 40 layers stay allocated, at any speed.
 	for _, host := range []float64{1e-6, 10e-3} {
 		s, err := Simulate(p, "captured", Speed{HostSec: host})
 		if err != nil {
@@ -201,7 +208,7 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	}
 	if slow.ReservedPeak != caching.ReservedPeak+67108864 && slow.ReservedPeak != caching.ReservedPeak ||
 		fast.ReservedPeak < 2*slow.ReservedPeak {
-		t.Errorf("reserved by a slow host %d, by a fast one %d, without a second stream %d", slow.ReservedPeak,
+		t.Errorf("reserved with a slow host %d, with a fast host %d, without a second stream %d", slow.ReservedPeak,
 			fast.ReservedPeak, caching.ReservedPeak)
 	}
 }
@@ -217,7 +224,7 @@ func TestOfPlan(t *testing.T) {
 	}
 }
 
-// docs/memory.svg is the picture of docs/memory.md; -update draws it again.
+// TestPicture checks docs/memory.svg, the picture in docs/memory.md; -update draws it again.
 func TestPicture(t *testing.T) {
 	p := forumPlan(t, 8)
 	var curves []Curve
@@ -238,7 +245,7 @@ func TestPicture(t *testing.T) {
 	}, curves, p.ArenaBytes)
 }
 
-// docs/memory-recorded.svg is of the snapshots in testdata.
+// TestRecordedPicture checks docs/memory-recorded.svg, which shows the snapshots in testdata.
 func TestRecordedPicture(t *testing.T) {
 	var curves []Curve
 	for _, c := range []struct{ file, name, colour string }{
@@ -261,12 +268,13 @@ func picture(t *testing.T, name string, axis func(end float64) string, curves []
 		t.Fatal(err)
 	}
 	if err := xml.Unmarshal(b.Bytes(), new(struct{})); err != nil {
-		t.Errorf("the picture is no XML: %v", err)
+		t.Errorf("the picture is not well-formed XML: %v", err)
 	}
 	golden.File(t, filepath.Join("..", "..", "docs", name), b.String())
 }
 
-// A page of plans is XML-like enough to hold a rectangle and a title for each buffer, and escapes names.
+// TestPage checks that a page of plans contains a rectangle and a title for each buffer, and
+// escapes names.
 func TestPage(t *testing.T) {
 	p := forumPlan(t, 8)
 	r, err := OfPlan(p)
@@ -280,7 +288,7 @@ func TestPage(t *testing.T) {
 	}
 	page := b.String()
 	if got := strings.Count(page, "<rect "); got != 2*10 {
-		t.Errorf("%d rectangles for two times 10 buffers", got)
+		t.Errorf("%d rectangles, want 20: two panels of 10 buffers", got)
 	}
 	for _, want := range []string{"a &lt;title&gt;", "%h[7]: 67108864 bytes at ", "line 11", `class="bound"`, `class="reserved"`, `class="live"`} {
 		if !strings.Contains(page, want) {
@@ -292,8 +300,9 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestSimulatedTrace: the trace of a simulation is a snapshot that explains to what the simulation counted, and that
-// names the program's statements. A steady state reserves nothing.
+// TestSimulatedTrace checks that the trace of a simulation is a snapshot whose peaks equal those
+// that the simulation counted, and that it names the program's statements. In a steady state no
+// segment is reserved.
 func TestSimulatedTrace(t *testing.T) {
 	p := forumPlan(t, 8)
 	for _, policy := range []string{"caching", "deferred-free", "captured", "captured-caching",
@@ -326,7 +335,7 @@ func TestSimulatedTrace(t *testing.T) {
 				sum += b.Bytes
 			}
 			if sum != g.Bytes {
-				t.Errorf("%s: the blocks of a segment of %d bytes have %d", policy, g.Bytes, sum)
+				t.Errorf("%s: a segment of %d bytes has blocks of %d bytes together", policy, g.Bytes, sum)
 			}
 		}
 		later := 0

@@ -15,22 +15,23 @@ type Panel struct {
 	Title  string
 	Plan   *plan.Plan
 	Report *Report
-	// Simulated are what caching allocators would reserve.
+	// Simulated are the simulated caching allocators that the page compares the plan with.
 	Simulated []*Simulation
 }
 
 const (
 	panelWidth, panelHeight = 620, 420
-	// mostRects bounds the buffers drawn in one picture: the largest ones.
+	// mostRects bounds the number of buffers drawn in one picture; the largest ones are drawn.
 	mostRects = 20000
 )
 
-// fills are the colours of buffers and lines.
+// fills is the style sheet of buffers and lines.
 const fills = `.input{fill:#b8c4d6}.alloc{fill:#e8a33d}.value{fill:#5b9bd5}.output{fill:#63b179}
 .live{fill:none;stroke:#111;stroke-width:1.2}.reserved{stroke:#c0392b;stroke-dasharray:6 3}.bound{stroke:#1e8449;stroke-dasharray:2 3}`
 
-// WriteHTML writes a self-contained page: for each panel the buffers of rank 0 as rectangles, time to the right in
-// commands and offsets upwards, with lines for what is live, reserved, and the bound.
+// WriteHTML writes a self-contained page. For each panel it draws the buffers of rank 0 as
+// rectangles: time runs to the right in commands, offsets upwards. Lines show live memory, reserved
+// memory and the bound.
 func WriteHTML(w io.Writer, title string, panels []Panel) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<!doctype html><html lang="en"><head><meta charset="utf-8">
@@ -78,8 +79,8 @@ func (p *Panel) write(b *strings.Builder, top int64) {
 	b.WriteString("</svg></figure>\n")
 }
 
-// picture draws the buffers and the lines, in a field of panelWidth and panelHeight; with
-// names in the buffers that have room for them.
+// picture draws the buffers and the lines into a field of panelWidth by panelHeight. If named is
+// set, buffers that are large enough show their names.
 func (p *Panel) picture(b *strings.Builder, top int64, named bool) {
 	r := p.Report
 	lives, ops := Lives(p.Plan, 0)
@@ -129,7 +130,8 @@ func (p *Panel) picture(b *strings.Builder, top int64, named bool) {
 	}
 }
 
-// WritePicture writes the picture of one plan as an svg element of a page, with its colours and names.
+// WritePicture writes the picture of one plan as an svg element to embed in a page, with its
+// colours and names.
 func WritePicture(w io.Writer, p Panel) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" role="img" aria-label="Memory of rank 0"><style>%s</style>`, panelWidth,
@@ -140,11 +142,11 @@ func WritePicture(w io.Writer, p Panel) error {
 	return err
 }
 
-// scoped are fills for a page that has other classes.
+// scoped is fills on one line. Strokes have the text colour of the page instead of black.
 var scoped = strings.NewReplacer("\n", "", "stroke:#111", "stroke:currentColor").Replace(fills)
 
-// WriteSVG writes the picture of one plan as an SVG of its own: the buffers of rank 0, time to the
-// right in commands and offsets upwards.
+// WriteSVG writes the picture of one plan as a separate SVG file: the buffers of rank 0, with time
+// to the right in commands and offsets upwards.
 func WriteSVG(w io.Writer, p Panel) error {
 	const left, head, foot = 90, 30, 50
 	top := max(p.Report.Peak, 1)
@@ -177,8 +179,9 @@ func WriteSVG(w io.Writer, p Panel) error {
 	return err
 }
 
-// WriteSnapshotHTML writes a self-contained page of what snapshots say: for each device a picture of what was reserved,
-// allocated and waiting after each allocation, and which call sites had allocated what waited at the peak.
+// WriteSnapshotHTML writes a self-contained page about snapshots. For each device it draws the
+// reserved, allocated and waiting memory after each allocation, and lists the call sites that had
+// allocated the memory that waited at the peak.
 func WriteSnapshotHTML(w io.Writer, title string, devices []*Explanation) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<!doctype html><html lang="en"><head><meta charset="utf-8">
@@ -212,10 +215,10 @@ td:first-child,th:first-child{text-align:left}
 	return err
 }
 
-// mostSites bounds the call sites in a picture.
+// mostSites bounds the number of call sites in a picture.
 const mostSites = 100
 
-// curves are what an explanation's picture shows.
+// curves returns the curves of an explanation's picture.
 func (x *Explanation) curves() []Curve {
 	list := []Curve{{Name: "reserved", Colour: "#c0392b"}, {Name: "allocated", Colour: "#111"},
 		{Name: "waiting for other streams", Colour: "#e8a33d"}}
@@ -227,15 +230,16 @@ func (x *Explanation) curves() []Curve {
 	return list
 }
 
-// Curve is what an allocator had reserved over time.
+// Curve is the memory that an allocator had reserved over time.
 type Curve struct {
 	Name   string
 	Colour string
 	Points []Point
 }
 
-// WriteCurves draws curves of what is reserved over time as one SVG, with a level line for what a plan takes. axis
-// names the axis that goes from 0 to the last point's At.
+// WriteCurves draws curves of reserved memory over time as one SVG. A horizontal line shows the
+// memory of the plan. axis returns the label of the time axis, which runs from 0 to end, the At of
+// the last point.
 func WriteCurves(w io.Writer, axis func(end float64) string, curves []Curve, plan int64) error {
 	const width, height, left, foot = 760, 360, 70, 40
 	end, top := 0.0, plan

@@ -105,8 +105,8 @@ type operation struct {
 	ns    int64
 }
 
-// operations gives the operations of each class different hues, in the order of their names. So a program looks the
-// same on every machine.
+// operations assigns different hues to the operations of each class, in the order of their names.
+// So a program looks the same on every machine.
 func operations(t *trace.Trace) map[string]*operation {
 	ops := map[string]*operation{}
 	var names []string

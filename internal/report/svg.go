@@ -68,7 +68,7 @@ type operationKey struct {
 	name  string
 }
 
-// svgColours gives each operation a colour of its class, in the order of their names.
+// svgColours assigns each operation a colour of its class, in the order of their names.
 func svgColours(strips []Strip) map[operationKey]string {
 	colours := map[operationKey]string{}
 	for _, s := range strips {
@@ -187,7 +187,7 @@ func shortened(s string, most int) string {
 	return s
 }
 
-// drawLegend names the colours and returns the position of the end of the picture.
+// drawLegend draws the names of the colours, and returns the position of the end of the picture.
 func drawLegend(b *strings.Builder, colours map[operationKey]string, y int) int {
 	x := svgMargin
 	for _, k := range sortedKeys(colours) {

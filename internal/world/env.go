@@ -12,12 +12,12 @@ import (
 type launcher struct {
 	name                         string
 	size, rank, local, localSize string
-	node                         string   // numbers the node; "" for none that does
-	id                           []string // together they name the run; those that are not set are left out
+	node                         string   // the node's number; "" if the launcher sets none
+	id                           []string // together they identify the run; unset ones are skipped
 }
 
-// launchers are asked in this order. Of Slurm the step counts: SLURM_NTASKS is set for a whole
-// allocation, also in a batch script, which is one process.
+// launchers are tried in this order. For Slurm the variables of the step are used: SLURM_NTASKS is
+// set for a whole allocation, also in a batch script, which is a single process.
 var launchers = []launcher{
 	{"hocket", "HOCKET_WORLD_SIZE", "HOCKET_RANK", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_WORLD_SIZE", "", nil},
 	{"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
@@ -28,10 +28,11 @@ var launchers = []launcher{
 		[]string{"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
 }
 
-// FromEnv reads who this process is from the environment: HOCKET_*, or what torchrun, Open MPI's
-// mpirun or Slurm's srun set, in this order. Without any of them it is a world of one.
-// HOCKET_RUN_ID, HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT, HOCKET_STALL_TIMEOUT and those of several nodes, HOCKET_MEET,
-// HOCKET_NODE, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY, hold beside all.
+// FromEnv reads this process's rank and the world's size from the environment: from HOCKET_*, or
+// from the variables of torchrun, Open MPI's mpirun or Slurm's srun, in this order. If none is set,
+// the world has one process. The following variables apply with every launcher: HOCKET_RUN_ID,
+// HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT, HOCKET_STALL_TIMEOUT, and for several nodes HOCKET_MEET,
+// HOCKET_NODE, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY.
 func FromEnv(getenv func(string) string) (Options, error) {
 	o := Options{Size: 1, LocalSize: 1, ID: getenv("HOCKET_RUN_ID"), Dir: getenv("HOCKET_RUN_DIR"),
 		Meet: getenv("HOCKET_MEET"), Node: getenv("HOCKET_NODE"), Token: getenv("HOCKET_TOKEN"),
@@ -40,7 +41,7 @@ func FromEnv(getenv func(string) string) (Options, error) {
 	if text := getenv("HOCKET_MEET_FD"); text != "" {
 		fd, err := strconv.Atoi(text)
 		if err != nil || fd < 3 {
-			return Options{}, fmt.Errorf("HOCKET_MEET_FD is %q: want a descriptor, 3 or more", text)
+			return Options{}, fmt.Errorf("HOCKET_MEET_FD is %q, but must be a file descriptor of 3 or more", text)
 		}
 		o.MeetFD = fd
 	}
@@ -71,7 +72,7 @@ func readDuration(getenv func(string) string, name string, to *time.Duration) er
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%s is %q: want a duration such as 30s", name, text)
+		return fmt.Errorf("%s is %q, but must be a duration such as 30s", name, text)
 	}
 	*to = d
 	return nil
@@ -83,10 +84,10 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		n, err := strconv.Atoi(text)
 		switch {
 		case text == "":
-			return 0, fmt.Errorf("%s is %s, but %s is not set: start every process by one launcher, or unset %s",
+			return 0, fmt.Errorf("%s is %s, but %s is not set: start all processes with one launcher, or unset %s",
 				l.size, getenv(l.size), name, l.size)
 		case err != nil || n < low || n > high:
-			return 0, fmt.Errorf("%s is %q: want a number from %d to %d", name, text, low, high)
+			return 0, fmt.Errorf("%s is %q, but must be a number from %d to %d", name, text, low, high)
 		}
 		return n, nil
 	}
@@ -104,11 +105,11 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		}
 	}
 	if text := getenv(l.localSize); text != "" {
-		// Slurm writes "4(x2)" for two nodes with four tasks each; a list means nodes that differ.
+		// Slurm writes "4(x2)" for two nodes with four tasks each, and a list if the nodes differ.
 		first, _, _ := strings.Cut(text, "(")
 		first, _, _ = strings.Cut(first, ",")
 		if o.LocalSize, err = strconv.Atoi(first); err != nil || o.LocalSize < 1 {
-			return fmt.Errorf("%s is %q: want a number of processes", l.localSize, text)
+			return fmt.Errorf("%s is %q, but must be a number of processes", l.localSize, text)
 		}
 	}
 	if o.ID == "" {
@@ -118,14 +119,14 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		o.Node = l.name + " node " + number
 	}
 	if l.name == "torchrun" && o.LocalSize < o.Size && o.Meet == "" {
-		// MASTER_PORT itself is torch's.
+		// torch itself uses MASTER_PORT, so take the next port.
 		if port, err := strconv.Atoi(getenv("MASTER_PORT")); err == nil && getenv("MASTER_ADDR") != "" {
 			o.Meet = net.JoinHostPort(getenv("MASTER_ADDR"), strconv.Itoa(port+1))
 		}
 	}
 	if o.ID == "" && o.Size > 1 {
-		return fmt.Errorf("%s started %d processes without a name for the run: set HOCKET_RUN_ID to the same text, "+
-			"new for each run, in all of them", l.name, o.Size)
+		return fmt.Errorf("%s started %d processes without an ID for the run: set HOCKET_RUN_ID in all processes to the same text, "+
+			"and to a new text for each run", l.name, o.Size)
 	}
 	return nil
 }

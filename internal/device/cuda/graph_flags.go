@@ -24,7 +24,7 @@ type flags struct {
 	sections []*section
 	board    signal.Board
 	raises   map[*mark]*signal.List
-	entries  []signal.Meeting // where the sections begin, and where they end
+	entries  []signal.Meeting // synchronize the sections at their begins and ends
 	exits    []signal.Meeting
 	loads    []*nvlib.Launch
 	freed    bool
@@ -34,10 +34,10 @@ type flags struct {
 func newFlags(w *world, sections []*section) (*flags, error) {
 	f := &flags{w: w, sections: sections, raises: map[*mark]*signal.List{}}
 	if len(sections) > kernels.JoinMost {
-		return f, fmt.Errorf("%w: a graph for each of %d GPUs; at most %d", device.ErrUnsupported, len(sections), kernels.JoinMost)
+		return f, fmt.Errorf("%w: one graph for each of %d GPUs; at most %d GPUs are supported", device.ErrUnsupported, len(sections), kernels.JoinMost)
 	}
 	if !w.whole() {
-		return f, fmt.Errorf("%w: a graph for each GPU, which flags join, on GPUs without peer access: %s; record one graph over all",
+		return f, fmt.Errorf("%w: one graph for each GPU, because the graphs synchronize by flags in peer memory, which these GPUs cannot access: %s; record one graph over all GPUs",
 			device.ErrUnsupported, strings.Join(w.Detours(), "; "))
 	}
 	if err := openAbort(w); err != nil {

@@ -72,7 +72,7 @@ type Options struct {
 	// of these processes must open a machine with Peers set, and open the same worlds in the same order.
 	Peers *procs.World
 
-	teamsLate bool // a team's kernel begins only after the kernel before it has ended
+	teamsLate bool // a team's kernel begins only after the previous kernel has ended
 	// teamsApart issues each member's kernel when its stream comes to it, without waiting for the other members.
 	teamsApart bool
 	hostParts  *coll.HostParts // overrides the measured parts; nil to use those
@@ -154,7 +154,7 @@ func (m *machine) Caps() device.Caps {
 
 func (m *machine) Open(ctx context.Context, ranks int) (device.World, error) {
 	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
-		return nil, fmt.Errorf("cuda: cannot open a world of %d ranks: 1 to %d are possible, one a GPU", ranks, most)
+		return nil, fmt.Errorf("cuda: cannot run %d ranks: 1 to %d are possible, one for each GPU", ranks, most)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("cuda: open: %w", err)

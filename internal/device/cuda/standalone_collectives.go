@@ -18,15 +18,15 @@ import (
 type calls struct {
 	w    *world
 	team *team
-	me   *member // of this process's rank
+	me   *member // the member of this process's rank
 
-	order nvlib.CallOrder // calls use the flags and memory of one team
+	order nvlib.CallOrder // orders the calls, because they use the flags and memory of one team
 }
 
 // OpenCalls implements device.World.
 func (w *world) OpenCalls() (device.Calls, error) {
 	if w.Transport() != "" {
-		return nil, fmt.Errorf("%w: calls on streams of the caller's, of processes on several nodes", device.ErrUnsupported)
+		return nil, fmt.Errorf("%w: calls on the caller's streams with processes on several nodes", device.ErrUnsupported)
 	}
 	var members []device.Member
 	for rank := range w.devices {
@@ -37,7 +37,7 @@ func (w *world) OpenCalls() (device.Calls, error) {
 		members = append(members, device.Member{Rank: rank, Stream: s})
 	}
 	if local := len(w.own); local != 1 {
-		return nil, fmt.Errorf("%w: calls on streams of the caller's want one rank in each process, and this one has %d", device.ErrUnsupported, local)
+		return nil, fmt.Errorf("%w: calls on the caller's streams need one rank in each process, but this process has %d", device.ErrUnsupported, local)
 	}
 	t, err := w.OpenTeam(members)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device
 func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 	l, ok := launches[c.me.index].(*launch)
 	if !ok || l == nil {
-		return &call{calls: c}, nil // nothing is to do
+		return &call{calls: c}, nil // nothing to do
 	}
 	var kernels []*nvlib.Launch
 	for _, st := range l.steps {
@@ -110,7 +110,7 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 // call holds a prepared collective of this rank.
 type call struct {
 	calls   *calls
-	launch  *launch // nil where the rank has nothing to do
+	launch  *launch // nil if the rank has nothing to do
 	kernels *relocate.Call
 }
 

@@ -13,16 +13,16 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// TestTeamGivesUp has a kernel report that it waited in vain, and wants the error to say for whom, and how to wait
-// longer. A member that waits for packets in its own memory does not know which other writes them.
+// TestTeamGivesUp makes a kernel report a timeout. The error must name the member for which it waited, and how to
+// increase the timeout. A member that waits for packets in its own memory cannot know which member writes them.
 func TestTeamGivesUp(t *testing.T) {
 	for _, c := range []struct {
-		peer, begun uint64 // whom it waited for; launches that the other has begun
+		peer, begun uint64 // the member it waited for, and the number of launches that member has begun
 		parts       []string
 	}{
 		{0, 0, []string{"after 2s member 0 (rank 0)", "had not begun the team's launch 3"}},
 		{0, 3, []string{"after 2s member 0 (rank 0), now there, had not begun the team's launch 3"}},
-		{1, 3, []string{"after 2s packets had not come from another member, and all have begun the team's launch 3"}},
+		{1, 3, []string{"after 2s , although all members had begun the team's launch 3"}},
 	} {
 		f := fakedriver.New(t, 2)
 		w, err := newMachine(system(f), Options{Kernels: f, TeamTimeout: 2 * time.Second}).Open(t.Context(), 2)
@@ -47,7 +47,7 @@ func TestTeamGivesUp(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		for _, part := range append(c.parts, "all_reduce by ll: ",
-			"HOCKET_TEAM_TIMEOUT=20s waits longer than 2s, whatever --timeout says") {
+			"HOCKET_TEAM_TIMEOUT=20s to wait longer than 2s, whatever --timeout says") {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%v lacks %q", err, part)
 			}

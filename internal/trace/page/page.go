@@ -180,7 +180,7 @@ func policy(script string) string {
 		base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// table gives each string a number.
+// table assigns a number to each string.
 type table struct {
 	list []string
 	at   map[string]int
@@ -253,7 +253,7 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 	return d, len(tr.Events) - len(shown)
 }
 
-// longest returns the indices of the events that fit in a page.
+// longest returns the indices of the events that a page shows.
 func longest(events []trace.Event) []int {
 	out := make([]int, len(events))
 	for i := range out {

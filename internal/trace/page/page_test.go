@@ -102,7 +102,7 @@ func drive(t *testing.T, text, script string) string {
 		}
 	}
 	if browser == "" {
-		t.Skip("there is no chromium on PATH: the page's script is not run")
+		t.Skip("chromium is not on PATH, so the page's script cannot be tested")
 	}
 	bare := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).ReplaceAllString(text, "")
 	if bare == text {
