@@ -64,6 +64,18 @@ func goComputation(p kernels.Computation) (func(), error) {
 		return goRope(p, op), nil
 	case device.Argmax:
 		return goArgmax(p, op), nil
+	case device.Iota:
+		return goIota(p, op), nil
+	case device.Sorted:
+		return goSorted(p, op), nil
+	case device.TakeAlong:
+		return goTakeAlong(p), nil
+	case device.Bincount:
+		return goBincount(p), nil
+	case device.Softmax:
+		return goSoftmax(p, op), nil
+	case device.GroupedLinear:
+		return goGroupedLinear(p, op), nil
 	}
 	if _, copied := p.Op.(device.Copy); copied && p.Out.DType.IsFloat8() {
 		// Copies of types of one size share a launch (strided.Launches), so the type may be another one. f8e4m3
