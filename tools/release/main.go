@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"debug/elf"
@@ -16,12 +17,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -49,7 +52,10 @@ func main() {
 	twice := flag.Bool("twice", false, "build twice, in two folders, and compare the checksums")
 	fresh := flag.Bool("fresh", false, "with -twice, build the second time with an empty build cache")
 	flag.Parse()
-	if err := run(*out, *only, *twice, *fresh, flag.Args()); err != nil {
+	// An interrupt ends the commands that run, so that the folder of temporary files is removed.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *out, *only, *twice, *fresh, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
@@ -62,7 +68,7 @@ func names() (list []string) {
 	return append(list, wheel)
 }
 
-func run(out, only string, twice, fresh bool, rest []string) error {
+func run(ctx context.Context, out, only string, twice, fresh bool, rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	}
@@ -81,7 +87,7 @@ func run(out, only string, twice, fresh bool, rest []string) error {
 	if at := runtime.GOOS + "-" + runtime.GOARCH; at != native && slices.Contains(chosen, wheel) {
 		return fmt.Errorf("the wheel is built on %s, and this is %s: name other targets in -only", native, at)
 	}
-	root, commit, err := head()
+	root, commit, err := head(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,7 +96,7 @@ func run(out, only string, twice, fresh bool, rest []string) error {
 		return err
 	}
 	defer remove(work)
-	first, err := build(root, commit, filepath.Join(work, "1"), "", chosen)
+	first, err := build(ctx, root, commit, filepath.Join(work, "1"), "", chosen)
 	if err != nil {
 		return err
 	}
@@ -100,7 +106,7 @@ func run(out, only string, twice, fresh bool, rest []string) error {
 			cache = filepath.Join(work, "cache")
 		}
 		// The second folder has a name of another length.
-		second, err := build(root, commit, filepath.Join(work, "second", "build"), cache, chosen)
+		second, err := build(ctx, root, commit, filepath.Join(work, "second", "build"), cache, chosen)
 		if err != nil {
 			return err
 		}
@@ -154,7 +160,8 @@ func equal(first, second []file) error {
 
 // builder builds the release of one commit in a clone of the repository.
 type builder struct {
-	dir     string // contains the clone, src
+	ctx     context.Context // ends all commands
+	dir     string          // contains the clone, src
 	src     string
 	env     []string
 	version string
@@ -170,8 +177,8 @@ type binary struct {
 }
 
 // build returns the files of the release of a commit, sorted by name.
-func build(root, commit, dir, cache string, chosen []string) ([]file, error) {
-	b := &builder{dir: dir, src: filepath.Join(dir, "src"), env: environment(cache), commit: commit}
+func build(ctx context.Context, root, commit, dir, cache string, chosen []string) ([]file, error) {
+	b := &builder{ctx: ctx, dir: dir, src: filepath.Join(dir, "src"), env: environment(cache), commit: commit}
 	if err := b.clone(root); err != nil {
 		return nil, err
 	}
@@ -252,7 +259,8 @@ func environment(cache string) []string {
 
 // output runs a command in the clone, or where this process runs if there is none yet.
 func (b *builder) output(env []string, name string, args ...string) (string, error) {
-	c := exec.Command(name, args...)
+	c := exec.CommandContext(b.ctx, name, args...)
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // go build then removes its own temporary files
 	if _, err := os.Stat(b.src); err == nil {
 		c.Dir = b.src
 	}
@@ -269,8 +277,8 @@ func (b *builder) output(env []string, name string, args ...string) (string, err
 var versionLine = regexp.MustCompile(`(?m)^const Version = "(.*)"$`)
 
 // head returns the root of the checkout that contains the working directory, and the commit that is checked out.
-func head() (root, commit string, err error) {
-	b := &builder{env: environment("")}
+func head(ctx context.Context) (root, commit string, err error) {
+	b := &builder{ctx: ctx, env: environment("")}
 	if root, err = b.output(nil, "git", "rev-parse", "--show-toplevel"); err != nil {
 		return "", "", fmt.Errorf("a release is built from a checkout: %w", err)
 	}
