@@ -61,11 +61,11 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64,
 	at map[int]uintptr) (*DeviceTensor, error) {
 	if len(at) == 0 {
-		return nil, fmt.Errorf("%w: there is no address for %%%s", blocks.ErrInput, name)
+		return nil, fmt.Errorf("%w: no address is given for %%%s", blocks.ErrInput, name)
 	}
 	for _, r := range slices.Sorted(maps.Keys(at)) {
 		if at[r] == 0 || at[r]%16 != 0 {
-			return nil, fmt.Errorf("%w: the block of %%%s for rank %d is at %#x, which is no multiple of 16",
+			return nil, fmt.Errorf("%w: the block of %%%s for rank %d is at address %#x, which is not a multiple of 16",
 				blocks.ErrInput, name, r, at[r])
 		}
 	}
@@ -107,7 +107,7 @@ func (m *Model) newDeviceTensor(
 	io := ioOf(p, name)
 	for r := range at {
 		if r < 0 || r >= p.Ranks || io.Of(int32(r)) == nil {
-			return nil, fmt.Errorf("%w: rank %d has no block of %%%s", blocks.ErrInput, r, name)
+			return nil, fmt.Errorf("%w: an address is given for rank %d, which has no block of %%%s", blocks.ErrInput, r, name)
 		}
 	}
 	for {

@@ -113,10 +113,10 @@ func (o MachineOptions) device() (device.Machine, error) {
 	case !o.Scheduled:
 		return kind.Open(o.peers())
 	case kind.OpenScheduled == nil:
-		return nil, fmt.Errorf("machine %q runs no schedules: %w%s", o.Name, ErrUnsupported,
+		return nil, fmt.Errorf("machine %q cannot run explored schedules: %w%s", o.Name, ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.OpenScheduled != nil }))
 	case o.peers() != nil:
-		return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them",
+		return nil, fmt.Errorf("explored schedules of several processes: %w; open the machine without a World",
 			ErrUnsupported)
 	}
 	return kind.OpenScheduled(o.Seed)
@@ -233,7 +233,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, errNoProgram
 	}
 	if opts.Graph && !m.dev.Caps().Graphs {
-		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w%s", m.dev.Name(), ErrUnsupported,
+		return nil, fmt.Errorf("LoadOptions.Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
 	}
 	if err := compile.CheckStrategy(opts.Strategy); err != nil {

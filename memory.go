@@ -118,7 +118,7 @@ func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) 
 		fit.Waits = append(fit.Waits, MemoryWait{q.Buffers[w.Before].Name, q.Buffers[w.Behind].Name, w.Time})
 	}
 	if v := verify.Plan(q, verify.Options{FaultsOnly: true, Stop: ctx.Err}); v.Verdict != verify.Proved {
-		return nil, fmt.Errorf("the plan with %d waits is not proved: %s\n%w", len(waits), v.Reason,
+		return nil, fmt.Errorf("the plan with %d inserted waits is not proved: %s\n%w", len(waits), v.Reason,
 			v.Diagnostics(m.unit.Source.Prog))
 	}
 	r, err := footprint.OfPlan(q)
@@ -127,7 +127,7 @@ func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) 
 	}
 	m.plan, m.report, m.Report = q, r, memoryReport(r)
 	if serr != nil {
-		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", ErrBudget, tensor.Size(budget),
+		return fit, fmt.Errorf("%w of %s: with all waits that help, the plan needs %s", ErrBudget, tensor.Size(budget),
 			tensor.Size(r.Peak))
 	}
 	return fit, nil

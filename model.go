@@ -68,7 +68,7 @@ func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *loaded) error) error {
 	for name, v := range dims {
 		if fixed, ok := m.fn.binding.Dims[name]; ok && fixed != v {
-			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d, so no run could use it",
+			return fmt.Errorf("%w: preparing %s=%d is useless: the model was loaded with %s=%d, so no run could use it",
 				ErrInput, name, v, name, fixed)
 		}
 	}

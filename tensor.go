@@ -51,5 +51,5 @@ func (t *Tensor) String() string { return t.host().String() }
 func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }
 
 func errShape(n int, t *tensor.Tensor) error {
-	return fmt.Errorf("%d numbers do not fill %s, which has %d elements", n, t, t.Len())
+	return fmt.Errorf("%d numbers are given for %s, which has %d elements", n, t, t.Len())
 }

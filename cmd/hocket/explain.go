@@ -52,11 +52,11 @@ func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	set := c.Flags().Changed
 	switch {
 	case set("machine") && !o.explain && !set("html") && !set("svg") && strategy != "auto":
-		return usagef("--machine changes nothing here").helping("it says what --explain, --html and --strategy auto predict for")
+		return usagef("--machine has no effect here").helping("--machine selects the machine for the predictions of --explain, --html and --strategy auto")
 	case set("nodes") && (o.nodes < 1 || !o.explain && !set("html") && strategy != "auto"):
-		return usagef("--nodes is a positive number, for what --explain, --html and --strategy auto predict")
+		return usagef("--nodes must be a positive number; it applies to the predictions of --explain, --html and --strategy auto")
 	case o.explain && (set("print-after") || set("output")):
-		return usagef("--explain prints no program").helping("leave --print-after and -o out, or --explain")
+		return usagef("--explain prints no program").helping("remove --print-after and -o, or remove --explain")
 	}
 	return checkPredicted(o.machine)
 }
@@ -96,17 +96,17 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	switch {
 	case e.Time > 0:
 	case slices.ContainsFunc(e.Pairs, refused):
-		fmt.Fprintf(w, "\nNo time is predicted: with these dims the strategy is refused.\n")
+		fmt.Fprintf(w, "\nNo time is predicted, because the strategy cannot be applied with these dims.\n")
 		return
 	default:
-		fmt.Fprintf(w, "\nNo time is predicted: it orders streams itself and has too many ranks to be planned here.\n")
+		fmt.Fprintf(w, "\nNo time is predicted, because the program orders streams explicitly and has too many ranks to plan.\n")
 		return
 	}
 	fmt.Fprintf(w, "\npredicted    %s", trace.Microseconds(e.Time))
 	if e.Sequential > 0 && e.Sequential != e.Time {
 		fmt.Fprintf(w, ", sequential %s (%+.0f %%)", trace.Microseconds(e.Sequential), 100*(e.Time/e.Sequential-1))
 	}
-	fmt.Fprintf(w, "\nexposed      %s of communication that no computation hides", trace.Microseconds(e.Exposed))
+	fmt.Fprintf(w, "\nexposed      %s of communication that no computation overlaps", trace.Microseconds(e.Exposed))
 	if e.SequentialExposed != e.Exposed {
 		fmt.Fprintf(w, ", sequential %s", trace.Microseconds(e.SequentialExposed))
 	}
@@ -119,7 +119,7 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	fmt.Fprint(w, "\n\n")
 	_ = e.WriteTimeline(w, columns) // w remembers the error
 	if e.Cut {
-		fmt.Fprintln(w, "The timeline ends early: the rest is more of the same.")
+		fmt.Fprintln(w, "The timeline is cut off: the remaining part repeats the same pattern.")
 	}
 }
 

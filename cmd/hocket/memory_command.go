@@ -48,7 +48,7 @@ func (a *app) memoryCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "memory PROGRAM|SNAPSHOT.pickle|FILE.csv [flags]",
 		SuggestFor: []string{"mem"},
-		Short:      "Show what a program, or a snapshot of torch's allocator, uses memory for",
+		Short:      "Show how a program, or a snapshot of torch's allocator, uses memory",
 		Long: `Plans a program, without running it, and shows its memory: the peak; the bound,
 which is the most that can be live at once in any order of its streams; and the
 most that is live at once in the order of the text.
@@ -126,7 +126,7 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 			continue // snapshots have a page, too
 		}
 		if file != "" && c.Flags().Changed(name) {
-			return usagef("--%s is about a program, and %s is none", name, file)
+			return usagef("--%s applies only to programs, but %s is not a program", name, file)
 		}
 	}
 	if o.policy != "" {
@@ -138,17 +138,17 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 	}
 	switch {
 	case file != "" && bound:
-		return usagef("there is nothing to bind in %s", file).helping("leave -n, --func, --dim and --define out")
+		return usagef("%s has no ranks, functions or dims to set", file).helping("remove -n, --func, --dim and --define")
 	case c.Flags().Changed("host-us") && o.policy == "":
-		return usagef("--host-us changes nothing here").helping("it is the speed of the host that --policy simulates")
+		return usagef("--host-us has no effect without --policy").helping("--host-us sets the speed of the host in the simulation of --policy")
 	case c.Flags().Changed("host-us") && !(o.hostUS > 0 && o.hostUS < 1e9):
-		return usagef("--host-us is %v, and must be more than 0", o.hostUS)
+		return usagef("--host-us is %v, but must be more than 0", o.hostUS)
 	case o.strategy == "all" && o.budget != "":
-		return usagef("--budget is one plan's, and --strategy all makes several")
+		return usagef("--budget applies to one plan, but --strategy all makes several")
 	case o.strategy == "all" && o.svg != "":
-		return usagef("--svg draws one plan, and --strategy all makes several").helping("--html draws several")
+		return usagef("--svg draws one plan, but --strategy all makes several").helping("use --html, which draws several plans")
 	case o.strategy == "all" && o.viz != "":
-		return usagef("--viz writes one plan, and --strategy all makes several")
+		return usagef("--viz writes one plan, but --strategy all makes several")
 	}
 	if c.Flags().Changed("budget") {
 		var err error
@@ -201,7 +201,7 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 		}
 		if err != nil {
 			return &failure{code: exitProgram, kind: "memory", err: err,
-				help: "see what is live at the bound above; a smaller batch, or another strategy"}
+				help: "look at the buffers that are live at the bound above; use a smaller batch or another strategy"}
 		}
 	}
 	viz := plans[0].WriteViz
@@ -320,7 +320,7 @@ func (a *measurements) explainSnapshot(name, page string) error {
 		}
 		f := inputf("%s: %w", name, err)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			f = f.helping("the file is a part of a snapshot: copy all of it")
+			f = f.helping("the file is truncated: copy the whole snapshot")
 		}
 		return f
 	}

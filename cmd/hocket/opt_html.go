@@ -29,9 +29,9 @@ func (o *htmlFlags) add(c *cobra.Command) {
 func (o *htmlFlags) check(c *cobra.Command) error {
 	switch {
 	case c.Flags().Changed("html") && o.html == "":
-		return usagef("--html names no file")
+		return usagef("--html is given without a file name")
 	case c.Flags().Changed("svg") && o.svg == "":
-		return usagef("--svg names no file")
+		return usagef("--svg is given without a file name")
 	}
 	return nil
 }
@@ -78,8 +78,8 @@ func (a *programs) picture(p *hocket.Program, file string, opts hocket.LowerOpti
 		}
 		if len(e.Timeline) == 0 {
 			return &failure{code: exitUndecided, kind: "predict",
-				err:  errors.New("there is no timeline to draw: no time is predicted"),
-				help: "hocket opt --explain says why"}
+				err:  errors.New("no timeline can be drawn, because no time is predicted"),
+				help: "hocket opt --explain shows the reason"}
 		}
 		list = append(list, e)
 		titles = append(titles, fmt.Sprintf("%s: %s on %d ranks, %s: predicted %s, of it %s exposed communication",

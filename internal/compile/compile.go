@@ -70,7 +70,7 @@ func (l Limits) Stop() func() error {
 	late := time.Now().Add(l.Time)
 	return func() error {
 		if time.Now().After(late) {
-			return fmt.Errorf("it takes longer than %v, which is the limit", l.Time)
+			return fmt.Errorf("the time limit of %v is exceeded", l.Time)
 		}
 		return nil
 	}

@@ -320,7 +320,7 @@ func (p *Program) do(ctx context.Context, f func(late context.Context) error) (l
 	if gone := p.im.World.Do(late, func() { ended = f(late) }); gone != nil {
 		message := gone.Error()
 		if ctx.Err() != nil {
-			message = "the time ran out: " + message
+			message = "the time limit was reached: " + message
 		}
 		gone = &RunError{Message: message, Err: errors.Join(gone, ctx.Err())}
 		p.flight.failed(gone)

@@ -141,7 +141,7 @@ func (s symbolizer) explain(err error, replayed bool) error {
 	message := err.Error()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		message = "the time ran out"
+		message = "the time limit was reached"
 	case errors.Is(err, context.Canceled):
 		message = "cancelled"
 	}
