@@ -43,6 +43,43 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	return nil
 }
 
+// BindState creates the state that runs update: for each inout parameter that has no binding, it allocates a device
+// tensor for the given dims, as NewDeviceTensor does, fills it with zeros and binds it with BindDevice. It returns these
+// tensors, keyed by the names of the parameters. If it fails, it binds nothing.
+func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map[string]*DeviceTensor, err error) {
+	state = map[string]*DeviceTensor{}
+	defer func() {
+		if err != nil {
+			for _, d := range state {
+				err = errors.Join(err, d.Close())
+			}
+			state = nil
+		}
+	}()
+	bound := m.params.current()
+	for _, p := range m.fn.def.Params {
+		if !p.Inout || bound.tensors[p.Name] != nil || bound.on[p.Name] != nil {
+			continue
+		}
+		d, err := m.NewDeviceTensor(ctx, p.Name, dims)
+		if err != nil {
+			return state, err
+		}
+		state[p.Name] = d
+		zeros, err := NewTensor(d.DType(), d.Shape()...)
+		if err == nil {
+			err = d.Write(ctx, zeros)
+		}
+		if err != nil {
+			return state, err
+		}
+	}
+	for name, d := range state {
+		m.params.bind(name, nil, d)
+	}
+	return state, nil
+}
+
 // NewDeviceTensor allocates a device tensor with the layout that the named parameter or result has for the given dims.
 // These dims override the dims of the binding and those that the shapes of bound tensors imply. NewDeviceTensor plans
 // the program for these dims but loads nothing. If ctx ends first, planning continues in the background, as a load does

@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/compile"
 	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/trace/account"
 	"hocket.example/hocket/internal/tune"
@@ -46,10 +47,10 @@ type result struct {
 	Verdict  string          `json:"verdict,omitempty"`
 	Schedule *scheduleResult `json:"schedule,omitempty"`
 	// Explain is the explanation of opt --explain.
-	Explain *hocket.Explanation `json:"explain,omitempty"`
-	Bench   *bench.Report       `json:"bench,omitempty"`
-	Tune    *tune.Tuned         `json:"tune,omitempty"`
-	Across  *described.Across   `json:"across,omitempty"`
+	Explain *compile.Explanation `json:"explain,omitempty"`
+	Bench   *bench.Report        `json:"bench,omitempty"`
+	Tune    *tune.Tuned          `json:"tune,omitempty"`
+	Across  *described.Across    `json:"across,omitempty"`
 	// Report is the report of trace; its fields are embedded in this object.
 	*account.Report
 	Against       []account.Difference `json:"against,omitempty"`

@@ -90,6 +90,15 @@ type Unit struct {
 	chosen autoCache
 }
 
+// Of is Build for a program without the result of its check, which Of repeats.
+func Of(p *ir.Program, opts Options) (*Unit, error) {
+	info, ds := checker.Check(p)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	return Build(info, opts)
+}
+
 // Build lowers a checked program.
 func Build(source *ir.Info, opts Options) (*Unit, error) {
 	u := &Unit{Source: source, opts: opts}

@@ -93,6 +93,15 @@ type PairReport struct {
 	Strategies []Estimate `json:"strategies"`
 }
 
+// Explain lowers a program and explains the result for b.
+func Explain(p *ir.Program, opts Options, b ir.Binding) (*Explanation, error) {
+	u, err := Of(p, opts)
+	if err != nil {
+		return nil, err
+	}
+	return u.Explain(b)
+}
+
 // Measured names the dispatch table from which the times of collectives are taken, or returns "" if there is none.
 func (e *Explanation) Measured() string {
 	switch e.Table {
