@@ -127,7 +127,7 @@ func TestWrongOptions(t *testing.T) {
 		{"ag-gemm", Options{Rounds: -1}, "-1 rounds"},
 		{"ag-gemm", Options{Algorithms: []string{"all"}}, "ag-gemm takes no algorithms"},
 		{"ag-gemm", Options{Cold: true}, "no cold operands"},
-		{"allreduce", Options{Algorithms: []string{"magic"}}, `there is no algorithm "magic"; there are staged, `},
+		{"allreduce", Options{Algorithms: []string{"magic"}}, `unknown algorithm "magic"; the algorithms are staged, `},
 		{"allgather", Options{Ranks: 4, Sizes: []int64{4}}, "4 bytes are less than an element of each of 4 ranks"},
 		{"allreduce", Options{Rows: true, Sizes: []int64{1024}}, "1 KiB are no whole rows"},
 		{"allreduce", Options{Rows: true, DType: ir.F32}, "rows are of bf16 or f16, not f32"},

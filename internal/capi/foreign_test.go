@@ -46,13 +46,13 @@ func TestForeign(t *testing.T) {
 	}
 	f.patience = time.Millisecond
 	go call(1, 2)
-	if err := <-ends; err == nil || !strings.HasPrefix(err.Error(), "rank 1 has waited 1ms for calls of ranks [0]") {
+	if err := <-ends; err == nil || !strings.HasPrefix(err.Error(), "rank 1 waited 1ms for calls of ranks [0]") {
 		t.Errorf("a rank alone: %v", err)
 	}
 	f.patience = meetingPatience
 	for _, rank := range []int{0, 1, 1} { // rank 0 calls for the failed run; its call must not be matched with the next run
 		go call(rank, 2)
-		if err := <-ends; err == nil || !strings.Contains(err.Error(), "earlier run failed: rank 1 has waited") {
+		if err := <-ends; err == nil || !strings.Contains(err.Error(), "earlier run failed: rank 1 waited") {
 			t.Errorf("rank %d after a failed run: %v", rank, err)
 		}
 	}

@@ -125,7 +125,7 @@ func TestScaled(t *testing.T) {
 	if err == nil {
 		_, err = plan.Read(nil, nil)
 	}
-	if err == nil || !strings.Contains(err.Error(), `"w_scale_inv" is f32[3, 2], which cannot be the scales of "w"`) {
+	if err == nil || !strings.Contains(err.Error(), `"w_scale_inv" is f32[3, 2], which does not fit as scales of "w"`) {
 		t.Errorf("scales of another shape: %v", err)
 	}
 	for _, cast := range []bool{false, true} {
@@ -133,7 +133,7 @@ func TestScaled(t *testing.T) {
 			t.Errorf("scaled values as integers: %v", err)
 		}
 	}
-	if _, err := from.Plan(Rule{From: []string{"v"}}, ir.BF16); err == nil || !strings.Contains(err.Error(), "cast") {
+	if _, err := from.Plan(Rule{From: []string{"v"}}, ir.BF16); err == nil || !strings.Contains(err.Error(), "set Cast") {
 		t.Errorf("no scales: %v", err)
 	}
 }

@@ -35,7 +35,7 @@ func TestLoadFile(t *testing.T) {
 	if d, err := Load(path); err != nil || d.Name != "h200x4" {
 		t.Errorf("%v, %v", d, err)
 	}
-	for name, want := range map[string]string{"h100": "there are cpu, h100x2",
+	for name, want := range map[string]string{"h100": "the machines are cpu, h100x2",
 		filepath.Join(t.TempDir(), "none.json"): "none.json"} {
 		if _, err := Load(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)

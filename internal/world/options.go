@@ -79,8 +79,8 @@ func (o *Options) complete() error {
 		return errors.New("a run of several processes needs an ID: set HOCKET_RUN_ID")
 	case o.Size > 1 && o.Meet != "" && (len(o.Token) < minToken || len(o.Token) > maxToken):
 		return fmt.Errorf("the run's token has %d bytes, but must have %d to %d: processes of several nodes prove to each other that they "+
-			"know this token; set HOCKET_TOKEN to the same secret text in all processes, such as openssl rand -hex 16 "+
-			"prints it", len(o.Token), minToken, maxToken)
+			"know this token; set HOCKET_TOKEN to the same secret text in all processes, such as the output of "+
+			"openssl rand -hex 16", len(o.Token), minToken, maxToken)
 	case (o.Cert == "") != (o.Key == ""):
 		return errors.New("TLS needs a certificate and its key: set HOCKET_TLS_CERT and HOCKET_TLS_KEY")
 	}

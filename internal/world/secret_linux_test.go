@@ -364,7 +364,7 @@ func TestProofs(t *testing.T) {
 // TestNodesTokenShort checks that a token that is short enough to guess is refused.
 func TestNodesTokenShort(t *testing.T) {
 	o := Options{Size: 2, ID: "x", Meet: "127.0.0.1:1", Token: "secret"}
-	if _, err := Join(t.Context(), o); err == nil || !strings.Contains(err.Error(), "a token of 6 bytes, want 16") ||
+	if _, err := Join(t.Context(), o); err == nil || !strings.Contains(err.Error(), "the run's token has 6 bytes, but must have 16") ||
 		strings.Contains(err.Error(), "secret;") {
 		t.Errorf("got %v", err)
 	}
