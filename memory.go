@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/verify"
 )
@@ -187,19 +188,17 @@ func (m *MemoryPlan) WriteViz(w io.Writer) error { return footprint.WriteViz(w, 
 func (m *MemoryPlan) String() string { return m.plan.String() }
 
 // WriteSVG writes a picture of the placement of the buffers of rank 0.
-func (m *MemoryPlan) WriteSVG(w io.Writer) error {
-	return footprint.WriteSVG(w, m.panel())
+func (m *MemoryPlan) WriteSVG(w io.Writer) error { return report.WriteMemorySVG(w, m.picture()) }
+
+func (m *MemoryPlan) picture() *report.MemoryPlan {
+	return footprint.Picture(m.title, m.plan, m.report)
 }
 
-func (m *MemoryPlan) panel() footprint.Panel {
-	return footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report}
-}
-
-// WriteMemoryHTML writes a self-contained page that shows pictures of the plans side by side.
+// WriteMemoryHTML writes a self-contained page that shows pictures of the plans side by side. There is at least one.
 func WriteMemoryHTML(w io.Writer, title string, plans ...*MemoryPlan) error {
-	var panels []footprint.Panel
+	var list []*report.MemoryPlan
 	for _, m := range plans {
-		panels = append(panels, m.panel())
+		list = append(list, m.picture())
 	}
-	return footprint.WriteHTML(w, title, panels)
+	return report.WriteMemory(w, title, list)
 }

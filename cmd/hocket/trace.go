@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/trace/account"
-	"hocket.example/hocket/internal/trace/page"
 )
 
 // traceFlags holds the flags of trace.
@@ -97,7 +97,7 @@ const softLimit = 768 << 20
 
 func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 	debug.SetMemoryLimit(softLimit)
-	about := page.Options{Title: "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")}
+	about := report.Run{Title: "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")}
 	if o.program != "" {
 		var err error
 		if _, about.Program, err = a.readProgram(ctx, o.program); err != nil {
@@ -125,7 +125,7 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 		}
 	}
 	if o.html != "" {
-		if err := writeOutput(o.html, func(w io.Writer) error { return page.Write(w, r, about) }); err != nil {
+		if err := writeOutput(o.html, func(w io.Writer) error { return report.WriteRun(w, r, about) }); err != nil {
 			return err
 		}
 		fmt.Fprintf(a.text, "\nwritten: %s\n", o.html)
