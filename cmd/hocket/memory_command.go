@@ -172,10 +172,12 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 	var plans []*hocket.MemoryPlan
 	for _, s := range strategies {
 		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: s, Machine: o.machine, Binding: b})
-		if err == nil {
-			err = ctx.Err()
+		if ds := findings(err); o.strategy == "all" && len(ds) == 1 && ds[0].Kind == "strategy" {
+			fmt.Fprintln(a.text, ds[0].Message)
+			a.progress.step()
+			continue
 		}
-		if err != nil {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return ofHocket(err)
 		}
 		plans = append(plans, m)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"strings"
 
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
@@ -21,7 +22,7 @@ var files embed.FS
 var layout = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": duration, "us": trace.Microseconds, "size": tensor.Size, "share": share,
 	"maximum": func(a, b float64) float64 { return max(a, b) },
-	"add":     func(a, b int) int { return a + b }, "times": func(a, b int) int { return a * b },
+	"add":     func(a, b int) int { return a + b },
 }).ParseFS(files, "page/*.html"))
 
 // asset returns an embedded file.
@@ -65,6 +66,7 @@ func (f *frame) write(w io.Writer, name, script string, view any) error {
 	if script != "" {
 		text += asset(script)
 	}
+	f.Verdict = strings.ReplaceAll(f.Verdict, " %", "\u00a0%") // a line does not end before the sign
 	f.Style = style(func(string) bool { return true }) + template.CSS(asset("look.css"))
 	f.Script, f.Policy = template.JS(text), policy(text)
 	return layout.ExecuteTemplate(w, name, view)

@@ -116,6 +116,9 @@ function inspect(frame) {
     for (let p = e.parentElement; p && !cut; p = p.parentElement) cut = p !== d.body && w.getComputedStyle(p).overflowX !== "visible";
     if (!cut) faults.push(e.tagName + "." + e.className + " ends at " + Math.round(e.getBoundingClientRect().right));
   }
+  // All columns of a program are in view: the folded ones are narrow.
+  const columns = d.getElementById("columns");
+  if (columns && columns.scrollWidth > columns.clientWidth + 1) faults.push("the columns are " + columns.scrollWidth + " wide, in " + columns.clientWidth);
   // A colour of a legend has one meaning, and differs from the ground.
   const meaning = new Map();
   for (const chip of d.querySelectorAll(".legend .chip")) {

@@ -41,7 +41,7 @@ type chart struct {
 	Levels   []level
 	Scale    []mark
 	Steps    []tick
-	Legend   []roleLegend
+	Legend   []legend
 	Constant string // describes the buffers that are drawn in the strip at the bottom; empty if there is no strip
 	Left     int    // buffers that are not drawn
 }
@@ -59,13 +59,12 @@ type level struct{ Class, Y string }
 // mark is a tick of the vertical axis.
 type mark struct{ Y, Text string }
 
-type roleLegend struct{ Role, Text string }
-
 const (
 	chartHeight = 320
 	chartStrip  = 36 // height of the strip for buffers that are used throughout
 	chartTop    = 10 // free pixels above the highest line
 	mostBlocks  = 20_000
+	panelWidth  = 380 // of a chart next to two others in a large window
 )
 
 // Height is the height of a chart in pixels, without the names of its steps.
@@ -157,15 +156,18 @@ func newChart(p *MemoryPlan, f field) *chart {
 		c.Constant = fmt.Sprintf("%d buffers of %s in use throughout, drawn smaller", constant, tensor.Size(f.base))
 	}
 	c.Scale = f.scale()
-	for k, step := 0, max(1, int(roundStep(whole/5, 1, 2, 5, 10))); k < len(p.Commands); k += step {
+	for k, step := 0, max(1, int(roundStep(whole/5, 1, 2, 5, 10))); float64(k) < 0.85*whole; k += step {
 		c.Steps = append(c.Steps, tick{percent(100 * float64(k) / whole), fmt.Sprintf("command %d", k)})
 	}
 	for _, r := range roles {
 		if n := count[r.role]; n > 0 {
-			c.Legend = append(c.Legend, roleLegend{r.role, fmt.Sprintf("%s %s in %s", r.name, tensor.Size(sums[r.role]),
-				buffers(n))})
+			c.Legend = append(c.Legend, legend{Class: r.role, Name: r.name,
+				Total: tensor.Size(sums[r.role]) + " in " + buffers(n)})
 		}
 	}
+	c.Legend = append(c.Legend, legend{Class: "live", Name: "live, in the order of issue", Line: true},
+		legend{Class: "reserved", Name: "reserved", Total: tensor.Size(p.Reserved), Line: true},
+		legend{Class: "bound", Name: "bound", Total: tensor.Size(p.Bound), Line: true})
 	return c
 }
 
@@ -187,11 +189,11 @@ func (p *MemoryPlan) block(b *Buffer, f field, whole float64) block {
 		hint += fmt.Sprintf(", used by the commands %d to %d, last by %s", b.Begin, b.End, p.Commands[b.End])
 	}
 	name := b.Name + " " + tensor.Size(b.Bytes)
-	if !fits(name, width, 560) {
+	if !fits(name, width, panelWidth) {
 		name = b.Name
 	}
 	return block{percent(x), percent(max(width, 0.1)), pixels(top), pixels(max(height, 0.5)), b.Role, name, hint,
-		height >= 14 && fits(name, width, 560), fits(name, width, phone-60)}
+		height >= 14 && fits(name, width, panelWidth), fits(name, width, phone-60)}
 }
 
 func pixels(x float64) string { return fmt.Sprintf("%.1f", x) }
@@ -258,7 +260,9 @@ func memoryVerdict(plans []*MemoryPlan) string {
 
 // WriteMemorySVG draws the memory of one plan as a self-contained SVG.
 func WriteMemorySVG(w io.Writer, p *MemoryPlan) error {
-	pic := &picture{Height: stripTitle + chartHeight + 46, Body: newChart(p, fieldOf([]*MemoryPlan{p}))}
+	c := newChart(p, fieldOf([]*MemoryPlan{p}))
+	pic := &picture{Height: stripTitle + chartHeight + 26, Body: c}
+	pic.addLegend(c.Legend)
 	return pic.write(w, "memory.svg")
 }
 
@@ -282,14 +286,12 @@ type Curves struct {
 type curves struct {
 	*Curves
 	Lines  []drawnCurve
+	Legend []legend
 	Scale  []mark
 	Levels []level
 }
 
-type drawnCurve struct {
-	Name, Peak, Points string
-	Line               int
-}
+type drawnCurve struct{ Class, Points string }
 
 // Height is the height of the picture in pixels, without the name of its axis.
 func (*curves) Height() int { return chartHeight }
@@ -316,22 +318,27 @@ func newCurves(c *Curves) *curves {
 			last = x.Bytes[i]
 		}
 		fmt.Fprintf(&b, "1000,%.1f", f.y(max(last, 0)))
-		out.Lines = append(out.Lines, drawnCurve{x.Name, tensor.Size(slices.Max(append(x.Bytes, 0))), b.String(),
-			k % len(lines)})
+		class := fmt.Sprintf("line%d", k%len(lines))
+		out.Lines = append(out.Lines, drawnCurve{"curve " + class, b.String()})
+		out.Legend = append(out.Legend, legend{Class: class, Name: x.Name + ",",
+			Total: "at most " + tensor.Size(slices.Max(append(x.Bytes, 0)))})
 	}
 	if c.Plan > 0 {
 		out.Levels = []level{{"bound", pixels(f.y(c.Plan))}}
+		out.Legend = append(out.Legend, legend{Class: "bound", Name: "hocket's plan for the same lifetimes,",
+			Total: tensor.Size(c.Plan), Line: true})
 	}
 	return out
 }
 
+// curvesTop is the free height above curves in a picture, in pixels.
+const curvesTop = 20
+
 // WriteCurves draws curves as a self-contained SVG.
 func WriteCurves(w io.Writer, c *Curves) error {
-	n := len(c.Curves)
-	if c.Plan > 0 {
-		n++
-	}
-	pic := &picture{Height: 20 + chartHeight + 36 + 18*n, Body: newCurves(c)}
+	body := newCurves(c)
+	pic := &picture{Height: curvesTop + chartHeight + 26, Body: body}
+	pic.addLegend(body.Legend)
 	return pic.write(w, "curves.svg")
 }
 

@@ -19,13 +19,14 @@ type operation struct {
 	name  string
 }
 
-// legend names one colour. Total is the time of its operations.
+// legend names one colour, or one kind of line, by its class. Total is an amount in words, and may be empty.
 type legend struct {
-	Name  string
-	Class trace.Class
-	Hue   int
-	Total string
+	Class, Name, Total string
+	Line               bool
 }
+
+// fill is the class of a colour of the palette.
+func fill(class trace.Class, hue int) string { return fmt.Sprintf("%s h%d", class, hue) }
 
 // paint gives operations their colours, as numbers in the palette of the class.
 type paint map[operation]int
@@ -62,7 +63,7 @@ func newPaint(traces ...*trace.Trace) (paint, []legend) {
 		slices.SortFunc(own, func(a, b operation) int { return cmp.Compare(a.name, b.name) })
 		for i, o := range own {
 			p[o] = i
-			out = append(out, legend{o.name, class, i, nanoseconds(sums[o])})
+			out = append(out, legend{Class: fill(class, i), Name: o.name, Total: nanoseconds(sums[o])})
 		}
 		var ns int64
 		for _, o := range rest {
@@ -70,7 +71,7 @@ func newPaint(traces ...*trace.Trace) (paint, []legend) {
 			ns += sums[o]
 		}
 		if len(rest) > 0 {
-			out = append(out, legend{shared[class], class, most - 1, nanoseconds(ns)})
+			out = append(out, legend{Class: fill(class, most-1), Name: shared[class], Total: nanoseconds(ns)})
 		}
 	}
 	return p, out
@@ -95,11 +96,9 @@ type swimlane struct {
 
 // span is one event. Wide ones have room for their name in a picture of usual width, and Roomy ones on a phone.
 type span struct {
-	X, Width    string
-	Class       trace.Class
-	Hue         int
-	Name, Hint  string
-	Wide, Roomy bool
+	X, Width          string
+	Class, Name, Hint string
+	Wide, Roomy       bool
 }
 
 // tick is a mark of an axis: its position and its number with the unit.
@@ -150,7 +149,7 @@ func draw(t *trace.Trace, whole int64, p paint) *drawing {
 func newSpan(e *trace.Event, lo int64, whole float64, hue int) span {
 	at, width := 100*float64(e.Start-lo)/whole, max(100*float64(e.Duration())/whole, thin)
 	hint := fmt.Sprintf("%s: %s, from %s", cmp.Or(e.Detail, e.Name), nanoseconds(e.Duration()), nanoseconds(e.Start-lo))
-	return span{X: percent(at), Width: percent(width), Class: e.Class, Hue: hue, Name: e.Name, Hint: hint,
+	return span{X: percent(at), Width: percent(width), Class: fill(e.Class, hue), Name: e.Name, Hint: hint,
 		Wide: fits(e.Name, width, usual), Roomy: fits(e.Name, width, phone)}
 }
 
@@ -262,7 +261,7 @@ const pictureWidth = 860
 func (p *picture) addLegend(ops []legend) {
 	x, y := 12, p.Height
 	for _, o := range ops {
-		width := 32 + 7*len([]rune(o.Name))
+		width := 38 + 6*len([]rune(o.Name+o.Total))
 		if x > 12 && x+width > pictureWidth {
 			x, y = 12, y+20
 		}

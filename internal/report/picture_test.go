@@ -43,7 +43,7 @@ func TestDraw(t *testing.T) {
 			t.Errorf("%+v, want x %s, width %s, wide %v", c.got, c.x, c.width, c.wide)
 		}
 	}
-	if len(ops) != 3 || ops[0].Name != "gelu" || ops[1].Name != "linear" || ops[0].Hue == ops[1].Hue ||
+	if len(ops) != 3 || ops[0].Name != "gelu" || ops[1].Name != "linear" || ops[0].Class == ops[1].Class ||
 		ops[2].Name != "put" {
 		t.Errorf("operations %+v", ops)
 	}

@@ -227,7 +227,7 @@ func newDocument(r *account.Report, o Run, p paint) (*document, int) {
 		c.Start, c.Dur = append(c.Start, e.Start-lo), append(c.Dur, e.End-e.Start)
 		c.Name, c.Wait = append(c.Name, names.of(e.Name)), append(c.Wait, wait)
 		if len(d.Fills) < len(names.list) {
-			d.Fills = append(d.Fills, fmt.Sprintf("%s h%d", e.Class, p[operation{e.Class, e.Name}]))
+			d.Fills = append(d.Fills, fill(e.Class, p[operation{e.Class, e.Name}]))
 		}
 		c.Group, c.Detail = append(c.Group, e.Group), append(c.Detail, details.of(e.Detail))
 		place[i] = k
