@@ -118,7 +118,7 @@ func (l *Lowering) verdict() string {
 		s += "without exposed communication"
 	}
 	if p.Sequential > 0 && p.Sequential != p.Time {
-		s += fmt.Sprintf("; %s without overlap", trace.Microseconds(p.Sequential))
+		s += fmt.Sprintf("; the sequential program takes %s", trace.Microseconds(p.Sequential))
 	}
 	return s + "."
 }

@@ -163,7 +163,7 @@ func timeAxis(ns float64) []tick {
 	}
 	step := roundStep(ns/unit/10, 1, 2, 5, 10)
 	var out []tick
-	for i := 0; float64(i)*step*unit <= ns*0.97; i++ {
+	for i := 0; float64(i)*step*unit <= ns*0.93; i++ {
 		v := float64(i) * step
 		out = append(out, tick{X: percent(100 * v * unit / ns), Text: strconv.FormatFloat(v, 'g', 6, 64) + " " + name})
 	}

@@ -131,7 +131,7 @@ function drawAxis() {
   for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
     const px = Math.round(x(t)) + .5;
     pen.moveTo(px, AXIS - 5); pen.lineTo(px, height);
-    pen.fillText(time(t), px + 3, AXIS / 2);
+    if (px < width - 50) pen.fillText(time(t), px + 3, AXIS / 2);
   }
   pen.stroke();
 }
