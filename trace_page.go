@@ -27,7 +27,7 @@ func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 // WriteHTML writes a page about a verdict that refutes a plan. The page shows the commands of two runs in issue order,
 // the missing ordering between two of the commands, and program, which is the text that was checked.
 func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
-	o := report.Run{Title: title, Program: program, Facts: v.String()}
+	o := report.Run{Title: title, Program: program, Facts: "The plan is " + v.String()}
 	for _, d := range v.Diagnostics {
 		if len(o.Notes) > 0 {
 			break // the first is what is drawn

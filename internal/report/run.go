@@ -151,8 +151,9 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 		for i := range v.Ops {
 			v.Ops[i].Total = "" // the order of issue has no times
 		}
-		if v.About, v.Verdict = "", o.Facts; len(o.Notes) > 0 {
-			v.About, v.Verdict, v.Problems = o.Facts, o.Notes[0], o.Notes[1:]
+		v.About, v.Verdict = "", o.Facts
+		if len(o.Notes) > 0 {
+			v.Verdict, v.Problems = o.Facts+": "+o.Notes[0], o.Notes[1:]
 		}
 		return v.write(w, "run.html", "run.js", v)
 	}

@@ -116,7 +116,10 @@ func (r *Report) Verdict() string {
 			}
 		}
 	}
-	if name != "" && name != kind.Kind {
+	switch {
+	case strings.HasPrefix(name, "before "): // idle
+		s += fmt.Sprintf(", %s of it %s", text(sums[name]), name)
+	case name != "" && name != kind.Kind:
 		s += fmt.Sprintf(", %s of it in %s", text(sums[name]), name)
 	}
 	if r.Exposed.TotalUS+r.Exposed.HiddenUS == 0 {
