@@ -1,9 +1,9 @@
-// Calls for interpreters with a global lock: see hocket_interpreter in hocket.h.
+// Functions for interpreters with a global lock: see hocket_interpreter in hocket.h.
 
 #include <stdlib.h>
 #include "_cgo_export.h"
 
-// Milliseconds between checks for interrupts, and the most that a cancelled run is waited for.
+// SLICE is the time between checks for interrupts, GRACE the longest wait for a cancelled run, both in milliseconds.
 enum { SLICE = 50, GRACE = 10000 };
 
 // collect releases the owners that have ended. The caller holds the lock.
@@ -11,7 +11,7 @@ static void collect(const hocket_interpreter *with) {
   for (void *owner; (owner = hocket_ended());) with->release(owner);
 }
 
-// finish waits for a run; 0 if it could not be started. It acquires the lock before it returns.
+// finish waits for a run, whose number is 0 if it could not be started. It acquires the lock before it returns.
 static int finish(const hocket_interpreter *with, void *state, int64_t run, char **error) {
   int over = run ? 0 : -1, interrupted = 0;
   for (int left = GRACE; !over && left > 0; left -= interrupted ? SLICE : 0) {

@@ -29,7 +29,8 @@ import (
 
 var library = capi.New()
 
-// program is what main runs where libhocket is not a shared library: see python.go.
+// program is what main runs if libhocket is built as a program and not as a shared library; see
+// python.go.
 var program = func() {}
 
 func main() { program() }
@@ -59,8 +60,8 @@ func caught(do func() error) (err error) {
 	return do()
 }
 
-// aside runs what makes the first CUDA calls, before there is a driver that knows the caller's context, on a thread
-// of Go's.
+// aside runs do in another goroutine, and so on a thread of Go. It is for functions that may make the process's first
+// CUDA calls: at that time guarded cannot save the caller's context yet.
 func aside(do func() error) error {
 	done := make(chan error)
 	go func() { done <- caught(do) }()
@@ -636,7 +637,7 @@ func tensors(at *C.hocket_tensor, n C.int64_t) ([]capi.Tensor, error) {
 	return list, nil
 }
 
-// placed reads tensors, wherever they are.
+// placed converts tensors whose data may be in any memory, such as a GPU's.
 func placed(at *C.hocket_tensor, n C.int64_t) ([]capi.Placed, error) {
 	if n < 0 || n > most || n > 0 && at == nil {
 		return nil, fmt.Errorf("%w: %d tensors", hocket.ErrInput, n)

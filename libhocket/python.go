@@ -29,7 +29,7 @@ import (
 )
 
 func init() {
-	runtime.LockOSThread() // Python takes the main thread for its own
+	runtime.LockOSThread() // Python must run on the main thread
 	program = func() {
 		argv := make([]*C.char, len(os.Args)+1)
 		for i, arg := range os.Args {

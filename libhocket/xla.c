@@ -1,5 +1,5 @@
-// A foreign function of XLA: it gives XLA's stream a run of a model, on XLA's buffers. JAX registers hocket_xla, and has
-// the number of hocket_foreign in the attribute "foreign" of each call.
+// A foreign function for XLA, which enqueues a run of a model on XLA's stream, with XLA's buffers. JAX registers
+// hocket_xla, and passes the number that hocket_foreign returned in the attribute "foreign" of each call.
 
 #include <dlfcn.h>
 #include <stddef.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 #include "_cgo_export.h"
 
-// What is used of XLA's interface for foreign functions, in the layout of its version 0.1, which later versions keep
-// (xla/ffi/api/c_api.h). Each structure begins with its size and a list of extensions.
+// The parts of XLA's interface for foreign functions that are used here (xla/ffi/api/c_api.h), in the layout of version
+// 0.1, which later versions keep. Each structure begins with its size and a list of extensions.
 enum { MAJOR = 0, MINOR = 1 };
 enum { EXTENSION_METADATA = 1, STAGE_EXECUTE = 3, ARGUMENT_BUFFER = 1, ATTRIBUTE_SCALAR = 3, TYPE_S64 = 5 };
 enum { ERROR_INVALID = 3, ERROR_INTERNAL = 13 };
@@ -115,7 +115,7 @@ static void *failure(const frame *f, int code, const char *why) {
   return f->api->create_error(&e);
 }
 
-// device returns the number of the GPU whose memory an address is in, -1 if the driver does not tell.
+// device returns the number of the GPU that owns the memory at an address; -1 if the driver does not know it.
 static int device(uint64_t address) {
   enum { POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 };
   static int (*ask)(void *, int, uint64_t);
@@ -128,7 +128,8 @@ static int device(uint64_t address) {
   return number;
 }
 
-// addresses writes the addresses of buffers; 0 if one is no buffer. *on becomes the GPU of the first that is not empty.
+// addresses stores the addresses of buffers in to, and in *on the GPU of the first buffer that is not empty. It returns
+// 0 if one of them is not a buffer.
 static int addresses(const buffers *from, uint64_t *to, int *on) {
   for (int64_t i = 0; i < from->count; i++) {
     if (from->types[i] != ARGUMENT_BUFFER) return 0;

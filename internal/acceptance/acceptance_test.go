@@ -1,5 +1,5 @@
-// Package acceptance_test holds whole programs to what they must give: acceptance cases,
-// nvFuser's dumps, random programs, frozen results, and soaks.
+// Package acceptance_test runs whole programs and checks their results: acceptance cases, nvFuser's
+// dumps, random programs, frozen results, and soak tests.
 package acceptance_test
 
 import (
@@ -21,14 +21,13 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// The acceptance cases, by the ids under which nvFuser's tests were collected.
-// What each must give is computed here, in plain loops, from the inputs;
-// neither the evaluator nor another schedule is asked.
+// The acceptance cases are named by the ids under which nvFuser's tests were collected. Their
+// expected results are computed here from the inputs, in plain loops, independent of the evaluator.
 
-// root is the repository's root, seen from here.
+// root is the path from this package to the repository's root.
 const root = "../.."
 
-// tens is a tensor as a test writes it: row-major float64s.
+// tens is a tensor of float64s in row-major order.
 type tens struct {
 	shape []int64
 	v     []float64
@@ -42,8 +41,8 @@ func newTens(shape ...int64) tens {
 	return tens{shape, make([]float64, n)}
 }
 
-// ints returns small integers that depend on the index in no simple way, so
-// that swapped axes and stale buffers show. salt makes them fresh.
+// ints returns small integers that depend on the index in an irregular way, so that swapped axes
+// and stale buffers give wrong results. Different salts give different values.
 func ints(salt int, bound int, shape ...int64) tens {
 	t := newTens(shape...)
 	for i := range t.v {
@@ -61,7 +60,7 @@ func arange(from float64, shape ...int64) tens {
 	return t
 }
 
-// at returns the element at a multi-index.
+// at returns the element at the given indices.
 func (t tens) at(ix ...int64) float64 { return t.v[t.flat(ix)] }
 
 func (t tens) set(v float64, ix ...int64) { t.v[t.flat(ix)] = v }
@@ -74,7 +73,7 @@ func (t tens) flat(ix []int64) int64 {
 	return k
 }
 
-// sumAxis sums a dimension away.
+// sumAxis returns the sum over dimension d.
 func (t tens) sumAxis(d int) tens {
 	outer, inner := int64(1), int64(1)
 	var shape []int64
@@ -100,7 +99,7 @@ func (t tens) sumAxis(d int) tens {
 	return out
 }
 
-// linear is x[…, K]·w[N, K]ᵀ + b[N]; b may be empty.
+// linear returns x[…, K]·w[N, K]ᵀ + b[N]; b may be empty.
 func linear(x, w, b tens) tens {
 	k, n := w.shape[1], w.shape[0]
 	rows := int64(len(x.v)) / k
@@ -128,7 +127,7 @@ func relu(t tens) tens {
 	return out
 }
 
-// testCase is one program with the inputs and results of several runs.
+// testCase is a program, with the inputs and expected results of several runs.
 type testCase struct {
 	src  string
 	b    hocket.Binding
@@ -136,8 +135,8 @@ type testCase struct {
 	want func(in map[string]tens) tens
 }
 
-// check runs the case back to back, concurrently and under schedules, and
-// demands exact equality.
+// check executes the runs back to back, on concurrent streams and under schedules, and requires
+// exact results.
 func (c testCase) check(t *testing.T) *plan.Plan {
 	t.Helper()
 	p, err := hocket.Parse("case.hkt", c.src)
@@ -190,10 +189,10 @@ func (c testCase) check(t *testing.T) *plan.Plan {
 	return planOf(t, c.src, c.b)
 }
 
-// onCUDA has the cases run on GPUs, which HOCKET_RANKS_PER_GPU ranks share.
+// onCUDA runs the cases on GPUs; HOCKET_RANKS_PER_GPU ranks share one GPU.
 var onCUDA = flag.Bool("cuda", false, "run the acceptance cases on GPUs")
 
-// checkOnCUDA runs the case call by call and by graph.
+// checkOnCUDA executes the runs call by call and as a graph.
 func (c testCase) checkOnCUDA(t *testing.T, p *hocket.Program) {
 	t.Helper()
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "cuda"})
@@ -261,7 +260,7 @@ func (c testCase) compare(t *testing.T, where string, reports []*hocket.Report) 
 	}
 }
 
-// planOf plans a program, for tests that count what a plan holds.
+// planOf plans a program, for tests that count commands or buffers.
 func planOf(t *testing.T, src string, b hocket.Binding) *plan.Plan {
 	t.Helper()
 	p, err := hocket.Parse("case.hkt", src)
@@ -283,7 +282,7 @@ func planOf(t *testing.T, src string, b hocket.Binding) *plan.Plan {
 	return pl
 }
 
-// fresh makes n runs of one input %x.
+// fresh returns the inputs of n runs of a program with the single input %x.
 func fresh(n, bound int, shape ...int64) []map[string]tens {
 	var runs []map[string]tens
 	for i := range n {
@@ -356,7 +355,7 @@ func TestAcceptanceReshards(t *testing.T) {
 			"C11 back": {src: `func f(%x: f16[D, 3 * D/d]) -> f16[D/d, 3 * D] { return %x }`,
 				runs: fresh(2, 9, d, 3*d), want: same},
 		}
-		for _, id := range slices.Sorted(maps.Keys(cases)) { // processes run them in one order
+		for _, id := range slices.Sorted(maps.Keys(cases)) { // all processes must run them in the same order
 			c := cases[id]
 			t.Run(fmt.Sprintf("%s/%d", id, d), func(t *testing.T) {
 				c.src = main + c.src
@@ -385,7 +384,7 @@ func transposed(in map[string]tens) tens {
 	return y
 }
 
-// TestAcceptanceSubmeshes moves values between meshes that overlap or not.
+// TestAcceptanceSubmeshes moves values between meshes, with and without common ranks.
 func TestAcceptanceSubmeshes(t *testing.T) {
 	list := func(ranks []int) string { return strings.Trim(fmt.Sprint(ranks), "[]") }
 	for _, c := range []struct {
@@ -416,8 +415,8 @@ func TestAcceptanceSubmeshes(t *testing.T) {
 	}
 }
 
-// TestAcceptanceTransfers are C13 to C15: rings of gets, puts, sends and
-// receives, many runs back to back with values that tell rank and run.
+// TestAcceptanceTransfers runs C13 to C15: rings of gets, puts, sends and receives. It executes
+// many runs back to back, with values that identify rank and run.
 func TestAcceptanceTransfers(t *testing.T) {
 	ring := func(runs int, dtype string, n, d int64, body string) testCase {
 		c := testCase{src: fmt.Sprintf(`dim D = %d
@@ -440,7 +439,7 @@ func f(%%x: %s[D/d, %d]) -> %s[D/d, %d] {
 			}
 			c.runs = append(c.runs, map[string]tens{"x": x})
 		}
-		c.want = func(in map[string]tens) tens { // row r is the left neighbour's
+		c.want = func(in map[string]tens) tens { // row r is the left neighbour's row
 			y := newTens(d, n)
 			for r := range d {
 				for i := range n {
@@ -478,7 +477,7 @@ func f(%%x: %s[D/d, %d]) -> %s[D/d, %d] {
 		})
 	}
 	t.Run("C15/ordered", func(t *testing.T) {
-		// Even ranks send first, odd ranks receive first: no group needed.
+		// Even ranks send first, odd ranks receive first, so no group is needed.
 		ring(3, "f32", 1024, 4, `  if %r mod 2 == 0 {
     send %x to d[%right]
     recv %y from d[%left]
@@ -500,7 +499,7 @@ func f(%%x: %s[D/d, %d]) -> %s[D/d, %d] {
 	})
 }
 
-// TestAcceptanceStreams are P1 and P2: collectives inside a loop over streams.
+// TestAcceptanceStreams runs P1 and P2: collectives inside a loop over streams.
 func TestAcceptanceStreams(t *testing.T) {
 	for d := int64(1); d <= 4; d++ {
 		head := fmt.Sprintf("dim D = %d\nmesh d[D]\n", d)
@@ -542,7 +541,7 @@ func TestAcceptanceStreams(t *testing.T) {
 	}
 }
 
-// runsOf makes n fresh runs of several inputs.
+// runsOf returns n runs with fresh values of several inputs.
 func runsOf(n, bound int, shapes map[string][]int64) []map[string]tens {
 	var runs []map[string]tens
 	for i := range n {
@@ -651,8 +650,8 @@ func f(%%x: f32[7 * DP/dp, 5, 3], %%u: f32[12/tp, 3], %%v: f32[3, 12/tp]) -> f32
 	}
 }
 
-// TestAcceptancePipelines is P12: M=64, K=32, N=16, S=8 chunks, 3 streams, four
-// runs with fresh inputs, by rings and by collectives.
+// TestAcceptancePipelines runs P12: M=64, K=32, N=16, S=8 chunks, 3 streams, four runs with fresh
+// inputs, as rings and with collectives.
 func TestAcceptancePipelines(t *testing.T) {
 	gather := map[string][]int64{"x": {64, 32}, "w": {16, 32}}
 	for _, d := range []int64{1, 2, 4} {
@@ -753,7 +752,7 @@ func TestAcceptancePipelines(t *testing.T) {
   return %y
 }`,
 		}
-		for _, name := range slices.Sorted(maps.Keys(cases)) { // processes run them in one order
+		for _, name := range slices.Sorted(maps.Keys(cases)) { // all processes must run them in the same order
 			src := cases[name]
 			t.Run(fmt.Sprintf("P12/%s/%d", name, d), func(t *testing.T) {
 				testCase{src: src, runs: runsOf(4, 3, gather), want: xw}.check(t)
@@ -791,7 +790,7 @@ func TestAcceptanceHost(t *testing.T) {
   return %x
 }`, runs: fresh(2, 9, 8, 64), want: same}.check(t)
 		if got, want := pl.ArenaBytes, int64(2*8*64*4); got != want {
-			t.Errorf("the arena takes %d bytes, want %d: the input and one buffer, ten times reused", got, want)
+			t.Errorf("the arena takes %d bytes, want %d: the input and one buffer that is reused ten times", got, want)
 		}
 	})
 	t.Run("H3t", func(t *testing.T) {
@@ -833,7 +832,7 @@ func TestAcceptanceHost(t *testing.T) {
 			used[pl.Cmds[i].Stream] = true
 		}
 		if len(used) != 3 {
-			t.Errorf("%d streams are used, want 3: main, 2 and 3", len(used))
+			t.Errorf("%d streams are used, want 3: main and streams 2 and 3", len(used))
 		}
 	})
 	t.Run("H5t", func(t *testing.T) {
@@ -857,8 +856,8 @@ func TestAcceptanceHost(t *testing.T) {
 	})
 }
 
-// TestAcceptanceSymmetric is S1: symmetric buffers of several sizes whose
-// peers' copies are readable, side by side as one tensor.
+// TestAcceptanceSymmetric runs S1: symmetric buffers of several sizes. A rank reads the copies of
+// all peers as one tensor.
 func TestAcceptanceSymmetric(t *testing.T) {
 	for _, c := range []struct {
 		d, a, b int64

@@ -13,8 +13,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// weighty is an MLP of 16 rows, with weights of 90 MB in all, or 940 MB with -soak.machine
-// cuda.
+// weighty returns an MLP of 16 rows, with 90 MB of weights, or 940 MB with -soak.machine cuda.
 func weighty() string {
 	hidden, features := int64(1024), int64(22016)
 	if *soakMachine == "cuda" {
@@ -33,7 +32,8 @@ func mlp(%%x: bf16[T, H], %%up: bf16[F/tp, H], %%down: bf16[H, F/tp]) -> bf16[T,
 `, hidden, features, *soakRanks)
 }
 
-// BenchmarkWeights is what a run costs whose weights are given to each run, and bound.
+// BenchmarkWeights measures a run whose weights are passed to each run, and a run whose weights are
+// bound.
 func BenchmarkWeights(b *testing.B) {
 	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
 	if err != nil {
@@ -65,8 +65,8 @@ func BenchmarkWeights(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				run() // loads, and uploads what stays
-				run() // records
+				run() // loads the plan, and uploads weights that stay on the devices
+				run() // records the graph
 				for b.Loop() {
 					run()
 				}
@@ -78,8 +78,8 @@ func BenchmarkWeights(b *testing.B) {
 	}
 }
 
-// BenchmarkMissed is what a run costs behind one that missed its deadline, which passed
-// when half of it was done, with bound weights.
+// BenchmarkMissed measures the run after one that missed its deadline halfway through, with bound
+// weights.
 func BenchmarkMissed(b *testing.B) {
 	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
 	if err != nil {
@@ -105,7 +105,7 @@ func BenchmarkMissed(b *testing.B) {
 		b.Run(fmt.Sprint("grace ", grace), func(b *testing.B) {
 			var half time.Duration
 			missed := 0
-			for range 5 { // loads, records
+			for range 5 { // loads the plan and records the graph
 				began := time.Now()
 				if err := run(b.Context()); err != nil {
 					b.Fatal(err)
@@ -134,9 +134,9 @@ func BenchmarkMissed(b *testing.B) {
 	}
 }
 
-// BenchmarkState is what a run costs that adds a row to all rows of its state, by way of the
-// host, by copies on the devices, and where it works in the state itself, on the machine of
-// -soak.machine.
+// BenchmarkState measures a run that adds a row to all rows of its state, on the machine of
+// -soak.machine: with state in the host's memory, with copies on the devices, and in place in the
+// state.
 func BenchmarkState(b *testing.B) {
 	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
 	if err != nil {
@@ -189,8 +189,8 @@ func f(%%s: inout bf16[T/tp, 4096], %%x: bf16[4096]) {
 								b.Fatal(err)
 							}
 						}
-						run() // loads
-						run() // records
+						run() // loads the plan
+						run() // records the graph
 						for b.Loop() {
 							run()
 						}

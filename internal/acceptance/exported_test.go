@@ -15,13 +15,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// gpt2Plan lays out GPT-2, for which transformers has no plan.
+// gpt2Plan is a layout plan for GPT-2: transformers has none.
 var gpt2Plan = map[string]string{"h.*.attn.c_attn": "packed_colwise", "h.*.attn.c_proj": "rowwise",
 	"h.*.mlp.c_fc": "colwise", "h.*.mlp.c_proj": "rowwise"}
 
-// TestDecode has models that torch exported decode token by token, with their caches as states on the devices. The
-// logits are those that torch gives for the whole prompt, within a tolerance for the floating point of another
-// program: 2e-5 of the largest logit in f32, 2e-2 in bf16. After Reset they are the same bits again.
+// TestDecode decodes token by token with models that torch exported; their caches are states on the
+// devices. The logits must be those that torch computes for the whole prompt, within a tolerance
+// for different floating-point operations: 2e-5 of the largest logit in f32, 2e-2 in bf16. After
+// Reset the logits must have the same bits again.
 func TestDecode(t *testing.T) {
 	models := testcorpus.Need(t, "models")
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2"} {
@@ -48,8 +49,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestOpenExtents runs models that were exported for any number of tokens with several. Since attention is causal, the
-// logits of a prompt's beginning are the beginning of its logits.
+// TestOpenExtents runs models that were exported for any number of tokens, with several numbers of
+// tokens. Since attention is causal, the logits of the first tokens do not depend on later ones.
 func TestOpenExtents(t *testing.T) {
 	models := testcorpus.Need(t, "models")
 	ctx := context.Background()
@@ -70,21 +71,21 @@ func TestOpenExtents(t *testing.T) {
 				}
 				got := report.Out["out0"].Floats()
 				if len(got) != tokens*vocabulary {
-					t.Fatalf("%d logits of %d tokens", len(got), tokens)
+					t.Fatalf("%d logits for %d tokens", len(got), tokens)
 				}
 				worst, most := 0.0, 0.0
 				for i, x := range got {
 					worst, most = math.Max(worst, math.Abs(x-want[i])), math.Max(most, math.Abs(want[i]))
 				}
 				if !(worst <= 2e-5*most) {
-					t.Errorf("%d tokens: the largest error is %g of %g", tokens, worst, most)
+					t.Errorf("%d tokens: the largest error is %g, the largest logit %g", tokens, worst, most)
 				}
 			}
 		})
 	}
 }
 
-// loadExport loads an exported model with its weights, and closes it when the test ends.
+// loadExport loads an exported model with its weights until the test ends.
 func loadExport(t *testing.T, file string, o hocket.ExportOptions) (*hocket.Export, *hocket.Model) {
 	t.Helper()
 	e, err := hocket.OpenExport(file, o)
@@ -107,7 +108,7 @@ func loadExport(t *testing.T, file string, o hocket.ExportOptions) (*hocket.Expo
 	return e, model
 }
 
-// expected reads a prompt and the logits that torch gave for it.
+// expected reads a prompt and the logits that torch computed for it.
 func expected(t *testing.T, dir string) (ids, logits []float64) {
 	t.Helper()
 	f, err := tensor.OpenSafetensors(filepath.Join(dir, "expected.safetensors"))
@@ -168,14 +169,14 @@ func decode(t *testing.T, dir string, plan map[string]string, ranks int) {
 		}
 	}
 	if !(worst <= limit*most) {
-		t.Errorf("the largest error is %g of the largest logit, of at most %g", worst/most, limit)
+		t.Errorf("the largest error is %g of the largest logit, allowed %g", worst/most, limit)
 	}
 	if err := e.Reset(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for i, x := range step(0).Floats() {
 		if x != first.Floats()[i] {
-			t.Fatalf("after Reset logit %d is %v, and was %v", i, x, first.Floats()[i])
+			t.Fatalf("after Reset logit %d is %v, before it was %v", i, x, first.Floats()[i])
 		}
 	}
 }

@@ -20,17 +20,18 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// Processes that fail, stop, or do something else than the others, at every phase of a life: whoever is left
-// ends in bounded time and names who is to blame, and nothing stays behind.
+// These tests let a process fail, stop, or behave differently from the others, in every phase of
+// its life. The remaining processes must end in bounded time and name the process to blame, and
+// must leave no resources behind.
 
-// faultEnv names a worker's fault: "KIND PHASE MICROSECONDS".
+// faultEnv is the environment variable with a worker's fault: "KIND PHASE MICROSECONDS".
 const faultEnv = "HOCKET_TEST_FAULT"
 
-// phases are those of a worker's life.
+// phases are the phases of a worker's life.
 var phases = []string{"start", "joined", "load", "loaded", "run", "ran", "close", "leave"}
 
-// worker is the life of a process: three loads, each with batches of runs. It exits with 3 where another
-// process is to blame, as hocket's commands do.
+// worker is the life of a process: three loads, each followed by batches of runs. Like hocket's
+// commands, it exits with code 3 if another process is to blame.
 func worker() int {
 	err := work(context.Background(), readFault())
 	var peer *hocket.PeerError
@@ -86,7 +87,7 @@ func work(ctx context.Context, f *fault) error {
 	return w.Leave()
 }
 
-// bindings are what a worker loads, in order.
+// bindings are the bindings that a worker loads, in order.
 func (f *fault) bindings() []hocket.Binding {
 	list := []hocket.Binding{{Func: "f"}, {Func: "g"}, {Func: "f", Dims: map[string]int64{"T": 96}}}
 	switch f.kind {
@@ -132,7 +133,7 @@ func (f *fault) batches(ctx context.Context, m *hocket.Machine, p *hocket.Progra
 	return nil
 }
 
-// fault is what goes wrong, when, and how long after.
+// fault describes what goes wrong, in which phase, and after how long.
 type fault struct {
 	kind, phase string
 	after       time.Duration
@@ -150,7 +151,7 @@ func readFault() *fault {
 	return &fault{words[0], words[1], time.Duration(us) * time.Microsecond}
 }
 
-// at is called at a phase.
+// at is called when a phase begins.
 func (f *fault) at(phase string) {
 	if phase != f.phase {
 		return
@@ -168,7 +169,7 @@ func (f *fault) at(phase string) {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		}
 	}
-	f.phase = "" // once
+	f.phase = "" // only once
 	if f.after > 0 {
 		time.AfterFunc(f.after, happens)
 		return
@@ -176,10 +177,11 @@ func (f *fault) at(phase string) {
 	happens()
 }
 
-// stallTimeout is that of the worlds of these tests: a process of a loaded machine beats more often.
+// stallTimeout is the stall timeout of the worlds of these tests. A process with a loaded machine
+// sends heartbeats more often.
 const stallTimeout = 5 * time.Second
 
-// faultCase is one fault in one of three processes.
+// faultCase is a fault in one of three processes.
 type faultCase struct {
 	kind, phase string
 	rank        int
@@ -190,7 +192,7 @@ func (c faultCase) String() string {
 	return fmt.Sprintf("%s at %s of %d after %d µs", c.kind, c.phase, c.rank, c.after)
 }
 
-// TestFaults draws some faults of the whole matrix, by a seed that it prints; a long run has all of it.
+// TestFaults tests a random part of all faults, by a seed that it prints; a long run tests all.
 func TestFaults(t *testing.T) {
 	var all []faultCase
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
@@ -217,7 +219,7 @@ func TestFaults(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var running sync.WaitGroup
-	free := make(chan struct{}, 4) // most of them wait most of the time
+	free := make(chan struct{}, 4) // cases running at a time: workers mostly wait
 	for i, c := range all {
 		free <- struct{}{}
 		running.Go(func() {
@@ -228,20 +230,20 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	running.Wait()
-	// Where the next world meets nothing of those before is left.
+	// The next world must find no resources left by earlier ones.
 	if err := (faultCase{kind: "nothing"}).check(t, dir, t.Name()+" good"); err != nil {
 		t.Errorf("the next world: %v", err)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files left by the workers: %v, %v", left, err)
 	}
 }
 
-// check runs three workers, one of which fails.
+// check runs three workers, one of which has the fault.
 func (c faultCase) check(t *testing.T, dir, id string) error {
 	join := time.Minute
-	if c.phase == "start" && c.kind != "nothing" { // waited for in vain
+	if c.phase == "start" && c.kind != "nothing" { // the others wait for it until the timeout
 		join = stallTimeout
 	}
 	workers := startWorkers(t, 3, dir, id, func(rank int) []string {
@@ -263,7 +265,7 @@ func (c faultCase) check(t *testing.T, dir, id string) error {
 		if rank == c.rank && stopped {
 			continue
 		}
-		_ = p.wait(t) // its state says more
+		_ = p.wait(t) // the state of the process has the details
 		if err := c.judge(rank, p); err != nil {
 			return fmt.Errorf("process %d: %w\n%s", rank, err, p.out.String())
 		}
@@ -274,7 +276,7 @@ func (c faultCase) check(t *testing.T, dir, id string) error {
 	return nil
 }
 
-// judge says what is wrong with how a process ended.
+// judge returns an error if a process did not end as it should.
 func (c faultCase) judge(rank int, p *process) error {
 	code, out := p.ProcessState.ExitCode(), p.out.String()
 	differs := c.phase == "none"
@@ -293,7 +295,7 @@ func (c faultCase) judge(rank int, p *process) error {
 		if code == 3 {
 			return errors.New("it blames others")
 		}
-	case code == 0: // that it is missed is no matter when all runs are over
+	case code == 0: // a missing process does not matter once all runs are done
 		if late := slices.Index(phases, c.phase) >= slices.Index(phases, "ran") || c.after > 0; !late {
 			return errors.New("it took no notice")
 		}

@@ -18,8 +18,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// freeze has the table of results written anew. It is not -update: that results
-// change is never a matter of course.
+// freeze updates the table of frozen results. It is separate from -update, since a change of
+// results must be deliberate.
 var freeze = flag.String("freeze", "", "add results to the frozen ones: new, or all, which overwrites what they were")
 
 const frozenFile = "testdata/outputs.txt"
@@ -47,8 +47,8 @@ var frozen = struct {
 	dirty bool
 }{seen: map[string]bool{}, cases: map[testing.TB]int{}}
 
-// TestMain writes what -freeze asks for, and after all tests wants no row that no
-// test gives any more.
+// TestMain joins a world if there is one. After all tests it writes the rows that -freeze requests,
+// and checks that no row of the table is unused.
 func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) != "" {
 		os.Exit(worker())
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if w, err := joined(); w != nil && err == nil {
-		_ = w.Leave() // whatever ended it, tests have told
+		_ = w.Leave() // tests have reported why the world ended
 	}
 	if code == 0 {
 		if err := finishFrozen(); err != nil {
@@ -77,7 +77,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if w, err := joined(); err == nil && w != nil {
-		if err := w.Leave(); err != nil && code == 0 { // else the others take this process for one that died
+		if err := w.Leave(); err != nil && code == 0 { // otherwise the others would report that this process died
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -101,8 +101,8 @@ func readFrozen(text []byte) (map[string]string, error) {
 	return rows, nil
 }
 
-// finishFrozen writes the table where it has changed, and wants all rows seen by
-// whoever runs all tests.
+// finishFrozen writes the table if it has changed. If all tests were run, it checks that all rows
+// were used.
 func finishFrozen() error {
 	if *freeze != "" && frozen.dirty {
 		var b strings.Builder
@@ -122,13 +122,13 @@ func finishFrozen() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(frozen.rows)) {
 		if !frozen.seen[name] {
-			return fmt.Errorf("%s: no test gives %s any more", frozenFile, name)
+			return fmt.Errorf("%s: no test produces the frozen result %s any longer", frozenFile, name)
 		}
 	}
 	return nil
 }
 
-// frozenName numbers the cases that one test runs.
+// frozenName returns the name of a test's next case, which contains a number.
 func frozenName(t testing.TB) string {
 	frozen.Lock()
 	defer frozen.Unlock()
@@ -139,11 +139,11 @@ func frozenName(t testing.TB) string {
 	return t.Name()
 }
 
-// wantFrozen holds the reports of a case's runs to the table.
+// wantFrozen compares the reports of a case's runs with the table.
 func wantFrozen(t testing.TB, name, where string, reports []*hocket.Report) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
-		return // others round exp and the like otherwise
+		return // other machines round exp and similar functions differently
 	}
 	frozen.Lock()
 	defer frozen.Unlock()
@@ -160,13 +160,13 @@ func wantFrozen(t testing.TB, name, where string, reports []*hocket.Report) {
 		case want == "":
 			t.Errorf("%s: %s has no row for %s; its header says how to add one", where, frozenFile, name)
 		default:
-			t.Errorf("%s: the results of %s have hash %s, and %s is frozen in %s", where, name, got, want, frozenFile)
+			t.Errorf("%s: the results of %s have hash %s, want the frozen %s of %s", where, name, got, want, frozenFile)
 		}
 		frozen.seen[name] = true
 	}
 }
 
-// TestFrozenExamples: every example gives what it gave when its row was frozen.
+// TestFrozenExamples checks that every example has its frozen results.
 func TestFrozenExamples(t *testing.T) {
 	const runs, schedules = 2, 3
 	files, err := filepath.Glob(filepath.Join(root, "examples", "*.hkt"))

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestLaunchers: mpirun, torchrun and hocket itself start processes that give what one process gives.
+// TestLaunchers checks that processes started by mpirun, torchrun and hocket itself have the same
+// results as one process.
 func TestLaunchers(t *testing.T) {
 	dir := t.TempDir()
 	hocket := filepath.Join(dir, "hocket")
@@ -21,7 +22,7 @@ func TestLaunchers(t *testing.T) {
 	hash := regexp.MustCompile(`"outputs_sha256": "\w{64}"`)
 	want := hash.FindString(output(t, dir, run))
 	if want == "" {
-		t.Fatal("one process prints no hash")
+		t.Fatal("a single process prints no hash")
 	}
 	for name, words := range map[string][]string{
 		"mpirun":   {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"},
@@ -33,14 +34,14 @@ func TestLaunchers(t *testing.T) {
 			if _, err := exec.LookPath(words[0]); err != nil {
 				t.Skip(err)
 			}
-			if name == "torchrun" { // of torch 1.13, some that are packaged for Python 3.11 start nothing
+			if name == "torchrun" { // some packages of torch 1.13 for Python 3.11 cannot start any process
 				if out, err := exec.Command(words[0], "--no_python", "--nproc_per_node", "1",
 					"true").CombinedOutput(); err != nil {
 					t.Skipf("torchrun cannot start true: %v\n%s", err, out)
 				}
 			}
 			words = append(words, run...)
-			if words[0] == hocket { // which knows its own commands
+			if words[0] == hocket { // hocket starts only its own commands
 				words = slices.DeleteFunc(words, func(w string) bool { return w == hocket })
 				words = append([]string{hocket}, words...)
 			}

@@ -15,10 +15,10 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Members of a world that are goroutines of one process, each with a machine of its own: what they agree on
-// when they differ.
+// These tests have members of a world that are goroutines of one process, each with a separate
+// machine. They check what the members agree on if they differ.
 
-// members runs f as each of n members, whose machines may have so much memory a rank.
+// members runs f in each of n members. memory is the memory per rank of each member's machine.
 func members(t *testing.T, memory []int64, f func(w *world.World, m *hocket.Machine) error) {
 	t.Helper()
 	errs := make([]error, len(memory))
@@ -53,8 +53,9 @@ const memberProgram = `dim T
 mesh d[2]
 func f(%x: f32[T/d, 64]) -> f32[T, 64] { return %x }`
 
-// TestEvictionAgreed: where one member has no memory for another plan, all unload the same one; where none
-// is left to unload, all get an error that names who is short.
+// TestEvictionAgreed checks that, if one member lacks memory for another plan, all members unload
+// the same plan, and that, if there is no plan left to unload, all get an error that names the
+// member that lacks memory.
 func TestEvictionAgreed(t *testing.T) {
 	members(t, []int64{1 << 30, 8 << 20}, func(w *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("member.hkt", memberProgram)
@@ -65,7 +66,7 @@ func TestEvictionAgreed(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// A plan of 8192 rows takes 5 MiB a rank: two of them do not fit the second member.
+		// A plan of 8192 rows needs 5 MiB per rank; the second member has no room for two of them.
 		for i, rows := range []int64{8192, 64, 8190, 8192, 64, 8190} {
 			x, err := hocket.NewTensor(p.IR().Funcs[0].Params[0].Type.DType, rows, 64)
 			if err != nil {
@@ -93,7 +94,7 @@ func TestEvictionAgreed(t *testing.T) {
 		if w.Process() == 0 && !strings.Contains(err.Error(), "process 1") && !strings.Contains(err.Error(), "rank 1") {
 			return fmt.Errorf("the error does not say who is short: %v", err)
 		}
-		// The world goes on.
+		// The world can still be used.
 		small, err := hocket.NewTensor(x.DType, 2, 64)
 		if err != nil {
 			return err
@@ -103,8 +104,8 @@ func TestEvictionAgreed(t *testing.T) {
 	})
 }
 
-// TestLocalBlocks: a member gives and gets the blocks of its own ranks, and a result that another holds a
-// part of is no global tensor.
+// TestLocalBlocks checks that a member passes and receives the blocks of its own ranks, and that a
+// result of which another member holds a part is not returned as a global tensor.
 func TestLocalBlocks(t *testing.T) {
 	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("blocks.hkt", `dim T = 8
@@ -154,13 +155,14 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 		if got := z.Floats()[12]; got != 24 {
 			return fmt.Errorf("the gathered result has %v for rank 3", got)
 		}
-		// What cannot be: another's block, one too few, both ways at once, a global tensor for a part.
+		// These arguments are invalid: another member's block, a missing block, blocks together
+		// with a global tensor, and a global tensor of which the member has only a part.
 		delete(own, 2*w.Process())
 		own[3-2*w.Process()] = block(0)
 		_, err = model.Run(context.Background(), args)
 		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has no block of it in this process") ||
 			!strings.Contains(err.Error(), "is missing") {
-			return fmt.Errorf("others' blocks: got %v", err)
+			return fmt.Errorf("blocks of other members: got %v", err)
 		}
 		whole, err := hocket.NewTensor(dt, 8, 2)
 		if err != nil {
@@ -180,8 +182,8 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 	})
 }
 
-// TestLocalBlocksStay: blocks of a run are the caller's, also where they are columns of a whole result, which come
-// by way of storage that later runs use again.
+// TestLocalBlocksStay checks that the caller owns the blocks of a run, even if they are columns of
+// a whole result and are copied through storage that later runs reuse.
 func TestLocalBlocksStay(t *testing.T) {
 	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("columns.hkt", "mesh d[2]\nfunc f(%x: f32[3, 4/d]) -> f32[3, 4/d] { return %x }")
@@ -215,14 +217,14 @@ func TestLocalBlocksStay(t *testing.T) {
 		c := float64(2 * w.Process())
 		if got, want := fmt.Sprint(first.Floats()),
 			fmt.Sprint([]float64{c, c + 1, c + 4, c + 5, c + 8, c + 9}); got != want {
-			return fmt.Errorf("after another run the first one's block is %s, and was %s", got, want)
+			return fmt.Errorf("after another run the block of the first run is %s, before it was %s", got, want)
 		}
 		return nil
 	})
 }
 
-// TestDeviceTensorsOfMembers: state stays on the ranks of each member from run to run. Who holds a part of a tensor
-// cannot read all of it.
+// TestDeviceTensorsOfMembers checks that state stays on the ranks of each member from run to run,
+// and that a member that holds a part of a tensor cannot read the whole tensor.
 func TestDeviceTensorsOfMembers(t *testing.T) {
 	members(t, []int64{1 << 30, 1 << 30}, func(_ *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("state.hkt", `mesh d[2]
@@ -268,8 +270,8 @@ func step(%s: inout f32[4/d]) -> f32[4] {
 	})
 }
 
-// TestExpiredRun: a run whose context ends while it waits for another member ends the world, and the other is told
-// whose run that was.
+// TestExpiredRun checks that a run whose context ends while it waits for another member ends the
+// world, and that the other member's error names the member whose run that was.
 func TestExpiredRun(t *testing.T) {
 	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("member.hkt", memberProgram)
@@ -288,7 +290,7 @@ func TestExpiredRun(t *testing.T) {
 			return err
 		}
 		ctx := t.Context()
-		if w.Process() == 0 { // alone in its run
+		if w.Process() == 0 { // the other member does not run
 			late, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			ctx = late

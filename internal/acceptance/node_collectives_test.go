@@ -15,11 +15,12 @@ import (
 	"hocket.example/hocket/internal/device/devicetest"
 )
 
-// Collectives between nodes: all of them, of all types, from no elements to 64 MiB, on processes of one host that are
-// split into two nodes. What each must give is computed here.
+// These tests run all collectives between nodes, with all element types and sizes from no elements
+// to 64 MiB. The processes are on one host, divided into two nodes. Expected results are computed
+// here.
 
-// TestNodeCollectives runs them on one and on two processes a node; with -cuda on two GPUs, which two processes share
-// where there are four.
+// TestNodeCollectives runs them with one and with two processes per node. With -cuda they run on
+// two GPUs, which two processes share if there are four.
 func TestNodeCollectives(t *testing.T) {
 	if w := ofWorld(t); w != nil {
 		runNodeCollectives(t, w)
@@ -59,25 +60,26 @@ func TestNodeCollectives(t *testing.T) {
 var nodeTypes = []struct {
 	name string
 	size int64
-	long bool // on GPUs up to 64 MiB, else 4 MiB
+	long bool // on GPUs test up to 64 MiB; otherwise up to 4 MiB
 }{{"f32", 4, true}, {"bf16", 2, true}, {"f16", 2, false}, {"f64", 8, false}, {"i32", 4, false}, {"i64", 8, false}}
 
-// nodeOp is one collective of n ranks, each of which has n rows.
+// nodeOp is one collective of n ranks. Each rank has n rows.
 type nodeOp struct {
-	text string // what to run, from %x into %y
-	rows int    // of the result
+	text string // the statement, from %x into %y
+	rows int    // rows of the result
 	wide int    // how many blocks of columns a row of the result has
-	// want is an element of rank me's result: of its row, block of columns and column.
+	// want returns the expected element of rank me's result at a row, a block of columns, and a
+	// column within the block.
 	want func(me, row, block, col int) float64
 }
 
-// nodeElement is a column of a row of rank's operand: a small integer.
+// nodeElement returns an element of rank's operand, a small integer.
 func nodeElement(rank, row, col int) float64 {
 	h := uint32(rank*2654435761+row*40503+col*97) * 0x9e3779b1
 	return float64(int(h>>20)%31 - 15)
 }
 
-// nodeOps are the collectives of n ranks, n even. f32 tells whether sums are of f32.
+// nodeOps returns the collectives of n ranks, where n is even, for an element type.
 func nodeOps(n int, dtype string) []nodeOp {
 	real, f32 := dtype[0] != 'i', dtype == "f32"
 	reduced := func(red string, row, col int) float64 {
@@ -112,7 +114,7 @@ func nodeOps(n int, dtype string) []nodeOp {
 	add := func(rows, wide int, text string, want func(me, row, block, col int) float64) {
 		ops = append(ops, nodeOp{text: text, rows: rows, wide: wide, want: want})
 	}
-	at := func(on bool, v float64) float64 { // zero elsewhere
+	at := func(on bool, v float64) float64 { // zero for the other ranks
 		if on {
 			return v
 		}
@@ -145,11 +147,11 @@ func nodeOps(n int, dtype string) []nodeOp {
 		"permute %%x into %%y, over=d, to=(rank(d) + 1) mod %d, from=(rank(d) + %d) mod %[1]d", n, last),
 		func(me, row, _, col int) float64 { return nodeElement((me+last)%n, row, col) })
 
-	// Of the rows of rank r all_gatherv takes r; reduce_scatterv leaves the first to rank 0, the others to the last
-	// one; of rank r's rows all_to_allv sends two to each rank whose number is even where r is odd, and odd where r is
-	// even.
+	// all_gatherv gathers row r of each rank r. reduce_scatterv leaves row 0 to rank 0 and the
+	// others to the last rank. all_to_allv sends two rows of rank r to each rank whose parity
+	// differs from r's.
 	gathered, scattered, sent := make([]string, n), make([]string, n), make([]string, n)
-	var from [][2]int // rank and row of what is gathered
+	var from [][2]int // rank and row of each gathered row
 	for r := range n {
 		gathered[r], scattered[r], sent[r] = fmt.Sprint(r), "0", fmt.Sprintf("2 * ((rank(d) + %d) mod 2)", r)
 		for row := range r {
@@ -176,7 +178,7 @@ func nodeOps(n int, dtype string) []nodeOp {
 		})
 	add(n, 1, "all_to_allv %x into %y, over=d, counts=("+strings.Join(sent, ", ")+")",
 		func(me, row, _, col int) float64 {
-			r := row/2*2 + (me+1)%2 // who sends it
+			r := row/2*2 + (me+1)%2 // the sending rank
 			return nodeElement(r, me/2*2+row%2, col)
 		})
 	if dtype == "f32" || dtype == "f64" {
@@ -190,7 +192,7 @@ func nodeOps(n int, dtype string) []nodeOp {
 	return ops
 }
 
-// third is a third of v as dtype has it.
+// third returns v/3, rounded as dtype.
 func third(dtype string, v float64) float64 {
 	if dtype == "f32" {
 		return float64(float32(v) / 3)
@@ -198,7 +200,7 @@ func third(dtype string, v float64) float64 {
 	return v / 3
 }
 
-// nodeProgram runs ops on rows of so many columns, one after the other.
+// nodeProgram returns a program that runs ops for each number of columns, one after another.
 func nodeProgram(n int, dtype string, ops []nodeOp, columns []int) string {
 	var params, types, names []string
 	var body strings.Builder
@@ -219,19 +221,20 @@ func nodeProgram(n int, dtype string, ops []nodeOp, columns []int) string {
 		strings.Join(types, ", "), body.String(), strings.Join(names, ", "))
 }
 
-// nodePeriod is after how many columns a row repeats itself: a prime, so that no block of a tensor is like another.
+// nodePeriod is the number of columns after which a row repeats. It is a prime, so no two blocks of
+// a tensor are equal.
 const nodePeriod = 8191
 
-// nodeRow is n columns as they lie in memory.
+// nodeRow returns n columns as bytes.
 func nodeRow(dtype string, n int, v func(col int) float64) []byte {
 	var b []byte
 	for col := range min(n, nodePeriod) {
 		switch x := v(col); dtype {
 		case "f32":
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
-		case "bf16": // exact
+		case "bf16": // the values are exact in bf16
 			b = binary.LittleEndian.AppendUint16(b, uint16(math.Float32bits(float32(x))>>16))
-		case "f16": // exact, and no subnormal number
+		case "f16": // the values are exact in f16, and not subnormal
 			bits := math.Float32bits(float32(x))
 			half := uint16(bits >> 16 & 0x8000)
 			if x != 0 {
@@ -253,7 +256,7 @@ func nodeRow(dtype string, n int, v func(col int) float64) []byte {
 	return whole[:len(b)/nodePeriod*n]
 }
 
-// runNodeCollectives is one process.
+// runNodeCollectives is the test in one process.
 func runNodeCollectives(t *testing.T, w *hocket.World) {
 	options := hocket.MachineOptions{World: w}
 	if *onCUDA {
@@ -296,8 +299,8 @@ func runNodeCollectives(t *testing.T, w *hocket.World) {
 			if !*onCUDA || !dt.long {
 				return
 			}
-			// A rank's operand or its result, whichever is larger, has 64 MiB.
-			groups := map[int][]nodeOp{} // by units of columns of that
+			// The larger of a rank's operand and result has 64 MiB.
+			groups := map[int][]nodeOp{} // by the number of rows of the operand or result, whichever has more
 			for _, op := range ops {
 				units := max(n, op.rows*op.wide)
 				groups[units] = append(groups[units], op)
@@ -309,12 +312,12 @@ func runNodeCollectives(t *testing.T, w *hocket.World) {
 	}
 	t.Logf("process %d of %d: %v", me, n, ran)
 	if ran["across"] == 0 {
-		t.Errorf("nothing ran by across: %v", ran)
+		t.Errorf("no collective ran by algorithm across: %v", ran)
 	}
 }
 
-// checkNodeOps runs the program of ops and columns, twice but for large ones, and compares all of this rank's results.
-// It counts by which algorithms they ran.
+// checkNodeOps runs the program of ops and columns, twice unless it is large, and checks all
+// results of this rank. It counts runs by algorithm.
 func checkNodeOps(t *testing.T, model *hocket.Model, ops []nodeOp, dtype string, n, me int, columns []int,
 	ran map[string]int) {
 	t.Helper()

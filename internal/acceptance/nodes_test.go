@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// TestNodeKilled: where all processes of a node are killed, at any phase, those of the other end soon, with exit
-// code 3, and name one of them.
+// TestNodeKilled kills all processes of a node, in each phase. The processes of the other node must
+// end soon with exit code 3, and name one of them.
 func TestNodeKilled(t *testing.T) {
 	dir := t.TempDir()
 	for _, phase := range []string{"joined", "load", "loaded", "run"} {
 		t.Run(phase, func(t *testing.T) {
-			change := onNodes(t, 2, 3) // ranks 0 and 1, rank 2
+			change := onNodes(t, 2, 3) // ranks 0 and 1 are on one node, rank 2 on the other
 			workers := launch(t, 3, dir, t.Name(), func(rank int, p *process) {
 				change(rank, p)
 				p.Env = append(p.Env, workerEnv+"=1", fmt.Sprint("HOCKET_STALL_TIMEOUT=", stallTimeout))
@@ -51,7 +51,8 @@ func TestNodeKilled(t *testing.T) {
 	}
 }
 
-// TestNodeLaunchers: what launchers set on two nodes has four processes give what one gives.
+// TestNodeLaunchers checks that four processes, with the environment that launchers set on two
+// nodes, have the same results as one process.
 func TestNodeLaunchers(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "hocket")
@@ -123,7 +124,7 @@ func TestNodeLaunchers(t *testing.T) {
 	})
 }
 
-// allOutputs runs n commands at the same time, and returns what they print.
+// allOutputs runs n commands concurrently, and returns their outputs.
 func allOutputs(t *testing.T, n int, command func(i int) *exec.Cmd) []string {
 	t.Helper()
 	outs := make([]string, n)
@@ -141,8 +142,8 @@ func allOutputs(t *testing.T, n int, command func(i int) *exec.Cmd) []string {
 	return outs
 }
 
-// freePort returns a port that nobody listens at just now, nor at the one before. It is below those that connections,
-// and who listens anywhere, are given: none takes it meanwhile.
+// freePort returns a port such that no process listens on it or on the port before it. It is below
+// the range of ephemeral ports, so the system does not assign it meanwhile.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -163,7 +164,7 @@ func taken(port int) bool {
 	return err != nil
 }
 
-// clean is the environment without what a launcher of this test may have set.
+// clean returns the environment without variables that a launcher of this test may have set.
 func clean() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HOCKET_") })
 }

@@ -10,15 +10,15 @@ import (
 	"hocket.example/hocket"
 )
 
-// inlineDump is a dump made here: every type of communication, over meshes that
-// are not 0, 1, 2, …
+// inlineDump is a dump written for this test. The dumps cover every type of communication, over
+// meshes other than 0, 1, 2, …
 type inlineDump struct {
 	name, src string
 	want      func(in map[string]tens) tens
 }
 
-// comm is a dump of one Communication; a and b are the printed axes of its
-// operand and result, with their meshes.
+// comm returns a dump of one Communication; a and b are the printed axes of its operand and its
+// result, with their meshes.
 func comm(fields, a, b string) string {
 	in, out := "T0_g_float["+a, "T1_g_float["+b
 	return fmt.Sprintf("%%HostIrContainer { (%s) -> (%s) :\n  Communication 3 (%s, input=%s, output=%s, backend=NCCL)\n  Wait(Communication 3)\n} // %%HostIrContainer\n",
@@ -27,7 +27,7 @@ func comm(fields, a, b string) string {
 
 func on(devices string) string { return "] (DeviceMesh{" + devices + "})" }
 
-// whole is all of T0.
+// whole returns T0 unchanged.
 func whole(in map[string]tens) tens { return in["T0"] }
 
 var inlineDumps = []inlineDump{
@@ -132,19 +132,19 @@ var inlineDumps = []inlineDump{
 		}},
 }
 
-// matmulDump is a dump of one matmul, of tensors with the printed axes.
+// matmulDump returns a dump of one matmul of tensors with the printed axes.
 func matmulDump(name, a, b, out string) inlineDump {
 	a, b, out = "T0_g_float["+a+"]", "T1_g_float["+b+"]", "T2_g_float["+out+", rS12{5}]"
 	return inlineDump{name, fmt.Sprintf("%%HostIrContainer { (%s, %s) -> (%s) :\n  %s\n     = matmul(%s,\n              %s)\n} // %%HostIrContainer\n",
 		a, b, out, out, a, b), matmulAll}
 }
 
-// matmulAll multiplies as torch.matmul does: batch dimensions align at the end,
-// and one of extent 1 repeats.
+// matmulAll multiplies as torch.matmul does: batch dimensions are aligned at the end, and
+// dimensions of extent 1 are broadcast.
 func matmulAll(in map[string]tens) tens {
 	a, b := in["T0"], in["T1"]
 	batch := max(len(a.shape), len(b.shape)) - 2
-	// extent and index are those of x at the result's batch dimension i.
+	// extent returns x's extent at the result's batch dimension i; index returns x's index there.
 	extent := func(x tens, i int) int64 {
 		if i -= batch + 2 - len(x.shape); i >= 0 {
 			return x.shape[i]
@@ -179,7 +179,7 @@ func init() {
 		"  T2_l_float[iS4{2}, iS5{3}]\n     = slice( T0_g_float[iS0{5}, iS1{4}], { {2, 4, 1} {1, 4, 1} } )\n  T1_g", 1)
 }
 
-// TestCommunications runs dumps made here, under schedules too.
+// TestCommunications runs these dumps, also under schedules.
 func TestCommunications(t *testing.T) {
 	for _, c := range inlineDumps {
 		t.Run(c.name, func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestCommunications(t *testing.T) {
 	}
 }
 
-// TestNvfuserPage runs the example of docs/nvfuser.md, and holds the page to
-// what import prints of it.
+// TestNvfuserPage runs the example of docs/nvfuser.md, and checks that the page shows what import
+// prints for it.
 func TestNvfuserPage(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "nvfuser.md"))
 	if err != nil {
@@ -210,7 +210,7 @@ func TestNvfuserPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "$ hocket import host_ir.txt\n" + p.String() + "```"; !strings.Contains(string(page), want) {
-		t.Errorf("the page shows something else than\n%s", p)
+		t.Errorf("the page does not show\n%s", p)
 	}
 	dumpCase{file: "host_ir.txt", parsed: p, want: func(in map[string]tens) tens {
 		x, w := in["T0"], in["T1"]

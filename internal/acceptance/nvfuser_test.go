@@ -15,11 +15,11 @@ import (
 	"hocket.example/hocket"
 )
 
-// The dumps of nvFuser run here: what each must give is computed by plain loops
-// over its inputs, with extents that all differ, so that swapped axes show.
+// These tests run nvFuser's dumps. Expected results are computed from the inputs by plain loops.
+// All extents differ, so that swapped axes give wrong results.
 
-// corpus returns the text of a dump of the corpus, which is no part of this
-// repository: HOCKET_CORPUS names its folder.
+// corpus returns the text of a dump of the corpus, which is not in this repository. HOCKET_CORPUS
+// is its folder.
 func corpus(t testing.TB, file string) string {
 	t.Helper()
 	src, err := os.ReadFile(filepath.Join(corpusDir(), file))
@@ -45,7 +45,7 @@ var (
 	printedSize = regexp.MustCompile(`size=\d+, `)
 )
 
-// resized gives axes other extents, by number.
+// resized replaces the extents of axes, by their numbers.
 func resized(src string, extents map[int]int) string {
 	if extents == nil {
 		return src
@@ -61,17 +61,17 @@ func resized(src string, extents map[int]int) string {
 	})
 }
 
-// dumpCase is a dump of the corpus and what it computes.
+// dumpCase is a dump of the corpus with a function for its expected result.
 type dumpCase struct {
 	file    string
 	extents map[int]int
 	dims    map[string]int64
 	defines map[string]string
 	want    func(in map[string]tens) tens
-	// edit changes the text; parsed, where set, is run instead.
+	// edit changes the text. If parsed is set, it is run instead.
 	edit   func(string) string
 	parsed *hocket.Program
-	// races: some schedule shows a wrong result.
+	// races says that some schedule has a wrong result.
 	races bool
 }
 
@@ -81,10 +81,11 @@ var missing5259 = map[string]string{"i84": "(rank+streamIdx)%8", "i90": "(8+rank
 func linearAll(in map[string]tens) tens { return linear(in["T0"], in["T1"], in["T2"]) }
 func identity(in map[string]tens) tens  { return in["T0"] }
 
-// ringExtents are 3 rows a chunk, 5 columns contracted, 7 made.
+// ringExtents are the extents of a ring: 3 rows per chunk, 5 columns of the contraction, 7 columns
+// of the result.
 var ringExtents = map[int]int{1: 3, 2: 5, 3: 7, 4: 5, 5: 7, 7: 3, 8: 7, 9: 5, 11: 3, 12: 5, 13: 3, 14: 5, 15: 3, 16: 5}
 
-// with adds to ringExtents.
+// with returns ringExtents with additional extents.
 func with(extents map[int]int) map[int]int {
 	for k, v := range ringExtents {
 		if _, there := extents[k]; !there {
@@ -157,7 +158,7 @@ var dumpCases = []dumpCase{
 		}},
 }
 
-// rowParallel is y[s, m, n] = Σ x[s, d, m, k]·w[d, n, k] over devices d and k.
+// rowParallel returns y[s, m, n] = Σ x[s, d, m, k]·w[d, n, k], summed over devices d and k.
 func rowParallel(in map[string]tens) tens {
 	x, w := in["T0"], in["T1"]
 	out := newTens(3, x.shape[2], 2)
@@ -173,7 +174,7 @@ func rowParallel(in map[string]tens) tens {
 	return out
 }
 
-// each sets every element to what f says of its index.
+// each sets every element to the value of f at its indices.
 func each(t tens, f func(ix []int64) float64) {
 	ix := make([]int64, len(t.shape))
 	for i := range t.v {
@@ -192,7 +193,7 @@ func flipped(t tens) tens {
 	return out
 }
 
-// load imports a case and makes inputs that differ from run to run.
+// load imports a case and returns inputs that differ from run to run.
 func (c dumpCase) load(t *testing.T, runs int) (*hocket.Model, []hocket.Args, []tens) {
 	t.Helper()
 	src := ""
@@ -239,7 +240,7 @@ func (c dumpCase) load(t *testing.T, runs int) (*hocket.Model, []hocket.Args, []
 	return model, batch, want
 }
 
-// wrong says in what a report differs from what is wanted.
+// wrong describes how a report differs from the expected result; empty if it does not.
 func wrong(r *hocket.Report, want tens) string {
 	got := r.Out[r.OutNames[0]]
 	if !slices.Equal(got.Shape, want.shape) {
@@ -260,7 +261,7 @@ func (c dumpCase) name() string {
 func TestDumpsRun(t *testing.T) {
 	for _, c := range dumpCases {
 		t.Run(c.name(), func(t *testing.T) {
-			if c.races { // on streams it is right by chance only
+			if c.races { // on streams it is correct only by chance
 				model, batch, want := c.load(t, 1)
 				c.evaluate(t, model, batch[0], want[0])
 				return
@@ -270,8 +271,7 @@ func TestDumpsRun(t *testing.T) {
 	}
 }
 
-// run evaluates the case and runs it back to back, on concurrent streams and
-// under schedules.
+// run evaluates the case, and runs it back to back, on concurrent streams and under schedules.
 func (c dumpCase) run(t *testing.T, runs, schedules int) {
 	t.Helper()
 	model, batch, want := c.load(t, runs)
@@ -299,8 +299,8 @@ func (c dumpCase) run(t *testing.T, runs, schedules int) {
 	}
 }
 
-// evaluate demands that the reference evaluator, for which everything happens
-// in text order, computes what is wanted.
+// evaluate checks that the reference evaluator, which executes everything in text order, computes
+// the expected result.
 func (c dumpCase) evaluate(t *testing.T, model *hocket.Model, args hocket.Args, want tens) {
 	t.Helper()
 	ref, err := model.Reference(context.Background(), args)
@@ -317,19 +317,19 @@ func (c dumpCase) evaluate(t *testing.T, model *hocket.Model, args hocket.Args, 
 	}
 	rep := &hocket.Report{OutNames: []string{"want"}, Out: map[string]*hocket.Tensor{"want": result}}
 	if cmp := ref.Compare(rep); cmp.Verdict != hocket.Exact {
-		t.Errorf("the evaluator finds something else: %s", cmp)
+		t.Errorf("the evaluator has another result: %s", cmp)
 	}
 }
 
-// TestCorpusIsProved checks every dump of the corpus with all dims 8. A file
-// that is new there is checked without a line here.
+// TestCorpusIsProved checks every dump of the corpus with all dims 8. Files that are added to the
+// corpus are checked without changing the test.
 func TestCorpusIsProved(t *testing.T) {
 	refused := map[string]string{
 		"pr2692-25.txt":   "the index i28 is used and never defined",
 		"pr3606-22.txt":   "may run at the same time",
 		"tutorial-35.txt": "what HostUnit2 computes is not known",
 	}
-	corpus(t, "pr3606-22.txt") // skips without the corpus
+	corpus(t, "pr3606-22.txt") // skips the test if there is no corpus
 	files, err := filepath.Glob(filepath.Join(corpusDir(), "*.txt"))
 	if err != nil || len(files) < 17 {
 		t.Fatalf("%d dumps, %v", len(files), err)
@@ -356,9 +356,9 @@ func TestCorpusIsProved(t *testing.T) {
 	}
 }
 
-// TestDumpsUnderSchedules: of all dumps only the one in which workers never
-// wait for the caller's stream shows a wrong result. With the wait that nvFuser
-// added later it is right.
+// TestDumpsUnderSchedules checks that, of all dumps, only the one in which workers never wait for
+// the caller's stream has a wrong result under some schedule, and that it is correct with the wait
+// that nvFuser added later.
 func TestDumpsUnderSchedules(t *testing.T) {
 	schedules := 30
 	if testing.Short() {
@@ -378,13 +378,13 @@ func TestDumpsUnderSchedules(t *testing.T) {
 					return nil
 				})
 			if err != nil && c.races && strings.Contains(err.Error(), "should hold the same elements") {
-				seen, err = err.Error(), nil // ranks disagree about a result: wrong on one of them
+				seen, err = err.Error(), nil // ranks have different values of a result, so one of them is wrong
 			}
 			switch {
 			case err != nil:
 				t.Error(err)
 			case c.races && seen == "":
-				t.Errorf("no schedule of %d shows that workers do not wait for the caller's stream", schedules)
+				t.Errorf("none of %d schedules reveals that workers do not wait for the caller's stream", schedules)
 			case !c.races && seen != "":
 				t.Error(seen)
 			}
@@ -392,7 +392,7 @@ func TestDumpsUnderSchedules(t *testing.T) {
 	}
 }
 
-// repaired is the dump whose workers do not wait, with a Synchronize added.
+// repaired returns the dump whose workers do not wait, with a Synchronize added.
 func repaired() dumpCase {
 	for _, c := range dumpCases {
 		if c.races {
@@ -406,8 +406,8 @@ func repaired() dumpCase {
 	return dumpCase{}
 }
 
-// TestDumpsAsPrograms: what a dump becomes prints, parses back and gives the
-// same results.
+// TestDumpsAsPrograms checks that an imported dump can be printed and parsed, and then has the same
+// results.
 func TestDumpsAsPrograms(t *testing.T) {
 	for _, c := range dumpCases {
 		t.Run(c.name(), func(t *testing.T) {
@@ -420,7 +420,7 @@ func TestDumpsAsPrograms(t *testing.T) {
 				t.Fatalf("%v\n%s", err, p)
 			}
 			if again.String() != p.String() {
-				t.Errorf("printed anew it is another program:\n%s\n%s", p, again)
+				t.Errorf("the printed text differs when the program is parsed and printed again:\n%s\n%s", p, again)
 			}
 			c.parsed = again
 			model, batch, want := c.load(t, 1)
@@ -429,8 +429,8 @@ func TestDumpsAsPrograms(t *testing.T) {
 	}
 }
 
-// TestDumpsRefused: what cannot be known is refused where it stands, with the
-// reason and a way out.
+// TestDumpsRefused checks that unsupported parts of a dump are refused with their position, a
+// reason and a suggestion.
 func TestDumpsRefused(t *testing.T) {
 	for _, c := range []struct {
 		file, place, why, help string

@@ -16,11 +16,12 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// printedWait is a Wait or Synchronize of a dump.
+// printedWait matches a Wait or Synchronize of a dump.
 var printedWait = regexp.MustCompile(`(Wait|Synchronize)[ (]+[^\n]*\)?`)
 
-// TestDumpsNeedTheirWaits: without any one Wait or Synchronize a dump is refuted. Those that
-// are not needed give right results under many schedules.
+// TestDumpsNeedTheirWaits removes each single Wait or Synchronize from the dumps. The checker must
+// refute the result, except for waits that are redundant; without these the results must be right
+// under many schedules.
 func TestDumpsNeedTheirWaits(t *testing.T) {
 	schedules := longtest.Of(100, 1000)
 	if testing.Short() {
@@ -79,8 +80,8 @@ func TestDumpsNeedTheirWaits(t *testing.T) {
 	}
 }
 
-// TestWaitsJoin: what uses a communication's tensors before its Wait, on any way through the
-// program, is refuted where it is posted.
+// TestWaitsJoin checks that using a communication's tensors before its Wait, on any path through
+// the program, is refuted, and reported where the communication is posted.
 func TestWaitsJoin(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
@@ -125,22 +126,24 @@ func TestWaitsJoin(t *testing.T) {
 		{sum + "  IF Manual ( rank == 0 ):\n  " + wait + "  ELSE:\n  " + wait + use, hocket.Proved, 0},
 		{"  IF Manual ( rank == 0 ):\n  " + sum + "  ELSE:\n  " + sum + "  IF Manual ( rank == 0 ):\n  " + wait + use,
 			hocket.Refuted, 5},
-		// One communicator's stream is in order: the later one's Wait covers the earlier one.
+		// One communicator's stream is in order, so the Wait of a later communication covers
+		// earlier ones.
 		{sum + again + waits(4) + use, hocket.Proved, 0},
 		{sum + again + waits(3) + use, hocket.Refuted, 3},
 		{share + swap("CUDA") + waits(5, 6) + use, hocket.Proved, 0},
-		// With get the receiver copies, with put the sender.
+		// With get the receiver copies; with put the sender copies.
 		{share + swap("CUDA") + waits(5) + use, hocket.Proved, 0},
 		{share + swap("CUDA") + waits(6) + use, hocket.Refuted, 4},
 		{share + put + waits(6) + use, hocket.Proved, 0},
 		{share + put + waits(5) + use, hocket.Refuted, 4},
-		// A send that says that its buffer is ready waits for no other, and its Wait only for its own copy: the first
-		// send may still be read when the caller overwrites it.
+		// A send only publishes that its buffer is ready. It does not wait for another send, and
+		// its Wait covers only its own copy. So the first send may still be read when the caller
+		// overwrites its buffer.
 		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(5, 6, 7, 8) + use, hocket.Proved, 0},
 		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(6, 7, 8) + use, hocket.Refuted, 6},
 		{coalesced + waits(9) + use, hocket.Proved, 0},
 		{coalesced + use, hocket.Refuted, 3},
-		// Two ranks that both send first on the stream of their pair wait for each other.
+		// Two ranks that both send first on the stream of their pair deadlock.
 		{swap("NCCL") + waits(5, 6) + use, hocket.Refuted, 4},
 	} {
 		src := "%HostIrContainer { (" + t0 + ") -> (" + t2 + ") :\n" + c.body + "}\n"
@@ -163,8 +166,8 @@ func TestWaitsJoin(t *testing.T) {
 	}
 }
 
-// TestPastedDumps: the programs printed in the source documents run from a plain paste. One
-// lost its indentation, the other lacks three definitions of indices.
+// TestPastedDumps checks that the programs printed in the source documents run as they were pasted.
+// One lost its indentation, the other lacks three definitions of indices.
 func TestPastedDumps(t *testing.T) {
 	for _, c := range []struct {
 		dumpCase
@@ -196,7 +199,7 @@ func TestPastedDumps(t *testing.T) {
 				t.Fatal(err)
 			}
 			if said := p.Warnings().String(); !strings.Contains(said, c.said) {
-				t.Errorf("it does not say %q:\n%s", c.said, said)
+				t.Errorf("the notes do not mention %q:\n%s", c.said, said)
 			}
 			v, err := hocket.Check(p, hocket.Binding{Dims: c.dims})
 			if err != nil || v.Kind != hocket.Proved {
@@ -216,7 +219,8 @@ func TestPastedDumps(t *testing.T) {
 	}
 }
 
-// TestDumpsInLogs: every published dump reads the same within the log of a job, alone or next to all others.
+// TestDumpsInLogs checks that every published dump is read the same way within the log of a job,
+// alone or next to all others.
 func TestDumpsInLogs(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpusDir(), "*.txt"))
 	if err != nil || len(files) == 0 {
@@ -230,7 +234,7 @@ func TestDumpsInLogs(t *testing.T) {
 		return b.String()
 	}
 	lineComment := regexp.MustCompile(`(?m) *//.*$`)
-	// said is the program of a dump, or the error without its places.
+	// said returns the program of a dump, or the error without positions.
 	said := func(name, src string, defines map[string]string) string {
 		p, _, err := hocket.Import(name, src, defines)
 		var ds hocket.Diagnostics
@@ -263,10 +267,11 @@ func TestDumpsInLogs(t *testing.T) {
 	}
 }
 
-// TestDisabledRing: the program of the test that nvFuser's pull request 5325 disabled, as it would be printed. With
-// the get protocol a rank copies the next slice on one stream and sends it on the next, which waits for nothing: Wait
-// of a recv is empty there. Posted the other way round, as for put, the same program is proved, and computes what it
-// should.
+// TestDisabledRing reads the program of the test that nvFuser's pull request 5325 disabled, in the
+// form in which it would be printed. With the get protocol, a rank copies the next slice on one
+// stream and sends it on the next stream, which does not wait for the copy: the Wait of a recv is
+// empty there. If send and receive are posted in the opposite order, as for put, the same program
+// is proved and has the right result.
 func TestDisabledRing(t *testing.T) {
 	read := func(name string) *hocket.Program {
 		src, err := os.ReadFile(filepath.Join(root, "examples", name))
@@ -306,9 +311,9 @@ func TestDisabledRing(t *testing.T) {
 	}}.run(t, 2, 5)
 }
 
-// TestDumpsOfHistory: the dumps of NVIDIA/Fuser's commit messages, threads and tests, all in one file with what is
-// around them, are found, and 30 of them are read: proved, or refuted for what their programs do. The others are
-// refused with a place and a way out.
+// TestDumpsOfHistory reads the dumps of NVIDIA/Fuser's commit messages, threads and tests, in one
+// file with the surrounding text. All must be found. 30 of them can be read, and are proved, or
+// refuted for faults of their programs. The others are refused with a position and a suggestion.
 func TestDumpsOfHistory(t *testing.T) {
 	log := corpus(t, "history.log")
 	_, _, err := hocket.Import("history.log", log, nil)
@@ -324,12 +329,12 @@ func TestDumpsOfHistory(t *testing.T) {
 		p, _, err := hocket.Import("history.log", log, map[string]string{"dump": strconv.Itoa(n)})
 		if errors.As(err, &ds) {
 			if d := ds[0]; !d.Pos.Valid() || d.Help == "" {
-				t.Errorf("dump %d is refused without a place or help: %s", n, ds)
+				t.Errorf("dump %d is refused without a position or a suggestion: %s", n, ds)
 			}
 			continue
 		}
 		v, err := hocket.Check(p, hocket.Binding{})
-		if errors.As(err, &ds) { // extents that are symbols
+		if errors.As(err, &ds) { // its extents are symbols
 			dims := map[string]int64{}
 			for _, name := range regexp.MustCompile(`\bi\d+\b`).FindAllString(ds[0].Message, -1) {
 				dims[name] = 8

@@ -17,17 +17,18 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// Examples and acceptance cases in several processes: the tests of this package that hold them to frozen
-// results run once more, in processes that share the ranks of every program.
+// These tests run examples and acceptance cases in several processes: the tests of this package
+// that compare with frozen results are run again, in processes that share the ranks of every
+// program.
 
-// casesInProcesses are these tests.
+// casesInProcesses matches these tests.
 const casesInProcesses = "^(TestAcceptance|TestFrozenExamples$|TestSlots)"
 
-// TestInProcesses: every example and acceptance case gives the frozen results where two and four processes
-// have its ranks.
+// TestInProcesses checks that every example and acceptance case has its frozen results if two and
+// four processes share its ranks.
 func TestInProcesses(t *testing.T) {
 	if ofWorld(t) != nil {
-		t.Skip("this is one of the processes")
+		t.Skip("this process is one of the test's workers")
 	}
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -35,18 +36,18 @@ func TestInProcesses(t *testing.T) {
 				if err := p.wait(t); err != nil {
 					t.Errorf("process %d: %v\n%s", rank, err, failures(p.out.String()))
 				} else if cases := strings.Count(p.out.String(), "--- PASS: "); cases < 100 {
-					t.Errorf("process %d: %d tests passed; there are more", rank, cases)
+					t.Errorf("process %d: only %d tests passed", rank, cases)
 				}
 			}
 		})
 	}
 }
 
-// TestInNodes: the same where four processes are on two nodes, but for what reaches into the memory of another
-// node, which is refused by its place in the program.
+// TestInNodes checks the same with four processes on two nodes. Programs that access the memory of
+// another node must be refused, with a position in the program.
 func TestInNodes(t *testing.T) {
 	if ofWorld(t) != nil {
-		t.Skip("this is one of the processes")
+		t.Skip("this process is one of the test's workers")
 	}
 	refused := regexp.MustCompile(`refused: .*\(\S+:\d+:\d+.*\): rank \d on node \d .* rank \d on node \d, and nodes share no memory`)
 	for rank, p := range launch(t, 4, t.TempDir(), t.Name(), onNodes(t, 2, 4), "-test.run="+casesInProcesses,
@@ -58,7 +59,7 @@ func TestInNodes(t *testing.T) {
 			out = p.out.String()
 		}
 		cases, no := strings.Count(out, "--- PASS: "), strings.Count(out, "refused: ")
-		t.Logf("process %d: %d tests, %d programs refused", rank, cases, no)
+		t.Logf("process %d: %d tests passed, %d programs refused", rank, cases, no)
 		if out != "" && (cases < 100 || no == 0 || no > cases/2 || no != len(refused.FindAllString(out, -1))) {
 			t.Errorf("process %d: %d tests, of which %d are refused:\n%s", rank, cases, no, failures(out))
 		}
@@ -71,29 +72,29 @@ func TestInNodes(t *testing.T) {
 	}
 }
 
-// process is one that runs this test binary.
+// process is a process that executes this test binary.
 type process struct {
 	*exec.Cmd
 	out bytes.Buffer
 }
 
-// workerEnv has the test binary be a worker, and no test.
+// workerEnv is the variable that makes the test binary a worker instead of running tests.
 const workerEnv = "HOCKET_TEST_WORKER"
 
-// startProcesses starts n processes of a world, which run tests.
+// startProcesses starts the n processes of a world, which run tests.
 func startProcesses(t *testing.T, n int, args ...string) []*process {
 	t.Helper()
 	return launch(t, n, t.TempDir(), t.Name(), nil, args...)
 }
 
-// onNodes has processes be on so many nodes, in order.
+// onNodes divides processes among nodes, in order.
 func onNodes(t *testing.T, nodes, processes int) func(rank int, p *process) {
 	t.Helper()
 	on := modeltest.OnNodes(t, nodes, processes)
 	return func(rank int, p *process) { on(rank, p.Cmd) }
 }
 
-// startWorkers starts n workers, each with variables of its own.
+// startWorkers starts n workers, each with additional variables.
 func startWorkers(t *testing.T, n int, dir, id string, env func(rank int) []string) []*process {
 	t.Helper()
 	return launch(t, n, dir, id, func(rank int,
@@ -102,7 +103,7 @@ func startWorkers(t *testing.T, n int, dir, id string, env func(rank int) []stri
 	})
 }
 
-// launch starts n processes, each with what change has it have of its own.
+// launch starts n processes. change may modify each before it starts.
 func launch(t *testing.T, n int, dir, id string, change func(rank int, p *process), args ...string) []*process {
 	t.Helper()
 	self, err := os.Executable()
@@ -126,7 +127,7 @@ func launch(t *testing.T, n int, dir, id string, change func(rank int, p *proces
 	return all
 }
 
-// wait waits for a process, ten times as long as it may take.
+// wait waits for a process, for ten times as long as it may take.
 func (p *process) wait(t *testing.T) error {
 	late := time.AfterFunc(5*time.Minute, func() {
 		t.Errorf("process %d did not end", p.Process.Pid)
@@ -136,7 +137,7 @@ func (p *process) wait(t *testing.T) error {
 	return p.Wait()
 }
 
-// failures are the lines of a test's output that are not about what passed.
+// failures returns the lines of a test's output, without those about passed tests.
 func failures(out string) string {
 	var b strings.Builder
 	for line := range strings.Lines(out) {
@@ -147,7 +148,7 @@ func failures(out string) string {
 	return b.String()
 }
 
-// joined is the world that this process is one of; nil for none.
+// joined returns the world that this process belongs to; nil if none.
 var joined = sync.OnceValues(func() (*hocket.World, error) {
 	n, err := hocket.Launched()
 	if err != nil || n == 1 {
@@ -165,8 +166,8 @@ func ofWorld(t *testing.T) *hocket.World {
 	return w
 }
 
-// runInProcess runs a program's ranks that are this process's, and returns the whole results; nothing of a
-// program that has fewer ranks than there are processes.
+// runInProcess runs the ranks of a program that belong to this process, and returns whole results.
+// It returns nothing if the program has fewer ranks than there are processes.
 func runInProcess(t *testing.T, w *hocket.World, p *hocket.Program, b hocket.Binding,
 	batch func(m *hocket.Model) []hocket.Args) []*hocket.Report {
 	t.Helper()

@@ -27,8 +27,8 @@ func (c dumpCase) imported(t *testing.T) *hocket.Program {
 	return p
 }
 
-// TestDumpsAreProved: of the corpus only the dump whose workers never wait for
-// the caller's stream is refuted, for that reason, and repaired by that wait.
+// TestDumpsAreProved checks that, of the corpus, only the dump whose workers never wait for the
+// caller's stream is refuted, for that reason, and that the suggested repair is that wait.
 func TestDumpsAreProved(t *testing.T) {
 	for _, c := range dumpCases {
 		t.Run(c.name(), func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestDumpsAreProved(t *testing.T) {
 	}
 }
 
-// overlaps lists the loops that a verdict says run one iteration after the other.
+// overlaps lists the loops that a verdict reports as serialized.
 func overlaps(v hocket.Verdict) string {
 	var lines []string
 	for _, d := range v.Diagnostics {
@@ -71,9 +71,9 @@ func overlaps(v hocket.Verdict) string {
 	return strings.Join(lines, "; ")
 }
 
-// In the get form of the forwarding ring a rank takes rows from its left
-// neighbour when that says it has them. With puts in place of gets, the same
-// order of waits is a race: the right neighbour's rows may not be there.
+// TestForwardingRings checks the forwarding ring. In its get form a rank copies rows from its left
+// neighbour after that has signalled that it has them. With puts instead of gets, the same order of
+// waits is a race: the right neighbour may not have the rows yet.
 func TestForwardingRings(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(root, "examples", "ag_linear_forward_get.hkt"))
 	if err != nil {
@@ -96,13 +96,13 @@ func TestForwardingRings(t *testing.T) {
 	}
 	put := strings.Replace(string(src), "get %rows at tp[%left] into %rows", "put %rows into %rows at tp[%right]", 1)
 	if v := check(put); v.Kind != hocket.Refuted || !strings.Contains(v.Diagnostics.String(), "at the same time") {
-		t.Errorf("put in the order of get: %v\n%s", v.Kind, v.Diagnostics.String())
+		t.Errorf("puts with the waits of gets: %v\n%s", v.Kind, v.Diagnostics.String())
 	}
 }
 
-// TestSerializedLoops: the forms of a stream loop that nvFuser went through.
-// One whose join stands in the loop is right and runs one iteration after the
-// other; with its forks before and its joins behind it is clean.
+// TestSerializedLoops checks the forms that nvFuser's stream loop had over time. The form whose
+// join is inside the loop is correct, but runs one iteration after another. The form whose forks
+// are before the loop and whose joins are after it overlaps.
 func TestSerializedLoops(t *testing.T) {
 	const head = `
 dim C = 5
@@ -154,22 +154,23 @@ func f(%x: f32[T, 8], %w: f32[8, 8]) -> f32[T, 8] {
 			t.Errorf("%s: %v, %v\n%s", name, v.Kind, err, v.Diagnostics.String())
 		}
 		if lost := overlaps(v) != ""; lost != c.lost {
-			t.Errorf("%s: lost overlap is %v, want %v\n%s", name, lost, c.lost, v.Diagnostics.String())
+			t.Errorf("%s: serialized loops are %v, want %v\n%s", name, lost, c.lost, v.Diagnostics.String())
 		}
-		if fits := strings.Contains(c.text, "[4, 8]"); !fits && len(v.ForAll) != 1 { // such fit this C only
+		if fits := strings.Contains(c.text, "[4, 8]"); !fits && len(v.ForAll) != 1 { // a program with such extents is proved for this C only
 			t.Errorf("%s: proved for all of %v, want C", name, v.ForAll)
 		}
 	}
 }
 
-// TestMergedLoops is the open question of nvFuser's #5751: the loop that joins the streams must not be merged into the
-// one that uses them. Of dumps and of native text, only the merged loop is reported, with the wait that serialises
-// it, and it is predicted to take longer.
+// TestMergedLoops is the open question of nvFuser's #5751: the loop that joins the streams must not
+// be merged into the loop that uses them. In dumps and in native programs, only the merged loop
+// must be reported, together with the wait that serializes it, and must be predicted to take
+// longer.
 func TestMergedLoops(t *testing.T) {
 	for _, c := range []struct {
 		file, apart, merged string
 		dims                map[string]int64
-		wait                string // that serialises
+		wait                string // the wait that serializes
 	}{
 		{"host_ir.txt", "  SetCurrentStream(Stream 0x55d0a1)\n  FOR i9 from 0 to 4:\n    Synchronize(Stream i9)\n",
 			"    SetCurrentStream(Stream 0x55d0a1)\n    Synchronize(Stream i9)\n", nil,
@@ -188,7 +189,7 @@ func TestMergedLoops(t *testing.T) {
 			}
 			merged := strings.Replace(string(src), c.apart, c.merged, 1)
 			if merged == string(src) {
-				t.Fatalf("%q is not in it", c.apart)
+				t.Fatalf("the program does not contain %q", c.apart)
 			}
 			us := map[string]float64{}
 			for _, text := range []string{string(src), merged} {
@@ -219,7 +220,7 @@ func TestMergedLoops(t *testing.T) {
 				us[text] = e.Time
 			}
 			if apart, both := us[string(src)], us[merged]; apart <= 0 || both < 1.1*apart {
-				t.Errorf("merged: %.1f µs, and %.1f with a loop of joins", both, apart)
+				t.Errorf("merged: %.1f µs, want more than the %.1f with a separate loop of joins", both, apart)
 			}
 		})
 	}

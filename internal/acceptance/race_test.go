@@ -2,5 +2,6 @@
 
 package acceptance_test
 
-// detectsRaces: memory of the race detector grows with what it has seen.
+// detectsRaces says whether the race detector is on. Its memory grows with the number of accesses
+// that it has seen.
 const detectsRaces = true

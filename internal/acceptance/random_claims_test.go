@@ -11,22 +11,23 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// claimWriter writes random layers whose sums over tp are written out in many
-// ways: each layer ends in a claim, or in a buffer that a function returns.
+// claimWriter writes random layers whose sums over tp are written in many ways. Each layer ends in
+// a claim, or in a buffer that a function returns.
 type claimWriter struct {
 	*rand.Rand
 	body, funcs, params []string
 	ranks               int64
-	rows, width, inner  int64 // of each rank: activations [rows, width], [rows, inner] within a layer
+	rows, width, inner  int64 // per rank: activations are [rows, width], and [rows, inner] within a layer
 	rowsType            string
 	layers              []writtenLayer
 }
 
-// writtenLayer is a layer with an all_reduce. Without it what begins with
-// claim claims, or returns, what each rank has for itself.
+// writtenLayer is the text of a layer's all_reduce, the text that replaces it when it is deleted,
+// and the beginning of the line that is then wrong: the line claims, or returns, the rank's partial
+// sum.
 type writtenLayer struct{ reduce, instead, claim string }
 
-// randomClaims writes the program of a seed.
+// randomClaims writes the program for a seed.
 func randomClaims(seed uint64) *claimWriter {
 	w := &claimWriter{Rand: rand.New(rand.NewPCG(seed, 17))}
 	w.ranks = 2 + w.Int64N(3)
@@ -67,7 +68,7 @@ func (w *claimWriter) layer(i int) {
 	for k := range w.IntN(4) {
 		next := fmt.Sprintf("%%a%d_%d", i, k)
 		op := ops[w.IntN(len(ops))]
-		if op == "relu %s" || op == "mul %s, %[1]s" { // a relu of what was negated after these is always 0
+		if op == "relu %s" || op == "mul %s, %[1]s" { // after these operations a relu of a negated value would always be 0
 			ops = slices.DeleteFunc(ops, func(o string) bool { return o == "relu %s" })
 		}
 		w.line("%s = %s", next, fmt.Sprintf(op, last))
@@ -95,13 +96,13 @@ func (w *claimWriter) layer(i int) {
 	}
 }
 
-// sum writes each rank's part of the sum to %yI.
+// sum writes the rank's part of the sum to %yI.
 func (w *claimWriter) sum(i int, partial bool) {
 	w.line("%%y%d = alloc f64[%d, %d]", i, w.rows, w.width)
 	switch n := w.inner; {
 	case partial:
 		w.line("copy %%al%d into %%y%d", i, i)
-	case w.IntN(3) == 0: // chunks of what is summed over
+	case w.IntN(3) == 0: // cut the dimension of the sum into chunks
 		w.line("fill into %%y%d, value=0", i)
 		w.line("for %%k%d in 0..%d {", i, n)
 		w.line("  %%p%d = alloc f64[%d, %d]", i, w.rows, w.width)
@@ -118,8 +119,7 @@ func (w *claimWriter) sum(i int, partial bool) {
 	}
 }
 
-// reduced writes an all_reduce, instead of which another text stands where it is
-// deleted.
+// reduced writes an all_reduce, and records the text that replaces it when it is deleted.
 func (w *claimWriter) reduced(i int, reduce, instead string) {
 	w.body = append(w.body, reduce)
 	w.layers = append(w.layers, writtenLayer{reduce + "\n", instead, fmt.Sprintf("  %%z%d: ", i)})
@@ -134,7 +134,7 @@ func (w *claimWriter) claim(i int, as string) {
 	}
 }
 
-// chunks writes the sum and its reduction in chunks of rows, on streams or not.
+// chunks writes the sum and its reduction in chunks of rows, with or without streams.
 func (w *claimWriter) chunks(i int, partial bool) {
 	streams := w.IntN(2) == 0
 	reduce := fmt.Sprintf("    all_reduce %%p%d into %%yi%d, over=tp, op=sum", i, i)
@@ -166,7 +166,7 @@ func (w *claimWriter) chunks(i int, partial bool) {
 	w.claim(i, w.whole())
 }
 
-// called writes a function that makes the sum and returns a buffer.
+// called writes a function that computes the sum and returns a buffer.
 func (w *claimWriter) called(i int, act string) {
 	reduce := fmt.Sprintf("  all_reduce %%o%d into %%o%[1]d, over=tp, op=sum", i)
 	w.funcs = append(w.funcs, fmt.Sprintf(`func g%d(%%a: f64[%s, %d/tp], %%d: f64[%d, %[3]d/tp]) -> %[5]s {
@@ -182,7 +182,7 @@ func (w *claimWriter) called(i int, act string) {
 	w.line("%%h%d = call g%d %s, %%d%d", i+1, i, act, i)
 }
 
-// other brings the parts together without an all_reduce.
+// other writes a reduction without an all_reduce.
 func (w *claimWriter) other(i int, partial bool) {
 	w.sum(i, partial)
 	switch w.IntN(4) {
@@ -213,9 +213,9 @@ func (w *claimWriter) other(i int, partial bool) {
 	w.claim(i, w.whole())
 }
 
-// TestClaimsOfParts: random programs that bring all parts of their sums together
-// are proved. With any all_reduce of theirs deleted, check refutes them at the
-// claim and names the local.
+// TestClaimsOfParts checks that random programs that reduce all parts of their sums are proved. If
+// any of their all_reduces is deleted, the checker must refute them at the claim and name the
+// local.
 func TestClaimsOfParts(t *testing.T) {
 	right, wrong := longtest.Of(300, 1000), longtest.Of(100, 2000)
 	first, deleted := longtest.Seed(t), 0
@@ -242,8 +242,8 @@ func TestClaimsOfParts(t *testing.T) {
 	t.Logf("%d all_reduces deleted", deleted)
 }
 
-// refutedAtClaim wants one error, on the line that begins with claim, and a note
-// on a local.
+// refutedAtClaim checks that there is one error, on the line that begins with claim, with a note on
+// a local.
 func refutedAtClaim(t *testing.T, seed uint64, src, claim string) {
 	t.Helper()
 	p, err := hocket.Parse("claims.hkt", src)

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestDeviceTensors uses device tensors at random, on the machine of -soak.machine.
+// TestDeviceTensors performs random operations on device tensors, on the machine of -soak.machine.
 func TestDeviceTensors(t *testing.T) {
 	count := 400
 	if testing.Short() {

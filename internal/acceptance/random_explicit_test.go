@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// explicitWriter writes random host programs that are right by construction:
-// before a stream touches a buffer it waits for the events of everything that
-// touched it before on other streams, and what peers touch lies between
-// barriers.
+// explicitWriter writes random host programs that are correct by construction: before a stream
+// accesses a buffer, it waits for the events of all conflicting accesses on other streams, and
+// accesses by peers are enclosed by barriers.
 type explicitWriter struct {
 	*rand.Rand
 	text          strings.Builder
@@ -17,26 +16,26 @@ type explicitWriter struct {
 	rows, cols    int64
 	dtype         string
 	streams       int
-	bufs          []*writerBuf // the parameters' shards first
+	bufs          []*writerBuf // the shards of the parameters come first
 	names, events int
 	counters      int
 	waited        map[[2]int]bool // stream, event
 }
 
-// params is how many of bufs can only be read.
+// params is the number of bufs that are read-only.
 const params = 2
 
 type writerBuf struct {
 	name      string
 	symmetric bool
 	wrote     touch
-	read      []touch // since then
+	read      []touch // reads since the last write
 }
 
-// touch is a use of a buffer: its stream and the event behind it.
+// touch is an access to a buffer: its stream, and the event recorded after it.
 type touch struct{ stream, event int }
 
-// randomExplicit writes the program of a seed.
+// randomExplicit writes the program for a seed.
 func randomExplicit(seed uint64) string {
 	w := &explicitWriter{Rand: rand.New(rand.NewPCG(seed, 11)), waited: map[[2]int]bool{}}
 	w.ranks = 1 + w.Int64N(4)
@@ -76,13 +75,14 @@ func (w *explicitWriter) name() string {
 func (w *explicitWriter) any() *writerBuf      { return w.bufs[w.IntN(len(w.bufs))] }
 func (w *explicitWriter) writable() *writerBuf { return w.bufs[params+w.IntN(len(w.bufs)-params)] }
 
-// peer names a rank at a fixed distance, and the one for which this rank is it.
+// peer returns the rank at a random fixed distance, and the rank that has this rank at that
+// distance.
 func (w *explicitWriter) peer() (to, from string) {
 	k := w.Int64N(w.ranks)
 	return fmt.Sprintf("(rank(tp) + %d) mod %d", k, w.ranks), fmt.Sprintf("(rank(tp) + %d) mod %d", w.ranks-k, w.ranks)
 }
 
-// on writes body on a random stream, ordered behind all that conflicts with it.
+// on writes body on a random stream, after waits for all conflicting accesses.
 func (w *explicitWriter) on(reads, writes []*writerBuf, body func()) {
 	s := w.IntN(w.streams+1) - 1
 	if s >= 0 {
@@ -129,7 +129,7 @@ func (w *explicitWriter) alloc() {
 	w.bufs = append(w.bufs, b)
 }
 
-// parts names the same part of several buffers, or all of each.
+// parts returns the same part of several buffers, or all of each.
 func (w *explicitWriter) parts(bufs ...*writerBuf) []any {
 	lo, c := w.Int64N(w.rows), 1+w.Int64N(3)
 	i := w.Int64N(c)
@@ -151,7 +151,7 @@ func (w *explicitWriter) parts(bufs ...*writerBuf) []any {
 	return names
 }
 
-// step writes one operation, or nothing where the buffers drawn do not allow it.
+// step writes one operation, or nothing if the buffers drawn do not allow it.
 func (w *explicitWriter) step() {
 	x, y, z := w.any(), w.any(), w.writable()
 	kind := w.IntN(10)
@@ -180,7 +180,7 @@ func (w *explicitWriter) step() {
 			w.on(one, into, func() { w.put(x, z, to) })
 		}
 	case 7:
-		if x.symmetric { // no rank may write x before its peer has read it
+		if x.symmetric { // a rank may write x only after its peer has read it
 			w.on(nil, append(one, z), func() {
 				w.line("barrier over=tp\nget %s at tp[%s] into %s%s\nbarrier over=tp", x.name, to, z.name, w.engine())
 			})
@@ -192,7 +192,7 @@ func (w *explicitWriter) step() {
 	}
 }
 
-// uneven writes an uneven collective whose counts fit, in the text or in memory.
+// uneven writes an uneven collective with valid counts, as literals or in memory.
 func (w *explicitWriter) uneven(x, z *writerBuf) {
 	op, most := "all_gatherv", w.rows/w.ranks
 	switch w.IntN(3) {
@@ -222,12 +222,13 @@ func (w *explicitWriter) uneven(x, z *writerBuf) {
 	w.line("%s %s, %s into %s%s", op, x.name, n, z.name, attrs)
 }
 
-// engine draws who copies.
+// engine draws which engine copies.
 func (w *explicitWriter) engine() string {
 	return []string{"", ", engine=ce", ", engine=sm", ", engine=sm, ctas=1 + size(tp)"}[w.IntN(4)]
 }
 
-// put writes a put that the peer knows to be safe and then to be done.
+// put writes a put between two synchronizations: a barrier, after which the peer's buffer may be
+// written, and a barrier or a signal, after which the peer may read it.
 func (w *explicitWriter) put(x, z *writerBuf, to string) {
 	w.line("barrier over=tp")
 	p := w.parts(x, z)
@@ -240,7 +241,7 @@ func (w *explicitWriter) put(x, z *writerBuf, to string) {
 	w.counters++
 }
 
-// loop writes a loop over chunks, each of which has a buffer of its own.
+// loop writes a loop over chunks, each with a separate buffer.
 func (w *explicitWriter) loop(x, y, z *writerBuf) {
 	i, t, c := w.name(), w.name(), 1+w.Int64N(4)
 	w.line("for %s in 0..%d stream(%d) {", i, c, 1+w.IntN(3))
@@ -254,8 +255,8 @@ func (w *explicitWriter) loop(x, y, z *writerBuf) {
 	w.line([]string{"copy %s into %s", "all_reduce %s into %s, over=tp, op=min"}[w.IntN(2)]+"\n}", t, parts[2])
 }
 
-// broken takes a statement out of a program, moves one, or lets one rank alone
-// run it; what comes out may be wrong, or no program at all.
+// broken deletes a statement of a program, moves one, or lets only one rank execute it. The result
+// may be wrong, or not a valid program.
 func broken(src string, r *rand.Rand) string {
 	lines := strings.Split(src, "\n")
 	simple := func() int {

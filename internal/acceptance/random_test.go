@@ -10,9 +10,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// TestRandomHostPrograms writes host programs that are right and wants them
-// proved, and their results, run after run under many schedules, to be the
-// evaluator's.
+// TestRandomHostPrograms writes correct host programs. They must be proved, and their results must
+// equal the evaluator's in repeated runs under many schedules.
 func TestRandomHostPrograms(t *testing.T) {
 	first := longtest.Seed(t)
 	for seed := first; seed < first+uint64(tries()); seed++ {
@@ -30,8 +29,8 @@ func TestRandomHostPrograms(t *testing.T) {
 	}
 }
 
-// TestRandomMutants breaks those programs. Whatever is still proved must still
-// be right, whatever is not must be refused in words; and both occur.
+// TestRandomMutants changes such programs. If a mutant is still proved, its results must be right;
+// otherwise it must be refused with a reason. Both must occur.
 func TestRandomMutants(t *testing.T) {
 	count := map[string]int{}
 	first := 3 * longtest.Seed(t)
@@ -49,12 +48,12 @@ func TestRandomMutants(t *testing.T) {
 		case v.Kind != hocket.Proved:
 			count[v.Kind.String()]++
 			if len(v.Diagnostics) == 0 {
-				t.Fatalf("seed %d: %v without a reason\n%s", seed, v.Kind, src)
+				t.Fatalf("seed %d: the verdict %v has no reason\n%s", seed, v.Kind, src)
 			}
 			continue
 		}
 		count["proved"]++
-		var mismatch *hocket.MismatchError // what a layout claims is not proved
+		var mismatch *hocket.MismatchError // a claim about a layout was not proved
 		if err := rightUnderSchedules(p, seed); err != nil && !errors.As(err, &mismatch) {
 			t.Fatalf("seed %d: %v\n%s", seed, err, src)
 		}
@@ -66,8 +65,8 @@ func TestRandomMutants(t *testing.T) {
 	}
 }
 
-// TestEmptyUsesNeedNoOrder: a stream that nobody joins may name a result as long
-// as it touches none of its bytes.
+// TestEmptyUsesNeedNoOrder checks that an unjoined stream may name a result if it accesses none of
+// its bytes.
 func TestEmptyUsesNeedNoOrder(t *testing.T) {
 	p, err := hocket.Parse("empty.hkt", `func f(%x: f32[2]) -> f32[2] {
   %s = stream
@@ -100,8 +99,8 @@ func tries() int {
 	return longtest.Of(100, 3000)
 }
 
-// rightUnderSchedules runs p three times back to back under several schedules
-// and compares every result with the reference.
+// rightUnderSchedules runs p three times back to back under several schedules, and compares every
+// result with the reference.
 func rightUnderSchedules(p *hocket.Program, seed uint64) error {
 	ctx := context.Background()
 	m, err := hocket.Open(ctx, hocket.MachineOptions{})

@@ -11,12 +11,12 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// holders is what resident memory is resident for, in bytes.
+// holders divides the process's resident memory by its users, in bytes.
 type holders struct {
 	goes    int64 // Go's heap
-	mallocs int64 // malloc's heap and arenas: C libraries, the driver among them
-	mapped  int64 // anonymous memory that something else mapped
-	files   int64 // of files and devices
+	mallocs int64 // malloc's heap and arenas: used by C libraries, among them the driver
+	mapped  int64 // other anonymous memory
+	files   int64 // mapped files and devices
 }
 
 func (h holders) String() string {
@@ -26,15 +26,16 @@ func (h holders) String() string {
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
-// residents reads the process's memory map; nothing where the system tells none.
+// residents reads the process's memory map; it returns zeros if the system has none.
 func residents() (h holders) {
 	text, _ := os.ReadFile("/proc/self/smaps")
 	h.count(string(text), reflect.ValueOf(&h).Pointer())
 	return h
 }
 
-// count adds up a memory map. Go's heap grows from its beginning (runtime/malloc.go), and contains inGo; all but the
-// first of glibc's arenas begin at multiples of 64 MiB (HEAP_MAX_SIZE in malloc/arena.c).
+// count adds up a memory map. Go's heap is one region that contains inGo and grows at its end
+// (runtime/malloc.go). All of glibc's arenas but the first begin at multiples of 64 MiB
+// (HEAP_MAX_SIZE in malloc/arena.c).
 func (h *holders) count(text string, inGo uintptr) {
 	const arena = 64 << 20
 	var of *int64
@@ -61,9 +62,9 @@ func (h *holders) count(text string, inGo uintptr) {
 	}
 }
 
-// malloced returns what is in use of malloc's memory, of all arenas; 0 where there is
-// no glibc 2.33, or where calls cannot be made as here: a structure of words
-// (mallinfo2(3)) is returned by way of an address that is the first argument.
+// malloced returns how much of malloc's memory is in use, in all arenas. It returns 0 without glibc
+// 2.33, or if the calling convention differs: mallinfo2(3) returns a struct through an address
+// passed as the first argument.
 func malloced() int64 {
 	if runtime.GOARCH != "amd64" || !cabi.Callable {
 		return 0
@@ -76,14 +77,14 @@ func malloced() int64 {
 	if err != nil {
 		return 0
 	}
-	const mapped, used, words = 4, 7, 10 // hblkhd, uordblks
+	const mapped, used, words = 4, 7, 10 // indices of hblkhd and uordblks
 	info := cabi.NewBlock(8 * words)
 	defer info.Free()
 	f.Call(info.Addr(0))
 	return cabi.Load[int64](info.Addr(8*mapped)) + cabi.Load[int64](info.Addr(8*used))
 }
 
-// TestMalloced has malloc give some memory.
+// TestMalloced checks malloced while malloc allocates and frees memory.
 func TestMalloced(t *testing.T) {
 	before := malloced()
 	if before == 0 {
@@ -97,19 +98,19 @@ func TestMalloced(t *testing.T) {
 	if err := lib.Resolve(table); err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []int64{1 << 16, 1 << 22} { // of an arena, and mapped
+	for _, n := range []int64{1 << 16, 1 << 22} { // one from an arena, one mapped
 		p := table["malloc"].Call(uintptr(n))
 		if more := malloced() - before; more < n || more > n+1<<15 {
 			t.Errorf("%d bytes more are in use, want %d", more, n)
 		}
 		table["free"].Call(p)
 		if more := malloced() - before; more > 1<<15 {
-			t.Errorf("%d bytes are in use that were given back", more)
+			t.Errorf("%d freed bytes still count as in use", more)
 		}
 	}
 }
 
-// TestHolders wants each line of a memory map counted for its holder.
+// TestHolders checks that each line of a memory map is counted for its user.
 func TestHolders(t *testing.T) {
 	var h holders
 	h.count(`00400000-01000000 r-xp 00000000 fe:00 24   /usr/bin/server

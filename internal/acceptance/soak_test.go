@@ -37,13 +37,13 @@ type soakProgram struct {
 	file, dim string
 	step      int64
 	dims      map[string]int64
-	free      bool   // a strategy says what overlaps, not the text
-	ranks     int    // that it needs; 0 for any number
-	text      string // where it is no example
+	free      bool   // the text does not say what overlaps, a strategy does
+	ranks     int    // required number of ranks; 0 for any
+	text      string // the program, if it is not an example
 }
 
-// soakPrograms move data in every way there is: by collectives, puts and gets, with
-// sizes that stand in the text and that devices compute, between chains and products.
+// soakPrograms cover every way of moving data: collectives, puts and gets, with sizes in the text
+// and sizes that devices compute, between chains and GEMMs.
 var soakPrograms = []soakProgram{
 	{file: "mlp", dim: "T", step: 8, dims: map[string]int64{"H": 32, "F": 64}, free: true},
 	{file: "row_parallel", dim: "T", step: 24, dims: map[string]int64{"K": 32, "N": 16}},
@@ -56,7 +56,7 @@ var soakPrograms = []soakProgram{
 	{file: "moe", dim: "T", step: 8, ranks: 4},
 }
 
-// soakUneven sends none or one row to each rank and has it back, as its input says.
+// soakUneven sends zero or one row to each rank, as its input says, and sends the rows back.
 const soakUneven = `dim H = 4
 mesh tp[4]
 func uneven(%x: f32[4 * 4/tp, H], %c: i32[4 * 4/tp]) -> f32[4 * 4/tp, H] {
@@ -71,28 +71,28 @@ func uneven(%x: f32[4 * 4/tp, H], %c: i32[4 * 4/tp]) -> f32[4 * 4/tp, H] {
 }
 `
 
-// soak is one machine under many runs.
+// soak is a machine that executes many runs.
 type soak struct {
 	*testing.T
 	m     *hocket.Machine
 	ctx   context.Context
 	ways  []soakWay
-	first *soakProgram // runs without end
+	first *soakProgram // runs continuously
 
-	still sync.Mutex // held while the steady program runs, and while nothing may
+	still sync.Mutex // held while the steady program runs, and while nothing may run
 
 	mu    sync.Mutex
-	wants map[string][]byte   // results by program, strategy, algorithm, dims and seed
-	outs  map[string][]string // their names, by program, strategy and algorithm
+	wants map[string][]byte   // expected results by program, strategy, algorithm, dims and seed
+	outs  map[string][]string // names of the results, by program, strategy and algorithm
 	runs  int
-	late  int // of runs with a deadline, those that it passed in
+	late  int // how many runs missed their deadline
 	loads int
-	bound int // runs of plans that were loaded for them alone
+	bound int // how many runs used plans that were loaded for them alone
 
 	plans planCount
 }
 
-// planCount counts the plans that are loaded, as a log says it.
+// planCount counts loaded plans by their log messages.
 type planCount struct{ n atomic.Int64 }
 
 func (*planCount) Enabled(context.Context, slog.Level) bool { return true }
@@ -106,7 +106,7 @@ func (c *planCount) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// soakWay is a program with one of the ways in which it runs.
+// soakWay is a program together with one of the ways in which it can run.
 type soakWay struct {
 	*soakProgram
 	strategy, algorithm string
@@ -115,7 +115,7 @@ type soakWay struct {
 
 func (w soakWay) String() string { return fmt.Sprint(w.file, " ", w.strategy, " ", w.algorithm) }
 
-// soakWays lists all ways of all programs, each followed by others of another.
+// soakWays lists all ways of all programs, alternating between programs.
 func soakWays(own bool) []soakWay {
 	algorithms, graphs := []string{""}, []bool{false}
 	if own {
@@ -140,17 +140,16 @@ func soakWays(own bool) []soakWay {
 	return list
 }
 
-// soakPeriod is how many passes through all ways differ: every other way is traced,
-// in the next pass the others.
+// soakPeriod is the number of different passes through all ways: every second way is traced, and in
+// the next pass the others are.
 const soakPeriod = 2
 
-// TestSoak runs small programs for a time: one is replayed without end while
-// others come, are run for some extents, by graph and call by call, with
-// collectives by schedules, kernels or NCCL, and go.
-// Some runs have a deadline, which they may miss, but keep their plan.
-// Every result must have the bits that its first run had, the first be right, and
-// once every program has run in every way nothing grow: memory of devices or host,
-// goroutines, threads.
+// TestSoak runs small programs for some time. One is replayed continuously, while others are
+// loaded, run for some extents, as a graph and call by call, with collectives as schedules, kernels
+// or by NCCL, and unloaded. Some runs have a deadline, which they may miss; the plan must stay
+// loaded. Every result must have the bits of its first run, and the first must be right. After
+// every program has run in every way, nothing may grow: neither memory of devices or host, nor
+// goroutines, nor threads.
 func TestSoak(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), *soakTime+2*time.Minute)
 	defer cancel()
@@ -164,7 +163,7 @@ func TestSoak(t *testing.T) {
 	began := time.Now()
 	stop, steady := make(chan bool), make(chan error, 1)
 	go func() { steady <- s.replay(stop) }()
-	var passes []usage // after each whole one, with the steady program loaded
+	var passes []usage // after each whole pass, with the steady program loaded
 	for pass := 0; err == nil && time.Since(began) < *soakTime; pass++ {
 		for i := 0; err == nil && i < len(s.ways) && time.Since(began) < *soakTime; i++ {
 			if err = s.visit(i, (i+pass)%soakPeriod == 0); err == nil && i == len(s.ways)-1 {
@@ -191,7 +190,7 @@ func TestSoak(t *testing.T) {
 		t.Errorf("%d plans were loaded, want %d", s.plans.n.Load(), want)
 	}
 	if len(passes) <= soakPeriod {
-		t.Logf("too short a time to tell whether something grows: that takes %d passes", soakPeriod+1)
+		t.Logf("too few passes to detect growth, which needs %d", soakPeriod+1)
 	} else {
 		if err := grown(passes[soakPeriod-1:], *soakRanks, len(s.ways)); err != nil {
 			t.Error(err)
@@ -202,12 +201,11 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakSlack is by how much the driver's own memory of a device may have grown: it
-// takes 2 MiB at a time, for the largest graphs so far. A leak in every load is more
-// within a few passes. The process may have grown by hostSlack, about what it differs by
-// from pass to pass, and by loadSlack for each load, a fifth of what one description of a
-// product not given back took. What is in use of malloc's differs by less, and
-// a load may add a quarter of what addresses not given back took on two GPUs.
+// soakSlack is how much the driver's own memory of a device may grow: it allocates 2 MiB at a time,
+// for the largest graphs so far. A leak in every load exceeds that within a few passes. The process
+// may grow by hostSlack, about its variation from pass to pass, and by loadSlack for each load: a
+// fifth of the memory that a leaked description of a GEMM used. Memory in use of malloc varies
+// less; a load may add a quarter of what leaked addresses used on two GPUs.
 const (
 	soakSlack       = 16 << 20
 	hostSlack       = 24 << 20
@@ -216,8 +214,8 @@ const (
 	mallocLoadSlack = 1 << 10
 )
 
-// grown returns what grew from the first of some passes to the last, each of so many
-// loads.
+// grown returns an error that lists what grew from the first of some passes to the last. loads is
+// the number of loads in each pass.
 func grown(passes []usage, ranks, loads int) error {
 	before, after := passes[0], passes[len(passes)-1]
 	loads *= len(passes) - 1
@@ -236,20 +234,20 @@ func grown(passes []usage, ranks, loads int) error {
 	return nil
 }
 
-// TestGrown: what grows in every pass shows, whatever it is, and what differs a
-// little does not.
+// TestGrown checks that growth in every pass is detected, and that small variations are not
+// reported.
 func TestGrown(t *testing.T) {
 	const mib = 1 << 20
 	first := usage{device: 9000 * mib, resident: 2000 * mib, malloced: 400 * mib, goroutines: 3, threads: 78}
 	for what, tc := range map[string]struct {
 		each usage
-		says string // empty for nothing
+		says string // expected text of the error; empty for none
 	}{
 		"nothing":                    {usage{}, ""},
 		"the driver":                 {usage{device: 2 * mib, resident: 5 * mib, threads: 1}, ""},
 		"a page a load on each of 4": {usage{device: 4 * 140 * 3 * 4096}, "12 passes"},
 		"an arena each pass":         {usage{device: 64 * mib}, "bytes of device memory"},
-		"host memory":                {usage{resident: 6 * mib}, "the process grew"}, // as it once did
+		"host memory":                {usage{resident: 6 * mib}, "the process grew"}, // a case that occurred
 		"a node a load on each of 4": {usage{malloced: 4 * 140 * 912}, "of malloc's memory"},
 		"a goroutine":                {usage{goroutines: 1}, "15 goroutines"},
 		"a thread for each":          {usage{threads: 1}, "90 threads"},
@@ -277,7 +275,7 @@ func (s *soak) count() int {
 	return s.runs
 }
 
-// parse reads the program, for as many ranks as there are.
+// parse reads the program, for the given number of ranks.
 func (p *soakProgram) parse() (*hocket.Program, error) {
 	text := p.text
 	if text == "" {
@@ -292,7 +290,7 @@ func (p *soakProgram) parse() (*hocket.Program, error) {
 		"[4 * 4/", "["+n+" * "+n+"/", "f32[4, H]", "f32["+n+", H]").Replace(text))
 }
 
-// load loads a program in a way.
+// load loads a program so that it runs in way w.
 func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	prog, err := w.parse()
 	if err != nil {
@@ -303,17 +301,17 @@ func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	return s.m.Load(prog, hocket.Binding{Dims: w.dims}, opts)
 }
 
-// soakWeights is how a run gets all parameters but the first, which are the same in all
-// runs for some dims.
+// soakWeights says how a run gets all parameters but the first. They are the same in all runs for
+// the same dims.
 type soakWeights int
 
 const (
 	soakGiven soakWeights = iota // as its arguments
-	soakBinds                    // it binds them before
-	soakBound                    // they are bound
+	soakBinds                    // bound before the run
+	soakBound                    // bound already
 )
 
-// hurry runs a model as run does, with a deadline that may pass before, in or after it.
+// hurry runs a model as run does, with a deadline that may pass before, during or after the run.
 func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
 	weights soakWeights) error {
 	soon, cancel := context.WithTimeout(ctx, rand.N(500*time.Microsecond))
@@ -328,7 +326,8 @@ func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map
 	return err
 }
 
-// run runs a model once for a T and a seed, and holds it to what came first.
+// run runs a model once for given dims and a seed, and compares the results with those of the first
+// such run.
 func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
 	weights soakWeights) error {
 	args, err := s.args(m, dims, seed, weights)
@@ -342,8 +341,8 @@ func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[s
 	return s.hold(m, name, dims, seed, args, rep)
 }
 
-// runDirect is run, behind it, with all that a run is given and gives on the devices; one
-// time in four what it is given is bound, so that a plan of its own works there.
+// runDirect runs a model after run, with all arguments and results on the devices. One time in four
+// the arguments are bound, so that a separate plan works on them in place.
 func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
 	weights soakWeights) (err error) {
 	args, err := s.args(m, dims, seed, weights)
@@ -376,7 +375,7 @@ func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims
 	outs := s.outs[name]
 	s.mu.Unlock()
 	for _, port := range outs {
-		if bound[port] != nil { // inout: what is left there is read
+		if bound[port] != nil { // an inout parameter: its new contents are read
 			direct.DeviceOut[port] = bound[port]
 			continue
 		}
@@ -442,7 +441,7 @@ func (s *soak) args(m *hocket.Model, dims map[string]int64, seed int, weights so
 	return args, nil
 }
 
-// hold holds a run's results to those that came first.
+// hold compares the results of a run with those of the first run with the same arguments.
 func (s *soak) hold(m *hocket.Model, name string, dims map[string]int64, seed int, args hocket.Args,
 	rep *hocket.Report) error {
 	var got []byte
@@ -472,7 +471,7 @@ func (s *soak) hold(m *hocket.Model, name string, dims map[string]int64, seed in
 	return nil
 }
 
-// soakTensor is parameter i of a run.
+// soakTensor returns parameter i of a run.
 func soakTensor(p hocket.Port, i, seed int) (*hocket.Tensor, error) {
 	x, err := hocket.NewTensor(p.DType, p.Shape...)
 	if err != nil {
@@ -488,7 +487,7 @@ func soakTensor(p hocket.Port, i, seed int) (*hocket.Tensor, error) {
 	return hocket.FromFloats(p.DType, v, p.Shape...)
 }
 
-// replay runs one program until told to stop.
+// replay runs one program until it is stopped.
 func (s *soak) replay(stop chan bool) (err error) {
 	w := soakWay{s.first, "exchange", "", *soakMachine != "cpu"}
 	m, err := s.load(w, false)
@@ -517,11 +516,11 @@ func (s *soak) replay(stop chan bool) (err error) {
 	}
 }
 
-// soakDims is for how many values of T a visit runs a program.
+// soakDims is the number of values of T for which a visit runs a program.
 const soakDims = 3
 
-// visit loads a program in way i, runs it for values of T that are new to it, and
-// unloads it. Of some ways the first run for a T binds the weights.
+// visit loads a program in way i, runs it for new values of T, and unloads it. In some ways the
+// first run for a T binds the weights.
 func (s *soak) visit(i int, trace bool) (err error) {
 	w := s.ways[i]
 	m, err := s.load(w, trace)
@@ -532,7 +531,7 @@ func (s *soak) visit(i int, trace bool) (err error) {
 	defer func() { err = errors.Join(err, m.Close()) }()
 	for k := range soakDims {
 		dims := map[string]int64{w.dim: w.step * int64(1+(i+k)%4)}
-		for rep := range 3 { // of a graph the first records
+		for rep := range 3 { // the first run of a graph records it
 			weights := soakGiven
 			if i/2%2 == 0 {
 				weights = min(soakBinds+soakWeights(rep), soakBound)
@@ -552,11 +551,11 @@ func (s *soak) visit(i int, trace bool) (err error) {
 	return nil
 }
 
-// usage is what the process holds.
+// usage is how much the process uses.
 type usage struct {
 	device     int64 // bytes on all devices
 	resident   int64
-	malloced   int64 // in use of malloc's, 0 where that cannot be told
+	malloced   int64 // malloc's memory in use; 0 if unknown
 	goroutines int
 	threads    int
 }
@@ -573,7 +572,7 @@ func measure(t *testing.T) usage {
 	u := usage{goroutines: runtime.NumGoroutine(), device: heldOnDevices(t), malloced: malloced()}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		t.Skip("the system does not tell what a process holds")
+		t.Skip("the system does not report how much memory a process uses")
 	}
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")
@@ -585,7 +584,7 @@ func measure(t *testing.T) usage {
 			u.threads = int(n)
 		}
 	}
-	if detectsRaces { // of the process Go's part alone is what was asked for
+	if detectsRaces { // under the race detector, only Go's part of the process's memory is tested
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		u.resident = int64(m.HeapInuse + m.StackInuse)
@@ -593,9 +592,9 @@ func measure(t *testing.T) usage {
 	return u
 }
 
-// heldOnDevices returns what this process holds on all devices, as the driver's own
-// tool lists it; where the tool is not there or does not see this process, what all
-// processes hold.
+// heldOnDevices returns the memory that this process uses on all devices, as the driver's tool
+// lists it. If there is no tool, or it does not see this process, heldOnDevices returns the memory
+// that all processes use.
 func heldOnDevices(t *testing.T) int64 {
 	t.Helper()
 	if *soakMachine == "cpu" {

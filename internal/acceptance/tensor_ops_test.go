@@ -14,9 +14,9 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// opPrograms use each op that has no acceptance case of its own, on values in
-// layouts that need something and on buffers. DT stands for an element type;
-// dims divide over every mesh below.
+// opPrograms use each op that has no separate acceptance case, on values whose layouts require
+// communication, and on buffers. DT stands for an element type. Dims are divisible by every mesh
+// below.
 var opPrograms = map[string]string{
 	"pointwise": `(%a: DT[8/dp, 8/tp], %b: DT[8/tp]) -> (DT[8/dp, 8], DT[8/tp, 8], DT[8, 8/(dp,tp)]) {
   %e = exp %a
@@ -144,8 +144,8 @@ var opPrograms = map[string]string{
   return %y, %z, %t, %nn, %sn`,
 }
 
-// TestTensorOps runs each program on meshes of several shapes, concurrently and
-// under schedules, and compares with the evaluator on the unlowered text.
+// TestTensorOps runs each program on meshes of several shapes, concurrently and under schedules,
+// and compares with the evaluation of the original text.
 func TestTensorOps(t *testing.T) {
 	meshes := [][2]int{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {1, 4}}
 	for name, text := range opPrograms {
@@ -165,7 +165,7 @@ func TestTensorOps(t *testing.T) {
 	}
 }
 
-// TestTensorOpsOnSubMesh places what ops keep on two of four ranks.
+// TestTensorOpsOnSubMesh places results of ops on two of four ranks.
 func TestTensorOpsOnSubMesh(t *testing.T) {
 	runTensorOps(t, `mesh tp[4]
 mesh d[2] = {3 1}
@@ -205,7 +205,7 @@ func runTensorOps(t *testing.T, src string) {
 		x := ints(salt, 100, port.Shape...)
 		for i := range x.v {
 			if x.v[i] /= 64; port.DType.IsInt() {
-				x.v[i] = float64(int(math.Abs(x.v[i]*64)) % 8) // ids
+				x.v[i] = float64(int(math.Abs(x.v[i]*64)) % 8) // valid ids
 			}
 		}
 		if args.In[port.Name], err = hocket.FromFloats(port.DType, x.v, port.Shape...); err != nil {
@@ -233,8 +233,8 @@ func runTensorOps(t *testing.T, src string) {
 	}
 }
 
-// bounded demands that the evaluator says something of every element: else
-// comparing with it finds nothing.
+// bounded checks that the evaluator has a finite error bound for every element; otherwise the
+// comparison would find no errors.
 func bounded(t *testing.T, src string, args hocket.Args) {
 	t.Helper()
 	prog, _ := ir.Parse("ops.hkt", src)
@@ -263,8 +263,8 @@ func bounded(t *testing.T, src string, args hocket.Args) {
 	}
 }
 
-// TestSlotsSummedAsTheyArrive is a reduce-scatter written by hand: each slot is
-// added in rank order once its peer has put it, in f32, and rounded at the end.
+// TestSlotsSummedAsTheyArrive is a reduce-scatter written as explicit statements. Each slot is
+// added in rank order, in f32, once its peer has put it, and the sum is rounded at the end.
 func TestSlotsSummedAsTheyArrive(t *testing.T) {
 	const src = `mesh tp[4]
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// thereAndBack sends each rank's four rows of four where %n says, and back.
+// thereAndBack sends each rank's four rows of four elements to the ranks that %n selects, and back.
 const thereAndBack = `func f(%x: f32[4 * D/d, 4], %n: i32[D * D/d]) -> f32[4 * D/d, 4] {
   %tokens = alloc f32[4 * D, 4]
   all_to_allv %x, %n into %tokens, over=d
@@ -16,8 +16,8 @@ const thereAndBack = `func f(%x: f32[4 * D/d, 4], %n: i32[D * D/d]) -> f32[4 * D
   return %y
 }`
 
-// routed is an input of thereAndBack: x counts on from 1000 times the rank, plus
-// more; counts(r, to) rows of rank r go to another.
+// routed returns an input of thereAndBack. The elements of %x count up from 1000 times the rank
+// plus more. Rank r sends counts(r, to) rows to rank to.
 func routed(d int64, more float64, counts func(r, to int64) float64) map[string]tens {
 	x, n := newTens(4*d, 4), newTens(d*d)
 	for r := range d {
@@ -31,8 +31,8 @@ func routed(d int64, more float64, counts func(r, to int64) float64) map[string]
 	return map[string]tens{"x": x, "n": n}
 }
 
-// TestAcceptanceUneven has M1 to M3: dispatch followed by combine returns the original values, run after run, and an
-// exchange joins the received blocks in the order of senders.
+// TestAcceptanceUneven runs M1 to M3. A dispatch followed by a combine must return the original
+// values, run after run, and an exchange must join the received blocks in the order of the senders.
 func TestAcceptanceUneven(t *testing.T) {
 	for d := int64(1); d <= 4; d++ {
 		head := fmt.Sprintf("dim D = %d\nmesh d[D]\n", d)
@@ -54,7 +54,7 @@ func TestAcceptanceUneven(t *testing.T) {
 			for i := range int64(7) {
 				c.runs = append(c.runs, routed(d, float64(100*i), func(r, to int64) float64 {
 					if to == (r+i)%d {
-						return float64(i % 5) // of the four
+						return float64(i % 5) // of its four rows; the others are not sent
 					}
 					return 0
 				}))
@@ -71,7 +71,7 @@ func TestAcceptanceUneven(t *testing.T) {
 	}
 }
 
-// clip makes rows that no count takes zeros: they do not come back.
+// clip zeroes the rows that are not sent to any rank: they do not return.
 func clip(in map[string]tens, d int64) {
 	for r := range d {
 		sent := int64(0)
@@ -84,8 +84,8 @@ func clip(in map[string]tens, d int64) {
 	}
 }
 
-// exchanged is M3: rank s sends (s+d)%3+1 elements to rank d, counted on from 1000
-// times the sender, into room for 3 of each.
+// exchanged is M3: rank s sends (s+d)%3+1 elements to rank d, counting up from 1000 times s. The
+// receiver has space for 3 elements of each sender.
 func exchanged(head string, d int64, memory bool) testCase {
 	counts := func(s, to int64) int64 { return (s+to)%3 + 1 }
 	operand, text := ", %n", ""

@@ -1,6 +1,6 @@
-// Package bench measures collectives, and layers under each strategy and whole programs next to their bound. Every
-// figure is a median with its spread. Something is called faster only if the difference exceeds the spread of paired
-// differences.
+// Package bench measures collectives, layers under each strategy, and whole programs, and compares
+// layers and programs with their bounds. Every figure is a median with its spread. A way is called
+// faster only if the median of paired differences exceeds their spread.
 package bench
 
 import (
@@ -14,82 +14,82 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Options choose what is measured and where; the zero value is the embedded
-// machine with all defaults.
+// Options select what is measured and on which machine. The zero value is the embedded machine with
+// all defaults.
 type Options struct {
-	// Machine is the name of one that is registered, or empty for the default.
+	// Machine is the name of a registered machine; empty for the default.
 	Machine string
-	// Ranks is the number of ranks; 0 for as many as the machine has, at most 4.
+	// Ranks is the number of ranks; 0 for as many as the machine has, but at most 4.
 	Ranks int
-	// Sizes are the bytes of collectives' messages; nil for a list that suits the machine.
+	// Sizes are message sizes of collectives in bytes; nil for a list that suits the machine.
 	Sizes []int64
-	// Shapes are the products of layers; nil for a list that suits the machine.
+	// Shapes are the GEMMs of layers; nil for a list that suits the machine.
 	Shapes []Shape
-	// Strategies are those of layers; nil for sequential, chunked(4), exchange.
-	// Sequential is always among them: the others are compared with it.
+	// Strategies are the strategies of layers; nil for sequential, chunked(4) and exchange.
+	// Sequential is always included, because the others are compared with it.
 	Strategies []string
-	// Rounds is how often everything is measured; 0 for 7.
+	// Rounds is the number of times that everything is measured; 0 for 7.
 	Rounds int
-	// Algorithms of collectives to measure; nil for the one that is chosen and
-	// NCCL's where there are any, "all" for all.
+	// Algorithms are the algorithms of collectives to measure in addition to the chosen one; nil
+	// for those of the vendor's library, "all" for all.
 	Algorithms []string
-	// Schedules of other tools to measure, of the benchmark's collective.
+	// Schedules are schedules of other tools to measure, for the benchmark's collective.
 	Schedules []*device.Schedule
-	// DType of collectives; bf16 where it is not set.
+	// DType is the element type of collectives; bf16 if unset.
 	DType ir.DType
-	// Scales, one of FP8, has layers compute with f8e4m3; empty for bf16.
+	// Scales, an element of FP8, makes layers compute with f8e4m3; empty for bf16.
 	Scales string
-	// Rows asks for sizes of whole rows (see RowSizes), also by default, and for
-	// a type of 2 bytes: what WriteVLLM can write.
+	// Rows selects sizes that are whole rows (see RowSizes) as the default, and requires such sizes
+	// and a 2-byte element type. WriteVLLM needs this.
 	Rows bool
-	// Cold has collectives work on operands that no cache holds.
+	// Cold makes each call of a collective use operands that are not in a cache.
 	Cold bool
-	// Peers are what others measured, to be put beside ours.
+	// Peers are figures of other programs, shown for comparison.
 	Peers []contest.Peer
-	// Turns is a folder in which a program of peers answers, so that layers are
-	// timed in turns with it; see turns. Empty for none.
+	// Turns is a folder in which a peers' program answers, which times the same layers alternately
+	// with this one; see turns. Empty for none.
 	Turns string
-	// Eager leaves out what is measured by graph, where the machine has graphs.
+	// Eager leaves out measurements of graphs.
 	Eager bool
-	// Progress, where not nil, is told how many of the parts of a benchmark are done.
+	// Progress, if not nil, is called with the number of finished parts of a benchmark.
 	Progress func(done, total int)
 }
 
-// Report is what one benchmark found; only its own part is there.
+// Report is the result of a benchmark. Only the fields of that benchmark are set.
 type Report struct {
 	Bench   string `json:"bench"`
 	Machine string `json:"machine"`
 	Ranks   int    `json:"ranks"`
-	// Environment says what the machine is, a line each; the caller knows it.
+	// Environment describes the machine, one line each. The caller sets it.
 	Environment []string `json:"environment,omitempty"`
-	// Method says how it was measured, a line each.
+	// Method describes how it was measured, one line each.
 	Method []string `json:"method"`
 
-	// Table is what collectives were chosen by.
+	// Table is the table from which the algorithms of collectives were chosen.
 	Table *TableUse `json:"table,omitempty"`
 
 	Collectives []Collective `json:"collectives,omitempty"`
-	// Peers are what others measured of layers.
+	// Peers are figures of other programs for layers.
 	Peers []contest.Peer `json:"peers,omitempty"`
 
-	Wire   *contest.Figure `json:"wire_gbps,omitempty"` // one copy between two ranks, for bounds
+	Wire   *contest.Figure `json:"wire_gbps,omitempty"` // rate of one copy between two ranks, from which bounds are computed
 	Layers []Layer         `json:"layers,omitempty"`
 	Step   *Step           `json:"step,omitempty"`
 }
 
-// job is one benchmark under way.
+// job is a benchmark in progress.
 type job struct {
 	Options
 	machine device.Machine
 	report  *Report
 }
 
-// bench is a row of the table of benchmarks.
+// bench describes one benchmark.
 type bench struct {
 	name  string
-	sized bool // takes Sizes
-	comm  bool // takes Algorithms, Schedules, DType, Rows, Cold and Peers
-	layer bool // takes Shapes, Strategies and Peers
+	sized bool // uses Sizes
+	comm  bool // uses Algorithms, Schedules, DType, Rows, Cold and Peers
+	layer bool // uses Shapes, Strategies and Peers
 	run   func(*job, context.Context) error
 }
 
@@ -116,7 +116,7 @@ func Names() []string {
 	return names
 }
 
-// Run runs the benchmark of that name.
+// Run runs the benchmark with the given name.
 func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	all := benches()
 	i := slices.IndexFunc(all, func(b bench) bool { return b.name == name })
@@ -148,14 +148,14 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	return j.report, nil
 }
 
-// done tells how far the benchmark is.
+// done reports the progress of the benchmark.
 func (j *job) done(parts, total int) {
 	if j.Progress != nil {
 		j.Progress(parts, total)
 	}
 }
 
-// Check refuses options that the benchmark does not take.
+// check returns an error for options that the benchmark does not use.
 func (o *Options) check(b *bench) error {
 	switch {
 	case o.Sizes != nil && !b.sized:
@@ -194,7 +194,7 @@ func (o *Options) check(b *bench) error {
 	return nil
 }
 
-// complete fills in what was left to the machine.
+// complete sets options that were left to the machine.
 func (j *job) complete(b *bench) error {
 	most := j.machine.Caps().MaxRanks
 	if j.Ranks == 0 {
@@ -212,10 +212,10 @@ func (j *job) complete(b *bench) error {
 	return nil
 }
 
-// graphs reports whether to measure by graph too.
+// graphs reports whether graphs are measured too.
 func (j *job) graphs() bool { return j.machine.Caps().Graphs && !j.Eager }
 
-// embedded reports whether the machine is on the host: then defaults are small.
+// embedded reports whether devices are on the host. Defaults are then small.
 func (j *job) embedded() bool { return j.machine.Caps().OnHost }
 
 func (j *job) method(format string, args ...any) {

@@ -21,7 +21,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// tiny are options with which each benchmark ends soon.
+// tiny returns options with which a benchmark ends quickly.
 func tiny(name string) Options {
 	o := Options{Ranks: 2, Rounds: 2}
 	switch {
@@ -37,7 +37,7 @@ func isCollective(name string) bool {
 	return slices.ContainsFunc(benches(), func(b bench) bool { return b.name == name && b.comm })
 }
 
-// TestMain keeps tables that were tuned here out of the tests.
+// TestMain makes the tests ignore tables that were tuned on this machine.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "hocket")
 	if err != nil {
@@ -49,8 +49,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestEveryBench holds the shape of every report to a golden file: the fields
-// that there are, and how long lists are, but no numbers.
+// TestEveryBench compares the structure of every report with a golden file: which fields exist, and
+// how long lists are, but no numbers.
 func TestEveryBench(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestEveryBench(t *testing.T) {
 	}
 }
 
-// shapeOf writes a line for each value of an object: its path and type. Strings are written as they are, except those
-// that depend on measurements.
+// shapeOf writes a line for each value of a JSON object: its path and type. It writes the contents
+// of strings too, except those that depend on measurements.
 func shapeOf(t *testing.T, data []byte) string {
 	t.Helper()
 	var v any
@@ -139,10 +139,10 @@ func TestWrongOptions(t *testing.T) {
 		}
 	}
 	if _, err := Run(context.Background(), "allreduce", Options{Machine: "abacus"}); !errors.Is(err, device.ErrUnsupported) {
-		t.Errorf("a machine that there is not: %v", err)
+		t.Errorf("an unknown machine: %v", err)
 	}
 	if _, err := Run(context.Background(), "allreduce", Options{Ranks: 1 << 20}); !errors.Is(err, device.ErrUnsupported) {
-		t.Errorf("more ranks than there are: %v", err)
+		t.Errorf("too many ranks: %v", err)
 	}
 }
 
@@ -156,7 +156,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestRefusedStrategy: what does not fit a shape is said, and the rest measured.
+// TestRefusedStrategy checks that a strategy that does not fit a shape is reported, and that the
+// others are measured.
 func TestRefusedStrategy(t *testing.T) {
 	o := tiny("ag-gemm")
 	o.Strategies = []string{"sequential", "chunked(2)", "chunked(0)"}
@@ -170,11 +171,11 @@ func TestRefusedStrategy(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	if got[2].Verdict != "" || got[2].Time.Median != 0 {
-		t.Errorf("a strategy that was refused has figures: %+v", got[2])
+		t.Errorf("a refused strategy has figures: %+v", got[2])
 	}
 }
 
-// replayer is the embedded machine with graphs that issue again what was issued.
+// replayer is the embedded machine with graphs that issue the recorded work again.
 type replayer struct{ device.Machine }
 
 func (m replayer) Caps() device.Caps {
@@ -202,7 +203,7 @@ type replayGraph struct {
 func (g replayGraph) Launch(context.Context) error { return g.issue() }
 func (replayGraph) Close() error                   { return nil }
 
-// guesser is the embedded machine, which says that it guesses.
+// guesser is a replayer that reports guessed algorithms.
 type guesser struct{ replayer }
 
 func (m guesser) Open(ctx context.Context, ranks int) (device.World, error) {
@@ -214,7 +215,7 @@ type guessWorld struct{ replayWorld }
 
 func (guessWorld) Guesses() []string { return []string{"8x4x8 bf16", "4x4x8 bf16"} }
 
-// TestLayerGuesses: a layer whose products run by a guess says which.
+// TestLayerGuesses checks that a layer reports the GEMMs that ran by a guess.
 func TestLayerGuesses(t *testing.T) {
 	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}},
 		machine: guesser{replayer{cpu.New(cpu.Options{})}}, report: &Report{}}
@@ -231,8 +232,7 @@ func TestLayerGuesses(t *testing.T) {
 	}
 }
 
-// TestLayerLoadsByGraph: nothing in the programs of layers stands where a graph
-// cannot have it.
+// TestLayerLoadsByGraph checks that the programs of layers contain nothing that a graph cannot.
 func TestLayerLoadsByGraph(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "chunked(2)", "exchange"} {
@@ -248,12 +248,12 @@ func TestLayerLoadsByGraph(t *testing.T) {
 	}
 }
 
-// noRoom is a machine that promises graphs which it has none of.
+// noRoom is a machine that claims to support graphs but cannot record any.
 type noRoom struct{ device.Machine }
 
 func (m noRoom) Caps() device.Caps { return replayer(m).Caps() }
 
-// TestWithoutGraph: what fails by graph alone is said, and the rest measured.
+// TestWithoutGraph checks that, if only graphs fail, this is reported and the rest is measured.
 func TestWithoutGraph(t *testing.T) {
 	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}},
 		machine: noRoom{cpu.New(cpu.Options{})}, report: &Report{}}

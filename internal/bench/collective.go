@@ -14,29 +14,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Collective is one size of a collective, by one or more algorithms.
+// Collective is the measurement of a collective with one message size, by one or more algorithms.
 type Collective struct {
 	Op    string `json:"op"`
 	DType string `json:"dtype"`
-	// Bytes of the message: of the largest operand of a member.
+	// Bytes is the message size: the size of the largest operand of a member.
 	Bytes int64 `json:"bytes"`
-	// Bound is, but for the CPU machine, where it is 0, the time that the bytes which a rank must send or receive take
-	// at the rate of one copy between two ranks.
+	// Bound is the time in which the bytes that a rank must send or receive are transferred at the
+	// rate of a copy between two ranks. It is 0 on the CPU machine.
 	Bound float64 `json:"bound_us"`
-	// Ways are those measured; the chosen one is the first.
+	// Ways are the measured ways, the chosen one first.
 	Ways []contest.Way `json:"ways"`
-	// Peers are the microseconds of others, by name.
+	// Peers are the times of other programs in microseconds, by name.
 	Peers map[string]float64 `json:"peers_us,omitempty"`
 }
 
-// TableUse is the table that algorithms were chosen by.
+// TableUse describes the table from which algorithms were chosen.
 type TableUse struct {
 	From    string `json:"from"` // a file, "shipped", or empty for none
 	Hash    string `json:"hash,omitempty"`
-	Ignored string `json:"ignored,omitempty"` // why it is not a tuned one, or what of it is passed over
+	Ignored string `json:"ignored,omitempty"` // why a tuned table is not used, or which of its entries are ignored
 }
 
-// Text says it in a line.
+// tableUse describes a table.
 func tableUse(f comm.Found) *TableUse {
 	return &TableUse{From: f.From, Hash: f.Table.Hash(), Ignored: cmp.Or(f.Ignored, contest.UnknownText(f.Unknown))}
 }
@@ -54,8 +54,8 @@ func (t *TableUse) text() string {
 	return from
 }
 
-// RowSizes are the messages of 1, 4, 8 … 4096 rows of 8192 elements of 2 bytes:
-// what decoding and prefilling with a hidden size of 8192 reduces.
+// RowSizes returns the sizes of 1, 4, 8 … 4096 rows of 8192 elements of 2 bytes. These are the
+// messages that decoding and prefilling reduce in a model with hidden size 8192.
 func RowSizes() []int64 {
 	var sizes []int64
 	for _, rows := range []int64{1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 3062, 4096} {
@@ -70,7 +70,8 @@ func collectiveOf(op ir.Op) func(*job, context.Context) error {
 	return func(j *job, ctx context.Context) error { return j.collectives(ctx, op) }
 }
 
-// calls lists what is measured: sizes rounded down to what divides over ranks.
+// calls lists the calls to measure. Sizes are rounded down to sizes that can be divided among the
+// ranks.
 func (j *job) calls(op ir.Op) ([]contest.Call, error) {
 	sizes := j.Sizes
 	if sizes == nil && j.Rows {
@@ -176,7 +177,7 @@ func (j *job) collectiveMethod(calls []contest.Call) {
 // collective measures one size.
 func (j *job) collective(ctx context.Context, a *contest.Arena, c contest.Call) error {
 	row := Collective{Op: c.Op.String(), DType: j.DType.String(), Bytes: c.Bytes, Peers: peersOf(j.Peers, c, j.Ranks)}
-	if !j.embedded() { // whose ranks take longer to hand over to each other than any bytes do
+	if !j.embedded() { // on the host, the handover between ranks takes longer than transferring any bytes
 		row.Bound = wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3
 	}
 	list, refused, err := j.entrants(a, c)
@@ -207,7 +208,7 @@ func (j *job) measure(ctx context.Context, a *contest.Arena, list []*contest.Ent
 	return a.Race(ctx, list, j.Rounds, true)
 }
 
-// admit has the entrant's results checked, eager and by graph.
+// admit checks the results of an entrant, issued eagerly and by graph.
 func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) error {
 	var err error
 	if e.Way.Wrong, e.Way.Checked, err = a.Check(ctx, e, func() error { return a.Run(e, e.Slots) }); err != nil ||
@@ -225,8 +226,8 @@ func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) e
 	return a.Choose(ctx, e)
 }
 
-// entrants opens the chosen way to run a call and those asked for, and says of
-// the others why not.
+// entrants opens the chosen way to run a call and the requested ones. It returns the requested ways
+// that cannot run, with the reasons.
 func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entrant, refused []contest.Way, err error) {
 	chosen, err := a.Enter(c, a.Dispatch, device.Tuning{}, false)
 	if err != nil {
@@ -271,7 +272,7 @@ func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entran
 	return list, refused, nil
 }
 
-// schedules refuses schedules that are not the benchmark's, and machines that do not execute any.
+// schedules returns an error for schedules that do not fit the benchmark.
 func (j *job) schedules(op ir.Op) error {
 	for _, s := range j.Schedules {
 		switch {
@@ -284,7 +285,7 @@ func (j *job) schedules(op ir.Op) error {
 	return nil
 }
 
-// wireBytesOf is what the busiest rank of a call sends or receives at the least.
+// wireBytesOf returns the least number of bytes that the busiest rank of a call sends or receives.
 func wireBytesOf(c contest.Call, ranks int) float64 {
 	s, n := float64(c.Bytes), float64(ranks)
 	switch c.Op {

@@ -33,7 +33,7 @@ func (t *table) collectives(rows []Collective) {
 	t.refusals(rows)
 }
 
-// Line is a way's: the chosen one has a star.
+// Line returns the cells of way k. The chosen way has a star.
 func (r *Collective) line(k int, peers []string) []string {
 	w := &r.Ways[k]
 	size, name := "", contest.TuningText(w.Tuning)
@@ -59,7 +59,7 @@ func (r *Collective) line(k int, peers []string) []string {
 	return cells
 }
 
-// bound writes a number about the bound; nothing where there is none.
+// bound formats a number that depends on the bound; "" if there is no bound.
 func (r *Collective) bound(format string, v float64) string {
 	if r.Bound == 0 {
 		return ""
@@ -67,7 +67,7 @@ func (r *Collective) bound(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-// nccl is the best time of NCCL's ways in this run; 0 where there are none.
+// nccl returns the best time of NCCL's ways in this run; 0 if there is none.
 func (r *Collective) nccl() float64 {
 	best := 0.0
 	for i := range r.Ways {
@@ -79,7 +79,7 @@ func (r *Collective) nccl() float64 {
 	return best
 }
 
-// bestPeer is the least time of others, NCCL's in this run among them.
+// bestPeer returns the least time of other programs and of NCCL in this run.
 func (r *Collective) bestPeer() float64 {
 	best := r.nccl()
 	for name, us := range r.Peers {
@@ -90,7 +90,7 @@ func (r *Collective) bestPeer() float64 {
 	return best
 }
 
-// summary says how the chosen ways stand to the best of the others.
+// summary compares the chosen ways with the best of the others.
 func (t *table) summary(rows []Collective) {
 	logs, n, won := 0.0, 0, 0
 	for i := range rows {
@@ -109,7 +109,7 @@ func (t *table) summary(rows []Collective) {
 	}
 }
 
-// refusals says of each algorithm once why it was not measured.
+// refusals reports once for each algorithm why it was not measured.
 func (t *table) refusals(rows []Collective) {
 	said := map[string]bool{}
 	for _, r := range rows {

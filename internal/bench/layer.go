@@ -14,18 +14,18 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Layer is one shape of a layer under each strategy. Times are microseconds a
-// layer, the slowest rank's.
+// Layer is the measurement of one shape of a layer under each strategy. Times are microseconds per
+// layer on the slowest rank.
 type Layer struct {
 	Shape
-	// GEMM is the product alone, on all ranks at once, before and behind the layers.
+	// GEMM is the time of the GEMM alone, running on all ranks at once, measured before and after
+	// the layers.
 	GEMM contest.Figure `json:"gemm_us"`
-	// Wire is the time that what each rank receives takes at the rate of a copy;
-	// Bound the longer of both.
+	// Wire is the time in which the bytes that each rank receives are transferred at the rate of a
+	// copy. Bound is the larger of GEMM and Wire.
 	Wire  float64 `json:"wire_us"`
 	Bound float64 `json:"bound_us"`
-	// Checked is how many elements of each run's result were compared with what
-	// they should be.
+	// Checked is how many elements of each run's result were compared with their expected values.
 	Checked    int             `json:"checked"`
 	Strategies []StrategyTimes `json:"strategies"`
 }
@@ -33,33 +33,34 @@ type Layer struct {
 // StrategyTimes is a layer under one strategy.
 type StrategyTimes struct {
 	Strategy string `json:"strategy"`
-	// Refused says why it cannot be used; empty where it can.
+	// Refused is the reason why the strategy cannot be used; empty if it can.
 	Refused string         `json:"refused,omitempty"`
 	Time    contest.Figure `json:"us"`
-	// OverBound is the time over the bound of the same run.
+	// OverBound is the time divided by the bound measured in the same run.
 	OverBound contest.Figure `json:"over_bound"`
-	// Graph and GraphOverBound are the same of the plan replayed as a graph, where
-	// the machine does that.
+	// Graph and GraphOverBound are the same for the plan replayed as a graph, if the machine
+	// supports that.
 	Graph          *contest.Figure `json:"graph_us,omitempty"`
 	GraphOverBound *contest.Figure `json:"graph_over_bound,omitempty"`
-	// GraphForm is the form of the graph, where the machine has several.
+	// GraphForm is the form of the graph, if there are several.
 	GraphForm string `json:"graph_form,omitempty"`
-	// GraphRefused says why there are none where there should be.
+	// GraphRefused is the reason why there are no figures for graphs on a machine that supports
+	// them.
 	GraphRefused string `json:"graph_refused,omitempty"`
-	// Guesses names the products that ran by a guess of an algorithm, for want of memory
-	// to time others in (exec.Result): the times are of those.
+	// Guesses names the GEMMs whose algorithm was guessed, because there was no memory to time
+	// others (see exec.Result). The times include those GEMMs.
 	Guesses []string `json:"guesses,omitempty"`
-	// Against is the paired difference to sequential, Verdict what it supports.
+	// Against is the paired difference to sequential, and Verdict the conclusion that it supports.
 	Against *contest.Figure `json:"minus_sequential_us,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
 }
 
-// layerRepeats is how many layers are chained in a run.
+// layerRepeats is the number of layers in a chain, and of GEMMs.
 const layerRepeats = 6
 
-// resting is what GPUs are given before each run: a run begins at full clocks then,
-// and the next finds them as this one did. Without it a run begins at the power
-// limit that the ones before have brought about, and times spread ten times as far.
+// resting is how long GPUs idle before each run, so that every run begins at full clocks. Without
+// it a run begins at the power limit that the previous runs have caused, and times vary ten times
+// as much.
 const resting = 100 * time.Millisecond
 
 func layersOf(k *layerKind) func(*job, context.Context) error {
@@ -110,7 +111,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	return nil
 }
 
-// wireBytes is what the rate of a copy is measured with.
+// wireBytes is the number of bytes with which the rate of a copy is measured.
 func (j *job) wireBytes() int64 {
 	if j.embedded() {
 		return 1 << 20
@@ -129,7 +130,7 @@ func (j *job) usualShapes(k *layerKind) []Shape {
 	return shapes
 }
 
-// strategies lists what is measured, sequential first.
+// strategies lists the strategies to measure, sequential first.
 func (j *job) strategies() []string {
 	list := j.Strategies
 	if list == nil {
@@ -139,17 +140,17 @@ func (j *job) strategies() []string {
 	return append([]string{"sequential"}, list...)
 }
 
-// candidate is a layer's program under one strategy, loaded.
+// candidate is a layer's program loaded with one strategy.
 type candidate struct {
 	layerText
 	strategy string
 	refused  string
 	plan     *plan.Plan
-	rest     time.Duration // before each run
+	rest     time.Duration // idle time before each run
 	prog     *exec.Program
-	replayed *exec.Program // by graph; nil without graphs
-	noReplay string        // why it is nil where it should not be
-	guesses  []string      // see StrategyTimes, of every run
+	replayed *exec.Program // the program that runs as a graph; nil without graphs
+	noReplay string        // why replayed is nil although graphs are measured
+	guesses  []string      // see StrategyTimes; of every run
 
 	gemm, eager, over     []float64
 	graphTime, graphBound []float64
@@ -175,7 +176,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 	if err != nil {
 		return nil, err
 	}
-	inputs["aw"] = inputs["a"] // the whole x is the shards' x
+	inputs["aw"] = inputs["a"] // the shards of x have the same elements as the whole x
 	want := k.expected(s, inputs)
 	l.Checked = len(want)
 	const warm = 2 // a graph is recorded before the second run
@@ -197,7 +198,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 	return l, nil
 }
 
-// load loads the candidate's programs, or notes why there are none.
+// load loads the candidate's programs, or records why they cannot be used.
 func (j *job) load(ctx context.Context, c *candidate) error {
 	var err error
 	if !j.embedded() {
@@ -222,8 +223,8 @@ func (j *job) load(ctx context.Context, c *candidate) error {
 	return nil
 }
 
-// giveUp goes on without graphs where err says that they cannot be used; a wrong
-// result or the end of everything stays an error.
+// giveUp continues without graphs if err says that they cannot be used. Wrong results and errors
+// that end the measurement are returned.
 func (c *candidate) giveUp(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrDiffers) {
 		return err
@@ -231,7 +232,7 @@ func (c *candidate) giveUp(ctx context.Context, err error) error {
 	c.noReplay = err.Error()
 	if p := c.replayed; p != nil {
 		c.replayed = nil
-		_ = p.Close() // what matters is why it failed
+		_ = p.Close() // the reason of the failure is more important
 	}
 	return nil
 }
@@ -246,7 +247,7 @@ func (c *candidate) close() error {
 	return errors.Join(errs...)
 }
 
-// fits refuses shapes that cannot be sharded evenly.
+// fits returns an error for shapes that cannot be sharded evenly.
 func (s Shape) fits(ranks int) error {
 	if n := int64(ranks); s.M%n != 0 || s.N%n != 0 || s.K%n != 0 {
 		return contest.Usagef("%s does not divide over %d ranks", s, ranks)
@@ -254,7 +255,8 @@ func (s Shape) fits(ranks int) error {
 	return nil
 }
 
-// wire returns the microseconds that what a rank receives takes at rate GB/s.
+// wire returns the time, in microseconds, in which the bytes that a rank receives are transferred
+// at rate GB/s.
 func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
 	if rate <= 0 {
 		return 0
@@ -262,8 +264,8 @@ func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
 	return k.trips * float64(k.moves(s)*k.size()) * float64(ranks-1) / float64(ranks) / rate / 1e3
 }
 
-// round runs the candidate's programs once and compares what they give; rounds
-// to warm up do not count.
+// round runs the candidate's programs once and checks their results. It records times only if
+// counts is set; otherwise the round is a warm-up.
 func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*tensor.Tensor, want []element, counts bool) error {
 	if c.replayed != nil {
 		gemm, layer, err := c.time(ctx, c.replayed, inputs, want, counts)
@@ -282,8 +284,8 @@ func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*
 	return nil
 }
 
-// time returns microseconds of the GEMM alone and of a layer, of a run of p; zeros
-// where it does not count.
+// time returns the microseconds of the GEMM alone and of a layer in a run of p; zeros if counts is
+// not set.
 func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string]*tensor.Tensor, want []element, counts bool) (gemm, layer float64, err error) {
 	time.Sleep(c.rest)
 	res, err := p.Run(ctx, inputs)
@@ -300,9 +302,9 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	return (before + behind) / 2, layer, errors.Join(err, err1, err2)
 }
 
-// part tells which of the parts that are timed a command is in: exec.Options.Ends.
-// A wait begins nothing: that of a stream which has had no work yet begins with the
-// run, long before what it waits for.
+// part returns the index of the timed part that a command belongs to; see exec.Options.Ends. Waits
+// belong to no part, because a stream without earlier work begins to wait when the run begins, long
+// before the event.
 func (c *candidate) part(cmd int) int {
 	switch x := &c.plan.Cmds[cmd]; x.Kind {
 	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:
@@ -313,13 +315,13 @@ func (c *candidate) part(cmd int) int {
 	}
 }
 
-// Window returns microseconds a repetition from the first beginning to the last
-// end of the commands that come from some lines, of the rank with the most.
+// window returns microseconds per repetition, from the start of the first to the end of the last
+// command on the given lines, for the rank with the longest time.
 func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	return c.longest(t, lines, func(rank int, s span) int64 { return s.hi - s.lo })
 }
 
-// chain is window for the layers, from the end of the one in front of them.
+// chain is window for the timed layers, but measured from the end of the untimed layer before them.
 func (c *candidate) chain(t *trace.Trace) (float64, error) {
 	first := c.spans(t, c.first)
 	return c.longest(t, c.layers, func(rank int, s span) int64 {
@@ -330,13 +332,13 @@ func (c *candidate) chain(t *trace.Trace) (float64, error) {
 	})
 }
 
-// span is from when to when, in nanoseconds.
+// span is a time interval in nanoseconds.
 type span struct {
 	lo, hi int64
 	any    bool
 }
 
-// Spans returns each rank's span of the commands that come from some lines.
+// spans returns each rank's interval from the first to the last command on the given lines.
 func (c *candidate) spans(t *trace.Trace, lines [2]int32) []span {
 	out := make([]span, c.plan.Ranks)
 	if t == nil {
@@ -357,7 +359,7 @@ func (c *candidate) spans(t *trace.Trace, lines [2]int32) []span {
 	return out
 }
 
-// longest returns microseconds a repetition of the rank whose span has the most length.
+// longest returns microseconds per repetition of the rank with the largest length.
 func (c *candidate) longest(t *trace.Trace, lines [2]int32, length func(rank int, s span) int64) (float64, error) {
 	most := int64(0)
 	for r, s := range c.spans(t, lines) {
@@ -371,7 +373,7 @@ func (c *candidate) longest(t *trace.Trace, lines [2]int32, length func(rank int
 	return float64(most) / 1e3 / layerRepeats, nil
 }
 
-// summarize turns the candidates' samples into figures.
+// summarize converts the candidates' samples to figures.
 func (l *Layer) summarize(cands []*candidate) {
 	var gemm []float64
 	for _, c := range cands {

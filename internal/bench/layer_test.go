@@ -30,8 +30,7 @@ func TestParseShape(t *testing.T) {
 	}
 }
 
-// TestTextRepeats: the lines that are said to be the layers' are those that
-// bring the layers' products, as many as asked for.
+// TestTextRepeats checks that the lines recorded for the layers contain as many GEMMs as requested.
 func TestTextRepeats(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "exchange"} {
@@ -56,7 +55,7 @@ func TestTextRepeats(t *testing.T) {
 	}
 }
 
-// products counts the commands that multiply matrices and come from some lines.
+// products counts the matrix multiplications on the given lines.
 func products(p *plan.Plan, lines [2]int32) int {
 	n := 0
 	for i := range p.Cmds {
@@ -69,9 +68,9 @@ func products(p *plan.Plan, lines [2]int32) int {
 	return n
 }
 
-// TestWindow: the slowest rank counts, from the first to the last command of
-// the lines, whatever lies between; a wait before them does not. Of the layers it
-// is from the end of the one in front of them.
+// TestWindow checks that window measures the slowest rank from the first to the last command on the
+// lines, including gaps, but without waits before them. For layers it must measure from the end of
+// the untimed layer before them.
 func TestWindow(t *testing.T) {
 	p := &plan.Plan{Ranks: 2, Sites: []plan.Site{{Pos: ir.Pos{Line: 3}}, {Pos: ir.Pos{Line: 5}},
 		{Pos: ir.Pos{Line: 6}}},
@@ -81,7 +80,7 @@ func TestWindow(t *testing.T) {
 		{ID: 0, Start: 0, End: 1e6},
 		{ID: 2, Start: 15_000, End: 20_000}, {ID: 1, Start: 10_000, End: 12_000},
 		{ID: 3, Rank: 1, Start: 10_000, End: 30_000}, {ID: 4, Rank: 1, Start: 30_000, End: 34_000},
-		{ID: 1, Class: trace.Sync, Start: 0, End: 10_000}, // of a stream that waits from the start
+		{ID: 1, Class: trace.Sync, Start: 0, End: 10_000}, // a stream that waits from the start of the run
 	}}
 	if got, err := c.window(tr, [2]int32{5, 6}); err != nil || got != 24.0/layerRepeats {
 		t.Errorf("got %v, %v", got, err)
@@ -90,12 +89,12 @@ func TestWindow(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	c.first, c.layers = [2]int32{5, 5}, [2]int32{6, 6}
-	if got, err := c.chain(tr); err != nil || got != 8.0/layerRepeats { // rank 0: from 12 to 20
+	if got, err := c.chain(tr); err != nil || got != 8.0/layerRepeats { // on rank 0: from 12 to 20
 		t.Errorf("got %v, %v", got, err)
 	}
 	c.first = [2]int32{9, 9}
 	if got, err := c.chain(tr); err == nil {
-		t.Errorf("a chain with nothing in front of it has a length: %v", got)
+		t.Errorf("a chain without a layer before it has a length: %v", got)
 	}
 	if _, err := c.window(tr, [2]int32{9, 9}); err == nil {
 		t.Error("a window without commands has a length")
@@ -105,7 +104,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// Run runs a layer once on the CPU.
+// run runs a layer once on the CPU machine.
 func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]element, map[string]*tensor.Tensor) {
 	t.Helper()
 	ctx := context.Background()
@@ -130,8 +129,8 @@ func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]ele
 	return k.expected(s, in), res.Outputs
 }
 
-// TestCompare: right results pass under every strategy; one that is off by what
-// a missing rank or a swapped element makes does not.
+// TestCompare checks that right results are accepted under every strategy, and that an element is
+// refused if a rank is missing in its sum or it was swapped with another.
 func TestCompare(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "chunked(3)", "exchange"} {
@@ -164,8 +163,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestRound: runs are timed by their marks, and their results are compared. Here the
-// one that is replayed on GPUs runs as the other does.
+// TestRound checks that runs are timed by their marks and that their results are compared. In this
+// test the program that is replayed on GPUs runs without a graph.
 func TestRound(t *testing.T) {
 	s, k := Shape{24, 24, 24}, agGEMM
 	j := &job{Options: Options{Ranks: 2}, machine: cpu.New(cpu.Options{})}
@@ -211,7 +210,7 @@ func TestRound(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	// 3/4 of 8192·8192 bf16 at 396 GB/s, once or, for an all-reduce, twice.
+	// 3/4 of 8192·8192 bf16 elements at 396 GB/s, once or, for an all-reduce, twice.
 	s := Shape{M: 8192, N: 28672, K: 8192}
 	if got := agGEMM.wire(s, 4, 396); math.Abs(got-254.2) > 0.1 {
 		t.Errorf("ag: %v", got)
@@ -224,10 +223,11 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// A layer of 32768×8192×16384 is 2·2^15·2^13·2^14 operations, of which each of eight ranks does an eighth.
+// TestTeraFLOPs uses a layer of 32768×8192×16384, which needs 2·2^15·2^13·2^14 operations. Each of
+// eight ranks computes an eighth.
 func TestTeraFLOPs(t *testing.T) {
 	l := &Layer{Shape: Shape{M: 32768, N: 8192, K: 16384}}
-	if got := l.teraFLOPs(8, 1000); got != 1099.511627776 { // 2^43 operations, an eighth of them in a millisecond
+	if got := l.teraFLOPs(8, 1000); got != 1099.511627776 { // 2^43 operations per layer, an eighth of them in a millisecond
 		t.Errorf("%v TFLOP/s", got)
 	}
 	if got := l.teraFLOPs(8, 0); got != 0 {

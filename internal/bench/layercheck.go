@@ -9,21 +9,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrDiffers is wrapped by an error about a layer whose result is wrong.
+// ErrDiffers is wrapped by the error for a layer with a wrong result.
 var ErrDiffers = errors.New("the result differs from what was recomputed")
 
 // perSample is how many elements of each sampled row or column are recomputed.
 const perSample = 32
 
-// element is one element of y as it should be, give or take bound.
+// element is the expected value of an element of y, with an error bound.
 type element struct {
-	sample      int   // which of the program's results holds it
-	at          int64 // index there
+	sample      int   // the index of the program's result that contains it
+	at          int64 // index in that result
 	row, col    int64
 	want, bound float64
 }
 
-// expected recomputes elements of y in f64 from the factors of its operands.
+// expected recomputes elements of y in f64 from the factors of the operands.
 func (k *layerKind) expected(s Shape, inputs map[string]*tensor.Tensor) []element {
 	x, w := product(inputs["a"], inputs["b"]), product(inputs["c"], inputs["d"])
 	var out []element
@@ -45,7 +45,7 @@ func (k *layerKind) expected(s Shape, inputs map[string]*tensor.Tensor) []elemen
 	return out
 }
 
-// step is that of the type that operands are rounded to.
+// step returns the relative rounding step of the type of the operands.
 func (k *layerKind) step() float64 {
 	if k.scales != "" {
 		return 1.0 / 16
@@ -53,9 +53,9 @@ func (k *layerKind) step() float64 {
 	return 1.0 / 128
 }
 
-// dot returns Σ x·w and how far from it y may be. Products are rounded to bf16
-// once per rank and once in the end, and an operand may have been rounded the
-// other way: some steps of the size that a sum of random terms has.
+// dot returns Σ x·w and an error bound for y. Each rank rounds its product to bf16, and the result
+// is rounded once more. An operand may also have been rounded to the other neighbour. The bound is
+// several rounding steps of the size of a sum of random terms.
 func dot(x, w []float64, step float64) (sum, bound float64) {
 	squares := 0.0
 	for i := range x {
@@ -66,7 +66,7 @@ func dot(x, w []float64, step float64) (sum, bound float64) {
 	return sum, 4 * step * (math.Abs(sum) + math.Sqrt(squares))
 }
 
-// compare compares a run's results with what was expected.
+// compare compares the results of a run with the expected elements.
 func compare(want []element, outputs map[string]*tensor.Tensor) error {
 	for _, e := range want {
 		out := outputs[sampleName(e.sample)]
@@ -80,7 +80,7 @@ func compare(want []element, outputs map[string]*tensor.Tensor) error {
 	return nil
 }
 
-// factors are the matrices that an operand is the product of.
+// factors are the matrices whose product is an operand.
 type factors struct{ left, right []float64 }
 
 func product(left, right *tensor.Tensor) factors { return factors{floats(left), floats(right)} }
@@ -91,7 +91,7 @@ func floats(t *tensor.Tensor) []float64 {
 	return out
 }
 
-// row returns row i of left·rightᵀ as the devices round it.
+// row returns row i of left·rightᵀ, rounded as the devices round it.
 func (f factors) row(i int64) []float64 {
 	out := make([]float64, len(f.right)/inner)
 	l := f.left[i*inner : (i+1)*inner]

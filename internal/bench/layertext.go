@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// Shape is a layer's product over all ranks: [M, K] · [N, K]ᵀ.
+// Shape is the GEMM of a layer over all ranks: [M, K] · [N, K]ᵀ.
 type Shape struct {
 	M int64 `json:"m"`
 	N int64 `json:"n"`
@@ -18,7 +18,7 @@ type Shape struct {
 // String returns "MxNxK".
 func (s Shape) String() string { return fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K) }
 
-// mostExtent bounds M, N and K: beyond it nothing fits a device.
+// mostExtent is the largest value of M, N and K; larger ones fit on no device.
 const mostExtent = 1 << 24
 
 // ParseShape reads "MxNxK".
@@ -39,29 +39,30 @@ func ParseShape(text string) (Shape, error) {
 	return s, nil
 }
 
-// layerKind is a pair of a GEMM and communication.
+// layerKind is a kind of layer: a GEMM with a collective.
 type layerKind struct {
 	name string
-	// Types of the layer's tensors, as they are sharded.
+	// x, w and y are the types of the layer's tensors with their sharding.
 	x, w, y string
-	// partial says that the GEMM's result is a partial sum, which is reduced, and gathered that it is gathered;
-	// otherwise its operand is gathered.
+	// partial says that the GEMM's result is a partial sum, which is reduced. gathered says that
+	// the GEMM's result is gathered. If neither is set, the GEMM's operand is gathered.
 	partial, gathered bool
-	// sample is the extent of one sample of y, and the axis it is cut from.
+	// sample is the shape of one sample of y, and axis the axis from which it is cut.
 	sample string
 	axis   int
-	// trips is how often each byte of what moves is sent on its way, and moves
-	// how many elements that are over all ranks.
+	// trips is how often each byte that is communicated is sent. moves is how many elements are
+	// communicated, summed over all ranks.
 	trips float64
 	moves func(Shape) int64
-	// scales says which elements of 8-bit operands share a scale: "tensor", "row" or "block"; operands are bf16 without.
+	// scales says which elements of 8-bit operands share a scale: "tensor", "row" or "block". If it
+	// is empty, operands are bf16.
 	scales string
 }
 
-// FP8 are the forms of scales that layers are measured with.
+// FP8 lists the kinds of scales with which layers can be measured.
 var FP8 = []string{"tensor", "row", "block"}
 
-// in is k with operands of f8e4m3, and scales as they say; k itself where they say nothing.
+// in returns k with f8e4m3 operands and the given kind of scales, or k itself if scales is empty.
 func (k *layerKind) in(scales string) *layerKind {
 	if scales == "" {
 		return k
@@ -71,7 +72,8 @@ func (k *layerKind) in(scales string) *layerKind {
 	return &scaled
 }
 
-// size is how many bytes an element that moves has: operands that are gathered have 8 bits, sums and results 16.
+// size returns the bytes of an element that is communicated: gathered operands have 8 bits, sums
+// and results 16.
 func (k *layerKind) size() int64 {
 	if k.scales != "" && !k.partial && !k.gathered {
 		return 1
@@ -79,7 +81,7 @@ func (k *layerKind) size() int64 {
 	return 2
 }
 
-// product is a linear of %x and %w, by their values of 8 bits where they have them.
+// product returns the text of a linear of %x and %w, in 8 bits if the layer has scales.
 func (k *layerKind) product(x string) string {
 	if k.scales == "" {
 		return fmt.Sprintf("linear %%%s, %%w", x)
@@ -87,7 +89,7 @@ func (k *layerKind) product(x string) string {
 	return fmt.Sprintf("linear %%%[1]s.q, %%w.q, %%%[1]s.s, %%w.s", x)
 }
 
-// quantize writes %x in 8 bits, of which block shares a scale.
+// quantize writes the conversion of %x to 8 bits. Each block shares a scale.
 func (k *layerKind) quantize(b *lineWriter, x, block string) {
 	switch k.scales {
 	case "":
@@ -112,29 +114,28 @@ var (
 		sample: "bf16[1, N]", axis: 0, trips: 1, moves: func(s Shape) int64 { return s.M * s.N }}
 )
 
-// inner is the rank of the matrices that a layer's operands are made from: x is
-// a·bᵀ and w is c·dᵀ, rounded. What the caller uploads is small, then, and elements
-// are close to normal numbers, as those that peers are timed with: data cost power,
-// and so time.
+// inner is the inner dimension of the products from which operands are made: x is a·bᵀ and w is
+// c·dᵀ, rounded. So the caller uploads little. The elements have nearly a normal distribution, like
+// the operands with which peers are timed: power consumption, and therefore time, depends on the
+// data.
 const inner = 128
 
-// layerText is a program whose text repeats the layer. The operands are made on
-// the devices; then the GEMM runs alone, repeatedly, on all of them; then, after
-// a barrier, the layer; then, after another, the GEMM alone again: a GPU slows down
-// while it works, and what is compared with the layer is the mean of before and
-// behind.
+// layerText is the text of a program that repeats a layer. The operands are made on the devices.
+// Then the GEMM alone runs repeatedly on all ranks; after a barrier, the layers; after another
+// barrier, the GEMM alone again. GPUs slow down while they work, so the layers are compared with
+// the mean of both GEMM times.
 type layerText struct {
 	text string
-	// The first and last line, from 1, of the GEMMs alone, before and behind, of the
-	// layers, and of the one in front of them.
+	// The first and the last line, from 1, of the GEMMs before the layers and after them, of the
+	// timed layers, and of the untimed layer before them.
 	before, behind, layers, first [2]int32
-	// timed are all lines that are timed, each part's first and last.
+	// timed lists the first and the last line of each timed part.
 	timed [][2]int32
 }
 
-// textOf writes the program for repeats layers, and one in front of them that is not
-// timed: links that had nothing to carry for some ms take 0.1 ms to wake. Each
-// layer has an x of its own, so that nothing gathered serves two.
+// textOf writes the program for repeats timed layers, after one that is not timed: links that were
+// idle for some ms take 0.1 ms to wake up. Each layer has a separate x, so that nothing gathered
+// can be reused.
 func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
 	k.head(&b, s, ranks, 1+repeats)
@@ -162,7 +163,7 @@ func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	return t
 }
 
-// alone writes the GEMMs alone, and returns their first and last line.
+// alone writes the GEMMs alone, and returns the first and the last of their lines.
 func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
 	product, x := k.y, "whole"
 	switch {
@@ -179,7 +180,7 @@ func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
 	return lines
 }
 
-// head writes the signature and makes the operands.
+// head writes the signature, and the statements that make the operands.
 func (k *layerKind) head(b *lineWriter, s Shape, ranks, operands int) {
 	b.add("dim M = %d", s.M)
 	b.add("dim N = %d", s.N)
@@ -207,8 +208,8 @@ func (k *layerKind) layer(b *lineWriter, i int) {
 	b.add("  %%y%d: %s = reshard %%p%d", i, k.y, i)
 }
 
-// places returns the rows, or columns, of the first and the last layer's y that
-// the program returns.
+// places returns the row or column of y that the program returns for the first layer, and that for
+// the last one.
 func (k *layerKind) places(s Shape) [2]int64 {
 	if k.axis == 1 {
 		return [2]int64{s.N / 3, s.N - 1}
@@ -223,10 +224,10 @@ type lineWriter []string
 
 func (b *lineWriter) add(format string, args ...any) { *b = append(*b, fmt.Sprintf(format, args...)) }
 
-// next returns the number, from 1, of the line added next.
+// next returns the number, counted from 1, of the line that is added next.
 func (b *lineWriter) next() int32 { return int32(len(*b)) + 1 }
 
-// Rows and cols return the extents of a matrix type, as they stand in the text.
+// rows and cols return the extents of a matrix type as they are written.
 func rows(typ string) string { return extents(typ)[0] }
 func cols(typ string) string { return extents(typ)[1] }
 

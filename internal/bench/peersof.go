@@ -11,8 +11,8 @@ import (
 // eagerSuffix is added to the names of eager figures.
 const eagerSuffix = ", eager"
 
-// peersOf returns the figures for a call, by name; those of eager calls have
-// that added.
+// peersOf returns the figures of peers for a call, by name. Names of eager figures have
+// eagerSuffix.
 func peersOf(list []contest.Peer, c contest.Call, ranks int) map[string]float64 {
 	var out map[string]float64
 	for _, p := range list {
@@ -31,13 +31,13 @@ func peersOf(list []contest.Peer, c contest.Call, ranks int) map[string]float64 
 	return out
 }
 
-// layerPeers returns the figures of a kind of layer.
+// layerPeers returns the figures of peers for a kind of layer.
 func layerPeers(list []contest.Peer, op string, ranks int) []contest.Peer {
 	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != op || p.Ranks != ranks })
 }
 
-// lackPeers says in the report that figures of peers were given, and none is of this op on these ranks, in one of these
-// sizes if there are some.
+// lackPeers notes in the report that figures of peers were given, but that none fits the op, the
+// number of ranks and, if given, one of the sizes.
 func (j *job) lackPeers(op string, sizes []int64) {
 	var ranks []string
 	for _, p := range j.Peers {
@@ -59,7 +59,7 @@ func (j *job) lackPeers(op string, sizes []int64) {
 	}
 }
 
-// peers writes the figures for a layer in a line.
+// peers writes one line with the figures of peers for a layer.
 func (t *table) peers(list []contest.Peer, s Shape) {
 	var parts []string
 	for _, p := range list {
@@ -77,7 +77,7 @@ func (t *table) peers(list []contest.Peer, s Shape) {
 	}
 }
 
-// peerNames lists the names in any of the rows, sorted.
+// peerNames lists all names of peers in the rows, sorted.
 func peerNames(rows []Collective) []string {
 	var names []string
 	for _, r := range rows {

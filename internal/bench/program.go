@@ -11,8 +11,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// build parses and plans the text of a program that runs on m, nil for the CPU machine, which matters to the
-// strategy auto.
+// build parses and plans a program for m, which affects the strategy auto; nil for the CPU machine.
 func build(m device.Machine, text, strategy string, ranks int) (*plan.Plan, error) {
 	info, ds := checker.Read("bench", text)
 	if err := ds.Err(); err != nil {
@@ -25,7 +24,7 @@ func build(m device.Machine, text, strategy string, ranks int) (*plan.Plan, erro
 	return u.Plan(ir.Binding{Ranks: ranks})
 }
 
-// randomInputs makes a tensor for every parameter: uniform in [-1, 1).
+// randomInputs returns a tensor for every parameter, with elements uniform in [-1, 1).
 func randomInputs(p *plan.Plan) (map[string]*tensor.Tensor, error) {
 	out := map[string]*tensor.Tensor{}
 	for _, in := range p.Inputs {

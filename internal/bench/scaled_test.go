@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestScaledLayers: layers of 8-bit operands give the products of their operands, with scales of every form, and other
-// numbers do not pass for these.
+// TestScaledLayers checks that layers of 8-bit operands compute the product of their operands with
+// every kind of scales, and that wrong numbers are detected.
 func TestScaledLayers(t *testing.T) {
 	for _, scales := range FP8 {
 		for _, k := range []*layerKind{agGEMM, gemmRS, gemmAG} {
@@ -18,20 +18,20 @@ func TestScaledLayers(t *testing.T) {
 			}
 			for _, o := range out {
 				for i := range o.Len() {
-					o.SetFloat64(i, o.Float64(i)*1.5) // as where a scale is another's
+					o.SetFloat64(i, o.Float64(i)*1.5) // as if an element had the wrong scale
 				}
 			}
 			if err := compare(want, out); err == nil {
-				t.Errorf("%s with scales of each %s: half as much again passes", k.name, scales)
+				t.Errorf("%s with scales of each %s: results that are 1.5 times too large are accepted", k.name, scales)
 			}
 		}
 	}
 	if bf16, one := agGEMM.wire(Shape{8192, 1, 8192}, 2, 100), agGEMM.in("block").wire(Shape{8192, 1, 8192}, 2, 100); one != bf16/2 {
-		t.Errorf("8 bits take %g µs of the wire, 16 take %g", one, bf16)
+		t.Errorf("8-bit operands need %g µs on the wire, bf16 operands %g", one, bf16)
 	}
 }
 
-// TestScaledOptions: what has no such products says so.
+// TestScaledOptions checks that benchmarks without 8-bit GEMMs refuse the option.
 func TestScaledOptions(t *testing.T) {
 	list := benches()
 	i := slices.IndexFunc(list, func(b bench) bool { return b.name == "allreduce" })

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzShape: a shape is within bounds, and the same once it is printed and read again.
+// FuzzShape checks that a shape that can be read is within limits, and the same after it is printed
+// and read again.
 func FuzzShape(f *testing.F) {
 	for _, s := range []string{"8192x28672x8192", "1x1x1", "0x1x1", "16777216x16777217x1", "1x2", "+1x2x3", "1x2x3x"} {
 		f.Add(s)

@@ -20,33 +20,35 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// StepOptions choose how a program is measured.
+// StepOptions select how a program is measured.
 type StepOptions struct {
 	Options
 	Binding hocket.Binding
-	// Inputs gives parameters; what it lacks is uniform in [-1, 1), or 0 where it is an integer.
+	// Inputs has arguments by parameter. Parameters without an argument get elements uniform in
+	// [-1, 1), or 0 if they are integers.
 	Inputs map[string]*hocket.Tensor
-	// Runs are those of a batch, back to back; 0 for 20.
+	// Runs is the number of consecutive runs in a batch; 0 for 20.
 	Runs int
-	// Describe names the description that bounds are of, or its FILE.json; empty for the one that
-	// fits the machine.
+	// Describe is the name of the machine description for bounds, or its FILE.json; empty for the
+	// description that fits the machine.
 	Describe string
-	// Memory, where not 0, is the rate at which a plain kernel reads memory, in GB/s, in the place of the
-	// description's.
+	// Memory, if not 0, replaces the description's rate at which a plain kernel reads memory, in
+	// GB/s.
 	Memory float64
-	// Fixed is hocket.LoadOptions.FixedAlgorithms. Measure adds a strategy, measuredAuto.
+	// Fixed is hocket.LoadOptions.FixedAlgorithms. Measure adds the strategy measuredAuto.
 	Fixed, Measure bool
 }
 
-// Step is a program under each strategy. Times are microseconds a run.
+// Step is the measurement of a program under each strategy. Times are microseconds per run.
 type Step struct {
 	Func string           `json:"func"`
 	Dims map[string]int64 `json:"dims"`
 	// Weights are the parameters that were bound; all others were in bound device tensors.
 	Weights []string `json:"weights,omitempty"`
 	State   []string `json:"device_tensors,omitempty"`
-	// Bound is of all that a rank does, see sim.Bounds.Whole, with the sequential plan; BoundBy the resource
-	// that takes longest, At the description that it is of, and Fits whether that describes this machine.
+	// Bound is the bound of all that a rank does (see sim.Bounds.Whole), for the sequential plan.
+	// BoundBy is the resource that takes longest. At is the name of the machine description, and
+	// Fits says whether it describes this machine.
 	Bound   sim.Bound     `json:"bound"`
 	BoundUS float64       `json:"bound_us"`
 	BoundBy string        `json:"bound_by,omitempty"`
@@ -56,39 +58,43 @@ type Step struct {
 	Ways    []StepTimes   `json:"ways"`
 }
 
-// StepTimes is a step under one strategy, issued in one way.
+// StepTimes is the measurement of a program under one strategy, issued in one way.
 type StepTimes struct {
 	Strategy string `json:"strategy"`
 	Issued   string `json:"issued"` // "eager" or "graph"
-	// Refused says why it cannot be measured; empty where it can.
+	// Refused is the reason why it cannot be measured; empty if it can.
 	Refused string `json:"refused,omitempty"`
-	// Overlap lists the pairs that the strategy overlaps, a line each.
+	// Overlap lists the pairs that the strategy overlaps, one line each.
 	Overlap []string `json:"overlap,omitempty"`
-	// BackToBack is what a run adds to a batch, Single a run that the host waits for, and Host what
-	// that takes beyond the former: the host's part, where devices do not wait for it in a batch. Where
-	// a batch took no longer than a run, BackToBack tells nothing, and neither do those that rest on it.
+	// BackToBack is the time that each further run adds to a batch. Single is the time of a run
+	// that the host waits for. Host is by how much Single exceeds BackToBack: the time of the host,
+	// if devices do not wait for it within a batch. If a batch took no longer than a single run,
+	// BackToBack means nothing, nor do figures derived from it.
 	BackToBack contest.Figure `json:"back_to_back_us"`
 	Single     contest.Figure `json:"single_us"`
 	Host       contest.Figure `json:"host_us"`
 	OverBound  float64        `json:"over_bound,omitempty"` // BackToBack over BoundUS
-	// Against is the paired difference to the first way of this issue, back to back; Verdict what it supports.
+	// Against is the paired difference, in BackToBack, to the first way that is issued alike, and
+	// Verdict the conclusion that it supports.
 	Against *contest.Figure `json:"minus_first_us,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
 	Guesses []string        `json:"guesses,omitempty"` // see StrategyTimes
-	// OpsBound is what a rank's commands take one after the other, each at its bound.
+	// OpsBound is the time of a rank's commands one after another, each at its bound.
 	OpsBound float64 `json:"ops_bound_us,omitempty"`
-	// Ops are the program's statements, the one that loses the most against its bound first.
+	// Ops are the program's statements, ordered by how much they exceed their bounds, the largest
+	// excess first.
 	Ops []OpTime `json:"ops,omitempty"`
 }
 
-// told reports whether a run's part of a batch is more than what times of runs vary by.
-func (t *StepTimes) told() bool { return t.BackToBack.Median > 0 }
+// conclusive reports whether BackToBack is positive, that is, larger than the variation of the
+// measurements.
+func (t *StepTimes) conclusive() bool { return t.BackToBack.Median > 0 }
 
 // stepWay is a program loaded with a strategy.
 type stepWay struct {
 	StepTimes
 	model *hocket.Model
-	// run runs the program n times back to back, and returns which products ran by a guess.
+	// run executes n consecutive runs, and returns the GEMMs whose algorithm was guessed.
 	run   func(ctx context.Context, n int) (guesses []string, err error)
 	close []func() error
 
@@ -123,14 +129,14 @@ func RunStep(ctx context.Context, p *hocket.Program, opts StepOptions) (*Report,
 	return s.job.report, errors.Join(err, m.Close())
 }
 
-// stepJob is the measurement of a program under way.
+// stepJob is the measurement of a program in progress.
 type stepJob struct {
 	StepOptions
 	*job
 	program *hocket.Program
 	machine *hocket.Machine
 	step    Step
-	plan    *plan.Plan // sequential
+	plan    *plan.Plan // for strategy sequential
 	now     func() time.Time
 	ways    []*stepWay
 }
@@ -170,7 +176,7 @@ func (s *stepJob) run(ctx context.Context) (err error) {
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	for _, w := range s.ways { // so that there is room for what is timed op by op
+	for _, w := range s.ways { // frees memory for the programs that are timed op by op
 		if err := w.shut(); err != nil {
 			return err
 		}
@@ -203,7 +209,7 @@ func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
 	return u.Plan(ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines})
 }
 
-// describe finds the description that bounds are of.
+// describe returns the machine description from which bounds are computed.
 func (s *stepJob) describe() (d *machine.Description, err error) {
 	if s.Memory < 0 {
 		return nil, contest.Usagef("memory at %v GB/s", s.Memory)
@@ -223,7 +229,7 @@ func (s *stepJob) describe() (d *machine.Description, err error) {
 	return d, nil
 }
 
-// notes says how it is measured.
+// notes adds to the report how it is measured.
 func (s *stepJob) notes() {
 	s.method("weights bound, all other parameters in bound device tensors, results copied to device tensors; " +
 		"inputs that nobody gives uniform in [-1, 1), integers 0")
@@ -244,7 +250,7 @@ func (s *stepJob) notes() {
 	}
 }
 
-// inputs makes a tensor for every parameter.
+// inputs returns a tensor for every parameter.
 func (s *stepJob) inputs() (map[string]*hocket.Tensor, error) {
 	out := map[string]*hocket.Tensor{}
 	for i := range s.plan.Inputs {
@@ -267,8 +273,8 @@ func (s *stepJob) inputs() (map[string]*hocket.Tensor, error) {
 	return out, nil
 }
 
-// weights are the parameters that a plan uses as a product's second operand or bias, as a norm's
-// weights and biases or as an embedding's table, and for nothing else.
+// weights lists the parameters that a plan uses only as the second operand or bias of a GEMM, as
+// weights or bias of a norm, or as the table of an embedding.
 func weights(p *plan.Plan) []string {
 	other, used := map[int32]bool{}, map[int32]bool{}
 	for i := range p.Cmds {
@@ -297,7 +303,7 @@ func weights(p *plan.Plan) []string {
 	return names
 }
 
-// weighs reports whether an op's operand is commonly a weight.
+// weighs reports whether an operand of an op is usually a weight.
 func weighs(op ir.Op, operand int) bool {
 	switch op {
 	case ir.OpLinear, ir.OpMatmul, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpEmbedding:
@@ -306,7 +312,7 @@ func weighs(op ir.Op, operand int) bool {
 	return false
 }
 
-// load loads every way, with its parameters bound.
+// load loads every way and binds its parameters.
 func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) error {
 	bound := weights(s.plan)
 	s.step.Weights = bound
@@ -375,7 +381,7 @@ func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*ho
 	args := hocket.Args{DeviceOut: map[string]*hocket.DeviceTensor{}}
 	for _, out := range s.plan.Outputs {
 		if out.Inout {
-			continue // it is bound
+			continue // it is bound already
 		}
 		if args.DeviceOut[out.Name], err = w.onDevices(ctx, out.Name); err != nil {
 			return err
@@ -406,7 +412,8 @@ func (w *stepWay) onDevices(ctx context.Context, name string) (*hocket.DeviceTen
 	return d, err
 }
 
-// shut closes what the way holds: tensors before their model would unload plans one by one.
+// shut closes the way's tensors and then its model. In the reverse order, closing a tensor would
+// unload plans one by one.
 func (w *stepWay) shut() error {
 	var errs []error
 	for _, c := range w.close {
@@ -416,9 +423,9 @@ func (w *stepWay) shut() error {
 	return errors.Join(errs...)
 }
 
-// measure times all ways in turns.
+// measure times all ways alternately.
 func (s *stepJob) measure(ctx context.Context) error {
-	const warm = 2 // a graph is recorded before the second run
+	const warm = 2 // the graph is recorded before the second run
 	for round := range s.job.Rounds + warm {
 		for _, w := range s.ways {
 			if w.Refused != "" {
@@ -438,7 +445,7 @@ func (s *stepJob) measure(ctx context.Context) error {
 			}
 		}
 	}
-	first := map[string]*stepWay{} // by issue
+	first := map[string]*stepWay{} // by the way of issuing
 	for _, w := range s.ways {
 		if w.Refused != "" {
 			continue
@@ -447,12 +454,12 @@ func (s *stepJob) measure(ctx context.Context) error {
 		w.Guesses = slices.Compact(w.Guesses)
 		w.BackToBack, w.Single = contest.FigureOf(w.chain), contest.FigureOf(w.single)
 		w.Host = contest.FigureOf(contest.Differences(w.single, w.chain))
-		if s.step.BoundUS > 0 && w.told() {
+		if s.step.BoundUS > 0 && w.conclusive() {
 			w.OverBound = w.BackToBack.Median / s.step.BoundUS
 		}
 		if f := first[w.Issued]; f != nil {
 			diff := contest.FigureOf(contest.Differences(w.chain, f.chain))
-			if w.Against = &diff; w.told() && f.told() {
+			if w.Against = &diff; w.conclusive() && f.conclusive() {
 				w.Verdict = contest.Verdict(diff)
 			}
 		} else {
@@ -462,8 +469,8 @@ func (s *stepJob) measure(ctx context.Context) error {
 	return nil
 }
 
-// timeSingle returns the median of a few runs, each waited for. A run that is not counted precedes them, to fill
-// caches.
+// timeSingle returns the median of a few runs, each of which the host waits for. One run before
+// them is a warm-up.
 func (s *stepJob) timeSingle(ctx context.Context, w *stepWay) (float64, error) {
 	const singles = 5
 	var took []float64
@@ -479,7 +486,7 @@ func (s *stepJob) timeSingle(ctx context.Context, w *stepWay) (float64, error) {
 	return contest.FigureOf(took).Median, nil
 }
 
-// time returns the microseconds that n runs take, as their caller sees it.
+// time returns the microseconds that a batch of n runs takes for its caller.
 func (s *stepJob) time(ctx context.Context, w *stepWay, n int) (float64, error) {
 	begun := s.now()
 	guesses, err := w.run(ctx, n)
@@ -492,7 +499,7 @@ func (s *stepJob) time(ctx context.Context, w *stepWay, n int) (float64, error) 
 func (s *stepJob) timeOps(ctx context.Context, w *stepWay, m *machine.Description,
 	inputs map[string]*hocket.Tensor) (err error) {
 	if w.Strategy == measuredAuto {
-		return nil // its commands are those of another way, or of its variant's
+		return nil // the commands are those of another way, or of one of its variants
 	}
 	p, err := s.planOf(w.Strategy)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// stepText has weights of three kinds, state, integers and a result.
+// stepText is a program with weights of three kinds, state, integers and a result.
 const stepText = `dim T = 4
 mesh tp[2]
 func step(%ids: i32[T], %table: f32[8, 16], %w: f32[12/tp, 16], %odd: f32[16], %kept: inout f32[T, 16]) -> f32[T, 12/tp] {
@@ -43,7 +43,7 @@ func parseStep(t *testing.T) *hocket.Program {
 	return p
 }
 
-// TestStepReport holds what is reported of a program to a golden file, but for the numbers.
+// TestStepReport compares a program's report with a golden file, without the numbers.
 func TestStepReport(t *testing.T) {
 	rep, err := RunStep(context.Background(), parseStep(t), StepOptions{Options: Options{Rounds: 1}, Runs: 2, Memory: 3,
 		Binding: hocket.Binding{Dims: map[string]int64{"T": 6}}})
@@ -61,7 +61,7 @@ func TestStepReport(t *testing.T) {
 		lost := math.Inf(1)
 		for _, o := range w.Ops {
 			if o.Lost > lost {
-				t.Errorf("%s: %s loses %v, but is listed after one that loses %v", w.Strategy, o.Op, o.Lost, lost)
+				t.Errorf("%s: %s loses %v, but is listed after a statement that loses %v", w.Strategy, o.Op, o.Lost, lost)
 			}
 			lost = o.Lost
 		}
@@ -69,7 +69,7 @@ func TestStepReport(t *testing.T) {
 	slices.SortFunc(rep.Step.Ways[0].Ops, func(a, b OpTime) int { return int(a.Line - b.Line) })
 	rep.Step.Ways = rep.Step.Ways[:1]
 	rep.Step.Ways[0].Verdict = ""
-	rep.Step.Ways[0].OverBound = 1 // two runs on a busy machine may tell nothing
+	rep.Step.Ways[0].OverBound = 1 // times of two runs on a busy machine may be inconclusive
 	var text bytes.Buffer
 	if err := rep.WriteText(&text); err != nil {
 		t.Fatal(err)
@@ -86,8 +86,9 @@ func TestStepReport(t *testing.T) {
 	golden.File(t, filepath.Join("testdata", "step.json.txt"), shapeOf(t, data))
 }
 
-// TestStepTimes: a batch's further runs are what a run takes back to back, and the rest of a single
-// one is the host's; ways are compared with the first of their issue.
+// TestStepTimes checks that BackToBack is the time that further runs add to a batch, that the rest
+// of a single run is the host's time, and that ways are compared with the first way that is issued
+// alike.
 func TestStepTimes(t *testing.T) {
 	clock := time.Unix(0, 0)
 	s := &stepJob{StepOptions: StepOptions{Runs: 5}, job: &job{Options: Options{Rounds: 3}},
@@ -123,8 +124,8 @@ func TestStepTimes(t *testing.T) {
 	if a := s.ways[2].Against; a == nil || a.Median != -2 || s.ways[2].Verdict != "faster" || s.ways[1].Against != nil {
 		t.Errorf("auto against sequential by graph: %+v; eager: %+v", s.ways[2].StepTimes, s.ways[1].StepTimes)
 	}
-	if noisy := s.ways[4]; noisy.told() || noisy.OverBound != 0 || noisy.Verdict != "" {
-		t.Errorf("times that tell nothing: %+v", noisy.StepTimes)
+	if noisy := s.ways[4]; noisy.conclusive() || noisy.OverBound != 0 || noisy.Verdict != "" {
+		t.Errorf("times that are inconclusive: %+v", noisy.StepTimes)
 	}
 	rep := &Report{Step: &Step{Ways: []StepTimes{s.ways[1].StepTimes, s.ways[4].StepTimes}}}
 	var text strings.Builder
@@ -136,12 +137,12 @@ func TestStepTimes(t *testing.T) {
 	s.ways[1].run = func(context.Context, int) ([]string, error) { return nil, broken }
 	if err := s.measure(context.Background()); !errors.Is(err, broken) ||
 		!strings.Contains(err.Error(), "sequential, eager") {
-		t.Errorf("a run that fails: %v", err)
+		t.Errorf("a run failed with %v", err)
 	}
 }
 
-// TestOpTimes: times of a statement are summed over its executions on a rank, and told of the rank where
-// they are most; what one launch does has one bound.
+// TestOpTimes checks that times of a statement are summed over its executions on a rank, that the
+// rank with the largest sum is reported, and that commands in one launch have one bound.
 func TestOpTimes(t *testing.T) {
 	p, err := build(nil, stepLoop, "", 2)
 	if err != nil {
@@ -188,10 +189,10 @@ func TestOpTimes(t *testing.T) {
 	if len(ops) != 2 {
 		t.Fatalf("%d statements: %+v", len(ops), ops)
 	}
-	// f32: 4·16 of x, 8·16 of w, 4·8 of the result.
+	// In f32: 4·16 elements of x, 8·16 of w, 4·8 of the result.
 	per := m.MemoryBound(4 * (4*16 + 8*16 + 4*8))
 	if flops := m.ComputeBound(p.Cmds[linear[0]].Outs[0].DType, 2*4*8*16); flops > per {
-		t.Fatalf("bound by compute: %v > %v", flops, per)
+		t.Fatalf("bounded by compute: %v > %v", flops, per)
 	}
 	l := ops[0]
 	if l.Op != "linear" || l.Times != 3 || l.US.Median != 27 || math.Abs(l.BoundUS-3*per) > 1e-9 ||
@@ -199,7 +200,8 @@ func TestOpTimes(t *testing.T) {
 		math.Abs(l.Lost-(27-3*per)) > 1e-9 || l.Shapes != "f32[4,16], f32[8,16] -> f32[4,8]" {
 		t.Errorf("linear: %+v; want 3 times %v of bound", l, per)
 	}
-	// Both operands and the product of one launch; what silu gives stays within it.
+	// One launch reads both operands and writes the product; the result of silu stays within the
+	// launch.
 	if g := ops[1]; g.Op != "silu+mul" || g.US.Median != 3 || math.Abs(g.BoundUS-3*m.MemoryBound(4*3*4*8)) > 1e-9 {
 		t.Errorf("silu+mul: %+v", g)
 	}

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBounds compares the bounds of a program and of its commands with what is counted by hand.
+// TestBounds compares the bounds of a program and its commands with numbers computed by hand.
 func TestBounds(t *testing.T) {
 	text := `mesh tp[2]
 func step(
@@ -45,7 +45,7 @@ func step(
 	write := f32 * (2*16 /* of kept */ + 2*16 + 2*4*8)
 	linear := 2.0 * 2 * 16 * 16
 	attention := 4.0 * 4 * 8 * (5 + 6) // the first query sees 5 keys
-	moved := f32 * 2 * 16              // twice a half
+	moved := f32 * 2 * 16              // twice half of a 16×2 tensor
 	b := sim.NewBounds(p, m)
 	near := func(what string, got, want float64) {
 		t.Helper()

@@ -12,30 +12,30 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// OpTime is what a statement of a program takes in a run, of all times that it is executed.
-// It is the rank's where that is most. Times are in microseconds.
+// OpTime is the time of a statement of a program in one run, summed over its executions. It is from
+// the rank with the largest time. Times are in microseconds.
 type OpTime struct {
-	Op    string `json:"op"` // of all that one launch does: "silu+mul"
+	Op    string `json:"op"` // names of all operations in the launch: "silu+mul"
 	Line  int32  `json:"line"`
 	Text  string `json:"text"`
-	Times int    `json:"times"` // on the rank
-	// Shapes are of the first execution: the operands', and behind -> the results'.
+	Times int    `json:"times"` // number of executions on the rank
+	// Shapes are the types of the operands and, after "->", of the results, in the first execution.
 	Shapes  string         `json:"shapes"`
 	US      contest.Figure `json:"us"`
 	Bound   sim.Bound      `json:"bound"`
 	BoundUS float64        `json:"bound_us"`
 	BoundBy string         `json:"bound_by,omitempty"`
-	// Lost is what it takes beyond its bound.
+	// Lost is by how much US exceeds the bound.
 	Lost float64 `json:"lost_us"`
 }
 
-// opKey is a statement on a rank.
+// opKey identifies a statement on a rank.
 type opKey struct {
 	site, rank int32
 	op         string
 }
 
-// opTimes collects what statements take.
+// opTimes collects the times of statements.
 type opTimes struct {
 	p       *plan.Plan
 	members func(cmd int) []int
@@ -47,19 +47,19 @@ type opTimes struct {
 // opSamples are the times of a statement on a rank, one for each run.
 type opSamples struct {
 	us    []float64
-	first int // command
+	first int // its first command
 	times int
 	bound sim.Bound
-	limit float64 // each execution at its bound
+	limit float64 // sum of the bounds of its executions
 }
 
-// newOpTimes prepares to collect the times of p's statements. members lists the commands that are launched
-// as one with a command, itself among them; nil for none.
+// newOpTimes returns an opTimes for p's statements. members returns all commands that are in one
+// launch with a command, including that command; nil if it is launched alone.
 func newOpTimes(p *plan.Plan, members func(cmd int) []int, bounds *sim.Bounds) *opTimes {
 	return &opTimes{p: p, members: members, bounds: bounds, keys: map[opKey]*opSamples{}}
 }
 
-// add adds a run. What only orders streams, and the caller's own transfers, are left out.
+// add adds a run. It leaves out commands that only order streams, and the caller's transfers.
 func (o *opTimes) add(t *trace.Trace) {
 	if t == nil || t.Virtual {
 		return
@@ -77,7 +77,7 @@ func (o *opTimes) add(t *trace.Trace) {
 			o.keys[k] = s
 			o.order = append(o.order, k)
 		}
-		if len(s.us) == 0 { // of the first run
+		if len(s.us) == 0 { // in the first run
 			b := o.boundOf(int(e.ID))
 			s.times++
 			s.limit += b.Time()
@@ -100,7 +100,7 @@ func (o *opTimes) boundOf(cmd int) sim.Bound {
 	return o.bounds.Group([]int{cmd})
 }
 
-// ops lists the statements, the one that loses the most first.
+// ops lists the statements, the one with the largest Lost first.
 func (o *opTimes) ops() []OpTime {
 	type statement struct {
 		site int32
@@ -128,8 +128,8 @@ func (o *opTimes) ops() []OpTime {
 	return list
 }
 
-// bound is what the rank's commands take one after the other, each at its bound, of the rank where
-// that is most.
+// bound returns the time of a rank's commands one after another, each at its bound, for the rank
+// with the largest time.
 func (o *opTimes) bound() (most float64) {
 	sums := map[int32]float64{}
 	for k, s := range o.keys {
@@ -141,7 +141,7 @@ func (o *opTimes) bound() (most float64) {
 	return most
 }
 
-// shapes writes the operands and results of a command, or of what is launched with it.
+// shapes formats the types of the operands and results of a command, or of its launch.
 func (o *opTimes) shapes(cmd int) string {
 	all := o.members(cmd)
 	if all == nil {
@@ -152,7 +152,7 @@ func (o *opTimes) shapes(cmd int) string {
 	return typesOf(reads) + " -> " + typesOf(writes)
 }
 
-// typesOf writes what tensors are: "bf16[8,4096], bf16[512,4096]".
+// typesOf formats types of tensors: "bf16[8,4096], bf16[512,4096]".
 func typesOf(refs []plan.Ref) string {
 	var types []string
 	for _, r := range refs {

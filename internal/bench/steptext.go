@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// shownOps is how many statements of each way are written; JSON has them all.
+// shownOps is how many statements of each way are shown as text; JSON contains all.
 const shownOps = 8
 
 // step writes a program's times.
@@ -37,7 +37,7 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 			against = w.Against.Text(1)
 		}
 		chain, over, host := w.BackToBack.Text(1), fmt.Sprintf("%.2f", w.OverBound), w.Host.Text(1)
-		if !w.told() {
+		if !w.conclusive() {
 			chain, over, host, against, untold = "-", "-", "-", "", true
 		}
 		rows = append(rows, []string{w.Strategy, w.Issued, chain, over, w.Single.Text(1), host, against, w.Verdict})
@@ -78,7 +78,7 @@ func (s *Step) dims() string {
 	return strings.Join(parts, " ")
 }
 
-// opTimes writes the statements furthest from their bounds.
+// opTimes writes the statements that exceed their bounds most.
 func (t *table) opTimes(w *StepTimes) {
 	if w.Refused != "" || w.Strategy == measuredAuto {
 		for _, o := range w.Overlap {

@@ -8,8 +8,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// WriteText writes the report as tables, under what the machine is and how it
-// was measured.
+// WriteText writes the report as tables, preceded by descriptions of the machine and the method.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &table{contest.Lines{W: w}}
 	t.Line("bench %s: %s, %d ranks", r.Bench, r.Machine, r.Ranks)
@@ -62,8 +61,8 @@ func (t *table) layer(l *Layer, ranks int) {
 	}
 }
 
-// teraFLOPs is what a rank multiplies and adds in a second, in 10¹², where a layer takes so many microseconds: as
-// others count it, its part of 2·M·N·K.
+// teraFLOPs returns how many 10¹² operations a rank performs per second if a layer takes us
+// microseconds. As usual, a layer counts as 2·M·N·K operations, divided by the number of ranks.
 func (l *Layer) teraFLOPs(ranks int, us float64) float64 {
 	if us <= 0 {
 		return 0
@@ -71,19 +70,19 @@ func (l *Layer) teraFLOPs(ranks int, us float64) float64 {
 	return 2 * float64(l.M) * float64(l.N) * float64(l.K) / float64(ranks) / us / 1e6
 }
 
-// guesses says which products ran by a guess of an algorithm.
+// guesses writes which GEMMs ran with a guessed algorithm.
 func (t *table) guesses(of string, products []string) {
 	for _, p := range products {
 		t.Line("%sproduct %s by a guess: no memory was free to time its algorithms in", of, p)
 	}
 }
 
-// refusal says in a line why something was not measured, if it was not.
+// refusal writes a line with the reason why something was not measured, if there is one.
 func (t *table) refusal(what, why string) {
 	if first, _, _ := strings.Cut(why, "\n"); first != "" {
 		t.Line("%s: %s", what, first)
 	}
 }
 
-// table writes reports.
+// table writes reports as text.
 type table struct{ contest.Lines }

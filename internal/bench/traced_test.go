@@ -18,8 +18,8 @@ var (
 	tracedRuns = flag.Int("traced.rounds", 7, "how often TestTracedLayers measures on the CUDA machine")
 )
 
-// tracedMost is how much of a layer's time by graph tracing may cost here; on two H100 it is 0.4 to 4.3 %
-// (docs/trace.md).
+// tracedMost is the largest fraction of a layer's time by graph that tracing may cost in this test.
+// On two H100 it costs 0.4 to 4.3 % (docs/trace.md).
 const tracedMost = 0.1
 
 // tracing is one way to load a layer's program.
@@ -27,14 +27,14 @@ type tracing struct {
 	name string
 	opts exec.Options
 	prog *exec.Program
-	run  []float64 // microseconds of the host's clock: a whole run, with all of its layers
-	took []float64 // microseconds of the devices' clocks: a layer; none without a trace
+	run  []float64 // host time of a whole run with all its layers, in microseconds
+	took []float64 // device time of a layer, in microseconds; empty without a trace
 }
 
-// TestTracedLayers: what tracing costs layers of bench. Each program runs in turns without a trace, with marks at the
-// ends of each part only, as bench times layers, and with marks around every command, as run --trace. What
-// the devices' clocks say of a layer is held to a bound on GPUs by graph; what a run takes its caller longer, who reads
-// every mark, is logged.
+// TestTracedLayers measures what tracing costs layers. Each program runs alternately without a
+// trace, with marks only at the ends of each part, as bench times layers, and with marks around
+// every command, as run --trace does. The cost by the devices' clocks has a limit on GPUs by graph.
+// The cost for the caller, which reads every mark, is only logged.
 func TestTracedLayers(t *testing.T) {
 	j := &job{Options: Options{Ranks: 2}, machine: cpu.New(cpu.Options{})}
 	rounds := 2
@@ -45,7 +45,8 @@ func TestTracedLayers(t *testing.T) {
 			t.Fatal(err)
 		}
 		rounds = *tracedRuns
-		// Of the usual shapes the smallest, of which marks cost the largest share, and a large one.
+		// The smallest of the usual shapes, for which the relative cost of marks is largest, and a
+		// large one.
 		shapes[agGEMM] = []Shape{{2048, 28672, 8192}, {8192, 28672, 8192}}
 		shapes[gemmRS] = []Shape{{2048, 8192, 28672}}
 	}
@@ -94,7 +95,7 @@ func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, g
 	in["aw"] = in["a"]
 	want := k.expected(s, in)
 	marks := 0
-	const warm = 2 // a graph is recorded before the second run
+	const warm = 2 // the graph is recorded before the second run
 	for round := range rounds + warm {
 		for i := range ways {
 			w := ways[(i+round)%len(ways)]
@@ -111,19 +112,20 @@ func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, g
 		all.prog.Stats().Graph)
 	t.Logf("run %.0f µs without a trace, %.0f with marks at the ends, %.0f with all", run.Median,
 		contest.FigureOf(ends.run).Median, contest.FigureOf(all.run).Median)
-	told := func(what string, diff contest.Figure, of float64) float64 {
+	logCost := func(what string, diff contest.Figure, of float64) float64 {
 		t.Logf("tracing costs %s: %+.1f µs ± %.1f, %+.2f %%", what, diff.Median, diff.Spread, 100*diff.Median/of)
 		return diff.Median / of
 	}
-	told("a run, by the host's clock", contest.FigureOf(contest.Differences(all.run, off.run)), run.Median)
+	logCost("a run, by the host's clock", contest.FigureOf(contest.Differences(all.run, off.run)), run.Median)
 	diff := contest.FigureOf(contest.Differences(all.took, ends.took))
-	share := told("a layer, by the devices' clocks", diff, layer.Median)
+	share := logCost("a layer, by the devices' clocks", diff, layer.Median)
 	if *onCUDA && graph && share > tracedMost && diff.Median > diff.Spread {
 		t.Errorf("more than %.0f %%", 100*tracedMost)
 	}
 }
 
-// once runs the program, and notes its times if they count. It returns how many begins and ends the trace has.
+// once runs the program, and records its times if counts is set. It returns how many start and end
+// marks the trace contains.
 func (w *tracing) once(t *testing.T, c *candidate, in map[string]*tensor.Tensor, want []element, counts bool) int {
 	t.Helper()
 	began := time.Now()

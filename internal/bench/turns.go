@@ -18,21 +18,23 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// turns has a program beside this one time the same layers, each round once, while
-// this one rests: power and temperature are alike for both, then. They talk by files
-// In a folder: T.ask says "ag-gemm 8192x8192x28672", T.answer holds lines of JSON, as
-// ReadPeers reads them. T grows. Each file is renamed into place.
+// turns makes a peers' program time the same layers, alternately with this one, round by round, so
+// that power and temperature affect both equally. The programs communicate through files in a
+// folder. File T.ask contains a request such as "ag-gemm 8192x8192x28672"; file T.answer contains
+// lines of JSON in the format of ReadPeers. T increases. Each file is written under another name
+// and then renamed.
 type turns struct {
 	dir    string
-	times  map[string][]float64 // of the layer under way, by name
-	names  []string             // In the order of the first answer
-	issued map[string]string    // by name; "eager" where the answer does not say
+	times  map[string][]float64 // of the current layer, by name
+	names  []string             // in the order of the first answer
+	issued map[string]string    // by name; "eager" if the answer does not say
 }
 
-// peerPatience is how long an answer may take: the first waits for the program to start.
+// peerPatience is the longest wait for an answer; the first one includes the start of the program.
 const peerPatience = 2 * time.Minute
 
-// ask has the layer timed once more; the answer counts unless this is to warm up.
+// ask makes the peers' program time the layer once more. The answer is recorded only if counts is
+// set; otherwise it is a warm-up.
 func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error {
 	if t.dir == "" {
 		return nil
@@ -42,7 +44,7 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 		return err
 	}
 	peers, err := awaitPeers(ctx, answer)
-	// Whoever uses the folder next is asked nothing that was answered.
+	// Remove the files, so that the next user of the folder finds no answered requests.
 	_ = os.Remove(strings.TrimSuffix(answer, ".answer") + ".ask")
 	_ = os.Remove(answer)
 	if err != nil || !counts {
@@ -61,7 +63,7 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 	return nil
 }
 
-// send writes a question, and returns where the answer will be.
+// send writes a request, and returns the name of the file for the answer.
 func (t *turns) send(text string) (answer string, err error) {
 	at := filepath.Join(t.dir, fmt.Sprintf("%020d", time.Now().UnixNano()))
 	write := func(w io.Writer) error { _, err := io.WriteString(w, text+"\n"); return err }
@@ -71,7 +73,7 @@ func (t *turns) send(text string) (answer string, err error) {
 	return at + ".answer", nil
 }
 
-// Take returns what was timed of a layer since the last call.
+// take returns the figures for a layer since the last call.
 func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	var out []contest.Peer
 	for _, name := range t.names {
@@ -83,10 +85,10 @@ func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	return out
 }
 
-// mostPeers is how large an answer may be, in bytes.
+// mostPeers is the largest size of an answer in bytes.
 const mostPeers = 16 << 20
 
-// awaitPeers reads an answer once it is there.
+// awaitPeers waits for an answer and reads it.
 func awaitPeers(ctx context.Context, path string) ([]contest.Peer, error) {
 	late := time.After(peerPatience)
 	for {

@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// answering plays the peers' program in a folder for so many questions, and returns
-// what it was asked. Each answer is one slower than the one before.
+// answering plays the peers' program in a folder for the given number of requests. The function
+// that it returns returns the requests. Each answer has a longer time than the one before.
 func answering(t *testing.T, dir, answer string, questions int) func() []string {
 	t.Helper()
 	var asked []string
@@ -59,7 +59,7 @@ func TestTurns(t *testing.T) {
 	if got := asked(); !slices.Equal(got, want) {
 		t.Errorf("asked %v", got)
 	}
-	// Of five answers to each shape the first two were to warm up.
+	// Of five answers for each shape the first two were warm-ups.
 	peer := func(name, shape, issued string, us, spread float64) contest.Peer {
 		return contest.Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: issued,
 			Micros: us, Spread: spread}

@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// WriteVLLM writes collectives as vLLM's benchmark_device_communicators.py
-// prints them: milliseconds a call by graph, a line for each number of rows of
-// 8192 elements, the speedup over NCCL. It is for reports of Options.Rows.
+// WriteVLLM writes collectives in the format of vLLM's benchmark_device_communicators.py:
+// milliseconds per call by graph, one line for each number of rows of 8192 elements, and the
+// speedup over NCCL. The report must have been made with Options.Rows.
 func (r *Report) WriteVLLM(w io.Writer) error {
 	rows := r.Collectives
 	if len(rows) == 0 {
@@ -44,9 +44,9 @@ func (r *Report) WriteVLLM(w io.Writer) error {
 	return t.Err
 }
 
-// vllmTimes are the microseconds of a row by column: what hocket chooses is
-// hocket, and NCCL has the name that it has there, unless vLLM's own figure of it
-// is among those of peers. Eager figures are not of that table.
+// vllmTimes returns the times of a row in microseconds, by column. The way that hocket chooses is
+// column "hocket". NCCL has its name in vLLM's table, unless peers include vLLM's own figure for
+// it. Eager figures are left out.
 func (c *Collective) vllmTimes() map[string]float64 {
 	times := map[string]float64{}
 	for i := range c.Ways {
@@ -70,7 +70,7 @@ func (c *Collective) vllmTimes() map[string]float64 {
 	return times
 }
 
-// pynccl is NCCL in vLLM's benchmark.
+// pynccl is the name of NCCL in vLLM's benchmark.
 const pynccl = "pynccl"
 
 func (c *Collective) vllm(names []string) string {
@@ -98,7 +98,7 @@ func (c *Collective) vllm(names []string) string {
 	}
 }
 
-// pad fills s with spaces to a width.
+// pad appends spaces to s up to a width.
 func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }

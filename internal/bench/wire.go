@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// wireRate measures copies of n bytes from rank 0 to rank 1, chained between two marks, in GB/s.
+// wireRate measures the rate of copies of n bytes from rank 0 to rank 1, in GB/s.
 func (j *job) wireRate(ctx context.Context, n int64) (contest.Figure, error) {
 	w, err := j.machine.Open(ctx, j.Ranks)
 	if err != nil {
@@ -27,10 +27,10 @@ func (j *job) wireRate(ctx context.Context, n int64) (contest.Figure, error) {
 	return contest.FigureOf(contest.Mapped(us, func(v float64) float64 { return gbps(n, v) })), nil
 }
 
-// chained is how many copies follow each other.
+// chained is the number of consecutive copies between two marks.
 const chained = 6
 
-// copies returns the microseconds of a copy of n bytes of random data, once a round.
+// copies returns the microseconds per copy of n bytes of random data, one value for each round.
 func copies(ctx context.Context, w device.World, n int64, rounds int) ([]float64, error) {
 	marks := contest.Observe(w)
 	from, err := w.Device(0).Alloc(n, device.Shared)
@@ -56,7 +56,7 @@ func copies(ctx context.Context, w device.World, n int64, rounds int) ([]float64
 		return nil, err
 	}
 	var samples []float64
-	for round := range rounds + 1 { // the first is to warm up
+	for round := range rounds + 1 { // the first is a warm-up
 		id, err := marks.Around(s, func() error {
 			for range chained {
 				if err := s.Copy(dst, src); err != nil {
@@ -79,7 +79,7 @@ func copies(ctx context.Context, w device.World, n int64, rounds int) ([]float64
 	return samples, nil
 }
 
-// gbps returns GB/s; 0 where no time passed that the clock can tell.
+// gbps returns GB/s; 0 if no measurable time has passed.
 func gbps(bytes int64, us float64) float64 {
 	if us <= 0 {
 		return 0

@@ -1,9 +1,10 @@
-// Package calls runs collectives one by one on the caller's memory and streams, among other work of these streams: for
-// libraries such as PyTorch, in whose process hocket runs. Begin with Open and Group.Do.
+// Package calls runs single collectives on the caller's memory and streams, interleaved with other
+// work on these streams. It serves libraries such as PyTorch that share a process with hocket.
+// Begin with Open and Group.Do.
 //
-// A call is prepared at its first use: the tuned table gives its algorithm, as it does for programs. All processes of
-// a world prepare the same calls in the same order, and compare what they prepare. Later calls are compared too, but
-// do not wait for each other.
+// A call is prepared at its first use; its algorithm comes from the tuned table, as in programs.
+// All processes of a world prepare the same calls in the same order, and compare what they prepare.
+// Later calls are compared too, but without waiting for each other.
 package calls
 
 import (
@@ -21,39 +22,40 @@ import (
 // ErrInput is wrapped by errors about arguments.
 var ErrInput = errors.New("wrong arguments")
 
-// ErrCapturing says that a call has to be prepared, which it cannot be while its stream is recorded.
+// ErrCapturing is returned for a call that is not prepared yet while its stream is captured in a
+// graph: it cannot be prepared then.
 var ErrCapturing = errors.New("its like was not called before, and cannot be made ready while a graph is captured: call it once before")
 
 var errClosed = errors.New("the group is closed")
 
-// Group is the ranks of a world that is open for calls. Its methods may be called by several goroutines; but calls
-// come in one order in all processes.
+// Group is the ranks of a world that is open for calls. Several goroutines may call its methods,
+// but all processes must make the same calls in the same order.
 type Group struct {
 	world    device.World
 	calls    device.Calls
-	peers    *world.World // nil for a process alone
+	peers    *world.World // nil if the process is alone
 	dispatch *comm.Dispatch
 	rank     int // of this process
-	// isCapturing is the machine's.
+	// isCapturing is the machine's Capturing method.
 	isCapturing func(stream uintptr) (bool, error)
 
 	mu      sync.Mutex
 	made    map[key]*prepared
 	norms   map[normKey]*preparedNorm
-	areas   []area // of Empty
+	areas   []area // from Empty and Adopt
 	staging [2]area
-	count   int    // of what all processes make alike
-	place   string // of the caller's calls, where the context of one named it last
+	count   int    // number of steps that all processes take alike
+	place   string // the caller's source position, from the latest context that named one
 	closed  bool
 }
 
-// Options choose algorithms; the zero value takes the fastest known.
+// Options choose algorithms. The zero value selects the fastest known one.
 type Options struct {
-	Algorithm string // to try first
-	Fixed     bool   // one algorithm whatever the size: the same bits
+	Algorithm string // tried first
+	Fixed     bool   // the same algorithm for all sizes, so that results have the same bits
 }
 
-// Open opens a world of ranks for calls.
+// Open opens ranks of a machine for calls.
 func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, error) {
 	w, err := m.Open(ctx, ranks)
 	if err != nil {
@@ -78,26 +80,28 @@ func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, 
 	return g, nil
 }
 
-// meetOpened has all processes choose algorithms alike: by the same options, and the same table.
+// meetOpened checks that all processes choose algorithms from the same options and the same table.
 func (g *Group) meetOpened(ctx context.Context, o Options, t *comm.Table) error {
 	return g.meet(ctx, fmt.Sprintf("calls of %d ranks, algorithm %q, fixed %v, table %q", g.world.Ranks(), o.Algorithm,
 		o.Fixed, t.Hash()))
 }
 
-// Call is a collective of dense operands. Count is how many elements the rank gives: of an all_gather its block, of
-// others the whole operand, which reduce_scatter and all_to_all cut into a block for each rank.
+// Call is a collective of dense operands. Count is the number of elements that the rank
+// contributes: its block for an all_gather, otherwise the whole operand, which reduce_scatter and
+// all_to_all split into a block for each rank.
 type Call struct {
 	Op     ir.Op  // all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
 	Red    ir.Red // all_reduce, reduce_scatter
 	Root   int    // broadcast
 	DType  ir.DType
 	Count  int64
-	Stream uintptr // CUDA's handle; 0 for the default stream
-	// In and Out are addresses in memory of the rank's device. Both may be the same where they are of one size.
+	Stream uintptr // CUDA handle; 0 for the default stream
+	// In and Out are addresses in the memory of the rank's device. They may be equal if both
+	// operands have the same size.
 	In, Out uintptr
 }
 
-// sizes returns how many elements come in and go out.
+// sizes returns the number of elements of In and of Out.
 func (c *Call) sizes(ranks int64) (in, out int64) {
 	switch c.Op {
 	case ir.OpAllGather:
@@ -108,7 +112,7 @@ func (c *Call) sizes(ranks int64) (in, out int64) {
 	return c.Count, c.Count
 }
 
-// check returns what is wrong with a call.
+// check returns an error if a call is invalid.
 func (g *Group) check(c *Call) error {
 	n := int64(g.world.Ranks())
 	switch c.Op {
@@ -155,25 +159,28 @@ type key struct {
 	in, out place
 }
 
-// place is where an operand lies: in an area at an offset, or loose, with the rest of its address by 16.
+// place is the location of an operand: an offset in an area, or, if it is in no area ("loose"), its
+// address modulo 16.
 type place struct {
-	area int // number; 0 for loose
+	area int // number of the area; 0 for loose
 	off  int64
 }
 
-// prepared is a call that is ready.
+// prepared is a prepared call.
 type prepared struct {
 	what string
-	by   device.Tuning // what runs it
+	by   device.Tuning // the algorithm that runs it
 	call device.Call
-	// Operands that are staged go through memory of the group's; of them this rank copies those that it has.
+	// in and out are staging areas for operands that the collective cannot use where they are. This
+	// rank copies inLen and outLen bytes to and from them.
 	in, out             area
 	inLen, outLen       int64
 	inStaged, outStaged bool
 	copiesIn, copiesOut bool
 }
 
-// Do gives the stream a collective. It returns before that has run; errors of runs before come out of later calls.
+// Do enqueues a collective on a stream and returns before it has run. Errors of earlier collectives
+// are returned by later calls.
 func (g *Group) Do(ctx context.Context, c Call) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -217,10 +224,10 @@ func (g *Group) usable() error {
 	return g.calls.Err()
 }
 
-// Device is the machine's number of the device that calls work on.
+// Device returns the machine's number of the device that calls run on.
 func (g *Group) Device() int { return g.calls.Device() }
 
-// Err returns why calls can no longer be relied on.
+// Err returns an error if calls can no longer be relied on.
 func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,7 +242,7 @@ func (g *Group) notCapturing(stream uintptr) error {
 	return err
 }
 
-// step tells the other processes which call comes.
+// step publishes the next call to the other processes.
 func (g *Group) step(what string) error {
 	if g.peers == nil {
 		return nil
@@ -244,10 +251,10 @@ func (g *Group) step(what string) error {
 	return g.peers.Step(what)
 }
 
-// meet waits until all processes have made the same.
+// meet waits until all processes have reached the same step, and compares them.
 func (g *Group) meet(ctx context.Context, what string) error { return g.meetAt(ctx, what, "") }
 
-// meetAt is meet for a call at a place of the caller's.
+// meetAt is meet for a call at a place in the caller's source.
 func (g *Group) meetAt(ctx context.Context, what, place string) error {
 	if g.peers == nil {
 		return nil
@@ -282,7 +289,7 @@ func (p *prepared) do(g *Group, c *Call) error {
 	return nil
 }
 
-// placeOf says where an address lies.
+// placeOf returns the location of an address.
 func (g *Group) placeOf(at uintptr) place {
 	for i := range g.areas {
 		if a := &g.areas[i]; a.addr != 0 && at >= a.addr && at < a.addr+uintptr(a.bytes) {
@@ -308,27 +315,27 @@ func (g *Group) describe(c *Call, k key) string {
 	return what
 }
 
-// prepare makes a call ready, in all processes.
+// prepare prepares a call, in all processes.
 func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) {
 	what := g.describe(c, k)
-	if err := g.meetAt(ctx, what, g.place); err != nil { // before memory is taken, which waits for others
+	if err := g.meetAt(ctx, what, g.place); err != nil { // before memory is allocated, which waits for the others
 		return nil, err
 	}
 	p, err := g.choose(c, k)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", what, err)
 		if g.peers != nil {
-			g.peers.Abort(err) // others have it ready, perhaps
+			g.peers.Abort(err) // other processes may have prepared it already
 		}
 		return nil, err
 	}
 	p.what = what
-	// With the algorithm: another one's kernels would wait for these in vain.
+	// Compare the algorithm too: kernels of different algorithms would wait for each other forever.
 	return p, g.meetAt(ctx, fmt.Sprintf("%s by %+v, staged %t %t", what, p.by, p.inStaged, p.outStaged), g.place)
 }
 
-// choose tries algorithms, the best first: on operands where they lie, and then on copies in memory that peers
-// reach. What one process takes all take.
+// choose tries algorithms, the best first: on the operands where they are, and then on copies in
+// memory that peers can access. All processes choose the same.
 func (g *Group) choose(c *Call, k key) (*prepared, error) {
 	var declined []error
 	for _, staged := range []bool{false, true} {
@@ -361,7 +368,7 @@ func tailOf(p place) int64 {
 	return p.off
 }
 
-// stage has operands that peers do not reach go through memory that they do.
+// stage assigns staging memory to operands that peers cannot access.
 func (g *Group) stage(c *Call, k key, p *prepared) error {
 	in, out := c.sizes(int64(g.world.Ranks()))
 	p.inLen, p.outLen = in*c.DType.Size(), out*c.DType.Size()
@@ -379,19 +386,19 @@ func (g *Group) stage(c *Call, k key, p *prepared) error {
 	return err
 }
 
-// stagingOf returns staging memory of at least so many bytes.
+// stagingOf returns staging memory of at least the given number of bytes.
 func (g *Group) stagingOf(i int, bytes int64) (area, error) {
 	if s := &g.staging[i]; s.bytes < bytes {
 		a, err := g.take(max(bytes, 2*s.bytes))
 		if err != nil {
 			return area{}, err
 		}
-		*s = a // what was before stays until the world is closed: calls that are ready go through it
+		*s = a // the previous memory stays allocated until the world is closed: prepared calls use it
 	}
 	return g.staging[i], nil
 }
 
-// collective describes a call: where operands lie, or that they are loose.
+// collective describes a call to the device: the memory of its operands, or that they are loose.
 func (g *Group) collective(c *Call, k key, p *prepared) *device.Collective {
 	n := g.world.Ranks()
 	in, out := c.sizes(int64(n))
@@ -420,14 +427,14 @@ func (g *Group) collective(c *Call, k key, p *prepared) *device.Collective {
 	return coll
 }
 
-// area is memory of one size on all ranks, which peers reach.
+// area is memory of the same size on all ranks, which peers can access.
 type area struct {
 	mems  []device.Memory // by rank
-	addr  uintptr         // of this process's
+	addr  uintptr         // address in this process
 	bytes int64
 }
 
-// take takes memory on all ranks; all processes do so at the same time.
+// take allocates memory on all ranks. All processes call it at the same step.
 func (g *Group) take(bytes int64) (area, error) {
 	a := area{bytes: bytes}
 	for r := range g.world.Ranks() {
@@ -444,8 +451,8 @@ func (g *Group) take(bytes int64) (area, error) {
 	return a, nil
 }
 
-// Empty takes memory that collectives need not copy from or to: all processes take as much at the same time. It is
-// given back by Free, or when the group is closed.
+// Empty allocates memory that collectives use without copies. All processes must allocate the same
+// size at the same step. The memory is freed by Free, or when the group is closed.
 func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 	if bytes <= 0 {
 		return 0, fmt.Errorf("%w: %d bytes", ErrInput, bytes)
@@ -469,8 +476,9 @@ func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 	return a.addr, nil
 }
 
-// Adopt has calls use memory of the caller's without copies: as large on every rank, at these addresses of this
-// process's, by rank. All processes do so at the same time, each for the same memory. It stays the caller's.
+// Adopt registers memory of the caller, for use by calls without copies. at has this process's
+// address of the memory of each rank, all of the same size. All processes must call Adopt at the
+// same step for the same memory. It stays the caller's.
 func (g *Group) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
 	if bytes <= 0 {
 		return fmt.Errorf("%w: %d bytes", ErrInput, bytes)
@@ -484,19 +492,19 @@ func (g *Group) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
 	if errors.Is(err, device.ErrAddress) {
 		err = fmt.Errorf("%w: %w", ErrInput, err)
 	}
-	// What one process cannot adopt none does.
+	// If one process cannot adopt the memory, none does.
 	if merr := g.meet(ctx, fmt.Sprintf("memory of the caller's, %d bytes, fit: %t", bytes, err == nil)); err != nil ||
 		merr != nil {
 		return errors.Join(err, merr)
 	}
-	if p := g.placeOf(at[g.rank]); p.area > 0 { // it was there before
+	if p := g.placeOf(at[g.rank]); p.area > 0 { // it is registered already
 		g.areas[p.area-1] = area{}
 	}
 	g.areas = append(g.areas, area{mems: mems, addr: at[g.rank], bytes: bytes})
 	return nil
 }
 
-// Close gives everything back, once the device has done all that it was given.
+// Close frees everything, after the device has finished all calls.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stub is a world of two ranks, of which this process has the second, whose calls are written down.
+// stub is a world of two ranks that records its calls. This process has the second rank.
 type stub struct {
 	device.Calls
 	did       []string
 	capturing bool
-	loose     bool  // operands may be loose
-	norms     int64 // rows of a norm that one launch takes
+	loose     bool  // whether operands may be loose
+	norms     int64 // the most rows of a norm that one launch supports
 	taken     uintptr
 	bytes     int64 // of it
 }
@@ -92,7 +92,7 @@ func (m *stubMemory) Bytes() int64     { return m.bytes }
 func (m *stubMemory) Free() error      { return nil }
 func (m *stubMemory) Address() uintptr { return m.at }
 
-// pair hides what of a stub is not a World's.
+// pair exposes only the methods of stub that belong to a World.
 type pair struct {
 	device.World
 	s *stub
@@ -120,7 +120,7 @@ func (s *stub) wants(t *testing.T, want ...string) {
 	s.did = nil
 }
 
-// TestLoose: a kind of call is prepared once, and then done wherever the operands lie.
+// TestLoose checks that a kind of call is prepared once, and then runs on operands at any address.
 func TestLoose(t *testing.T) {
 	s := &stub{loose: true}
 	g := opened(s)
@@ -139,7 +139,7 @@ func TestLoose(t *testing.T) {
 	c.In = c.Out
 	do(c)
 	s.wants(t, "prepare all_reduce of [64] by fast, in place true, tails [0 0], loose true", "do [8192 8192] on 9")
-	c.In = 4098 // no multiple of 16
+	c.In = 4098 // not a multiple of 16
 	do(c)
 	s.wants(t, "prepare all_reduce of [64] by fast, in place false, tails [2 0], loose true", "do [4098 8192] on 9")
 	s.capturing = true
@@ -148,12 +148,13 @@ func TestLoose(t *testing.T) {
 	c.Count = 128
 	if err := g.Do(t.Context(), c); !errors.Is(err, ErrCapturing) ||
 		!strings.Contains(err.Error(), "all_reduce of bf16[128] sum") {
-		t.Errorf("the first of its kind while captured: %v", err)
+		t.Errorf("an unprepared call while captured: %v", err)
 	}
 	s.wants(t)
 }
 
-// TestStaged: operands that no algorithm takes where they lie go through memory of the group's, which grows.
+// TestStaged checks that operands that no algorithm can use in place are copied through staging
+// memory, which grows.
 func TestStaged(t *testing.T) {
 	s := &stub{}
 	g := opened(s)
@@ -161,7 +162,7 @@ func TestStaged(t *testing.T) {
 	if err := g.Do(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	// Memory is taken rank by rank: this process's are the second and the fourth.
+	// Memory is allocated rank by rank: this process's blocks are the second and the fourth.
 	s.wants(t, "prepare all_gather of [8] by fast, in place false, tails [0 0], loose false",
 		"copy 32 bytes from 4096 to 2097152 on 7", "do [2097152 4194304] on 7",
 		"copy 64 bytes from 4194304 to 8192 on 7")
@@ -170,7 +171,7 @@ func TestStaged(t *testing.T) {
 		t.Errorf("%v, taken up to %d", err, s.taken)
 	}
 	s.did = nil
-	// The root of a broadcast gets nothing, the others give nothing.
+	// The root of a broadcast copies nothing out, the other rank copies nothing in.
 	for root, want := range []string{"copy 16 bytes from 4194304 to 4096 on 7",
 		"copy 16 bytes from 4096 to 2097152 on 7"} {
 		c := Call{Op: ir.OpBroadcast, Root: root, DType: ir.F32, Count: 4, Stream: 7, In: 4096, Out: 4096}
@@ -185,7 +186,7 @@ func TestStaged(t *testing.T) {
 	}
 }
 
-// TestEmpty: what lies in memory of the group's is used there.
+// TestEmpty checks that operands in memory of the group are used in place.
 func TestEmpty(t *testing.T) {
 	s := &stub{}
 	g := opened(s)
@@ -201,11 +202,12 @@ func TestEmpty(t *testing.T) {
 		"do [2097216 2097216] on 0")
 	c.In = at
 	if err := g.Do(t.Context(), c); err != nil || !strings.HasPrefix(s.did[0], "prepare") {
-		t.Errorf("another place: %v, %v", s.did, err)
+		t.Errorf("a call at another address: %v, %v", s.did, err)
 	}
 }
 
-// TestAdopted: memory of the caller's is used where it is, as is what was adopted in its place.
+// TestAdopted checks that adopted memory is used in place, and so is memory adopted later at the
+// same address.
 func TestAdopted(t *testing.T) {
 	s := &stub{}
 	g := opened(s)
@@ -224,11 +226,12 @@ func TestAdopted(t *testing.T) {
 			fmt.Sprintf("do [%d %d] on 3", c.In, c.In))
 	}
 	if s.taken != 0 {
-		t.Errorf("%d bytes were taken beside", s.taken)
+		t.Errorf("%d more bytes were allocated", s.taken)
 	}
 }
 
-// TestNorm: what one launch does not take is an all_reduce into the result, and one launch from there.
+// TestNorm checks that a norm that one launch does not support becomes an all_reduce into the
+// result, followed by one launch.
 func TestNorm(t *testing.T) {
 	s := &stub{loose: true, norms: 4}
 	g := opened(s)

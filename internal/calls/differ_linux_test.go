@@ -15,10 +15,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// What goes wrong in others' collectives when ranks do not do alike, each as it was reported: here all ranks agree, or
-// all get an error that has both values, soon.
+// These tests make ranks behave differently, in ways that were reported as bugs of other collective
+// libraries. Here either all ranks agree, or all soon get an error that names both values.
 
-// inTwo runs f as both processes of a world, on a stub each, and returns their errors.
+// inTwo runs f in both processes of a world, each on a stub, and returns their errors.
 func inTwo(t *testing.T, f func(g *Group, s *stub, w *world.World) error) [2]error {
 	t.Helper()
 	var errs [2]error
@@ -36,14 +36,14 @@ func inTwo(t *testing.T, f func(g *Group, s *stub, w *world.World) error) [2]err
 			g := opened(s)
 			g.peers = w
 			errs[r] = f(g, s, w)
-			_ = w.Leave() // why it has ended errs tells
+			_ = w.Leave() // errs has the reason for its end
 		})
 	}
 	all.Wait()
 	return errs
 }
 
-// wantDisagree wants both processes to have learned of a difference, and of both values.
+// wantDisagree checks that both processes got an error that names the difference and both values.
 func wantDisagree(t *testing.T, errs [2]error, values ...string) {
 	t.Helper()
 	for r, err := range errs {
@@ -54,7 +54,7 @@ func wantDisagree(t *testing.T, errs [2]error, values ...string) {
 		}
 		for _, v := range values {
 			if !strings.Contains(err.Error(), v) {
-				t.Errorf("process %d: the error does not tell %q: %v", r, v, err)
+				t.Errorf("process %d: the error does not mention %q: %v", r, v, err)
 			}
 		}
 	}
@@ -64,8 +64,8 @@ func reduceOf(count int64) Call {
 	return Call{Op: ir.OpAllReduce, Red: ir.Sum, DType: ir.BF16, Count: count, In: 4096, Out: 1 << 30}
 }
 
-// TestSymmetricMemoryOfTwoSizes: pytorch#190977 and sglang#34230, where ranks reserve symmetric memory of different
-// sizes or in another order, and then read the wrong memory without an error.
+// TestSymmetricMemoryOfTwoSizes covers pytorch#190977 and sglang#34230: ranks reserved symmetric
+// memory of different sizes or in different order, and then read the wrong memory without an error.
 func TestSymmetricMemoryOfTwoSizes(t *testing.T) {
 	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
 		if _, err := g.Empty(t.Context(), 4096); err != nil {
@@ -86,13 +86,13 @@ func TestSymmetricMemoryOfTwoSizes(t *testing.T) {
 			areas = append(areas, a)
 		}
 		c := reduceOf(64)
-		c.In, c.Out = areas[w.Process()], areas[w.Process()] // the ranks take another area each
+		c.In, c.Out = areas[w.Process()], areas[w.Process()] // each rank uses another area
 		return g.Do(t.Context(), c)
 	})
 	wantDisagree(t, errs, "in area 1", "in area 2")
 }
 
-// TestAdoptedApart: memory of the caller's of two sizes, or that one process cannot adopt.
+// TestAdoptedApart adopts memory of different sizes, and memory that one process cannot adopt.
 func TestAdoptedApart(t *testing.T) {
 	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
 		return g.Adopt(t.Context(), []uintptr{1 << 30, 1 << 31}, 256<<w.Process())
@@ -104,10 +104,11 @@ func TestAdoptedApart(t *testing.T) {
 	wantDisagree(t, errs, "fit: true", "fit: false")
 }
 
-// TestScratchDoesNotGrow: vllm#55211, where symmetric scratch is reserved for every shape anew. Here it doubles, and
-// what it was before stays: at most four times the largest operands, however many shapes come in whatever order.
+// TestScratchDoesNotGrow covers vllm#55211: symmetric scratch was reserved anew for every shape.
+// Here scratch doubles, and the previous memory stays allocated. In total that is at most four
+// times the largest operands, for any number and order of shapes.
 func TestScratchDoesNotGrow(t *testing.T) {
-	s := &stub{} // operands are copied
+	s := &stub{} // not loose: operands are copied
 	g := opened(s)
 	const most = 1 << 16
 	for n := int64(1); n <= 1000; n++ {
@@ -117,14 +118,14 @@ func TestScratchDoesNotGrow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, bound := s.bytes, int64(4*2*2*4*most); got > bound { // an operand and a result on two ranks
-		t.Errorf("1000 shapes have taken %d bytes; four times the largest is %d", got, bound)
+	if got, bound := s.bytes, int64(4*2*2*4*most); got > bound { // one operand and one result on each of two ranks
+		t.Errorf("1000 shapes allocated %d bytes, more than %d, four times the largest", got, bound)
 	}
 }
 
-// TestTunedApart: sglang#35343, where each rank tunes for itself, and takes another algorithm than its peers: they wait
-// for each other for ever. Here the tables are compared when calls are opened, and what runs a call when it is made
-// ready.
+// TestTunedApart covers sglang#35343: each rank tuned for itself and chose another algorithm than
+// its peers, so they waited for each other forever. Here processes compare their tables when a
+// group is opened, and the algorithm when a call is prepared.
 func TestTunedApart(t *testing.T) {
 	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
 		table := &comm.Table{Entries: []comm.Entry{{Members: 2 + w.Process()}}}
@@ -140,7 +141,8 @@ func TestTunedApart(t *testing.T) {
 	wantDisagree(t, errs, "by {Algo:fast", "by {Algo:other")
 }
 
-// TestOtherOrder: ranks that come to known calls in another order learn of it, though calls do not wait for each other.
+// TestOtherOrder checks that ranks that make known calls in different orders get an error, although
+// calls do not wait for each other.
 func TestOtherOrder(t *testing.T) {
 	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
 		sizes := []int64{64, 128}
@@ -149,7 +151,7 @@ func TestOtherOrder(t *testing.T) {
 				return err
 			}
 		}
-		for i := range 2 { // known by now
+		for i := range 2 { // prepares both calls
 			if err := g.Do(t.Context(), reduceOf(sizes[(i+w.Process())%2])); err != nil {
 				return err
 			}

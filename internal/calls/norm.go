@@ -9,9 +9,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Norm is an all_reduce of In, the sum with Residual, which goes to Sum, and the rms_norm of that with Weight, which
-// goes to Out: one launch, or an all_reduce and one, whichever is faster. In, Residual, Sum and Out have Rows rows of
-// Width elements, Weight has Width. Sum may be Residual, and Out may be In.
+// Norm is an all_reduce of In plus Residual, stored in Sum, followed by an rms_norm of Sum with
+// Weight, stored in Out. It runs as a single launch, or as an all_reduce and a launch, whichever is
+// faster. In, Residual, Sum and Out have Rows rows of Width elements; Weight has Width elements.
+// Sum may be the same as Residual, and Out the same as In.
 type Norm struct {
 	DType       ir.DType
 	Rows, Width int64
@@ -29,8 +30,9 @@ type normKey struct {
 	alias       [2]bool // Sum is Residual, Out is In
 }
 
-// DoNorm gives the stream a normalised sum. An error that wraps ErrUnsupported says that there is no such kernel for
-// the type, the width or the addresses: then call all_reduce, and what follows it.
+// DoNorm enqueues a norm on its stream. An error that wraps ErrUnsupported means that no kernel
+// supports the type, the width or the addresses; the caller should then call all_reduce and the
+// other operations separately.
 func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	size := n.DType.Size()
 	for _, at := range []uintptr{n.In, n.Residual, n.Weight, n.Sum, n.Out} {
@@ -77,11 +79,11 @@ func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	return p.call.Do(n.Stream, in, n.Residual, n.Weight, n.Sum, n.Out)
 }
 
-// preparedNorm is a norm that is ready, or why there is none.
+// preparedNorm is a prepared norm, or the error that says why it cannot be prepared.
 type preparedNorm struct {
 	what     string
 	call     device.Call
-	reduced  bool // call follows an all_reduce into Out
+	reduced  bool // an all_reduce into Out precedes call
 	declined error
 }
 

@@ -1,8 +1,9 @@
-// Package capi is what libhocket offers to other languages, in Go: objects by number, options and results as
-// JSON, tensors in memory of the caller's, and calls that can be waited for in slices of time, so that an
-// interpreter sees signals meanwhile. Package libhocket gives it a C interface.
+// Package capi implements the interface of libhocket to other languages. Objects are numbers,
+// options and results are JSON, and tensors are in the caller's memory. A caller can wait for a
+// call in slices of time, so that an interpreter can handle signals in between. Package libhocket
+// adds the C interface.
 //
-// Nothing here panics for what a caller may pass: numbers that name nothing are errors.
+// No argument of a caller makes it panic: a number that names no object is an error.
 package capi
 
 import (
@@ -25,7 +26,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Version is that of the C interface: it changes when a program that was built for an older one would fail.
+// Version is the version of the C interface. It changes when programs built for an earlier version
+// would fail.
 const Version = 3
 
 // ErrHandle is wrapped by errors about numbers that name no object.
@@ -35,20 +37,21 @@ var ErrHandle = errors.New("it names nothing")
 type Library struct {
 	objects
 	owners  owners
-	calling atomic.Pointer[calling] // the call that the caller has named, for the next function
+	calling atomic.Pointer[calling] // the caller's call for which the next function is; see Calling
 }
 
 type calling struct{ call, place string }
 
-// Calling names the call of the caller's that the next run, load or collective is for, and its place, for errors in
-// other processes, and the thread that it comes from: see world.CalledBy. Collectives name their calls themselves; a
-// place holds for those that follow, too.
+// Calling sets the name of the caller's call for which the next run, load or collective is, its
+// place in the caller's source, and its thread. Errors in other processes mention them: see
+// world.CalledBy. Collectives name their calls themselves; for them, the place stays in effect
+// until the next Calling.
 func (l *Library) Calling(thread uintptr, call, place string) {
 	world.CalledBy(thread)
 	l.calling.Store(&calling{call, place})
 }
 
-// named returns a context with the call that the caller has named.
+// named returns a context with the call that Calling has set.
 func (l *Library) named(ctx context.Context) context.Context {
 	if l.calling.Load() == nil {
 		return ctx
@@ -59,7 +62,8 @@ func (l *Library) named(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Failed tells the other processes of a machine why this one is about to leave; nothing where it is alone.
+// Failed reports to the other processes of a machine why this process is about to leave. It does
+// nothing if the process is alone.
 func (l *Library) Failed(machineHandle int64, why string) error {
 	m, err := get[*machine](l, machineHandle)
 	if err == nil && m.w != nil {
@@ -71,7 +75,7 @@ func (l *Library) Failed(machineHandle int64, why string) error {
 // New returns a library without objects.
 func New() *Library { return &Library{objects: objects{all: map[int64]any{}}} }
 
-// objects are what callers know by number.
+// objects maps numbers to objects.
 type objects struct {
 	mu   sync.Mutex
 	next int64
@@ -102,7 +106,7 @@ func (l *objects) drop(handle int64) {
 	delete(l.all, handle)
 }
 
-// options reads JSON strictly: an option that there is not is an error. Empty text is no option.
+// options decodes JSON. An unknown option is an error. Empty text means no options.
 func options(text string, to any) error {
 	if text == "" {
 		return nil
@@ -119,7 +123,7 @@ func options(text string, to any) error {
 	return nil
 }
 
-// optionError says what the error of decoding options into a struct means in the caller's terms.
+// optionError translates an error of decoding JSON into the terms of the caller.
 func optionError(err error, to any) error {
 	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
 		var names []string
@@ -138,23 +142,23 @@ func optionError(err error, to any) error {
 type machine struct {
 	m    *hocket.Machine
 	name string
-	w    *hocket.World // nil for a process alone
+	w    *hocket.World // nil if the process is alone
 }
 
-// machineOptions are those of Open.
+// machineOptions are the options of Open.
 type machineOptions struct {
 	Machine string `json:"machine"`
-	// Alone ignores launchers: the machine is this process's.
+	// Alone ignores launchers: the machine belongs to this process only.
 	Alone        bool    `json:"alone"`
 	Rank         int     `json:"rank"`
-	Size         int     `json:"size"` // 0: from the environment
+	Size         int     `json:"size"` // 0: taken from the environment
 	ID           string  `json:"id"`
 	Dir          string  `json:"dir"`
-	Timeout      float64 `json:"timeout"`       // seconds, to join
+	Timeout      float64 `json:"timeout"`       // seconds to wait for all processes to join
 	StallTimeout float64 `json:"stall_timeout"` // seconds
 }
 
-// seconds converts the option of a name to a duration.
+// seconds converts an option to a duration. name is the option's name, for errors.
 func seconds(name string, s float64) (time.Duration, error) {
 	if s < 0 || s > math.MaxInt64/1e9 {
 		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name,
@@ -163,7 +167,7 @@ func seconds(name string, s float64) (time.Duration, error) {
 	return time.Duration(s * 1e9), nil
 }
 
-// Joined says who a machine's process is.
+// Joined is the process's rank and the size of its world.
 type Joined struct {
 	Rank int `json:"rank"`
 	Size int `json:"size"`
@@ -210,17 +214,17 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 	return l.add(m), who, nil
 }
 
-// groupOptions are those of Group.
+// groupOptions are the options of Group.
 type groupOptions struct {
 	Name  string `json:"name"`
 	Ranks []int  `json:"ranks"`
-	// Alike has all processes of the machine call Group, also those that are not of the group. They compare what they
-	// call, and those get no machine.
+	// Alike requires all processes of the machine to call Group, including those outside the group.
+	// All compare the arguments of their calls. Processes outside the group get no machine.
 	Alike bool `json:"alike"`
 }
 
-// Group opens a machine for some of the processes of another: see hocket.World.Group. Rank -1 and no machine are of a
-// process that is not of the group.
+// Group opens a machine for some of the processes of another machine: see hocket.World.Group. In a
+// process outside the group it returns rank -1 and no machine.
 func (l *Library) Group(ctx context.Context, handle int64, text string) (group int64, who Joined, err error) {
 	m, err := get[*machine](l, handle)
 	if err != nil {
@@ -268,27 +272,27 @@ type model struct {
 	machine *machine
 	program *hocket.Program
 	fn      string   // the function's name
-	names   []string // of parameters
-	states  []string // inout ones
+	names   []string // names of all parameters
+	states  []string // names of inout parameters
 	extents map[string][]string
 	types   map[string]string
 	returns [][]string
-	within  []string       // dims in expressions
-	split   []string       // dims that parameters split
-	export  *hocket.Export // where the model is from; nil for a program's text
-	unused  []string       // names of weights that export has no use for
+	within  []string       // dims that occur within expressions
+	split   []string       // dims over which parameters are split
+	export  *hocket.Export // the archive that the model comes from; nil if it was loaded from a program's text
+	unused  []string       // names of weights that the export does not use
 	bound   *bound
 
-	updating chan struct{} // has an element while a run updates tensors of the caller's
+	updating chan struct{} // contains an element while a run updates tensors of the caller
 
 	mu       sync.Mutex
-	known    map[string][2][]hocket.Layout // by dims as text: parameters and results
+	known    map[string][2][]hocket.Layout // layouts of parameters and results, by the text of the dims
 	compared string                        // the last comparison, as JSON
 }
 
-// loadOptions are those of Load.
+// loadOptions are the options of Load.
 type loadOptions struct {
-	Name      string           `json:"name"` // of the program, in messages
+	Name      string           `json:"name"` // name of the program in messages
 	Func      string           `json:"func"`
 	Ranks     int              `json:"ranks"`
 	Dims      map[string]int64 `json:"dims"`
@@ -302,15 +306,17 @@ type loadOptions struct {
 	Grace     float64          `json:"grace"` // seconds
 	Graph     bool             `json:"graph"`
 	Gather    bool             `json:"gather"`
-	// Export is an archive that torch.export.save wrote, in place of a program, Plan lays out its weights, and Weights
-	// are files that have them. With Unbound the caller binds them.
+	// Export is the path of an archive written by torch.export.save, which is loaded in place of a
+	// program. Plan maps its weights to layouts. Weights are files with the values of weights. If
+	// Unbound is set, the caller binds the weights.
 	Export  string            `json:"export"`
 	Plan    map[string]string `json:"plan"`
 	Weights []string          `json:"weights"`
 	Unbound bool              `json:"unbound"`
 }
 
-// Load loads a program's text, or the archive that an option names.
+// Load loads a program's text, or the archive that an option names. It returns the number of the
+// model.
 func (l *Library) Load(machineHandle int64, program, text string) (int64, error) {
 	m, err := get[*machine](l, machineHandle)
 	if err != nil {
@@ -367,7 +373,8 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
-// bareDims are the dims that the extents of a type are, "" for those that are none.
+// bareDims returns, for each extent of a type, the dim that it consists of; "" for any other
+// expression.
 func bareDims(t *ir.Type) []string {
 	names := []string{}
 	for _, d := range t.Dims {
@@ -380,7 +387,7 @@ func bareDims(t *ir.Type) []string {
 	return names
 }
 
-// dimsWithin are the names in extents of a type that are no bare names.
+// dimsWithin returns the names in those extents of a type that are not a single name.
 func dimsWithin(t *ir.Type) (names []string) {
 	for _, d := range t.Dims {
 		if d.Extent.Kind == ir.ExprName {
@@ -395,7 +402,7 @@ func dimsWithin(t *ir.Type) (names []string) {
 	return names
 }
 
-// layouts is what Layouts returns, as JSON.
+// layouts is the JSON result of Layouts.
 type layouts struct {
 	In  []layout `json:"in"`
 	Out []layout `json:"out"`
@@ -415,13 +422,14 @@ type block struct {
 	Shape []int64 `json:"shape"`
 }
 
-// sizes say for which dims Layouts is asked: these, and those that shapes of parameters come to.
+// sizes selects the dims for which Layouts is called: by value, and by the shapes of parameters.
 type sizes struct {
 	Dims   map[string]int64   `json:"dims"`
 	Shapes map[string][]int64 `json:"shapes"`
 }
 
-// Layouts returns, as JSON, how a model's parameters and results lie. What of is JSON, too.
+// Layouts returns, as JSON, how a model's parameters and results are laid out. of is JSON too, see
+// sizes.
 func (l *Library) Layouts(ctx context.Context, handle int64, of string) (string, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -460,11 +468,11 @@ func (l *Library) Parameters(handle int64) (string, error) {
 	return string(text), err
 }
 
-// Tensor is a dense tensor in the caller's memory, which must stay until Ended has returned the owner
-// that lent it.
+// Tensor is a dense tensor in the caller's memory. The memory must stay valid until Ended has
+// returned the owner that lent it.
 type Tensor struct {
 	Name  string
-	Rank  int // whose block it is; negative for a whole tensor
+	Rank  int // the rank whose block this is; negative for a whole tensor
 	DType string
 	Shape []int64
 	Data  []byte
@@ -479,7 +487,7 @@ func (t *Tensor) tensor() (*hocket.Tensor, error) {
 	return nil, fmt.Errorf("%w: %s has element type %q: there are %v", hocket.ErrInput, t.Name, t.DType, ir.DTypes())
 }
 
-// Bind sets a parameter for all runs to come; a tensor without data takes that back.
+// Bind sets a parameter for all later runs. A tensor without data removes the binding.
 func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -496,16 +504,18 @@ func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	return m.bound.bind(t.Name, lent, nil, func() error { return m.m.Bind(t.Name, x) })
 }
 
-// call is a run under way.
+// call is a call in progress.
 type call struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
 }
 
-// Run begins a run, which reads in and writes out. Its number must be passed to Wait until that reports the end, or to
-// Abandon. dims, as JSON, are those that neither the model nor shapes fix. An inout parameter that in and out both have
-// is updated there, once the run has ended well: such runs of a model take turns.
+// Run starts a run with the arguments in and the destinations out of its results. The caller must
+// pass the number that it returns to Wait, until that reports the end, or to Abandon. dims, as
+// JSON, are the dims that neither the model nor shapes determine. If an inout parameter is both in
+// in and in out, its tensor is updated after the run has succeeded. Of a model's runs that do this,
+// only one executes at a time.
 func (l *Library) Run(handle int64, lent *Loan, in, out []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -537,7 +547,7 @@ func (l *Library) Run(handle int64, lent *Loan, in, out []Tensor, dims string) (
 	}), nil
 }
 
-// args are the arguments of a run, and whether it updates some of them.
+// args returns the arguments of a run, and whether the run updates tensors that it reads.
 func (m *model) args(in, out []Tensor) (args hocket.Args, updates bool, err error) {
 	args = hocket.Args{In: map[string]*hocket.Tensor{}, Out: map[string]*hocket.Tensor{},
 		InLocal: map[string]map[int]*hocket.Tensor{}}
@@ -562,7 +572,7 @@ func (m *model) args(in, out []Tensor) (args hocket.Args, updates bool, err erro
 	for i := range out {
 		switch t := &out[i]; {
 		case args.In[t.Name] != nil || args.InLocal[t.Name] != nil:
-			updates = true // of what the run reads, which is to stay if it fails
+			updates = true // the run reads it, so it must keep its value if the run fails
 		case t.Rank < 0:
 			if args.Out[t.Name], err = t.tensor(); err != nil {
 				return args, false, err
@@ -577,7 +587,7 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 	if err != nil {
 		return err
 	}
-	results := make([]*hocket.Tensor, len(out)) // looked at before any is copied
+	results := make([]*hocket.Tensor, len(out)) // checked before any is copied
 	for i := range out {
 		t := &out[i]
 		what := fmt.Sprintf("the block of result %s for rank %d", t.Name, t.Rank)
@@ -586,7 +596,7 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 		}
 		switch b := results[i]; {
 		case t.Rank < 0 && args.Out[t.Name] != nil:
-			results[i] = nil // it is there
+			results[i] = nil // the run has written it to the caller's memory
 		case b == nil:
 			return fmt.Errorf("%w: this process has not %s", hocket.ErrInput, what)
 		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):
@@ -602,8 +612,8 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 	return nil
 }
 
-// Wait waits for a run, no longer than so much, and reports whether it is over; then its number names
-// nothing any more, and err is its error.
+// Wait waits up to most for a run and reports whether it has ended. If so, its number becomes
+// invalid, and err is the error of the run.
 func (l *Library) Wait(handle int64, most time.Duration) (over bool, err error) {
 	c, err := get[*call](l, handle)
 	if err != nil {
@@ -621,7 +631,7 @@ func (l *Library) Wait(handle int64, most time.Duration) (over bool, err error) 
 	return true, c.err
 }
 
-// Cancel has a run end soon. It is still to be waited for.
+// Cancel makes a run end soon. The caller must still wait for it.
 func (l *Library) Cancel(handle int64) error {
 	c, err := get[*call](l, handle)
 	if err == nil {
@@ -640,7 +650,8 @@ func (l *Library) Abandon(handle int64) error {
 	return err
 }
 
-// Close closes a model or a machine; a machine also closes its models and leaves the other processes. Runs of them end.
+// Close closes a model or a machine. Closing a machine also closes its models, and leaves the other
+// processes. Runs in progress end.
 func (l *Library) Close(handle int64) error {
 	l.mu.Lock()
 	object := l.all[handle]
@@ -661,14 +672,14 @@ func (l *Library) Close(handle int64) error {
 			err = errors.Join(err, m.close())
 		}
 		if x.w != nil {
-			_ = x.w.Leave() // why it had ended whoever ran something knows
+			_ = x.w.Leave() // the cause was reported to the caller whose run failed
 		}
 		return err
 	}
 	return fmt.Errorf("number %d: %w that can be closed", handle, ErrHandle)
 }
 
-// dropModels removes the models of a machine from the library's objects, and returns them.
+// dropModels removes the models of a machine from l, and returns them.
 func (l *objects) dropModels(of *machine) (list []*model) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -685,18 +696,18 @@ func (m *model) close() error {
 	return closed(m.export, errors.Join(m.m.Close(), m.bound.close()))
 }
 
-// failure is an error as other languages get it.
+// failure is the JSON form of an error.
 type failure struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
-	// Of a *hocket.PeerError.
+	// Rank and PID are set for a *hocket.PeerError.
 	Rank *int   `json:"rank,omitempty"`
 	PID  int    `json:"pid,omitempty"`
 	Host string `json:"host,omitempty"`
-	// Of a *hocket.DisagreeError: what each rank has.
+	// What and Values are set for a *hocket.DisagreeError: the value of each rank.
 	What   string            `json:"what,omitempty"`
 	Values map[string]string `json:"values,omitempty"`
-	// Of a *hocket.InputError, with Rank.
+	// Parameter and Index are set for a *hocket.InputError, and so is Rank.
 	Parameter string  `json:"parameter,omitempty"`
 	Index     []int64 `json:"index,omitempty"`
 	Value     int64   `json:"value,omitempty"`
@@ -705,8 +716,9 @@ type failure struct {
 	Begun     bool    `json:"begun,omitempty"`
 }
 
-// Describe returns an error as JSON: its kind, which is one of program, input, memory, unsupported, lost,
-// peer, disagree, closed, cancelled, handle, and machine for the rest; its text; and what it names.
+// Describe returns an error as JSON: its kind, its text, and its details. The kind is one of
+// program, input, memory, unsupported, lost, peer, disagree, closed, cancelled and handle, or
+// machine for all other errors.
 func Describe(err error) string {
 	f := failure{Kind: "machine", Message: err.Error()}
 	var ds hocket.Diagnostics

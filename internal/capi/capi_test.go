@@ -44,7 +44,7 @@ func opened(t *testing.T) (*Library, int64) {
 	return l, h
 }
 
-// waited waits until a run is over.
+// waited waits until a run ends, and returns its error.
 func waited(t *testing.T, l *Library, run int64) error {
 	t.Helper()
 	for range 1000 {
@@ -91,9 +91,9 @@ func TestRun(t *testing.T) {
 		t.Errorf("%v, %v", y.Data, err)
 	}
 	if _, err := l.Wait(run, 0); !errors.Is(err, ErrHandle) {
-		t.Errorf("a run that is over: %v", err)
+		t.Errorf("Wait for a run that has ended: %v", err)
 	}
-	// Bound, given twice, unbound.
+	// Bind w, then pass it to a run as well, then remove the binding.
 	if err := l.Bind(m, nil, ws); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestWrong(t *testing.T) {
 		}
 		var f failure
 		if json.Unmarshal([]byte(Describe(err)), &f) != nil || f.Message == "" {
-			t.Errorf("%s is no description", Describe(err))
+			t.Errorf("%s is not a valid description of an error", Describe(err))
 		}
 		return f.Kind
 	}
@@ -179,7 +179,7 @@ func TestWrong(t *testing.T) {
 		}
 	}
 	if opens == nil {
-		t.Error("a machine that there is not is opened")
+		t.Error("an unknown machine is opened")
 	}
 	if short != 0 {
 		if err := waited(t, l, short); !errors.Is(err, hocket.ErrInput) {

@@ -9,13 +9,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// collectiveOptions are those of Collectives.
+// collectiveOptions are the options of Collectives.
 type collectiveOptions struct {
 	Algorithm string `json:"algorithm"`
 	Fixed     bool   `json:"fixed"`
 }
 
-// collectives is an open communicator, and the loans of the memory that it adopted.
+// collectives is an open group for calls, and the loans of the memory that it adopted.
 type collectives struct {
 	*hocket.Collectives
 	mu      sync.Mutex
@@ -33,7 +33,7 @@ func (c *collectives) close() error {
 	return err
 }
 
-// Collectives opens a machine's ranks for collectives on memory and streams of the caller's.
+// Collectives opens the ranks of a machine for collectives on memory and streams of the caller.
 func (l *Library) Collectives(ctx context.Context, machineHandle int64, text string) (int64, error) {
 	m, err := get[*machine](l, machineHandle)
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *Library) Collectives(ctx context.Context, machineHandle int64, text str
 	return l.add(&collectives{Collectives: c}), nil
 }
 
-// Numbers of ops, reductions and element types in calls, which come often: places in these lists.
+// Calls are frequent, so they name ops, reductions and element types by their index in these lists.
 var (
 	callOps    = []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast}
 	callReds   = []ir.Red{ir.Sum, ir.Avg, ir.Max, ir.Min}
@@ -64,14 +64,14 @@ func pick[T any](list []T, i int, what string) (x T, err error) {
 	return list[i], nil
 }
 
-// Call is a collective with its op, reduction and element type by number.
+// Call is a collective whose op, reduction and element type are given by index.
 type Call struct {
 	Op, Red, DType, Root int
 	Count                int64
 	Stream, In, Out      uintptr
 }
 
-// Do gives a stream a collective.
+// Do enqueues a collective on a stream.
 func (l *Library) Do(handle int64, c Call) error {
 	all, err := get[*collectives](l, handle)
 	if err != nil {
@@ -93,7 +93,7 @@ func (l *Library) Do(handle int64, c Call) error {
 		Stream: c.Stream, In: c.In, Out: c.Out})
 }
 
-// NormCall is a normalised sum with its element type by number.
+// NormCall is a fused all_reduce and rms_norm (calls.Norm) whose element type is given by index.
 type NormCall struct {
 	DType                                  int
 	Rows, Width                            int64
@@ -101,7 +101,7 @@ type NormCall struct {
 	Stream, In, Residual, Weight, Sum, Out uintptr
 }
 
-// DoNorm gives a stream a normalised sum.
+// DoNorm enqueues a fused all_reduce and rms_norm on a stream.
 func (l *Library) DoNorm(handle int64, c NormCall) error {
 	all, err := get[*collectives](l, handle)
 	if err != nil {
@@ -116,7 +116,7 @@ func (l *Library) DoNorm(handle int64, c NormCall) error {
 			In: c.In, Residual: c.Residual, Weight: c.Weight, Sum: c.Sum, Out: c.Out})
 }
 
-// Empty takes memory for operands on all ranks.
+// Empty allocates memory for operands on all ranks.
 func (l *Library) Empty(handle, bytes int64) (uintptr, error) {
 	all, err := get[*collectives](l, handle)
 	if err != nil {
@@ -125,7 +125,8 @@ func (l *Library) Empty(handle, bytes int64) (uintptr, error) {
 	return all.Empty(context.Background(), bytes)
 }
 
-// Adopt has collectives use memory of the caller's, by rank, without copies, until they are closed.
+// Adopt registers memory of the caller, with one address for each rank, for use by collectives
+// without copies, until they are closed.
 func (l *Library) Adopt(handle int64, lent *Loan, at []uintptr, bytes int64) error {
 	all, err := get[*collectives](l, handle)
 	if err != nil {
@@ -141,7 +142,7 @@ func (l *Library) Adopt(handle int64, lent *Loan, at []uintptr, bytes int64) err
 	return err
 }
 
-// Device is the number of the GPU that collectives work on.
+// Device returns the number of the GPU that the collectives run on.
 func (l *Library) Device(handle int64) (int, error) {
 	all, err := get[*collectives](l, handle)
 	if err != nil {
@@ -150,7 +151,7 @@ func (l *Library) Device(handle int64) (int, error) {
 	return all.Device(), nil
 }
 
-// Check returns why collectives can no longer be relied on.
+// Check returns an error if collectives can no longer be relied on.
 func (l *Library) Check(handle int64) error {
 	all, err := get[*collectives](l, handle)
 	if err != nil {

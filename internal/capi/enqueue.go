@@ -11,16 +11,16 @@ import (
 	"hocket.example/hocket"
 )
 
-// Placed is a dense block in memory of a rank's device.
+// Placed is a dense block in the memory of a rank's device.
 type Placed struct {
 	Name    string
 	Rank    int
 	DType   string
 	Shape   []int64
-	Address uintptr // 0 for none
+	Address uintptr // 0 if there is none
 }
 
-// Prepare begins loading a model's plan for dims. Its number is to be waited for until it is done.
+// Prepare starts loading a model's plan for dims. The caller waits for the number that it returns.
 func (l *Library) Prepare(handle int64, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -42,7 +42,8 @@ func readDims(text string) (map[string]int64, error) {
 	return dims, options(text, &dims)
 }
 
-// Lendable returns, as JSON, the names of results that a model can lend for dims.
+// Lendable returns, as JSON, the names of results that a model can leave in its own memory for the
+// caller to read.
 func (l *Library) Lendable(handle int64, dims string) (string, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -61,8 +62,9 @@ func (l *Library) Lendable(handle int64, dims string) (string, error) {
 	return string(text), err
 }
 
-// Enqueue gives a stream a run, for the rank of this process that all blocks are of, and returns before it has ended.
-// Results without an address are lent: they get that of the model's memory.
+// Enqueue enqueues a run on a stream of the caller, for this process's rank, which all blocks
+// belong to. It returns before the run ends. A result without an address is lent: its address is
+// set to the model's memory.
 func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims string) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -104,7 +106,8 @@ func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims s
 	return nil
 }
 
-// blocks are how a model's parameters and results lie for dims, which text says, too.
+// blocks returns the layouts of a model's parameters and results for dims. text is the dims as
+// JSON, the key of a cache.
 func (m *model) blocks(text string, dims map[string]int64) (in, out []hocket.Layout, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +124,7 @@ func (m *model) blocks(text string, dims map[string]int64) (in, out []hocket.Lay
 	return in, out, nil
 }
 
-// addresses checks blocks, and returns where they are.
+// addresses checks blocks, and returns their addresses by name and rank.
 func addresses(given []Placed, as []hocket.Layout, what string) (map[string]map[int]uintptr, error) {
 	all := map[string]map[int]uintptr{}
 	for i := range given {
@@ -139,7 +142,7 @@ func addresses(given []Placed, as []hocket.Layout, what string) (map[string]map[
 	return all, nil
 }
 
-// check returns how a block differs from what it is to be.
+// check returns an error if a block differs from the layout that it should have.
 func (p *Placed) check(as []hocket.Layout, what string) error {
 	i := slices.IndexFunc(as, func(l hocket.Layout) bool { return l.Name == p.Name })
 	if i < 0 {
@@ -153,7 +156,7 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 		want := &hocket.Tensor{DType: as[i].DType, Shape: as[i].Shape}
 		switch {
 		case as[i].DType.String() == p.DType && slices.Equal(b.Shape, p.Shape):
-		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // one rank, which has all of it
+		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // a single rank, which has the whole tensor
 			return fmt.Errorf("%w: %s is %s, want %v", hocket.ErrInput, p.Name, given, want)
 		default:
 			return fmt.Errorf("%w: %s %s, %v, has on rank %d a block %v, and %v is given: each process gives the block of its "+
@@ -165,8 +168,9 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 	return fmt.Errorf("%w: rank %d has no block of %s %s", hocket.ErrInput, p.Rank, what, p.Name)
 }
 
-// BindDevice sets a parameter, for all runs to come, to a block in memory of a rank's device, which must stay there;
-// one without an address takes that back. A parameter that is inout is updated there.
+// BindDevice binds a parameter, for all later runs, to a block in the memory of a rank's device.
+// The block must stay valid. A block without an address removes the binding. An inout parameter is
+// updated in place.
 func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -202,7 +206,8 @@ func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) er
 	return err
 }
 
-// Sync begins to wait until enqueued runs of a model have ended. Its number is to be waited for; its error is theirs.
+// Sync starts waiting until the enqueued runs of a model have ended. The caller waits for the
+// number that it returns, and gets their error.
 func (l *Library) Sync(handle int64) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -211,7 +216,7 @@ func (l *Library) Sync(handle int64) (int64, error) {
 	return l.background(m.m.Sync), nil
 }
 
-// background runs f, and returns the number to wait for.
+// background runs f in a goroutine, and returns the number to wait for.
 func (l *Library) background(f func(ctx context.Context) error) int64 {
 	ctx, cancel := context.WithCancel(l.named(context.Background()))
 	c := &call{cancel: cancel, done: make(chan struct{})}

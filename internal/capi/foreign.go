@@ -9,16 +9,16 @@ import (
 	"hocket.example/hocket"
 )
 
-// foreignOptions are those of Foreign.
+// foreignOptions are the options of Foreign.
 type foreignOptions struct {
 	Ranks int `json:"ranks"`
-	// In and Out name parameters and results in the order of a call's buffers.
+	// In and Out name the parameters and results in the order of the buffers of a call.
 	In  []string `json:"in"`
 	Out []string `json:"out"`
 }
 
-// foreign gives a model runs whose blocks another runtime has on its devices. It calls once for each rank, on threads of
-// its own, and the last of these calls enqueues the run.
+// foreign runs a model on buffers of another runtime. That runtime makes one call for each rank, on
+// different threads. The last of these calls enqueues the run.
 type foreign struct {
 	m        *model
 	ranks    int
@@ -26,22 +26,23 @@ type foreign struct {
 	patience time.Duration
 
 	mu      sync.Mutex
-	meeting *meeting // of the run that some ranks have called for; nil for none
-	late    error    // why calls can no longer be paired: a rank did not call in time; nil if they can
+	meeting *meeting // of the run for which only some ranks have called yet; nil if none
+	late    error    // set when a rank did not call in time: later calls could no longer be matched
 }
 
-// meeting is the calls of the ranks for one run.
+// meeting collects the ranks' calls for one run.
 type meeting struct {
 	args hocket.EnqueueArgs
 	here map[int]bool
 	done chan struct{}
-	err  error // once done
+	err  error // valid once done is closed
 }
 
-// meetingPatience bounds how long the call of a rank waits for those of the others.
+// meetingPatience is how long the call of a rank waits for the calls of the others.
 const meetingPatience = time.Minute
 
-// Foreign makes a model ready to be called by buffers, in one order of its parameters and results, which text says as JSON.
+// Foreign prepares a model for calls by buffers. text, as JSON, is the order of its parameters and
+// results.
 func (l *Library) Foreign(handle int64, text string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -57,14 +58,14 @@ func (l *Library) Foreign(handle int64, text string) (int64, error) {
 	return l.add(&foreign{m: m, ranks: o.Ranks, in: o.In, out: o.Out, patience: meetingPatience}), nil
 }
 
-// CallForeign gives the stream of a rank its part of one run, and returns before that has ended. It waits for the calls of
-// the other ranks of this process.
+// CallForeign enqueues a rank's part of a run on the rank's stream, and returns before the run
+// ends. It waits until the other ranks of this process have called too.
 func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []uintptr) error {
 	f, err := get[*foreign](l, handle)
 	if err != nil {
 		return err
 	}
-	if f.ranks == 1 && (rank < 0 || f.m.machine.w != nil) { // its GPU is not known, or chosen by rank among all processes
+	if f.ranks == 1 && (rank < 0 || f.m.machine.w != nil) { // a negative rank means an unknown GPU; with several processes the GPU is chosen by rank among all of them
 		rank = 0
 	}
 	switch {
@@ -86,17 +87,17 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 		return f.await(m, rank)
 	}
 	defer close(m.done)
-	m.err = fmt.Errorf("the call of rank %d, the last, panicked", rank) // unless Enqueue returns
+	m.err = fmt.Errorf("the call of rank %d, the last, panicked", rank) // stays set if Enqueue panics
 	defer f.m.bound.begin()()
 	m.err = f.m.m.Enqueue(l.named(context.Background()), m.args)
 	return m.err
 }
 
-// join adds the call of a rank to those for its run, and reports whether it is the last.
+// join adds a rank's call to the others for the same run, and reports whether it is the last one.
 func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.late != nil { // the rank that was late would be paired with the others' next run
+	if f.late != nil { // otherwise the late rank's call would be matched with the next run of the others
 		return nil, false, fmt.Errorf("an earlier run failed: %w; load the program again", f.late)
 	}
 	m := f.meeting
@@ -131,7 +132,8 @@ func blocksOf(names []string) map[string]map[int]uintptr {
 	return blocks
 }
 
-// await waits until the last rank has enqueued the run, or has not called for long. It then refuses all later calls.
+// await waits until the last rank has enqueued the run. After a time limit it gives up, and refuses
+// all later calls.
 func (f *foreign) await(m *meeting, rank int) error {
 	late := time.NewTimer(f.patience)
 	defer late.Stop()
@@ -141,7 +143,7 @@ func (f *foreign) await(m *meeting, rank int) error {
 	case <-late.C:
 	}
 	f.mu.Lock()
-	if f.meeting != m { // the last has called meanwhile, or another has ended the wait
+	if f.meeting != m { // meanwhile the last rank has called, or another rank's wait has timed out
 		f.mu.Unlock()
 		<-m.done
 		return m.err

@@ -9,7 +9,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestForeign: the calls of all ranks become one run, whose error all have; a rank whose peers do not call ends its wait.
+// TestForeign checks that the calls of all ranks become one run, that all of them return its error,
+// and that the wait of a rank ends if the others do not call.
 func TestForeign(t *testing.T) {
 	l, machine := opened(t)
 	model, err := l.Load(machine, program, `{"dims": {"T": 2}}`)
@@ -25,7 +26,7 @@ func TestForeign(t *testing.T) {
 	for range 3 {
 		go call(0, 2)
 		go call(1, 2)
-		for range 2 { // the CPU machine has no streams of the caller's
+		for range 2 { // the CPU machine does not support streams of the caller
 			if err := <-ends; !errors.Is(err, hocket.ErrUnsupported) {
 				t.Errorf("%v", err)
 			}
@@ -49,7 +50,7 @@ func TestForeign(t *testing.T) {
 		t.Errorf("a rank alone: %v", err)
 	}
 	f.patience = meetingPatience
-	for _, rank := range []int{0, 1, 1} { // rank 0 calls for the run that has failed: it must not be paired with the next one
+	for _, rank := range []int{0, 1, 1} { // rank 0 calls for the failed run; its call must not be matched with the next run
 		go call(rank, 2)
 		if err := <-ends; err == nil || !strings.Contains(err.Error(), "earlier run failed: rank 1 has waited") {
 			t.Errorf("rank %d after a failed run: %v", rank, err)
@@ -81,10 +82,11 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestForeignPanics: a panic of the last rank's call ends the calls of the others.
+// TestForeignPanics checks that the calls of the other ranks end if the call of the last rank
+// panics.
 func TestForeignPanics(t *testing.T) {
 	l := New()
-	h := l.add(&foreign{m: &model{}, ranks: 2, patience: meetingPatience}) // no model
+	h := l.add(&foreign{m: &model{}, ranks: 2, patience: meetingPatience}) // without a model, so that the last call panics
 	ends := make(chan error)
 	for rank := range 2 {
 		go func() {

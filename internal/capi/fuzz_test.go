@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// FuzzOptions: options are read strictly, or refused as input; those that are read are the same once they are
-// written and read again.
+// FuzzOptions checks that options are decoded strictly, that errors are input errors, and that
+// decoded options stay the same when they are encoded and decoded again.
 func FuzzOptions(f *testing.F) {
 	f.Add(`{"machine":"cpu","alone":true,"rank":1,"size":2,"id":"x","dir":"/d","timeout":1.5,"stall_timeout":3}`)
 	f.Add(``)
@@ -27,7 +27,7 @@ func FuzzOptions(f *testing.F) {
 			return
 		}
 		if text != "" && !json.Valid([]byte(text)) {
-			t.Errorf("%q is no JSON, and was read as %+v", text, o)
+			t.Errorf("%q is not JSON, but was decoded as %+v", text, o)
 		}
 		again, err := json.Marshal(o)
 		if err != nil {
@@ -35,7 +35,7 @@ func FuzzOptions(f *testing.F) {
 		}
 		var p machineOptions
 		if err := options(string(again), &p); err != nil || !reflect.DeepEqual(o, p) {
-			t.Errorf("%q: %+v has become %+v, %v", text, o, p, err)
+			t.Errorf("%q: %+v was encoded and decoded as %+v, %v", text, o, p, err)
 		}
 	})
 }

@@ -12,7 +12,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// program is what is to be loaded: the program of that text, hocket's or StableHLO's, or that of an archive.
+// program returns the program to load: from the text, which is hocket's or StableHLO's, or from the
+// archive.
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
 		if o.Plan != nil || o.Weights != nil {
@@ -37,7 +38,7 @@ func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, err
 	return e.Program(), e, nil
 }
 
-// closed closes an archive, if there is one, and returns err with what that said.
+// closed closes an archive, if there is one, and joins its error to err.
 func closed(e *hocket.Export, err error) error {
 	if e == nil {
 		return err
@@ -45,31 +46,33 @@ func closed(e *hocket.Export, err error) error {
 	return errors.Join(err, e.Close())
 }
 
-// description is what Describe returns of a model, as JSON.
+// description is the JSON result of Description.
 type description struct {
 	Text  string `json:"text"`
-	Proof string `json:"proof"` // for the model's own dims
+	Proof string `json:"proof"` // verdict for the model's own dims
 	// States are the inout parameters.
 	States []string `json:"states"`
-	// Extents are the dims that the extents of parameters are, "" for those that are none.
+	// Extents are, for each parameter, the dims that its extents consist of; "" for other
+	// expressions.
 	Extents map[string][]string `json:"extents"`
 	// Types are the element types of parameters.
 	Types map[string]string `json:"types"`
-	// Returns are the dims that the extents of results are, without inout parameters.
+	// Returns are the same for each result that is not an inout parameter.
 	Returns [][]string `json:"returns"`
-	// Within are the dims in extents that are expressions of several terms, and Split those that extents of parameters
-	// split over ranks.
+	// Within lists dims that occur only as part of an expression in some extent. Split lists dims
+	// over which parameters are split.
 	Within []string `json:"within"`
 	Split  []string `json:"split"`
-	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
-	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
+	// These are set for an export. Inputs are the parameters that each call passes. Weights maps
+	// every other parameter to the names of the weights that it is assembled from. Unused lists
+	// tensors of the option weights that the model does not use.
 	Inputs  []string            `json:"inputs,omitempty"`
 	Weights map[string][]string `json:"weights,omitempty"`
 	Unused  []string            `json:"unused,omitempty"`
 }
 
-// Description returns a model's program, what is proved of it, and what an export says of its parameters, as JSON.
-// The proof is left out unless it is asked for, since it may take long.
+// Description returns, as JSON, a model's program, its proof, and the export's description of its
+// parameters. The proof may take long, and is left out unless prove is set.
 func (l *Library) Description(ctx context.Context, handle int64, prove bool) (string, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -91,17 +94,17 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	return string(text), err
 }
 
-// gradientOptions are those of Gradient.
+// gradientOptions are the options of Gradient.
 type gradientOptions struct {
 	Wrt  []string `json:"wrt"`
 	Keep string   `json:"keep"`
 }
 
-// gradient is what Gradient returns, as JSON.
+// gradient is the JSON result of Gradient.
 type gradient struct {
 	Forward  string         `json:"forward"`
 	Backward string         `json:"backward"`
-	Results  int            `json:"results"` // of the function: those that forward returns first
+	Results  int            `json:"results"` // number of the function's own results, which forward returns first
 	Takes    []gradientTake `json:"takes"`
 }
 
@@ -139,7 +142,7 @@ func (l *Library) Gradient(handle int64, text string) (string, error) {
 	return string(made), err
 }
 
-// comparison is what Comparison returns, as JSON.
+// comparison is the JSON form of a hocket comparison.
 type comparison struct {
 	Verdict string            `json:"verdict"`
 	Detail  string            `json:"detail"`
@@ -154,7 +157,8 @@ type layerComparison struct {
 	Results []measured `json:"results"`
 }
 
-// measured is the error of a result. It is null if only one of two elements is a finite number.
+// measured is the error of a result. An error is null if one of the compared elements is finite and
+// the other is not.
 type measured struct {
 	Name    string   `json:"name"`
 	Error   *float64 `json:"error"`
@@ -182,12 +186,12 @@ func measuredOf(c hocket.Comparison) []measured {
 	return list
 }
 
-// checkpointOptions say what BindFrom binds.
+// checkpointOptions are the options of BindFrom.
 type checkpointOptions struct {
 	// Path is a safetensors file, the index of a sharded checkpoint, or a folder.
 	Path   string       `json:"path"`
 	Rules  []weightRule `json:"rules"`
-	Inputs []string     `json:"inputs"` // parameters that are no weights; null for all that get none here
+	Inputs []string     `json:"inputs"` // parameters that are not weights; null for all without a binding
 }
 
 type weightRule struct {
@@ -200,13 +204,14 @@ type weightRule struct {
 	Cast      bool     `json:"cast"`
 }
 
-// loadedWeights is what BindFrom returns, as JSON: the parameters that it bound, and the tensors that nothing uses.
+// loadedWeights is the JSON result of BindFrom: the parameters that it bound, and the tensors that
+// no parameter uses.
 type loadedWeights struct {
 	Bound  []string `json:"bound"`
 	Unused []string `json:"unused"`
 }
 
-// BindFrom binds weights of a checkpoint to a model's parameters. What it takes and returns is JSON.
+// BindFrom binds weights of a checkpoint to a model's parameters. text and the result are JSON.
 func (l *Library) BindFrom(handle int64, text string) (string, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -260,14 +265,15 @@ func (l *Library) BindFrom(handle int64, text string) (string, error) {
 	return string(data), err
 }
 
-// forget forgets what depends on the shapes of bound tensors, which say dims.
+// forget clears cached layouts and the cached comparison, which depend on the shapes of bound
+// tensors.
 func (m *model) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.known)
 }
 
-// planStats is hocket.PlanStats, as JSON.
+// planStats is the JSON form of hocket.PlanStats.
 type planStats struct {
 	Hits      int64 `json:"hits"`
 	Misses    int64 `json:"misses"`
@@ -279,7 +285,7 @@ type planStats struct {
 	MostBytes int64 `json:"most_bytes"`
 }
 
-// PlanStats returns, as JSON, what the plan cache of a model's machine did.
+// PlanStats returns, as JSON, statistics of the plan cache of a model's machine.
 func (l *Library) PlanStats(handle int64) (string, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -289,7 +295,7 @@ func (l *Library) PlanStats(handle int64) (string, error) {
 	return string(text), err
 }
 
-// Reset gives the states of a model that was loaded from an archive the archive's values.
+// Reset sets the states of a model that was loaded from an archive to the archive's values.
 func (l *Library) Reset(ctx context.Context, handle int64) error {
 	m, err := get[*model](l, handle)
 	if err != nil || m.export == nil {
@@ -298,8 +304,8 @@ func (l *Library) Reset(ctx context.Context, handle int64) error {
 	return m.export.Reset(ctx)
 }
 
-// Compare begins to compare a model with its reference, on in and what is bound. The caller waits for the
-// number, and then calls Comparison.
+// Compare starts comparing a model with its reference, on the arguments in and the bound tensors.
+// The caller waits for the number that it returns, and then calls Comparison.
 func (l *Library) Compare(handle int64, lent *Loan, in []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -331,7 +337,7 @@ func (l *Library) Compare(handle int64, lent *Loan, in []Tensor, dims string) (i
 	}), nil
 }
 
-// Comparison returns, as JSON, the last comparison of a model.
+// Comparison returns the model's latest comparison as JSON.
 func (l *Library) Comparison(handle int64) (string, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {

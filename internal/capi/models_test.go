@@ -8,7 +8,8 @@ import (
 
 const archive = `"../../testdata/layers.pt2"`
 
-// TestExport loads an archive, whose state lasts from call to call, and compares it.
+// TestExport loads an archive with a state that persists between calls, and compares the model with
+// its reference.
 func TestExport(t *testing.T) {
 	l, machine := opened(t)
 	m, err := l.Load(machine, "",
@@ -62,14 +63,14 @@ func TestExport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if call() != first {
-		t.Error("the state is not what it was")
+		t.Error("Reset does not restore the state")
 	}
 	if err := l.Close(m); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestExportRefused: what is wrong is the caller's, or the model's.
+// TestExportRefused checks the kinds of errors for options that do not fit the archive.
 func TestExportRefused(t *testing.T) {
 	l, machine := opened(t)
 	for options, want := range map[string]string{
@@ -99,7 +100,7 @@ func TestExportRefused(t *testing.T) {
 	}
 }
 
-// kindOfError is the kind of an error as callers get it; "" for none.
+// kindOfError returns the kind of an error that callers see; "" for nil.
 func kindOfError(err error) string {
 	if err == nil {
 		return ""

@@ -9,8 +9,9 @@ import (
 	"hocket.example/hocket"
 )
 
-// owners records the end of loans. An owner is a number that the caller passes with tensors and that stands for their
-// memory. The library may use the memory until Ended returns the owner, whether the call succeeded or not.
+// owners records the end of loans. An owner is a number that the caller passes together with
+// tensors; it identifies their memory. The library may use the memory until Ended returns the
+// owner, whether the call succeeded or not.
 type owners struct {
 	mu    sync.Mutex
 	ended []uintptr
@@ -23,7 +24,7 @@ type Loan struct {
 	users int // guarded by of.mu
 }
 
-// Lend returns a loan with one user, which calls End; nil if owner is 0.
+// Lend returns a loan with one user. The caller must call End for it. It returns nil if owner is 0.
 func (l *Library) Lend(owner uintptr) *Loan {
 	if owner == 0 {
 		return nil
@@ -53,7 +54,8 @@ func (n *Loan) End() {
 	}
 }
 
-// Ended returns the owner of a loan that has ended, and forgets it; 0 if there is none.
+// Ended returns the owner of a loan that has ended, and removes it from the list; 0 if there is
+// none.
 func (l *Library) Ended() uintptr {
 	o := &l.owners
 	o.mu.Lock()
@@ -69,12 +71,13 @@ func (l *Library) Ended() uintptr {
 
 func newBound() *bound { return &bound{tensors: map[string]*boundTensor{}, calls: map[*use]bool{}} }
 
-// bound holds the tensors that are bound to a model. A call may read any tensor that is bound during the call. So when
-// a tensor is replaced, every call under way becomes a user of it.
+// bound holds the tensors that are bound to a model. A call may read any tensor that is bound
+// during the call. So when a tensor is replaced, every call in progress becomes a user of the
+// replaced tensor.
 type bound struct {
 	mu      sync.Mutex
 	tensors map[string]*boundTensor // by parameter; nil once the model is closed
-	calls   map[*use]bool           // under way
+	calls   map[*use]bool           // calls in progress
 }
 
 // boundTensor is a tensor that is or was bound to a parameter.
@@ -84,7 +87,8 @@ type boundTensor struct {
 	users  int       // guarded by the mu of bound
 }
 
-// release removes a user. It returns the tensor if that was the last one, and the caller then ends it without mu.
+// release removes a user. If it was the last one, release returns the tensor; the caller must then
+// pass it to end, without holding mu.
 func (t *boundTensor) release() []*boundTensor {
 	if t.users--; t.users > 0 {
 		return nil
@@ -92,7 +96,8 @@ func (t *boundTensor) release() []*boundTensor {
 	return []*boundTensor{t}
 }
 
-// end closes tensors, each of which waits for what a device still does with it, and ends their loans.
+// end closes tensors and ends their loans. Closing waits until the device has finished using the
+// tensor.
 func end(all []*boundTensor) error {
 	var errs []error
 	for _, t := range all {
@@ -104,7 +109,7 @@ func end(all []*boundTensor) error {
 	return errors.Join(errs...)
 }
 
-// use is a call under way, and the tensors that were replaced during the call.
+// use is a call in progress, and the tensors that were replaced while it ran.
 type use struct{ replaced []*boundTensor }
 
 // begin starts a call that reads bound tensors. The caller must call end when it has read them.
@@ -121,13 +126,13 @@ func (b *bound) begin() (done func()) {
 			unused = append(unused, t.release()...)
 		}
 		b.mu.Unlock()
-		_ = end(unused) // the call was right, and its caller did not bind them
+		_ = end(unused) // ignored: the call succeeded, and closing a replaced tensor is not its business
 	}
 }
 
-// bind calls do, which binds a parameter, and keeps the new tensor's loan and the tensor itself where it is on a device;
-// the loan is nil if there is none. The tensor before is closed as soon as no call uses it. If bind fails, the caller
-// closes the new one.
+// bind calls do, which binds a parameter. It keeps the new tensor's loan and, if the tensor is on a
+// device, the tensor. n is nil if there is no loan. The replaced tensor is closed as soon as no
+// call uses it. If bind fails, the caller must close the new tensor.
 func (b *bound) bind(name string, n *Loan, device io.Closer, do func() error) error {
 	b.mu.Lock()
 	if b.tensors == nil {
@@ -143,8 +148,8 @@ func (b *bound) bind(name string, n *Loan, device io.Closer, do func() error) er
 	return end(unused)
 }
 
-// bindOthers calls do, which binds tensors that the caller has not lent, and returns the names of their parameters. Tensors
-// before are closed as by bind.
+// bindOthers calls do, which binds tensors that the caller has not lent, and returns the names of
+// their parameters. Replaced tensors are closed as by bind.
 func (b *bound) bindOthers(do func() ([]string, error)) error {
 	b.mu.Lock()
 	if b.tensors == nil {
@@ -160,7 +165,7 @@ func (b *bound) bindOthers(do func() ([]string, error)) error {
 	return errors.Join(err, end(unused))
 }
 
-// close ends the use of all tensors, and refuses later ones.
+// close ends the use of all tensors, and makes later binds fail.
 func (b *bound) close() error {
 	b.mu.Lock()
 	var unused []*boundTensor
@@ -172,7 +177,8 @@ func (b *bound) close() error {
 	return end(unused)
 }
 
-// replace replaces a parameter's tensor, and returns the one before if nothing uses it. The caller holds mu.
+// replace replaces a parameter's tensor. It returns the replaced one if no call uses it. The caller
+// holds mu.
 func (b *bound) replace(name string, n *Loan, device io.Closer) []*boundTensor {
 	old := b.tensors[name]
 	delete(b.tensors, name)

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestOwners: each call's owner comes back once, when nothing uses its memory any more.
+// TestOwners checks that Ended returns each owner once, after the last use of its memory.
 func TestOwners(t *testing.T) {
 	l, machine := opened(t)
 	m, err := l.Load(machine, program, "")
@@ -57,7 +57,7 @@ func TestOwners(t *testing.T) {
 	run(1, x, w)
 	ended(1)
 	if err := lent(2, func(n *Loan) error { _, err := l.Run(m, n, []Tensor{x, x}, nil, ""); return err }); err == nil {
-		t.Error("x is given twice, and runs")
+		t.Error("a run that passes x twice succeeds")
 	}
 	ended(2)
 	bind(3, w)
@@ -67,7 +67,7 @@ func TestOwners(t *testing.T) {
 	if object, err = get[*model](l, m); err != nil {
 		t.Fatal(err)
 	}
-	early := object.bound.begin() // two calls that may use what was bound before them
+	early := object.bound.begin() // two calls that may use the tensors bound before
 	bind(5, w)
 	late := object.bound.begin()
 	bind(6, w)
@@ -76,7 +76,7 @@ func TestOwners(t *testing.T) {
 	ended(3)
 	late()
 	ended(5)
-	bind(7, Tensor{Name: "w"}) // of a tensor without data the library keeps nothing
+	bind(7, Tensor{Name: "w"}) // the library keeps nothing of a tensor without data
 	ended(6, 7)
 	bind(8, w)
 	entered, leave := make(chan bool), make(chan bool)
@@ -97,7 +97,7 @@ func TestOwners(t *testing.T) {
 	}
 	ended()
 	leave <- true
-	for range 1000 { // End follows
+	for range 1000 { // End may come later
 		if n.of.mu.Lock(); n.users == 0 {
 			n.of.mu.Unlock()
 			break
@@ -114,11 +114,11 @@ func TestOwners(t *testing.T) {
 	late()
 	ended(8)
 	if err := object.bound.bind("w", l.Lend(10), nil, func() error { return nil }); err == nil {
-		t.Error("a closed model is bound")
+		t.Error("binding to a closed model succeeds")
 	}
 }
 
-// onDevice is a tensor on a device: it says whether it is closed, and what Close returns.
+// onDevice is a device tensor that counts calls of Close and returns an error from it.
 type onDevice struct {
 	closed int
 	err    error
@@ -129,8 +129,8 @@ func (d *onDevice) Close() error {
 	return d.err
 }
 
-// TestBoundOnDevice: a tensor that is replaced is closed once, when the last call that may use it has ended, and its
-// memory is lent until then.
+// TestBoundOnDevice checks that a replaced tensor is closed once, when the last call that may use
+// it has ended, and that its loan lasts until then.
 func TestBoundOnDevice(t *testing.T) {
 	l, b := New(), newBound()
 	bind := func(owner uintptr, d *onDevice, refuse error) error {
@@ -141,7 +141,7 @@ func TestBoundOnDevice(t *testing.T) {
 	check := func(when string, d *onDevice, closed int, owner uintptr) {
 		t.Helper()
 		if got := l.Ended(); d.closed != closed || got != owner {
-			t.Errorf("%s: closed %d times, owner %d has ended; want %d and %d", when, d.closed, got, closed, owner)
+			t.Errorf("%s: closed %d times, ended owner %d; want %d and %d", when, d.closed, got, closed, owner)
 		}
 	}
 	first, second, third := &onDevice{}, &onDevice{}, &onDevice{err: errors.New("no")}
@@ -158,7 +158,7 @@ func TestBoundOnDevice(t *testing.T) {
 	late()
 	check("after the calls", first, 1, 1)
 	if err := bind(3, third, errors.New("refused")); err == nil {
-		t.Error("a bind that fails returns nothing")
+		t.Error("a failed bind returns no error")
 	}
 	check("refused", third, 0, 3)
 	check("still bound", second, 0, 0)
@@ -172,7 +172,7 @@ func TestBoundOnDevice(t *testing.T) {
 	check("the model is closed", third, 1, 4)
 }
 
-// TestCloseMachine: models go with their machine.
+// TestCloseMachine checks that closing a machine closes its models.
 func TestCloseMachine(t *testing.T) {
 	l := New()
 	machine, _, err := l.Open(t.Context(), `{"alone": true}`)
@@ -196,7 +196,7 @@ func TestCloseMachine(t *testing.T) {
 	}
 }
 
-// TestSeconds: times are refused that are no times.
+// TestSeconds checks that values that are not valid durations are refused.
 func TestSeconds(t *testing.T) {
 	for _, text := range []string{`{"timeout": -1}`, `{"timeout": 1e300}`, `{"stall_timeout": -0.5}`} {
 		if _, _, err := New().Open(t.Context(), text); !errors.Is(err, hocket.ErrInput) {

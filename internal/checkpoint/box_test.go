@@ -10,7 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBox: of weights that are put together, a box is read as the whole has it, and the rest is zero.
+// TestBox checks that reading a box of a weight that consists of several tensors gives the same
+// elements as reading all of it, and zeros elsewhere.
 func TestBox(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.safetensors")
 	var all []tensor.Named

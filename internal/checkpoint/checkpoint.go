@@ -1,5 +1,5 @@
-// Package checkpoint opens checkpoints of weights, one safetensors file or several with an
-// index, and makes a model's weights of their tensors by rules.
+// Package checkpoint opens checkpoints of weights: a safetensors file, or several with an index. It
+// assembles a model's weights from the tensors of a checkpoint by rules.
 package checkpoint
 
 import (
@@ -17,21 +17,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// indexName is what the index of a sharded checkpoint is called, beside its files.
+// indexName is the name of a sharded checkpoint's index file, in the directory of its files.
 const indexName = "model.safetensors.index.json"
 
-// maxIndex bounds an index: a few hundred bytes for each of a million tensors.
+// maxIndex is the largest accepted size of an index: a few hundred bytes for each of a million
+// tensors.
 const maxIndex = 256 << 20
 
-// Checkpoint is an open checkpoint. Its headers are read, and its tensors mapped into memory.
+// Checkpoint is an open checkpoint: its headers are in memory, and its tensors are mapped into
+// memory.
 type Checkpoint struct {
 	path  string
 	files []*tensor.Safetensors
-	in    map[string]*tensor.Safetensors // which file has a tensor
+	in    map[string]*tensor.Safetensors // by tensor: the file that contains it
 }
 
-// Open opens a safetensors file, an index, or a directory. A directory with an index holds
-// what that lists; another the tensors of all its safetensors files.
+// Open opens a safetensors file, an index, or a directory. If the directory contains an index, the
+// checkpoint consists of the tensors that the index lists; otherwise of the tensors of all
+// safetensors files in it.
 func Open(path string) (*Checkpoint, error) {
 	c := &Checkpoint{path: path, in: map[string]*tensor.Safetensors{}}
 	if err := c.open(); err != nil {
@@ -70,7 +73,7 @@ func (c *Checkpoint) open() error {
 	return c.openAll(paths)
 }
 
-// openAll takes every tensor of the files.
+// openAll adds all tensors of the files.
 func (c *Checkpoint) openAll(paths []string) error {
 	for _, path := range paths {
 		f, err := c.openFile(path)
@@ -95,7 +98,7 @@ func (c *Checkpoint) openFile(path string) (*tensor.Safetensors, error) {
 	return f, err
 }
 
-// openIndex takes the tensors that an index lists.
+// openIndex adds the tensors that an index lists.
 func (c *Checkpoint) openIndex(path string) error {
 	text, err := files.Read(path, maxIndex)
 	if err != nil {
@@ -148,7 +151,7 @@ func (c *Checkpoint) Header(name string) (*tensor.Tensor, error) {
 	return &tensor.Tensor{DType: dt, Shape: shape}, nil
 }
 
-// like points to a name that ends the same, or lists some that there are.
+// like returns a hint for a missing name: a name with the same ending, or some existing names.
 func (c *Checkpoint) like(name string) string {
 	const most = 20
 	names := c.Names()
@@ -167,8 +170,8 @@ func (c *Checkpoint) like(name string) string {
 	return "; it has " + strings.Join(names, ", ")
 }
 
-// View returns a tensor, mapped where its file has aligned it. Its elements must not be
-// written to, nor used once the checkpoint is closed.
+// View returns a tensor, without a copy if its file aligns it. The caller must not write to its
+// elements, nor use them after the checkpoint is closed.
 func (c *Checkpoint) View(name string) (*tensor.Tensor, error) {
 	if _, err := c.Header(name); err != nil {
 		return nil, err
@@ -176,7 +179,7 @@ func (c *Checkpoint) View(name string) (*tensor.Tensor, error) {
 	return c.in[name].View(name)
 }
 
-// Close unmaps the files. Names and types stay.
+// Close unmaps the files. Names and types can still be read.
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.files {
@@ -186,7 +189,7 @@ func (c *Checkpoint) Close() error {
 	return errors.Join(errs...)
 }
 
-// Rule says what a weight is made of.
+// Rule describes how a weight is assembled from tensors.
 type Rule struct {
 	From      []string
 	Transpose bool
@@ -195,21 +198,22 @@ type Rule struct {
 	Cast      bool
 }
 
-// Weight is a rule applied to a checkpoint: what the weight will be, known from headers alone.
+// Weight is a rule applied to a checkpoint. It describes the weight; only headers have been read.
 type Weight struct {
 	tensor.Tensor          // its type, without elements
-	Names         []string // the tensors that it is made of
+	Names         []string // the tensors that it is assembled from
 
 	from   *Checkpoint
 	rule   Rule
-	layers [][]string // of each layer the parts; one layer without stacking
+	layers [][]string // for each layer, the tensors of its part; one layer if the weight is not stacked
 	stack  bool
 	to     ir.DType
 	have   ir.DType
-	scaled bool // tensors of 8 bits are multiplied by their scales
+	scaled bool // 8-bit tensors are multiplied by their scales
 }
 
-// Plan finds what a weight of type dt is made of. Missing tensors are all in the error.
+// Plan finds the tensors from which a weight of type dt is assembled. The error lists all missing
+// tensors.
 func (c *Checkpoint) Plan(r Rule, dt ir.DType) (*Weight, error) {
 	w := &Weight{from: c, rule: r, to: dt}
 	if err := w.expand(); err != nil {
@@ -237,7 +241,7 @@ func (c *Checkpoint) Plan(r Rule, dt ir.DType) (*Weight, error) {
 	return w, err
 }
 
-// expand puts the numbers of layers for the "*" of names.
+// expand replaces "*" in names by the numbers of the layers.
 func (w *Weight) expand() error {
 	if len(w.rule.From) == 0 {
 		return errors.New("the rule names no tensor")
@@ -256,7 +260,7 @@ func (w *Weight) expand() error {
 			layers = max(layers, w.from.layers(before))
 		}
 	}
-	const most = 6 // errors told
+	const most = 6 // number of errors that are reported
 	missing, more := []error{}, 0
 	for l := range layers {
 		var parts []string
@@ -281,7 +285,8 @@ func (w *Weight) expand() error {
 	return errors.Join(missing...)
 }
 
-// layers is one more than the largest number, of at most four digits, that follows prefix in a name.
+// layers returns one more than the largest layer number, of at most four digits, that follows
+// prefix in a name.
 func (c *Checkpoint) layers(prefix string) int {
 	n := 0
 	for name := range c.in {
@@ -302,7 +307,7 @@ func (c *Checkpoint) layers(prefix string) int {
 	return n
 }
 
-// layer is the type of one layer's part of the weight.
+// layer returns the type of one layer's part of the weight.
 func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 	var out *tensor.Tensor
 	for _, name := range parts {
@@ -338,7 +343,7 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 	return out, nil
 }
 
-// shape transposes and cuts a tensor's type.
+// shape applies the rule's transposition and cut to the type of a tensor.
 func (w *Weight) shape(name string, t *tensor.Tensor) error {
 	n, r := len(t.Shape), w.rule
 	if r.Transpose {
@@ -361,7 +366,7 @@ func (w *Weight) shape(name string, t *tensor.Tensor) error {
 	return nil
 }
 
-// cut is the part of a tensor of that shape that the rule takes.
+// cut returns the range of a tensor of the given shape that the rule selects.
 func (w *Weight) cut(shape []int64) (lo, hi int64) {
 	if w.rule.Hi == 0 && w.rule.Axis < len(shape) {
 		return w.rule.Lo, shape[w.rule.Axis]
@@ -369,14 +374,15 @@ func (w *Weight) cut(shape []int64) (lo, hi int64) {
 	return w.rule.Lo, w.rule.Hi
 }
 
-// Mapped reports whether the weight is a tensor as it is, which Read maps whole.
+// Mapped reports whether the weight is an unchanged tensor, which Read returns without a copy.
 func (w *Weight) Mapped() bool {
 	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
 	return whole && !w.rule.Transpose && w.have == w.to && !w.scaled
 }
 
-// Read makes the weight: a mapped tensor as it is, or a copy that puts tensors together. Of a copy it reads the box
-// of extents n at lo, all of it where these are nil; the rest stays zero and takes no memory where it is large.
+// Read returns the weight: a mapped tensor if it is unchanged, otherwise a copy that combines its
+// tensors. Of a copy it reads only the box of extents n at lo, or all if these are nil. The rest of
+// the copy is zero and, if it is large, uses no memory.
 func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	if w.Mapped() {
 		return w.from.View(w.Names[0])
@@ -389,8 +395,8 @@ func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 		lo, n = make([]int64, len(w.Shape)), w.Shape
 	}
 	for l, parts := range w.layers {
-		at := make([]int64, len(w.Shape)) // of the next part
-		stacked := 0                      // dimensions that the parts have not
+		at := make([]int64, len(w.Shape)) // start of the next part
+		stacked := 0                      // dimensions that the weight has in addition to those of its parts
 		if w.stack {
 			at[0], stacked = int64(l), 1
 		}
@@ -422,7 +428,7 @@ func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	return out, nil
 }
 
-// common is the box that two boxes have in common; false where that is none.
+// common returns the intersection of two boxes; some is false if it is empty.
 func common(at, shape, lo, n []int64) (first, extents []int64, some bool) {
 	some = true
 	for d := range at {
@@ -441,7 +447,8 @@ func minus(a, b []int64) []int64 {
 	return out
 }
 
-// part reads a box of a tensor, as the weight has it.
+// part reads a box of a tensor after the rule's transposition and cut. The box is given in
+// coordinates of the result.
 func (w *Weight) part(name string, lo, n []int64) (*tensor.Tensor, error) {
 	t, err := w.from.View(name)
 	if err != nil {
@@ -475,7 +482,7 @@ func (w *Weight) part(name string, lo, n []int64) (*tensor.Tensor, error) {
 	return &tensor.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}, nil
 }
 
-// transposed swaps the last two dimensions, in tiles that caches hold.
+// transposed swaps the last two dimensions, in tiles that fit in caches.
 func transposed(t *tensor.Tensor) (*tensor.Tensor, error) {
 	n := len(t.Shape)
 	rows, cols, size := t.Shape[n-2], t.Shape[n-1], t.DType.Size()
@@ -500,7 +507,7 @@ func transposed(t *tensor.Tensor) (*tensor.Tensor, error) {
 	return out, nil
 }
 
-// converted rounds t to another type.
+// converted returns t with its elements rounded to type dt.
 func converted(t *tensor.Tensor, dt ir.DType) (*tensor.Tensor, error) {
 	out, err := tensor.New(dt, t.Shape)
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FuzzIndex: an index opens files beside it and no others, for tensors that they have; what it opens says the
-// same when it is written again; errors name the index, and leave no file open.
+// FuzzIndex checks that an index opens only files in its own directory, and only for tensors that
+// these contain; that an index written from what it opened lists the same tensors; and that errors
+// name the index and leave no file open.
 func FuzzIndex(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"total_size":8},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}}`))
 	f.Add([]byte(`{"weight_map":{"a":"one.safetensors","b":"one.safetensors"}}`))
@@ -61,7 +62,7 @@ func FuzzIndex(f *testing.F) {
 		in, err := open(t, b)
 		if err != nil {
 			if !strings.Contains(err.Error(), indexName) {
-				t.Errorf("it does not name the index: %v", err)
+				t.Errorf("the error does not name the index: %v", err)
 			}
 			return
 		}

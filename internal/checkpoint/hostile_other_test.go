@@ -4,5 +4,5 @@ package checkpoint
 
 import "testing"
 
-// hostile does nothing where there are no pipes in folders.
+// hostile does nothing on systems without named pipes.
 func hostile(testing.TB, string) {}

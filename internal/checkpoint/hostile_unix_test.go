@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// hostile puts a pipe and a link to a device beside a checkpoint.
+// hostile adds a named pipe and a link to a device to the directory of a checkpoint.
 func hostile(tb testing.TB, dir string) {
 	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
 		tb.Fatal(err)

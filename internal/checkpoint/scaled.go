@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scale is the name of the scales of a tensor t of 8 bits that becomes a weight of another type; empty for others, and
-// where the checkpoint has none. DeepSeek and Qwen call those of "w" "w_scale_inv", others "w_scale".
+// scale returns the name of the scales of t if t is an 8-bit tensor that becomes a weight of
+// another type. It is empty otherwise, and if the checkpoint has no scales for t. DeepSeek and Qwen
+// name the scales of "w" "w_scale_inv", others "w_scale".
 func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
 	if !t.DType.IsFloat8() || to.IsFloat8() {
 		return ""
@@ -22,8 +23,8 @@ func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
 	return ""
 }
 
-// dequantized multiplies the box of extents n at lo of a tensor of 8 bits by its scales: one, one for each row, or one
-// for each 128 by 128.
+// dequantized multiplies the box of extents n at lo of an 8-bit tensor by its scales: a single one,
+// one for each row, or one for each block of 128 by 128.
 func (c *Checkpoint) dequantized(
 	name string, t *tensor.Tensor, scale string, to ir.DType, lo, n []int64,
 ) (*tensor.Tensor, error) {
@@ -64,7 +65,7 @@ func (c *Checkpoint) dequantized(
 	vals := make([]float64, width)
 	size := width * to.Size()
 	for k := range out.Len() / width {
-		row, of, rest := int64(0), int64(1), k // k counts the rows of the box, and row those of the tensor
+		row, of, rest := int64(0), int64(1), k // k is a row of the box, row the same row in the tensor
 		for d := last - 1; d >= 0; d-- {
 			row += (lo[d] + rest%n[d]) * of
 			of, rest = of*t.Shape[d], rest/n[d]

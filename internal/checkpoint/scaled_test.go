@@ -12,8 +12,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestScaled: tensors of 8 bits with scales are weights of wider types: whole, transposed, cut, stacked. As weights of 8
-// bits they stay as they are, and so do their scales.
+// TestScaled checks that 8-bit tensors with scales become weights of wider types: whole,
+// transposed, cut and stacked. If the weight has 8 bits too, the tensor and its scales are
+// unchanged.
 func TestScaled(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	const rows, cols = 130, 300
@@ -62,7 +63,7 @@ func TestScaled(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got.DType != dt || got.String() != plan.String() {
-				t.Fatalf("%s was to be %s", got, plan)
+				t.Fatalf("got %s, planned %s", got, plan)
 			}
 			return got
 		}
@@ -81,7 +82,7 @@ func TestScaled(t *testing.T) {
 				t.Errorf("names %v, want %v", plan.Names, want)
 			}
 			lo, n := []int64{1, 100, 4}, []int64{1, plan.Shape[1] - 105, plan.Shape[2] - 4}
-			part, err := plan.Read(lo, n) // zeros around the box
+			part, err := plan.Read(lo, n) // zeros outside the box
 			if err != nil {
 				t.Fatal(err)
 			}

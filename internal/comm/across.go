@@ -38,7 +38,7 @@ func (across) Supports(in *Instance, _ device.Caps) error {
 	return in.Meets()
 }
 
-// Usual returns false because collectives that the transport can run without across are faster.
+// Usual returns false: if the transport can run a collective by itself, that is faster than across.
 func (across) Usual(*Instance) bool { return false }
 
 // acrossTwoShotFrom is the message size in bytes from which across runs an all_reduce in two shots. Tests lower it.

@@ -13,11 +13,12 @@ import (
 type Algorithm interface {
 	// Info returns the algorithm's description.
 	Info() device.Algorithm
-	// Supports returns nil, or the reason why the algorithm cannot run in on a machine with these capabilities. The op of
-	// in is one of Info's Ops.
+	// Supports returns nil, or the reason why the algorithm cannot run the instance on a machine
+	// with these capabilities. The caller has checked that the op of the instance is one of Info's
+	// Ops.
 	Supports(in *Instance, caps device.Caps) error
-	// Usual reports whether the algorithm is the default for in when no table of measurements applies. If several
-	// algorithms report true, the last one in the list is used.
+	// Usual reports whether the algorithm is the default for the instance if no table of
+	// measurements applies. If several algorithms report true, the last one in the list is used.
 	Usual(in *Instance) bool
 	// Staging returns the bytes of staging memory that each member needs.
 	Staging(in *Instance) int64
@@ -66,7 +67,7 @@ func schedule(name string) Algorithm {
 	return nil
 }
 
-// supports returns nil, or the reason why schedule a cannot run in.
+// supports returns nil, or the reason why schedule a cannot run the instance.
 func supports(a Algorithm, in *Instance, caps device.Caps) error {
 	info := a.Info()
 	if err := info.Check(&in.Collective); err != nil {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkAllReduce compares the algorithms on the CPU machine. It times chains of eight all_reduces back to back, so
-// that the time includes waits for the reuse of staging.
+// BenchmarkAllReduce compares the algorithms on the CPU machine. It times chains of eight
+// all_reduces back to back, so that the time includes the waits until staging memory can be reused.
 func BenchmarkAllReduce(b *testing.B) {
 	for _, n := range []int{2, 4, 8} {
 		for _, kib := range []int64{4, 64, 1024} {

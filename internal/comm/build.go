@@ -51,20 +51,20 @@ type Build struct {
 
 // memberLog records what a Build has added for one member.
 type memberLog struct {
-	steps         []step
-	reads         []bool // by peer: whether the member reads the peer's staging
-	takes         []bool // by peer: whether the member reads the slot that the peer pushes to
-	told, awaited []int  // by peer: number of signals sent to it, and awaited from it
-	wrote         bool   // whether the member has written its own staging
-	pushed        []bool // by peer: whether the member has pushed to it
-	moved         int64  // bytes received from peers
+	steps              []step
+	reads              []bool // by peer: whether the member reads the peer's staging
+	takes              []bool // by peer: whether the member reads the slot that the peer pushes to
+	signalled, awaited []int  // by peer: number of signals sent to it, and awaited from it
+	wrote              bool   // whether the member has written its own staging
+	pushed             []bool // by peer: whether the member has pushed to it
+	moved              int64  // bytes received from peers
 }
 
 func newBuild(ch *Channel, in *Instance, half int) *Build {
 	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts))}
 	for i := range b.log {
 		n := len(in.Parts)
-		b.log[i] = memberLog{steps: ch.scratch[i][:0], reads: make([]bool, n), takes: make([]bool, n), pushed: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}
+		b.log[i] = memberLog{steps: ch.scratch[i][:0], reads: make([]bool, n), takes: make([]bool, n), pushed: make([]bool, n), signalled: make([]int, n), awaited: make([]int, n)}
 	}
 	return b
 }
@@ -79,8 +79,9 @@ func (b *Build) Staging(m int, off int64, shape []int64) device.View {
 	return packed(b.ch.staging[m], half+off, b.dt, shape)
 }
 
-// Slot returns a dense view of the slot at member at that member from pushes to, with the given shape and the
-// instance's element type, that begins off bytes after the start of the slot.
+// Slot returns a dense view of a slot in one member's memory, the slot to which another member
+// pushes. at is the index of the first member, from that of the second. The view has the given
+// shape and the instance's element type, and begins off bytes after the start of the slot.
 func (b *Build) Slot(at, from int, off int64, shape []int64) device.View {
 	n := int64(b.half)*int64(b.Size()) + int64(from)
 	return packed(b.ch.slots[at], n*b.ch.slotBytes+off, b.dt, shape)
@@ -122,17 +123,17 @@ func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 	b.add(me, step{kind: stepReduce, launch: l})
 }
 
-// Tell makes member me raise its counter at member to. Once the matching Await has returned, everything that me did
-// before is visible to member to.
+// Tell makes member me raise its counter in the memory of another member, whose index is to. Once
+// the matching Await has returned, everything that me did before is visible to that member.
 func (b *Build) Tell(me, to int) {
-	b.log[me].told[to]++
+	b.log[me].signalled[to]++
 	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: int32(me)})
 }
 
-// Await makes member me wait for the first Tell of member from that it has not yet awaited.
+// Await makes member me wait for the next signal (Tell) of the member with index from.
 func (b *Build) Await(me, from int) {
 	b.log[me].awaited[from]++
-	least := b.ch.told[from][me] + int64(b.log[me].awaited[from])
+	least := b.ch.signalled[from][me] + int64(b.log[me].awaited[from])
 	b.add(me, step{kind: stepAwait, counters: b.ch.counters[me], elem: int32(from), least: least})
 }
 
@@ -244,11 +245,11 @@ func (b *Build) finish() error {
 	for me := range b.Size() {
 		log := &b.log[me]
 		for p := range b.others(me) {
-			if log.told[p] != b.log[p].awaited[me] {
-				return fmt.Errorf("%s: member %d signals member %d %d times, which awaits %d signals", b.in.Op, me, p, log.told[p],
+			if log.signalled[p] != b.log[p].awaited[me] {
+				return fmt.Errorf("%s: member %d signals member %d %d times, which awaits %d signals", b.in.Op, me, p, log.signalled[p],
 					b.log[p].awaited[me])
 			}
-			b.ch.told[me][p] += int64(log.told[p])
+			b.ch.signalled[me][p] += int64(log.signalled[p])
 			b.acknowledge(b.ch.staged, me, p, log.reads[p])
 			b.acknowledge(b.ch.pushed, me, p, log.takes[p])
 		}

@@ -41,8 +41,8 @@ type Channel struct {
 	plans [][][]step
 	moved [][]int64
 
-	// told[a][b] is, while building, how often member a signals member b in a run.
-	told [][]int64
+	// signalled[a][b] is, while building, how often member a signals member b in a run.
+	signalled [][]int64
 	// staged and pushed record which members have acknowledged reads of staging and of slots.
 	staged, pushed *ledger
 	// scratch collects each member's steps of one piece.
@@ -241,7 +241,7 @@ func (c *Channel) reserve() error {
 		}
 		c.counters = append(c.counters, ctr)
 	}
-	c.told, c.staged, c.pushed = square(n, 0), newLedger(n, n), newLedger(2*n, n)
+	c.signalled, c.staged, c.pushed = square(n, 0), newLedger(n, n), newLedger(2*n, n)
 	c.scratch = make([][]step, n)
 	return nil
 }
@@ -295,7 +295,7 @@ func (c *Channel) settle() {
 			for _, s := range steps {
 				if s.kind == stepAwait {
 					from := int(s.elem)
-					s.perRun = [][][]int64{c.told, c.staged.acked, c.pushed.acked}[from/n][from%n][m]
+					s.perRun = [][][]int64{c.signalled, c.staged.acked, c.pushed.acked}[from/n][from%n][m]
 					if s.perRun == 0 && s.least <= 0 {
 						continue
 					}

@@ -83,7 +83,7 @@ func TestEverySchedule(t *testing.T) {
 				r.check()
 			}
 			if got := ranBy[name] - ran; got < int(seeds)/2 {
-				t.Errorf("%d instances ran by it", got)
+				t.Errorf("only %d instances ran by the schedule", got)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func TestRandomSequences(t *testing.T) {
 	}
 	for _, name := range Schedules() {
 		if ranBy[name] < seeds/16 {
-			t.Errorf("%d instances ran by %s: the test hardly reaches it", ranBy[name], name)
+			t.Errorf("%d instances ran by %s: too few for a test", ranBy[name], name)
 		}
 	}
 }
@@ -342,7 +342,7 @@ func TestMutatedInstances(t *testing.T) {
 		}
 	}
 	if refused < count/4 || refused == count {
-		t.Errorf("%d of %d mutated instances refused: the test changes the wrong things", refused, count)
+		t.Errorf("%d of %d mutated instances refused: most mutations have no effect", refused, count)
 	}
 }
 

@@ -74,8 +74,8 @@ func (in *Instance) Message() int64 {
 	return most
 }
 
-// source reports whether member reader gets data from member from, or in a barrier a signal. It defines the data flow
-// of each collective.
+// source reports whether one member (reader) receives data, or in a barrier a signal, from another
+// (from). It defines the data flow of each collective.
 func (in *Instance) source(reader, from int) bool {
 	switch in.Op {
 	case ir.OpBroadcast, ir.OpScatter:
@@ -88,7 +88,7 @@ func (in *Instance) source(reader, from int) bool {
 	return true
 }
 
-// gives reports whether any member gets data from member from.
+// gives reports whether any member receives data from the member with index from.
 func (in *Instance) gives(from int) bool {
 	if in.Op == ir.OpBarrier {
 		return false

@@ -94,7 +94,8 @@ func (direct) push(b *Build, me int) {
 	}
 }
 
-// placed returns the part of member to's output that receives the data of member from.
+// placed returns the part of a member's output that receives another member's data. to is the index
+// of the first member, from that of the second.
 func (in *Instance) placed(to, from int) device.View {
 	if in.Op == ir.OpBroadcast {
 		return in.Parts[to].Out

@@ -142,8 +142,8 @@ func (d *Dispatch) first(in *Instance, list []candidate, declined []string, open
 	return nil, fmt.Errorf("%s: no algorithm supports it: %s", in.Op, strings.Join(declined, "; "))
 }
 
-// accept returns the schedule that t names, or nil if t names one of the machine's own algorithms. It returns an error
-// if that algorithm cannot run in.
+// accept returns the schedule that t names, or nil if t names one of the machine's own algorithms.
+// It returns an error if that algorithm cannot run the instance.
 func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Team, error)) (Algorithm, error) {
 	if i := slices.IndexFunc(d.own, func(a device.Algorithm) bool { return a.Name == t.Algo }); i >= 0 {
 		if in.nodes != nil && t.Algo != d.world.Transport() {
@@ -168,7 +168,8 @@ func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Tea
 	return a, supports(a, in, d.caps)
 }
 
-// otherNodes returns the reason why an algorithm that needs shared memory between members cannot run in.
+// otherNodes returns an error if the members are on several nodes, which means that an algorithm
+// that needs shared memory cannot run the instance.
 func (in *Instance) otherNodes() error {
 	for m, node := range in.nodes {
 		if node != in.nodes[0] {
@@ -179,7 +180,8 @@ func (in *Instance) otherNodes() error {
 	return nil
 }
 
-// candidates returns the ways to run in, the best one first. The last one supports every collective.
+// candidates returns the ways to run the instance, the best one first. The last one supports every
+// collective.
 func (d *Dispatch) candidates(in *Instance) []candidate {
 	if in.Pin.Algo != "" {
 		return []candidate{{in.capped(d.launched(in, in.Pin)), "pinned"}}
@@ -222,7 +224,8 @@ func (d *Dispatch) rank(c candidate) int {
 	return 1
 }
 
-// Launches returns the machine's own ways to run in, the best one first: those of the table, followed by all others.
+// Launches returns the machine's own ways to run the instance, the best one first: those of the
+// table, followed by all others.
 func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	if d.teams == nil {
 		return nil
@@ -312,7 +315,8 @@ func (d *Dispatch) apart(members []Member) bool {
 	return false
 }
 
-// usual returns the default schedule for machines without a table; nil if no schedule is a default for in.
+// usual returns the default schedule for machines without a table; nil if no schedule is a default
+// for the instance.
 func usual(in *Instance) Algorithm {
 	for _, a := range slices.Backward(schedules) {
 		if info := a.Info(); info.Check(&in.Collective) == nil && a.Usual(in) {

@@ -103,7 +103,7 @@ func TestKeepAside(t *testing.T) {
 		}
 		for i, text := range was {
 			if data, err := os.ReadFile(fmt.Sprintf("%s.old.%d", path, i+1)); err != nil || string(data) != text {
-				t.Errorf("old %d is %q, %v; it was %q", i+1, data, err, text)
+				t.Errorf("renamed file %d contains %q, %v; want %q", i+1, data, err, text)
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func TestLock(t *testing.T) {
 		t.Errorf("files %q", got)
 	}
 	if _, err := lock(context.Background(), filepath.Join(path, "none"), time.Minute); err == nil || !strings.Contains(err.Error(), "lock "+path) {
-		t.Errorf("where there is no folder: %v", err)
+		t.Errorf("Keep without a folder: %v", err)
 	}
 }
 

@@ -34,12 +34,12 @@ func TestLockGone(t *testing.T) {
 	}
 	defer f.Close()
 	if !files.IsAt(f, path) {
-		t.Error("it is not where it was made")
+		t.Error("IsAt reports false for a file that was just created")
 	}
 	if err := os.Remove(path); err != nil || files.IsAt(f, path) {
-		t.Errorf("removed, it is there (%v)", err)
+		t.Errorf("IsAt reports true for a removed file (%v)", err)
 	}
 	if err := os.WriteFile(path, nil, 0o644); err != nil || files.IsAt(f, path) {
-		t.Errorf("another is taken for it (%v)", err)
+		t.Errorf("IsAt reports true although another file has the name (%v)", err)
 	}
 }

@@ -232,7 +232,7 @@ func TestNodesAreProved(t *testing.T) {
 			}
 		}
 		if took == 0 {
-			t.Errorf("across took nothing on nodes %v", nodes)
+			t.Errorf("algorithm across ran no collective on nodes %v", nodes)
 		}
 		proved(t, s.play(2), fmt.Sprintf("on nodes %v", nodes))
 	}

@@ -65,7 +65,8 @@ func (s oneShotPush) Build(b *Build) {
 	}
 }
 
-// given returns the part of member from's input that member to reads: the whole input, or the block for that member.
+// given returns the part of a member's input (from) that another member (to) reads: the whole
+// input, or the block for that member.
 func (in *Instance) given(from, to int) device.View {
 	v := in.Parts[from].In
 	if axis, cut := in.cutAxis(); cut {

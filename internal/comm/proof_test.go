@@ -134,7 +134,7 @@ func TestSchedulesAreProved(t *testing.T) {
 				proved(t, s.play(2), fmt.Sprintf("%s by %s, %d members", op, name, n))
 			}
 			if took < 12 {
-				t.Errorf("%s took %d instances of %d members", name, took, n)
+				t.Errorf("%s ran only %d instances of %d members", name, took, n)
 			}
 		}
 	}

@@ -98,7 +98,7 @@ func (in *Instance) cutAxis() (int, bool) {
 	return 0, false
 }
 
-// stagedBlock returns block i of the input that member from posted to its staging.
+// stagedBlock returns block i of the input that a member (from) has posted to its staging.
 func stagedBlock(b *Build, from, i int) device.View {
 	axis, _ := b.in.cutAxis()
 	v := block(b.in.Parts[from].In, axis, i, b.Size())

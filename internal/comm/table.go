@@ -113,9 +113,9 @@ func ReductionOf(red ir.Red, op ir.Op) string {
 	return "sum"
 }
 
-// best returns the tunings for in, the best one first; nil if t is nil or has no entry for in. If fixed is set, the
-// entry's Fixed tuning is first, followed only by tunings that give the same bits: those that do not add in a free
-// order.
+// best returns the tunings for the instance, the best one first; nil if t is nil or has no entry
+// for it. If fixed is set, the entry's Fixed tuning is first, followed only by tunings that give
+// the same bits: those that do not add in a free order.
 func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	e := t.find(in)
 	if e == nil {
@@ -133,7 +133,7 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	return list
 }
 
-// Best returns the tunings of the table for in, the best one first.
+// Best returns the tunings of the table for the instance, the best one first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }
 
 // Entry returns the entry with the same key as e; nil if there is none.
@@ -183,7 +183,8 @@ func (e *Entry) Clone() Entry {
 	return c
 }
 
-// find returns the entry for in: the nearest entry for its op, or for the op's kin if its op has none.
+// find returns the entry for the instance: the nearest entry for its op, or for the op's kin if its
+// op has none.
 func (t *Table) find(in *Instance) *Entry {
 	if t == nil {
 		return nil
@@ -195,8 +196,8 @@ func (t *Table) find(in *Instance) *Entry {
 	return e
 }
 
-// nearest returns the entry for an op that is nearest to in: nearest in the number of members, then in the reduction,
-// then in the element size.
+// nearest returns the entry for an op that is nearest to the instance: nearest in the number of
+// members, then in the reduction, then in the element size.
 func (t *Table) nearest(op ir.Op, in *Instance) *Entry {
 	var found *Entry
 	least := math.Inf(1)

@@ -67,7 +67,7 @@ func FuzzTable(f *testing.F) {
 			last := 0.0
 			for _, p := range found.Points(c) {
 				if !(p[0] > last && p[1] > 0 && p[1] <= machine.MostMicros) {
-					t.Errorf("entry %d: a point at %v after one at %v bytes", i, p, last)
+					t.Errorf("entry %d: point %v follows %v", i, p, last)
 				}
 				last = p[0]
 			}

@@ -30,10 +30,10 @@ func TestShipped(t *testing.T) {
 					in.Parts = append(in.Parts, Part{In: v, Out: v, Reads: true, Writes: true})
 				}
 				if e := tab.find(in); e == nil || n != 3 && e.Members != min(n, 4) {
-					t.Fatalf("%s of %d is by %+v", op, n, e)
+					t.Fatalf("%s of %d members uses entry %+v", op, n, e)
 				}
 				if len(tab.best(in, false)) == 0 {
-					t.Errorf("%s: nothing for %d elements on %d ranks", op, count, n)
+					t.Errorf("%s: no tuning for %d elements on %d ranks", op, count, n)
 				}
 			}
 		}
@@ -168,7 +168,7 @@ func TestPolicy(t *testing.T) {
 	ch, err := NewDispatch(w, device.Caps{}, declining, Policy{Fixed: true}).Design(r.ch.members, []Instance{fixed})
 	r.must(err)
 	if got := ch.Choice(0); got.Tuning.Algo != "ll" || len(got.Declined) != 1 {
-		t.Errorf("where the fixed one declines: %+v", got)
+		t.Errorf("with a fixed algorithm that declines: %+v", got)
 	}
 	r.must(ch.Close())
 	a := small.instance()
@@ -243,11 +243,11 @@ func TestTableCheck(t *testing.T) {
 	a, b := good(), good()
 	b.Made, b.Identity = "elsewhere", "another"
 	if a.Hash() != b.Hash() {
-		t.Error("the hash depends on where a table comes from")
+		t.Error("the hash depends on the table's source")
 	}
 	b.Entries[0].Brackets[0].Best[0].Blocks = 7
 	if a.Hash() == b.Hash() {
-		t.Error("two tables have one hash")
+		t.Error("two different tables have the same hash")
 	}
 }
 
@@ -294,7 +294,7 @@ func TestShippedFor(t *testing.T) {
 		for _, e := range table.Entries {
 			for _, b := range e.Brackets {
 				if len(b.Best) == 0 {
-					t.Errorf("%s: %v, up to %d: nothing", identity, e.Op, b.UpTo)
+					t.Errorf("%s: %v, up to %d bytes: no tuning", identity, e.Op, b.UpTo)
 				}
 				if slices.ContainsFunc(b.Best, func(x Timed) bool { return strings.HasSuffix(x.Algo, "-host") }) {
 					n++
@@ -302,7 +302,7 @@ func TestShippedFor(t *testing.T) {
 			}
 		}
 		if err := table.Check(); err != nil || (n > 0) != want {
-			t.Errorf("%s: by way of host memory in %d brackets, %v", identity, n, err)
+			t.Errorf("%s: algorithms through host memory in %d brackets, %v", identity, n, err)
 		}
 	}
 }
@@ -317,7 +317,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("a CPU has %+v", f)
 	}
 	if f := Find("abacus", w); f.From != "shipped" || f.Ignored == "" {
-		t.Errorf("an untuned machine with teams has %+v", f)
+		t.Errorf("on an untuned machine with teams Find returns %+v", f)
 	}
 	tab := tableFor(ir.OpAllReduce, 2, "ll")
 	tab.Identity, tab.Ranks = w.Identity(), 2
@@ -329,10 +329,10 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f := Find("abacus", w); f.From != path || f.Table.Hash() != tab.Hash() || f.Ignored != "" {
-		t.Errorf("a tuned machine has %+v", f)
+		t.Errorf("on a tuned machine Find returns %+v", f)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "collectives", "new-*")); len(left) > 0 {
-		t.Errorf("files left behind: %v", left)
+		t.Errorf("files remain: %v", left)
 	}
 	if kept := Kept(); len(kept) != 1 || kept[0].From != path || kept[0].Table.Identity != w.Identity() || kept[0].Ignored != "" {
 		t.Errorf("kept are %+v", kept)

@@ -247,7 +247,7 @@ func TestDeclined(t *testing.T) {
 		r.must(err)
 		r.must(ch.Open())
 		if got := ch.Choice(0); got.Tuning.Algo != tc.want || !strings.Contains(strings.Join(got.Declined, "\n"), tc.says) {
-			t.Errorf("%v: %+v, want %s because %q", tc.list, got, tc.want, tc.says)
+			t.Errorf("%v: %+v, want %s and the reason %q", tc.list, got, tc.want, tc.says)
 		}
 		r.ch = ch
 		r.jobs = nil

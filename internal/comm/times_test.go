@@ -99,7 +99,7 @@ func TestOldTables(t *testing.T) {
 		t.Error(diff)
 	}
 	if e.Brackets = e.Brackets[1:]; points() != nil {
-		t.Errorf("one bracket says nothing of its size: %v", points())
+		t.Errorf("one bracket: its size cannot be known: %v", points())
 	}
 }
 
@@ -111,7 +111,7 @@ func TestShippedPoints(t *testing.T) {
 		e := &Shipped().Entries[i]
 		for k, b := range e.Brackets {
 			if at := e.measuredAt(k); b.At != 0 && at != float64(b.At) {
-				t.Errorf("%s of %d: what ends at %d was measured at %d", e.Op, e.Members, b.UpTo, b.At)
+				t.Errorf("%s of %d members: the bracket up to %d bytes was measured at %d", e.Op, e.Members, b.UpTo, b.At)
 			}
 		}
 		op, _ := ir.ParseOp(e.Op)
@@ -122,7 +122,7 @@ func TestShippedPoints(t *testing.T) {
 		last := machine.Point{}
 		for _, p := range found.Points(c) {
 			if p[0] <= last[0] || p[1] < 0.8*last[1] {
-				t.Errorf("%s of %d: %v after %v", e.Op, e.Members, p, last)
+				t.Errorf("%s of %d members: time %v follows %v", e.Op, e.Members, p, last)
 			}
 			last = p
 		}
@@ -168,6 +168,6 @@ func TestFindFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f := FindFor(gpu, 2); f.Table == nil || math.Abs(f.Table.Entries[0].Brackets[0].Best[0].Micros-3) > 0 {
-		t.Errorf("the latest that can be read is %+v", f)
+		t.Errorf("Find returns %+v, want the latest readable table", f)
 	}
 }

@@ -39,7 +39,7 @@ func TestEveryWaitMatters(t *testing.T) {
 					without := func(ch *Channel) { ch.plans[i][1] = slices.Delete(slices.Clone(ch.plans[i][1]), k, k+1) }
 					if !someSeedShows(t, seeds, specs, without) {
 						missed++
-						t.Errorf("%s by %s: nothing shows that member 1's wait %d of instance %d, for counter %d, is missing", op, name, k, i, st.elem)
+						t.Errorf("%s by %s: no wrong result without member 1's wait %d of instance %d, for counter %d", op, name, k, i, st.elem)
 					}
 				}
 			}

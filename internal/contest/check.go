@@ -11,16 +11,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// wholeCheck is the number of elements of a result that are all looked at; of
-// larger ones windows of checkWindow elements are.
+// Results of up to wholeCheck elements are checked completely. Of larger results, windows of
+// checkWindow elements are checked.
 const (
 	wholeCheck   = 1 << 16
 	checkWindow  = 2048
 	checkWindows = 16
 )
 
-// Check runs the call once into memory full of garbage and returns how many of
-// the elements looked at are wrong, on all ranks together.
+// Check fills the outputs with garbage, runs the call once, and returns the number of wrong
+// elements, and of checked elements, on all ranks together.
 func (a *Arena) Check(ctx context.Context, e *Entrant, run func() error) (wrong, looked int64, err error) {
 	for m := range a.Members {
 		if err := a.spoil(m, e); err != nil {
@@ -70,7 +70,7 @@ func (a *Arena) spoil(m int, e *Entrant) error {
 	return nil
 }
 
-// glimpse is a stretch of a member's result, from element lo on.
+// glimpse is a range of a member's result that begins at element lo.
 type glimpse struct {
 	c   *device.Collective
 	m   int
@@ -78,11 +78,11 @@ type glimpse struct {
 	got *tensor.Tensor
 }
 
-// glimpseMost is how many elements one glimpse has: they are compared side by side.
+// glimpseMost is the most elements of a glimpse. Glimpses are compared concurrently.
 const glimpseMost = 8192
 
-// look has the parts of a member's result that are looked at copied to the host,
-// where they are after the next Sync.
+// look enqueues copies of the checked ranges of a member's result to the host. They are complete
+// after the next Sync.
 func (a *Arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 	out := c.Parts[m].Out
 	n := out.Elements()
@@ -109,7 +109,7 @@ func (a *Arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 	return list, nil
 }
 
-// compare counts the elements that are not what they should be.
+// compare counts the elements that differ from their expected values.
 func (a *Arena) compare(list []*glimpse) (wrong, looked int64) {
 	var bad atomic.Int64
 	var all sync.WaitGroup
@@ -128,8 +128,8 @@ func (a *Arena) compare(list []*glimpse) (wrong, looked int64) {
 	return bad.Load(), looked
 }
 
-// windows returns parts of n elements: the ends, both sides of the borders of
-// shards, and some at random.
+// windows returns ranges of n elements: at the ends, on both sides of the borders of shards, and
+// random ones.
 func windows(n, shards int64) [][2]int64 {
 	rng := rand.New(rand.NewPCG(uint64(n), 4))
 	at := []int64{0, n - checkWindow}
@@ -146,10 +146,10 @@ func windows(n, shards int64) [][2]int64 {
 	return list
 }
 
-// want returns element i of member m's result.
+// want returns the expected element i of member m's result.
 func (a *Arena) want(c *device.Collective, m int, i int64) float64 {
 	n := int64(len(a.Members))
-	// in is element k of a member's operand.
+	// in returns element k of member r's operand.
 	in := func(r int, k int64) float64 {
 		v := c.Parts[r].In
 		return a.value(r, v.Off/a.Type.Size()+k)

@@ -17,30 +17,28 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Arena is a world with memory for collectives of up to some size, and a
-// channel's stream on each rank.
+// Arena is a world with memory for collectives up to some size, and a stream on each rank.
 type Arena struct {
 	World    device.World
-	graphs   bool // the machine records them
+	graphs   bool // whether the machine records graphs
 	Dispatch *comm.Dispatch
 	Type     ir.DType
 	cold     bool
 	Marks    *Marks
 	Members  []comm.Member
 	In, Out  []device.Memory
-	pattern  []*tensor.Tensor // of each rank's input, repeated
-	scratch  []device.Memory  // four words to bring a stream behind a graph
+	pattern  []*tensor.Tensor // the repeated pattern of each rank's input
+	scratch  []device.Memory  // four words, whose copy orders a stream after a graph
 }
 
-// PatternLength is the period of inputs, in elements: no shard is likely to be
-// a multiple of it, so that blocks in the wrong place show.
+// PatternLength is the period of inputs, in elements. It is unlikely to divide a shard, so blocks
+// in the wrong place are detected.
 const PatternLength = 499_980
 
-// coldBytes is what operands used in turn take together at least: more than a
-// GPU's cache holds.
+// coldBytes is the least total size of operands that are used alternately: more than a GPU's cache.
 const coldBytes = 256 << 20
 
-// OpenArena opens a world with room for each of the calls.
+// OpenArena opens a world with enough memory for each of the calls.
 func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, dt ir.DType, cold bool) (*Arena, error) {
 	w, err := m.Open(ctx, ranks)
 	if err != nil {
@@ -58,10 +56,10 @@ func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, d
 	return a, nil
 }
 
-// Within calls f, which uses a world, and returns its error; where a call of the machine's driver does not return,
-// that of the world, which is lost then (see device.World.Do).
+// Within calls f, which uses a world, and returns its error. If a call of the machine's driver does
+// not return, Within returns the world's error, and the world is lost (see device.World.Do).
 func Within(ctx context.Context, w device.World, f func() error) (err error) {
-	var got error // not the result: f may write it when Do has returned
+	var got error // not the result parameter, since f may write it after Do has returned
 	if lost := w.Do(ctx, func() { got = f() }); lost != nil {
 		return lost
 	}
@@ -70,7 +68,7 @@ func Within(ctx context.Context, w device.World, f func() error) (err error) {
 
 func (a *Arena) Close(err error) error { return errors.Join(err, a.World.Close()) }
 
-// fill makes streams and operands.
+// fill creates streams and operands.
 func (a *Arena) fill(ctx context.Context, bytes int64) error {
 	a.Marks = Observe(a.World)
 	for r := range a.World.Ranks() {
@@ -94,7 +92,7 @@ func (a *Arena) fill(ctx context.Context, bytes int64) error {
 	return a.pour(ctx, a.Type)
 }
 
-// Dress has the inputs be of another type.
+// Dress changes the element type of the inputs.
 func (a *Arena) Dress(ctx context.Context, dt ir.DType) error {
 	if a.Type == dt {
 		return nil
@@ -102,7 +100,7 @@ func (a *Arena) Dress(ctx context.Context, dt ir.DType) error {
 	return a.pour(ctx, dt)
 }
 
-// pour fills the inputs with small integers of a type.
+// pour fills the inputs with small integers of an element type.
 func (a *Arena) pour(ctx context.Context, dt ir.DType) error {
 	a.Type, a.pattern = dt, nil
 	for r, m := range a.Members {
@@ -118,7 +116,7 @@ func (a *Arena) pour(ctx context.Context, dt ir.DType) error {
 	return a.World.Sync(ctx)
 }
 
-// randomPattern returns integers from -2 to 2: sums over ranks are exact.
+// randomPattern returns integers from -2 to 2, whose sums over ranks are exact.
 func (a *Arena) randomPattern(rank int, bytes int64) (*tensor.Tensor, error) {
 	n := min(PatternLength, (bytes+3)&^3/a.Type.Size())
 	t, err := tensor.New(a.Type, []int64{n})
@@ -138,15 +136,15 @@ func (a *Arena) value(rank int, i int64) float64 {
 	return p.Float64(i % int64(p.Len()))
 }
 
-// Call is a collective to be measured: an op and the bytes of its message.
+// Call is a collective to measure: an op and its message size.
 type Call struct {
 	Op    ir.Op
-	Red   ir.Red // of ops that reduce; sum where it is not set
+	Red   ir.Red // for ops that reduce; sum if unset
 	Bytes int64
 }
 
-// NewCall makes a call of about so many bytes: of ops that cut tensors, what
-// divides over the members.
+// NewCall returns a call of about the given size. For ops that split tensors, the size is divisible
+// by the number of members.
 func NewCall(op ir.Op, bytes int64, members int, dt ir.DType) Call {
 	unit := dt.Size()
 	if op != ir.OpAllReduce && op != ir.OpBroadcast {
@@ -155,8 +153,8 @@ func NewCall(op ir.Op, bytes int64, members int, dt ir.DType) Call {
 	return Call{Op: op, Bytes: bytes / unit * unit}
 }
 
-// Slots returns how many operands are used in turn: 1, or of a cold call as
-// many as a chain divides into that together exceed the cache.
+// Slots returns the number of operands that are used alternately: 1, or for a cold call a divisor
+// of the chain's length such that they exceed the cache together.
 func (a *Arena) slots(c Call) int {
 	if !a.cold {
 		return 1
@@ -169,7 +167,7 @@ func (a *Arena) slots(c Call) int {
 	return 10
 }
 
-// Instance returns the call on the operands of one slot.
+// Instance returns the call with the operands of one slot.
 func (a *Arena) Instance(c Call, slot int, pin device.Tuning, anyOrder bool) comm.Instance {
 	n := int64(len(a.Members))
 	whole := c.Bytes / a.Type.Size()
@@ -202,25 +200,25 @@ func Vector(mem device.Memory, off int64, dt ir.DType, n int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: dt, Shape: []int64{n}, Strides: []int64{1}}
 }
 
-// Entrant is one way to run a call, with what was measured of it.
+// Entrant is one way to run a call, with its measurements.
 type Entrant struct {
 	Way     Way
 	Call    Call
 	Slots   int
 	Channel *comm.Channel
-	Done    int64 // calls run so far
-	// Short and long are chains of calls as graphs; nil where there are none.
+	Done    int64 // number of calls that were run
+	// Short and Long are graphs of chains of calls; nil if there are none.
 	Short, Long            device.Graph
 	Chains                 Chains
 	byGraph, byCall, skews []float64
 }
 
-// Chains are lengths of chains of calls.
+// Chains are the lengths of chains of calls: in the two graphs, and issued eagerly.
 type Chains struct{ Short, Long, Eager int }
 
-// ChainsOf makes the difference of two chains long enough to be told. Where copy
-// engines take part, replays of one graph differ by half a millisecond on four GPUs:
-// with ten calls of 64 MiB between the chains one was timed faster than the links.
+// ChainsOf returns chains whose difference in length is large enough to measure. If copy engines
+// are used, replays of one graph vary by half a millisecond on four GPUs: with a difference of ten
+// calls of 64 MiB, one measured time was shorter than the links allow.
 func ChainsOf(bytes int64) Chains {
 	if bytes >= 4<<20 {
 		return Chains{10, 40, 10}
@@ -228,11 +226,11 @@ func ChainsOf(bytes int64) Chains {
 	return Chains{10, 50, 20}
 }
 
-// Enter opens a channel for a way to run a call. An error that is not
-// ErrUnsupported may have ended the world.
+// Enter opens a channel for a way to run a call. After an error other than ErrUnsupported, the
+// world may have ended.
 func (a *Arena) Enter(c Call, d *comm.Dispatch, pin device.Tuning, anyOrder bool) (*Entrant, error) {
 	e := &Entrant{Call: c, Slots: a.slots(c), Chains: ChainsOf(c.Bytes)}
-	if slices.Contains(comm.Schedules(), pin.Algo) { // many commands each
+	if slices.Contains(comm.Schedules(), pin.Algo) { // a schedule consists of many commands
 		e.Chains = Chains{e.Slots, 3 * e.Slots, 2 * e.Slots}
 		if e.Slots == 1 {
 			e.Chains = Chains{2, 6, 10}
@@ -256,7 +254,7 @@ func (a *Arena) Enter(c Call, d *comm.Dispatch, pin device.Tuning, anyOrder bool
 	return e, nil
 }
 
-// Leave gives back what an entrant holds; nothing of it may still run.
+// Leave releases an entrant's resources. Its work must have ended.
 func (e *Entrant) Leave() error {
 	var errs []error
 	for _, g := range []device.Graph{e.Short, e.Long} {
@@ -287,7 +285,7 @@ func (a *Arena) Run(e *Entrant, count int) error {
 	return err
 }
 
-// Capture records the entrant's chains, each while the world is at rest.
+// Capture records the entrant's chains as graphs. It waits until the world is idle before each.
 func (a *Arena) Capture(ctx context.Context, e *Entrant) error {
 	if !a.graphs {
 		return nil
@@ -311,8 +309,7 @@ func (a *Arena) Capture(ctx context.Context, e *Entrant) error {
 	return nil
 }
 
-// Choose has the entrant's graphs launched in the way that is the fastest, where
-// they can be in several.
+// Choose selects the fastest form of the entrant's graphs, if there are several.
 func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
 	short, long := e.Short, e.Long
 	if short == nil || long == nil {
@@ -320,13 +317,13 @@ func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
 	}
 	names := short.Forms()
 	if len(names) == 0 || !slices.Equal(names, long.Forms()) {
-		return nil // no call is known to be recorded in other ways when there are more of it
+		return nil // the two lengths have different forms, so these cannot be compared
 	}
 	best, least := 0, math.Inf(1)
 	for i := range names {
 		short.Choose(i)
 		long.Choose(i)
-		for range 2 { // once to warm up
+		for range 2 { // the first is a warm-up
 			us, err := a.timeGraph(ctx, e)
 			if err != nil {
 				return err
@@ -340,8 +337,8 @@ func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
 	return errors.Join(short.Keep(best), long.Keep(best))
 }
 
-// Replay launches one of the entrant's graphs of count calls, and brings every
-// rank's stream behind it.
+// Replay launches one of the entrant's graphs, which has count calls, and orders every rank's
+// stream after it.
 func (a *Arena) Replay(ctx context.Context, e *Entrant, g device.Graph, count int) error {
 	if err := g.Launch(ctx); err != nil {
 		return err
@@ -355,8 +352,8 @@ func (a *Arena) Replay(ctx context.Context, e *Entrant, g device.Graph, count in
 	return nil
 }
 
-// Window brackets what issue does on every rank's stream and returns the
-// brackets' numbers.
+// Window puts marks around the work that issue enqueues on every rank's stream, and returns the
+// numbers of the marks.
 func (a *Arena) Window(issue func() error) ([]int64, error) {
 	var ids []int64
 	for _, m := range a.Members {
@@ -377,8 +374,8 @@ func (a *Arena) Window(issue func() error) ([]int64, error) {
 	return ids, nil
 }
 
-// TimeEager returns microseconds a call of a chain issued call by call, on the
-// slowest rank.
+// TimeEager returns microseconds per call of a chain that is issued call by call, on the slowest
+// rank.
 func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
 	if err := a.Run(e, e.Slots); err != nil {
 		return 0, err
@@ -395,9 +392,9 @@ func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
 	return slices.Max(us) / float64(e.Chains.Eager), nil
 }
 
-// timeGraph returns microseconds a call within a graph, on the slowest rank: a
-// Long chain less a short one, so that what a launch costs falls out. A launch
-// before hides the host behind it.
+// timeGraph returns microseconds per call within a graph, on the slowest rank: the difference
+// between a long and a short chain, so that the time of a launch cancels out. A launch before them
+// hides the host's time.
 func (a *Arena) timeGraph(ctx context.Context, e *Entrant) (float64, error) {
 	if err := a.Replay(ctx, e, e.Long, e.Chains.Long); err != nil {
 		return 0, err
@@ -422,7 +419,7 @@ func (a *Arena) timeGraph(ctx context.Context, e *Entrant) (float64, error) {
 	return most, nil
 }
 
-// sample measures the entrant once more.
+// sample measures the entrant once.
 func (a *Arena) sample(ctx context.Context, e *Entrant, eager bool) error {
 	if e.Short != nil {
 		us, err := a.timeGraph(ctx, e)
@@ -441,8 +438,8 @@ func (a *Arena) sample(ctx context.Context, e *Entrant, eager bool) error {
 	return nil
 }
 
-// Race measures all entrants in turns, rounds times after one to warm up, and
-// fills in their figures.
+// Race measures all entrants alternately, for one warm-up round and the given number of rounds, and
+// computes their figures.
 func (a *Arena) Race(ctx context.Context, list []*Entrant, rounds int, eager bool) error {
 	for round := range rounds + 1 {
 		for _, e := range list {
@@ -484,7 +481,7 @@ func Spread(s device.Stream, mem device.Memory, block []byte) error {
 	return nil
 }
 
-// Words views n bytes of mem from off on.
+// Words returns a view of n bytes of mem from off on.
 func Words(mem device.Memory, off, n int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: ir.I32, Shape: []int64{n / 4}, Strides: []int64{1}}
 }
@@ -497,10 +494,10 @@ func NamesOnly(names []string) []device.Tuning {
 	return list
 }
 
-// Ended reports whether the world can do no more.
+// Ended reports whether the world has ended.
 func (a *Arena) Ended(ctx context.Context) bool { return a.World.Sync(ctx) != nil }
 
-// Team returns the arena as the first ranks of it see it.
+// Team returns the arena restricted to its first members.
 func (a *Arena) Team(members int) *Arena {
 	b := *a
 	b.Members = a.Members[:members]

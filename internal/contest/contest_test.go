@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCheckSees wants each kind of misplaced or stale element to be counted.
+// TestCheckSees checks that each kind of misplaced or stale element is counted.
 func TestCheckSees(t *testing.T) {
 	ctx := context.Background()
 	c := Call{Op: ir.OpAllGather, Bytes: 64}
@@ -47,8 +47,8 @@ func TestCheckSees(t *testing.T) {
 	}
 }
 
-// TestReadVLLMTable reads the tables that vLLM's benchmark prints, as pages have them: several, under the names of
-// machines.
+// TestReadVLLMTable reads the tables that vLLM's benchmark prints, in the form in which web pages
+// quote them: several tables, under the names of machines.
 func TestReadVLLMTable(t *testing.T) {
 	const text = `Benchmark results for TP=2
 H100
@@ -109,7 +109,7 @@ Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
 	}
 }
 
-// TestMachineIn reads the headings that pages have.
+// TestMachineIn reads headings as they occur on web pages.
 func TestMachineIn(t *testing.T) {
 	for line, want := range map[string]string{
 		"H100": "H100", "b200": "B200", "## B200": "B200", "**L40S**:": "L40S", "MI300X": "MI300X", "NVIDIA H100 80GB HBM3": "H100",

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Figure is what repeated measurements of one thing say.
+// Figure summarizes repeated measurements.
 type Figure struct {
 	Median float64 `json:"median"`
-	// Spread is the distance between the quartiles.
+	// Spread is the interquartile range.
 	Spread float64 `json:"spread"`
 }
 
-// FigureOf returns the median of samples and their spread; zeros without any.
+// FigureOf returns the median and spread of samples; zeros if there are none.
 func FigureOf(samples []float64) Figure {
 	s := slices.Clone(samples)
 	slices.Sort(s)
 	return Figure{Median: quantile(s, 0.5), Spread: quantile(s, 0.75) - quantile(s, 0.25)}
 }
 
-// quantile returns the q-quantile of sorted samples, interpolated.
+// quantile returns the interpolated q-quantile of sorted samples.
 func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -39,7 +39,7 @@ func Mapped(samples []float64, f func(float64) float64) []float64 {
 	return out
 }
 
-// Differences pairs the samples of two things measured in turns.
+// Differences returns the paired differences of two things that were measured alternately.
 func Differences(a, b []float64) []float64 {
 	out := make([]float64, min(len(a), len(b)))
 	for i := range out {
@@ -48,7 +48,7 @@ func Differences(a, b []float64) []float64 {
 	return out
 }
 
-// Verdict says in a word what a difference of times supports.
+// Verdict returns the conclusion that a difference of times supports, in one word.
 func Verdict(diff Figure) string {
 	switch {
 	case diff.Median < -diff.Spread:
@@ -59,7 +59,7 @@ func Verdict(diff Figure) string {
 	return "no difference beyond the spread"
 }
 
-// Text writes the median, and the spread behind ±.
+// Text formats the median, followed by ± and the spread.
 func (f Figure) Text(digits int) string {
 	return fmt.Sprintf("%.*f ±%.*f", digits, f.Median, digits, f.Spread)
 }

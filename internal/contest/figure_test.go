@@ -10,7 +10,7 @@ func TestFigure(t *testing.T) {
 		{nil, Figure{}},
 		{[]float64{3}, Figure{3, 0}},
 		{[]float64{4, 1}, Figure{2.5, 1.5}},
-		{[]float64{100, 1, 3, 2, 4}, Figure{3, 2}}, // one outlier moves neither
+		{[]float64{100, 1, 3, 2, 4}, Figure{3, 2}}, // an outlier affects neither
 	} {
 		if got := FigureOf(c.samples); got != c.want {
 			t.Errorf("%v: got %v, want %v", c.samples, got, c.want)

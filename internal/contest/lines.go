@@ -21,7 +21,7 @@ func (t *Lines) Line(format string, args ...any) {
 	}
 }
 
-// Rows writes rows in columns, numbers to the right.
+// Rows writes rows in columns, numbers aligned to the right.
 func (t *Lines) Rows(rows [][]string) {
 	tw := tabwriter.NewWriter(t.W, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, r := range rows {
@@ -32,7 +32,7 @@ func (t *Lines) Rows(rows [][]string) {
 	}
 }
 
-// BytesText writes a size in the largest unit that leaves a number of 1 or more.
+// BytesText formats a size in the largest unit in which the number is at least 1.
 func BytesText(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, i := float64(n), 0
@@ -45,7 +45,7 @@ func BytesText(n int64) string {
 	return fmt.Sprintf("%.1f %s", v, units[i])
 }
 
-// TuningText is an algorithm and how it is launched: "staged-push 64×512 u4".
+// TuningText formats an algorithm and its launch parameters: "staged-push 64×512 u4".
 func TuningText(t device.Tuning) string {
 	s := t.Algo
 	if t.Schedule != nil {
@@ -60,7 +60,7 @@ func TuningText(t device.Tuning) string {
 	return s
 }
 
-// UnknownText says that a table names what there is not; empty where it does not.
+// UnknownText reports that a table names unknown algorithms; empty if there are none.
 func UnknownText(names []string) string {
 	if len(names) == 0 {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Marks collects when marks began and ended; it is a world's observer.
+// Marks records when marks begin and end. It is the observer of a world.
 type Marks struct {
 	mu   sync.Mutex
 	next int64
@@ -34,13 +34,13 @@ func (m *Marks) set(id int64, end int, ns int64) {
 	m.at[id] = span
 }
 
-// Begin opens a bracket on s and returns its number.
+// Begin enqueues a start mark on s and returns its number.
 func (m *Marks) Begin(s device.Stream) (int64, error) {
 	m.next++
 	return m.next, s.Begin(m.next)
 }
 
-// Around brackets what issue gives to s, and returns the bracket's number.
+// Around puts marks around the work that issue enqueues on s, and returns their number.
 func (m *Marks) Around(s device.Stream, issue func() error) (int64, error) {
 	id, err := m.Begin(s)
 	if err != nil {
@@ -52,7 +52,7 @@ func (m *Marks) Around(s device.Stream, issue func() error) (int64, error) {
 	return id, s.End(id)
 }
 
-// Take waits for the world and returns the microseconds within each bracket.
+// Take waits for the world and returns the microseconds between each pair of marks.
 func (m *Marks) Take(ctx context.Context, w device.World, ids ...int64) ([]float64, error) {
 	if err := w.Sync(ctx); err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ func Open(name string) (device.Machine, error) {
 	return device.Named(name, nil)
 }
 
-// CheckSize refuses a size in bytes that nothing is measured at.
+// CheckSize returns an error for a message size that cannot be measured.
 func CheckSize(n int64) error {
 	if n < 4 || n%4 != 0 || n > 1<<34 {
 		return Usagef("a size of %d: sizes are multiples of 4 bytes, from 4 to 16G", n)
@@ -33,7 +33,7 @@ func CheckSize(n int64) error {
 	return nil
 }
 
-// ErrTooMany refuses more ranks than a machine has.
+// ErrTooMany returns an error for more ranks than a machine has.
 func ErrTooMany(m device.Machine, ranks int) error {
 	most := m.Caps().MaxRanks
 	if why := m.Caps().MoreRanks; why != "" {
@@ -42,8 +42,8 @@ func ErrTooMany(m device.Machine, ranks int) error {
 	return fmt.Errorf("%d ranks, and machine %s has at most %d: %w", ranks, m.Name(), most, device.ErrUnsupported)
 }
 
-// OpNamed returns the collective of that name among those that are tuned: as in
-// programs, or as a benchmark's.
+// OpNamed returns the tuned collective with the given name, which is its name in programs or in a
+// benchmark.
 func OpNamed(name string) (ir.Op, bool) {
 	for _, op := range TunedOps {
 		if s := op.String(); name == s || name == strings.ReplaceAll(s, "_", "") {
@@ -53,7 +53,7 @@ func OpNamed(name string) (ir.Op, bool) {
 	return 0, false
 }
 
-// OpNames lists what OpNamed takes.
+// OpNames lists the names that OpNamed accepts.
 func OpNames() string {
 	var names []string
 	for _, op := range TunedOps {
@@ -62,6 +62,5 @@ func OpNames() string {
 	return strings.Join(names, ", ")
 }
 
-// TunedOps are the collectives that are measured; others take the entries of
-// their kin.
+// TunedOps are the collectives that are measured; others use the entries of similar ones.
 var TunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}

@@ -12,32 +12,30 @@ import (
 	"strings"
 )
 
-// Peer is one figure of somebody else's program: what scripts in tools/peers
-// print, a line of JSON each.
+// Peer is a figure of another program, as scripts in tools/peers print it: one line of JSON each.
 type Peer struct {
-	Op     string  `json:"op"`   // "all_reduce", a layer: "ag-gemm", or an op of host: "kernel"
+	Op     string  `json:"op"`   // "all_reduce", a layer such as "ag-gemm", or a host operation such as "kernel"
 	Name   string  `json:"name"` // "nccl", "torch two-shot"
 	Ranks  int     `json:"ranks"`
-	Bytes  int64   `json:"bytes,omitempty"` // of the message
-	Shape  string  `json:"shape,omitempty"` // of layers: MxNxK
+	Bytes  int64   `json:"bytes,omitempty"` // message size
+	Shape  string  `json:"shape,omitempty"` // for layers: MxNxK
 	DType  string  `json:"dtype,omitempty"`
 	Issued string  `json:"issued"` // "graph" or "eager"
 	Micros float64 `json:"us"`
-	// HostMicros is the part of Micros that the host takes to issue an op; 0 where
-	// nobody says.
+	// HostMicros is the part of Micros in which the host issues an op; 0 if unknown.
 	HostMicros float64 `json:"host_us,omitempty"`
 	// Spread is the spread of figures that were taken alternately with ours; 0 if unknown.
 	Spread float64 `json:"spread_us,omitempty"`
-	// Machine is the GPU that a table says it is of: "H100".
+	// Machine is the GPU that a table names: "H100".
 	Machine string `json:"machine,omitempty"`
 }
 
-// OfNCCL reports whether the figure is of NCCL, plain or with windows, as torch or vLLM call it.
+// OfNCCL reports whether the figure is for NCCL, plain or with windows, as called by torch or vLLM.
 func (p *Peer) OfNCCL() bool { return strings.HasPrefix(strings.TrimPrefix(p.Name, "py"), "nccl") }
 
-// ReadPeers reads lines of JSON; lines that do not begin with { are skipped,
-// since programs under a launcher print more than they mean to. It also reads
-// what vLLM's benchmark_device_communicators.py writes by --output-json, and the tables that it prints.
+// ReadPeers reads lines of JSON. It skips lines that do not begin with {, because programs under a
+// launcher print other lines too. It also reads files that vLLM's benchmark_device_communicators.py
+// writes with --output-json, and the tables that it prints.
 func ReadPeers(r io.Reader) ([]Peer, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -74,30 +72,29 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 	return list, nil
 }
 
-// whole reports whether a figure has what it needs, and nothing that cannot be.
+// whole reports whether a figure has all required fields, with valid values.
 func (p *Peer) whole() bool {
 	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Micros > 0 && p.Micros <= mostMicros &&
 		p.HostMicros >= 0 && p.Spread >= 0
 }
 
-// vllmFile is what vLLM's benchmark writes by --output-json, as far as it is
-// read here.
+// vllmFile is the part of the file of vLLM's benchmark (--output-json) that is read.
 type vllmFile struct {
 	Ranks   int    `json:"world_size"`
 	DType   string `json:"dtype"`
 	Hidden  int64  `json:"hidden_size"`
 	Results map[string]struct {
 		Millis map[string]float64 `json:"timings"` // by communicator
-	} `json:"results"` // by rows
+	} `json:"results"` // by number of rows
 }
 
-// Bounds of a figure: of rows and columns, and of microseconds.
+// Limits of a figure: rows and columns, and microseconds.
 const (
 	mostHidden = 1 << 30
 	mostMicros = 1e12
 )
 
-// readVLLM returns the figures of a file by vLLM's benchmark; none of another.
+// readVLLM returns the figures in a file of vLLM's benchmark; none for other data.
 func readVLLM(data []byte) ([]Peer, error) {
 	var f vllmFile
 	if json.Unmarshal(data, &f) != nil || f.Results == nil {

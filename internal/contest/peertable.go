@@ -7,30 +7,25 @@ import (
 	"strings"
 )
 
-// vLLM's benchmark_device_communicators.py prints a table for each number of ranks. Pages paste several of them, under
-// the names of machines and "TP=4" for the ranks:
-//
-//	H100
-//	TP=2
-//	World Size: 2, Data Type: torch.bfloat16, Hidden Size: 8192
-//	Tensor Shape   Tensor Size   ca_1stage   pynccl   Best (Speedup vs PyNccl)
-//	(32, 8192)     0.50 MB       0.007       0.011    ca_1stage (1.63x)
+// vLLM's benchmark_device_communicators.py prints a table for each number of ranks. Web pages quote
+// several of them, under the names of machines, with "TP=4" for the number of ranks:
 
 var (
 	tableColumns = regexp.MustCompile(`\s{2,}|\t`)
 	tableShape   = regexp.MustCompile(`^\((\d+), *(\d+)\)$`)
 	tableRanks   = regexp.MustCompile(`(?:\bTP ?= ?|World Size: )(\d+)`)
 	tableType    = regexp.MustCompile(`Data Type: (\S+?),? `)
-	// tableMachine is a line with the name of a GPU: letters and digits, after its maker's name or a count.
+	// tableMachine matches a line with the name of a GPU: letters and digits, optionally after its
+	// maker's name or a count.
 	tableMachine = regexp.MustCompile(`(?i)^[#*\s]*(?:on )?(?:\d+ ?[x×] ?)?` +
 		`(?:(?:NVIDIA|AMD|Intel|Tesla|GeForce|Instinct|DGX|HGX) )*` +
 		`(RTX ?(?:PRO ?)?\d{3,4}[A-Z]{0,2}|[A-Z]{1,4}\d{1,4}[A-Z]{0,2})\b(?: [\w-]+){0,3}[:*#\s]*$`)
-	// notMachine are words of that form that name none.
+	// notMachine matches words of the same form that do not name a GPU.
 	notMachine = regexp.MustCompile(`^(?:(?:BF|FP|F|TP|PP|DP|EP|INT|UINT|CU|SM|W|M|N|K|V)\d{1,2}[A-Z]*|` +
 		`(?:RANK|STEP|TEST|FIG|GPU|CUDA|NCCL|ROCM).*|P[59]\d)$`)
 )
 
-// readVLLMTable returns the figures of tables as vLLM's benchmark prints them; none of another text.
+// readVLLMTable returns the figures in tables as vLLM's benchmark prints them; none for other text.
 func readVLLMTable(text string) ([]Peer, error) {
 	var list []Peer
 	var columns []string
@@ -101,7 +96,7 @@ func readVLLMTable(text string) ([]Peer, error) {
 	return list, nil
 }
 
-// machineIn returns the name of the GPU that a heading has, in capitals; none of another line.
+// machineIn returns the name of the GPU in a heading, in capitals; "" for other lines.
 func machineIn(line string) string {
 	m := tableMachine.FindStringSubmatch(strings.Trim(tableRanks.ReplaceAllString(line, ""), " ,;:()-"))
 	if m == nil {
@@ -121,10 +116,10 @@ func ofMachine(name string) string {
 	return " of " + name
 }
 
-// vllmTypes are the types of vLLM's benchmark, by torch's name.
+// vllmTypes are the element types of vLLM's benchmark, by torch's names.
 var vllmTypes = map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}
 
-// PeerMachines lists the machines that figures say they are of, in order.
+// PeerMachines lists the machines that figures name, in order of occurrence.
 func PeerMachines(list []Peer) []string {
 	var names []string
 	seen := map[string]bool{}

@@ -23,6 +23,7 @@ type Callers interface {
 	// is idle. The memory and kernels that are recorded must remain valid as long as the graph is launched, and launches
 	// must be in order with all other work of the world. prepare is called first, and may prepare the work for issue.
 	CaptureInto(ctx context.Context, streams []uintptr, prepare func(), issue func() error) error
-	// Err returns the reason why the world has ended, as far as it is known without a call to a device.
+	// Err returns the reason why the world has ended; nil if it has not, as far as is known without
+	// a call to a device.
 	Err() error
 }

@@ -15,7 +15,7 @@ type Calls interface {
 	// Adopt returns memory of the caller that has the same size on every rank, at the given addresses of this process, by
 	// rank. The caller owns it, and must keep it allocated as long as calls use it.
 	Adopt(at []uintptr, bytes int64) ([]Memory, error)
-	// Device returns the machine's number of the rank's device in this process.
+	// Device returns the number, on this machine, of the GPU of this process's rank.
 	Device() int
 	// Copy enqueues a copy between addresses that the device can access.
 	Copy(stream, dst, src uintptr, bytes int64) error

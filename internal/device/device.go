@@ -57,7 +57,8 @@ type Machine interface {
 	// PrepareAhead. It must not be used otherwise, and need not be closed. DryRun returns ErrUnsupported on machines
 	// without dry runs.
 	DryRun(ranks int) (World, error)
-	// Capturing reports whether work on a stream of the caller is being captured and not run. Then nothing can be loaded.
+	// Capturing reports whether work on a stream of the caller is being captured instead of run.
+	// While it is, no plan can be loaded.
 	Capturing(stream uintptr) (bool, error)
 	// Peers returns the processes over which the machine's worlds are spread; nil if there is only this process. All of
 	// these processes open the same worlds, in one order.
@@ -271,8 +272,8 @@ type Stream interface {
 	// represented when Wait was called. Waiting for an event that was never recorded is an error.
 	Record(e Event) error
 	Wait(e Event) error
-	// Signal adds by to c[elem] after all earlier work of s, whose writes are then visible to streams that wait for the
-	// counter. c may belong to a peer.
+	// Signal increments c[elem], by the amount by, after all earlier work of s, whose writes are
+	// then visible to streams that wait for the counter. c may belong to a peer.
 	Signal(c Counters, elem int, by int64) error
 	// WaitCounter makes later work of s wait until c[elem] >= least. c must belong to this device.
 	WaitCounter(c Counters, elem int, least int64) error

@@ -20,6 +20,6 @@ func TestMarksNest(t *testing.T) {
 	m.End()
 	m.End()
 	if m.Ends(3) == nil || m.Innermost() != -1 {
-		t.Error("all marks have ended, and one more may")
+		t.Error("a mark may end although all have ended")
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCheckScaled: a weight of rows of up to 128 elements has one scale for each row, or for each 128 rows of a block.
+// TestCheckScaled checks the shapes of scales of a weight whose rows have up to 128 elements: one
+// scale for each row, or for each block of 128 rows.
 func TestCheckScaled(t *testing.T) {
 	k := &Kernel{Outs: []View{{DType: ir.F32}}}
 	for _, dt := range []ir.DType{ir.F8E4M3, ir.F8E4M3, ir.F32, ir.F32} {

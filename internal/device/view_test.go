@@ -38,7 +38,7 @@ func TestNamesTwice(t *testing.T) {
 	})
 	for _, c := range []struct{ shape, strides []int64 }{{[]int64{3, 4}, []int64{4, 1}}, {[]int64{4, 3}, []int64{1, 4}}, {[]int64{1, 5}, []int64{0, 2}}, {nil, nil}} {
 		if NamesTwice(c.shape, c.strides) {
-			t.Errorf("%v with strides %v names nothing twice", c.shape, c.strides)
+			t.Errorf("%v with strides %v: NamesTwice reports false", c.shape, c.strides)
 		}
 	}
 }

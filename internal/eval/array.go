@@ -77,7 +77,7 @@ func (a *array) same(b *array, i int64) bool {
 	return x == y || x != x && y != y
 }
 
-// view returns the elements of r, a region of a, as an array of their own.
+// view returns a copy of the elements of r, a region of a.
 func (a *array) view(r region) *array {
 	out := newArray(a.dt, r.shape)
 	if a.mag != nil {
@@ -89,7 +89,8 @@ func (a *array) view(r region) *array {
 	return out
 }
 
-// copyRun copies n elements of src from i on to those of a from at on.
+// copyRun copies n elements of src, beginning with element i, to the elements of a beginning with
+// element at.
 func (a *array) copyRun(at int64, src *array, i, n int64) {
 	if a.n != nil {
 		copy(a.n[at:at+n], src.n[i:i+n])

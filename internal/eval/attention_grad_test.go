@@ -93,10 +93,10 @@ func TestAttentionGradBound(t *testing.T) {
 					y, e = gotKV.f[i-len(dq)], gotKV.e[i-len(dq)]
 				}
 				if !(math.Abs(y-want) <= e) {
-					t.Fatalf("%d, %+v, %s: element %d is %v, and %v ± %v is said", n, s, how, i, want, y, e)
+					t.Fatalf("%d, %+v, %s: element %d is %v, the evaluator returns %v ± %v", n, s, how, i, want, y, e)
 				}
 				if eps == 0 && size <= 1 && e > 1e-3*(1+math.Abs(y)) {
-					t.Fatalf("%d, %+v: element %d, %v, has the bound %v", n, s, i, y, e)
+					t.Fatalf("%d, %+v: element %d, %v, has a bound that is too large: %v", n, s, i, y, e)
 				}
 			}
 		}

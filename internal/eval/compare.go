@@ -119,7 +119,7 @@ func (v *Verdict) decide(want *Output, tells bool) {
 	case v.Unknown > 0:
 		v.Kind, v.Reason = Undecided, fmt.Sprintf("%d of %d elements have no error bound", v.Unknown, v.Elements)
 	case !tells && (v.Largest > 0 || slices.Max(want.Err) > math.Sqrt(unit(want.Tensor.DType))):
-		// Where zeros are right, bounds that are small for numbers around 1 tell.
+		// If the correct values are zeros, bounds are conclusive if they are small compared with 1.
 		v.Kind, v.Reason = Undecided, "the error bounds are as large as the values, so that zeros would match too"
 	}
 }

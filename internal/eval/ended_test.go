@@ -39,7 +39,7 @@ func TestEndedAmid(t *testing.T) {
 		half := &asked{context.Background(), 0, many / 2}
 		if _, err := Run(half, b, inputsFor(t, b, "ints:1"), Options{}); err != context.Canceled ||
 			half.times != half.last {
-			t.Errorf("%s: ended when it was asked %d times, it was asked %d times: %v", name, half.last, half.times,
+			t.Errorf("%s: the context ended after %d calls of Err, but Err was called %d times: %v", name, half.last, half.times,
 				err)
 		}
 	}

@@ -105,7 +105,7 @@ func Run(ctx context.Context, b *ir.Bound, in map[string]*tensor.Tensor, opts Op
 	if err := m.schedule(); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil { // an operation does not look
+	if err := ctx.Err(); err != nil { // not every operation checks ctx
 		return nil, err
 	}
 	return m.outputs()

@@ -347,7 +347,7 @@ func TestWhereBound(t *testing.T) {
 		}
 	}
 	if y, e := chosen(0, 1, math.Inf(-1), 0, math.Inf(-1), 0); !math.IsInf(y, -1) || !math.IsInf(e, 1) {
-		t.Errorf("of two infinities: %v ±%v", y, e)
+		t.Errorf("where of two infinities: %v ±%v", y, e)
 	}
 	mask, a, b := newArray(ir.I32, []int64{2}), newArray(ir.I32, []int64{2}), newArray(ir.I32, nil)
 	mask.n, a.n, b.n = []int64{0, 2}, []int64{7, 8}, []int64{9}

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// launch issues a launch of a user's kernel. A stand-in function computes what the kernel writes. Without a stand-in,
-// nothing is known about the elements that the kernel writes.
+// launch issues a launch of a user's kernel. A stand-in function computes the kernel's outputs.
+// Without a stand-in, nothing is known about these.
 func (r *rank) launch(s *ir.Stmt) error {
 	var call standin.Call
 	views := make([]view, len(s.Launch.Params)) // of tensors
@@ -62,7 +62,7 @@ func (r *scope) extents(s *ir.Stmt, name string) (out [3]int64, err error) {
 	return out, err
 }
 
-// launched computes what the kernel writes.
+// launched computes the kernel's outputs.
 func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 	params, exact := s.Launch.Params, true
 	call.Args = slices.Clone(call.Args)

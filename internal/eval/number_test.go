@@ -306,7 +306,7 @@ func TestElementwiseBound(t *testing.T) {
 		ir.OpNotEqual:     func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a != b] },
 		ir.OpGelu:         func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
 	}
-	exact := map[ir.Op]bool{ir.OpNotEqual: true, ir.OpEqual: true, ir.OpGreaterEqual: true, ir.OpGreater: true, ir.OpLessEqual: true, ir.OpLess: true, ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // of what a machine holds, rounded or not
+	exact := map[ir.Op]bool{ir.OpNotEqual: true, ir.OpEqual: true, ir.OpGreaterEqual: true, ir.OpGreater: true, ir.OpLessEqual: true, ir.OpLess: true, ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // exact functions of the machine's operands, which need no rounding
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
 		for op, f := range apply {
 			for _, errs := range []bool{false, true} {

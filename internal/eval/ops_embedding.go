@@ -48,7 +48,7 @@ func (a *array) looked(j int64, eid float64) {
 	}
 	a.mag[j] = math.Abs(a.f[j]) + a.e[j]
 	if !a.exactInteger(j) {
-		// Of a partial sum, e = 0 would say that contributions are integers.
+		// In a partial sum, a bound of 0 would mean that contributions are integers.
 		a.e[j] += math.SmallestNonzeroFloat64
 	}
 }

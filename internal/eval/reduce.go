@@ -84,7 +84,7 @@ func reduceInt(red ir.Red, all []*array, i int64) (int64, float64) {
 			y, e = y+a.n[i], e+a.e[i]
 		}
 	}
-	if red == ir.Avg { // divides what the accumulator holds, before it is stored
+	if red == ir.Avg { // divide the sum in the accumulator, before it is rounded
 		y, e = integer(ir.I64, y, e)
 		y /= int64(len(all))
 		if e != 0 {

@@ -118,7 +118,7 @@ func f(%x: f32[4] @a) -> f32[4] {
 }`
 	d := refusal(t, src, ir.Binding{}, Options{})
 	if !strings.Contains(d.Message, "rank 1") || !strings.Contains(d.Message, "%x") {
-		t.Errorf("%v does not name rank and value", d)
+		t.Errorf("the error does not name rank and value: %v", d)
 	}
 }
 

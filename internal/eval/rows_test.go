@@ -154,7 +154,7 @@ func within(t *testing.T, what string, y *array, i int64, machine []float64) {
 			t.Fatalf("%s: a machine holds %v, not %v ±%v", what, m, y.f[at], y.e[at])
 		}
 		if y.e[at] > 0.25 {
-			t.Fatalf("%s: %v ±%v bounds nothing", what, y.f[at], y.e[at])
+			t.Fatalf("%s: the bound of %v ±%v is too large", what, y.f[at], y.e[at])
 		}
 	}
 }
@@ -400,7 +400,7 @@ func TestSlots(t *testing.T) {
 		}
 	}
 	if !res.Outputs[0].Exact || res.Outputs[1].Exact || !res.Outputs[2].Exact {
-		t.Error("a sum past 256 is certified in f32, and not in bf16")
+		t.Error("sums above 256 must be certified in f32 and not in bf16")
 	}
 }
 

@@ -76,7 +76,7 @@ func (r *rank) copyPeer(s *ir.Stmt) error {
 
 // pair records one matched send and recv (S7).
 type pair struct {
-	sent     *array // what the sender had when it posted
+	sent     *array // the sender's data when it posted
 	received bool   // the receiver has posted
 }
 

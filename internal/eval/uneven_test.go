@@ -100,7 +100,7 @@ func TestUnevenRefused(t *testing.T) {
 		op, _ := ir.ParseOp(word)
 		counts := [][]int64{{int64(c.n[0]), int64(c.n[1])}, {int64(c.n[2]), int64(c.n[3])}}
 		if _, err := device.Share(op, counts, c.me, 3, 5); err == nil || !strings.HasSuffix(d.Message, err.Error()) {
-			t.Errorf("%s of %v: %q, and a run says %v", c.stmt, c.n, d.Message, err)
+			t.Errorf("%s of %v: the evaluator reports %q, a run reports %v", c.stmt, c.n, d.Message, err)
 		}
 	}
 }

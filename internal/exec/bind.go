@@ -37,8 +37,8 @@ func newBinder(im *image.Image, weights *weightCache, enqueued *enqueued) *binde
 		outputs: byName(im.Outputs)}
 }
 
-// comes reports whether this process receives the output blocks of a rank.
-func (b *binder) comes(rank int) bool { return b.gathers || b.im.World.Local(rank) }
+// receives reports whether this process receives the output blocks of a rank.
+func (b *binder) receives(rank int) bool { return b.gathers || b.im.World.Local(rank) }
 
 // keep keeps the frames for the next execution of the batch, if its runs copy nothing from or to the host.
 func (b *binder) keep(batch *Batch) {
@@ -76,7 +76,7 @@ func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
 	shared, b.spoils = b.signature.sharedInto(batch, weights, ins, b.weights.skip)
 	for i, a := range batch {
 		if i == len(b.frames) {
-			b.frames = append(b.frames, newFrame(b.im, b.comes))
+			b.frames = append(b.frames, newFrame(b.im, b.receives))
 		}
 		var before *Args
 		if i > 0 {

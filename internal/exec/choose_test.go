@@ -109,12 +109,12 @@ func testChoosesTheFastest(t *testing.T) {
 		}
 		for name, want := range first.Outputs {
 			if string(got.Outputs[name].Data) != string(want.Data) {
-				t.Errorf("%s has other bits by graph", name)
+				t.Errorf("%s: the graph's result has different bits", name)
 			}
 		}
 	}
 	if n := len(runs); n != 3*trialRounds+2 || runs[n-1] != "quick" || runs[n-2] != "quick" || prog.Stats().Graph != "quick" {
-		t.Errorf("launched %v, in the end %q", runs, prog.Stats().Graph)
+		t.Errorf("launched %v, chose %q", runs, prog.Stats().Graph)
 	}
 	runs, m.slow["slow"] = nil, longRun+1
 	long, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})

@@ -69,14 +69,14 @@ func TestDirect(t *testing.T) {
 				for k, r := range results {
 					got := r.Outputs["y"]
 					if left := joined(batch, c.direct)[k].DeviceOut != nil; left != (got == nil) {
-						t.Fatalf("%d: y is there: %v, left on the devices: %v", i, got != nil, left)
+						t.Fatalf("%d: y was returned: %v, left on the devices: %v", i, got != nil, left)
 					} else if left {
 						if got, err = y.Read(t.Context()); err != nil {
 							t.Fatal(err)
 						}
 					}
 					if !slices.Equal(got.Data, want.Data) {
-						t.Errorf("%d: run %d gives %v, want %v", i, k, floats(got), floats(want))
+						t.Errorf("%d: run %d returns %v, want %v", i, k, floats(got), floats(want))
 					}
 				}
 				y.SetContents(false)
@@ -85,10 +85,10 @@ func TestDirect(t *testing.T) {
 				t.Error(err)
 			}
 			if f := prog.binder.frames[0]; f.deviceIn != nil || f.deviceOut != nil || f.in[0] != nil {
-				t.Error("the program keeps what is the caller's")
+				t.Error("the program keeps references to the caller's memory")
 			}
 			if m.open != 1 {
-				t.Errorf("%d worlds are open, want the program's", m.open)
+				t.Errorf("%d worlds are open, want only the program's", m.open)
 			}
 		})
 	}
@@ -126,7 +126,7 @@ func newDeviceTensor(t *testing.T, s *resident.DeviceTensors, p *Program, name s
 			return d
 		}
 	}
-	t.Fatalf("there is no %s", name)
+	t.Fatalf("the program has no input or output %s", name)
 	return nil
 }
 
@@ -156,34 +156,34 @@ func TestTransferFails(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 				defer cancel()
 				if err := x.Write(ctx, in["x"]); !errors.Is(err, c.want) {
-					t.Errorf("a write that fails: %v", err)
+					t.Errorf("a write failed with: %v", err)
 				}
 				for _, d := range []*resident.DeviceTensor{x, beside} {
 					if _, err := d.Read(t.Context()); err == nil {
-						t.Error("read from a world that is lost")
+						t.Error("read from a lost world")
 					}
-					never := func() error { t.Error("others are called"); return nil }
+					never := func() error { t.Error("the function is called on a lost tensor"); return nil }
 					if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "create another") {
-						t.Errorf("viewed in a world that is lost: %v", err)
+						t.Errorf("viewed in a lost world: %v", err)
 					}
 					if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "create another") {
-						t.Errorf("filled in a world that is lost: %v", err)
+						t.Errorf("filled in a lost world: %v", err)
 					}
 				}
 				rest := map[string]*tensor.Tensor{"w": in["w"]}
 				direct := []Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": beside}}}
 				if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{rest}, direct), nil); err == nil || !prog.Usable() {
-					t.Errorf("run with a tensor of a world that is lost: %v, usable %v", err, prog.Usable())
+					t.Errorf("run with a tensor of a lost world: %v, usable %v", err, prog.Usable())
 				}
 				another := newDeviceTensor(t, s, prog, "x")
 				if err := another.Write(t.Context(), in["x"]); err != nil {
-					t.Errorf("another: %v", err)
+					t.Errorf("a new tensor after the loss: %v", err)
 				}
 				if err := errors.Join(x.Close(), beside.Close(), another.Close(), s.Close()); err != nil {
 					t.Error(err)
 				}
 				if m.open != 1 {
-					t.Errorf("%d worlds are open, want the program's", m.open)
+					t.Errorf("%d worlds are open, want only the program's", m.open)
 				}
 			})
 		})
@@ -235,7 +235,7 @@ func TestDeviceTensorMemory(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if m.open != 1 {
-		t.Errorf("%d worlds are open, want the program's", m.open)
+		t.Errorf("%d worlds are open, want only the program's", m.open)
 	}
 }
 

@@ -64,7 +64,7 @@ func (e *enqueued) leaves(a Args) {
 }
 
 // issued records that a run is in flight. Later waits include this run.
-func (e *enqueued) issued() { e.inFlight, e.ended = true, nil } //
+func (e *enqueued) issued() { e.inFlight, e.ended = true, nil }
 
 // wait waits until runs have ended. If ctx ends first, wait returns its error and the runs continue.
 func (e *enqueued) wait(ctx context.Context) error {

@@ -411,7 +411,7 @@ func TestTrace(t *testing.T) {
 			}
 		}
 		if want := (map[trace.Class]int64{trace.Comm: 2 * 24, trace.Compute: 2 * 24}); !maps.Equal(puts, want) {
-			t.Errorf("bytes put: %v, want %v (a put to oneself is no communication)", puts, want)
+			t.Errorf("bytes put: %v, want %v (a put to the own rank is not communication)", puts, want)
 		}
 		want := map[string]int{"input": 2, "barrier": 2, "put": 4, "signal": 4, "wait": 8, "add": 4, "output": 2}
 		if fmt.Sprint(names) != fmt.Sprint(want) {

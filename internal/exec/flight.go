@@ -64,8 +64,8 @@ const (
 
 // flightRecorder stores the data of a flight record that nothing else stores. A batch costs two readings of the clock.
 type flightRecorder struct {
-	im   *image.Image
-	told func(*Flight) // Options.Failed, which is called when the program fails
+	im        *image.Image
+	onFailure func(*Flight) // Options.Failed, which is called when the program fails
 
 	mu      sync.Mutex
 	batches []FlightBatch
@@ -114,8 +114,8 @@ func (r *flightRecorder) failed(err error) {
 	r.mu.Lock()
 	r.failure, r.at = err.Error(), r.streams(r.stood(err))
 	r.mu.Unlock()
-	if r.told != nil {
-		r.told(r.record())
+	if r.onFailure != nil {
+		r.onFailure(r.record())
 	}
 }
 

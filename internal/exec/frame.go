@@ -23,12 +23,12 @@ type frame struct {
 	lent  []bool       // by output block: whether it remains in the arena; nil if none does
 }
 
-// newFrame returns a frame. comes reports the ranks whose output blocks this process receives.
-func newFrame(im *image.Image, comes func(rank int) bool) *frame {
+// newFrame returns a frame. receives reports the ranks whose output blocks this process receives.
+func newFrame(im *image.Image, receives func(rank int) bool) *frame {
 	f := &frame{in: make([][]byte, blocksOf(im.Inputs)), spare: make([]*tensor.Tensor, blocksOf(im.Inputs)),
 		get: make([][]byte, blocksOf(im.Outputs))}
 	for i := range im.Outputs {
-		f.out = append(f.out, blocks.NewReceiver(&im.Outputs[i], comes))
+		f.out = append(f.out, blocks.NewReceiver(&im.Outputs[i], receives))
 	}
 	return f
 }

@@ -28,7 +28,7 @@ func TestSharedInputs(t *testing.T) {
 	for i, f := range prog.binder.frames {
 		for b, x := range f.spare {
 			if isW := b >= 2; (x != nil) != (isW && i == 0) {
-				t.Errorf("frame %d holds block %d: %v", i, b, x != nil)
+				t.Errorf("frame %d has storage for block %d: %v", i, b, x != nil)
 			}
 		}
 		if &f.in[0][0] != &batch[i]["x"].Data[0] || &f.in[2][0] != &prog.binder.frames[0].spare[2].Data[0] {

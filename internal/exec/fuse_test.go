@@ -254,12 +254,12 @@ func TestChainsSameBits(t *testing.T) {
 		p := pointwisePlan(rand.New(rand.NewPCG(seed, 3)))
 		taking := sameBits(t, seed, p)
 		if n := *taking.surprise; n > 0 {
-			t.Errorf("seed %d: %d kernels were not foreseen", seed, n)
+			t.Errorf("seed %d: %d kernels were not precompiled", seed, n)
 		}
 		chains += *taking.chains
 	}
 	if chains < 100 {
-		t.Errorf("only %d chains in all plans", chains)
+		t.Errorf("only %d chains in all plans, too few for a test", chains)
 	}
 }
 
@@ -297,7 +297,7 @@ func sameBits(t *testing.T, seed uint64, p *plan.Plan) chainMachine {
 		}
 		for name, w := range want {
 			if !bytes.Equal(rs[1].Outputs[name].Data, w.Data) {
-				t.Fatalf("seed %d: %s differs where several commands are one launch\n%s", seed, name, p)
+				t.Fatalf("seed %d: %s differs if several commands are one launch\n%s", seed, name, p)
 			}
 		}
 	}
@@ -446,7 +446,7 @@ func TestChainsFound(t *testing.T) {
 			}
 			defer none.Close()
 			if len(none.im.Groups) != 0 {
-				t.Error("chains though there were to be none")
+				t.Error("there are chains in spite of NoChains")
 			}
 		})
 	}

@@ -89,7 +89,7 @@ func TestLateBy(t *testing.T) { synctest.Test(t, testLateBy) }
 
 func testLateBy(t *testing.T) {
 	if l, done := grace.After(context.Background(), time.Minute); l != context.Background() {
-		t.Error("what never ends has a grace")
+		t.Error("a context that never ends has a late context")
 	} else {
 		done()
 	}
@@ -162,17 +162,17 @@ func testClosesLater(t *testing.T) {
 		took := time.Since(began)
 		cancel()
 		if want := deadline + min(rest, closesWithin); !errors.Is(err, context.DeadlineExceeded) || took != want {
-			t.Errorf("rest of %v: %v after %v, want the deadline's error after %v", rest, err, took, want)
+			t.Errorf("busy for another %v: %v after %v, want the deadline's error after %v", rest, err, took, want)
 		}
 		if prog.Closing() != later || prog.Usable() {
-			t.Errorf("rest of %v: closing %v, usable %v", rest, prog.Closing(), prog.Usable())
+			t.Errorf("busy for another %v: closing %v, usable %v", rest, prog.Closing(), prog.Usable())
 		}
 		err = prog.AwaitClosed()
 		if !errors.Is(err, device.ErrDeviceLost) || time.Since(began) != deadline+rest {
-			t.Errorf("rest of %v: closed with %v after %v", rest, err, time.Since(began))
+			t.Errorf("busy for another %v: closed with %v after %v", rest, err, time.Since(began))
 		}
 		if prog.Closing() {
-			t.Errorf("rest of %v: it still closes", rest)
+			t.Errorf("busy for another %v: still closing after AwaitClosed", rest)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestIssuedIsProved(t *testing.T) {
 		}
 	}
 	if proved < 400 {
-		t.Errorf("only %d were looked at", proved)
+		t.Errorf("only %d plans were checked", proved)
 	}
 	t.Logf("%d were looked at", proved)
 }

@@ -146,7 +146,7 @@ func TestLastingTrace(t *testing.T) {
 		}
 		for _, f := range prog.binder.frames {
 			if f.in[0] != nil || f.in[2] != nil || (f.spare[2] == nil) != (i > 0) {
-				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil,
+				t.Errorf("after the run a frame has blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil,
 					f.in[2] != nil, f.spare[2])
 			}
 		}
@@ -189,7 +189,7 @@ func TestHold(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := prog.Preload(ended, in); err != nil {
-		t.Errorf("all is there: %v", err)
+		t.Errorf("Preload of weights that are already uploaded: %v", err)
 	}
 	results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
 	if err != nil {
@@ -208,12 +208,12 @@ func TestHold(t *testing.T) {
 	}
 	for _, e := range results[0].Trace.Events {
 		if e.Name == "input" {
-			t.Errorf("the run's trace has what was uploaded before")
+			t.Errorf("the run's trace contains uploads by Preload")
 		}
 	}
 	wrong := map[string]*tensor.Tensor{"w": in["x"]}
 	if err := prog.Preload(context.Background(), wrong); !errors.Is(err, blocks.ErrInput) {
-		t.Errorf("of another shape: %v", err)
+		t.Errorf("Preload of a tensor of the wrong shape: %v", err)
 	}
 	if err := prog.Close(); err != nil {
 		t.Fatal(err)

@@ -113,7 +113,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	weights, enqueued := newWeightCache(im), &enqueued{im: im}
 	issuer, moves := &issuer{im: im, weights: weights}, &moves{im: im, enqueued: enqueued}
 	lender := &lender{im: im, moves: moves}
-	prog := &Program{im: im, opts: opts, peers: m.Peers(), flight: flightRecorder{im: im, told: opts.Failed},
+	prog := &Program{im: im, opts: opts, peers: m.Peers(), flight: flightRecorder{im: im, onFailure: opts.Failed},
 		weights: weights, enqueued: enqueued, moves: moves, lender: lender, binder: newBinder(im, weights, enqueued),
 		staging: staging{im: im}, issuer: issuer,
 		recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves,

@@ -40,7 +40,7 @@ func TestReceives(t *testing.T) {
 		for b, get := range f.get {
 			to, first := &tensor.Tensor{DType: ir.F32, Data: get}, b == 0 // block 1 is compared with block 0
 			if shareBytes(to, mine) != (first && c.straight) {
-				t.Errorf("%s: block %d comes straight to the caller's tensor: %v", name, b, shareBytes(to, mine))
+				t.Errorf("%s: block %d is received directly into the caller's tensor: %v", name, b, shareBytes(to, mine))
 			}
 		}
 		results, err := prog.RunBatch(t.Context(), joined(batch, c.direct), nil)
@@ -50,7 +50,7 @@ func TestReceives(t *testing.T) {
 		for i, r := range results {
 			got, want := r.Outputs["y"], joined(batch, c.direct)[i].Into["y"]
 			if want != nil && got != want {
-				t.Errorf("%s: run %d: another tensor", name, i)
+				t.Errorf("%s: run %d: the result is not the caller's tensor", name, i)
 			}
 			for j := range results[:i] {
 				if before := results[j].Outputs["y"]; before != got && shareBytes(before, got) {
@@ -59,7 +59,7 @@ func TestReceives(t *testing.T) {
 			}
 		}
 		if f.get[0] != nil {
-			t.Errorf("%s: what is the caller's is kept", name)
+			t.Errorf("%s: the frame keeps the caller's memory", name)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func TestResidentOnly(t *testing.T) {
 		}
 	}
 	if got, err := d.Read(t.Context()); err != nil || !slices.Equal(got.Data, x.Data) {
-		t.Errorf("it holds %v, %v", got, err)
+		t.Errorf("the tensor contains %v, %v", got, err)
 	}
 	for name, c := range map[string]struct {
 		direct Args
@@ -189,7 +189,7 @@ func TestResidentWritten(t *testing.T) {
 		}
 	}
 	if got, err := d.Read(t.Context()); err != nil || !slices.Equal(got.Data, in.Data) {
-		t.Errorf("it holds %v, %v", got, err)
+		t.Errorf("the tensor contains %v, %v", got, err)
 	}
 }
 
@@ -252,14 +252,14 @@ func TestResidentTrials(t *testing.T) {
 			}
 			if c.fails != nil {
 				if atEnd != 2*before {
-					t.Errorf("%d bytes are there when the world ends, want what copies may still be at, too, %d", atEnd, 2*before)
+					t.Errorf("%d bytes are allocated when the world ends, want %d: copies may still use the saved data", atEnd, 2*before)
 				}
 				var spoiled *SpoiledError
 				if !errors.Is(err, c.fails) || !errors.As(err, &spoiled) {
 					t.Errorf("got %v", err)
 				}
 				if _, err := d.Read(t.Context()); !errors.Is(err, blocks.ErrInput) {
-					t.Errorf("read what a trial has left: %v", err)
+					t.Errorf("reading a tensor that a failed trial left: %v", err)
 				}
 				return
 			}
@@ -275,7 +275,7 @@ func TestResidentTrials(t *testing.T) {
 			}
 			for i, v := range floats(got) {
 				if want := 8 * x.Float64(int64(i)); v != want {
-					t.Fatalf("behind three runs: %v, want 8 times %v", floats(got), floats(x))
+					t.Fatalf("after three runs: %v, want 8 times %v", floats(got), floats(x))
 				}
 			}
 		})

@@ -193,10 +193,10 @@ func testStore(t *testing.T, mode cpu.Mode) {
 	two.im.World.Abort(errors.New("a fault"))
 	if _, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
 		NewWeights(in)); err == nil || two.Usable() {
-		t.Error("it ran after a fault")
+		t.Error("the program ran after a fault")
 	}
 	if m.open != 1 || s.Held() != (device.Held{}) {
-		t.Errorf("%d worlds are open, want that of the program without a store; the store holds %v", m.open, s.Held())
+		t.Errorf("%d worlds are open, want only that of the program without a store; the store holds %v", m.open, s.Held())
 	}
 	three := stored(t, m, s, chunked(2, ""))
 	run(three, "loaded anew", 9, second, own, true)
@@ -214,7 +214,7 @@ func TestStoreFault(t *testing.T) {
 	one.im.World.Abort(errors.New("a fault"))
 	if _, err := one.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
 		NewWeights(in)); err == nil {
-		t.Error("it ran after a fault")
+		t.Error("the program ran after a fault")
 	}
 	for i := range in["w"].Len() {
 		in["w"].SetFloat64(i, 1) // shows if it is read again
@@ -337,7 +337,7 @@ func TestStoreShort(t *testing.T) {
 			Options{Options: image.Options{Store: s, Weights: map[string]bool{"w": true, "x": true}}})
 		if err == nil {
 			if call < 7 {
-				t.Errorf("call %d is not made", call)
+				t.Errorf("allocation %d was not attempted", call)
 			}
 			if err := prog.Close(); err != nil {
 				t.Error(err)

@@ -132,7 +132,7 @@ func TestWriteKilled(t *testing.T) {
 		oldOrNew(t, fmt.Sprintf("after operation %d", n+1), dir, nil)
 	}
 	if left == 0 {
-		t.Error("no process that was killed left anything: the test shows nothing")
+		t.Error("no killed process left a file, so the test shows nothing")
 	}
 }
 
@@ -161,7 +161,7 @@ func TestWriteWatched(t *testing.T) {
 		t.Errorf("the file has %d bytes, %v", len(got), err)
 	}
 	if looks < 3 {
-		t.Errorf("only at %d operations there was a file under way", looks)
+		t.Errorf("another process saw an unfinished file at only %d operations", looks)
 	}
 }
 
@@ -176,6 +176,6 @@ func TestWriteBeside(t *testing.T) {
 		return err
 	})
 	if got, _ := os.ReadFile(path); err != nil || string(got) != "outer" {
-		t.Errorf("the file holds %q, %v", got, err)
+		t.Errorf("the file contains %q, %v", got, err)
 	}
 }

@@ -68,7 +68,7 @@ func TestKeptRefuses(t *testing.T) {
 		t.Errorf("a folder of everybody: %v", err)
 	}
 	if got, err := os.ReadFile(at("cache/new/file")); err != nil || string(got) != "b" {
-		t.Errorf("it holds %q, %v", got, err)
+		t.Errorf("the file contains %q, %v", got, err)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestWritePipe(t *testing.T) {
 // TestWriteForeignLink checks that a link that another user put in the user's folder is not followed.
 func TestWriteForeignLink(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give files away")
+		t.Skip("only root can change the owner of files")
 	}
 	dir := t.TempDir()
 	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
@@ -159,7 +159,7 @@ func TestWriteForeignLink(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if got, err := os.ReadFile(target); err != nil || string(got) != "mine" {
-		t.Errorf("it holds %q, %v", got, err)
+		t.Errorf("the file contains %q, %v", got, err)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestRemoveFolder(t *testing.T) {
 		err := RemoveFolder(dir, made)
 		if name == "data" {
 			if err == nil || tree(t, dir) != before {
-				t.Errorf("%s: %v, and there is\n%s", name, err, tree(t, dir))
+				t.Errorf("%s: %v, the folder contains\n%s", name, err, tree(t, dir))
 			}
 		} else if _, there := os.Lstat(dir); err != nil || there == nil {
 			t.Errorf("%q: %v, %v", name, err, there)

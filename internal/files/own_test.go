@@ -34,7 +34,7 @@ func TestCheckOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := CheckOwn(dir); err == nil || !strings.Contains(err.Error(), "belongs to user 12345") {
-			t.Errorf("another user's: %v", err)
+			t.Errorf("a folder of another user: %v", err)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestReadOdd(t *testing.T) {
 		t.Errorf("got %q, %v", b, err)
 	}
 	if _, err := Read(at("small"), 4); !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), at("small")) {
-		t.Errorf("a byte too many: %v", err)
+		t.Errorf("a file that is one byte too long: %v", err)
 	}
 	sparse, err := os.Create(at("sparse"))
 	if err == nil {
@@ -30,7 +30,7 @@ func TestReadOdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Read(at("sparse"), 1<<20); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("a terabyte of holes: %v", err)
+		t.Errorf("a sparse file of a terabyte: %v", err)
 	}
 	if _, err := Read(dir, 1<<20); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a folder: %v", err)

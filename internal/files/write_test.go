@@ -47,12 +47,12 @@ func TestWriteFollows(t *testing.T) {
 			t.Errorf("%s: %v", c.path, err)
 		}
 		if got, err := os.ReadFile(at(c.file)); string(got) != "by "+c.path {
-			t.Errorf("%s: it holds %q, %v", c.path, got, err)
+			t.Errorf("%s: the file contains %q, %v", c.path, got, err)
 		}
 	}
 	for _, link := range []string{"link", "far", "new"} {
 		if info, err := os.Lstat(at(link)); err != nil || info.Mode()&os.ModeSymlink == 0 {
-			t.Errorf("%s is no link any more: %v", link, err)
+			t.Errorf("%s is no longer a link: %v", link, err)
 		}
 	}
 	if info, err := os.Stat(at("sub/file")); err != nil || info.Mode().Perm() != 0o640 {
@@ -70,14 +70,14 @@ func TestWriteFollows(t *testing.T) {
 		t.Errorf("%d files are left", len(files))
 	}
 	if files, _ := os.ReadDir(at("sub")); len(files) != 2 {
-		t.Errorf("%d files are left below", len(files))
+		t.Errorf("%d files are in the folder, want 5", len(files))
 	}
 }
 
 // TestWriteOdd checks that pipes, devices and sockets are written to or refused, and are never replaced.
 func TestWriteOdd(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux names the process's pipes")
+		t.Skip("only Linux gives pipes of the process a path")
 	}
 	dir := t.TempDir()
 	sock := filepath.Join(dir, "socket")
@@ -90,7 +90,7 @@ func TestWriteOdd(t *testing.T) {
 		t.Error("a socket was written")
 	}
 	if info, err := os.Lstat(sock); err != nil || info.Mode()&os.ModeSocket == 0 {
-		t.Errorf("the socket is gone: %v", err)
+		t.Errorf("the socket was removed: %v", err)
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -112,7 +112,7 @@ func TestWriteOdd(t *testing.T) {
 	}
 	w.Close()
 	if got, err := io.ReadAll(r); string(got) != "throughthrough" || err != nil {
-		t.Errorf("through the pipe came %q, %v", got, err)
+		t.Errorf("read %q from the pipe, %v", got, err)
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 2 {
 		t.Errorf("%d files are left", len(files))
@@ -138,7 +138,7 @@ func TestRemoveUnfinished(t *testing.T) {
 		return err
 	})
 	if got, _ := os.ReadFile(path); err == nil || string(got) != "old" {
-		t.Errorf("the file holds %q: %v", got, err)
+		t.Errorf("the file contains %q: %v", got, err)
 	}
 	RemoveUnfinished()
 	if err := text(path, "new"); err != nil {
@@ -181,7 +181,7 @@ func TestOneWay(t *testing.T) {
 			return err
 		}
 		if found := writes.Find(text); found != nil && others[filepath.ToSlash(name)] == "" {
-			t.Errorf("%s calls %s…): files.Write leaves old content or new, whatever fails", name, found)
+			t.Errorf("%s calls %s…): use files.Write, which never leaves an incomplete file", name, found)
 		}
 		return nil
 	})

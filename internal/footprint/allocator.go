@@ -5,27 +5,29 @@ import (
 	"slices"
 )
 
-// Allocator simulates torch's caching allocator for one pool of one stream: sizes are rounded, blocks are cut from
-// segments, the best free block is taken and neighbours are joined. What other streams use is given back once their
-// events have passed, which is looked at when memory is next asked for.
+// Allocator simulates torch's caching allocator for one pool of one stream. It rounds sizes up,
+// cuts blocks from segments, allocates the best-fitting free block, and merges neighbouring free
+// blocks. A block that other streams use is freed once their events have passed; events are polled
+// when memory is next allocated.
 type Allocator struct {
-	blocks   []*block // free ones, by size and then address
-	waiting  []wait   // in the order in which they were given back
+	blocks   []*block // free blocks, by size and then address
+	waiting  []wait   // in the order of the calls of Free
 	next     int64    // address of the next segment
 	Reserved int64
-	// Held is what the program holds, Waiting what waits for other streams.
+	// Held is how many bytes the program has allocated. Waiting is how many bytes it has freed
+	// while other streams still use them.
 	Held, Waiting          int64
 	ReservedPeak, HeldPeak int64
 	WaitingPeak            int64
 	Segments               int
 	Curve                  []Point
 	settings               Settings
-	tails                  map[bool]*block // the last block of the expandable segment of each pool: small, large
+	tails                  map[bool]*block // last block of the expandable segment of each pool, by small
 	allocs                 int64
 	trace                  recorder
 }
 
-// Point is a state of the allocator.
+// Point is the state of the allocator at one time.
 type Point struct {
 	At                      float64 // seconds
 	Reserved, Held, Waiting int64
@@ -34,10 +36,10 @@ type Point struct {
 type block struct {
 	addr, bytes int64
 	free        bool
-	small       bool   // of the small pool
+	small       bool   // belongs to the small pool
 	prev, next  *block // neighbours in the segment
 	asked       int64
-	freed       int64 // allocations before it was given back
+	freed       int64 // value of the allocation counter when the block was freed
 	site        string
 }
 
@@ -46,7 +48,7 @@ type wait struct {
 	until float64
 }
 
-// These are the constants of c10/cuda/CUDACachingAllocator.cpp.
+// These constants are from c10/cuda/CUDACachingAllocator.cpp.
 const (
 	roundTo     = 512
 	smallSize   = 1 << 20  // the largest block of the small pool
@@ -58,7 +60,7 @@ const (
 
 func rounded(n int64) int64 { return max(roundTo, (n+roundTo-1)/roundTo*roundTo) }
 
-// segmentFor is the size of the segment that is reserved for a block.
+// segmentFor returns the size of the segment that is reserved for a block.
 func segmentFor(n int64) int64 {
 	switch {
 	case n <= smallSize:
@@ -69,7 +71,8 @@ func segmentFor(n int64) int64 {
 	return (n + roundLarge - 1) / roundLarge * roundLarge
 }
 
-// Alloc takes memory at a time of the host, and reports whether a segment was reserved for it.
+// Alloc allocates memory; now is the host's time. grew reports whether a segment was reserved for
+// it.
 func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 	a.poll(now)
 	a.allocs++
@@ -80,7 +83,8 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 		if b.bytes < n || b.small != small {
 			return false
 		}
-		// What is never split serves no smaller block, and no much smaller one that is not split either.
+		// A block too large to be split serves only requests that are too large as well, and at
+		// most largeBuffer smaller.
 		return small || most == 0 || !(n < most && b.bytes >= most) && !(n >= most && b.bytes >= n+largeBuffer)
 	})
 	switch {
@@ -122,7 +126,7 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 	return b, grew
 }
 
-// expand maps memory at the end of a pool's only segment, after what is free there.
+// expand grows a pool's only segment at its end, together with the free block there.
 func (a *Allocator) expand(n int64, small bool, now float64) *block {
 	page := int64(largeBuffer)
 	if small {
@@ -156,8 +160,9 @@ func (a *Allocator) expand(n int64, small bool, now float64) *block {
 	return last
 }
 
-// collect gives whole segments back to the device where more is reserved than garbage_collection_threshold allows,
-// those first that have been free for longer than the average.
+// collect returns whole free segments to the device if more is reserved than
+// garbage_collection_threshold allows. It begins with segments that have been free for longer than
+// average.
 func (a *Allocator) collect(now float64) {
 	if a.settings.threshold == 0 {
 		return
@@ -186,7 +191,7 @@ func (a *Allocator) collect(now float64) {
 	}
 }
 
-// Free gives memory back. until is when the other streams that used it are through with it; 0 for none.
+// Free frees a block. until is the time at which other streams finish using it; 0 if none does.
 func (a *Allocator) Free(b *block, now, until float64) {
 	a.Held -= b.bytes
 	a.trace.add("free_requested", b.addr, b.bytes, b.site, now)
@@ -199,7 +204,8 @@ func (a *Allocator) Free(b *block, now, until float64) {
 	a.note(now)
 }
 
-// poll frees blocks whose event has passed. An event that has not passed delays those recorded after it.
+// poll frees blocks whose events have passed. Events are polled in order: one that has not passed
+// delays all later ones.
 func (a *Allocator) poll(now float64) {
 	for len(a.waiting) > 0 && a.waiting[0].until <= now {
 		b := a.waiting[0].b

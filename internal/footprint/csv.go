@@ -11,22 +11,23 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// Instance is a packing problem as minimalloc writes it: a line a buffer, with the half-open interval of steps in which
-// it lives and its size.
+// Instance is a packing problem in minimalloc's CSV format. Each line is a buffer: its size, and
+// the half-open interval of steps in which it is live.
 type Instance struct {
 	IDs   []string
 	Items []pack.Item
 }
 
-// Bounds of an instance: its rows, the pairs of buffers that live at once, and the bytes of its file.
+// These limits bound an instance: its rows, its pairs of buffers that are live at the same time,
+// and the bytes of its file.
 const (
 	mostRows  = 1 << 20
-	mostPairs = 1 << 28 // a first packing looks at each a few times, a nanosecond or two each
+	mostPairs = 1 << 28 // the first packings look at each pair a few times, at one or two nanoseconds each
 	mostCSV   = 64 << 20
 )
 
-// ReadCSV reads an instance. The columns lower (or start), upper (or end) and size are found by the head; id may be
-// left out.
+// ReadCSV reads an instance. The columns lower (or start), upper (or end) and size are found by
+// their names in the header line; the column id is optional.
 func ReadCSV(r io.Reader) (*Instance, error) {
 	bounded := &io.LimitedReader{R: r, N: mostCSV + 1}
 	c := csv.NewReader(bounded)
@@ -102,7 +103,8 @@ func ReadCSV(r io.Reader) (*Instance, error) {
 	}
 }
 
-// csvSteps bounds the search for a packing: about eight seconds, of which the first packings take a part.
+// csvSteps bounds the work of the search for a packing, to about eight seconds including the first
+// packings.
 const csvSteps = 600e6
 
 // Pack packs the instance and reports on the packing.

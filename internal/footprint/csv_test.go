@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCSVNames: names of buffers are shown with their control characters quoted.
+// TestCSVNames checks that reports quote control characters in buffer names.
 func TestCSVNames(t *testing.T) {
 	in, err := ReadCSV(strings.NewReader("id,lower,upper,size\n\"a\x1b[31m\nb\",0,2,8\nplain,1,3,8\n"))
 	if err != nil {

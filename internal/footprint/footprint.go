@@ -8,27 +8,28 @@ import (
 	"hocket.example/hocket/internal/planner"
 )
 
-// Report is what a plan takes on each rank, in bytes.
+// Report is the memory that a plan needs on each rank, in bytes.
 type Report struct {
-	// Peak is where the last buffer ends, parameters included.
+	// Peak is the largest end offset of a buffer, parameters included.
 	Peak int64 `json:"peak"`
-	// Bound is the most that can be live at once, whichever order the streams run in: no layout is smaller.
+	// Bound is the most memory that can be live at once in any interleaving of the streams. No
+	// layout is smaller.
 	Bound int64 `json:"bound"`
-	// Sequential is the most that is live at once in the order of the text.
+	// Sequential is the most memory that is live at once if the program runs in text order.
 	Sequential int64 `json:"sequential"`
-	// Reserved is what is taken of the device: the arena.
+	// Reserved is the size of the arena, the memory reserved on the device.
 	Reserved   int64   `json:"reserved"`
-	GapPercent float64 `json:"gap_percent"` // of Peak over Bound
+	GapPercent float64 `json:"gap_percent"` // by how much Peak exceeds Bound
 	Buffers    int     `json:"buffers"`
-	// AtPeak are the buffers that can be live at once and take Bound.
+	// AtPeak lists the buffers that can be live at the same time and together need Bound.
 	AtPeak []Held `json:"at_peak"`
 }
 
-// Held is one buffer of a Report.
+// Held is a buffer in a Report.
 type Held struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	Line  int32  `json:"line"` // of the text; 0 for none
+	Line  int32  `json:"line"` // of the program text; 0 if unknown
 }
 
 // OfPlan reports on a plan.
@@ -54,14 +55,16 @@ func gap(peak, bound int64) float64 {
 	return 100 * float64(peak-bound) / float64(bound)
 }
 
-// Life is where and when a buffer of a rank lies: from command Begin of the rank's up to and with End.
+// Life is the place and lifetime of a buffer on a rank: it is live from the rank's command Begin to
+// its command End, inclusive.
 type Life struct {
 	plan.Buffer
 	Line       int32
 	Begin, End int32
 }
 
-// Lives returns a rank's buffers that lie in the arena, parameters included, and what each of its commands does.
+// Lives returns a rank's buffers in the arena, parameters included, and a description of each of
+// its commands.
 func Lives(p *plan.Plan, rank int32) (lives []Life, ops []Op) {
 	at := map[int32]int{}
 	for i := range p.Cmds {

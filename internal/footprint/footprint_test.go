@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// corpus returns a file of the shared corpus.
+// corpus opens a file of the shared test corpus.
 func corpus(t *testing.T, name string) *os.File {
 	t.Helper()
 	f, err := os.Open(filepath.Join("..", "..", "..", "shared", "corpus", name))
@@ -51,7 +51,8 @@ func forumPlan(t testing.TB, layers int64) *plan.Plan {
 	return p
 }
 
-// What torch 2.11 recorded on two H100: the peaks were read off the snapshots by Python, with torch's own rules.
+// TestSnapshots reads snapshots that torch 2.11 recorded on two H100. The expected peaks were
+// computed from the snapshots in Python by torch's own rules.
 func TestSnapshots(t *testing.T) {
 	for _, c := range []struct {
 		file                         string
@@ -70,14 +71,15 @@ func TestSnapshots(t *testing.T) {
 		if len(all) != 1 || x.ReservedPeak != c.reserved || x.AllocatedPeak != c.allocated || x.Waiting != c.waiting {
 			t.Errorf("%s: %d devices, %+v; want %+v", c.file, len(all), x, c)
 		}
-		// Eight weights, the input, a workspace of 32 MiB and two activations.
+		// The bound consists of eight weights, the input, a workspace of 32 MiB and two
+		// activations.
 		if want := int64(8*8192*8192*2 + 3*4096*8192*2 + 32<<20); x.Bound != want || x.Peak != want {
 			t.Errorf("%s: a plan takes %d, bound %d; want %d", c.file, x.Peak, x.Bound, want)
 		}
 	}
 }
 
-// recorded returns a snapshot that tools/peers/memory.py made with torch 2.11 on two H100.
+// recorded reads a snapshot that tools/peers/memory.py recorded with torch 2.11 on two H100.
 func recorded(t *testing.T, name string) *Snapshot {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "forum-"+name+".rank0.pickle.gz"))
@@ -92,8 +94,9 @@ func recorded(t *testing.T, name string) *Snapshot {
 	return all[0]
 }
 
-// TestRecordedPeaks: the peaks that are read off snapshots are those that torch counted in the same runs. What waits,
-// and what of it lies in the pool of a graph, is read off the snapshots only.
+// TestRecordedPeaks checks that the peaks computed from snapshots equal those that torch counted in
+// the same runs. Waiting memory, and its part in graph pools, can only be computed from the
+// snapshots.
 func TestRecordedPeaks(t *testing.T) {
 	const activation = 4096 * 8192 * 2
 	for name, want := range map[string]struct{ reserved, allocated, waiting, private, privateWaiting int64 }{
@@ -113,7 +116,8 @@ func TestRecordedPeaks(t *testing.T) {
 	}
 }
 
-// Segments of private pools are counted, whatever else a torch of another version says of pools.
+// TestPrivatePools checks that segments of private pools are counted, also if another version of
+// torch writes pool ids differently.
 func TestPrivatePools(t *testing.T) {
 	segment := func(addr int64, pool ...any) fields {
 		f := fields{
@@ -147,12 +151,13 @@ func TestPrivatePools(t *testing.T) {
 	}
 }
 
-// The simulation takes what torch took, within 5 %.
+// TestSimulationAgreesWithSnapshots checks that the simulation reserves what torch reserved, within
+// 5 %.
 func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	p := forumPlan(t, 8)
 	for _, c := range []struct {
 		policy string
-		want   float64 // of rank 0's snapshot
+		want   float64 // in rank 0's snapshot
 	}{{"caching", 1308622848}, {"deferred-free", 2919235584}, {"captured", 3862953984},
 		{"captured-caching", 1379926016}} {
 		s, err := Simulate(p, c.policy, Speed{})
@@ -164,7 +169,8 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 			t.Errorf("%s: %d bytes reserved, torch reserved %.0f", c.policy, s.ReservedPeak, c.want)
 		}
 	}
-	// Captured, there is no host to be slow: all but small blocks is as recorded.
+	// Within a capture the host's speed does not matter: the simulation matches the recording but
+	// for small blocks.
 	for policy, name := range map[string]string{"captured": "record_stream-graph-of-5",
 		"captured-caching": "sync-graph-of-5"} {
 		s, err := Simulate(p, policy, Speed{})
@@ -177,7 +183,8 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 				x.AllocatedPeak, x.Waiting)
 		}
 	}
-	// The host's speed is what it depends on: a host slower than the device leaves nothing waiting.
+	// Waiting memory depends on the host's speed: if the host is slower than the device, nothing
+	// waits.
 	slow, err := Simulate(p, "deferred-free", Speed{HostSec: 10e-3})
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +193,7 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Captured, every one of 40 layers' outputs is held, at any speed.
+	// Within a capture the outputs of all 40 layers stay allocated, at any speed.
 	for _, host := range []float64{1e-6, 10e-3} {
 		s, err := Simulate(p, "captured", Speed{HostSec: host})
 		if err != nil {
@@ -202,7 +209,7 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	}
 	if slow.ReservedPeak != caching.ReservedPeak+67108864 && slow.ReservedPeak != caching.ReservedPeak ||
 		fast.ReservedPeak < 2*slow.ReservedPeak {
-		t.Errorf("reserved by a slow host %d, by a fast one %d, without a second stream %d", slow.ReservedPeak,
+		t.Errorf("reserved with a slow host %d, with a fast host %d, without a second stream %d", slow.ReservedPeak,
 			fast.ReservedPeak, caching.ReservedPeak)
 	}
 }
@@ -218,7 +225,7 @@ func TestOfPlan(t *testing.T) {
 	}
 }
 
-// docs/memory.svg is the picture of docs/memory.md; -update draws it again.
+// TestPicture checks docs/memory.svg, the picture in docs/memory.md; -update draws it again.
 func TestPicture(t *testing.T) {
 	p := forumPlan(t, 8)
 	var curves []report.Curve
@@ -235,7 +242,7 @@ func TestPicture(t *testing.T) {
 	picture(t, "memory.svg", fmt.Sprintf("time of the host, 0 to %.0f ms", 1e3*end), curves, p.ArenaBytes)
 }
 
-// docs/memory-recorded.svg is of the snapshots in testdata.
+// TestRecordedPicture checks docs/memory-recorded.svg, which shows the snapshots in testdata.
 func TestRecordedPicture(t *testing.T) {
 	var curves []report.Curve
 	end := 0.0
@@ -264,7 +271,7 @@ func picture(t *testing.T, name, axis string, curves []report.Curve, plan int64)
 		t.Fatal(err)
 	}
 	if err := xml.Unmarshal(b.Bytes(), new(struct{})); err != nil {
-		t.Errorf("the picture is no XML: %v", err)
+		t.Errorf("the picture is not well-formed XML: %v", err)
 	}
 	golden.File(t, filepath.Join("..", "..", "docs", name), b.String())
 }
@@ -295,8 +302,9 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestSimulatedTrace: the trace of a simulation is a snapshot that explains to what the simulation counted, and that
-// names the program's statements. A steady state reserves nothing.
+// TestSimulatedTrace checks that the trace of a simulation is a snapshot whose peaks equal those
+// that the simulation counted, and that it names the program's statements. In a steady state no
+// segment is reserved.
 func TestSimulatedTrace(t *testing.T) {
 	p := forumPlan(t, 8)
 	for _, policy := range []string{"caching", "deferred-free", "captured", "captured-caching",
@@ -329,7 +337,7 @@ func TestSimulatedTrace(t *testing.T) {
 				sum += b.Bytes
 			}
 			if sum != g.Bytes {
-				t.Errorf("%s: the blocks of a segment of %d bytes have %d", policy, g.Bytes, sum)
+				t.Errorf("%s: a segment of %d bytes has blocks of %d bytes together", policy, g.Bytes, sum)
 			}
 		}
 		later := 0

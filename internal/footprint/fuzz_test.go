@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzCSV: whatever a file holds, an instance or an error comes of it.
+// FuzzCSV checks that ReadCSV returns an instance or an error for any file.
 func FuzzCSV(f *testing.F) {
 	f.Add([]byte("id,lower,upper,size\na,0,3,16\nb,1,4,32\n"))
 	f.Add([]byte("size,begin,end\n1,2,3\n"))
@@ -13,12 +13,13 @@ func FuzzCSV(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in, err := ReadCSV(bytes.NewReader(b))
 		if err == nil && len(in.IDs) != len(in.Items) {
-			t.Errorf("%d names of %d buffers", len(in.IDs), len(in.Items))
+			t.Errorf("%d names for %d buffers", len(in.IDs), len(in.Items))
 		}
 	})
 }
 
-// FuzzSnapshot: the same of torch's snapshots, explained as well.
+// FuzzSnapshot checks that ReadSnapshot returns snapshots or an error for any file, and that the
+// snapshots can be explained.
 func FuzzSnapshot(f *testing.F) {
 	p := forumPlan(f, 2)
 	var b bytes.Buffer

@@ -13,23 +13,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Policies lists the policies that Simulate knows.
+// Policies lists the policies that Simulate accepts.
 func Policies() []string { return []string{"caching", "deferred-free", "captured", "captured-caching"} }
 
-// Settings are those of PYTORCH_CUDA_ALLOC_CONF that the simulation knows.
+// Settings are the settings of PYTORCH_CUDA_ALLOC_CONF that the simulation supports.
 type Settings struct {
 	expandable bool
-	maxSplit   int64   // bytes; 0 for no bound
+	maxSplit   int64   // bytes; 0 for no limit
 	threshold  float64 // of garbage collection; 0 for none
-	memory     int64   // bytes that the process may take, which the threshold is a part of
+	memory     int64   // bytes that the process may use; threshold is a fraction of it
 }
 
-// Expandable reports whether segments grow, so that their number says nothing.
+// Expandable reports whether segments can grow. If so, the number of segments says nothing about
+// growth.
 func (s *Settings) Expandable() bool { return s.expandable }
 
-// ParsePolicy reads "deferred-free", or "deferred-free,expandable_segments:True": a policy and settings as
-// PYTORCH_CUDA_ALLOC_CONF has them. garbage_collection_threshold needs memory_mb, what the process may take
-// (torch.cuda.set_per_process_memory_fraction): torch collects nothing without it.
+// ParsePolicy reads a policy and, optionally, settings in the syntax of PYTORCH_CUDA_ALLOC_CONF:
+// "deferred-free", or "deferred-free,expandable_segments:True". garbage_collection_threshold
+// requires memory_mb, the memory that the process may use
+// (torch.cuda.set_per_process_memory_fraction), since torch collects nothing without that limit.
 func ParsePolicy(text string) (policy string, s Settings, err error) {
 	policy, rest, more := strings.Cut(text, ",")
 	if !slices.Contains(Policies(), policy) {
@@ -46,7 +48,7 @@ func ParsePolicy(text string) (policy string, s Settings, err error) {
 			s.expandable, wrong = strconv.ParseBool(value)
 			ok = wrong == nil
 		case "max_split_size_mb":
-			ok = ok && n > 20 && n < 1<<20 // torch refuses less than its large segments
+			ok = ok && n > 20 && n < 1<<20 // torch refuses values below the size of its large segments
 			s.maxSplit = int64(n * (1 << 20))
 		case "garbage_collection_threshold":
 			ok = ok && n < 1
@@ -67,14 +69,14 @@ func ParsePolicy(text string) (policy string, s Settings, err error) {
 	return policy, s, nil
 }
 
-// Speed is how fast host and device are. The zero value is an H100 whose host runs Python.
+// Speed is the speed of host and device. The zero value is an H100 whose host runs Python.
 type Speed struct {
-	HostSec   float64 // that the host takes to issue one op; 0 for 220 µs
-	FlopsSec  float64 // of GEMMs; 0 for 650e12
-	MemorySec float64 // bytes that other ops read and write; 0 for 2.5e12
-	LinkSec   float64 // bytes that a collective brings a rank; 0 for 200e9
-	Workspace int64   // of GEMMs, which the allocator holds; 0 for 32 MiB, -1 for none
-	Runs      int     // back to back; 0 for 5
+	HostSec   float64 // seconds in which the host issues one op; 0 for 220 µs
+	FlopsSec  float64 // FLOP/s of GEMMs; 0 for 650e12
+	MemorySec float64 // bytes per second that other ops read and write; 0 for 2.5e12
+	LinkSec   float64 // bytes per second that a collective delivers to a rank; 0 for 200e9
+	Workspace int64   // bytes of the GEMM workspace, which the program holds; 0 for 32 MiB, -1 for none
+	Runs      int     // number of runs back to back; 0 for 5
 }
 
 func (s *Speed) fill() {
@@ -95,28 +97,37 @@ func (s *Speed) fill() {
 	}
 }
 
-// Simulation is what a caching allocator would take for a plan's program. It is a model, and no measurement.
+// Simulation is the memory that a simulated caching allocator reserves for a plan's program. It is
+// a model, not a measurement.
 type Simulation struct {
 	Policy        string  `json:"policy"`
 	ReservedPeak  int64   `json:"reserved_peak"`
 	AllocatedPeak int64   `json:"allocated_peak"`
 	Waiting       int64   `json:"waiting_for_streams"`
 	Segments      int     `json:"segments"`
-	HostAhead     float64 `json:"host_ahead_ms"` // at the end
-	// ByRun is how many segments were reserved in each run: an allocator in its steady state reserves none.
+	HostAhead     float64 `json:"host_ahead_ms"` // at the end of the last run
+	// ByRun is the number of segments reserved in each run. An allocator in steady state reserves
+	// none.
 	ByRun    []int     `json:"segments_by_run"`
 	Curve    []Point   `json:"-"`
 	Snapshot *Snapshot `json:"-"` // with the trace
 }
 
-// Simulate runs rank 0's ops of a plan, in issue order, on a simulated caching allocator of torch. Each buffer is
-// allocated before its first use and dropped by the host after its last one. With "deferred-free" collectives run on a
-// stream of their own, which waits for main and for which main waits, and what they use is recorded on it: it is given
-// back once that stream has come to where it was when the buffer was dropped. "captured" is that within the capture
-// of a graph, where no event can be looked at: nothing is given back before its end. With "caching" collectives run
-// on main, and "captured-caching" is that within a capture. A captured program holds the results of a run until those
-// of the next are there, since a graph's results are to be read. The host goes on at its own speed, whatever the device
-// does. Settings of the allocator may follow the policy, as ParsePolicy reads them.
+// Simulate runs rank 0's ops of a plan, in issue order, on a simulation of torch's caching
+// allocator. Each buffer is allocated before its first use, and the host frees it after its last
+// one. The host proceeds at its own speed, independent of the device. The policies are:
+//
+//   - "deferred-free": collectives run on a second stream. It waits for main, and main waits for
+//     it. Their buffers are recorded on it (record_stream): a buffer becomes free once that stream
+//     has reached its position at the time when the host freed the buffer.
+//   - "captured": the same within the capture of a graph. Events cannot be queried during a
+//     capture, so no such buffer becomes free before it ends.
+//   - "caching": collectives run on main.
+//   - "captured-caching": the same as caching, within a capture.
+//
+// A captured program keeps the results of a run until those of the next run exist, since the
+// results of a graph are read after it ran. Settings of the allocator may follow the policy; see
+// ParsePolicy.
 func Simulate(p *plan.Plan, text string, s Speed) (*Simulation, error) {
 	policy, settings, err := ParsePolicy(text)
 	if err != nil {
@@ -150,7 +161,7 @@ func Simulate(p *plan.Plan, text string, s Speed) (*Simulation, error) {
 		Snapshot: m.a.snapshot()}, nil
 }
 
-// alloc allocates a buffer, at the host's time.
+// alloc allocates a buffer at the host's current time.
 func (m *simulator) alloc(b *plan.Buffer) *block {
 	m.a.trace.site = fmt.Sprintf("%s:%d %s", path.Base(m.p.Program), m.p.Sites[b.Site].Pos.Line, b.Name)
 	at, _ := m.a.Alloc(b.Bytes, m.host)
@@ -166,13 +177,14 @@ type simulator struct {
 	at       map[int32]*block // by buffer
 	recorded map[int32]bool   // buffers that the second stream uses
 	last     map[int32]int32  // by buffer: rank 0's last command that uses it
-	results  []dropped        // of this run, held by a captured program
-	earlier  []dropped        // of the run before
-	// host, main and comm are the times that the host and the streams have come to.
+	results  []dropped        // results of this run, kept by a captured program
+	earlier  []dropped        // results of the previous run
+	// host, main and comm are the current times of the host and of the two streams.
 	host, main, comm float64
 }
 
-// dropped is a block that the program is through with, and when the other streams are.
+// dropped is a block that the program no longer needs, and the time at which other streams finish
+// using it.
 type dropped struct {
 	b     *block
 	until float64
@@ -226,7 +238,7 @@ func (m *simulator) step(c *plan.Cmd, index int32) {
 	}
 }
 
-// endRun drops the results of the run before.
+// endRun frees the results of the previous run.
 func (m *simulator) endRun() {
 	for _, d := range m.earlier {
 		m.a.Free(d.b, m.host, d.until)
@@ -241,7 +253,7 @@ func (m *simulator) run(c *plan.Cmd) {
 		if gemm(c) && m.speed.Workspace > 0 {
 			m.a.trace.site = "gemm:0 workspace"
 			m.a.Alloc(m.speed.Workspace, m.host)
-			m.speed.Workspace = 0 // kept
+			m.speed.Workspace = 0 // allocated once and kept
 		}
 		m.main = max(m.main, m.host) + d
 		return

@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// recorder writes down the steps of a simulated allocator, as torch.cuda.memory._record_memory_history does.
+// recorder records the steps of a simulated allocator as torch.cuda.memory._record_memory_history
+// does.
 type recorder struct {
 	events   []Event
-	segments []Segment // that are reserved
+	segments []Segment // currently reserved
 	used     map[*block]bool
-	site     string // of the next allocation: "forum.hkt:11 %h[6]"
+	site     string // call site of the next allocation: "forum.hkt:11 %h[6]"
 }
 
 func (r *recorder) add(action string, addr, bytes int64, site string, now float64) {
@@ -22,10 +23,10 @@ func (r *recorder) add(action string, addr, bytes int64, site string, now float6
 		Site: site})
 }
 
-// recordBase is the address of the first segment: addresses of memory are not zero.
+// recordBase is the address of the first segment. It is not zero, because zero is no valid address.
 const recordBase = 1 << 40
 
-// segment notes that memory was reserved, or given back to the device.
+// segment records that a segment was reserved, or returned to the device.
 func (r *recorder) segment(action string, addr, bytes int64, now float64) {
 	r.add(action, addr, bytes, r.site, now)
 	at := addr + recordBase
@@ -56,7 +57,7 @@ func (r *recorder) free(b *block, now float64) {
 	delete(r.used, b)
 }
 
-// snapshot is what torch.cuda.memory._snapshot() would say.
+// snapshot returns the data of torch.cuda.memory._snapshot().
 func (a *Allocator) snapshot() *Snapshot {
 	waits := map[*block]bool{}
 	for _, w := range a.waiting {
@@ -87,7 +88,8 @@ func (a *Allocator) snapshot() *Snapshot {
 	return s
 }
 
-// WriteSnapshot writes a snapshot as torch pickles it: PyTorch's memory viewer and ReadSnapshot read it.
+// WriteSnapshot writes a snapshot in torch's pickle format, which PyTorch's memory viewer and
+// ReadSnapshot read.
 func WriteSnapshot(w io.Writer, s *Snapshot) error {
 	k := &pickler{w: bufio.NewWriter(w)}
 	k.bytes(0x80, 2)
@@ -121,7 +123,7 @@ func WriteSnapshot(w io.Writer, s *Snapshot) error {
 	return k.w.Flush()
 }
 
-// framesOf is the stack that a site, "forum.hkt:11 %h[6]", is the only frame of.
+// framesOf returns a stack whose only frame is the site, for example "forum.hkt:11 %h[6]".
 func framesOf(site string) []any {
 	place, name, _ := strings.Cut(site, " ")
 	file, line, _ := strings.Cut(place, ":")

@@ -6,8 +6,9 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// plan packs the lifetimes of a trace: from alloc to free_requested, which is after the last use in the order of the
-// host. What was there before counts as one block.
+// plan packs the lifetimes of a trace. A lifetime extends from alloc to free_requested, which
+// follows the last use in the order of the host. Memory that was allocated before the trace counts
+// as one block.
 func (s *Snapshot) plan(x *Explanation) {
 	var items []pack.Item
 	open := map[int64]int{}
@@ -21,7 +22,7 @@ func (s *Snapshot) plan(x *Explanation) {
 			step++
 		case "free_requested":
 			k, ok := open[e.Addr]
-			if !ok { // it was there before
+			if !ok { // allocated before the trace
 				items = append(items, pack.Item{Size: e.Bytes, End: step})
 				base -= e.Bytes
 			} else {
@@ -47,7 +48,7 @@ func (s *Snapshot) plan(x *Explanation) {
 	}
 }
 
-// base is what was allocated before the trace.
+// base returns how many bytes were allocated before the trace.
 func (x *Explanation) base(s *Snapshot) int64 {
 	bytes := int64(0)
 	for _, g := range s.Segments {
@@ -64,11 +65,11 @@ func (x *Explanation) base(s *Snapshot) int64 {
 	return max(bytes, 0)
 }
 
-// Planned reports whether there is a plan: none is made for more than 2^28 pairs of allocations that
-// are live at once.
+// Planned reports whether a plan was made. It is not made if more than 2^28 pairs of allocations
+// are live at the same time.
 func (x *Explanation) Planned() bool { return x.Peak >= x.Bound }
 
-// Report is what the plan of a snapshot's lifetimes takes.
+// Report returns the memory that a plan of the snapshot's lifetimes needs.
 func (x *Explanation) Report() *Report {
 	r := &Report{Peak: x.Peak, Bound: x.Bound, Sequential: x.Bound, Reserved: x.ReservedPeak,
 		Buffers: x.Blocks, AtPeak: x.AtPeak}

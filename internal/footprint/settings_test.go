@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Settings of PYTORCH_CUDA_ALLOC_CONF, each against the default, in MiB.
+// TestSettings compares each setting of PYTORCH_CUDA_ALLOC_CONF with the default. Sizes are in MiB.
 func TestSettings(t *testing.T) {
 	reserved := func(text string, sizes ...int64) int64 {
 		t.Helper()
@@ -14,7 +14,7 @@ func TestSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := &Allocator{settings: s}
-		for _, mib := range sizes { // each is given back before the next is taken
+		for _, mib := range sizes { // each block is freed before the next is allocated
 			b, _ := a.Alloc(mib<<20, 0)
 			a.Free(b, 0, 0)
 		}
@@ -25,17 +25,20 @@ func TestSettings(t *testing.T) {
 		sizes    []int64
 		want     int64
 	}{
-		// A block of 100 serves one of 30, unless blocks from 64 on are not split.
+		// By default a free block of 100 serves a request of 30. With max_split_size_mb:64, blocks
+		// of 64 and more are not split.
 		{"", []int64{100, 30}, 100},
 		{",max_split_size_mb:64", []int64{100, 30}, 100 + 30},
-		{",max_split_size_mb:64", []int64{100, 90}, 100},      // less than 20 larger, and not split
-		{",max_split_size_mb:64", []int64{100, 70}, 100 + 70}, // 30 larger
-		// 30 and then 50 are two segments, or one that grows by pages of 20: 40, then 60.
+		{",max_split_size_mb:64", []int64{100, 90}, 100},      // the free block is less than 20 MiB larger: used whole
+		{",max_split_size_mb:64", []int64{100, 70}, 100 + 70}, // the free block is 30 MiB larger: not used
+		// For 30 and then 50, two segments are reserved, or one segment grows in pages of 20 to 40,
+		// then 60.
 		{"", []int64{30, 50}, 30 + 50},
 		{",expandable_segments:True", []int64{30, 50}, 60},
 		{",expandable_segments:True", []int64{50, 30}, 60},
 		{",expandable_segments:False", []int64{30, 50}, 30 + 50},
-		// Half of 200 may be reserved when a segment of 90 is asked for: of 60 and 80 the older one is freed.
+		// Half of 200 may be reserved. When a segment of 90 is requested, the older of the free
+		// segments, 60 and 80, is returned.
 		{"", []int64{60, 80, 90}, 60 + 80 + 90},
 		{",garbage_collection_threshold:0.5,memory_mb:200", []int64{60, 80, 90}, 80 + 90},
 		{",garbage_collection_threshold:0.9,memory_mb:200", []int64{60, 80, 90}, 60 + 80 + 90},
@@ -46,7 +49,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// What waits for other streams is not free: no setting gives it back (the question of nvFuser's 4466).
+// TestSettingsDoNotFreeWhatWaits checks that no setting frees memory that waits for other streams
+// (the question of nvFuser's issue 4466).
 func TestSettingsDoNotFreeWhatWaits(t *testing.T) {
 	p := forumPlan(t, 8)
 	plain, err := Simulate(p, "deferred-free", Speed{})
@@ -60,7 +64,7 @@ func TestSettingsDoNotFreeWhatWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.Waiting != plain.Waiting || s.ReservedPeak < plain.ReservedPeak {
-			t.Errorf("%s: %d reserved, %d waits; without it %d and %d", settings, s.ReservedPeak, s.Waiting,
+			t.Errorf("%s: %d reserved, %d waiting; without the setting %d and %d", settings, s.ReservedPeak, s.Waiting,
 				plain.ReservedPeak, plain.Waiting)
 		}
 	}

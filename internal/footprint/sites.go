@@ -11,30 +11,32 @@ import (
 	"hocket.example/hocket/internal/pickle"
 )
 
-// SiteBytes is what the blocks of one call site take.
+// SiteBytes is the total size of the blocks that one call site allocated.
 type SiteBytes struct {
-	// Site is where the program allocated them: "train.py:31 forward"; empty where the snapshot does not say.
+	// Site is the call site in the program: "train.py:31 forward". It is empty if the snapshot does
+	// not say.
 	Site   string `json:"site"`
 	Bytes  int64  `json:"bytes"`
 	Blocks int    `json:"blocks"`
 }
 
-// Name is the site, or that it is not known.
+// Name returns the site, or a text that says that it is unknown.
 func (s *SiteBytes) Name() string {
 	return cmp.Or(s.Site, "unknown: recorded without stacks, or allocated before the record")
 }
 
-// mostFrames bounds how far down a stack the program's own frame is looked for.
+// mostFrames bounds how many frames of a stack are searched for the program's own frame.
 const mostFrames = 256
 
-// siteOf returns the innermost frame of a stack that is the program's: in a Python file that is not of torch or of
-// Python's own library. A stack without one is known by its innermost frame of Python, else by its first.
+// siteOf returns the innermost frame of a stack that belongs to the program: one in a Python file
+// that is neither torch's nor in Python's standard library. If there is none, it returns the
+// innermost Python frame; if there is none either, the first frame.
 func (d *snapshotReader) siteOf(v any) string {
 	l, ok := v.(*pickle.List)
 	if !ok || len(l.Items) == 0 {
 		return ""
 	}
-	if site, ok := d.sites[l]; ok { // torch pickles a stack once for all events that have it
+	if site, ok := d.sites[l]; ok { // torch pickles a stack once for all events that share it
 		return site
 	}
 	site, rank := "", 0
@@ -70,22 +72,22 @@ func (d *snapshotReader) siteOf(v any) string {
 	return site
 }
 
-// ofLibrary reports whether a file is of torch, or of Python's own library.
+// ofLibrary reports whether a file belongs to torch or to Python's standard library.
 func ofLibrary(file string) bool {
 	file = strings.ReplaceAll(file, `\`, "/")
 	return strings.Contains(file, "/torch/") || strings.Contains(file, "/lib/python") &&
 		!strings.Contains(file, "site-packages")
 }
 
-// ledger follows which blocks wait, by the call site that allocated them.
+// ledger tracks which blocks wait for other streams, by the call site that allocated them.
 type ledger struct {
-	site    map[int64]string // of the block at an address
+	site    map[int64]string // call site of the block at an address
 	waiting map[string]SiteBytes
 }
 
 func newLedger(s *Snapshot) *ledger {
 	l := &ledger{site: map[int64]string{}, waiting: map[string]SiteBytes{}}
-	held := map[int64]string{} // at the end: what was allocated before the trace and is not named by an event
+	held := map[int64]string{} // at the end of the trace: blocks allocated before the trace that no event mentions
 	for _, g := range s.Segments {
 		at := g.Addr
 		for _, b := range g.Blocks {
@@ -97,7 +99,7 @@ func newLedger(s *Snapshot) *ledger {
 	return l
 }
 
-// event notes a step of the allocator.
+// event applies one step of the allocator.
 func (l *ledger) event(e *Event) {
 	switch e.Action {
 	case "alloc":
@@ -115,7 +117,7 @@ func (l *ledger) add(site string, bytes int64, blocks int) {
 	l.waiting[site] = w
 }
 
-// bySite lists what waits, the most first.
+// bySite lists the waiting bytes of each call site, largest first.
 func (l *ledger) bySite() []SiteBytes {
 	var list []SiteBytes
 	for _, w := range l.waiting {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// What waits is counted by the call that allocated it, at the moment when the most waits.
+// TestWaitingBySite checks that waiting bytes are counted by the call that allocated them, at the
+// moment when most bytes wait.
 func TestWaitingBySite(t *testing.T) {
 	frames := func(list ...any) []any { return list }
 	frame := func(file string, line int64, name string) fields {
@@ -54,7 +55,7 @@ func TestWaitingBySite(t *testing.T) {
 	x := all[0].Explain()
 	want := []SiteBytes{{"train.py:31 forward", 6 * mib, 2}, {"model<b>.py:8 reduce", mib, 1}}
 	if x.Waiting != 7*mib || !slices.Equal(x.WaitingBySite, want) {
-		t.Errorf("%d waits, %+v; want %+v", x.Waiting, x.WaitingBySite, want)
+		t.Errorf("%d bytes wait, %+v; want %+v", x.Waiting, x.WaitingBySite, want)
 	}
 	var page bytes.Buffer
 	if err := WriteSnapshotHTML(&page, "a & b", []*Explanation{x}); err != nil {
@@ -69,7 +70,7 @@ func TestWaitingBySite(t *testing.T) {
 	}
 }
 
-// A snapshot without stacks still says how much waits.
+// TestWaitingWithoutStacks checks that the waiting bytes of a snapshot without stacks are counted.
 func TestWaitingWithoutStacks(t *testing.T) {
 	x := recorded(t, "record_stream-eager").Explain()
 	if len(x.WaitingBySite) != 1 || x.WaitingBySite[0].Site != "" || x.WaitingBySite[0].Bytes != x.Waiting {

@@ -12,18 +12,18 @@ import (
 	"hocket.example/hocket/internal/pickle"
 )
 
-// Snapshot is what torch.cuda.memory._snapshot() says of one device.
+// Snapshot is the data of torch.cuda.memory._snapshot() for one device.
 type Snapshot struct {
 	Device   int64
 	Segments []Segment
 	Events   []Event
 }
 
-// Segment is a piece of memory that the allocator reserved, and its blocks.
+// Segment is a range of memory that the allocator reserved, and its blocks.
 type Segment struct {
 	Addr, Bytes, Stream int64
-	// Private segments belong to the pool of a captured graph, or to a torch.cuda.MemPool: only what is captured
-	// into that pool is allocated there.
+	// Private segments belong to the pool of a captured graph or of a torch.cuda.MemPool. Only
+	// allocations captured into that pool use them.
 	Private bool
 	Blocks  []Block
 }
@@ -32,7 +32,7 @@ type Segment struct {
 type Block struct {
 	Bytes, Requested int64
 	State            string
-	Site             string // see Event
+	Site             string // see Event.Site
 }
 
 // Event is one step of the allocator. Action is "alloc", "free_requested", "free_completed", "segment_alloc",
@@ -41,12 +41,12 @@ type Event struct {
 	Action              string
 	Addr, Bytes, Stream int64
 	MicroSec            int64
-	// Site is the call of the program in which it happened, as SiteBytes has it.
+	// Site is the program's call site, in the form of SiteBytes.Site.
 	Site string
 }
 
-// ReadSnapshot reads a snapshot as torch pickles it, compressed by gzip or not. Nothing in it is executed. It returns
-// the devices that have segments or events.
+// ReadSnapshot reads a snapshot in torch's pickle format, optionally compressed by gzip. It never
+// executes code from the file. It returns the devices that have segments or events.
 func ReadSnapshot(r io.Reader) ([]*Snapshot, error) {
 	b := bufio.NewReader(r)
 	if magic, _ := b.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
@@ -99,13 +99,13 @@ func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
 	return out, nil
 }
 
-// mostRecords bounds the segments, blocks and events of a snapshot together. A pickle may have one list
-// in many places, so its own size does not bound them.
+// mostRecords bounds the total number of segments, blocks and events of a snapshot. A pickle can
+// refer to one list many times, so its file size is no bound.
 const mostRecords = 2 << 20
 
 const mostDevices = 1024
 
-// snapshotReader keeps the first error.
+// snapshotReader decodes a snapshot and keeps the first error.
 type snapshotReader struct {
 	byDevice map[int64]*Snapshot
 	records  int
@@ -119,7 +119,7 @@ func (d *snapshotReader) failf(format string, args ...any) {
 	}
 }
 
-// list returns the items of a list of records; none once there was an error.
+// list returns the items of a list of records. It returns none after an error.
 func (d *snapshotReader) list(v any, where string, args ...any) []any {
 	var items []any
 	switch l := v.(type) {
@@ -147,7 +147,7 @@ func (d *snapshotReader) dict(v any, where string, k int) *pickle.Dict {
 	return &pickle.Dict{}
 }
 
-// number returns a field that is a number of bytes or the like.
+// number returns a numeric field.
 func (d *snapshotReader) number(m *pickle.Dict, key, where string, k int) int64 {
 	n, ok := m.Get(key).(int64)
 	if !ok || n < 0 {
@@ -156,7 +156,7 @@ func (d *snapshotReader) number(m *pickle.Dict, key, where string, k int) int64 
 	return n
 }
 
-// size is a number of bytes that sums stay small with.
+// size returns a number of bytes, small enough that sums do not overflow.
 func (d *snapshotReader) size(m *pickle.Dict, key, where string, k int) int64 {
 	n := d.number(m, key, where, k)
 	if n > 1<<48 {
@@ -183,7 +183,7 @@ func (d *snapshotReader) segments(v any) {
 		m := d.dict(x, "segment", k)
 		s := Segment{Addr: d.number(m, "address", "segment", k), Bytes: d.size(m, "total_size", "segment", k)}
 		s.Stream, _ = m.Get("stream").(int64)
-		if id := m.Get("segment_pool_id"); id != nil { // (0, 0) is the pool of all; older torch has none but that
+		if id := m.Get("segment_pool_id"); id != nil { // (0, 0) is the common pool; older versions of torch have only that
 			for _, part := range d.list(id, "segment_pool_id of segment %d", k) {
 				s.Private = s.Private || part != int64(0)
 			}
@@ -221,39 +221,42 @@ func (d *snapshotReader) event(dev int64, v any, k int) {
 	}
 }
 
-// Explanation is what a snapshot says.
+// Explanation is the result of Snapshot.Explain.
 type Explanation struct {
 	Device int64 `json:"device"`
-	// ReservedPeak is the most that the allocator had of the device, AllocatedPeak the most that the program held.
+	// ReservedPeak is the most memory that the allocator had reserved. AllocatedPeak is the most
+	// that the program had allocated.
 	ReservedPeak  int64 `json:"reserved_peak"`
 	AllocatedPeak int64 `json:"allocated_peak"`
-	// Waiting is the most that was given back by the program and waited for other streams (record_stream).
+	// Waiting is the most memory that the program had freed but that waited for other streams
+	// (record_stream).
 	Waiting int64 `json:"waiting_for_streams"`
-	// WaitingBySite is what of these each call site had allocated, the most first.
+	// WaitingBySite divides Waiting by call site, largest first.
 	WaitingBySite []SiteBytes `json:"waiting_by_site,omitempty"`
-	// Free is what of the segments, at the end, is neither held nor waits; Rounding what blocks are larger than what
-	// was asked for.
+	// Free is how much of the segments is free at the end, that is, neither allocated nor waiting.
+	// Rounding is by how much blocks exceed their requested sizes.
 	Free     int64 `json:"free"`
 	Rounding int64 `json:"rounding"`
-	// Private is what of the segments, at the end, belongs to private pools; PrivateWaiting is what of that waits.
+	// Private is how much of the segments belongs to private pools at the end. PrivateWaiting is
+	// how much of that waits.
 	Private        int64 `json:"private_pools"`
 	PrivateWaiting int64 `json:"waiting_in_private_pools"`
-	// Kept is what the program held from before the trace to its end.
+	// Kept is how many bytes the program held from before the trace to its end.
 	Kept int64 `json:"kept"`
 	// Blocks is the number of allocations traced.
 	Blocks int `json:"blocks"`
-	// Bound is the most that was live at once: what a plan of the same lifetimes needs at the least; Peak is what it
-	// takes, 0 where it was too much to make one (see Planned).
+	// Bound is the most memory that was live at once: a plan of the same lifetimes needs at least
+	// that. Peak is the size of the plan that was found; 0 if none was made (see Planned).
 	Bound  int64  `json:"bound"`
 	Peak   int64  `json:"peak"`
 	AtPeak []Held `json:"at_peak"`
-	// Curve is the state behind each event; At counts allocations.
+	// Curve is the state after each event. At counts allocations.
 	Curve []Point `json:"-"`
 }
 
-// Explain replays a snapshot's trace. In torch's traces memory is freed at free_requested; the memory before the trace
-// is that at the end less what the trace added. A block that no other stream uses is freed by two consecutive events,
-// and does not wait.
+// Explain replays a snapshot's trace. In torch's traces, memory is freed at free_requested. The
+// memory before the trace is computed as that at the end minus what the trace added. A block that
+// no other stream uses is freed by two consecutive events and does not wait.
 func (s *Snapshot) Explain() *Explanation {
 	x := &Explanation{Device: s.Device}
 	var reserved, allocated, waiting int64
@@ -290,7 +293,7 @@ func (s *Snapshot) Explain() *Explanation {
 	x.ReservedPeak, x.AllocatedPeak, x.Waiting = reserved, allocated, waiting
 	sites := newLedger(s)
 	if waiting > 0 {
-		sites.add("", waiting, 1) // from before the trace
+		sites.add("", waiting, 1) // waiting since before the trace
 		x.WaitingBySite = sites.bySite()
 	}
 	for k, e := range s.Events {
@@ -314,14 +317,15 @@ func (s *Snapshot) Explain() *Explanation {
 	return x
 }
 
-// Together reports whether reserved, allocated and waiting memory peak at one moment, or nothing waits.
+// Together reports whether reserved, allocated and waiting memory peak at the same moment. It is
+// true if nothing waits.
 func (x *Explanation) Together() bool {
 	return x.Waiting == 0 || slices.ContainsFunc(x.Curve, func(p Point) bool {
 		return p.Reserved == x.ReservedPeak && p.Held == x.AllocatedPeak && p.Waiting == x.Waiting
 	})
 }
 
-// change is what an event adds to the reserved, the allocated and the waiting bytes.
+// change returns how an event changes the reserved, allocated and waiting bytes.
 func (e *Event) change() (reserved, allocated, waiting int64) {
 	switch e.Action {
 	case "segment_alloc", "segment_map":

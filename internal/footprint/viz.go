@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// WriteViz writes a plan as a snapshot that PyTorch's memory viewer opens (pytorch.org/memory_viz): ranks are its
-// devices, the arena is one segment, and time counts commands.
+// WriteViz writes a plan as a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz). Each
+// rank is a device, its arena is one segment, and time counts commands.
 func WriteViz(w io.Writer, p *plan.Plan) error {
 	k := &pickler{w: bufio.NewWriter(w)}
 	k.bytes(0x80, 2)
@@ -27,7 +27,7 @@ func WriteViz(w io.Writer, p *plan.Plan) error {
 	return k.w.Flush()
 }
 
-// vizBase is where the viewer sees a rank's arena.
+// vizBase is the address of a rank's arena in the viewer.
 func vizBase(rank int32) int64 { return int64(rank+1) << 44 }
 
 func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
@@ -53,7 +53,7 @@ func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
 			ends[l.End] = append(ends[l.End], i)
 		}
 	}
-	// Time has to grow from event to event.
+	// The viewer requires times that increase from event to event.
 	at := int64(0)
 	all := func(which []int, action string, stack func(l *Life) []any) {
 		for _, i := range which {
@@ -71,7 +71,7 @@ func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
 		all(ends[i], "free_requested", where)
 		all(ends[i], "free_completed", where)
 	}
-	// What the arena holds at the end: the parameters.
+	// At the end the arena contains the parameters.
 	var blocks []any
 	free := int64(0)
 	block := func(at, size int64, state string, frames []any) {
@@ -101,7 +101,7 @@ func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
 	}, events
 }
 
-// fields is a dict in order; tuple a tuple.
+// These types are written as Python values: fields as a dict with ordered keys, tuple as a tuple.
 type (
 	fields []field
 	field  struct {
@@ -111,12 +111,13 @@ type (
 	tuple []any
 )
 
-// pickler writes plain data by protocol 2. The writer keeps the first error.
+// pickler writes plain data in pickle protocol 2. The buffered writer keeps the first error.
 type pickler struct{ w *bufio.Writer }
 
 func (k *pickler) bytes(b ...byte) { _, _ = k.w.Write(b) }
 
-// batch is the most entries that one opcode adds: the viewer spreads them over arguments.
+// batch is the most entries that one opcode adds: the viewer passes them as the arguments of one
+// call.
 const batch = 500
 
 func (k *pickler) value(v any) {

@@ -245,7 +245,7 @@ func randomProgram(seed uint64, a, b int) string {
 // programs are proved, lowered, and run on the CPU machine.
 func TestRandomPrograms(t *testing.T) {
 	meshes := [][2]int{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 8}, {8, 1}, {2, 4}}
-	first, n := longtest.Seed(t), uint64(longtest.Of(250, 5000))
+	first, n := longtest.Seed(t), uint64(longtest.Of(120, 5000))
 	if testing.Short() {
 		n = 60
 	}

@@ -92,7 +92,7 @@ func (f *Folder) IsConstant(v *Value) bool {
 	if f.constant == nil {
 		f.constant = map[*Value]bool{}
 	}
-	is := v.Node.Op != AllReduce // by how many ranks there are
+	is := v.Node.Op != AllReduce // its result depends on the number of ranks
 	for _, w := range v.Node.In {
 		if !f.IsConstant(w) {
 			is = false
@@ -122,7 +122,7 @@ func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 		known[v] = t
 	}
 	elems := int64(math.MaxInt64)
-	for _, n := range g.Nodes { // in order, so that computing one never goes deep
+	for _, n := range g.Nodes { // in order, so that compute does not recurse deeply
 		if _, err := compute(n.Out[0], known, &elems); err != nil {
 			return nil, err
 		}
@@ -352,8 +352,8 @@ func evalNode(n *Node, in []*Tensor) ([]*Tensor, error) {
 	return out, nil
 }
 
-// lines calls f for every index of the dimensions before axis, with the number of elements for one index of axis and
-// the extent of axis.
+// lines calls f for every index of the dimensions before axis. size is the extent of axis, and
+// inner the number of elements for one index of axis.
 func lines(shape []int64, axis int, f func(outer, inner, size int64)) {
 	outer, inner := int64(1), int64(1)
 	for d, e := range shape {
@@ -368,7 +368,7 @@ func lines(shape []int64, axis int, f func(outer, inner, size int64)) {
 	}
 }
 
-// reduce computes a reduction.
+// reduce computes a reduction along some dimensions.
 func reduce(n *Node, x, y *Tensor) {
 	kept, _ := reduced(x.Shape, n.Attrs.Axes, true)
 	s := strides(kept, x.Shape)
@@ -444,8 +444,8 @@ func evalLine(n *Node, in, out []*Tensor) error {
 	return index(n, in, y)
 }
 
-// alongLine computes the results for one line of x, whose element i has the offset at(i). line is the number of the
-// line.
+// alongLine computes the results for one line of x. at(i) is the offset of its element i, and line
+// is its number.
 func alongLine(n *Node, x *Tensor, out []*Tensor, size int64, at func(int64) int64, line int64) {
 	y := out[0]
 	switch n.Op {
@@ -744,7 +744,7 @@ func takeOrPut(n *Node, in []*Tensor, y *Tensor, place func(float64, int64) (int
 	}
 	var failed error
 	row := int64(0)
-	var rows []int64 // where each indexed row is in x
+	var rows []int64 // the offset of each indexed row in x
 	each(shape, func(o []int64) {
 		to := int64(0)
 		for k, t := range at {

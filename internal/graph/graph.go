@@ -46,7 +46,7 @@ const (
 
 // Value is a tensor: a result of a node, or a leaf.
 type Value struct {
-	Name  string // in the export
+	Name  string // the name in the export
 	DType DType
 	Shape []int64
 
@@ -55,10 +55,10 @@ type Value struct {
 	Also []string // other names of the same tensor
 	Data *Tensor  // of a constant
 
-	Layout Layout // of an input: how the export lays it out; nil where it says nothing
+	Layout Layout // of an input: its layout in the export; nil if the export has none
 
-	Node  *Node // makes the value; nil for leaves
-	Index int   // which of the node's results it is
+	Node  *Node // the node that computes the value; nil for leaves
+	Index int   // index of the value among the node's results
 }
 
 // Layout names, for each dimension, the mesh axes over which it is split, the major one first.
@@ -108,11 +108,11 @@ func (o Origin) String() string {
 type Attrs struct {
 	Axis   int     // Concat, Slice, Cumsum, Softmax, Sort, Gather, IndexCopy
 	Axes   []int64 // Transpose: the permutation; reductions: the dimensions
-	Keep   bool    // reductions: dimensions stay, with one element
+	Keep   bool    // reductions: keep the dimensions, with extent 1
 	Shape  []int64 // Reshape, Broadcast
 	Lo, Hi int64   // Slice
 	Step   int64   // Slice
-	K      int64   // TopK; BinCount: how many bins; IndexAdd: how many rows
+	K      int64   // TopK; BinCount: number of bins; IndexAdd: number of rows
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
@@ -141,7 +141,7 @@ const (
 	Sigmoid  Op = "sigmoid"
 	SiLU     Op = "silu"
 	GELU     Op = "gelu"      // x·Φ(x)
-	GELUTanh Op = "gelu_tanh" // its approximation by tanh
+	GELUTanh Op = "gelu_tanh" // approximation of GELU by tanh
 	ReLU     Op = "relu"
 	Softplus Op = "softplus"
 	Erf      Op = "erf"
@@ -149,8 +149,8 @@ const (
 	Floor    Op = "floor"
 	Not      Op = "not"
 	Cast     Op = "cast"    // to the result's type
-	Reshard  Op = "reshard" // the same in another layout
-	// AllReduce is the reduction of what all ranks have. Eval has one rank.
+	Reshard  Op = "reshard" // the same value in another layout
+	// AllReduce reduces the values of all ranks. Eval has one rank.
 	AllReduce Op = "all_reduce"
 
 	AddOp    Op = "add"
@@ -158,7 +158,7 @@ const (
 	Mul      Op = "mul"
 	Div      Op = "div"
 	FloorDiv Op = "floor_div"
-	Rem      Op = "rem" // with the divisor's sign
+	Rem      Op = "rem" // remainder with the divisor's sign
 	Pow      Op = "pow"
 	Max      Op = "max"
 	Min      Op = "min"
@@ -182,26 +182,26 @@ const (
 	Mean    Op = "mean"
 	MaxOf   Op = "max_of"
 	MinOf   Op = "min_of"
-	ArgMax  Op = "argmax" // the first of the largest along Axis
+	ArgMax  Op = "argmax" // index of the first of the largest elements along Axis
 	Cumsum  Op = "cumsum"
 	TopK    Op = "topk" // the K largest of the last dimension, and their indices
-	SortOp  Op = "sort" // along Axis, and where each was
+	SortOp  Op = "sort" // the sorted elements along Axis, and their indices
 	Softmax Op = "softmax"
 
-	Linear        Op = "linear"         // x[…, K], w[N, K] and perhaps b[N]
-	MatMul        Op = "matmul"         // as numpy's
-	GroupedMatMul Op = "grouped_matmul" // x[R, K], w[E, K, N] and ends[E], where the rows of each group end
-	LayerNorm     Op = "layer_norm"     // x[…, D], and perhaps w[D] and b[D]
-	RMSNorm       Op = "rms_norm"       // x[…, D], and perhaps w[D]
-	Attention     Op = "attention"      // q[…, H, Tq, D], k and v[…, H, Tk, D], and perhaps a mask, bool or added
+	Linear        Op = "linear"         // x[…, K], w[N, K] and optionally b[N]
+	MatMul        Op = "matmul"         // as numpy's matmul
+	GroupedMatMul Op = "grouped_matmul" // x[R, K], w[E, K, N] and ends[E]: the index after the last row of each group
+	LayerNorm     Op = "layer_norm"     // x[…, D], and optionally w[D] and b[D]
+	RMSNorm       Op = "rms_norm"       // x[…, D], and optionally w[D]
+	Attention     Op = "attention"      // q[…, H, Tq, D], k and v[…, H, Tk, D], and optionally a mask, bool or added to the scores
 
 	Embedding Op = "embedding"  // table[V, D], ids[…]
 	Take      Op = "take"       // x[i0, i1, …]: the leading dimensions indexed by the other operands, broadcast
-	TakeAlong Op = "take_along" // x[…, i, …] along Axis, i of the result's shape
+	TakeAlong Op = "take_along" // x[…, i, …] along Axis; i has the result's shape
 	PutAt     Op = "put_at"     // x with x[i0, …] = the second operand; the indices follow
-	IndexCopy Op = "index_copy" // x, indices[R], rows: rows in the place of x's along Axis
+	IndexCopy Op = "index_copy" // x, indices[R], rows: x with its rows at the indices along Axis replaced
 	IndexAdd  Op = "index_add"  // row i of K rows is the sum of the rows of x[N, D] where ids[N] are i; -1 skips a row
-	BinCount  Op = "bin_count"  // how often each of 0..K is among the elements
+	BinCount  Op = "bin_count"  // how often each of 0..K occurs
 )
 
 // Graph is a model's computation.
@@ -210,21 +210,24 @@ type Graph struct {
 	Inputs  []*Value // in the order of the call
 	Weights []*Value
 	States  []*Value
-	Nodes   []*Node // each after those that it depends on
+	Nodes   []*Node // each after the nodes that it depends on
 	Outputs []*Value
-	// Mesh is what layouts name axes of; empty for an export without layouts, for which the importer has one axis.
+	// Mesh has the axes that layouts name. It is empty for an export without layouts, which the
+	// importer lays out on a single axis.
 	Mesh []MeshAxis
-	// OutputLayouts are the layouts of the outputs; it may be shorter, and nil ones are whole.
+	// OutputLayouts are the layouts of the outputs. A nil layout, or one missing at the end, means
+	// that the output is not split.
 	OutputLayouts []Layout
-	// Notes are for whoever reads the program that is made: what of the export it does not have, and why.
+	// Notes are comments for readers of the resulting program: parts of the export that it leaves
+	// out, and why.
 	Notes   []string
 	Updates []Update
 
-	nodes  map[string]*Node // by what they compute
+	nodes  map[string]*Node // by a key of operation and operands
 	consts map[string]*Value
 }
 
-// Update says what a call leaves in a state.
+// Update is the value that a state has after a call.
 type Update struct {
 	State *Value
 	To    *Value
@@ -244,7 +247,8 @@ func (g *Graph) Weight(name, path string, dt DType, shape []int64) *Value {
 	return v
 }
 
-// Constant returns a leaf of known elements. Small ones without a name that are equal are one.
+// Constant returns a leaf with known elements. Small constants without a name are shared if they
+// are equal.
 func (g *Graph) Constant(name string, t *Tensor) *Value {
 	v := &Value{Name: name, DType: t.DType, Shape: t.Shape, Leaf: Constant, Data: t}
 	if name != "" || len(t.Elems) > maxShared {
@@ -261,10 +265,10 @@ func (g *Graph) Constant(name string, t *Tensor) *Value {
 	return v
 }
 
-// maxShared bounds the elements of constants that are compared.
+// maxShared is the most elements of a constant that is compared with others.
 const maxShared = 1 << 10
 
-// Change makes a state of a constant or weight: a buffer that calls change.
+// Change turns a constant or weight into a state: a buffer that calls change.
 func (g *Graph) Change(v *Value) error {
 	switch {
 	case v.Leaf == State:
@@ -283,8 +287,8 @@ func (g *Graph) Scalar(dt DType, x float64) *Value {
 	return g.Constant("", &Tensor{DType: dt, Shape: []int64{}, Elems: []float64{round(dt, x)}})
 }
 
-// Add adds a node and returns it, or the one that there is. dts are the element types of its results; the shapes
-// follow from the operands.
+// Add adds a node, unless an equal one exists, and returns the node. dts are the element types of
+// its results; the shapes follow from the operands.
 func (g *Graph) Add(op Op, a Attrs, from Origin, dts []DType, in ...*Value) (*Node, error) {
 	key := fmt.Sprint(op, a, dts)
 	for _, v := range in {
@@ -315,7 +319,7 @@ func (g *Graph) Add(op Op, a Attrs, from Origin, dts []DType, in ...*Value) (*No
 	return n, nil
 }
 
-// maxElems bounds the elements of a value.
+// maxElems is the most elements that a value may have.
 const maxElems = 1 << 48
 
 // count returns how many elements a shape has.
@@ -332,11 +336,11 @@ func count(shape []int64) (int64, error) {
 
 // Count returns how many elements a value has.
 func (v *Value) Count() int64 {
-	n, _ := count(v.Shape) // checked when the value was made
+	n, _ := count(v.Shape) // no error: checked when the value was made
 	return n
 }
 
-// Depth returns how many nodes depend on each other one after another at most.
+// Depth returns the length of the longest chain of nodes that depend on each other.
 func (g *Graph) Depth() int {
 	depth := make([]int, len(g.Nodes))
 	most := 0
@@ -352,7 +356,7 @@ func (g *Graph) Depth() int {
 	return most
 }
 
-// Users returns the nodes that take each value, in order.
+// Users returns, for each value, the nodes that use it, in order.
 func (g *Graph) Users() map[*Value][]*Node {
 	users := map[*Value][]*Node{}
 	for _, n := range g.Nodes {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// of makes a tensor of f32, rows of a matrix where there are several.
+// of makes an f32 tensor.
 func of(shape []int64, elems ...float64) *Tensor {
 	return &Tensor{DType: F32, Shape: shape, Elems: elems}
 }
@@ -21,7 +21,7 @@ func bools(shape []int64, elems ...float64) *Tensor {
 	return &Tensor{DType: Bool, Shape: shape, Elems: elems}
 }
 
-// eval computes an operation of inputs, and returns its results.
+// eval evaluates one operation on inputs, and returns its results.
 func eval(t *testing.T, op Op, a Attrs, dts []DType, in ...*Tensor) []*Tensor {
 	t.Helper()
 	g := &Graph{}
@@ -44,7 +44,7 @@ func eval(t *testing.T, op Op, a Attrs, dts []DType, in ...*Tensor) []*Tensor {
 	return out
 }
 
-// TestEval computes small cases that were worked out by hand.
+// TestEval evaluates small cases that were worked out by hand.
 func TestEval(t *testing.T) {
 	v := []int64{4}
 	m := []int64{2, 3}
@@ -134,7 +134,7 @@ func TestEval(t *testing.T) {
 		"layer_norm": {op: LayerNorm, in: []*Tensor{of([]int64{1, 2}, 1, 3), of([]int64{2}, 5, 5),
 			of([]int64{2}, 0, 1)},
 			shape: []int64{1, 2}, want: []float64{-5, 6}},
-		// Scores 0 and ln 3, so that the second value counts three times.
+		// The scores are 0 and ln 3, so the second value has three times the weight of the first.
 		"attention": {op: Attention, a: Attrs{Scale: 1},
 			in: []*Tensor{of([]int64{1, 1}, 1), of([]int64{2, 1}, 0, math.Log(3)),
 				of([]int64{2, 1}, 4, 8)}, shape: []int64{1, 1}, want: []float64{7}},
@@ -175,7 +175,8 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// TestOrdered: topk and sort say where each element was; equal ones stay in order.
+// TestOrdered checks that topk and sort return the index of each element, and keep equal elements
+// in order.
 func TestOrdered(t *testing.T) {
 	x := of([]int64{1, 4}, 3, 9, 3, 1)
 	for name, c := range map[string]struct {
@@ -194,7 +195,7 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-// TestRefused: operands that do not fit are errors, not graphs.
+// TestRefused checks that Add returns an error for operands that do not fit.
 func TestRefused(t *testing.T) {
 	shape := func(s ...int64) []int64 { return s }
 	for name, c := range map[string]struct {
@@ -237,11 +238,11 @@ func TestRefused(t *testing.T) {
 	}
 	g := &Graph{}
 	if _, err := g.Add(Neg, Attrs{}, Origin{}, []DType{F32}, nil); err == nil {
-		t.Error("an operand that is nil")
+		t.Error("a nil operand is accepted")
 	}
 }
 
-// TestIndices: indices that there are not are errors when a graph is computed.
+// TestIndices checks that Eval returns an error for indices out of range.
 func TestIndices(t *testing.T) {
 	for name, c := range map[string]struct {
 		op Op
@@ -273,7 +274,8 @@ func TestIndices(t *testing.T) {
 	}
 }
 
-// TestStates: a state has in the next call what this one left, which results of this one do not show.
+// TestStates checks that a call changes a state for the next call, and that the results of the call
+// itself use the state before the change.
 func TestStates(t *testing.T) {
 	g := &Graph{}
 	s := g.Constant("count", of([]int64{1}, 5))
@@ -283,7 +285,7 @@ func TestStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := g.Change(x); err == nil {
-		t.Error("an input is no state")
+		t.Error("an input is accepted as a state")
 	}
 	n, err := g.Add(AddOp, Attrs{}, Origin{}, []DType{F32}, s, x)
 	if err != nil {
@@ -298,11 +300,12 @@ func TestStates(t *testing.T) {
 		}
 	}
 	if (&Folder{Elems: 100}).IsConstant(n.Out[0]) {
-		t.Error("what depends on a state is no constant")
+		t.Error("a value that depends on a state counts as constant")
 	}
 }
 
-// TestShared: equal operations of the same operands are one, and others are not.
+// TestShared checks that equal operations on the same operands become one node, and different ones
+// do not.
 func TestShared(t *testing.T) {
 	g := &Graph{}
 	x, y := g.Input("x", F32, []int64{4}), g.Input("y", F32, []int64{4})
@@ -315,13 +318,13 @@ func TestShared(t *testing.T) {
 	}
 	one := add(AddOp, Attrs{}, F32, x, g.Scalar(F32, 1))
 	if again := add(AddOp, Attrs{}, F32, x, g.Scalar(F32, 1)); again != one {
-		t.Error("x + 1 is there twice")
+		t.Error("x + 1 is two nodes")
 	}
 	for name, other := range map[string]*Value{"x + 2": add(AddOp, Attrs{}, F32, x, g.Scalar(F32, 2)),
 		"y + 1": add(AddOp, Attrs{}, F32, y, g.Scalar(F32, 1)), "x - 1": add(Sub, Attrs{}, F32, x, g.Scalar(F32, 1)),
 		"bf16": add(AddOp, Attrs{}, BF16, x, g.Scalar(F32, 1))} {
 		if other == one {
-			t.Errorf("%s is x + 1", name)
+			t.Errorf("%s is the same node as x + 1", name)
 		}
 	}
 	lo, hi := add(SliceOp, Attrs{Hi: 2, Step: 1}, F32, x), add(SliceOp, Attrs{Lo: 2, Hi: 4, Step: 1}, F32, x)
@@ -330,7 +333,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestFolder: constants are computed within a bound.
+// TestFolder checks that constants are computed, up to the limit of elements.
 func TestFolder(t *testing.T) {
 	g := &Graph{}
 	c := g.Constant("", of([]int64{2}, 1, 2))
@@ -344,6 +347,6 @@ func TestFolder(t *testing.T) {
 	}
 	if _, err = (&Folder{Elems: 5}).Value(wide.Out[0]); !errors.Is(err, ErrTooLarge) ||
 		!strings.Contains(err.Error(), "aten.expand") {
-		t.Errorf("six elements of five: %v", err)
+		t.Errorf("six elements with a limit of five: %v", err)
 	}
 }

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// operands says how many operands each operation takes, at least and at most.
+// operands is the least and the largest number of operands of each operation.
 var operands = map[Op][2]int{
 	Where: {3, 3}, Concat: {1, 1 << 16}, Linear: {2, 3}, MatMul: {2, 2}, GroupedMatMul: {3, 3}, LayerNorm: {1, 3},
 	RMSNorm: {1, 2}, Attention: {3, 4}, Embedding: {2, 2}, Take: {2, 9}, TakeAlong: {2, 2}, PutAt: {3, 10},
 	IndexCopy: {3, 3}, IndexAdd: {2, 2},
 }
 
-// isUnary and isBinary are the elementwise operations.
+// isUnary and isBinary are the sets of elementwise operations.
 var (
 	isUnary = set(Neg, Exp, Log, Sin, Cos, Tanh, Sqrt, Rsqrt, Sigmoid, SiLU, GELU, GELUTanh, ReLU, Softplus, Erf, Abs,
 		Floor, Not, Cast, Reshard, AllReduce)
@@ -266,7 +266,7 @@ func axisIn(axis int, shape []int64) error {
 	return nil
 }
 
-// broadcastShapes is the shape that two broadcast to, as numpy does it.
+// broadcastShapes returns the shape to which two shapes broadcast, by numpy's rules.
 func broadcastShapes(a, b []int64) ([]int64, error) {
 	if len(a) < len(b) {
 		a, b = b, a
@@ -284,7 +284,7 @@ func broadcastShapes(a, b []int64) ([]int64, error) {
 	return out, nil
 }
 
-// reduced is a shape without the given dimensions.
+// reduced returns a shape without the given dimensions, or, with keep, with extent 1 there.
 func reduced(shape, axes []int64, keep bool) ([]int64, error) {
 	out := []int64{}
 	for _, d := range axes {
@@ -303,7 +303,7 @@ func reduced(shape, axes []int64, keep bool) ([]int64, error) {
 	return out, nil
 }
 
-// permuted is a shape with its dimensions in another order.
+// permuted returns a shape with its dimensions permuted.
 func permuted(shape, perm []int64) ([]int64, error) {
 	sorted := slices.Sorted(slices.Values(perm))
 	if len(perm) != len(shape) {

@@ -10,12 +10,13 @@ import (
 	"syscall"
 )
 
-// Available returns the bytes that can be allocated without swapping: of the machine, of the
-// control groups that hold the process, of either version, or of its address space where
-// that is limited, whichever is least; 0 when it cannot be told.
+// Available returns the bytes that can be allocated without swapping; 0 if unknown. It is the least
+// of what the machine has available, of what the limits of the process's control groups (of both
+// versions) leave, and of what a limit of its address space leaves.
 func Available() int64 { return available("/", addressSpace()) }
 
-// available is Available of the files below root and a limit of the address space, 0 for none.
+// available is Available for system files below root. addresses is the limit of the address space;
+// 0 if there is none.
 func available(root string, addresses int64) int64 {
 	free := int64(0)
 	least := func(left int64) {
@@ -31,7 +32,7 @@ func available(root string, addresses int64) int64 {
 			}
 		}
 	}
-	own, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // where there is none the root's bound counts
+	own, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // without this file only the root group is considered
 	second, first := groupsOf(string(own))
 	for _, group := range second {
 		least(leftOf(filepath.Join(root, "sys/fs/cgroup", group)))
@@ -50,7 +51,7 @@ func available(root string, addresses int64) int64 {
 	return free
 }
 
-// addressSpace is the limit of the process's address space, 0 for none.
+// addressSpace returns the limit of the process's address space; 0 if there is none.
 func addressSpace() int64 {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &l); err != nil || l.Cur > 1<<60 {
@@ -59,9 +60,9 @@ func addressSpace() int64 {
 	return int64(l.Cur)
 }
 
-// groupsOf lists the control groups that a /proc/…/cgroup names, and those that they are in:
-// each may have a bound. second are those of the second version, first those of the first
-// that bound memory. In a container it is mostly the root, "/", alone.
+// groupsOf lists the control groups that a /proc/…/cgroup file names, and their ancestors, since
+// each may have a limit. second are groups of cgroup version 2; first are groups of the version 1
+// controller of memory. In a container there is often only the root, "/".
 func groupsOf(text string) (second, first []string) {
 	own, older := "/", "/"
 	for line := range strings.Lines(text) {
@@ -69,7 +70,7 @@ func groupsOf(text string) (second, first []string) {
 		if path, ok := strings.CutPrefix(line, "0::"); ok {
 			own = filepath.Join("/", path)
 		}
-		// hierarchy:controllers:path
+		// The line has the form hierarchy:controllers:path.
 		if f := strings.SplitN(line, ":", 3); len(f) == 3 && slices.Contains(strings.Split(f[1], ","), "memory") {
 			older = filepath.Join("/", f[2])
 		}
@@ -77,7 +78,7 @@ func groupsOf(text string) (second, first []string) {
 	return above(own), above(older)
 }
 
-// above lists a group and those that it is in.
+// above lists a group and its ancestors.
 func above(group string) (groups []string) {
 	for ; group != "/"; group = filepath.Dir(group) {
 		groups = append(groups, group)
@@ -85,7 +86,7 @@ func above(group string) (groups []string) {
 	return append(groups, "/")
 }
 
-// leftOfFirst is leftOf in the first version, where no limit is a very large one.
+// leftOfFirst is leftOf for cgroup version 1, where a very large number means no limit.
 func leftOfFirst(group string) int64 {
 	limit := readNumber(filepath.Join(group, "memory.limit_in_bytes"))
 	if limit <= 0 || limit > 1<<60 {
@@ -95,8 +96,9 @@ func leftOfFirst(group string) int64 {
 	return max(limit-max(used, 0), 1)
 }
 
-// leftOf returns what a control group may still have; 0 where nothing bounds it. Files that
-// are cached count as used there until others want the memory, as they do not in MemAvailable.
+// leftOf returns how much memory the limit of a control group leaves; 0 if it has no limit. The
+// group's usage includes cached files, which are dropped when memory is needed. They are not
+// counted as used here, as in MemAvailable.
 func leftOf(group string) int64 {
 	limit := readNumber(filepath.Join(group, "memory.max"))
 	if limit <= 0 {
@@ -106,7 +108,7 @@ func leftOf(group string) int64 {
 	return max(limit-max(used, 0), 1)
 }
 
-// cachedFiles returns the bytes of files in memory that a memory.stat tells of, 0 for none.
+// cachedFiles returns the bytes of cached files that a memory.stat file reports; 0 if unknown.
 func cachedFiles(stat string) (bytes int64) {
 	text, err := os.ReadFile(stat)
 	if err != nil {
@@ -121,7 +123,7 @@ func cachedFiles(stat string) (bytes int64) {
 	return bytes
 }
 
-// readNumber returns the number that a file holds, 0 for anything else ("max").
+// readNumber returns the number in a file; 0 if there is none, for example "max".
 func readNumber(path string) int64 {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLeftOf: a control group's limit leaves what its processes do not use, files that are only
-// cached not counted.
+// TestLeftOf checks that a control group's limit leaves the memory that its processes do not use,
+// and that cached files do not count as used.
 func TestLeftOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		max, current, stat string
@@ -21,7 +21,7 @@ func TestLeftOf(t *testing.T) {
 			800},
 		"no statistics":   {"1000", "400", "", 600},
 		"nothing is left": {"1000", "1000", "anon 1000", 1},
-		"files only":      {"1000", "300", "inactive_file 400", 1000}, // read at another time
+		"files only":      {"1000", "300", "inactive_file 400", 1000}, // the two files were read at different times
 	} {
 		dir := t.TempDir()
 		for file, text := range map[string]string{"memory.max": c.max, "memory.current": c.current,
@@ -34,16 +34,16 @@ func TestLeftOf(t *testing.T) {
 			}
 		}
 		if got := leftOf(dir); got != c.want {
-			t.Errorf("%s: %d bytes are left, want %d", name, got, c.want)
+			t.Errorf("%s: %d bytes left, want %d", name, got, c.want)
 		}
 	}
 	if got := Available(); got <= 0 {
-		t.Errorf("%d bytes are available here", got)
+		t.Errorf("%d bytes are available on this host", got)
 	}
 }
 
-// TestGroupsOf: the groups that bound a process are its own and all around it, of the second
-// version and of the first.
+// TestGroupsOf checks that the groups that limit a process are its own group and all ancestors, for
+// both versions of control groups.
 func TestGroupsOf(t *testing.T) {
 	for text, want := range map[string][2][]string{
 		"":                               {{"/"}, {"/"}},
@@ -60,8 +60,8 @@ func TestGroupsOf(t *testing.T) {
 	}
 }
 
-// TestAvailable: the least of what the host, control groups of either version and the limit
-// of the address space leave counts.
+// TestAvailable checks that the result is the least of what the host, the control groups of both
+// versions, and the limit of the address space leave.
 func TestAvailable(t *testing.T) {
 	const page = 1 << 12
 	files := map[string]string{

@@ -8,22 +8,23 @@ import (
 	"strings"
 )
 
-// What .nv.info sections hold: records of a form and a kind, a byte each, and 2 bytes that are a value or,
-// in form sized, how many bytes follow.
+// A .nv.info section consists of records. Each begins with a byte for its form, a byte for its
+// kind, and 2 bytes, which are a value or, in the form sized, the number of bytes that follow.
 const (
 	sized     = 4
-	paramInfo = 0x17 // index, 4 bytes; ordinal and offset, 2 each; 4 bytes with the size above 18 bits
+	paramInfo = 0x17 // index, 4 bytes; ordinal and offset, 2 bytes each; then 4 bytes that contain the size above bit 18
 )
 
-// machine is EM_CUDA; elfVersion is where a header of 64 bits has its version.
+// machine is EM_CUDA. elfVersion is the offset of the version in a 64-bit ELF header.
 const (
 	machine    = 190
 	elfVersion = 20
 )
 
-// cubin finds the kernels of a cubin: the sections .text.NAME, whose parameters .nv.info.NAME tells.
+// cubin finds the kernels of a cubin. Section .text.NAME has the code of a kernel, .nv.info.NAME
+// describes its parameters.
 func cubin(b []byte) (Kernels, error) {
-	// From CUDA 13 on the header's version is not ELF's, 1, which debug/elf insists on.
+	// Since CUDA 13 the version in the header is not 1, ELF's version, which debug/elf requires.
 	if len(b) > elfVersion+4 && bytes.HasPrefix(b, []byte(elf.ELFMAG)) {
 		b = bytes.Clone(b)
 		binary.LittleEndian.PutUint32(b[elfVersion:], uint32(elf.EV_CURRENT))
@@ -50,7 +51,7 @@ func cubin(b []byte) (Kernels, error) {
 	return found, nil
 }
 
-// infoParams are the parameters in a .nv.info section; nil where it has none.
+// infoParams returns the parameters that a .nv.info section describes; nil if it describes none.
 func infoParams(b []byte) []Param {
 	byOrdinal := map[int]Param{}
 	for len(b) >= 4 {

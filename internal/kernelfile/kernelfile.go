@@ -15,21 +15,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mostBytes is how large a file may be.
+// mostBytes is the largest size of a file.
 const mostBytes = 64 << 20
 
-// Param is a parameter of a kernel. Size is its bytes, 0 where the file does not tell; Pointer and Value
-// whether it is surely one or the other.
+// Param is a parameter of a kernel. Size is its size in bytes, 0 if the file does not say. Pointer
+// and Value are set if it is certainly a pointer, or certainly not one.
 type Param struct {
 	Size           int
 	Pointer, Value bool
 }
 
-// Kernels are the parameters of a file's kernels, by name; nil parameters are not known.
+// Kernels maps the names of a file's kernels to their parameters, which are nil if unknown.
 type Kernels map[string][]Param
 
-// Read reads the files that p's launches name, which lie below dir, into p.Files, and compares each launch with
-// the kernel that it names. Files that are there already are not read.
+// Read reads the files that p's launches name, below dir, into p.Files, and compares each launch
+// with the kernel that it names. It does not read files that p.Files already contains.
 func Read(p *ir.Program, dir string) ir.Diagnostics {
 	var ds ir.Diagnostics
 	found := map[string]*parsed{}
@@ -51,12 +51,12 @@ func Read(p *ir.Program, dir string) ir.Diagnostics {
 	return ds
 }
 
-// parsed is a file, or why there is none.
+// parsed is a parsed file, or the reason why it cannot be used.
 type parsed struct {
-	kernels Kernels
-	err     error
-	help    string
-	told    bool // the error
+	kernels  Kernels
+	err      error
+	help     string
+	reported bool // whether err has been reported
 }
 
 func load(p *ir.Program, dir, name string) *parsed {
@@ -93,10 +93,10 @@ func Parse(name string, b []byte) (Kernels, error) {
 func (k *parsed) check(p *ir.Program, s *ir.Stmt) *ir.Diagnostic {
 	l := s.Launch
 	if k.err != nil {
-		if k.told {
+		if k.reported {
 			return nil
 		}
-		k.told = true
+		k.reported = true
 		d := p.Diag("launch", l.Pos, "%q cannot be read: %v", l.File, k.err)
 		d.Help = k.help
 		return d
@@ -127,7 +127,7 @@ func (k *parsed) check(p *ir.Program, s *ir.Stmt) *ir.Diagnostic {
 	return nil
 }
 
-// mismatch says why an argument does not fit a parameter.
+// mismatch returns why an argument does not fit a parameter; "" if it does.
 func mismatch(want Param, have ir.LaunchParam) string {
 	size := 8
 	if have.Kind == ir.LaunchNumber {

@@ -49,7 +49,7 @@ func TestPTX(t *testing.T) {
 	}
 }
 
-// elfFile is a little ELF file with such sections.
+// elfFile returns a small ELF file with the given sections.
 func elfFile(machine elf.Machine, sections map[string][]byte) []byte {
 	var names, data bytes.Buffer
 	const head, entry = 64, 64
@@ -84,9 +84,10 @@ func elfFile(machine elf.Machine, sections map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// infoOf is a .nv.info section for parameters of such sizes, last first, as compilers write them.
+// infoOf returns a .nv.info section for parameters of the given sizes. Like compilers, it writes
+// the last parameter first.
 func infoOf(sizes ...int) []byte {
-	b := []byte{3, 0x1b, 0xff, 0} // another record, whose value is in it
+	b := []byte{3, 0x1b, 0xff, 0} // another record, whose value is within it
 	for i := len(sizes) - 1; i >= 0; i-- {
 		b = append(b, sized, paramInfo, 12, 0)
 		b = binary.LittleEndian.AppendUint32(b, 0)
@@ -112,7 +113,7 @@ func TestCubin(t *testing.T) {
 	}
 }
 
-// TestManyGlobals: text without a kernel takes time that grows as its length does.
+// TestManyGlobals checks that parsing text without kernels takes time proportional to its length.
 func TestManyGlobals(t *testing.T) {
 	for _, text := range []string{strings.Repeat("__global__ ", 1<<17), strings.Repeat("__global__ (", 1<<17)} {
 		if k, err := Parse("k.cu", []byte(text+"void k(int a) {}")); err != nil || len(k) > 1 {
@@ -121,7 +122,7 @@ func TestManyGlobals(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a file holds is read or refused.
+// FuzzParse checks that any file is read or refused, without a crash.
 func FuzzParse(f *testing.F) {
 	f.Add(0, elfFile(machine, map[string][]byte{".text.k": {1}, ".nv.info.k": infoOf(8, 4)}))
 	f.Add(1, []byte(".entry f(.param .u64 x"))
@@ -131,8 +132,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestTriton reads a cubin that Triton made for compute capability 9.0 of examples/launch/triton_swish.py, by CUDA 13:
-// x, y, n and two addresses of scratch memory.
+// TestTriton reads a cubin that Triton compiled with CUDA 13 for compute capability 9.0 from
+// examples/launch/triton_swish.py. Its parameters are x, y, n and two addresses of scratch memory.
 func TestTriton(t *testing.T) {
 	b, err := os.ReadFile("testdata/triton_sm90.cubin")
 	if err != nil {

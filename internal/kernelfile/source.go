@@ -12,15 +12,15 @@ var (
 	named    = regexp.MustCompile(`([A-Za-z_]\w*)\s*$`)
 )
 
-// source finds the kernels of CUDA C++: functions behind __global__. Only the compiler knows what macros
-// and templates make, so that parameters of what is not plain are left open.
+// source finds the kernels of CUDA C++: the functions that follow __global__. Only a compiler can
+// resolve macros and templates, so parameters that are not plain types remain unknown.
 func source(text string) Kernels {
 	text = comments.ReplaceAllString(text, " ")
 	found := Kernels{}
 	all := global.FindAllStringIndex(text, -1)
 	for i, at := range all {
 		rest := text[at[1]:]
-		if i+1 < len(all) { // so that no text is looked at twice
+		if i+1 < len(all) { // stop at the next __global__, so that no text is scanned twice
 			rest = text[at[1]:all[i+1][0]]
 		}
 		for {
@@ -36,7 +36,7 @@ func source(text string) Kernels {
 			if strings.ContainsAny(head, ";{}") {
 				break
 			}
-			if attrs.MatchString(head) { // its parentheses are no parameters
+			if attrs.MatchString(head) { // the parentheses belong to an attribute, not to parameters
 				rest = after
 				continue
 			}
@@ -49,7 +49,7 @@ func source(text string) Kernels {
 	return found
 }
 
-// bracketed splits "(inner)after".
+// bracketed splits "(inner)after" at the matching parenthesis.
 func bracketed(s string) (inner, after string, ok bool) {
 	depth := 0
 	for i, c := range s {
@@ -65,7 +65,7 @@ func bracketed(s string) (inner, after string, ok bool) {
 	return "", "", false
 }
 
-// parameters splits a list at its commas.
+// parameters parses a list of parameters that are separated by commas.
 func parameters(list string) []Param {
 	out := []Param{}
 	depth, from := 0, 0
@@ -86,7 +86,7 @@ func parameters(list string) []Param {
 	return out
 }
 
-// sizes are of types whose name says it.
+// sizes are the sizes of built-in types and of types with a fixed size, by name.
 var sizes = map[string]int{
 	"char": 1, "bool": 1, "short": 2, "int": 4, "unsigned": 4, "float": 4, "double": 8, "size_t": 8,
 	"int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8,
@@ -98,7 +98,7 @@ func parameter(text string) Param {
 	}
 	words := strings.Fields(text)
 	if len(words) > 1 {
-		words = words[:len(words)-1] // the name
+		words = words[:len(words)-1] // without the parameter's name
 	}
 	longs, size := 0, 0
 	for _, w := range words {

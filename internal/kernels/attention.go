@@ -191,19 +191,19 @@ const (
 	hopperThreads = 384
 	warpRows      = 16  // rows of a warp of flashSplit
 	splitKeys     = 128 // the size of a split is a multiple of this number of keys
-	// Each split has at least splitLeast keys. Joining more than manySplits splits takes longer, so each of them has at
-	// least manyLeast keys.
+	// Each split has at least splitLeast keys. Joining more than manySplits splits takes longer, so if there are more,
+	// each has at least manyLeast keys.
 	splitLeast, manySplits, manyLeast = 256, 16, 512
-	// fewBlocks is the number of blocks below which flash leaves half of a large GPU idle. No choice depends on the size
-	// of the GPU, because the bits of results depend on the choice. flashHopper shares keys between blocks only from
-	// wideBlocks blocks on: with fewer, more blocks would share the keys of one result, and the block that joins their
-	// results would take longer than a separate kernel.
+	// fewBlocks is the number of blocks below which flash leaves half of a large GPU idle. No choice depends on the
+	// size of the GPU, because the bits of results depend on the choice. flashHopper splits the keys only if there are
+	// at least wideBlocks blocks without splitting. With fewer blocks, each result would have more splits, and the last
+	// block would take longer to join them than a separate kernel.
 	fewBlocks   = 64
 	wideBlocks  = fewBlocks / 2
 	splitBlocks = 128 // number of blocks that splitting aims at
 	splitMost   = 32  // number of splits of keys with lengths
-	// splitRoom is the largest memory in bytes for the partial results of a launch with fixed bits, which may have many
-	// rows; then an attention takes several launches.
+	// splitRoom is the largest memory in bytes for the partial results of a launch with fixed bits. An attention that
+	// needs more, because it has many rows, takes several launches.
 	splitRoom = 64 << 20
 )
 
@@ -223,7 +223,7 @@ func (f *attending) few() bool {
 	return f.rows <= 2*warpRows || f.blocks(flashRows) < fewBlocks || f.wide()
 }
 
-// wide reports whether flashHopper runs the blocks that share keys.
+// wide reports whether flashHopper splits the keys over blocks, which then join their results themselves.
 func (f *attending) wide() bool {
 	n := f.blocks(flashRows)
 	return f.hopper && !f.fixed && !f.given && f.rows > 2*warpRows && f.keys >= 2*splitLeast &&
@@ -265,8 +265,8 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
-// split returns a launch in which blocks share the keys, and a second launch that joins their results unless the blocks
-// do so themselves.
+// split returns a launch in which the keys of each result are split over several blocks. A second launch joins their
+// results, unless the blocks do so themselves.
 func (f *attending) split(j *job) ([]launch, error) {
 	rows := f.splitRows()
 	units := f.blocks(rows)
@@ -334,7 +334,7 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 	return all, nil
 }
 
-// splitLaunch returns the launch of the blocks that share keys.
+// splitLaunch returns the launch of the blocks among which the keys are split.
 func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	if f.wide() {
 		return f.hopperLaunch("Part", "FlashSplitArgs", grid, args)
@@ -349,7 +349,7 @@ func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
 }
 
-// splitRows returns the number of rows of a block that shares keys.
+// splitRows returns the number of rows of a block if the keys are split over blocks.
 func (f *attending) splitRows() int64 {
 	if f.wide() {
 		return flashRows
@@ -357,8 +357,8 @@ func (f *attending) splitRows() int64 {
 	return warpRows * f.splitWarps()
 }
 
-// splitWarps returns the number of warps of flashSplit that share the keys that they load. Four are not faster. The
-// bits of results depend on this number.
+// splitWarps returns the number of warps of flashSplit that load keys together and use all of them. Four are not
+// faster. The bits of results depend on this number.
 func (f *attending) splitWarps() int64 {
 	if f.rows <= warpRows && !f.fixed {
 		return 1

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// gradBlocks is the number of blocks up to which flashDKV splits heads that share keys; gradRows is the number of rows
-// or keys of a block.
+// gradBlocks is the number of blocks below which flashDKV splits the query heads that use one key head into parts.
+// gradRows is the number of rows or keys of a block.
 const gradBlocks, gradRows = 256, 128
 
 // attentionGrad plans attention_lse, attention_dq and attention_dkv.
@@ -60,7 +60,7 @@ type graded struct {
 	batches                  int64
 }
 
-// args returns GradArgs for query heads that share keys and are split into the given number of parts.
+// args returns GradArgs. The query heads that use one key head are split into the given number of parts.
 func (g *graded) args(parts int64) words {
 	var w words
 	for _, o := range g.all {

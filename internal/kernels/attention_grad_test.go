@@ -76,7 +76,7 @@ func TestAttentionGrad(t *testing.T) {
 	}
 	for _, l := range r.launches {
 		if !strings.HasPrefix(l.code.symbol, "hocket_attention") {
-			t.Errorf("%s is by tensor cores", l.code.symbol)
+			t.Errorf("%s uses tensor cores", l.code.symbol)
 		}
 	}
 	r.run()
@@ -101,7 +101,7 @@ func TestFlashGrad(t *testing.T) {
 	for _, l := range r.launches {
 		joins = joins || strings.HasPrefix(l.code.symbol, "hocket_flashGradJoin")
 		if !strings.HasPrefix(l.code.symbol, "hocket_flash") {
-			t.Errorf("%s is not by tensor cores", l.code.symbol)
+			t.Errorf("%s does not use tensor cores", l.code.symbol)
 		}
 	}
 	if !joins {

@@ -18,9 +18,9 @@ func exactGrid(n int64) (uint32, error) {
 	return uint32(n), nil
 }
 
-// chainMost is the number of elements that one thread folds before the remaining ones become another part. warpLeast
-// and wideLeast are the numbers of contiguous elements from which a warp and a whole block share a chain. These
-// constants determine the order of operations, and so the bits.
+// chainMost is the number of elements that one thread folds; further elements form another part, which is folded
+// concurrently. If at least warpLeast elements of a result are contiguous, a warp folds them together, and a whole
+// block from wideLeast elements. These constants determine the order of operations, and so the bits.
 const (
 	chainMost = 512
 	warpLeast = 64
@@ -80,11 +80,11 @@ func axesOf(j *job, op device.ReduceAxes) ([]launch, error) {
 	return f.passes(j.Ins[0].Addr, ctype(f.dt))
 }
 
-// apartMost is the largest number of elements of a result that are folded as separate operands.
+// apartMost is the largest number of elements of a result for which apart cuts the operand.
 const apartMost = 16
 
-// apart returns the operand cut along the reduced axes, if each result has only a few elements and these are not
-// contiguous. As operands of an elementwise fold they can be read by wide accesses, like the slots of a reduce-scatter.
+// apart cuts the operand along the reduced axis into separate operands if each result has only a few elements and these
+// are not contiguous. An elementwise fold of these operands uses wide accesses, as for the slots of a reduce-scatter.
 // It returns nil for other operands.
 func (f *folding) apart(axes []int) []Operand {
 	if len(f.gone) != 1 || f.gone[0].s[0] <= 1 || f.count < 2 || f.count > apartMost {
@@ -154,8 +154,8 @@ func foldOf(red ir.Red, dt ir.DType) (fold string, first uint64) {
 	return fold, math.Float64bits(math.Inf(sign))
 }
 
-// passes plans launches that fold the parts of all chains concurrently into scratch memory, until each chain has one
-// part.
+// passes plans launches that fold the parts of all results concurrently into scratch memory, until each result has only
+// one part.
 func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
 	var all []launch
 	for {
@@ -201,14 +201,14 @@ func partsOf(kept []axis) []axis {
 	return out
 }
 
-// chains describes how threads share the computation of results.
+// chains describes how threads divide the computation of results.
 type chains struct {
-	share      int64 // threads for each result
+	share      int64 // number of threads for each result
 	v          int64 // partial folds of each thread
 	per, parts int64
 }
 
-// shape depends only on the reduced axes, and neither on addresses nor on the number of results.
+// shape depends only on the reduced axes, not on addresses or the number of results.
 func (f *folding) shape(from string) chains {
 	c := chains{share: 1, v: 1}
 	if len(f.gone) == 1 && f.gone[0].s[0] == 1 && f.count >= warpLeast {

@@ -14,10 +14,10 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// Cache stores machine code on disk, in one file for each key. An entry that is truncated, modified or of another key
-// is ignored: the code is compiled again and the entry replaced. If the folder cannot be written, code is compiled in
-// each process; there is no other effect. Several processes may use one folder. A folder that other users can write to
-// is not used, nor is a link, because GPUs execute the code in it. A nil Cache stores nothing.
+// Cache stores machine code on disk, in one file for each key. An entry that is truncated, modified or stored under
+// another key is ignored: the code is compiled again and the entry replaced. If the folder cannot be written, each
+// process compiles its code; there is no other effect. Several processes may use one folder. A folder that is a link,
+// or that other users can write to, is not used, because GPUs execute the code in it. A nil Cache stores nothing.
 type Cache struct {
 	dir    string
 	logger *slog.Logger

@@ -28,7 +28,7 @@ func TestCacheFull(t *testing.T) {
 		uncached(t, dir, "file too large")
 		return
 	}
-	uncached(t, "/proc/hocket", "no such file") // nobody can create folders there, not even root
+	uncached(t, "/proc/hocket", "no such file") // no user can create folders there, not even root
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestCacheFull$")
 	cmd.Env = append(os.Environ(), variable+"="+dir)
@@ -36,7 +36,7 @@ func TestCacheFull(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if left := entries(t, dir); len(left) > 0 {
-		t.Errorf("%q are left", left)
+		t.Errorf("files %q remain", left)
 	}
 }
 

@@ -15,7 +15,7 @@ func FuzzUnseal(f *testing.F) {
 	f.Add(append(seal(key, []byte("code")), 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if image, ok := unseal(b, key); ok && (!bytes.Equal(seal(key, image), b) || len(image) == 0) {
-			t.Errorf("%q was taken for %q", b, image)
+			t.Errorf("entry %q was accepted for code %q", b, image)
 		}
 		entry := seal(key, b)
 		if image, ok := unseal(entry, key); ok != (len(b) > 0) || ok && !bytes.Equal(image, b) {
@@ -25,7 +25,7 @@ func FuzzUnseal(f *testing.F) {
 			at := int(b[0]) * len(entry) / 256
 			entry[at] ^= 1 << (b[0] % 8)
 			if _, ok := unseal(entry, key); ok {
-				t.Errorf("a change at byte %d went unseen", at)
+				t.Errorf("a change of byte %d was not detected", at)
 			}
 		}
 	})

@@ -45,14 +45,14 @@ func TestCacheLinks(t *testing.T) {
 			c := &fake{version: "1"}
 			addOnce(t, c, CacheIn(dir, slog.New(slog.NewTextHandler(&log, nil))), "sm_90")
 			if c.calls.Load() != 1 {
-				t.Errorf("%d compilations: an entry that is a link was used", c.calls.Load())
+				t.Errorf("%d compilations: a link was used as an entry", c.calls.Load())
 			}
 			if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "not stored on disk") {
 				t.Errorf("the log has %q", s)
 			}
 			after, err := os.Stat(entry)
 			if err != nil || !os.SameFile(before, after) || len(entries(t, good)) != 1 {
-				t.Errorf("the folder outside was changed: %q, %v", entries(t, good), err)
+				t.Errorf("the folder that links refer to was changed: %q, %v", entries(t, good), err)
 			}
 		})
 	}

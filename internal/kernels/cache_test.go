@@ -80,7 +80,7 @@ func TestCacheKeeps(t *testing.T) {
 		t.Errorf("%d compilations; equal: %v", c.calls.Load(), bytes.Equal(first, again))
 	}
 	if n := len(entries(t, dir)); n != 1 {
-		t.Errorf("%d files for one kernel", n)
+		t.Errorf("there are %d files for one kernel", n)
 	}
 	newer := &fake{version: "2"}
 	if b := addOnce(t, newer, CacheIn(dir, nil), "sm_90"); newer.calls.Load() != 1 || bytes.Equal(b, first) {
@@ -116,7 +116,7 @@ func TestCacheMistrusts(t *testing.T) {
 			if err := os.WriteFile(path, f(b), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the second time from a repaired entry
+			for range 2 { // the second time with the repaired entry
 				if got := addOnce(t, c, CacheIn(dir, nil), "sm_90"); !bytes.Equal(got, good) {
 					t.Fatalf("wrong code: %q", got)
 				}
@@ -148,7 +148,7 @@ func TestCacheUnusable(t *testing.T) {
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), files.CacheVariable) {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
-	// A folder in the place of an entry can neither be read nor replaced.
+	// A folder at the place of an entry can neither be read nor replaced.
 	log.Reset()
 	cache = CacheIn(blocked, slog.New(slog.NewTextHandler(&log, nil)))
 	key := keyOf(plain.text(), []string{"--gpu-architecture=sm_90", "--std=c++17"}, "1")
@@ -162,7 +162,7 @@ func TestCacheUnusable(t *testing.T) {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 	if n := len(entries(t, blocked)); n != 1 {
-		t.Errorf("%d files are left", n)
+		t.Errorf("%d files remain", n)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestNoCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Another extent uses the same kernel, except one that is not a multiple of 16 bytes.
+	// A kernel serves all extents, except that an extent that is not a multiple of 16 bytes needs another kernel.
 	for _, n := range []int64{128, 63} {
 		if _, err := l.Steps(Target{Arch: "sm_90"}, addition(n)); err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestAhead(t *testing.T) {
 		t.Errorf("%d compilations", n)
 	}
 	if n := most.Load(); n > int64(compilesAhead())+1 {
-		t.Errorf("%d at once", n)
+		t.Errorf("%d concurrent compilations", n)
 	}
 	cause := errors.New("line 3: no")
 	m = newImages(&fake{version: "1", fail: cause}, nil)

@@ -112,7 +112,8 @@ func (c *chaining) functor(l *device.Link, from ir.DType) (functor, error) {
 	return functorOf(l.Op, l.Numbers, len(l.Args), l.DType)
 }
 
-// launches splits off the end of a one-dimensional tensor that wide accesses do not fit, as mappings do.
+// launches plans one launch. For a one-dimensional tensor, the elements at the end that do not fit wide accesses get a
+// second launch, as in headAndTail.
 func (c *chaining) launches() ([]launch, error) {
 	all := append([]Operand{c.Out}, c.Ins...)
 	strides := make([][]int64, len(all))

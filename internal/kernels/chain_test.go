@@ -31,7 +31,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 		l := device.Link{Op: ops[rng.IntN(len(ops))], Numbers: ir.Reals(-1.5, 2.5)}
 		a := rng.IntN(len(args))
 		if len(links) > 0 && rng.IntN(4) > 0 {
-			a = len(args) - 1 // usually the previous result
+			a = len(args) - 1 // usually the result of the previous link
 		}
 		l.Args, l.DType = []int{args[a]}, types[a]
 		if info := l.Op.Info(); info.Floats && l.DType.IsInt() {
@@ -86,7 +86,7 @@ func TestChains(t *testing.T) {
 				slices.Reverse(v.vals)
 			}
 			o := b.put(dt, layouts[rng.IntN(kinds)], v.vals, shape...)
-			if !dense && len(shape) > 1 && rng.IntN(4) == 0 { // one row for all
+			if !dense && len(shape) > 1 && rng.IntN(4) == 0 { // one row, repeated
 				o.Strides = slices.Clone(o.Strides)
 				o.Strides[0] = 0
 			}
@@ -118,7 +118,7 @@ func TestChains(t *testing.T) {
 			for i := range from {
 				want, got := b.mem[from[i]:from[i]+size], b.mem[to[i]:to[i]+size]
 				if !bytes.Equal(want, got) {
-					t.Fatalf("%s: element %d is %x in one pass, %x link by link", what, i, got, want)
+					t.Fatalf("%s: element %d is %x as a chain, %x link by link", what, i, got, want)
 				}
 			}
 		})

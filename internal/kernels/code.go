@@ -28,8 +28,8 @@ type code struct {
 	// block is the number of threads of a block, or 0 for the usual number. residents is the number of blocks that a
 	// multiprocessor must hold, or 0 for any.
 	block, residents int
-	// settles reports whether the body itself waits for the previous kernel before it accesses memory that kernel may
-	// write.
+	// settles reports whether the body itself waits for the previous kernel. It must do so before it accesses memory
+	// that the previous kernel may write.
 	settles bool
 	raw     string // the whole source, if it does not consist of files
 }

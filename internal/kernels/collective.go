@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Team holds the data about a team that a kernel needs in which the team's members meet: see src/collective.cuh. Each
-// member has a different Team.
+// Team holds the data about a team that a kernel needs in which members wait for each other: see src/collective.cuh.
+// Each member has a different Team.
 type Team struct {
 	Rank    int         // the member's index
 	Control []nvlib.Ptr // of each member, ControlBytes long
@@ -66,7 +66,8 @@ func (w *words) addrs(list []nvlib.Ptr) {
 	}
 }
 
-// Meeting is a launch of a kernel in which the members of a team meet. All members launch grids of equal size.
+// Meeting is a launch of a kernel in which the members of a team wait for each other. All members launch grids of equal
+// size.
 type Meeting struct {
 	// File is the name of the source in src, without its suffix. Body is a function in it with template arguments. Args is
 	// the type of the function's argument, a structure of 8-byte words that begins with a Team. Symbol names the instance.
@@ -104,7 +105,7 @@ func (l *Library) MeetingAhead(t Target, m Meeting) { l.images.ahead(m.launch().
 // comments matches a comment with the space before it. No string in the kernels has two slashes.
 var comments = regexp.MustCompile(`\s*//[^\n]*`)
 
-// MeetingsHash returns a hash of the code, without comments, of all kernels in which members meet.
+// MeetingsHash returns a hash of the code, without comments, of all kernels in which members wait for each other.
 func MeetingsHash() string {
 	h := sha256.New()
 	names, _ := fs.Glob(sources, "src/collective*.cuh")

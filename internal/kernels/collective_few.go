@@ -32,8 +32,8 @@ func (a AllReduceSMLimited) Slots(blocks int) int64 {
 	return 2*BlocksMost + a.Split*(int64(blocks)-a.Readers)
 }
 
-// smLimited returns the launch of r by reduceFew. If all is set, all members get the whole result; otherwise only this
-// member gets its part.
+// smLimited returns the launch of r by reduceFew. If all is set, each member reduces its share of one result and stores
+// it to all members. Otherwise the result belongs only to this member.
 func (r AllReduce) smLimited(by AllReduceSMLimited, all bool) Meeting {
 	stages, bale := SMLimitedStages(by.Shared, len(r.In), r.Threads, r.Unroll), 1
 	if by.Split > 0 {

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestFewByHost sends some results to the others through host memory, repeatedly, with and without elements that remain
-// after whole bales.
+// TestFewByHost sends some results to the other members through host memory, repeatedly, with and without elements that
+// remain after whole tiles.
 func TestFewByHost(t *testing.T) {
 	ofTeams(t, []int{2, 3, 4}, func(t *testing.T, members int, epoch uint32) {
 		b := newTeamBench(t, members, epoch)
@@ -29,8 +29,8 @@ func TestFewByHost(t *testing.T) {
 			r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
 			r.Unroll, r.Threads = 1<<rng.IntN(3), 32*(1+rng.IntN(2))
 			by := AllReduceSMLimited{ByHost: ByHost{Host: host}}
-			by.Shared = (2 + rng.IntN(7)) * smLimitedStage(members, r.Threads, r.Unroll) // stages that GPUs have memory for
-			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5)                            // blocks that add; bales of each
+			by.Shared = (2 + rng.IntN(7)) * smLimitedStage(members, r.Threads, r.Unroll) // number of stages that fit into a GPU's memory
+			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5)                            // number of blocks that reduce, and of tiles of each
 			by.Readers, by.Split = 1+rng.Int64N(2), 1+rng.Int64N(bales)
 			by.Writers, r.Blocks = max(1, bales/by.Split), int(blocks+by.Readers)
 			base, more, each := blocks*bales*SMLimitedTile(r.Threads), rng.Int64N(100), 16/r.DType.Size()

@@ -79,11 +79,11 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 	b.runChecks(3, checks)
 }
 
-// addExact launches r on all members, and returns a function that checks the results. inPlace: they overwrite the
-// operands, or for a reduce_scatter the members' own blocks.
+// addExact launches r on all members, and returns a function that checks the results. With inPlace the results
+// overwrite the operands or, for a reduce_scatter, the members' own blocks.
 func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
-	each, apart := r.Count, int64(0) // elements of a result, and distance between those of two members
+	each, apart := r.Count, int64(0) // number of elements of a result, and distance between the results of two members
 	switch r.By.(type) {
 	case AllReduceScatter, AllReduceAddends:
 		each = r.Share * 16 / r.DType.Size()
@@ -123,7 +123,7 @@ func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(see
 	}
 }
 
-// runChecks runs the launches under the given number of schedules: no member may report a fault, and every check must
+// runChecks runs the launches in the given number of random orders: no member may report a fault, and every check must
 // pass.
 func (b *teamBench) runChecks(times int, checks []func(seed int)) {
 	b.runTeam(times, func(seed int) {
@@ -138,8 +138,8 @@ func (b *teamBench) runChecks(times int, checks []func(seed int)) {
 	})
 }
 
-// staleBefore returns the value that stale flags have before an epoch: they were left by an early launch, whose number
-// will be used again.
+// staleBefore returns the value of stale flags before an epoch: that of an early launch whose number will be used
+// again.
 func staleBefore(epoch uint32) uint32 {
 	if epoch == FirstEpoch {
 		return 0
@@ -147,8 +147,8 @@ func staleBefore(epoch uint32) uint32 {
 	return 3
 }
 
-// ofTeams tests teams of the given numbers of members, from the first epoch or across the wrap-around of epochs, and in
-// long runs from both.
+// ofTeams tests teams of the given numbers of members, beginning with the first epoch or shortly before epochs wrap
+// around; long runs test both.
 func ofTeams(t *testing.T, members []int, test func(t *testing.T, members int, epoch uint32)) {
 	epochs := []uint32{FirstEpoch, math.MaxUint32 - 3}
 	for i, n := range members {

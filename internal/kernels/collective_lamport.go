@@ -36,10 +36,11 @@ func (a AllReduceLamportx2) own() ownWords      { return ownWords{throttled: a.T
 func (a AllReduceLamportHost) own() ownWords    { return ownWords{ByHost: a.ByHost, hostHalf: a.Half} }
 func (a AllReduceLamportResults) own() ownWords { return ownWords{ByHost: a.ByHost} }
 
-// Unsent is the value of words in Data of AllReduceLamport and the related algorithms in which no data has arrived.
+// Unsent is the initial value of words in Data of AllReduceLamport and related algorithms. A word with this value has
+// not arrived yet.
 const Unsent = math.MaxUint32
 
-// Spares reports whether a type has a spare bit pattern for Unsent: whether Unsent consists of NaNs in it.
+// Spares reports whether Unsent is a NaN in a type, so that it need not be sent as data.
 func Spares(dt ir.DType) bool { return dt == ir.F32 || dt == ir.F16 || dt == ir.BF16 }
 
 // RowsPacks returns the number of packs of 16 bytes that a warp moves if each of its threads has the given number of

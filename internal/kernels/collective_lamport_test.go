@@ -17,9 +17,9 @@ import (
 
 var lamportKinds = []ReduceBy{AllReduceLamport{}, AllReduceLamportx2{}}
 
-// TestAllReduceLamport runs mixed sequences of all-reduces in which data is the flag, with all bits that elements may
-// have, including the word that is never sent, through the same memory. Afterwards the memory must have its initial
-// contents.
+// TestAllReduceLamport runs mixed sequences of all_reduces in which data itself is the flag. Operands have all bit
+// patterns that elements may have, including the word that is never sent, and all launches use the same memory.
+// Afterwards the memory must have its initial contents.
 func TestAllReduceLamport(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, testAllReduceLamport)
 }
@@ -74,7 +74,7 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 		for m, at := range data {
 			for i, c := range b.mem[int64(at)-memoryAt:][:2*half] {
 				if c != 0xff {
-					t.Fatalf("seed %d: member %d: byte %d of the memory that lines are pushed to is %#x after all launches", seed, m,
+					t.Fatalf("seed %d: member %d: byte %d of the receive memory is %#x after all launches", seed, m,
 						i, c)
 				}
 			}
@@ -134,7 +134,7 @@ func (b *teamBench) addAnyBits(r AllReduce, rng *rand.Rand, odd, inPlace bool) f
 		in := b.put(r.DType, lay, ins[m], r.Count)
 		at := places(in)
 		for k := rng.IntN(40); k < len(at); k += 1 + rng.IntN(40) {
-			for end := k + rng.IntN(5); k < min(end, len(at)); k++ { // some of them contiguous
+			for end := k + rng.IntN(5); k < min(end, len(at)); k++ { // some of them are contiguous
 				var raw [4]byte
 				binary.LittleEndian.PutUint32(raw[:], nans[max(0, rng.IntN(2*len(nans))-len(nans))])
 				copy(b.mem[at[k]:], raw[:r.DType.Size()])
@@ -164,7 +164,7 @@ func (b *teamBench) addAnyBits(r AllReduce, rng *rand.Rand, odd, inPlace bool) f
 				}
 			}
 			if !bytes.Equal(b.mem[int64(o.Addr)-memoryAt:][:bits], first) {
-				b.t.Fatalf("%s: other bits than member 0", what)
+				b.t.Fatalf("%s: bits differ from those of member 0", what)
 			}
 		}
 	}

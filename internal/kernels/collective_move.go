@@ -12,7 +12,7 @@ import (
 // MoveFlagBytes is the size of a half of a Move's flags, a power of two: see flagRoom.
 const MoveFlagBytes = 4 * 4 * TeamMost * BlocksMost
 
-// MoveKind is an algorithm by which members give blocks to each other.
+// MoveKind is an algorithm by which members send blocks to each other.
 type MoveKind uint8
 
 // These are the algorithms.
@@ -68,14 +68,14 @@ func (k MoveKind) threads() int {
 // spreads reports whether members pass on data of other members.
 func (k MoveKind) spreads() bool { return k == MoveSpread || k == ReduceSpread }
 
-// Move is one member's part of a collective in which members give blocks to each other. The blocks have one shape and
+// Move is one member's part of a collective in which members send blocks to each other. The blocks have one shape and
 // consist of rows of bytes. Kind, threads, run and extents are the same for all members.
 type Move struct {
 	Kind        MoveKind
 	Members, Me int
-	// To and From are the sets of members that this member gives to and gets from, as bits, without itself. Own reports
-	// whether it also gives to itself. A member that pulls and has Own set reduces all members' blocks, regardless of
-	// From.
+	// To and From are the sets of members, as bits, to which this member sends and from which it receives, without
+	// itself. Own reports whether it also copies its own block. A member that pulls and has Own set reduces all
+	// members' blocks, regardless of From.
 	To, From uint64
 	Own      bool
 	// Src holds the addresses of the blocks for each member in this member's memory or, if members pull, of the block in
@@ -316,13 +316,13 @@ func (m *Move) apart() int64 {
 	return most
 }
 
-// One reports whether m gives the same block to all members.
+// One reports whether m sends the same block to all members.
 func (m *Move) One() bool {
 	src := m.sources()
 	return !slices.ContainsFunc(src, func(s side) bool { return s != src[0] })
 }
 
-// same reports whether m gives the same block to all members, and whether all destinations have equal strides and equal
+// same reports whether m sends the same block to all members, and whether all destinations have equal strides and equal
 // alignment modulo 16 bytes.
 func (m *Move) same() bool {
 	dst := m.targets()

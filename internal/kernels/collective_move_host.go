@@ -7,27 +7,29 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MoveHost is a MovePush of contiguous blocks whose last bytes go through host memory: MoveHostArgs of
-// src/collective_move_host.cuh.
+// MoveHost is a MovePush of contiguous blocks, the last bytes of which are transferred through host memory:
+// MoveHostArgs of src/collective_move_host.cuh. These bytes are called the rest of a block.
 type MoveHost struct {
 	Move       // Run is the number of bytes of a block that are stored directly
 	Rest int64 // the number of bytes that follow them
-	// Give holds addresses in this member's host memory, multiples of 16, for the rest of the block for each member. Take
-	// holds the address in each member's host memory of the rest of its block for this member. Put holds the destinations
-	// in this member's own memory; Put[Me] is the destination of the rest of the block that it keeps. Once reports whether
-	// the member gives the same block to all members, and stores it in host memory only once.
+	// Give holds, for each receiver, the address in this member's host memory of the rest of the block; the addresses
+	// are multiples of 16. Take holds, for each sender, the address in its host memory of the rest of its block for
+	// this member. Put holds the destinations in this member's own memory; Put[Me] is the destination of the rest of
+	// its own block. Once reports whether the member sends the same block to all members, and stores the rest in host
+	// memory only once.
 	Give, Take, Put [TeamMost]nvlib.Ptr
 	Once            bool
-	// Told holds the address of each member's two halves of ToldHalf bytes, at least ToldBytes().
+	// Told holds the address of each member's flags: two halves of ToldHalf bytes, which is at least ToldBytes().
 	Told             [TeamMost]nvlib.Ptr
 	ToldHalf         int64
-	Writers, Readers int64 // the first blocks of the grid, which transfer the rest; the other blocks store
+	Writers, Readers int64 // the first blocks of the grid write the rest, the next ones read it; the remaining blocks store
 }
 
 // restRows must equal restRows of src/collective_move_host.cuh.
 const restRows = 4
 
-// ToldBytes returns the size in bytes of the flags of a member: one flag for each chunk of the rest of each member.
+// ToldBytes returns the size in bytes of a half of a member's flags: one flag for each chunk of the rest of each
+// member.
 func (m *MoveHost) ToldBytes() int64 {
 	return 4 * int64(m.Members) * ceil(m.Rest, restRows*16*int64(m.Threads))
 }

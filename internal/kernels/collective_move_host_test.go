@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// byHost launches the call that was added last, with the bytes from cut on sent through host memory.
+// byHost launches the call that was added last, with the bytes from cut on transferred through host memory.
 func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writers, readers int64) {
 	f.t.Helper()
 	calls := make([]*MoveHost, f.n)
@@ -44,8 +44,8 @@ func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writer
 	}
 }
 
-// TestMoveHost makes members give each other blocks whose last bytes go through host memory, repeatedly through the
-// same memory, between pushes of whole blocks.
+// TestMoveHost makes members send each other blocks whose last bytes are transferred through host memory, repeatedly
+// through the same memory, between pushes of whole blocks.
 func TestMoveHost(t *testing.T) {
 	ofTeams(t, []int{2, 4, TeamMost}, func(t *testing.T, n int, epoch uint32) {
 		rng := drawn(t, uint64(n), uint64(epoch))
@@ -89,7 +89,7 @@ func TestMoveHost(t *testing.T) {
 	})
 }
 
-// TestMoveHostAbsent omits one member: the others give up, and report which one it was.
+// TestMoveHostAbsent omits one member: the others time out, and report which member they waited for.
 func TestMoveHostAbsent(t *testing.T) {
 	f := newMoveFloor(t, rand.New(rand.NewPCG(3, 9)), 3, FirstEpoch)
 	f.timeout = 3 * time.Microsecond
@@ -99,7 +99,7 @@ func TestMoveHostAbsent(t *testing.T) {
 	f.streams[1], f.checks = nil, nil
 	f.finish(2)
 	if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 {
-		t.Errorf("told %v, %v", told, ok)
+		t.Errorf("reported fault: %v, %v", told, ok)
 	}
 }
 

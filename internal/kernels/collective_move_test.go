@@ -88,7 +88,7 @@ func (s moveShape) rows(at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 	return list
 }
 
-// call adds a call in which member i gives to member p if gives[i] has bit p.
+// call adds a call in which member i sends to member p if gives[i] has bit p.
 func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	moves := make([]*Move, f.n)
 	for i := range moves {
@@ -178,7 +178,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	})
 }
 
-// rootOf returns the member that gives.
+// rootOf returns the member that sends.
 func rootOf(gives []uint64) int {
 	return slices.IndexFunc(gives, func(set uint64) bool { return set != 0 })
 }
@@ -321,7 +321,7 @@ func (f *moveFloor) finish(seeds int) {
 	})
 }
 
-// told returns the fault of the first member that has reported one.
+// told returns the first fault that a member has reported.
 func (f *moveFloor) told() (Fault, bool) {
 	for _, r := range f.record {
 		if told, ok := ReadFault(f.at(r)); ok {
@@ -331,7 +331,7 @@ func (f *moveFloor) told() (Fault, bool) {
 	return Fault{}, false
 }
 
-// randomGives draws which members give to which: all to all, one to all, all to one, or any pairs.
+// randomGives draws which members send to which: all to all, one to all, all to one, or any pairs.
 func randomGives(rng *rand.Rand, n int) []uint64 {
 	gives := make([]uint64, n)
 	root := rng.IntN(n)
@@ -381,8 +381,8 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	return s
 }
 
-// TestMoves makes members of teams execute many calls of all kinds, with threads in any order, from the first call
-// number and across the wrap-around.
+// TestMoves makes members of teams execute many calls of all kinds, with threads in any order. Calls begin with the
+// first call number, or shortly before numbers wrap around.
 func TestMoves(t *testing.T) {
 	t.Parallel()
 	rounds := longtest.Of(4, 24)
@@ -430,8 +430,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestMovesOneWay makes one member give repeatedly to others that give nothing. It must not run further ahead than the
-// two halves permit.
+// TestMovesOneWay makes one member send repeatedly to others that send nothing. It must not be more launches ahead than
+// the two halves permit.
 func TestMovesOneWay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	f := newMoveFloor(t, rng, 3, FirstEpoch)
@@ -442,7 +442,7 @@ func TestMovesOneWay(t *testing.T) {
 	f.finish(20)
 }
 
-// TestMoveAbsent omits one member: the others give up, and report which one it was.
+// TestMoveAbsent omits one member: the others time out, and report which member they waited for.
 func TestMoveAbsent(t *testing.T) {
 	t.Parallel()
 	for kind := range moveKinds {
@@ -466,14 +466,14 @@ func TestMoveAbsent(t *testing.T) {
 		f.moves[1], f.checks = nil, nil
 		f.timeout = 3 * time.Microsecond
 		f.finish(1)
-		// members may wait for one that waits
+		// members may also wait for a member that itself waits
 		if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 && kind != ReduceSpread {
-			t.Errorf("kind %d: told %v, %v", kind, told, ok)
+			t.Errorf("kind %d: reported fault: %v, %v", kind, told, ok)
 		}
 	}
 }
 
-// TestMoveClang checks the sources as CUDA.
+// TestMoveClang checks the syntax of the sources as CUDA.
 func TestMoveClang(t *testing.T) {
 	clang, err := exec.LookPath("clang++")
 	if err != nil {

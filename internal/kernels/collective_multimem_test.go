@@ -30,7 +30,7 @@ func everyMultimem() (all []code) {
 	return all
 }
 
-// join allocates staging memory on every member, and an address for the joined memory.
+// join allocates staging memory on every member, and its multicast address.
 func (b *teamBench) join(bytes int64) (parts []nvlib.Ptr, all nvlib.Ptr) {
 	for range b.streams {
 		parts = append(parts, b.alloc(bytes))
@@ -40,7 +40,7 @@ func (b *teamBench) join(bytes int64) (parts []nvlib.Ptr, all nvlib.Ptr) {
 	return parts, nvlib.Ptr(at)
 }
 
-// multimemCase is an all-reduce by switches.
+// multimemCase is an all_reduce by switches.
 type multimemCase struct {
 	dt              ir.DType
 	unroll          int
@@ -86,13 +86,13 @@ func (b *teamBench) addMultimem(c multimemCase, rng *rand.Rand, data []nvlib.Ptr
 		}
 		for rank, o := range outs {
 			if !slices.Equal(b.vals(o), first) {
-				b.t.Fatalf("seed %d, %+v: member %d of %d has other results than member 0", seed, c, rank, members)
+				b.t.Fatalf("seed %d, %+v: the results of member %d of %d differ from those of member 0", seed, c, rank, members)
 			}
 		}
 	}
 }
 
-// summed returns the reference's sum, in any order, of the members' operands, which follow each other in operands.
+// summed returns the reference's sum, in any order, of the members' operands, which are consecutive in operands.
 func (b *teamBench) summed(dt ir.DType, members int, operands []float64) *eval.Output {
 	b.t.Helper()
 	n := len(operands) / members
@@ -134,8 +134,8 @@ func (b *teamBench) tensor(dt ir.DType, vals []float64) *tensor.Tensor {
 	return x
 }
 
-// TestMultimem runs all-reduces by switches through the same memory, in random orders. The bench emulates the switches,
-// with an order that differs from that of the members.
+// TestMultimem runs all_reduces by switches through the same memory, in random orders. The bench emulates the switches,
+// and adds in an order that differs from that of the members.
 func TestMultimem(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, func(t *testing.T, members int, epoch uint32) {
 		b := newTeamBench(t, members, epoch)
@@ -157,7 +157,7 @@ func TestMultimem(t *testing.T) {
 	})
 }
 
-// TestMultimemLate omits a member: the others report which member they waited for, and end.
+// TestMultimemLate omits a member: the others time out and report which member they waited for.
 func TestMultimemLate(t *testing.T) {
 	b := newTeamBench(t, 3, FirstEpoch)
 	b.timeout = 3 * time.Microsecond

@@ -14,15 +14,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestReduceNorm compares the kernel with the three operations in float32, in the kernel's order, also where flags are
-// cleared because launch numbers wrap around.
+// TestReduceNorm compares the kernel with three separate operations in float32, in the kernel's order of summation.
+// Some cases clear flags because launch numbers wrap around.
 func TestReduceNorm(t *testing.T) {
 	t.Parallel()
 	for i, c := range []struct {
 		dt      ir.DType
 		members int
 		rows, n int64
-		in      string // the operands in whose memory the results are stored
+		in      string // the operands that the results overwrite
 		epoch   uint32 // of the previous launch; 0 for the first launch
 	}{
 		{ir.BF16, 2, 3, 24, "", 0}, {ir.F32, 3, 2, 1100, "residual, in", 0}, {ir.F16, 2, 5, 2056, "in, residual", 0},
@@ -80,7 +80,7 @@ func TestReduceNorm(t *testing.T) {
 					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half, Read: read[m], ReadHalf: readHalf}.Meeting())
 			}
 			seeds := 2
-			if c.epoch != 0 { // until the block that clears is late
+			if c.epoch != 0 { // until the block that clears halves is a late one
 				seeds = longtest.Of(6, 24)
 			}
 			b.runTeam(seeds, func(seed int) {
@@ -92,7 +92,7 @@ func TestReduceNorm(t *testing.T) {
 	}
 }
 
-// shifted returns all rows of o except one, beginning by elements later.
+// shifted returns the rows of o except one, beginning the given number of elements later.
 func shifted(o Operand, by int64) Operand {
 	o.Addr += nvlib.Ptr(by * o.DType.Size())
 	o.Shape = []int64{o.Shape[0] - 1, o.Shape[1]}

@@ -59,9 +59,9 @@ type (
 )
 
 // ByHost describes the part of the data that members exchange through host memory. Split is the boundary of this part,
-// as the algorithm defines it. The first Writers blocks write the data and the next Readers blocks read it, unless the
-// algorithm defines something else. The flags of its chunks are the last ones before those for the meeting of all
-// blocks.
+// as the algorithm defines it. The first Writers blocks of the grid write the data to host memory and the next Readers
+// blocks read it, unless the algorithm defines something else. The flags of its chunks precede the flags with which all
+// blocks synchronize at the end.
 type ByHost struct {
 	Host                    []nvlib.Ptr // the host memory of each member
 	Split, Writers, Readers int64
@@ -111,11 +111,11 @@ type AllReduce struct {
 	Flags           []nvlib.Ptr // of each member
 	FlagHalf        int64
 	Count           int64 // elements
-	Share           int64 // halves, LL128 lines, rows or packs that a member adds
+	Share           int64 // LL lines, LL128 lines, rows or packs that a member reduces
 	Slots           int64 // number of flags for each pair of members
 }
 
-// HostChunks returns the number of chunks that the given number of packs makes in host memory.
+// HostChunks returns the number of chunks in host memory for the given number of packs.
 func HostChunks(packs int64, threads int) int64 {
 	chunk := hostRows * int64(threads)
 	return (packs + chunk - 1) / chunk

@@ -44,8 +44,8 @@ func lowered(t *testing.T, path string) (*device.Schedule, error) {
 	return schedule.Lower(p)
 }
 
-// ofCorpus returns schedules of other tools, for at most the given number of ranks, that are correct according to the
-// corpus.
+// ofCorpus returns the schedules of other tools, for at most the given number of ranks, that the corpus lists as
+// correct.
 func ofCorpus(t *testing.T, ranks int) []string {
 	t.Helper()
 	dir := testcorpus.Folder(t, "schedules")
@@ -82,8 +82,8 @@ func ofCorpus(t *testing.T, ranks int) []string {
 	return list
 }
 
-// TestSchedules executes schedules of other tools as kernels, three launches each, and compares the results with plain
-// arithmetic.
+// TestSchedules executes schedules of other tools as kernels, three launches each, and compares the results with simple
+// computations.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	list := []string{"../../examples/schedules/exchange.json", "../schedule/testdata/pair.xml"}
@@ -99,7 +99,7 @@ func TestSchedules(t *testing.T) {
 		}
 	}
 	groups := map[int][]*device.Schedule{}
-	for i, path := range list { // the first are our own
+	for i, path := range list { // the first ones are hocket's own
 		s, err := lowered(t, path)
 		if err != nil && i < own {
 			t.Fatalf("%s: %v", path, err)
@@ -194,7 +194,8 @@ func (b *teamBench) addSchedule(k *Scheduled, rng *rand.Rand) func(seed int) {
 	}
 }
 
-// gatherByPackets returns an all_gather in which each member writes its cell to all as packets, which they unpack.
+// gatherByPackets returns an all_gather in which each member sends its cell to all members as packets, which they
+// unpack.
 func gatherByPackets(members int) *device.Schedule {
 	s := &device.Schedule{Name: "gather", Op: ir.OpAllGather, Members: members, Blocks: 1, In: 1, Out: members,
 		Closes: true}
@@ -218,7 +219,7 @@ func gatherByPackets(members int) *device.Schedule {
 	return s
 }
 
-// TestScheduleLate omits a member: the others report which member they waited for, and end.
+// TestScheduleLate omits a member: the others time out and report which member they waited for.
 func TestScheduleLate(t *testing.T) {
 	t.Parallel()
 	s := gatherByPackets(3)
@@ -252,7 +253,7 @@ func TestScheduleCheck(t *testing.T) {
 					old := *field
 					*field = v
 					if s.Check() == nil {
-						t.Errorf("%s %d is taken", what, v)
+						t.Errorf("%s %d was accepted", what, v)
 					}
 					*field = old
 				}
@@ -273,10 +274,10 @@ func TestScheduleCheck(t *testing.T) {
 		}
 	}
 	if moves == 0 {
-		t.Error("it moves nothing")
+		t.Error("the schedule has no moves to test")
 	}
 	s.Blocks, s.Steps = 0, make([][][]device.ScheduleStep, s.Members)
 	if s.Check() == nil {
-		t.Error("no blocks are taken")
+		t.Error("a schedule without blocks was accepted")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// teamBench runs launches of a team's members on a CPU, one stream for each member, in an order drawn from a seed. A
-// member may run ahead of others as far as the kernels permit.
+// teamBench runs launches of a team's members on a CPU, one stream for each member. A seed determines the order in
+// which threads continue. A member may run ahead of others as far as the kernels permit.
 type teamBench struct {
 	*bench
 	control, record []nvlib.Ptr
@@ -30,7 +30,7 @@ type teamBench struct {
 	joined          []joined
 }
 
-// joined is memory of several members under one address, to which no other memory belongs.
+// joined emulates multicast memory: one address for the memory of several members.
 type joined struct {
 	at, bytes int64
 	parts     []nvlib.Ptr
@@ -111,7 +111,8 @@ func (b *teamBench) teamProgram() (string, map[string]uint64) {
 	return s.String(), index
 }
 
-// runTeam runs all streams once for each seed, from the same memory contents, and calls check on the result.
+// runTeam runs all streams once for each seed, each time with the same initial memory contents, and calls check on the
+// result.
 func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 	b.t.Helper()
 	text, index := b.teamProgram()
@@ -152,7 +153,7 @@ func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 	}
 }
 
-// reduceCase is an all-reduce of any kind.
+// reduceCase is an all_reduce of any kind.
 type reduceCase struct {
 	kind            ReduceBy
 	dt              ir.DType
@@ -256,7 +257,7 @@ func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.
 	}
 }
 
-// folded returns the reduction in the order of the members, computed in the accumulator and rounded once.
+// folded returns the reduction in the order of the members, computed in the accumulator's type and rounded once.
 func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	acc := func(v float64) float64 {
 		if dt.Accum() == ir.F32 {
@@ -287,7 +288,7 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 var reduceKinds = []ReduceBy{AllReduceLL{}, AllReduceLL2{}, AllReduceLL128{}, AllReduceLL128x2{}, AllReducePush{}, AllReducePull{},
 	AllReduceSMLimited{}}
 
-// TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through the same memory, in random orders.
+// TestAllReduce runs mixed sequences of all_reduces on 2, 3 and 8 members, through the same memory, in random orders.
 func TestAllReduce(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, testAllReduce)
 }
@@ -337,7 +338,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 
 func roundTo(n, to int64) int64 { return ceil(n, to) * to }
 
-// TestLate omits a member: the others time out, report which member they waited for, and end.
+// TestLate omits a member: the others time out and report which member they waited for.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	for _, kind := range reduceKinds {
@@ -351,7 +352,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// runLate omits member 1 of three. The members that wait for it must report that, and end.
+// runLate omits member 1 of three. The members that wait for it must report it.
 func (b *teamBench) runLate(what string) {
 	b.streams[1] = nil
 	b.runTeam(2, func(seed int) {
@@ -372,8 +373,8 @@ func (b *teamBench) runLate(what string) {
 	})
 }
 
-// TestMeetingsHash checks that the hash covers every file that meetings use, since measurements of teams are valid only
-// while these files are unchanged.
+// TestMeetingsHash checks that the hash covers every file of kernels in which members wait for each other, since
+// measurements of teams are valid only while these files are unchanged.
 func TestMeetingsHash(t *testing.T) {
 	meetings := 0
 	for _, c := range everyCode(t, "sm_90a") {
@@ -388,7 +389,7 @@ func TestMeetingsHash(t *testing.T) {
 		}
 	}
 	if meetings == 0 {
-		t.Error("no meetings")
+		t.Error("there are no kernels in which members wait for each other")
 	}
 	if got := string(comments.ReplaceAll([]byte("// a\nint x; // b\n  // c\nint y;\n"), nil)); got != "\nint x;\nint y;\n" {
 		t.Errorf("without comments: %q", got)

@@ -13,7 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// everyCode returns an instance of every template for every type that it supports, as far as the architecture uses it.
+// everyCode returns an instance of every template for every type that it supports, except templates that the
+// architecture does not use.
 func everyCode(t *testing.T, arch string) []code {
 	t.Helper()
 	var all []code
@@ -180,7 +181,7 @@ func everyCode(t *testing.T, arch string) []code {
 	return all
 }
 
-// everyReduction returns an instance of every kind of all-reduce, for every type and every number of members.
+// everyReduction returns an instance of every kind of all_reduce, for every type and every number of members.
 func everyReduction() (all []code) {
 	for k, kind := range slices.Concat(reduceKinds, lamportKinds) {
 		for i, dt := range ir.ArithmeticTypes() {
@@ -223,7 +224,7 @@ func everyReduction() (all []code) {
 	s := gatherByPackets(3)
 	for i, dt := range append(ir.ArithmeticTypes(), ir.F8E4M3) {
 		if s.Op = ir.OpAllReduce; i == len(ir.ArithmeticTypes()) {
-			s.Op = ir.OpAllGather // moves bits of all types
+			s.Op = ir.OpAllGather // whose moves are compiled for any type
 		}
 		all = append(all, Scheduled{Schedule: s, DType: dt, Cell: 16, Threads: 32}.Meeting(0).launch().code)
 	}
@@ -269,7 +270,7 @@ func TestFilesAreThere(t *testing.T) {
 }
 
 // TestSettle checks that kernels that may begin before the previous kernel has ended wait for its end. Only kernels of
-// teams do so by themselves, and the kernel that joins graphs never begins early.
+// teams wait by themselves, and the kernel that joins graphs never begins early.
 func TestSettle(t *testing.T) {
 	for _, c := range everyCode(t, "sm_90a") {
 		if slices.Contains(c.files, "collective") || c.body == "join" {
@@ -318,13 +319,13 @@ func TestNVRTC(t *testing.T) {
 		return slices.ContainsFunc(hopper, func(o code) bool { return o.id() == c.id() })
 	})
 	if len(older) == 0 {
-		t.Error("there is no code for Hopper only")
+		t.Error("no code is for Hopper only")
 	}
 	if testing.Short() {
 		hopper = hopper[:20]
 	}
-	// Some kernels use only some of the helpers. Templates for no elements have loops that never run and comparisons that
-	// are never true, about which CUDA 12 warns.
+	// Some kernels use only some of the helpers, and some instances have no elements. CUDA 12 warns about unused
+	// functions, about loops that never run, and about comparisons that are never true.
 	options := []string{"--std=c++17", "--diag-suppress=177,128,186"}
 	for arch, codes := range map[string][]code{"sm_90a": hopper, "sm_80": older} {
 		image, log, err := Using(n).Compile(together(codes), append(options, "--gpu-architecture="+arch))

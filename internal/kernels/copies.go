@@ -24,8 +24,8 @@ func copies(j *job, op device.Copy) ([]launch, error) {
 	return j.reshaped(out, in)
 }
 
-// reshaped copies between views of different shapes. Usually one of the views is dense, and can be viewed in the other
-// shape.
+// reshaped plans a copy between views of different shapes. If one of the views is dense, which is usual, it is viewed
+// in the shape of the other. Otherwise the copy goes through dense scratch memory.
 func (j *job) reshaped(out, in Operand) ([]launch, error) {
 	switch {
 	case in.isDense():
@@ -120,7 +120,7 @@ func crossed(axes []axis) (rows int, ok bool) {
 	return 0, false
 }
 
-// tiled plans a copy by square tiles, whose columns are along the last axis and whose rows are along the given axis.
+// tiled plans a copy by square tiles. The columns of a tile are along the last axis, and its rows along the given axis.
 func tiled(axes []axis, rows int, out, in Operand) (launch, error) {
 	size := int64(32)
 	if out.DType.Size() == 2 {

@@ -134,8 +134,8 @@ func (m mapping) over(axes []axis, all []Operand) ([]launch, error) {
 	return headAndTail(axes, all, m.launch)
 }
 
-// headAndTail returns one launch over axes, with the widest accesses that fit. For one long dimension, the elements
-// that do not fit wide accesses get a second launch.
+// headAndTail returns one launch over axes, with the widest accesses that fit. If there is only one long dimension, the
+// elements at its end that do not fit wide accesses get a second launch.
 func headAndTail(axes []axis, all []Operand, one func(axes []axis, all []Operand, v int64) (launch, error)) ([]launch, error) {
 	v := width(axes, all)
 	n := axes[0].n / 16 * 16
@@ -246,8 +246,8 @@ func symbol(parts ...string) string { return "hocket_" + strings.Join(parts, "_"
 func blocksFor(n int64) uint32 { return uint32(min(ceil(n, threads), 1<<22)) }
 
 // width returns the number of elements of the last axis that move as one access. It is the number of elements of the
-// widest type in 16 bytes, if the pieces of every operand are aligned. An operand, except the result, may repeat one
-// element along the last axis.
+// widest type that fit into 16 bytes, or fewer if some operand's pieces are not aligned. An operand, except the result,
+// may repeat one element along the last axis.
 func width(axes []axis, all []Operand) int64 {
 	if len(axes) == 0 {
 		return 1

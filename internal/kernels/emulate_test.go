@@ -18,12 +18,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bench runs problems on a CPU, from the same source text that a GPU's compiler gets: a C++ compiler and a few
-// definitions make a program of all their kernels.
+// bench runs problems on a CPU. It compiles the same source text that a GPU's compiler gets, with a few definitions, to
+// a program that contains all their kernels.
 type bench struct {
 	t        *testing.T
 	arch     string                                // of the emulated GPU; empty for the newest
-	block    int                                   // bytes of shared memory of a block; 0 for any number
+	block    int                                   // shared memory of a block in bytes; 0 for no limit
 	plan     func(Problem, *job) ([]launch, error) // if not nil: replaces the problem's plan method
 	mem      []byte
 	launches []launch

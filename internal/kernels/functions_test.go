@@ -54,7 +54,7 @@ func TestHalfFunctions(t *testing.T) {
 					_, exp := math.Frexp(y)
 					unit := math.Ldexp(1, max(exp-1, f.least)-f.digits+1)
 					if off := math.Abs(ys[i] - y); off > unit/2+lost {
-						t.Fatalf("%s of %s %v is %v, not %v: off by %.3g units and %.3g of what may be lost", op, dt, x, ys[i], y, off/unit, (off-unit/2)/lost)
+						t.Fatalf("%s of %s %v is %v, not %v: off by %.3g units, which is %.3g of the permitted loss", op, dt, x, ys[i], y, off/unit, (off-unit/2)/lost)
 					}
 				}
 			})

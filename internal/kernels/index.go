@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// along describes a kernel over rows along an axis of the result and of its operands, which have equal extents except
+// along describes a kernel that processes rows along an axis. The result and the operands have equal extents except
 // along the axis.
 type along struct {
 	name   string
@@ -110,7 +110,7 @@ func counting(j *job, op device.Iota) ([]launch, error) {
 // others.
 const sortedMost = 1 << 42
 
-// sorted orders rows along the last axis. Each thread finds the position of an element by comparing it with all
+// sorted orders rows along the last axis. Each thread determines the position of one element by comparing it with all
 // elements of its row.
 func sorted(j *job, op device.Sorted) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {

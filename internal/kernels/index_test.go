@@ -75,7 +75,7 @@ func TestIndexAddKernels(t *testing.T) {
 	r.run()
 }
 
-// TestSortedMost checks that rows whose sorting would take too long are refused with a way out.
+// TestSortedMost checks that rows that would take too long to sort are refused with advice.
 func TestSortedMost(t *testing.T) {
 	many := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 1 << 16},
 		Strides: rowMajor([]int64{1 << 12, 1 << 16})}
@@ -86,7 +86,7 @@ func TestSortedMost(t *testing.T) {
 	}
 }
 
-// TestIndexAddMost checks that more ids than can be searched in time are refused with a way out.
+// TestIndexAddMost checks that more ids than can be searched in time are refused with advice.
 func TestIndexAddMost(t *testing.T) {
 	x := func(dt ir.DType, shape ...int64) Operand {
 		return Operand{Addr: 256, DType: dt, Shape: shape, Strides: rowMajor(shape)}

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// joining describes the elementwise fold of operands in their order. The first operand may have another type than the
-// others; all types have the same accumulator.
+// joining describes the elementwise reduction of operands in their order. The first operand may have another type than
+// the others; all types have the same accumulator type.
 type joining struct {
 	j     *job
 	red   ir.Red
@@ -38,8 +38,8 @@ func join(j *job, op device.ReduceOperands) ([]launch, error) {
 	return joining{j: j, red: op.Red, out: j.Out, ins: j.Ins, count: int64(len(j.Ins))}.launches()
 }
 
-// slots plans the sum along an axis, which begins with the second operand if there is one, into the operand's type or
-// into its accumulator's type.
+// slots plans the sum along an axis. The sum starts with the second operand if there is one. The result has the
+// operand's type or its accumulator's type.
 func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 	if err := j.count(1, 2); err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 // joinMost is the largest number of operands that one launch folds.
 const joinMost = 64
 
-// launches folds as many operands as one launch permits. Its result, in the accumulator's type, is the first operand of
-// the next launch.
+// launches plans one launch for each joinMost operands. The result of a launch, in the accumulator's type, is the first
+// operand of the next one.
 func (f joining) launches() ([]launch, error) {
 	if f.out.elements() == 0 {
 		return nil, nil

@@ -22,7 +22,7 @@ func TestIndexCopy(t *testing.T) {
 		rows  []int64
 		room  int64
 		axis  int
-		alone bool // one list of positions for all rows
+		alone bool // the same list of positions for all rows
 	}{
 		{[]int64{3}, 5, 0, true}, {[]int64{2, 3, 4, 16}, 7, 1, false}, {[]int64{2, 3, 4, 16}, 7, 1, true},
 		{[]int64{5, 40}, 5, 0, false},
@@ -79,7 +79,7 @@ func TestIndexCopy(t *testing.T) {
 func TestIndexCopyFault(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	far := make([]float64, 2*600) // two lists; the second contains a number that also occurs far earlier
+	far := make([]float64, 2*600) // two lists; the second contains the same number twice, far apart
 	for i := range far {
 		far[i] = float64(i % 600)
 	}
@@ -236,7 +236,7 @@ func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
 		max(0.5, 8*unit(ir.F32)/max(unit(dt), 0x1p-52)), dt, q.shape, q, k, v, at)
 	for _, w := range r.launches[before:] {
 		if s := w.code.symbol; !strings.HasPrefix(s, "hocket_"+c.kernel) && !strings.HasPrefix(s, "hocket_flashJoin") {
-			r.t.Errorf("%v is by %s", c, s)
+			r.t.Errorf("%v is computed by %s", c, s)
 		}
 	}
 }
@@ -280,7 +280,7 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestWindows tests attention to the last keys only, and with capped and masked scores.
+// TestWindows tests attention to the last keys only, and attention with capped and masked scores.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -346,22 +346,22 @@ func TestLengthsBatch(t *testing.T) {
 	}
 }
 
-// TestFixedAttention checks that, with fixed bits, a query's result depends only on the keys that it sees: neither on
-// other queries and sequences, nor on the number of keys that memory has room for, nor on the number of launches.
+// TestFixedAttention checks that, with fixed bits, a query's result depends only on the keys that it sees. It must not
+// depend on other queries and sequences, the number of keys that memory is allocated for, or the number of launches.
 func TestFixedAttention(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		batches, tq, hq, hv, dh, tk int64
 		lengths                     bool
 	}{{2, 23, 4, 2, 64, 1300, true}, {1, 40, 4, 1, 128, 700, true}, {2, 9, 4, 2, 128, 1100, false},
-		{1, 9, 4, 2, 64, 650, true}, {1, 9, 4, 2, 64, 1100, true}} { // memory for one split more than is used
+		{1, 9, 4, 2, 64, 650, true}, {1, 9, 4, 2, 64, 1100, true}} { // memory for one more split than the keys need
 		b := newBench(t)
 		q, k, v := noise(ir.BF16, c.batches, c.tq, c.hq, c.dh), noise(ir.BF16, c.batches, c.tk, c.hv, c.dh),
 			noise(ir.BF16, c.batches, c.tk, c.hv, c.dh)
 		slices.Reverse(v.vals)
 		row, key := c.hq*c.dh, c.hv*c.dh
-		// add plans an attention of n queries of a sequence, from query i on, that see the same keys as among all queries,
-		// with memory for room keys.
+		// add plans an attention of n queries of a sequence, from query i on, with memory for room keys. They see the
+		// same keys as they would among all queries.
 		add := func(batch, i, n, room int64) Operand {
 			put := func(vals []float64, n, heads int64) Operand {
 				return b.put(ir.BF16, layouts[0], vals[:n*heads*c.dh], 1, n, heads, c.dh)
@@ -410,7 +410,8 @@ func TestFixedAttention(t *testing.T) {
 	}
 }
 
-// TestFixedAttentionRoom checks that many rows take several launches, which share the memory for partial results.
+// TestFixedAttentionRoom checks that an attention of many rows takes several launches, which use the same memory for
+// partial results.
 func TestFixedAttentionRoom(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -434,7 +435,7 @@ func TestFixedAttentionRoom(t *testing.T) {
 	if n := len(b.launches); n != 2 {
 		t.Errorf("%d launches", n)
 	}
-	many := add(1) // 6 units, one by one
+	many := add(1) // 6 units, one per launch
 	if n := len(b.launches); n != 2+12 {
 		t.Errorf("%d launches", n)
 	}

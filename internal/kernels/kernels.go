@@ -1,10 +1,10 @@
 // Package kernels contains hocket's own GPU kernels: their CUDA C++ sources in src, the choice of templates for an
 // operation on given operands, their compilation at run time, and a cache of the results on disk.
 //
-// The sources are templates. A compilation unit consists of templates with one entry point, instantiated for element
-// types, number of dimensions and width of accesses. Extents, strides and addresses are arguments, so one compilation
-// serves all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads, unless it sets another size, and
-// has one argument, a structure of 8-byte words.
+// The sources are templates. A compilation unit has one entry point, and consists of the templates that it needs,
+// instantiated for element types, number of dimensions and width of accesses. Extents, strides and addresses are
+// arguments, so one compilation serves all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads,
+// unless it sets another size, and has one argument, a structure of 8-byte words.
 //
 // Results do not depend on the GPU: the order of folds follows from extents, types and strides.
 package kernels
@@ -178,7 +178,7 @@ func (l *Library) Ahead(t Target, p Problem) {
 	}
 }
 
-// drafted returns the launches for p with dummy addresses of scratch memory.
+// drafted returns the launches for p, with dummy addresses in place of scratch memory.
 func drafted(p Problem, t Target) ([]launch, error) {
 	t.Scratch = func(int64, bool) (nvlib.Ptr, error) { return 256, nil }
 	return plan(p, t)
@@ -233,7 +233,7 @@ type operands struct {
 	block int // of the Target
 }
 
-// lends reports whether a block may have the given size of dynamic shared memory, aligned to 1 KiB after its static
+// lends reports whether a block can have the given size of dynamic shared memory, aligned to 1 KiB after its static
 // variables.
 func (j *operands) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
@@ -252,7 +252,7 @@ func newJob(p Problem, t Target) (*job, error) {
 	return j, j.check()
 }
 
-// check checks each operand by itself.
+// check checks each operand separately.
 func (j *operands) check() error {
 	if err := j.Out.check(); err != nil {
 		return fmt.Errorf("result: %w", err)

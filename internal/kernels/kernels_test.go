@@ -65,7 +65,7 @@ func TestElementwise(t *testing.T) {
 								}
 							}
 						}
-						if k == 2 && len(v.vals) > 0 { // not the same values as the first operand
+						if k == 2 && len(v.vals) > 0 { // differs from the first operand
 							v.vals = append(v.vals[1:], v.vals[0])
 						}
 						ins = append(ins, v)
@@ -160,7 +160,8 @@ func TestCopies(t *testing.T) {
 	b.run()
 }
 
-// TestRepeated multiplies a row with each row of a matrix, by wide accesses, of which those to one operand are narrow.
+// TestRepeated multiplies a matrix with a row that is repeated. It checks that accesses to the matrix are wide although
+// those to the row cannot be.
 func TestRepeated(t *testing.T) {
 	b := newBench(t)
 	x, row, col := noise(ir.BF16, 6, 32), noise(ir.BF16, 32), noise(ir.BF16, 6)
@@ -269,7 +270,7 @@ func TestJoin(t *testing.T) {
 	r.run()
 }
 
-// TestJoinManyStrides has more strides than fit into an argument.
+// TestJoinManyStrides reduces operands with more strides than fit into the kernel's arguments.
 func TestJoinManyStrides(t *testing.T) {
 	r := newTrial(t)
 	shape := []int64{2, 3, 2, 2, 3, 2, 2, 2}
@@ -418,16 +419,17 @@ func TestFlash(t *testing.T) {
 	}
 	for _, l := range r.launches {
 		if !strings.HasPrefix(l.code.symbol, "hocket_flash") {
-			t.Errorf("%s is not by tensor cores", l.code.symbol)
+			t.Errorf("%s does not use tensor cores", l.code.symbol)
 		}
 	}
 	r.run()
 }
 
-// TestFlashSplit tests keys that blocks share, loaded as many steps ahead as the shared memory of each GPU permits.
+// TestFlashSplit tests keys that are split over blocks. They are loaded as many steps ahead as the shared memory of
+// each GPU permits.
 func TestFlashSplit(t *testing.T) {
 	t.Parallel()
-	for _, kib := range []int{227, 99} { // Hopper's, an L40S's
+	for _, kib := range []int{227, 99} { // of Hopper and L40S
 		r := newTrial(t)
 		r.block = kib << 10
 		for i, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1100, 8, 1, 64}, {1, 130, 6, 2, 128}, {5, 1300, 8, 2, 128}, {3, 257, 4, 4, 64},
@@ -485,7 +487,7 @@ func TestFlashTakes(t *testing.T) {
 	}
 }
 
-// hopper makes attention use Hopper's tensor cores with blocks that process all keys, although there are only a few
+// hopper makes attention use Hopper's tensor cores with blocks that each process all keys, although there are only few
 // blocks.
 func hopper(b *bench) {
 	b.arch = "sm_90a"
@@ -519,14 +521,14 @@ func TestFlashHopper(t *testing.T) {
 	}
 	for _, l := range r.launches {
 		if !strings.HasPrefix(l.code.symbol, "hocket_flashHopper") || l.shared < 48<<10 {
-			t.Errorf("%s with %d bytes is not by Hopper's tensor cores", l.code.symbol, l.shared)
+			t.Errorf("%s with %d bytes does not use Hopper's tensor cores", l.code.symbol, l.shared)
 		}
 	}
 	r.run()
 }
 
-// hopperParts makes attention use Hopper's tensor cores with blocks that share keys, although there are only a few
-// blocks.
+// hopperParts makes attention use Hopper's tensor cores with keys that are split over blocks, although there are only
+// few blocks.
 func hopperParts(b *bench) {
 	b.arch = "sm_90a"
 	b.plan = func(p Problem, j *job) ([]launch, error) {
@@ -541,7 +543,7 @@ func hopperParts(b *bench) {
 	}
 }
 
-// TestFlashHopperParts tests keys that blocks on Hopper's tensor cores share.
+// TestFlashHopperParts tests keys that are split over blocks on Hopper's tensor cores.
 func TestFlashHopperParts(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -564,10 +566,10 @@ func TestFlashHopperParts(t *testing.T) {
 	r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: true}}, layouts[2], 0.5, ir.BF16, q.shape, q, kv, kv)
 	for _, l := range r.launches {
 		if !strings.HasPrefix(l.code.symbol, "hocket_flashHopper") || !strings.HasSuffix(l.code.symbol, "Part") {
-			t.Errorf("%s is not of parts by Hopper's tensor cores", l.code.symbol)
+			t.Errorf("%s does not split keys on Hopper's tensor cores", l.code.symbol)
 		}
 	}
-	r.launches = append(r.launches, r.launches...) // counters are ready for the next run
+	r.launches = append(r.launches, r.launches...) // runs twice, because the first run must leave the counters ready for the next
 	r.run()
 }
 
@@ -588,7 +590,7 @@ func TestHopperIsHopper(t *testing.T) {
 	}
 }
 
-// TestHopperShares checks which attentions use blocks that share keys, and with which kernel.
+// TestHopperShares checks for which attentions keys are split over blocks, and by which kernel.
 func TestHopperShares(t *testing.T) {
 	for _, c := range []struct {
 		tq, tk, hq, hv int64
@@ -688,7 +690,7 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 			}
 		}
 	}
-	// A value that all queries see, and a whole tile of keys whose weights are zero for all queries.
+	// One value is seen by all queries, and one whole tile of keys has weight zero for all queries.
 	q, k, v := noise(ir.BF16, 3, heads, 64), noise(ir.BF16, 200, 1, 64), noise(ir.BF16, 200, 1, 64)
 	v.vals[9] = math.Inf(1)
 	r.compare(device.Kernel{Op: device.Attention{Scale: 0.2}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// axis is a dimension that several operands share: its extent, and the stride of each operand in elements.
+// axis is a dimension of several operands: its extent, and the stride of each operand in elements.
 type axis struct {
 	n int64
 	s []int64

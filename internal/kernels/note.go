@@ -1,7 +1,7 @@
 package kernels
 
-// Notes are small results that took time to determine, such as measurements. They are stored with the kernels and in
-// the same way: a note is stored as a whole, and one that is truncated, modified or of another key is ignored.
+// Notes are small results that took long to determine, such as measurements. They are stored in the same way as
+// kernels: a note is stored as a whole, and one that is truncated, modified or stored under another key is ignored.
 
 // LoadNote returns the bytes that were stored under key, a text that contains everything that they depend on.
 func (c *Cache) LoadNote(key string) ([]byte, bool) {

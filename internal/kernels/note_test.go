@@ -13,7 +13,7 @@ func TestNotes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	c := CacheIn(dir, nil)
 	if _, ok := c.LoadNote("a"); ok {
-		t.Error("a note that nobody made")
+		t.Error("a note that was never stored was found")
 	}
 	c.StoreNote("a", []byte("one"))
 	c.StoreNote("b", []byte("two"))
@@ -25,14 +25,14 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	if _, ok := c.load(keyOf("a", nil, "note"), codeEnding); ok {
-		t.Error("a note was used as a kernel")
+		t.Error("a note was loaded as a kernel")
 	}
 	var none *Cache
 	none.StoreNote("a", []byte("one"))
 	if _, ok := none.LoadNote("a"); ok {
-		t.Error("no cache has a note")
+		t.Error("a nil cache returned a note")
 	}
-	// A note of another key is stored under this name.
+	// The file of a note contains a note of another key.
 	from, err := os.ReadFile(c.path(keyOf("b", nil, "note"), noteEnding))
 	if err == nil {
 		err = os.WriteFile(c.path(keyOf("a", nil, "note"), noteEnding), from, 0o600)
@@ -41,7 +41,7 @@ func TestNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, ok := c.LoadNote("a"); ok {
-		t.Errorf("another's note: %q", b)
+		t.Errorf("the note of another key was returned: %q", b)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestNotesUnusable(t *testing.T) {
 	c.StoreNote("a", []byte("one"))
 	c.StoreNote("b", []byte("one"))
 	if _, ok := c.LoadNote("a"); ok {
-		t.Error("a note from nowhere")
+		t.Error("a note was found although none can be written")
 	}
 	if strings.Count(said.String(), "\n") != 1 {
 		t.Errorf("said %q", said.String())

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// oracle computes problems on the CPU machine, whose results kernels must match.
+// oracle computes problems on the CPU machine. The results of kernels must match its results.
 type oracle struct {
 	t *testing.T
 	w device.World
@@ -103,7 +103,7 @@ func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, 
 	size := 0.0
 	for i, in := range ins {
 		if ops = append(ops, r.put(in.dt, l, in.vals, in.shape...)); i > 0 && in.dt.IsInt() {
-			continue // positions and lengths
+			continue // positions and lengths, which are not compared
 		}
 		for _, v := range in.vals {
 			if !math.IsInf(v, 0) && v == v {

@@ -53,7 +53,7 @@ func TestFlagJoin(t *testing.T) {
 			return l.Join(Target{}, Join{List: list, Flag: flag, Count: count, Abort: abort, Timeout: timeout, Fault: f, Tag: 9})
 		}, flagJoin(nil).code, 1)
 	}
-	join(0, 1, 0)                   // already raised: 1 is consumed
+	join(0, 1, 0)                   // already raised: consumes 1
 	join(list, 0, 0)                // raises both, consumes nothing
 	join(list, 2, 0)                // again, and consumes 2
 	join(list, 0, 0)                // the flag is 1
@@ -81,7 +81,7 @@ func TestFlagJoin(t *testing.T) {
 	}
 	for _, j := range []Join{{Count: -1}, {Timeout: -1}} {
 		if _, err := New(&fake{}, nil).Join(Target{}, j); err == nil {
-			t.Errorf("%+v was taken", j)
+			t.Errorf("%+v was accepted", j)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestWired(t *testing.T) {
 		t.Errorf("words %d and %d, want 8 and %d", w, o, int64(1<<40-1))
 	}
 	if b.read(abort) == 0 || b.read(none) != 0 {
-		t.Errorf("abort words are %d, of a wait that ran out of time, and %d", b.read(abort), b.read(none))
+		t.Errorf("the abort words are %d after a timeout, and %d", b.read(abort), b.read(none))
 	}
 	for i, want := range []struct {
 		kind       FaultKind
@@ -184,7 +184,7 @@ func TestFaultWords(t *testing.T) {
 		t.Error("a fault of 47 bytes")
 	}
 	half := make([]byte, FaultBytes)
-	half[0] = byte(FaultTimeout) // claimed, but not yet complete
+	half[0] = byte(FaultTimeout) // begun, but not complete
 	if _, ok := ReadFault(half); ok {
 		t.Error("half a fault was read")
 	}

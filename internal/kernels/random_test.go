@@ -99,8 +99,8 @@ func TestCrossed(t *testing.T) {
 	b.run()
 }
 
-// TestLargeGrids checks that the code paths for more items than a grid has threads, and for more items than 32 bits
-// count, give the same results as those for few items.
+// TestLargeGrids checks the code paths for more items than a grid has threads, and for more items than fit into 32
+// bits. They must return the same results as those for few items.
 func TestLargeGrids(t *testing.T) {
 	b := newBench(t)
 	x := noise(ir.F32, 3, 4000)

@@ -109,8 +109,8 @@ func TestScratchFails(t *testing.T) {
 	}
 }
 
-// TestOrderOfSums checks that the order of operations, and so the code and its extents, depend on extents and strides,
-// and not on addresses.
+// TestOrderOfSums checks that the order of operations, which follows from the code and its extents, depends on extents
+// and strides and not on addresses.
 func TestOrderOfSums(t *testing.T) {
 	in, out := op(ir.BF16, 4, 8000), op(ir.BF16, 4)
 	shifted := in
@@ -128,7 +128,7 @@ func TestOrderOfSums(t *testing.T) {
 	}
 }
 
-// TestTail checks that an odd extent prevents wide accesses only at its end.
+// TestTail checks that an odd extent prevents wide accesses only for the elements at its end.
 func TestTail(t *testing.T) {
 	x := op(ir.BF16, 10007)
 	l, err := plan(Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []Operand{x}, Out: x}, Target{})

@@ -9,7 +9,7 @@ import (
 
 // row describes an operation along one axis of the operand, with a block for each row.
 type row struct {
-	label, body  string // the body lacks axes, V and W: "softmax<f32, %d, %d, %d>"
+	label, body  string // body is a format for the number of axes, V and W: "softmax<f32, %d, %d, %d>"
 	axis         int
 	weight, bias Operand // an address of 0 means none
 	eps          float64

@@ -33,7 +33,7 @@ func (j *job) asMatrix(o Operand) (matrix Operand, launches []launch, err error)
 	return matrix, nil, nil
 }
 
-// grain appends a ScaleGrain for scales that are a matrix. The strides are 0 along dimensions that share a scale.
+// grain appends a ScaleGrain for a matrix of scales. A stride is 0 if all blocks along that dimension share a scale.
 func (w *words) grain(g device.Grain, scales Operand) {
 	w.ints(g.Rows, g.Columns, scales.Strides[0], scales.Strides[1])
 }
@@ -46,8 +46,8 @@ func (j *job) scaleMatrix(g device.Grain, rows int64, s Operand) (Operand, []lau
 	return j.asMatrix(s)
 }
 
-// scalesOf plans the largest magnitudes of blocks. For a single block that is the whole tensor, it first computes the
-// scales of rows, and then the largest of these.
+// scalesOf plans the computation of scales from the largest magnitudes of blocks. For a single block that is the whole
+// tensor, it first computes the scales of rows, and then the largest of these.
 func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err

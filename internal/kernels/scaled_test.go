@@ -95,7 +95,7 @@ func TestScaled(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range layouts { // rows of scales may have gaps that no matrix has
+	for _, l := range layouts { // layouts with gaps between rows of scales, which a matrix cannot have
 		for _, shape := range [][]int64{{2, 3}, {2, 3, 2}} {
 			r.compare(device.Kernel{Op: device.Scales{Max: 448}}, l, 0, ir.F32, shape, noise(ir.F32, 2, 3, 256))
 		}

@@ -9,18 +9,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Skinny is a linear of 1 to 32 rows that is computed by a kernel whose time is that of reading the weight. Ins holds
-// x, the weight, and the bias if there is one.
+// Skinny is a linear of 1 to 32 rows. The time of its kernel is that of reading the weight. Ins holds x, the weight,
+// and the bias if there is one.
 type Skinny struct {
 	Ins      []Operand
 	Out      Operand
 	Epilogue Epilogue
-	// Constant reports that no kernel that may still be running when this one begins writes a weight. The weights are then
-	// read before the previous kernel has ended.
+	// Constant reports that no kernel that may still be running when this one begins writes a weight. The weights are
+	// then read before the previous kernel has ended.
 	Constant bool
-	// Up is, for SiluMulEpilogue, the weight of the factor that silu is multiplied by, with the shape of the first weight.
+	// Up is used with SiluMulEpilogue: the result is silu(x·wᵀ) times x·Upᵀ. It has the shape of the first weight.
 	Up *Operand
-	// Sliced permits any number of rows of x. Each row has the same bits as if it were the only one.
+	// Sliced permits any number of rows of x. Each row has the same bits as if it were computed alone.
 	Sliced bool
 	// More holds further linears of x without bias and epilogue. Rows of all results have the same bits as in separate
 	// launches.
@@ -56,8 +56,8 @@ const (
 	skinnyRoom = 112 << 10
 )
 
-// skinnyForm is a choice of parameters on which no bit depends: the number of groups of eight weight rows of a block,
-// and the number of turns of its warps that its shared memory holds.
+// skinnyForm is a choice of parameters that affects no bit of the result. tiles is the number of groups of eight weight
+// rows of a block. steps is the number of loads, of 64 columns each, that a warp's shared memory holds.
 type skinnyForm struct{ tiles, steps int64 }
 
 // shared returns the shared memory of a block for the given number of rows of x.
@@ -65,10 +65,11 @@ func (f skinnyForm) shared(rows int64) int64 {
 	return skinnyWarps * f.steps * (8*f.tiles + rows) * skinnyTurn * 2
 }
 
-// forms returns the forms for a linear, the best one first. Up to 16 rows they were measured on an H100 with bf16.
-// Blocks that fill a multiprocessor by themselves read x less often. They pay off if each has many turns and, with more
-// than eight rows, if they distribute the weight evenly over all multiprocessors in one wave. With 32 rows each block
-// reads x from the L2 cache, so the number of blocks is the smallest one that fills the multiprocessors.
+// forms returns the forms for a linear, the best one first. Up to 16 rows they were measured on an H100 with bf16. A
+// block that is large enough to fill a multiprocessor alone reads x less often. Such blocks are faster if each
+// processes many columns and, with more than eight rows, if they distribute the weight evenly over all multiprocessors
+// in one wave. With 32 rows each block reads x from the L2 cache, so the number of blocks is the smallest one that
+// fills the multiprocessors.
 func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	plain := s.how.Epilogue != SiluMulEpilogue
 	switch {

@@ -55,8 +55,8 @@ func TestSkinny(t *testing.T) {
 	r.run()
 }
 
-// TestSkinnyBits checks that a row has the same bits as if it were the only one, in every form, and that epilogues have
-// the bits of separate operations.
+// TestSkinnyBits checks, in every form, that a row has the same bits as if it were computed alone, and that epilogues
+// have the bits of separate operations.
 func TestSkinnyBits(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -66,7 +66,7 @@ func TestSkinnyBits(t *testing.T) {
 		g, w := b.vals(got), b.vals(want)
 		for i := range min(len(g), len(w)) {
 			if g[i] != w[i] {
-				t.Errorf("%s: element %d is %v, and %v is wanted", what, i, g[i], w[i])
+				t.Errorf("%s: element %d is %v, want %v", what, i, g[i], w[i])
 				return
 			}
 		}
@@ -105,19 +105,19 @@ func TestSkinnyBits(t *testing.T) {
 				got, want := b.vals(sliced), b.vals(all)
 				for e, v := range got {
 					if w := max(want[int64(e)%(32*n)], 0); v != w {
-						t.Errorf("%d rows of %s, %v: element %d is %v, and %v is wanted", m, dt, form, e, v, w)
+						t.Errorf("%d rows of %s, %v: element %d is %v, want %v", m, dt, form, e, v, w)
 						return
 					}
 				}
 			}, wide, w, bias)
 		}
 		w2, w3 := put(25, k), put(8, k)
-		repeats := func(what string, got, want Operand) { // want has 32 rows
+		repeats := func(what string, got, want Operand) { // compares with want, which has 32 rows
 			t.Helper()
 			g, w := b.vals(got), b.vals(want)
 			for e, v := range g {
 				if w := w[e%len(w)]; v != w {
-					t.Errorf("%s: element %d is %v, and %v is wanted", what, e, v, w)
+					t.Errorf("%s: element %d is %v, want %v", what, e, v, w)
 					return
 				}
 			}

@@ -6,12 +6,12 @@ import (
 )
 
 // underWay is the number of accesses of 16 bytes that each thread of a transfer has in flight. The 256 threads of a
-// block then have 64 KiB in flight, which a block needs to read a peer's memory across NVLink at the full rate of a
+// block then have 64 KiB in flight. A block needs that much to read a peer's memory across NVLink at the full rate of a
 // multiprocessor.
 const underWay = 16
 
-// Transfer copies bytes with at most Blocks blocks, between views of equal size without gaps. One of them may be a
-// peer's.
+// Transfer copies bytes with at most Blocks blocks, between views of equal size without gaps. One of the views may be
+// in a peer's memory.
 type Transfer struct {
 	In, Out Operand
 	Blocks  int

@@ -58,7 +58,8 @@ func (u uneven) launches(j *job) ([]launch, error) {
 	return []launch{{blocks: min(blocksFor(ceil(j.Out.elements()/inner*pieces, unevenFlight)), unevenBlocks), args: args, code: c}}, nil
 }
 
-// moves makes c a copy of rows in pieces as wide as the addresses permit, and returns the number of pieces of a row.
+// moves makes c a copy of rows in pieces that are as wide as the addresses permit. It returns the number of pieces of a
+// row.
 func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	size := int64(16)
 	for size > j.Out.DType.Size() && !multiples(size, row, all) {

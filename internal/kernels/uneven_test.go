@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenCounts draws counts of n members that fit operands of held rows and results of room rows.
+// unevenCounts draws counts of n members for operands of held rows and results of room rows.
 func unevenCounts(rng *rand.Rand, op ir.Op, n int, held, room int64) [][]float64 {
 	all, comes := make([][]float64, n), make([]int64, n)
 	for i := range all {
@@ -39,7 +39,8 @@ func unevenCounts(rng *rand.Rand, op ir.Op, n int, held, room int64) [][]float64
 
 var unevenOps = []ir.Op{ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV}
 
-// TestUneven compares with the CPU machine, bit by bit, for every type and axis, and for rows of odd and of wide sizes.
+// TestUneven compares uneven collectives with the CPU machine, bit by bit, for every type and axis, and for rows of odd
+// and of wide sizes.
 func TestUneven(t *testing.T) {
 	r := newTrial(t)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -76,7 +77,7 @@ func TestUneven(t *testing.T) {
 	r.run()
 }
 
-// TestUnevenFaults checks that counts that do not fit are reported, and that zeros are written.
+// TestUnevenFaults checks that counts that do not fit are reported, and that the result is then zeros.
 func TestUnevenFaults(t *testing.T) {
 	b := newBench(t)
 	for i, c := range []struct {

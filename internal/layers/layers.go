@@ -1,6 +1,7 @@
-// Package layers cuts a function into layers that can be run and evaluated one by one: each iteration of a loop that
-// carries values, and runs of statements between these. A layer is a separate program. It takes what it needs of the
-// function's parameters and of the values computed before it, and returns what later layers need.
+// Package layers cuts a function into layers that can be run and evaluated one by one. A layer is
+// one iteration of a loop that carries values, or a sequence of statements between such loops. Each
+// layer is a separate program. Its parameters are those parameters of the function, and those
+// values computed before it, that it uses; its results are the values that later layers use.
 //
 // Small parts keep error bounds small. A layer that is given exact inputs is compared within the rounding of its own
 // operations, while the bounds of a whole model soon exceed its values.
@@ -16,38 +17,39 @@ import (
 
 // Layer is a part of a function.
 type Layer struct {
-	// Name says which part it is: "%hidden, %l=3".
+	// Name identifies the part: "%hidden, %l=3".
 	Name string
-	// Pos is where it begins.
+	// Pos is where the layer begins in the source.
 	Pos ir.Pos
-	// Program has the layer as its last function. Iterations that differ in nothing but rows of stacked parameters
-	// have one Program.
+	// Program is the layer's program; its last function computes the layer. Iterations that differ
+	// only in the rows of stacked parameters share one Program.
 	Program *ir.Program
-	// In are what the parameters of that function take, in their order.
+	// In are the arguments of that function, in the order of its parameters.
 	In []Input
-	// Out are the values of the cut function that its results are, in their order. Names of inout parameters follow,
-	// as in ir.OutputNames; they are listed in In.
+	// Out names the values of the cut function that the layer's results are, in the order of the
+	// results. Names of inout parameters follow, as in ir.OutputNames; they are also in In.
 	Out []string
 }
 
-// Input is what a parameter of a layer takes.
+// Input is the argument for a parameter of a layer.
 type Input struct {
-	// Value is a parameter or a value of the cut function.
+	// Value is the name of a parameter or value of the cut function.
 	Value string
-	// Row is the index along dimension 0 of the part of Value that the layer takes, which keeps that dimension; -1 for
-	// all of it.
+	// Row selects a row of Value along dimension 0; the row keeps that dimension, with extent 1. It
+	// is -1 if the argument is all of Value.
 	Row   int64
 	Inout bool
 }
 
-// Most is the number of statements of a layer that is no loop, as Split is to be called first.
+// Most is the largest number of statements in a layer that is not a loop. It is the limit that
+// callers pass to Split first.
 const Most = 16
 
-// mostIterations bounds the iterations that are layers of their own.
+// mostIterations bounds how many iterations of a loop become separate layers.
 const mostIterations = 10_000
 
-// Split cuts b's function into layers that have up to most statements, or are an iteration of a loop. It returns nil if
-// there is no place to cut it.
+// Split cuts b's function into layers. Each has up to most statements, or is an iteration of a
+// loop. Split returns nil if the function cannot be cut.
 func Split(b *ir.Bound, most int) []Layer {
 	c := &cutter{b: b, most: most, stmts: b.Func.Body.Stmts, defined: map[string]*ir.Sym{}, at: map[string]int{}}
 	c.find()
@@ -77,20 +79,20 @@ type cutter struct {
 	layers []Layer
 
 	defined map[string]*ir.Sym // by name, at the top level
-	at      map[string]int     // the statement that defines each
-	last    map[string]int     // the last statement that uses it
-	names   []string           // of all of them, in order
+	at      map[string]int     // index of the statement that defines each value
+	last    map[string]int     // index of the last statement that uses it
+	names   []string           // names of all values, in order
 	shared  map[*ir.Stmt]*ir.Program
 }
 
-// find finds what is defined and used where.
+// find records where each value is defined and last used.
 func (c *cutter) find() {
 	c.last, c.shared = map[string]int{}, map[*ir.Stmt]*ir.Program{}
 	for i, s := range c.stmts {
 		used(s, func(name string) { c.last[name] = i })
 		for _, sym := range c.b.Info.Results[s] {
 			if s.Op == ir.OpFor && sym.Kind == ir.SymIndex {
-				continue // the loop's own
+				continue // a variable that the loop defines
 			}
 			c.defined[sym.Name], c.at[sym.Name] = sym, i
 			c.names = append(c.names, sym.Name)
@@ -98,7 +100,7 @@ func (c *cutter) find() {
 	}
 }
 
-// live lists the values defined before statement i that it or a later one uses.
+// live lists the values that are defined before statement i and used by it or a later one.
 func (c *cutter) live(i int) []string {
 	var list []string
 	for _, name := range c.names {
@@ -117,10 +119,10 @@ func (c *cutter) cuts(i int) bool {
 	return !slices.ContainsFunc(c.live(i), func(name string) bool { return !passes(c.defined[name]) })
 }
 
-// passes reports whether what s stands for can leave one program and enter another.
+// passes reports whether s can be a result of one program and a parameter of another.
 func passes(s *ir.Sym) bool { return s != nil && s.Kind == ir.SymValue && concrete(s.Type) }
 
-// concrete reports whether the extents of t depend on nothing but dims, and a value of it is whole.
+// concrete reports whether the extents of t depend only on dims, and t is not a partial sum.
 func concrete(t *ir.Type) bool {
 	ok := t != nil && len(t.Partial) == 0
 	if !ok {
@@ -134,7 +136,8 @@ func concrete(t *ir.Type) bool {
 	return ok
 }
 
-// iterates reports whether each iteration of statement i can be a layer, and which there are.
+// iterates reports whether each iteration of statement i can be a layer. If so, the iterations are
+// lo to hi-1.
 func (c *cutter) iterates(i int) (lo, hi int64, ok bool) {
 	s := c.stmts[i]
 	if s.Op != ir.OpFor || s.Streams > 0 || len(s.Carry) == 0 || !c.cuts(i) || !c.cuts(i+1) {
@@ -151,7 +154,8 @@ func (c *cutter) iterates(i int) (lo, hi int64, ok bool) {
 	return lo, hi, lerr == nil && herr == nil && lo < hi && hi-lo <= mostIterations
 }
 
-// run makes layers of statements [from, to). More than a layer may have are cut where the fewest values are live.
+// run makes layers of statements [from, to). If there are more than a layer may have, it cuts where
+// the fewest values are live.
 func (c *cutter) run(from, to int) {
 	if from == to {
 		return
@@ -163,7 +167,7 @@ func (c *cutter) run(from, to int) {
 	}
 	part := c.stmts[from:to]
 	if len(part) == 1 && part[0].Op == ir.OpReturn && c.b.Info.Needs[part[0]] == nil {
-		return // there is nothing to compute
+		return // the statements compute nothing
 	}
 	l := Layer{Pos: part[0].Pos, Name: c.spelled(part)}
 	body := &ir.Block{Stmts: cloned(part), End: c.b.Func.Body.End}
@@ -206,7 +210,7 @@ func (c *cutter) run(from, to int) {
 	c.layers = append(c.layers, l)
 }
 
-// narrowest is where to cut statements [from, to); 0 for nowhere.
+// narrowest returns the best place to cut statements [from, to); 0 if they cannot be cut.
 func (c *cutter) narrowest(from, to int) int {
 	count := 0
 	for _, s := range c.stmts[from:to] {
@@ -233,7 +237,7 @@ func (c *cutter) narrowest(from, to int) int {
 
 func distance(a, b int) int { return max(a-b, b-a) }
 
-// spelled names statements by the first and the last value that they define.
+// spelled returns a name for statements: the first and the last value that they define.
 func (c *cutter) spelled(part []*ir.Stmt) string {
 	var names []string
 	for _, s := range part {
@@ -250,8 +254,9 @@ func (c *cutter) spelled(part []*ir.Stmt) string {
 	return names[0] + " to " + names[len(names)-1]
 }
 
-// iteration makes a layer of the iteration of loop s for which its variable is k. Where the loop uses the variable for
-// nothing but rows of stacked parameters, the layer takes these rows, and its own loop has one iteration, 0.
+// iteration makes a layer of one iteration of loop s, in which its variable is k. If the loop uses
+// the variable only to select rows of stacked parameters, the layer's parameters are these rows,
+// and its loop has the single iteration 0.
 func (c *cutter) iteration(s *ir.Stmt, k int64) {
 	variable := s.Results[0].Text
 	l := Layer{Pos: s.Pos, Name: fmt.Sprintf("%%%s, %%%s=%d", s.Results[1].Text, variable, k)}
@@ -315,8 +320,9 @@ func (c *cutter) iteration(s *ir.Stmt, k int64) {
 	c.layers = append(c.layers, l)
 }
 
-// Unrolled returns the function of a layer as one that can be cut further: if the layer is an iteration of a loop, its
-// statements without the loop. Parameters have the order of the layer's, and may have other names.
+// Unrolled returns the function of a layer in a form that can be cut further. If the layer is an
+// iteration of a loop, that is the statements of its body without the loop. The parameters have the
+// same order as the layer's, but may have other names.
 func Unrolled(b *ir.Bound) (*ir.Bound, error) {
 	stmts := b.Func.Body.Stmts
 	if len(stmts) != 2 || stmts[0].Op != ir.OpFor || len(stmts[0].Carry) == 0 || stmts[0].Exprs[0].Kind != ir.ExprInt {
@@ -393,8 +399,8 @@ func substitute(s *ir.Stmt, variable string, by *ir.Expr) {
 	}
 }
 
-// stacks finds the parameters that loop s uses by nothing but rows that its variable names. all reports that the
-// variable is used for nothing else.
+// stacks returns the parameters of which loop s uses only the rows selected by its variable. all
+// reports that the variable has no other use.
 func (c *cutter) stacks(s *ir.Stmt) (stacks map[string]bool, all bool) {
 	variable := s.Results[0].Text
 	stacks, others, all := map[string]bool{}, map[string]bool{}, true
@@ -416,7 +422,7 @@ func (c *cutter) stacks(s *ir.Stmt) (stacks map[string]bool, all bool) {
 	return stacks, all
 }
 
-// row reports whether s selects the row of its operand that a variable names.
+// row reports whether s selects the row of its operand with the index variable.
 func row(s *ir.Stmt, variable string) bool {
 	axis, index := s.Attr("axis"), s.Attr("index")
 	return s.Op == ir.OpSelect && s.Into == nil && len(s.Args) == 1 && s.Args[0].Index == nil &&
@@ -431,7 +437,8 @@ func (c *cutter) param(name string) bool {
 	})
 }
 
-// program makes the program of a layer: the function and those that it calls. Dims have the values of the binding.
+// program returns the program of a layer: its function and the functions that it calls. Dims have
+// the values of the binding.
 func (c *cutter) program(params []*ir.Param, results []*ir.Type, body *ir.Block) *ir.Program {
 	from := c.b.Info.Prog
 	p := &ir.Program{File: from.File, Source: from.Source, Files: from.Files, Meshes: from.Meshes}
@@ -470,7 +477,7 @@ func (c *cutter) program(params []*ir.Param, results []*ir.Type, body *ir.Block)
 	return p.Clone()
 }
 
-// used calls visit for every name that s or a block in it uses.
+// used calls visit for every name that s, or a block in s, uses.
 func used(s *ir.Stmt, visit func(name string)) {
 	expr := func(e *ir.Expr) {
 		e.Walk(func(e *ir.Expr) {

@@ -30,8 +30,8 @@ func f(%x: f32[T, 8], %w: f32[3, 8/tp, 8], %v: f32[3, 8, 8/tp], %n: f32[3, 8]) -
 }
 `
 
-// TestChain evaluates the layers of functions one after another, each on the results of those before it: that gives the
-// bits that evaluating the function gives.
+// TestChain evaluates the layers of functions one after another, each on the results of the
+// previous ones, and compares with the evaluation of the whole function, bit by bit.
 func TestChain(t *testing.T) {
 	long := "func f(%x: f32[4, 4], %w: f32[4, 4]) -> f32[4, 4] {\n  %y0 = linear %x, %w\n"
 	for i := range 40 {
@@ -101,7 +101,7 @@ func f(%x: f32[T/tp, 2], %w: f32[2, 2]) -> (f32[T/tp, 2], f32[T, 2]) {
 			want := evaluate(t, bound, in)
 			list := layers.Split(bound, layers.Most)
 			if len(list) < c.layers {
-				t.Fatalf("%d layers, at least %d are wanted", len(list), c.layers)
+				t.Fatalf("%d layers, want at least %d", len(list), c.layers)
 			}
 			programs := map[*ir.Program]bool{}
 			for _, l := range list {
@@ -124,14 +124,14 @@ func f(%x: f32[T/tp, 2], %w: f32[2, 2]) -> (f32[T/tp, 2], f32[T, 2]) {
 			}
 			for i, o := range want {
 				if got := values[names[i]]; !bytes.Equal(got.Data, o.Tensor.Data) {
-					t.Errorf("%s: the layers give %v, and the function %v", o.Name, got, o.Tensor)
+					t.Errorf("%s: the layers compute %v, the function %v", o.Name, got, o.Tensor)
 				}
 			}
 		})
 	}
 }
 
-// inParts compares a layer, cut down to single statements, with the layer.
+// inParts cuts a layer into single statements and compares their results with the layer's.
 func inParts(t *testing.T, l layers.Layer, b *ir.Bound, in map[string]*tensor.Tensor, want []*eval.Output) {
 	t.Helper()
 	unrolled, err := layers.Unrolled(b)
@@ -151,12 +151,12 @@ func inParts(t *testing.T, l layers.Layer, b *ir.Bound, in map[string]*tensor.Te
 	})
 	for i, name := range returned(unrolled) {
 		if !bytes.Equal(values[name].Data, want[i].Tensor.Data) {
-			t.Errorf("%s: its parts give another %s than the layer", l.Name, name)
+			t.Errorf("%s: its parts compute a different %s than the layer", l.Name, name)
 		}
 	}
 }
 
-// returned are the names that a function returns.
+// returned lists the names that a function returns.
 func returned(b *ir.Bound) []string {
 	var names []string
 	for _, a := range b.Func.Body.Stmts[len(b.Func.Body.Stmts)-1].Args {
@@ -165,7 +165,7 @@ func returned(b *ir.Bound) []string {
 	return names
 }
 
-// chain evaluates layers by do, and returns all values.
+// chain calls do to evaluate the layers one after another, and returns all values.
 func chain(t *testing.T, list []layers.Layer, in map[string]*tensor.Tensor,
 	do func(layers.Layer, *ir.Bound, map[string]*tensor.Tensor) []*eval.Output,
 ) map[string]*tensor.Tensor {
@@ -238,7 +238,8 @@ func evaluate(t *testing.T, b *ir.Bound, in map[string]*tensor.Tensor) []*eval.O
 	return res.Outputs
 }
 
-// TestWhole: what a stream or buffer spans is not cut.
+// TestWhole checks that a function is not cut within the range in which a stream or a buffer is
+// used.
 func TestWhole(t *testing.T) {
 	for _, text := range []string{
 		"func f(%x: f32[4]) -> f32[4] {\n  %y = add %x, %x\n  return %y\n}\n",

@@ -43,7 +43,7 @@ func (d *Description) ComputeBound(dtype ir.DType, flops float64) float64 {
 	return flops / d.peak(dtype) * 1e-6
 }
 
-// WireBound is the least time in which a device receives this many bytes from others.
+// WireBound is the least time in which a device receives this many bytes from other devices.
 func (d *Description) WireBound(bytes int64) float64 {
 	if wire := d.Rates().Wire; bytes > 0 && wire > 0 {
 		return float64(bytes) / wire * 1e-3

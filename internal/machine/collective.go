@@ -39,8 +39,8 @@ func (d *Description) Measured(c *Collective) bool {
 	return measured
 }
 
-// Contested is how many times longer a collective takes that starts during a GEMM. The GEMM slows down as much until
-// the collective ends.
+// Contested is the factor by which a collective takes longer if it starts during a GEMM. The GEMM
+// slows down by the same factor until the collective ends.
 func (d *Description) Contested(c *Collective) float64 {
 	if d.KernelBesideGEMM > 0 && d.Measured(c) {
 		return d.KernelBesideGEMM

@@ -33,7 +33,7 @@ func FuzzParse(f *testing.F) {
 		d, err := Parse("here.json", b)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "here.json: ") {
-				t.Errorf("it does not name the file: %v", err)
+				t.Errorf("the error does not name the file: %v", err)
 			}
 			return
 		}

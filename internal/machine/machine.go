@@ -19,7 +19,7 @@ import (
 // by ascending size.
 type Description struct {
 	Name string `json:"name"`
-	// Source says where the numbers come from.
+	// Source is the source of the numbers.
 	Source string `json:"source"`
 	// GPU is the model and architecture of the devices, in the form in which the identity of a world starts. It is empty
 	// for other devices. Dispatch tables that were measured on these GPUs fit.

@@ -272,7 +272,7 @@ func TestFit(t *testing.T) {
 				c.want, c.fits)
 		}
 		if c.nodes != nil && strings.HasPrefix(d.Name, "h100") && d.Across == nil {
-			t.Errorf("%s has no tier between nodes", d.Name)
+			t.Errorf("%s has no connection between nodes", d.Name)
 		}
 	}
 }

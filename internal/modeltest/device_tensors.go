@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// steps has state, split and replicated, and results in three layouts.
+// steps is a program with split and replicated state, and results in three layouts.
 const steps = `dim T = 4
 mesh tp[2]
 func step(%x: i32[T/tp, 2], %n: i32[2], %s: inout i32[T/tp, 2], %r: inout i32[2]) -> (i32[T/tp, 2], i32[T, 2]) {
@@ -30,7 +30,8 @@ func spread(%c: i32[T, 2]) -> i32[T/tp, 2] {
 }
 `
 
-// layout is that of a port of steps: rows split, whole, or a vector whatever T is.
+// layout is the layout of a parameter or result of steps: its rows are split, it is replicated, or
+// it is a vector that does not depend on T.
 type layout byte
 
 const (
@@ -39,7 +40,7 @@ const (
 	vector layout = 'B'
 )
 
-// function is one of steps, with what it computes.
+// function is a function of steps, with a Go implementation of what it computes.
 type function struct {
 	name     string
 	ins      map[string]layout
@@ -74,7 +75,7 @@ var functions = []function{
 	},
 }
 
-// onDevice is a device tensor and what is to be in it; nil for nothing.
+// onDevice is a device tensor and its expected contents; nil if these are undefined.
 type onDevice struct {
 	*hocket.DeviceTensor
 	layout layout
@@ -82,33 +83,32 @@ type onDevice struct {
 	vals   []int32
 }
 
-// walk is a random use of device tensors.
+// walk is a random sequence of operations on device tensors.
 type walk struct {
 	t      *testing.T
 	rand   *rand.Rand
-	models []*hocket.Model // of functions
+	models []*hocket.Model // one for each function
 	pool   []*onDevice
 	others Outside
-	bound  []int32          // what %n is bound to; nil for nothing
-	on     []map[string]int // by model: parameters bound to tensors of the pool
-	given  []*inHost        // results of runs, which are the caller's
+	bound  []int32          // the values that %n is bound to; nil if it is not bound
+	on     []map[string]int // by model: parameters bound to tensors of the pool, by index
+	given  []*inHost        // results of earlier runs, which belong to the caller
 	log    []string
 }
 
-// inHost is a tensor in host memory, and its contents before and after a batch.
+// inHost is a tensor in host memory, with its contents before and after a batch.
 type inHost struct {
 	*hocket.Tensor
 	layout       layout
 	before, vals []int32
 }
 
-// DeviceTensors uses device tensors at random, count times: writes and reads them, and runs
-// two models for several dims, alone and in batches, that take some of their parameters
-// from them and leave some of their results there. Others come to tensors in the host's
-// memory, some of them what runs of the batch are given. All that comes out is held to
-// arithmetic.
+// DeviceTensors performs count random operations on device tensors. It writes and reads them, and
+// runs two models for several dims, alone and in batches. Some parameters and results of the runs
+// are device tensors. Others are tensors in host memory, some of which are shared by runs of a
+// batch. All results are compared with a computation in Go.
 //
-// others, if it is not nil, is what fills and views blocks that are not in the host's memory.
+// If others is not nil, it fills and reads blocks that are not in the host's memory.
 func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others Outside, seed uint64, count int) {
 	t.Helper()
 	if others == nil {
@@ -174,7 +174,7 @@ func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, oth
 
 func (w *walk) did(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
-// make makes a device tensor for some port of that layout.
+// make makes a device tensor with the given layout.
 func (w *walk) make(l layout, rows int64) *onDevice {
 	w.t.Helper()
 	var ports [][2]any
@@ -197,7 +197,7 @@ func (w *walk) make(l layout, rows int64) *onDevice {
 
 func (w *walk) add(l layout, rows int64) { w.pool = append(w.pool, w.make(l, rows)) }
 
-// values are fresh ones for a tensor.
+// values returns fresh values for a tensor.
 func (w *walk) values(l layout, rows int64) []int32 {
 	if l == vector {
 		rows = 1
@@ -263,7 +263,7 @@ func (w *walk) read(d *onDevice) {
 	}
 }
 
-// replace closes a tensor and makes another in its place.
+// replace closes a random tensor and makes another in its place.
 func (w *walk) replace() {
 	w.t.Helper()
 	i := w.rand.IntN(len(w.pool))
@@ -291,14 +291,14 @@ func (w *walk) bindTo(f int, name string, d *hocket.DeviceTensor) {
 	}
 }
 
-// bindDevice binds a parameter to a tensor, or takes that back.
+// bindDevice binds a parameter to a device tensor, or removes the binding.
 func (w *walk) bindDevice(f int) {
 	w.t.Helper()
 	names := slices.Sorted(maps.Keys(functions[f].ins))
 	name := names[w.rand.IntN(len(names))]
 	list := w.fitting(functions[f].ins[name], []int64{2, 4, 6}[w.rand.IntN(3)], nil)
 	if name == "n" {
-		w.bound = nil // one or the other
+		w.bound = nil // a parameter is bound to one of the two
 	}
 	if w.rand.IntN(4) == 0 {
 		w.did("unbind %s", name)
@@ -312,8 +312,8 @@ func (w *walk) bindDevice(f int) {
 	w.bindTo(f, name, w.pool[i].DeviceTensor)
 }
 
-// boundTo is the tensor that a parameter is bound to, if a run with so many rows can take
-// it from there.
+// boundTo returns the tensor that a parameter is bound to, if a run with the given number of rows
+// can use it.
 func (w *walk) boundTo(f int, name string, rows int64) (i int, ok bool) {
 	i, ok = w.on[f][name]
 	return i, ok && w.pool[i].vals != nil && (w.pool[i].layout == vector || w.pool[i].rows == rows)
@@ -333,7 +333,7 @@ func (w *walk) bind() {
 	}
 }
 
-// fitting are the tensors for a port; taken are not.
+// fitting lists the tensors with the given layout and rows, without the taken ones.
 func (w *walk) fitting(l layout, rows int64, taken map[int]bool) (list []int) {
 	for i, d := range w.pool {
 		if d.layout == l && (l == vector || d.rows == rows) && !taken[i] {
@@ -349,7 +349,7 @@ func (w *walk) run(f int) {
 	var batch []hocket.Args
 	var wants []map[string][]int32
 	var host []*inHost                            // arguments of the batch, and tensors for its results
-	on := func(a hocket.Args, name string) bool { // by default
+	on := func(a hocket.Args, name string) bool { // whether a tensor is on the device by default
 		_, bound := w.on[f][name]
 		return bound && a.In[name] == nil && a.DeviceIn[name] == nil && a.Out[name] == nil
 	}
@@ -381,7 +381,7 @@ func (w *walk) run(f int) {
 	}
 }
 
-// args draws where a run's parameters come from and its results go to, and computes these.
+// args draws where a run's parameters and results are, and computes the expected results.
 func (w *walk) args(number int, rows int64, host *[]*inHost) (hocket.Args, map[string][]int32) {
 	f := &functions[number]
 	a := hocket.Args{Out: map[string]*hocket.Tensor{}, In: map[string]*hocket.Tensor{}, DeviceIn: map[string]*hocket.DeviceTensor{}, DeviceOut: map[string]*hocket.DeviceTensor{}}
@@ -440,13 +440,13 @@ func (w *walk) args(number int, rows int64, host *[]*inHost) (hocket.Args, map[s
 	return a, want
 }
 
-// fresh is a new tensor in the host's memory.
+// fresh returns a new tensor in host memory.
 func (w *walk) fresh(l layout, rows int64) *inHost {
 	vals := w.values(l, rows)
 	return &inHost{w.tensor(l, vals), l, vals, vals}
 }
 
-// again draws a tensor of that shape that the batch has already, or none.
+// again draws a tensor of that shape that the batch already uses, or none.
 func (w *walk) again(l layout, host []*inHost) *inHost {
 	if w.rand.IntN(2) == 0 {
 		return nil
@@ -459,8 +459,8 @@ func (w *walk) again(l layout, host []*inHost) *inHost {
 	return nil
 }
 
-// receiver draws what a result comes to: a new tensor, or one that the batch has already but
-// for those taken, or none.
+// receiver draws the tensor for a result: a new one, one that the batch already uses and that is
+// not in taken, or none.
 func (w *walk) receiver(l layout, rows int64, host []*inHost, taken map[string]*hocket.Tensor) *inHost {
 	switch w.rand.IntN(3) {
 	case 0:

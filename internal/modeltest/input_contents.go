@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// serverText is a step that updates state, with an op of each kind whose integer operands are checked. Ids come through
-// a slice, a cast and a copy; positions are used in a loop.
+// serverText is a function that updates state. It has an op of each kind whose integer operands are
+// checked. Ids pass through a slice, a cast and a copy; positions are used in a loop.
 const serverText = `dim T = 4
 dim V = 1000
 dim K = 8
@@ -39,7 +39,8 @@ func step(%ids: i64[T + 2], %at: i32[2], %len: i32[T], %emb: f32[V/tp, 4], %coun
 }
 `
 
-// serverInputs are inputs of serverText that are right, but for some elements of one.
+// serverInputs returns valid inputs of serverText, in which some elements of the named one are
+// replaced.
 func serverInputs(t testing.TB, name string, vals ...float64) map[string]*hocket.Tensor {
 	t.Helper()
 	in := map[string]*hocket.Tensor{}
@@ -53,7 +54,7 @@ func serverInputs(t testing.TB, name string, vals ...float64) map[string]*hocket
 		}
 		in[n] = x
 	}
-	put("ids", ir.I64, []float64{-7, 1, 999, 0, 3, 5000}, 6) // of the first and the last nothing is read
+	put("ids", ir.I64, []float64{-7, 1, 999, 0, 3, 5000}, 6) // the first and the last are never read
 	put("at", ir.I32, []float64{-1, 7}, 2)
 	put("len", ir.I32, []float64{0, 1, 8, 3}, 4)
 	put("emb", ir.F32, slices.Repeat([]float64{1}, 4000), 1000, 4)
@@ -62,7 +63,7 @@ func serverInputs(t testing.TB, name string, vals ...float64) map[string]*hocket
 	return in
 }
 
-// wrongContents are inputs of serverText that an op cannot take.
+// wrongContents are inputs of serverText that an op must refuse.
 var wrongContents = []struct {
 	name  string
 	vals  []float64
@@ -83,8 +84,9 @@ var wrongContents = []struct {
 	{"counts", []float64{-1, 1}, 0, -1, 0, 3, "all_gatherv"},
 }
 
-// InputContents: a wrong id, position, length or count is an InputError before the run begins, wherever the inputs and
-// the state are. The state stays, and the next run is right.
+// InputContents checks that a wrong id, position, length or count is reported as an InputError
+// before the run begins, wherever the inputs and the state are. The state must not change, and the
+// next run must succeed.
 func InputContents(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others Outside) {
 	for _, inputs := range []string{"host", "written", "filled", "batch"} {
 		for _, state := range []string{"host", "bound", "in turns"} {
@@ -129,7 +131,7 @@ type serving struct {
 	inputs, where string
 	kv, n         *hocket.Tensor
 	onDevices     map[string]*hocket.DeviceTensor
-	other         map[string]*hocket.DeviceTensor // of state that goes from one tensor to another
+	other         map[string]*hocket.DeviceTensor // the second tensor of state that alternates between two tensors
 }
 
 func newServing(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others Outside, inputs, where string) *serving {
@@ -159,7 +161,7 @@ func newServing(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others
 	return s
 }
 
-// put makes a device tensor.
+// put makes a device tensor with the values of x.
 func (s *serving) put(name string, x *hocket.Tensor) *hocket.DeviceTensor {
 	d, err := s.model.NewDeviceTensor(s.Context(), name, nil)
 	if err != nil {
@@ -187,7 +189,7 @@ func (s *serving) put(name string, x *hocket.Tensor) *hocket.DeviceTensor {
 	return d
 }
 
-// args are a run's arguments.
+// args returns the arguments of a run.
 func (s *serving) args(in map[string]*hocket.Tensor) hocket.Args {
 	a := hocket.Args{In: in, Out: map[string]*hocket.Tensor{}}
 	if s.inputs == "written" || s.inputs == "filled" {

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Open opens dev for hocket's API. It is closed when the test ends.
+// Open opens dev as a hocket.Machine. It is closed when the test ends.
 func Open(t testing.TB, dev device.Machine) *hocket.Machine {
 	t.Helper()
 	const name = "under test"
@@ -20,16 +20,17 @@ func Open(t testing.TB, dev device.Machine) *hocket.Machine {
 	return open(t, name, false)
 }
 
-// GPUs opens the CUDA machine, which the test imports, or skips the test where there is none and none is required.
+// GPUs opens the CUDA machine; the test must import package cuda. The test is skipped if there is
+// no GPU and none is required.
 func GPUs(t testing.TB) *hocket.Machine {
 	t.Helper()
 	return open(t, "cuda", os.Getenv(devicetest.RequireVariable) == "")
 }
 
-// open opens a machine. Where it cannot be opened the test ends, skipped if that is optional.
+// open opens a machine. If that fails, the test is skipped if optional is set, and fails otherwise.
 func open(t testing.TB, name string, optional bool) *hocket.Machine {
 	t.Helper()
-	// The test's own context is over when what it cleans up runs.
+	// The test's own context is cancelled before its cleanup functions run.
 	m, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: name})
 	if err != nil && optional {
 		t.Skip(err)

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// OnNodes has the processes of a world be on so many nodes of this host, in order: before rank's process starts, it is
-// told its node and where all meet. Rank 0 is handed the port that the others dial.
+// OnNodes makes the processes of a world believe that they run on several nodes, in order of rank.
+// The function that it returns must be called before a process starts: it sets the process's node
+// and the address where all processes meet. Rank 0 inherits the socket that the others dial.
 func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,7 +26,7 @@ func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
 	return func(rank int, p *exec.Cmd) {
 		node := rank * nodes / processes
 		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=a token of tests", fmt.Sprint("HOCKET_NODE=", node),
-			fmt.Sprintf("NCCL_HOSTID=%s-%d", l.Addr(), node)) // NCCL, too, keeps to memory of a node
+			fmt.Sprintf("NCCL_HOSTID=%s-%d", l.Addr(), node)) // makes NCCL use shared memory only within such a node
 		if rank == 0 {
 			p.ExtraFiles = []*os.File{meeting}
 			p.Env = append(p.Env, "HOCKET_MEET_FD=3")

@@ -8,13 +8,14 @@ import (
 	"hocket.example/hocket"
 )
 
-// Outside is others' work on blocks of device tensors, which has ended on return.
+// Outside does work on the blocks of device tensors that does not go through hocket. The work has
+// ended when a method returns.
 type Outside interface {
 	Put(b hocket.DeviceBlock, data []byte) error
 	Get(b hocket.DeviceBlock, data []byte) error
 }
 
-// inProcess works on blocks of the process's own memory.
+// inProcess works on blocks in the process's own memory.
 type inProcess struct{}
 
 func (inProcess) Put(b hocket.DeviceBlock, data []byte) error {
@@ -31,7 +32,8 @@ func all(copied int, b hocket.DeviceBlock, data []byte) error {
 	return nil
 }
 
-// part returns what a block is to have of a tensor's values: rows of two, or a vector.
+// part returns the bytes of a block of a tensor with the given values. A block has rows of two
+// elements, or is a vector.
 func part(b hocket.DeviceBlock, vals []int32) []byte {
 	first, n := b.From[0], b.Shape[0]
 	if len(b.Shape) == 2 {
@@ -46,12 +48,12 @@ func part(b hocket.DeviceBlock, vals []int32) []byte {
 
 var errOutside = errors.New("others failed")
 
-// reaches reports whether others can work on a tensor's blocks.
+// reaches reports whether code outside of hocket can access a tensor's blocks.
 func (w *walk) reaches(d *onDevice) bool {
 	return w.others != Outside(inProcess{}) || d.Blocks()[0].Host != nil
 }
 
-// fill has others fill a tensor, and fail one time in four.
+// fill lets code outside of hocket fill a tensor. It fails one time in four.
 func (w *walk) fill() {
 	w.t.Helper()
 	i := w.rand.IntN(len(w.pool))
@@ -81,7 +83,7 @@ func (w *walk) fill() {
 	}
 }
 
-// view has others read a tensor.
+// view lets code outside of hocket read a tensor.
 func (w *walk) view(d *onDevice) {
 	w.t.Helper()
 	if !w.reaches(d) {

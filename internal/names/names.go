@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// Quoted returns a name that a file holds as it may be shown: what is not printable, such as the control
-// characters that steer a terminal or end a line, is written as in a string of Go, without the quotes around it.
-// Readers of profiles, records and snapshots pass every name through it.
+// Quoted returns a name from a file in a form that is safe to print. Unprintable characters, such
+// as control characters that affect a terminal or end a line, are escaped as in a Go string,
+// without the quotes. Readers of profiles, records and snapshots pass every name through it.
 func Quoted(name string) string {
-	plain := func(s string) int { // how many bytes of s are printable
+	plain := func(s string) int { // the number of bytes before the first unprintable character
 		for i, r := range s {
 			if _, n := utf8.DecodeRuneInString(s[i:]); !strconv.IsPrint(r) || r == utf8.RuneError && n == 1 {
 				return i

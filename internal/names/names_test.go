@@ -6,7 +6,8 @@ import (
 	"unicode"
 )
 
-// FuzzQuoted: what is shown has printable characters alone, and quoting it again changes nothing.
+// FuzzQuoted checks that the result contains only printable characters, and that quoting it again
+// does not change it.
 func FuzzQuoted(f *testing.F) {
 	for _, s := range []string{"", "gemm", "a b", "\x1b[31m", "\u009b\u202e\x7f\n\t\xff", "µ → %x.g[2]", "\xe2\x82",
 		"a\\n"} {

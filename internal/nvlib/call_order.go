@@ -2,21 +2,23 @@ package nvlib
 
 import "errors"
 
-// CallOrder has calls run in the order in which they are made, on whatever streams. A captured call comes after those of
-// its own graph. Replays of graphs are not ordered.
+// CallOrder makes calls run in the order in which they are made, on any streams. A captured call
+// runs after earlier calls of the same capture. Replays of graphs are not ordered.
 type CallOrder struct {
 	Driver *Driver
 
-	last  map[uint64]Stream // of each capture, the stream of its last call; of 0, that of the last call not captured
+	last  map[uint64]Stream // for each capture, the stream of its last call; 0 is the key of calls that are not captured
 	event Event
 }
 
-// errCaptured is of a call whose order no event can give: none is recorded after each call, since that would keep the
-// next one on its stream from beginning early.
+// errCaptured is returned for a call that cannot be ordered after the previous one. An event would
+// have to be recorded after each call; that is not done, since it would keep the next call on the
+// stream from starting early.
 var errCaptured = errors.New("the call before was given to another stream, on which a capture has begun since: it " +
 	"may still run, and no stream can wait for it until the capture has ended; call this before the capture, or after it")
 
-// Next has a stream, which is about to be given a call, wait for the call before. After an error nothing has changed.
+// Next makes a stream, on which the caller is about to make a call, wait for the previous call.
+// After an error nothing has changed.
 func (o *CallOrder) Next(stream Stream) error {
 	capture, err := o.captureOf(stream)
 	if err != nil {
@@ -38,7 +40,7 @@ func (o *CallOrder) Next(stream Stream) error {
 	return nil
 }
 
-// follow has a stream wait for the call before, of the same capture.
+// follow makes a stream wait for the previous call of the same capture.
 func (o *CallOrder) follow(before, stream Stream, capture uint64) error {
 	now, err := o.captureOf(before)
 	switch {
@@ -46,7 +48,7 @@ func (o *CallOrder) follow(before, stream Stream, capture uint64) error {
 		return err
 	case now != capture && capture == 0:
 		return errCaptured
-	case now != capture: // a capture that has ended, where the driver does not number them
+	case now != capture: // the capture has ended; such drivers do not number captures
 		return nil
 	}
 	if o.event == 0 {
@@ -60,7 +62,8 @@ func (o *CallOrder) follow(before, stream Stream, capture uint64) error {
 	return o.Driver.WaitEvent(stream, o.event)
 }
 
-// captureOf is the number of the capture that a stream is in, 0 for none: the default stream is never in one.
+// captureOf returns the number of the capture that a stream is in; 0 if it is in none. The default
+// stream is never captured.
 func (o *CallOrder) captureOf(stream Stream) (uint64, error) {
 	if stream == 0 {
 		return 0, nil
@@ -68,7 +71,7 @@ func (o *CallOrder) captureOf(stream Stream) (uint64, error) {
 	return o.Driver.CaptureOf(stream)
 }
 
-// Close gives back what Next has taken.
+// Close destroys the event that Next has created.
 func (o *CallOrder) Close() error {
 	if o.event == 0 {
 		return nil

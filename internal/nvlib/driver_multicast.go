@@ -11,7 +11,7 @@ import (
 // NVLink's switches then add the values that are loaded from there, and distribute the values that are stored there.
 // All functions are optional: drivers have them since CUDA 12.1.
 
-// MulticastSupported says whether the memory of the device can be combined in this way.
+// MulticastSupported is the attribute of devices whose memory can be combined in this way.
 const MulticastSupported Attribute = 132
 
 // multicastProp is CUmulticastObjectProp.

@@ -45,7 +45,7 @@ const (
 type NCCL struct {
 	lib *cabi.Library
 	f   ncclFuncs
-	// Multicast says how NVLink multicast was set in C's environment.
+	// Multicast describes how NVLink multicast was set in C's environment.
 	Multicast string
 	watch     *Watch // shows the calls of the owner; nil without one
 }
@@ -199,8 +199,8 @@ func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 	return n.result("ncclCommInitRank", int32(n.watch.Call(n.f.commInitRank, args)))
 }
 
-// ncclConfig says how to make a communicator: ncclConfig_t of NCCL 2.17. Later versions use defaults for the fields
-// that it lacks.
+// ncclConfig selects how a communicator is made: ncclConfig_t of NCCL 2.17. Later versions use
+// defaults for the fields that it lacks.
 type ncclConfig struct {
 	size                            uint64
 	magic, version                  uint32

@@ -64,7 +64,7 @@ func (n *NCCL) Mistaken(m Mistake, multicast bool) *KnownMistake {
 	return nil
 }
 
-// String says what is wrong in which versions, and what hocket does about it.
+// String describes the mistake, the versions that have it, and what hocket does about it.
 func (k KnownMistake) String() string {
 	until := "in all versions since " + versionText(k.From)
 	if k.Before > 0 {

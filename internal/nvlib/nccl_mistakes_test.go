@@ -52,7 +52,7 @@ func TestNCCLMistakes(t *testing.T) {
 		}
 	}
 	if n := ncclOf(t, 22807); n.Mistaken(SwitchedOrder, false) != nil || n.Mistaken(SwitchedOrder, true) == nil {
-		t.Error("Mistaken looks in another table")
+		t.Error("Mistaken does not return a row of the table")
 	}
 }
 

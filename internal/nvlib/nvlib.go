@@ -21,7 +21,7 @@ type Error struct {
 	Text    string // the library's message; may be empty
 }
 
-// Error names the library, the call, the code and the text.
+// Error returns a message with the library, the call, the code and the text.
 func (e *Error) Error() string {
 	if e.Text == "" {
 		return fmt.Sprintf("%s: %s failed with status %d", e.Library, e.Call, e.Code)
@@ -44,7 +44,7 @@ func Code(err error, library string) int {
 	return 0
 }
 
-// LoadError says that a library could not be loaded, what was tried, and how to fix it.
+// LoadError reports that a library could not be loaded, what was tried, and how to fix it.
 type LoadError struct {
 	Library string
 	Env     string // the variable that names the file
@@ -52,7 +52,8 @@ type LoadError struct {
 	Err     error
 }
 
-// Error names the library, what was tried, and the variable that can name the file.
+// Error returns a message with the library, what was tried, and the variable that can name the
+// file.
 func (e *LoadError) Error() string {
 	s := fmt.Sprintf("%s could not be loaded: %v", e.Library, e.Err)
 	if errors.Is(e.Err, cabi.ErrNoCalls) {
@@ -111,7 +112,7 @@ func (w want) failed(err error) error {
 	return &LoadError{Library: w.library, Env: w.env, Help: w.help, Err: err}
 }
 
-// Loaded is what doctor says about a library.
+// Loaded describes a loaded library, for hocket doctor.
 type Loaded struct {
 	Name    string
 	Path    string

@@ -84,10 +84,10 @@ func TestDriverErrors(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if !errors.Is(fmt.Errorf("more: %w", err), shortage{}) || errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("memory is short, which %v does not say", err)
+		t.Errorf("%v must match ErrOutOfMemory", err)
 	}
 	if err := (&Error{Library: "NCCL", Code: CUDAOutOfMemory}); errors.Is(err, shortage{}) {
-		t.Errorf("%v says that memory is short", err)
+		t.Errorf("%v must not match ErrOutOfMemory", err)
 	}
 	if idle, err := d.StreamIdle(1); idle || err != nil {
 		t.Errorf("a busy stream: %v, %v", idle, err)
@@ -164,9 +164,9 @@ func TestLaunchArguments(t *testing.T) {
 	}
 }
 
-// TestEarlyLaunchArguments: CUlaunchConfig has the grid, the block and the shared memory in words of 4 bytes, the
-// stream at byte 32, the attributes at 40 and their number at 48. The value of an attribute is 8 bytes after its
-// number.
+// TestEarlyLaunchArguments checks the layout of CUlaunchConfig: the grid, the block and the shared
+// memory are words of 4 bytes, the stream is at byte 32, the attributes are at 40 and their number
+// at 48. The value of an attribute is 8 bytes after its number.
 func TestEarlyLaunchArguments(t *testing.T) {
 	d, r := fakeDriver(t, nil)
 	param := []byte{1, 2, 3, 4, 5, 6, 7, 8}
@@ -190,7 +190,7 @@ func TestEarlyLaunchArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := r.last(t, "cuLaunchKernel"); !slices.Equal(got[:9], []uintptr{77, 2, 3, 4, 32, 5, 6, 1024, 56}) {
-		t.Errorf("as any other launch its arguments are %v", got)
+		t.Errorf("in an ordinary launch its arguments are %v", got)
 	}
 }
 
@@ -313,7 +313,7 @@ func TestProductArguments(t *testing.T) {
 			t.Errorf("alpha is %v", one)
 		}
 		if cabi.Load[LtAlgo](a[12]) != (LtAlgo{7, 8}) {
-			t.Error("the algorithm is another")
+			t.Error("the product has the wrong algorithm")
 		}
 		p.Free()
 	}

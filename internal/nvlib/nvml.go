@@ -139,8 +139,8 @@ var refusals = map[int32]string{
 	4: "a registry key of the driver turns it off", 5: "not supported",
 }
 
-// Refusal says why the devices with two PCI bus ids cannot access each other's memory. It is empty if NVML knows no
-// reason.
+// Refusal returns the reason why the devices with two PCI bus ids cannot access each other's
+// memory. It is empty if NVML knows no reason.
 func (n *NVML) Refusal(pci, peer string) string {
 	a, err := n.DeviceAt(pci)
 	if err != nil {

@@ -95,7 +95,7 @@ func (n *NVRTC) Version() (major, minor int, err error) {
 // Header is a file that a source includes by name.
 type Header struct{ Name, Text string }
 
-// Compilation says what to compile and how.
+// Compilation describes what to compile, and how.
 type Compilation struct {
 	Name    string // the name in messages
 	Source  string
@@ -113,7 +113,7 @@ type Compiled struct {
 	Log     string
 }
 
-// CompileError says that a source does not compile.
+// CompileError is the error for a source that does not compile.
 type CompileError struct {
 	Name string
 	Log  string
@@ -187,7 +187,7 @@ func (n *NVRTC) compile(prog uintptr, c Compilation) (*Compiled, error) {
 	return out, err
 }
 
-// text returns what a pair of size and content functions provides.
+// text calls a function that returns the size of some data, and one that returns the data.
 func (n *NVRTC) text(prog uintptr, call string, size, content cabi.Func) ([]byte, error) {
 	var k uint64
 	if err := n.check(size, call+"Size", prog, uintptr(unsafe.Pointer(&k))); err != nil || k == 0 {

@@ -9,9 +9,10 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Watch shows in which call of a library its owner is, so that others can detect a call that does not return. They can
-// then disown it: the locks of the owner are released, and the goroutine of the call ends if the call ever returns. The
-// owner makes one call at a time. The zero value is ready to use. A nil Watch does nothing.
+// Watch shows in which library call its owner is, so that others can detect a call that does not
+// return. They can then disown the owner: its locks are released, and the goroutine of the call
+// ends if the call ever returns. An owner makes one call at a time. The zero value is ready to use.
+// A nil Watch does nothing.
 //
 // A call costs one store and two compare-and-swaps.
 type Watch struct {
@@ -73,7 +74,7 @@ func (w *Watch) Pending() (Pending, bool) {
 	return Pending{*call, Context(w.ctx.Load()), n}, true
 }
 
-// Disown gives up the owner, unless the call has returned meanwhile.
+// Disown abandons the owner, unless the call has returned in the meantime.
 func (w *Watch) Disown(p Pending) bool { return w.state.CompareAndSwap(p.state, disowned) }
 
 // ReleaseAll releases the locks of a disowned owner.

@@ -29,7 +29,7 @@ func TestWatch(t *testing.T) {
 	enters, release, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	f := held(t, enters, release)
 	if _, in := w.Pending(); in {
-		t.Error("a call shows before there was one")
+		t.Error("Pending returns a call before the first call")
 	}
 	went := false
 	go func() {
@@ -47,10 +47,10 @@ func TestWatch(t *testing.T) {
 		t.Fatalf("%+v, %v", p, in)
 	}
 	if a.TryLock() || !b.TryLock() {
-		t.Fatal("other locks are held than those that were not released")
+		t.Fatal("the wrong locks are held")
 	}
 	if !w.Disown(p) || w.Disown(p) {
-		t.Error("a call is disowned once")
+		t.Error("a call can be disowned twice")
 	}
 	w.ReleaseAll()
 	if !a.TryLock() {
@@ -58,16 +58,16 @@ func TestWatch(t *testing.T) {
 	}
 	w.Release(&a)
 	if a.TryLock() {
-		t.Error("an abandoned call unlocked another's lock")
+		t.Error("a disowned owner unlocked a lock of another owner")
 	}
 	a.Unlock()
 	if w.Hold(&a) || !a.TryLock() {
-		t.Error("who was given up holds a lock")
+		t.Error("a disowned owner can lock")
 	}
 	close(release)
 	<-ended
 	if went {
-		t.Error("the goroutine went on behind the call")
+		t.Error("the goroutine continued after the disowned call")
 	}
 }
 
@@ -92,7 +92,7 @@ func TestWatchReturned(t *testing.T) {
 		}
 	}
 	if seen[0] == seen[1] {
-		t.Error("two calls look like one")
+		t.Error("two calls have equal Pending values")
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Opcodes, by their names in Python's pickletools.
+// These opcodes have their names in Python's pickletools.
 const (
 	opMark, opStop, opPop, opPopMark, opDup                = '(', '.', '0', '1', '2'
 	opNone, opNewTrue, opNewFalse                          = 'N', 0x88, 0x89
@@ -29,7 +29,7 @@ const (
 	opFloat, opString, opUnicode                           = 'F', 'S', 'V'
 )
 
-// maxLong is how many bytes an integer may have: conversion takes quadratic time.
+// maxLong is the most bytes of an integer, since converting one takes quadratic time.
 const maxLong = 4096
 
 func (d *decoder) step(op byte) error {
@@ -71,7 +71,7 @@ func (d *decoder) step(op byte) error {
 	return d.pushed(v, bytes, err)
 }
 
-// begin reads the first opcode, which names the protocol.
+// begin reads the first opcode, which contains the protocol.
 func (d *decoder) begin(op byte) error {
 	d.begun = true
 	if op != opProto {
@@ -91,7 +91,8 @@ func (d *decoder) pushed(v any, bytes int64, err error) error {
 	return d.push(v, bytes)
 }
 
-// atom decodes a value that has no parts on the stack, and tells the bytes that it takes.
+// atom decodes a value without parts on the stack. It returns the value and how many bytes it
+// occupies.
 func (d *decoder) atom(op byte) (any, int64, error) {
 	switch op {
 	case opNone:
@@ -188,7 +189,7 @@ func unknown(op byte) error {
 	return fmt.Errorf("there is no opcode 0x%02x", op)
 }
 
-// memory keeps the value on top, or brings back what was kept.
+// memory stores the top of the stack in the memo, or pushes a value from it.
 func (d *decoder) memory(op byte) error {
 	var key uint64
 	var err error
@@ -225,7 +226,7 @@ func (d *decoder) recall(key uint64) (any, bool) {
 	return v, ok
 }
 
-// keep puts a value into the memo. Python numbers them from 0 or 1.
+// keep stores a value in the memo. Python numbers entries from 0 or 1.
 func (d *decoder) keep(key uint64, v any) error {
 	const gap = 64
 	bytes := int64(0)
@@ -247,7 +248,8 @@ func (d *decoder) keep(key uint64, v any) error {
 	return d.count(bytes)
 }
 
-// collect makes a value of those above the mark, or of the last ones.
+// collect makes a container from the values above the mark, or from a fixed number of values at the
+// top.
 func (d *decoder) collect(op byte) error {
 	var items []any
 	var err error
@@ -295,8 +297,8 @@ func (d *Dict) set(items []any) error {
 	return nil
 }
 
-// appended appends. It doubles what is full, however large it is: copying slices of pointers
-// is what takes the time of long lists.
+// appended appends items, doubling the capacity of a full slice whatever its size: copying slices
+// of pointers dominates the time for long lists.
 func appended(to []any, items ...any) []any {
 	if len(to) > 0 && len(to)+len(items) > cap(to) {
 		to = slices.Grow(to, len(to)+len(items))
@@ -304,7 +306,7 @@ func appended(to []any, items ...any) []any {
 	return append(to, items...)
 }
 
-// fill puts values from the stack into the one below them.
+// fill moves values from the stack into the container below them.
 func (d *decoder) fill(op byte) error {
 	var items []any
 	var err error
@@ -352,7 +354,7 @@ func (d *decoder) fill(op byte) error {
 	return nil
 }
 
-// object notes an import or a call, and does neither.
+// object handles an import or a call: it records it in an Object and executes nothing.
 func (d *decoder) object(op byte) error {
 	switch op {
 	case opGlobal:

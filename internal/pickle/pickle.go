@@ -1,5 +1,5 @@
-// Package pickle decodes Python's pickles, protocols 2 to 5, into plain data. It executes nothing: what a pickle would
-// import or call becomes an Object that names it.
+// Package pickle decodes Python pickles, protocols 2 to 5, into plain data. It executes nothing: an
+// import or a call in a pickle becomes an Object that names it.
 package pickle
 
 import (
@@ -17,43 +17,42 @@ import (
 	"hocket.example/hocket/internal/names"
 )
 
-// Limits bound what Decode accepts. A zero field has its default.
+// Limits bound what Decode accepts. A zero field means its default.
 type Limits struct {
-	Bytes  int64 // of the pickle; 256 MiB
-	Memory int64 // bytes that its values take; 512 MiB
+	Bytes  int64 // size of the pickle; default 256 MiB
+	Memory int64 // memory for its values, in bytes; default 512 MiB
 }
 
-// Values are nil, bool, int64, *big.Int where int64 is too small, float64, string,
-// []byte, *Tuple, *List, *Dict, *Set and *Object. All but the first seven may be shared,
-// and may contain themselves, to any depth: neither print one nor walk it without a bound.
+// Values are nil, bool, int64, *big.Int if int64 is too small, float64, string, []byte, *Tuple,
+// *List, *Dict, *Set and *Object. Values of the last five types may occur several times, and may
+// contain themselves, to any depth. Do not print or traverse one without a bound.
 type (
 	// Tuple is a tuple.
 	Tuple struct{ Items []any }
 	// List is a list.
 	List struct{ Items []any }
-	// Set is a set or a frozenset, in the order of the pickle, repetitions included.
+	// Set is a set or a frozenset, in the order of the pickle, with duplicates.
 	Set struct{ Items []any }
-	// Dict is a dict in the order of the pickle. A key may be there several times, the
-	// last of which counts.
+	// Dict is a dict in the order of the pickle. If a key occurs several times, its last value is
+	// valid.
 	Dict struct {
 		Keys, Values []any
 
-		index map[string]int // of long ones: where the keys that are strings are
-		of    int            // how many keys it was made from
+		index map[string]int // in long dicts: the index of each string key
+		of    int            // number of keys in index
 	}
-	// Object is what an import would find, or what calling it would return.
+	// Object is the result of an import, or of calling what was imported.
 	Object struct {
 		Module, Name string
 		Called       bool
-		Args         *Tuple // of the call; nil for none
-		State        any    // what __setstate__ would get
-		Items        List   // what would be appended to it, or added
-		Entries      Dict   // what would be set in it by key
+		Args         *Tuple // arguments of the call; nil if it was not called
+		State        any    // argument of __setstate__
+		Items        List   // items that would be appended or added to it
+		Entries      Dict   // entries that would be set in it by key
 	}
 )
 
-// Get returns the value of a key; nil where there is none. It must not be called by
-// several goroutines at once.
+// Get returns the value of a key, or nil if it is missing. It must not be called concurrently.
 func (d *Dict) Get(key string) any {
 	const short = 32
 	if len(d.Keys) > short {
@@ -78,7 +77,7 @@ func (d *Dict) Get(key string) any {
 	return nil
 }
 
-// Brief says in a few words what a value is, for messages.
+// Brief describes a value in a few words, for messages.
 func Brief(v any) string {
 	const most = 64
 	switch v := v.(type) {
@@ -110,7 +109,7 @@ func Brief(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// ErrLimit is wrapped by errors about pickles beyond the limits.
+// ErrLimit is wrapped by errors about pickles that exceed the limits.
 var ErrLimit = errors.New("beyond the limit")
 
 // Decode reads one pickle.
@@ -141,19 +140,19 @@ func Decode(r io.Reader, l Limits) (any, error) {
 	}
 }
 
-// decoder is a machine with a stack of values and a memo.
+// decoder is a stack machine with a memo.
 type decoder struct {
 	r      *bufio.Reader
 	limits Limits
 	offset int64
-	taken  int64 // bytes that values take so far
+	taken  int64 // memory for values so far, in bytes
 	begun  bool
 	stack  []any
-	marks  []int // heights of the stack
+	marks  []int // for each mark, the height of the stack
 
-	memo   []kept         // by key, where keys follow each other
-	sparse map[uint64]any // others
-	kept   int            // in both
+	memo   []kept         // memo entries with consecutive keys
+	sparse map[uint64]any // memo entries with other keys
+	kept   int            // entries in both
 
 	tuples  slab[Tuple]
 	lists   slab[List]
@@ -163,13 +162,13 @@ type decoder struct {
 	items   slab[any]
 }
 
-// kept is a place of the memo.
+// kept is an entry of the memo.
 type kept struct {
 	v   any
 	set bool
 }
 
-// Bytes that values take, besides 16 in what holds them and 16 on the stack.
+// These are sizes of values in bytes, in addition to 16 in the container and 16 on the stack.
 const (
 	sizeHeld   = 32
 	sizeItem   = 16
@@ -182,14 +181,14 @@ const (
 	sizeObject = 192
 )
 
-// slab makes values in blocks, which takes the allocator and the garbage collector less
-// time than one at a time, however deeply they are nested.
+// slab allocates values in blocks, which saves time in the allocator and the garbage collector,
+// however deeply values are nested.
 type slab[T any] struct {
 	free []T
 	size int // of the last block
 }
 
-// take returns n values, zero; nil for none.
+// take returns n zero values; nil if n is 0.
 func (s *slab[T]) take(n int) []T {
 	const least, most = 16, 4096
 	switch {
@@ -219,7 +218,7 @@ func (d *decoder) result() (any, error) {
 	return v, nil
 }
 
-// count counts bytes of values.
+// count adds n to the memory used by values, and returns an error if it exceeds the limit.
 func (d *decoder) count(n int64) error {
 	if d.taken += n; d.taken > d.limits.Memory {
 		return fmt.Errorf("its values take more than %d bytes of memory: %w", d.limits.Memory, ErrLimit)
@@ -238,7 +237,7 @@ func (d *decoder) byte() (byte, error) {
 	return b, err
 }
 
-// bytes reads n bytes. It allocates as they come, since n may be a lie.
+// bytes reads n bytes. It allocates while it reads, since n may be more than the input has.
 func (d *decoder) bytes(n uint64) ([]byte, error) {
 	if n > uint64(d.limits.Bytes-d.offset) {
 		return nil, fmt.Errorf("a value of %d bytes is longer than the rest of a pickle may be: %w", n, ErrLimit)
@@ -257,7 +256,7 @@ func (d *decoder) bytes(n uint64) ([]byte, error) {
 	return out, nil
 }
 
-// uint reads a little-endian number of so many bytes.
+// uint reads a little-endian number of size bytes.
 func (d *decoder) uint(size int) (uint64, error) {
 	var b [8]byte
 	for i := range size {
@@ -269,7 +268,7 @@ func (d *decoder) uint(size int) (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), nil
 }
 
-// sized reads a string of bytes after its length, a number of so many bytes.
+// sized reads a length of size bytes, and then that many bytes.
 func (d *decoder) sized(size int) ([]byte, error) {
 	n, err := d.uint(size)
 	if err != nil {
@@ -289,11 +288,11 @@ func (d *decoder) line() (string, error) {
 	}
 }
 
-// maxStack is how many values may wait for what holds them. Python writes lists and dicts in
-// pieces of 1000 values, and the depth of its calls bounds that of theirs.
+// maxStack is the largest height of the stack. Python writes lists and dicts in batches of 1000
+// values, and its recursion limit bounds their nesting.
 const maxStack = 1 << 20
 
-// push puts a value on the stack that takes so many bytes.
+// push pushes a value that occupies the given number of bytes.
 func (d *decoder) push(v any, bytes int64) error {
 	if len(d.stack) == maxStack {
 		return fmt.Errorf("more than %d values that nothing holds yet: %w", maxStack, ErrLimit)
@@ -304,7 +303,7 @@ func (d *decoder) push(v any, bytes int64) error {
 
 var errStack = errors.New("it takes a value that is not there")
 
-// floor is the height of the stack below which the last mark forbids to take values.
+// floor is the height of the stack at the last mark. Values below it must not be popped.
 func (d *decoder) floor() int {
 	if len(d.marks) == 0 {
 		return 0
@@ -327,7 +326,7 @@ func (d *decoder) pop() (any, error) {
 	return v, err
 }
 
-// popN takes values, which stay where they are until the next push.
+// popN pops n values. The returned slice is valid until the next push.
 func (d *decoder) popN(n int) ([]any, error) {
 	if len(d.stack)-n < d.floor() {
 		return nil, errStack
@@ -338,7 +337,7 @@ func (d *decoder) popN(n int) ([]any, error) {
 	return out, nil
 }
 
-// popMark takes the values above the last mark; see popN.
+// popMark pops the values above the last mark; see popN.
 func (d *decoder) popMark() ([]any, error) {
 	if len(d.marks) == 0 {
 		return nil, errors.New("it takes values to a mark that is not there")
@@ -352,7 +351,7 @@ func (d *decoder) popMark() ([]any, error) {
 
 func text(b []byte) (any, error) {
 	if !utf8.Valid(b) {
-		return strings.ToValidUTF8(string(b), "\uFFFD"), nil // Python's lone surrogates
+		return strings.ToValidUTF8(string(b), "\uFFFD"), nil // Python strings may contain lone surrogates
 	}
 	return string(b), nil
 }

@@ -75,7 +75,7 @@ func tuple(items ...any) *Tuple { return &Tuple{items} }
 var options = cmp.Options{cmp.AllowUnexported(Dict{}),
 	cmp.Comparer(func(a, b *big.Int) bool { return a.Cmp(b) == 0 })}
 
-// TestDecodePython: values that Python wrote, in each protocol.
+// TestDecodePython decodes values that Python wrote in each protocol.
 func TestDecodePython(t *testing.T) {
 	two := func(n uint) *big.Int { return new(big.Int).Lsh(big.NewInt(1), n) }
 	want := map[any]any{
@@ -91,12 +91,12 @@ func TestDecodePython(t *testing.T) {
 	for protocol, s := range written {
 		d, ok := decode(t, s).(*Dict)
 		if !ok || len(d.Keys) != len(want) {
-			t.Fatalf("protocol %d: not the dict that was written", protocol)
+			t.Fatalf("protocol %d: wrong dict", protocol)
 		}
 		for i, k := range d.Keys {
 			got := d.Values[i]
 			if o, ok := got.(*Object); ok && protocol == 2 &&
-				k == "bytes" { // protocol 2 has no bytes: a call makes them
+				k == "bytes" { // protocol 2 represents bytes by a call
 				if o.Module != "_codecs" || o.Name != "encode" || !cmp.Equal(o.Args, tuple("\u0000\u00ff", "latin1")) {
 					t.Errorf("protocol 2: bytes are %+v", o)
 				}
@@ -107,12 +107,12 @@ func TestDecodePython(t *testing.T) {
 			}
 		}
 		if l := d.Get("shared").(*List); l.Items[0] != l.Items[1] {
-			t.Errorf("protocol %d: one list has become two", protocol)
+			t.Errorf("protocol %d: a shared list was decoded twice", protocol)
 		}
 	}
 }
 
-// TestNothingIsCalled: os.system("echo hi"), an object with state, an ordered dict.
+// TestNothingIsCalled decodes os.system("echo hi"), an object with state, and an ordered dict.
 func TestNothingIsCalled(t *testing.T) {
 	for _, s := range []string{
 		"80049522000000000000008c05706f736978948c0673797374656d9493948c076563686f20686994859452942e",
@@ -138,15 +138,15 @@ func TestNothingIsCalled(t *testing.T) {
 func TestCycle(t *testing.T) {
 	l := decode(t, "80049506000000000000005d946800612e").(*List)
 	if len(l.Items) != 1 || l.Items[0] != any(l) {
-		t.Error("a list that contains itself does not")
+		t.Error("the list does not contain itself")
 	}
 }
 
-// TestDecodeTorch reads what torch wrote, from beside the repository.
+// TestDecodeTorch decodes pickles that torch wrote, from the corpus next to the repository.
 func TestDecodeTorch(t *testing.T) {
 	files, _ := filepath.Glob("../../../shared/corpus/flight/*.pickle")
 	if len(files) == 0 {
-		t.Skip("there is no corpus beside the repository")
+		t.Skip("the corpus next to the repository is missing")
 	}
 	for _, path := range files {
 		f, err := os.Open(path)
@@ -160,12 +160,12 @@ func TestDecodeTorch(t *testing.T) {
 			continue
 		}
 		if n := len(v.(*Dict).Get("entries").(*List).Items); n != 7 {
-			t.Errorf("%s: %d entries, not 7", path, n)
+			t.Errorf("%s: %d entries, want 7", path, n)
 		}
 	}
 }
 
-// endless repeats some bytes.
+// endless is a reader that repeats some bytes forever.
 type endless struct {
 	s string
 	i int
@@ -179,7 +179,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestLimits: what never ends, and what claims to be long.
+// TestLimits checks that endless input, and input that claims a large size, ends in an error.
 func TestLimits(t *testing.T) {
 	for _, repeated := range []string{"]", "(", "N0", "]q\x00", "X\x01\x00\x00\x00a0"} {
 		r := io.MultiReader(strings.NewReader("\x80\x02"), &endless{s: repeated})
@@ -194,7 +194,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestMalformed: each is refused, with its place.
+// TestMalformed checks that malformed pickles are refused with the position of the fault.
 func TestMalformed(t *testing.T) {
 	for s, want := range map[string]string{
 		"":                            "offset 0: unexpected EOF",
@@ -224,7 +224,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestNested: values in each other are read or refused whatever their depth, and messages stay short.
+// TestNested checks that deeply nested values are decoded or refused, and that messages stay short.
 func TestNested(t *testing.T) {
 	const n = 1 << 20
 	for what, s := range map[string]struct{ pickle, limit string }{
@@ -247,7 +247,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestGet: the last of equal keys counts, in short dicts and long ones, also after more came.
+// TestGet checks that the last of equal keys is found, in short and long dicts, also after entries
+// were added.
 func TestGet(t *testing.T) {
 	d := &Dict{}
 	for n := range 200 {
@@ -261,7 +262,8 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// again pickles a value, to a depth and a number of values. It reports whether it is all there.
+// again pickles a value, up to a depth and a number of values. It reports whether all of it was
+// written.
 func again(b *bytes.Buffer, v any, depth int, left *int) bool {
 	if *left--; depth == 0 || *left < 0 {
 		return false
@@ -302,13 +304,13 @@ func again(b *bytes.Buffer, v any, depth int, left *int) bool {
 	case *Dict:
 		return all("}(", "u", v.Keys, v.Values)
 	default:
-		return false // integers and objects
+		return false // integers and objects are not written
 	}
 	return true
 }
 
-// FuzzDecode: errors have a position in the pickle, and decoded data is the same after another encoding and decoding.
-// The decoder takes no more memory than its limit.
+// FuzzDecode: errors have a position in the pickle, and that decoded data is the same after
+// encoding and decoding it again. The decoder must not use more memory than its limit.
 func FuzzDecode(f *testing.F) {
 	for _, s := range written {
 		b, _ := hex.DecodeString(strings.Join(strings.Fields(s), ""))

@@ -26,7 +26,7 @@ func chromium(t *testing.T) string {
 			return path
 		}
 	}
-	t.Skip("there is no chromium on PATH: the page's script is not run")
+	t.Skip("chromium is not on PATH, so the page's script cannot be tested")
 	return ""
 }
 
@@ -126,8 +126,9 @@ func TestBrowserLine(t *testing.T) {
 	}
 }
 
-// TestBrowserClicks: a click selects, a click elsewhere moves the selection, and a second click on the same element
-// removes it. A click on a value selects the value and not its line.
+// TestBrowserClicks checks that a click selects, that a click elsewhere moves the selection, and
+// that a second click on the same element removes it. A click on a value must select the value and
+// not its line.
 func TestBrowserClicks(t *testing.T) {
 	chromium(t)
 	l := fixed(t)
@@ -163,8 +164,8 @@ func TestBrowserClicks(t *testing.T) {
 	}
 }
 
-// TestBrowserKeys: arrow keys move between columns and stop at the ends, the enter key and a click on the head of a
-// column fold it, and n moves through the selection.
+// TestBrowserKeys checks that arrow keys move between columns and stop at the ends, that the enter
+// key and a click on the head of a column fold it, and that n moves through the selection.
 func TestBrowserKeys(t *testing.T) {
 	chromium(t)
 	root := drive(t, page(t, fixed(t)), `
@@ -186,7 +187,8 @@ document.title = seen.join(" ");`)
 	}
 }
 
-// TestBrowserKeyboard: without a mouse a line can be selected, then each of its values, and with a note its line.
+// TestBrowserKeyboard checks that, without a mouse, a line can be selected, then each of its
+// values, and with a note its line.
 func TestBrowserKeyboard(t *testing.T) {
 	chromium(t)
 	l := fixed(t)

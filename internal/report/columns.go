@@ -12,7 +12,7 @@ import (
 // column is one text of the page: the source, or the result of a pass.
 type column struct {
 	Name string
-	// Pass says that a pass made it. Duration is the time of the pass.
+	// Pass says that the column is the result of a pass. Duration is the time of the pass.
 	Pass     bool
 	Duration time.Duration
 	Changed  bool
@@ -27,7 +27,7 @@ type column struct {
 // part is a function, or the lines between functions. Func is empty for the latter.
 type part struct {
 	Func  string
-	First int // number of its first line
+	First int // number of its first line in the column
 	Lines []line
 }
 

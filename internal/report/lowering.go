@@ -24,16 +24,16 @@ type Lowering struct {
 	Unpredicted string
 }
 
-// Prediction is what is predicted for the lowered program on a machine.
+// Prediction is the predicted run of the lowered program on a machine.
 type Prediction struct {
-	// Subject says which dimensions were set, and Machine names the machine of the prediction.
+	// Subject describes which dims were set. Machine is the name of the machine description.
 	Subject, Machine string
 	Notes            []Note
 	// Time and Sequential are in microseconds, with overlap and without it; 0 if they are unknown.
 	Time, Sequential float64
 	// Exposed and SequentialExposed are the parts of these in which a rank communicates and computes nothing.
 	Exposed, SequentialExposed float64
-	// Timeline is the predicted run, or nil. Cut says that it ends early.
+	// Timeline is the predicted run, or nil. Cut says that the timeline was cut off at its end.
 	Timeline *trace.Trace
 	Cut      bool
 }

@@ -163,7 +163,7 @@ func TestTexts(t *testing.T) {
 					}
 				}
 				if open := i == 0 || i == last; col.has("folded") == open {
-					t.Errorf("%s, %s, column %d: open are the source and the result", file, strategy, i)
+					t.Errorf("%s, %s, column %d: only the source and the result must be open", file, strategy, i)
 				}
 			}
 		}
@@ -179,13 +179,13 @@ func TestOrigins(t *testing.T) {
 		for k, line := range c.each() {
 			statement := k.fn != "" && !strings.HasPrefix(k.text, "//")
 			if statement && line.Origin == 0 {
-				t.Errorf("column %d: %q comes from nowhere", i, k.text)
+				t.Errorf("column %d: %q has no origin", i, k.text)
 			}
 			seen[line.Origin] = true
 		}
 		for n := int32(5); n <= 8; n++ {
 			if !seen[n] {
-				t.Errorf("column %d: nothing comes from line %d", i, n)
+				t.Errorf("column %d: no line has its origin in line %d", i, n)
 			}
 		}
 	}

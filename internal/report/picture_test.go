@@ -62,7 +62,7 @@ func TestTicks(t *testing.T) {
 		for _, k := range d.Ticks {
 			x, err := strconv.ParseFloat(k.X, 64)
 			if err != nil || x <= last || x > 97.01 {
-				t.Errorf("%d ns: tick at %s behind %g: %v", ns, k.X, last, err)
+				t.Errorf("%d ns: tick at %s after %g: %v", ns, k.X, last, err)
 			}
 			last = x
 		}

@@ -65,7 +65,7 @@ func TestControlCharacters(t *testing.T) {
 					}
 				}
 				if strings.Contains(s, "\nrank 9") || strings.Contains(s, `\u001b`) {
-					t.Errorf("%s has the name as it is", what)
+					t.Errorf("%s contains the name unquoted", what)
 				}
 			}
 		})

@@ -174,7 +174,7 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	return v.write(w, "run.html", "run.js", v)
 }
 
-// table gives each string a number.
+// table assigns a number to each string.
 type table struct {
 	list []string
 	at   map[string]int
@@ -250,7 +250,7 @@ func newDocument(r *account.Report, o Run, p paint) (*document, int) {
 	return d, len(tr.Events) - len(shown)
 }
 
-// longest returns the indices of the events that fit in a page.
+// longest returns the indices of the events that a page shows.
 func longest(events []trace.Event) []int {
 	out := make([]int, len(events))
 	for i := range out {

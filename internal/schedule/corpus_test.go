@@ -139,7 +139,7 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		}
 		bad := 0
 		for i, key := range sortedKeys(want.Mutants) {
-			if i%longtest.Of(4, 1) != 0 { // make long takes them all
+			if i%longtest.Of(8, 1) != 0 { // make long takes them all
 				continue
 			}
 			m := f.Without(placeOf(t, key))
@@ -217,7 +217,7 @@ func TestAlgorithmsOfTheCorpus(t *testing.T) {
 		}
 		bad := 0
 		for i, key := range sortedKeys(want.Mutants) {
-			if i%longtest.Of(4, 1) != 0 { // make long takes them all
+			if i%longtest.Of(8, 1) != 0 { // make long takes them all
 				continue
 			}
 			m := f.Clone()

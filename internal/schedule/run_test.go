@@ -49,7 +49,7 @@ func interleavings() (n, steps int) {
 	if v, err := strconv.Atoi(os.Getenv("INTERLEAVINGS")); err == nil {
 		return v, math.MaxInt
 	}
-	return 40, 400_000
+	return 20, 200_000
 }
 
 // TestInterleavingsRefuteNoOK executes every schedule that Check accepts on data, in random interleavings of all

@@ -14,22 +14,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// timed is one layer of the recorded tables, as predicted and as measured.
+// timed is one layer of a recorded table, with its predicted and its measured time.
 type timed struct {
 	strategy                 string
-	predicted, alone, us     float64 // alone: with the GEMM as it was timed in the same rounds
+	predicted, alone, us     float64 // in microseconds; alone is predicted with the GEMM's measured time in place of the described one
 	gemmTimed                bool
 	machine, commit, op, log string
 }
 
-// unsound are commits whose rows are not compared: docs/measured/README.md says what is wrong with them.
+// unsound lists commits whose rows are not compared, because their measurements are wrong.
+// docs/measured/README.md gives the reasons.
 var unsound = []string{"4ea3074", "35949f4", "3a9a112"}
 
-// fitted are the commits whose rows have the GEMMs of a description: no band is of them.
+// fitted is, for each machine, the commit whose measured GEMMs its description was fitted to. Error
+// bands leave out rows of that commit.
 var fitted = map[string]string{"h100x2": "290aea6", "h200x2": "db40ba6"}
 
-// timedLayers predicts the layers of a machine that a table of docs/measured has and that are sound: by graph, and
-// eager where there are no graphs. Those of commit but are left out.
+// timedLayers returns predictions for the sound rows of a table in docs/measured that were measured
+// on the given machine with the given kind of issue (graph or eager). It leaves out the rows of
+// commit but.
 func timedLayers(t *testing.T, d *machine.Description, table, on, issue, but string) []timed {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/measured/" + table)
@@ -54,7 +57,7 @@ func timedLayers(t *testing.T, d *machine.Description, table, on, issue, but str
 		}
 		us := number(t, r["us"])
 		if us < 20 {
-			continue // one of a clock's steps
+			continue // a few ticks of the clock: too coarse to compare
 		}
 		p := Layer(ops[r["op"]], integer(t, r["ranks"]), integer(t, r["m"]), integer(t, r["n"]), integer(t, r["k"]))
 		l := timed{strategy: r["strategy"], us: us, machine: on, commit: r["commit"], op: r["op"], log: r["log"]}
@@ -67,7 +70,8 @@ func timedLayers(t *testing.T, d *machine.Description, table, on, issue, but str
 	return out
 }
 
-// band is the errors of predictions.
+// band summarizes the relative errors of predictions: their bias, the median, and the 90th
+// percentile.
 func band(of string, layers []timed, us func(timed) float64) machine.Error {
 	e := machine.Error{Of: of, Layers: len(layers)}
 	var off []float64
@@ -81,7 +85,8 @@ func band(of string, layers []timed, us func(timed) float64) machine.Error {
 	return e
 }
 
-// TestErrorBands holds the bands that descriptions carry to the recorded layers.
+// TestErrorBands checks that the error bands in machine descriptions equal those computed from the
+// recorded layers.
 func TestErrorBands(t *testing.T) {
 	for name, c := range map[string]struct{ table, on, issue string }{
 		"h200x4": {"layers.tsv", "4xH200", "graph"}, "h200x2": {"layers.tsv", "2xH200", "graph"},
@@ -103,15 +108,15 @@ func TestErrorBands(t *testing.T) {
 		near := func(a, b float64) bool { return math.Abs(a-b) < 0.006 }
 		if w := d.Error; w == nil || w.Of != got.Of || w.Layers != got.Layers || !near(w.Median, got.Median) ||
 			!near(w.Most, got.Most) || !near(w.Bias, got.Bias) {
-			t.Errorf("%s has the band %+v, and of the recorded layers it is %+v", name, w, got)
+			t.Errorf("%s: the description has the error band %+v; the recorded layers give %+v", name, w, got)
 		}
 	}
 }
 
-// TestPredictionsWithGEMMsTimed: most of what predictions are off by is what GEMMs are: with
-// each GEMM as it was timed alone in the same rounds, half of the layers on two H200 are within
-// 7 %, nine of ten within 20 %, and predictions are as often too fast as too slow. Call by call the
-// smallest layers take what their host takes to issue them, which nothing predicts.
+// TestPredictionsWithGEMMsTimed checks that most of the prediction error comes from the GEMMs. With
+// each GEMM's measured time in place of the predicted one, half of the layers on two H200 are
+// predicted within 7 % and nine of ten within 20 %, without bias. In eager mode, the time of the
+// smallest layers is the time in which the host issues them, which is not predicted.
 func TestPredictionsWithGEMMsTimed(t *testing.T) {
 	d, err := machine.Load("h200x2")
 	if err != nil {
@@ -136,19 +141,21 @@ func TestPredictionsWithGEMMsTimed(t *testing.T) {
 	}
 }
 
-// alone is what one of so many parts of a pair takes by itself: its GEMM and its collective, in microseconds.
+// alone is the measured time, in microseconds, of one GEMM and one collective when a pair is cut
+// into the given number of parts.
 type alone struct {
 	parts            int64
 	gemm, collective float64
 }
 
-// timedAlone returns a description with a pair's own GEMM and collective as they were timed. Copies, sums, signals and
-// what one costs beside another are as described.
+// timedAlone returns a description in which the pair's GEMM and collective take their measured
+// times. Copies, sums, signals and contention keep their described costs.
 func timedAlone(p Pair, list []alone, d *machine.Description) *machine.Description {
 	out := *d
 	out.KernelBesideGEMM = d.Contested(p.Collective(1, d))
 	out.GEMM.Measured = nil
-	// No GEMM is faster than this peak says: those that were timed are not to be slowed down to the described one.
+	// Raise the peak: a GEMM takes at least its time at peak rate, and that must not exceed a
+	// measured time.
 	out.GEMM.Peak = map[string]float64{d.GEMM.Of: 4 * d.GEMM.Peak[d.GEMM.Of]}
 	var points []machine.Point
 	for _, a := range list {
@@ -157,20 +164,20 @@ func timedAlone(p Pair, list []alone, d *machine.Description) *machine.Descripti
 			[4]float64{float64((o.M + a.parts - 1) / a.parts), float64(o.N), float64(o.K), a.gemm})
 		points = append([]machine.Point{{float64(p.Whole / a.parts), a.collective}}, points...)
 	}
-	for i := 1; i < len(points); i++ { // tables do not fall
+	for i := 1; i < len(points); i++ { // times in a table must not decrease with size
 		points[i][1] = max(points[i][1], points[i-1][1])
 	}
 	out.Times = fixed(points)
 	return &out
 }
 
-// fixed are the times of one kind of collective.
+// fixed is a table of times for one kind of collective.
 type fixed []machine.Point
 
 func (f fixed) Points(*machine.Collective) []machine.Point { return f }
 
-// TestContested: a collective by a kernel that starts beside a GEMM costs more than one after the other, and one
-// that the GEMM finds running does not.
+// TestContested checks that a collective kernel that starts while a GEMM runs costs more than one
+// after the GEMM, and that a collective that is already running when the GEMM starts does not.
 func TestContested(t *testing.T) {
 	d, err := machine.Load("h100x2")
 	if err != nil {
@@ -184,7 +191,7 @@ func TestContested(t *testing.T) {
 		got := predicted(t, p, "chunked(2)", timed)
 		timed.KernelBesideGEMM = 0
 		if plain := predicted(t, p, "chunked(2)", timed); math.Abs(got-plain-more) > 0.5 {
-			t.Errorf("%s: %.1f µs, and %.1f where kernels cost no more than NCCL", op, got, plain)
+			t.Errorf("%s: %.1f µs, want more than the %.1f when kernels contend no more than NCCL", op, got, plain)
 		}
 	}
 }

@@ -6,18 +6,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Bound is what a resource of a machine takes at the least, in microseconds, whatever runs
-// beside it: no kernel, fusion or overlap is faster.
+// Bound is the least time, in microseconds, that each resource of a machine needs for some work. No
+// kernel, fusion or overlap is faster.
 type Bound struct {
-	Memory  float64 `json:"memory_us"`  // a device's own memory
+	Memory  float64 `json:"memory_us"`  // traffic of the device's own memory
 	Compute float64 `json:"compute_us"` // products and attention
-	Wire    float64 `json:"wire_us"`    // what comes from other devices
+	Wire    float64 `json:"wire_us"`    // bytes received from other devices
 }
 
-// Time is the longest of them: of what overlaps perfectly.
+// Time returns the longest of the three times: the time if all three overlap perfectly.
 func (b Bound) Time() float64 { return max(b.Memory, b.Compute, b.Wire) }
 
-// By names the resource that takes longest; empty where none takes any time.
+// By names the resource that needs the most time. It is empty if none needs any.
 func (b Bound) By() string {
 	switch b.Time() {
 	case 0:
@@ -30,20 +30,20 @@ func (b Bound) By() string {
 	return "wire"
 }
 
-// Bounds tells the bounds of a plan's commands on a machine.
+// Bounds computes the bounds of a plan's commands on a machine.
 type Bounds struct {
 	p *plan.Plan
 	m *machine.Description
-	// readers are the commands that read some of a buffer of a rank, by it.
+	// readers lists, for each buffer of a rank, the commands that read some of it.
 	readers map[block][]int
 }
 
-// block is a buffer of a rank.
+// block identifies a buffer on a rank.
 type block struct{ rank, buf int32 }
 
 func blockOf(r plan.Ref) block { return block{r.Rank, r.Buf} }
 
-// NewBounds prepares to tell the bounds of p's commands.
+// NewBounds returns the Bounds of p on m.
 func NewBounds(p *plan.Plan, m *machine.Description) *Bounds {
 	b := &Bounds{p: p, m: m, readers: map[block][]int{}}
 	for i := range p.Cmds {
@@ -55,9 +55,9 @@ func NewBounds(p *plan.Plan, m *machine.Description) *Bounds {
 	return b
 }
 
-// Group is the bound of commands that may be one launch: what one of them makes for the
-// others alone need not go through memory. What launched kernels touch of their operands is
-// not known, and so not counted.
+// Group returns the bound of commands that may be fused into one launch: a result that only other
+// members read need not go through memory. Memory that user kernels (ir.OpLaunch) access is unknown
+// and not counted.
 func (b *Bounds) Group(members []int) Bound {
 	var flops float64
 	var moved, bytes int64
@@ -87,10 +87,11 @@ func (b *Bounds) Group(members []int) Bound {
 	return Bound{Memory: b.m.MemoryBound(bytes), Compute: flops, Wire: b.m.WireBound(moved)}
 }
 
-// leaves reports whether something outside of a group reads what a member writes.
+// leaves reports whether a command outside the group reads r, or r belongs to an input and so
+// outlives the run.
 func (b *Bounds) leaves(r plan.Ref, within map[int]bool) bool {
 	if b.p.Buffers[r.Buf].Role == plan.RoleInput {
-		return true // inout
+		return true // an input that is updated in place
 	}
 	for _, i := range b.readers[blockOf(r)] {
 		if !within[i] {
@@ -100,10 +101,9 @@ func (b *Bounds) leaves(r plan.Ref, within map[int]bool) bool {
 	return false
 }
 
-// Whole is the bound of all that a rank does, the largest of all ranks': every byte of
-// parameters that is read comes from memory once, every byte of results and state that is
-// written goes there once, and all else stays on chip. Each of the resources may be another
-// rank's.
+// Whole returns a bound for the whole plan. Each byte of parameters that is read comes from memory
+// once, each byte of results and of updated inputs is written to memory once, and everything else
+// stays on chip. Each time is the largest over all ranks, so the three may be of different ranks.
 func (b *Bounds) Whole() Bound {
 	ranks := make([]struct {
 		flops        float64
@@ -156,13 +156,13 @@ func (b *Bounds) Whole() Bound {
 	return out
 }
 
-// touch is how many bytes of a tensor a command cannot do without.
+// touch is the part of a tensor, in bytes, that a command must read or write.
 type touch struct {
 	ref   plan.Ref
 	bytes int64
 }
 
-// name identifies the tensor.
+// name returns a key that identifies the tensor and the number of bytes.
 func (t touch) name() string {
 	r := t.ref
 	key := make([]byte, 0, 16*(3+2*len(r.Shape)))
@@ -177,7 +177,7 @@ func (t touch) name() string {
 	return string(key)
 }
 
-// once is the bytes of a tensor's elements, of which those that stand for several count once.
+// once returns the size of a tensor in bytes. Elements that are broadcast count once.
 func once(r plan.Ref) int64 {
 	n := r.DType.Size()
 	for i, e := range r.Shape {
@@ -188,7 +188,7 @@ func once(r plan.Ref) int64 {
 	return n
 }
 
-// wholly counts all elements of tensors.
+// wholly returns touches of all elements of the tensors.
 func wholly(refs []plan.Ref) []touch {
 	var out []touch
 	for _, r := range refs {
@@ -199,7 +199,7 @@ func wholly(refs []plan.Ref) []touch {
 	return out
 }
 
-// touched lists what a command reads and writes of its own device's memory.
+// touched returns what a command reads and writes in the memory of its own device.
 func (b *Bounds) touched(c *plan.Cmd) (reads, writes []touch) {
 	in, out := b.p.Accesses(c)
 	reads, writes = wholly(in), wholly(out)
@@ -210,16 +210,16 @@ func (b *Bounds) touched(c *plan.Cmd) (reads, writes []touch) {
 		return reads, writes
 	case c.Op == ir.OpLaunch:
 		return nil, nil
-	case c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt(): // how many keys count is in the lengths
+	case c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt(): // the lengths, known only at run time, say how many keys are read
 		return []touch{reads[0], reads[3]}, writes
-	case c.Op == ir.OpGroupedLinear: // how many rows and experts count is in the counts
+	case c.Op == ir.OpGroupedLinear: // the counts, known only at run time, say how many rows and experts are read
 		return []touch{reads[2]}, writes
-	case c.Op == ir.OpAttention && c.Attr.Number(1).Float > 0: // as many keys as the last query sees, at least
+	case c.Op == ir.OpAttention && c.Attr.Number(1).Float > 0: // a window: at least the keys that the last query sees
 		keys := c.Ins[1].Shape
 		if n := keys[len(keys)-3]; n > 0 {
 			share := min(1, c.Attr.Number(1).Float/float64(n))
 			if len(reads) == 4 {
-				reads = reads[:3] // a mask, of which a part is read
+				reads = reads[:3] // without the mask, of which only a part is read
 			}
 			reads[1].bytes, reads[2].bytes = int64(share*float64(reads[1].bytes)), int64(share*float64(reads[2].bytes))
 		}
@@ -247,7 +247,8 @@ func own(list []touch, rank int32) []touch {
 	return out
 }
 
-// moved returns the bytes that a command brings its rank from others, or, of a put, takes there.
+// moved returns how many bytes a command receives from other ranks. A put counts on the sending
+// rank.
 func (b *Bounds) moved(c *plan.Cmd) (n int64) {
 	switch c.Kind {
 	case plan.Collective:
@@ -266,7 +267,7 @@ func (b *Bounds) moved(c *plan.Cmd) (n int64) {
 	return n
 }
 
-// flopTime is what the multiplications of a command take at the machine's peak.
+// flopTime returns the time of a command's multiplications at the machine's peak rate.
 func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 	if c.Kind != plan.Compute {
 		return 0
@@ -286,7 +287,7 @@ func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 		q, k := c.Ins[0].Shape, c.Ins[1].Shape
 		tq, tk := q[len(q)-3], k[len(k)-3]
 		seen := float64(tq) * float64(tk)
-		if c.Attr.Causal { // query i sees i+1 more than what there is before the first
+		if c.Attr.Causal { // query i sees i+1 keys more than precede the first query
 			seen = float64(tq)*float64(tk-tq) + float64(tq)*float64(tq+1)/2
 		}
 		if w := c.Attr.Number(1).Float; w > 0 {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Layer returns the pair of a GEMM m, n, k of bf16, of extents over all ranks: an all_gather's weight is cut along n,
-// a reduction's along k.
+// Layer returns the pair of a collective and a bf16 GEMM with the global extents m, n, k. With an
+// all_gather, the weight is cut along n; with a reduction, along k.
 func Layer(comm ir.Op, ranks, m, n, k int64) Pair {
 	p := Pair{Comm: comm, Ranks: ranks, Whole: 2 * m * k, DType: ir.BF16,
 		Ops: []Op{{Name: "linear", M: m, N: n / ranks, K: k, DType: ir.BF16}}}
@@ -19,8 +19,8 @@ func Layer(comm ir.Op, ranks, m, n, k int64) Pair {
 	return p
 }
 
-// Named predicts a pair under the strategy of that name: "chunked(4)". A gather that goes ahead is taken to be one of
-// many, computed with as a whole.
+// Named predicts a pair under the strategy with the given name, for example "chunked(4)". For
+// "ahead", it assumes one GEMM over the whole gathered operand, within a sequence of such pairs.
 func Named(p Pair, strategy string, m *machine.Description) (Prediction, error) {
 	word, _, counted := strings.Cut(strategy, "(")
 	count, own := int64(1), int64(0)

@@ -13,12 +13,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ratio is a time in bounds of the same rounds, by graph where the table has graphs
-// timed apart, and the distance between its quartiles. GEMMs of one shape took 4 to 15 % longer or shorter in
-// other rounds, so times themselves are not compared.
+// ratio is the median of a measured time divided by the bound measured in the same rounds, and its
+// interquartile range. Graph rows are preferred if the table has them. Absolute times are not
+// compared, since GEMMs of one shape took 4 to 15 % longer or shorter in other rounds.
 type ratio struct{ median, spread float64 }
 
-// below reports whether a is smaller by more than the two spread.
+// below reports whether a is smaller than b by more than half the sum of both spreads.
 func (a ratio) below(b ratio) bool { return b.median-a.median > (a.spread+b.spread)/2 }
 
 // measured is one layer of a recorded benchmark.
@@ -50,7 +50,7 @@ func readMeasured(t *testing.T, log string) []measured {
 			out = append(out, measured{integer(t, r["m"]), integer(t, r["n"]), integer(t, r["k"]), map[string]ratio{}})
 			last = is
 		}
-		// A strategy's row by graph follows its eager one.
+		// A strategy's graph row follows its eager row and replaces it.
 		out[len(out)-1].times[r["strategy"]] = ratio{number(t, r["bounds"]), number(t, r["bounds_iqr"])}
 	}
 	if len(out) == 0 {
@@ -77,7 +77,7 @@ func number(t *testing.T, s string) float64 {
 	return x
 }
 
-// predicted returns a strategy's time.
+// predicted returns the predicted time of a strategy.
 func predicted(t *testing.T, p Pair, strategy string, m *machine.Description) float64 {
 	t.Helper()
 	got, err := Named(p, strategy, m)
@@ -87,27 +87,29 @@ func predicted(t *testing.T, p Pair, strategy string, m *machine.Description) fl
 	return got.Time
 }
 
-// clear is the part of a time below which predictions are not told apart.
+// clear is the ratio of two times above which they count as equal.
 const clear = 0.97
 
-// near is how far off a predicted part of sequential's time may be, of exchange and
-// ahead.
+// near is the largest allowed difference between predicted and measured time of exchange and ahead,
+// as a fraction of the time of sequential.
 const near = 0.12
 
-// TestRankedAsMeasured compares the order of strategies that is predicted with
-// the recorded tables of hocket's own layers. What is clearly predicted to be
-// fastest must have been, and nothing that lost to sequential may clearly be
-// predicted to win. Rank, not time, is what auto needs.
+// TestRankedAsMeasured compares the predicted order of strategies with the recorded tables of
+// hocket's own layers. A strategy that is clearly predicted to be fastest must have been fastest,
+// and a strategy that lost to sequential must not clearly be predicted to win. Strategy auto needs
+// the order, not the times.
 func TestRankedAsMeasured(t *testing.T) {
 	m := h200(t)
 	for _, c := range []struct {
 		file  string
 		ranks int64
 		comm  ir.Op
-		// broken names what was measured with a fault that is repaired since.
+		// broken names a strategy whose measurement suffered from a fault that has since been
+		// fixed.
 		broken string
-		// least is the rows from which a table counts: where every command was marked,
-		// small layers' times were those of marks, and where the host's clock was read, of it.
+		// least is the smallest number of rows that is compared. In tables of earlier commits the
+		// times of small layers are those of the measurement itself: of event records or of the
+		// host's clock.
 		least int64
 	}{
 		{"h200x4-ag-gemm-4ea3074", 4, ir.OpAllGather, "", 0},
@@ -146,7 +148,7 @@ func TestRankedAsMeasured(t *testing.T) {
 				t.Logf("%s %d,%d,%d: %s: %.0f µs, %.2f of sequential; measured %.2f", c.comm, l.m, l.n, l.k, s, us,
 					ratio, seen)
 				if us < clear*seq && l.times["sequential"].below(l.times[s]) {
-					t.Errorf("%s %d,%d,%d: %s is predicted to beat sequential, and was measured to lose", c.comm, l.m,
+					t.Errorf("%s %d,%d,%d: %s is predicted to beat sequential, but lost in the measurement", c.comm, l.m,
 						l.n, l.k, s)
 				}
 				if us < clear*seq && us < predicted(t, p, best, m) {
@@ -155,18 +157,18 @@ func TestRankedAsMeasured(t *testing.T) {
 			}
 			for s, r := range l.times {
 				if r.below(l.times[best]) && r.median < clear*l.times[best].median {
-					t.Errorf("%s %d,%d,%d: %s is predicted to be fastest, and %s was", c.comm, l.m, l.n, l.k, best, s)
+					t.Errorf("%s %d,%d,%d: %s is predicted to be fastest, but %s was", c.comm, l.m, l.n, l.k, best, s)
 				}
 			}
 		}
 	}
 }
 
-// TestTabledAsMeasured: with the times that the shipped table has of gathers,
-// predictions are near to layers whose sequential form gathers by that table. With
-// NCCL's times, by which those of 2048 rows are off by 0.18, they are not.
+// TestTabledAsMeasured checks that, with the shipped table's times of gathers, predictions are
+// close to layers whose sequential form gathers by that table. With NCCL's times they are not:
+// layers of 2048 rows are off by 0.18.
 func TestTabledAsMeasured(t *testing.T) {
-	const near, unsteady = 0.08, 0.05 // what varies by more than that is not held against predictions
+	const near, unsteady = 0.08, 0.05 // unsteady: layers whose times vary by more are not compared
 	described, tabled := h200(t), h200(t)
 	tabled.Times = &comm.Found{Table: comm.Shipped()}
 	for _, file := range []string{"h200x4-ag-gemm-a3e9cb5", "h200x4-ag-gemm-3a9a112", "h200x4-ag-gemm-6209634"} {
@@ -188,7 +190,7 @@ func TestTabledAsMeasured(t *testing.T) {
 			}
 		}
 		if n < 6 || off < near {
-			t.Errorf("%s: %d predictions; by the description alone they are off by %.2f at most", file, n, off)
+			t.Errorf("%s: %d predictions; without the table they are off by %.2f at most", file, n, off)
 		}
 	}
 }

@@ -7,29 +7,30 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Op is one operation, with what one rank computes of it.
+// Op is one operation, as one rank computes it.
 type Op struct {
 	Name string `json:"name"`
-	// M, N and K are a GEMM's extents; K is 0 for anything else.
+	// M, N and K are a GEMM's extents; K is 0 for other operations.
 	M, N, K int64
 	DType   ir.DType
-	// Bytes it reads and writes.
+	// Bytes is how many bytes the operation reads and writes.
 	Bytes int64
-	// Reduces: it is a sum or the like over a dimension.
+	// Reduces says whether the operation reduces over a dimension, as a sum or a norm does.
 	Reduces bool
 }
 
-// Tensor is an operand or a result, as one rank holds it.
+// Tensor is an operand or a result, with the extents of the rank's shard.
 type Tensor struct {
 	Shape []int64
 	DType ir.DType
-	// Bytes of its elements; those that stand for several count once.
+	// Bytes is the size of its elements. Elements that are broadcast count once.
 	Bytes int64
 }
 
-// NewOp describes an operation. With ta, a matmul's first operand is transposed. An attention is one GEMM of as many
-// operations: of queries with keys, and of scores with values. How many keys there are is not known of one with
-// lengths; it is described as if all were.
+// NewOp describes an operation. If ta is set, the first operand of a matmul is transposed.
+// Attention is described as one GEMM with the same number of multiplications: queries times keys,
+// and scores times values. If attention has an operand of lengths, all keys are counted, since the
+// lengths are known only at run time.
 func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 	o := Op{Name: op.String(), DType: out.DType}
 	sizes := make([]int64, len(in))
@@ -63,7 +64,8 @@ func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 	return o
 }
 
-// attentionProducts is how many products of queries or weights with keys or values an operation of attention has.
+// attentionProducts returns how many matrix products with keys or values an attention operation
+// needs.
 func attentionProducts(op ir.Op) int64 {
 	switch op {
 	case ir.OpAttentionLSE:
@@ -79,7 +81,7 @@ func attentionProducts(op ir.Op) int64 {
 // last returns the extent of the i-th dimension from the end.
 func last(shape []int64, i int) int64 { return shape[len(shape)-i] }
 
-// rows returns how many rows of the last dimension there are.
+// rows returns the product of all extents but the last.
 func rows(shape []int64) int64 {
 	n := int64(1)
 	for _, e := range shape[:len(shape)-1] {
@@ -88,8 +90,8 @@ func rows(shape []int64) int64 {
 	return n
 }
 
-// Touched returns how many bytes an operation reads of each operand and writes of its result, of the bytes that these
-// have. It is the one place that knows which operations use a part of an operand only.
+// Touched returns how many bytes an operation reads of each operand and writes of its result. in
+// and out are the full sizes. Only this function says which operations use a part of an operand.
 func Touched(op ir.Op, in []int64, out int64) (reads []int64, written int64) {
 	reads, written = slices.Clone(in), out
 	switch op {
@@ -101,7 +103,7 @@ func Touched(op ir.Op, in []int64, out int64) (reads []int64, written int64) {
 	return reads, written
 }
 
-// Time is how long the operation takes alone.
+// Time returns how long the operation takes when it runs alone, in microseconds.
 func (o *Op) Time(m *machine.Description) float64 {
 	switch {
 	case o.K > 0:

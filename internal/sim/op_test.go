@@ -9,7 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestDecodeAttention: attention of one query a sequence takes what reading its keys and values takes, as measured.
+// TestDecodeAttention checks that attention with one query per sequence is predicted to take the
+// time of reading its keys and values, as measured.
 func TestDecodeAttention(t *testing.T) {
 	m := h200(t)
 	text, err := os.ReadFile("../../docs/measured/attention.tsv")
@@ -39,7 +40,7 @@ func TestDecodeAttention(t *testing.T) {
 		q, k := tensor("queries", "heads"), tensor("keys", "kv_heads")
 		op := NewOp(ir.OpAttention, []Tensor{q, k, k}, q, false)
 		if us, want := op.Time(m), number(t, r["us"]); math.Abs(us/want-1) > 0.2 {
-			t.Errorf("%s: %.1f µs, and %.1f were measured", line, us, want)
+			t.Errorf("%s: predicted %.1f µs, measured %.1f", line, us, want)
 		}
 	}
 	if n < 3 {

@@ -13,14 +13,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// randomPlan draws a plan that ends: each command is added at a point at which all that it waits for has been added.
-// Then the ranks' commands are mixed anew, so that waits may come before the signals that they wait for.
+// randomPlan draws a plan without deadlock: each command is added after everything that it waits
+// for. Then the commands of different ranks are interleaved at random, so that a wait may precede
+// its signal in the list.
 type randomPlan struct {
 	*rand.Rand
 	p       *plan.Plan
 	streams [][]int32 // by rank
-	events  [][]int32 // by rank: recorded so far
-	raised  []int64   // by signalling stream and waiting rank
+	events  [][]int32 // by rank: events recorded so far
+	raised  []int64   // by signalling stream and waiting rank: how often it was raised
 }
 
 func drawPlan(r *rand.Rand) *plan.Plan {
@@ -52,7 +53,7 @@ func drawPlan(r *rand.Rand) *plan.Plan {
 	return d.p
 }
 
-// ref is a matrix of random rows.
+// ref returns a matrix with a random number of rows.
 func (d *randomPlan) ref(rank int) plan.Ref {
 	n := int64(1) << (4 + d.IntN(9))
 	return plan.Ref{Rank: int32(rank), DType: ir.BF16, Shape: []int64{n, 1024}, Strides: []int64{1024, 1}}
@@ -85,7 +86,7 @@ func (d *randomPlan) step() {
 		d.add(rank, s, plan.Cmd{Kind: plan.Record, Event: int32(d.p.Events)})
 		d.p.Events++
 	case 5, 6:
-		if n := len(d.events[rank]); n > 0 { // mostly a late one
+		if n := len(d.events[rank]); n > 0 { // mostly a recent one
 			d.add(rank, s, plan.Cmd{Kind: plan.WaitEvent, Event: d.events[rank][max(d.IntN(n), d.IntN(n))]})
 		}
 	case 7:
@@ -116,7 +117,7 @@ func (d *randomPlan) collective() {
 	d.p.Channels, d.p.Colls = append(d.p.Channels, ch), append(d.p.Colls, coll)
 }
 
-// group sends around some ranks, or within one.
+// group adds a ring of sends and receives between some ranks, or one within a rank.
 func (d *randomPlan) group() {
 	ranks := d.Perm(d.p.Ranks)[:1+d.IntN(d.p.Ranks)]
 	first := len(d.p.Pairs)
@@ -130,15 +131,17 @@ func (d *randomPlan) group() {
 	}
 }
 
-// What happens before what in a plan: each command is issued, then runs, then has ended.
+// These are the points of a command that happens-before relates: it is issued, then runs, then
+// ends.
 const (
 	issued = iota
 	runs
 	ended
 )
 
-// happensBefore returns, of each command's three points, those that follow at once. What a command waits for must
-// have ended before it has, of a wait; the parts of a collective and the sides of a transfer run when all are issued.
+// happensBefore returns, for each of the three points of each command, the points that directly
+// follow. A wait ends after the command that it waits for has ended. The parts of a collective, and
+// the two sides of a transfer, run once all of them are issued.
 func happensBefore(p *plan.Plan) [][]int {
 	next := make([][]int, 3*len(p.Cmds))
 	edge := func(a, atA, b, atB int) { next[3*a+atA] = append(next[3*a+atA], 3*b+atB) }
@@ -181,7 +184,7 @@ func share(a, b []plan.P2P) bool {
 	return false
 }
 
-// listing shows a plan's commands, for errors.
+// listing prints a plan's commands, for error messages.
 func listing(p *plan.Plan) string {
 	var b strings.Builder
 	for i := range p.Cmds {
@@ -192,9 +195,10 @@ func listing(p *plan.Plan) string {
 	return b.String()
 }
 
-// TestTimelineKeepsOrder: what happens before a command in the plan ends before it begins in the timeline. And a
-// command begins no later: where waits and signals take no time, it begins when the last of those ends. What shares a
-// device goes slower, and waits for nothing.
+// TestTimelineKeepsOrder checks that the timeline respects happens-before: if the plan orders two
+// commands, the first ends before the second begins. If waits and signals take no time, each
+// command must begin exactly when its last predecessor ends: commands that share a device slow each
+// other down, but do not wait.
 func TestTimelineKeepsOrder(t *testing.T) {
 	real, instant := h200(t), h200(t)
 	instant.Wait, instant.Signal, instant.Barrier, instant.Across = 0, 0, 0, nil
@@ -214,14 +218,14 @@ func TestTimelineKeepsOrder(t *testing.T) {
 		}
 	}
 	if ordered < 100_000 {
-		t.Errorf("only %d pairs of commands are in order", ordered)
+		t.Errorf("only %d pairs of commands are ordered, too few for a test", ordered)
 	}
 }
 
-// checkOrder compares a timeline with what happens before what, and returns how many pairs are in order. With exact
-// set, each command must begin when the last of those before it ends.
+// checkOrder checks a timeline against happensBefore, and returns how many pairs of commands are
+// ordered. If exact is set, each command must begin when its last predecessor ends.
 func checkOrder(t *testing.T, p *plan.Plan, spans []Span, exact bool) (ordered int) {
-	var timed []int // spans are of these commands, in order
+	var timed []int // the commands that the spans belong to, in order
 	for i := range p.Cmds {
 		switch p.Cmds[i].Kind {
 		case plan.Compute, plan.Copy, plan.Collective, plan.Group:
@@ -229,12 +233,12 @@ func checkOrder(t *testing.T, p *plan.Plan, spans []Span, exact bool) (ordered i
 		}
 	}
 	if len(timed) != len(spans) {
-		t.Errorf("%d spans of %d commands", len(spans), len(timed))
+		t.Errorf("%d spans for %d commands", len(spans), len(timed))
 		return 0
 	}
 	next := happensBefore(p)
 	earliest := make([]float64, len(timed))
-	last := make([]int, len(timed)) // of those before it, the last to end
+	last := make([]int, len(timed)) // for each command, the predecessor that ends last
 	for a, cmd := range timed {
 		reached := make([]bool, len(next))
 		for todo := []int{3*cmd + ended}; len(todo) > 0; {
@@ -260,7 +264,7 @@ func checkOrder(t *testing.T, p *plan.Plan, spans []Span, exact bool) (ordered i
 	for b, cmd := range timed {
 		off := spans[b].Start - earliest[b]
 		if slack := 1e-6 * (1 + earliest[b]); off < -slack || exact && math.Abs(off) > slack {
-			t.Errorf("command %d begins at %v µs, and the last before it, %d, ends at %v", cmd, spans[b].Start, last[b],
+			t.Errorf("command %d begins at %v µs, its last predecessor %d ends at %v", cmd, spans[b].Start, last[b],
 				earliest[b])
 		}
 	}

@@ -7,28 +7,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Pair is a collective and the operations that it may be hidden under, with
-// numbers for all extents. One rank stands for all: they do the same.
+// Pair is a collective and the operations that it can overlap with, with numbers for all extents.
+// It describes one rank; all ranks do the same.
 type Pair struct {
 	Comm  ir.Op
 	Ranks int64
-	// Whole is the bytes of what is gathered or reduced, as one rank holds it:
-	// an all_gather's result, a reduction's operand.
+	// Whole is the size of the full tensor that is gathered or reduced, in bytes: the result of an
+	// all_gather, or the operand of a reduction.
 	Whole int64
 	DType ir.DType
-	// AnyOrder: a reduction may be in any order. Algorithm is the one that is pinned.
+	// AnyOrder says whether a reduction may add in any order. Algorithm is the pinned algorithm of
+	// the collective, if any.
 	AnyOrder  bool
 	Algorithm string
-	// Team are the members' ranks, where these are on several nodes: those of the first team that crosses.
+	// Team lists the ranks of the first team that crosses nodes; it is nil if no team does.
 	Team []int
-	// Ops are computed with what is gathered, or make what is reduced; Post is
-	// computed of a reduction's result.
+	// Ops compute with the gathered tensor, or produce the tensor that is reduced. Post are
+	// operations on the result of a reduction.
 	Ops, Post []Op
-	// Before: what is gathered is what Ops make.
+	// Before says that Ops produce the tensor that is gathered, so they run before the all_gather.
 	Before bool
 }
 
-// Moved returns the bytes that each rank receives at the least.
+// Moved returns the least number of bytes that each rank receives.
 func (p *Pair) Moved() int64 {
 	n := p.Ranks
 	if n <= 1 {
@@ -40,7 +41,7 @@ func (p *Pair) Moved() int64 {
 	return p.Whole / n * (n - 1)
 }
 
-// Collective is one of so many parts of the pair's.
+// Collective describes the pair's collective when it is cut into the given number of parts.
 func (p *Pair) Collective(parts int64, m *machine.Description) *machine.Collective {
 	c := &machine.Collective{Op: p.Comm, DType: p.DType, Members: p.Ranks, Message: p.Whole / parts,
 		Moved:    p.Moved() / parts,
@@ -61,13 +62,13 @@ const (
 
 var streamNames = [...]string{"main", "side", "sums"}
 
-// Prediction is what a strategy is expected to take, and its timeline on any rank.
+// Prediction is the expected time of a strategy, and its timeline, which is the same on every rank.
 type Prediction struct {
 	Time  float64 `json:"us"`
 	Spans []Span  `json:"-"`
 }
 
-// pairGraph builds one rank's tasks of a pair.
+// pairGraph builds the tasks of a pair on one rank.
 type pairGraph struct {
 	*graph
 	*Pair
@@ -88,7 +89,7 @@ func Sequential(p Pair, m *machine.Description) (Prediction, error) {
 	return g.predict()
 }
 
-// Chunked predicts the pair cut into so many chunks.
+// Chunked predicts the pair cut into chunks.
 func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	for i := range chunks {
@@ -106,22 +107,22 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 	return g.predict()
 }
 
-// Exchange predicts the pair with blocks put directly to the peers, each cut
-// into so many parts. It counts credits, as if no other pair served this one:
-// to those who put they are a barrier. With own > 1 it is a reduction's of whole blocks but the own, which is cut into
-// so many parts.
+// Exchange predicts the pair if each rank puts blocks directly into the memory of its peers. Each
+// block is cut into the given number of parts. It begins with a barrier: a rank may put only after
+// each peer has finished reading its previous block. If own > 1, the pair is a reduction that
+// exchanges whole blocks and cuts only the rank's own block, into own parts.
 func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	g.add(task{stream: onSide, work: m.Barrier})
 	switch {
 	case p.Before:
-		g.exchangeBehind(parts)
+		g.exchangeAfterOps(parts)
 	case p.Comm == ir.OpAllGather:
 		g.exchangeGather(parts)
 	case own > 1:
-		come := g.reducePeers("", 1)
+		arrivals := g.reducePeers("", 1)
 		for part := range own {
-			g.reduceOwn(come, part, own)
+			g.reduceOwn(arrivals, part, own)
 		}
 	default:
 		for part := range parts {
@@ -132,11 +133,12 @@ func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, err
 	return g.predict()
 }
 
-// Ahead predicts a gather whose blocks have left while the pair before was computed, within a sequence of such pairs.
-// With whole set, one GEMM takes all blocks. While it runs, the blocks of the next pair arrive. Its own block is
-// copied within the device first, which takes the multiprocessors that the GEMM needs: on two H200, by graph, layers
-// took the sum of both, within 2 % (docs/measured/layers.md). Without whole, each block is computed separately, and no
-// block is waited for.
+// Ahead predicts a gather whose blocks were sent while the previous pair was computed, within a
+// sequence of such pairs. If whole is set, one GEMM reads all blocks, and the blocks of the next
+// pair arrive while it runs. The rank first copies its own block within the device, on the
+// multiprocessors that the GEMM needs: on two H200, in a graph, layers took the sum of both times,
+// within 2 % (docs/measured/layers.md). If whole is not set, each block is computed separately, and
+// all blocks have arrived.
 func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	for i := int64(1); i < p.Ranks; i++ {
@@ -158,7 +160,7 @@ func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 	return g.predict()
 }
 
-// partLabel names part of parts in a timeline.
+// partLabel is the suffix that names one of several parts in a timeline.
 func partLabel(part, parts int64) string {
 	if parts == 1 {
 		return ""
@@ -177,37 +179,39 @@ func (g *pairGraph) exchangeGather(parts int64) {
 		label := partLabel(part, parts)
 		g.ops(g.Ranks*parts, " own"+label)
 		for i, a := range arrivals[part] {
-			g.come(onMain, a)
+			g.await(onMain, a)
 			g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i+1, label))
 		}
 	}
 }
 
-// exchangeBehind computes the own block in parts, each of which goes to all peers while the next is
-// computed.
-func (g *pairGraph) exchangeBehind(parts int64) {
-	var come []int
+// exchangeAfterOps computes the rank's own block in parts, and sends each part to all peers while it
+// computes the next.
+func (g *pairGraph) exchangeAfterOps(parts int64) {
+	var arrivals []int
 	for part := range parts {
 		g.join(0, onSide, g.ops(parts, partLabel(part, parts)), g.m.Wait)
 		for i := int64(1); i < g.Ranks; i++ {
-			come = append(come, g.push(onSide, i, parts))
+			arrivals = append(arrivals, g.push(onSide, i, parts))
 		}
 	}
-	g.come(onMain, come[max(0, len(come)-int(g.Ranks)+1):]...)
+	g.await(onMain, arrivals[max(0, len(arrivals)-int(g.Ranks)+1):]...)
 }
 
-// reducePeers adds one of so many parts of the peers' blocks, and returns the arrivals of theirs.
-func (g *pairGraph) reducePeers(label string, parts int64) (come []int) {
+// reducePeers computes a part of each peer's block and sends it. It returns the arrivals of the
+// same parts from the peers.
+func (g *pairGraph) reducePeers(label string, parts int64) (arrivals []int) {
 	for i := int64(1); i < g.Ranks; i++ {
 		g.join(0, onSide, g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i, label)), g.m.Wait)
-		come = append(come, g.push(onSide, i, parts))
+		arrivals = append(arrivals, g.push(onSide, i, parts))
 	}
-	return come
+	return arrivals
 }
 
-// reduceOwn adds a part of the own block, its sum, once come have come, and, of an all-reduce, its pushes. With several
-// parts, sums have a stream of their own.
-func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
+// reduceOwn computes a part of the rank's own block and sums it with the peers' parts, after their
+// arrivals. For an all_reduce it also sends the sum to all peers. If there are several
+// parts, the sums run on a separate stream.
+func (g *pairGraph) reduceOwn(arrivals []int, part, parts int64) {
 	label := partLabel(part, parts)
 	own := g.ops(g.Ranks*parts, " own"+label)
 	sums, pushes := onMain, onSide
@@ -215,7 +219,7 @@ func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
 		sums, pushes = onSums, onSums
 		g.join(0, sums, own, g.m.Wait)
 	}
-	g.come(sums, come...)
+	g.await(sums, arrivals...)
 	sum := g.kernel(sums, "sum"+label, g.m.ReduceTime((g.Whole+g.Whole/g.Ranks)/parts))
 	if g.Comm != ir.OpAllReduce {
 		g.post(sums, parts, label)
@@ -232,26 +236,26 @@ func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
 		shared = append(shared, g.push(pushes, i, parts))
 	}
 	if part == parts-1 {
-		g.come(onMain, shared...)
+		g.await(onMain, shared...)
 	}
 }
 
-// come makes a stream wait until counters say that pushes have come, one for each peer.
-func (g *pairGraph) come(stream int, arrivals ...int) {
+// await makes a stream wait for arrivals from peers, one counter wait for each.
+func (g *pairGraph) await(stream int, arrivals ...int) {
 	for _, t := range arrivals {
 		g.add(task{stream: stream, work: g.m.Wait, deps: []int{t}})
 	}
 }
 
-// push puts a part of a block to the i-th peer. It returns the arrival of the
-// same push of the peer that sends here in this step.
+// push sends a part of a block to the i-th peer. It returns the arrival of the block that another
+// peer sends to this rank in the same step: all ranks do the same at the same time.
 func (g *pairGraph) push(stream int, i, parts int64) int {
 	put := g.add(task{stream: stream, class: transfer, work: g.m.CopyTime(g.Whole / g.Ranks / parts),
 		span: &Span{Name: fmt.Sprintf("put %+d", i), Stream: streamNames[stream]}})
 	return g.free(task{work: g.m.Signal, deps: []int{put}})
 }
 
-// comm adds one of so many parts of the collective.
+// comm adds the collective for one of the parts.
 func (g *pairGraph) comm(stream int, parts int64, label string) int {
 	c := g.Collective(parts, g.m)
 	work := max(g.m.CollectiveTime(c), g.m.CollectiveTime(g.Collective(1, g.m))/float64(parts))
@@ -259,13 +263,12 @@ func (g *pairGraph) comm(stream int, parts int64, label string) int {
 		span: &Span{Name: g.Comm.String() + label, Stream: streamNames[stream]}})
 }
 
-// ops adds one of so many parts of the operations, and returns the last.
+// ops adds Ops for one of the parts, and returns the last task.
 func (g *pairGraph) ops(parts int64, label string) int {
 	return g.kernels(onMain, g.Ops, parts, label)
 }
 
-// post adds one of so many parts of what follows a reduction, and returns the
-// last, or -1 where nothing does.
+// post adds Post for one of the parts, and returns the last task; -1 if there is none.
 func (g *pairGraph) post(stream int, parts int64, label string) int {
 	return g.kernels(stream, g.Post, parts, label)
 }

@@ -20,8 +20,8 @@ func h200(t *testing.T) *machine.Description {
 
 func layer(comm ir.Op, m, n, k int64) Pair { return Layer(comm, 4, m, n, k) }
 
-// TestAgainstMeasured holds the predictions to what was measured on 4 H200:
-// sequential, and the prototype that pushes directly between ranks.
+// TestAgainstMeasured compares predictions with measurements on 4 H200: of sequential, and of a
+// prototype that pushes directly between ranks.
 func TestAgainstMeasured(t *testing.T) {
 	m := h200(t)
 	const percent = 16
@@ -65,13 +65,13 @@ func TestAgainstMeasured(t *testing.T) {
 	}
 }
 
-// TestChunksOfNCCL: chunked all-reduces by NCCL were measured to gain nothing,
-// since they need the multiprocessors that the GEMM needs; so it is predicted.
+// TestChunksOfNCCL checks that chunked all-reduces by NCCL are predicted to gain nothing, as
+// measured: NCCL needs the multiprocessors that the GEMM needs.
 func TestChunksOfNCCL(t *testing.T) {
 	m := h200(t)
 	for _, c := range []struct {
 		m, n, k int64
-		us      [3]float64 // 2, 4 and 8 chunks
+		us      [3]float64 // measured with 2, 4 and 8 chunks
 	}{
 		{8192, 28672, 8192, [3]float64{3389, 3459, 3537}},
 		{8192, 8192, 28672, [3]float64{1899, 1902, 2043}},
@@ -91,8 +91,8 @@ func TestChunksOfNCCL(t *testing.T) {
 	}
 }
 
-// TestAheadAgainstMeasured holds predictions of gathers that go ahead to what was
-// measured of a chain of them on 4 H200, in bounds (docs/measured/studies.tsv).
+// TestAheadAgainstMeasured compares predictions of strategy ahead with measurements of a chain of
+// pairs on 4 H200. Times are multiples of the bound (docs/measured/studies.tsv).
 func TestAheadAgainstMeasured(t *testing.T) {
 	m := h200(t)
 	const percent = 3
@@ -114,7 +114,7 @@ func TestAheadAgainstMeasured(t *testing.T) {
 	}
 }
 
-// TestBeyondNumbers: a time that is no number ends in an error, not never.
+// TestBeyondNumbers checks that an infinite or NaN time ends in an error, not in an endless loop.
 func TestBeyondNumbers(t *testing.T) {
 	for _, us := range []float64{math.Inf(1), math.NaN()} {
 		m := *h200(t)

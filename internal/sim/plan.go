@@ -11,14 +11,15 @@ import (
 
 // Timeline is the predicted run of a plan.
 type Timeline struct {
-	// Time is when the last rank is done, in microseconds.
+	// Time is when the last rank finishes, in microseconds.
 	Time float64 `json:"us"`
-	// Exposed is, for each rank, how long nothing was computed.
+	// Exposed is, for each rank, how long nothing was computed on it.
 	Exposed []float64 `json:"exposed_us"`
 	Spans   []Span    `json:"spans"`
 }
 
-// Plan predicts a plan's run: all ranks start at once, nothing is issued late.
+// Plan predicts the run of a plan. All ranks start at once, and the host issues every command in
+// time.
 func Plan(p *plan.Plan, m *machine.Description) (*Timeline, error) {
 	b, err := newPlanGraph(p, m)
 	if err != nil {
@@ -54,7 +55,7 @@ func newPlanGraph(p *plan.Plan, m *machine.Description) (*planGraph, error) {
 	return b, nil
 }
 
-// counterAt is one element of one rank's counter.
+// counterAt is one element of a counter on one rank.
 type counterAt struct{ rank, counter, elem int32 }
 
 // planGraph builds the tasks of a plan.
@@ -62,15 +63,16 @@ type planGraph struct {
 	*graph
 	plan    *plan.Plan
 	m       *machine.Description
-	records map[int32]int // event → the task it captures, -1 for none
-	// What commands of other streams wait for is made before all streams, since it may be issued later.
+	records map[int32]int // event → the task that it captures, -1 if there is none
+	// Tasks that commands of other streams wait for are created before all others, because the
+	// commands that complete them may come later in the plan.
 	signals map[counterAt][]int // arrivals, in order of issue
-	sent    map[*plan.Cmd]int   // by signal: its arrival
-	posted  map[*plan.Cmd]int   // by group: its start
-	sides   map[int32][]int     // by pair: the starts of the groups that send and receive it
+	sent    map[*plan.Cmd]int   // by signal command: its arrival
+	posted  map[*plan.Cmd]int   // by group command: its start
+	sides   map[int32][]int     // by send/receive pair: the starts of the two groups that contain its sides
 }
 
-// announce makes what commands of other streams wait for.
+// announce creates the tasks that commands of other streams wait for.
 func (b *planGraph) announce(c *plan.Cmd) {
 	switch c.Kind {
 	case plan.Signal:
@@ -85,7 +87,7 @@ func (b *planGraph) announce(c *plan.Cmd) {
 	}
 }
 
-// after makes a task wait for another.
+// after makes task t wait for task on.
 func (b *planGraph) after(t, on int) { b.tasks[t].deps = append(b.tasks[t].deps, on) }
 
 func (b *planGraph) cmd(c *plan.Cmd) error {
@@ -121,7 +123,7 @@ func (b *planGraph) cmd(c *plan.Cmd) error {
 	return nil
 }
 
-// group starts transfers, each of which goes on once both of its sides have started.
+// group starts transfers. Each continues once both of its sides have started.
 func (b *planGraph) group(c *plan.Cmd) {
 	rank, stream := int(c.Rank), int(c.Stream)
 	b.after(b.posted[c], b.add(task{rank: rank, stream: stream}))
@@ -157,7 +159,7 @@ func (b *planGraph) team(c *plan.Coll) (ranks []int) {
 	return ranks
 }
 
-// described is a collective as its time depends on it.
+// described returns the properties of a collective that its time depends on.
 func described(c *plan.Coll) *machine.Collective {
 	out := &machine.Collective{Op: c.Op, Red: c.Red, Members: int64(len(c.Parts)), AnyOrder: c.AnyOrd,
 		Algorithm: c.Algo}
@@ -183,7 +185,7 @@ func (b *planGraph) copy(c *plan.Cmd) {
 	b.add(t)
 }
 
-// groupTime is the longest of a group's transfers, both directions at once.
+// groupTime is the time of the longest transfer of a group. Both directions run at once.
 func (b *planGraph) groupTime(c *plan.Cmd) float64 {
 	send, recv := 0.0, 0.0
 	for _, p := range c.Group {
@@ -198,7 +200,7 @@ func (b *planGraph) groupTime(c *plan.Cmd) float64 {
 }
 
 func (b *planGraph) computeTime(c *plan.Cmd) float64 {
-	if c.Op == ir.OpLaunch { // what a kernel of the user's touches is not known
+	if c.Op == ir.OpLaunch { // the memory that a user kernel accesses is unknown
 		o := Op{}
 		for _, t := range tensors(slices.Concat(c.Ins, c.Outs)) {
 			o.Bytes += t.Bytes
@@ -217,7 +219,7 @@ func tensors(refs []plan.Ref) []Tensor {
 	return out
 }
 
-// computing returns how long each rank computed, overlapping work once.
+// computing returns how long each rank computed. Time in which several kernels run counts once.
 func (g *graph) computing(start, end []float64) map[int]float64 {
 	busy, until := map[int]float64{}, map[int]float64{}
 	for _, i := range byStart(start) {

@@ -11,11 +11,11 @@ import (
 	"hocket.example/hocket/internal/machine"
 )
 
-// class says which resource a task needs.
+// class is the resource that a task needs.
 type class uint8
 
 const (
-	instant    class = iota // nothing: order only, or a delay
+	instant    class = iota // no resource: only orders tasks, or delays
 	compute                 // the device's multiprocessors
 	transfer                // a copy engine
 	collective              // multiprocessors and links
@@ -25,25 +25,25 @@ const (
 type task struct {
 	rank, stream int
 	class        class
-	// work is how many microseconds it takes alone.
+	// work is the task's duration in microseconds when it runs alone.
 	work float64
-	// deps are tasks that must have ended; the one before on the stream is
-	// among them.
+	// deps are the tasks that must end before this one starts. They include the previous task on
+	// its stream.
 	deps []int
-	// group is the collective that it is a part of, counted from 1; all parts
+	// group identifies the collective that the task is a part of, from 1; 0 if none. All parts
 	// start together.
 	group int
-	// contested is how many times longer a collective takes that starts beside a running
-	// GEMM, and that GEMM with it; see machine.Description.Contested.
+	// contested is the factor by which a collective and a GEMM slow each other down if the
+	// collective starts while the GEMM runs; see machine.Description.Contested.
 	contested float64
-	// span is what it is called in the timeline; nil for none.
+	// span is the task's bar in the timeline; nil if it has none.
 	span *Span
 }
 
 // Span is one bar of a timeline, in microseconds.
 type Span struct {
 	Name string `json:"name"`
-	// Comm: it moves data between ranks, or waits for them.
+	// Comm is set if the bar moves data between ranks, or waits for them.
 	Comm   bool    `json:"comm"`
 	Rank   int     `json:"rank"`
 	Stream string  `json:"stream"`
@@ -51,8 +51,8 @@ type Span struct {
 	End    float64 `json:"end_us"`
 }
 
-// graph collects tasks. Tasks of one stream follow each other; a wait is one of them, so what a later
-// event captures includes it.
+// graph collects tasks. Tasks of one stream run one after another. A wait is a task too, so an
+// event that is recorded after a wait also covers it.
 type graph struct {
 	tasks []task
 	last  map[[2]int]int // (rank, stream) → its last task
@@ -70,14 +70,14 @@ func (g *graph) add(t task) int {
 	return g.last[at]
 }
 
-// free appends a task of no stream and returns its number.
+// free appends a task that belongs to no stream and returns its number.
 func (g *graph) free(t task) int {
 	g.tasks = append(g.tasks, t)
 	return len(g.tasks) - 1
 }
 
-// join makes a stream wait for a task of another stream of its device, whose end it learns of so
-// much later.
+// join makes a stream wait for a task of another stream of its device. late is the delay until the
+// stream sees that the task has ended.
 func (g *graph) join(rank, stream, on int, late float64) {
 	g.add(task{rank: rank, stream: stream, deps: []int{g.free(task{rank: rank, work: late, deps: []int{on}})}})
 }
@@ -88,21 +88,22 @@ func (g *graph) tail(rank, stream int) (int, bool) {
 	return i, ok
 }
 
-// runner executes a graph: every running task makes progress at a rate that
-// depends on what runs beside it.
+// runner executes a graph. Every running task progresses at a rate that depends on the other
+// running tasks.
 type runner struct {
 	*graph
 	machine *machine.Description
-	waiting []int       // deps of each task that have not ended
-	users   [][]int     // tasks that wait for each
-	parts   map[int]int // of each collective, that are not ready yet
+	waiting []int       // for each task, how many of its deps have not ended
+	users   [][]int     // for each task, the tasks that wait for it
+	parts   map[int]int // for each collective, how many parts are not ready yet
 	members map[int][]int
 	left    []float64
 	start   []float64
 	end     []float64
 	running []int
 	now     float64
-	// late says of each collective whether a GEMM was running when it started.
+	// late says, for each task of a collective, whether a GEMM was running on its rank when it
+	// started.
 	late []bool
 }
 
@@ -132,7 +133,7 @@ func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	done := 0
 	for len(r.running) > 0 {
 		over := r.step()
-		if over == 0 { // nor would any in the next step
+		if over == 0 { // nor would any end in a later step
 			return nil, nil, fmt.Errorf("none of %d operations ends: their times are beyond all numbers", len(r.running))
 		}
 		done += over
@@ -143,7 +144,7 @@ func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	return r.start, r.end, nil
 }
 
-// ready starts a task, or, of a collective, all parts once the last is ready.
+// ready starts a task. A collective starts, with all its parts, when its last part is ready.
 func (r *runner) ready(i int) {
 	g := r.tasks[i].group
 	if g == 0 {
@@ -166,7 +167,7 @@ func (r *runner) begin(i int) {
 	r.running = append(r.running, i)
 }
 
-// step advances to the next end of a task and returns how many end there.
+// step advances time until the next tasks end, and returns how many end.
 func (r *runner) step() int {
 	rates := r.rates()
 	next := math.Inf(1)
@@ -194,7 +195,7 @@ func (r *runner) step() int {
 	return len(over)
 }
 
-// rates returns how fast each running task goes, against alone.
+// rates returns the rate of each running task; 1 is the rate of a task that runs alone.
 func (r *runner) rates() []float64 {
 	busy, beside := map[int]load{}, map[int]float64{}
 	for _, i := range r.running {
@@ -211,7 +212,7 @@ func (r *runner) rates() []float64 {
 		}
 	}
 	out := make([]float64, len(r.running))
-	slowest := map[int]float64{} // of each collective
+	slowest := map[int]float64{} // rate of each collective's slowest part
 	for k, i := range r.running {
 		t := &r.tasks[i]
 		out[k] = 1 / r.slowdown(t.class, busy[t.rank], beside[t.rank])
@@ -229,12 +230,11 @@ func (r *runner) rates() []float64 {
 	return out
 }
 
-// load counts what runs on one rank, by class.
+// load counts the running tasks of one rank, by class.
 type load [4]int
 
-// slowdown says how many times longer a task takes beside the others of its
-// rank: those of its class share what they need. mixed is what a collective and a
-// GEMM cost each other there.
+// slowdown returns by what factor the other tasks on the rank slow a task down. Tasks of one class
+// share its resource. mixed is the factor by which a collective and a GEMM slow each other down.
 func (r *runner) slowdown(c class, beside load, mixed float64) float64 {
 	if c == instant {
 		return 1
@@ -249,7 +249,7 @@ func (r *runner) slowdown(c class, beside load, mixed float64) float64 {
 	return slow
 }
 
-// spans returns the timeline of tasks that have a name.
+// spans returns the bars of the named tasks.
 func (g *graph) spans(start, end []float64) []Span {
 	var out []Span
 	for i := range g.tasks {
@@ -262,7 +262,7 @@ func (g *graph) spans(start, end []float64) []Span {
 	return out
 }
 
-// byStart returns the tasks' numbers by the time they start.
+// byStart returns the task numbers in order of start time.
 func byStart(start []float64) []int {
 	order := make([]int, len(start))
 	for i := range order {

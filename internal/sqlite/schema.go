@@ -2,8 +2,8 @@ package sqlite
 
 import "strings"
 
-// columns returns the columns that a CREATE TABLE statement declares, and which of them is
-// the row's number: an INTEGER PRIMARY KEY.
+// columns returns the columns that a CREATE TABLE statement declares, and the index of the column
+// that is the row number, an INTEGER PRIMARY KEY; -1 if there is none.
 func columns(sql string) (names []string, rowID int) {
 	rowID = -1
 	open := strings.IndexByte(sql, '(')
@@ -25,10 +25,11 @@ func columns(sql string) (names []string, rowID int) {
 	return names, rowID
 }
 
-// definitions cuts what stands between the parentheses at commas that nothing encloses, without comments.
+// definitions splits the text between the parentheses of a statement at commas that are not nested,
+// and removes comments.
 func definitions(s string) []string {
 	var out []string
-	var text strings.Builder // of the definition at hand
+	var text strings.Builder // the current definition
 	depth := 0
 	var quote byte
 	end := func() {
@@ -67,7 +68,7 @@ func definitions(s string) []string {
 	return out
 }
 
-// after returns the last byte of the next end in s from i on, or of s.
+// after returns the index after the next occurrence of end in s from i on, or the length of s.
 func after(s string, i int, end string) int {
 	if n := strings.Index(s[i:], end); n >= 0 {
 		return i + n + len(end) - 1
@@ -75,7 +76,7 @@ func after(s string, i int, end string) int {
 	return len(s) - 1
 }
 
-// firstWord returns a name, without its quotes, and what follows.
+// firstWord splits s into a name, without its quotes, and the rest.
 func firstWord(s string) (word, rest string) {
 	if s == "" {
 		return "", ""
@@ -91,7 +92,7 @@ func firstWord(s string) (word, rest string) {
 	return s, ""
 }
 
-// isConstraint reports whether a definition is one of the table, and no column.
+// isConstraint reports whether a definition is a constraint of the table and not a column.
 func isConstraint(word, def string) bool {
 	if def[0] == '"' || def[0] == '`' || def[0] == '[' {
 		return false

@@ -14,23 +14,23 @@ import (
 
 const (
 	magic = "SQLite format 3\x00"
-	// maxDepth is deeper than any b-tree of a database of 2³² pages.
+	// maxDepth is more than the depth of any b-tree of a database of 2³² pages.
 	maxDepth = 24
-	// maxRow bounds one row.
+	// maxRow is the largest size of a row.
 	maxRow = 16 << 20
-	// maxTables bounds the schema, maxColumns a table, as SQLite does.
+	// maxTables and maxColumns limit the schema and a table, as SQLite does.
 	maxTables  = 1 << 14
 	maxColumns = 1<<15 - 1
 )
 
-// ErrWAL is wrapped where a database has changes in a write-ahead log.
+// ErrWAL is wrapped by the error for a database with changes in a write-ahead log.
 var ErrWAL = errors.New(`changes are in a write-ahead log: run "PRAGMA wal_checkpoint(TRUNCATE)" on it first`)
 
 // DB is a database.
 type DB struct {
 	r        io.ReaderAt
 	pageSize int64
-	usable   int // bytes of a page
+	usable   int // usable bytes of a page
 	pages    int64
 	tables   []Table
 }
@@ -40,11 +40,11 @@ type Table struct {
 	Name    string
 	Columns []string
 	root    int64
-	rowID   int // the column that is another name of the row's number; -1 without
+	rowID   int // the column that is an alias of the row number; -1 if there is none
 }
 
-// Open reads the schema of a database of so many bytes. walBytes is the size of the file
-// with "-wal" behind its name, 0 where there is none.
+// Open reads the schema of a database of size bytes. walBytes is the size of the file whose name
+// has "-wal" appended; 0 if there is none.
 func Open(r io.ReaderAt, size, walBytes int64) (*DB, error) {
 	var head [100]byte
 	if _, err := r.ReadAt(head[:], 0); err != nil || string(head[:16]) != magic {
@@ -98,7 +98,7 @@ func Open(r io.ReaderAt, size, walBytes int64) (*DB, error) {
 	return db, nil
 }
 
-// Table returns a table; nil where there is none of this name.
+// Table returns the table with a name; nil if there is none.
 func (db *DB) Table(name string) *Table {
 	i := slices.IndexFunc(db.tables, func(t Table) bool { return strings.EqualFold(t.Name, name) })
 	if i < 0 {
@@ -107,13 +107,13 @@ func (db *DB) Table(name string) *Table {
 	return &db.tables[i]
 }
 
-// Column returns a column's place, -1 where there is none of this name.
+// Column returns the index of the column with a name; -1 if there is none.
 func (t *Table) Column(name string) int {
 	return slices.IndexFunc(t.Columns, func(c string) bool { return strings.EqualFold(c, name) })
 }
 
-// Rows calls each with the rows of a table, valid during the call: a value for every
-// column, nil, int64, float64, string or []byte.
+// Rows calls each for every row of a table. row has a value for each column: nil, int64, float64,
+// string or []byte. It is valid only during the call.
 func (db *DB) Rows(t *Table, each func(row []any) error) error {
 	if err := db.scan(t, each); err != nil {
 		return fmt.Errorf("table %s: %w", t.Name, err)
@@ -121,14 +121,14 @@ func (db *DB) Rows(t *Table, each func(row []any) error) error {
 	return nil
 }
 
-// walk goes through one b-tree.
+// walk traverses one b-tree.
 type walk struct {
 	db   *DB
 	t    *Table
 	each func(row []any) error
-	left int64 // pages that may still be read: each is there once
+	left int64 // number of pages that may still be read: each page occurs only once
 	row  []any
-	used int // values of row that the last record has set
+	used int // number of values in row that the latest record has set
 }
 
 func (db *DB) scan(t *Table, each func(row []any) error) error {
@@ -136,7 +136,7 @@ func (db *DB) scan(t *Table, each func(row []any) error) error {
 	return w.page(t.root, 0)
 }
 
-// read returns a page; the first one begins with the file's header.
+// read returns a page. The first page begins with the header of the file.
 func (w *walk) read(n int64) ([]byte, error) {
 	if n < 1 || n > w.db.pages {
 		return nil, fmt.Errorf("page %d of %d", n, w.db.pages)
@@ -182,7 +182,7 @@ func (w *walk) page(n int64, depth int) error {
 	if pointers+2*cells > w.db.usable {
 		return fmt.Errorf("page %d has %d cells, more than it has room for", n, cells)
 	}
-	room := w.db.usable - pointers - 2*cells // for rows, none of which shares its bytes with another
+	room := w.db.usable - pointers - 2*cells // space for rows: rows must not share bytes
 	for i := range cells {
 		cell := int(binary.BigEndian.Uint16(b[pointers+2*i:]))
 		if cell+4 > w.db.usable {
@@ -209,7 +209,7 @@ func (w *walk) page(n int64, depth int) error {
 
 var errCell = errors.New("a row is cut short")
 
-// leaf reads a row, and returns how many bytes of its page it has.
+// leaf reads a row, and returns how many bytes of the page it occupies.
 func (w *walk) leaf(b []byte) (int, error) {
 	size, n := varint(b)
 	id, m := varint(b[n:])
@@ -234,8 +234,8 @@ func (w *walk) leaf(b []byte) (int, error) {
 	return n + m + local, w.each(w.row)
 }
 
-// payload collects a row of so many bytes, which may continue on overflow pages, and returns how many are on the
-// row's page.
+// payload returns the data of a row of the given size, which may continue on overflow pages, and
+// how many bytes of it are on the row's page.
 func (w *walk) payload(b []byte, size int) (row []byte, local int, err error) {
 	u := w.db.usable
 	local = size
@@ -267,7 +267,8 @@ func (w *walk) payload(b []byte, size int) (row []byte, local int, err error) {
 	return out, local + 4, nil
 }
 
-// varint reads a number of up to nine bytes, and returns how many; 0 where it is cut short.
+// varint reads a number of up to nine bytes, and returns how many bytes it has; 0 if it is cut
+// short.
 func varint(b []byte) (v int64, n int) {
 	for n < len(b) && n < 8 {
 		v = v<<7 | int64(b[n]&0x7f)
@@ -282,8 +283,8 @@ func varint(b []byte) (v int64, n int) {
 	return v<<8 | int64(b[8]), 9
 }
 
-// decode fills a row from its record, and returns how many values it has set. Columns that were added to the
-// table after the row was written have none.
+// decode fills a row from its record, and returns how many values it has set. Columns that were
+// added to the table after the row was written have no value.
 func decode(b []byte, row []any) (set int, err error) {
 	size, n := varint(b)
 	if n == 0 || size < int64(n) || size > int64(len(b)) {
@@ -306,7 +307,7 @@ func decode(b []byte, row []any) (set int, err error) {
 	return len(row), nil
 }
 
-// value reads a value of a serial type.
+// value reads a value of the given serial type.
 func value(kind int64, b []byte) (any, []byte, error) {
 	var n int64
 	switch {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// values is what testdata/make.py had SQLite 3 write.
+// values returns the database that testdata/make.py wrote with SQLite 3.
 func values(t testing.TB) []byte {
 	t.Helper()
 	b, err := os.ReadFile("testdata/values.sqlite")
@@ -78,7 +78,7 @@ func TestOdd(t *testing.T) {
 		t.Errorf("a table without row numbers: %v", err)
 	}
 	if db.Table("nothing") != nil {
-		t.Error("a table that is not there")
+		t.Error("Table returns a table that does not exist")
 	}
 	err := db.Rows(db.Table("check"), func(row []any) error {
 		if !reflect.DeepEqual(row, []any{int64(1), int64(2), nil}) {
@@ -91,11 +91,12 @@ func TestOdd(t *testing.T) {
 	}
 	stop := errors.New("stop")
 	if err := db.Rows(db.Table("many"), func([]any) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("an error of the caller's: %v", err)
+		t.Errorf("Rows returns %v, want the error of each", err)
 	}
 }
 
-// TestRefused: what is no database, or one that cannot be read.
+// TestRefused checks that files that are not databases, or that have unsupported features, are
+// refused.
 func TestRefused(t *testing.T) {
 	b := values(t)
 	changed := func(at int, to ...byte) []byte {
@@ -122,14 +123,14 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCircle: an interior page that leads to itself.
+// TestCircle checks that an interior page that refers to itself is an error.
 func TestCircle(t *testing.T) {
 	b := values(t)
 	db := open(t, b)
 	root := db.Table("many").root
 	page := b[(root-1)*512:]
 	if page[0] != interiorTable {
-		t.Fatal("the table has one level")
+		t.Fatal("the table has only one level")
 	}
 	binary.BigEndian.PutUint32(page[8:], uint32(root))
 	err := open(t, b).Rows(db.Table("many"), func([]any) error { return nil })
@@ -155,7 +156,8 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-// TestSharedBytes: rows of a page that share its bytes are refused, since a page could hold gigabytes so.
+// TestSharedBytes checks that rows of a page that share bytes are refused: otherwise a page could
+// contain gigabytes of rows.
 func TestSharedBytes(t *testing.T) {
 	b := values(t)
 	table := open(t, b).Table("KINDS")
@@ -174,11 +176,12 @@ func TestSharedBytes(t *testing.T) {
 	rows := 0
 	err := open(t, b).Rows(table, func([]any) error { rows++; return nil })
 	if err == nil || !strings.Contains(err.Error(), "more bytes than the page") {
-		t.Errorf("%d cells became %d, of which %d were read: %v", cells, many, rows, err)
+		t.Errorf("the page was changed from %d to %d cells, and %d rows were read: %v", cells, many, rows, err)
 	}
 }
 
-// TestColumnsOfComments: comments in a schema go, in time that grows as their number does.
+// TestColumnsOfComments checks that comments in a schema are removed in time proportional to their
+// number.
 func TestColumnsOfComments(t *testing.T) {
 	names, _ := columns("CREATE TABLE t (a INTEGER, " + strings.Repeat("-- x, y\n/* , */", 1<<18) + "b TEXT /* end")
 	if want := []string{"a", "b"}; !reflect.DeepEqual(names, want) {
@@ -186,7 +189,7 @@ func TestColumnsOfComments(t *testing.T) {
 	}
 }
 
-// FuzzColumns: whatever a schema says, the row's number is a column of it.
+// FuzzColumns checks that, for any schema, the index of the row number is a valid column or -1.
 func FuzzColumns(f *testing.F) {
 	f.Add("CREATE TABLE t (a INTEGER PRIMARY KEY, [b c] TEXT -- d\n, e /* ( */ REAL, CHECK (a > 0))")
 	f.Add("(\"")

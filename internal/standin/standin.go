@@ -1,5 +1,5 @@
-// Package standin holds the Go functions that replace launched kernels where there is no GPU: on the CPU machine and
-// in the reference evaluator.
+// Package standin contains the Go functions that replace user kernels if there is no GPU: on the
+// CPU machine and in the reference evaluator.
 package standin
 
 import (
@@ -19,18 +19,19 @@ type Call struct {
 
 // Arg is an argument: a tensor or a number.
 type Arg struct {
-	Tensor *tensor.Tensor // nil for a number
-	// Writes: the kernel may write Tensor. If it does not read it, its elements are NaNs at first, or
-	// the largest integers.
+	Tensor *tensor.Tensor // nil if it is a number
+	// Writes says that the kernel may write Tensor. If the kernel does not read it, its elements
+	// are initially NaNs, or the largest integers.
 	Writes bool
-	// Err is, in the evaluator, how far each element of a tensor that is read may be off on a machine;
-	// a function that knows sets that of those it writes, which is nil at first.
+	// Err is used in the evaluator. For a tensor that is read, it is how far each element may be
+	// off on a machine. For a tensor that is written, it is initially nil; a function that knows
+	// error bounds sets it.
 	Err   []float64
 	Int   int64
 	Float float64
 }
 
-// Func does what a kernel does.
+// Func computes what a kernel computes.
 type Func func(*Call) error
 
 var (
@@ -38,8 +39,8 @@ var (
 	standins = map[string]Func{}
 )
 
-// Register adds the function that stands in for a kernel, "scale.cu:scale". It panics if there is one, or f
-// is nil.
+// Register adds the function that replaces a kernel, for example "scale.cu:scale". It panics if f
+// is nil or the kernel already has a function.
 func Register(name string, f Func) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -56,7 +57,7 @@ func Find(name string) Func {
 	return standins[name]
 }
 
-// Run calls f. Its error says if f panics, or changes what it may not.
+// Run calls f. It returns an error if f panics, or changes an argument that it must not change.
 func (f Func) Run(name string, c *Call) (err error) {
 	before := make([][]byte, len(c.Args))
 	given := make([]*tensor.Tensor, len(c.Args))
@@ -94,12 +95,12 @@ func undeclared(name string, i int) error {
 	return fmt.Errorf("%s writes argument %d, which the launch says it reads: write into or inout in front of it", name, i)
 }
 
-// Poison fills a tensor that a kernel is to write: NaNs, or large integers.
+// Poison fills a tensor that a kernel will write with NaNs, or with the largest integers.
 func Poison(t *tensor.Tensor) {
 	for i := range t.Data {
 		t.Data[i] = 0xff
 	}
-	if size := int(t.DType.Size()); t.DType.IsInt() { // the largest: the sign is the last bit
+	if size := int(t.DType.Size()); t.DType.IsInt() { // the largest number: all bits but the sign, which is the last bit
 		for i := size - 1; i < len(t.Data); i += size {
 			t.Data[i] = 0x7f
 		}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Slice returns a copy of the sub-box of t that starts at index lo and has the
-// extents n; both have one entry an axis of t.
+// Slice returns a copy of the box of t that starts at index lo and has extents n. lo and n have one
+// entry for each axis of t.
 func Slice(t *Tensor, lo, n []int64) (*Tensor, error) {
 	if err := t.Check(); err != nil {
 		return nil, err
@@ -21,8 +21,8 @@ func Slice(t *Tensor, lo, n []int64) (*Tensor, error) {
 	return out, CopyBox(out, make([]int64, len(n)), t, lo, n)
 }
 
-// Paste copies all of src into dst, to the sub-box that starts at index lo. The
-// element types must be equal; src must not share storage with dst.
+// Paste copies all of src to the box of dst that starts at index lo. The element types must be
+// equal; src and dst must not share storage.
 func Paste(dst, src *Tensor, lo []int64) error {
 	if err := src.Check(); err != nil {
 		return err
@@ -30,9 +30,9 @@ func Paste(dst, src *Tensor, lo []int64) error {
 	return CopyBox(dst, lo, src, make([]int64, len(src.Shape)), src.Shape)
 }
 
-// CopyBox copies a box of extents n from src, where it starts at index srcLo,
-// to dst, where it starts at index dstLo. All have one entry an axis. The
-// element types must be equal; dst and src must not share storage.
+// CopyBox copies a box of extents n from index srcLo of src to index dstLo of dst. All indices and
+// extents have one entry for each axis. The element types must be equal; dst and src must not share
+// storage.
 func CopyBox(dst *Tensor, dstLo []int64, src *Tensor, srcLo, n []int64) error {
 	if err := dst.Check(); err != nil {
 		return err
@@ -72,8 +72,8 @@ func CopyBox(dst *Tensor, dstLo []int64, src *Tensor, srcLo, n []int64) error {
 	return nil
 }
 
-// Window returns the bytes of the box of t that begins at lo and has extents n, if no
-// others lie between them; nil if some do, or the box is not in t.
+// Window returns the bytes of the box of t that starts at lo and has extents n, without a copy, if
+// they are contiguous. Otherwise, or if the box is not inside t, it returns nil.
 func Window(t *Tensor, lo, n []int64) []byte {
 	if t.Check() != nil || inside(t, lo, n) != nil {
 		return nil
@@ -81,7 +81,7 @@ func Window(t *Tensor, lo, n []int64) []byte {
 	if slices.Contains(n, 0) {
 		return t.Data[:0:0]
 	}
-	last := len(n) - 1 // the last axis that the box has not the whole of
+	last := len(n) - 1 // the last axis on which the box is smaller than the tensor
 	for last >= 0 && n[last] == t.Shape[last] {
 		last--
 	}
@@ -96,13 +96,13 @@ func Window(t *Tensor, lo, n []int64) []byte {
 	return t.Data[at : at+bytes : at+bytes]
 }
 
-// inside reports whether the box is one of t's.
+// inside returns an error unless the box lies inside t.
 func inside(t *Tensor, lo, n []int64) error {
 	if len(lo) != len(t.Shape) || len(n) != len(t.Shape) {
 		return fmt.Errorf("box at %s of extents %s does not have the rank of %s", shapeText(lo), shapeText(n), t)
 	}
 	for i, d := range t.Shape {
-		// Compared so that no sum can overflow.
+		// These comparisons cannot overflow.
 		if lo[i] < 0 || n[i] < 0 || n[i] > d || lo[i] > d-n[i] {
 			return fmt.Errorf("box at %s of extents %s leaves %s on axis %d", shapeText(lo), shapeText(n), t, i)
 		}
@@ -110,8 +110,8 @@ func inside(t *Tensor, lo, n []int64) error {
 	return nil
 }
 
-// copyRuns copies the runs that are contiguous on both sides, one for each
-// index of the axes before them. The box is not empty.
+// copyRuns copies the runs of elements that are contiguous in both tensors, one for each index of
+// the axes before them. The box is not empty.
 func copyRuns(dst *Tensor, dstLo []int64, src *Tensor, srcLo, n []int64) {
 	size := src.DType.Size()
 	ds, ss := Strides(dst.Shape), Strides(src.Shape)

@@ -25,7 +25,7 @@ func arange(t *testing.T, dt ir.DType, shape ...int64) *Tensor {
 	return x
 }
 
-// TestBoxes compares with element-by-element copies over random boxes.
+// TestBoxes compares Slice, Paste and Window with element-by-element copies of random boxes.
 func TestBoxes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
@@ -53,10 +53,10 @@ func TestBoxes(t *testing.T) {
 	}
 }
 
-// TestLargeBoxes: so do copies by several processors, along whatever axis.
+// TestLargeBoxes compares them on boxes that several goroutines copy, cut along each axis.
 func TestLargeBoxes(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(5))
-	for _, c := range [][3][]int64{ // a tensor's shape, where a box of it begins, its extents
+	for _, c := range [][3][]int64{ // the shape of a tensor, the start of a box of it, the box's extents
 		{{1, 3, 500_000}, {0, 1, 7}, {1, 2, 499_990}},
 		{{1, 2, 700_000}, {0, 1, 3}, {1, 1, 699_000}},
 		{{700, 2000}, {1, 900}, {699, 1100}},
@@ -79,7 +79,7 @@ func TestLargeBoxes(t *testing.T) {
 func checkBox(t *testing.T, x, y, box *Tensor, lo, n []int64) {
 	t.Helper()
 	strides, boxStrides := Strides(x.Shape), Strides(n)
-	first, last := int64(-1), int64(-1) // elements in the box
+	first, last := int64(-1), int64(-1) // first and last element of the box
 	for i := range x.Len() {
 		in, j := true, int64(0)
 		for a := range n {
@@ -104,15 +104,15 @@ func checkBox(t *testing.T, x, y, box *Tensor, lo, n []int64) {
 	together := first < 0 || last-first+1 == box.Len()
 	switch own := Window(x, lo, n); {
 	case (own != nil) != together:
-		t.Fatalf("Window(%s, %v, %v) has %d bytes, together %v", x, lo, n, len(own), together)
+		t.Fatalf("Window(%s, %v, %v) has %d bytes, contiguous %v", x, lo, n, len(own), together)
 	case own != nil && !bytes.Equal(own, box.Data):
-		t.Fatalf("Window(%s, %v, %v) has others than the box's bytes", x, lo, n)
+		t.Fatalf("Window(%s, %v, %v) has other bytes than the box", x, lo, n)
 	case len(own) > 0 && &own[0] != &x.Data[first*x.DType.Size()]:
-		t.Fatalf("Window(%s, %v, %v) is a copy", x, lo, n)
+		t.Fatalf("Window(%s, %v, %v) does not share storage with the tensor", x, lo, n)
 	}
 }
 
-// TestNoWindow: a box that is not in the tensor has none.
+// TestNoWindow checks that Window returns nil for a box outside the tensor.
 func TestNoWindow(t *testing.T) {
 	x := arange(t, ir.I32, 3, 4)
 	for _, c := range [][2][]int64{{{0}, {3}}, {{1, 0}, {3, 4}}, {{-1, 0}, {1, 4}}, {{0, 0}, {1, 5}}} {
@@ -178,7 +178,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestOverlaps: only shared bytes count, of whichever two entries.
+// TestOverlaps checks that tensors overlap only if they share bytes, wherever they are in the list.
 func TestOverlaps(t *testing.T) {
 	data := make([]byte, 12)
 	of := func(lo, hi int) *Tensor { return &Tensor{Data: data[lo:hi]} }

@@ -7,10 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The bulk conversions work like copy: they convert as many elements as both
-// sides hold, return that number, and leave the rest of dst alone. Elements are
-// rounded as Round does. An invalid element type converts nothing. src and dst
-// must not overlap.
+// The bulk conversions work like the builtin copy: they convert as many elements as fit in both
+// slices, return that number, and leave the rest of dst unchanged. Elements are rounded as Round
+// does. An invalid element type converts nothing. src and dst must not overlap.
 
 // ToFloat32 converts elements of type dt in src to float32.
 func ToFloat32(dst []float32, src []byte, dt ir.DType) int { return decode(dst, src, dt) }
@@ -18,8 +17,8 @@ func ToFloat32(dst []float32, src []byte, dt ir.DType) int { return decode(dst, 
 // ToFloat64 converts elements of type dt in src to float64.
 func ToFloat64(dst []float64, src []byte, dt ir.DType) int { return decode(dst, src, dt) }
 
-// ToInt64 converts elements of type dt in src to int64; it is meant for i32 and
-// i64, and rounds floats as Round(ir.I64, v) does.
+// ToInt64 converts elements of type dt in src to int64; floats are rounded as by Round(ir.I64, v).
+// It is meant for i32 and i64.
 func ToInt64(dst []int64, src []byte, dt ir.DType) int {
 	n := count(len(dst), len(src), dt)
 	le := binary.LittleEndian
@@ -89,8 +88,8 @@ func FromFloat64(dst []byte, src []float64, dt ir.DType) int {
 	return n
 }
 
-// FromInt64 converts int64 values to elements of type dt in dst as SetInt64
-// does; it is meant for i32 and i64.
+// FromInt64 converts int64 values to elements of type dt in dst, rounding as SetInt64 does. It is
+// meant for i32 and i64.
 func FromInt64(dst []byte, src []int64, dt ir.DType) int {
 	n := count(len(src), len(dst), dt)
 	t := Tensor{DType: dt, Data: dst}
@@ -100,7 +99,8 @@ func FromInt64(dst []byte, src []int64, dt ir.DType) int {
 	return n
 }
 
-// count returns the elements that both n values and the bytes of a buffer hold.
+// count returns how many elements fit both in n values and in a buffer of the given number of
+// bytes.
 func count(n, bytes int, dt ir.DType) int {
 	if !valid(dt) {
 		return 0
@@ -146,7 +146,7 @@ func decode[F float32 | float64](dst []F, src []byte, dt ir.DType) int {
 	return n
 }
 
-// encode writes the types for which float32 and float64 need no care apart.
+// encode writes element types that are rounded the same way from float32 and from float64.
 func encode[F float32 | float64](dst []byte, src []F, dt ir.DType) {
 	le := binary.LittleEndian
 	switch dt {

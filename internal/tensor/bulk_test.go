@@ -15,8 +15,8 @@ var awkward = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, 257, 6552
 	1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-11 + 0x1p-40, 0x1p-24, 0x1p-133, 0x1p-149, 0x1p31, -0x1p31, 0x1p63, -0x1p63,
 	math.MaxInt32 - 0.5}
 
-// TestBulkAgreesWithElements: each bulk conversion gives the same as its methods for single elements, for odd lengths
-// and unaligned bytes.
+// TestBulkAgreesWithElements checks that each bulk conversion agrees with the method for single
+// elements, for odd lengths and unaligned bytes.
 func TestBulkAgreesWithElements(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	values := slices.Clone(awkward)
@@ -41,15 +41,15 @@ func TestBulkAgreesWithElements(t *testing.T) {
 		got := bytes()
 		if m := FromFloat32(got, v32, dt); m != n ||
 			!slices.Equal(got, one(func(x *Tensor, i int64) { x.SetFloat64(i, float64(v32[i])) })) {
-			t.Errorf("FromFloat32 to %s: %d elements, or others than SetFloat64 gives", dt, m)
+			t.Errorf("FromFloat32 to %s: %d elements, or they differ from SetFloat64", dt, m)
 		}
 		if m := FromInt64(got, ints, dt); m != n ||
 			!slices.Equal(got, one(func(x *Tensor, i int64) { x.SetInt64(i, ints[i]) })) {
-			t.Errorf("FromInt64 to %s: %d elements, or others than SetInt64 gives", dt, m)
+			t.Errorf("FromInt64 to %s: %d elements, or they differ from SetInt64", dt, m)
 		}
 		if m := FromFloat64(got, values, dt); m != n ||
 			!slices.Equal(got, one(func(x *Tensor, i int64) { x.SetFloat64(i, values[i]) })) {
-			t.Errorf("FromFloat64 to %s: %d elements, or others than SetFloat64 gives", dt, m)
+			t.Errorf("FromFloat64 to %s: %d elements, or they differ from SetFloat64", dt, m)
 		}
 		x := &Tensor{DType: dt, Shape: []int64{int64(n)}, Data: got}
 		back32, back64, backInt := make([]float32, n), make([]float64, n), make([]int64, n)
@@ -70,12 +70,13 @@ func TestBulkAgreesWithElements(t *testing.T) {
 	}
 }
 
-// same compares bits, but any NaN equals any NaN.
+// same compares bits; all NaNs are equal.
 func same(a, b float64) bool {
 	return math.Float64bits(a) == math.Float64bits(b) || a != a && b != b
 }
 
-// TestBulkLengths: the shorter side counts and the rest stays.
+// TestBulkLengths checks that the shorter side determines how much is converted, and that the rest
+// is unchanged.
 func TestBulkLengths(t *testing.T) {
 	for _, dt := range ir.DTypes() {
 		src := make([]byte, 3*dt.Size()+dt.Size()-1)
@@ -96,7 +97,7 @@ func TestBulkLengths(t *testing.T) {
 	for _, dt := range []ir.DType{ir.InvalidDType, 77} {
 		if ToFloat64(make([]float64, 1), make([]byte, 8), dt)+FromFloat32(make([]byte, 8), make([]float32, 1),
 			dt) != 0 {
-			t.Errorf("element type %d converts something", dt)
+			t.Errorf("invalid element type %d converts elements", dt)
 		}
 	}
 }
@@ -126,7 +127,7 @@ func TestViews(t *testing.T) {
 		}
 		odd := &Tensor{DType: dt, Shape: []int64{2}, Data: alignedBytes(int(2*dt.Size()) + 1)[1:]}
 		if _, isNil := views[dt](odd); !isNil {
-			t.Errorf("a view of unaligned %s", dt)
+			t.Errorf("unaligned %s has a view", dt)
 		}
 	}
 	x, _ := New(ir.F32, []int64{2, 3})

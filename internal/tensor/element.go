@@ -7,12 +7,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Element access by the row-major index of the element, 0 ≤ i < Len(). An index
-// outside panics as a slice does. Loops over many elements are faster with the
-// typed views or the bulk conversions.
+// Element access by the row-major index of the element, 0 ≤ i < Len(). An index out of range
+// panics, as for a slice. Loops over many elements are faster with the typed views or the bulk
+// conversions.
 
-// Float64 returns element i. It is exact but for i64 beyond 1<<53, which is
-// rounded to nearest.
+// Float64 returns element i. It is exact, except that i64 values beyond 1<<53 are rounded to
+// nearest.
 func (t *Tensor) Float64(i int64) float64 {
 	switch b := t.at(i); t.DType {
 	case ir.F32:

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Seeded inputs are a function of (seed, name of the tensor, row-major index of
-// the element in the whole tensor) and of nothing else, in every version of
-// this package. Every rank of every sharding so sees slices of one tensor.
+// Seeded inputs depend only on the seed, the name of the tensor, and the row-major index of the
+// element in the whole tensor. They are the same in every version of this package, and in every
+// sharding each rank gets a slice of the same tensor.
 //
 //	mix(z)     = z ^= z>>30; z *= 0xbf58476d1ce4e5b9; z ^= z>>27; z *= 0x94d049bb133111eb; z ^ z>>31
 //	key        = mix(mix(seed + g) ^ FNV-1a-64(name)),  g = 0x9e3779b97f4a7c15
@@ -27,8 +27,8 @@ import (
 //	             r elements (n at most; further ones are -1)
 //	arange     = the index, rounded into the element type
 
-// Fill sets the elements of t, the whole (not sharded) tensor called name, as
-// spec says. A file's tensor must have t's element type and shape.
+// Fill sets the elements of t according to spec. t is the whole tensor, not a shard, and name is
+// its name. A tensor from a file must have t's element type and shape.
 func Fill(t *Tensor, name string, spec Spec) error {
 	if err := t.Check(); err != nil {
 		return err
@@ -60,7 +60,7 @@ func Fill(t *Tensor, name string, spec Spec) error {
 	return nil
 }
 
-// fillFromFile compares types before it reads data.
+// fillFromFile compares element types and shapes before it reads data.
 func fillFromFile(t *Tensor, name string, spec Spec) error {
 	if spec.Kind == SpecNpy {
 		return readNpyInto(t, spec.File)
@@ -76,8 +76,8 @@ func fillFromFile(t *Tensor, name string, spec Spec) error {
 	return f.ReadInto(t, name)
 }
 
-// each has set make all elements, by several processors where they are many: each is a
-// function of its index alone.
+// each calls set to set all elements, by several goroutines if they are many. set must depend on
+// the index alone.
 func each(t *Tensor, set func(i int64)) {
 	Share(int64(len(t.Data)), t.Len(), func(lo, hi int64) {
 		for i := lo; i < hi; i++ {
@@ -125,8 +125,8 @@ func fillRand(t *Tensor, s stream) {
 	each(t, func(i int64) { t.SetFloat64(i, float64(int64(s.word(i)>>(63-b))-unit)/float64(unit)) })
 }
 
-// significand returns the bits of a float's significand, the hidden one
-// included. It is spelled out here because inputs may never change.
+// significand returns the bits of a float's significand, including the hidden one. The numbers are
+// written out here because generated inputs must never change.
 func significand(dt ir.DType) uint {
 	switch dt {
 	case ir.F16:

@@ -34,8 +34,8 @@ func floats(x *Tensor) []float64 {
 	return v
 }
 
-// TestFillGolden pins the generator to values computed from its description by
-// another program. If it fails, the generator is wrong, never the values.
+// TestFillGolden compares the generator with values that another program computed from its
+// description. If it fails, mend the generator, never the values.
 func TestFillGolden(t *testing.T) {
 	for _, c := range []struct {
 		dt         ir.DType
@@ -62,7 +62,8 @@ func TestFillGolden(t *testing.T) {
 	}
 }
 
-// TestFillShapes: the index counts, not the shape; empty tensors are fine.
+// TestFillShapes checks that values depend on the index and not on the shape, and that empty
+// tensors are accepted.
 func TestFillShapes(t *testing.T) {
 	a, b := fill(t, ir.F32, "x", "rand:3", 3, 5, 7), fill(t, ir.F32, "x", "rand:3", 105)
 	if !slices.Equal(a.Data, b.Data) {
@@ -78,7 +79,8 @@ func TestFillShapes(t *testing.T) {
 	}
 }
 
-// TestFillAscending: the first position of each row is drawn, the others follow, and those beyond the bound are -1.
+// TestFillAscending checks that the first element of each row is random, that each further one is
+// larger by one, and that elements beyond the bound are -1.
 func TestFillAscending(t *testing.T) {
 	draw := func(below int64, shape ...int64) []float64 {
 		t.Helper()
@@ -100,8 +102,8 @@ func TestFillAscending(t *testing.T) {
 		}
 	}
 	for first := range 6 {
-		if n := firsts[float64(first)]; n < 25 || n > 75 { // of 50; more than 3.8 standard deviations away
-			t.Errorf("%d of 300 rows begin with %d", n, first)
+		if n := firsts[float64(first)]; n < 25 || n > 75 { // 50 are expected; the limits are more than 3.8 standard deviations away
+			t.Errorf("%d of 300 rows begin with %d, want 25 to 75", n, first)
 		}
 	}
 	for _, c := range []struct {
@@ -119,11 +121,11 @@ func TestFillAscending(t *testing.T) {
 	}
 }
 
-// TestFillDistribution checks range, mean and variance in every type.
+// TestFillDistribution checks the range, mean and variance of random values in every type.
 func TestFillDistribution(t *testing.T) {
 	const n = 1 << 14
 	for _, dt := range ir.DTypes() {
-		half := math.Nextafter(0, 1) // of the step between numbers, the last of which is below 1
+		half := math.Nextafter(0, 1) // half the step between values, since the last value is one step below 1
 		if dt.IsFloat8() {
 			half = map[ir.DType]float64{ir.F8E4M3: 0x1p-5, ir.F8E5M2: 0x1p-4}[dt]
 		}
@@ -145,12 +147,12 @@ func TestFillDistribution(t *testing.T) {
 				sum += v
 				sq += (v - c.mean) * (v - c.mean)
 			}
-			// Five standard errors; the variance of squares is below that of v⁴ ≤ 8²·var.
+			// Allow five standard errors. The variance of the squares is below E[v⁴] ≤ 8²·var.
 			if d := math.Abs(sum/n - c.mean); d > 5*math.Sqrt(c.vari/n) {
-				t.Errorf("%s %s: mean is off by %g", dt, c.spec, d)
+				t.Errorf("%s %s: the mean is off by %g", dt, c.spec, d)
 			}
 			if d := math.Abs(sq/n-c.vari) / c.vari; d > 0.05 {
-				t.Errorf("%s %s: variance is off by %g of itself", dt, c.spec, d)
+				t.Errorf("%s %s: the relative error of the variance is %g", dt, c.spec, d)
 			}
 		}
 	}
@@ -169,7 +171,7 @@ func TestFillFromFiles(t *testing.T) {
 	}
 	for _, c := range []struct{ name, spec string }{{"x", st}, {"y", st + "#x"}, {"z", npy}} {
 		if got := fill(t, ir.F32, c.name, c.spec, 3, 5); !slices.Equal(got.Data, x.Data) {
-			t.Errorf("%s: other elements than were written", c.spec)
+			t.Errorf("%s: the elements differ from those written", c.spec)
 		}
 	}
 	for _, c := range []struct {
@@ -193,7 +195,7 @@ func TestFillFromFiles(t *testing.T) {
 	mentions(t, "no data", Fill(&Tensor{DType: ir.F32}, "x", Spec{}), "want 4")
 }
 
-// mentions fails unless err names everything in want.
+// mentions fails the test unless err mentions each string in want.
 func mentions(t *testing.T, what string, err error, want ...string) {
 	t.Helper()
 	if err == nil {
@@ -245,12 +247,12 @@ func FuzzSpec(f *testing.F) {
 		}
 		again, err := ParseSpec(spec.String())
 		if err != nil || again != spec {
-			t.Fatalf("%q gives %+v, which prints as %q and gives %+v, %v", s, spec, spec, again, err)
+			t.Fatalf("%q is parsed as %+v, which is printed as %q and parsed as %+v, %v", s, spec, spec, again, err)
 		}
 	})
 }
 
-// TestFillLarge: several processors make the elements that one makes.
+// TestFillLarge checks that several goroutines produce the same elements as one.
 func TestFillLarge(t *testing.T) {
 	for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I64} {
 		for _, kind := range []SpecKind{SpecInts, SpecRand, SpecArange} {
@@ -268,7 +270,7 @@ func TestFillLarge(t *testing.T) {
 				filled[i] = x
 			}
 			if !bytes.Equal(filled[0].Data, filled[1].Data) {
-				t.Errorf("%s, kind %v: other elements", dt, kind)
+				t.Errorf("%s, kind %v: parallel and sequential elements differ", dt, kind)
 			}
 		}
 	}

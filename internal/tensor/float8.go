@@ -9,7 +9,7 @@ import (
 // float8 is a floating-point format of 8 bits: a sign, an exponent, and mantissa bits below it.
 type float8 struct {
 	mantissa, bias uint32
-	over           uint32 // the code of what is too large: infinity where the format has one, else NaN
+	over           uint32 // the code for values that are too large: infinity if the format has it, else NaN
 	values         [256]float32
 }
 
@@ -39,8 +39,8 @@ func newFloat8(mantissa, bias, over uint32) float8 {
 	return f
 }
 
-// fromFloat32 rounds to nearest, ties to even. What would round to a number past the largest is f.over. These are
-// torch's conversions, which do not saturate.
+// fromFloat32 rounds to nearest, ties to even. A value that would round to more than the largest
+// number becomes f.over: like torch's conversions, it does not saturate.
 func (f *float8) fromFloat32(v float32) byte {
 	u := math.Float32bits(v)
 	sign, mag := u>>24&0x80, u&0x7fffffff
@@ -48,7 +48,7 @@ func (f *float8) fromFloat32(v float32) byte {
 	switch shift := 23 - f.mantissa; {
 	case v != v:
 		code = 0x7f
-	case mag < (128-f.bias)<<23: // below the least normal number: its units are the last place of a sum with this
+	case mag < (128-f.bias)<<23: // subnormal: adding this power of two rounds v to a multiple of the least subnormal
 		unit := (128 - f.bias + shift) << 23
 		code = math.Float32bits(math.Float32frombits(mag)+math.Float32frombits(unit)) - unit
 	default:

@@ -7,8 +7,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// nearest8 finds the code of the number nearest to v among all of a format's, which it makes of the definition: the
-// numbers of every exponent, and one more for all that are too large. Of two equally near the even code wins.
+// nearest8 returns the code of the number nearest to v, searching all numbers of the format. It
+// derives them from the definition: the numbers of every exponent, and the next one after the
+// largest, which stands for all values that are too large. If two are equally near, the even code
+// wins.
 func nearest8(v float64, mantissa, bias int, top, over byte) byte {
 	sign := byte(0)
 	if math.Signbit(v) {
@@ -63,10 +65,10 @@ func TestFloat8(t *testing.T) {
 			one := Tensor{DType: f.dt, Data: []byte{byte(code)}, Shape: []int64{}}
 			v := one.Float64(0)
 			if back := nearest8(v, f.mantissa, f.bias, f.top, f.over); back != byte(code) && v == v {
-				t.Errorf("%s %#02x reads as %g, which is %#02x", f.dt, code, v, back)
+				t.Errorf("%s %#02x decodes to %g, which encodes to %#02x", f.dt, code, v, back)
 			}
 			if isNaN := code&0x7f > int(f.over) || code&0x7f == 0x7f; isNaN != (v != v) {
-				t.Errorf("%s %#02x reads as %g", f.dt, code, v)
+				t.Errorf("%s %#02x decodes to %g, want NaN: %t", f.dt, code, v, isNaN)
 			}
 		}
 	}

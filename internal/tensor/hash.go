@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// SHA256 returns the hash of tensors by name, in hexadecimal digits: that of, for
-// each in bytewise order of the names, a line of text and the tensor's bytes. The
-// line is "NAME DTYPE EXTENT EXTENT…", with single spaces and a newline at its end;
-// the bytes are row-major and little-endian. docs/language.md says it too.
+// SHA256 returns a hash of named tensors in hexadecimal. It hashes, for each tensor in bytewise
+// order of the names, a line of text and the tensor's bytes. The line is "NAME DTYPE EXTENT
+// EXTENT…" with single spaces and a final newline; the bytes are row-major and little-endian.
+// docs/language.md documents this.
 func SHA256(tensors []Named) string {
 	h := sha256.New()
 	byName := func(a, b Named) int { return cmp.Compare(a.Name, b.Name) }

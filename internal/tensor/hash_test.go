@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSHA256 spells out what is hashed, as docs/language.md defines it.
+// TestSHA256 compares SHA256 with its definition in docs/language.md.
 func TestSHA256(t *testing.T) {
 	y := &Tensor{DType: ir.F32, Shape: []int64{2, 1}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
 	n := &Tensor{DType: ir.I32, Shape: []int64{}, Data: []byte{1, 0, 0, 0}}

@@ -12,14 +12,14 @@ import (
 
 const (
 	npyMagic = "\x93NUMPY"
-	// maxNpyHeader is far over what an array of numbers needs.
+	// maxNpyHeader is far more than the header of a numeric array needs.
 	maxNpyHeader = 1 << 20
 )
 
-// npyDTypes names the element types that we read. npy has no name for bf16.
+// npyDTypes maps the npy type codes that the package reads. npy has no code for bf16.
 var npyDTypes = map[string]ir.DType{"<f4": ir.F32, "<f2": ir.F16, "<f8": ir.F64, "<i4": ir.I32, "<i8": ir.I64}
 
-// npyHeader is what an npy file says before its data.
+// npyHeader is the parsed header of an npy file.
 type npyHeader struct {
 	dt      ir.DType
 	shape   []int64
@@ -27,9 +27,8 @@ type npyHeader struct {
 	data    int64 // offset of the data in the file
 }
 
-// ReadNpy reads an npy file (version 1.0, 2.0 or 3.0) of size bytes: f2, f4,
-// f8, i4 or i8, little-endian, in C or Fortran order. It reads files that hold
-// one array and nothing else.
+// ReadNpy reads an npy file (version 1.0, 2.0 or 3.0) of size bytes: f2, f4, f8, i4 or i8,
+// little-endian, in C or Fortran order. The file must contain one array and nothing else.
 func ReadNpy(r io.ReaderAt, size int64) (*Tensor, error) {
 	h, err := readNpyHeader(r, size)
 	if err != nil {
@@ -59,7 +58,7 @@ func ReadNpyFile(path string) (*Tensor, error) {
 	return t, nil
 }
 
-// NpyHeader is the tensor of an npy file without its elements. Errors name the file.
+// NpyHeader returns the tensor of an npy file without its elements. Errors name the file.
 func NpyHeader(path string) (*Tensor, error) {
 	f, size, err := files.Open(path)
 	if err != nil {
@@ -158,8 +157,7 @@ func (h npyHeader) readData(t *Tensor, r io.ReaderAt) error {
 	return nil
 }
 
-// fromColumnMajor stores elements that come with the first index running
-// fastest.
+// fromColumnMajor stores elements that are in column-major order: the first index varies fastest.
 func fromColumnMajor(t *Tensor, src []byte) {
 	rank, size := len(t.Shape), t.DType.Size()
 	step := make([]int64, rank) // strides of src, in bytes

@@ -10,8 +10,8 @@ import (
 //
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
 //
-// which must have these three keys, once each, in any order. Only the literals
-// that such a dictionary needs are understood.
+// which must have these three keys, once each, in any order. It accepts only the literals that such
+// a dictionary needs.
 func parseNpyHeader(text string) (npyHeader, error) {
 	var h npyHeader
 	p := npyParser{text: text}
@@ -111,7 +111,7 @@ func (p *npyParser) boolean() (bool, error) {
 	return false, p.found("True or False")
 }
 
-// tuple reads () or (3,) or (3, 4) or (3, 4,); Python reads (3) as a number.
+// tuple reads (), (3,), (3, 4) or (3, 4,). It refuses (3), which Python reads as a number.
 func (p *npyParser) tuple() ([]int64, error) {
 	if err := p.expect('('); err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (p *npyParser) integer() (int64, error) {
 	return int64(v), nil
 }
 
-// str reads a quoted string; nothing that we understand needs an escape.
+// str reads a quoted string without escapes: valid headers need none.
 func (p *npyParser) str() (string, error) {
 	q := p.peek()
 	if q != '\'' && q != '"' {
@@ -182,7 +182,7 @@ func (p *npyParser) expect(c byte) error {
 	return nil
 }
 
-// peek skips blanks and returns the next byte, 0 at the end.
+// peek skips spaces and returns the next byte; 0 at the end.
 func (p *npyParser) peek() byte {
 	for ; p.pos < len(p.text); p.pos++ {
 		switch c := p.text[p.pos]; c {

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// npyFile puts a version, a header and data together; nothing checks them.
+// npyFile concatenates a version, a header and data without checking them.
 func npyFile(version byte, header string, data ...byte) []byte {
 	b := append([]byte("\x93NUMPY"), version, 0)
 	if version == 1 {
@@ -25,7 +25,7 @@ func npyFile(version byte, header string, data ...byte) []byte {
 
 func readNpy(b []byte) (*Tensor, error) { return ReadNpy(bytes.NewReader(b), int64(len(b))) }
 
-// The golden file: numpy.save of arange(6, dtype='<i4').reshape(2, 3) - 1.
+// goldenNpy is the output of numpy.save for arange(6, dtype='<i4').reshape(2, 3) - 1.
 var goldenNpy = []byte("\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }" +
 	strings.Repeat(" ", 58) + "\n" +
 	"\xff\xff\xff\xff\x00\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x04\x00\x00\x00")
@@ -51,7 +51,7 @@ func TestNpyRoundTrip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	path := filepath.Join(t.TempDir(), "x.npy")
 	shapes := [][]int64{{}, {0}, {1}, {3}, {5, 7}, {3, 0, 2}, {1, 2, 1, 3}}
-	// Headers on both sides of the end of version 1.0.
+	// These headers are just below and just above the limit of version 1.0.
 	for rank := 21800; rank < 21850; rank += 7 {
 		shapes = append(shapes, slices.Repeat([]int64{1}, rank))
 	}
@@ -69,7 +69,7 @@ func TestNpyRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			if y.DType != dt || !slices.Equal(y.Shape, shape) || !bytes.Equal(y.Data, x.Data) {
-				t.Errorf("%s comes back as %s %x, want %x", x, y, y.Data, x.Data)
+				t.Errorf("%s is read back as %s %x, want %x", x, y, y.Data, x.Data)
 			}
 			var w bytes.Buffer
 			if err := WriteNpy(&w, x); err != nil || (w.Len()-len(x.Data))%64 != 0 {
@@ -91,7 +91,7 @@ func TestNpyWriteRefuses(t *testing.T) {
 	}
 }
 
-// TestNpyForms reads the forms that Python allows.
+// TestNpyForms reads other spellings of a header that Python accepts.
 func TestNpyForms(t *testing.T) {
 	four := []byte{0, 0, 0x80, 0x3f}
 	for _, header := range []string{
@@ -112,7 +112,8 @@ func TestNpyForms(t *testing.T) {
 	}
 }
 
-// TestNpyFortran compares with the definition: the first index runs fastest.
+// TestNpyFortran compares with the definition of column-major order: the first index varies
+// fastest.
 func TestNpyFortran(t *testing.T) {
 	for _, c := range []struct {
 		shape []int64
@@ -221,13 +222,13 @@ func FuzzNpy(f *testing.F) {
 		var w bytes.Buffer
 		if err := WriteNpy(&w, x); err != nil {
 			if strings.Contains(err.Error(), "limit") {
-				return // read from a header that spells its shape without blanks
+				return // the header that was read has no spaces in its shape
 			}
 			t.Fatal(err)
 		}
 		y, err := readNpy(w.Bytes())
 		if err != nil || y.DType != x.DType || !slices.Equal(y.Shape, x.Shape) || !bytes.Equal(y.Data, x.Data) {
-			t.Fatalf("%s comes back as %v, %v", x, y, err)
+			t.Fatalf("%s is read back as %v, %v", x, y, err)
 		}
 	})
 }

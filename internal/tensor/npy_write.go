@@ -10,9 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// WriteNpy writes t as an npy file in C order: version 1.0, or 2.0 when the
-// header is too long for it. A bf16 tensor is refused, since npy cannot name
-// its type.
+// WriteNpy writes t as an npy file in C order: version 1.0, or 2.0 if the header is too long for
+// that. It refuses bf16 tensors, since npy has no code for the type.
 func WriteNpy(w io.Writer, t *Tensor) error {
 	if err := t.Check(); err != nil {
 		return err
@@ -32,7 +31,7 @@ func WriteNpy(w io.Writer, t *Tensor) error {
 	return err
 }
 
-// WriteNpyFile writes an npy file as a whole or not at all.
+// WriteNpyFile writes an npy file atomically.
 func WriteNpyFile(path string, t *Tensor) error {
 	return files.Write(path, func(w io.Writer) error { return WriteNpy(w, t) })
 }
@@ -46,8 +45,8 @@ func npyDescr(dt ir.DType) string {
 	return ""
 }
 
-// writeNpyHeader returns all that precedes the data, which starts at a multiple
-// of 64 as the format asks.
+// writeNpyHeader returns all bytes before the data. The data starts at a multiple of 64, as the
+// format requires.
 func writeNpyHeader(descr string, shape []int64) ([]byte, error) {
 	var dict strings.Builder
 	fmt.Fprintf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr)
@@ -59,7 +58,7 @@ func writeNpyHeader(descr string, shape []int64) ([]byte, error) {
 	}
 	tuple := dict.String()
 	if len(shape) > 1 {
-		tuple = strings.TrimSuffix(tuple, ",") // as numpy spells it: (3,) but (3, 4)
+		tuple = strings.TrimSuffix(tuple, ",") // numpy's spelling: (3,) but (3, 4)
 	}
 	text := tuple + "), }"
 	pre := []byte(npyMagic + "\x01\x00\x00\x00")

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// readAt fills p from r at off.
+// readAt fills p with the bytes of r at off.
 func readAt(r io.ReaderAt, p []byte, off int64) error {
 	n, err := r.ReadAt(p, off)
 	if n == len(p) {
@@ -18,7 +18,7 @@ func readAt(r io.ReaderAt, p []byte, off int64) error {
 	return fmt.Errorf("read %d of %d bytes at offset %d: %w", n, len(p), off, err)
 }
 
-// quote quotes a text from a file for a message, and cuts a long one.
+// quote quotes text from a file for a message, and truncates long text.
 func quote(s string) string {
 	const most = 100
 	if len(s) > most {

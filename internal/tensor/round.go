@@ -8,10 +8,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Round returns the element of type dt nearest to v, ties to even, as a
-// float64. Floats overflow to infinity, f8e4m3, which has none, to NaN, and keep NaN. Integers saturate at their
-// ends and take NaN to 0, as NVIDIA's conversions do; the largest i64 reads as
-// 1<<63, its nearest float64.
+// Round returns the element of type dt nearest to v, ties to even, as a float64. Floats that are
+// too large become infinity; f8e4m3 has no infinity, so they become NaN. NaN stays NaN. Integers
+// saturate, and NaN becomes 0, as in NVIDIA's conversions. The largest i64 is returned as 1<<63,
+// the nearest float64.
 func Round(dt ir.DType, v float64) float64 {
 	switch dt {
 	case ir.F32:
@@ -37,10 +37,10 @@ func bf16ToFloat32(b uint16) float32 { return math.Float32frombits(uint32(b) << 
 func bf16FromFloat32(v float32) uint16 {
 	u := math.Float32bits(v)
 	if v != v {
-		return uint16(u>>16) | 0x0040 // quiet; the payload may sit in the lost half
+		return uint16(u>>16) | 0x0040 // a quiet NaN; the payload bits may all be in the discarded half
 	}
-	// Half of the last kept place, less one when that place is even: a carry
-	// into the exponent is the right answer, up to infinity.
+	// Add half of the last kept place, minus one if that place is even. A carry into the exponent
+	// is correct, up to infinity.
 	return uint16((u + 0x7fff + u>>16&1) >> 16)
 }
 
@@ -50,9 +50,9 @@ func f16ToFloat32(b uint16) float32   { return float16.Frombits(b).Float32() }
 func f16FromFloat32(v float32) uint16 { return float16.Fromfloat32(v).Bits() }
 func f16FromFloat64(v float64) uint16 { return f16FromFloat32(oddFloat32(v)) }
 
-// oddFloat32 rounds to odd: an inexact result is the neighbour whose last bit
-// is set. That bit records that something was lost, so that a second rounding,
-// to at least two bits fewer, gives what rounding once would have given.
+// oddFloat32 rounds to odd: an inexact result is the neighbour whose last bit is set. The bit
+// records that digits were lost. A second rounding, to at least two bits fewer, therefore gives the
+// same result as rounding once.
 func oddFloat32(v float64) float32 {
 	f := float32(v)
 	if float64(f) == v || v != v {
@@ -60,12 +60,12 @@ func oddFloat32(v float64) float32 {
 	}
 	u := math.Float32bits(f)
 	if math.Abs(float64(f)) > math.Abs(v) {
-		u-- // towards zero; from infinity to the largest finite number, which is odd
+		u-- // towards zero; infinity becomes the largest finite number, which is odd
 	}
 	return math.Float32frombits(u | 1)
 }
 
-// oddFloat64 rounds to odd likewise; 10 bits of an int64 may not fit.
+// oddFloat64 rounds an int64 to odd in the same way; a float64 is up to 10 bits too short for it.
 func oddFloat64(v int64) float64 {
 	const lost = 1<<10 - 1
 	if exact := int64(1) << 53; (-exact <= v && v <= exact) || v&lost == 0 {

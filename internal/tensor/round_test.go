@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// halfFormat describes a 16-bit float for the slow reference below.
+// halfFormat describes a 16-bit float format for a slow reference implementation.
 type halfFormat struct {
 	dt        ir.DType
 	mantissa  int // stored bits
@@ -24,7 +24,7 @@ var halves = []halfFormat{
 	{ir.BF16, 7, 127, bf16ToFloat32, bf16FromFloat32, bf16FromFloat64},
 }
 
-// value decodes bits by the definition of the format, in float64.
+// value decodes b in float64 by the definition of the format.
 func (h halfFormat) value(b uint16) float64 {
 	sign := 1.0
 	if b>>15 == 1 {
@@ -44,7 +44,7 @@ func (h halfFormat) value(b uint16) float64 {
 	return sign * math.Ldexp(float64(m+1<<h.mantissa), e-h.bias-h.mantissa)
 }
 
-// TestHalfAllPatterns decodes each of the 65536 patterns and encodes it again.
+// TestHalfAllPatterns decodes each of the 65536 bit patterns and encodes the result.
 func TestHalfAllPatterns(t *testing.T) {
 	for _, h := range halves {
 		for i := range 1 << 16 {
@@ -53,7 +53,7 @@ func TestHalfAllPatterns(t *testing.T) {
 			if math.IsNaN(want) {
 				for _, back := range []uint16{h.from32(got), h.from64(float64(got))} {
 					if !math.IsNaN(float64(got)) || !math.IsNaN(h.value(back)) || back>>(h.mantissa-1)&1 == 0 {
-						t.Fatalf("%s %#04x: NaN decodes to %v and comes back as %#04x, want a quiet NaN", h.dt, b, got,
+						t.Fatalf("%s %#04x: NaN decodes to %v, which encodes to %#04x, want a quiet NaN", h.dt, b, got,
 							back)
 					}
 				}
@@ -63,17 +63,18 @@ func TestHalfAllPatterns(t *testing.T) {
 				t.Fatalf("%s %#04x = %v, want %v", h.dt, b, got, want)
 			}
 			if back := h.from32(got); back != b {
-				t.Fatalf("%s %#04x comes back from float32 as %#04x", h.dt, b, back)
+				t.Fatalf("%s %#04x is encoded from float32 as %#04x", h.dt, b, back)
 			}
 			if back := h.from64(want); back != b {
-				t.Fatalf("%s %#04x comes back from float64 as %#04x", h.dt, b, back)
+				t.Fatalf("%s %#04x is encoded from float64 as %#04x", h.dt, b, back)
 			}
 		}
 	}
 }
 
-// TestHalfTies checks, between each pair of neighbours, the midpoint (to even)
-// and the float64 values next to it, which a float32 cannot tell from it.
+// TestHalfTies checks, between each pair of neighbours, that the midpoint rounds to even, and that
+// the float64 values next to it, which round to the midpoint in float32, round to the nearer
+// neighbour.
 func TestHalfTies(t *testing.T) {
 	for _, h := range halves {
 		inf := uint16(1<<(15-h.mantissa)-1) << h.mantissa
@@ -81,7 +82,7 @@ func TestHalfTies(t *testing.T) {
 			lo := h.value(b)
 			hi := h.value(b + 1)
 			if b+1 == inf {
-				hi = 2*lo - h.value(b-1) // overflow starts where the next binade would
+				hi = 2*lo - h.value(b-1) // values overflow from the midpoint to the next number after the largest
 			}
 			mid := lo + (hi-lo)/2
 			even := b + b&1
@@ -108,7 +109,7 @@ func TestHalfTies(t *testing.T) {
 	}
 }
 
-// TestNoDoubleRounding pins values that go wrong through a float32.
+// TestNoDoubleRounding checks values that are wrong if they are first rounded to float32.
 func TestNoDoubleRounding(t *testing.T) {
 	for _, c := range []struct {
 		h    halfFormat
@@ -126,7 +127,7 @@ func TestNoDoubleRounding(t *testing.T) {
 			t.Errorf("%s of %x = %#04x, want %#04x", c.h.dt, c.v, got, c.want)
 		}
 		if twice := c.h.from32(float32(c.v)); twice == c.want {
-			t.Errorf("%s of %x survives rounding twice, so it tests nothing", c.h.dt, c.v)
+			t.Errorf("%s of %x gives the same result if rounded twice, so it tests nothing", c.h.dt, c.v)
 		}
 	}
 }
@@ -145,11 +146,12 @@ func TestHalfExtremes(t *testing.T) {
 	}
 }
 
-// TestSetInt64RoundsOnce compares with exact arithmetic.
+// TestSetInt64RoundsOnce compares SetInt64 with exact arithmetic.
 func TestSetInt64RoundsOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	values := []int64{math.MaxInt64, math.MinInt64, math.MinInt64 + 1, 1<<53 + 1, -(1<<53 + 1), 257, -257, 65519, 65520,
-		// Ties of bf16 and f32 that a float64 in between would make exact.
+		// These lie next to ties of bf16 and f32, and a conversion to float64 would round them to
+		// the tie.
 		1<<62 + 1<<54 + 1, -(1<<62 + 1<<54 + 1), 1<<62 + 3<<54 - 1, 1<<62 + 1<<38 + 1}
 	for range 20000 {
 		values = append(values, int64(rng.Uint64())>>rng.IntN(63))
@@ -165,8 +167,8 @@ func TestSetInt64RoundsOnce(t *testing.T) {
 	}
 }
 
-// roundBig rounds an integer to dt by arbitrary precision; integers have no
-// subnormals in any of the types.
+// roundBig rounds an integer to dt with arbitrary precision. Integers are never subnormal in these
+// types.
 func roundBig(dt ir.DType, v int64) float64 {
 	f := new(big.Float).SetPrec(uint(dt.IntBits())).SetMode(big.ToNearestEven).SetInt64(v)
 	r, _ := f.Float64()

@@ -18,28 +18,28 @@ import (
 // maxSafetensorsHeader is the limit of the format's reference implementation.
 const maxSafetensorsHeader = 100_000_000
 
-// safetensorsDTypes names the element types that we hold. A file may hold
-// others; they are refused when such a tensor is read.
+// safetensorsDTypes maps the format's names of the element types that the package supports. A file
+// may contain tensors of other types; reading one of these is an error.
 var safetensorsDTypes = map[string]ir.DType{
 	"F32": ir.F32, "F16": ir.F16, "BF16": ir.BF16, "F64": ir.F64, "I32": ir.I32, "I64": ir.I64,
 	"F8_E4M3": ir.F8E4M3, "F8_E5M2": ir.F8E5M2,
 }
 
-// Safetensors is an open safetensors file. Its header is in memory, its tensors
-// are read when asked for. Reads may run concurrently.
+// Safetensors is an open safetensors file. Its header is in memory; tensors are read on request,
+// also concurrently.
 type Safetensors struct {
-	label   string // prefix of messages: the path and ": ", or nothing
+	label   string // prefix of messages: the path and ": ", or empty
 	r       io.ReaderAt
-	mapped  []byte // the file, where it is mapped
+	mapped  []byte // the contents of the file if it is mapped into memory
 	close   func() error
-	base    int64 // where the data starts in the file
+	base    int64 // offset of the data in the file
 	entries map[string]safetensorsEntry
 	names   []string
 	meta    map[string]string
 }
 
-// safetensorsEntry is what the header says of one tensor; begin and end are
-// offsets in the data.
+// safetensorsEntry is the header's description of one tensor. begin and end are offsets in the
+// data.
 type safetensorsEntry struct {
 	dtype      string
 	shape      []int64
@@ -62,8 +62,8 @@ func OpenSafetensors(path string) (*Safetensors, error) {
 	return s, nil
 }
 
-// MapSafetensors is OpenSafetensors of a file that is mapped into memory: View reads nothing
-// before the tensor's elements are used.
+// MapSafetensors is like OpenSafetensors, but maps the file into memory, so that View reads data
+// only when it is used.
 func MapSafetensors(path string) (*Safetensors, error) {
 	m, err := files.Map(path)
 	if err != nil {
@@ -77,9 +77,9 @@ func MapSafetensors(path string) (*Safetensors, error) {
 	return s, nil
 }
 
-// ReadSafetensors checks the header of a safetensors file of size bytes, which
-// r holds and must go on holding while tensors are read. The tensors must cover
-// the data without gap or overlap, as the format demands.
+// ReadSafetensors checks the header of a safetensors file of size bytes. r must stay readable as
+// long as tensors are read. The tensors must cover the data without gaps or overlaps, as the format
+// requires.
 func ReadSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 	header, err := safetensorsHeader(r, size)
 	if err != nil {
@@ -115,8 +115,8 @@ func safetensorsHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return header, readAt(r, header, 8)
 }
 
-// layOut checks that the tensors fit their types and cover size bytes of data
-// exactly, and sorts the names by place.
+// layOut checks that the sizes of the tensors match their types and that the tensors cover size
+// bytes of data exactly. It sorts the names by offset.
 func (s *Safetensors) layOut(size int64) error {
 	s.names = slices.SortedFunc(maps.Keys(s.entries), func(a, b string) int {
 		x, y := s.entries[a], s.entries[b]
@@ -140,7 +140,7 @@ func (s *Safetensors) layOut(size int64) error {
 	return nil
 }
 
-// check compares the offsets with the shape, where the element type is ours.
+// check compares the offsets with the shape if the element type is supported.
 func (e safetensorsEntry) check() error {
 	if e.begin > e.end {
 		return fmt.Errorf("its data_offsets [%d, %d] run backwards", e.begin, e.end)
@@ -166,8 +166,7 @@ func (s *Safetensors) Names() []string { return slices.Clone(s.names) }
 // Metadata returns the file's __metadata__, nil if it has none.
 func (s *Safetensors) Metadata() map[string]string { return maps.Clone(s.meta) }
 
-// Info returns the element type, as the file spells it ("BF16"), and the shape
-// of a tensor.
+// Info returns a tensor's element type, in the file's spelling ("BF16"), and its shape.
 func (s *Safetensors) Info(name string) (dtype string, shape []int64, ok bool) {
 	e, ok := s.entries[name]
 	return e.dtype, slices.Clone(e.shape), ok
@@ -199,8 +198,9 @@ func (s *Safetensors) Read(name string) (*Tensor, error) {
 	return t, nil
 }
 
-// View returns the tensor called name of a mapped file without reading it, if the file has
-// aligned its elements. They must not be written to, nor used once s is closed.
+// View returns the tensor called name of a mapped file without a copy, if the file aligns its
+// elements; otherwise it reads them. The caller must not write to the elements, nor use them after
+// s is closed.
 func (s *Safetensors) View(name string) (*Tensor, error) {
 	e, dt, err := s.lookup(name)
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *Safetensors) View(name string) (*Tensor, error) {
 	return s.Read(name)
 }
 
-// DType returns the element type that a safetensors file spells like this.
+// DType returns the element type for a name in a safetensors file.
 func DType(spelt string) (ir.DType, bool) { dt, ok := safetensorsDTypes[spelt]; return dt, ok }
 
 // ReadInto reads the tensor called name into t, whose element type and shape it
@@ -232,7 +232,7 @@ func (s *Safetensors) ReadInto(t *Tensor, name string) error {
 	return s.readData(t.Data, name, e)
 }
 
-// ReadAt reads bytes of the tensor called name into to, from a place on.
+// ReadAt fills to with the bytes of the tensor called name, from offset from on.
 func (s *Safetensors) ReadAt(to []byte, name string, from int64) error {
 	e, _, err := s.lookup(name)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 
 const metadataKey = "__metadata__"
 
-// What a header may have: far more than checkpoints do, and little enough to read at once.
+// These limits of a header are far more than checkpoints need, and small enough to read at once.
 const (
-	mostEntries = 1 << 17 // tensors of a file, and words about it
-	mostDims    = 64      // of a tensor: as many as numpy and torch take
+	mostEntries = 1 << 17 // tensors in a file; also entries of metadata
+	mostDims    = 64      // dimensions of a tensor: the limit of numpy and torch
 )
 
-// parseSafetensors reads the JSON header. It goes token by token because
-// encoding/json lets the last of two equal keys win, and because a value of the
-// wrong form is refused where it starts, whatever its depth.
+// parseSafetensors parses the JSON header token by token: encoding/json would silently accept
+// duplicate keys, and a value of the wrong form must be refused where it starts, however deeply it
+// is nested.
 func parseSafetensors(header []byte) (*Safetensors, error) {
 	if len(header) == 0 || header[0] != '{' {
 		return nil, fmt.Errorf("it must start with {")
@@ -33,7 +33,7 @@ func parseSafetensors(header []byte) (*Safetensors, error) {
 	if err := p.object(func(key string) error { return s.member(p, key) }); err != nil {
 		return nil, fmt.Errorf("%w (near byte %d)", err, p.InputOffset())
 	}
-	// Reading to the end admits the padding that the format allows.
+	// Read to the end, since the format allows padding.
 	if _, err := p.Token(); err != io.EOF {
 		return nil, fmt.Errorf("something follows its closing } (near byte %d)", p.InputOffset())
 	}
@@ -57,8 +57,8 @@ func (s *Safetensors) member(p headerParser, key string) error {
 
 type headerParser struct{ *json.Decoder }
 
-// object reads an object, refuses a key that comes twice, and calls member to
-// read the value of each key.
+// object reads an object, and calls member to read the value of each key. It refuses duplicate
+// keys.
 func (p headerParser) object(member func(key string) error) error {
 	if err := p.delim('{'); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (p headerParser) entry() (safetensorsEntry, error) {
 	return e, nil
 }
 
-// ints reads an array of numbers that are not negative and fit an int64.
+// ints reads an array of non-negative numbers that fit in an int64.
 func (p headerParser) ints() ([]int64, error) {
 	if err := p.delim('['); err != nil {
 		return nil, err
@@ -179,7 +179,7 @@ func (p headerParser) delim(want json.Delim) error {
 	return nil
 }
 
-// next is Token, for which the end of the header is an error.
+// next returns the next token. The end of the header is an error.
 func (p headerParser) next() (json.Token, error) {
 	tok, err := p.Token()
 	if err == io.EOF {

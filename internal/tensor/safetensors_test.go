@@ -20,7 +20,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// safetensorsFile puts a header and data together; nothing checks them.
+// safetensorsFile concatenates a header and data without checking them.
 func safetensorsFile(header string, data ...byte) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), data...)
@@ -30,7 +30,7 @@ func readSafetensors(b []byte) (*Safetensors, error) {
 	return ReadSafetensors(bytes.NewReader(b), int64(len(b)))
 }
 
-// The golden file: 1, -2 in f32 and 3, -1, 0.5 in bf16.
+// The golden file contains 1, -2 in f32 and 3, -1, 0.5 in bf16.
 const goldenSafetensorsHeader = `{"__metadata__":{"by":"hand"},"a/../w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},` +
 	`"b<\n":{"dtype":"BF16","shape":[1,3],"data_offsets":[8,14]}}    `
 
@@ -64,7 +64,7 @@ func TestSafetensorsGolden(t *testing.T) {
 		t.Errorf("info %s %v %v", dtype, shape, ok)
 	}
 	var w bytes.Buffer
-	// Given narrow first, written wide first.
+	// The narrower tensor is passed first, but written last.
 	if err := WriteSafetensors(&w, []Named{{"b<\n", b}, {"a/../w", a}}, map[string]string{"by": "hand"}); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,8 @@ func TestSafetensorsGolden(t *testing.T) {
 	}
 }
 
-// TestSafetensorsRoundTrip writes every type in odd, empty and scalar shapes.
+// TestSafetensorsRoundTrip writes tensors of every type in odd, empty and scalar shapes and reads
+// them back.
 func TestSafetensorsRoundTrip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	path := filepath.Join(t.TempDir(), "x.safetensors")
@@ -106,7 +107,7 @@ func TestSafetensorsRoundTrip(t *testing.T) {
 		}
 		if got.DType != want.Tensor.DType || !slices.Equal(got.Shape, want.Tensor.Shape) ||
 			!bytes.Equal(got.Data, want.Tensor.Data) {
-			t.Errorf("%s comes back as %s %x, want %x", want.Tensor, got, got.Data, want.Tensor.Data)
+			t.Errorf("%s is read back as %s %x, want %x", want.Tensor, got, got.Data, want.Tensor.Data)
 		}
 		if s.entries[want.Name].begin%want.Tensor.DType.Size() != 0 {
 			t.Errorf("%s is not aligned", want.Name)
@@ -130,7 +131,7 @@ func TestSafetensorsEmpty(t *testing.T) {
 	mentions(t, "empty file", err, `no tensor "x"`, "holds none")
 }
 
-// TestSafetensorsForeign: other element types are refused when they are read.
+// TestSafetensorsForeign checks that reading a tensor of an unsupported element type is an error.
 func TestSafetensorsForeign(t *testing.T) {
 	s, err := readSafetensors(safetensorsFile(`{"q":{"dtype":"F8_E8M0","shape":[3],"data_offsets":[0,3]},"x":{"dtype":"F16","shape":[],"data_offsets":[3,5]}}`, 1, 2, 3, 0, 0x3c))
 	if err != nil {
@@ -212,12 +213,12 @@ func TestSafetensorsBad(t *testing.T) {
 		_, err := readSafetensors(c.file)
 		mentions(t, c.name, err, c.want)
 		if err != nil && len(err.Error()) > 1000 {
-			t.Errorf("%s: the message has %d bytes", c.name, len(err.Error()))
+			t.Errorf("%s: the message is too long: %d bytes", c.name, len(err.Error()))
 		}
 	}
 }
 
-// TestSafetensorsTruncated cuts the golden file everywhere.
+// TestSafetensorsTruncated checks that the golden file is refused if it is cut at any byte.
 func TestSafetensorsTruncated(t *testing.T) {
 	for n := range goldenSafetensors {
 		if _, err := readSafetensors(goldenSafetensors[:n]); err == nil {
@@ -226,7 +227,8 @@ func TestSafetensorsTruncated(t *testing.T) {
 	}
 }
 
-// TestSafetensorsShrunk: a file that shrinks while it is open gives an error.
+// TestSafetensorsShrunk checks that reading from a file that was truncated after opening is an
+// error.
 func TestSafetensorsShrunk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
 	if err := os.WriteFile(path, goldenSafetensors, 0o666); err != nil {
@@ -243,11 +245,12 @@ func TestSafetensorsShrunk(t *testing.T) {
 	x, err := s.Read("b<\n")
 	mentions(t, "shrunk", err, "x.safetensors", `"b<\n"`, "read 3 of 6 bytes")
 	if x != nil {
-		t.Error("a tensor comes with the error")
+		t.Error("a tensor is returned together with the error")
 	}
 }
 
-// TestSafetensorsMemory: what a small file claims costs nothing.
+// TestSafetensorsMemory checks that no memory is allocated for sizes that a small file merely
+// claims.
 func TestSafetensorsMemory(t *testing.T) {
 	files := [][]byte{
 		append(binary.LittleEndian.AppendUint64(nil, 99_999_999), '{'),
@@ -314,13 +317,13 @@ func TestWriteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, _ := os.ReadFile(path); string(got) != "third" {
-		t.Errorf("the file holds %q", got)
+		t.Errorf("the file contains %q", got)
 	}
 	if err := files.WriteUnsynced(path, []byte("fourth")); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := os.ReadFile(path); string(got) != "fourth" {
-		t.Errorf("the file holds %q", got)
+		t.Errorf("the file contains %q", got)
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 1 {
 		t.Errorf("%d files are left", len(files))
@@ -361,13 +364,13 @@ func FuzzSafetensors(f *testing.F) {
 			t.Fatal(err)
 		}
 		if !maps.Equal(again.Metadata(), s.Metadata()) {
-			t.Fatalf("metadata %q comes back as %q", s.Metadata(), again.Metadata())
+			t.Fatalf("metadata %q is read back as %q", s.Metadata(), again.Metadata())
 		}
 		for _, want := range all {
 			got, err := again.Read(want.Name)
 			if err != nil || got.DType != want.Tensor.DType || !slices.Equal(got.Shape, want.Tensor.Shape) ||
 				!bytes.Equal(got.Data, want.Tensor.Data) {
-				t.Fatalf("%q comes back as %v, %v; want %v", want.Name, got, err, want.Tensor)
+				t.Fatalf("%q is read back as %v, %v; want %v", want.Name, got, err, want.Tensor)
 			}
 		}
 	})

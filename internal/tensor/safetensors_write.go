@@ -14,16 +14,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Named is a tensor with the name that a file gives it.
+// Named is a tensor with its name in a file.
 type Named struct {
 	Name   string
 	Tensor *Tensor
 }
 
-// WriteSafetensors writes a safetensors file. The same arguments give the same
-// bytes: wider elements come first, so that every tensor is aligned to its
-// element, and otherwise the order is the caller's; metadata, which may be nil,
-// is sorted by key. Names must be UTF-8, not __metadata__, and differ.
+// WriteSafetensors writes a safetensors file. The output is deterministic. Tensors with wider
+// elements come first, so that every tensor is aligned to its element size; otherwise the caller's
+// order is kept. metadata may be nil, and is sorted by key. Names must be UTF-8, distinct, and not
+// __metadata__.
 func WriteSafetensors(w io.Writer, tensors []Named, metadata map[string]string) error {
 	if err := checkNamed(tensors); err != nil {
 		return err
@@ -47,7 +47,7 @@ func WriteSafetensors(w io.Writer, tensors []Named, metadata map[string]string) 
 	return nil
 }
 
-// WriteSafetensorsFile writes a safetensors file as a whole or not at all.
+// WriteSafetensorsFile writes a safetensors file atomically.
 func WriteSafetensorsFile(path string, tensors []Named, metadata map[string]string) error {
 	return files.Write(path, func(w io.Writer) error { return WriteSafetensors(w, tensors, metadata) })
 }
@@ -71,8 +71,8 @@ func checkNamed(tensors []Named) error {
 	return nil
 }
 
-// writeSafetensorsHeader returns the length word and the header, padded with
-// spaces so that the data starts at a multiple of 8.
+// writeSafetensorsHeader returns the header with its length prefix, padded with spaces so that the
+// data starts at a multiple of 8.
 func writeSafetensorsHeader(tensors []Named, metadata map[string]string) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, 8))
 	b.WriteByte('{')
@@ -117,8 +117,8 @@ func writeMetadata(b *bytes.Buffer, metadata map[string]string) error {
 
 func writeString(b *bytes.Buffer, s string) { encodeJSON(b, s) }
 
-// encodeJSON writes a string or a map of strings, neither of which can fail,
-// without the newline that an Encoder adds.
+// encodeJSON writes a string or a map of strings, which cannot fail, without the newline that an
+// Encoder adds.
 func encodeJSON(b *bytes.Buffer, v any) {
 	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestCopyBytes copies lengths about those where another processor joins in, and to and from
-// shorter slices; nothing else is touched.
+// TestCopyBytes copies slices of lengths near those at which another goroutine is started, and from
+// longer to shorter slices. It checks that nothing else is written.
 func TestCopyBytes(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(7))
 	for _, n := range []int{0, 1, leastShare - 1, 2*leastShare - 1, 2 * leastShare, 3*leastShare + 5,
@@ -22,22 +22,22 @@ func TestCopyBytes(t *testing.T) {
 		for _, more := range []int{0, 3} {
 			dst := bytes.Repeat([]byte{0xee}, n+2*more)
 			if got := CopyBytes(dst[more:], src); got != n {
-				t.Errorf("%d bytes copied of %d", got, n)
+				t.Errorf("%d of %d bytes copied", got, n)
 			}
 			edge := bytes.Repeat([]byte{0xee}, more)
 			if !bytes.Equal(dst, slices.Concat(edge, src, edge)) {
-				t.Errorf("%d bytes, %d about them: others than those copied", n, more)
+				t.Errorf("copy of %d bytes between %d others: wrong bytes", n, more)
 			}
 			short := make([]byte, max(n-more, 0))
 			if got := CopyBytes(short, src); got != len(short) || !bytes.Equal(short, src[:len(short)]) {
-				t.Errorf("%d bytes into %d: %d copied, or others", n, len(short), got)
+				t.Errorf("copy of %d bytes into %d: %d copied, or wrong bytes", n, len(short), got)
 			}
 		}
 	}
 }
 
-// TestShare: the parts are all of it, each once, and no more than there are processors,
-// or things to share.
+// TestShare checks that the parts cover the range exactly once, and that there are no more parts
+// than processors or elements.
 func TestShare(t *testing.T) {
 	for _, procs := range []int{1, 2, 3, 16} {
 		was := runtime.GOMAXPROCS(procs)
@@ -57,7 +57,7 @@ func TestShare(t *testing.T) {
 			slices.Sort(his)
 			if int64(len(los)) != want || los[0] != 0 || his[len(his)-1] != tc.n ||
 				!slices.Equal(los[1:], his[:len(his)-1]) {
-				t.Errorf("%+v, %d processors: from %v to %v, want %d parts", tc, procs, los, his, want)
+				t.Errorf("%+v, %d processors: parts start at %v and end at %v, want %d parts", tc, procs, los, his, want)
 			}
 		}
 		runtime.GOMAXPROCS(was)

@@ -8,10 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// NumElements returns the product of the extents: 1 for an empty shape, 0 if
-// some extent is zero. It fails on a negative extent, and when the product of
-// the extents that are not zero overflows; so no stride of a shape it accepts
-// overflows either.
+// NumElements returns the product of the extents: 1 for an empty shape, 0 if an extent is zero. It
+// fails if an extent is negative, or if the product of the non-zero extents overflows. The strides
+// of an accepted shape therefore do not overflow either.
 func NumElements(shape []int64) (int64, error) {
 	n, empty := int64(1), false
 	for i, d := range shape {
@@ -33,9 +32,8 @@ func NumElements(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Bytes returns the bytes of a dense tensor of the given type and shape. It
-// fails as NumElements does, on an overflowing byte count, and on an invalid
-// element type.
+// Bytes returns the size in bytes of a dense tensor of the given type and shape. It fails if
+// NumElements does, if the size overflows, or if the element type is invalid.
 func Bytes(dt ir.DType, shape []int64) (int64, error) {
 	if !valid(dt) {
 		return 0, fmt.Errorf("invalid element type %d", uint8(dt))
@@ -51,8 +49,7 @@ func Bytes(dt ir.DType, shape []int64) (int64, error) {
 	return b, nil
 }
 
-// Strides returns the row-major strides of shape, in elements. The shape must
-// be one that NumElements accepts.
+// Strides returns the row-major strides of shape, in elements. NumElements must accept the shape.
 func Strides(shape []int64) []int64 {
 	s := make([]int64, len(shape))
 	step := int64(1)
@@ -63,7 +60,7 @@ func Strides(shape []int64) []int64 {
 	return s
 }
 
-// mulInt64 multiplies two numbers that are not negative.
+// mulInt64 multiplies two non-negative numbers. It reports whether the product fits.
 func mulInt64(a, b int64) (int64, bool) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	return int64(lo), hi == 0 && lo <= math.MaxInt64
@@ -77,7 +74,7 @@ func valid(dt ir.DType) bool {
 	return false
 }
 
-// Size prints a number of bytes with a binary unit: "1.5 MiB".
+// Size formats a number of bytes with a binary unit: "1.5 MiB".
 func Size(bytes int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, u := float64(bytes), 0

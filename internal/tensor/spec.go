@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// SpecKind says where the elements of an input come from.
+// SpecKind is the source of an input's elements.
 type SpecKind uint8
 
 // The kinds of inputs, as ParseSpec reads them.
@@ -23,9 +23,10 @@ const (
 type Spec struct {
 	Kind SpecKind
 	Seed uint64 // of SpecInts and SpecRand
-	// If Below is not 0, SpecInts and SpecRand draw integers from 0..Below. If Ascending is set too, the first element of
-	// each row (the elements along the last dimension) is drawn, and each further one is larger by one. Where a row has
-	// more elements than Below, its last elements are -1.
+	// If Below is not 0, SpecInts and SpecRand draw integers from 0..Below. If Ascending is set
+	// too, the first element of each row (the elements along the last dimension) is drawn, and each
+	// further one is larger by one. If a row has more elements than Below, the elements at its end
+	// are -1.
 	Below     int64
 	Ascending bool
 	File      string // of SpecSafetensors and SpecNpy
@@ -34,9 +35,9 @@ type Spec struct {
 
 const specHelp = "want rand:SEED, ints:SEED, zeros, arange, FILE.safetensors#NAME or FILE.npy"
 
-// ParseSpec reads rand:SEED, ints:SEED, zeros, arange, FILE.safetensors,
-// FILE.safetensors#NAME or FILE.npy. SEED is an unsigned 64-bit decimal number.
-// A file whose name starts like a generator is written ./rand:1.npy.
+// ParseSpec reads rand:SEED, ints:SEED, zeros, arange, FILE.safetensors, FILE.safetensors#NAME or
+// FILE.npy. SEED is an unsigned 64-bit decimal number. If the name of a file starts like a
+// generator, prefix a directory: ./rand:1.npy.
 func ParseSpec(s string) (Spec, error) {
 	const mark = ".safetensors"
 	switch {
@@ -79,7 +80,7 @@ func fileSpec(kind SpecKind, s, file, name string) (Spec, error) {
 	return Spec{Kind: kind, File: file, Name: name}, nil
 }
 
-// String returns the text that ParseSpec reads as s.
+// String returns a text from which ParseSpec reads s.
 func (s Spec) String() string {
 	switch s.Kind {
 	case SpecInts:

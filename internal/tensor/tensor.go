@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MaxBytes is the largest tensor that New allocates: 1 TiB. Larger requests are
-// mistakes that would otherwise end the process for lack of memory.
+// MaxBytes is the size of the largest tensor that New allocates: 1 TiB. A larger request is most
+// likely a mistake, and would otherwise end the process for lack of memory.
 const MaxBytes = 1 << 40
 
 // Tensor is a dense host tensor: row-major, no padding, little-endian elements
@@ -40,7 +40,7 @@ func New(dt ir.DType, shape []int64) (*Tensor, error) {
 	return &Tensor{DType: dt, Shape: slices.Clone(shape), Data: alignedBytes(int(n))}, nil
 }
 
-// alignedBytes backs bytes by words, so that typed views never need a copy.
+// alignedBytes allocates bytes as 8-byte words, so that typed views never need a copy.
 func alignedBytes(n int) []byte {
 	if n == 0 {
 		return []byte{}
@@ -49,7 +49,7 @@ func alignedBytes(n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)
 }
 
-// Len returns the number of elements that Data holds.
+// Len returns the number of elements in Data.
 func (t *Tensor) Len() int64 {
 	size := t.DType.Size()
 	if size == 0 {
@@ -58,14 +58,14 @@ func (t *Tensor) Len() int64 {
 	return int64(len(t.Data)) / size
 }
 
-// Clone returns a tensor with storage of its own, aligned as New's.
+// Clone returns a copy of the tensor, aligned as by New.
 func (t *Tensor) Clone() *Tensor {
 	data := alignedBytes(len(t.Data))
 	copy(data, t.Data)
 	return &Tensor{DType: t.DType, Shape: slices.Clone(t.Shape), Data: data}
 }
 
-// Check reports whether the three fields fit together.
+// Check returns an error unless DType, Shape and Data are consistent.
 func (t *Tensor) Check() error {
 	if t == nil {
 		return fmt.Errorf("tensor is nil")
@@ -83,13 +83,13 @@ func (t *Tensor) Check() error {
 // String returns the type of the tensor, not its elements: "bf16[4, 8]".
 func (t *Tensor) String() string { return typeText(t.DType.String(), t.Shape) }
 
-// typeText writes an element type and a shape as programs do.
+// typeText formats an element type and a shape as programs write them.
 func typeText(dtype string, shape []int64) string {
 	return dtype + shapeText(shape)
 }
 
-// shapeText writes a shape; a hostile file may give thousands of extents, so
-// the middle of a long one is left out.
+// shapeText formats a shape. A hostile file may have thousands of extents, so the middle of a long
+// shape is left out.
 func shapeText(shape []int64) string {
 	const most = 12
 	var b strings.Builder

@@ -9,11 +9,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The typed views share storage with Data: a write to one is seen in the other.
-// They need no copy because elements are little-endian, as amd64 and arm64 are.
-// A view is nil when the element type is another one, when Data is not aligned
-// for it (that of New, Clone and the readers always is) or when the host is
-// big-endian; a view of an empty tensor is empty and not nil.
+// The typed views share storage with Data, so a write to one is visible in the other. Elements are
+// little-endian, as on amd64 and arm64, so no copy is needed. A view is nil if the tensor has
+// another element type, if Data is not aligned for the type (Data of New, Clone and the readers
+// always is), or if the host is big-endian. A view of an empty tensor is empty but not nil.
 
 // Float32s returns the elements of an f32 tensor, sharing storage.
 func (t *Tensor) Float32s() []float32 { return view[float32](t, t.DType == ir.F32) }
@@ -48,13 +47,13 @@ func view[T any](t *Tensor, typed bool) []T {
 	return unsafe.Slice((*T)(p), n)
 }
 
-// Overlaps tells of each tensor of a list whether it shares bytes with another entry.
+// Overlaps returns, for each tensor of a list, whether it shares bytes with another entry.
 func Overlaps(list []*Tensor) []bool {
 	type stretch struct {
 		i      int
 		lo, hi uintptr
 	}
-	var sorted []stretch // but for empty ones
+	var sorted []stretch // by address, without empty tensors
 	for i, t := range list {
 		if len(t.Data) > 0 {
 			lo := uintptr(unsafe.Pointer(&t.Data[0]))
@@ -63,7 +62,7 @@ func Overlaps(list []*Tensor) []bool {
 	}
 	slices.SortFunc(sorted, func(a, b stretch) int { return cmp.Compare(a.lo, b.lo) })
 	overlap := make([]bool, len(list))
-	end := uintptr(0) // of all before
+	end := uintptr(0) // the largest end of the tensors before
 	for k, s := range sorted {
 		overlap[s.i] = s.lo < end || k+1 < len(sorted) && sorted[k+1].lo < s.hi
 		end = max(end, s.hi)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// unit is what times are shown in.
+// unit is a unit of time for the labels of the axis.
 type unit struct {
 	name string
 	ns   float64
@@ -27,10 +27,10 @@ func unitFor(span int64, virtual bool) unit {
 	return unit{"s", 1e9}
 }
 
-// tickEvery is the smallest distance of two ticks in columns, so that there is room for a number.
+// tickEvery is the smallest distance between two ticks, in columns: enough for a number.
 const tickEvery = 12
 
-// step returns the distance of ticks in units: 1, 2 or 5 times a power of ten.
+// step returns the distance between ticks in units: 1, 2 or 5 times a power of ten.
 func (p *painter) step() float64 {
 	least := float64(p.span) / p.unit.ns * tickEvery / float64(p.columns)
 	base := math.Pow(10, math.Floor(math.Log10(least)))

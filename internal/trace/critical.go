@@ -44,7 +44,7 @@ func (c *chain) path() []int {
 	return path
 }
 
-// Chains says which events the events of a trace had to wait for.
+// Chains computes which event each event of a trace had to wait for.
 type Chains struct{ c *chain }
 
 // Chains prepares a trace. The trace must have events, in the order of Sort.
@@ -71,8 +71,9 @@ func (c *Chains) Before(i int, seen map[int]bool) int {
 // stream had to do, or the signal that brought the counter to its value.
 func (c *Chains) Released(i int) int { return c.c.released(i) }
 
-// Others reports, for profiles of other tools, whether an event other than j ended within ns before the start of i, on
-// the rank of i and on another stream than that of j. In this case the profile does not say for which of them i waited.
+// Others reports, for profiles of other tools, whether an event other than j ended within ns before
+// the start of i, on the rank of i and on another stream than that of j. If so, the profile does
+// not show which of them i waited for.
 func (c *Chains) Others(i, j int, ns int64) bool {
 	if c.c.ends == nil {
 		return false
@@ -88,7 +89,7 @@ func (c *Chains) Others(i, j int, ns int64) bool {
 	return false
 }
 
-// chain goes through the events of a trace backwards.
+// chain follows the events of a trace backwards.
 type chain struct {
 	events  []Event
 	of      *Trace
@@ -178,7 +179,7 @@ func newChain(t *Trace) *chain {
 // Waits reports whether the event does nothing but wait.
 func (e *Event) Waits() bool { return e.Class == Sync && e.Name == "wait" }
 
-// before returns the event that event i had to wait for, or -1. It returns no event that was seen.
+// before returns the event that event i had to wait for, or -1. It skips events in seen.
 func (c *chain) before(i int, seen []bool) int {
 	e := &c.events[i]
 	unseen := func(j int) int {

@@ -1,6 +1,6 @@
 package trace
 
-// Exposure says how much of some communication was hidden, in nanoseconds.
+// Exposure is how much of some communication was not hidden by computation, in nanoseconds.
 type Exposure struct {
 	Busy    int64 // the sum of the durations of its events
 	Exposed int64 // the part during which the rank computed nothing

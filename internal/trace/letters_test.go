@@ -15,11 +15,11 @@ func TestLettersKeepTheirMeaning(t *testing.T) {
 	for class, names := range letters {
 		for name, r := range names {
 			if other, taken := of[r]; taken {
-				t.Errorf("%c is %s and %v %s", r, other, class, name)
+				t.Errorf("letter %c stands for %s and for %v %s", r, other, class, name)
 			}
 			of[r] = name
 			if strings.ContainsRune(others, r) {
-				t.Errorf("%c is %s, and among those of no operation", r, name)
+				t.Errorf("letter %c stands for %s, but is also in others", r, name)
 			}
 		}
 	}

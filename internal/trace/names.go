@@ -21,7 +21,7 @@ type Names struct {
 	spent int64
 }
 
-// Word returns s as it is stored: in the form of names.Quoted.
+// Word returns s in the form of names.Quoted, stored only once.
 func (n *Names) Word(s string) string {
 	if w, ok := n.known[s]; ok || s == "" {
 		return w

@@ -21,6 +21,6 @@ func TestNames(t *testing.T) {
 		}
 	}
 	if n.Word(name+"101") != name+"101" || n.Err() == nil {
-		t.Error("128 names of a MiB, and no error")
+		t.Error("128 names of a MiB each, but no error")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Style says how to draw a timeline.
+// Style selects how a timeline is drawn.
 type Style struct {
 	Width int  // in columns; less than 40 counts as 40
 	ASCII bool // use no characters beyond ASCII
@@ -82,8 +82,8 @@ func label(l *lane) string {
 	return strings.Repeat(" ", len(fmt.Sprintf("rank %d  ", l.rank))) + l.stream
 }
 
-// assign gives every operation a letter. Most have a letter of their own, which is the same in every timeline. Others,
-// such as a kernel launched by name, get a letter that no operation has.
+// assign chooses a letter for every operation. Most operations have a fixed letter, the same in
+// every timeline. Others, such as a kernel launched by name, get a letter that no operation has.
 func (p *painter) assign(t *Trace) {
 	for i := range t.Events {
 		e := &t.Events[i]
@@ -130,7 +130,7 @@ var letters = map[Class]map[string]rune{
 // others are the letters for operations that are not in letters.
 const others = "7890@%&$#*+=~fijlnoyz"
 
-// own returns the letter of an operation, or 0 if it has none of its own.
+// own returns the fixed letter of an operation, or 0 if it has none.
 func (p *painter) own(k opKey) rune {
 	if k.class == Sync && k.name == "wait" {
 		if p.style.ASCII {
@@ -141,7 +141,7 @@ func (p *painter) own(k opKey) rune {
 	return letters[k.class][k.name]
 }
 
-// drawn is what a column may show: an operation, or the waiting part of a collective.
+// drawn is what a column can show: an operation, or the waiting part of a collective.
 type drawn struct {
 	opKey
 	idle bool
@@ -202,7 +202,7 @@ func (p *painter) position(ns int64) float64 {
 	return float64(ns-p.lo) / float64(p.span) * float64(p.columns)
 }
 
-// before orders what takes equally long: work is drawn rather than waits and signals.
+// before breaks ties between equal times: work is preferred over waits and signals.
 func (d drawn) before(other drawn) bool {
 	if a, b := d.class == Sync, other.class == Sync; a != b {
 		return b
@@ -232,7 +232,7 @@ func (p *painter) waits(e *Event) bool {
 	return false
 }
 
-// legend names the letters, as many per line as fit.
+// legend writes the names of the letters, as many per line as fit.
 func (p *painter) legend(b *strings.Builder) {
 	var entries []string
 	var short []string

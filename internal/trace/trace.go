@@ -1,6 +1,6 @@
-// Package trace holds what a run did and when. It computes where the time went: busy time, communication that is not
-// hidden by computation, waiting and transfer in collectives, and the chain of events that determined the length of the
-// run.
+// Package trace holds the events of a run with their times. It computes where the time went: busy
+// time, communication that is not hidden by computation, waiting and transfer in collectives, and
+// the chain of events that determined the length of the run.
 package trace
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Class says what an event is.
+// Class is the kind of an event.
 type Class uint8
 
 // Classes of events.
@@ -49,13 +49,14 @@ type Event struct {
 	Group int
 	// Issued is when the host enqueued the event, or 0 if that is unknown.
 	Issued int64
-	// Call is what a profile of another tool says about a collective; otherwise nil.
+	// Call describes the call of a collective, in profiles of other tools; otherwise nil.
 	Call *Call
-	// Tie says how the event depends on another stream or rank. It is nil if that is not recorded.
+	// Tie describes how the event depends on another stream or rank. It is nil if that is not
+	// recorded.
 	Tie *Tie
 }
 
-// Tie says how a command of hocket depends on another stream or rank.
+// Tie describes how a command of hocket depends on another stream or rank.
 type Tie struct {
 	// A wait between streams waits for the commands of Stream, on its own rank, before the one with index Until.
 	Stream string `json:"stream,omitempty"`
@@ -76,7 +77,8 @@ type Call struct {
 	DType   string // such as "BFloat16"; empty if unknown
 	// In and Out are the elements passed in and received; -1 if unknown.
 	In, Out int64
-	// PointToPoint says that it is a send or a receive, in which not all of the group take part.
+	// PointToPoint says that it is a send or a receive, in which only some ranks of the group take
+	// part.
 	PointToPoint bool
 }
 
@@ -87,7 +89,7 @@ type HostCall struct {
 	Start, End int64
 }
 
-// Step is one iteration of a rank, if the program marked it.
+// Step is one iteration of a rank, if the program marked iterations.
 type Step struct {
 	Rank       int
 	Name       string
@@ -97,10 +99,10 @@ type Step struct {
 // Duration returns End - Start in nanoseconds.
 func (e *Event) Duration() int64 { return e.End - e.Start }
 
-// Trace is what one or several runs did.
+// Trace contains the events of one or several runs.
 type Trace struct {
 	Ranks int
-	// Virtual says that times are steps of a scheduled machine and not nanoseconds.
+	// Virtual says that times are steps of a scheduled machine instead of nanoseconds.
 	Virtual bool
 	// Events are ordered by rank, stream and start; see Sort.
 	Events []Event
@@ -112,7 +114,8 @@ type Trace struct {
 	// Clocks is a number for the clock of each rank; ranks with equal numbers share a clock. If it is nil, all ranks share
 	// one clock. Times of different clocks may agree to within microseconds, or not at all.
 	Clocks []int
-	// Host is what the hosts did, and Steps are the marked iterations. Both are empty in hocket's traces.
+	// Host are the calls of the hosts, and Steps are the marked iterations. Both are empty in
+	// hocket's traces.
 	Host  []HostCall
 	Steps []Step
 }

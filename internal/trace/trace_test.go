@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// sample has two ranks. Rank 1 is late, so rank 0 waits in the all_reduce. A put on %push is half hidden by
-// computation.
+// sample returns a trace of two ranks. Rank 1 is late, so rank 0 waits in the all_reduce. A put on
+// %push is half hidden by computation.
 func sample() *Trace {
 	ev := func(rank int, stream, name string, class Class, start, end, bytes int64) Event {
 		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes,
@@ -93,7 +93,7 @@ func TestOverlap(t *testing.T) {
 				Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start,
 					End: start + rng.Int64N(20)})
 		}
-		var want [3]int64 // of compute, of communication, and of that what is exposed
+		var want [3]int64 // of computation, of communication, and of exposed communication
 		for ns := range int64(80) {
 			var compute, comm bool
 			for _, e := range tr.Events {
@@ -230,7 +230,7 @@ func TestColumnShowsMost(t *testing.T) {
 		}
 		p := newPainter(tr, tr.lanes(), Style{})
 		if p.columns != int(columns) {
-			t.Fatalf("%d columns; the test takes them for %d", p.columns, columns)
+			t.Fatalf("%d columns, the test expects %d", p.columns, columns)
 		}
 		for _, e := range tr.Events {
 			for sub := e.Start * columns; sub < e.End*columns; sub++ {

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 )
 
-// keep adds an entry that was measured to the table, and writes that where it belongs.
+// keep adds a measured entry to the table and writes the table to its file.
 func (u *tuner) keep(ctx context.Context, t *comm.Table, e comm.Entry) error {
 	u.done = append(u.done, e)
 	t.Put(e)
@@ -27,15 +27,16 @@ func (u *tuner) keep(ctx context.Context, t *comm.Table, e comm.Entry) error {
 	return err
 }
 
-// shared reports whether the table is written to the file that worlds look for, which
-// others may tune at the same time.
+// shared reports whether the table is written to the file where worlds look for it, which other
+// tunings may write at the same time.
 func (u *tuner) shared() bool {
 	path, err := comm.Path(u.identity, u.Ranks)
 	return err == nil && path == u.File
 }
 
-// join makes the table one of what is there, if anything is, with what was measured now in
-// its place: the entries that this tuning began with may have been measured by others since.
+// join merges the table with the one in the file, if there is one. Entries measured by this tuning
+// replace those in the file; all other entries are taken from the file, since others may have
+// measured them after this tuning began.
 func (u *tuner) join(t, there *comm.Table) {
 	if there != nil {
 		t.Entries = there.Entries

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// opsKept lists the collectives of the CPU machine's table for 2 ranks.
+// opsKept lists the collectives in the CPU machine's table for 2 ranks.
 func opsKept(t *testing.T) (names []string) {
 	t.Helper()
 	f := foundFor(t, "cpu")
@@ -25,7 +25,7 @@ func opsKept(t *testing.T) (names []string) {
 	return names
 }
 
-// tuneOne tunes one collective of the CPU machine upon a table.
+// tuneOne tunes collectives of the CPU machine, beginning with a given table.
 func tuneOne(t *testing.T, ctx context.Context, base comm.Found, said func(string), ops ...ir.Op) (*Tuned, error) {
 	t.Helper()
 	file, err := TableFile(base, 2)
@@ -35,8 +35,8 @@ func tuneOne(t *testing.T, ctx context.Context, base comm.Found, said func(strin
 	return Tune(ctx, Options{Ranks: 2, Base: base, File: file, Ops: ops, Sizes: []int64{1024}, Progress: said})
 }
 
-// TestTuneAtOnce: tunings that began with the same table, here none, all are in that
-// which there is at the end.
+// TestTuneAtOnce checks that, if several tunings begin with the same table, here none, the final
+// table has the entries of all.
 func TestTuneAtOnce(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	base := foundFor(t, "cpu")
@@ -51,7 +51,8 @@ func TestTuneAtOnce(t *testing.T) {
 	}
 }
 
-// TestTuneInterrupted: what was measured before, by this tuning or another, stays.
+// TestTuneInterrupted checks that earlier measurements are kept, whether by the interrupted tuning
+// or by another.
 func TestTuneInterrupted(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	if _, err := tuneOne(t, context.Background(), foundFor(t, "cpu"), nil, ir.OpBroadcast); err != nil {
@@ -96,7 +97,7 @@ func TestTuneAside(t *testing.T) {
 		t.Errorf("elsewhere: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != newer {
-		t.Errorf("the table is %s, %v", got, err)
+		t.Errorf("the table file contains %s, %v", got, err)
 	}
 	u, err = tuneOne(t, context.Background(), base, nil, ir.OpAllReduce)
 	if err != nil || len(u.Notes) != 1 ||
@@ -104,7 +105,7 @@ func TestTuneAside(t *testing.T) {
 		t.Errorf("here: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file + ".old.1"); err != nil || string(got) != newer {
-		t.Errorf("beside is %s, %v", got, err)
+		t.Errorf("the renamed file contains %s, %v", got, err)
 	}
 	if got := opsKept(t); !slices.Equal(got, []string{"all_reduce"}) {
 		t.Errorf("kept are %q", got)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestMain keeps tables that were tuned here out of the tests.
+// TestMain makes the tests ignore tables that were tuned on this machine.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "hocket")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Rounds that count; few of large calls, whose times differ by less than 1 % from
-// round to round.
+// These are the numbers of rounds that count. Large calls need few, since their times vary by less
+// than 1 % from round to round.
 const (
 	tuneRounds = 5
 	fewRounds  = 2
@@ -35,7 +35,7 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 	a := whole.Team(k.members)
 	upon := u.upon(k)
 	list, err := u.measureAll(ctx, a, k, upon)
-	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) { // it may be wrong at other sizes, too
+	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) { // the shipped entry may be wrong at other sizes too
 		upon = nil
 		list, err = u.measureAll(ctx, a, k, nil)
 	}
@@ -52,10 +52,9 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 	return u.keep(ctx, t, e)
 }
 
-// measureAll measures a kind's calls, upon a shipped entry if there is one, and
-// returns those of which there are figures, by size. The largest is the first: NCCL
-// is among what is measured of it, and its communicators are made while kernels are
-// compiled.
+// measureAll measures a kind's calls, starting from a shipped entry (upon) if there is one, and
+// returns the calls with figures, by size. The largest call is measured first: its measurement
+// includes NCCL, whose communicators can be made while kernels are compiled.
 func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *comm.Entry) ([]measured, error) {
 	var list []measured
 	for _, c := range slices.Backward(u.calls(k)) {
@@ -80,16 +79,17 @@ func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *
 	return list, nil
 }
 
-// progress tells by what the call that is under way is measured: one of many ranks can take
-// seconds by each algorithm.
+// progress reports the algorithm that is being measured, since a call with many ranks can take
+// seconds with each algorithm.
 func (u *tuner) progress(by string) {
 	if u.Progress != nil {
 		u.Progress(u.doing + ", by " + by)
 	}
 }
 
-// precompile has the machine compile what kinds need while others are measured: that
-// takes longer than measuring. It is for those of the first number of members.
+// precompile starts the compilation of kernels that the kinds need, so that it runs during
+// measurements; it takes longer than measuring. It considers only kinds with the first kind's
+// number of members.
 func (u *tuner) precompile(whole *contest.Arena, kinds []kind) {
 	u.askedOf = kinds[0].members
 	for _, k := range kinds {
@@ -112,12 +112,12 @@ func (u *tuner) precompile(whole *contest.Arena, kinds []kind) {
 	}
 }
 
-// precompileOpening has the machine compile what a tuning needs while it is opened, if it
-// can tell before.
+// precompileOpening starts the compilation of kernels that a tuning needs, so that it runs while
+// the machine is opened, on machines with dry runs.
 func (u *tuner) precompileOpening() {
 	w, err := u.machine.DryRun(u.Ranks)
 	if err != nil {
-		return // Open tells of it
+		return // Open will return the error
 	}
 	a := &contest.Arena{World: w, Type: ir.BF16, Dispatch: comm.NewDispatch(w, u.machine.Caps(), nil, comm.Policy{})}
 	for r := range w.Ranks() {
@@ -153,16 +153,16 @@ func (u *tuner) precompileCall(a *contest.Arena, c contest.Call, list []device.T
 	}
 }
 
-// ask returns a team of the arena that is kept for questions; nil where there is
-// none.
+// ask returns a team of the arena that is kept to ask which calls it supports; nil if none can be
+// opened.
 func (u *tuner) ask(a *contest.Arena) device.Team {
 	if u.asked == nil && len(a.World.TeamAlgorithms()) > 0 {
-		u.asked, _ = a.World.OpenTeam(a.Members) // the channel says why there is none
+		u.asked, _ = a.World.OpenTeam(a.Members) // on an error, opening the channel will report the reason
 	}
 	return u.asked
 }
 
-// forget closes the team that questions are asked of.
+// forget closes the team that ask returns.
 func (u *tuner) forget() error {
 	t := u.asked
 	if u.asked = nil; t == nil {
@@ -171,23 +171,22 @@ func (u *tuner) forget() error {
 	return t.Close()
 }
 
-// measured is a call with what was fastest.
+// measured is a call with its fastest tunings.
 type measured struct {
 	call contest.Call
 	best []timed
-	// confirmed says that the shipped table is right at this size; known, that it says
-	// enough of those that were not measured.
+	// confirmed says that the first tuning of the shipped table is right at this size. known says
+	// that no other tunings than the measured ones can be the fastest.
 	confirmed, known bool
 }
 
-// timed is a tuning's time; ordered says that it is allowed where sums have to
-// be in order.
+// timed is a tuning with its time. ordered says that it sums in order, as some programs require.
 type timed struct {
 	comm.Timed
 	ordered bool
 }
 
-// finalists is how many tunings are measured more than once.
+// finalists returns the number of tunings that are measured more than once.
 func (u *tuner) finalists() int {
 	if u.Full {
 		return 10
@@ -195,8 +194,9 @@ func (u *tuner) finalists() int {
 	return 4
 }
 
-// tuneCall measures a call by all algorithms roughly, where it is to be full also
-// by grids of those that come near the fastest, and the best of all in turns.
+// tuneCall measures a call roughly with all algorithms; in a full tuning, also with various launch
+// parameters of algorithms that are nearly as fast as the fastest. It then measures the best of all
+// alternately.
 func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) (measured, error) {
 	m := measured{call: c}
 	first, err := u.glance(ctx, a, c, u.names(a, c))
@@ -234,15 +234,15 @@ func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) 
 	return m, nil
 }
 
-// names lists what to try first: all algorithms as the machine launches them by
-// itself, and what is shipped for GPUs. Where a machine has its own, schedules are
-// worth the time only where there is much of it.
+// names lists the tunings to try first: all algorithms with the machine's default launch
+// parameters, and the shipped tunings. If the machine has its own launches for collectives, only a
+// full tuning tries schedules.
 func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
 	others := slices.DeleteFunc(a.Dispatch.Algorithms(), func(n string) bool {
 		return a.Dispatch.Info(n).Library || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
 	})
-	// Libraries first: their first call makes communicators, which takes as long as
-	// the first kernels take to be compiled.
+	// Libraries come first: their first call makes communicators, which takes as long as compiling
+	// the first kernels.
 	list := contest.NamesOnly(append(a.Dispatch.Libraries(), others...))
 	if u.own {
 		in := a.Instance(c, 0, device.Tuning{}, true)
@@ -255,8 +255,8 @@ func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
 	return list
 }
 
-// within returns those that take at most so many times as long as the fastest,
-// the fastest first.
+// within returns the tunings whose time is at most the given multiple of the fastest time, the
+// fastest first.
 func within(list []timed, times float64) []timed {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b timed) int { return cmp.Compare(a.Micros, b.Micros) })
@@ -268,14 +268,14 @@ func within(list []timed, times float64) []timed {
 	return list
 }
 
-// axis is a way in which launches differ.
+// axis is a launch parameter with the values to try.
 type axis struct {
 	values []int
 	of     func(t *device.Tuning) *int
 }
 
-// launchAxes are walked one after the other, each over all its values with the
-// best of the others: blocks once more at the end, when the rest is known.
+// launchAxes are searched one after another, each over all its values with the best values of the
+// others. Blocks are searched again at the end, when the other parameters are known.
 var launchAxes = func() []axis {
 	blocks := axis{[]int{4, 8, 16, 32, 64, 96, 132}, func(t *device.Tuning) *int { return &t.Blocks }}
 	unroll := axis{[]int{1, 2, 4, 8}, func(t *device.Tuning) *int { return &t.Unroll }}
@@ -283,13 +283,13 @@ var launchAxes = func() []axis {
 	return []axis{blocks, unroll, threads, blocks}
 }()
 
-// instances lists launches of the algorithms that are near which between them need
-// every kernel that any launch of those does.
+// instances lists tunings of the algorithms in near that together use every kernel that any of
+// their launches needs.
 func instances(near []timed) []device.Tuning {
 	var list []device.Tuning
 	for _, x := range near {
 		for _, unroll := range []int{1, 2, 4, 8} {
-			for _, threads := range []int{512, 1024} { // the registers of larger blocks are shared out otherwise
+			for _, threads := range []int{512, 1024} { // kernels for larger blocks are compiled with fewer registers per thread
 				t := device.Tuning{Algo: x.Algo, Unroll: unroll, Threads: threads}
 				if !slices.Contains(list, t) {
 					list = append(list, t)
@@ -300,8 +300,8 @@ func instances(near []timed) []device.Tuning {
 	return list
 }
 
-// descend looks for the best launch of each algorithm that is near and launched as a
-// tuning says, from where it is best so far, and returns all that was measured.
+// descend searches for the best launch parameters of each algorithm in near for which launched
+// returns true, beginning with its best tuning so far. It returns all measurements.
 func descend(near []timed, launched func(name string) bool, measure func([]device.Tuning) ([]timed, error)) ([]timed, error) {
 	all := slices.Clone(near)
 	for i, x := range near {
@@ -330,8 +330,7 @@ func descend(near []timed, launched func(name string) bool, measure func([]devic
 	return all, nil
 }
 
-// glance measures tunings roughly, one after the other, so that they need not all
-// have their memory at a time.
+// glance measures tunings roughly, one after another, so that not all need memory at the same time.
 func (u *tuner) glance(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning) ([]timed, error) {
 	u.precompileCall(a, c, list)
 	var out []timed
@@ -352,7 +351,7 @@ func (u *tuner) glance(ctx context.Context, a *contest.Arena, c contest.Call, li
 	return out, nil
 }
 
-// roughly returns microseconds a call of one short chain, launch and all.
+// roughly returns microseconds per call of one short chain, including its launch.
 func roughly(ctx context.Context, a *contest.Arena, e *contest.Entrant) (float64, error) {
 	e.Chains = contest.Chains{Long: 20, Eager: 10}
 	if e.Call.Bytes >= 16<<20 {
@@ -379,7 +378,7 @@ func roughly(ctx context.Context, a *contest.Arena, e *contest.Entrant) (float64
 	return slices.Max(us) / float64(n), nil
 }
 
-// try measures tunings in turns, so many rounds.
+// try measures tunings alternately, for the given number of rounds.
 func (u *tuner) try(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning, rounds int) (out []timed, err error) {
 	var entrants []*contest.Entrant
 	var inOrder []bool
@@ -416,8 +415,8 @@ func (u *tuner) try(ctx context.Context, a *contest.Arena, c contest.Call, list 
 	return out, nil
 }
 
-// recordedWrong records the entrant's graphs, and reports whether their results
-// are wrong, which is noted.
+// recordedWrong records the entrant's graphs, and reports whether their results are wrong; it also
+// adds a note in that case.
 func (u *tuner) recordedWrong(ctx context.Context, a *contest.Arena, e *contest.Entrant) (bool, error) {
 	if err := a.Capture(ctx, e); err != nil || e.Short == nil {
 		return false, err
@@ -434,9 +433,9 @@ func (u *tuner) wrong(c contest.Call, t device.Tuning, elements int64) {
 	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.Op, contest.BytesText(c.Bytes), contest.TuningText(t), elements)
 }
 
-// admit opens a channel for a tuning, and says whether it is allowed where sums
-// have to be in order. It returns none for one that declines, and for one that
-// fails or whose result is wrong, which is noted.
+// admit opens a channel for a tuning, and reports whether the tuning sums in order. It returns no
+// entrant for a tuning that declines, nor, after adding a note, for one that fails or has a wrong
+// result.
 func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t device.Tuning) (*contest.Entrant, bool, error) {
 	if !u.possible(a, c, t) {
 		return nil, false, nil
@@ -469,8 +468,8 @@ func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t d
 	return e, ordered, nil
 }
 
-// possible asks one team of the arena, kept for such questions, whether a launch
-// of the machine's own takes the call in any order: cheaper than a channel.
+// possible asks a team that is kept for this purpose whether one of the machine's own launches
+// supports the call, in any order of sums. That is cheaper than opening a channel.
 func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool {
 	info := a.Dispatch.Info(t.Algo)
 	if !slices.Contains(device.AlgorithmNames(a.World.TeamAlgorithms()), t.Algo) {

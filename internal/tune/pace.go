@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Phases says where the time of a tuning went, in seconds.
+// Phases divides the time of a tuning, in seconds.
 type Phases struct {
-	// Opening is until the machine was there, with operands.
+	// Opening is the time until the machine was open and had operands.
 	Opening float64 `json:"opening"`
-	// Preparing is what was waited for until launches could be given: kernels
-	// compiled and loaded, NCCL's communicators made.
+	// Preparing is the time spent waiting until launches could be issued: for compiling and loading
+	// kernels, and for NCCL's communicators.
 	Preparing float64 `json:"preparing"`
-	// Measuring is all the rest.
+	// Measuring is the remaining time.
 	Measuring float64 `json:"measuring"`
 }
 
@@ -21,22 +21,22 @@ func (p *Phases) String() string {
 	return fmt.Sprintf("opening %.1f, preparing %.1f, measuring %.1f", p.Opening, p.Preparing, p.Measuring)
 }
 
-// pace is the time that a tuning takes, and has.
+// pace tracks the time that a tuning has used and may use.
 type pace struct {
 	now       func() time.Time
 	begun     time.Time
 	opened    time.Time
-	within    time.Duration // 0 for any
+	within    time.Duration // time limit; 0 for none
 	preparing time.Duration
-	calls     int       // measured
-	first     time.Time // the end of the first of them
+	calls     int       // measured calls
+	first     time.Time // when the first of them ended
 	last      time.Time
 }
 
-// preparedFrom adds what was waited for since then.
+// preparedFrom adds the time since t, which was spent waiting for preparations.
 func (p *pace) preparedFrom(t time.Time) { p.preparing += p.now().Sub(t) }
 
-// measured counts a call.
+// measured counts a measured call.
 func (p *pace) measured() {
 	p.last = p.now()
 	if p.calls++; p.calls == 1 {
@@ -44,8 +44,8 @@ func (p *pace) measured() {
 	}
 }
 
-// ends is when no more should be begun: in time, but where the machine took long to
-// Open not before a third of the time was for measuring.
+// ends returns the time after which nothing more is begun. If opening the machine took long, it
+// extends the limit so that a third of it is left for measuring.
 func (p *pace) ends() time.Time {
 	end, least := p.begun.Add(p.within), p.opened.Add(p.within/3)
 	if end.Before(least) {
@@ -54,10 +54,9 @@ func (p *pace) ends() time.Time {
 	return end
 }
 
-// hasTime reports whether so many calls are likely to be measured in time. They take
-// as long as those before, without the first, for which most is prepared, and half as
-// Long again: each collective has kernels of its own. The first ones are always in
-// time.
+// hasTime reports whether the given number of calls can probably be measured in time. It estimates
+// 1.5 times the mean time of earlier calls, since each collective has separate kernels, and leaves
+// out the first call, which includes most preparations. The first two calls are always in time.
 func (p *pace) hasTime(calls int) bool {
 	if p.within == 0 || p.calls < 2 {
 		return true
@@ -73,7 +72,7 @@ func (p *pace) phases() *Phases {
 	return &Phases{opening, preparing, p.took() - opening - preparing}
 }
 
-// lateText says what there was no time for.
+// lateText describes which collectives were not measured for lack of time.
 func (u *tuner) lateText(late []kind) string {
 	var names []string
 	for _, k := range late {

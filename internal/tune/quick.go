@@ -10,24 +10,24 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// On GPUs of the model that the shipped table was measured on, a quick tuning does
-// not look for what is fastest: it looks at some sizes whether that table is right
-// here. Where it is, its brackets stay, which are finer than a quick tuning's. Where
-// another of those in front is the fastest the sizes around are that one's, and where it
-// cannot be told from them who is, all algorithms are measured. If that is so at most
-// sizes, or a result of what the table names is wrong, nothing of it is kept.
+// If the GPUs are of the model on which the shipped table was measured, a quick tuning does not
+// search for the fastest algorithms. It checks at some sizes whether that table is right. Where it
+// is, its brackets are kept, which are finer than those of a quick tuning. Where another of the
+// table's best tunings is fastest, that one is entered for the sizes around. Where the fastest
+// cannot be determined from these, all algorithms are measured. If that happens at most sizes, or
+// if an algorithm in the table has a wrong result, the shipped entry is not used at all.
 
-// Of the shipped table.
+// These ratios apply to times in the shipped table.
 const (
-	// distinct is how many times as long as the fastest a tuning took that is not
-	// measured again: more than times differ from box to box, and from day to day.
+	// distinct: a tuning whose time is more than this multiple of the fastest is not measured
+	// again. The ratio is larger than the variation between machines and between days.
 	distinct = 1.15
-	// confirming is how many times as long as the fastest here the table's first may
-	// Take and still be right.
+	// confirming: the table's first tuning is right if its time on this machine is at most this
+	// multiple of the fastest.
 	confirming = 1.05
 )
 
-// upon is the shipped entry that a kind is tuned upon; nil for none.
+// upon returns the shipped entry from which the tuning of a kind starts; nil if there is none.
 func (u *tuner) upon(k kind) *comm.Entry {
 	if u.Full || u.Sizes != nil || !u.shipped.Of(u.identity) {
 		return nil
@@ -35,9 +35,9 @@ func (u *tuner) upon(k kind) *comm.Entry {
 	return u.shipped.Entry(k.entry())
 }
 
-// contenders are those of a bracket that are to be measured, the first one first, and
-// those that are known to be slower, or to come behind one that is. It returns none
-// for a bracket that was not measured.
+// contenders divides the tunings of a bracket: near are the ones to measure, the best first; slower
+// begins with the first that is known to be slower. It returns none for a bracket that was not
+// measured.
 func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	least := math.Inf(1)
 	for _, x := range b.Best {
@@ -57,9 +57,9 @@ func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	return near, nil
 }
 
-// toConfirm lists what has to be measured of a call to know whether an entry is right
-// at its size; nil where the entry does not know itself. At the largest size of a kind that
-// has the vendor's libraries, which may be others on this machine.
+// toConfirm lists the tunings that must be measured at a call's size to check an entry; nil if the
+// entry has no measurement there. At the largest size of a kind it includes the vendor's libraries,
+// whose versions may differ on this machine.
 func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entry) []device.Tuning {
 	near, _ := contenders(e.Bracket(c.Bytes))
 	calls := u.calls(k)
@@ -73,16 +73,16 @@ func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entr
 	return near
 }
 
-// confirm measures at a call's size what an entry has in front. It is right there if
-// its first is as fast as any; and where none of those that it has as slower would have
-// been faster, nothing else need be measured to know who is.
+// confirm measures an entry's best tunings at a call's size. known is set if none of the tunings
+// that the entry lists as slower would have been faster: then nothing else need be measured.
+// confirmed is set if, in addition, the entry's first tuning is as fast as any.
 func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest.Call, e *comm.Entry) (m measured, err error) {
 	m.call = c
 	list := u.toConfirm(a, k, c, e)
 	if list == nil {
 		return m, nil
 	}
-	got, err := u.try(ctx, a, c, inTurn(a.Dispatch, list), confirmRounds(c))
+	got, err := u.try(ctx, a, c, librariesFirst(a.Dispatch, list), confirmRounds(c))
 	if err != nil || len(got) == 0 {
 		return m, err
 	}
@@ -101,7 +101,7 @@ func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest
 	return m, nil
 }
 
-// confirmRounds are fewer where times hardly differ from round to round.
+// confirmRounds returns the number of rounds; large calls, whose times hardly vary, need only one.
 func confirmRounds(c contest.Call) int {
 	if c.Bytes >= 16<<20 {
 		return 1
@@ -109,8 +109,9 @@ func confirmRounds(c contest.Call) int {
 	return tuneRounds
 }
 
-// inTurn has libraries first: their communicators are made while kernels are compiled.
-func inTurn(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
+// librariesFirst moves libraries to the front, since their communicators are made while kernels are
+// compiled.
+func librariesFirst(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
 	behind := func(t device.Tuning) int {
 		if d.Info(t.Algo).Library {
 			return 0
@@ -122,7 +123,7 @@ func inTurn(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
 	return list
 }
 
-// entryUpon is an entry as shipped but for what was measured, at ascending sizes.
+// entryUpon returns the shipped entry with the measurements in list, which is sorted by size.
 func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	e := shipped.Clone()
 	e.Shipped, e.Full = false, false
@@ -144,7 +145,7 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	return e
 }
 
-// retime puts the times measured here into a bracket.
+// retime stores the times measured here in a bracket.
 func retime(b *comm.Bracket, m measured) {
 	for i := range b.Best {
 		for _, x := range m.best {
@@ -158,7 +159,8 @@ func retime(b *comm.Bracket, m measured) {
 	}
 }
 
-// splice puts b, for sizes above lo, in the place of what ascending brackets say there.
+// splice inserts b, for sizes above lo, into ascending brackets, and replaces what they have for
+// these sizes.
 func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) {
 	end := int64(0)
 	for _, x := range list {
@@ -179,8 +181,8 @@ func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) 
 	return out
 }
 
-// mostlyKnown reports whether at half of the sizes nothing else had to be measured: else
-// the shipped table is of another machine than its name says.
+// mostlyKnown reports whether, at half of the sizes or more, nothing else had to be measured.
+// Otherwise the shipped table does not fit this machine, although its name does.
 func mostlyKnown(list []measured) bool {
 	n := 0
 	for _, m := range list {
@@ -191,7 +193,7 @@ func mostlyKnown(list []measured) bool {
 	return 2*n >= len(list)
 }
 
-// anyWrong reports whether a result of an algorithm that an entry lists was wrong.
+// anyWrong reports whether an algorithm that an entry lists had a wrong result.
 func (u *tuner) anyWrong(e *comm.Entry) bool {
 	return slices.ContainsFunc(e.Brackets, func(b comm.Bracket) bool {
 		return slices.ContainsFunc(b.Best, func(x comm.Timed) bool { return u.wrongs[x.Algo] })

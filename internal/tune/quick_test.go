@@ -20,7 +20,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bracketOf lists algorithms with their microseconds.
+// bracketOf returns a bracket with algorithms and their times in microseconds.
 func bracketOf(upTo int64, best ...any) comm.Bracket {
 	b := comm.Bracket{UpTo: upTo}
 	for i := 0; i < len(best); i += 2 {
@@ -29,14 +29,14 @@ func bracketOf(upTo int64, best ...any) comm.Bracket {
 	return b
 }
 
-// measuredAt is a bracket that tells where.
+// measuredAt returns b with the size at which it was measured.
 func measuredAt(bytes int64, b comm.Bracket) comm.Bracket {
 	b.At = bytes
 	return b
 }
 
-// TestContenders wants those measured that might be the fastest, and nothing taken
-// for known that was not measured.
+// TestContenders checks that all tunings that might be the fastest are measured, and that nothing
+// counts as known that was not measured.
 func TestContenders(t *testing.T) {
 	for _, c := range []struct {
 		b            comm.Bracket
@@ -44,7 +44,7 @@ func TestContenders(t *testing.T) {
 	}{
 		{bracketOf(0, "a", 10.0, "b", 11.4, "c", 11.6, "d", 20.0), "a b", "c d"},
 		{bracketOf(0, "a", 10.0), "a", ""},
-		{bracketOf(0, "a", 10.0, "b", 0.0, "c", 12.0), "a b", "c"}, // b is anywhere between
+		{bracketOf(0, "a", 10.0, "b", 0.0, "c", 12.0), "a b", "c"}, // b is unknown
 		{bracketOf(0, "a", 10.0, "b", 12.0, "c", 0.0), "a", "b c"},
 		{bracketOf(0, "a", 0.0, "b", 10.0, "c", 12.0), "a b", "c"},
 		{bracketOf(0, "a", 0.0, "b", 0.0), "", ""},
@@ -64,8 +64,8 @@ func TestContenders(t *testing.T) {
 	}
 }
 
-// TestEntryUpon wants figures where the shipped table is right, and around sizes at
-// which it is not what was measured.
+// TestEntryUpon checks that the entry has the measured figures where the shipped table is right,
+// and the measured tunings around sizes at which it is not.
 func TestEntryUpon(t *testing.T) {
 	shipped := comm.Entry{Op: "all_reduce", Members: 2, Elem: 2, Shipped: true, Full: true,
 		Fixed: &device.Tuning{Algo: "b"}, Brackets: []comm.Bracket{
@@ -114,26 +114,26 @@ func TestEntryUpon(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(before, shipped); diff != "" {
-		t.Errorf("the shipped entry is another: %s", diff)
+		t.Errorf("the shipped entry was modified: %s", diff)
 	}
 }
 
-// TestTuneUpon tunes upon a table of the machine's own model: what it has right stays
-// and gets figures, what it has not is measured, and so is all of it once a result is
-// wrong.
+// TestTuneUpon tunes with a shipped table for the machine's own model. Right entries must be kept
+// and get figures, missing ones must be measured, and after a wrong result everything must be
+// measured.
 func TestTuneUpon(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
-	const never = 9e8 // µs that are over whatever is measured
+	const never = 9e8 // µs: longer than any measured time
 	right := []any{"quick", 1.0, "slow", never}
 	for what, c := range map[string]struct {
-		small, medium []any // what is shipped up to 2 KiB, and beyond
-		// kept says that something stays; all, that all algorithms were measured at 1 KiB,
-		// NCCL's among them.
+		small, medium []any // the shipped tunings up to 2 KiB, and above
+		// kept says that some shipped entry is kept. all says that all algorithms, including NCCL,
+		// were measured at 1 KiB.
 		kept, all bool
 	}{
-		// At the largest size NCCL is faster here.
+		// at the largest size NCCL is faster on this machine
 		"right":                    {right, right, true, false},
-		"another is faster":        {[]any{"slow", 1.0, "quick", 1.1}, right, true, false}, // of those in front
+		"another is faster":        {[]any{"slow", 1.0, "quick", 1.1}, right, true, false}, // another of the best ones
 		"all take longer here":     {[]any{"quick", 0.0001, "slow", 0.0002}, right, true, true},
 		"the first is not there":   {[]any{"none", 1.0, "quick", 1.1, "slow", never}, right, true, true},
 		"never measured":           {[]any{"quick", 0.0, "slow", 0.0}, right, true, true},
@@ -156,7 +156,7 @@ func TestTuneUpon(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, shipped); diff != "" {
-			t.Errorf("%s: the shipped table is another: %s", what, diff)
+			t.Errorf("%s: the shipped table was modified: %s", what, diff)
 		}
 		e := u.Table.Entry(shipped.Entries[0])
 		text := fmt.Sprint(e.Brackets)
@@ -169,7 +169,7 @@ func TestTuneUpon(t *testing.T) {
 		if first[0].Algo != "quick" && first[0].Algo != "nccl" || first[0].Micros <= 1 || nccl != c.all {
 			t.Errorf("%s: %+v", what, e)
 		}
-		// What the shipped table does not have is measured.
+		// A collective that the shipped table does not have is measured.
 		if g := u.Table.Entry(kind{op: ir.OpAllGather, dt: ir.BF16, members: 2}.entry()); g == nil ||
 			g.Checked != nil || len(g.Brackets) != len(o.sizes) {
 			t.Errorf("%s: the other collective is %+v", what, g)
@@ -184,18 +184,18 @@ func TestTuneUpon(t *testing.T) {
 		u := newTuner(o, nil)
 		u.identity = u.shipped.Identity
 		if e := u.upon(kind{ir.OpAllReduce, ir.Sum, ir.BF16, 4}); e != nil {
-			t.Errorf("%+v is tuned upon what is shipped", o)
+			t.Errorf("tuning with %+v uses the shipped entry", o)
 		}
 		u.Full, u.Sizes = false, nil
 		if e := u.upon(kind{ir.OpAllReduce, ir.Sum, ir.BF16, 4}); e == nil || e.Members != 4 {
-			t.Errorf("quickly it is tuned upon %+v", e)
+			t.Errorf("a quick tuning starts from %+v", e)
 		}
 	}
 }
 
-// TestTuneWithin wants the first collective measured however little time there is,
-// the others only while there is some, the rest as it was and told of, and a second
-// tuning to go on there.
+// TestTuneWithin checks that the first collective is measured however little time there is, and the
+// others only while there is time. The rest must be kept as it was, with a note, and a second
+// tuning must continue there.
 func TestTuneWithin(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	clock := time.Unix(0, 0)
@@ -234,26 +234,26 @@ func TestTuneWithin(t *testing.T) {
 	}
 	if got := measured(u); len(got) != len(contest.TunedOps) ||
 		strings.Contains(strings.Join(u.Notes, "\n"), "no time") {
-		t.Errorf("then measured %q, notes %q", got, u.Notes)
+		t.Errorf("the second tuning measured %q, notes %q", got, u.Notes)
 	}
 }
 
-// TestPace looks at what is begun when.
+// TestPace checks which calls may begin at which times.
 func TestPace(t *testing.T) {
 	start := time.Unix(100, 0)
 	for _, c := range []struct {
 		within, opened, now float64
-		ends                []float64 // of calls
+		ends                []float64 // when calls ended
 		more                int
 		want                bool
 	}{
-		{0, 90, 99, []float64{95, 99}, 100, true}, // all the time there is
+		{0, 90, 99, []float64{95, 99}, 100, true}, // exactly all the remaining time
 		{5, 3, 30, nil, 3, true},                  // nothing measured yet
 		{5, 3, 30, []float64{30}, 3, true},
-		{5, 3, 4.4, []float64{4, 4.2, 4.4}, 3, false}, // 0.9 s to go, 0.6 left
+		{5, 3, 4.4, []float64{4, 4.2, 4.4}, 3, false}, // 0.9 s needed, 0.6 s left
 		{5, 3, 4, []float64{3.9, 3.95, 4}, 3, true},
 		{5, 3, 4, []float64{3.9, 3.95, 4}, 14, false},
-		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 2, true}, // Long over, but hardly anything could be measured
+		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 2, true}, // over the limit, but hardly anything could be measured yet
 		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 3, false},
 	} {
 		at := func(s float64) time.Time { return start.Add(time.Duration(s * 1e9)) }
@@ -274,8 +274,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// draftsman is an abacus that can be sketched: asked notes what is prepared ahead, and
-// that it is opened.
+// draftsman is an abacus with dry runs. asked records what is prepared ahead, and that the machine
+// is opened.
 type draftsman struct {
 	abacus.Abacus
 	asked *[]string
@@ -313,8 +313,8 @@ func (t *drawnTeam) PrepareAhead(u device.Tuning, c *device.Collective) {
 	*t.asked = append(*t.asked, fmt.Sprintf("%s by %s", c.Op, u.Algo))
 }
 
-// TestTuneForesees wants what a quick tuning launches first prepared before the
-// machine is opened, and the machine opened once for finding and tuning.
+// TestTuneForesees checks that the first launches of a quick tuning are prepared before the machine
+// is opened, and that finding the table and tuning open the machine only once.
 func TestTuneForesees(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	var asked []string
@@ -332,7 +332,7 @@ func TestTuneForesees(t *testing.T) {
 	if err := o.Find(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	// Expected are the first shipped algorithm, and NCCL at the largest size.
+	// The first shipped algorithm and NCCL at the largest size are prepared first.
 	want := []string{"all_reduce by quick", "all_reduce by nccl", "all_reduce by quick"}
 	all := []string{"broadcast by nccl", "broadcast by quick", "broadcast by slow", "broadcast by wrong"}
 	want = append(slices.Concat(want, all, all), "open")

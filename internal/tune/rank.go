@@ -9,12 +9,12 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// alike is how much slower than the fastest a tuning may be and win by taking
-// fewer multiprocessors.
+// alike is how much slower than the fastest a tuning may be to be preferred for using fewer
+// multiprocessors.
 const alike = 1.02
 
-// ranked orders what was measured: first the most modest of all, then that of
-// each other algorithm. blocks is how many blocks a tuning is known to take.
+// ranked orders measurements: first the preferred tuning of all (see modest), then the preferred
+// one of each other algorithm. blocks returns the number of blocks that a tuning is known to use.
 func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	if len(list) == 0 {
 		return nil
@@ -29,8 +29,8 @@ func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	return out
 }
 
-// modest is, of those as fast as the first, the fastest, the one with the fewest
-// blocks.
+// modest returns, of the tunings that are nearly as fast as the first, which is the fastest, the
+// one with the fewest blocks.
 func modest(list []timed, blocks func(device.Tuning) int) timed {
 	best := list[0]
 	for _, x := range list {
@@ -41,7 +41,7 @@ func modest(list []timed, blocks func(device.Tuning) int) timed {
 	return best
 }
 
-// blocks returns how many blocks a tuning is known to take.
+// blocks returns a function that returns how many blocks a tuning is known to use.
 func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 	return func(t device.Tuning) int {
 		switch {
@@ -54,12 +54,11 @@ func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 	}
 }
 
-// kept is how many algorithms a bracket lists, one that sums in order among
-// them.
+// kept is how many algorithms a bracket lists, including one that sums in order.
 const kept = 4
 
-// entryOf makes the entry of a kind from what was measured at ascending sizes. A
-// bracket reaches halfway, in ratio, to the next size.
+// entryOf returns the entry of a kind from measurements at ascending sizes. A bracket ends at the
+// geometric mean of its size and the next.
 func entryOf(k kind, list []measured) comm.Entry {
 	e := k.entry()
 	e.Fixed = fixedOf(list)
@@ -73,7 +72,7 @@ func entryOf(k kind, list []measured) comm.Entry {
 	return e
 }
 
-// bestOf is what a bracket lists of what was measured, the best first.
+// bestOf returns the list of a bracket, the best tuning first.
 func bestOf(list []timed) (best []comm.Timed) {
 	inOrder := false
 	for _, x := range list {
@@ -85,16 +84,16 @@ func bestOf(list []timed) (best []comm.Timed) {
 	return best
 }
 
-// halfway is, in ratio, between the sizes of two calls.
+// halfway returns the geometric mean of the sizes of two calls.
 func halfway(a, b measured) int64 {
 	return int64(math.Sqrt(float64(a.call.Bytes) * float64(b.call.Bytes)))
 }
 
-// rounded are microseconds as tables have them.
+// rounded rounds microseconds to the precision of tables.
 func rounded(us float64) float64 { return math.Round(us*100) / 100 }
 
-// fixedOf returns the algorithm that takes all sizes in order and is, in the
-// geometric mean, the least slower than the best.
+// fixedOf returns the algorithm that supports all sizes, sums in order, and is the least slower
+// than the best in the geometric mean.
 func fixedOf(list []measured) *device.Tuning {
 	var found *device.Tuning
 	least := math.Inf(1)

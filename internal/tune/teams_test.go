@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestTuneTeams wants a machine's own launches tuned and chosen, by graph, those
-// with wrong results left out and said to be, and one that sums in order listed
+// TestTuneTeams checks that a machine's own launches are tuned and chosen, by graph, that
+// algorithms with wrong results are left out with a note, and that one that sums in order is listed
 // where NCCL is the fastest.
 func TestTuneTeams(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
@@ -63,7 +63,7 @@ func TestTuneTeams(t *testing.T) {
 			t.Errorf("%+v", w)
 		}
 		if w.By == "table" && w.Algorithm != "quick" {
-			t.Errorf("the sum in order is by %s", w.Algorithm)
+			t.Errorf("the sum in order uses %s", w.Algorithm)
 		}
 	}
 	var text bytes.Buffer
@@ -73,9 +73,9 @@ func TestTuneTeams(t *testing.T) {
 	}
 }
 
-// TestTuneGoesOn wants only what a table lacks measured: nothing of one that has
-// all, one entry of one that lacks it, what there is once more where that is asked
-// for, and what is shipped where nothing was measured.
+// TestTuneGoesOn checks that only missing entries of a table are measured: nothing if it has all,
+// one entry if it lacks that one, all again if requested; and that shipped entries are used where
+// nothing was measured.
 func TestTuneGoesOn(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	ctx := context.Background()
@@ -120,7 +120,7 @@ func TestTuneGoesOn(t *testing.T) {
 		t.Errorf("measured again: %s", diff)
 	}
 	if u := tune(Options{Ops: two}); u.Fresh || u.Hash != second.Hash {
-		t.Errorf("measured what there was: %+v", here(u))
+		t.Errorf("measured entries that exist already: %+v", here(u))
 	}
 	base := foundFor(t, "abacus-with-teams")
 	for _, c := range []struct {
@@ -133,7 +133,7 @@ func TestTuneGoesOn(t *testing.T) {
 			t.Errorf("%+v: known %v", c.o, got)
 		}
 	}
-	// What is shipped for other GPUs goes when all has been measured, and not before.
+	// Shipped entries for other GPUs are removed when everything has been measured, and not before.
 	if n := len(second.Table.Entries); n < 6 {
 		t.Errorf("%d entries are left", n)
 	}
@@ -143,8 +143,8 @@ func TestTuneGoesOn(t *testing.T) {
 	}
 }
 
-// TestTuneFull wants maxima and types of 4 bytes among what is tuned fully, and
-// entries measured at sizes of one's own not taken for that.
+// TestTuneFull checks that a full tuning includes maxima and 4-byte types, and that entries
+// measured at user-selected sizes do not count as full.
 func TestTuneFull(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	o := Options{Machine: "abacus-with-teams", Ranks: 2, Full: true, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather},
@@ -166,7 +166,8 @@ func TestTuneFull(t *testing.T) {
 		"all_reduce sum 4 false"}; !slices.Equal(got, want) {
 		t.Errorf("entries %q, want %q", got, want)
 	}
-	// Three ranks of two bytes each: of what is cut, 4 bytes are none, and 8 are 6.
+	// Three ranks with 2-byte elements: an operand that is split cannot have 4 bytes, and 8 bytes
+	// are rounded to 6.
 	if u, err = Tune(context.Background(),
 		Options{Machine: "abacus-with-teams", Ranks: 3, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllToAll},
 			Sizes: []int64{4, 8}}); err != nil {
@@ -181,6 +182,6 @@ func TestTuneFull(t *testing.T) {
 	var unkept *KeepError
 	if _, err := Tune(context.Background(), Options{Ranks: 2, File: t.TempDir()}); !errors.As(err, &unkept) ||
 		!strings.Contains(err.Error(), "it is a directory") {
-		t.Errorf("a folder as file: %v", err)
+		t.Errorf("a folder in place of the file: %v", err)
 	}
 }

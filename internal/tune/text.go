@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// TunedFrom is a table that there was, and the file it lies in.
+// TunedFrom returns an existing table and the file that contains it.
 func TunedFrom(f comm.Found) *Tuned {
 	u := &Tuned{Table: f.Table.Clone(), Hash: f.Table.Hash(), File: f.From}
 	for i := range u.Table.Entries {
@@ -24,8 +24,8 @@ func TunedFrom(f comm.Found) *Tuned {
 	return u
 }
 
-// WriteText writes the table: for each collective the brackets of sizes, with
-// what is chosen and what comes next.
+// WriteText writes the table: for each collective the brackets of sizes, with the chosen tuning and
+// the next best ones.
 func (u *Tuned) WriteText(w io.Writer) error {
 	t := &tableText{contest.Lines{W: w}}
 	t.Line("machine  %s", u.Table.Identity)
@@ -95,7 +95,7 @@ func sizesText(list []int64) string {
 	return strings.Join(words, ", ")
 }
 
-// KeptTable is a tuned table as doctor tells of it.
+// KeptTable describes a tuned table for hocket doctor.
 type KeptTable struct {
 	File    string `json:"file"`
 	Machine string `json:"machine,omitempty"`
@@ -104,7 +104,7 @@ type KeptTable struct {
 	Broken  string `json:"broken,omitempty"` // why it is not used
 }
 
-// KeptTables lists the tuned tables that are kept.
+// KeptTables lists the stored tuned tables.
 func KeptTables() []KeptTable {
 	var list []KeptTable
 	for _, f := range comm.Kept() {
@@ -117,7 +117,7 @@ func KeptTables() []KeptTable {
 	return list
 }
 
-// String says it in a line.
+// String describes the table in one line.
 func (k KeptTable) String() string {
 	if k.Broken != "" {
 		return fmt.Sprintf("%s is not used: %s", k.File, k.Broken)
@@ -125,5 +125,5 @@ func (k KeptTable) String() string {
 	return fmt.Sprintf("%s, %d ranks: %s", k.Machine, k.Ranks, k.File)
 }
 
-// tableText writes tables.
+// tableText writes tables as text.
 type tableText struct{ contest.Lines }

@@ -15,44 +15,43 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Options choose what is tuned; the zero value is the embedded machine,
-// quickly.
+// Options select what is tuned. The zero value is a quick tuning of the embedded machine.
 type Options struct {
 	Machine string
-	Ranks   int // 0 for as many as the machine has, at most 8
-	// Full tries more sizes, and how each algorithm is launched, types of 4 bytes,
-	// maxima, and smaller teams of the same world. Otherwise it ends within seconds.
+	Ranks   int // 0 for as many as the machine has, but at most 8
+	// Full also tries more sizes, launch parameters of each algorithm, types of 4 bytes, maxima,
+	// and smaller teams of the same world. Otherwise the tuning ends within seconds.
 	Full bool
-	// Ops are what is tuned; nil for all of TunedOps.
+	// Ops are the collectives to tune; nil for all of TunedOps.
 	Ops []ir.Op
-	// Within is how long after Begun, which is now if it is zero, a quick tuning of
-	// the machine's own sizes is to end: collectives that there is no time for stay as
-	// they were, but the first one is always measured. 0 is for any time.
+	// Within limits the time of a quick tuning of the machine's own sizes, counted from Begun (the
+	// current time if zero). Collectives for which there is no time are left unchanged, but the
+	// first one is always measured. 0 means no limit.
 	Begun  time.Time
 	Within time.Duration
-	// Sizes of messages in bytes; nil for a list that suits the machine.
+	// Sizes are message sizes in bytes; nil for a list that suits the machine.
 	Sizes []int64
-	// Base is the table that there is. Its entries stay where nothing is measured;
-	// those that were measured on this machine, and as fully as is asked for, are
-	// not measured anew, unless Again is set or Sizes are given.
+	// Base is the existing table. Its entries are kept where nothing is measured. Entries that were
+	// measured on this machine, as completely as requested, are not measured again unless Again is
+	// set or Sizes are given.
 	Base  comm.Found
 	Again bool
-	// Made goes into the table: by what it was made.
+	// Made is stored in the table: the program and version that made it.
 	Made string
-	// Progress gets a line now and then; nil for none.
+	// Progress is called with a line of text from time to time; may be nil.
 	Progress func(string)
-	// File is where the table is written, after each entry, so that an interrupted tuning keeps what it measured.
-	// Empty for nowhere. The file that worlds read by default (TableFile) is merged: it only gets measured entries,
-	// and keeps its other entries. Any other file is overwritten.
+	// File is the file to which the table is written after each entry, so that an interrupted
+	// tuning keeps its measurements; empty for none. The file that worlds read by default
+	// (TableFile) is merged: only measured entries are replaced. Any other file is overwritten.
 	File string
 
-	opened  device.Machine   // by Find
-	shipped *comm.Table      // nil for the program's
-	sizes   []int64          // of a quick tuning; nil for a list that suits the machine
-	now     func() time.Time // nil for the real time
+	opened  device.Machine   // set by Find
+	shipped *comm.Table      // nil for the program's shipped table
+	sizes   []int64          // for a quick tuning; nil for a list that suits the machine
+	now     func() time.Time // nil for time.Now
 }
 
-// KeepError says why a table cannot be kept in Options.File.
+// KeepError is returned if a table cannot be written to Options.File.
 type KeepError struct{ Err error }
 
 func (e *KeepError) Error() string { return "the table cannot be kept: " + e.Err.Error() }
@@ -60,23 +59,23 @@ func (e *KeepError) Error() string { return "the table cannot be kept: " + e.Err
 // Unwrap returns the reason.
 func (e *KeepError) Unwrap() error { return e.Err }
 
-// Tuned is a table with what it rests on.
+// Tuned is a table and how it was made.
 type Tuned struct {
 	Table *comm.Table `json:"table"`
 	Hash  string      `json:"hash"`
-	// File is where the table lies; empty where it was not written.
+	// File is the file that contains the table; empty if it was not written.
 	File string `json:"file,omitempty"`
-	// Fresh says that something of it was measured now.
+	// Fresh says that some entry was measured by this tuning.
 	Fresh bool    `json:"fresh"`
 	Took  float64 `json:"took_s,omitempty"`
-	// Phases are of Took.
+	// Phases divides Took.
 	Phases *Phases `json:"phases_s,omitempty"`
-	// Notes are what went wrong and was passed over.
+	// Notes are problems that did not end the tuning.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Tune measures the collectives of a machine by all its algorithms and returns
-// the table of the fastest.
+// Tune measures the collectives of a machine with all its algorithms and returns the table of the
+// fastest.
 func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	m := o.opened
 	var err error
@@ -93,10 +92,10 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 			return nil, err
 		}
 	}
-	slices.Sort(o.Sizes) // brackets ascend
+	slices.Sort(o.Sizes) // brackets must ascend
 	o.Sizes = slices.Compact(o.Sizes)
 	if o.File != "" {
-		if err := comm.Writable(o.File); err != nil { // before minutes of measuring
+		if err := comm.Writable(o.File); err != nil { // check before minutes of measuring
 			return nil, &KeepError{err}
 		}
 	}
@@ -120,7 +119,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	for _, k := range todo {
 		u.total += len(u.calls(k))
 	}
-	if u.Base.PassedOver() && !u.shared() { // else keep tells of it
+	if u.Base.PassedOver() && !u.shared() { // otherwise keep reports it
 		u.note("%s", u.Base.Ignored)
 	}
 	err = contest.Within(ctx, a.World, func() error {
@@ -151,7 +150,7 @@ func newTuner(o Options, m device.Machine) *tuner {
 	return u
 }
 
-// tuneKinds measures kinds, as long as there is time.
+// tuneKinds measures kinds as long as there is time.
 func (u *tuner) tuneKinds(ctx context.Context, a *contest.Arena, todo []kind, t *comm.Table) error {
 	var late []kind
 	for _, k := range todo {
@@ -169,9 +168,9 @@ func (u *tuner) tuneKinds(ctx context.Context, a *contest.Arena, todo []kind, t 
 	return nil
 }
 
-// Find opens the machine, for Tune, and sets Base to the table that its worlds of
-// Ranks use, of which it may say how many. What a quick tuning will launch is compiled
-// meanwhile.
+// Find opens the machine for Tune, sets Ranks to the number of ranks if it is 0, and sets Base to
+// the table that worlds of so many ranks use. Meanwhile the kernels that a quick tuning launches
+// are compiled.
 func (o *Options) Find(ctx context.Context) error {
 	m, err := contest.Open(o.Machine)
 	if err != nil {
@@ -189,8 +188,8 @@ func (o *Options) Find(ctx context.Context) error {
 	return w.Close()
 }
 
-// TableOf returns the table that a machine's worlds of so many ranks use, and
-// where it comes from.
+// TableOf returns the table that worlds of a machine with the given number of ranks use, and its
+// source.
 func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, error) {
 	m, err := contest.Open(machine)
 	if err != nil {
@@ -206,7 +205,7 @@ func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, error)
 	return comm.Find(m.Name(), w), w.Close()
 }
 
-// TableFile is where worlds of the machine that f was found for look for their
+// TableFile returns the file in which worlds of the machine that f was found for look for their
 // tuned table.
 func TableFile(f comm.Found, ranks int) (string, error) { return comm.Path(f.Identity, ranks) }
 
@@ -227,19 +226,19 @@ func tuneRanks(m device.Machine, ranks int) (int, error) {
 	return ranks, nil
 }
 
-// tuner is a tuning under way.
+// tuner is a tuning in progress.
 type tuner struct {
 	Options
 	machine  device.Machine
 	identity string
-	own      bool        // the world has launches of its own
-	asked    device.Team // nil until something is asked
-	askedOf  int         // Members of it
-	total    int         // calls to be measured
+	own      bool        // the world has its own launches for collectives
+	asked    device.Team // see ask; nil until it is first needed
+	askedOf  int         // number of members of asked
+	total    int         // number of calls to measure
 	begun    int
-	doing    string          // the call under way
-	wrongs   map[string]bool // algorithms of which a result was wrong
-	done     []comm.Entry    // measured now
+	doing    string          // description of the current call
+	wrongs   map[string]bool // algorithms that had a wrong result
+	done     []comm.Entry    // entries measured by this tuning
 	pace     pace
 	notes    []string
 }
@@ -250,7 +249,7 @@ func (u *tuner) note(format string, args ...any) {
 	}
 }
 
-// kind is what one entry of a table is measured for.
+// kind identifies the calls that are measured for one entry of a table.
 type kind struct {
 	op      ir.Op
 	red     ir.Red
@@ -258,13 +257,13 @@ type kind struct {
 	members int
 }
 
-// entry is the kind's, empty.
+// entry returns an entry for the kind without measurements.
 func (k kind) entry() comm.Entry {
 	return comm.Entry{Op: k.op.String(), Reduction: comm.ReductionOf(k.red, k.op), Elem: k.dt.Size(), Members: k.members}
 }
 
-// kinds lists what is to be measured. What only moves is the same to a kernel
-// whatever its type. Those of one type are together.
+// kinds lists the kinds to measure. Collectives that only move data do not depend on the element
+// type. Kinds with the same type are adjacent.
 func (u *tuner) kinds() []kind {
 	forms := []kind{{red: ir.Sum, dt: ir.BF16}}
 	if u.Full {
@@ -294,7 +293,7 @@ func (u *tuner) kinds() []kind {
 	return list
 }
 
-// known reports whether the kind was measured already.
+// known reports whether the kind was measured before.
 func (u *tuner) known(k kind) bool {
 	b := u.Base
 	if u.Again || u.Sizes != nil || b.Table == nil || b.Shipped() {
@@ -304,7 +303,7 @@ func (u *tuner) known(k kind) bool {
 	return e != nil && !e.Shipped && (e.Full || !u.Full)
 }
 
-// inherited are the entries of the table that there is.
+// inherited returns the entries of the existing table.
 func (u *tuner) inherited() []comm.Entry {
 	if u.Base.Table == nil {
 		return nil
@@ -316,8 +315,8 @@ func (u *tuner) inherited() []comm.Entry {
 	return list
 }
 
-// settle takes out what is shipped for other GPUs once every collective has been
-// measured, whenever that was: what is near is a better guess then.
+// settle removes shipped entries for other GPUs once every collective has been measured, by this
+// tuning or before: then a measured entry for a similar collective is a better guess.
 func (u *tuner) settle(t *comm.Table) {
 	if u.shipped.Of(t.Identity) {
 		return
@@ -331,7 +330,7 @@ func (u *tuner) settle(t *comm.Table) {
 	t.Entries = slices.DeleteFunc(t.Entries, func(e comm.Entry) bool { return e.Shipped })
 }
 
-// teams lists the numbers of members that are tuned.
+// teams lists the numbers of members to tune.
 func (u *tuner) teams() []int {
 	list := []int{u.Ranks}
 	if u.Full {
@@ -342,8 +341,9 @@ func (u *tuner) teams() []int {
 	return list
 }
 
-// calls lists what is measured of a kind, by size. Sizes that are the same once
-// they divide over the members are one; what is too small is none.
+// calls lists the calls to measure for a kind, by size. Sizes that become equal when they are
+// rounded to be divisible by the members are measured once, and sizes that become zero are left
+// out.
 func (u *tuner) calls(k kind) []contest.Call {
 	var list []contest.Call
 	for _, n := range u.sizes(k) {
@@ -356,7 +356,7 @@ func (u *tuner) calls(k kind) []contest.Call {
 	return list
 }
 
-// largest is a call as large as any that is measured.
+// largest returns a call as large as any that is measured.
 func (u *tuner) largest() []contest.Call {
 	most := int64(0)
 	for _, op := range contest.TunedOps {
@@ -365,8 +365,8 @@ func (u *tuner) largest() []contest.Call {
 	return []contest.Call{{Bytes: most}}
 }
 
-// sizes lists the messages of a kind, in bytes: where all are, sums of bf16 and
-// what only moves by powers of two, other reductions by powers of four.
+// sizes lists the message sizes of a kind in bytes: powers of two for sums of bf16 and collectives
+// that only move data, powers of four for other reductions.
 func (u *tuner) sizes(k kind) []int64 {
 	const kb, mb = 1 << 10, 1 << 20
 	embedded := u.machine.Caps().OnHost

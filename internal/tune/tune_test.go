@@ -32,8 +32,8 @@ func foundFor(t *testing.T, machine string) comm.Found {
 	return f
 }
 
-// TestTune wants a table that says something of every op, that worlds find
-// afterwards, and that is passed over with a reason once it is broken or foreign.
+// TestTune checks that the table has an entry for every op, that worlds find it afterwards, and
+// that it is ignored, with a reason, once it is damaged or belongs to another machine.
 func TestTune(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	ctx := context.Background()
@@ -76,7 +76,7 @@ func TestTune(t *testing.T) {
 		t.Errorf("a bench uses %+v, %v", rep.Table, err)
 	}
 	if f, _ := TableOf(ctx, "cpu", 3); f.Table != nil {
-		t.Error("a table for 2 ranks serves 3")
+		t.Error("a table for 2 ranks is used for 3")
 	}
 	data, err := os.ReadFile(u.File)
 	if err != nil {
@@ -99,7 +99,8 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestRanked wants the fewest blocks among those alike, and each algorithm once.
+// TestRanked checks that the tuning with the fewest blocks is preferred among equally fast ones,
+// and that each algorithm is listed once.
 func TestRanked(t *testing.T) {
 	at := func(name string, blocks int, us float64) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: blocks}, Micros: us}, true}
@@ -120,15 +121,15 @@ func TestRanked(t *testing.T) {
 		t.Errorf("%+v, want %v", got, want)
 	}
 	if got := ranked([]timed{at("a", 4, 10), at("engines", 0, 10.1), at("b", 0, 10)}, taken); got[0].Algo != "engines" {
-		t.Errorf("copy engines take no blocks: %+v", got)
+		t.Errorf("copy engines use no blocks: %+v", got)
 	}
 	if ranked(nil, taken) != nil {
 		t.Error("nothing has a rank")
 	}
 }
 
-// TestDescend wants the best launch of each algorithm found without all being
-// tried, one that is refused passed over, and those of others left as they are.
+// TestDescend checks that the best launch parameters of each algorithm are found without trying
+// all, that refused ones are skipped, and that other algorithms are left unchanged.
 func TestDescend(t *testing.T) {
 	cost := func(u device.Tuning) float64 {
 		away := func(v, best int) float64 { return math.Abs(math.Log2(float64(max(v, 1)) / float64(best))) }
@@ -161,7 +162,7 @@ func TestDescend(t *testing.T) {
 		t.Errorf("found %+v", best)
 	}
 	if len(tried) > 21 || len(all) != 4+len(tried)-1 {
-		t.Errorf("%d launches were tried, %d are in the result", len(tried), len(all))
+		t.Errorf("%d launches were tried, the result has %d", len(tried), len(all))
 	}
 	bad := errors.New("no more")
 	if _, err := descend(all, launched, func([]device.Tuning) ([]timed, error) { return nil, bad }); err != bad {
@@ -169,8 +170,8 @@ func TestDescend(t *testing.T) {
 	}
 }
 
-// TestEntryOf wants brackets that meet halfway, one in each that sums in order,
-// and as fixed what all sizes share.
+// TestEntryOf checks that brackets end halfway between sizes, that each has a tuning that sums in
+// order, and that the fixed tuning supports all sizes.
 func TestEntryOf(t *testing.T) {
 	way := func(name string, us float64, ordered bool) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: 8}, Micros: us}, ordered}
@@ -232,7 +233,7 @@ func TestExportVLLM(t *testing.T) {
 			"\n        4: 2 * MiB,  # 2 MiB; torch two-shot: between 1 MiB and 4 MiB\n",
 		}, nil},
 		{theirs, []string{
-			// Of four ranks vLLM runs two stages at 1 MiB, in 11 µs, and symmetric memory takes 9.
+			// On four ranks vLLM runs two stages at 1 MiB, in 11 µs; symmetric memory takes 9.
 			"\n        4: 1 * MiB,  # 1 MiB; ca_2stage: behind at the smallest size measured\n",
 			"\n        4: 1048592,  # 1.0 MiB; symm_mem_two_shot: ahead up to the largest size measured, 1 MiB\n",
 		}, []string{"NOT vLLM's", "without multicast"}},
@@ -256,30 +257,31 @@ func TestExportVLLM(t *testing.T) {
 	before := comm.Shipped().Hash()
 	shipped := TunedFrom(comm.Found{Table: comm.Shipped(), From: "shipped"})
 	if comm.Shipped().Hash() != before || !shipped.Table.Entries[0].Shipped {
-		t.Error("who says of a table that it is shipped changes it")
+		t.Error("a caller that marks a table as shipped modifies it")
 	}
 	if err := WriteVLLM(&bytes.Buffer{}, []Figures{{Tuned: shipped}}); !errors.Is(err, contest.ErrUsage) ||
 		!strings.Contains(err.Error(), "run hocket tune") {
-		t.Errorf("a table that was measured elsewhere: %v", err)
+		t.Errorf("a table measured on another machine: %v", err)
 	}
 	u.Table.Identity = "cpu"
 	if err := WriteVLLM(&bytes.Buffer{}, []Figures{{Tuned: u}}); !errors.Is(err, contest.ErrUsage) {
-		t.Errorf("a table of CPUs: %v", err)
+		t.Errorf("a table for CPUs: %v", err)
 	}
 }
 
-// TestHandOver wants the limits that make the product of the times the least in vLLM's order.
+// TestHandOver checks that the limits minimize the product of the times, under vLLM's order of
+// kernels.
 func TestHandOver(t *testing.T) {
 	for _, c := range []struct {
 		first, second, nccl []float64
 		a, b                int
 	}{
-		{nil, []float64{6, 4, 6, 7}, []float64{5, 5, 5, 5}, 0, 2},                   // 24·25 of 25·25
+		{nil, []float64{6, 4, 6, 7}, []float64{5, 5, 5, 5}, 0, 2},                   // 24·25 against 25·25
 		{nil, []float64{8, 4, 6, 7}, []float64{5, 5, 5, 5}, 0, 0},                   // 32 is more than 25
-		{[]float64{4, 4}, nil, []float64{5, 5}, 2, 2},                               // ahead everywhere
-		{[]float64{1, 3, 9}, []float64{2, 2, 2}, []float64{3, 3, 3}, 1, 3},          // ends where the second is faster
-		{[]float64{2, 2, 9, 9}, []float64{3, 3, 3, 9}, []float64{4, 4, 4, 4}, 2, 3}, // each has its turn
-		{[]float64{2, 2}, []float64{2, 2}, []float64{2, 2}, 2, 2},                   // equal: the larger limits
+		{[]float64{4, 4}, nil, []float64{5, 5}, 2, 2},                               // the fastest at all sizes
+		{[]float64{1, 3, 9}, []float64{2, 2, 2}, []float64{3, 3, 3}, 1, 3},          // the first ends where the second is faster
+		{[]float64{2, 2, 9, 9}, []float64{3, 3, 3, 9}, []float64{4, 4, 4, 4}, 2, 3}, // each is used at some sizes
+		{[]float64{2, 2}, []float64{2, 2}, []float64{2, 2}, 2, 2},                   // equal products: the larger limits
 	} {
 		if a, b := handOver(c.first, c.second, c.nccl); a != c.a || b != c.b {
 			t.Errorf("%v %v %v: %d and %d, want %d and %d", c.first, c.second, c.nccl, a, b, c.a, c.b)
@@ -287,7 +289,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestCustomColumn wants vLLM's choice between one stage and two.
+// TestCustomColumn checks vLLM's choice between one stage and two.
 func TestCustomColumn(t *testing.T) {
 	for _, c := range []struct {
 		ranks int
@@ -304,8 +306,9 @@ func TestCustomColumn(t *testing.T) {
 	}
 }
 
-// TestExportVLLMTables exports rows of the tables of vLLM's pull request 24111. The limits are computed by hand: the
-// square root of the product of the sizes between which the order of the times changes, down to whole KiB.
+// TestExportVLLMTables exports rows of the tables in vLLM's pull request 24111. The expected limits
+// are computed by hand: the geometric mean of the sizes between which the order of the times
+// changes, rounded down to whole KiB.
 func TestExportVLLMTables(t *testing.T) {
 	const text = `H100
 TP=2
@@ -382,12 +385,12 @@ SYMM_MEM_ALL_REDUCE_MAX_SIZES = {
 	}
 	list[1].Tuned.Table.Identity = "H200 sm_90"
 	if err := WriteVLLM(&b, list); !errors.Is(err, contest.ErrUsage) || !strings.Contains(err.Error(), `the key "9.0"`) {
-		t.Errorf("two machines of one capability: %v", err)
+		t.Errorf("two machines with the same compute capability: %v", err)
 	}
 }
 
-// TestSizesOfManyRanks: a quick tuning of many ranks that share the host leaves out what would
-// Take it minutes.
+// TestSizesOfManyRanks checks that a quick tuning of many ranks on the host leaves out sizes that
+// would take minutes.
 func TestSizesOfManyRanks(t *testing.T) {
 	for ranks, want := range map[int]int{2: 3, 16: 3, 40: 2, 100: 1, 256: 1} {
 		u := newTuner(Options{Ranks: ranks}, cpu.New(cpu.Options{}))

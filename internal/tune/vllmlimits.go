@@ -15,15 +15,15 @@ import (
 
 var smArch = regexp.MustCompile(`sm_(\d+)(\d)[a-z]?`)
 
-// Figures are of one machine: its table, and figures of peers.
+// Figures are a machine's table and figures of peers on that machine.
 type Figures struct {
 	Tuned *Tuned
 	Peers []contest.Peer
 }
 
-// WriteVLLM writes below which size which kernels are the fastest, as rows for the
-// dictionaries of vLLM's all_reduce_utils.py: of vLLM's own kernels and of torch's
-// symmetric memory where peers have figures of them, else of hocket's kernels.
+// WriteVLLM writes below which sizes which kernels are the fastest, as rows for the dictionaries in
+// vLLM's all_reduce_utils.py. The rows are for vLLM's own kernels and torch's symmetric memory if
+// peers have figures of them, and otherwise for hocket's kernels.
 func WriteVLLM(w io.Writer, list []Figures) error {
 	var machines []string
 	var custom, symm []rows
@@ -80,14 +80,14 @@ func WriteVLLM(w io.Writer, list []Figures) error {
 	return t.Err
 }
 
-// rows are those of one key of a dictionary, by number of ranks.
+// rows are the entries of one key of a dictionary, by number of ranks.
 type rows struct {
 	arch string
 	of   map[int]limit
-	ours bool // figures are not of vLLM's kernels, or not as it calls them
+	ours bool // the figures are not of vLLM's kernels, or not as vLLM calls them
 }
 
-// limit is a size in bytes, and from what it follows.
+// limit is a size in bytes, with its derivation.
 type limit struct {
 	bytes int64
 	why   string
@@ -117,7 +117,7 @@ func (f *Figures) rows(arch string) (custom, symm rows, err error) {
 	return custom, symm, err
 }
 
-// pythonBytes is a number of bytes as that file has them.
+// pythonBytes formats a number of bytes as in that file.
 func pythonBytes(n int64) string {
 	switch {
 	case n%(1<<20) == 0:
@@ -128,13 +128,12 @@ func pythonBytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// endless is what a bracket without an end counts as: vLLM's own largest limit.
+// endless stands for the end of an unlimited bracket: vLLM's own largest limit.
 const endless = 64 << 20
 
-// beatsNCCL returns, by number of members, the end of the last bracket before one
-// that was not measured, or in which NCCL is the fastest. Of several entries of one
-// number of members that of bf16 counts, and of shipped ones none that was not at least
-// checked: this machine did not measure them.
+// beatsNCCL returns, by number of members, the end of the last bracket before the first one that
+// was not measured or in which NCCL is the fastest. It considers only entries for sums of 2-byte
+// elements that were measured or checked on this machine.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}
 	for _, e := range u.Table.Entries {
@@ -151,10 +150,10 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 	return out
 }
 
-// times are those of one number of ranks: by bytes, the column and its time.
+// times are the times for one number of ranks: by bytes, the column and its time.
 type times struct {
 	custom, symm, nccl map[int64]column
-	torch              bool // symm is of torch alone
+	torch              bool // symm has figures of torch only
 }
 
 type column struct {
@@ -162,10 +161,11 @@ type column struct {
 	micros float64
 }
 
-// multimem has the numbers of ranks for which vLLM's symm_mem.py uses multicast.
+// multimem lists the numbers of ranks for which vLLM's symm_mem.py uses multicast, by compute
+// capability.
 var multimem = map[string][]int{"9.0": {4, 6, 8}, "10.0": {6, 8}, "10.3": {6, 8}}
 
-// customColumn is the kernel that vLLM's custom_all_reduce.cuh runs.
+// customColumn returns the column of the kernel that vLLM's custom_all_reduce.cuh runs.
 func customColumn(ranks int, bytes int64) string {
 	if ranks == 2 || ranks <= 4 && bytes < 512<<10 || bytes < 256<<10 {
 		return "ca_1stage"
@@ -173,8 +173,9 @@ func customColumn(ranks int, bytes int64) string {
 	return "ca_2stage"
 }
 
-// timesOf returns the times that vLLM would see, by number of ranks. Of NCCL's, plain or with windows, and of
-// symmetric memory where it is unknown which column vLLM would run, the fastest count.
+// timesOf returns the times that vLLM would have, by number of ranks. For NCCL, plain or with
+// windows, it uses the fastest; for symmetric memory too, if the column that vLLM would run is
+// unknown.
 func timesOf(peers []contest.Peer, arch string) map[int]*times {
 	out := map[int]*times{}
 	for _, p := range peers {
@@ -204,7 +205,8 @@ func faster(to map[int64]column, p contest.Peer) {
 	}
 }
 
-// symmColumn is how the column of symmetric memory begins that vLLM would run, or what there is of it.
+// symmColumn returns the prefix of the column of symmetric memory that vLLM would run, or of
+// another one if that is missing.
 func symmColumn(peers []contest.Peer, ranks int, arch string) (prefix string, torch bool) {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(peers, func(p contest.Peer) bool {
@@ -253,18 +255,18 @@ func (t *times) limits(ranks int, custom, symm map[int]limit) {
 		custom[ranks] = limitAt(sizes, c, t.custom)
 	}
 	if len(t.symm) > 0 {
-		if s == c { // it counts where custom kernels cannot run
+		if s == c { // this limit applies where custom kernels cannot run
 			_, s = handOver(nil, micros(t.symm), micros(t.nccl))
 		}
 		symm[ranks] = limitAt(sizes, s, t.symm)
 	}
 }
 
-// handOver returns at how many of the sizes, from the smallest, vLLM is to run the
-// first kernel, and at how many the first or the second, so that the product of the
-// times is the least: it tries the first, the second and NCCL, and takes the first
-// whose limit fits. Of equal products the one with the larger limits counts. A list
-// is empty where there is no such kernel.
+// handOver returns at how many sizes, from the smallest, vLLM should run the first kernel, and at
+// how many the first or the second, to minimize the product of the times. vLLM considers the first
+// kernel, the second and NCCL in this order, and uses the first one whose limit permits the size.
+// Of equal products, the one with the larger limits is used. A list is empty if there is no such
+// kernel.
 func handOver(first, second, nccl []float64) (int, int) {
 	least, a, b := math.Inf(1), 0, 0
 	for i := 0; i <= len(first) || i == 0; i++ {
@@ -287,8 +289,8 @@ func handOver(first, second, nccl []float64) (int, int) {
 	return a, b
 }
 
-// limitAt is a limit that lets the first n of the sizes through, as vLLM compares by
-// <: halfway, in ratio, to the next.
+// limitAt returns a limit that includes the first n sizes; vLLM compares with <. It is the
+// geometric mean of size n and the next one.
 func limitAt(sizes []int64, n int, of map[int64]column) limit {
 	var names []string
 	for _, bytes := range sizes {
@@ -310,7 +312,7 @@ func limitAt(sizes []int64, n int, of map[int64]column) limit {
 		fmt.Sprintf("%s: between %s and %s", by, contest.BytesText(won), contest.BytesText(lost))}
 }
 
-// vllmRanks are the numbers of ranks that vLLM's dictionaries have.
+// vllmRanks are the numbers of ranks in vLLM's dictionaries.
 var vllmRanks = []int{2, 4, 6, 8}
 
 func (t *tableText) rows(name string, list []rows) {

@@ -22,7 +22,7 @@ import (
 // accepted, and must be rejected after one claim in them is made false. No certificate may exist for a refuted plan,
 // and the certificate of the plan from which it was made must be rejected for it.
 func TestCertificates(t *testing.T) {
-	n, seed := longtest.Of(400, 6000), longtest.Seed(t)
+	n, seed := longtest.Of(250, 6000), longtest.Seed(t)
 	proved, refuted, corrupted := 0, 0, 0
 	try := func(name string, p *plan.Plan, r *rand.Rand) {
 		t.Helper()

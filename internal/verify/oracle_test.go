@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-var programs = flag.Int("programs", 10_000, "how many random programs are executed in every order")
+var programs = flag.Int("programs", 5000, "how many random programs are executed in every order")
 
 // oracle executes a random program in every order that a machine may choose, over two consecutive runs. It models
 // streams as FIFOs. For each operation it knows the conditions under which the operation may end, and the blocks that

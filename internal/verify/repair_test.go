@@ -115,7 +115,7 @@ func disturbed(t testing.TB, r *rand.Rand, p *randomProgram) *randomProgram {
 // TestRepairsOfDeadlocks checks that programs that are correct except for their order are repaired to an order that is
 // proved.
 func TestRepairsOfDeadlocks(t *testing.T) {
-	n, seed := longtest.Of(30, 400), longtest.Seed(t)
+	n, seed := longtest.Of(15, 400), longtest.Seed(t)
 	plans := func(p *ir.Program) (*ir.Program, *plan.Plan, error) { return build(p, ir.Binding{}) }
 	deadlocks, repaired, how := 0, 0, map[string]int{}
 	for i := uint64(0); deadlocks < n; i++ {

@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-var symmetrical = flag.Int("symmetrical", 1000, "how many random programs are proved by one rank and as plans")
+var symmetrical = flag.Int("symmetrical", 500, "how many random programs are proved by one rank and as plans")
 
 // symmetric checks a program by one rank. A rank that cannot be unrolled counts as a refutation.
 func symmetric(prog *ir.Program, b ir.Binding, strategy string) (*verify.SymmetryProof, error) {

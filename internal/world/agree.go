@@ -165,11 +165,13 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 	return nil
 }
 
-// Calls names what this process's program calls, and where, for errors in other processes. They need not be alike.
+// Calls records what this process's program calls, and where, for errors in other processes. The
+// calls of processes may differ.
 func (w *World) Calls(call, place string) { w.call.Store(&entry{call: call, place: place}) }
 
-// Failed records that this process's call has ended, and with which error; nil if it did not fail. The world goes on.
-// Other processes report the error if they wait for this process until a time-out, or it leaves.
+// Failed records that this process's call has ended, and with which error; nil if it succeeded. The
+// world remains usable. Other processes report the error if they wait for this process until a
+// timeout, or until it leaves.
 func (w *World) Failed(err error) {
 	why := ""
 	if err != nil {
@@ -180,12 +182,13 @@ func (w *World) Failed(err error) {
 		return
 	}
 	w.mesh.page.fails(w.mesh.o.Rank, why)
-	w.detector.tellFar()
+	w.detector.sendPulse()
 }
 
 // Step records that this process begins its next step, such as a batch of runs, and compares it
-// with what others record under the same number. It does not wait where they are alike. Of processes that differ,
-// one ends the world with a *DisagreeError about all that come to the step soon.
+// with what other processes recorded under the same number. If these are equal, it does not wait.
+// If they differ, one of the processes ends the world with a *DisagreeError, which lists all
+// processes that reach the step soon.
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()
@@ -198,7 +201,7 @@ func (w *World) Step(what string) error {
 		e.call, e.place = call.call, call.place
 	}
 	mine := w.mesh.page.record(w.mesh.o.Rank, w.steps.n, e)
-	w.detector.tellFar()
+	w.detector.sendPulse()
 	for r := range w.mesh.o.Size {
 		if theirs, ok := w.mesh.page.recorded(r, w.steps.n); ok && theirs.what != mine.what {
 			w.mesh.abort(w.detector.differ(w.steps.n))

@@ -16,7 +16,7 @@ func init() {
 	children["echo"] = echo
 }
 
-// echo answers each raise of its counter with one of the other process's.
+// echo raises a counter of the other process whenever its own is raised.
 func echo(ctx context.Context, o Options) error {
 	w, err := Join(ctx, o)
 	if err != nil {
@@ -29,13 +29,13 @@ func echo(ctx context.Context, o Options) error {
 	}
 	for n := uint64(1); ; n++ {
 		if mine.Wait(ctx, 0, n, 1-w.Process()) != nil {
-			return nil // the other has left
+			return nil // the other process has left
 		}
 		theirs.Set(0, n)
 	}
 }
 
-// pair makes a counter for each of two processes to wait on.
+// pair makes a counter for each of two processes to wait for.
 func pair(ctx context.Context, w *World) (mine, theirs *Counters, err error) {
 	if mine, err = w.NewCounters("edge", 1); err != nil {
 		return nil, nil, err
@@ -44,8 +44,8 @@ func pair(ctx context.Context, w *World) (mine, theirs *Counters, err error) {
 	return mine, theirs, err
 }
 
-// BenchmarkEdge is one counter edge between two processes: half of a round trip. idle/op is
-// the median where the other process had gone to sleep before.
+// BenchmarkEdge measures one counter edge between two processes: half of a round trip. idle/op is
+// the median if the other process was asleep before.
 func BenchmarkEdge(b *testing.B) {
 	o := Options{Size: 2, ID: "bench", Dir: b.TempDir()}
 	c := exec.Command(os.Args[0])
@@ -93,7 +93,7 @@ func BenchmarkEdge(b *testing.B) {
 }
 
 func init() {
-	// doze waits for a counter, and prints which share of a core that took.
+	// doze waits for a counter, and prints the fraction of a core that this took.
 	children["doze"] = func(ctx context.Context, o Options) error {
 		w, err := Join(ctx, o)
 		if err != nil {
@@ -122,7 +122,7 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestWaitIsIdle: a process that waits hardly uses a core.
+// TestWaitIsIdle checks that a waiting process hardly uses a core.
 func TestWaitIsIdle(t *testing.T) {
 	o := options(t, 2)
 	f := newFamily(t, o)
@@ -146,14 +146,14 @@ func TestWaitIsIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%.1f %% of a core", share*100)
+	t.Logf("waiting used %.1f %% of a core", share*100)
 	if share > 10*0.02 {
-		t.Errorf("a process that waits uses %.1f %% of a core, want 2 %%", share*100)
+		t.Errorf("a process that waits uses %.1f %% of a core, want at most 2 %%", share*100)
 	}
 }
 
-// BenchmarkFrames sends 64 MiB over a link between two nodes of this host, in frames as a collective's. Peers are
-// goroutines of this process, so both ends share its processors.
+// BenchmarkFrames sends 64 MiB over a link between two nodes of this host, in frames of the size
+// that collectives use. Peers are goroutines of this process, so both ends share its processors.
 func BenchmarkFrames(b *testing.B) {
 	const bytes = 64 << 20
 	b.SetBytes(bytes)

@@ -16,10 +16,10 @@ import (
 // build identifies the version from which a process's hocket was built. Processes of different builds cannot share a
 // world, because they would plan and run the same program differently.
 type build struct {
-	Version string // of hocket's module, with the commit if it was built from a checkout; "" if it is not known
-	Dirty   bool   // the checkout had changes, so that Version does not say all
+	Version string // version of hocket's module, with the commit if it was built from a checkout; "" if unknown
+	Dirty   bool   // the checkout had uncommitted changes, which Version does not identify
 	Program string // the main package
-	ID      string // of the program's or library's file, as Go's linker writes it; "" if it has none
+	ID      string // ID that Go's linker wrote into the program or library; "" if it has none
 }
 
 // thisBuild returns the build of this process. Tests replace it.
@@ -35,7 +35,8 @@ var thisBuild = sync.OnceValue(func() build {
 
 const modulePath = "hocket.example/hocket"
 
-// buildOf reads what Go's linker notes of a program: hocket is the main module, or one that it needs.
+// buildOf returns the build that Go's linker recorded in a program. hocket is the main module, or a
+// dependency.
 func buildOf(info *debug.BuildInfo) build {
 	b := build{Program: info.Path}
 	module := info.Main
@@ -53,7 +54,7 @@ func buildOf(info *debug.BuildInfo) build {
 	if module.Version != "(devel)" {
 		b.Version = module.Version
 	}
-	if info.Main.Path == modulePath { // else the commit is that of another module
+	if info.Main.Path == modulePath { // otherwise the commit belongs to another module
 		for _, s := range info.Settings {
 			switch {
 			case s.Key == "vcs.revision" && b.Version == "":
@@ -66,8 +67,9 @@ func buildOf(info *debug.BuildInfo) build {
 	return b
 }
 
-// fits reports whether two processes may be of one build: of one version, and where that is not known or does not say
-// all, of one file, unless they run different programs, such as the command and the library.
+// fits reports whether two processes may have the same build. They must have the same version. If
+// the version is unknown, or does not identify the build, they must run the same file, unless they
+// run different programs, such as the command and the library.
 func (b build) fits(o build) bool {
 	if b.Version != "" && o.Version != "" && b.Version != o.Version || b.Dirty != o.Dirty {
 		return false
@@ -108,7 +110,8 @@ func (w *World) sameBuild(members []membership) error {
 	return nil
 }
 
-// fileID returns the ID that Go's linker wrote to the file which this code was loaded from; "" if there is none.
+// fileID returns the ID that Go's linker wrote into the file from which this code was loaded; "" if
+// there is none.
 func fileID() string {
 	path := fileAt(reflect.ValueOf(fileID).Pointer())
 	if path == "" {
@@ -127,7 +130,8 @@ func fileID() string {
 	if err != nil || len(note) < 16 {
 		return ""
 	}
-	// The ID is a name for each input and output of the link; the last is that of the file.
+	// The ID contains the names of the inputs and outputs of the link; the last is that of the
+	// file.
 	id := strings.TrimRight(string(note[16:]), "\x00")
 	id = id[strings.LastIndexByte(id, '/')+1:]
 	return hex.EncodeToString([]byte(id))[:min(2*len(id), 40)]

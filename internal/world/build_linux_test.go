@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// buildVariable is "VERSION DIRTY PROGRAM ID": the build that a process of a test says it is of.
+// buildVariable is "VERSION DIRTY PROGRAM ID", the build that a process of a test claims to have.
 const buildVariable = "HOCKET_TEST_WORLD_BUILD"
 
 func init() {
@@ -18,13 +18,13 @@ func init() {
 	}
 }
 
-// TestBuilds: processes of different builds do not join, and each error has both builds. Processes of one build do,
-// whatever programs they run.
+// TestBuilds checks that processes of different builds cannot join each other, and that each error
+// has both builds. Processes of one build can join, whatever programs they run.
 func TestBuilds(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		builds [3]string
-		want   string // in all processes; "" if they join
+		want   string // error in all processes; "" if they join
 	}{
 		{"versions", [3]string{"v1.2.0 clean hocket a", "v1.2.0 clean hocket a", "v1.1.0 clean hocket b"},
 			"disagree on the build of hocket: rank 2 (pid %d on %s) has hocket of v1.1.0, the others (ranks 0-1) have hocket of v1.2.0"},
@@ -60,7 +60,7 @@ func TestBuilds(t *testing.T) {
 	}
 }
 
-// TestBuildOf: what Go's linker notes says which hocket a program has.
+// TestBuildOf checks that the build of hocket is found in the records of Go's linker.
 func TestBuildOf(t *testing.T) {
 	vcs := []debug.BuildSetting{{Key: "vcs.revision", Value: "4f2c"}, {Key: "vcs.modified", Value: "true"}}
 	own := debug.Module{Path: modulePath, Version: "(devel)"}
@@ -86,6 +86,6 @@ func TestBuildOf(t *testing.T) {
 		}
 	}
 	if b := thisBuild(); b.ID == "" || b.Program == "" {
-		t.Errorf("this program's build is %+v", b)
+		t.Errorf("unexpected build of this program: %+v", b)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// childVariable names what a process of the test binary does in place of the tests.
+// childVariable names what a process of the test binary does instead of running tests.
 const childVariable = "HOCKET_TEST_WORLD_CHILD"
 
-// children are what processes of the tests do. They end with what f returns.
+// children are the functions that such processes run. A process ends with the function's error.
 var children = map[string]func(ctx context.Context, o Options) error{}
 
-// exits as the command line does
+// the exit code of the command line
 const exitFailed = 3
 
 func TestMain(m *testing.M) {

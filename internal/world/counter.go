@@ -12,13 +12,13 @@ type Counters struct {
 	segment  *Segment
 }
 
-// The layout of a counter, which occupies a cache line of its own.
+// The layout of a counter, which has a separate cache line.
 const (
 	counterBytes = 64
 
 	counterValue    = 0  // 64 bits
-	counterSleepers = 8  // 32 bits: waits that sleep, or are about to
-	counterTurn     = 12 // 32 bits: changes with the value while there are sleepers; they sleep on it
+	counterSleepers = 8  // 32 bits: number of waits that sleep or are about to sleep
+	counterTurn     = 12 // 32 bits: the futex that waits sleep on; it changes with the value while there are sleepers
 )
 
 // NewCounters makes n counters. The processes listed in to, or all other processes if the list is empty, can map them
@@ -44,7 +44,7 @@ func (w *World) MapCounters(ctx context.Context, process int, key string) (*Coun
 	return &Counters{w.detector, s}, nil
 }
 
-// Close unmaps the counters from this process. None of its goroutines may use them any more.
+// Close unmaps the counters from this process. Its goroutines must no longer use them.
 func (c *Counters) Close() error { return c.segment.Close() }
 
 // line returns the memory of a counter.
@@ -81,10 +81,11 @@ func wake(line []byte) {
 // spin limits how long Wait polls a counter before it sleeps. It is about the time that waking a sleeper takes.
 const spin = 50 * time.Microsecond
 
-// Wait waits until a counter is at least atLeast. The process from, or Any, is to raise it: Wait fails if
-// that leaves the world, and ends the world if it is not in the step that this process is in, and does not
-// get on, for T (see Step, At). A process in that step may take its time, as long as it lives; bound that
-// by ctx. A goroutine that waits has a thread to itself.
+// Wait waits until a counter is at least atLeast. The argument from is the process that will raise
+// it, or Any. Wait fails if that process leaves the world. If that process has not reached this
+// process's step, and makes no progress for the time T (see Step, At), Wait ends the world. Within
+// the same step there is no time limit as long as the process lives; use ctx to set one. A waiting
+// goroutine occupies a thread.
 func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) error {
 	line := c.line(i)
 	value := word(line, counterValue)
@@ -97,7 +98,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 				return nil
 			}
 		}
-		runtime.Gosched() // whatever else can run on this processor comes first
+		runtime.Gosched() // let other goroutines run on this processor first
 	}
 	sleepers, turn := word32(line, counterSleepers), word32(line, counterTurn)
 	sleepers.Add(1)
@@ -107,7 +108,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 		now := turn.Load()
 		err := c.detector.check(ctx, from, &v)
 		switch {
-		case value.Load() >= atLeast: // after check: a process raises counters before it leaves
+		case value.Load() >= atLeast: // check again: a process raises counters before it leaves
 			return nil
 		case err != nil:
 			return err

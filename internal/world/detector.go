@@ -10,18 +10,19 @@ import (
 	"time"
 )
 
-// detector is the failure detector: it finds out which process shows no sign of life, or makes no progress, and names
-// the process at fault when a wait times out.
+// detector is the failure detector. It detects processes that send no heartbeats or make no
+// progress, and when a wait times out, it determines which process is at fault.
 type detector struct {
 	mesh   *mesh
 	world  *World
-	silent []atomic.Int32 // for how many beats each process has shown no sign of life
+	silent []atomic.Int32 // for each process, the number of beats since its last heartbeat
 
-	seen    []circleLink // the circle that this process is in, as it was seen first; only watch uses it
-	circled int          // for how many beats
+	seen    []circleLink // the circle of waits that contains this process, when it was first seen; used only by watch
+	circled int          // for how many beats it has been seen
 }
 
-// watch sends signs of life of this process, and detects other processes that send none or have aborted.
+// watch sends this process's heartbeats, and detects processes that send none and processes that
+// have aborted.
 func (d *detector) watch() {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -33,7 +34,7 @@ func (d *detector) watch() {
 		case <-tick.C:
 		}
 		d.mesh.page.beat(d.mesh.o.Rank)
-		d.tellFar()
+		d.sendPulse()
 		if d.mesh.o.group == nil && d.world.grouped.Load() {
 			d.findCircle()
 		}
@@ -56,9 +57,9 @@ func (d *detector) watch() {
 	}
 }
 
-// tellFar tells processes of other nodes what those of this node find on the page. Where one cannot be told
-// now, the next beat is soon.
-func (d *detector) tellFar() {
+// sendPulse sends this process's heartbeat and step to processes of other nodes; those of this node
+// read them from the page. If a message cannot be sent now, the next beat sends another soon.
+func (d *detector) sendPulse() {
 	if len(d.mesh.page.far) == 0 {
 		return
 	}
@@ -72,29 +73,31 @@ func (d *detector) tellFar() {
 	}
 }
 
-// heard notes what a process of another node tells of itself, and compares its step with the own one.
-func (d *detector) heard(p *peer, m pulse) error {
+// receivePulse records the heartbeat and step of a process on another node, and compares its step with
+// that of this process.
+func (d *detector) receivePulse(p *peer, m pulse) error {
 	d.mesh.mu.Lock()
 	page := d.mesh.page
 	d.mesh.mu.Unlock()
 	if d.mesh.near(p.Rank) {
 		return errors.New("another process of this node reports what the page contains")
 	}
-	if page == nil { // before all have joined
+	if page == nil { // not all processes have joined yet
 		return nil
 	}
-	step := page.hear(p.Rank, m)
+	step := page.storePulse(p.Rank, m)
 	if step == 0 {
 		return nil
 	}
 	if mine, ok := page.recorded(d.mesh.o.Rank, step); ok && mine.what != m.texts[0] {
-		d.mesh.running.Go(func() { d.mesh.abort(d.differ(step)) }) // the goroutine that receives goes on
+		d.mesh.running.Go(func() { d.mesh.abort(d.differ(step)) }) // not here, because this goroutine must continue to receive
 	}
 	return nil
 }
 
-// differ is the error of a step that is not alike in all processes. It waits a little for those that have not begun the
-// step: with them it is known which one differs from the others.
+// differ returns the error for a step that is not the same in all processes. It waits a little for
+// processes that have not begun the step, because only with their values is it clear which process
+// differs from the others.
 func (d *detector) differ(step uint64) *DisagreeError {
 	e := &DisagreeError{}
 	for i := 0; ; i++ {
@@ -108,7 +111,7 @@ func (d *detector) differ(step uint64) *DisagreeError {
 			break
 		}
 		select {
-		case <-d.mesh.done: // another process was first
+		case <-d.mesh.done: // another process has reported the difference first
 			i = patienceRounds - 1
 		case <-time.After(patiencePause):
 		}
@@ -118,7 +121,8 @@ func (d *detector) differ(step uint64) *DisagreeError {
 	return e
 }
 
-// withoutDetails leaves out of values what is in brackets at their ends, such as hashes, where they differ without.
+// withoutDetails removes text in brackets at the ends of values, such as hashes, if values that
+// differ still differ without it.
 func withoutDetails(values []Value) []Value {
 	short := slices.Clone(values)
 	for i, v := range values {
@@ -136,7 +140,7 @@ func withoutDetails(values []Value) []Value {
 	return short
 }
 
-// stalled returns an error that blames a process that shows no sign of life.
+// stalled returns an error that blames a process that sends no heartbeats.
 func (d *detector) stalled(rank int) *PeerError {
 	silent := time.Duration(d.silent[rank].Load()) * beat
 	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
@@ -145,7 +149,7 @@ func (d *detector) stalled(rank int) *PeerError {
 // awaitPeers is await for an action of a process, or of all others. late returns the processes that the last call of
 // ready still missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
 func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, ready func() (bool, error)) error {
-	const looks = 10 // within StallTimeout
+	const looks = 10 // number of times that it looks for progress within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
 	for r := range seen {
 		seen[r] = d.mesh.page.progress(r)
@@ -172,7 +176,7 @@ func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, 
 // blame returns the error about a process that did not arrive in time. If a process has stalled, the error blames it
 // instead, since the late process may wait for it too.
 func (d *detector) blame(late int, format string, args ...any) *PeerError {
-	const many = 5 // beats that a busy machine does not lose
+	const many = 5 // number of beats that a process may miss because the machine is busy
 	stalled := late
 	for r := range d.silent {
 		if d.silent[r].Load() > d.silent[stalled].Load() {
@@ -198,14 +202,14 @@ func (d *detector) patience() int { return int(max(d.mesh.o.StallTimeout/beat, 1
 // Any selects all other processes, if it is not known which process raises a counter.
 const Any = -1
 
-// vigil is for how long a process that is not in the step of its waiter has not got on.
+// vigil measures for how long a process that is not in the waiter's step has made no progress.
 type vigil struct {
 	beats int
 	rank  int
 	seen  progress
 }
 
-// check returns an error if it is useless to wait any longer for the process from.
+// check returns an error if there is no point in waiting longer for a process (from).
 func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	if err := d.mesh.err(); err != nil {
 		return err
@@ -236,8 +240,9 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	return d.mesh.err()
 }
 
-// late returns a process that keeps a step from ending, -1 for none: one that has left, or has not begun the step. For
-// Any, a process that left in the step, or later, had done its part.
+// late returns a process that prevents a step from ending; -1 if there is none. Such a process has
+// left, or has not begun the step. If from is Any, a process that left during the step or later
+// does not count, because it may have done its part, unless all others have left.
 func (d *detector) late(from int, step uint64) int {
 	if from != Any {
 		if from != d.mesh.o.Rank && (d.mesh.hasLeft(from) || d.mesh.page.steps(from) < step) {
@@ -261,7 +266,8 @@ func (d *detector) late(from int, step uint64) int {
 	return -1
 }
 
-// until waits, as Counters.Wait does, until pending returns nil. Else that is closed when it may.
+// until waits until pending returns nil, under the conditions of Counters.Wait. Otherwise pending
+// returns a channel that is closed when its result may have changed.
 func (d *detector) until(ctx context.Context, process int, pending func() <-chan struct{}) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -277,7 +283,7 @@ func (d *detector) until(ctx context.Context, process int, pending func() <-chan
 		default:
 		}
 		if err := d.check(ctx, process, &v); err != nil {
-			if pending() == nil { // it sends before it leaves
+			if pending() == nil { // a process sends its data before it leaves
 				return nil
 			}
 			return err

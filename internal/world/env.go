@@ -12,12 +12,12 @@ import (
 type launcher struct {
 	name                         string
 	size, rank, local, localSize string
-	node                         string   // numbers the node; "" for none that does
-	id                           []string // together they name the run; those that are not set are left out
+	node                         string   // the node's number; "" if the launcher sets none
+	id                           []string // together they identify the run; unset ones are skipped
 }
 
-// launchers are asked in this order. Of Slurm the step counts: SLURM_NTASKS is set for a whole
-// allocation, also in a batch script, which is one process.
+// launchers are tried in this order. For Slurm the variables of the step are used: SLURM_NTASKS is
+// set for a whole allocation, also in a batch script, which is a single process.
 var launchers = []launcher{
 	{"hocket", "HOCKET_WORLD_SIZE", "HOCKET_RANK", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_WORLD_SIZE", "", nil},
 	{"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
@@ -28,10 +28,11 @@ var launchers = []launcher{
 		[]string{"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
 }
 
-// FromEnv reads who this process is from the environment: HOCKET_*, or what torchrun, Open MPI's
-// mpirun or Slurm's srun set, in this order. Without any of them it is a world of one.
-// HOCKET_RUN_ID, HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT, HOCKET_STALL_TIMEOUT and those of several nodes, HOCKET_MEET,
-// HOCKET_NODE, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY, hold beside all.
+// FromEnv reads this process's rank and the world's size from the environment: from HOCKET_*, or
+// from the variables of torchrun, Open MPI's mpirun or Slurm's srun, in this order. If none is set,
+// the world has one process. The following variables apply with every launcher: HOCKET_RUN_ID,
+// HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT, HOCKET_STALL_TIMEOUT, and for several nodes HOCKET_MEET,
+// HOCKET_NODE, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY.
 func FromEnv(getenv func(string) string) (Options, error) {
 	o := Options{Size: 1, LocalSize: 1, ID: getenv("HOCKET_RUN_ID"), Dir: getenv("HOCKET_RUN_DIR"),
 		Meet: getenv("HOCKET_MEET"), Node: getenv("HOCKET_NODE"), Token: getenv("HOCKET_TOKEN"),
@@ -104,7 +105,7 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		}
 	}
 	if text := getenv(l.localSize); text != "" {
-		// Slurm writes "4(x2)" for two nodes with four tasks each; a list means nodes that differ.
+		// Slurm writes "4(x2)" for two nodes with four tasks each, and a list if the nodes differ.
 		first, _, _ := strings.Cut(text, "(")
 		first, _, _ = strings.Cut(first, ",")
 		if o.LocalSize, err = strconv.Atoi(first); err != nil || o.LocalSize < 1 {
@@ -118,7 +119,7 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		o.Node = l.name + " node " + number
 	}
 	if l.name == "torchrun" && o.LocalSize < o.Size && o.Meet == "" {
-		// MASTER_PORT itself is torch's.
+		// torch itself uses MASTER_PORT, so take the next port.
 		if port, err := strconv.Atoi(getenv("MASTER_PORT")); err == nil && getenv("MASTER_ADDR") != "" {
 			o.Meet = net.JoinHostPort(getenv("MASTER_ADDR"), strconv.Itoa(port+1))
 		}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzEnv: whatever launchers put into the environment, a process is one of those that there are, or the error
-// names a variable; and told by hocket's own variables it is the same one.
+// FuzzEnv checks that, for any environment, FromEnv returns a valid rank or an error that names a
+// variable, and that the same options written as hocket's own variables give the same result.
 func FuzzEnv(f *testing.F) {
 	f.Add("WORLD_SIZE=4 RANK=3 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 MASTER_ADDR=::1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=x")
 	f.Add("SLURM_STEP_NUM_TASKS=8 SLURM_PROCID=5 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_NODEID=1 SLURM_JOB_ID=7")
@@ -23,13 +23,13 @@ func FuzzEnv(f *testing.F) {
 		}
 		o, err := FromEnv(func(name string) string { return env[name] })
 		if err != nil {
-			env["HOCKET_RUN_ID"] = "" // what to set
+			env["HOCKET_RUN_ID"] = "" // the error may say to set it
 			for name := range env {
 				if name != "" && strings.Contains(err.Error(), name) {
 					return
 				}
 			}
-			t.Fatalf("it names no variable of %q: %v", text, err)
+			t.Fatalf("the error names no variable of %q: %v", text, err)
 		}
 		if o.Size < 1 || o.Size > MaxProcesses || o.Rank < 0 || o.Rank >= o.Size || o.Local < 0 || o.Local >= o.Size ||
 			o.LocalSize < 1 || o.JoinTimeout < 0 || o.StallTimeout < 0 || o.Size > 1 && o.ID == "" {

@@ -12,10 +12,11 @@ import (
 // ErrLeft is the error that methods of a world return after Leave.
 var ErrLeft = errors.New("this process has left the world")
 
-// ErrWentOn is wrapped by the error of a wait for an action that another process no longer intends to perform.
+// ErrWentOn is wrapped by the error of a wait for an action that another process will no longer
+// perform, because it has passed the point where it would have.
 var ErrWentOn = errors.New("another process has gone on")
 
-// These errors are public: package fault has them.
+// These errors are public, in package fault.
 type (
 	PeerError     = fault.PeerError
 	DisagreeError = fault.DisagreeError
@@ -27,7 +28,8 @@ type member struct {
 	Rank int
 	PID  int
 	Host string
-	// Outer is its rank in the world that a group is of; Rank in another world.
+	// Outer is the process's rank in the world to which its group belongs. It equals Rank if the
+	// world is not a group.
 	Outer int `json:"-"`
 }
 
@@ -42,7 +44,7 @@ type cause struct {
 	Disagree *DisagreeError `json:",omitempty"`
 }
 
-// maxCause bounds an encoded cause: it must fit a message and the page.
+// maxCause is the largest size of an encoded cause, which must fit in a message and in the page.
 const maxCause = 4000
 
 // causeOf converts an error of the process self to the form that is sent to others. An error of an unknown type is
@@ -78,14 +80,14 @@ func (c cause) encode() []byte {
 		if err == nil && len(text) <= maxCause {
 			return text
 		}
-		if limit == 0 { // more ranks than fit
+		if limit == 0 { // there are too many ranks to fit
 			return []byte("{}")
 		}
 	}
 }
 
-// shorten cuts texts to limit bytes, and, where that alone does not do, leaves the first and
-// the last process of those with equal values.
+// shorten cuts each text to limit bytes. If that is not enough, it keeps, of the processes with
+// equal values, only the first and the last.
 func (c cause) shorten(limit int) cause {
 	short := func(s string) string {
 		if limit < len("…") {

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Export lets the processes to, or all others of this node, import file, once, by this process's rank and
-// key. It does not wait for them. The caller keeps file and may close it at once.
+// Export lets other processes of this node import file, each once, by this process's rank and key.
+// It is for the processes listed in to, or for all if the list is empty. It does not wait for them.
+// The file remains the caller's, which may close it immediately.
 func (w *World) Export(key string, file *os.File, to ...int) error {
 	if key == "" || len(key) > maxKey {
 		return fmt.Errorf("export of %.80q: the key must have 1 to %d bytes", key, maxKey)
@@ -37,9 +38,10 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 	return nil
 }
 
-// Import returns what a process exports by key. It waits for that while the process
-// gets on (see Step, At), and T longer; if that process has come to the next agreement without, it is an
-// error at once that wraps ErrWentOn.
+// Import returns the file that a process exports by key. It waits until the process has exported
+// it. It fails if the process makes no progress (see Step, At) for the time T. If the process has
+// reached the next agreement without exporting the file, it fails immediately with an error that
+// wraps ErrWentOn.
 func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
 	if err := w.checkPeer(process); err != nil {
 		return nil, err
@@ -56,7 +58,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 			gone = p
 			return false, ErrLeft
 		}
-		if len(p.inbox) > 0 { // what it exports before came before
+		if len(p.inbox) > 0 { // the process reached an agreement, and all exports before it have arrived
 			return false, fmt.Errorf("%w: it did not export %q, %w", ErrWentOn, key, p.failed("is at %q", p.inbox[0].step))
 		}
 		return false, nil
@@ -70,7 +72,8 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 	return file, err
 }
 
-// Forget drops what processes have exported by keys that begin with prefix, and nobody has imported.
+// Forget drops exports by other processes that have not been imported and whose keys begin with
+// prefix.
 func (w *World) Forget(prefix string) {
 	w.mesh.mu.Lock()
 	defer w.mesh.mu.Unlock()
@@ -87,7 +90,8 @@ func (w *World) Forget(prefix string) {
 	}
 }
 
-// Share lets the processes to, or all others of this node, map s by this process's rank and key, once each.
+// Share lets other processes of this node map s, each once, by this process's rank and key. It is
+// for the processes listed in to, or for all if the list is empty.
 func (w *World) Share(key string, s *Segment, to ...int) error {
 	if w.mesh.o.Size == 1 {
 		return nil
@@ -98,8 +102,7 @@ func (w *World) Share(key string, s *Segment, to ...int) error {
 	return w.Export(key, s.file, to...)
 }
 
-// Map maps the segment that a process shares by key. It waits for that while the process
-// gets on (see Step, At), and T longer.
+// Map maps the segment that a process shares by key. It waits in the same way as Import.
 func (w *World) Map(ctx context.Context, process int, key string) (*Segment, error) {
 	file, err := w.Import(ctx, process, key)
 	if err != nil {
@@ -110,12 +113,12 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 		file.Close()
 		return nil, w.mesh.member(process).failed("its export %q is no segment: %v", key, err)
 	}
-	file.Close() // the mapping is enough
+	file.Close() // the mapping does not need the file
 	s.file = nil
 	return s, nil
 }
 
-// checkPeer refuses ranks that are not those of another process.
+// checkPeer returns an error unless rank is that of another process.
 func (w *World) checkPeer(rank int) error {
 	if rank < 0 || rank >= w.mesh.o.Size || rank == w.mesh.o.Rank {
 		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d%s", rank, w.mesh.o.Rank,

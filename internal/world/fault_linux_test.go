@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// faultVariable is "FAULT PHASE": what happens to a process, and where.
+	// faultVariable is "FAULT PHASE": what goes wrong in a process, and in which phase.
 	faultVariable = "HOCKET_TEST_WORLD_FAULT"
 )
 
@@ -37,7 +37,7 @@ func init() {
 	}
 }
 
-// suffer does to this process what a fault does.
+// suffer applies a fault to this process.
 func suffer(fault string) {
 	switch fault {
 	case "kill":
@@ -45,7 +45,7 @@ func suffer(fault string) {
 		select {}
 	case "stop":
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		time.Sleep(100 * time.Millisecond) // another thread may take the signal
+		time.Sleep(100 * time.Millisecond) // the signal may be delivered to another thread
 	case "panic":
 		go panic("a bug")
 		select {}
@@ -55,11 +55,11 @@ func suffer(fault string) {
 	}
 }
 
-// rounds is how many batches a life has.
+// rounds is the number of batches in a life.
 const rounds = 20
 
-// life is all that a process does with a world: it joins, exchanges memory, agrees, and then
-// passes numbers to its neighbours in steps.
+// life performs everything that a process does with a world: it joins, exchanges memory, agrees,
+// and then passes numbers to its neighbours in steps.
 func life(ctx context.Context, o Options) error {
 	phase("start")
 	w, err := Join(ctx, o)
@@ -119,7 +119,7 @@ func live(ctx context.Context, w *World) error {
 	return nil
 }
 
-// family is the processes of a world.
+// family is the set of processes of a world.
 type family struct {
 	t       *testing.T
 	o       Options
@@ -129,8 +129,7 @@ type family struct {
 	at      []time.Time
 }
 
-// newFamily returns a world of processes, none of which has been started. All are killed at the
-// end of the test.
+// newFamily returns a family without starting its processes. All are killed at the end of the test.
 func newFamily(t *testing.T, o Options) *family {
 	f := &family{t: t, o: o, command: make([]*exec.Cmd, o.Size), out: make([]bytes.Buffer, o.Size),
 		ended: make([]chan struct{}, o.Size), at: make([]time.Time, o.Size)}
@@ -145,8 +144,8 @@ func newFamily(t *testing.T, o Options) *family {
 	return f
 }
 
-// start starts processes that do what child names. Each has the variables that env returns
-// for it.
+// start starts processes that run the child with the given name, each with the variables that env
+// returns for it.
 func start(t *testing.T, o Options, child string, env func(rank int) []string) *family {
 	t.Helper()
 	f := newFamily(t, o)
@@ -184,7 +183,7 @@ func (f *family) wait(rank int, limit time.Duration) int {
 	select {
 	case <-f.ended[rank]:
 	case <-time.After(limit):
-		f.command[rank].Process.Signal(syscall.SIGQUIT) // prints where it is
+		f.command[rank].Process.Signal(syscall.SIGQUIT) // makes the process print its stack traces
 		select {
 		case <-f.ended[rank]:
 		case <-time.After(5 * time.Second):
@@ -235,15 +234,15 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// phases are the points of a life at which a process can fail, in order. Those before linked
-// are before others have links with all processes.
+// phases are the points of a life at which a process can fail, in order. At those before linked,
+// not all others have a link with the process.
 var phases = []string{"start", "folder", "bound", "introduced", "linked", "within ready", "ready", "joined",
 	"within agreement", "exported", "imported", "batch", "done", "within goodbye"}
 
 // cell is one case of the matrix of faults.
 type cell struct {
 	fault, phase string
-	last         bool // the last process fails, and not the first
+	last         bool // the last process fails instead of the first
 }
 
 func (c cell) String() string {
@@ -254,16 +253,16 @@ func (c cell) String() string {
 	return strings.ReplaceAll(fmt.Sprintf("%s_%s_%s", c.fault, c.phase, who), " ", "_")
 }
 
-// TestFaults lets a process die or stop at every point of its life. All others must end with an
-// error that names it, and soon. A sample of the matrix, or all of it and 20 times in a
-// long run.
+// TestFaults lets a process die or stop at every point of its life. All others must soon end with
+// an error that names it. A short run tests a sample of the matrix; a long run tests all of it 20
+// times.
 func TestFaults(t *testing.T) {
 	var cells []cell
 	for _, phase := range phases {
 		for _, fault := range []string{"kill", "stop", "panic", "terminate"} {
 			for _, last := range []bool{false, true} {
 				if phase == "introduced" && !last {
-					continue // the first process dials nobody
+					continue // the first process dials no other
 				}
 				cells = append(cells, cell{fault, phase, last})
 			}
@@ -290,7 +289,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// absent matches a list of processes that did not join, with the last one of three.
+// absent matches the list of absent processes if that includes the first or the last of three.
 var absent = regexp.MustCompile(`ranks (0, 2|1-2) are absent`)
 
 const (
@@ -305,7 +304,7 @@ func try(t *testing.T, c cell) {
 	if c.last {
 		victim = o.Size - 1
 	}
-	last := "linked" // at which nobody is absent
+	last := "linked" // the last phase, from which no process is absent
 	if c.fault == "stop" {
 		last = "joined"
 	}
@@ -333,10 +332,10 @@ func try(t *testing.T, c cell) {
 		took := f.at[r].Sub(begin).Round(time.Millisecond)
 		t.Logf("rank %d exits %d after %v: %s", r, code, took, strings.TrimSpace(f.out[r].String()))
 		if leaving && code == 0 {
-			continue // it needed nothing more of the other
+			continue // this process was already done with the victim
 		}
 		if c.phase == "introduced" && code == exitFailed && absent.MatchString(f.out[r].String()) {
-			continue // another had a link with the victim, and ended before this one had one with either
+			continue // another process had a link with the victim, and ended before this process had a link with either
 		}
 		if want := fmt.Sprintf("peer %d: ", victim); code != exitFailed || !strings.HasPrefix(f.out[r].String(), want) {
 			t.Errorf("rank %d exits %d, want %d and blame for rank %d: %s", r, code, exitFailed, victim, f.out[r].String())
@@ -345,13 +344,14 @@ func try(t *testing.T, c cell) {
 			t.Errorf("rank %d took %v", r, took)
 		}
 	}
-	if c.fault == "stop" { // one that goes on later learns that it is too late
+	if c.fault == "stop" { // a stopped process that continues later must find that the world has ended
 		f.command[victim].Process.Signal(syscall.SIGCONT)
 		if code := f.wait(victim, limit); code != exitFailed && !(leaving && code == 0) {
 			t.Errorf("the stopped process exits %d: %s", code, f.out[victim].String())
 		}
 	}
-	// Files of a dead process are removed with those of the last other process, or at the next start.
+	// Files of a dead process are removed together with those of the last other process, or at the
+	// next start.
 	if d, err := openFolder(context.Background(), o.Dir, "next"); err != nil {
 		t.Error(err)
 	} else {

@@ -26,7 +26,7 @@ type folder struct {
 	file *os.File // open and locked
 }
 
-// openFolder opens the folder of a run in base, which it makes if it is not there.
+// openFolder opens the folder of a run in base, and creates it if necessary.
 func openFolder(ctx context.Context, base, id string) (*folder, error) {
 	if base == "" {
 		if base = os.Getenv("XDG_RUNTIME_DIR"); base == "" {
@@ -37,7 +37,7 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, _ := readNames(base) // tryFolder returns the error
+	names, _ := readNames(base) // ignore the error: tryFolder returns it
 	for _, name := range names {
 		if isFolderName(name) {
 			sweep(filepath.Join(base, name))
@@ -50,7 +50,7 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 		if !errors.Is(err, errAgain) {
 			return d, err
 		}
-		select { // another process sweeps it just now
+		select { // another process is sweeping it at this moment
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s stays locked by another process", path)
 		case <-time.After(time.Millisecond):
@@ -69,13 +69,14 @@ func readNames(dir string) ([]string, error) {
 
 func folderPrefix() string { return fmt.Sprintf("hocket-%d-", os.Geteuid()) }
 
-// isFolderName reports whether openFolder makes such names: the prefix and 16 hexadecimal digits.
+// isFolderName reports whether openFolder creates such names: the prefix and 16 hexadecimal digits.
 func isFolderName(name string) bool {
 	digits, ok := strings.CutPrefix(name, folderPrefix())
 	return ok && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// isSocket reports whether a file is one that processes make in the folder: a socket whose name is a rank.
+// isSocket reports whether processes create such files in the folder: sockets that are named by
+// rank.
 func isSocket(info fs.FileInfo) bool {
 	rank, err := strconv.Atoi(info.Name())
 	return err == nil && info.Name() == strconv.Itoa(rank) && info.Mode().Type() == fs.ModeSocket
@@ -83,12 +84,12 @@ func isSocket(info fs.FileInfo) bool {
 
 var errAgain = errors.New("try again")
 
-// tryFolder makes, opens and locks a folder.
+// tryFolder creates, opens and locks a folder.
 func tryFolder(path string) (*folder, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	} else if err == nil {
-		_ = os.Chmod(path, 0o700) // whatever the umask; check sees if it failed
+		_ = os.Chmod(path, 0o700) // in spite of the umask; check detects a failure
 	}
 	file, err := openDirectory(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -153,7 +154,7 @@ func (d *folder) isThere() bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// sweep removes a folder that no process has locked, if it is one that openFolder made.
+// sweep removes a folder that openFolder created and that no process has locked.
 func sweep(path string) {
 	file, err := openDirectory(path)
 	if err != nil {
@@ -166,11 +167,12 @@ func sweep(path string) {
 	}
 }
 
-// remove removes the folder if no other process has it locked and it holds nothing but sockets of processes. A
-// failed attempt gives up the own lock, so of several processes the last one succeeds.
+// remove removes the folder if no other process has locked it and it contains only sockets of
+// processes. Before that it releases this process's lock, so that the last of several processes
+// succeeds.
 func (d *folder) remove() {
 	if d.lock(unix.LOCK_EX) == nil && d.isThere() {
-		_ = files.RemoveFolder(d.path, isSocket) // what is left is swept by the next run
+		_ = files.RemoveFolder(d.path, isSocket) // files that remain are removed by the next run
 	}
 }
 
@@ -179,8 +181,9 @@ func (d *folder) close() {
 	d.file.Close()
 }
 
-// socket is the path of a process's socket. It goes by the open folder: paths of sockets must be
-// short, and the folder cannot be exchanged for another.
+// socket returns the path of a process's socket. It goes through the open file descriptor of the
+// folder, because paths of sockets must be short, and because the folder cannot be replaced by
+// another in the meantime.
 func (d *folder) socket(rank int) *net.UnixAddr {
 	name := filepath.Join("/proc/self/fd", strconv.Itoa(int(d.file.Fd())), strconv.Itoa(rank))
 	return &net.UnixAddr{Name: name, Net: "unixpacket"}
@@ -194,7 +197,7 @@ func (d *folder) bind(rank int) (*net.UnixListener, error) {
 		return listener, err
 	}
 	conn, err := net.DialUnix(addr.Net, nil, addr)
-	for range 20 { // it may be bound, and not listen yet
+	for range 20 { // another process may have bound it without listening yet
 		if err == nil {
 			break
 		}
@@ -215,6 +218,6 @@ func (d *folder) bind(rank int) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("%s is not a socket: remove it, or name another folder by HOCKET_RUN_DIR",
 			filepath.Join(d.path, info.Name()))
 	}
-	os.Remove(addr.Name) // of a process that has died
+	os.Remove(addr.Name) // left by a process that has died
 	return net.ListenUnix(addr.Net, addr)
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFolder opens a folder under conditions that are not right.
+// TestFolder opens a folder in invalid conditions.
 func TestFolder(t *testing.T) {
 	ctx := context.Background()
 	path := func(t *testing.T, base string) string {
@@ -54,7 +54,7 @@ func TestFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if os.Chown(p, 12345, -1) != nil {
-			t.Skip("only root can give files away")
+			t.Skip("only root can change the owner of files")
 		}
 		refused(t, base, "belongs to user 12345")
 	})
@@ -86,12 +86,12 @@ func TestFolder(t *testing.T) {
 	})
 }
 
-// TestUmask: a folder can be used whatever the umask, and nothing is left of it.
+// TestUmask checks that a folder can be used with any umask, and that it is removed.
 func TestUmask(t *testing.T) {
 	base := t.TempDir()
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and ends with the thread, which has a umask and capabilities of its own
+		runtime.LockOSThread() // never unlocked: the thread has a separate umask and separate capabilities, and ends with the goroutine
 		failed <- errors.Join(unix.Unshare(unix.CLONE_FS), dropCapabilities())
 		unix.Umask(0o777)
 		d, err := openFolder(t.Context(), base, "run")
@@ -111,7 +111,7 @@ func TestUmask(t *testing.T) {
 	}
 }
 
-// dropCapabilities has the calling thread obey the modes of files, also as root.
+// dropCapabilities makes file modes apply to the calling thread, even if it is root's.
 func dropCapabilities() error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -122,8 +122,8 @@ func dropCapabilities() error {
 	return unix.Capset(&head, &data[0])
 }
 
-// TestStaleFolder: what a run leaves that was killed is removed by the next one, and does not
-// disturb one of the same name.
+// TestStaleFolder checks that files left by a killed run are removed by the next run, and do not
+// disturb a run of the same name.
 func TestStaleFolder(t *testing.T) {
 	for _, id := range []string{"another", "TestStaleFolder"} {
 		t.Run(id, func(t *testing.T) {
@@ -131,14 +131,14 @@ func TestStaleFolder(t *testing.T) {
 			o.ID = id
 			f := start(t, Options{Size: 3, ID: id, Dir: o.Dir, JoinTimeout: limit, StallTimeout: limit}, "life",
 				func(rank int) []string {
-					if rank == 0 { // the others wait for it
+					if rank == 0 { // the others wait for rank 0
 						return []string{faultVariable + "=stop bound"}
 					}
 					return nil
 				})
 			f.waitStopped(0, limit)
 			waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "2")); return len(s) == 1 })
-			for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} { // none sees another die
+			for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} { // stopped first, so that no process detects the death of another
 				for _, c := range f.command {
 					c.Process.Signal(signal)
 				}
@@ -152,7 +152,7 @@ func TestStaleFolder(t *testing.T) {
 				<-ended
 			}
 			if left, _ := os.ReadDir(o.Dir); len(left) != 1 {
-				t.Fatalf("the dead run left %v: nothing is tested", left)
+				t.Fatalf("the killed run left %v: nothing to test", left)
 			}
 			o.ID = "TestStaleFolder"
 			inOne(t, o, func(w *World) error { return nil })
@@ -171,7 +171,8 @@ func waitFor(t *testing.T, there func() bool) {
 	t.Fatal("it does not come")
 }
 
-// TestSweep: runs that start and end at the same time do not remove each other's folders.
+// TestSweep checks that runs that start and end at the same time do not remove each other's
+// folders.
 func TestSweep(t *testing.T) {
 	base := t.TempDir()
 	var all sync.WaitGroup
@@ -202,8 +203,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestRemovedFolder removes the folder of a run while a process waits there. Whoever comes later
-// meets nobody, and both say so.
+// TestRemovedFolder removes the folder of a run while a process waits in it. A later process cannot
+// meet it, and both must report that.
 func TestRemovedFolder(t *testing.T) {
 	o := options(t, 2)
 	o.JoinTimeout = 2 * time.Second
@@ -224,8 +225,8 @@ func TestRemovedFolder(t *testing.T) {
 	}
 }
 
-// TestSameRank starts two processes with the same rank. The second is refused, the world is not
-// disturbed.
+// TestSameRank starts two processes with the same rank. The second must be refused without
+// disturbing the world.
 func TestSameRank(t *testing.T) {
 	for _, rank := range []int{0, 1} {
 		o := options(t, 3)
@@ -245,7 +246,7 @@ func TestSameRank(t *testing.T) {
 		}()
 		waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "1")); return len(s) == 1 })
 		if _, err := join(rank); err == nil || !strings.Contains(err.Error(), "of the same run has this rank, too") {
-			t.Errorf("a second rank %d: %v", rank, err)
+			t.Errorf("the second process of rank %d: %v", rank, err)
 		}
 		w, err := join(2)
 		if err != nil {
@@ -262,7 +263,7 @@ func TestSameRank(t *testing.T) {
 	}
 }
 
-// TestCancelledJoin ends a wait for others by its context.
+// TestCancelledJoin ends a wait in Join by its context.
 func TestCancelledJoin(t *testing.T) {
 	o := options(t, 3)
 	o.Rank = 1
@@ -280,7 +281,7 @@ func TestCancelledJoin(t *testing.T) {
 	}
 }
 
-// TestNothingLeft: after worlds of all fates no goroutine, file or folder is left.
+// TestNothingLeft checks that no goroutine, open file or folder remains, however a world ends.
 func TestNothingLeft(t *testing.T) {
 	count := func() (files int) {
 		list, err := os.ReadDir("/proc/self/fd")
@@ -313,27 +314,27 @@ func TestNothingLeft(t *testing.T) {
 					w.Abort(errors.New("an error"))
 				}
 				w.Leave()
-				w.Leave() // is harmless
+				w.Leave() // must be harmless
 			})
 		}
 		all.Wait()
 		o.JoinTimeout = 20 * time.Millisecond
 		if _, err := Join(context.Background(), o); err == nil {
-			t.Error("joins a world that has ended")
+			t.Error("a process joins a world that has ended")
 		}
 	}
-	fate(0) // what the runtime opens once
+	fate(0) // opens files that the runtime opens only once
 	files := count()
 	for i := range 20 {
 		fate(i)
 	}
 	waitFor(t, func() bool { return goroutinesHere() == 0 })
 	if now := count(); now > files {
-		t.Errorf("%d files are open, %d before", now, files)
+		t.Errorf("%d files are open, %d were before", now, files)
 	}
 }
 
-// goroutinesHere counts the goroutines that run this package's code, tests left out.
+// goroutinesHere counts the goroutines that run code of this package, except tests.
 func goroutinesHere() (n int) {
 	for stack := range strings.SplitSeq(stacks(), "\n\n") {
 		if strings.Contains(stack, "internal/world.(*") {
@@ -343,7 +344,8 @@ func goroutinesHere() (n int) {
 	return n
 }
 
-// TestFolderOfOthers: a run removes only folders that hocket made, by their names and contents.
+// TestFolderOfOthers checks that a run removes only folders with the names and contents of those
+// that hocket creates.
 func TestFolderOfOthers(t *testing.T) {
 	base := t.TempDir()
 	user := fmt.Sprintf("hocket-%d-", os.Geteuid())

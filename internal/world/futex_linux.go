@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	opFutexWait = 0 // FUTEX_WAIT, for memory that processes share
+	opFutexWait = 0 // for memory that several processes share
 	opFutexWake = 1
 )
 
-// futexWait sleeps until futexWake is called for word, in any process, or d has passed, which it
-// reports. It does not sleep if word is not was. It may return for no reason.
+// futexWait sleeps until futexWake is called for word in any process, or until d has passed, and
+// reports whether d has passed. It returns immediately if the value of word is not was. It may
+// return spuriously.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
 	t := unix.NsecToTimespec(d.Nanoseconds())
 	_, _, err := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opFutexWait, uintptr(was),

@@ -24,7 +24,7 @@ func (o *Options) outer(rank int) int {
 	return o.group.members[rank]
 }
 
-// ofGroup follows what a group's errors name.
+// ofGroup is a suffix for names in a group's errors.
 func (o *Options) ofGroup() string {
 	if o.group == nil {
 		return ""
@@ -32,10 +32,11 @@ func (o *Options) ofGroup() string {
 	return " of group " + o.group.name
 }
 
-// JoinGroup makes a world of some processes of another, w, which all of them call with the same name and the same members, in
-// the order of their ranks in it. Processes that are in several groups may use these in any order that does not have
-// processes wait for each other in a circle. Errors name processes by their ranks in w. When a group ends by a
-// failure w ends, too, and with it all groups; Leave ends the group alone.
+// JoinGroup creates a world of some processes of w. All of them call it with the same name and the
+// same members, which are listed in the order of their ranks in w. A process may belong to several
+// groups, and may use these in any order in which no processes wait for each other in a circle.
+// Errors name processes by their ranks in w. If a group ends because of a failure, w and all its
+// other groups end too. Leave ends only the group.
 func JoinGroup(ctx context.Context, w *World, name string, members []int) (*World, error) {
 	own := slices.Index(members, w.Process())
 	for i, r := range members {
@@ -74,12 +75,8 @@ func JoinGroup(ctx context.Context, w *World, name string, members []int) (*Worl
 	defer w.waits.begin(openWait{o.group, everyOther})()
 	g, err := Join(ctx, o)
 	if err != nil {
-		if why := w.Err(); why != nil {
-			err = why
-		} else {
-			w.Abort(err)
-		}
-		return nil, err
+		w.Abort(err)
+		return nil, w.Err() // the first cause of all processes
 	}
 	w.mesh.running.Go(func() { shareEnd(w, g) })
 	return g, nil
@@ -101,8 +98,8 @@ func shareEnd(w, g *World) {
 	}
 }
 
-// Seat returns the number of a process of a group among those of its node in the world that the group is of; -1 where w is
-// no group.
+// Seat returns the index of a process of a group among the processes of its node in the world that
+// the group belongs to; -1 if w is not a group.
 func Seat(w *World, process int) int {
 	if w.mesh.o.group == nil {
 		return -1

@@ -2,11 +2,13 @@ package world
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 )
 
-// TestErrorsOfGroups: errors in a group name processes by their ranks in the world that the group is of.
+// TestErrorsOfGroups checks that errors in a group name processes by their ranks in the world that
+// the group belongs to.
 func TestErrorsOfGroups(t *testing.T) {
 	inOne(t, options(t, 3), func(w *World) error {
 		ctx := context.Background()
@@ -27,20 +29,47 @@ func TestErrorsOfGroups(t *testing.T) {
 			ended, cancel := context.WithCancel(ctx)
 			cancel()
 			if err := c.Wait(ended, 0, 1, 1); err == nil || !strings.Contains(err.Error(), "waiting for rank 2") {
-				t.Errorf("process 2 is waited for: %v", err)
+				t.Errorf("wait for process 2: %v", err)
 			}
 			if _, err := g.Expect(5, 1, nil); err == nil || !strings.Contains(err.Error(), "of group g") {
-				t.Errorf("rank 5 of the group is expected: %v", err)
+				t.Errorf("receipt from rank 5 of the group: %v", err)
 			}
 			wire := g.NewWires(1)
 			if _, err := g.Expect(1, wire, make([]byte, 1)); err != nil {
 				return err
 			}
 			if _, err := g.Expect(1, wire, make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "from rank 2") {
-				t.Errorf("process 2 is expected twice: %v", err)
+				t.Errorf("second receipt from process 2: %v", err)
 			}
 		}
 		_, err = w.Agree(ctx, "end", nil)
 		return err
+	})
+}
+
+// TestGroupReportsCauseOfWorld: process 0 ends the world and exits before it ends the group. The members of the group
+// find its closed link first, and yet report why the world ended.
+func TestGroupReportsCauseOfWorld(t *testing.T) {
+	want := &DisagreeError{What: "the order in which groups are called", Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"}}}
+	inOne(t, options(t, 3), func(w *World) error {
+		ctx := context.Background()
+		g, err := JoinGroup(ctx, w, "g", []int{0, 1, 2})
+		if err != nil {
+			return err
+		}
+		if w.Process() == 0 {
+			w.mesh.page.abort(0, causeOf(w.mesh.self, want))
+			for _, p := range g.mesh.peers[1:] {
+				p.link.close()
+			}
+			<-w.Done()
+			return errEnded
+		}
+		var got *DisagreeError
+		if _, err := g.Agree(ctx, "end", nil); !errors.As(err, &got) || got.What != want.What {
+			t.Errorf("rank %d: the world ended by %v, and the group reports: %v", w.Process(), want, err)
+		}
+		<-w.Done()
+		return errEnded
 	})
 }

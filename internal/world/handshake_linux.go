@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// maxGuests bounds the connections that have not said who they are. Where more come, the
-	// oldest goes; a process that is pushed out dials again.
+	// maxGuests is the largest number of connections that have not identified themselves yet. If
+	// more arrive, the oldest is closed; a process whose connection is closed dials again.
 	maxGuests = 32
-	// greeting is how long a guest may take to say who it is.
+	// greeting is how long a guest may take to identify itself.
 	greeting = 5 * time.Second
 )
 
@@ -32,8 +32,8 @@ func newReception(m *mesh) *reception {
 	return &reception{mesh: m, slots: make(chan struct{}, maxGuests)}
 }
 
-// receive greets whoever connects, until the listener is closed: greet hears who it is, and returns the peer
-// that it is, nil if it is none.
+// receive handles new connections until the listener is closed. For each it calls greet, which
+// reads who is at the other end and returns the peer; nil if it is not a peer.
 func (r *reception) receive(listener net.Listener, greet func(*reception, net.Conn) *peer) {
 	for {
 		conn, err := listener.Accept()
@@ -41,7 +41,7 @@ func (r *reception) receive(listener net.Listener, greet func(*reception, net.Co
 		case errors.Is(err, net.ErrClosed):
 			r.dismiss(maxGuests)
 			return
-		case err != nil: // no more files, for example
+		case err != nil: // a temporary error, for example too many open files
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
@@ -91,7 +91,7 @@ func (r *reception) leaves(conn net.Conn) bool {
 // handshake exchanges identities over a link: a process of the world becomes a peer.
 type handshake struct{ mesh *mesh }
 
-// welcome makes a process of this run a peer, or sends it away.
+// welcome makes a process of this run a peer, or rejects it.
 func (hs handshake) welcome(conn net.Conn, l link, h hello) *peer {
 	p, err := hs.answer(l, h)
 	if err != nil {
@@ -105,14 +105,14 @@ func (hs handshake) welcome(conn net.Conn, l link, h hello) *peer {
 	return p
 }
 
-// answer answers a process of this run.
+// answer returns the peer for a process of this run, or an error that is sent to it.
 func (hs handshake) answer(l link, h hello) (*peer, error) {
 	if err := hs.fits(h); err != nil {
 		hs.mesh.abort(err)
 		return nil, err
 	}
 	if h.Rank <= hs.mesh.o.Rank || h.Rank >= hs.mesh.o.Size {
-		return nil, nil // none that would dial this one
+		return nil, nil // no process that dials this one has such a rank
 	}
 	return hs.admit(l, h, hs.hello().encode())
 }
@@ -131,7 +131,7 @@ func (hs handshake) fits(h hello) error {
 	return hs.mesh.disagree(what, mine, h.Rank, theirs)
 }
 
-// introduce says who this process is, and hears who is at the other end.
+// introduce sends this process's identity and reads that of the process at the other end.
 func (hs handshake) introduce(l link, rank int) (*peer, error) {
 	if err := l.send(hs.hello().encode(), greeting); err != nil {
 		return nil, nil
@@ -140,7 +140,7 @@ func (hs handshake) introduce(l link, rank int) (*peer, error) {
 	m, fds, err := l.receive()
 	closeAll(fds)
 	if err != nil {
-		return nil, nil // pushed out by others, or dead
+		return nil, nil // closed because of too many guests, or dead
 	}
 	switch m := m.(type) {
 	case aborted:
@@ -158,7 +158,8 @@ func (hs handshake) hello() hello {
 	return hello{Protocol: protocol, ID: hs.mesh.o.ID, Size: hs.mesh.o.Size, member: hs.mesh.self}
 }
 
-// admit makes the process at the other end a peer. If it called, it is first told who answers.
+// admit makes the process at the other end a peer. If that process has dialed this one, admit first
+// sends it answer, this process's identity.
 func (hs handshake) admit(l link, h hello, answer []byte) (*peer, error) {
 	uid, pid, err := l.owner()
 	switch {

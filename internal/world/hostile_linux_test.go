@@ -23,7 +23,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// joining starts to join as rank 0, and returns the path of its socket and what Join returns.
+// joining begins to join as rank 0. It returns the path of the process's socket and a channel with
+// the result of Join.
 func joining(t *testing.T, o Options) (socket string, joined <-chan error, leave func()) {
 	t.Helper()
 	result := make(chan error, 1)
@@ -57,14 +58,15 @@ func connect(socket string) (*net.UnixConn, error) {
 	name := filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), filepath.Base(socket))
 	addr := &net.UnixAddr{Name: name, Net: "unixpacket"}
 	conn, err := net.DialUnix(addr.Net, nil, addr)
-	for i := 0; err != nil && i < 100; i++ { // it is there before it listens
+	for i := 0; err != nil && i < 100; i++ { // the socket exists before it accepts connections
 		time.Sleep(10 * time.Millisecond)
 		conn, err = net.DialUnix(addr.Net, nil, addr)
 	}
 	return conn, err
 }
 
-// TestHostile floods the rendezvous while a process waits there, then lets the other one join.
+// TestHostile floods the rendezvous with invalid connections while a process waits there, and then
+// lets the other process join.
 func TestHostile(t *testing.T) {
 	requests := longtest.Of(10000, 100000)
 	o := options(t, 2)
@@ -81,14 +83,14 @@ func TestHostile(t *testing.T) {
 		nil, {0}, random[:100], random[:maxMessage], random[:maxMessage+1], random,
 		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
 		[]byte("h{"), []byte("h{}"), []byte("h" + strings.Repeat("[", 4000)), []byte("hnull"),
-		append([]byte("x"), bytes.Repeat([]byte{'"'}, 4000)...), // an abort from nobody
+		append([]byte("x"), bytes.Repeat([]byte{'"'}, 4000)...), // an abort from a process that has not identified itself
 		encodeCause(cause{Peer: &PeerError{Why: "false"}}), encodeReady(), encodeBye(),
 		agreement{1, "x", nil}.encode(), export{"x"}.encode(),
 		other.encode(), self.encode(), far.encode(),
 	}
 	before := settledHeap(math.MaxInt64)
-	var peak, live atomic.Uint64 // with garbage, and without
-	var sending sync.RWMutex     // who looks at what lives has the senders wait
+	var peak, live atomic.Uint64 // sizes of the heap: with garbage, and without
+	var sending sync.RWMutex     // the senders pause while live memory is measured
 	watching := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -109,7 +111,7 @@ func TestHostile(t *testing.T) {
 	var senders sync.WaitGroup
 	for s := range 8 {
 		senders.Go(func() {
-			var slow []net.Conn // connections that say nothing
+			var slow []net.Conn // connections that send nothing
 			send := func(i int) error {
 				sending.RLock()
 				defer sending.RUnlock()
@@ -129,7 +131,7 @@ func TestHostile(t *testing.T) {
 			}
 			for i := s; i < requests; i += 8 {
 				if err := send(i); errors.Is(err, syscall.EAGAIN) {
-					i -= 8 // the queue is full
+					i -= 8 // the queue of connections is full
 					time.Sleep(time.Millisecond)
 				} else if err != nil {
 					t.Error(err)
@@ -139,7 +141,7 @@ func TestHostile(t *testing.T) {
 			for _, conn := range slow {
 				defer conn.Close()
 			}
-			// A file that nobody asked for is closed.
+			// A file that was sent unasked must be closed.
 			if conn, err := connect(socket); err == nil {
 				conn.WriteMsgUnix([]byte("h{}"), syscall.UnixRights(1, 2), nil)
 				conn.Close()
@@ -167,13 +169,13 @@ func TestHostile(t *testing.T) {
 	live.Store(max(live.Load(), settledHeap(before)))
 	grown := func(now uint64) int64 { return int64(now) - int64(before) }
 	t.Logf("%d requests: memory grows by %d KiB at most, %d with garbage", requests, grown(live.Load())>>10, grown(peak.Load())>>10)
-	// The 8 senders are in this process, too. When garbage is collected depends on what else runs.
+	// The 8 senders are in this process too. When garbage is collected depends on other load.
 	if grown(live.Load()) > mostGrown || grown(peak.Load()) > 20<<20 {
 		t.Errorf("memory grows by %d bytes, %d with garbage", grown(live.Load()), grown(peak.Load()))
 	}
 }
 
-// heap returns the memory that the heap occupies, garbage included.
+// heap returns the memory that the heap occupies, including garbage.
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -183,11 +185,11 @@ func heap() uint64 {
 // mostGrown is by how much the heap may grow in a flood.
 const mostGrown = 5 << 20
 
-// settledHeap is heap without garbage. Of connections that wait to be accepted some are under way at any time: it
-// looks again as long as that is more than mostGrown above what was before.
+// settledHeap returns the size of the heap without garbage. Some connections are always waiting to
+// be accepted, so it measures again as long as the size exceeds before by more than mostGrown.
 func settledHeap(before uint64) (least uint64) {
 	for i := range 500 {
-		runtime.GC() // what the first one runs the finalizers of goes with the second
+		runtime.GC() // the second collection frees what finalizers have released after the first
 		runtime.GC()
 		if now := heap(); i == 0 || now < least {
 			least = now
@@ -200,12 +202,12 @@ func settledHeap(before uint64) (least uint64) {
 	return least
 }
 
-// TestStrangers lets processes of the same run come that do not fit.
+// TestStrangers lets processes connect that claim to be of the same run but do not fit.
 func TestStrangers(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		h    hello
-		want string // what both sides report; "" if only the stranger is sent away
+		want string // error on both sides; "" if only the stranger is rejected
 	}{
 		{"protocol", hello{protocol + 1, "", 2, member{Rank: 1, PID: 1, Host: "x"}},
 			fmt.Sprintf("ranks disagree on the protocol: their hockets differ: rank 0 has %d, rank 1 has %d", protocol, protocol+1)},
@@ -235,10 +237,10 @@ func TestStrangers(t *testing.T) {
 			answer, _, err := l.receive()
 			if tc.want != "" {
 				if a, ok := answer.(aborted); !ok || a.cause.err().Error() != tc.want {
-					t.Errorf("the stranger is told %v, %v; want %q", answer, err, tc.want)
+					t.Errorf("the stranger receives %v, %v; want %q", answer, err, tc.want)
 				}
 			} else if err == nil {
-				t.Errorf("the stranger is told %v", answer)
+				t.Errorf("the stranger receives %v", answer)
 			}
 			err = <-joined
 			leave()
@@ -252,7 +254,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestProtocols: the first message of a link is read by all protocols, so its form stays.
+// TestProtocols checks the form of a link's first message, which must never change, since all
+// versions of the protocol read it.
 func TestProtocols(t *testing.T) {
 	text := `h{"Protocol":7,"ID":"run","Size":3,"Rank":2,"PID":9,"Host":"h","Later":[1]}`
 	m, err := decode([]byte(text))
@@ -261,11 +264,11 @@ func TestProtocols(t *testing.T) {
 	}
 	var fields map[string]any
 	if err := json.Unmarshal(m.(hello).encode()[1:], &fields); err != nil || len(fields) != 6 {
-		t.Errorf("a hello is %v, %v", fields, err)
+		t.Errorf("a hello has fields %v, %v", fields, err)
 	}
 }
 
-// TestMalformed lets a process of the world send what no process sends.
+// TestMalformed lets a process of the world send invalid messages.
 func TestMalformed(t *testing.T) {
 	regular, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
@@ -314,7 +317,7 @@ func TestMalformed(t *testing.T) {
 					select {
 					case <-w.Done():
 					case <-time.After(10 * time.Second):
-						t.Errorf("rank %d: the world goes on", r)
+						t.Errorf("rank %d: the world has not ended", r)
 					}
 					var p *PeerError
 					if !errors.As(w.Err(), &p) || p.Rank != 1 || !strings.Contains(p.Why, "no hocket sends") {
@@ -327,8 +330,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestNoSegment maps exports that are no segments: a mapped file that shrinks would end the
-// process that reads it.
+// TestNoSegment maps exported files that are not segments. They must be refused, because a process
+// that reads a mapped file crashes if the file shrinks.
 func TestNoSegment(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/internal/ranklist"
 )
 
-// Join makes this process a member of the world of o.Size processes, and returns when all have
-// joined. It ends after JoinTimeout, or with ctx, with an error that names who is absent; or
-// as soon as a process fails that had come.
+// Join makes this process a member of a world of o.Size processes, and returns when all have
+// joined. It fails after JoinTimeout, or when ctx ends, with an error that names the absent
+// processes. It fails immediately if a process that has already connected fails.
 func Join(ctx context.Context, o Options) (*World, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	}
 	if err != nil {
 		m.abort(err)
-		err = m.err() // the first cause, if another process had one
+		err = m.err() // the cause from another process, if that was first
 		m.leave()
 		return nil, err
 	}
@@ -53,7 +53,8 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	return w, nil
 }
 
-// agreeMembers compares the builds of all processes, and collects which owns which of the program's ranks.
+// agreeMembers compares the builds of all processes, and collects which process owns which of the
+// program's ranks.
 func (w *World) agreeMembers(ctx context.Context) error {
 	text, err := membership{thisBuild(), w.mesh.o.Ranks}.encode()
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// A launcher and the processes that it has started talk over a local socket: processes say that they join, that they
-// have joined, and why their world has ended; the launcher says which of them has exited, for those that still wait
-// for it to join.
+// A launcher and the processes that it has started communicate over a local socket. A process
+// reports that it begins to join, that it has joined, and why its world has ended. The launcher
+// reports exited processes to processes that still wait for these to join.
 
-// toLaunch is what a process tells its launcher.
+// toLaunch is a message of a process to its launcher.
 type toLaunch struct {
 	ID     string // of the run
 	Rank   int
@@ -21,7 +21,8 @@ type toLaunch struct {
 	Ended  *cause `json:",omitempty"`
 }
 
-// Launcher is the launcher's end: which of the processes that it has started have joined, and why their world ended.
+// Launcher is the launcher's end of these connections. It records which of its processes have
+// joined, and why their world ended.
 type Launcher struct {
 	id       string
 	listener *net.UnixListener
@@ -30,17 +31,17 @@ type Launcher struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	open    map[*net.UnixConn]joiner
-	joined  map[int]int  // by rank: how many worlds it has joined
-	exited  []*PeerError // in the order in which they exited
-	ended   *cause       // the first that a process has told
+	joined  map[int]int  // by rank: the number of worlds that the process has joined
+	exited  []*PeerError // in order of exit
+	ended   *cause       // the first cause that a process has reported
 
-	reported chan struct{} // closed with ended set
+	reported chan struct{} // closed when ended is set
 }
 
-// joiner is a process that is connected.
+// joiner is a connected process.
 type joiner struct {
-	rank, world int  // world is the number among those that the process joins, from 1
-	in          bool // it has joined
+	rank, world int  // world counts the worlds that the process joins, from 1
+	in          bool // whether it has joined
 }
 
 const maxToLaunch = maxCause + 1<<10
@@ -65,7 +66,7 @@ func NewLauncher(id string) (*Launcher, error) {
 	return l, nil
 }
 
-// Address is what HOCKET_LAUNCHER is for the processes.
+// Address is the value of HOCKET_LAUNCHER for the processes.
 func (l *Launcher) Address() string { return l.listener.Addr().String() }
 
 // Close closes the connections.
@@ -79,7 +80,7 @@ func (l *Launcher) Close() {
 	l.serving.Wait()
 }
 
-// serve handles what a process sends, until it closes the connection.
+// serve handles the messages of a process until it closes the connection.
 func (l *Launcher) serve(conn *net.UnixConn) {
 	defer conn.Close()
 	if !sameUser(conn) {
@@ -119,7 +120,7 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 		l.ended = m.Ended
 		close(l.reported)
 	}
-	for _, gone := range l.exited { // the first of them is the cause
+	for _, gone := range l.exited { // the first one is the cause
 		l.sendExit(conn, j, gone)
 	}
 }
@@ -137,19 +138,19 @@ func (l *Launcher) sendExit(conn *net.UnixConn, j joiner, gone *PeerError) {
 	}
 }
 
-// Exited notes that a process has exited. how says in which way.
+// Exited records that a process has exited. how describes its exit.
 func (l *Launcher) Exited(rank, pid int, how string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	late := time.After(time.Second)
-	for l.connected(rank) { // what it has sent may still be unread
+	for l.connected(rank) { // its last messages may still be unread
 		changed := l.changed
 		l.mu.Unlock()
 		select {
 		case <-changed:
 			l.mu.Lock()
 			continue
-		case <-late: // a child of it goes on
+		case <-late: // a child process may hold the connection open
 		}
 		l.mu.Lock()
 		return
@@ -161,7 +162,7 @@ func (l *Launcher) Exited(rank, pid int, how string) {
 	}
 }
 
-// connected reports whether a process has a connection. It is called with mu locked.
+// connected reports whether a process has a connection. The caller holds mu.
 func (l *Launcher) connected(rank int) bool {
 	for _, j := range l.open {
 		if j.rank == rank {
@@ -171,7 +172,7 @@ func (l *Launcher) connected(rank int) bool {
 	return false
 }
 
-// notify wakes Exited. It is called with mu locked.
+// notify wakes Exited. The caller holds mu.
 func (l *Launcher) notify() {
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -180,7 +181,8 @@ func (l *Launcher) notify() {
 // Reported returns a channel that is closed when Cause has an error to return.
 func (l *Launcher) Reported() <-chan struct{} { return l.reported }
 
-// Cause returns why the processes' world has ended, as the first of them has told; nil for nothing.
+// Cause returns why the processes' world has ended, as the first of them has reported; nil if none
+// has.
 func (l *Launcher) Cause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,20 +210,22 @@ func sameUser(conn *net.UnixConn) bool {
 	return err == nil && int(uid) == syscall.Geteuid()
 }
 
-// launched is a process's end of the connection to its launcher. A nil one does nothing.
+// launched is a process's end of the connection to its launcher. The methods of a nil *launched do
+// nothing.
 type launched struct {
 	conn *net.UnixConn
 	mesh *mesh
 }
 
-// dialLauncher tells the launcher, if there is one, that this process joins, and hears which others do not come.
+// dialLauncher reports to the launcher, if there is one, that this process begins to join. It then
+// receives reports of processes that have exited and so will not join.
 func dialLauncher(m *mesh) *launched {
 	if m.o.Launcher == "" || m.o.Size == 1 {
 		return nil
 	}
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: m.o.Launcher, Net: "unixpacket"})
 	if err != nil {
-		return nil // it is in another network namespace, for example: time-outs hold
+		return nil // the launcher may be in another network namespace, for example; then timeouts apply
 	}
 	if !sameUser(conn) {
 		conn.Close()
@@ -257,10 +261,10 @@ func (l *launched) say(m toLaunch) {
 	}
 }
 
-// joined says that this process waits for no other to join.
+// joined reports that this process has joined.
 func (l *launched) joined() { l.say(toLaunch{Joined: true}) }
 
-// ended says why the world has ended.
+// ended reports why the world has ended.
 func (l *launched) ended(c cause) {
 	var short cause
 	if json.Unmarshal(c.encode(), &short) == nil {

@@ -7,27 +7,27 @@ import (
 
 // link represents a connection to another process that transfers whole messages, in order.
 type link interface {
-	// receive waits for a message. One goroutine receives. The caller closes the descriptors of files that
-	// come with it.
+	// receive waits for a message. Only one goroutine may call it. The caller closes the
+	// descriptors of files that are received with the message.
 	receive() (message, []int, error)
-	// send sends a message, and with it copies of files. It waits at most patience for the other end to
-	// read what is there.
+	// send sends a message, together with copies of files. It waits at most patience for the other
+	// end to read earlier messages.
 	send(packet []byte, patience time.Duration, fds ...int) error
-	// post sends a message if the other end can take it now.
+	// post sends a message if that is possible without waiting, and drops it otherwise.
 	post(packet []byte)
-	// hangUp sends, after everything sent before, that nothing more follows.
+	// hangUp announces that no further messages follow.
 	hangUp()
-	// close ends the link, soon after what was sent is on its way.
+	// close closes the connection after a short time in which sent messages can be transmitted.
 	close()
-	// owner returns the user and the process at the other end; a process of 0 is not known.
+	// owner returns the user and process ID at the other end; the process ID is 0 if unknown.
 	owner() (uid uint32, pid int, err error)
-	// payload is how many bytes of data go into a message.
+	// payload returns the number of data bytes that fit in a message.
 	payload() int
 }
 
 var errTimeout = os.ErrDeadlineExceeded
 
-// take takes a descriptor over from who would close it.
+// take returns the descriptor in *fd and sets *fd to -1, so that closeAll does not close it.
 func take(fd *int) int {
 	taken := *fd
 	*fd = -1

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unixLink is a socket to another process of the node. Packets keep their borders, so a message is
-// never in part there, and the files that come with it stay with it.
+// unixLink is a socket to another process of the node. The socket preserves packet boundaries, so
+// messages are received whole, together with their files.
 type unixLink struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
-	packet []byte // of the one goroutine that receives
+	packet []byte // used by the one goroutine that receives
 	rights []byte
 }
 
@@ -29,15 +29,17 @@ func newLink(conn *net.UnixConn) (*unixLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A byte more than is allowed: a packet that fills it is too long.
+	// One more byte than a message may have: a packet that fills the buffer is too long.
 	return &unixLink{conn, raw, make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))}, nil
 }
 
-// receive waits for a message. The caller closes the descriptors of files that come with it.
+// receive waits for a message. The caller closes the descriptors of files that are received with
+// it.
 func (l *unixLink) receive() (message, []int, error) {
 	n, rights, flags, _, err := l.conn.ReadMsgUnix(l.packet, l.rights)
 	if errors.Is(err, unix.ECONNRESET) {
-		// The other end closed without having read all. What it sent before is still there.
+		// The other end closed the socket without having read everything. Its own earlier messages
+		// can still be read.
 		n, rights, flags, _, err = l.conn.ReadMsgUnix(l.packet, l.rights)
 	}
 	if err != nil {
@@ -86,7 +88,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// withFD calls f with the descriptor of a file, which is valid until then. File.Fd would make
+// withFD calls f with the descriptor of a file, which is valid until f returns. File.Fd would make
 // the file blocking.
 func withFD(file *os.File, f func(fd int)) error {
 	raw, err := file.SyscallConn()
@@ -96,8 +98,8 @@ func withFD(file *os.File, f func(fd int)) error {
 	return raw.Control(func(fd uintptr) { f(int(fd)) })
 }
 
-// send sends a message, and with it copies of files. It waits at most patience for the other
-// end to read what is there.
+// send sends a message, together with copies of files. It waits at most patience for the other end
+// to read earlier messages.
 func (l *unixLink) send(packet []byte, patience time.Duration, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {
@@ -125,7 +127,7 @@ func (l *unixLink) send(packet []byte, patience time.Duration, fds ...int) error
 	}
 }
 
-// post sends a message if the other end can take it now.
+// post sends a message if that is possible without waiting, and drops it otherwise.
 func (l *unixLink) post(packet []byte) { _ = l.send(packet, 0) }
 
 func (l *unixLink) close() { l.conn.Close() }
@@ -134,13 +136,13 @@ func (l *unixLink) hangUp() {}
 
 func (l *unixLink) payload() int { return MaxValue }
 
-// isGone says whether sending failed since the other end is closed.
+// isGone reports whether an error of sending means that the other end is closed.
 func isGone(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// owner returns the user and the process at the other end. The process is 0 where that is in
+// owner returns the user and process ID at the other end. The process ID is 0 if the process is in
 // another namespace.
 func (l *unixLink) owner() (uid uint32, pid int, err error) {
 	err2 := l.raw.Control(func(fd uintptr) {

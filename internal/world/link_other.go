@@ -31,7 +31,7 @@ func closeAll([]int) {}
 
 func withFD(*os.File, func(fd int)) error { return errors.ErrUnsupported }
 
-// Launcher does nothing: worlds of several processes need Linux.
+// Launcher is not supported on this system: worlds of several processes need Linux.
 type Launcher struct{}
 
 // NewLauncher returns an error.
@@ -51,7 +51,7 @@ func (*launched) joined()     {}
 func (*launched) ended(cause) {}
 func (*launched) close()      {}
 
-// futexWait looks again a little later.
+// futexWait sleeps for a short time; callers poll.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
 	for start := time.Now(); word.Load() == was; time.Sleep(50 * time.Microsecond) {
 		if time.Since(start) > d {

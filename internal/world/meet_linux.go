@@ -12,17 +12,17 @@ import (
 
 type unixStat = syscall.Stat_t
 
-// rendezvous makes the links of a process to all others.
+// rendezvous creates the links of a process to all others.
 type rendezvous struct {
 	mesh     *mesh
 	detector *detector
-	roll     *rollCall // where there are several nodes
+	roll     *rollCall // nil if there is only one node
 }
 
-// meet makes links to all other processes. Each dials those of lower rank. A process with all
-// its links says so to all, and has joined when all others have said so. From its first link on
-// a process hears of the failure of whoever is at the other end; those that it has no link with
-// yet are absent when the time is up.
+// meet creates links to all other processes. Each process dials those of lower rank. A process that
+// has all its links reports that to all others, and has joined when all others have reported it
+// too. As soon as a process has a link, it receives reports of the failure of the process at the
+// other end. When the time is up, processes to which it has no link are reported as absent.
 func (v *rendezvous) meet(ctx context.Context) (err error) {
 	// A process that has all links waits a little longer than one that lacks some, because the latter knows which are
 	// absent.
@@ -30,7 +30,7 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 	defer cancel()
 	linking, cancelLinking := context.WithTimeout(ctx, v.mesh.o.JoinTimeout)
 	defer cancelLinking()
-	v.mesh.running.Go(func() { // a failure ends the dialling
+	v.mesh.running.Go(func() { // stop dialling when the world fails
 		select {
 		case <-v.mesh.done:
 			cancel()
@@ -56,7 +56,7 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 			v.mesh.abort(err)
 		}
 		cancel()
-		dialling.Wait() // it uses the folder
+		dialling.Wait() // the goroutines use the folder
 		if d != nil {
 			d.close()
 		}
@@ -107,7 +107,7 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 	return nil
 }
 
-// awaitAll waits until there holds for all other processes.
+// awaitAll waits until there returns true for all other processes.
 func (v *rendezvous) awaitAll(ctx context.Context, what string, there func(*peer) bool) error {
 	var absent []int
 	err := v.mesh.await(ctx, func() (bool, error) {
@@ -125,7 +125,8 @@ func (v *rendezvous) awaitAll(ctx context.Context, what string, there func(*peer
 	return v.mesh.absent(ctx, what, absent)
 }
 
-// greetUnix hears who a guest of this node is. A process of the world becomes a peer; anybody else is sent away.
+// greetUnix reads who a guest of this node is. A process of the world becomes a peer; any other is
+// rejected.
 func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 	l, err := newLink(conn.(*net.UnixConn))
 	if err != nil {
@@ -143,7 +144,8 @@ func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 	return handshake{v.mesh}.welcome(conn, l, h)
 }
 
-// dial makes the link to a process of lower rank, which open opens. It tries again until ctx ends.
+// dial creates the link to a process of lower rank, using open to connect. It retries until ctx
+// ends.
 func (v *rendezvous) dial(ctx context.Context, rank int, open func() (net.Conn, link, error)) {
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
 		p, err := v.call(ctx, rank, open)
@@ -162,7 +164,7 @@ func (v *rendezvous) dial(ctx context.Context, rank int, open func() (net.Conn, 
 	}
 }
 
-// call dials a process once. It returns nil if that is not there, or not yet.
+// call dials a process once. It returns nil if the process is not listening yet.
 func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, link, error)) (*peer, error) {
 	conn, l, err := open()
 	if err != nil {
@@ -173,9 +175,9 @@ func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, 
 	p, err := handshake{v.mesh}.introduce(l, rank)
 	if p == nil {
 		if ctx.Err() != nil {
-			<-v.mesh.done // meet fails
+			<-v.mesh.done // meet returns the error
 		}
-		if why := v.mesh.err(); why != nil { // the other end may have this process for a peer
+		if why := v.mesh.err(); why != nil { // the other end may already count this process as a peer
 			l.post(encodeCause(causeOf(v.mesh.self, why)))
 		}
 		l.close()
@@ -183,7 +185,7 @@ func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, 
 	return p, err
 }
 
-// leader returns the process that makes the page of this node.
+// leader returns the process that creates the page of this node.
 func (v *rendezvous) leader() int {
 	for r := range v.mesh.o.Rank {
 		if v.mesh.near(r) {
@@ -193,8 +195,8 @@ func (v *rendezvous) leader() int {
 	return v.mesh.o.Rank
 }
 
-// sayReady tells all others that this process has all its links. The first process of a node hands those of
-// its node the page.
+// sayReady reports to all others that this process has all its links. The first process of a node
+// also sends the page to the others of its node.
 func (v *rendezvous) sayReady() error {
 	var fds []int
 	if v.mesh.o.Rank == v.leader() {
@@ -228,7 +230,7 @@ func (v *rendezvous) sayReady() error {
 	return nil
 }
 
-// isReady takes what a process says when it has all its links.
+// isReady handles the report of a process that has all its links.
 func (v *rendezvous) isReady(p *peer, fds []int) error {
 	v.mesh.mu.Lock()
 	defer v.mesh.mu.Unlock()
@@ -247,7 +249,7 @@ func (v *rendezvous) isReady(p *peer, fds []int) error {
 	return nil
 }
 
-// setPage sets the page, when the process that made it has links with all. It is called with mu locked.
+// setPage sets the page once the process that created it has all its links. The caller holds mu.
 func (v *rendezvous) setPage(p *page) {
 	for r := range v.mesh.o.Size {
 		if !v.mesh.near(r) {
@@ -258,7 +260,7 @@ func (v *rendezvous) setPage(p *page) {
 	v.mesh.running.Go(v.detector.watch)
 }
 
-// openPage maps the page that the first process of the node made.
+// openPage maps the page that the first process of the node created.
 func openPage(fd, size int) (*page, error) {
 	file := os.NewFile(uintptr(fd), "page")
 	s, err := mapSegment(file)
@@ -276,7 +278,7 @@ func openPage(fd, size int) (*page, error) {
 	return p, nil
 }
 
-// seal closes the page's file, so no further process can join. The page stays mapped.
+// seal closes the page's file, after which no further process can join. The page remains mapped.
 func (p *page) seal() {
 	p.file.Close()
 	p.file = nil

@@ -6,16 +6,17 @@ import (
 	"unsafe"
 )
 
-// Segment is memory that other processes can map. Its size is fixed, and it is zero at first.
+// Segment is memory that other processes can map. Its size is fixed, and its initial contents are
+// zeros.
 type Segment struct {
 	mem  []byte
-	file *os.File // nil if another process made it, and where systems have no such files
+	file *os.File // nil if another process created the segment, or if the system has no such files
 }
 
 // Bytes returns the memory. It must not be used after Close.
 func (s *Segment) Bytes() []byte { return s.mem }
 
-// Close unmaps the segment from this process. Others keep it.
+// Close unmaps the segment from this process. It remains mapped in others.
 func (s *Segment) Close() error {
 	mem, file := s.mem, s.file
 	s.mem, s.file = nil, nil
@@ -29,5 +30,5 @@ func (s *Segment) Close() error {
 	return err
 }
 
-// Address is where the segment lies in this process.
+// Address returns the address of the segment in this process.
 func (s *Segment) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seals keep the size of a segment: no process can take memory away from under another.
+// seals fix the size of a segment, so that no process can remove memory that others have mapped.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// NewSegment makes a segment of at least size bytes. It is gone when no process has it.
+// NewSegment creates a segment of at least size bytes. It is freed when no process has mapped it.
 func NewSegment(size int) (*Segment, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a segment of %d bytes", size)
@@ -36,7 +36,8 @@ func NewSegment(size int) (*Segment, error) {
 	return s, nil
 }
 
-// mapSegment maps a segment that this process or another made. The segment takes over file.
+// mapSegment maps a segment that this or another process has created. The segment owns file from
+// then on.
 func mapSegment(file *os.File) (*Segment, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {

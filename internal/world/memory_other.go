@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// NewSegment makes a segment of at least size bytes, which only this process can use.
+// NewSegment creates a segment of at least size bytes, which only this process can use.
 func NewSegment(size int) (*Segment, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a segment of %d bytes", size)

@@ -12,40 +12,41 @@ import (
 	"hocket.example/hocket/internal/ranklist"
 )
 
-// mesh is a process's links to all others, and the end of the world, which each of them can bring.
+// mesh is a process's links to all others, together with the end of the world, which any of the
+// processes can cause.
 type mesh struct {
 	o      Options
 	self   member
-	handle func(*peer, message, []int) error // handles what a peer sends, with the files that come with it
+	handle func(*peer, message, []int) error // handles a message of a peer, with the files received with it
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when anything below changes
-	peers   []*peer       // by rank; nil for this process, and for those that have not joined
-	nodes   []int         // by rank, where there are several nodes: complete before there are peers
+	changed chan struct{} // closed and replaced when any of the following fields changes
+	peers   []*peer       // by rank; nil for this process, and for processes that have not joined
+	nodes   []int         // by rank, if there are several nodes; complete before there are peers
 	page    *page         // nil until all have joined
-	why     error         // the world ended
+	why     error         // why the world has ended; nil while it has not
 	left    bool
 
-	launched *launched // nil where no launcher listens
+	launched *launched // nil if no launcher listens
 
-	done    chan struct{} // closed with why set
+	done    chan struct{} // closed when why is set
 	running sync.WaitGroup
 }
 
-// peer is another process of the world. The mesh's mu guards what changes.
+// peer is another process of the world. The mesh's mu guards its mutable fields.
 type peer struct {
 	member
 	link  link
-	ready bool // it has joined: it has a link to all
-	left  bool // it has said goodbye
+	ready bool // whether it has joined: it has links to all others
+	left  bool // whether it has left the world
 
-	inbox []agreement         // what it has sent to Agree and is not read yet
-	files map[string]*os.File // what it has exported and nobody has imported yet
+	inbox []agreement         // values that it has sent for Agree and that have not been read yet
+	files map[string]*os.File // files that it has exported and that have not been imported yet
 }
 
 const (
-	maxInbox = 4    // a process can be ahead of another by one call of Agree
-	maxFiles = 1024 // exports of a process that wait for their import
+	maxInbox = 4    // a process can be at most one call of Agree ahead of another
+	maxFiles = 1024 // largest number of a process's exports that wait for their import
 )
 
 // node returns the node of a process.
@@ -56,17 +57,17 @@ func (m *mesh) node(process int) int {
 	return m.nodes[process]
 }
 
-// near reports whether a process is of this node.
+// near reports whether a process is on this node.
 func (m *mesh) near(process int) bool { return m.node(process) == m.node(m.o.Rank) }
 
-// err returns why the world has ended, nil while it has not.
+// err returns why the world has ended; nil while it has not.
 func (m *mesh) err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.why
 }
 
-// abort ends the world for all processes, unless it has ended.
+// abort ends the world for all processes, unless it has already ended.
 func (m *mesh) abort(cause error) {
 	if cause == nil {
 		cause = errors.New("aborted")
@@ -74,12 +75,19 @@ func (m *mesh) abort(cause error) {
 	m.end(causeOf(m.self, cause), cause)
 }
 
-// end ends the world, in all processes, for the first cause that any of them has.
+// end ends the world in all processes, for the first cause that any of them has.
 func (m *mesh) end(c cause, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.why != nil {
 		return
+	}
+	// A process that ends the world ends its groups a moment later. If it exits in between, the members of a group
+	// lose it first, but the cause is on the page of the world.
+	if m.o.group != nil {
+		if first, ended := m.o.group.of.mesh.page.cause(); ended {
+			c, err = first, first.err()
+		}
 	}
 	if m.page != nil {
 		if first, own := m.page.abort(m.o.Rank, c); !own {
@@ -91,27 +99,27 @@ func (m *mesh) end(c cause, err error) {
 	message := encodeCause(c)
 	for _, p := range m.peers {
 		if p != nil && !p.left {
-			p.link.post(message) // one that cannot take it finds the cause on the page
+			p.link.post(message) // a process that cannot receive it finds the cause on the page
 			p.link.hangUp()
 		}
 	}
 }
 
-// finish sets why. It is called with mu locked, once.
+// finish sets why. It is called once, with mu locked.
 func (m *mesh) finish(err error) {
 	m.why = err
 	close(m.done)
 	m.notify()
 }
 
-// notify wakes whoever is in await. It is called with mu locked.
+// notify wakes all calls of await. The caller holds mu.
 func (m *mesh) notify() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
 
-// await waits until ready, called with mu locked, returns true or an error, and no longer than
-// ctx and the world last.
+// await waits until ready returns true or an error, or until ctx or the world ends. It calls ready
+// with mu locked.
 func (m *mesh) await(ctx context.Context, ready func() (bool, error)) error {
 	for {
 		m.mu.Lock()
@@ -132,8 +140,8 @@ func (m *mesh) await(ctx context.Context, ready func() (bool, error)) error {
 	}
 }
 
-// leave says goodbye to the other processes, and closes all links. It returns why the world had ended before, if it
-// had.
+// leave announces to the other processes that this one leaves, and closes all links. It returns why
+// the world had ended before; nil if it had not.
 func (m *mesh) leave() error {
 	m.mu.Lock()
 	if m.left {
@@ -153,7 +161,7 @@ func (m *mesh) leave() error {
 			continue
 		}
 		if err == nil {
-			p.link.send(encodeBye(), time.Second) // one that has gone needs no goodbye
+			p.link.send(encodeBye(), time.Second) // an error means that the process has ended, and does not need the message
 		}
 		p.link.close()
 		phase("within goodbye")
@@ -171,7 +179,7 @@ func (m *mesh) leave() error {
 	return err
 }
 
-// member returns a process of the world; one that has not joined has no PID.
+// member returns the identity of a process. If the process has not joined, it has no PID.
 func (m *mesh) member(rank int) member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,7 +192,8 @@ func (m *mesh) member(rank int) member {
 	return member{Rank: rank, Outer: m.o.outer(rank)}
 }
 
-// list names processes as the world counts them that a group is of.
+// list formats a list of processes. Processes of a group are named by their ranks in the outer
+// world.
 func (m *mesh) list(ranks []int) string {
 	outer := make([]int, len(ranks))
 	for i, r := range ranks {
@@ -199,7 +208,7 @@ func (m *mesh) hasLeft(rank int) bool {
 	return m.peers[rank] != nil && m.peers[rank].left
 }
 
-// listen handles what a peer sends, until its stream ends.
+// listen handles the messages of a peer until its link is closed.
 func (m *mesh) listen(p *peer) {
 	for {
 		msg, fds, err := p.link.receive()
@@ -222,7 +231,8 @@ func (m *mesh) listen(p *peer) {
 	}
 }
 
-// lastOf says what a peer that ended did last, behind a comma; nothing before all have joined.
+// lastOf describes, after a comma, the last step of a peer that has ended; empty if not all
+// processes have joined.
 func (m *mesh) lastOf(p *peer) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -232,7 +242,7 @@ func (m *mesh) lastOf(p *peer) string {
 	return ", " + m.page.last(p.Rank)
 }
 
-// leftBy is the error of a wait for a peer that has left the world.
+// leftBy returns the error of a wait for a peer that has left the world.
 func (m *mesh) leftBy(p *peer) error {
 	m.mu.Lock()
 	page := m.page
@@ -254,8 +264,9 @@ func (m *mesh) leftBy(p *peer) error {
 	return p.failed("left the world before %s: %s", page.step(m.o.Rank, step), why)
 }
 
-// alone returns the error of a step that only this process begins, of three or more, because all others have left
-// without an error; nil if that is not so. It waits a little for those that may be about to leave.
+// alone returns the error if this process is the only one, of three or more, that begins a step,
+// because all others have left without an error; otherwise nil. It waits a little for processes
+// that may be about to leave.
 func (m *mesh) alone(step uint64) error {
 	e := &DisagreeError{What: fmt.Sprintf("step %d%s", step, m.o.ofGroup())}
 	for i := 0; i < patienceRounds; i++ {
@@ -290,13 +301,14 @@ func (m *mesh) alone(step uint64) error {
 	return e
 }
 
-// For so long an error waits for other processes, to say which of them differs.
+// These constants set how long an error waits for the values of other processes, which show which
+// process differs.
 const (
 	patienceRounds = 50
 	patiencePause  = 10 * time.Millisecond
 )
 
-// value is what a process has at a step, with the call that it is in.
+// value returns a process's value at a step, together with the call that the process is in.
 func (m *mesh) value(rank int, step uint64, text string) Value {
 	who := m.member(rank)
 	v := Value{Rank: who.Outer, Value: text, PID: who.PID, Host: who.Host}
@@ -306,7 +318,7 @@ func (m *mesh) value(rank int, step uint64, text string) Value {
 	return v
 }
 
-// disagree is a DisagreeError of this process and another.
+// disagree returns a DisagreeError between this process and another.
 func (m *mesh) disagree(what, mine string, rank int, theirs string) *DisagreeError {
 	e := &DisagreeError{What: what, Values: []Value{{Rank: m.o.outer(m.o.Rank), Value: mine},
 		{Rank: m.o.outer(rank), Value: theirs}}}
@@ -330,8 +342,8 @@ func (m *mesh) broadcast(message []byte) error {
 	return nil
 }
 
-// sendTo sends a message, with files (fds), to a process. It waits only where that process has not
-// read for long, and no longer than T.
+// sendTo sends a message, with files (fds), to a process. It waits, for at most T, only if that
+// process has not read earlier messages.
 func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	m.mu.Lock()
 	p, left, err := m.peers[rank], m.peers[rank].left, m.why
@@ -346,7 +358,7 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	switch {
 	case err == nil:
 		return nil
-	case isGone(err): // the end of its stream says more
+	case isGone(err): // the end of its link has a more precise cause
 		_ = m.await(context.Background(), func() (bool, error) { return p.left, nil })
 		if err := m.err(); err != nil {
 			return err
@@ -364,7 +376,7 @@ func (m *mesh) linkTo(process int) link {
 	return m.peers[process].link
 }
 
-// absent blames processes that have not come when ctx ends.
+// absent returns an error that blames the processes that have not arrived when ctx ends.
 func (m *mesh) absent(ctx context.Context, what string, absent []int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("waiting for ranks %s to %s: %w", m.list(absent), what, ctx.Err())

@@ -13,30 +13,32 @@ import (
 	"time"
 )
 
-// Processes of several nodes meet at process 0, which listens at an address that all of them know. Each sends it the
-// number of its node and its own listening address. When all have come, process 0 sends the whole list to each. Each
-// process then makes its links: to processes of its own node through a folder, to others over TCP.
+// Processes of several nodes meet at process 0, which listens at an address that all of them know.
+// Each process sends it the name of its node and its own listening address. When all processes
+// have arrived, process 0 sends the complete list to each. Each process then creates its links: to
+// processes of its own node through a folder, to others over TCP.
 
-// dialNet connects to a process of another node. Tests cut such connections.
+// dialNet connects to a process of another node. Tests replace it with connections that they can
+// cut.
 var dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: greeting}
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// rollCall tells each process who is on which node, and where to find whom.
+// rollCall distributes the list of all processes, with the node and the address of each.
 type rollCall struct {
 	mesh   *mesh
 	secret *secret
-	list   []arrival // by rank: complete before there are peers; guarded by mesh.mu
+	list   []arrival // by rank; complete before there are peers; guarded by mesh.mu
 
-	sync.Mutex            // of what process 0 has of the others while they come
+	sync.Mutex            // guards the following fields, which process 0 fills while the others arrive
 	came       []*arrival // by rank
-	lines      []link     // by rank: where they wait for the answer
+	lines      []link     // by rank: the connections on which they wait for the list
 	all        chan struct{}
-	first      string // why the first guest was sent away; "" if none was
+	first      string // why the first guest was rejected; "" if none was
 }
 
-// dial connects to a process of another node that knows the token.
+// dial connects to a process of another node, and checks that it knows the token.
 func (c *rollCall) dial(ctx context.Context, addr string) (net.Conn, link, error) {
 	raw, err := dialNet(ctx, addr)
 	if err != nil {
@@ -53,7 +55,8 @@ func (c *rollCall) dial(ctx context.Context, addr string) (net.Conn, link, error
 	return conn, newTCPLink(conn), nil
 }
 
-// greetTCP hears who a guest is that came over TCP. One that does not know the token is sent away.
+// greetTCP reads who a guest is that connected over TCP. A guest that does not know the token is
+// rejected.
 func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 	conn, err := c.secret.accept(raw)
 	if err != nil {
@@ -75,7 +78,7 @@ func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 		c.mesh.mu.Lock()
 		complete := c.list != nil
 		c.mesh.mu.Unlock()
-		if m.ID == c.mesh.o.ID && complete { // a process that comes too early dials again
+		if m.ID == c.mesh.o.ID && complete { // a process that arrives too early dials again
 			return handshake{c.mesh}.welcome(conn, l, m)
 		}
 	case arrival:
@@ -91,7 +94,7 @@ func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 	return nil
 }
 
-// sentAway notes why the first guest was sent away: it may be a process of the run.
+// sentAway records why the first guest was rejected: it may be a process of this run.
 func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
 	if bad, ok := m.(malformed); ok && err == nil {
 		err = bad
@@ -103,12 +106,12 @@ func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
 	}
 }
 
-// enroll notes a process that has come to process 0, and answers when all have.
+// enroll records a process that has connected to process 0, and sends the list when all have.
 func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 	err := handshake{c.mesh}.fits(a.hello)
 	port, perr := strconv.ParseUint(a.Addr, 10, 16)
 	if err == nil && (a.Rank <= 0 || a.Rank >= c.mesh.o.Size || perr != nil || a.Node == "") {
-		return // none that hocket sends
+		return // hocket never sends such an arrival
 	}
 	a.Outer = a.Rank
 	if err == nil {
@@ -118,7 +121,7 @@ func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 		if old := c.came[a.Rank]; old != nil && *old != a {
 			err = old.member.failed("has joined already, so process %d on %s cannot join with the same rank", a.PID, a.Host)
 		} else {
-			if c.lines[a.Rank] != nil { // of a connection that broke
+			if c.lines[a.Rank] != nil { // an earlier connection of the same process, which broke
 				c.lines[a.Rank].post(encodeBye())
 			}
 			c.came[a.Rank], c.lines[a.Rank] = &a, l
@@ -146,8 +149,8 @@ func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 	}
 }
 
-// everybody returns the arrivals of all processes, once all have come: process 0 and the others. The address of
-// process 0 is omitted, because all know it.
+// everybody returns the arrivals of all processes, once all have arrived; nil before. The address
+// of process 0 is omitted, because all processes know it.
 func (c *rollCall) everybody() []arrival {
 	c.Lock()
 	defer c.Unlock()
@@ -158,9 +161,9 @@ func (c *rollCall) everybody() []arrival {
 	return all
 }
 
-// call learns who is on which node, and where to find whom. The listener, where there is one, takes
-// connections of others. ctx bounds the wait for process 0, linking that of process 0 for the others: it knows
-// who is absent.
+// call returns when this process has the list of all processes. If a listener is returned, other
+// processes connect to it. ctx bounds the wait for process 0. linking bounds the wait of process 0
+// for the others; it ends earlier, because process 0 knows which processes are absent.
 func (c *rollCall) call(ctx, linking context.Context) (listener net.Listener, err error) {
 	if c.secret, err = newSecret(c.mesh.o); err != nil {
 		return nil, err
@@ -206,7 +209,7 @@ func numberNodes(roll []arrival) []int {
 	return nodes
 }
 
-// awaitRoll is process 0's part: it listens, and waits until all have come.
+// awaitRoll is the part of process 0: it listens, and waits until all others have arrived.
 func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
 	listener, err := c.listenMeet()
 	if err != nil {
@@ -247,7 +250,7 @@ func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, erro
 	return nil, listener, err
 }
 
-// listenMeet listens where all others come to.
+// listenMeet listens at the address where all other processes connect.
 func (c *rollCall) listenMeet() (net.Listener, error) {
 	if c.mesh.o.MeetFD == 0 {
 		return net.Listen("tcp", c.mesh.o.Meet)
@@ -257,9 +260,9 @@ func (c *rollCall) listenMeet() (net.Listener, error) {
 	return net.FileListener(file)
 }
 
-// askRoll is what the others do: they come to process 0, and wait for its answer.
+// askRoll is the part of the other processes: they connect to process 0, and wait for the list.
 func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
-	var last, greeted error // greeted is the first of a connection that was made: later ones may only be refused
+	var last, greeted error // greeted is the error of the first connection that succeeded; later attempts may merely be refused
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
 		if roll, last = c.askOnce(ctx, &listener); last == nil {
 			return roll, listener, nil
@@ -293,11 +296,11 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 		c.mesh.o.JoinTimeout, last)
 }
 
-// refusal is an error that another attempt does not mend.
+// refusal is an error that will not go away by retrying.
 type refusal struct{ error }
 
-// askOnce asks process 0 once. The first time it makes the listener, on the interface by which process 0 is
-// reached.
+// askOnce connects to process 0 once. The first time it creates the listener, on the interface that
+// reaches process 0.
 func (c *rollCall) askOnce(ctx context.Context, listener *net.Listener) ([]arrival, error) {
 	conn, l, err := c.dial(ctx, c.mesh.o.Meet)
 	if err != nil {

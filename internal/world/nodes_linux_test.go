@@ -28,7 +28,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// meeting listens where processes of several nodes meet, for process 0 to take over.
+// meeting listens at an address where processes of several nodes meet, for process 0 to inherit the
+// socket.
 func meeting(t testing.TB) (addr string, file *os.File) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,7 +44,7 @@ func meeting(t testing.TB) (addr string, file *os.File) {
 	return l.Addr().String(), file
 }
 
-// nodes are the options of a world of nodes of so many processes each, by rank.
+// nodes returns, by rank, the options of a world whose nodes have the given numbers of processes.
 func nodes(t testing.TB, sizes ...int) []Options {
 	t.Helper()
 	o := options(t, 0)
@@ -69,7 +70,8 @@ func nodes(t testing.TB, sizes ...int) []Options {
 	return all
 }
 
-// inNodes runs f as every process of a world of nodes, all of them in this process.
+// inNodes runs f in every process of a world of several nodes. All processes are simulated in this
+// one.
 func inNodes(t testing.TB, all []Options, f func(w *World) error) {
 	t.Helper()
 	var group sync.WaitGroup
@@ -95,7 +97,8 @@ func inNodes(t testing.TB, all []Options, f func(w *World) error) {
 	}
 }
 
-// TestNodes: processes know their node, share memory inside it, agree, compare steps and pass bytes across.
+// TestNodes checks that processes know their node, share memory within it, agree, compare steps,
+// and send bytes to other nodes.
 func TestNodes(t *testing.T) {
 	for _, sizes := range [][]int{{1, 1}, {2, 2}, {1, 3, 2}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
@@ -107,7 +110,7 @@ func TestNodes(t *testing.T) {
 func crossing(w *World, sizes []int) error {
 	ctx := context.Background()
 	me, size := w.Process(), w.Processes()
-	first := 0 // of the own node
+	first := 0 // the first process of this node
 	for node, n := range sizes {
 		if me >= first+n {
 			first += n
@@ -126,7 +129,7 @@ func crossing(w *World, sizes []int) error {
 			return err
 		}
 	}
-	// Memory stays inside a node.
+	// Memory is shared only within a node.
 	s, err := NewSegment(8)
 	if err != nil {
 		return err
@@ -151,11 +154,11 @@ func crossing(w *World, sizes []int) error {
 			return err
 		}
 		if m.Bytes()[0] != byte('0'+r) {
-			return fmt.Errorf("memory of rank %d holds %q", r, m.Bytes())
+			return fmt.Errorf("the memory of rank %d contains %q", r, m.Bytes())
 		}
 		m.Close()
 	}
-	// Everybody sends everybody bytes of several lengths, itself too.
+	// Every process sends bytes of several lengths to every process, including itself.
 	wires := w.NewWires(size * size)
 	for _, n := range []int{0, 1, MaxValue, tcpPayload + 1, 1 << 20} {
 		text := func(from, to int) []byte { return bytes.Repeat([]byte{byte(from*16 + to), byte(n)}, n)[:n] }
@@ -186,14 +189,14 @@ func crossing(w *World, sizes []int) error {
 	return err
 }
 
-// TestNodesDiffer: steps that differ between nodes are named with both values, also where the later one comes
-// before it has heard of the other.
+// TestNodesDiffer checks that steps that differ between nodes are reported with both values, even
+// if the later process begins its step before it has received the other's.
 func TestNodesDiffer(t *testing.T) {
 	inNodes(t, nodes(t, 1, 1), func(w *World) error {
 		if err := w.Step("load"); err != nil {
 			return err
 		}
-		_ = w.Step(fmt.Sprint("batch of ", w.Process())) // whoever hears of the other says so
+		_ = w.Step(fmt.Sprint("batch of ", w.Process())) // the process that finds the difference reports it
 		select {
 		case <-w.Done():
 		case <-time.After(10 * time.Second):
@@ -207,7 +210,8 @@ func TestNodesDiffer(t *testing.T) {
 	})
 }
 
-// TestNodesLists: lists are compared within each node, and all processes learn of the node where they differ.
+// TestNodesLists checks that lists are compared within each node, and that all processes get an
+// error that names the node on which lists differ.
 func TestNodesLists(t *testing.T) {
 	inNodes(t, nodes(t, 2, 2), func(w *World) error {
 		ctx := context.Background()
@@ -231,7 +235,8 @@ func TestNodesLists(t *testing.T) {
 	})
 }
 
-// TestNodesLengths: an end that sends another number of bytes than the other expects is named.
+// TestNodesLengths checks that a process is reported if it sends another number of bytes than the
+// receiver expects.
 func TestNodesLengths(t *testing.T) {
 	inNodes(t, nodes(t, 1, 1), func(w *World) error {
 		wire := w.NewWires(1)
@@ -252,10 +257,11 @@ func TestNodesLengths(t *testing.T) {
 	})
 }
 
-// TestNodesAbort: an abort on one node ends the world on the other, with the cause of who aborted.
+// TestNodesAbort checks that an abort on one node ends the world on the other node, with the cause
+// given to Abort.
 func TestNodesAbort(t *testing.T) {
 	inNodes(t, nodes(t, 2, 2), func(w *World) error {
-		_, _ = w.Agree(context.Background(), "begin", nil) // all have joined; rank 2 may be through, and abort
+		_, _ = w.Agree(context.Background(), "begin", nil) // all have joined; this may fail, because rank 2 may already have aborted
 		if w.Process() == 2 {
 			w.Abort(errors.New("out of memory"))
 		}
@@ -275,7 +281,7 @@ func TestNodesAbort(t *testing.T) {
 	})
 }
 
-// certificate writes a new certificate and its key.
+// certificate writes a new certificate and its key to files.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -303,7 +309,8 @@ func certificate(t *testing.T) (cert, key string) {
 	return filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 }
 
-// TestSecretFiles: a file that is not regular is an error; it is neither waited for nor read without limit.
+// TestSecretFiles checks that a secret file that is not a regular file is refused, instead of
+// blocking or being read without limit.
 func TestSecretFiles(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -316,7 +323,8 @@ func TestSecretFiles(t *testing.T) {
 	}
 }
 
-// TestNodesTLS: with a certificate nothing goes over in the clear, and a process without it does not get in.
+// TestNodesTLS checks that with a certificate all traffic is encrypted, and that a process without
+// the certificate cannot join.
 func TestNodesTLS(t *testing.T) {
 	all := nodes(t, 1, 2)
 	cert, key := certificate(t)
@@ -324,7 +332,7 @@ func TestNodesTLS(t *testing.T) {
 	tap(t, func(b []byte) {
 		seen.Add(int64(len(b)))
 		if bytes.Contains(b, []byte("a secret")) || bytes.Contains(b, []byte("TestNodesTLS")) {
-			t.Error("the token or the run's name goes over in the clear")
+			t.Error("the token or the run's name is transmitted unencrypted")
 		}
 	})
 	for r := range all {
@@ -334,7 +342,7 @@ func TestNodesTLS(t *testing.T) {
 	stranger.Cert, stranger.Key = certificate(t)
 	stranger.JoinTimeout = 500 * time.Millisecond
 	if _, err := Join(context.Background(), stranger); err == nil || !strings.Contains(err.Error(), "rank 0: absent") {
-		t.Errorf("another certificate: %v", err)
+		t.Errorf("dialing with another certificate: %v", err)
 	}
 	inNodes(t, all, func(w *World) error { return crossing(w, []int{1, 2}) })
 	if seen.Load() == 0 {
@@ -342,12 +350,12 @@ func TestNodesTLS(t *testing.T) {
 	}
 }
 
-// TestTLSMismatch: where processes differ in their certificates both errors have why the connection did not come about,
-// and not that it is refused once process 0 has given up.
+// TestTLSMismatch checks that, if processes have different certificates, both errors say why the
+// connection failed, and not merely that it was refused after process 0 had given up.
 func TestTLSMismatch(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
-		zero, one bool // have a certificate, each another
+		zero, one bool // whether each has a certificate; the two certificates differ
 		want      [2]string
 	}{
 		{"in process 0", true, false, [2]string{"was sent away: the other end shows another certificate", ""}},
@@ -383,7 +391,7 @@ func TestTLSMismatch(t *testing.T) {
 	}
 }
 
-// tap shows what processes of this one write to other nodes.
+// tap calls show with everything that processes in this test write to other nodes.
 func tap(t *testing.T, show func([]byte)) {
 	old := dialNet
 	t.Cleanup(func() { dialNet = old })
@@ -403,12 +411,13 @@ func (c *tapped) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestNodesRefuse: what does not fit is refused with its cause, before the time is up.
+// TestNodesRefuse checks that a process that does not fit is refused with the cause, before the
+// join timeout.
 func TestNodesRefuse(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(o *Options)
-		zero   string // what process 0 reports
+		zero   string // error that process 0 reports
 		one    string
 	}{
 		{"absent", nil, "rank 1: absent: did not join within 1s", ""},
@@ -451,8 +460,9 @@ func TestNodesRefuse(t *testing.T) {
 	}
 }
 
-// TestNodesHostile floods the place where nodes meet: with garbage, with messages of others, with connections
-// that say nothing, with lengths that nobody sends. The processes of the run join all the same.
+// TestNodesHostile floods the address where nodes meet: with garbage, with invalid messages, with
+// connections that send nothing, and with impossible lengths. The processes of the run must join
+// nevertheless.
 func TestNodesHostile(t *testing.T) {
 	requests := longtest.Of(3000, 50000)
 	all := nodes(t, 1, 1)
@@ -488,7 +498,7 @@ func TestNodesHostile(t *testing.T) {
 	far := self
 	far.Rank = 1 << 60
 	type packet struct {
-		from  *secret // nil for one that speaks no TLS
+		from  *secret // nil for a connection without TLS
 		bytes []byte
 	}
 	var packets []packet
@@ -512,7 +522,7 @@ func TestNodesHostile(t *testing.T) {
 	}
 	before := settledHeap(math.MaxInt64)
 	var live atomic.Uint64
-	var sending sync.RWMutex // who looks at what lives has the senders wait
+	var sending sync.RWMutex // the senders pause while live memory is measured
 	watching := make(chan struct{})
 	var watcher, senders sync.WaitGroup
 	watcher.Go(func() {
@@ -541,7 +551,7 @@ func TestNodesHostile(t *testing.T) {
 				if p.from != nil {
 					if c, err := p.from.dial(context.Background(), conn); err == nil {
 						conn = c
-					} // or it was pushed out, or knows no token
+					} // otherwise it was pushed out, or does not know the token
 				}
 				conn.Write(p.bytes)
 				if i%3 == 0 && len(slow) < 50 {
@@ -585,13 +595,13 @@ func TestNodesHostile(t *testing.T) {
 	}
 }
 
-// cut is a network that stops carrying anything, without a word.
+// cut is a network that can silently stop transmitting.
 type cut struct {
 	once sync.Once
 	now  chan struct{}
 }
 
-// cutNet has connections between nodes go through a network that can be cut.
+// cutNet makes connections between nodes pass through a network that can be cut.
 func cutNet(t *testing.T) *cut {
 	c := &cut{now: make(chan struct{})}
 	old := dialNet
@@ -607,7 +617,7 @@ func cutNet(t *testing.T) *cut {
 	return c
 }
 
-// cutConn carries nothing any more, not even its end, once its network is cut.
+// cutConn transmits nothing, not even its end, once its network is cut.
 type cutConn struct {
 	net.Conn
 	cut    *cut
@@ -647,8 +657,8 @@ func (c *cutConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestNodesCut: where the network between nodes drops everything, both sides learn of it within T + 5 s, also in
-// the middle of a message that one of them waits for.
+// TestNodesCut checks that, if the network between nodes drops everything, both sides detect it
+// within T + 5 s, even in the middle of a message that one of them waits for.
 func TestNodesCut(t *testing.T) {
 	const stall = time.Second
 	all := nodes(t, 1, 1)
@@ -690,7 +700,7 @@ func TestNodesCut(t *testing.T) {
 		if took > 10*(stall+5*time.Second) {
 			return fmt.Errorf("it takes %v", took)
 		}
-		t.Logf("rank %d learns of it after %v", w.Process(), took.Round(time.Millisecond))
+		t.Logf("rank %d detects it after %v", w.Process(), took.Round(time.Millisecond))
 		return errEnded
 	})
 }

@@ -8,56 +8,59 @@ import (
 )
 
 const (
-	// MaxProcesses bounds the size of a world.
+	// MaxProcesses is the largest size of a world.
 	MaxProcesses = 256
-	// MaxValue bounds what a process hands to Agree.
+	// MaxValue is the largest size of a value that a process passes to Agree.
 	MaxValue = 4 << 10
 
 	// beat is the time between two heartbeats of a process.
 	beat = 100 * time.Millisecond
 )
 
-// Options say who this process is, and how long it waits for others.
+// Options describe this process and its world, and limit how long it waits for others.
 type Options struct {
-	Rank, Size       int // this process, and how many there are; Size 0 means a world of one
-	Local, LocalSize int // likewise among the processes of this node; LocalSize 0 means all
+	Rank, Size       int // this process's rank, and the number of processes; Size 0 means a world of one
+	Local, LocalSize int // likewise among the processes of this node; LocalSize 0 means that all are on it
 
-	// ID names the run: equal in all its processes, different in any other run of the user.
+	// ID names the run. It is the same in all its processes, and different in every other run of
+	// the user.
 	ID string
-	// Dir is where processes meet: a folder of this host that all of them can write.
-	// Default: XDG_RUNTIME_DIR, or else the folder for temporary files.
+	// Dir is the folder in which processes meet. It is on this host, and all of them can write to
+	// it. Default: XDG_RUNTIME_DIR, or else the folder for temporary files.
 	Dir string
 
-	// Meet is where processes of several nodes meet, "host:port": process 0 listens there. Empty for a world
-	// of one node. With it Local and LocalSize are found out.
+	// Meet is the address, "host:port", where processes of several nodes meet: process 0 listens
+	// there. It is empty for a world of one node. If it is set, Local and LocalSize are determined
+	// by Join.
 	Meet string
-	// MeetFD is the descriptor of a socket that listens at Meet already; 0 for none.
+	// MeetFD is the descriptor of a socket that already listens at Meet; 0 if there is none.
 	MeetFD int
 	// Node names this process's node: processes of a world with equal names share memory. Default: the host's name.
 	Node string
-	// Launcher is where the launcher of the processes listens, a local socket; empty for none. See Launcher.
+	// Launcher is the address of the local socket on which the launcher of the processes listens;
+	// empty if there is none. See Launcher.
 	Launcher string
-	// Token is what processes prove to each other over TCP that they know: the same in all of them, secret, and
-	// nothing that can be guessed.
+	// Token is a secret that is the same in all processes. Processes on different nodes prove to
+	// each other that they know it. It must not be guessable.
 	Token string
-	// Cert and Key are PEM files of a certificate and its key, the same in all processes: with them each end of
-	// a connection between nodes shows that certificate. Empty for none.
+	// Cert and Key name PEM files with a certificate and its key, the same in all processes. Both
+	// ends of a connection between nodes then present this certificate. Empty for none.
 	Cert, Key string
 
 	// JoinTimeout is how long Join waits for others. Default: 60 s.
 	JoinTimeout time.Duration
-	// StallTimeout (T) is how long a process may show no sign of life, or not arrive where
-	// others wait for it. Default: 30 s.
+	// StallTimeout (T) is how long other processes wait for a process that sends no heartbeats, or
+	// that makes no progress towards a point where they wait for it. Default: 30 s.
 	StallTimeout time.Duration
 
-	group *group // of another world's processes; nil for a world of its own
+	group *group // set if the world is a group of another world's processes
 
 	// Ranks are the program's ranks that this process owns. Default, if no process names any:
 	// ranks are split evenly, in contiguous blocks.
 	Ranks []int
 }
 
-// complete fills in defaults, and refuses what makes no world.
+// complete sets defaults, and returns an error if the options are invalid.
 func (o *Options) complete() error {
 	o.Size = max(o.Size, 1)
 	o.LocalSize = cmp.Or(o.LocalSize, o.Size)
@@ -84,5 +87,5 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// phase is called between steps that others can see. Tests end processes there.
+// phase is called between actions that other processes can observe. Tests end processes there.
 var phase = func(name string) {}

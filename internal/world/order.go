@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// Processes that use several groups in different orders wait for each other in a circle. Each process writes on the page
-// of the world that its groups are of what it waits for, anew with every beat. Who finds itself in a circle ends the
-// world with a DisagreeError that has the call of each process.
+// Processes that use several groups in different orders can wait for each other in a circle. With
+// every beat, each process writes what it waits for on the page of the outer world. A process that
+// is part of a circle ends the world with a DisagreeError that has the call of each process.
 
-// threads are those that have called this process's worlds.
+// threads records which threads have called this process's worlds.
 var threads struct {
 	sync.Mutex
 	known   bool
@@ -20,9 +20,9 @@ var threads struct {
 	several bool
 }
 
-// CalledBy notes which thread of the program calls. While it is always the same one, a process that waits calls nothing
-// else meanwhile, and a circle of such processes is found at once. It is found when StallTimeout is over where several
-// threads call, or where that is not known.
+// CalledBy records the thread that calls. As long as it is always the same thread, a waiting
+// process makes no other call, so a circle of such processes is detected immediately. If several
+// threads call, or if the thread is unknown, a circle is reported only after StallTimeout.
 func CalledBy(thread uintptr) {
 	threads.Lock()
 	defer threads.Unlock()
@@ -32,30 +32,31 @@ func CalledBy(thread uintptr) {
 	threads.known, threads.first = true, thread
 }
 
-// oneThread reports whether all calls of this process were of one thread.
+// oneThread reports whether all calls of this process came from one thread.
 func oneThread() bool {
 	threads.Lock()
 	defer threads.Unlock()
 	return threads.known && !threads.several
 }
 
-// waits are those of a process for others, in a world and its groups.
+// waits are the waits of this process for others, in a world and its groups.
 type waits struct {
 	mu    sync.Mutex
-	open  map[openWait]int // how many of each
-	ended uint64           // so many have ended
+	open  map[openWait]int // number of open waits of each kind
+	ended uint64           // number of waits that have ended
 }
 
-// openWait is a wait in a *World, or in a *group that is joined, for a process, all others, or Any.
+// openWait is a wait in a *World, or in a *group that is being joined, for a process, for all
+// others, or for Any.
 type openWait struct {
 	in   any
 	from int
 }
 
-// everyOther stands for all other processes, each of which is waited for.
+// everyOther stands for all other processes: the wait needs each of them.
 const everyOther = -2
 
-// begin notes a wait. What it returns ends it.
+// begin records a wait. The function that it returns ends the wait.
 func (w *waits) begin(x openWait) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,16 +74,16 @@ func (w *waits) begin(x openWait) (end func()) {
 	}
 }
 
-// waits notes a wait of this process in the detector's world.
+// waits records a wait of this process in the detector's world.
 func (d *detector) waits(from int) (end func()) {
 	w := d.world
-	if w.mesh.page == nil { // it joins: JoinGroup has noted that
+	if w.mesh.page == nil { // the world is being joined; JoinGroup has recorded that
 		return func() {}
 	}
 	return outermost(w).waits.begin(openWait{w, from})
 }
 
-// outermost is the world that a group is of.
+// outermost returns the world that a group belongs to, or w if it is not a group.
 func outermost(w *World) *World {
 	if w.mesh.o.group != nil {
 		return w.mesh.o.group.of
@@ -90,22 +91,23 @@ func outermost(w *World) *World {
 	return w
 }
 
-// wait is what a process waits for: others that have not begun its step of a world or group.
+// wait describes what a process waits for: other processes that have not begun its step of a world
+// or group.
 type wait struct {
-	in    uint64 // names the world or group; 0 where the process does not wait, or in several of them
-	step  uint64 // that it is in; 0 where it joins
+	in    uint64 // identifies the world or group; 0 if the process does not wait, or waits in several of them
+	step  uint64 // the step that the process is in; 0 while it joins
 	ended uint64
-	late  [MaxProcesses / 64]uint64 // a bit for each process of the outermost world
-	sure  bool                      // the process calls from one thread, and waits for each of late
+	late  [MaxProcesses / 64]uint64 // the processes that it waits for: a bit for each process of the outermost world
+	sure  bool                      // whether the process calls from one thread only, and needs each of late
 	name  string                    // of the group
-	call  entry                     // that waits
+	call  entry                     // the call that waits
 }
 
 func (w *wait) add(rank int)      { w.late[rank/64] |= 1 << (rank % 64) }
 func (w *wait) has(rank int) bool { return w.late[rank/64]&(1<<(rank%64)) != 0 }
 
-// The place of a wait in a slot: a number that is odd while it is written, how often it was written, what it has in
-// words, lengths of texts, texts.
+// The layout of a wait in a slot: a sequence number, odd while the wait is being written; how often
+// the wait has been written; its fields as words; the lengths of its texts; the texts.
 const (
 	waitBeats = 8
 	waitWords = 16 // in, step, ended, sure, late
@@ -114,7 +116,7 @@ const (
 	waitText  = waitTexts + 3*8
 )
 
-// writeWait writes what a process waits for, for others to see.
+// writeWait publishes what a process waits for.
 func (p *page) writeWait(rank int, x wait) {
 	s := p.slot(rank)[slotWait:]
 	word(s, 0).Add(1)
@@ -135,7 +137,8 @@ func (p *page) writeWait(rank int, x wait) {
 	word(s, 0).Add(1)
 }
 
-// readWait returns what a process waits for, and how often it has written that; false while it writes.
+// readWait returns what a process waits for, and how often that has been written. ok is false if it
+// was being written.
 func (p *page) readWait(rank int) (x wait, beats uint64, ok bool) {
 	s := p.slot(rank)[slotWait:]
 	before := word(s, 0).Load()
@@ -155,7 +158,7 @@ func (p *page) readWait(rank int) (x wait, beats uint64, ok bool) {
 	return x, beats, before%2 == 0 && word(s, 0).Load() == before
 }
 
-// now is what this process waits for. It is called with mu locked.
+// now returns what this process waits for. The caller holds mu.
 func (w *waits) now(of *World) wait {
 	x := wait{ended: w.ended, sure: oneThread()}
 	var in any
@@ -196,25 +199,27 @@ func (w *waits) now(of *World) wait {
 	return x
 }
 
-// nameOf is a number for a group, the same in all its processes.
+// nameOf returns a number for a group that is the same in all its processes.
 func nameOf(g *group) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, g.name, g.members)
 	return h.Sum64() | 2 // neither 0 nor 1
 }
 
-// circleLink is a process of a circle: what it waits for, and how often it had written that when it was first seen.
+// circleLink is a process of a circle: its wait, and how often the wait had been written when the
+// circle was first seen.
 type circleLink struct {
 	rank  int
 	wait  wait
 	beats uint64
 }
 
-// findCircle writes what this process waits for, and ends the world if that is a circle. It is called with every beat.
+// findCircle publishes what this process waits for, and ends the world if the process is part of a
+// circle. It is called with every beat.
 //
-// A circle counts when it was seen twice, and each of its processes has written its wait twice in between. Between the
-// writes no wait has ended, and each process has found that the next one has not come. So there was a time when all
-// waited at once.
+// A circle counts only if it was seen twice and each of its processes has written its wait at least
+// three times in between. In that time no wait has ended, and each process has found that the next
+// process has not arrived. So there was a time when all of them waited at once.
 func (d *detector) findCircle() {
 	w, p, self := d.world, d.mesh.page, d.mesh.o.Rank
 	w.waits.mu.Lock()
@@ -256,8 +261,8 @@ func (d *detector) findCircle() {
 	d.mesh.abort(e)
 }
 
-// circle extends path, in which each process waits for the next, by processes from from on, until it ends at self.
-// seen are the processes that do not lead to self.
+// circle extends path, in which each process waits for the next, with processes beginning at from,
+// until it reaches self. seen are processes from which self was not reached.
 func (d *detector) circle(path []circleLink, seen map[int]bool, from, self int) []circleLink {
 	seen[from] = true
 	x, beats, ok := d.mesh.page.readWait(from)
@@ -270,7 +275,7 @@ func (d *detector) circle(path []circleLink, seen map[int]bool, from, self int) 
 			continue
 		}
 		y, _, ok := d.mesh.page.readWait(next)
-		if !ok || y.in == 0 || y.in == x.in && y.step >= x.step { // it has come
+		if !ok || y.in == 0 || y.in == x.in && y.step >= x.step { // next has begun the step
 			continue
 		}
 		if next == self {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// looked waits until the processes 0 and 1 have been in the same waits for so many beats that their detectors have
-// looked for circles several times, or until the world has ended.
+// looked waits until processes 0 and 1 have been in the same waits for so many beats that their
+// detectors have searched for circles several times, or until the world has ended.
 func looked(w *World) {
 	var since [2]uint64
 	var first [2]wait
@@ -26,9 +26,9 @@ func looked(w *World) {
 	}
 }
 
-// TestCircles: process 0 waits in a step of group g, of all; process 1 meanwhile waits in group h for process 0, and
-// begins that step afterwards. That is a circle only if process 0 waits for process 1, and not for process 2, which is
-// slow.
+// TestCircles lets process 0 wait in a step of group g, which has all processes. Meanwhile process
+// 1 waits in group h for process 0, and begins the step of g only afterwards. This is a circle only
+// if process 0 waits for process 1, and not if it waits for process 2, which is merely slow.
 func TestCircles(t *testing.T) {
 	t.Cleanup(func() { threads.known, threads.several = false, false })
 	CalledBy(1)
@@ -51,7 +51,7 @@ func TestCircles(t *testing.T) {
 					err = w.Err()
 				}
 				if !errors.As(err, &d) || len(d.Values) != 2 {
-					t.Errorf("rank %d: a circle of two, and the error is %v", w.Process(), err)
+					t.Errorf("rank %d: a circle of two has error %v", w.Process(), err)
 				}
 				return errEnded
 			})
@@ -59,7 +59,7 @@ func TestCircles(t *testing.T) {
 	}
 }
 
-// crossed has the processes of TestCircles wait. Process 2 raises what process 0 waits for.
+// crossed performs the waits of TestCircles. Process 2 raises the counter that process 0 waits for.
 func crossed(w *World, from int) error {
 	ctx, r := context.Background(), w.Process()
 	g, err := JoinGroup(ctx, w, "g", []int{0, 1, 2})

@@ -9,9 +9,9 @@ import (
 	"unsafe"
 )
 
-// The page is memory that all processes of a node share. Its first word ends the world: it is
-// there for those that cannot read a socket, such as kernels on a GPU. Each process writes only
-// its own slot of the rest, so that others can see that it lives and what it does.
+// The page is memory that all processes of a node share. Its first word ends the world; it serves
+// those that cannot read a socket, such as kernels on a GPU. Each process writes only to its own
+// slot in the rest of the page. Other processes read there whether it lives and what it does.
 //
 //	0      abort word, 32 bits: 0, or 1 + the process that ended the world
 //	4096   slots, one a process:
@@ -43,17 +43,17 @@ const (
 	ringSteps = 32
 	stepBytes = 384
 	stepHead  = 32
-	stepText  = 112 // bytes of what a step is, and of the place of its call
+	stepText  = 112 // bytes of a step's description, and of the place of its call
 	callText  = 128
 
 	maxError = 1 << 10
 )
 
-// entry is what a process records of a step: what it is, which all processes have alike, and what its program called
-// and where, which they need not.
+// entry is the record of a step: what, its description, which must be the same in all processes;
+// and the program's call and the place of that call, which may differ.
 type entry struct{ what, call, place string }
 
-// text names the call for people, and the step where no call is known.
+// text returns the name of the call, or the description of the step if the call is unknown.
 func (e entry) text() string {
 	switch {
 	case e.call == "":
@@ -66,8 +66,8 @@ func (e entry) text() string {
 
 type page struct {
 	*Segment
-	size int            // processes
-	far  map[int][]byte // the slots of processes of other nodes, as these tell: memory of this process alone
+	size int            // number of processes
+	far  map[int][]byte // copies of the slots of processes on other nodes, as received in messages, in private memory
 }
 
 func pageBytes(size int) int { return pageHeader + size*pageSlot }
@@ -80,20 +80,20 @@ func newPage(size int) (*page, error) {
 	return &page{Segment: s, size: size}, nil
 }
 
-// word32 returns half a word of shared memory.
+// word32 returns a 32-bit word of shared memory.
 func word32(mem []byte, at int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&mem[at : at+4][0]))
 }
 
-// word returns a word of shared memory. All access is atomic, and in one order for all.
+// word returns a word of shared memory. All accesses are atomic and sequentially consistent.
 func word(mem []byte, at int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&mem[at : at+8][0]))
 }
 
 func (p *page) abortWord() *atomic.Uint32 { return word32(p.Bytes(), 0) }
 
-// abort ends the world for a cause of the process rank, unless it has ended. It returns the cause
-// that counts, the first one, and whether that is c. It is called once a process.
+// abort ends the world with cause c of process rank, unless it has already ended. It returns the
+// first cause, which is the valid one, and whether that is c. It is called once in each process.
 func (p *page) abort(rank int, c cause) (first cause, own bool) {
 	text := c.encode()
 	s := p.slot(rank)
@@ -120,12 +120,12 @@ func (p *page) cause() (cause, bool) {
 	n := min(word(s, slotLength).Load(), maxCause)
 	c, err := decodeCause(copyOut(s[slotCause:], int(n)))
 	if err != nil {
-		c = cause{} // it has ended all the same
+		c = cause{} // the cause is malformed, but the world has ended
 	}
 	return c, true
 }
 
-// slot returns what a process writes.
+// slot returns the memory to which a process writes.
 func (p *page) slot(rank int) []byte {
 	if s := p.far[rank]; s != nil {
 		return s
@@ -139,12 +139,12 @@ func (p *page) steps(rank int) uint64    { return word(p.slot(rank), slotSteps).
 func (p *page) idle(rank int)            { word(p.slot(rank), slotIdle).Store(1) }
 func (p *page) at(rank int, command int) { word(p.slot(rank), slotAt).Store(uint64(command)) }
 
-// ring returns the place of a step.
+// ring returns the memory of a step's record.
 func (p *page) ring(rank int, step uint64) []byte {
 	return p.slot(rank)[slotRing+int(step%ringSteps)*stepBytes:][:stepBytes]
 }
 
-// separate has the slot of a process be memory of this process.
+// separate puts the slot of a process into this process's private memory.
 func (p *page) separate(rank int) {
 	if p.far == nil {
 		p.far = map[int][]byte{}
@@ -153,7 +153,7 @@ func (p *page) separate(rank int) {
 	p.far[rank] = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), pageSlot)
 }
 
-// pulse is what a process tells those of other nodes of its slot.
+// pulse returns the parts of a slot that are sent to processes of other nodes.
 func (p *page) pulse(rank int) pulse {
 	s := p.slot(rank)
 	m := pulse{beats: p.beats(rank), steps: p.steps(rank), at: word(s, slotAt).Load(), idle: word(s, slotIdle).Load()}
@@ -162,8 +162,9 @@ func (p *page) pulse(rank int) pulse {
 	return m
 }
 
-// hear writes what a process of another node tells. It returns the step that is new, 0 for none.
-func (p *page) hear(rank int, m pulse) (step uint64) {
+// storePulse stores a pulse of a process on another node. It returns the number of a step that is new; 0
+// if none is.
+func (p *page) storePulse(rank int, m pulse) (step uint64) {
 	s := p.slot(rank)
 	word(s, slotBeats).Store(m.beats)
 	if m.steps > p.steps(rank) {
@@ -176,7 +177,7 @@ func (p *page) hear(rank int, m pulse) (step uint64) {
 	return step
 }
 
-// record writes that a process begins a step, and returns what others see of it.
+// record writes that a process begins a step, and returns the record as others read it.
 func (p *page) record(rank int, step uint64, e entry) entry {
 	if len(e.what) > stepText {
 		sum := sha256.Sum256([]byte(e.what))
@@ -184,7 +185,7 @@ func (p *page) record(rank int, step uint64, e entry) entry {
 	}
 	e.call, e.place = cutText(e.call, callText), lastOf(e.place, stepText)
 	r := p.ring(rank, step)
-	word(r, 0).Store(0) // until all of it is written
+	word(r, 0).Store(0) // invalid until all of it is written
 	word(r, 8).Store(uint64(len(e.what)))
 	word(r, 16).Store(uint64(len(e.call)))
 	word(r, 24).Store(uint64(len(e.place)))
@@ -198,8 +199,8 @@ func (p *page) record(rank int, step uint64, e entry) entry {
 	return e
 }
 
-// recorded returns a step of a process, if the process has begun it and not so many others since that it is
-// overwritten.
+// recorded returns the record of a process's step, if the process has begun it and the record has
+// not been overwritten by later steps.
 func (p *page) recorded(rank int, step uint64) (entry, bool) {
 	r := p.ring(rank, step)
 	if word(r, 0).Load() != step {
@@ -213,7 +214,7 @@ func (p *page) recorded(rank int, step uint64) (entry, bool) {
 	return e, word(r, 0).Load() == step
 }
 
-// fails writes the error that the last call of a process ended with; "" where it did not fail.
+// fails writes the error of a process's last call; "" if it succeeded.
 func (p *page) fails(rank int, why string) {
 	s := p.slot(rank)
 	if why == "" && word(s, slotFailing).Load() == 0 {
@@ -224,14 +225,14 @@ func (p *page) fails(rank int, why string) {
 	word(s, slotFailing).Store(uint64(len(why)))
 }
 
-// failing returns the error that the last call of a process ended with; "" where it did not fail.
+// failing returns the error of a process's last call; "" if it succeeded.
 func (p *page) failing(rank int) string {
 	s := p.slot(rank)
 	n := min(word(s, slotFailing).Load(), maxError)
 	return strings.ToValidUTF8(string(copyOut(s[slotError:], int(n))), "")
 }
 
-// cutText shortens a text to so many bytes.
+// cutText shortens a text to at most limit bytes by removing its end.
 func cutText(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -239,7 +240,7 @@ func cutText(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
 }
 
-// lastOf likewise leaves out the beginning: of a path the end says more.
+// lastOf shortens a text by removing its beginning: the end of a path is more informative.
 func lastOf(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -247,14 +248,14 @@ func lastOf(s string, limit int) string {
 	return "…" + strings.ToValidUTF8(s[len(s)-limit+len("…"):], "")
 }
 
-// progress is what changes while a process gets on.
+// progress is a value that changes as long as a process makes progress.
 type progress struct{ steps, at uint64 }
 
 func (p *page) progress(rank int) progress {
 	return progress{p.steps(rank), word(p.slot(rank), slotAt).Load()}
 }
 
-// last says what a process did last.
+// last describes a process's last activity.
 func (p *page) last(rank int) string {
 	n := p.steps(rank)
 	e, ok := p.recorded(rank, n)
@@ -275,7 +276,7 @@ func (p *page) last(rank int) string {
 	return text
 }
 
-// step names a step of a process for people.
+// step describes a step of a process.
 func (p *page) step(rank int, step uint64) string {
 	e, ok := p.recorded(rank, step)
 	if !ok {
@@ -284,7 +285,7 @@ func (p *page) step(rank int, step uint64) string {
 	return fmt.Sprintf("step %d (%s)", step, e.text())
 }
 
-// copyIn writes text to shared memory, whole words at a time: others may read it meanwhile.
+// copyIn writes text to shared memory in whole words, since others may read it at the same time.
 func copyIn(mem, text []byte) {
 	for at := 0; at < len(text); at += 8 {
 		var b [8]byte

@@ -20,25 +20,27 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// secret is how processes of different nodes prove to each other that they know the run's token. Nothing of a run
-// crosses a connection before both ends have proved it, and the token itself never does.
+// secret lets processes of different nodes prove to each other that they know the run's token. No
+// data of a run is sent over a connection before both ends have proved this, and the token itself
+// is never sent.
 //
-// Every connection is TLS 1.3, which encrypts each message and detects one that is changed, dropped, repeated or
-// reordered. Without a certificate of the user's the server shows one made for this process, which proves nothing:
-// the proofs do.
+// Every connection is TLS 1.3, which encrypts messages and detects changed, dropped, repeated or
+// reordered ones. If the user provides no certificate, the server presents one that was created for
+// this process. That authenticates nothing; the proofs do.
 type secret struct {
 	token []byte
 	tls   *tls.Config
 }
 
-// proofLabel names the value that TLS derives from a connection's keys for the proofs (RFC 5705, RFC 9266).
+// proofLabel is the label of the value that TLS derives from a connection's keys for the proofs
+// (RFC 5705, RFC 9266).
 const proofLabel = "EXPORTER-hocket-nodes"
 
-// newSecret reads the user's certificate, or makes one.
+// newSecret reads the user's certificate, or creates one.
 func newSecret(o Options) (*secret, error) {
 	s := &secret{token: []byte(o.Token), tls: &tls.Config{
 		MinVersion:                  tls.VersionTLS13,
-		InsecureSkipVerify:          true, // the certificate is compared whole, or proves nothing
+		InsecureSkipVerify:          true, // verified by comparison with the own certificate, or not authenticating at all
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true,
 	}}
@@ -75,7 +77,7 @@ func newSecret(o Options) (*secret, error) {
 	return s, nil
 }
 
-// newCertificate makes a key and the certificate that TLS wants with it.
+// newCertificate creates a key and a certificate, which TLS requires.
 func newCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -86,12 +88,13 @@ func newCertificate() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// errToken is returned where the other end does not know the token.
+// errToken is returned if the other end does not know the token.
 var errToken = errors.New("the process there does not know this run's token: set HOCKET_TOKEN alike in all processes " +
 	"of a run, and HOCKET_MEET to a port that no other program listens at")
 
-// dial secures a connection that this process has opened. Its proof goes first, so that a process that merely listens
-// learns nothing else, and one that merely connects learns nothing at all.
+// dial secures a connection that this process has opened. This process sends its proof first. So a
+// process that merely listens learns nothing but the proof, and one that merely connects learns
+// nothing at all.
 func (s *secret) dial(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	conn.SetDeadline(time.Now().Add(greeting))
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
@@ -114,7 +117,7 @@ func (s *secret) dial(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// accept secures a connection that another process has opened, within the time that conn has to be read.
+// accept secures a connection that another process has opened, within the read deadline of conn.
 func (s *secret) accept(conn net.Conn) (net.Conn, error) {
 	conn.SetWriteDeadline(time.Now().Add(greeting))
 	c := tls.Server(conn, s.tls)
@@ -127,7 +130,7 @@ func (s *secret) accept(conn net.Conn) (net.Conn, error) {
 		return nil, err
 	}
 	if !hmac.Equal(theirs, client) {
-		_, _ = c.Write(make([]byte, sha256.Size)) // no proof, so that the other end reports its token
+		_, _ = c.Write(make([]byte, sha256.Size)) // not a valid proof, so that the other end reports its token too
 		return nil, errToken
 	}
 	if _, err := c.Write(server); err != nil {
@@ -137,8 +140,9 @@ func (s *secret) accept(conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// proofs returns what the two ends of a connection prove with that they know the token. Both cover a value that only
-// the two ends of this very connection have, so neither can be passed on from another one or sent back.
+// proofs returns the proofs of the two ends of a connection that they know the token. Both cover a
+// value that is known only to the two ends of this connection, so a proof cannot be relayed from
+// another connection or reflected.
 func (s *secret) proofs(c *tls.Conn) (client, server []byte, err error) {
 	if err := c.Handshake(); err != nil {
 		return nil, nil, err

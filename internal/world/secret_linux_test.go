@@ -21,15 +21,15 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// TestNodesProxy has two nodes talk through a proxy that does harm to one frame of every connection, at any place:
-// both ends get an error, and never a result.
+// TestNodesProxy lets two nodes communicate through a proxy that damages one frame of every
+// connection, at any position. Both ends must get an error, and never a wrong result.
 func TestNodesProxy(t *testing.T) {
 	rounds := longtest.Of(28, 500)
 	if testing.Short() {
 		rounds = len(harms)
 	}
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
-	free := make(chan struct{}, 8) // most of them wait most of the time
+	free := make(chan struct{}, 8) // cases running at a time: most of them mostly wait
 	var running sync.WaitGroup
 	for i := range rounds {
 		p := &harmful{harm: harms[i%len(harms)], up: rng.IntN(2) == 0, at: rng.IntN(50), bit: rng.Uint64()}
@@ -45,23 +45,23 @@ func TestNodesProxy(t *testing.T) {
 		})
 	}
 	running.Wait()
-	// Without harm the same exchange succeeds.
+	// Without damage the same exchange must succeed.
 	if err := (&harmful{at: -1}).round(t, t.Name()); err != nil {
 		t.Error(err)
 	}
 }
 
-// harms are what a proxy does to a frame.
+// harms are the kinds of damage to a frame.
 var harms = []string{"change", "drop", "repeat", "swap", "reflect", "cut", "shorten"}
 
 // harmful is a proxy in front of rank 0.
 type harmful struct {
 	harm string
-	up   bool   // a frame to rank 0 is harmed, not one from it
+	up   bool   // damage a frame sent to rank 0, instead of one sent by it
 	at   int    // number of the frame; -1 for none
-	bit  uint64 // draws the bit that is changed
+	bit  uint64 // selects the bit to change
 
-	done atomic.Int32 // frames that were harmed
+	done atomic.Int32 // number of damaged frames
 }
 
 func (p *harmful) String() string { return fmt.Sprintf("%s frame %d, up %v", p.harm, p.at, p.up) }
@@ -80,7 +80,7 @@ func (p *harmful) round(t *testing.T, id string) error {
 	var group sync.WaitGroup
 	for r, o := range all {
 		o.ID, o.JoinTimeout, o.StallTimeout = id, time.Minute, 2*time.Second
-		if 0 <= p.at && p.at < 10 { // perhaps nobody can join
+		if 0 <= p.at && p.at < 10 { // perhaps no process can join
 			o.JoinTimeout = 5 * time.Second
 		}
 		group.Go(func() {
@@ -113,7 +113,7 @@ func (p *harmful) round(t *testing.T, id string) error {
 
 var errOtherBytes = errors.New("other bytes arrive than were sent")
 
-// exchange has each of two processes send the other n bytes.
+// exchange lets each of two processes send n bytes to the other.
 func exchange(w *World, n int) error {
 	ctx, me := context.Background(), w.Process()
 	text := func(from int) []byte { return bytes.Repeat([]byte{byte(from), 3, 5, 7}, n/4) }
@@ -152,7 +152,7 @@ func (p *harmful) serve(front net.Listener, to string) {
 	}
 }
 
-// pass passes frames on, and does its harm to one of them if it is to.
+// pass forwards frames, and damages one of them if harm is set.
 func (p *harmful) pass(from, to net.Conn, harm bool) {
 	defer from.Close()
 	defer to.Close()
@@ -167,7 +167,7 @@ func (p *harmful) pass(from, to net.Conn, harm bool) {
 		if held != nil {
 			out, held = [][]byte{frame, held}, nil
 		}
-		if matters := frame[0] != 20; harm && matters { // TLS 1.3 ignores a change of cipher
+		if matters := frame[0] != 20; harm && matters { // TLS 1.3 ignores change_cipher_spec records
 			if n == p.at {
 				p.done.Add(1)
 				switch p.harm {
@@ -213,9 +213,9 @@ func readFrame(in *bufio.Reader) ([]byte, error) {
 	return frame, err
 }
 
-// TestNodesImpostor: one that holds the place where nodes meet before rank 0 does learns neither the token nor
-// anything else of the run, and gets nobody to join, whether it only listens, sends back what it gets, or passes it
-// on to rank 0.
+// TestNodesImpostor checks that an impostor that listens at the meeting address before rank 0 does
+// learns neither the token nor any data of the run, and that no process joins it: whether it only
+// listens, reflects what it receives, or relays it to rank 0.
 func TestNodesImpostor(t *testing.T) {
 	own, err := newCertificate()
 	if err != nil {
@@ -243,7 +243,7 @@ func TestNodesImpostor(t *testing.T) {
 			}
 			defer far.Close()
 			near, behind := tls.Server(conn, shows), tls.Client(far, shows)
-			if behind.Handshake() != nil { // waits for no proof
+			if behind.Handshake() != nil { // does not wait for a proof
 				return
 			}
 			go func() { _, _ = io.Copy(near, behind) }()
@@ -297,7 +297,7 @@ func TestNodesImpostor(t *testing.T) {
 				}
 			}
 			if len(got) == 0 {
-				t.Error("nobody came")
+				t.Error("no process connected to the impostor")
 			}
 		})
 	}
@@ -321,7 +321,8 @@ func (s *safeBuffer) Bytes() []byte {
 	return bytes.Clone(s.b.Bytes())
 }
 
-// TestProofs: the proofs of the two ends differ, and those of another connection or token do, too.
+// TestProofs checks that the two ends have different proofs, and that these differ for other
+// connections and tokens.
 func TestProofs(t *testing.T) {
 	a, err := newSecret(Options{Token: "the token of this test"})
 	if err != nil {
@@ -356,11 +357,11 @@ func TestProofs(t *testing.T) {
 		server.Close()
 	}
 	if len(seen) != 6 {
-		t.Errorf("%d different proofs of 6", len(seen))
+		t.Errorf("%d of 6 proofs are distinct", len(seen))
 	}
 }
 
-// TestNodesTokenShort: a token that can be guessed is refused.
+// TestNodesTokenShort checks that a token that is short enough to guess is refused.
 func TestNodesTokenShort(t *testing.T) {
 	o := Options{Size: 2, ID: "x", Meet: "127.0.0.1:1", Token: "secret"}
 	if _, err := Join(t.Context(), o); err == nil || !strings.Contains(err.Error(), "a token of 6 bytes, want 16") ||

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// NewWires returns the first of n numbers of wires that nobody has. All processes call it alike, in one order.
+// NewWires reserves n new numbers of wires, and returns the first. All processes must call it in
+// the same order with the same n.
 func (w *World) NewWires(n int) uint64 {
 	w.wires.Lock()
 	defer w.wires.Unlock()
@@ -14,8 +15,8 @@ func (w *World) NewWires(n int) uint64 {
 	return first
 }
 
-// Expect has what a process sends next on a wire be written to b, which must be left alone until Wait has
-// returned. A wire has one receipt at a time.
+// Expect announces that the next bytes that a process sends on a wire are to be written to b. The
+// caller must not use b until Wait has returned. A wire can have one receipt at a time.
 func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 	if from < 0 || from >= w.mesh.o.Size {
 		return nil, fmt.Errorf("rank %d is not in a world of %d processes%s", from, w.mesh.o.Size, w.mesh.o.ofGroup())
@@ -43,8 +44,8 @@ func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 	return r, w.mesh.sendTo(from, wanted{wire, uint64(len(b))}.encode())
 }
 
-// Send waits until a process expects bytes of a wire, and sends b. Another number of bytes than it expects ends
-// the world with a *DisagreeError.
+// Send waits until a process expects bytes on a wire, and sends b. If that process expects another
+// number of bytes, the world ends with a *DisagreeError.
 func (w *World) Send(ctx context.Context, to int, wire uint64, b []byte) error {
 	if to < 0 || to >= w.mesh.o.Size {
 		return fmt.Errorf("rank %d is not in a world of %d processes%s", to, w.mesh.o.Size, w.mesh.o.ofGroup())

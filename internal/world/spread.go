@@ -5,22 +5,24 @@ import (
 	"fmt"
 )
 
-// Spread is a machine's ranks, spread over the processes of a world: what the machines have in common of it.
+// Spread assigns a machine's ranks to the processes of a world. It holds what the machines have in
+// common for that.
 type Spread struct {
 	*World
-	Name   string          // the same in all processes, once they have agreed
-	Ctx    context.Context // ends waits for peers when the machine's world ends
+	Name   string          // the same in all processes, after Begin
+	Ctx    context.Context // cancelled when the machine's world ends; bounds waits for peers
 	owners []int
 	cancel context.CancelFunc
 }
 
-// Spread says which process owns which of so many ranks. Nothing is agreed.
+// Spread computes which process owns each of the given number of ranks. It does not communicate.
 func (w *World) Spread(ranks int) (*Spread, error) {
 	owners, err := w.Owners(ranks)
 	return &Spread{World: w, owners: owners}, err
 }
 
-// Begin agrees on the ranks, by a name that no other spread of the world has. A disagreement ends the world.
+// Begin compares the number of ranks in all processes, under a name that no other Spread of the
+// world has. A difference ends the world.
 func (s *Spread) Begin(ctx context.Context, name string) error {
 	s.Name = name
 	if err := s.Same(ctx, name, fmt.Sprintf("%d ranks", len(s.owners))); err != nil {
@@ -34,7 +36,7 @@ func (s *Spread) Begin(ctx context.Context, name string) error {
 // Owner returns the process that owns a rank.
 func (s *Spread) Owner(rank int) int { return s.owners[rank] }
 
-// Local reports whether this process owns a rank; all of a nil Spread, which is this process's alone.
+// Local reports whether this process owns a rank. A nil Spread means that it owns all.
 func (s *Spread) Local(rank int) bool { return s == nil || s.owners[rank] == s.Process() }
 
 // Node returns the node of a rank's process.
@@ -45,7 +47,8 @@ func (s *Spread) Node(rank int) int {
 	return s.World.Node(s.owners[rank])
 }
 
-// Watch calls end with why the world of processes has ended, unless the machine's ends before.
+// Watch waits until the world of processes ends, and then calls end with the reason. It returns
+// without calling end if the machine's world ends first.
 func (s *Spread) Watch(end func(error)) {
 	select {
 	case <-s.Done():
@@ -54,7 +57,8 @@ func (s *Spread) Watch(end func(error)) {
 	}
 }
 
-// End has the other processes end, too, where something was under way: what they wait for will not come.
+// End ends the world in the other processes too, if operations were in progress (busy), because
+// they may wait for these operations.
 func (s *Spread) End(cause error, busy bool) {
 	if busy {
 		s.Abort(cause)

@@ -17,7 +17,8 @@ func stacks() string {
 	return string(b[:runtime.Stack(b, true)])
 }
 
-// fail runs f in each process of a world that is to end, once all have joined, and returns why it ended there.
+// fail runs f in each process of a world, after all have joined. f must end the world; fail returns
+// the error of each process.
 func fail(t *testing.T, o Options, f func(w *World) error) []error {
 	t.Helper()
 	errs := make([]error, o.Size)
@@ -42,7 +43,7 @@ func fail(t *testing.T, o Options, f func(w *World) error) []error {
 			case <-w.Done():
 				errs[r] = w.Err()
 			case <-time.After(limit):
-				t.Errorf("rank %d: the world goes on", r)
+				t.Errorf("rank %d: the world has not ended", r)
 			}
 		})
 	}
@@ -50,7 +51,8 @@ func fail(t *testing.T, o Options, f func(w *World) error) []error {
 	return errs
 }
 
-// TestSteps: of two processes whose steps differ both say what each has, whoever comes first.
+// TestSteps checks that, if the steps of two processes differ, both report the values of both,
+// whichever process is first.
 func TestSteps(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -77,14 +79,15 @@ func TestSteps(t *testing.T) {
 				if !errors.As(err, &d) || !strings.Contains(err.Error(), "ranks disagree on "+tc.want) || len(d.Values) != 3 {
 					t.Errorf("rank %d: %v", r, err)
 				} else if (d.Odd() < 0) != (len(d.Groups()) != 2) || len(d.Groups()) < 2 {
-					t.Errorf("rank %d: it is not said which differs: %v", r, err)
+					t.Errorf("rank %d: the error does not say which step differs: %v", r, err)
 				}
 			}
 		})
 	}
 }
 
-// TestStepsAgree: processes whose steps are the same never disagree, however far they are apart.
+// TestStepsAgree checks that processes with equal steps never disagree, however far one is ahead of
+// the other.
 func TestStepsAgree(t *testing.T) {
 	inOne(t, options(t, 3), func(w *World) error {
 		for i := range 5000 {
@@ -101,8 +104,8 @@ func TestStepsAgree(t *testing.T) {
 	})
 }
 
-// TestAgreementsDiffer: processes at different agreements, or one at an agreement and one that runs, both
-// say so.
+// TestAgreementsDiffer checks that processes at different agreements, and a process at an agreement
+// while the other runs, report the difference.
 func TestAgreementsDiffer(t *testing.T) {
 	for name, second := range map[string]func(w *World) error{
 		"agreement": func(w *World) error { _, err := w.Agree(context.Background(), "run", nil); return err },
@@ -125,8 +128,8 @@ func TestAgreementsDiffer(t *testing.T) {
 	}
 }
 
-// TestAbsent: a process that lives but does not come where others wait for it is named, however
-// they wait.
+// TestAbsent checks that a process that lives but does not arrive where others wait for it is
+// named, for every kind of wait.
 func TestAbsent(t *testing.T) {
 	ctx := context.Background()
 	for _, tc := range []struct {
@@ -176,7 +179,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestSlow: a process that comes late, after more than T, but gets on meanwhile, is waited for.
+// TestSlow checks that processes wait longer than T for a process that makes progress.
 func TestSlow(t *testing.T) {
 	o := options(t, 2)
 	o.StallTimeout = time.Second
@@ -217,10 +220,10 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// recordedAt returns the command that a process is at.
+// recordedAt returns the command that a process has reached.
 func (p *page) recordedAt(rank int) uint64 { return word(p.slot(rank), slotAt).Load() }
 
-// TestLeft: a wait for a process that has left ends at once.
+// TestLeft checks that a wait for a process that has left ends immediately.
 func TestLeft(t *testing.T) {
 	ctx := context.Background()
 	for name, wait := range map[string]func(w *World, c *Counters) error{
@@ -245,7 +248,7 @@ func TestLeft(t *testing.T) {
 					return err
 				}
 				defer c.Close()
-				if name == "export" { // only of one that is known to have left
+				if name == "export" { // only if the process is known to have left
 					waitFor(t, func() bool { return w.mesh.hasLeft(1) })
 				}
 				if err := c.Wait(ctx, 0, 1, 1); err != nil {
@@ -255,7 +258,7 @@ func TestLeft(t *testing.T) {
 				if err := wait(w, c); !errors.As(err, &p) || p.Rank != 1 || !strings.Contains(p.Why, "left the world") {
 					t.Errorf("got %v", err)
 				}
-				if name == "agree" { // which ends the world
+				if name == "agree" { // a failed Agree ends the world
 					return errEnded
 				}
 				return w.Err()
@@ -264,7 +267,7 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestWaitContext ends a wait for a counter by its context. The world goes on.
+// TestWaitContext ends a wait for a counter by its context. The world must remain usable.
 func TestWaitContext(t *testing.T) {
 	inOne(t, options(t, 2), func(w *World) error {
 		c, err := w.NewCounters("c", 1)
@@ -281,7 +284,7 @@ func TestWaitContext(t *testing.T) {
 	})
 }
 
-// TestPause stops a process for a while that is less than T: all goes on as if nothing were.
+// TestPause stops a process for less than T. The run must continue normally.
 func TestPause(t *testing.T) {
 	phases := []string{"linked", "within ready", "joined", "exported", "batch", "done"}
 	if testing.Short() {
@@ -309,7 +312,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestHalfAbort kills a process that has begun to end the world and has not said why.
+// TestHalfAbort kills a process that has begun to end the world but has not yet written the cause.
 func TestHalfAbort(t *testing.T) {
 	o := options(t, 3)
 	f := start(t, o, "quarrel", func(rank int) []string {
@@ -327,7 +330,7 @@ func TestHalfAbort(t *testing.T) {
 }
 
 func init() {
-	// quarrel ends the world in the last process.
+	// quarrel ends the world from the last process.
 	children["quarrel"] = func(ctx context.Context, o Options) error {
 		w, err := Join(ctx, o)
 		if err != nil {
@@ -342,12 +345,13 @@ func init() {
 	}
 }
 
-// TestReasons: a process that leaves is reported with its error and, without one, with its last call; and a process
-// that goes on when all others have left is the one that differs. Likewise where all are on nodes of their own.
+// TestReasons checks that a process that leaves is reported with its error, or if it has none, with
+// its last call. A process that continues after all others have left is reported as the one that
+// differs. The test runs within a node, and with each process on a separate node.
 func TestReasons(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		one  func(w *World) error // what process 1 does in place of the step that the others begin
+		one  func(w *World) error // what process 1 does instead of the step that the others begin
 		want string
 	}{
 		{"error", func(w *World) error { w.Failed(errors.New("no data")); return nil },
@@ -367,7 +371,7 @@ func TestReasons(t *testing.T) {
 					w.Calls("f(x)", "a.py:1")
 					_, err := w.Agree(context.Background(), "run", nil)
 					switch {
-					case err != nil: // Another process may already have reported the end of the world.
+					case err != nil: // another process may already have reported the end of the world
 					case w.Process() == 1:
 						err = tc.one(w)
 					case !goesOn:
@@ -375,7 +379,7 @@ func TestReasons(t *testing.T) {
 						_, err = w.Agree(context.Background(), "end", nil)
 					}
 					if (w.Process() == 1) != goesOn {
-						return nil // and leaves
+						return nil // leaves the world
 					}
 					if unplaced(err) != tc.want {
 						return fmt.Errorf("got %v, want %s", err, tc.want)

@@ -13,42 +13,42 @@ import (
 )
 
 const (
-	// tcpQueue bounds the messages of a link that are not written yet.
+	// tcpQueue is the largest number of messages of a link that wait to be written.
 	tcpQueue = 64
-	// flushing is how long close waits for what was sent to be written.
+	// flushing is how long close waits until sent messages have been written.
 	flushing = time.Second
 )
 
-// tcpLink is a connection to a process of another node. Messages have their length in front. A goroutine
-// writes, so that nobody waits for a network but where the queue is full.
+// tcpLink is a connection to a process of another node. Each message is preceded by its length. A
+// separate goroutine writes messages, so that sending blocks only if the queue is full.
 type tcpLink struct {
-	conn    net.Conn
-	in      *bufio.Reader
-	packet  []byte // of the one goroutine that receives
-	limit   int    // the longest message that it takes
-	trusted bool   // the other end is a peer, which is heard until it hangs up
-	out     chan []byte
-	closing chan struct{}
-	once    sync.Once
-	written chan struct{} // the goroutine that writes has ended
-	heard   chan struct{} // the other end has ended
-	deaf    sync.Once     // closes heard
+	conn       net.Conn
+	in         *bufio.Reader
+	packet     []byte // used by the one goroutine that receives
+	limit      int    // the largest accepted message
+	trusted    bool   // whether the other end is a peer, from which messages are read until it hangs up
+	out        chan []byte
+	closing    chan struct{}
+	once       sync.Once
+	written    chan struct{} // closed when the goroutine that writes has ended
+	hungUp     chan struct{} // closed when the other end has hung up
+	hungUpOnce sync.Once     // ensures that hungUp is closed once
 }
 
 func newTCPLink(conn net.Conn) *tcpLink {
 	l := &tcpLink{conn: conn, in: bufio.NewReaderSize(conn, 4<<10), limit: maxMessage, out: make(chan []byte, tcpQueue),
-		closing: make(chan struct{}), written: make(chan struct{}), heard: make(chan struct{})}
+		closing: make(chan struct{}), written: make(chan struct{}), hungUp: make(chan struct{})}
 	go l.write()
 	return l
 }
 
-// trust lets the other end, which is known now, send data.
+// trust allows the other end, which has been authenticated, to send data.
 func (l *tcpLink) trust() { l.limit, l.trusted = dataHeader+tcpPayload, true }
 
 func (l *tcpLink) receive() (message, []int, error) {
 	m, err := l.read()
 	if err != nil {
-		l.deaf.Do(func() { close(l.heard) })
+		l.hungUpOnce.Do(func() { close(l.hungUp) })
 	}
 	return m, nil, err
 }
@@ -113,7 +113,8 @@ func (l *tcpLink) send(packet []byte, patience time.Duration, fds ...int) error 
 
 func (l *tcpLink) post(packet []byte) { _ = l.send(packet, 0) }
 
-// write writes what is sent, until close, or an error, which the goroutine that receives finds, too.
+// write writes queued messages, until close, or until an error, which the receiving goroutine finds
+// too.
 func (l *tcpLink) write() {
 	defer close(l.written)
 	w := bufio.NewWriter(l.conn)
@@ -152,21 +153,22 @@ func (l *tcpLink) hangUp() {
 	})
 }
 
-// close waits, though not for long, for the other end to hang up, too: where something has come that was not
-// read, systems drop what the other end has not read yet.
+// close waits a short time for the other end to hang up too. If a connection is closed while it has
+// unread input, the system drops data that the other end has not read yet.
 func (l *tcpLink) close() {
 	l.hangUp()
 	<-l.written
 	if l.trusted {
 		select {
-		case <-l.heard:
+		case <-l.hungUp:
 		case <-time.After(flushing):
 		}
 	}
 	l.conn.Close()
 }
 
-// owner says nothing new: who shows the token is of this run.
+// owner returns this user: a process that knows the token belongs to this run. The process ID is
+// unknown.
 func (l *tcpLink) owner() (uid uint32, pid int, err error) { return uint32(os.Geteuid()), 0, nil }
 
 func (l *tcpLink) payload() int { return tcpPayload }

@@ -8,31 +8,31 @@ import (
 	"strconv"
 )
 
-// Processes send each other packets of one message each. The first byte says what it is.
+// Processes send each other packets of one message each. The first byte is the kind of the message.
 const (
-	kindHello     = 'h' // JSON of a hello, both ways: the first message of a link
+	kindHello     = 'h' // JSON of a hello, in both directions: the first message of a link
 	kindAborted   = 'x' // JSON of a cause
-	kindReady     = 'r' // from process 0 with the page's file
+	kindReady     = 'r' // the sender has all its links; from process 0 of a node with the page's file
 	kindBye       = 'b'
-	kindAgreement = 'a' // sequence number, length of the step, step, value
+	kindAgreement = 'a' // sequence number, length of the step's text, the step's text, value
 	kindExport    = 'e' // a key, with a file
-	kindPulse     = 'p' // beats, steps, command, idle, four texts with their lengths: the page, between nodes
-	kindArrival   = 'n' // JSON of an arrival, to process 0 and, one for each process, from it
-	kindWanted    = 'w' // wire, bytes
-	kindData      = 'd' // wire, bytes
+	kindPulse     = 'p' // heartbeats, steps, command, idle, four texts with their lengths: the slot of the page, sent between nodes
+	kindArrival   = 'n' // JSON of an arrival: to process 0, and then from it, one for each process
+	kindWanted    = 'w' // number of a wire, number of bytes
+	kindData      = 'd' // number of a wire, data
 
 	// protocol changes when the meaning of messages or of the page does.
 	protocol = 3
-	// pulseTexts is how many texts a pulse has, and mostText how long each may be.
+	// pulseTexts is the number of texts in a pulse, and mostText the largest length of each.
 	pulseTexts = 4
 	mostText   = maxError
 
 	maxStep    = 256
 	maxKey     = 256
-	minToken   = 16 // bytes: a shorter one could be guessed from a proof
+	minToken   = 16 // bytes: a shorter token could be found from a proof by trying all
 	maxToken   = 1 << 10
 	dataHeader = 1 + 8
-	tcpPayload = 32<<10 - 4 - dataHeader // bytes of data in a message between nodes: a message is two records of TLS
+	tcpPayload = 32<<10 - 4 - dataHeader // data bytes in a message between nodes: a message fills two TLS records
 	maxMessage = 1 + 8 + 2 + maxStep + MaxValue
 )
 
@@ -41,7 +41,7 @@ var kinds = map[byte]string{kindAgreement: "agreement"}
 type (
 	message any
 
-	// hello says who a process is. Its JSON is the same in all protocols.
+	// hello identifies a process. Its JSON is the same in all versions of the protocol.
 	hello struct {
 		Protocol int
 		ID       string // of the run
@@ -59,27 +59,27 @@ type (
 	export struct{ key string }
 	pulse  struct {
 		beats, steps, at, idle uint64
-		texts                  [pulseTexts]string // the last step: what, call, place; and what the last call failed with
+		texts                  [pulseTexts]string // of the last step: description, call, place; and the error of the last call
 	}
 	arrival struct {
 		hello
-		Node string // its name
-		Addr string // where it listens; of an arrival at process 0 the port alone
+		Node string // name of the node
+		Addr string // address where the process listens; in an arrival sent to process 0, only the port
 	}
 	wanted struct{ wire, bytes uint64 }
 	data   struct {
 		wire  uint64
-		bytes []byte // those of the packet
+		bytes []byte // a part of the received packet, not a copy
 	}
 
-	// malformed is what was received in place of a message.
+	// malformed is returned for a packet that is not a valid message.
 	malformed struct{ error }
 )
 
 func (h hello) encode() []byte {
 	text, err := json.Marshal(h)
 	if err != nil {
-		panic(err) // numbers and strings
+		panic(err) // cannot happen: it contains only numbers and strings
 	}
 	return append([]byte{kindHello}, text...)
 }
@@ -99,7 +99,7 @@ func (a agreement) encode() []byte {
 	return append(b, a.value...)
 }
 
-// text names the call for people.
+// text describes the agreement, for messages.
 func (a agreement) text() string { return fmt.Sprintf("%q (agreement %d)", a.step, a.seq) }
 
 func (e export) encode() []byte { return append([]byte{kindExport}, e.key...) }
@@ -115,7 +115,7 @@ func (p pulse) encode() []byte {
 	return b
 }
 
-// decodePulse reads a pulse without its kind.
+// decodePulse decodes a pulse without its first byte.
 func decodePulse(body []byte) (p pulse, ok bool) {
 	if len(body) < 4*8 {
 		return p, false
@@ -138,7 +138,7 @@ func decodePulse(body []byte) (p pulse, ok bool) {
 func (a arrival) encode() []byte {
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // numbers and strings
+		panic(err) // cannot happen: it contains only numbers and strings
 	}
 	return append([]byte{kindArrival}, text...)
 }
@@ -152,7 +152,7 @@ func (d data) append(b []byte) []byte {
 	return append(binary.LittleEndian.AppendUint64(append(b, kindData), d.wire), d.bytes...)
 }
 
-// decode reads a message. What it returns shares no memory with packet, but for data.
+// decode decodes a message. The result shares no memory with packet, except for data.
 func decode(packet []byte) (message, error) {
 	if len(packet) > dataHeader && len(packet) <= dataHeader+tcpPayload && packet[0] == kindData {
 		return data{binary.LittleEndian.Uint64(packet[1:]), packet[dataHeader:]}, nil
@@ -215,10 +215,10 @@ func decode(packet []byte) (message, error) {
 	return nil, fmt.Errorf("a malformed message of kind %s", strconv.QuoteRune(rune(kind)))
 }
 
-// membership is what a process says of itself when all have joined.
+// membership is what a process reports about itself when all have joined.
 type membership struct {
 	Build build
-	Ranks []int // of the program, that it owns
+	Ranks []int // the program's ranks that it owns
 }
 
 func (m membership) encode() ([]byte, error) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// FuzzDecode: whatever a packet holds, reading it ends with a message or an error, and what a
-// message is written as is read as the same.
+// FuzzDecode checks that any packet is decoded to a message or an error, and that a message that is
+// encoded again is decoded to the same message.
 func FuzzDecode(f *testing.F) {
 	for _, packet := range [][]byte{
 		hello{protocol, "run", 3, member{Rank: 1, PID: 2, Host: "host"}}.encode(), encodeReady(), encodeBye(),
@@ -57,11 +57,11 @@ func FuzzDecode(f *testing.F) {
 			again = m.append(nil)
 		}
 		if len(again) > maxMessage {
-			return // JSON may grow where it is written anew: invalid UTF-8 does
+			return // JSON may grow when it is encoded again, for example invalid UTF-8
 		}
 		m2, err := decode(again)
 		if err != nil {
-			t.Fatalf("%q is read as %#v, which is written as %q: %v", packet, m, again, err)
+			t.Fatalf("%q is decoded as %#v, which is encoded as %q: %v", packet, m, again, err)
 		}
 		switch m.(type) {
 		case agreement, pulse, wanted, data:
@@ -72,7 +72,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzCause: a page that holds anything does no harm.
+// FuzzCause checks that no contents of the page cause a crash.
 func FuzzCause(f *testing.F) {
 	f.Add([]byte(`{"Peer":{"Rank":1}}`), uint64(19), uint32(1))
 	f.Add([]byte(`{"Disagree":{"Values":[{},{}]}}`), uint64(1)<<63, uint32(5))
@@ -103,7 +103,7 @@ func TestDisagreeError(t *testing.T) {
 	}
 }
 
-// TestCauseFits: a cause of any size is told in one message, and what matters of it arrives.
+// TestCauseFits checks that a cause of any size fits in one message and keeps its important parts.
 func TestCauseFits(t *testing.T) {
 	many := &DisagreeError{What: "the plan"}
 	for r := range MaxProcesses {
@@ -122,7 +122,7 @@ func TestCauseFits(t *testing.T) {
 		c := causeOf(member{Rank: 3, PID: 4, Host: "h", Outer: 3}, err)
 		packet := encodeCause(c)
 		if len(packet) > maxMessage {
-			t.Errorf("%s: a message of %d bytes", name, len(packet))
+			t.Errorf("%s: the message is too long: %d bytes", name, len(packet))
 		}
 		m, err := decode(packet)
 		if err != nil {
@@ -149,13 +149,13 @@ func TestCauseFits(t *testing.T) {
 		}
 		defer p.Close()
 		if _, own := p.abort(0, c); !own {
-			t.Errorf("%s: not the first cause", name)
+			t.Errorf("%s: the cause is not reported as the first", name)
 		}
 		if first, ok := p.cause(); !ok || !reflect.DeepEqual(aborted{first}, m) {
-			t.Errorf("%s: the page has %v, %v", name, first, ok)
+			t.Errorf("%s: the page contains %v, %v", name, first, ok)
 		}
 		if first, own := p.abort(1, cause{}); own || !reflect.DeepEqual(aborted{first}, m) {
-			t.Errorf("%s: a second cause counts", name)
+			t.Errorf("%s: a second cause replaces the first", name)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestOne uses a world of one process, which every system has.
+// TestOne tests a world of one process, which is supported on every system.
 func TestOne(t *testing.T) {
 	ctx := context.Background()
 	w, err := Join(ctx, Options{})
@@ -199,7 +199,7 @@ func TestOne(t *testing.T) {
 		c.Add(1, 3)
 	}()
 	if err := c.Wait(ctx, 1, 3, 0); err != nil || c.Load(0) != 0 {
-		t.Errorf("%v; counter 0 is %d", err, c.Load(0))
+		t.Errorf("Wait returns %v; counter 0 is %d", err, c.Load(0))
 	}
 	<-added
 	if err := c.Close(); err != nil {

@@ -6,42 +6,43 @@ import (
 	"sync"
 )
 
-// A wire carries bytes from one process to another, of any node, or of the same process: each Send of
-// one end fills what the other end expects, in order. Nothing is sent before it is expected, so that no
-// process keeps what others send, and none waits for a wire in order to read another.
+// A wire transfers bytes from one process to another, on any node, or to the same process. Each
+// Send at one end fills the buffer that the other end expects, in order. No bytes are sent before
+// they are expected. So no process has to buffer data, and no wait for one wire blocks another.
 
-// wires are what a process expects, and what others expect of it.
+// wires records which bytes this process expects, and which bytes others expect from it.
 type wires struct {
 	sync.Mutex
 	next     uint64
 	expected map[wireEnd]*Receipt
-	wanted   map[wireEnd]int // bytes
+	wanted   map[wireEnd]int // number of bytes that others expect
 	changed  chan struct{}   // closed and replaced when wanted changes
 }
 
-// wireEnd is a wire, and the process at its other end.
+// wireEnd identifies a wire and the process at its other end.
 type wireEnd struct {
 	process int
 	wire    uint64
 }
 
-// What a sound process does not go beyond: how many wires are wanted at a time, and how much of one.
+// These limits are larger than any correct process needs: the number of wires that are wanted at
+// the same time, and the number of bytes of one Send.
 const (
 	maxWanted = 1 << 16
 	maxWire   = 1 << 40 // bytes of one Send
 )
 
-// Receipt is what is expected of a wire.
+// Receipt represents bytes that are expected on a wire.
 type Receipt struct {
 	wires    *wires
 	detector *detector
 	from     wireEnd
-	to       []byte // the destination; guarded by wires, and nil once no receiver waits
-	left     int    // bytes that have not come yet; guarded by wires
+	to       []byte // where to write the next bytes; guarded by wires, and nil once Wait has failed
+	left     int    // number of bytes that have not arrived yet; guarded by wires
 	done     chan struct{}
 }
 
-// want notes that a process expects n bytes.
+// want records that another process expects n bytes.
 func (s *wires) want(by wireEnd, n int) error {
 	s.Lock()
 	defer s.Unlock()
@@ -56,7 +57,7 @@ func (s *wires) want(by wireEnd, n int) error {
 	return nil
 }
 
-// wake wakes whoever waits in Send. It is called with s locked.
+// wake wakes all waiting calls of Send. The caller holds s.
 func (s *wires) wake() {
 	if s.changed != nil {
 		close(s.changed)
@@ -64,7 +65,7 @@ func (s *wires) wake() {
 	}
 }
 
-// waiting returns what is closed when wanted changes. It is called with s locked.
+// waiting returns a channel that is closed when wanted changes. The caller holds s.
 func (s *wires) waiting() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
@@ -72,7 +73,7 @@ func (s *wires) waiting() <-chan struct{} {
 	return s.changed
 }
 
-// arrived writes bytes that a process has sent to where they are expected.
+// arrived writes received bytes to the buffer that expects them.
 func (s *wires) arrived(from wireEnd, b []byte) error {
 	s.Lock()
 	defer s.Unlock()
@@ -88,8 +89,8 @@ func (s *wires) arrived(from wireEnd, b []byte) error {
 	return nil
 }
 
-// Wait waits until all has come. It fails with ctx, with the world, and where the sender cannot be waited for
-// as in Counters.Wait.
+// Wait waits until all bytes have arrived. It fails when ctx or the world ends, and under the
+// conditions of Counters.Wait for the sender.
 func (r *Receipt) Wait(ctx context.Context) error {
 	err := r.detector.until(ctx, r.from.process, func() <-chan struct{} {
 		select {
@@ -99,7 +100,7 @@ func (r *Receipt) Wait(ctx context.Context) error {
 			return r.done
 		}
 	})
-	if err != nil { // what comes all the same, the sender knows nothing of this, is dropped
+	if err != nil { // the sender does not know of this error; bytes that still arrive are dropped
 		r.wires.Lock()
 		defer r.wires.Unlock()
 		r.to = nil

@@ -18,36 +18,37 @@ import (
 	"time"
 )
 
-// World is a process's end of a set of processes. Its methods may be called by several
-// goroutines, but Agree, Same and Step must come in the same order in all processes.
+// World is a process's end of a set of processes. Several goroutines may call its methods, but all
+// processes must make the calls of Agree, Same and Step in the same order.
 //
-// It owns a mesh of links to the others (mesh.go), which a rendezvous makes (meet_linux.go, nodes_linux.go); a failure
-// detector, which all waits for others ask (detector.go); and wires (wires.go).
+// It consists of a mesh of links to the other processes (mesh.go), which a rendezvous creates
+// (meet_linux.go, nodes_linux.go); a failure detector, which all waits use (detector.go); and wires
+// (wires.go).
 type World struct {
 	mesh     *mesh
 	detector *detector
 	joining  *rendezvous
 	wires    wires
-	ranks    map[int]int // the owner of each of the program's ranks; nil for an even split
+	ranks    map[int]int // by rank of the program: the process that owns it; nil for an even split
 
-	agreeing chan struct{} // held by the caller of Agree
-	agreed   uint64        // calls of Agree; guarded by agreeing
+	agreeing chan struct{} // held during a call of Agree
+	agreed   uint64        // number of calls of Agree; guarded by agreeing
 
-	call atomic.Pointer[entry] // what Calls was given
+	call atomic.Pointer[entry] // the arguments of the latest call of Calls
 
-	waits   waits       // of this process for others, in this world and its groups
-	grouped atomic.Bool // there was a group of this world
+	waits   waits       // waits of this process, in this world and its groups
+	grouped atomic.Bool // whether this world has ever had a group
 
 	steps struct {
 		sync.Mutex
-		n uint64 // calls of Step
+		n uint64 // number of calls of Step
 	}
 }
 
-// Process returns the rank of this process among the world's.
+// Process returns the rank of this process in the world.
 func (w *World) Process() int { return w.mesh.o.Rank }
 
-// Processes returns how many processes the world has.
+// Processes returns the number of processes in the world.
 func (w *World) Processes() int { return w.mesh.o.Size }
 
 // Local returns the rank of this process among those of its node.
@@ -56,7 +57,7 @@ func (w *World) Local() int { return w.mesh.o.Local }
 // Node returns the node of a process. Nodes are numbered in the order of their first processes.
 func (w *World) Node(process int) int { return w.mesh.node(process) }
 
-// Nodes returns how many nodes the world's processes are on.
+// Nodes returns the number of nodes that have processes of the world.
 func (w *World) Nodes() int {
 	if w.mesh.nodes == nil {
 		return 1
@@ -64,7 +65,7 @@ func (w *World) Nodes() int {
 	return 1 + slices.Max(w.mesh.nodes)
 }
 
-// OnHost returns how many processes are on this process's host, this one among them.
+// OnHost returns the number of processes on this process's host, including this one.
 func (w *World) OnHost() int {
 	w.mesh.mu.Lock()
 	defer w.mesh.mu.Unlock()
@@ -77,22 +78,23 @@ func (w *World) OnHost() int {
 	return n
 }
 
-// StallTimeout returns T, the bound of waits for other processes.
+// StallTimeout returns T, the limit of waits for other processes.
 func (w *World) StallTimeout() time.Duration { return w.mesh.o.StallTimeout }
 
 // Done is closed when the world has ended: by Abort in any process, by a failure, or by Leave.
 func (w *World) Done() <-chan struct{} { return w.mesh.done }
 
-// Err returns why the world has ended, nil while it has not.
+// Err returns why the world has ended; nil while it has not.
 func (w *World) Err() error { return w.mesh.err() }
 
-// Abort ends the world for all processes, unless it has ended. Others get cause as it is if it
-// is a *PeerError or a *DisagreeError, or else as the *PeerError of this process.
+// Abort ends the world for all processes, unless it has already ended. If cause is a *PeerError or
+// a *DisagreeError, other processes get that error; otherwise they get a *PeerError that blames
+// this process.
 func (w *World) Abort(cause error) { w.mesh.abort(cause) }
 
-// Leave says goodbye to the other processes and gives back what the world holds. They may go
-// on, but whatever waits for this process fails. It returns why the world had ended before, if
-// it had. Segments and counters must not be used afterwards.
+// Leave leaves the world and releases its resources. The other processes can continue, but waits
+// for this process fail. Leave returns why the world had ended before; nil if it had not. Segments
+// and counters must not be used afterwards.
 func (w *World) Leave() error { return w.mesh.leave() }
 
 // Owners returns the process that owns each of the program's ranks.
@@ -123,8 +125,9 @@ func (w *World) Owners(ranks int) ([]int, error) {
 	return owners, nil
 }
 
-// Blame returns the error of a process that something is waited for in vain: why is what it did not do. One
-// that shows no sign of life, or has not begun the step that this process is in, is to blame first.
+// Blame returns an error about a process that did not arrive; why says what it did not do. If some
+// process sends no heartbeats, or has not begun the step that this process is in, the error blames
+// that process first.
 func (w *World) Blame(process int, why string) *PeerError {
 	mine := w.mesh.page.steps(w.mesh.o.Rank)
 	for r := range w.mesh.o.Size {
@@ -135,9 +138,9 @@ func (w *World) Blame(process int, why string) *PeerError {
 	return w.detector.blame(process, "%s", why)
 }
 
-// handle handles a message of a peer, with the files that came with it.
+// handle handles a message of a peer, with the files received with it.
 func (w *World) handle(p *peer, m message, fds []int) error {
-	defer closeAll(fds) // those that are not taken
+	defer closeAll(fds) // closes files that no case below takes over
 	switch m := m.(type) {
 	case malformed:
 		return m
@@ -154,7 +157,7 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 	case ready:
 		return w.joining.isReady(p, fds)
 	case pulse:
-		return w.detector.heard(p, m)
+		return w.detector.receivePulse(p, m)
 	case wanted:
 		if m.bytes == 0 || m.bytes > maxWire {
 			return fmt.Errorf("%d bytes are wanted", m.bytes)

@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// options are those of a world in a folder of its own.
+// options returns the options of a world in a new folder.
 func options(t testing.TB, size int) Options {
 	return Options{Size: size, ID: t.Name(), Dir: t.TempDir(), JoinTimeout: 20 * time.Second, StallTimeout: 20 * time.Second}
 }
 
-// errEnded is what f of inOne returns where the world is to have ended.
+// errEnded is returned by functions passed to inOne that expect the world to end.
 var errEnded = errors.New("the world has ended")
 
-// inOne runs f as every process of a world, all of them in this process.
+// inOne runs f in every process of a world. All processes are simulated in this one.
 func inOne(t *testing.T, o Options, f func(w *World) error) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -56,7 +56,7 @@ func TestAgree(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			inOne(t, options(t, size), func(w *World) error {
 				for i := range 20 {
-					// Values of all lengths up to the limit, among them none.
+					// Values have all lengths up to the limit, including 0.
 					mine := func(r int) []byte { return bytes.Repeat([]byte{byte(r + i)}, (r*31+i*211)%(MaxValue+1)) }
 					got, err := w.Agree(context.Background(), fmt.Sprint("step ", i), mine(w.Process()))
 					if err != nil {
@@ -74,7 +74,7 @@ func TestAgree(t *testing.T) {
 	}
 }
 
-// TestMany joins more processes than may be silent at a time.
+// TestMany joins more processes than may be unidentified at the same time.
 func TestMany(t *testing.T) {
 	o := options(t, maxGuests+8)
 	o.JoinTimeout = time.Minute
@@ -101,11 +101,11 @@ func TestSame(t *testing.T) {
 		if err := w.Same(context.Background(), "a long text", long+fmt.Sprint(w.Process())); !errors.As(err, &d) {
 			return fmt.Errorf("got %v for long texts that differ in the last byte", err)
 		}
-		return nil // the world goes on after a difference in values
+		return nil // the world remains usable after a difference in values
 	})
 }
 
-// TestSameList: lists that differ are told of by the first line that does.
+// TestSameList checks that, for lists that differ, the first line that differs is reported.
 func TestSameList(t *testing.T) {
 	lists := map[string][3][]string{
 		"": {{"a", "b"}, {"a", "b"}, {"a", "b"}},
@@ -176,7 +176,7 @@ func TestCounters(t *testing.T) {
 				return fmt.Errorf("the number is %d, want %d", got, size*rounds)
 			}
 		}
-		_, err = w.Agree(ctx, "end", nil) // nobody leaves before the last has been raised
+		_, err = w.Agree(ctx, "end", nil) // no process leaves before the last counter was raised
 		return err
 	})
 }
@@ -195,7 +195,7 @@ func TestAbort(t *testing.T) {
 			o.Rank = r
 			w, err := Join(context.Background(), o)
 			if r != 1 && blames(err) {
-				return // rank 1 was faster
+				return // rank 1 aborted first
 			}
 			if err != nil {
 				t.Error(err)
@@ -208,7 +208,7 @@ func TestAbort(t *testing.T) {
 			select {
 			case <-w.Done():
 			case <-time.After(10 * time.Second):
-				t.Errorf("rank %d does not learn of the abort", r)
+				t.Errorf("rank %d does not detect the abort", r)
 			}
 			if err := w.Err(); r == 1 && err != mine || r != 1 && !blames(err) {
 				t.Errorf("rank %d: %#v, want the error of rank 1", r, err)
@@ -217,10 +217,10 @@ func TestAbort(t *testing.T) {
 				t.Errorf("rank %d: the abort word is not set", r)
 			}
 			if _, err := w.Agree(context.Background(), "more", nil); err == nil {
-				t.Errorf("rank %d: agrees after the abort", r)
+				t.Errorf("rank %d: Agree succeeds after the abort", r)
 			}
 			if err := w.Step("more"); err == nil {
-				t.Errorf("rank %d: begins a step after the abort", r)
+				t.Errorf("rank %d: Step succeeds after the abort", r)
 			}
 		})
 	}
@@ -232,8 +232,8 @@ func TestRanks(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		lists [2][]int
-		owner []int  // of the program's ranks
-		want  string // the error
+		owner []int  // owner of each of the program's ranks
+		want  string // expected error
 	}{
 		{"interleaved", [2][]int{{0, 3}, {2, 1}}, []int{0, 1, 1, 0}, ""},
 		{"none", [2][]int{}, []int{0, 0, 1, 1}, ""},
@@ -267,7 +267,7 @@ func TestRanks(t *testing.T) {
 						return
 					}
 					if got, err := w.Owners(5); err == nil {
-						t.Errorf("rank %d: 5 ranks are owned by %v", r, got)
+						t.Errorf("rank %d: the owners of 5 ranks are %v", r, got)
 					}
 				})
 			}
@@ -278,7 +278,7 @@ func TestRanks(t *testing.T) {
 
 var places = regexp.MustCompile(` \(pid \d+ on [^)]*\)`)
 
-// unplaced is an error without the process and the host that it names.
+// unplaced returns the text of an error without process IDs and host names.
 func unplaced(err error) string {
 	if err == nil {
 		return ""

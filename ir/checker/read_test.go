@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/ir"
 	"os"
 	"path/filepath"
@@ -72,7 +73,7 @@ func TestReadFollows(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no programs: %v", err)
 	}
-	broken := 0
+	broken, odd := 0, int(longtest.Drawn(t)%2)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -80,6 +81,9 @@ func TestReadFollows(t *testing.T) {
 		}
 		lines := strings.Split(string(text), "\n")
 		for i, line := range lines {
+			if i%2 != odd && !longtest.On() {
+				continue
+			}
 			if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "//") {
 				continue
 			}
@@ -100,7 +104,7 @@ func TestReadFollows(t *testing.T) {
 			}
 		}
 	}
-	if broken < 1000 {
+	if broken < 500 {
 		t.Errorf("only %d programs were broken", broken)
 	}
 }

@@ -9,7 +9,6 @@ import pathlib
 import struct
 import sys
 import tempfile
-import time
 import types
 import unittest
 
@@ -824,7 +823,6 @@ def deadlocks(call, name):
         assert f"of group {name}" in str(e) and "the order in which groups are called" in str(e), e
     else:
         raise AssertionError("a deadlock, and nothing was raised")
-    time.sleep(2)  # a process that ends now may be reported to the others before they have found the circle
 
 
 def member_died():

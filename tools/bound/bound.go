@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// Args binds a model's parameters to inputs, and returns what runs are given then: results stay on the devices, in
-// tensors that are the model's until it is closed.
+// Args binds a model's parameters to inputs, and returns the arguments of later runs. Results stay on the devices, in
+// tensors that the model owns until it is closed.
 func Args(ctx context.Context, model *hocket.Model, inputs map[string]*hocket.Tensor) (hocket.Args, error) {
 	a := hocket.Args{DeviceOut: map[string]*hocket.DeviceTensor{}}
 	for name, t := range inputs {

@@ -5,7 +5,7 @@
 //	go run ./interpreter stablehlo/stablehlo/tests/interpret shardy/shardy/dialect/sdy/transforms/export/test
 //
 // A file has several tests, each a function that checks its own results. Constants of a test are inputs of the program
-// that hocket runs, on as many ranks of the CPU as the test's mesh has; where that is refused, they are constants.
+// that hocket runs, on as many CPU ranks as the test's mesh has. If hocket refuses such a program, they are constants.
 package main
 
 import (
@@ -198,7 +198,7 @@ func test(machine *hocket.Machine, name, text string, given bool) error {
 	return nil
 }
 
-// alike compares as a check does: whole numbers have to be equal, and others near.
+// alike compares like a check of the tests: integers must be equal, other numbers close.
 func alike(got, want *tensor.Tensor, c stablehlo.Check) error {
 	bound := map[ir.DType]float64{ir.F64: 1e-9, ir.F32: 1e-5, ir.F16: 2e-3, ir.BF16: 2e-2}[got.DType]
 	if strings.Contains(c.Name, "almost") {

@@ -76,7 +76,7 @@ func file(path string, write bool) (int, error) {
 
 func columns(s string) int { return utf8.RuneCountInString(s) + (tab-1)*strings.Count(s, "\t") }
 
-// wrap breaks long lines until none is left that it can break.
+// wrap breaks long lines until it can break no further line.
 func wrap(src []byte) ([]byte, error) {
 	for range 50 {
 		at := breaks(src)
@@ -102,7 +102,7 @@ func wrap(src []byte) ([]byte, error) {
 	return src, nil
 }
 
-// cut is a place to break at, what comes there, and up to where the text before goes.
+// cut is a place to break a line: the text that is inserted, and the end of the text before it.
 type cut struct {
 	at, to int
 	text   string
@@ -174,7 +174,8 @@ func breaks(src []byte) []cut {
 	return list
 }
 
-// comment breaks a comment line that is too long. The rest goes to the line below, if that continues the sentence.
+// comment breaks a comment line that is too long. The remainder is joined to the next line, if that line continues the
+// sentence.
 func comment(src []byte, at int, text string) []cut {
 	begin := bytes.LastIndexByte(src[:at], '\n') + 1
 	indent := string(src[begin:at])

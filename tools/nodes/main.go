@@ -4,7 +4,7 @@
 //	hocket launch --nodes 2 -n 2 -- ./nodes layers
 //	HOCKET_RANKS_PER_GPU=2 hocket launch --nodes 2 -n 4 -- ./nodes all_reduce
 //
-// "all_reduce" times the transport's over all ranks, and the default. "layers"
+// "all_reduce" measures the all_reduce of the transport over all ranks, and the one that is chosen by default. "layers"
 // times a GEMM followed by an all_reduce under each strategy, next to the prediction. All algorithms of a size are
 // timed alternately, one batch of each in a round. The time of an algorithm relative to the first, by rounds, and the
 // error of its prediction go to standard error.
@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// bench is what is measured, and where.
+// bench describes a measurement: the programs and the machine.
 type bench struct {
 	device, described, row, log string
 	rounds, width               int
@@ -94,7 +94,7 @@ func (b *bench) run(ctx context.Context, what, sizes, tier string) (err error) {
 	return nil
 }
 
-// withTier writes a description with another tier between nodes, and returns the file.
+// withTier writes a machine description with other figures between nodes, and returns the file's name.
 func withTier(description, tier string) (string, error) {
 	var all, other map[string]json.RawMessage
 	for file, into := range map[string]*map[string]json.RawMessage{description: &all, tier: &other} {
@@ -221,7 +221,7 @@ func (b *bench) measure(ctx context.Context, what, text string, mib int, ways []
 	return nil
 }
 
-// load has a way ready: parameters are bound, results stay on the devices, and it has run once.
+// load prepares a way to run a program: it binds parameters, keeps results on the devices, and runs the program once.
 func (w *way) load(ctx context.Context, inputs map[string]*hocket.Tensor, runs int) error {
 	args, err := bound.Args(ctx, w.model, inputs)
 	if err != nil {
@@ -255,7 +255,7 @@ func (w *way) load(ctx context.Context, inputs map[string]*hocket.Tensor, runs i
 	return nil
 }
 
-// print prints a row of each way.
+// print prints a row for each way.
 func (b *bench) print(what string, mib int, ways []*way) {
 	for _, w := range ways {
 		us, iqr := middle(w.took)

@@ -22,7 +22,7 @@ const (
 	mostAcross                       = 0.25
 )
 
-// judge prints how far off the predictions of tables are.
+// judge prints the errors of the predictions in tables.
 func judge(w io.Writer, files []string, again string) error {
 	rows, err := read(files)
 	if err != nil {
@@ -50,7 +50,7 @@ func judge(w io.Writer, files []string, again string) error {
 	return nil
 }
 
-// number is a cell's; 0 for none.
+// number returns the number in a cell; 0 if the cell is empty.
 func (r row) number(column string) float64 {
 	x, _ := strconv.ParseFloat(r[column], 64)
 	return x
@@ -58,7 +58,7 @@ func (r row) number(column string) float64 {
 
 func (r row) layer() string { return fmt.Sprintf("%s %sx%sx%s", r["op"], r["m"], r["n"], r["k"]) }
 
-// predictAgain replaces auto's predictions by what the model says now.
+// predictAgain replaces auto's predictions by those of the current model.
 func predictAgain(rows []row, describe string) error {
 	d, err := machine.Load(describe)
 	if err != nil {
@@ -80,7 +80,8 @@ func predictAgain(rows []row, describe string) error {
 	return nil
 }
 
-// errorsOf are the errors of a column of predictions, as parts of what was measured, without those that say nothing.
+// errorsOf returns the errors of a column of predictions, relative to the measured times, without rows that have no
+// prediction.
 func errorsOf(rows []row, column string) (list []float64) {
 	for _, r := range rows {
 		if us, p := r.number("us"), r.number(column); us > 0 && p > 0 {
@@ -90,7 +91,7 @@ func errorsOf(rows []row, column string) (list []float64) {
 	return list
 }
 
-// band is the median, and what nine of ten are within, of errors without their signs, and the mean with them.
+// band returns the median and the 90th percentile of the absolute errors, and the mean of the signed errors.
 func band(list []float64) (median, nine, bias float64) {
 	var off []float64
 	for _, x := range list {
@@ -142,7 +143,7 @@ func judgeLayers(w io.Writer, rows []row) {
 	}
 }
 
-// judgeAuto compares what auto takes of each layer with the fastest.
+// judgeAuto compares, for each layer, the strategy that auto chooses with the fastest strategy.
 func judgeAuto(w io.Writer, rows []row) {
 	best, took := map[string]row{}, map[string]row{}
 	for _, r := range rows {

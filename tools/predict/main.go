@@ -1,5 +1,5 @@
 // Command predict judges predictions of layers: it reads tables of what was measured, and prints the errors of the
-// predictions in them and what auto's choice cost:
+// predictions in them and the time that auto's choices lose:
 //
 //	predict ../docs/measured/predictions.tsv
 //	predict ../docs/measured/nodes.tsv

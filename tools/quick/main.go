@@ -1,4 +1,4 @@
-// Quick answers within a minute whether a change holds: it vets the packages that changed since a branch left main, and
+// Quick tests a change within a minute: it vets the packages that changed since a branch left main, and
 // runs their short tests and those of the packages that import them: first the changed ones, then the importers with the
 // fewest dependencies. When the time is up it stops, and lists the packages that were not tested. `make quick` runs it.
 package main
@@ -87,7 +87,7 @@ func changedFiles(ctx context.Context, base string) ([]string, error) {
 	return append(strings.Fields(known), strings.Fields(fresh)...), err
 }
 
-// pkg is what go list says of a package.
+// pkg is the description of a package by go list.
 type pkg struct {
 	ImportPath, Dir                          string
 	Imports, Deps, TestImports, XTestImports []string
@@ -151,7 +151,7 @@ func affected(all []pkg, files []string) (changed, importers []string) {
 	return changed, importers
 }
 
-// weight is how many packages the tests of p are linked from.
+// weight returns the number of packages that the tests of p are linked from.
 func weight(all []pkg, p pkg) int {
 	linked := map[string]bool{}
 	add := func(paths []string) {

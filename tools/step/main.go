@@ -22,22 +22,22 @@ import (
 	"strings"
 )
 
-// source is what rows begin and end with.
+// source has the first and last columns of every row.
 type source struct{ machine, driver, commit, date, log, products string }
 
-// strategy names a way, with the products that it was measured with.
+// strategy returns the name of a strategy, with the setting of products in its measurement.
 func (s source) strategy(name string) string { return strings.TrimSpace(name + " " + s.products) }
 
 func main() {
 	var s source
-	flag.StringVar(&s.machine, "machine", "", "number and model of GPUs: 2xH100")
-	flag.StringVar(&s.driver, "driver", "", "its version")
-	flag.StringVar(&s.commit, "commit", "", "hocket's, seven hex digits")
+	flag.StringVar(&s.machine, "machine", "", "number and model of the GPUs, such as 2xH100")
+	flag.StringVar(&s.driver, "driver", "", "the version of the driver")
+	flag.StringVar(&s.commit, "commit", "", "the commit of hocket, seven hex digits")
 	flag.StringVar(&s.date, "date", "", "YYYY-MM-DD")
-	flag.StringVar(&s.products, "products", "", "HOCKET_PRODUCTS, put behind the strategy where it is library")
+	flag.StringVar(&s.products, "products", "", "the value of HOCKET_PRODUCTS; library is appended to the name of the strategy")
 	flag.StringVar(&s.log, "log", "", "the log's name, without its ending")
-	ops := flag.Int("ops", 0, "write so many statements of each way instead, those that lose the most")
-	peerDims := flag.String("dims", "S=1024", "dims of peers' lines beside T, sorted by name")
+	ops := flag.Int("ops", 0, "write this many statements for each way instead, those that lose the most time")
+	peerDims := flag.String("dims", "S=1024", "dims of the lines of peers in addition to T, sorted by name")
 	ranks := flag.Int("n", 2, "ranks of peers' lines")
 	flag.Parse()
 	if err := s.convert(os.Stdin, os.Stdout, *ops, *peerDims, *ranks); err != nil {
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// figure and report are what this command reads of a report.
+// figure and report are the parts of a report that this command reads.
 type figure struct{ Median, Spread float64 }
 
 type report struct {
@@ -75,7 +75,7 @@ type report struct {
 	}
 }
 
-// peer is one figure of somebody else, in either form.
+// peer is one figure of another program, in either format.
 type peer struct {
 	Op, Name, Shape, Issued string
 	US                      float64
@@ -86,7 +86,7 @@ type peer struct {
 	BackToBack float64 `json:"back_to_back_us"`
 }
 
-// convert reads objects and writes rows. Lines that begin with no brace are passed over between objects.
+// convert reads objects and writes rows. Between objects, lines that do not begin with a brace are skipped.
 func (s source) convert(r io.Reader, w io.Writer, ops int, peerDims string, ranks int) error {
 	in := bufio.NewReader(r)
 	for {

@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// row is what is printed.
+// row is the printed result.
 type row struct {
 	Program   string  `json:"program"`
 	Processes int     `json:"processes"`
@@ -100,7 +100,7 @@ func measure(machine, file string, ranks, runs, batches int, graph bool, strateg
 	return nil
 }
 
-// time times batches.
+// time measures batches.
 func (r *row) time(ctx context.Context, model *hocket.Model, p *hocket.Program, runs, batches int) error {
 	inputs, err := model.RandomInputs("rand:1")
 	if err != nil {

@@ -41,16 +41,17 @@ type Beads struct {
 	clock *clock
 }
 
-// clock tells the times of marks. On a stream a command takes what its kind always takes, and begins when the one
-// before it has ended; the streams are at the same time whenever the world comes to rest.
+// clock provides the times of marks. On a stream, a command takes a fixed time that depends on its
+// kind, and begins when the previous one has ended. Whenever the world becomes idle, all streams
+// advance to the same time.
 type clock struct {
 	mu    sync.Mutex
-	lanes []*lane            // of the streams
+	lanes []*lane            // by stream
 	at    map[int64][2]int64 // when marks begin and end, in nanoseconds
 	tells device.Observer
 }
 
-// lane is a stream's part of the clock: the time behind all that was issued, in nanoseconds.
+// lane is the clock of a stream: the time when all issued work has ended, in nanoseconds.
 type lane struct {
 	*clock
 	now int64
@@ -124,7 +125,7 @@ func (w *Beads) Device(rank int) device.Device { return rod{w.World.Device(rank)
 func (w *Beads) Guesses() []string             { return []string{"40x24x32 bf16"} }
 func (w *Beads) Identity() string              { return "abacus sm_123" }
 
-// library is the algorithm that stands for a vendor's library.
+// library is the algorithm that represents a vendor's library.
 const library = "nccl"
 
 // TeamAlgorithms implements device.Teams.
@@ -133,7 +134,7 @@ func (w *Beads) TeamAlgorithms() []device.Algorithm {
 		{Name: library, Ops: device.Even, FreeOrder: true, Library: true}, {Name: "wrong", Ops: device.Even}}
 }
 
-// Capture makes a graph that issues its work again at each launch.
+// Capture returns a graph that issues its work again at each launch.
 func (w *Beads) Capture(issue func() error) (device.Graph, error) { return again{issue: issue}, nil }
 
 type again struct {

@@ -74,6 +74,6 @@ func TestBorrowedAfterFree(t *testing.T) {
 		t.Error(err)
 	}
 	if err := s.Upload(v, make([]byte, 16)); err == nil {
-		t.Error("it is used when it was given back")
+		t.Error("borrowed memory is used after its lender freed it")
 	}
 }

@@ -131,7 +131,7 @@ func TestGemmBits(t *testing.T) {
 		for skew := range int64(4) {
 			for _, chunk := range []int64{7, 64, 100, n} {
 				if run(workers, skew, chunk) != want {
-					t.Fatalf("%d workers, skew %d, chunks of %d: other bits", workers, skew, chunk)
+					t.Fatalf("%d workers, skew %d, chunks of %d: the result has different bits", workers, skew, chunk)
 				}
 			}
 		}
@@ -247,7 +247,7 @@ func TestHelpersAreBounded(t *testing.T) {
 		<-done
 	}
 	if got := sum.Load(); got != callers*199*100 {
-		t.Errorf("the indices add up to %d", got)
+		t.Errorf("the indices of all calls add up to %d", got)
 	}
 	stop.Store(true)
 	w.each(10, &stop, func(int64) { t.Error("called after the stop") })
@@ -289,7 +289,7 @@ func TestHostMemory(t *testing.T) {
 		}
 		three, err := take(1001)
 		if !errors.Is(err, device.ErrOutOfMemory) || !errors.Is(err, device.ErrTooLarge) {
-			t.Errorf("more than there is: %v", err)
+			t.Errorf("allocating more than the host's memory: %v", err)
 		}
 		four, err := take(400)
 		if err != nil {
@@ -300,7 +300,7 @@ func TestHostMemory(t *testing.T) {
 		}
 	}
 	if held := m.(*machine).held.Load(); held != 0 {
-		t.Errorf("%d bytes are held in the end", held)
+		t.Errorf("%d bytes are still counted at the end", held)
 	}
 }
 

@@ -169,9 +169,9 @@ func TestScheduledFindsMissingWait(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("strategies 0 to 3 show it under %v of %d seeds each", found, seeds/4)
+			t.Logf("strategies 0 to 3 reveal the missing wait with %v of %d seeds each", found, seeds/4)
 			if found[0] == 0 || found[1] == 0 || found[2] == 0 {
-				t.Errorf("not every strategy shows it: %v", found)
+				t.Errorf("not every strategy reveals the missing wait: %v", found)
 			}
 		})
 	}

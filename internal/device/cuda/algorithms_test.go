@@ -10,8 +10,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 )
 
-// TestAlgorithmsDescribed: names are unique, schedules' included; each algorithm says what it takes and how it works; and
-// the shipped table, which readers without this machine rely on, describes those that it names as they do themselves.
+// TestAlgorithmsDescribed checks the descriptions of algorithms. Names are unique, including those of schedules. Each
+// algorithm describes which collectives it takes and how it works. The shipped tuning table contains the same
+// descriptions for the algorithms that it names, because readers of the table may not have this machine.
 func TestAlgorithmsDescribed(t *testing.T) {
 	inside, between := comm.Describe()
 	all := slices.Concat(inside, between, coll.Infos(), []device.Algorithm{coll.Norm})
@@ -21,12 +22,12 @@ func TestAlgorithmsDescribed(t *testing.T) {
 	for _, a := range all {
 		for _, name := range append([]string{a.Name}, a.Formerly...) {
 			if seen[name] || name == "" {
-				t.Errorf("there are two algorithms %q, now or formerly", name)
+				t.Errorf("the name %q is used twice among current and former names of algorithms", name)
 			}
 			seen[name] = true
 		}
 		if a.What() == "" || a.How == "" || len(a.Ops) == 0 && a.Name != coll.Norm.Name {
-			t.Errorf("%s does not say what it takes, or how", a.Name)
+			t.Errorf("%s lacks the description of the collectives that it takes, or of how it works", a.Name)
 		}
 	}
 	described := func(list []device.Algorithm, name string) *device.Algorithm {
@@ -39,7 +40,7 @@ func TestAlgorithmsDescribed(t *testing.T) {
 	shipped := comm.Shipped()
 	for _, a := range shipped.Algorithms {
 		if want := described(fresh.Algorithms, a.Name); want == nil || !reflect.DeepEqual(a, *want) {
-			t.Errorf("the shipped table describes %+v, which is %+v", a, want)
+			t.Errorf("the shipped table describes %+v, want %+v", a, want)
 		}
 	}
 	for _, e := range shipped.Entries {

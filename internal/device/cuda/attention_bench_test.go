@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention is a shape: batch, queries, keys, heads of them, Dh.
+// attention is a shape: batch, queries, keys, query heads, key heads, head size.
 type attention struct {
 	b, tq, tk, hq, hkv, dh int64
 	causal                 bool
 }
 
-// attentions are those that servers have.
+// attentions lists shapes of servers.
 var attentions = []attention{
 	{1, 4096, 4096, 32, 8, 128, true}, {1, 16384, 16384, 32, 8, 128, true}, {1, 4096, 4096, 32, 32, 64, true}, {4, 2048, 2048, 16, 16, 128, false},
 	{1, 512, 8192, 32, 8, 128, true}, {1, 64, 8192, 8, 1, 128, true}, {1, 1, 8192, 32, 8, 128, true}, {64, 1, 4096, 32, 8, 128, true}, {8, 1, 32768, 8, 1, 128, true},
@@ -21,7 +21,8 @@ var attentions = []attention{
 	{1, 128, 1152, 16, 4, 128, true}, {1, 64, 1088, 16, 4, 128, true},
 }
 
-// BenchmarkAttention times attention of bf16 by 10 calls behind each other; tools/peers/attention.py times torch's so.
+// BenchmarkAttention times attention of bf16 in 10 consecutive calls; tools/peers/attention.py times that of torch in the
+// same way.
 func BenchmarkAttention(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range attentions {

@@ -7,9 +7,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkAttentionGrad times attention of bf16 and each of the operations of its gradients, as BenchmarkAttention
-// does; tools/peers/attention_grad.py times torch's. The last figure is the operations of two and a half forward
-// passes, as FlashAttention counts a backward pass, in the time of all three.
+// BenchmarkAttentionGrad times attention of bf16 and the operations of its gradients, in the same way as
+// BenchmarkAttention; tools/peers/attention_grad.py times those of torch. The last figure is a rate: the operations of
+// two and a half forward passes, as FlashAttention counts a backward pass, divided by the time of all three gradient
+// operations.
 func BenchmarkAttentionGrad(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range []attention{

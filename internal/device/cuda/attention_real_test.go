@@ -12,13 +12,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attended are an attention's operands, dense.
+// attended holds the dense operands of an attention.
 type attended struct {
 	attention
 	q, k, v []float64
 }
 
-// row is what head h of query i in batch b gets, and the sum of the magnitudes it is of.
+// row returns the result of head h of query i in batch b, and for each element the sum of the magnitudes of its terms.
 func (x *attended) row(b, i, h int64) (out, size []float64) {
 	sees := x.tk
 	if x.causal {
@@ -48,8 +48,8 @@ func (x *attended) row(b, i, h int64) (out, size []float64) {
 	return out, size
 }
 
-// TestAttentionReal holds attention of the sizes that servers have, and of sizes that fill no
-// tile, to rows of it in f64, with a value that is no number where few see it.
+// TestAttentionReal compares attention with rows computed in f64. It uses sizes of servers and sizes that fill no tile.
+// Some values of the input are NaN, which only a few queries attend to.
 func TestAttentionReal(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)
@@ -71,7 +71,7 @@ func TestAttentionReal(t *testing.T) {
 			dt, u = ir.F16, 0x1p-11
 		}
 		if c.b*max(c.tk*c.hkv, c.tq*c.hq)*c.dh > 1<<24 {
-			continue // much to write, and no other way through the kernels
+			continue // writing the inputs takes long, and the kernels are the same
 		}
 		noise := func(n int64) []float64 {
 			vals := make([]float64, n)
@@ -118,7 +118,7 @@ func TestAttentionReal(t *testing.T) {
 		worst := 0.0
 		for n := range 400 {
 			b, i, h := rng.Int64N(c.b), rng.Int64N(c.tq), rng.Int64N(c.hq)
-			if n < 8 { // who sees all, the value that is no number among it
+			if n < 8 { // the last queries attend to all keys, including the NaN
 				b, i, h = c.b-1, c.tq-1-int64(n)%min(2, c.tq), c.hq-1-int64(n)/2%c.hq
 			}
 			want, size := x.row(b, i, h)
@@ -133,7 +133,7 @@ func TestAttentionReal(t *testing.T) {
 			}
 		}
 		t.Logf("%v of %s: off by up to %.2g of the sum of magnitudes", c, dt, worst)
-		if !(worst < 2*u+1e-4) { // weights are rounded, and the result
+		if !(worst < 2*u+1e-4) { // roundings of the weights and of the result
 			t.Errorf("%v of %s: off by %g", c, dt, worst)
 		}
 		l.Release()

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkIssue times what a call of a stream costs the host: a launch, a
-// signal with the wait for it on another stream, a small copy.
+// BenchmarkIssue times what a stream operation costs the host: a launch, a signal with the wait for it on another
+// stream, and a small copy.
 func BenchmarkIssue(b *testing.B) {
 	m, err := New(Options{})
 	if err != nil {
@@ -88,7 +88,7 @@ func BenchmarkIssue(b *testing.B) {
 	b.Run("observed", func(b *testing.B) { repeat(b, w, marked) })
 }
 
-// repeat times issue alone: the device catches up outside the time.
+// repeat times only issuing. It lets the device catch up while the timer is stopped.
 func repeat(b *testing.B, w device.World, issue func()) {
 	b.ReportAllocs()
 	i := 0
@@ -107,8 +107,8 @@ func repeat(b *testing.B, w device.World, issue func()) {
 	}
 }
 
-// BenchmarkGraphLaunch times a run of a graph over all GPUs, each with a chain of small kernels, in each form: what the
-// launch takes the host, and how long the run takes until the host knows its end.
+// BenchmarkGraphLaunch times the execution of a graph over all GPUs, each with a chain of small kernels, for each form
+// of graph. It reports the host time of the launch, and the time until the host has noticed the end.
 func BenchmarkGraphLaunch(b *testing.B) {
 	m, err := New(Options{})
 	if err != nil {
@@ -160,8 +160,7 @@ func BenchmarkGraphLaunch(b *testing.B) {
 	}
 }
 
-// BenchmarkDriver times the driver's calls that issuing is made of, by
-// themselves.
+// BenchmarkDriver times separately the driver calls that issuing consists of.
 func BenchmarkDriver(b *testing.B) {
 	m := real(b, Options{})
 	opened, err := m.Open(b.Context(), 1)

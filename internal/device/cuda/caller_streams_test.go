@@ -25,7 +25,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stateful updates what it keeps, split over ranks and as a copy on each, and returns what all ranks have.
+// stateful is a program that updates its state, one tensor split over the ranks and one replicated, and returns the
+// whole state.
 const stateful = `dim T = 4
 mesh tp[2]
 func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]) -> (i32[T/tp, 2], i32[T, 2]) {
@@ -38,7 +39,7 @@ func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]
 }
 `
 
-// caller is a library that shares the process: streams and memory of its own on a fake with queues.
+// caller is a library that shares the process with hocket, with streams and memory of its own, on a fake with Queues.
 type caller struct {
 	*testing.T
 	f       *fakedriver.GPU
@@ -48,10 +49,10 @@ type caller struct {
 	streams []uintptr
 	in, out map[string]map[int]uintptr
 	state   map[string]map[int]uintptr
-	want    struct{ s, n []int32 } // the state, by arithmetic of the test's
+	want    struct{ s, n []int32 } // the expected state
 }
 
-// newCaller loads stateful, with its state in the caller's memory and a bound weight.
+// newCaller loads stateful with its state in the caller's memory and a bound weight.
 func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
 	t.Helper()
 	c := &caller{T: t, f: fakedriver.New(t, 2)}
@@ -83,7 +84,7 @@ func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
 	return c
 }
 
-// makeStreams makes a stream of the caller's on each GPU.
+// makeStreams creates a stream of the caller on each GPU.
 func (c *caller) makeStreams() {
 	for _, g := range c.sys.GPUs {
 		c.on(g.Bound, func() error {
@@ -106,7 +107,7 @@ func (c *caller) on(bound func(func() error) error, f func() error) {
 	}
 }
 
-// block is memory for so many words on each rank.
+// block allocates the given number of words on each rank.
 func (c *caller) block(words int) map[int]uintptr {
 	at := map[int]uintptr{}
 	for r, g := range c.sys.GPUs {
@@ -123,7 +124,7 @@ func (c *caller) block(words int) map[int]uintptr {
 	return at
 }
 
-// ints are what is at an address.
+// ints returns n words of memory.
 func ints(at uintptr, n int) []int32 {
 	all := make([]int32, n)
 	for i := range all {
@@ -132,7 +133,7 @@ func ints(at uintptr, n int) []int32 {
 	return all
 }
 
-// give puts x where the next run takes it.
+// give writes x to the input of the next execution.
 func (c *caller) give(x []int32) {
 	c.f.Mu.Lock()
 	defer c.f.Mu.Unlock()
@@ -141,12 +142,12 @@ func (c *caller) give(x []int32) {
 	}
 }
 
-// enqueue enqueues a run.
+// enqueue enqueues an execution.
 func (c *caller) enqueue() error {
 	return c.model.Enqueue(c.Context(), hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
 }
 
-// wait waits as the caller does: for its own streams.
+// wait waits as the caller would, by synchronizing its own streams.
 func (c *caller) wait() {
 	c.Helper()
 	for i, s := range c.streams {
@@ -154,7 +155,7 @@ func (c *caller) wait() {
 	}
 }
 
-// run enqueues a run of x, waits for it and compares.
+// run enqueues an execution with input x, waits for it, and compares the results.
 func (c *caller) run(x []int32) {
 	c.Helper()
 	c.give(x)
@@ -165,7 +166,7 @@ func (c *caller) run(x []int32) {
 	c.ran(x)
 }
 
-// step notes a run of x.
+// step updates the expected state for an execution with input x.
 func (c *caller) step(x []int32) {
 	for i := range x {
 		c.want.s[i] = x[i] - c.want.s[i]
@@ -173,7 +174,7 @@ func (c *caller) step(x []int32) {
 	c.want.n[0], c.want.n[1] = c.want.n[0]+3, c.want.n[1]+5
 }
 
-// ran notes a run of x, and compares what is there with it.
+// ran updates the expected state for an execution with input x, and compares the actual state and results.
 func (c *caller) ran(x []int32) {
 	c.Helper()
 	c.step(x)
@@ -184,20 +185,20 @@ func (c *caller) ran(x []int32) {
 			"s": {ints(c.state["s"][r], 4), mine}, "n": {ints(c.state["n"][r], 2), c.want.n},
 		} {
 			if !slices.Equal(got.is, got.want) {
-				c.Fatalf("rank %d: %s is %v, not %v", r, what, got.is, got.want)
+				c.Fatalf("rank %d: %s is %v, want %v", r, what, got.is, got.want)
 			}
 		}
 	}
 }
 
-// TestEnqueue: runs come behind what the caller's streams were given, what these are given later comes behind the
-// runs, and nobody waits on the host, by graph or not.
+// TestEnqueue checks the order of enqueued executions, with and without graphs. They follow earlier work of the
+// caller's streams and precede its later work. Enqueue does not wait on the host.
 func TestEnqueue(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) {
 			c := newCaller(t, o)
 			x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
-			for range 3 { // what is made ready is ready then
+			for range 3 { // the first executions prepare what later ones reuse
 				c.run(x)
 			}
 			var open atomic.Bool
@@ -205,17 +206,17 @@ func TestEnqueue(t *testing.T) {
 				c.f.GiveGuest(s, open.Load)
 			}
 			before := ints(c.out["z"][1], 8)
-			for range 2 { // both return before the first has begun
+			for range 2 { // both calls return before the first execution begins
 				if err := c.enqueue(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if now := ints(c.out["z"][1], 8); !slices.Equal(now, before) {
-				t.Fatalf("a run has begun before its stream came to it: %v was there, now %v", before, now)
+				t.Fatalf("an execution began before its stream reached it: z was %v, and is %v", before, now)
 			}
 			open.Store(true)
 			c.wait()
-			c.step(x) // the first of the two, whose results the second's have overwritten
+			c.step(x) // of the first execution, whose results the second has overwritten
 			c.ran(x)
 			if err := c.model.Sync(t.Context()); err != nil {
 				t.Fatal(err)
@@ -224,7 +225,7 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestEnqueuedState: methods of device tensors, and runs that are waited for, come behind enqueued runs.
+// TestEnqueuedState checks that methods of device tensors, and calls of Run, are ordered after enqueued executions.
 func TestEnqueuedState(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
 	x := []int32{8, 7, 6, 5, 4, 3, 2, 1}
@@ -244,21 +245,21 @@ func TestEnqueuedState(t *testing.T) {
 	}
 	if _, err := c.model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": in}}); !errors.Is(err,
 		context.Canceled) {
-		t.Fatalf("a run whose context has ended, behind one that is enqueued: %v", err)
+		t.Fatalf("Run with a cancelled context, after an enqueued execution: %v", err)
 	}
 	open.Store(true)
 	r, err := c.model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": in}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range x { // twice
+	for i := range x { // the effect of two executions
 		c.want.s[i] = x[i] - (x[i] - c.want.s[i])
 	}
 	if got := r.Out["z"].Floats(); !slices.Equal(got, asFloats(c.want.s)) {
-		t.Errorf("the run behind gave %v, not %v", got, c.want.s)
+		t.Errorf("Run after an enqueued execution returned %v, want %v", got, c.want.s)
 	}
 	if got := ints(c.state["n"][0], 2); !slices.Equal(got, []int32{9, 15}) {
-		t.Errorf("three runs have counted to %v", got)
+		t.Errorf("the counter is %v after three executions", got)
 	}
 }
 
@@ -269,7 +270,8 @@ func asFloats(v []int32) (all []float64) {
 	return all
 }
 
-// TestEnqueueWrong: what a run cannot be given is an error that names it, and nothing runs.
+// TestEnqueueWrong checks that invalid arguments are refused with an error that names them, and that nothing is
+// executed.
 func TestEnqueueWrong(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
 	c.f.Guests.Foreign, c.f.Guests.Off = map[uintptr]bool{0x1230: true}, map[uintptr]int{0x4560: 1}
@@ -307,7 +309,7 @@ func TestEnqueueWrong(t *testing.T) {
 	c.f.Guests.Off[0x4560] = 1
 	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, map[int]uintptr{0: 20}); !errors.Is(err,
 		hocket.ErrInput) {
-		t.Errorf("a device tensor at no multiple of 16: %v", err)
+		t.Errorf("a device tensor at an address that is no multiple of 16: %v", err)
 	}
 	off := map[int]uintptr{0: 0x4560, 1: c.state["s"][1]}
 	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, off); !errors.Is(err, hocket.ErrInput) {
@@ -317,9 +319,9 @@ func TestEnqueueWrong(t *testing.T) {
 	c.run(x)
 }
 
-// TestEnqueueCaptured: a run that is enqueued while the caller's stream is captured becomes part of the caller's
-// graph. It runs in its place at every launch of that graph, and its plan stays loaded. The fake driver checks that no
-// call is made that a capture forbids to other threads.
+// TestEnqueueCaptured checks that an execution enqueued while the caller's stream is captured becomes part of the
+// caller's graph. Each launch of that graph executes it, in order, and its plan stays loaded. The fake driver checks
+// that no thread makes a call that a capture forbids.
 func TestEnqueueCaptured(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) { captured(t, o) })
@@ -331,7 +333,7 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	c.f.Queue()
 	c.sys = system(c.f)
 	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
-	o.Cache = 1 // room for no plan but the last
+	o.Cache = 1 // room for one plan only
 	c.model = modeltest.Load(t, c.m, strings.Replace(stateful, "tp[2]", "tp[1]", 1), o)
 	x, w, y, z := c.block(8)[0], c.block(2)[0], c.block(8)[0], c.block(8)[0]
 	s, n := c.block(8)[0], c.block(2)[0]
@@ -360,7 +362,7 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	}
 	c.f.BeginGuest(stream)
 	if err := enqueue(); !errors.Is(err, hocket.ErrCapturing) {
-		t.Fatalf("a first run within a capture: %v", err)
+		t.Fatalf("the first execution of a plan within a capture: %v", err)
 	}
 	c.f.EndGuest(stream)
 	c.f.Mu.Lock()
@@ -370,14 +372,14 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	cabi.Store(w, int32(1))
 	c.f.Mu.Unlock()
 	runs := 0
-	for range 2 { // the second records the program's own graph, where it has one
+	for range 2 { // the second time, a program with a graph records its own graph
 		if err := enqueue(); err != nil {
 			t.Fatal(err)
 		}
 		runs++
 	}
 	c.f.BeginGuest(stream)
-	doubled := func() { // the caller's own, between the runs
+	doubled := func() { // the caller's own work between the executions
 		for i := range uintptr(8) {
 			cabi.Store(x+4*i, 2*cabi.Load[int32](x+4*i))
 		}
@@ -392,7 +394,7 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	}
 	work := c.f.EndGuest(stream)
 	if c.f.Guests.Added != 2 {
-		t.Errorf("%d graphs were put into the capture, not 2", c.f.Guests.Added)
+		t.Errorf("%d graphs were added to the capture, want 2", c.f.Guests.Added)
 	}
 	if err := c.model.Sync(t.Context()); err != nil {
 		t.Fatal(err)
@@ -417,12 +419,12 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	}
 	c.on(gpu.Bound, func() error { return c.sys.Driver.SyncStream(nvlib.Stream(stream)) })
 	if got := ints(z, 8); !slices.Equal(got, kept) {
-		t.Errorf("after %d runs the result is %v, not %v", runs, got, kept)
+		t.Errorf("after %d executions the result is %v, want %v", runs, got, kept)
 	}
 	if got := ints(n, 2); !slices.Equal(got, []int32{int32(runs), 0}) {
-		t.Errorf("%d runs have counted to %v", runs, got)
+		t.Errorf("after %d executions the counter is %v", runs, got)
 	}
-	// A plan for other dims does not push the captured one out.
+	// A plan for other dims does not evict the captured one.
 	if err := c.model.Prepare(t.Context(), map[string]int64{"T": 6}); err != nil {
 		t.Fatal(err)
 	}
@@ -437,11 +439,11 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 		t.Fatal(err)
 	}
 	if got := ints(s, 8); !slices.Equal(got, kept) {
-		t.Errorf("a run behind the graph leaves %v, not %v", got, kept)
+		t.Errorf("after the graph an execution returns %v, want %v", got, kept)
 	}
 }
 
-// TestEnqueueForOtherLanguages: what package capi offers, which libhocket gives a C interface.
+// TestEnqueueForOtherLanguages tests Enqueue through package capi, which is the basis of libhocket's C interface.
 func TestEnqueueForOtherLanguages(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.Queue()
@@ -479,7 +481,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		}
 		over, err := l.Wait(ticket, time.Minute)
 		if !over {
-			t.Fatal("it is not over within a minute")
+			t.Fatal("the enqueued execution has not ended within a minute")
 		}
 		return err
 	}
@@ -519,13 +521,13 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := ints(z.Address, 12); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}) {
-		t.Errorf("after three runs the result is %v", got)
+		t.Errorf("after three executions the result is %v", got)
 	}
 	if names, err := l.Lendable(model, dims); err != nil || names != `["y","z"]` {
 		t.Errorf("lendable: %s, %v", names, err)
 	}
 	if got := ints(n.Address, 2); !slices.Equal(got, []int32{6, 0}) {
-		t.Errorf("three runs have counted to %v", got)
+		t.Errorf("after three executions the counter is %v", got)
 	}
 	lent := []capi.Placed{y, {Name: "z", DType: "i32", Shape: z.Shape}}
 	if err := l.Enqueue(model, 0, []capi.Placed{x, w}, lent, dims); err != nil {
@@ -535,7 +537,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := ints(lent[1].Address, 12); slices.Equal(got, ints(z.Address, 12)) {
-		t.Errorf("the fourth run has lent what the third gave: %v", got)
+		t.Errorf("the fourth execution returned the lent result of the third: %v", got)
 	}
 	if err := l.BindDevice(model, nil, capi.Placed{Name: "n"}, dims); err != nil {
 		t.Fatal(err)
@@ -545,7 +547,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	}
 }
 
-// TestEnqueuedFault: a fault within an enqueued run is the error of a later call, which names its place.
+// TestEnqueuedFault checks that a fault in an enqueued execution is returned by a later call, with its rank and status.
 func TestEnqueuedFault(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
 	x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
@@ -569,7 +571,7 @@ func TestEnqueuedFault(t *testing.T) {
 	c.f.Mu.Unlock()
 }
 
-// TestEnqueueHangs: a call of the driver that never returns ends what waits for it soon after its deadline.
+// TestEnqueueHangs checks that waits for a driver call that never returns end soon after their deadline.
 func TestEnqueueHangs(t *testing.T) {
 	for _, call := range []string{"cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync", "cuLaunchKernel",
 		"cuStreamQuery",
@@ -597,12 +599,12 @@ func TestEnqueueHangs(t *testing.T) {
 				err = c.model.Sync(ctx)
 			}
 			if err := hungOr([]error{err}); err != nil {
-				t.Errorf("an error of another kind: %v", err)
+				t.Errorf("unexpected error: %v", err)
 			}
 			if err == nil {
-				t.Error("there is no error")
+				t.Error("want an error, got none")
 			}
-			_ = c.m.Close() // its error tells of the loss, or nothing
+			_ = c.m.Close() // it may report the lost GPU
 			if took := time.Since(began); took > 20*time.Second {
 				t.Errorf("enqueueing, waiting and closing take %v", took)
 			}
@@ -610,7 +612,8 @@ func TestEnqueueHangs(t *testing.T) {
 	}
 }
 
-// window copies a block of a row-major tensor of elements of some bytes: out of whole, or into it.
+// window copies a block of a row-major tensor, from whole to block or, with into, from block to whole. size is the
+// bytes of an element.
 func window(whole, block []byte, size int, shape, lo, extent []int64, into bool) {
 	rows, last := 1, len(shape)-1
 	if last < 0 {
@@ -636,8 +639,8 @@ func window(whole, block []byte, size int, shape, lo, extent []int64, into bool)
 	}
 }
 
-// TestEnqueueExamples: every example gives the same bits enqueued, from and to blocks in the caller's memory, as in a
-// run that is waited for.
+// TestEnqueueExamples checks that every example returns the same bits from Enqueue, with blocks in the caller's memory,
+// as from Run.
 func TestEnqueueExamples(t *testing.T) {
 	list, err := filepath.Glob("../../../examples/*.hkt")
 	if err != nil || len(list) < 11 {
@@ -659,7 +662,7 @@ func TestEnqueueExamples(t *testing.T) {
 			}
 			var model *hocket.Model
 			var ins, outs []hocket.Layout
-			for _, strategy := range []string{"exchange", "sequential"} { // where that does not apply
+			for _, strategy := range []string{"exchange", "sequential"} { // other strategies, if they apply
 				model, err = c.m.Load(p, hocket.Binding{Dims: small[name]},
 					hocket.LoadOptions{Strategy: strategy, Graph: i%2 > 0})
 				if err == nil {
@@ -729,7 +732,7 @@ func TestEnqueueExamples(t *testing.T) {
 					window(args[l.Name].Data, mem, int(l.DType.Size()), l.Shape, b.Lo, b.Shape, false)
 				})
 				f.Mu.Unlock()
-				a := hocket.EnqueueArgs{Streams: make([]uintptr, ranks), In: in, Out: out} // the default streams
+				a := hocket.EnqueueArgs{Streams: make([]uintptr, ranks), In: in, Out: out} // the default streams of the GPUs
 				if err := model.Enqueue(t.Context(), a); err != nil {
 					t.Fatal(err)
 				}
@@ -740,7 +743,7 @@ func TestEnqueueExamples(t *testing.T) {
 					w := make([]byte, len(mem))
 					window(want.Out[l.Name].Data, w, int(l.DType.Size()), l.Shape, b.Lo, b.Shape, false)
 					if !bytes.Equal(mem, w) {
-						t.Errorf("run %d, rank %d: %s is not what a run that is waited for gives", seed, b.Rank, l.Name)
+						t.Errorf("seed %d, rank %d: %s differs between Enqueue and Run", seed, b.Rank, l.Name)
 					}
 				})
 			}

@@ -31,7 +31,7 @@ func (s *stream) tick(began bool, id int64) error {
 	case w.capture != nil:
 		if ev, err = w.capture.replay.Note(&s.track, clock, s.dev.rank, s.name, began, id, s.pos); err == nil && ev != 0 {
 			err = w.drv.RecordNode(ev, s.h)
-			s.worked() // what waits for s waits for this node too
+			s.worked() // work that waits for s waits for this node too
 		}
 		return err
 	case w.observer != nil:
@@ -57,7 +57,7 @@ func (s *site) rebase() {
 	if w.observer == nil || w.cause != nil || !s.clock.Stale(time.Since(w.opened)) {
 		return
 	}
-	_ = s.bound(func() error { // the next call meets the same error
+	_ = s.bound(func() error { // the next driver call returns the same error
 		s.clock.Rebase(w.opened)
 		return nil
 	})

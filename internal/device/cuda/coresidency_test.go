@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
 )
 
-// TestCoresidency: batches of worlds with teams take turns, each until its devices rest;
-// a world without teams issues between batches and does not wait for that rest, and one
-// that ends makes way.
+// TestCoresidency checks that batches of worlds with teams alternate: each world waits until the devices of the other
+// are idle. A world without teams may issue between batches without waiting for idle devices. A world that ends stops
+// waiting.
 func TestCoresidency(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -26,7 +26,7 @@ func TestCoresidency(t *testing.T) {
 		}
 		return w.(*world)
 	}
-	// begin has w in a batch that lasts until leave is closed; begun says when.
+	// begin starts a batch of w that lasts until leave is closed. It closes begun when the batch has begun.
 	begin := func(w *world) (begun, leave chan bool, done chan error) {
 		begun, leave, done = make(chan bool), make(chan bool), make(chan error, 1)
 		go func() {
@@ -51,17 +51,17 @@ func TestCoresidency(t *testing.T) {
 	a, b, plain := open(true), open(true), open(false)
 	inA, leaveA, doneA := begin(a)
 	if !within(inA, long) {
-		t.Fatal("the first world never began")
+		t.Fatal("the batch of the first world did not begin")
 	}
 	inB, leaveB, doneB := begin(b)
 	if within(inB, soon) {
-		t.Error("two worlds with teams issue at once")
+		t.Error("two worlds with teams have batches at the same time")
 	}
 	inPlain, leavePlain, donePlain := begin(plain)
 	if within(inPlain, soon) {
-		t.Error("a world without teams issues between what one with teams issues")
+		t.Error("a world without teams issued during a batch of a world with teams")
 	}
-	running := func(n int) { // host functions that a runs
+	running := func(n int) { // sets how many host functions of a run
 		a.mu.Lock()
 		a.flight.calls = n
 		a.mu.Unlock()
@@ -69,20 +69,20 @@ func TestCoresidency(t *testing.T) {
 	running(1)
 	close(leaveA)
 	if !within(inPlain, long) {
-		t.Error("a world without teams waits for one with them to rest")
+		t.Error("a world without teams waits until one with teams is idle")
 	}
 	close(leavePlain)
 	if within(inB, soon) {
-		t.Error("a world with teams does not wait for another to rest")
+		t.Error("a world with teams does not wait until another is idle")
 	}
 	running(0)
 	if !within(inB, long) {
-		t.Fatal("the second world never began, though the first rests")
+		t.Fatal("the batch of the second world did not begin although the first world is idle")
 	}
 
 	inAgain, leaveAgain, doneAgain := begin(a)
 	if within(inAgain, soon) {
-		t.Error("the first world issues beside the second")
+		t.Error("the first world issued during a batch of the second")
 	}
 	cause := errors.New("enough")
 	a.Abort(cause)
@@ -96,12 +96,12 @@ func TestCoresidency(t *testing.T) {
 	}
 }
 
-// TestRoomForOthers: where a device has streams without teams, kernels of teams
-// leave room for theirs, and do not begin early.
+// TestRoomForOthers checks that kernels of teams leave multiprocessors free for other streams of the device, and do not
+// launch early, if there are such streams.
 func TestRoomForOthers(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	if all := w.sites[0].gpu.SMs; tm.Room(512) != all || !tm.alone() {
-		t.Errorf("alone, a team has room for %d blocks on %d multiprocessors, alone %v", tm.Room(512), all, tm.alone())
+		t.Errorf("without other streams, a team has room for %d blocks on %d multiprocessors, alone is %v", tm.Room(512), all, tm.alone())
 	}
 	for _, m := range tm.members {
 		if _, err := m.sideStream(0); err != nil {
@@ -109,18 +109,18 @@ func TestRoomForOthers(t *testing.T) {
 		}
 	}
 	if all := w.sites[0].gpu.SMs; tm.Room(512) != all || !tm.alone() {
-		t.Errorf("with copy engines beside it has room for %d blocks on %d multiprocessors, alone %v", tm.Room(512), all, tm.alone())
+		t.Errorf("with streams for copy engines, a team has room for %d blocks on %d multiprocessors, alone is %v", tm.Room(512), all, tm.alone())
 	}
 	if _, err := w.Device(1).NewStream(device.StreamOptions{Name: "side"}); err != nil {
 		t.Fatal(err)
 	}
 	if want := w.sites[0].gpu.SMs - roomForOthers; tm.Room(512) != want || tm.alone() {
-		t.Errorf("beside a stream it has room for %d blocks, want %d, alone %v", tm.Room(512), want, tm.alone())
+		t.Errorf("with another stream, a team has room for %d blocks, want %d, alone is %v", tm.Room(512), want, tm.alone())
 	}
 }
 
-// TestCoresidencyThenIssue: a world that waits for the co-residency lock while another prepares what
-// runs a call of NCCL waits for it, and it for nobody.
+// TestCoresidencyThenIssue checks the order of locks. A world waits for the co-residency lock while another world
+// prepares an NCCL call, which needs the issue lock. The first must wait for the second, and not the reverse.
 func TestCoresidencyThenIssue(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -138,7 +138,7 @@ func TestCoresidencyThenIssue(t *testing.T) {
 	sum := summed(t, b, 8, 0, 0)
 	locked, leave := make(chan bool), make(chan bool)
 	go func() {
-		defer b.guard.Exclusive()() // as one that prepares has it
+		defer b.guard.Exclusive()() // held while preparing
 		close(locked)
 		<-leave
 	}()
@@ -166,33 +166,33 @@ func TestCoresidencyThenIssue(t *testing.T) {
 		select {
 		case <-done: // NCCL is not there: that Prepare says so is enough
 		case <-time.After(20 * time.Second):
-			t.Fatal("worlds wait for each other")
+			t.Fatal("deadlock: the worlds wait for each other")
 		}
 	}
 }
 
-// TestCoresidencyGraphs: a world takes turns as long as it has a graph that flags join.
+// TestCoresidencyGraphs checks that a world needs the co-residency lock as long as it has a graph with flags.
 func TestCoresidencyGraphs(t *testing.T) {
 	for graphs, want := range map[string]bool{formOne: false, formEach: true, "": true} {
 		x := newExchanged(t, Options{Graphs: graphs})
 		w := x.w.(*world)
 		if waitsOnDevices(w) {
-			t.Errorf("graphs %q: a world without any takes turns", graphs)
+			t.Errorf("graphs %q: a world without graphs needs the lock", graphs)
 		}
 		captured, err := w.Capture(x.issue)
 		x.must(err)
 		if waitsOnDevices(w) != want {
-			t.Errorf("graphs %q: takes turns: %t", graphs, !want)
+			t.Errorf("graphs %q: needs the lock: %t", graphs, !want)
 		}
 		if graphs == "" {
 			x.must(captured.Keep(0))
 			if waitsOnDevices(w) {
-				t.Error("a world that kept one graph over all GPUs takes turns")
+				t.Error("a world that kept only one graph over all GPUs needs the lock")
 			}
 		}
 		x.must(captured.Close())
 		if waitsOnDevices(w) {
-			t.Errorf("graphs %q: takes turns for a graph that is gone", graphs)
+			t.Errorf("graphs %q: needs the lock after its graph was closed", graphs)
 		}
 		x.must(w.Close())
 	}

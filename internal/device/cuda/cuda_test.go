@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestFake runs the suite on a driver in Go: host logic without a GPU.
+// TestFake runs the device test suite on the fake driver.
 func TestFake(t *testing.T) {
 	t.Parallel()
 	open := func(gpus int, graphs string) func(t *testing.T) device.Machine {
@@ -33,7 +33,7 @@ func TestFake(t *testing.T) {
 	t.Run("graph for each", func(t *testing.T) { devicetest.RunOrders(t, open(2, formEach)) })
 }
 
-// real returns the machine of this host's GPUs, or skips the test.
+// real returns a machine with this host's GPUs, or skips the test if there are none.
 func real(t testing.TB, opts Options) *machine {
 	t.Helper()
 	if opts.Kernels == nil && opts.Cache == nil {
@@ -51,8 +51,7 @@ func real(t testing.TB, opts Options) *machine {
 	return m.(*machine)
 }
 
-// openAll opens a world of all this host's GPUs, of which there must be two, whose teams
-// wait 4 s.
+// openAll opens a world of all GPUs of this host, of which there must be at least two. Its teams time out after 4 s.
 func openAll(t testing.TB) device.World {
 	t.Helper()
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
@@ -79,7 +78,7 @@ func TestDevice(t *testing.T) {
 			m := real(t, Options{RanksPerGPU: 2, Graphs: formEach})
 			devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
 			if why := m.sys.ApartNow(m.sys.GPUs[0], m.sys.GPUs[1]); why != nil {
-				t.Skip("flags need GPUs that reach each other: ", why)
+				t.Skip("flags need GPUs with peer access: ", why)
 			}
 			return m
 		})
@@ -112,7 +111,7 @@ func TestNoDevice(t *testing.T) {
 	}
 }
 
-// TestNoMapping: a GPU that cannot be used is named, and how the others can be.
+// TestNoMapping checks the error for a GPU without virtual memory management: it names the GPU and how to exclude it.
 func TestNoMapping(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	table := f.Calls()
@@ -132,7 +131,7 @@ func TestNoMapping(t *testing.T) {
 	}
 }
 
-// TestLaterCompiler: code that the driver does not take comes with what to do.
+// TestLaterCompiler checks that the error for code that the driver rejects includes advice.
 func TestLaterCompiler(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	w := openFake(t, f, Options{})
@@ -145,7 +144,7 @@ func TestLaterCompiler(t *testing.T) {
 	}
 }
 
-// TestWaysOut: what a driver or a GPU that is not ready says comes with what to do.
+// TestWaysOut checks that errors of a driver or GPU that is not ready include advice.
 func TestWaysOut(t *testing.T) {
 	for code, way := range gpu.WaysOut {
 		f := fakedriver.New(t, 1)
@@ -157,7 +156,7 @@ func TestWaysOut(t *testing.T) {
 	}
 }
 
-// TestPoison looks at every byte around odd stretches.
+// TestPoison checks every byte within and around ranges of odd sizes and offsets.
 func TestPoison(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
@@ -189,17 +188,17 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// mustOf returns what ends a test at an error.
+// mustOf returns a function that fails the test on an error.
 func mustOf(t testing.TB) func(error) {
 	return func(err error) {
 		if err != nil {
-			t.Helper() // here, since it takes as long as what benchmarks measure
+			t.Helper() // not above, because Helper is slow compared with what benchmarks measure
 			t.Fatal(err)
 		}
 	}
 }
 
-// streamed opens a world with a stream of that name on every rank.
+// streamed opens a world with a stream of the given name on every rank.
 func streamed(t testing.TB, m device.Machine, ranks int, name string) (device.World, []device.Stream) {
 	t.Helper()
 	must := mustOf(t)

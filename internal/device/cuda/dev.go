@@ -13,7 +13,7 @@ type dev struct {
 	rank     int
 	site     *site
 	counters []*counters
-	piece    int64     // of copies prepared that go through the host, in bytes; 0 for none
+	piece    int64     // piece size in bytes for the prepared copies that go through the host; 0 for none
 	sides    []*stream // streams for a step's extra copies (see sideStream), except those of a team's members
 }
 
@@ -63,7 +63,7 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	heap := d.site.heaps[kind]
-	if heap == nil { // it is not mapped in this process
+	if heap == nil { // the memory is not mapped in this process
 		return d.nameless(m), nil
 	}
 	take := func() (err error) {

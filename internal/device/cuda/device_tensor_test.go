@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// byDriver is others' work by calls of the driver, on streams and in memory of its own.
+// byDriver accesses device tensors like another library: by driver calls, with its own streams and memory.
 type byDriver struct{ m *machine }
 
 func (o byDriver) Put(b hocket.DeviceBlock, data []byte) error {
@@ -28,7 +28,7 @@ func (o byDriver) Get(b hocket.DeviceBlock, data []byte) error {
 	return o.copy(b, func(host []byte) { copy(data, host) }, false, len(data))
 }
 
-// copy moves n bytes between a block and host memory, which use fills before or reads behind.
+// copy copies n bytes from host memory to a block, or back. use fills the host memory before, or reads it after.
 func (o byDriver) copy(b hocket.DeviceBlock, use func([]byte), put bool, n int) error {
 	if b.Host != nil {
 		return errors.New("a GPU's memory is said to be the host's")
@@ -64,9 +64,8 @@ func (o byDriver) copy(b hocket.DeviceBlock, use func([]byte), put bool, n int) 
 	})
 }
 
-// TestDeviceTensorsOnFake uses device tensors at random, call by call and by graph, on two
-// GPUs, on two that do not reach each other and on one that ranks share. All memory is back
-// in the end.
+// TestDeviceTensorsOnFake makes random operations on device tensors, without and with graphs. It uses two GPUs, two
+// GPUs without peer access, and one GPU shared by ranks. All memory is freed at the end.
 func TestDeviceTensorsOnFake(t *testing.T) {
 	count := 150
 	if testing.Short() {
@@ -82,7 +81,7 @@ func TestDeviceTensorsOnFake(t *testing.T) {
 				f.Reach.Apart = c.apart
 				t.Cleanup(func() {
 					if h := f.Holds(); h.Bytes() != 0 {
-						t.Errorf("a closed machine holds %+v", h)
+						t.Errorf("memory is allocated after the machine was closed: %+v", h)
 					}
 				})
 				gpus := newMachine(system(f), Options{Kernels: f, RanksPerGPU: 2})
@@ -92,7 +91,7 @@ func TestDeviceTensorsOnFake(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorsOnGPU is the same on real ones, of which ranks may share one.
+// TestDeviceTensorsOnGPU is TestDeviceTensorsOnFake on real GPUs, on which several ranks may share one.
 func TestDeviceTensorsOnGPU(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
@@ -102,8 +101,8 @@ func TestDeviceTensorsOnGPU(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorShort: where memory is short once in a read, of whatever call that asks for
-// it, the read says so; the next one, and other tensors, are as they were.
+// TestDeviceTensorShort checks reads that run out of memory once, in any call that allocates. The read returns an
+// error. Later reads, and other tensors, are not affected.
 func TestDeviceTensorShort(t *testing.T) {
 	tensorOf := func(rows int64) *hocket.Tensor {
 		x, err := hocket.FromFloats(ir.F32, slices.Repeat([]float64{3}, int(rows)*16), rows, 16)
@@ -126,7 +125,7 @@ func TestDeviceTensorShort(t *testing.T) {
 	if err := small.Write(t.Context(), tensorOf(8)); err != nil {
 		t.Fatal(err)
 	}
-	// A run leaves it: nothing was staged for its way before.
+	// The first result is written by an execution, which stages nothing for a later read.
 	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": tensorOf(many)}, DeviceOut: map[string]*hocket.DeviceTensor{"y": big}}); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +139,7 @@ func TestDeviceTensorShort(t *testing.T) {
 	}
 	f.Mu.Unlock()
 	if _, err := big.Read(t.Context()); !errors.Is(err, hocket.ErrOutOfMemory) || !failed {
-		t.Errorf("a read that memory is short for: %v", err)
+		t.Errorf("a read without enough memory: %v", err)
 	}
 	f.Mu.Lock()
 	f.Nth = nil
@@ -161,17 +160,17 @@ func TestDeviceTensorShort(t *testing.T) {
 	}
 }
 
-// TestBoundGraphOnFake: by graph, too, a run updates the tensor that is bound once, though the
-// forms of a graph are tried by whole runs.
+// TestBoundGraphOnFake checks that an execution with graphs updates a bound tensor only once, although the forms of a
+// graph are tried by whole executions.
 func TestBoundGraphOnFake(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	testBoundGraph(t, modeltest.Open(t, newMachine(system(f), Options{Kernels: f})), 2, 1)
 }
 
-// TestBoundGraphOnGPU is the same on real ones.
+// TestBoundGraphOnGPU is TestBoundGraphOnFake on real GPUs.
 func TestBoundGraphOnGPU(t *testing.T) {
 	gpus := real(t, Options{})
-	ranks, trials := len(gpus.sys.GPUs), 0 // one GPU's graph has one form
+	ranks, trials := len(gpus.sys.GPUs), 0 // on one GPU a graph has only one form
 	if ranks > 1 {
 		trials = 1
 	}
@@ -214,7 +213,7 @@ func testBoundGraph(t *testing.T, m *hocket.Machine, ranks, trials int) {
 			t.Fatal(err)
 		}
 		if s := got.Floats(); slices.Min(s) != want || slices.Max(s) != want || r.Out["g"].Floats()[47] != v {
-			t.Fatalf("behind run %d: %v, want %v, and %v", i, s, want, r.Out["g"].Floats())
+			t.Fatalf("after run %d: %v, want %v; g is %v", i, s, want, r.Out["g"].Floats())
 		}
 	}
 	for word, want := range map[string]int{"residents=[s]": 1, "forms of the graph": trials} {

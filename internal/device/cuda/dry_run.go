@@ -30,7 +30,7 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	}
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
-			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // as far as that is known without a trial
+			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // as far as this is known without a trial transfer
 				a.keepFrom(b, why)
 				b.keepFrom(a, why)
 			}

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestDryRun wants the kernels of launches foreseen before a world is opened that are
-// foreseen once it is, with no call of the driver but for questions about devices.
+// TestDryRun checks that a dry run predicts the same kernels as the opened world. It may make no driver calls except
+// queries of devices.
 func TestDryRun(t *testing.T) {
 	const ranks, most = 4, 1 << 20
 	l := &seers{meetings: meetings{GPU: fakedriver.New(t, ranks)}}
@@ -25,9 +25,9 @@ func TestDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.DryRun(ranks + 1); err == nil {
-		t.Error("a dry run of more ranks than there are GPUs")
+		t.Error("a dry run of more ranks than GPUs succeeded")
 	}
-	// foreseen lists the kernels of every algorithm and collective.
+	// foreseen returns the kernels of every algorithm and collective.
 	foreseen := func(w device.World) map[string]bool {
 		var members []device.Member
 		var in, out []device.Memory
@@ -81,7 +81,7 @@ func TestDryRun(t *testing.T) {
 	early := foreseen(drawn)
 	questions := []string{"cuDeviceCanAccessPeer", "cuDeviceGetP2PAttribute", "cuDriverGetVersion"}
 	if drawn.Identity() == "" {
-		t.Error("it is nobody")
+		t.Error("the dry run has no identity")
 	}
 	for name, n := range l.Called {
 		if n != before[name] && !slices.Contains(questions, name) {
@@ -89,7 +89,7 @@ func TestDryRun(t *testing.T) {
 		}
 	}
 	if drawn.Device(ranks) != nil || drawn.Device(-1) != nil {
-		t.Error("there are devices beyond the ranks")
+		t.Error("the dry run has more devices than ranks")
 	}
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {
@@ -100,15 +100,15 @@ func TestDryRun(t *testing.T) {
 		t.Errorf("%d kernels: %s", len(early), diff)
 	}
 	if got, want := drawn.Identity(), w.Identity(); got != want {
-		t.Errorf("it is %q, and opened %q", got, want)
+		t.Errorf("the identity of the dry run is %q, of the opened world %q", got, want)
 	}
 	if _, err := drawn.OpenTeam(nil); err == nil {
-		t.Error("a team of nobody")
+		t.Error("a team without members was created")
 	}
 }
 
-// TestDryRunApart wants GPUs that are kept apart to be apart in a dry run: whoever looks
-// for the world's table before it is opened looks for the same.
+// TestDryRunApart checks that a dry run knows which GPUs have no peer access by the user's setting. The dry run and the
+// opened world then have the same identity, by which a tuning table is looked up.
 func TestDryRunApart(t *testing.T) {
 	m := newMachine(system(fakedriver.New(t, 2)), Options{})
 	whole, err := m.DryRun(2)
@@ -129,6 +129,6 @@ func TestDryRunApart(t *testing.T) {
 	defer w.Close()
 	got, want := apart.Identity(), w.Identity()
 	if got != want || got == whole.Identity() {
-		t.Errorf("it is %q, and opened %q", got, want)
+		t.Errorf("the identity of the dry run is %q, of the opened world %q", got, want)
 	}
 }

@@ -21,7 +21,7 @@ type following uint8
 const (
 	atEnd   following = iota // after all earlier work on its stream
 	closely                  // early, if the launch before it is a kernel that allows it
-	always                   // early after anything: a team's kernel that has its devices to itself
+	always                   // early after any work: a team's kernel that is alone on its devices
 )
 
 // kernel issues l. The context is current.
@@ -31,7 +31,7 @@ func (s *stream) kernel(l *nvlib.Launch, f following) error {
 	case closely:
 		early = s.led
 	case always:
-		// Flags between graphs want room, however many kernels of teams wait.
+		// Flags between graphs need free multiprocessors, however many kernels of teams wait.
 		early = c == nil || c.flags == nil
 	}
 	s.led = f == closely || early

@@ -13,14 +13,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// earlyLine is a stream of a device, and another of the next one, on a fake.
+// earlyLine is a world of two fake GPUs with a stream on each.
 type earlyLine struct {
 	*testing.T
 	f       *fakedriver.GPU
 	w       *world
 	s, far  device.Stream
 	l       device.Launch
-	v, rows device.View // dense, and one that no copy engine copies well
+	v, rows device.View // a dense view, and one that copy engines do not copy well
 	e       device.Event
 	c       device.Counters
 }
@@ -52,7 +52,7 @@ func (r *earlyLine) close() {
 
 func (r *earlyLine) launch() error { return r.s.Launch(r.l) }
 
-// early counts the launches of issue that may begin early.
+// early counts the launches of issue that may start early, by programmatic dependent launch.
 func (r *earlyLine) early(issue ...func() error) int {
 	r.Helper()
 	clear(r.f.Called)
@@ -62,8 +62,8 @@ func (r *earlyLine) early(issue ...func() error) int {
 	return r.f.Called["cuLaunchKernelEx"]
 }
 
-// TestEarly: a kernel begins early behind another kernel of hocket's own, with
-// nothing between, and not otherwise.
+// TestEarly checks when a kernel may start early: directly after another kernel of hocket in the same stream, and in no
+// other case.
 func TestEarly(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
@@ -74,7 +74,7 @@ func TestEarly(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		between func() error
-		Want    int // of launches behind it, in order of streams, and in a graph
+		Want    int // number of launches that may start early, in streams and in a graph
 		graph   int
 	}{
 		{"nothing", func() error { return nil }, 1, 1},
@@ -96,11 +96,11 @@ func TestEarly(t *testing.T) {
 	} {
 		issue := []func() error{func() error { return r.s.Copy(other, r.v) }, r.launch, tc.between, r.launch}
 		if got := r.early(issue...); got != tc.Want {
-			t.Errorf("%s between two kernels: %d began early, want %d", tc.name, got, tc.Want)
+			t.Errorf("%s between two kernels: %d kernels may start early, want %d", tc.name, got, tc.Want)
 		}
 		mustOf(t)(r.w.Sync(t.Context()))
 		if tc.name == "a mark" || tc.name == "its end" {
-			continue // a graph is recorded of whole commands
+			continue // a graph can contain only complete commands
 		}
 		var g device.Graph
 		record := func() (err error) {
@@ -114,23 +114,22 @@ func TestEarly(t *testing.T) {
 			})
 			return err
 		}
-		if got := r.early(record); got != 2*tc.graph { // as one graph, and as one for each device
-			t.Errorf("%s between two kernels of a graph: %d begin early, want twice %d", tc.name, got, tc.graph)
+		if got := r.early(record); got != 2*tc.graph { // recorded twice: as one graph over all devices, and as one per device
+			t.Errorf("%s between two kernels of a graph: %d kernels may start early, want twice %d", tc.name, got, tc.graph)
 		}
 		if got := r.early(r.launch, r.launch); got != 1 {
-			t.Errorf("when a graph was recorded %d of two began early, want the second", got)
+			t.Errorf("after recording a graph, %d of two kernels may start early, want only the second", got)
 		}
 		if got := r.early(func() error { return g.Launch(t.Context()) }, r.launch, r.launch); got != 1 {
-			t.Errorf("behind a graph %d of two began early, want the second", got)
+			t.Errorf("after the launch of a graph, %d of two kernels may start early, want only the second", got)
 		}
 		mustOf(t)(r.w.Sync(t.Context()))
 		mustOf(t)(g.Close())
 	}
 }
 
-// TestEarlyTeams: kernels of a team alone on its devices begin early whatever is
-// before them; but not where flags want room on the devices, and then nothing begins
-// early behind them either.
+// TestEarlyTeams checks that a kernel of a team that is alone on its devices may start early after any work. It may not
+// if graphs with flags need space on the devices; then the kernel after it may not start early either.
 func TestEarlyTeams(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
@@ -140,12 +139,12 @@ func TestEarlyTeams(t *testing.T) {
 	both := func() error { return errors.Join(r.s.Launch(team), r.launch()) }
 	for _, tc := range []struct {
 		f           following
-		Want, graph int // the graph is recorded as one and as one for each device, with flags
+		Want, graph int // the graph is recorded as one over all devices and, with flags, as one per device
 	}{{always, 2, 2}, {atEnd, 0, 0}} {
 		step.f = tc.f
-		mustOf(t)(r.s.Signal(r.c, 0, 1)) // nothing may follow what is before closely
+		mustOf(t)(r.s.Signal(r.c, 0, 1)) // after a signal no kernel may start early
 		if got := r.early(both); got != tc.Want {
-			t.Errorf("following %d: a team's kernel and another: %d began early, want %d", tc.f, got, tc.Want)
+			t.Errorf("following %d: a team's kernel and another: %d may start early, want %d", tc.f, got, tc.Want)
 		}
 		mustOf(t)(r.w.Sync(t.Context()))
 		if got := r.early(func() error {
@@ -155,12 +154,12 @@ func TestEarlyTeams(t *testing.T) {
 			}
 			return g.Close()
 		}); got != tc.graph {
-			t.Errorf("following %d: in graphs %d begin early, want %d", tc.f, got, tc.graph)
+			t.Errorf("following %d: in graphs %d may start early, want %d", tc.f, got, tc.graph)
 		}
 	}
 }
 
-// TestNotEarly: nothing begins early in graphs and on devices that cannot have it so.
+// TestNotEarly checks that no kernel starts early in graphs, or on devices, that do not support it.
 func TestNotEarly(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
@@ -172,32 +171,30 @@ func TestNotEarly(t *testing.T) {
 		}
 		return g.Close()
 	}); got != 0 {
-		t.Errorf("%d begin early in graphs of a driver that cannot", got)
+		t.Errorf("%d kernels may start early in graphs of a driver without support", got)
 	}
 	r.w.sites[0].gpu.Early = false
 	var err error
 	r.l, err = r.w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
 	mustOf(t)(err)
 	if got := r.early(r.launch, r.launch); got != 0 {
-		t.Errorf("%d began early on a device whose kernels do not wait for the one before", got)
+		t.Errorf("%d kernels may start early on a device without support", got)
 	}
 }
 
-// TestCloseKernels runs long chains of kernels that read and overwrite what those
-// just before them wrote, on one stream and on two in turns, one by one and as
-// graphs. They are of integers, where no error is lost.
+// TestCloseKernels executes long chains of kernels that read and overwrite what the previous kernels wrote. It uses one
+// stream and two alternating streams, launches and graphs. The data are integers, so that no error is lost by rounding.
 func TestCloseKernels(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	closeKernels(t, newMachine(system(f), Options{Kernels: f}), 60, 1<<10)
 }
 
-// TestCloseKernelsReal is TestCloseKernels on a GPU, with kernels of one block and of
-// thousands.
+// TestCloseKernelsReal is TestCloseKernels on a GPU, with kernels of one block and of thousands of blocks.
 func TestCloseKernelsReal(t *testing.T) { closeKernels(t, real(t, Options{}), 600, 1<<19) }
 
 func closeKernels(t *testing.T, m device.Machine, count int, most int64) {
 	t.Helper()
-	const buffers, switching = 5, 7 // so many kernels in a row on one of two streams
+	const buffers, switching = 5, 7 // switching is the number of consecutive kernels on one of two streams
 	must := mustOf(t)
 	w, s := streamed(t, m, 1, "main")
 	d := w.Device(0)
@@ -217,7 +214,7 @@ func closeKernels(t *testing.T, m device.Machine, count int, most int64) {
 	view := func(buffer int, rows, n int64) (device.View, func(i int64) *int32) {
 		at := rng.Int64N(most - 2*rows*n + 1)
 		if rng.IntN(2) == 0 {
-			at &^= 3 // where wide accesses are possible
+			at &^= 3 // aligned for wide accesses
 		}
 		at += int64(buffer) * most
 		pitch := n + n*rng.Int64N(2)
@@ -275,7 +272,7 @@ func closeKernels(t *testing.T, m device.Machine, count int, most int64) {
 				must(s[0].Download(got, all))
 				must(w.Sync(t.Context()))
 				if !bytes.Equal(got, want) {
-					t.Errorf("%s on %d streams: got something else", name, streams)
+					t.Errorf("%s on %d streams: wrong result", name, streams)
 				}
 			}
 		}

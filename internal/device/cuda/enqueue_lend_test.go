@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// lends enqueues a run of fill(seed) that lends %z, waits, and returns where it lies.
+// lends enqueues an execution of fill(seed) that lends %z. It returns the addresses of %z.
 func (c *movingCaller) lends(seed float32) map[int]uintptr {
 	c.Helper()
 	c.fill(seed)
@@ -28,7 +28,7 @@ func (c *movingCaller) lends(seed float32) map[int]uintptr {
 	return z
 }
 
-// copiedFrom counts, from now on, copies from a block.
+// copiedFrom returns a counter of copies from a block from now on.
 func (c *movingCaller) copiedFrom(z map[int]uintptr) *atomic.Int64 {
 	n := &atomic.Int64{}
 	c.f.Mu.Lock()
@@ -43,8 +43,8 @@ func (c *movingCaller) copiedFrom(z map[int]uintptr) *atomic.Int64 {
 	return n
 }
 
-// TestEnqueueLends: a lent result is right behind each run and nothing copies it, also while another model runs; runs
-// that are given its memory are refused.
+// TestEnqueueLends checks that a lent result is correct after each execution and is never copied, also while another
+// model executes. Executions that use its memory as an argument are refused.
 func TestEnqueueLends(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -58,13 +58,13 @@ func TestEnqueueLends(t *testing.T) {
 			copies := c.copiedFrom(z)
 			for seed := float32(2); seed < 6; seed++ {
 				if at := c.lends(seed); !maps.Equal(at, z) || len(at) != 2 {
-					t.Fatalf("it lies at %x, and lay at %x", at, z)
+					t.Fatalf("the lent result is at %x, want %x", at, z)
 				}
 				c.wait()
 				c.holds("z", z, seed)
 				c.holds("y", c.out["y"], seed)
 				if n := copies.Load(); n > 0 {
-					t.Errorf("%d copies of it", n)
+					t.Errorf("the lent result was copied %d times", n)
 				}
 			}
 			other := modeltest.Load(t, c.m, movable, hocket.LoadOptions{})
@@ -75,7 +75,7 @@ func TestEnqueueLends(t *testing.T) {
 			c.holds("z", z, 5)
 			c.runs(8)
 			if n := copies.Load(); n != 2 {
-				t.Errorf("a run that does not lend it copies it %d times", n)
+				t.Errorf("an execution that does not lend the result copies it %d times, want 2", n)
 			}
 			c.holds("z", z, 8)
 
@@ -107,14 +107,14 @@ func TestEnqueueLends(t *testing.T) {
 	}
 }
 
-// TestEnqueueLendsCaptured: a lent result is right behind each launch of the caller's graph.
+// TestEnqueueLendsCaptured checks that a lent result is correct after each launch of the caller's graph.
 func TestEnqueueLendsCaptured(t *testing.T) {
 	c := newMovingCaller(t, 1, hocket.LoadOptions{})
 	z := c.lends(1)
 	c.wait()
 	c.f.BeginGuest(c.streams[0])
 	if at := c.lends(2); !maps.Equal(at, z) {
-		t.Errorf("captured it lies at %x, and lay at %x", at, z)
+		t.Errorf("within a capture the lent result is at %x, want %x", at, z)
 	}
 	work := c.f.EndGuest(c.streams[0])
 	copies := c.copiedFrom(z)
@@ -125,11 +125,11 @@ func TestEnqueueLendsCaptured(t *testing.T) {
 		c.holds("z", z, seed)
 	}
 	if n := copies.Load(); n > 0 {
-		t.Errorf("%d copies of it", n)
+		t.Errorf("the lent result was copied %d times", n)
 	}
 }
 
-// TestEnqueueLendsStays: the plan of a lent result is not unloaded for others.
+// TestEnqueueLendsStays checks that a plan with a lent result is not evicted.
 func TestEnqueueLendsStays(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	c.model = modeltest.Load(t, c.m, "dim T\nmesh tp[2]\nfunc f(%g: f32[T/tp, 16]) -> f32[T, 16] {\n"+
@@ -165,12 +165,12 @@ func TestEnqueueLendsStays(t *testing.T) {
 		t.Errorf("%d plans are loaded", s.Plans)
 	}
 	if again := run(16, 3); !maps.Equal(again, first) {
-		t.Errorf("it lies at %x, and lay at %x", again, first)
+		t.Errorf("the lent result is at %x, want %x", again, first)
 	}
 }
 
-// TestEnqueueLendsOfLayers: by each strategy results that are not movable are lent, and while who reads one on a rank
-// has not ended, no rank's next run writes there.
+// TestEnqueueLendsOfLayers checks each strategy: results that are not movable are lent, and while a rank still reads
+// one, the next execution of no rank writes it.
 func TestEnqueueLendsOfLayers(t *testing.T) {
 	const sum = 32
 	for _, text := range []string{
@@ -243,8 +243,8 @@ func TestEnqueueLendsOfLayers(t *testing.T) {
 	}
 }
 
-// TestLendable: a result is lent only where other ranks write to it, and to what shares its bytes, once its rank has
-// begun the run.
+// TestLendable checks the condition for lending a result: other ranks write to it, and to memory that overlaps it, only
+// after its rank has begun the execution.
 func TestLendable(t *testing.T) {
 	const put = `mesh tp[2]
 func f(%x: f32[64]) -> f32[64] {

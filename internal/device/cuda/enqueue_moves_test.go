@@ -18,8 +18,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// movable has a parameter and a result that only computations of their own rank use, %x and %y, and others that a
-// collective uses, %g and %z. %v is a result of a launch for several commands.
+// movable has a parameter %x and a result %y that only computations of the same rank use, and %g and %z, which a
+// collective uses. %v is a result of a launch that stands for several commands.
 const movable = `mesh tp[2]
 func step(%x: f32[16/tp, 16], %w: f32[16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16], f32[16/tp, 16]) {
   %y = sub %x, %w
@@ -30,12 +30,12 @@ func step(%x: f32[16/tp, 16], %w: f32[16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16
 }
 `
 
-// movingCaller is a caller of movable, which counts copies from and to its blocks.
+// movingCaller is a caller of movable, which counts the copies from and to its blocks.
 type movingCaller struct {
 	*caller
-	copies map[uintptr]*atomic.Int64 // by address
-	n      int                       // words of each block of a rank
-	w      map[int]uintptr           // where %w lies
+	copies map[uintptr]*atomic.Int64 // by address of the block
+	n      int                       // words of each rank's block
+	w      map[int]uintptr           // addresses of %w
 }
 
 func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions, form ...string) *movingCaller {
@@ -66,7 +66,7 @@ func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions, form ...s
 	return c
 }
 
-// counted is a block whose copies are counted.
+// counted allocates a block whose copies are counted.
 func (c *movingCaller) counted(words int) map[int]uintptr {
 	at := c.block(words)
 	for _, p := range at {
@@ -82,7 +82,7 @@ func put(at uintptr, n int, base float32) {
 	}
 }
 
-// fill lays the inputs of a run ready.
+// fill writes the inputs of an execution.
 func (c *movingCaller) fill(seed float32) {
 	c.f.Mu.Lock()
 	defer c.f.Mu.Unlock()
@@ -93,7 +93,7 @@ func (c *movingCaller) fill(seed float32) {
 	}
 }
 
-// holds compares what is at a result's address with a run of fill(seed).
+// holds compares the memory at a result's addresses with the result of fill(seed).
 func (c *movingCaller) holds(what string, at map[int]uintptr, seed float32) {
 	c.Helper()
 	for r := range c.sys.GPUs {
@@ -106,13 +106,13 @@ func (c *movingCaller) holds(what string, at map[int]uintptr, seed float32) {
 			x, w := seed+float32(1000*r+i), 5*seed+float32(i%16)
 			want := map[string]float32{"y": x - w, "z": 3*seed + float32(i), "v": (x + x) * w}[what]
 			if got != want {
-				c.Fatalf("rank %d: %s[%d] is %v, not %v", r, what, i, got, want)
+				c.Fatalf("rank %d: %s[%d] is %v, want %v", r, what, i, got, want)
 			}
 		}
 	}
 }
 
-// runs enqueues a run of fill(seed) and compares.
+// runs enqueues an execution of fill(seed) and compares the results.
 func (c *movingCaller) runs(seed float32) {
 	c.Helper()
 	c.fill(seed)
@@ -125,7 +125,7 @@ func (c *movingCaller) runs(seed float32) {
 	}
 }
 
-// copied reports how often blocks were copied since it was asked last, on all ranks.
+// copied returns how often the blocks at these addresses were copied on all ranks since its last call.
 func (c *movingCaller) copied(at map[int]uintptr) (n int64) {
 	for _, p := range at {
 		n += c.copies[p].Swap(0)
@@ -133,7 +133,7 @@ func (c *movingCaller) copied(at map[int]uintptr) (n int64) {
 	return n
 }
 
-// wantCopies compares the numbers of copies of blocks on a rank, since it was called last.
+// wantCopies checks how often each block was copied on a rank since its last call.
 func (c *movingCaller) wantCopies(when string, want map[string]int64) {
 	c.Helper()
 	got := map[string]int64{}
@@ -143,20 +143,20 @@ func (c *movingCaller) wantCopies(when string, want map[string]int64) {
 		}
 	}
 	if !maps.Equal(got, want) {
-		c.Errorf("%s: copies %v, not %v", when, got, want)
+		c.Errorf("%s: copies %v, want %v", when, got, want)
 	}
 }
 
-// Copies of a run that copies, and of one that does not where it need not.
+// The copies of an execution that copies all blocks, and of executions that copy only where necessary.
 var (
 	allCopied = map[string]int64{"x": 1, "w": 1, "g": 1, "y": 1, "z": 1, "v": 1}
-	// otherCopied is of a run whose result y is elsewhere than in those that were recorded.
+	// otherCopied is for a result y at an address that was not recorded.
 	otherCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 1, "z": 1, "v": 0}
 	restCopied  = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
 )
 
-// TestEnqueueMoves: runs use blocks where they lie from the first on, with other addresses, too. Results that the
-// caller keeps stay as they are.
+// TestEnqueueMoves checks that executions use blocks in place from the first execution on, also with changed addresses.
+// Results that the caller keeps are not overwritten.
 func TestEnqueueMoves(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	c.runs(1)
@@ -183,8 +183,9 @@ func TestEnqueueMoves(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesByGraph: runs that are replayed use blocks where they lie if the addresses came before the program
-// was recorded; of other addresses those that were the same in all runs before.
+// TestEnqueueMovesByGraph checks executions that replay a graph. They use blocks in place whose addresses were passed
+// before the program was recorded. If other addresses are passed, only blocks whose address never changed are used in
+// place.
 func TestEnqueueMovesByGraph(t *testing.T) {
 	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
 	first := maps.Clone(c.out)
@@ -228,7 +229,7 @@ func TestEnqueueMovesByGraph(t *testing.T) {
 				return err
 			})
 			if got := cabi.Load[float32](c.out["y"][gated]); got != 2+float32(1000*gated)-10 {
-				t.Fatalf("form %q: rank %d has run before its stream came to it: %v", form, gated, got)
+				t.Fatalf("form %q: rank %d executed before its stream reached the execution: %v", form, gated, got)
 			}
 			open.Store(true)
 			c.wait()
@@ -237,7 +238,7 @@ func TestEnqueueMovesByGraph(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesApart: blocks that are not aligned, or share bytes with others that are written, are copied.
+// TestEnqueueMovesApart checks that blocks are copied if they are not aligned, or overlap blocks that are written.
 func TestEnqueueMovesApart(t *testing.T) {
 	for name, o := range map[string]struct {
 		change func(c *movingCaller)
@@ -247,7 +248,7 @@ func TestEnqueueMovesApart(t *testing.T) {
 		"a result over part of a parameter": {func(c *movingCaller) { c.out["y"] = c.shifted("x", 256) },
 			[]string{"x", "y"}},
 		"a result over one that is copied": {func(c *movingCaller) { c.out["z"] = c.over("y", 256) }, []string{"y"}},
-		"a parameter twice":                {func(c *movingCaller) { c.in["g"] = c.in["x"] }, []string{"x"}}, // as %g
+		"a parameter twice":                {func(c *movingCaller) { c.in["g"] = c.in["x"] }, []string{"x"}}, // copied for %g
 		"a result that is not aligned":     {func(c *movingCaller) { c.out["y"] = c.shifted("y", 64) }, []string{"y"}},
 		"a result over a bound tensor":     {func(c *movingCaller) { c.bind("w", c.out["v"]) }, []string{"v"}},
 	} {
@@ -262,7 +263,7 @@ func TestEnqueueMovesApart(t *testing.T) {
 				}
 				c.wait()
 				for _, what := range []string{"y", "v"} {
-					if what != "y" || name != "a result over one that is copied" { // either may be left
+					if what != "y" || name != "a result over one that is copied" { // either of the overlapping results may be in memory
 						c.holds(what, c.out[what], seed)
 					}
 				}
@@ -276,7 +277,7 @@ func TestEnqueueMovesApart(t *testing.T) {
 	}
 }
 
-// shifted is a block of n words whose address is that many bytes behind a block's, which has more room.
+// shifted returns a block of n words at an offset of the given bytes in a larger block.
 func (c *movingCaller) shifted(name string, bytes uintptr) map[int]uintptr {
 	at, big := map[int]uintptr{}, c.counted(2*c.n)
 	if name == "x" {
@@ -289,7 +290,7 @@ func (c *movingCaller) shifted(name string, bytes uintptr) map[int]uintptr {
 	return at
 }
 
-// over places a result so many bytes into a larger buffer of each rank, and returns those buffers.
+// over places a result at an offset of the given bytes in a larger buffer on each rank, and returns these buffers.
 func (c *movingCaller) over(name string, bytes uintptr) map[int]uintptr {
 	big := c.counted(256)
 	at := map[int]uintptr{}
@@ -301,14 +302,14 @@ func (c *movingCaller) over(name string, bytes uintptr) map[int]uintptr {
 	return big
 }
 
-// forget begins to count anew.
+// forget resets all counters.
 func (c *movingCaller) forget() {
 	for _, n := range c.copies {
 		n.Store(0)
 	}
 }
 
-// bind binds what lies at a block to a parameter.
+// bind binds the block at these addresses to a parameter.
 func (c *movingCaller) bind(name string, at map[int]uintptr) {
 	d, err := c.model.DeviceTensorAt(c.Context(), name, nil, at)
 	if err == nil {
@@ -321,7 +322,7 @@ func (c *movingCaller) bind(name string, at map[int]uintptr) {
 	c.w = at
 }
 
-// TestEnqueueMovesInTurns: as many sets of addresses as are kept come in turns, none again before all others.
+// TestEnqueueMovesInTurns passes as many different sets of addresses as are cached, cyclically.
 func TestEnqueueMovesInTurns(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	var ys []map[int]uintptr
@@ -337,7 +338,7 @@ func TestEnqueueMovesInTurns(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesFreed: nothing is recorded for addresses that the caller has given back since.
+// TestEnqueueMovesFreed checks that nothing is recorded for addresses that the caller has freed.
 func TestEnqueueMovesFreed(t *testing.T) {
 	for name, off := range map[string]uintptr{"all of it": 0, "its end": 1023} {
 		t.Run(name, func(t *testing.T) {
@@ -360,7 +361,7 @@ func TestEnqueueMovesFreed(t *testing.T) {
 	}
 }
 
-// foreign has the driver know nothing of addresses, or know them again.
+// foreign makes addresses unknown to the driver, or known again.
 func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
 	c.f.Mu.Lock()
 	defer c.f.Mu.Unlock()
@@ -372,8 +373,9 @@ func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
 	}
 }
 
-// TestEnqueueMovesOutdated: where others come than the addresses that are known, runs copy for a while, and what was
-// prepared for those goes once the runs have ended that may use it. Results are right all along.
+// TestEnqueueMovesOutdated checks what happens when the addresses differ from all cached ones: executions copy for a
+// while, and what was prepared for cached addresses is freed after the executions that may use it have ended. Results
+// are correct throughout.
 func TestEnqueueMovesOutdated(t *testing.T) {
 	c := &caller{T: t, f: fakedriver.New(t, 1)}
 	c.f.Queue()
@@ -404,7 +406,7 @@ func TestEnqueueMovesOutdated(t *testing.T) {
 	enqueue(other, missed-1)
 	c.wait()
 	if got := c.f.LT.Live; got != full {
-		t.Errorf("%d objects are kept while runs copy, and %d were before", got, full)
+		t.Errorf("while executions copy there are %d cached objects, want %d", got, full)
 	}
 	var open atomic.Bool
 	c.f.GiveGuest(c.streams[0], open.Load)
@@ -417,12 +419,12 @@ func TestEnqueueMovesOutdated(t *testing.T) {
 	}
 	c.f.Mu.Lock()
 	if got := c.f.LT.Live; got != full {
-		t.Errorf("a run is in flight: %d objects are kept, and %d were before", got, full)
+		t.Errorf("while an execution is in flight there are %d cached objects, want %d", got, full)
 	}
 	c.f.Mu.Unlock()
 	select {
 	case err := <-next:
-		t.Errorf("the run that forgets does not wait for one in flight: %v", err)
+		t.Errorf("freeing cached objects did not wait for the execution in flight: %v", err)
 		return
 	default:
 	}
@@ -432,12 +434,12 @@ func TestEnqueueMovesOutdated(t *testing.T) {
 	}
 	c.wait()
 	if got := c.f.LT.Live; got >= full {
-		t.Errorf("the runs have ended: %d objects are kept, and %d were before", got, full)
+		t.Errorf("after the executions there are %d cached objects, want fewer than %d", got, full)
 	}
 }
 
-// TestEnqueueMovesInOut: results are those of a run, and parameters stay as they are, where results are parameters,
-// each other, or parts of something.
+// TestEnqueueMovesInOut checks programs whose results are parameters, each other, or parts of tensors. Results equal
+// those of Run, and parameters are not changed.
 func TestEnqueueMovesInOut(t *testing.T) {
 	const sum = "  %y = add %x, %g\n"
 	for name, p := range map[string]struct{ results, body string }{
@@ -493,7 +495,7 @@ func TestEnqueueMovesInOut(t *testing.T) {
 						for name, x := range all.want {
 							for k, v := range x.Floats() {
 								if got := cabi.Load[float32](all.is[name][0] + uintptr(4*k)); got != float32(v) {
-									t.Fatalf("run %d: %s[%d] is %v, not %v", i, name, k, got, v)
+									t.Fatalf("run %d: %s[%d] is %v, want %v", i, name, k, got, v)
 								}
 							}
 						}
@@ -504,7 +506,8 @@ func TestEnqueueMovesInOut(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesCaptured: a run within the caller's graph uses the blocks where they lie, whatever their addresses.
+// TestEnqueueMovesCaptured checks that an execution within the caller's graph uses blocks in place, whatever their
+// addresses.
 func TestEnqueueMovesCaptured(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -544,7 +547,7 @@ func TestEnqueueMovesCaptured(t *testing.T) {
 	}
 }
 
-// TestMovableOfLayers: what docs/pytorch.md says of layers by each strategy.
+// TestMovableOfLayers checks the statements of docs/pytorch.md about layers under each strategy.
 func TestMovableOfLayers(t *testing.T) {
 	always := func(string) bool { return true }
 	early := func(strategy string) bool { return strategy == "exchange" || strategy == "ahead" }

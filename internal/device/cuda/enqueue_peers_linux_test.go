@@ -13,7 +13,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// movableOfPeers has blocks that only their own rank uses, and an all_gather of others.
+// movableOfPeers is a program in which only the rank itself uses its blocks of x and y, so they can be used in place.
+// Other ranks also use those of g and z, the operand and the result of an all_gather.
 const movableOfPeers = `mesh tp[2]
 func step(%x: f32[16/tp, 16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16]) {
   %y = add %x, %x
@@ -22,13 +23,13 @@ func step(%x: f32[16/tp, 16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16
 }
 `
 
-// peerCaller is a caller in one of two processes, whose stream is on the GPU of its rank.
+// peerCaller is a caller in one of two processes. It has one stream, on the GPU of the process's rank.
 type peerCaller struct {
 	*caller
 	rank int
 }
 
-// peerCalls has each of two processes do what a caller of a program does there, and returns their errors.
+// peerCalls loads a program in each of two processes, calls do there, and returns the errors of both.
 func peerCalls(
 	t *testing.T, jobs []peerJob, program string, opts hocket.LoadOptions, do func(c *peerCaller) error,
 ) []error {
@@ -48,7 +49,7 @@ func peerCalls(
 	})
 }
 
-// at is memory of the process's GPU.
+// at allocates memory on the process's GPU.
 func (c *peerCaller) at(words int) map[int]uintptr {
 	return map[int]uintptr{c.rank: c.block(words)[c.rank]}
 }
@@ -61,7 +62,7 @@ func (c *peerCaller) ends() error {
 	return c.model.Sync(c.Context())
 }
 
-// moving has two processes do what callers of movableOfPeers do.
+// moving calls do in each of two processes that have loaded movableOfPeers and allocated its arguments and results.
 func moving(t *testing.T, what string, opts hocket.LoadOptions, do func(c *peerCaller) error) {
 	t.Helper()
 	for rank, err := range peerCalls(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), movableOfPeers, opts,
@@ -76,10 +77,11 @@ func moving(t *testing.T, what string, opts hocket.LoadOptions, do func(c *peerC
 	}
 }
 
-// TestPeersEnqueueMovesApart: results are right where one process's addresses change and the other's stay.
+// TestPeersEnqueueMovesApart checks results if one process passes new addresses in most runs, and the other process
+// passes the same addresses in all runs.
 func TestPeersEnqueueMovesApart(t *testing.T) {
 	for _, graph := range []bool{false, true} {
-		moving(t, fmt.Sprintf("graph %v", graph), hocket.LoadOptions{Graph: graph}, func(c *peerCaller) error {
+		moving(t, fmt.Sprintf("LoadOptions.Graph %v", graph), hocket.LoadOptions{Graph: graph}, func(c *peerCaller) error {
 			r := c.rank
 			for i := range 20 {
 				if r == 1 && i%3 != 0 {
@@ -109,11 +111,11 @@ func TestPeersEnqueueMovesApart(t *testing.T) {
 	}
 }
 
-// TestPeersEnqueueMovesCaptured: once a call was captured, calls with its addresses copy nothing that need not be
-// copied, however many others came before.
+// TestPeersEnqueueMovesCaptured checks that after a captured call, later calls with the same addresses do not copy the
+// result that can be used in place, regardless of how many calls with other addresses came before.
 func TestPeersEnqueueMovesCaptured(t *testing.T) {
 	for _, before := range []int{1, 4, 6} {
-		moving(t, fmt.Sprintf("%d others", before), hocket.LoadOptions{}, func(c *peerCaller) error {
+		moving(t, fmt.Sprintf("%d calls before", before), hocket.LoadOptions{}, func(c *peerCaller) error {
 			f := c.f
 			for range before {
 				c.out["y"] = c.at(128)
@@ -152,22 +154,23 @@ func TestPeersEnqueueMovesCaptured(t *testing.T) {
 			}
 			trace(nil)
 			if copies > 0 {
-				return fmt.Errorf("the result was copied %d times", copies)
+				return fmt.Errorf("runs copied result y %d times instead of using it in place", copies)
 			}
 			return nil
 		})
 	}
 }
 
-// TestPeersEnqueueMovesLinears: linears of one x are used where they lie, also where one process had them as one launch
-// before processes agreed to compute them one after the other.
+// TestPeersEnqueueMovesLinears checks that runs use the arguments and results of three linears with a common operand in
+// place. In the second case one process first plans the linears as one launch, and then agrees with the other process
+// to compute them one after another.
 func TestPeersEnqueueMovesLinears(t *testing.T) {
 	for _, ms := range [][2]float32{{1.2, 1.2}, {1.2, 9}} {
 		jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
 		for i := range jobs {
 			jobs[i].AtOnce = ms[i]
 		}
-		var log bytes.Buffer // a handler writes one record at a time
+		var log bytes.Buffer // safe for concurrent use, as a handler writes one record at a time
 		opts := hocket.LoadOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		for rank, err := range peerCalls(t, jobs, threeLinears, opts, func(c *peerCaller) error {
 			c.in = map[string]map[int]uintptr{"x": c.at(512)}
@@ -183,11 +186,11 @@ func TestPeersEnqueueMovesLinears(t *testing.T) {
 			return c.model.Sync(t.Context())
 		}) {
 			if err != nil {
-				t.Errorf("%v ms, process %d: %v", ms, rank, err)
+				t.Errorf("one launch takes %v ms in the two processes; process %d: %v", ms, rank, err)
 			}
 		}
 		if strings.Contains(log.String(), "copy their arguments") {
-			t.Errorf("%v ms: %s", ms, &log)
+			t.Errorf("one launch takes %v ms in the two processes; arguments were copied: %s", ms, &log)
 		}
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// TestEveryCallFails has each call of a library fail once, out of memory or otherwise:
-// there is an error that names it, or what comes out is right; no process ends and
-// nothing hangs, nothing stays allocated, and the next life on the same machine is as
-// if nothing had been.
+// TestEveryCallFails makes each library call fail once, with out of memory or another status. Either an error names the
+// call, or the results are correct. The process neither crashes nor hangs, nothing stays allocated, and the next life
+// on the same machine is normal.
 func TestEveryCallFails(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
@@ -35,14 +35,14 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// fails lives with one failure, and says in which call, and what goes wrong.
+// fails executes a life in which call n fails. It returns the name of the call, and what went wrong.
 func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call, wrong string) {
 	t.Helper()
 	f, m := l.begin(t)
 	f.Failure = code
 	f.At(n, func(name string) bool { call = name; return true })
 	out, errs := l.live(t.Context(), t, m)
-	f.At(0, nil) // a life whose graph is not tried in every form, since a run takes long, is shorter
+	f.At(0, nil) // later lives may make fewer calls, because slow graphs are not tried in every form
 	err := errors.Join(errs...)
 	if wrong = l.wrong(out, want); wrong != "" {
 		return call, wrong
@@ -53,7 +53,7 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 	case err != nil && !strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")):
 		return call, fmt.Sprintf("the error does not say so: %v", err)
 	case releases(call):
-		f.Dead = 1 // what it was to give back stays
+		f.Dead = 1 // objects that the failed call should free are not freed
 		f.Abandon()
 		return call, ""
 	case f.Left() != "":
@@ -66,9 +66,9 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 	return call, "" // so the driver says of GPUs that they are apart
 }
 
-// TestEveryCallLosesGPU has every call fail from one on, as the driver does after an
-// illegal address: there is an error, runs give what is right or nothing, no process
-// ends and nothing hangs, and another life begins with the news that the GPU is lost.
+// TestEveryCallLosesGPU makes all driver calls fail from one call on, as after an illegal address. There is an error,
+// runs return correct results or none, the process neither crashes nor hangs, and the next life reports that the GPU is
+// lost.
 func TestEveryCallLosesGPU(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
@@ -86,14 +86,14 @@ func TestEveryCallLosesGPU(t *testing.T) {
 				})
 				out, errs := l.live(t.Context(), t, m)
 				if f.Dead == 0 {
-					continue // another library's
+					continue // a call of another library
 				}
 				wrong := l.wrong(out, want)
 				if _, again := l.live(t.Context(), t, m); !errors.Is(errors.Join(again...), device.ErrDeviceLost) {
 					wrong = fmt.Sprintf("%v; and then %v", errors.Join(errs...), errors.Join(again...))
 				}
 				if wrong != "" {
-					t.Errorf("from call %d, %s, on all fail: %s", n, call, wrong)
+					t.Errorf("all calls fail from call %d, %s, on: %s", n, call, wrong)
 				}
 				f.Abandon()
 			}
@@ -101,8 +101,8 @@ func TestEveryCallLosesGPU(t *testing.T) {
 	}
 }
 
-// TestCancelledAnywhere ends a life's context at every call: what is under way then ends with
-// that news or as ever, nothing stays, and the next life is as if nothing had been.
+// TestCancelledAnywhere cancels a life's context at each call. Operations in progress return that error or succeed,
+// nothing stays allocated, and the next life is normal.
 func TestCancelledAnywhere(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
@@ -136,19 +136,18 @@ func TestCancelledAnywhere(t *testing.T) {
 				}
 			}
 			if early < len(calls)/2 {
-				t.Errorf("of %d lives %d ended early", len(calls), early)
+				t.Errorf("%[2]d of %[1]d lives ended early", len(calls), early)
 			}
 		})
 	}
 }
 
-// TestHangsAnywhere has work never end, as far as the driver says, from any call on:
-// what waits for it ends with its context, closing does soon after, and another life
-// begins with the news that the GPU is lost.
+// TestHangsAnywhere makes work appear never to end, from each call on. Waits end with their context, closing ends soon
+// after, and the next life reports that the GPU is lost.
 func TestHangsAnywhere(t *testing.T) {
 	sideBySide(t, 6, lives(), (*life).String, func(t *testing.T, l *life) {
 		calls, want := l.callsToFail(t)
-		for i := 0; i < len(calls); i += 4 { // calls between two waits are alike
+		for i := 0; i < len(calls); i += 4 { // calls between two waits behave alike
 			n := calls[i]
 			f, m := l.begin(t)
 			m.sys.Patience = 5 * time.Millisecond
@@ -165,10 +164,10 @@ func TestHangsAnywhere(t *testing.T) {
 			took := time.Since(began)
 			wrong := l.wrong(out, want)
 			cancel()
-			if call == "" { // the life was too short for it
+			if call == "" { // the life had fewer calls
 				f.At(0, nil)
 				if len(errs) > 0 || wrong != "" {
-					t.Errorf("no call hangs, and yet: %v; %s", errors.Join(errs...), wrong)
+					t.Errorf("no call hangs, but: %v; %s", errors.Join(errs...), wrong)
 				}
 				continue
 			}
@@ -184,7 +183,7 @@ func TestHangsAnywhere(t *testing.T) {
 				wrong = fmt.Sprintf("%v; and then %v", errors.Join(errs...), errors.Join(again...))
 			}
 			if wrong != "" {
-				t.Errorf("from call %d, %s, on no work ends: %s", n, call, wrong)
+				t.Errorf("no work ends from call %d, %s, on: %s", n, call, wrong)
 			}
 			f.Die()
 			f.Abandon()
@@ -192,21 +191,21 @@ func TestHangsAnywhere(t *testing.T) {
 	})
 }
 
-// lostOr reports whether each error says that a GPU is lost, or what why says.
+// lostOr reports whether each error is why, or says that a GPU is lost.
 func lostOr(why error, errs ...error) bool {
 	return !slices.ContainsFunc(errs, func(err error) bool { return !errors.Is(err, why) && !errors.Is(err, device.ErrDeviceLost) })
 }
 
-// TestFailsBeside has a call fail, once or from then on, while three lives go on at
-// once on one machine: none hangs or gives anything wrong, and nothing stays.
+// TestFailsBeside makes a call fail, once or from then on, while three lives execute concurrently on one machine. None
+// hangs or returns a wrong result, and nothing stays allocated.
 func TestFailsBeside(t *testing.T) {
-	random, rounds := rand.New(rand.NewPCG(1, 2)), 36
+	random, rounds := rand.New(rand.NewPCG(longtest.Drawn(t), 2)), longtest.Of(12, 36)
 	if testing.Short() {
 		rounds = 9
 	}
 	for _, l := range lives() {
 		if l.load.Graph || l.nccl || l.products {
-			continue // fakes that take one world's calls at a time
+			continue // the fakes support only one world at a time
 		}
 		t.Run(l.name, func(t *testing.T) {
 			calls, want := l.callsToFail(t)
@@ -234,10 +233,10 @@ func TestFailsBeside(t *testing.T) {
 				all.Wait()
 				switch {
 				case f.Dead != 0 || releases(call):
-					f.Dead = 1 // the memory to be freed stays
+					f.Dead = 1 // memory that should be freed stays
 					f.Abandon()
 				case f.Left() != "":
-					t.Errorf("%s fails with %d: %s stay", call, f.Failure, f.Left())
+					t.Errorf("%s fails with %d: %s stay allocated", call, f.Failure, f.Left())
 				default:
 					if wrong := l.again(t, m, want); wrong != "" {
 						t.Errorf("%s fails with %d: %s", call, f.Failure, wrong)

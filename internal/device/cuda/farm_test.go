@@ -14,15 +14,15 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// farm is a Compiler that has other processes compile. NVRTC gains little from more
-// than four threads of one process, and compiling is most of what tests on GPUs do.
+// farm is a Compiler that compiles in other processes. NVRTC uses little more than four threads of one process, and
+// most of the time of tests on GPUs is compilation.
 type farm struct {
-	kernels.Compiler // this process's: for its version, and where there is no other
+	kernels.Compiler // of this process: for its version, and as a fallback
 	with             string
-	workers          chan *worker // nil for one that is yet to begin
+	workers          chan *worker // nil for a worker that has not been started
 }
 
-// worker is a process that compiles, one source at a time.
+// worker is a process that compiles one source at a time.
 type worker struct {
 	cmd *exec.Cmd
 	in  *os.File
@@ -41,7 +41,7 @@ type compileResult struct {
 	Log, Err string
 }
 
-// farmVariable says to a child by what it is to compile.
+// farmVariable is an environment variable that selects the compiler of a worker process.
 const farmVariable = "HOCKET_TEST_COMPILER"
 
 func newFarm(c kernels.Compiler, with string, workers int) *farm {
@@ -73,7 +73,7 @@ func (f *farm) Compile(source string, options []string) ([]byte, string, error) 
 	return r.Image, r.Log, nil
 }
 
-// begin starts a worker, which ends when this process does.
+// begin starts a worker, which exits with this process.
 func (f *farm) begin() (*worker, error) {
 	orders, in, err := os.Pipe()
 	if err != nil {
@@ -115,7 +115,7 @@ var farmed = sync.OnceValues(func() (*kernels.Library, *kernels.Cache) {
 	return kernels.New(newFarm(kernels.NVRTC(), "nvrtc", min(max(runtime.GOMAXPROCS(0)/2, 1), 16)), cache), cache
 })
 
-// TestFarmWorker compiles what the process that began this one asks for.
+// TestFarmWorker runs in a worker process: it compiles what the parent process sends.
 func TestFarmWorker(t *testing.T) {
 	var c kernels.Compiler
 	switch os.Getenv(farmVariable) {
@@ -124,13 +124,13 @@ func TestFarmWorker(t *testing.T) {
 	case "toy":
 		c = toyCompiler{}
 	default:
-		t.Skip("nobody asks for compiled kernels")
+		t.Skip("this process is not a worker")
 	}
 	dec, enc := gob.NewDecoder(os.NewFile(3, "orders")), gob.NewEncoder(os.NewFile(4, "results"))
 	for {
 		var o compileOrder
 		if dec.Decode(&o) != nil {
-			return // who asked is gone
+			return // the parent has exited
 		}
 		if o.Source == "crash" {
 			os.Exit(3)
@@ -146,7 +146,7 @@ func TestFarmWorker(t *testing.T) {
 	}
 }
 
-// toyCompiler gives the source back.
+// toyCompiler returns the source as the image.
 type toyCompiler struct{ here bool }
 
 func (c toyCompiler) Compile(source string, options []string) ([]byte, string, error) {
@@ -158,8 +158,8 @@ func (c toyCompiler) Compile(source string, options []string) ([]byte, string, e
 
 func (toyCompiler) Version() string { return "toy" }
 
-// TestFarm: results are those of the sources asked for, of other processes, errors
-// come with their text, and what a process that died was at is done here.
+// TestFarm checks that workers return the results of the sources they receive, and the text of errors. A source is
+// compiled in this process if its worker dies.
 func TestFarm(t *testing.T) {
 	f := newFarm(toyCompiler{here: true}, "toy", 2)
 	defer f.close()

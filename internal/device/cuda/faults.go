@@ -17,7 +17,7 @@ func readFaults(w *world) {
 		kind, err := readFault(s)
 		switch {
 		case err == nil:
-		case kind == kernels.FaultAborted: // by another's, which says more
+		case kind == kernels.FaultAborted: // it was stopped by another kernel's fault, whose report says more
 			told = err
 		case first == nil:
 			first = err

@@ -27,10 +27,10 @@ const (
 // capture holds the state of a recording in progress.
 type capture struct {
 	sections []*section
-	totals   map[*counter]int64 // before
+	totals   map[*counter]int64 // values before the recording
 	flags    *flags             // between sections; nil for one section
-	bound    bool               // a call for several GPUs keeps them in one section
-	teams    map[*stream]int    // the most blocks that a kernel of a team has, by stream
+	bound    bool               // a call that involves several GPUs requires that they are in one section
+	teams    map[*stream]int    // by stream: the largest number of blocks of a kernel of a team
 	waits    map[*stream]bool   // streams that wait for flags
 	replay   timeline.Replay
 }
@@ -39,7 +39,7 @@ type capture struct {
 type section struct {
 	origin *stream
 	begin  nvlib.Event
-	begun  bool // the driver's capture on origin
+	begun  bool // whether the driver's capture on origin has begun
 	joined []*stream
 }
 
@@ -101,9 +101,9 @@ func forgetLatest(w *world) {
 type graph struct {
 	w      *world
 	forms  []*form
-	use    int // the form that is launched
+	use    int // index of the form that is launched
 	raises map[*counter]int64
-	faults []*signal.Report // that its kernels may report to
+	faults []*signal.Report // reports to which its kernels may write faults
 	closed bool
 }
 

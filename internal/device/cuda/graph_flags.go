@@ -24,7 +24,7 @@ type flags struct {
 	sections []*section
 	board    signal.Board
 	raises   map[*mark]*signal.List
-	entries  []signal.Meeting // where the sections begin, and where they end
+	entries  []signal.Meeting // synchronize the sections at their begins and ends
 	exits    []signal.Meeting
 	loads    []*nvlib.Launch
 	freed    bool

@@ -180,7 +180,7 @@ func (s *site) openOrigin() error {
 			return err
 		}
 	}
-	return nil // no rank is here
+	return nil // no rank uses this GPU
 }
 
 // beginCapture begins the capture of each section on its origin stream.
@@ -285,7 +285,7 @@ func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 		if by := ctr.total - before; by > 0 {
 			g.raises[ctr] = by
 			ctr.forget(len(ctr.log))
-			ctr.total, ctr.base = before, before // nothing ran
+			ctr.total, ctr.base = before, before // nothing was executed
 		}
 	}
 	for _, s := range w.sites {
@@ -328,7 +328,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 		site := p.origin.dev.site
 		site.clock.Free(p.begin)
 		for _, s := range p.joined {
-			s.dirty, s.led = false, false // it was given nothing to run
+			s.dirty, s.led = false, false // it received no work to execute
 		}
 	}
 	return raws, err

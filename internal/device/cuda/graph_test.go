@@ -16,8 +16,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exchanged is a world of two fake GPUs in which each rank negates a number and
-// sends it to the other, which adds it to its own: work for a graph.
+// exchanged is a world of two fake GPUs. Each rank negates a number and sends it to the other rank, which adds it to
+// its own. The tests record this work as graphs.
 type exchanged struct {
 	*testing.T
 	f        *fakedriver.GPU
@@ -26,7 +26,7 @@ type exchanged struct {
 	own, got [2]device.View
 	neg, add [2]device.Launch
 	c        [2]device.Counters
-	told     int64 // signals that each counter got before
+	told     int64 // signals that each counter received before
 }
 
 func newExchanged(t *testing.T, opts Options) *exchanged {
@@ -66,8 +66,7 @@ func (x *exchanged) must(err error) {
 	}
 }
 
-// issue gives the work to the streams: a signal once numbers are sent, and one
-// once they are used.
+// issue issues the work: with a signal after numbers are sent, and a signal after they are used.
 func (x *exchanged) issue() error {
 	var errs []error
 	for r := range 2 {
@@ -84,8 +83,8 @@ func (x *exchanged) issue() error {
 	return errors.Join(errs...)
 }
 
-// TestFormsWanted: GPUs that several ranks share have one graph over all, unless they
-// are asked for more.
+// TestFormsWanted checks that GPUs shared by several ranks use one graph over all GPUs, unless another form is
+// requested.
 func TestFormsWanted(t *testing.T) {
 	for _, c := range []struct {
 		gpus, per int
@@ -107,8 +106,7 @@ func TestFormsWanted(t *testing.T) {
 	}
 }
 
-// TestGraphForms replays the same work in both forms, and counts what each
-// launch costs the host.
+// TestGraphForms replays the same work in both forms, and counts the driver calls of each launch.
 func TestGraphForms(t *testing.T) {
 	x := newExchanged(t, Options{})
 	captured, err := x.w.Capture(x.issue)
@@ -126,10 +124,10 @@ func TestGraphForms(t *testing.T) {
 		clear(x.f.Called)
 		x.must(captured.Launch(t.Context()))
 		if n := x.f.Called["cuGraphLaunch"]; n != 1+run%2 {
-			t.Errorf("run %d: %d graphs were launched", run, n)
+			t.Errorf("run %d: %d graphs were launched, an unexpected number", run, n)
 		}
 		if n := x.f.Called["cuStreamWaitEvent"]; run > 1 && n > 3 {
-			t.Errorf("run %d: %d waits at a launch", run, n)
+			t.Errorf("run %d: a launch made %d waits, an unexpected number", run, n)
 		}
 		var out [2][]byte
 		for r := range 2 {
@@ -145,12 +143,12 @@ func TestGraphForms(t *testing.T) {
 	}
 	x.must(g.Keep(1))
 	if got := strings.Join(g.Forms(), " "); got != "each" || x.f.Live["ready graphs"] != 2 {
-		t.Errorf("forms %s, %d graphs are left", got, x.f.Live["ready graphs"])
+		t.Errorf("forms %s, %d graphs remain", got, x.f.Live["ready graphs"])
 	}
 	x.must(captured.Launch(t.Context()))
 	x.must(x.w.Sync(t.Context()))
 	x.told += 14
-	x.must(x.issue()) // eagerly: counters have gone on
+	x.must(x.issue()) // without a graph; counters have advanced
 	x.must(x.w.Sync(t.Context()))
 	x.must(captured.Close())
 	x.must(captured.Close())
@@ -165,8 +163,8 @@ func floats(v float32) []byte {
 	return b
 }
 
-// TestCrowdedGraph: where kernels of teams may take all of a device there are no
-// flags beside them; without flags, or with room, there is a graph for each GPU.
+// TestCrowdedGraph checks that flags are not used together with kernels of teams that may occupy the whole device.
+// Without flags, or with free multiprocessors, there is a graph for each GPU.
 func TestCrowdedGraph(t *testing.T) {
 	for _, sms := range []int{1, 50, 100} {
 		flagged := sms == 1
@@ -202,15 +200,15 @@ func TestCrowdedGraph(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestGraphAsked: another world, which waits for its turn on the devices, may ask
-// whether this one rests while it records. It does not, and goes on.
+// TestGraphAsked checks that another world, which waits for the devices, may ask whether this world is idle while it
+// records. The answer is no, and recording continues.
 func TestGraphAsked(t *testing.T) {
 	x := newExchanged(t, Options{})
 	asked := 0
 	g, err := x.w.Capture(func() error {
 		err := x.issue()
 		if asked++; x.w.(*world).guard.Rests() {
-			t.Error("a world rests while it records")
+			t.Error("a world is reported idle while it records")
 		}
 		return err
 	})
@@ -218,12 +216,12 @@ func TestGraphAsked(t *testing.T) {
 	x.must(g.Launch(t.Context()))
 	x.must(x.w.Sync(t.Context()))
 	if !x.w.(*world).guard.Rests() || asked == 0 {
-		t.Errorf("asked %d times while it recorded; at rest afterwards: %v", asked, x.w.(*world).guard.Rests())
+		t.Errorf("asked %d times while recording; idle afterwards: %v", asked, x.w.(*world).guard.Rests())
 	}
 	x.must(x.w.Close())
 }
 
-// told lists marks as an observer is told of them.
+// told is an observer that lists the marks it receives.
 type told struct{ list []string }
 
 func (o *told) Began(rank int, stream string, id, ns int64) {
@@ -234,9 +232,8 @@ func (o *told) Ended(rank int, stream string, id, ns int64) {
 	o.list = append(o.list, fmt.Sprintf("%d %s ends %d", rank, stream, id))
 }
 
-// TestGraphMarks: where someone observes, marks within a graph are told of after
-// each launch, in the form that was launched; of launches in a row the last. Its
-// events are given back.
+// TestGraphMarks checks that marks within a graph are reported to an observer after each launch, in the form that was
+// launched. Of consecutive launches only the last is reported. The events are freed.
 func TestGraphMarks(t *testing.T) {
 	x := newExchanged(t, Options{})
 	var o told
@@ -244,7 +241,7 @@ func TestGraphMarks(t *testing.T) {
 	g, err := x.w.Capture(x.issue)
 	x.must(err)
 	var want []string
-	for i, rank := range []int{0, 1, 0, 1} { // in the order of issue
+	for i, rank := range []int{0, 1, 0, 1} { // in order of issue
 		id := 10*(1+i/2) + rank
 		want = append(want, fmt.Sprintf("%d main begins %d", rank, id), fmt.Sprintf("%d main ends %d", rank, id))
 	}
@@ -256,16 +253,16 @@ func TestGraphMarks(t *testing.T) {
 			x.must(g.Launch(t.Context()))
 		}
 		if len(o.list) > 0 {
-			t.Errorf("run %d: told before its end: %v", run, o.list)
+			t.Errorf("run %d: marks reported before its end: %v", run, o.list)
 		}
 		x.must(x.w.Sync(t.Context()))
 		if !slices.Equal(o.list, want) {
-			t.Errorf("run %d: told %v, want %v", run, o.list, want)
+			t.Errorf("run %d: reported %v, want %v", run, o.list, want)
 		}
-		if n := x.f.Live["events"]; run == 1 { // each form has run
+		if n := x.f.Live["events"]; run == 1 { // both forms have run
 			events = n
 		} else if run > 1 && n > events {
-			t.Errorf("run %d: %d events where there were %d", run, n, events)
+			t.Errorf("run %d: there are %d events, before %d", run, n, events)
 		}
 	}
 	o.list = nil
@@ -274,11 +271,11 @@ func TestGraphMarks(t *testing.T) {
 	x.must(g.Close())
 	x.must(x.w.Sync(t.Context()))
 	if len(o.list) > 0 {
-		t.Errorf("told of no launch, or of a graph that is gone: %v", o.list)
+		t.Errorf("reported marks without a launch, or of a closed graph: %v", o.list)
 	}
 	sites := x.w.(*world).sites
 	if free := sites[0].clock.Idle() + sites[1].clock.Idle(); free < 12 {
-		t.Errorf("%d events with a clock are free", free)
+		t.Errorf("%d events with timing are free, an unexpected number", free)
 	}
 	x.must(x.w.Close())
 }
@@ -301,7 +298,7 @@ func TestFlagTimeout(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestFlagAbort: the end of a world ends the waits within its graphs.
+// TestFlagAbort checks that the end of a world ends the waits within its graphs.
 func TestFlagAbort(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach})
 	g, err := x.w.Capture(x.issue)
@@ -317,8 +314,7 @@ func TestFlagAbort(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestGraphRefused: a form that cannot be recorded is an error that leaves nothing
-// behind.
+// TestGraphRefused checks that a form that cannot be recorded returns an error, and that nothing stays allocated.
 func TestGraphRefused(t *testing.T) {
 	for _, call := range []string{"cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphLaunch"} {
 		x := newExchanged(t, Options{Graphs: formEach})

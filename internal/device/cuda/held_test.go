@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// example is the text of one.
+// example returns the text of an example program.
 func example(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../../examples", name))
@@ -26,7 +26,7 @@ func example(t *testing.T, name string) string {
 	return string(text)
 }
 
-// loadText loads a program and makes inputs for it, zeros.
+// loadText loads a program and creates inputs of zeros.
 func loadText(t *testing.T, m device.Machine, name, text string, opts exec.Options) (*exec.Program, map[string]*tensor.Tensor) {
 	t.Helper()
 	p, err := unitOf(t, name, text, "").Plan(ir.Binding{Dims: small[name]})
@@ -46,8 +46,8 @@ func loadText(t *testing.T, m device.Machine, name, text string, opts exec.Optio
 	return prog, in
 }
 
-// TestHeld: what a program tells that it holds is what the driver gave, once it is
-// loaded, after runs, by calls and by graph, and when it is closed: nothing.
+// TestHeld compares the memory that a program reports as held with what the driver has allocated: after loading, after
+// runs with and without graphs, and after closing, when both are zero.
 func TestHeld(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -62,7 +62,7 @@ func TestHeld(t *testing.T) {
 			t.Helper()
 			told, held := prog.Held(), f.Holds()
 			if told != held {
-				t.Errorf("%s on %d GPUs, %s: %+v was told, %+v is held", c.name, c.gpus, when, told, held)
+				t.Errorf("%s on %d GPUs, %s: reported %+v, allocated %+v", c.name, c.gpus, when, told, held)
 			}
 			return told
 		}
@@ -76,29 +76,30 @@ func TestHeld(t *testing.T) {
 			}
 			same("run")
 			if n := f.Taken(); n > 0 && run == 0 {
-				t.Errorf("%s: the first run took memory of devices %d times", c.name, n)
+				t.Errorf("%s: the first run allocated device memory %d times", c.name, n)
 			}
 		}
 		if len(f.LT.Runs) == 0 {
-			t.Errorf("%s: cuBLASLt computed nothing", c.name)
+			t.Errorf("%s: cuBLASLt was not called", c.name)
 		}
 		if err := prog.Close(); err != nil {
 			t.Error(err)
 		}
 		if h := same("closed"); h.Bytes() != 0 {
-			t.Errorf("%s: %d bytes are held when it is closed", c.name, h.Bytes())
+			t.Errorf("%s: %d bytes are reported after closing", c.name, h.Bytes())
 		}
 	}
 }
 
-// isMismatch: the fake's products compute nothing, so that copies may differ.
+// isMismatch reports whether err says that copies of a result differ, which can happen because products of the fake
+// compute nothing.
 func isMismatch(err error) bool {
 	var m *fault.MismatchError
 	return errors.As(err, &m)
 }
 
-// TestRegions: regions begin small, double up to a slab, and are what is asked for
-// beyond; memory of any size comes back to where the same size fits again.
+// TestRegions checks the sizes of a heap's regions: they begin small and double up to a slab. A larger allocation has a
+// region of its size.
 func TestRegions(t *testing.T) {
 	const mib = 1 << 20
 	f := fakedriver.New(t, 1)
@@ -113,16 +114,15 @@ func TestRegions(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := h.Held() - before; got != c.region {
-			t.Errorf("%d: %d bytes take a region of %d, want %d", i, c.ask, got, c.region)
+			t.Errorf("allocation %d of %d bytes added a region of %d bytes, want %d", i, c.ask, got, c.region)
 		}
 	}
 	if told, held := w.(*world).Held(), f.Holds(); told != held {
-		t.Errorf("told %+v, held %+v", told, held)
+		t.Errorf("reported %+v, allocated %+v", told, held)
 	}
 }
 
-// TestRegionsAlike: on devices that are asked alike memory lies alike, from region
-// to region.
+// TestRegionsAlike checks that devices with the same requests have the same layout of memory in regions.
 func TestRegionsAlike(t *testing.T) {
 	f := fakedriver.New(t, 3)
 	w, _ := streamed(t, newMachine(system(f), Options{Kernels: f}), 3, "main")
@@ -138,7 +138,7 @@ func TestRegionsAlike(t *testing.T) {
 		for _, m := range at[1:] {
 			a, b := at[0].dev.site.heaps[device.Shared].RegionOf(at[0].addr), m.dev.site.heaps[device.Shared].RegionOf(m.addr)
 			if a.Bytes != b.Bytes || at[0].addr-a.Addr != m.addr-b.Addr {
-				t.Errorf("%d bytes lie at %d of %d and at %d of %d", bytes, at[0].addr-a.Addr, a.Bytes, m.addr-b.Addr, b.Bytes)
+				t.Errorf("%d bytes are at offset %d in a region of %d bytes, and at offset %d in a region of %d bytes", bytes, at[0].addr-a.Addr, a.Bytes, m.addr-b.Addr, b.Bytes)
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func TestRegionsAlike(t *testing.T) {
 	}
 }
 
-// fourProducts has each rank multiply on four streams.
+// fourProducts makes each rank compute products on four streams.
 const fourProducts = `mesh tp[2]
 func f(%x: bf16[64, 16], %w: bf16[16, 16]) -> bf16[64, 16] {
   %y = alloc bf16[64, 16]
@@ -160,9 +160,8 @@ func f(%x: bf16[64, 16], %w: bf16[16, 16]) -> bf16[64, 16] {
 }
 `
 
-// TestFirstRunTakesNoMemory: whatever is run first, by calls or recorded, the memory
-// is there since the program was loaded. Mapping some waits for kernels that may wait
-// for what has not been issued.
+// TestFirstRunTakesNoMemory checks that loading a program allocates all memory, with and without graphs. The first
+// execution must not map memory: mapping waits for running kernels, which may wait for work that has not been issued.
 func TestFirstRunTakesNoMemory(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		f := fakedriver.New(t, 2)
@@ -175,7 +174,7 @@ func TestFirstRunTakesNoMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, call := range []string{"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
-				if n := f.Called[call]; n > 0 && (run != 1 || !graph) { // the second run records
+				if n := f.Called[call]; n > 0 && (run != 1 || !graph) { // the second run records the graph
 					t.Errorf("graph %v, run %d: %s was called %d times", graph, run, call, n)
 				}
 			}
@@ -193,8 +192,8 @@ func TestFirstRunTakesNoMemory(t *testing.T) {
 	}
 }
 
-// TestFaultsAreReadWithoutMemory: what kernels report is read in Sync, which must take no
-// memory: the driver may have none, or wait for devices that wait for another world.
+// TestFaultsAreReadWithoutMemory checks that Sync reads the faults that kernels report without allocating. There may be
+// no memory, or an allocation may wait for devices that wait for another world.
 func TestFaultsAreReadWithoutMemory(t *testing.T) {
 	must := mustOf(t)
 	f := fakedriver.New(t, 1)

@@ -39,7 +39,7 @@ func awaitTransfer(w *world, began time.Time) error {
 	if w.staging.Land() {
 		return nil
 	}
-	w.flight.poll() // a transfer that failed is not over, and would never be
+	w.flight.poll() // a failed transfer is never over, so poll must detect it
 	if w.cause == nil {
 		w.mu.Unlock()
 		gpu.Pause(time.Since(began))

@@ -24,12 +24,12 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// haste makes abandoned calls time out quickly in tests.
+// haste has short time limits for driver calls.
 var haste = gpu.Patience{Call: time.Minute, Late: 250 * time.Millisecond, Close: time.Second}
 
-// hangs lives with the n-th call never returning, and says which that is, what goes wrong,
-// and whether the GPU was lost: runs end soon after their deadline, closing ends too, nothing
-// wrong comes out, and who uses the other GPU goes on.
+// hangs executes a life in which the n-th call never returns. It returns the name of the call, what went wrong, and
+// whether a GPU was lost. Executions end soon after their deadline, closing ends too, no result is wrong, and a world
+// on the other GPU is not affected.
 func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string, lost bool) {
 	t.Helper()
 	f, m := l.begin(t)
@@ -43,10 +43,10 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	}()
 	out, errs, took := l.liveShort(t, m)
 	if call = which(); call == "" {
-		release() // the life was too short for it
+		release() // the life had fewer than n calls
 	}
 	for what, d := range took {
-		// Ten times what is promised with these patiences: the grace is none, the deadline 50 ms.
+		// Ten times the promised limit. There is no grace period, and the deadline is 50 ms.
 		if d > 5*time.Second {
 			wrong = fmt.Sprintf("%s takes %v", what, d)
 		}
@@ -69,11 +69,11 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	if wrong != "" {
 		return call, wrong, lost
 	}
-	f.Mu.Lock() // of a capture that nobody ends the fake would complain
+	f.Mu.Lock() // otherwise the fake would report a capture that was not ended
 	clear(f.Begun)
 	clear(f.Member)
 	f.Mu.Unlock()
-	// One rank is on GPU 0.
+	// It has one rank, on GPU 0.
 	beside := &life{name: l.name + " beside", text: livesAlone, gpus: 1, opts: l.opts}
 	began := time.Now()
 	got, besideErrs := beside.live(t.Context(), t, m)
@@ -94,8 +94,8 @@ const livesAlone = `func f(%x: f32[16]) -> f32[16] {
 }
 `
 
-// liveShort is live with deadlines of 50 ms and no grace; it says how long runs and closings
-// take.
+// liveShort is live with deadlines of 50 ms and without a grace period. It also returns how long executions and closing
+// took.
 func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []error, took map[string]time.Duration) {
 	t.Helper()
 	took = map[string]time.Duration{}
@@ -139,7 +139,7 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 		timed(fmt.Sprint("run ", run), func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			if run == 0 { // else most loads are cut off
+			if run == 0 { // with a short deadline most loads would be interrupted
 				load, stop := context.WithTimeout(t.Context(), time.Second)
 				defer stop()
 				if err := model.Prepare(load, nil); err != nil {
@@ -164,14 +164,14 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 	return out, errs, took
 }
 
-// TestCallsHang has each call of a library in a life never return.
+// TestCallsHang makes library calls of lives never return, one per life.
 func TestCallsHang(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
 	sideBySide(t, 12, lives(), (*life).String, func(t *testing.T, l *life) {
 		calls, want := l.callsToFail(t)
-		losses, step := 0, longtest.Of(8, 1)
+		losses, step := 0, longtest.Of(4, 1)
 		for i := 0; i < len(calls); i += step {
 			n := calls[i]
 			call, wrong, lost := l.hangs(t, n, want)
@@ -183,13 +183,13 @@ func TestCallsHang(t *testing.T) {
 			}
 		}
 		if losses < len(calls)/step/2 {
-			t.Errorf("of %d calls that hang %d cost a GPU", len(calls)/step, losses)
+			t.Errorf("of %d hanging calls only %d caused the loss of a GPU", len(calls)/step, losses)
 		}
 	})
 }
 
-// sideBySide runs a subtest for each case, n at once. It is for subtests that wait most of the time: of parallel ones
-// no more than there are cores run at once.
+// sideBySide runs a subtest for each case, n at a time. It is for subtests that mostly wait, because the number of
+// parallel subtests is limited to the number of cores.
 func sideBySide[T any](t *testing.T, n int, cases []T, name func(T) string, test func(t *testing.T, c T)) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -204,9 +204,8 @@ func sideBySide[T any](t *testing.T, n int, cases []T, name func(T) string, test
 	running.Wait()
 }
 
-// TestHangsBeside has a call never return while three lives go on at once on one machine,
-// with deadlines: each ends, with what is right or an error that names the GPU's loss or the
-// deadline.
+// TestHangsBeside makes a call never return while three lives with deadlines execute concurrently on one machine. Each
+// returns correct results, or an error that names the lost GPU or the deadline.
 func TestHangsBeside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -216,7 +215,7 @@ func TestHangsBeside(t *testing.T) {
 	var first, last held
 	for round := 0; round == 0 || time.Since(began) < *soakTime; round++ {
 		fit := slices.DeleteFunc(lives(), func(l *life) bool {
-			return l.load.Graph || l.nccl || l.products // fakes that take one world's calls at a time
+			return l.load.Graph || l.nccl || l.products // the fakes support only one world at a time
 		})
 		seeds := map[*life]uint64{}
 		for _, l := range fit {
@@ -232,7 +231,7 @@ func TestHangsBeside(t *testing.T) {
 		if last = holds(); round == 2 {
 			first = last
 		}
-		for i := 0; round > 2 && last.more(first) && i < 1000; i++ { // what was released ends soon
+		for i := 0; round > 2 && last.more(first) && i < 1000; i++ { // released goroutines end soon
 			time.Sleep(10 * time.Millisecond)
 			last = holds()
 		}
@@ -240,27 +239,27 @@ func TestHangsBeside(t *testing.T) {
 			t.Logf("round %d, %v: %+v", round, time.Since(began).Round(time.Second), last)
 		}
 		if round > 2 && last.more(first) {
-			t.Fatalf("what is held grew from %+v to %+v", first, last)
+			t.Fatalf("goroutines or heap grew from %+v to %+v", first, last)
 		}
 	}
 }
 
-// soakTime is how long TestHangsBeside goes on, at least.
+// soakTime is the minimum duration of TestHangsBeside.
 var soakTime = flag.Duration("soak", 0, "how long TestHangsBeside runs; 0 for one round")
 
-// held is what the process holds.
+// held is the number of goroutines and the heap memory of the process.
 type held struct {
 	goroutines int
 	bytes      int64 // of Go's heap
 }
 
-// more reports whether it is more than a while ago, beyond what varies.
+// more reports whether h exceeds an earlier value by more than the usual variation.
 func (h held) more(first held) bool {
 	return h.goroutines > first.goroutines+4 || h.bytes > first.bytes+4<<20
 }
 
-// holds measures what the process holds. It empties the pool of fakes' memory first: what an allocation of the pool
-// takes of the heap is more than the size of its block.
+// holds measures held. It empties the pool of the fakes' memory first, because a block occupies more of the heap than
+// its size.
 func holds() held {
 	fakedriver.Spare.Lock()
 	clear(fakedriver.Spare.Blocks)
@@ -303,7 +302,7 @@ func (l *life) hangBeside(t *testing.T, n int, want [][]float64) {
 	}
 }
 
-// hungOr returns an error that tells of neither a call that hangs nor a deadline.
+// hungOr returns the first error that reports neither a hanging call nor a deadline.
 func hungOr(errs []error) error {
 	for _, err := range errs {
 		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, device.ErrDeviceLost) && !errors.Is(err, hocket.ErrClosed) &&
@@ -314,8 +313,8 @@ func hungOr(errs []error) error {
 	return nil
 }
 
-// TestHangTold: while a call hangs the flight record names it; past the deadline and the
-// grace the error names the call, the GPU and for how long, as the record of the failure does.
+// TestHangTold checks how a hanging call is reported. While it hangs, the flight record names it. After the deadline
+// and the grace period, the error and the record of the failure name the call, the GPU and the time.
 func TestHangTold(t *testing.T) {
 	for _, call := range []string{"cuStreamQuery", "cuLaunchKernel", "cuMemcpyAsync"} {
 		f := fakedriver.New(t, 1)
@@ -344,15 +343,15 @@ func TestHangTold(t *testing.T) {
 		for !strings.Contains(shown.String(), "is in "+call+", a call of the driver") {
 			shown.Reset()
 			mustOf(t)(machine.Dump(&shown))
-			if time.Since(began) > 50*time.Second { // before a minute, when the call is given up without a deadline
-				t.Errorf("%s: the record never shows it: %s", call, shown.String())
+			if time.Since(began) > 50*time.Second { // less than the minute after which the call is given up without a deadline
+				t.Errorf("%s: the flight record does not show the call: %s", call, shown.String())
 				break
 			}
 		}
 		began = time.Now()
 		ctx.lapse()
 		err = <-ended
-		// The grace and a second, ten times.
+		// Ten times the grace period and a second.
 		if took := time.Since(began); took > 13*time.Second {
 			t.Errorf("%s: the run takes %v", call, took)
 		}
@@ -367,7 +366,7 @@ func TestHangTold(t *testing.T) {
 		if err := machine.Close(); err != nil {
 			t.Errorf("%s: closing: %v", call, err)
 		}
-		if took := time.Since(began); took > 50*time.Second { // ten times
+		if took := time.Since(began); took > 50*time.Second { // ten times the promise
 			t.Errorf("%s: closing takes %v", call, took)
 		}
 		f.Die()
@@ -375,8 +374,9 @@ func TestHangTold(t *testing.T) {
 	}
 }
 
-// TestHangsUnopened: a world that is not opened, since one of its GPUs is lost, asks nothing of the others, where a call
-// might not return; who gives up a world before it knows a GPU blames some GPU, and releases what the world holds.
+// TestHangsUnopened checks two cases. A world that is not opened because one of its GPUs is lost makes no calls for the
+// other GPUs, which might not return. A world that is given up before a GPU is known blames some GPU, and its locks are
+// released.
 func TestHangsUnopened(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -387,7 +387,7 @@ func TestHangsUnopened(t *testing.T) {
 	_, err := m.Open(t.Context(), 2)
 	isLost(t, err, "a call: the call has not returned for 1s")
 	if call := which(); call != "" {
-		t.Errorf("a world that is not opened calls %s", call)
+		t.Errorf("a world that is not opened called %s", call)
 	}
 	w := &world{m: m}
 	w.guard = m.guard(w)
@@ -402,13 +402,13 @@ func TestHangsUnopened(t *testing.T) {
 	select {
 	case <-free:
 	case <-time.After(10 * time.Second):
-		t.Error("a world that was given up holds the issue lock")
+		t.Error("a world that was given up still holds the issue lock")
 	}
 	f.Die()
 	release()
 }
 
-// lapsing is a context whose deadline passes when the test says so.
+// lapsing is a context whose deadline passes when the test calls lapse.
 type lapsing struct {
 	context.Context
 	ended chan struct{}

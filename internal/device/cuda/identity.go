@@ -75,7 +75,7 @@ func (w *world) Held() device.Held {
 	var h device.Held
 	for _, s := range w.sites {
 		if s.heaps[device.Pinned] == nil {
-			continue // it never came up
+			continue // the site was not opened
 		}
 		h.Host += s.heaps[device.Pinned].Held()
 		h.Device = max(h.Device, s.heaps[device.Private].Held()+s.heaps[device.Shared].Held()+joinedBytes(w, s))

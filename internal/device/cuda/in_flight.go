@@ -15,7 +15,7 @@ type flight struct {
 	streams []*stream
 	woken   []*stream // to be flushed
 	asked   int       // the stream that is asked next whether it is idle; see poll
-	calls   int       // host functions (Stream.Call) that run or are waited for
+	calls   int       // host functions (Stream.Call) that run or wait to run
 }
 
 // look checks which work the devices have completed since the last call. It reports whether they have completed all

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestInputContents checks ids, positions, lengths and counts before runs on fake GPUs.
+// TestInputContents tests the checks of ids, positions, lengths and counts before executions on fake GPUs.
 func TestInputContents(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestInputContents(t *testing.T) {
 	}
 }
 
-// TestInputContentsOnGPU is the same on real ones, of which ranks may share one.
+// TestInputContentsOnGPU is TestInputContents on real GPUs, on which several ranks may share one.
 func TestInputContentsOnGPU(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
@@ -32,8 +32,9 @@ func TestInputContentsOnGPU(t *testing.T) {
 	}
 }
 
-// TestEnqueueInputContents: a wrong id that an enqueued run is given on the device is an InputError that says so, and
-// that the run had begun: later calls say that the state holds nothing, and go on once it is bound again.
+// TestEnqueueInputContents checks a wrong id in device memory that an enqueued execution reads. It is reported as an
+// InputError that says that the execution had begun. Later calls report that the state is lost, until it is bound
+// again.
 func TestEnqueueInputContents(t *testing.T) {
 	c := &caller{T: t, f: fakedriver.New(t, 2)}
 	c.f.Queue()

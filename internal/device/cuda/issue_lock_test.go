@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// slowly is a library that compiles only when it is told to.
+// slowly is a library that compiles only when the test permits it.
 type slowly struct {
 	*fakedriver.GPU
 	asked, goOn chan bool
@@ -31,8 +31,8 @@ func (l *slowly) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, err
 	return l.GPU.Steps(t, p)
 }
 
-// TestCompileAside: while a kernel compiles, its world and others take work; and
-// one that is closed meanwhile gets neither the kernel nor memory for it.
+// TestCompileAside checks that a world and other worlds accept work while a kernel compiles. A world that is closed
+// meanwhile gets neither the kernel nor memory for it.
 func TestCompileAside(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		lib := &slowly{fakedriver.New(t, 1), make(chan bool), make(chan bool)}
@@ -76,8 +76,8 @@ func TestCompileAside(t *testing.T) {
 	}
 }
 
-// TestIssueLock: what could make devices rest waits for batches to be issued whole, of
-// any world, and they for it; within a batch it need not.
+// TestIssueLock checks that calls that may wait for idle devices wait until batches of all worlds are issued
+// completely, and batches wait for these calls. Within a batch of the same world they do not wait.
 func TestIssueLock(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -108,7 +108,7 @@ func TestIssueLock(t *testing.T) {
 	}()
 	select {
 	case err := <-alloc:
-		t.Errorf("memory was taken amid another world's batch (%v)", err)
+		t.Errorf("memory was allocated during another world's batch (%v)", err)
 	case <-time.After(20 * time.Millisecond):
 	}
 	leave <- true
@@ -117,7 +117,7 @@ func TestIssueLock(t *testing.T) {
 	}
 }
 
-// TestStage: what was staged for needs no more memory when it is issued.
+// TestStage checks that transfers for which buffers were staged allocate no memory.
 func TestStage(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
@@ -150,7 +150,7 @@ func TestStage(t *testing.T) {
 		}
 	}
 	if n := f.Called["cuMemHostAlloc"]; n > 0 {
-		t.Errorf("memory was taken %d times", n)
+		t.Errorf("memory was allocated %d times", n)
 	}
 	if err := errors.Join(w.Sync(t.Context()), w.Close()); err != nil {
 		t.Error(err)

@@ -11,8 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// line is a world of one rank with a stream and a small kernel, for tests of
-// what issuing costs.
+// line is a world of one rank with a stream and a small kernel. Tests use it to count what issuing costs.
 type line struct {
 	*testing.T
 	f *fakedriver.GPU
@@ -47,7 +46,7 @@ func (r *line) must(err error) {
 	}
 }
 
-// run issues n marked launches.
+// run issues n launches, each within a mark.
 func (r *line) run(n int) {
 	for id := range int64(n) {
 		r.must(r.s.Begin(id))
@@ -56,14 +55,14 @@ func (r *line) run(n int) {
 	}
 }
 
-// nobody observes without caring.
+// nobody is an observer that ignores all reports.
 type nobody struct{}
 
 func (nobody) Began(int, string, int64, int64) {}
 func (nobody) Ended(int, string, int64, int64) {}
 
-// TestCallsAnOp counts the driver's calls for an op: one to make the context
-// current, which is cheap, and the launch; only who observes pays for events.
+// TestCallsAnOp counts the driver calls per operation: one cheap call to make the context current, and the launch.
+// Events are recorded only for an observer.
 func TestCallsAnOp(t *testing.T) {
 	const n = 8 * timeline.Sparse
 	for _, observed := range []bool{false, true} {
@@ -72,7 +71,7 @@ func TestCallsAnOp(t *testing.T) {
 		events := 8
 		if observed {
 			r.w.Observe(nobody{})
-			events = n + 1 // an end and the next begin share one
+			events = n + 1 // an end and the next begin share an event
 		}
 		clear(f.Called)
 		r.run(n)
@@ -83,11 +82,10 @@ func TestCallsAnOp(t *testing.T) {
 		}
 		clear(f.Called)
 		r.must(r.w.Sync(t.Context()))
-		// The stream is idle, so its events need no questions; who observes has
-		// each event's time asked for once.
+		// The stream is idle, so events need no queries. With an observer, the time of each event is read once.
 		if q, e := f.Called["cuEventQuery"], f.Called["cuEventElapsedTime"]; q != 0 || observed && e != n+1 ||
 			!observed && e != 0 {
-			t.Errorf("observed %v: %d questions, %d times asked for", observed, q, e)
+			t.Errorf("observed %v: %d event queries, %d event times read", observed, q, e)
 		}
 		clear(f.Called)
 		r.run(n)
@@ -95,15 +93,15 @@ func TestCallsAnOp(t *testing.T) {
 		delete(f.Called, "cuLaunchKernel")
 		delete(f.Called, "cuLaunchKernelEx")
 		if delete(f.Called, "cuEventRecord"); len(f.Called) > 0 {
-			t.Errorf("observed %v: once events are there issuing also calls %v", observed, f.Called)
+			t.Errorf("observed %v: after events were created, issuing also calls %v", observed, f.Called)
 		}
 		r.must(r.w.Sync(t.Context()))
 		r.must(r.w.Close())
 	}
 }
 
-// TestIssuedAtOnce: what another stream waits for is on the device when the wait
-// is issued, so nothing is held back and nobody has to be woken.
+// TestIssuedAtOnce checks that work that another stream waits for is issued before the wait, so that the wait needs not
+// be held back.
 func TestIssuedAtOnce(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
@@ -121,19 +119,18 @@ func TestIssuedAtOnce(t *testing.T) {
 		r.must(other.Signal(c, 0, 1))
 		r.must(r.s.WaitCounter(c, 0, i+1))
 		if b := r.w.(*world).flight.blocked(); len(b) > 0 {
-			t.Fatalf("held back: %v", b)
+			t.Fatalf("streams are held back: %v", b)
 		}
 		if got := [...]int{f.Called["cuEventRecord"], f.Called["cuStreamWaitEvent"]}; got != [...]int{2 * int(i+1),
 			2 * int(i+1)} {
-			t.Fatalf("after %d rounds %v records and waits", i+1, got)
+			t.Fatalf("after %d rounds there were %v records and waits", i+1, got)
 		}
 	}
 	r.must(r.w.Sync(t.Context()))
 	r.must(r.w.Close())
 }
 
-// TestLandingAsksNothing: once a stream is known to rest, its transfers need no
-// questions of their own.
+// TestLandingAsksNothing checks that transfers on a stream that is known to be idle need no event queries.
 func TestLandingAsksNothing(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
@@ -149,7 +146,7 @@ func TestLandingAsksNothing(t *testing.T) {
 	clear(f.Called)
 	r.must(r.w.Sync(t.Context()))
 	if n := f.Called["cuEventQuery"]; n > 0 {
-		t.Errorf("%d questions", n)
+		t.Errorf("%d event queries, want none", n)
 	}
 	for i := range got {
 		if string(got[i]) != string(floats(3)) {
@@ -159,8 +156,8 @@ func TestLandingAsksNothing(t *testing.T) {
 	r.must(r.w.Close())
 }
 
-// TestMilestones: without an observer a fault is said to be between two marks
-// that enclose it, and of which streams it may be.
+// TestMilestones checks faults without an observer: the error names two marks between which the fault occurred, and the
+// streams that it may concern.
 func TestMilestones(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
@@ -172,7 +169,7 @@ func TestMilestones(t *testing.T) {
 	id, last := w.flight.streams[0].within()
 	w.mu.Unlock()
 	if id != 0 || last != 14 {
-		t.Errorf("no milestone is reached: marks %d to %d", id, last)
+		t.Errorf("before the first milestone the marks are %d to %d", id, last)
 	}
 	other, err := r.w.Device(0).NewStream(device.StreamOptions{Name: "side"})
 	r.must(err)
@@ -196,7 +193,7 @@ func TestMilestones(t *testing.T) {
 	r.must(r.w.Close())
 }
 
-// TestExpiredStands: a world that ends with its context says where streams were.
+// TestExpiredStands checks that the error of a world that ends with its context includes the positions of its streams.
 func TestExpiredStands(t *testing.T) {
 	at := device.Standing{Rank: 1, Stream: "s", ID: 3, Last: 9, Does: "still runs"}
 	e := &device.Expired{Err: errors.New("late"), At: make([]device.Standing, 9)}

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkKept times ops on tensors that stay on the devices between runs, 10 calls after one another, and prints the
-// bytes that they must move.
+// BenchmarkKept times operations on tensors that stay on the devices, in 10 consecutive calls. It also reports the
+// number of bytes that they must move.
 func BenchmarkKept(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)

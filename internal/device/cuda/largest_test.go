@@ -17,11 +17,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// slack is how many steps of rows less than is planned may run: libraries and kernels take memory beside the plan.
+// slack is the number of steps of rows by which the largest batch may be smaller than planned, because libraries and
+// kernels use memory that is not part of the plan.
 const slack = 32
 
-// TestLargestBatch: the largest batch that is planned for the free memory of two GPUs runs there, or one smaller by the
-// slack, and the next larger one runs out of memory. A ballast leaves 4 GiB of each GPU.
+// TestLargestBatch checks that the largest batch planned for the free memory of two GPUs runs there, within slack, and
+// that the next larger batch runs out of memory. A dummy allocation leaves 4 GiB free on each GPU.
 func TestLargestBatch(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -55,7 +56,7 @@ func TestLargestBatch(t *testing.T) {
 	largestBatches(t, m, 8, 8192, 128, 4<<30, []bool{false, true}, leave)
 }
 
-// TestLargestBatchFake is TestLargestBatch on the driver written in Go.
+// TestLargestBatchFake is TestLargestBatch on the fake driver.
 func TestLargestBatchFake(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -73,7 +74,7 @@ func TestLargestBatchFake(t *testing.T) {
 	})
 }
 
-// byAlgorithms names the algorithms of a run's collectives.
+// byAlgorithms returns the algorithms of a run's collectives.
 func byAlgorithms(r *hocket.Report) string {
 	var names []string
 	for _, o := range r.Overlap {
@@ -100,8 +101,8 @@ func shardedLayers(layers int64) string {
 	return b.String()
 }
 
-// largestBatches tries batches in steps of rows, of so many layers of dim by dim. leave leaves so many bytes of each
-// device.
+// largestBatches tests batch sizes, in steps of rows, for a number of layers of dim × dim weights. leave reserves
+// memory so that the given number of bytes is left on each device.
 func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, graphs []bool, leave func(int64) func()) {
 	machine := modeltest.Open(t, m)
 	whole, err := os.ReadFile("../../../examples/forum.hkt")
@@ -164,7 +165,7 @@ func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, gr
 				held = machine.Stats().Plans.Device
 				return held, errors.Join(err, model.Close())
 			}
-			if _, err := load(min(fits, 32*rows)); err != nil { // what libraries take once is there then
+			if _, err := load(min(fits, 32*rows)); err != nil { // libraries allocate once at first use
 				t.Fatal(err)
 			}
 			release := leave(bytes)
@@ -178,13 +179,13 @@ func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, gr
 			release()
 			switch {
 			case err != nil:
-				t.Fatalf("%s, %s, graph %v: %d bytes are planned for a batch of %d, and with %d free one of %d gives: %v",
+				t.Fatalf("%s, %s, graph %v: %d bytes are planned for a batch of %d, but with %d free a batch of %d returns: %v",
 					c.name, c.strategy, graph, planned(fits), fits, bytes, run, err)
 			case !errors.Is(more, hocket.ErrOutOfMemory):
-				t.Errorf("%s, %s, graph %v: with %d bytes free a batch of %d gives: %v", c.name, c.strategy, graph, bytes,
+				t.Errorf("%s, %s, graph %v: with %d bytes free a batch of %d returns: %v", c.name, c.strategy, graph, bytes,
 					fits+rows, more)
 			}
-			t.Logf("%s, %s, graph %v: batch %d planned, %d run within %d bytes, of which %d held, by %s", c.name,
+			t.Logf("%s, %s, graph %v: batch %d planned, batch %d ran within %d bytes, %d bytes allocated, by %s", c.name,
 				c.strategy, graph, fits, run, bytes, held, algorithm)
 		}
 	}

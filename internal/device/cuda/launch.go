@@ -20,13 +20,13 @@ type launch struct {
 	steps    []step
 	scratch  []*memory
 	released bool
-	agreeing bool // other processes may have it computed by other algorithms
+	agreeing bool // processes may agree on other algorithms for it
 	// looked is set if a kernel of the launch reports faults. stream and id then describe the most recent launch.
 	looked bool
 	stream string
 	id     int64
-	member *member   // of the team whose launch it is; nil for none
-	meets  *attendee // of a meeting on the host; nil for none
+	member *member   // the member of a team whose launch it is; nil for none
+	meets  *attendee // its share of a meeting; nil for none
 }
 
 // step represents one part of a launch. The method run issues it; the context is current.

@@ -19,8 +19,8 @@ import (
 
 var launchesDump = flag.String("launches.dump", "", "a file for all that TestLaunches hashes")
 
-// launchTrace writes down what is launched, with names in the place of addresses and
-// handles: m1+64 is 64 bytes into the first piece of memory that was seen.
+// launchTrace records launches in text form. Addresses and handles are replaced by names: m1+64 is 64 bytes into the
+// first block of memory that was seen.
 type launchTrace struct {
 	*meetings
 	out   strings.Builder
@@ -28,7 +28,7 @@ type launchTrace struct {
 	count map[string]int
 }
 
-// name returns the kind's name for a handle.
+// name returns the name of a handle of the given kind.
 func (l *launchTrace) name(kind string, h uintptr) string {
 	if l.names[h] == "" {
 		l.count[kind]++
@@ -37,7 +37,7 @@ func (l *launchTrace) name(kind string, h uintptr) string {
 	return l.names[h]
 }
 
-// at names an address; other numbers stay.
+// at returns the name of an address; other numbers are unchanged.
 func (l *launchTrace) at(v uintptr) string {
 	for base, b := range l.Blocks {
 		if v >= base && v < base+uintptr(len(b.Bytes())) {
@@ -47,7 +47,7 @@ func (l *launchTrace) at(v uintptr) string {
 	return fmt.Sprint(v)
 }
 
-// Meeting notes the launch's arguments.
+// Meeting records the arguments of a launch.
 func (l *launchTrace) Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error) {
 	st, err := l.meetings.Meeting(t, m)
 	l.Mu.Lock()
@@ -64,7 +64,7 @@ func (l *launchTrace) Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step
 	return st, err
 }
 
-// driver notes the calls that give a device work.
+// driver records the calls that issue work.
 func (l *launchTrace) driver(name string, a []uintptr) {
 	stream := func(h uintptr) string { return l.name("s", h) }
 	switch name {
@@ -78,7 +78,7 @@ func (l *launchTrace) driver(name string, a []uintptr) {
 		r := cabi.Load[[16]uint64](a[0])
 		fmt.Fprintln(&l.out, "rows", l.at(uintptr(r[11])), l.at(uintptr(r[4])), r[13], r[6], r[14], r[15], stream(a[1]))
 	case "cuMemsetD32Async", "cuMemsetD8Async":
-		fmt.Fprintln(&l.out, "fill", l.at(a[0]), a[2]) // the word may be half an address
+		fmt.Fprintln(&l.out, "fill", l.at(a[0]), a[2]) // the value is omitted, because it may be half of an address
 	case "cuEventRecord":
 		fmt.Fprintln(&l.out, "record", l.name("e", a[0]), stream(a[1]))
 	case "cuStreamWaitEvent":
@@ -88,7 +88,7 @@ func (l *launchTrace) driver(name string, a []uintptr) {
 	}
 }
 
-// hash returns a hash of what was noted since the last, and how many lines that are.
+// hash returns a hash of the records since its last call, and the number of lines.
 func (l *launchTrace) hash(t *testing.T, what string) string {
 	text := l.out.String()
 	l.out.Reset()
@@ -105,9 +105,9 @@ func (l *launchTrace) hash(t *testing.T, what string) string {
 	return fmt.Sprintf("%s: %d lines %.16x\n", what, strings.Count(text, "\n"), sha256.Sum256([]byte(text)))
 }
 
-// TestLaunches holds the launches of collectives to those that were recorded: kernels,
-// grids, every argument, copies, events, by every algorithm, eagerly and within a graph. A
-// change that is to change launches rewrites testdata/launches.txt by -update.
+// TestLaunches compares the launches of collectives with recorded ones: kernels, grids, all arguments, copies and
+// events, for every algorithm, without and with a graph. After an intended change of launches, -update rewrites
+// testdata/launches.txt.
 func TestLaunches(t *testing.T) {
 	var all strings.Builder
 	for _, world := range [][2]int{{2, 2}, {4, 4}, {2, 4}} {
@@ -126,7 +126,7 @@ func TestLaunches(t *testing.T) {
 		team := []int{1, 0, 3, 2}[:ranks]
 		r := newTeamRig(t, w, "team", team)
 		for _, algo := range device.AlgorithmNames(w.TeamAlgorithms()) {
-			r.must(r.team.Close()) // each has a team's memory for itself
+			r.must(r.team.Close()) // each case gets fresh team memory
 			r.team, err = w.OpenTeam(r.members)
 			r.must(err)
 			l.out.Reset()
@@ -155,7 +155,7 @@ func TestLaunches(t *testing.T) {
 	golden.File(t, "testdata/launches.txt", all.String())
 }
 
-// launchCases are few, of sizes that algorithms treat in different ways.
+// launchCases returns a few cases, with sizes that algorithms handle differently.
 func launchCases(op ir.Op, algo string, n int, large bool) []teamCase {
 	list := casesOf(op, algo, n, [][]int64{{7}, {4096}, {16, 128}})
 	if !large {
@@ -168,7 +168,7 @@ func launchCases(op ir.Op, algo string, n int, large bool) []teamCase {
 	return list
 }
 
-// issue prepares a case, if the algorithm takes it, and runs it eagerly and by graph.
+// issue prepares a case, if the algorithm supports it, and executes it directly and with a graph.
 func (l *launchTrace) issue(r *teamRig, c teamCase, tune device.Tuning) {
 	r.place(c)
 	rc := r.cases[len(r.cases)-1]
@@ -203,7 +203,7 @@ func (l *launchTrace) issue(r *teamRig, c teamCase, tune device.Tuning) {
 	fmt.Fprintln(&l.out, "the team has", r.team.Bytes())
 }
 
-// norm prepares a normalised sum of so many rows, in place and not.
+// norm prepares a normalised sum of the given number of rows, in place and not in place.
 func (l *launchTrace) norm(r *teamRig, rows int64) {
 	for _, inPlace := range []bool{false, true} {
 		n := &device.Norm{Eps: 1e-5}

@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Library makes kernels. *kernels.Library implements it. Its method Steps returns an error for operands that do not fit
-// each other.
+// Library makes the launches of kernels. *kernels.Library implements it. Its method Steps returns an error for operands
+// that do not fit each other.
 type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)

@@ -18,18 +18,17 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// A life is a program on fakes, from the opening of a machine to its end, in which
-// some call of a library fails.
+// A life opens a machine on the fake driver, runs a program, and closes the machine. Some library call fails meanwhile.
 type life struct {
 	name, text string
 	gpus       int
 	opts       Options
 	load       hocket.LoadOptions
 	nccl       bool
-	products   bool // by a cuBLASLt of which only the calls count
-	meets      bool // by kernels that are only noted
+	products   bool // computed by a fake cuBLASLt that only records calls
+	meets      bool // computed by kernels that are only recorded
 	apart      func(a, b int32) bool
-	in         []map[string]*hocket.Tensor // of each run, made once
+	in         []map[string]*hocket.Tensor // inputs of each run, created once
 }
 
 const (
@@ -86,7 +85,7 @@ func f(%x: f32[16/tp]) -> f32[16] {
 `
 )
 
-// lives are programs whose calls fail.
+// lives returns the programs.
 func lives() []*life {
 	graph, exchange, nccl := hocket.LoadOptions{Graph: true}, hocket.LoadOptions{Strategy: "exchange"}, hocket.LoadOptions{Algorithm: ncclName}
 	ncclGraph := nccl
@@ -107,7 +106,7 @@ func lives() []*life {
 	}
 	for _, algo := range []string{"pull", "lamport", "few", "lamport-host"} {
 		text := livesSum
-		if algo == "few" || algo == "lamport-host" { // of as much as they take
+		if algo == "few" || algo == "lamport-host" { // these algorithms refuse smaller data
 			text = livesLarge
 		}
 		list = append(list, &life{name: algo, text: text, gpus: 2, meets: true, load: hocket.LoadOptions{Algorithm: algo, Graph: algo == "few"}})
@@ -117,10 +116,10 @@ func lives() []*life {
 
 func (l *life) String() string { return l.name }
 
-// blind reports whether what comes out says nothing: the fakes only note what they do.
+// blind reports whether results are meaningless, because the fakes compute nothing.
 func (l *life) blind() bool { return l.products || l.meets }
 
-// begin makes the fakes, and a machine on them.
+// begin creates the fakes, and a machine on them.
 func (l *life) begin(t *testing.T) (*fakedriver.GPU, *machine) {
 	f := fakedriver.New(t, l.gpus)
 	if l.apart != nil {
@@ -144,8 +143,8 @@ func (l *life) begin(t *testing.T) (*fakedriver.GPU, *machine) {
 	return f, newMachine(sys, opts)
 }
 
-// live opens the machine, runs the program three times and closes all, whatever fails. It
-// returns what the runs gave, nil for those that failed, and all errors.
+// live opens the machine, runs the program three times and closes everything, even after failures. It returns the
+// results of the runs, nil for failed ones, and all errors.
 func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]float64, errs []error) {
 	t.Helper()
 	keep := func(err error) bool {
@@ -179,7 +178,7 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 			l.in = append(l.in, in)
 		}
 		in := maps.Clone(l.in[run])
-		if w := in["w"]; w != nil { // a weight: the second run has the first one's
+		if w := in["w"]; w != nil { // w is a weight; the second run uses the weight bound for the first
 			delete(in, "w")
 			if run != 1 {
 				if err := model.Bind("w", w); err != nil {
@@ -199,9 +198,9 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 	return out, errs
 }
 
-// callsToFail are numbers of a life's calls: of each place in the program that makes
-// one, the first and the last; all of them in long runs, else some. It returns what the runs gave, too. Left out is making a
-// context current amid a capture, which is then not ended.
+// callsToFail returns numbers of calls to make fail, and the results of the runs without failures. The candidates are
+// the first and the last call of each call stack. Long tests use all candidates, others some. A call that makes a
+// context current during a capture is excluded, because the capture would then not be ended.
 func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	f, m := l.begin(t)
 	places := map[uint64]*[2]int{}
@@ -227,14 +226,14 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	}
 	want, errs := l.live(t.Context(), t, m)
 	if len(errs) > 0 {
-		t.Fatalf("nothing was to fail, and yet: %v", errors.Join(errs...))
+		t.Fatalf("errors without an injected failure: %v", errors.Join(errs...))
 	}
 	for _, p := range places {
 		calls = append(calls, p[0], p[1])
 	}
 	slices.Sort(calls)
 	calls = slices.Compact(calls)
-	each := longtest.Of(6, 1)
+	each := longtest.Of(12, 1)
 	if testing.Short() {
 		each = 40
 	}
@@ -245,8 +244,8 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	return few, want
 }
 
-// releases reports whether something stays allocated if a call fails: what the call should free, or what is freed in
-// the context that the call should make current.
+// releases reports whether something stays allocated if the call fails: what the call should free, or what is freed in
+// the context that it should make current.
 func releases(call string) bool {
 	for _, s := range []string{"cuCtxSetCurrent", "Destroy", "Free", "Release", "Unmap", "Unload", "Deregister", "Abort"} {
 		if strings.Contains(call, s) {
@@ -256,8 +255,7 @@ func releases(call string) bool {
 	return false
 }
 
-// wrong says which runs ended well and gave something else than they should; empty for
-// none.
+// wrong describes the first successful run with a wrong result; empty if there is none.
 func (l *life) wrong(out, want [][]float64) string {
 	for i, got := range out {
 		if got != nil && !l.blind() && !slices.Equal(got, want[i]) {
@@ -267,7 +265,7 @@ func (l *life) wrong(out, want [][]float64) string {
 	return ""
 }
 
-// again lives on a machine on which a life ended early, and says what went wrong.
+// again executes a life on a machine on which a life ended early, and returns what went wrong.
 func (l *life) again(t *testing.T, m *machine, want [][]float64) string {
 	t.Helper()
 	out, errs := l.live(t.Context(), t, m)

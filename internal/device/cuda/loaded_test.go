@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestKernelsAreLoaded: nothing is left for the first launch to bring to the
-// device, which then would stop what runs there.
+// TestKernelsAreLoaded checks that all kernels are loaded to the device before the first launch, because loading
+// synchronizes with running work.
 func TestKernelsAreLoaded(t *testing.T) {
 	m := real(t, Options{})
 	w, err := m.Open(t.Context(), 1)
@@ -38,9 +38,9 @@ func TestKernelsAreLoaded(t *testing.T) {
 			case err != nil:
 				return err
 			case !ok:
-				t.Skip("this driver does not tell whether a kernel is loaded")
+				t.Skip("this driver does not report whether a kernel is loaded")
 			case !loaded:
-				t.Errorf("kernel %s is not on the device", name)
+				t.Errorf("kernel %s is not loaded", name)
 			}
 		}
 		return nil
@@ -49,21 +49,21 @@ func TestKernelsAreLoaded(t *testing.T) {
 	}
 }
 
-// TestSharedMemory: of launches of one kernel, the one that wants the most shared
-// memory says how much is allowed, in whatever order they are made.
+// TestSharedMemory checks that the dynamic shared memory allowed for a kernel is the largest that any of its launches
+// needs, in whatever order the launches are created.
 func TestSharedMemory(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	g := system(f).GPUs[0]
 	for _, c := range []struct {
 		kernel nvlib.Function
 		bytes  uint32
-		calls  int // of the driver, so far
+		calls  int // total number of driver calls
 	}{{1, gpu.DefaultShared, 0}, {1, 96 << 10, 1}, {1, 64 << 10, 1}, {1, 128 << 10, 2}, {2, 64 << 10, 3}, {2, 64 << 10, 3}} {
 		if err := g.AllowShared(c.kernel, c.bytes); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.Called["cuFuncSetAttribute"]; got != c.calls {
-			t.Errorf("after %d bytes for kernel %d: %d calls, want %d", c.bytes, c.kernel, got, c.calls)
+			t.Errorf("after a launch of %d bytes of kernel %d: %d calls, want %d", c.bytes, c.kernel, got, c.calls)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// faulty opens a world on a fake of two GPUs and has the last rank begin mark 5
-// and upload; refused is what the upload returned.
+// faulty opens a world on a fake with two GPUs. The last rank begins mark 5 and uploads; refused is the error of the
+// upload.
 func faulty(t *testing.T, f *fakedriver.GPU, ranks int, before func()) (m *machine, w device.World, refused error) {
 	t.Helper()
 	m = newMachine(system(f), Options{Kernels: f})
@@ -43,7 +43,7 @@ func faulty(t *testing.T, f *fakedriver.GPU, ranks int, before func()) (m *machi
 	return m, w, s.Upload(device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}, make([]byte, 64))
 }
 
-// isLost checks that err tells of a lost GPU, with all that there is to say.
+// isLost checks that err reports a lost GPU, with all details.
 func isLost(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, device.ErrDeviceLost) || errors.Is(err, device.ErrUnsupported) || errors.As(err, new(*device.Fault)) {
@@ -56,8 +56,8 @@ func isLost(t *testing.T, err error, words ...string) {
 	}
 }
 
-// TestDeviceLost has work fail in every way that no process survives: the world
-// ends, closing it asks the driver for nothing, and no other one opens.
+// TestDeviceLost makes work fail with every fatal status. The world ends, closing it makes no driver calls, and no
+// other world opens.
 func TestDeviceLost(t *testing.T) {
 	for code := range gpu.Fatal {
 		f := fakedriver.New(t, 1)
@@ -70,21 +70,21 @@ func TestDeviceLost(t *testing.T) {
 		if !errors.As(err, &fault) || fault.Rank != 0 || fault.Stream != "main" || fault.ID != 5 || nvlib.CUDACode(err) != code || !errors.Is(err, device.ErrAborted) {
 			t.Fatalf("%d: got %v", code, err)
 		}
-		f.Vain = nil // of Sync, which met the failure
+		f.Vain = nil // of Sync, which found the failure
 		if err := w.Close(); err != nil || len(f.Vain) > 0 {
-			t.Errorf("%d: closing: %v; calls in vain: %v", code, err, f.Vain)
+			t.Errorf("status %d: closing: %v; driver calls after the loss: %v", code, err, f.Vain)
 		}
 		for range 2 {
 			_, err = m.Open(t.Context(), 1)
 			isLost(t, err, "GPU 0, fake", "rank 0, stream main, mark 5: CUDA: cuStreamQuery: ")
 			if nvlib.CUDACode(err) != code || len(f.Vain) > 0 {
-				t.Errorf("%d: got %v; calls in vain: %v", code, err, f.Vain)
+				t.Errorf("status %d: got %v; driver calls after the loss: %v", code, err, f.Vain)
 			}
 		}
 	}
 }
 
-// TestPeerLost: of two GPUs the second fails, and the fake's first with it.
+// TestPeerLost checks that a fault on the second of two GPUs also affects the first one in the fake.
 func TestPeerLost(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m, w, err := faulty(t, f, 2, func() { f.Kills["cuMemcpyAsync"] = 719 })
@@ -98,24 +98,23 @@ func TestPeerLost(t *testing.T) {
 	_, err = m.Open(t.Context(), 2)
 	isLost(t, err, "GPU 1, fake", "rank 1, stream main")
 	if m.sys.GPUs[0].Lost.Load() != nil {
-		t.Error("what the lost GPU's peer says of shared memory was taken for a fault of its own")
+		t.Error("an error of the lost GPU's peer about shared memory was reported as a fault of the peer")
 	}
 	_, err = m.Open(t.Context(), 1)
 	isLost(t, err, "GPU 0, fake", "while a world was opened")
 }
 
-// illness has GPU 1 of a fake be lost from now on; calls about others' streams return what
-// also says.
+// illness makes GPU 1 of a fake lost from now on. Calls for streams of other GPUs return the statuses in also.
 func illness(t *testing.T, f *fakedriver.GPU, also map[int32]uintptr) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	f.Ills[1] = 700
 	maps.Copy(f.Ills, also)
-	t.Cleanup(func() { f.Dead = 1 }) // what lay there stays
+	t.Cleanup(func() { f.Dead = 1 }) // its memory is not freed
 }
 
-// onlySecond checks that a world ended by a fault of rank 1, that its GPU is lost and
-// that the first one, on which other worlds can be opened, is not.
+// onlySecond checks that a world ended by a fault of rank 1 and that its GPU is lost. The first GPU must not be lost,
+// and other worlds can be opened on it.
 func onlySecond(t *testing.T, m *machine, w device.World, err error) {
 	t.Helper()
 	var fault *device.Fault
@@ -137,8 +136,7 @@ func onlySecond(t *testing.T, m *machine, w device.World, err error) {
 	}
 }
 
-// TestLostBehindBusy: a GPU is lost for whose work another one waits, which it does for
-// ever then.
+// TestLostBehindBusy checks the loss of a GPU while another GPU waits for its work forever.
 func TestLostBehindBusy(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -159,8 +157,8 @@ func TestLostBehindBusy(t *testing.T) {
 	onlySecond(t, m, w, err)
 }
 
-// TestLostUnseen has a GPU fail without a Sync, or with nothing in flight: what
-// meets it first notes it.
+// TestLostUnseen makes a GPU fail without a Sync, or with nothing in flight. The first operation that uses it reports
+// the loss.
 func TestLostUnseen(t *testing.T) {
 	for _, call := range []string{"cuStreamQuery", "cuStreamDestroy_v2", "cuMemUnmap"} {
 		f := fakedriver.New(t, 1)
@@ -180,7 +178,7 @@ func TestLostUnseen(t *testing.T) {
 	isLost(t, err, "GPU 0, fake")
 }
 
-// TestLostHandles gives back what lay on a lost GPU, in the open world and after.
+// TestLostHandles frees memory of a lost GPU, in the open world and afterwards.
 func TestLostHandles(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	_, w, err := faulty(t, f, 1, func() {})
@@ -202,12 +200,12 @@ func TestLostHandles(t *testing.T) {
 	}
 	f.Vain = nil
 	if err := errors.Join(big.Free(), g.Close(), w.Close()); err != nil || len(f.Vain) > 0 {
-		t.Errorf("got %v; calls in vain: %v", err, f.Vain)
+		t.Errorf("got %v; driver calls after the loss: %v", err, f.Vain)
 	}
 }
 
-// TestDeviceFault has a call fail in ways that say nothing of the device: the
-// world ends, gives back all it had, and another one works.
+// TestDeviceFault makes a call fail with a status that is not fatal. The world ends and frees everything, and another
+// world works.
 func TestDeviceFault(t *testing.T) {
 	for _, code := range []uintptr{1, 2, 400, 701, 713, 720, 801} {
 		f := fakedriver.New(t, 2)
@@ -220,7 +218,7 @@ func TestDeviceFault(t *testing.T) {
 			t.Error(err)
 		}
 		if slices.ContainsFunc(m.sys.GPUs, func(g *gpu.GPU) bool { return g.Lost.Load() != nil }) {
-			t.Errorf("%d was taken for the end of a device", code)
+			t.Errorf("status %d was treated as fatal", code)
 		}
 		delete(f.Returns, "cuMemcpyAsync")
 		if w, err = m.Open(t.Context(), 2); err != nil {
@@ -243,11 +241,11 @@ func TestHang(t *testing.T) {
 	isLost(t, w.Close(), "rank 0, stream main, mark 5: work still ran 5ms after")
 	_, err = m.Open(t.Context(), 1)
 	isLost(t, err, "work still ran")
-	f.Dead = 1 // its memory stays taken
+	f.Dead = 1 // its memory is not freed
 }
 
-// TestLostByLaunch: a GPU that was lost unseen has a graph's launch fail, on whichever of
-// the GPUs that is noticed.
+// TestLostByLaunch checks that a graph launch fails if one of its GPUs was lost before without notice, whichever GPU
+// reports it.
 func TestLostByLaunch(t *testing.T) {
 	for _, form := range []string{formOne, formEach} {
 		x := newExchanged(t, Options{Graphs: form})
@@ -262,7 +260,7 @@ func TestLostByLaunch(t *testing.T) {
 	}
 }
 
-// TestLostDetour: a GPU that was lost unseen fails a copy to its memory from another's.
+// TestLostDetour checks that a copy to the memory of a GPU that was lost without notice fails.
 func TestLostDetour(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all

@@ -72,7 +72,7 @@ type Options struct {
 	// of these processes must open a machine with Peers set, and open the same worlds in the same order.
 	Peers *procs.World
 
-	teamsLate bool // a team's kernel begins only after the kernel before it has ended
+	teamsLate bool // a team's kernel begins only after the previous kernel has ended
 	// teamsApart issues each member's kernel when its stream comes to it, without waiting for the other members.
 	teamsApart bool
 	hostParts  *coll.HostParts // overrides the measured parts; nil to use those

@@ -11,13 +11,13 @@ import (
 // the driver, a driver event records the position. The world's mutex guards the mark.
 type mark struct {
 	stream *stream
-	issued bool // ev represents it
-	done   bool // known to be over
+	issued bool // ev was recorded for it
+	done   bool // is known to be reached
 	pos    int64
 	ev     nvlib.Event
-	refs   int       // holders
-	in     *capture  // the capture that it is part of; nil for none
-	seen   []int64   // a copy of its stream's seen at this position
+	refs   int       // number of references
+	in     *capture  // the capture that contains it; nil for none
+	seen   []int64   // copy of its stream's seen at this position
 	held   []*stream // streams held back until it is issued
 }
 
@@ -69,7 +69,7 @@ func (s *stream) here() (*mark, error) {
 	if s.mark != nil {
 		s.mark.Release()
 	}
-	m.refs = 2 // the caller's and s's
+	m.refs = 2 // for the caller and for s
 	s.mark = m
 	return m, nil
 }
@@ -91,7 +91,7 @@ func (s *stream) stamp(m *mark) error {
 // record records ev after all work issued to s so far. The context is current.
 func (s *stream) record(ev nvlib.Event) error {
 	s.gave(0)
-	s.led = s.led && s.dev.w.capture != nil // a graph has no node for it
+	s.led = s.led && s.dev.w.capture != nil // a graph has no node for the record
 	return s.dev.w.drv.Record(ev, s.h)
 }
 
@@ -181,9 +181,9 @@ type counters struct {
 // executed yet.
 type counter struct {
 	total int64
-	base  int64 // signals up to this value are done
+	base  int64 // signals up to this value have been executed
 	log   []raise
-	held  []*stream // streams held back until there are more signals
+	held  []*stream // streams held back until more signals are issued
 }
 
 // raise describes one signal: its mark, and the counter's value after the signal.

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestImpliedWaits: of random records and waits on streams of two devices those become waits of the
-// driver's that no earlier ones imply, and no others.
+// TestImpliedWaits makes random records and waits on streams of two devices. Exactly those waits that are not implied
+// by earlier ones must become driver waits.
 func TestImpliedWaits(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -22,7 +22,7 @@ func TestImpliedWaits(t *testing.T) {
 		const streams = 6
 		var s [streams]device.Stream
 		var events [streams]device.Event
-		var known, told [streams][streams]int // what a stream is behind, of each; the same for its event
+		var known, told [streams][streams]int // for each stream, and for its event, the known position of each other stream
 		for i := range s {
 			s[i], err = w.Device(i % 2).NewStream(device.StreamOptions{Name: "s"})
 			must(err)
@@ -47,7 +47,7 @@ func TestImpliedWaits(t *testing.T) {
 				want = 0
 			}
 			if got != want {
-				t.Fatalf("seed %d, step %d: stream %d waits for %d: %d waits of the driver's, want %d", seed, n, i, j, got, want)
+				t.Fatalf("seed %d, step %d: stream %d waits for stream %d: %d driver waits, want %d", seed, n, i, j, got, want)
 			}
 			waits += want
 			for k, at := range told[j] {
@@ -55,15 +55,15 @@ func TestImpliedWaits(t *testing.T) {
 			}
 		}
 		if waits == 0 {
-			t.Error("no waits")
+			t.Error("there were no waits")
 		}
 		must(w.Sync(t.Context()))
 		must(w.Close())
 	}
 }
 
-// TestImpliedAcross: in a graph over all GPUs a wait is implied by way of another GPU, too; where each
-// has a graph, joined by flags, what is on the same GPU keeps its edge.
+// TestImpliedAcross checks implied waits in graphs. In one graph over all GPUs a wait can be implied through another
+// GPU. With one graph per GPU, joined by flags, a wait between streams of one GPU keeps its edge.
 func TestImpliedAcross(t *testing.T) {
 	for form, want := range map[string]int{formOne: 0, formEach: 1} {
 		f := fakedriver.New(t, 2)
@@ -95,7 +95,7 @@ func TestImpliedAcross(t *testing.T) {
 	}
 }
 
-// negations is some work for each device.
+// negations returns a launch for each device.
 func negations(t *testing.T, w device.World) []device.Launch {
 	t.Helper()
 	list := make([]device.Launch, w.Ranks())

@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestMeasuringHangs has calls of the driver never return while collectives are measured: tuning and benchmarks
-// end, with the call and the GPU that is lost.
+// TestMeasuringHangs makes driver calls never return while collectives are measured. Tuning and benchmarks end with an
+// error that names the call and the lost GPU.
 func TestMeasuringHangs(t *testing.T) {
 	measures := map[string]func(ctx context.Context, machine string) error{
 		"tune": func(ctx context.Context, machine string) error {
@@ -56,7 +56,7 @@ func TestMeasuringHangs(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("measuring ended after %v, too late", took)
 		}
 	})
 }

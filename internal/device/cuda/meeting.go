@@ -14,7 +14,7 @@ import (
 type meeting struct {
 	what    string
 	members []*attendee
-	call    func() error // nil for none
+	call    func() error // nil if the shares are kernels
 }
 
 // together makes the devices receive the members' kernels, which wait for each other, as one group. It has no effect
@@ -49,9 +49,9 @@ type attendee struct {
 	meeting       *meeting
 	stream        *stream
 	before, after []step
-	left          []step // of them, while they are given
-	waiting       bool   // its stream is held back for the others
-	given         bool   // done by whoever came last
+	left          []step // steps that are not issued yet, while the share is being issued
+	waiting       bool   // its stream is held back until the others are ready
+	given         bool   // was issued together with the share of the member that was ready last
 }
 
 // ready reports whether the share can be issued. It can if all other members wait for it, or if it was already issued

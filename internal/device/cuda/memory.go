@@ -18,10 +18,10 @@ type memory struct {
 	addr  nvlib.Ptr
 	bytes int64
 	freed bool
-	lent  bool // it is another world's, of the same GPU
+	lent  bool // it belongs to another world, on the same GPU
 
-	nowhere bool           // another process's alone: the address is a name
-	seg     *procs.Segment // host memory that processes share; nil for other
+	nowhere bool           // only another process uses it: the address is only a name
+	seg     *procs.Segment // host memory that processes share; nil for other memory
 }
 
 func (m *memory) Bytes() int64 { return m.bytes }

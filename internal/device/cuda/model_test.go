@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// doubles has a plan for each T.
+// doubles has a separate plan for each T.
 const doubles = `dim T = 8
 mesh tp[2]
 func f(%x: f32[T, 16]) -> f32[T, 16] {
@@ -28,8 +28,7 @@ func f(%x: f32[T, 16]) -> f32[T, 16] {
 }
 `
 
-// fakeModels opens a machine on the fake for hocket's API, and a model of doubles for
-// each options.
+// fakeModels opens a machine on the fake, and loads a model of doubles for each of the options.
 func fakeModels(t *testing.T, f *fakedriver.GPU, opts ...hocket.LoadOptions) []*hocket.Model {
 	t.Helper()
 	m := fakeMachine(t, f)
@@ -45,13 +44,13 @@ func fakeMachine(t *testing.T, f *fakedriver.GPU) *hocket.Machine {
 	t.Helper()
 	t.Cleanup(func() {
 		if h := f.Holds(); h.Bytes() != 0 {
-			t.Errorf("a closed machine holds %+v", h)
+			t.Errorf("memory is allocated after the machine was closed: %+v", h)
 		}
 	})
 	return modeltest.Open(t, newMachine(system(f), Options{Kernels: f}))
 }
 
-// double runs a model with so many rows and checks what comes out.
+// double runs a model with the given number of rows and checks the result.
 func double(t *testing.T, m *hocket.Model, rows int64) error {
 	t.Helper()
 	vals := make([]float64, rows*16)
@@ -68,14 +67,14 @@ func double(t *testing.T, m *hocket.Model, rows int64) error {
 	}
 	for i, v := range r.Out["y"].Floats() {
 		if v != 2*vals[i] {
-			t.Fatalf("%d rows: element %d is %v, not %v", rows, i, v, 2*vals[i])
+			t.Fatalf("%d rows: element %d is %v, want %v", rows, i, v, 2*vals[i])
 		}
 	}
 	return nil
 }
 
-// TestModelCache: whatever number of plans is asked for, those that stay loaded hold
-// no more than the bound, by the driver's own count, and are those used last.
+// TestModelCache checks that the plans that stay loaded use no more memory than the bound, by the driver's count, and
+// that they are the most recently used plans.
 func TestModelCache(t *testing.T) {
 	const bound = 20 << 20
 	f := fakedriver.New(t, 2)
@@ -85,7 +84,7 @@ func TestModelCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		if h := f.Holds(); h.Bytes() > bound || rows > 20 && h.Bytes() < bound/2 {
-			t.Errorf("with %d rows %+v is held, the bound is %d", rows, h, bound)
+			t.Errorf("with %d rows %+v is allocated, the bound is %d", rows, h, bound)
 		}
 	}
 	f.Taken()
@@ -94,22 +93,22 @@ func TestModelCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := f.Taken(); (n > 0) != (rows == 2) {
-			t.Errorf("%d: a run with %d rows takes memory %d times", i, rows, n)
+			t.Errorf("run %d, with %d rows, allocated memory %d times", i, rows, n)
 		}
 	}
-	if err := double(t, m, 100<<10); err != nil { // more than the bound by itself
+	if err := double(t, m, 100<<10); err != nil { // exceeds the bound alone
 		t.Fatal(err)
 	}
 	if err := double(t, m, 36); err != nil {
 		t.Fatal(err)
 	}
 	if h := f.Holds(); h.Bytes() > bound {
-		t.Errorf("in the end %+v is held, the bound is %d", h, bound)
+		t.Errorf("at the end %+v is allocated, the bound is %d", h, bound)
 	}
 }
 
-// TestModelShort: where a device has no memory for one more plan, those used least
-// recently go, as many as it takes.
+// TestModelShort checks that the least recently used plans are evicted, only as many as necessary, if a device has no
+// memory for another plan.
 func TestModelShort(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Limit = 7 << 20
@@ -125,19 +124,19 @@ func TestModelShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := f.Taken(); n > 0 {
-			t.Errorf("%d: a run with %d rows takes memory %d times", i, rows, n)
+			t.Errorf("run %d, with %d rows, allocated memory %d times", i, rows, n)
 		}
 	}
-	if err := double(t, m, 30000); err != nil { // takes 4 MiB of 7
+	if err := double(t, m, 30000); err != nil { // needs 4 of 7 MiB
 		t.Fatal(err)
 	}
 	if h := f.Holds(); h.Device != 6<<20 {
-		t.Errorf("%d bytes of a device are held: want the new plan and the one used last", h.Device)
+		t.Errorf("%d bytes of a device are allocated; want the new plan and the one used last", h.Device)
 	}
 }
 
-// TestModelShortRuns: so they do where the host cannot pin more memory, when a plan is
-// loaded or first run, and where a graph finds none.
+// TestModelShortRuns checks eviction if the host cannot pin more memory, when a plan is loaded or first run, and if
+// there is no memory for a graph.
 func TestModelShortRuns(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.HostLimit = 12 << 20
@@ -148,7 +147,7 @@ func TestModelShortRuns(t *testing.T) {
 		}
 	}
 	if h := f.Holds(); h.Host != 12<<20 || h.Device != 6<<20 {
-		t.Errorf("%+v is held: want three plans", h)
+		t.Errorf("%+v is allocated; want three plans", h)
 	}
 	if err := m[0].Close(); err != nil {
 		t.Fatal(err)
@@ -162,18 +161,18 @@ func TestModelShortRuns(t *testing.T) {
 	f.Returns["cuGraphInstantiateWithFlags"] = 2
 	f.Mu.Unlock()
 	if err := double(t, m[1], 16); err != nil {
-		t.Fatal(err) // the other plan goes, and this one is loaded anew
+		t.Fatal(err) // the other plan is evicted, and this one is loaded again
 	}
 	if h := f.Holds(); h.Device != 2<<20 {
-		t.Errorf("%+v is held: want one plan", h)
+		t.Errorf("%+v is allocated; want one plan", h)
 	}
 	if err := double(t, m[1], 16); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "cuGraphInstantiateWithFlags") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestModelTooLarge: a plan for which there is no memory, whatever is unloaded, is an
-// error that says what helps, and nothing of it stays.
+// TestModelTooLarge checks a plan for which there is not enough memory even if all others are evicted. The error
+// includes advice, and nothing stays allocated.
 func TestModelTooLarge(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Limit = 3 << 20
@@ -185,11 +184,11 @@ func TestModelTooLarge(t *testing.T) {
 		}
 		for _, w := range []string{word, "no other plan of this machine is loaded", "smaller dims"} {
 			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%s: %q is not said: %v", when, w, err)
+				t.Errorf("%s: the error lacks %q: %v", when, w, err)
 			}
 		}
 		if h := f.Holds(); h.Bytes() != 0 {
-			t.Errorf("%s: %+v stays", when, h)
+			t.Errorf("%s: %+v stays allocated", when, h)
 		}
 	}
 	alone("nothing loaded", double(t, models[0], 100000), "arena of rank 0")
@@ -210,8 +209,8 @@ func TestModelTooLarge(t *testing.T) {
 	}
 }
 
-// TestModelsShort: where a device has no memory for one more plan, those of all models
-// go, the one used least recently first, and only as many as it takes.
+// TestModelsShort checks eviction across models if a device has no memory for another plan: the least recently used
+// plans of all models are evicted, only as many as necessary.
 func TestModelsShort(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Limit = 7 << 20
@@ -223,17 +222,17 @@ func TestModelsShort(t *testing.T) {
 		held  int64 // MiB of a device
 	}{
 		{0, 8, true, 2}, {1, 8, true, 4}, {2, 8, true, 6},
-		{0, 8, false, 6}, {0, 16, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // in the place of 1's
-		{1, 8, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // in that of 0's with 16 rows
-		{0, 30000, true, 6}, {0, 8, false, 6}, // takes 4, of two others
-		{1, 8, true, 4}, {0, 8, false, 4}, {2, 8, true, 6}, // in its place
+		{0, 8, false, 6}, {0, 16, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // evicts a plan of model 1
+		{1, 8, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // evicts the plan of model 0 with 16 rows
+		{0, 30000, true, 6}, {0, 8, false, 6}, // needs 4 MiB, and evicts two plans
+		{1, 8, true, 4}, {0, 8, false, 4}, {2, 8, true, 6}, // evicts that plan
 	} {
 		f.Taken()
 		if err := double(t, models[c.model], c.rows); err != nil {
 			t.Fatal(err)
 		}
 		if n, h := f.Taken(), f.Holds(); (n > 0) != c.loads || h.Device != c.held<<20 {
-			t.Errorf("%d: model %d with %d rows takes memory %d times, %+v is held; want %+v", i, c.model, c.rows, n, h, c)
+			t.Errorf("run %d: model %d with %d rows allocated memory %d times, %+v is allocated; want %+v", i, c.model, c.rows, n, h, c)
 		}
 	}
 	before := f.Holds()
@@ -241,11 +240,11 @@ func TestModelsShort(t *testing.T) {
 		t.Errorf("an arena beyond LoadOptions.Arena: %v", err)
 	}
 	if h := f.Holds(); h != before {
-		t.Errorf("an arena beyond LoadOptions.Arena: %+v is held, before %+v", h, before)
+		t.Errorf("an arena beyond LoadOptions.Arena: %+v is allocated, before %+v", h, before)
 	}
 }
 
-// products has a plan for each T, with two products worth a trial.
+// products has a separate plan for each T, with two products that are large enough to time algorithms.
 const products = `dim T = 512
 mesh tp[1]
 func f(%x: bf16[T, 512], %w: bf16[512, 512]) -> bf16[T, 512] {
@@ -255,18 +254,17 @@ func f(%x: bf16[T, 512], %w: bf16[512, 512]) -> bf16[T, 512] {
 }
 `
 
-// TestModelTrial: where there is no memory to time algorithms in, plans that rest make
-// room, if what they hold is enough; else the first guess is taken, for as long as the
-// process lasts, and reports say so.
+// TestModelTrial checks what happens if there is no memory for timing algorithms. Idle plans are evicted if that frees
+// enough memory. Otherwise the first suggested algorithm is used for the rest of the process, and reports mention this.
 func TestModelTrial(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
 		name    string
-		rows    int64 // of the plan that rests, 128 bytes each
+		rows    int64 // of the idle plan, 128 bytes each
 		limit   int64
-		Want    int // algorithm
+		Want    int // the expected algorithm
 		guesses int
-		kept    bool // the plan that rests
+		kept    bool // whether the idle plan stays loaded
 	}{
 		{"enough", 500_000, 0, 2, 0, true},
 		{"when the other goes", 500_000, 70 * mib, 2, 0, false},
@@ -312,7 +310,7 @@ func TestModelTrial(t *testing.T) {
 				t.Fatal(err)
 			}
 			if kept := f.Taken() == 0; kept != c.kept {
-				t.Errorf("the plan that rests is kept: %t", kept)
+				t.Errorf("the idle plan stays loaded: %t", kept)
 			}
 			if err := rests.Close(); err != nil {
 				t.Fatal(err)
@@ -324,7 +322,7 @@ func TestModelTrial(t *testing.T) {
 	}
 }
 
-// sums takes T KiB times 4, whatever comes in or goes out.
+// sums needs memory in proportion to T, independently of its inputs and outputs: 4 tensors of T KiB.
 const sums = `dim T = 8
 mesh tp[1]
 func f() -> f32[16] {
@@ -336,8 +334,8 @@ func f() -> f32[16] {
 }
 `
 
-// TestRealModelsShort: plans of two models that do not fit on a GPU together take turns
-// there, whose driver has the memory of one back when it is unloaded.
+// TestRealModelsShort checks that plans of two models that do not fit on a GPU together evict each other, and that the
+// driver gets the memory of an evicted plan back.
 func TestRealModelsShort(t *testing.T) {
 	gpus := real(t, Options{})
 	m := modeltest.Open(t, gpus)
@@ -375,24 +373,24 @@ func TestRealModelsShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, want := unloaded(), []int{0, 1, 1, 0, 1}[i]; n < want || n > 2*want {
-			t.Errorf("%d: %d plans are unloaded, want %d", i, n, want)
+			t.Errorf("step %d: %d plans were evicted, want %d", i, n, want)
 		}
 		small()
 	}
 	if err := prepare(0, 2*total); !errors.Is(err, hocket.ErrOutOfMemory) || unloaded() > 0 {
-		t.Errorf("larger than the whole memory: %v", err)
+		t.Errorf("a plan larger than the GPU's memory: %v", err)
 	}
 	if err := prepare(0, total/1000*998); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "no other plan of this machine is loaded") {
 		t.Errorf("got %v", err)
 	}
 	if n := unloaded(); n < 3 {
-		t.Errorf("%d plans were unloaded", n)
+		t.Errorf("%d plans were evicted, want none", n)
 	}
 	small()
 }
 
-// TestTurnTakesTooLong: a run ends with its own context also where it waits for another
-// world, whose kernels do not come to an end.
+// TestTurnTakesTooLong checks that a run ends with its context also while it waits for another world whose kernels do
+// not end.
 func TestTurnTakesTooLong(t *testing.T) {
 	must := mustOf(t)
 	l := &life{text: livesSum, gpus: 2, nccl: true}
@@ -409,8 +407,8 @@ func TestTurnTakesTooLong(t *testing.T) {
 	_, err = model.Run(t.Context(), hocket.Args{In: in})
 	must(err)
 	other := m.sys.Locks.New(guard.Host{Mu: new(sync.Mutex)})
-	if !other.Enter(nil) { // it does not rest
-		t.Fatal("the lock cannot be taken")
+	if !other.Enter(nil) { // the other world is not idle
+		t.Fatal("the other world cannot take the lock")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// blocksAsked is a Library that notes how many blocks copies are to take.
+// blocksAsked is a kernel library that records the requested number of blocks of copies.
 type blocksAsked struct {
 	*fakedriver.GPU
 	blocks []int
@@ -30,8 +30,8 @@ func (l *blocksAsked) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 	return l.GPU.Steps(t, p)
 }
 
-// TestMoveRefused: where no kernel reaches both, or views have gaps or share bytes, it is
-// said to be unsupported, so that callers copy otherwise.
+// TestMoveRefused checks that a copy by a kernel returns ErrUnsupported if the kernel cannot access both views, or if
+// the views have gaps or overlap, so that the caller copies otherwise.
 func TestMoveRefused(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all
@@ -52,14 +52,14 @@ func TestMoveRefused(t *testing.T) {
 		}
 	}
 	if l, err := w.Device(0).PrepareMove(b, a, 1); err != nil || len(l.(*launch).steps) != 1 {
-		t.Errorf("side by side: %v", err)
+		t.Errorf("disjoint views in one buffer: %v", err)
 	}
 	must(w.Close())
 }
 
-// TestEngines: puts and gets go by who is asked for, by a kernel of so many blocks or by
-// a copy engine, call by call and in graphs, with the same result; also where GPUs are
-// apart, and no kernel reaches.
+// TestEngines checks that puts and gets use the requested engine, a kernel with a number of blocks or a copy engine,
+// directly and in graphs, with the same result. GPUs without peer access, which kernels cannot access, always use copy
+// engines.
 func TestEngines(t *testing.T) {
 	const text = `
 mesh tp[2]
@@ -82,10 +82,10 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
   return %y
 }
 `
-	copies := map[bool]int{} // by copy engines, where nobody asks for kernels
+	copies := map[bool]int{} // number of copies by copy engines by default
 	for _, c := range []struct {
 		put, get string
-		blocks   []int // of kernels, on both ranks
+		blocks   []int // of the kernels of both ranks
 		apart    bool
 	}{
 		{"", "", nil, false},
@@ -134,7 +134,7 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
 				switch less := copies[graph] - n; {
 				case c.apart:
 				case !graph && less != 3*len(c.blocks), graph && (less > 0) != (len(c.blocks) > 0), graph && less%max(1, len(c.blocks)) != 0:
-					t.Errorf("%d copies by engines, %d fewer than by default, want 3 fewer a kernel of %d", n, less, len(c.blocks))
+					t.Errorf("%d copies by copy engines, %d fewer than by default; want 3 fewer for each of %d kernels", n, less, len(c.blocks))
 				}
 			})
 		}

@@ -19,10 +19,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// NVLink multicast is tested on the fake alone: no test opts in on a GPU.
+// NVLink multicast is tested only on the fake; no test opts in on a real GPU.
 
-// optedIn opens a world of GPUs, of a user who opted in to multicast, whose meetings
-// are only noted; and a team of all.
+// optedIn opens a world of a user who opted in to multicast, with a team of all ranks. Kernels in which members meet
+// are only recorded.
 func optedIn(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l, w, tm := noted(t, gpus, ranks)
@@ -30,7 +30,7 @@ func optedIn(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	return l, w, tm
 }
 
-// anySum is summed, in any order.
+// anySum returns an all_reduce with the sum in any order.
 func anySum(t *testing.T, w *world, count int64) *device.Collective {
 	c := summed(t, w, count, 0, 0)
 	c.AnyOrder = true
@@ -39,14 +39,13 @@ func anySum(t *testing.T, w *world, count int64) *device.Collective {
 
 var byMultimem = device.Tuning{Algo: "multimem"}
 
-// TestMultimemSupports wants a reason for each refusal, and without the opt-in no
-// question to the driver either.
+// TestMultimemSupports checks the reason of each refusal, and that without the opt-in the driver is not queried.
 func TestMultimemSupports(t *testing.T) {
 	for name, c := range map[string]struct {
-		ranks  int // of 2 GPUs; 0 for 2
+		ranks  int // of 2 GPUs; 0 means 2
 		broken func(l *meetings, w *world, tm *team, c *device.Collective)
 		tune   device.Tuning
-		why    string // empty for none
+		why    string // empty if it is supported
 	}{
 		"taken": {},
 		"not opted": {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.Multicast = false },
@@ -90,13 +89,13 @@ func TestMultimemSupports(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			if !w.m.sys.Multicast && l.Called["cuDeviceGetAttribute"] != asked {
-				t.Error("the driver was asked without the opt-in")
+				t.Error("the driver was queried without the opt-in")
 			}
 		})
 	}
 }
 
-// typed is c of as many bytes or more of another type.
+// typed changes the element type of c. The size in bytes does not decrease.
 func typed(c *device.Collective, dt ir.DType) {
 	for i := range c.Parts {
 		for _, v := range []*device.View{&c.Parts[i].In, &c.Parts[i].Out} {
@@ -105,7 +104,7 @@ func typed(c *device.Collective, dt ir.DType) {
 	}
 }
 
-// driverWithout is a fake's driver that lacks a function.
+// driverWithout returns a fake driver that lacks a function.
 func driverWithout(t *testing.T, name string) *nvlib.Driver {
 	f := fakedriver.New(t, 1)
 	table := f.Calls()
@@ -118,9 +117,8 @@ func driverWithout(t *testing.T, name string) *nvlib.Driver {
 	return d
 }
 
-// TestMultimemPrepare looks at the calls that join memory, in their order, and at what
-// is launched; a second launch needs none, a larger one others, and the end of the team
-// undoes all.
+// TestMultimemPrepare checks the driver calls that create multicast memory, in order, and the launches. A second launch
+// of the same size creates nothing, a larger one creates more, and closing the team undoes everything.
 func TestMultimemPrepare(t *testing.T) {
 	l, w, tm := optedIn(t, 2, 2)
 	l.Multicast.Watched = true
@@ -141,7 +139,7 @@ func TestMultimemPrepare(t *testing.T) {
 		}
 		return out
 	}
-	sum := anySum(t, w, 1<<20) // its memory is there before
+	sum := anySum(t, w, 1<<20) // allocated before the calls are recorded
 	l.Multicast.Log = nil
 	launches, err := tm.Prepare(byMultimem, sum)
 	must(err)
@@ -150,11 +148,11 @@ func TestMultimemPrepare(t *testing.T) {
 	want := slices.Concat([]string{"MulticastGetGranularity", "MulticastCreate", "MulticastAddDevice",
 		"MulticastAddDevice"}, bound, bound, mapped)
 	if got := only(l.Multicast.Log); !slices.Equal(got, want) {
-		t.Errorf("joined by %v, want %v", got, want)
+		t.Errorf("created by calls %v, want %v", got, want)
 	}
 	mc := tm.joints[0]
 	if mc.Bytes != fakedriver.Grain || len(mc.Own) != 2 {
-		t.Errorf("%d bytes of %d members", mc.Bytes, len(mc.Own))
+		t.Errorf("the object has %d bytes of %d members", mc.Bytes, len(mc.Own))
 	}
 	for dev := range int32(2) {
 		own, all := l.Reach.Of(uintptr(mc.Own[dev])), l.Reach.Of(uintptr(mc.All))
@@ -181,11 +179,11 @@ func TestMultimemPrepare(t *testing.T) {
 	prepare(1 << 20)
 	if len(tm.joints) != 1 || slices.ContainsFunc(l.Multicast.Log,
 		func(s string) bool { return strings.HasPrefix(s, "cuMulticast") }) {
-		t.Errorf("a second launch: %d objects, %v", len(tm.joints), l.Multicast.Log)
+		t.Errorf("after a second launch: %d objects, calls %v", len(tm.joints), l.Multicast.Log)
 	}
 	prepare(9 << 20)
 	if len(tm.joints) != 2 || tm.joints[1].Bytes != 32<<20 || tm.Bytes() < 36<<20 {
-		t.Errorf("a larger one: %d objects of up to %d bytes, the team has %d", len(tm.joints),
+		t.Errorf("after a larger launch: %d objects of up to %d bytes, the team has %d", len(tm.joints),
 			tm.joints[len(tm.joints)-1].Bytes, tm.Bytes())
 	}
 	l.Multicast.Log = nil
@@ -193,14 +191,14 @@ func TestMultimemPrepare(t *testing.T) {
 	undone := []string{"MemUnmap", "MemAddressFree", "MulticastUnbind", "MemRelease"}
 	once := slices.Concat(undone[:2], undone, undone, []string{"MemRelease"})
 	if got, want := only(l.Multicast.Log), only(slices.Concat(once, once)); !slices.Equal(got[:len(want)], want) {
-		t.Errorf("undone by %v, want %v", got, want)
+		t.Errorf("undone by calls %v, want %v", got, want)
 	}
 	if len(l.Multicast.Objects) != 0 {
 		t.Errorf("%d objects are left", len(l.Multicast.Objects))
 	}
 }
 
-// pointers lists where a collective's operands or results are.
+// pointers returns the addresses of a collective's inputs or results.
 func pointers(tm *team, c *device.Collective, in bool) (list []nvlib.Ptr) {
 	r, err := tm.resolve(c)
 	if err != nil {
@@ -216,14 +214,13 @@ func pointers(tm *team, c *device.Collective, in bool) (list []nvlib.Ptr) {
 	return list
 }
 
-// TestMultimemFails has each call fail in turn: Prepare says which, nothing is left
-// (the fake looks), and the world works on. That of a world that is closed with its
-// team undoes all, too.
+// TestMultimemFails makes each call fail once. Prepare names the call, nothing stays allocated, and the world still
+// works. Closing a world together with its team also undoes everything.
 func TestMultimemFails(t *testing.T) {
 	for n, call := 1, "first"; call != ""; n++ {
 		l, w, tm := optedIn(t, 2, 2)
 		sum := anySum(t, w, 1<<20)
-		if _, err := tm.Prepare(device.Tuning{Algo: "pull"}, sum); err != nil { // the flags are there
+		if _, err := tm.Prepare(device.Tuning{Algo: "pull"}, sum); err != nil { // allocates the flags first
 			t.Fatal(err)
 		}
 		left := l.Left()
@@ -241,7 +238,7 @@ func TestMultimemFails(t *testing.T) {
 			!strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")):
 			t.Errorf("call %d, %s: %v", n, call, err)
 		case !releases(call) && (l.Left() != left || len(tm.joints) != 0 || len(l.Multicast.Objects) != 0):
-			t.Errorf("call %d, %s: there is %s, before %s", n, call, l.Left(), left)
+			t.Errorf("call %d, %s: allocated objects are %s, before %s", n, call, l.Left(), left)
 		}
 		for _, la := range launches {
 			la.Release()
@@ -255,7 +252,7 @@ func TestMultimemFails(t *testing.T) {
 	}
 }
 
-// TestMultimemAhead wants the kernels compiled ahead, and nothing made for that.
+// TestMultimemAhead checks that kernels are compiled ahead without creating a multicast object.
 func TestMultimemAhead(t *testing.T) {
 	l, w, tm := optedIn(t, 2, 2)
 	sum := anySum(t, w, 1000)
@@ -273,7 +270,7 @@ func TestMultimemAhead(t *testing.T) {
 		t.Errorf("%v, %+v", err, early.ahead)
 	}
 	if l.Called["cuMulticastCreate"] != 0 {
-		t.Error("an object was made")
+		t.Error("a multicast object was created")
 	}
 }
 
@@ -287,7 +284,7 @@ func (l *earlyMeetings) MeetingAhead(_ kernels.Target, m kernels.Meeting) {
 	l.ahead = append(l.ahead, m)
 }
 
-// preferring is a table of sums of bf16 on two members in which multimem is the first.
+// preferring returns a table in which multimem is the first choice for sums of bf16 of two members.
 func preferring() *comm.Table {
 	return &comm.Table{Version: comm.TableVersion,
 		Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2,
@@ -295,8 +292,8 @@ func preferring() *comm.Table {
 				{Tuning: device.Tuning{Algo: "pull"}}}}}}}}
 }
 
-// TestMultimemChosen: without the opt-in nothing chooses it, whatever a table or a
-// policy says, and who pins it is told; with it sums in any order may, and no others.
+// TestMultimemChosen checks that multimem is never chosen without the opt-in, whatever a table or policy says, and that
+// pinning it returns an error. With the opt-in it may be chosen for sums in any order, and for nothing else.
 func TestMultimemChosen(t *testing.T) {
 	for _, c := range []struct {
 		opted, any bool
@@ -334,7 +331,7 @@ func TestMultimemChosen(t *testing.T) {
 		}
 		must(ch.Close())
 		if made := l.Called["cuMulticastCreate"]; (made > 0) != (c.Want == "multimem") {
-			t.Errorf("%+v: %d objects were made", c, made)
+			t.Errorf("%+v: %d multicast objects were created", c, made)
 		}
 		in.Pin = byMultimem
 		ch, err = d.Design(members, []comm.Instance{in})
@@ -349,14 +346,14 @@ func TestMultimemChosen(t *testing.T) {
 	for _, e := range comm.Shipped().Entries {
 		for _, b := range e.Brackets {
 			if slices.ContainsFunc(b.Best, func(x comm.Timed) bool { return x.Algo == byMultimem.Algo }) {
-				t.Errorf("the shipped table has it for %s", e.Op)
+				t.Errorf("the shipped table names multimem for %s", e.Op)
 			}
 		}
 	}
 }
 
-// TestMultimemTuned: a tuner of the fake, which can launch nothing of the kind, would
-// still make multicast objects to try: without the opt-in it makes none.
+// TestMultimemTuned checks that the tuner creates no multicast objects without the opt-in. On the fake, which cannot
+// execute multimem, a tuner with the opt-in creates them in trials.
 func TestMultimemTuned(t *testing.T) {
 	t.Setenv(files.CacheVariable, t.TempDir())
 	for _, opted := range []bool{false, true} {
@@ -374,12 +371,12 @@ func TestMultimemTuned(t *testing.T) {
 		for _, e := range tuned.Table.Entries {
 			for _, b := range e.Brackets {
 				if slices.ContainsFunc(b.Best, func(x comm.Timed) bool { return x.Algo == byMultimem.Algo }) {
-					t.Error("it is in the table")
+					t.Error("multimem is in the tuned table")
 				}
 			}
 		}
 		if made := f.Called["cuMulticastCreate"]; (made > 0) != opted {
-			t.Errorf("opted in: %v, %d objects were made", opted, made)
+			t.Errorf("opted in: %v, %d multicast objects were created", opted, made)
 		}
 	}
 }

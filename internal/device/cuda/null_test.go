@@ -12,9 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// nullDriver is a fake whose calls for issuing do nothing, at no cost: what is
-// measured on it is the machine itself. binds counts how often a context was made
-// current, which the fake must know of, but for that costs as much as nothing.
+// nullDriver is a fake whose calls for issuing do nothing, at no cost. Measurements with it show the cost of the
+// machine itself. binds counts how often a context was made current, the only call that the fake still handles.
 func nullDriver(tb testing.TB, f *fakedriver.GPU, binds *int) *process.Shared {
 	tb.Helper()
 	table := f.Calls()
@@ -37,8 +36,7 @@ func nullDriver(tb testing.TB, f *fakedriver.GPU, binds *int) *process.Shared {
 	return sys
 }
 
-// nullLine is a world on nothing, with launches enough that none is in a cache
-// when its turn comes.
+// nullLine returns a world on nullDriver, with so many launches that none is in a CPU cache when it is issued again.
 func nullLine(tb testing.TB) (w device.World, binds *int, issue map[string]func(i int)) {
 	tb.Helper()
 	f := fakedriver.New(tb, 2)
@@ -77,13 +75,12 @@ func nullLine(tb testing.TB) (w device.World, binds *int, issue map[string]func(
 	}
 }
 
-// TestIssueCalls holds what issuing costs beside the driver's own calls: an op
-// makes a context current once for each stream that it is for, which takes the host a
-// tenth of a launch, for its marks only where they have an event, and it leaves next
-// to nothing to collect.
+// TestIssueCalls limits the cost of issuing in addition to the driver calls for the work. An operation makes a context
+// current once for each of its streams, which costs a tenth of a launch. Marks do so only if they have an event.
+// Issuing allocates almost nothing.
 func TestIssueCalls(t *testing.T) {
 	for name, most := range map[string]struct {
-		binds  float64 // an op, but for marks with events
+		binds  float64 // per operation, not counting marks with events
 		allocs float64
 	}{"kernel": {1, 1}, "edge": {2, 6}} {
 		t.Run(name, func(t *testing.T) {
@@ -96,16 +93,16 @@ func TestIssueCalls(t *testing.T) {
 					next++
 				}
 			}
-			run() // pools fill
+			run() // fills pools
 			must := mustOf(t)
 			must(w.Sync(t.Context()))
 			*binds = 0
-			allocs := testing.AllocsPerRun(1, run) / ops // runs it twice
+			allocs := testing.AllocsPerRun(1, run) / ops // run executes twice
 			if got := float64(*binds) / (2 * ops); got > most.binds*(1+1./timeline.Sparse) || got < most.binds {
-				t.Errorf("a context was made current %.2f times an op, want %v and once in %d more", got, most.binds, timeline.Sparse)
+				t.Errorf("a context was made current %.2f times per op, want %v plus once every %d ops", got, most.binds, timeline.Sparse)
 			}
 			if allocs > most.allocs+0.5 {
-				t.Errorf("%.2f allocations an op, want %v", allocs, most.allocs)
+				t.Errorf("%.2f allocations per op, want at most %v", allocs, most.allocs)
 			}
 			must(w.Sync(t.Context()))
 			must(w.Close())
@@ -113,7 +110,7 @@ func TestIssueCalls(t *testing.T) {
 	}
 }
 
-// BenchmarkMachine times what the machine adds to the driver's calls.
+// BenchmarkMachine times what the machine adds to the cost of driver calls.
 func BenchmarkMachine(b *testing.B) {
 	for _, name := range []string{"kernel", "edge"} {
 		b.Run(name, func(b *testing.B) {

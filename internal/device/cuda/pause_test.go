@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSyncSoon: Sync notices the end of a run soon after it, in a part of the time
-// that the run took, at best: others may keep the CPUs busy for a while, here for a minute.
+// TestSyncSoon checks that Sync returns soon after the end of an execution, within a fraction of its time. It uses the
+// best of several measurements, over up to a minute, because the CPUs may be busy with other work.
 func TestSyncSoon(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	var end time.Time
@@ -44,7 +44,7 @@ func TestSyncSoon(t *testing.T) {
 			best = min(best, time.Since(end))
 		}
 		if best > soon {
-			t.Errorf("the end of a run of %v was noticed after %v more, at best", takes, best)
+			t.Errorf("the end of an execution of %v was noticed %v later, at best", takes, best)
 		}
 	}
 	must(w.Close())

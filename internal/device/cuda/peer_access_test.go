@@ -21,15 +21,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// all has every two devices apart, some only those.
+// all is a predicate for all pairs of devices; some returns one for the given pairs.
 func all(a, b int32) bool { return a != b }
 
 func some(pairs ...[2]int32) func(a, b int32) bool {
 	return func(a, b int32) bool { return slices.Contains(pairs, [2]int32{min(a, b), max(a, b)}) }
 }
 
-// TestFakeApart runs the suite on GPUs that do not reach each other. The fake refuses
-// what uses memory that it has no access to.
+// TestFakeApart runs the device test suite on GPUs without peer access. The fake fails the test if memory is used
+// without access.
 func TestFakeApart(t *testing.T) {
 	t.Parallel()
 	for name, apart := range map[string]func(a, b int32) bool{"all": all,
@@ -48,13 +48,13 @@ func TestFakeApart(t *testing.T) {
 	}
 }
 
-// TestReach wants GPUs to be apart for every reason there is, the others not, and the
-// reason told.
+// TestReach checks each reason for which GPUs have no peer access, that other pairs have it, and that the reason is
+// reported.
 func TestReach(t *testing.T) {
 	for name, tc := range map[string]struct {
 		setting string
 		prepare func(f *fakedriver.GPU)
-		says    string // of GPUs 0 and 2; empty for nothing
+		says    string // reported reason for GPUs 0 and 2; empty if none
 	}{
 		"none": {"", func(*fakedriver.GPU) {}, ""},
 		"on":   {"on", func(*fakedriver.GPU) {}, ""},
@@ -94,7 +94,7 @@ func TestReach(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := newMachine(sys, Options{Kernels: f})
-			for range 2 { // the second finds what the first found out
+			for range 2 { // the second world uses what the first found out
 				w, err := m.Open(t.Context(), 3)
 				if err != nil {
 					t.Fatal(err)
@@ -111,7 +111,7 @@ func TestReach(t *testing.T) {
 					t.Errorf("ranks 0 and 1: %v", err)
 				}
 				if got := twice(t, w); got != 6 {
-					t.Errorf("it computes %v, want 6", got)
+					t.Errorf("the program returns %v, want 6", got)
 				}
 				if err := w.Close(); err != nil {
 					t.Error(err)
@@ -121,7 +121,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestBadSetting wants an error that says what there is.
+// TestBadSetting checks that the error lists the permitted values.
 func TestBadSetting(t *testing.T) {
 	for _, v := range []string{"no", "0", "0-", "0-0", "-1-2", "0-1,", "0-1-2"} {
 		if _, err := gpu.NewReach(v); err == nil || !strings.Contains(err.Error(), "HOCKET_P2P="+v+": it is on, off") {
@@ -130,8 +130,8 @@ func TestBadSetting(t *testing.T) {
 	}
 }
 
-// TestTrialFails wants an error where a trial leaves a GPU unusable, naming the pair
-// and the way out, soon and nothing allocated.
+// TestTrialFails checks trial transfers that leave a GPU unusable. The error names the pair and advice, it is returned
+// soon, and nothing stays allocated.
 func TestTrialFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fail func(f *fakedriver.GPU)
@@ -160,18 +160,18 @@ func TestTrialFails(t *testing.T) {
 				}
 			}
 			if name == "hang" {
-				f.Dead = 1 // what hangs is not given back
+				f.Dead = 1 // a hanging transfer keeps its memory
 			}
 		})
 	}
 }
 
-// TestTrialLoses: of two GPUs the one that a trial between them leaves unusable is lost.
+// TestTrialLoses checks which of two GPUs is lost if a trial transfer between them fails.
 func TestTrialLoses(t *testing.T) {
 	for ill := range int32(2) {
 		f := fakedriver.New(t, 2)
 		f.Ills[ill] = 700
-		t.Cleanup(func() { f.Dead = 1 }) // what lies there stays
+		t.Cleanup(func() { f.Dead = 1 }) // its memory is not freed
 		m := newMachine(system(f), Options{Kernels: f})
 		_, err := m.Open(t.Context(), 2)
 		isLost(t, err, fmt.Sprintf("GPU %d, fake, is lost", ill), "a transfer from GPU 0 to GPU 1",
@@ -182,8 +182,7 @@ func TestTrialLoses(t *testing.T) {
 	}
 }
 
-// TestApartGraphs wants graphs of GPUs that are apart to be one over all, and flags
-// refused.
+// TestApartGraphs checks that GPUs without peer access use one graph over all GPUs, and that flags are refused.
 func TestApartGraphs(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all
@@ -211,7 +210,7 @@ func TestApartGraphs(t *testing.T) {
 	}
 }
 
-// TestApartTeams wants kernels of a team only where its members reach each other.
+// TestApartTeams checks that kernels of a team are used only if its members have peer access.
 func TestApartTeams(t *testing.T) {
 	f := fakedriver.New(t, 3)
 	f.Reach.Apart = some([2]int32{0, 1})
@@ -284,14 +283,14 @@ func TestApartTeams(t *testing.T) {
 	}
 }
 
-// words views count words of mem from a byte on.
+// words returns a view of count words of mem from byte off.
 func words(mem device.Memory, off, count int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: ir.I32, Shape: []int64{count}, Strides: []int64{1}}
 }
 
-// TestDetours copies between three GPUs of which the last is apart from the others, by
-// streams of each, views of all kinds, in one piece and in many, call by call and by
-// graph: every byte of the destination has to be right, those between its elements too.
+// TestDetours copies views of all kinds between three GPUs, of which the last has no peer access to the others. The
+// copies are issued by streams of each rank, in one or many pieces, directly and with a graph. Every byte of the
+// destination must be correct, including those between its elements.
 func TestDetours(t *testing.T) {
 	defer func(n int64) { hostStagedPiece = n }(hostStagedPiece)
 	hostStagedPiece = 16 << 10
@@ -304,8 +303,8 @@ func TestDetours(t *testing.T) {
 	testOnAndOn(t, m, func() { f.Order = fakedriver.NewOrder() })
 }
 
-// TestStagedOperands reduces what a peer that is apart holds, and reads the result on
-// that peer as soon as an event says that it is there.
+// TestStagedOperands reduces data of a peer without peer access. The peer reads the result as soon as an event says
+// that it is ready.
 func TestStagedOperands(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all
@@ -335,7 +334,7 @@ func TestStagedOperands(t *testing.T) {
 	must(w.Close())
 }
 
-// TestRealDetours does so on GPUs that are kept apart.
+// TestRealDetours is TestDetours on real GPUs with peer access disabled.
 func TestRealDetours(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -345,21 +344,20 @@ func TestRealDetours(t *testing.T) {
 	if m.sys.Reach, err = gpu.NewReach("off"); err != nil {
 		t.Fatal(err)
 	}
-	testDetours(t, m, min(len(m.sys.GPUs), 3)) // one to another, by either or by a third
+	testDetours(t, m, min(len(m.sys.GPUs), 3)) // the issuing rank may be neither source nor destination
 	testOnAndOn(t, m, func() {})
 }
 
-// testOnAndOn hands bytes on and on between two GPUs by one stream, with nothing that
-// waits for it but the download at the end: what does not wait for the copy before, or
-// for its piece of host memory, hands on something else. It calls begin while nothing
-// runs.
+// testOnAndOn copies data through a chain of buffers on two GPUs, by one stream and without a synchronization before
+// the final download. A copy that does not wait for the previous one, or for its buffer in host memory, transfers wrong
+// data. It calls begin while nothing runs.
 func testOnAndOn(t *testing.T, m *machine, begin func()) {
 	for _, places := range [][]int{{1, 1, 0, 0, 1}, {1, 0, 0, 1, 1}} {
 		testHandedOn(t, m, places, begin)
 	}
 }
 
-// testHandedOn is testOnAndOn through memory of those ranks, the first and the last 1.
+// testHandedOn is testOnAndOn for a chain of buffers of the given ranks. The first and the last must be 1.
 func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 	count := 9 * hostStagedPiece / 4
 	must := mustOf(t)
@@ -391,7 +389,7 @@ func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 		must(errors.Join(by.Record(e), streams[1].Wait(e), streams[1].Download(got, at[len(at)-1])))
 		must(w.Sync(t.Context()))
 		if !bytes.Equal(got, sent) {
-			t.Errorf("round %d: other bytes came out of a chain", round)
+			t.Errorf("round %d: wrong data at the end of the chain", round)
 		}
 		e.Release()
 		begun.Release()
@@ -428,7 +426,7 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 	whole := func(r int) device.View {
 		return device.View{Mem: mems[r], DType: ir.I32, Shape: []int64{most / 4}, Strides: []int64{1}}
 	}
-	k := most / (4 * 160) // rows of blocks
+	k := most / (4 * 160) // number of rows of blocks
 	views := []struct {
 		name     string
 		dt       ir.DType
@@ -461,7 +459,7 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 					must(w.Sync(t.Context()))
 					d := device.View{Mem: mems[dst], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.dst}
 					s := device.View{Mem: mems[src], Off: v.off, DType: v.dt, Shape: v.shape, Strides: v.src}
-					if (dst+src)%2 == 0 { // else there may be room for small pieces only
+					if (dst+src)%2 == 0 { // otherwise only small pieces are possible
 						must(w.Device(by).PrepareCopy(d, s))
 					}
 					issue := func() error { return streams[by].Copy(d, s) }
@@ -496,8 +494,8 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 	}
 }
 
-// eachStretch calls f for elements that lie together in two views, with their places
-// in both and how many they are.
+// eachStretch calls f for each run of elements that is contiguous in two views, with its position in both and its
+// length.
 func eachStretch(shape, a, b []int64, f func(a, b, n int64)) {
 	switch {
 	case len(shape) == 0:
@@ -511,9 +509,8 @@ func eachStretch(shape, a, b []int64, f func(a, b, n int64)) {
 	}
 }
 
-// TestApartNCCL wants NCCL on GPUs that are apart, and told to keep off peers' memory
-// where the driver's word for it is not good; where it was told otherwise before, it
-// is declined.
+// TestApartNCCL checks NCCL on GPUs without peer access. NCCL is told not to use peer access if the driver's report is
+// wrong. If NCCL was told before that it may, it is declined.
 func TestApartNCCL(t *testing.T) {
 	before, set := cabi.Getenv(nccl.PeersVariable)
 	if !set {
@@ -527,7 +524,7 @@ func TestApartNCCL(t *testing.T) {
 	defer tell(before)
 	for _, tc := range []struct {
 		setting string
-		mangled bool // GPUs 0 and 1, which a world opens after one of GPU 0 and 2
+		mangled bool // the transfer between GPUs 0 and 1 fails; a world opens them after a world of GPUs 0 and 2
 		says    string
 		may     bool
 	}{
@@ -556,7 +553,7 @@ func TestApartNCCL(t *testing.T) {
 		first := func() {
 			r, w := open(3)
 			if !r.add(c, device.Tuning{}) {
-				t.Fatal("GPUs 0 and 2: declined")
+				t.Fatal("NCCL was declined for GPUs 0 and 2")
 			}
 			r.run(1)
 			r.close()
@@ -567,7 +564,7 @@ func TestApartNCCL(t *testing.T) {
 			(v == "0") != tc.may {
 			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.NCCLs.UsesPeers(), nccl.PeersVariable, v)
 		}
-		if tc.mangled { // as a trial would have found, had it been later
+		if tc.mangled { // the result of a later trial transfer
 			sys.Reach.Why[gpu.Couple{0, 1}] = errors.New("other bytes arrived")
 			sys.Reach.Deceit = true
 		}
@@ -580,7 +577,7 @@ func TestApartNCCL(t *testing.T) {
 		}
 		r.close()
 		r.must(w.Close())
-		first() // as before
+		first() // works as before
 	}
 }
 

@@ -24,12 +24,12 @@ import (
 // wired holds the state that all counters of a world with words in device memory share.
 type wired struct {
 	w     *world
-	used  bool                    // there are some
+	used  bool                    // some counters are words
 	raise map[*site]*nvlib.Launch // adds to a word
-	await map[*site]*nvlib.Launch // waits for one
-	meets [2]*nvlib.Launch        // with the other processes, where graphs begin and where they end; nil for none
+	await map[*site]*nvlib.Launch // waits for a word
+	meets [2]*nvlib.Launch        // synchronize with the other processes when a graph begins and ends; nil for none
 	base  map[*counters][]int64   // the words' values when a graph was recorded
-	fixed bool                    // a graph was recorded: the words count from its beginning
+	fixed bool                    // a graph was recorded; the words count from its beginning
 }
 
 // wordBytes is the distance between two words in bytes. It is the size of one memory sector.
@@ -155,7 +155,7 @@ func (x *wired) restTogether() error {
 	if _, err := w.peers.Agree(ctx, w.peers.Name+": recording a graph", []byte("at rest")); err != nil {
 		return err
 	}
-	if !x.used || x.fixed { // they are 0 between graphs
+	if !x.used || x.fixed { // words are 0 between graphs
 		return nil
 	}
 	if x.meets[0] == nil {
@@ -203,7 +203,7 @@ func (x *wired) openMeets() error {
 		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n,
 			kernels.JoinMost+1)
 	}
-	var flags []*counters // by process; all take them, in one order
+	var flags []*counters // by process; all processes allocate them in the same order
 	for p := range n {
 		c := &counters{dev: firstOf(w, p), elems: make([]counter, len(x.meets))}
 		if err := x.wire(c); err != nil {

@@ -18,13 +18,14 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Processes of a world that fail, or differ: all end, or go on, in the same way, and say whose fault it is.
+// These tests make processes of a world fail, or differ from each other. All processes must end, or continue, in the
+// same way, and name the culprit.
 
-// stallTimeout is how long processes of these tests wait: one of a loaded machine shows more signs of life.
+// stallTimeout is the stall timeout in these tests. It is long enough for a loaded machine.
 const stallTimeout = 5 * time.Second
 
-// TestPeerKilled: a process that is killed, or stopped, within any call of the driver ends the others, which say
-// which one it was and give all back.
+// TestPeerKilled kills or stops a process within any driver call. The other processes end, name the culprit, and free
+// everything.
 func TestPeerKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -69,22 +70,22 @@ func TestPeerKilled(t *testing.T) {
 		began := time.Now()
 		r := peers[1-c.culprit].wait(t)
 		if took := time.Since(began); took > 10*(stallTimeout+5*time.Second) {
-			t.Errorf("it took %v", took)
+			t.Errorf("the process ended after %v, too late", took)
 		}
 		closing := c.fault.Call == "cuMemUnmap" || c.fault.Call == "cuStreamDestroy_v2"
 		switch {
 		case r == nil:
-			t.Error("it was killed, too")
+			t.Error("the survivor was killed too")
 		case r.Err == "" && closing: // it needed nothing of the other any more
 		case r.Rank != c.culprit:
-			t.Errorf("it blames %d, not %d: %s", r.Rank, c.culprit, r.Err)
+			t.Errorf("the error blames process %d, want %d: %s", r.Rank, c.culprit, r.Err)
 		}
 		_ = peers[c.culprit].Process.Kill()
 		_ = peers[c.culprit].Wait()
 	})
 }
 
-// TestNodesKilled: a process of the other node that is killed, while NCCL is made ready or runs, is named in bounded
+// TestNodesKilled kills a process of the other node while NCCL initializes or runs. The error names it within bounded
 // time.
 func TestNodesKilled(t *testing.T) {
 	var cases []phaseCase
@@ -103,20 +104,20 @@ func TestNodesKilled(t *testing.T) {
 		jobs[c.culprit].Fault = c.fault
 		peers := startPeersOn(t, 2, stallTimeout, jobs...)
 		if err := peers[c.culprit].Wait(); err == nil {
-			t.Fatal("it was not killed")
+			t.Fatal("the process was not killed")
 		}
 		began := time.Now()
 		r := peers[1-c.culprit].wait(t)
 		if took := time.Since(began); took > 10*5*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("the process ended after %v, too late", took)
 		}
 		if r == nil || r.Rank != c.culprit {
-			t.Errorf("it blames not %d: %+v", c.culprit, r)
+			t.Errorf("the error does not blame process %d: %+v", c.culprit, r)
 		}
 	})
 }
 
-// peerMember is a process of a world that is none: a goroutine.
+// peerMember is a process of a world that is simulated by a goroutine.
 type peerMember struct {
 	rank int
 	f    *fakedriver.GPU
@@ -125,7 +126,7 @@ type peerMember struct {
 	m    *hocket.Machine
 }
 
-// runMembers runs do in members of a world, each with a job's fake, and returns their errors.
+// runMembers runs do for each member of a world, each with the fake of its job, and returns the errors.
 func runMembers(t *testing.T, jobs []peerJob, do func(p *peerMember) error) []error {
 	t.Helper()
 	errs, dir := make([]error, len(jobs)), t.TempDir()
@@ -176,10 +177,10 @@ func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *p
 	return do(p)
 }
 
-// alike are the jobs of n members that differ in nothing.
+// alike returns the same job for n members.
 func alike(n int, j peerJob) []peerJob { return slices.Repeat([]peerJob{j}, n) }
 
-// peerProgram has ranks add what they have, and hand it around.
+// peerProgram makes the ranks add their parts and exchange them.
 const peerProgram = `dim T
 mesh d[2]
 func f(%x: f32[T/d, 64]) -> f32[T, 64] {
@@ -192,7 +193,7 @@ func g(%x: f32[T/d, 64]) -> f32[T, 64] {
   return %z
 }`
 
-// double loads and runs the program for that many rows, and looks at the results.
+// double loads and runs the program for the given number of rows, and checks the results.
 func (p *peerMember) double(t *testing.T, rows int64, opts hocket.LoadOptions) error {
 	prog, err := hocket.Parse("peer.hkt", peerProgram)
 	if err != nil {
@@ -212,7 +213,7 @@ func (p *peerMember) double(t *testing.T, rows int64, opts hocket.LoadOptions) e
 		return err
 	}
 	for i := range x.Data {
-		x.Data[i] = byte(i%7) * byte(i%4/3) // the topmost bytes alone
+		x.Data[i] = byte(i%7) * byte(i%4/3) // sets only the high bytes
 	}
 	for range 2 {
 		r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
@@ -229,8 +230,9 @@ func (p *peerMember) double(t *testing.T, rows int64, opts hocket.LoadOptions) e
 	return nil
 }
 
-// TestPeerShort: where one process has no memory for a load, all get an error of that kind, those that have some name
-// the one that has not, and the world goes on. Memory ends at every one of the load's calls in turn.
+// TestPeerShort checks a load for which one process has no memory. All processes return an out-of-memory error, the
+// others name that process, and the world still works. The memory limit is applied from each of the load's allocations
+// in separate cases.
 func TestPeerShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -283,13 +285,13 @@ func TestPeerShort(t *testing.T) {
 			}
 		}
 		if shorts < 2 {
-			t.Errorf("the load was short of memory at %d calls", shorts)
+			t.Errorf("the load ran out of memory in %d cases, too few", shorts)
 		}
 	}
 }
 
-// TestPeerCallFails: any call of the driver that fails in one process while a plan is loaded fails the load in all, or
-// in none.
+// TestPeerCallFails checks that a driver call that fails in one process during a load fails the load in all processes
+// or in none.
 func TestPeerCallFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -317,21 +319,22 @@ func TestPeerCallFails(t *testing.T) {
 				return p.double(t, 64, hocket.LoadOptions{Algorithm: "staged"})
 			})
 			if (errs[0] == nil) != (errs[1] == nil) {
-				t.Errorf("%s, call %d: %v, but %v", name, n, errs[0], errs[1])
+				t.Errorf("%s, call %d: process 0 returned %v, process 1 returned %v", name, n, errs[0], errs[1])
 			}
 			if err := errs[0]; err != nil && !strings.Contains(err.Error(), "process 1") &&
 				!strings.Contains(err.Error(), "rank 1") {
-				t.Errorf("%s, call %d: it does not say whose failed: %v", name, n, errs[0])
+				t.Errorf("%s, call %d: the error does not name the process: %v", name, n, errs[0])
 			}
 			failed = failed || fails
 		}
 		if !failed {
-			t.Errorf("%s is not called", name)
+			t.Errorf("the load does not call %s", name)
 		}
 	}
 }
 
-// TestPeerProducts: each process finds another algorithm of a product fastest, and all take that of the first.
+// TestPeerProducts checks that all processes use the algorithm of the first process, although each finds another one
+// fastest.
 func TestPeerProducts(t *testing.T) {
 	jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
 	jobs[0].Costs, jobs[1].Costs = []float32{3, 1, 2}, []float32{1, 3, 2}
@@ -374,7 +377,7 @@ func f(%x: bf16[1024/d, 512], %w: bf16[512, 512]) -> bf16[1024/d, 512] {
 	}
 }
 
-// TestPeerMute: a GPU whose kernels raise nothing has all processes end when a kernel has waited long enough.
+// TestPeerMute checks a GPU whose kernels raise no flags: all processes end after the time limit of a waiting kernel.
 func TestPeerMute(t *testing.T) {
 	for _, algorithm := range []string{"staged", "move-copy"} {
 		var loaded sync.WaitGroup
@@ -398,7 +401,7 @@ func TestPeerMute(t *testing.T) {
 		for rank, err := range errs {
 			var peer *hocket.PeerError
 			if err == nil {
-				t.Errorf("%s: process %d took no notice", algorithm, rank)
+				t.Errorf("%s: process %d returned no error", algorithm, rank)
 			} else if strings.Contains(err.Error(), "gave up waiting for") &&
 				strings.Contains(err.Error(), TimeoutVariable) {
 				waits++
@@ -407,13 +410,13 @@ func TestPeerMute(t *testing.T) {
 			}
 		}
 		if waits == 0 {
-			t.Errorf("%s: nobody says that it waited: %v, %v", algorithm, errs[0], errs[1])
+			t.Errorf("%s: no error reports the wait: %v, %v", algorithm, errs[0], errs[1])
 		}
 	}
 }
 
-// TestPeerLate: the error of a kernel that times out waiting for another process names that process. A process may do
-// other work meanwhile as long as it is not stalled.
+// TestPeerLate checks that the error of a kernel that times out waiting for another process names that process. A
+// process may do other work meanwhile as long as it is not stalled.
 func TestPeerLate(t *testing.T) {
 	gone := make(chan struct{})
 	errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}),
@@ -441,7 +444,7 @@ func TestPeerLate(t *testing.T) {
 	}
 }
 
-// TestPeerBlocks: a process gives and gets the blocks of its own ranks.
+// TestPeerBlocks checks that a process passes and receives the blocks of its own ranks.
 func TestPeerBlocks(t *testing.T) {
 	for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 4, PerGPU: 1}), func(p *peerMember) error {
 		prog, err := hocket.Parse("blocks.hkt", `dim T = 8
@@ -492,7 +495,7 @@ func f(%x: f32[T/d, 2]) -> (f32[T/d, 2], f32[T, 2]) {
 	}
 }
 
-// TestPeersDiffer: what processes have to have alike and have not all of them are told, with the values.
+// TestPeersDiffer checks settings that must be the same in all processes: all report a difference, with the values.
 func TestPeersDiffer(t *testing.T) {
 	example2d := peerLoad{Program: "ag_linear_2d.hkt", Batches: []int{1}}
 	for _, c := range []struct {
@@ -510,8 +513,8 @@ func TestPeersDiffer(t *testing.T) {
 			first := p.double(t, int64(64+2*p.rank), hocket.LoadOptions{})
 			return errors.Join(first, p.double(t, int64(66-2*p.rank), hocket.LoadOptions{}))
 		}, []string{"T=64", "T=66"}},
-		// Of a team whose members are all its own a process tries kernels that the fake does not have, and takes a
-		// schedule; the other cannot know. With NVIDIA's compiler nobody has to.
+		// For a team whose members are all in one process, that process tries kernels that the fake does not have, and
+		// takes a schedule. The other process cannot know this. With NVIDIA's compiler no kernel needs to be tried.
 		{"what is resolved", func(p *peerMember) error {
 			return example2d.run(t.Context(), p.m, &peerResult{})
 		}, []string{"how the plan runs", "by staged"}},
@@ -525,7 +528,7 @@ func TestPeersDiffer(t *testing.T) {
 				}
 				for _, text := range c.want {
 					if !strings.Contains(err.Error(), text) {
-						t.Errorf("process %d: %v, without %q", rank, err, text)
+						t.Errorf("process %d: the error %v lacks %q", rank, err, text)
 					}
 				}
 			}
@@ -533,7 +536,7 @@ func TestPeersDiffer(t *testing.T) {
 	}
 }
 
-// TestPeerGPUs: GPUs that do not do for the ranks are an error in all processes.
+// TestPeerGPUs checks that GPUs that do not suffice for the ranks cause an error in all processes.
 func TestPeerGPUs(t *testing.T) {
 	of := func(apart bool, numbers ...int) peerJob {
 		return peerJob{GPUs: len(numbers), PerGPU: 1, Numbers: numbers, Apart: apart}

@@ -27,7 +27,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A process that is killed or stopped in each phase of its life, on fakes and on GPUs.
+// These tests kill or stop a process in each phase of its life, on fakes and on real GPUs.
 
 var (
 	faultsFlag = flag.Int("faults", 1, "how often TestRealPeerPhases tries each fault")
@@ -35,18 +35,18 @@ var (
 	faultsSide = flag.Int("faults.worlds", 4, "how many worlds it has at once")
 )
 
-// peerFault is what happens to a process: a signal that it gets within a call of the driver.
+// peerFault is a signal that a process receives within a driver call.
 type peerFault struct {
-	Signal syscall.Signal // 0 for nothing
-	Call   string         // or a part of a load: batch or close
-	Number int            // of the calls of that name, from 1
-	After  int            // so many calls of any name later
+	Signal syscall.Signal // 0 for none
+	Call   string         // a driver call, or a part of a load: batch or close
+	Number int            // number of the call among those of that name, from 1
+	After  int            // delay: number of later calls of any name
 }
 
-// struck is what a process says right before its fault.
+// struck is printed by a process directly before its fault.
 const struck = "the fault is at "
 
-// strike returns what is to be told of each call and part: it has the fault happen.
+// strike returns a function that is called for each call and part, and triggers the fault.
 func (x peerFault) strike() func(name string) {
 	var mu sync.Mutex
 	seen := 0
@@ -69,8 +69,8 @@ func (x peerFault) strike() func(name string) {
 	}
 }
 
-// realSystem is the driver of this host's GPUs; called is told of every call. The GPU of this process has its context,
-// and what all of them see is known.
+// realSystem returns a system with this host's GPUs that reports every driver call to called. The context of this
+// process's GPU is created, and the topology of all GPUs is known.
 func realSystem(t *testing.T, called func(name string)) *process.Shared {
 	t.Helper()
 	if err := cabi.Setenv(process.QueuesVariable, "32"); err != nil {
@@ -85,11 +85,11 @@ func realSystem(t *testing.T, called func(name string)) *process.Shared {
 	f.ShareMemory()
 	table := map[string]func([]uintptr) uintptr{}
 	names := slices.AppendSeq([]string{"cuCtxSynchronize", "cuFuncGetAttribute", "cuFuncGetParamInfo", "cuFuncIsLoaded",
-		"cuFuncLoad"}, maps.Keys(f.AllCalls())) // a fake lacks the first ones
+		"cuFuncLoad"}, maps.Keys(f.AllCalls())) // calls that a fake lacks, and those it has
 	for _, name := range names {
 		do, err := lib.Lookup(name)
 		if err != nil {
-			continue // an older driver has not all
+			continue // an older driver lacks some
 		}
 		table[name] = func(a []uintptr) uintptr {
 			called(name)
@@ -114,11 +114,11 @@ func realSystem(t *testing.T, called func(name string)) *process.Shared {
 	return sys
 }
 
-// peerPhases are the phases of a process's life, and where each begins.
+// peerPhases lists the phases of a process's life and the call with which each begins.
 var peerPhases = []struct {
 	name string
 	peerFault
-	calls int // within so many calls
+	calls int // the fault is within this many calls
 }{
 	{"export", peerFault{Call: "cuMemExportToShareableHandle", Number: 1}, 2},
 	{"import", peerFault{Call: "cuMemImportFromShareableHandle", Number: 1}, 2},
@@ -129,7 +129,7 @@ var peerPhases = []struct {
 	{"teardown", peerFault{Call: "close", Number: 1, After: 1}, 8},
 }
 
-// phaseLoads go through all phases.
+// phaseLoads are loads that go through all phases.
 var phaseLoads = []peerLoad{
 	{Program: "row_parallel.hkt", Dims: phaseDims, Batches: []int{1, 4, 20}},
 	{Program: "row_parallel.hkt", Dims: phaseDims, Graph: true, Batches: []int{1, 2, 4, 20}},
@@ -137,7 +137,7 @@ var phaseLoads = []peerLoad{
 
 var phaseDims = map[string]int64{"P": 2, "T": 48, "K": 32, "N": 16, "C": 2}
 
-// phaseCase is a fault of one of two processes.
+// phaseCase is a fault in one of two processes.
 type phaseCase struct {
 	phase   string
 	fault   peerFault
@@ -154,7 +154,7 @@ func (c phaseCase) String() string {
 
 func (c phaseCase) stops() bool { return c.fault.Signal == syscall.SIGSTOP }
 
-// phaseCases are all faults, each so many times.
+// phaseCases returns all faults, each the given number of times.
 func phaseCases(t *testing.T, times int) (list []phaseCase) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
@@ -173,7 +173,7 @@ func phaseCases(t *testing.T, times int) (list []phaseCase) {
 	return list
 }
 
-// check has one of two processes fail, and returns how long after that the other ended.
+// check makes one of two processes fail, and returns the time until the other has ended.
 func (c phaseCase) check(t *testing.T, j peerJob, stall time.Duration) (took time.Duration, err error) {
 	jobs := slices.Repeat([]peerJob{j}, 2)
 	jobs[c.culprit].Fault = c.fault
@@ -191,11 +191,11 @@ func (c phaseCase) check(t *testing.T, j peerJob, stall time.Duration) (took tim
 	words := regexp.MustCompile(struck + ` (\d+)`).FindStringSubmatch(culprit.out.String())
 	switch {
 	case r == nil:
-		return 0, fmt.Errorf("the survivor was killed, too:\n%s", survivor.out.String())
+		return 0, fmt.Errorf("the survivor was killed too:\n%s", survivor.out.String())
 	case words == nil:
-		return 0, fmt.Errorf("the fault did not come:\n%s", culprit.out.String())
+		return 0, fmt.Errorf("the fault did not occur:\n%s", culprit.out.String())
 	case r.Rank != c.culprit:
-		return 0, fmt.Errorf("it blames %d, not %d: %s", r.Rank, c.culprit, r.Err)
+		return 0, fmt.Errorf("the error blames process %d, want %d: %s", r.Rank, c.culprit, r.Err)
 	case j.Real && survivor.ProcessState.ExitCode() != 3:
 		return 0, fmt.Errorf("the survivor ended with %v", survivor.ProcessState)
 	}
@@ -203,14 +203,14 @@ func (c phaseCase) check(t *testing.T, j peerJob, stall time.Duration) (took tim
 	return ended.Sub(time.Unix(0, at)), err
 }
 
-// TestPeerPhases: a process that is killed or stopped in any phase of its life ends the other, which names it.
+// TestPeerPhases checks that a process that is killed or stopped in any phase ends the other, which names it.
 func TestPeerPhases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
 	t.Parallel()
 	all := phaseCases(t, 1)
-	if !longtest.On() { // each phase once
+	if !longtest.On() { // one case per phase
 		some := all[:0:0]
 		for i := range peerPhases {
 			some = append(some, all[4*i+i%4])
@@ -228,13 +228,13 @@ func TestPeerPhases(t *testing.T) {
 	})
 }
 
-// TestRealPeerPhases: the same on two GPUs, with bounds: the other process ends within 5 s of a kill, and within the
-// stall timeout and 5 s of a stop; and 5 s after the last process of some worlds, the GPUs hold what they did before.
-// Nothing else may use them meanwhile.
+// TestRealPeerPhases is TestPeerPhases on two real GPUs, with time limits. The other process ends within 5 s of a kill,
+// and within the stall timeout plus 5 s of a stop. 5 s after the last process of each world the GPUs' memory use is the
+// same as before. No other program may use the GPUs meanwhile.
 func TestRealPeerPhases(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
-	for _, g := range m.sys.GPUs { // they stay awake
+	for _, g := range m.sys.GPUs { // keeps the GPUs initialized
 		if err := g.Bound(func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func TestRealPeerPhases(t *testing.T) {
 	j := peerJob{Real: true, Loads: phaseLoads}
 	good := func() {
 		t.Helper()
-		for rank, r := range runPeers(t, 2, j) { // the first time it has kernels compiled
+		for rank, r := range runPeers(t, 2, j) { // the first execution compiles kernels
 			if r.Err != "" {
 				t.Fatalf("process %d: %s", rank, r.Err)
 			}
@@ -254,17 +254,17 @@ func TestRealPeerPhases(t *testing.T) {
 		return !regexp.MustCompile(*faultsOnly).MatchString(c.String())
 	})
 	if len(all) == 0 {
-		t.Fatalf("no fault is like %q", *faultsOnly)
+		t.Fatalf("no fault matches %q", *faultsOnly)
 	}
 	before := memoryUsed(t)
-	// Of the good world some may be left.
+	// Memory of the first world may still be in use for a moment.
 	for began := time.Now(); time.Since(began) < most; time.Sleep(200 * time.Millisecond) {
 		for i, n := range memoryUsed(t) {
 			before[i] = min(before[i], n)
 		}
 	}
-	t.Logf("%d faults; before them the GPUs hold %v MiB", len(all), before)
-	var longest [2]atomic.Int64 // of kills and of stops
+	t.Logf("%d faults; memory in use before: %v MiB", len(all), before)
+	var longest [2]atomic.Int64 // after kills and after stops
 	for wave := range slices.Chunk(all, max(*faultsSide, 1)) {
 		t.Run(fmt.Sprint(len(wave), " worlds"), func(t *testing.T) {
 			var running sync.WaitGroup
@@ -284,7 +284,7 @@ func TestRealPeerPhases(t *testing.T) {
 						case err != nil:
 							t.Error(err)
 						case took > limit:
-							t.Errorf("it took %v, at most %v are allowed", took, limit)
+							t.Errorf("the survivor ended after %v, at most %v are allowed", took, limit)
 						default:
 							t.Logf("%v, after %d calls: %v", c, c.fault.After, took)
 						}
@@ -299,7 +299,7 @@ func TestRealPeerPhases(t *testing.T) {
 					break
 				}
 				if time.Since(ended) > most {
-					t.Errorf("%v after the last process the GPUs hold %v MiB, before %v", time.Since(ended), now,
+					t.Errorf("%v after the last process %v MiB are in use on the GPUs, before %v", time.Since(ended), now,
 						before)
 					break
 				}
@@ -307,11 +307,11 @@ func TestRealPeerPhases(t *testing.T) {
 		})
 	}
 	good()
-	t.Logf("the longest: %v behind a kill, %v behind a stop", time.Duration(longest[0].Load()),
+	t.Logf("the longest: %v after a kill, %v after a stop", time.Duration(longest[0].Load()),
 		time.Duration(longest[1].Load()))
 }
 
-// memoryUsed is what the GPUs hold, in MiB, as the driver's tool says it: of all processes.
+// memoryUsed returns the memory in use on each GPU by all processes, in MiB, as nvidia-smi reports it.
 func memoryUsed(t *testing.T) (mib []int) {
 	t.Helper()
 	out, err := exec.Command("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits").Output()

@@ -34,7 +34,7 @@ func f(%x: bf16[1, 1024], %g: bf16[2048, 1024], %u: bf16[2048, 1024]) -> bf16[1,
 }`
 )
 
-// runLinears loads a program, and returns a hash of its results; prepared is called before the run.
+// runLinears loads and runs a program, and returns a hash of its results. It calls prepared before the run.
 func runLinears(ctx context.Context, m *hocket.Machine, program, inputs string, graph bool,
 	prepared func()) (string, error) {
 	p, err := hocket.Parse("linears.hkt", program)
@@ -61,13 +61,14 @@ func runLinears(ctx context.Context, m *hocket.Machine, program, inputs string, 
 	return r.OutputsSHA256(), nil
 }
 
-// TestPeerJoints: linears of one x are one launch in all of several processes, or in none: where one of them finds it
-// slower, or has no memory to try it in, they are computed one after the other, with the results of one process.
+// TestPeerJoints checks that all processes compute linears of one x in one launch, or none does. If one process finds
+// one launch slower, or has no memory to time it, all compute them one after another. The results equal those of one
+// process.
 func TestPeerJoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
-	const little = 160 << 20 // for the programs, and no trial
+	const little = 160 << 20 // enough for the programs, but not for timing
 	var number uint64
 	odd := longtest.Drawn(t) % 2
 	for _, program := range []struct {
@@ -118,18 +119,18 @@ func TestPeerJoints(t *testing.T) {
 	}
 }
 
-// jointCase is what linears at once take in two processes, and what memory these have.
+// jointCase holds the times of joint linears in two processes, and the processes' memory.
 type jointCase struct {
 	name  string
 	ms    [2]float32
-	two   float32      // of two at once, where it is not ms
-	limit [2]int64     // 0 for plenty
-	costs [2][]float32 // see peerJob; those algorithms give zeros
+	two   float32      // time of two linears in one launch, if it is not ms
+	limit [2]int64     // 0 for no limit
+	costs [2][]float32 // see peerJob; these algorithms return zeros
 	graph bool
 	taken bool
 }
 
-// run runs a program of so many linears, and returns what is wrong in each process.
+// run runs a program with the given number of linears, and returns the errors of each process.
 func (c *jointCase) run(t *testing.T, program string, linears int, want string) []error {
 	jobs, inputs := alike(2, peerJob{GPUs: 2, PerGPU: 1}), "ints:1"
 	if c.costs[1] != nil {
@@ -167,8 +168,8 @@ func (c *jointCase) run(t *testing.T, program string, linears int, want string) 
 	})
 }
 
-// TestPeerOwnProducts: hocket's kernel for few rows is one of the choices that processes agree on: whichever the first
-// has found fastest, all take.
+// TestPeerOwnProducts checks that hocket's kernel for few rows is among the choices that processes agree on: all use
+// the algorithm that the first process found fastest.
 func TestPeerOwnProducts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")

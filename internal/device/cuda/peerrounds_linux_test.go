@@ -16,23 +16,24 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Plans of two processes that come and go under a tight bound, and a process that is short of memory.
+// These tests load and evict plans of two processes under a small bound, and let a process run out of memory.
 
 var roundsFlag = flag.Int("rounds", 200, "how many rounds TestRealPeerRounds has")
 
-// peerRounds is what a process does with plans; both do the same, but for memory that the last one withholds.
+// peerRounds is a sequence of loads and runs of plans. Both processes execute it; the last process also withholds
+// memory.
 type peerRounds struct {
 	Rounds int
-	Big    int64 // rows of a program that does not fit where memory is short
-	Leave  int64 // bytes that are left then
+	Big    int64 // rows of a program that does not fit when memory is withheld
+	Leave  int64 // bytes that remain free then
 }
 
-// roundCache is less than two plans of roundRows take.
+// roundCache is less than the memory of two plans of roundRows.
 const roundCache = 8 << 20
 
 var roundRows = []int64{8192, 6144, 7000, 4096, 8190, 5000}
 
-// run appends the outcome of each step to r, and what the GPU holds behind each round.
+// run appends the outcome of each step to r, and the GPU's memory use after each round.
 func (x peerRounds) run(t *testing.T, sys *process.Shared, m *hocket.Machine, rank int, r *peerResult) error {
 	prog, err := hocket.Parse("peer.hkt", peerProgram)
 	if err != nil {
@@ -90,14 +91,14 @@ func (x peerRounds) run(t *testing.T, sys *process.Shared, m *hocket.Machine, ra
 	return nil
 }
 
-// withhold takes all memory of a device but leave bytes.
+// withhold allocates all memory of a device except leave bytes.
 func withhold(drv *nvlib.Driver, dev nvlib.Device, bound func(func() error) error, leave int64) (func() error, error) {
 	type block struct {
 		handle nvlib.MemHandle
 		bytes  int64
 	}
 	var blocks []block
-	release := func(until int64) error { // has been given back
+	release := func(until int64) error { // frees allocations
 		return bound(func() error {
 			for back := int64(0); back < until && len(blocks) > 0; {
 				last := blocks[len(blocks)-1]
@@ -127,7 +128,7 @@ func withhold(drv *nvlib.Driver, dev nvlib.Device, bound func(func() error) erro
 	return func() error { return release(math.MaxInt64) }, errors.Join(err, release(leave))
 }
 
-// doubleRows runs f for that many rows, and looks at the result.
+// doubleRows runs f for the given number of rows, and checks the result.
 func doubleRows(t *testing.T, model *hocket.Model, prog *hocket.Program, rows int64) error {
 	x, err := hocket.NewTensor(prog.IR().Funcs[0].Params[0].Type.DType, rows, 64)
 	if err != nil {
@@ -150,7 +151,7 @@ func doubleRows(t *testing.T, model *hocket.Model, prog *hocket.Program, rows in
 	return nil
 }
 
-// wantRounds has two processes do a job of rounds.
+// wantRounds makes two processes execute a job of rounds, and checks the outcomes.
 func wantRounds(t *testing.T, j peerJob) {
 	t.Helper()
 	all := runPeers(t, 2, j)
@@ -163,13 +164,13 @@ func wantRounds(t *testing.T, j peerJob) {
 		}
 		const some = 20
 		if n := len(r.Used); n < 2*some {
-			t.Errorf("process %d: memory was looked at %d times", rank, n)
+			t.Errorf("process %d: memory use was recorded %d times", rank, n)
 		} else {
 			first, last := slices.Max(r.Used[:some]), slices.Max(r.Used[n-some:])
-			t.Logf("process %d: %d rounds, %d plans unloaded, %d MiB in the first %d, %d MiB in the last",
+			t.Logf("process %d: %d rounds, %d plans evicted, %d MiB in the first %d, %d MiB in the last",
 				rank, n, r.Evictions, first>>20, some, last>>20)
 			if last > first {
-				t.Errorf("process %d: its GPU holds %d bytes more in the end", rank, last-first)
+				t.Errorf("process %d: %d bytes more are in use on its GPU at the end", rank, last-first)
 			}
 		}
 		var outcomes []string
@@ -182,19 +183,19 @@ func wantRounds(t *testing.T, j peerJob) {
 		}
 		for i, want := range outcomes {
 			if i >= len(r.Outcomes) || r.Outcomes[i] != want {
-				t.Errorf("process %d: %q, want %q in place %d", rank, r.Outcomes[min(i, len(r.Outcomes)):], want, i)
+				t.Errorf("process %d: outcomes %q, want %q at index %d", rank, r.Outcomes[min(i, len(r.Outcomes)):], want, i)
 				break
 			}
 		}
 	}
 	for _, text := range all[0].Short {
 		if !strings.Contains(text, "process 1") && !strings.Contains(text, "rank 1") {
-			t.Errorf("process 0 does not say who is short: %s", text)
+			t.Errorf("the error of process 0 does not name the process without memory: %s", text)
 		}
 	}
 }
 
-// TestPeerRounds: on fakes a process that is short of memory has all get the same error, and no others go on.
+// TestPeerRounds checks on fakes that all processes return the same errors if one runs out of memory, and no others.
 func TestPeerRounds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -203,7 +204,7 @@ func TestPeerRounds(t *testing.T) {
 	wantRounds(t, peerJob{GPUs: 2, PerGPU: 1, Limit: 256 << 20, Rounds: &peerRounds{40, 1 << 16, 24 << 20}})
 }
 
-// TestRealPeerRounds: on two GPUs memory does not grow from round to round, either.
+// TestRealPeerRounds checks on two real GPUs, in addition, that memory use does not grow from round to round.
 func TestRealPeerRounds(t *testing.T) {
 	devicetest.NeedGPUs(t, len(real(t, Options{}).sys.GPUs), 2, nil)
 	wantRounds(t, peerJob{Real: true, Rounds: &peerRounds{*roundsFlag, 1 << 19, 96 << 20}})

@@ -14,7 +14,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// seers is a Library that notes what it is asked for ahead, and in earnest.
+// seers is a kernel library that records the kernels that are requested ahead, and those that are requested for
+// launches.
 type seers struct {
 	meetings
 	early, late map[string]bool
@@ -63,8 +64,8 @@ func seen(t *testing.T, gpus, ranks int) (*seers, *world) {
 	return l, w.(*world)
 }
 
-// TestTeamAhead wants of every launch of a team exactly the kernels foreseen that
-// it then needs, and nothing reserved, loaded or noted by that.
+// TestTeamAhead checks for every launch of a team that exactly the kernels that it needs are predicted, and that a
+// prediction reserves and loads nothing.
 func TestTeamAhead(t *testing.T) {
 	for _, ranks := range [][]int{{0, 1}, {2, 0, 3}} {
 		l, w := seen(t, 2, 4)
@@ -82,24 +83,24 @@ func TestTeamAhead(t *testing.T) {
 					before := team.Bytes()
 					team.PrepareAhead(device.Tuning{Algo: a.Name}, col)
 					if team.Bytes() != before || len(l.late) > 0 {
-						t.Errorf("%v: %d bytes were reserved and %d kernels made ahead", c, team.Bytes()-before, len(l.late))
+						t.Errorf("%v: the prediction reserved %d bytes and loaded %d kernels", c, team.Bytes()-before, len(l.late))
 					}
 					early := l.early
 					l.forget()
 					r.drop()
 					if !r.add(c, device.Tuning{}) {
 						if len(early) > 0 {
-							t.Errorf("%v: %v for what is declined", c, early)
+							t.Errorf("%v: kernels %v were predicted for a collective that is declined", c, early)
 						}
 						continue
 					}
 					for k := range l.late {
 						if !early[k] {
-							t.Errorf("%v: %s was not foreseen", c, k)
+							t.Errorf("%v: %s was not predicted", c, k)
 						}
 					}
 					if len(early) != len(l.late) {
-						t.Errorf("%v: %d kernels foreseen, %d needed", c, len(early), len(l.late))
+						t.Errorf("%v: %d kernels predicted, %d needed", c, len(early), len(l.late))
 					}
 					took[a.Name] += len(early)
 					r.drop()
@@ -116,8 +117,8 @@ func TestTeamAhead(t *testing.T) {
 	}
 }
 
-// TestDeviceAhead wants the kernels of operations foreseen: copies that no engine
-// does among them, and nothing for products.
+// TestDeviceAhead checks that the kernels of operations are predicted, including those of copies that no copy engine
+// can do, and that nothing is predicted for products.
 func TestDeviceAhead(t *testing.T) {
 	l, w := seen(t, 1, 1)
 	d := w.Device(0)
@@ -145,7 +146,7 @@ func TestDeviceAhead(t *testing.T) {
 		d.(*dev).PrepareAhead(tc.k)
 		early := l.early
 		if len(early) != tc.Want {
-			t.Errorf("%s: %d kernels foreseen, want %d", what, len(early), tc.Want)
+			t.Errorf("%s: %d kernels predicted, want %d", what, len(early), tc.Want)
 		}
 		if tc.Want == 0 {
 			continue
@@ -157,7 +158,7 @@ func TestDeviceAhead(t *testing.T) {
 		}
 		for k := range l.late {
 			if !early[k] {
-				t.Errorf("%s: not foreseen: %s", what, k[len(k)-200:])
+				t.Errorf("%s: not predicted: %s", what, k[len(k)-200:])
 			}
 		}
 		p.Release()
@@ -166,18 +167,18 @@ func TestDeviceAhead(t *testing.T) {
 	l.forget()
 	d.(*dev).PrepareAhead(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}})
 	if len(l.early) > 0 {
-		t.Error("a world that has ended foresees")
+		t.Error("a world that has ended predicts kernels")
 	}
 }
 
-// TestNCCLAhead: NCCL is loaded while other loading continues, and nothing is compiled.
+// TestNCCLAhead checks that other loading continues while NCCL is loaded, and that no kernel is compiled for NCCL.
 func TestNCCLAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	begun := make(chan bool, 1)
 	w.m.sys.NCCL = func() (*nvlib.NCCL, error) { begun <- true; return nil, errors.New("it was only tried") }
 	teamOf(t, w, "main").PrepareAhead(device.Tuning{Algo: ncclName}, &device.Collective{})
-	<-begun // or this test hangs
+	<-begun // the test hangs if loading does not begin
 	if len(l.early)+len(l.late) > 0 {
-		t.Errorf("%v %v", l.early, l.late)
+		t.Errorf("kernels requested ahead: %v, for launches: %v; want none", l.early, l.late)
 	}
 }

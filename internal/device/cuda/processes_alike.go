@@ -36,7 +36,7 @@ func (t *team) describe(list [][]coll.Action) {
 // GPUs. The caller holds mu.
 func matched(w *world) (lines []string) {
 	for _, s := range w.all {
-		if s.far { // its node's processes compare it
+		if s.far { // the processes of its node compare it
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("%s: %s", s.key, s.heaps[device.Shared].Layout()))

@@ -32,61 +32,61 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// Worlds of several processes on fakes: each process, this test binary again, has a fake of its own, and the fakes
-// share their memory. Kernels of teams that compute do not run on fakes: collectives are schedules of copies and
-// counters, and copies by engines, between kernels that only meet.
+// These tests run worlds of several processes on fakes. Each process is this test binary with a fake of its own, and
+// the fakes share memory. Fakes cannot run kernels of teams that compute. Collectives are therefore schedules of copies
+// and counters, or copies by copy engines between kernels in which members only wait for each other.
 
-// peerJob is what a process of a world does.
+// peerJob describes what a process of a world does.
 type peerJob struct {
 	GPUs    int           // of its fake
-	Numbers []int         // which of the host's they are; nil for the first ones
-	Model   string        // their name; empty for the fake's
-	Cache   string        // its HOCKET_CACHE; empty for none of its own
-	PerGPU  int           // ranks
-	Limit   int64         // memory of a GPU; 0 for plenty
-	Timeout time.Duration // of kernels that wait
+	Numbers []int         // numbers of its GPUs on the host; nil for the first ones
+	Model   string        // name of the GPUs; empty for the fake's default
+	Cache   string        // its HOCKET_CACHE; empty for the default
+	PerGPU  int           // ranks per GPU
+	Limit   int64         // memory of a GPU; 0 for no limit
+	Timeout time.Duration // of waiting kernels
 	Loads   []peerLoad
 	Fault   peerFault
-	Costs   []float32 // of algorithms of products; nil for none of the vendor's
-	AtOnce  float32   // milliseconds of linears at once, of one 1; 0 for no kernel for few rows
-	Two     float32   // of two at once, where that is not AtOnce
-	Apart   bool      // its GPUs do not reach each other, nor others
-	NCCL    string    // the folder in which fakes of NCCL meet; empty for none
-	Hang    bool      // NCCL never is ready
-	Enqueue bool      // enqueues runs on a stream of its own, too, and captures some
-	Real    bool      // on this host's GPUs, and not on a fake
+	Costs   []float32 // times of cuBLASLt's algorithms; nil for no algorithms
+	AtOnce  float32   // milliseconds of linears in one launch, where a single one takes 1; 0 for no kernel for few rows
+	Two     float32   // milliseconds of two linears in one launch, if it is not AtOnce
+	Apart   bool      // its GPUs have no peer access, to each other or to others
+	NCCL    string    // directory that fakes of NCCL share; empty for no NCCL
+	Hang    bool      // NCCL never becomes ready
+	Enqueue bool      // also enqueues executions on its own stream, some of them captured
+	Real    bool      // uses a GPU of this host instead of a fake
 	Rounds  *peerRounds
 
-	sys    *process.Shared   // of the host's GPUs
-	strike func(name string) // called for calls of the fake, unless nil
+	sys    *process.Shared   // the host's GPUs
+	strike func(name string) // called for each call of the fake; may be nil
 }
 
-// peerLoad is a program that is loaded, run, and closed again.
+// peerLoad is a program that is loaded, run and closed.
 type peerLoad struct {
-	Program             string // an example
+	Program             string // name of an example
 	Dims                map[string]int64
 	Strategy, Algorithm string
 	Graph               bool
-	Batches             []int // runs of each
+	Batches             []int // number of runs in each batch
 
-	part func(name string) // called when a batch begins, and when the load is closed, unless nil
+	part func(name string) // called when a batch begins and when the load is closed; may be nil
 }
 
 func (l peerLoad) String() string {
 	return fmt.Sprintf("%s %v %s %s graph %v", l.Program, l.Dims, l.Strategy, l.Algorithm, l.Graph)
 }
 
-// peerResult is how it went.
+// peerResult is the outcome of a job.
 type peerResult struct {
-	Hashes     [][]string // of the runs of each load
-	Algorithms [][]string // of the collectives of each load
+	Hashes     [][]string // hashes of the results of each load
+	Algorithms [][]string // algorithms of the collectives of each load
 	Err        string
-	Rank       int  // who is to blame, where that is another process; -1 for nobody
-	Disagree   bool // processes differ
+	Rank       int  // the culprit if it is another process; -1 for none
+	Disagree   bool // processes have different settings
 
-	// For jobs with a Model, Outcomes are what auto predicts with. For rounds, they are the outcome of each run; Short
-	// holds the errors that name the rank that is short of memory, Used what the GPU held, and Evictions how many
-	// plans were unloaded to make room.
+	// For jobs with a Model, Outcomes is the description that the strategy auto predicts with. For rounds, it holds the
+	// outcome of each run; Short holds the errors that name the rank without memory, Used the GPU's memory use, and
+	// Evictions the number of evicted plans.
 	Outcomes, Short []string
 	Used            []int64
 	Evictions       int64
@@ -97,7 +97,7 @@ const (
 	resultVariable = "HOCKET_TEST_PEER_RESULT"
 )
 
-// TestPeer is a process of a world.
+// TestPeer runs as a process of a world.
 func TestPeer(t *testing.T) {
 	text := os.Getenv(peerVariable)
 	if text == "" {
@@ -108,7 +108,7 @@ func TestPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	job.strike = job.Fault.strike()
-	if job.Real { // before others wait for it
+	if job.Real { // before the world opens, because other processes would wait
 		job.sys = realSystem(t, job.strike)
 	}
 	w, err := hocket.Join(t.Context(), hocket.JoinOptions{})
@@ -135,7 +135,7 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// run does the job, as a process of w, or alone.
+// run executes the job, as a process of w, or alone if w is nil.
 func (j *peerJob) run(t *testing.T, w *hocket.World) *peerResult {
 	r := &peerResult{Rank: -1}
 	err := j.runAll(t, w, r)
@@ -213,7 +213,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	return nil
 }
 
-// describe tells what auto predicts with.
+// describe records the description that the strategy auto predicts with.
 func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 	across, err := compile.AgreeAcross(ctx, m)
 	if err != nil {
@@ -238,8 +238,8 @@ func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 	return err
 }
 
-// enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
-// lends tells whether %z is lent.
+// enqueuedPeer enqueues executions of stateful as one of two processes, some of them captured, and checks the results.
+// lends reports whether %z is lent.
 func enqueuedPeer(t *testing.T, f *fakedriver.GPU, sys *process.Shared, m *hocket.Machine, rank int, graph,
 	lends bool) error {
 	c := &caller{T: t, f: f, sys: sys, m: m}
@@ -315,14 +315,14 @@ func enqueuedPeer(t *testing.T, f *fakedriver.GPU, sys *process.Shared, m *hocke
 	if err := c.model.Sync(t.Context()); err != nil {
 		return err
 	}
-	// x - (x - …): after an odd number of runs it is x.
+	// Each execution replaces s by x - s. After an odd number of executions the result is x.
 	if got := ints(out["z"][rank], 8); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
-		return fmt.Errorf("nine runs gave %v", got)
+		return fmt.Errorf("after nine executions the result is %v", got)
 	}
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
-	if copies > 1 || !graph && copies > 0 { // by the run that is recorded later
-		return fmt.Errorf("x is copied %d times", copies)
+	if copies > 1 || !graph && copies > 0 { // copied by the execution that is recorded later
+		return fmt.Errorf("x was copied %d times", copies)
 	}
 	return nil
 }
@@ -381,20 +381,20 @@ func (l peerLoad) tell(part string) {
 	}
 }
 
-// peer is a process that was started.
+// peer is a started process.
 type peer struct {
 	*exec.Cmd
 	out    bytes.Buffer
-	result string // its file
+	result string // file with the result
 }
 
-// startPeers starts the processes of a world, each with a job, and ends them with the test.
+// startPeers starts the processes of a world, each with a job. They are killed when the test ends.
 func startPeers(t *testing.T, stall time.Duration, jobs ...peerJob) []*peer {
 	t.Helper()
 	return startPeersOn(t, 1, stall, jobs...)
 }
 
-// startPeersOn starts them on so many nodes, in order.
+// startPeersOn is startPeers with the processes distributed over nodes, in order.
 func startPeersOn(t *testing.T, nodes int, stall time.Duration, jobs ...peerJob) []*peer {
 	t.Helper()
 	onNodes := func(int, *exec.Cmd) {}
@@ -423,12 +423,12 @@ func startPeersOn(t *testing.T, nodes int, stall time.Duration, jobs ...peerJob)
 	return all
 }
 
-// wait waits for a process, and returns what it says; nil if it was killed.
+// wait waits for a process, and returns its result; nil if it was killed.
 func (p *peer) wait(t *testing.T) *peerResult {
 	t.Helper()
 	late := time.AfterFunc(5*time.Minute, func() {
 		t.Errorf("process %d did not end", p.Process.Pid)
-		_ = p.Process.Signal(syscall.SIGQUIT) // its output tells where it was
+		_ = p.Process.Signal(syscall.SIGQUIT) // its output shows where it was
 	})
 	defer late.Stop()
 	err := p.Wait()
@@ -450,7 +450,7 @@ func (p *peer) wait(t *testing.T) *peerResult {
 	return r
 }
 
-// runPeers has n processes do a job, and returns what each says.
+// runPeers lets n processes execute a job, and returns their results.
 func runPeers(t *testing.T, n int, j peerJob) []*peerResult {
 	t.Helper()
 	var all []*peerResult
@@ -460,11 +460,11 @@ func runPeers(t *testing.T, n int, j peerJob) []*peerResult {
 	return all
 }
 
-// inexact are examples whose results are roundings, which on the fake are others than on the CPU.
+// inexact lists examples whose results are rounded, and differ between the fake and the CPU.
 var inexact = []string{"adamw.hkt", "decode.hkt", "fp8_mlp.hkt", "llama_layer.hkt", "mlp.hkt"}
 
-// wantPeers holds what processes say to what a job gives in one process, and that, where results are exact, to the
-// CPU's.
+// wantPeers compares the results of n processes with those of one process and, unless they are inexact, with those of
+// the CPU.
 func wantPeers(t *testing.T, n int, j peerJob) {
 	t.Helper()
 	alone := j
@@ -488,7 +488,7 @@ func wantPeers(t *testing.T, n int, j peerJob) {
 			t.Fatal(err)
 		}
 		if got := want.Hashes[i]; !slices.Equal(got, cpu.Hashes[0]) {
-			t.Errorf("%s: one process has %q, the CPU %q", l, got, cpu.Hashes[0])
+			t.Errorf("%s: one process returned %q, the CPU %q", l, got, cpu.Hashes[0])
 		}
 	}
 	for rank, r := range runPeers(t, n, j) {
@@ -497,13 +497,13 @@ func wantPeers(t *testing.T, n int, j peerJob) {
 		}
 		for i, l := range j.Loads[:len(r.Hashes)] {
 			if !slices.Equal(r.Hashes[i], want.Hashes[i]) {
-				t.Errorf("process %d, %s: %q, one process has %q", rank, l, r.Hashes[i], want.Hashes[i])
+				t.Errorf("process %d, %s: %q, one process returned %q", rank, l, r.Hashes[i], want.Hashes[i])
 			}
 		}
 	}
 }
 
-// ranksOf is how many ranks a program has.
+// ranksOf returns the number of ranks of a program.
 func ranksOf(t *testing.T, name string) int {
 	t.Helper()
 	p, err := hocket.Parse(name, example(t, name))
@@ -517,8 +517,8 @@ func ranksOf(t *testing.T, name string) int {
 	return sig.Ranks
 }
 
-// peerExamples are examples with ranks for that many processes, each loaded in ways: one of every few, or in a long
-// run all.
+// peerExamples returns loads of the examples whose number of ranks suits that many processes, each in the given ways.
+// Short runs include only one of every few.
 func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads []peerLoad) {
 	t.Helper()
 	list, err := filepath.Glob("../../../examples/*.hkt")
@@ -538,7 +538,8 @@ func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads [
 	return loads
 }
 
-// TestPeersEnqueue: two processes enqueue runs that exchange, each on a stream of its own, some within its graph.
+// TestPeersEnqueue checks that two processes can enqueue executions that exchange data, each on its own stream, some of
+// them captured.
 func TestPeersEnqueue(t *testing.T) {
 	for rank, r := range runPeers(t, 2, peerJob{GPUs: 2, PerGPU: 1, Enqueue: true}) {
 		if r.Err != "" {
@@ -547,8 +548,8 @@ func TestPeersEnqueue(t *testing.T) {
 	}
 }
 
-// TestPeerExamples: examples, in turn on one machine, give the same results in several processes as in one, call
-// by call and by graphs that are launched again and again.
+// TestPeerExamples checks that examples, one after another on one machine, have the same results in several processes
+// as in one, with single calls and with graphs that are launched repeatedly.
 func TestPeerExamples(t *testing.T) {
 	eager := peerLoad{Algorithm: "staged", Batches: []int{2}}
 	graph := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}}
@@ -566,8 +567,8 @@ func TestPeerExamples(t *testing.T) {
 	})
 }
 
-// TestPeerStrategies: likewise programs whose overlap a strategy writes, with schedules, and with copies by engines
-// between kernels in which members of all processes meet.
+// TestPeerStrategies is TestPeerExamples for programs with strategies: with schedules, and with copies by copy engines
+// between kernels that synchronize the members of all processes.
 func TestPeerStrategies(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -588,7 +589,7 @@ func TestPeerStrategies(t *testing.T) {
 	wantPeers(t, 2, peerJob{GPUs: 4, PerGPU: 1, Loads: loads})
 }
 
-// TestPeersSeeOthers: processes that see GPUs of their own alone, each as its first, take these.
+// TestPeersSeeOthers checks that processes use their own GPUs if each process sees only one GPU, as its first.
 func TestPeersSeeOthers(t *testing.T) {
 	t.Parallel()
 	const name = "row_parallel.hkt"
@@ -599,13 +600,13 @@ func TestPeersSeeOthers(t *testing.T) {
 	j.Numbers, other.Numbers = []int{5, 3}, []int{2, 4}
 	for rank, p := range startPeers(t, time.Minute, j, other) {
 		if r := p.wait(t); r.Err != "" || fmt.Sprint(r.Hashes) != fmt.Sprint(want.Hashes) {
-			t.Errorf("process %d: %+v, one process has %+v", rank, r, want)
+			t.Errorf("process %d: %+v, one process returned %+v", rank, r, want)
 		}
 	}
 }
 
-// TestNodes: of processes on two nodes NCCL carries what crosses, and results are those of one process; what reaches
-// memory of another node is refused.
+// TestNodes checks processes on two nodes: NCCL transfers data between nodes, and results equal those of one process.
+// Programs that access memory of another node are refused.
 func TestNodes(t *testing.T) {
 	j := peerJob{GPUs: 4, PerGPU: 1, NCCL: t.TempDir()}
 	for _, name := range []string{"ag_linear_2d.hkt", "dp_tp_mlp.hkt", "linear_rs_2d.hkt", "mlp.hkt", "moe.hkt",
@@ -634,7 +635,7 @@ func TestNodes(t *testing.T) {
 		}
 		for i, l := range j.Loads[:len(r.Hashes)] {
 			if !slices.Equal(r.Hashes[i], want.Hashes[i]) {
-				t.Errorf("process %d, %s: %q, one process has %q", rank, l, r.Hashes[i], want.Hashes[i])
+				t.Errorf("process %d, %s: %q, one process returned %q", rank, l, r.Hashes[i], want.Hashes[i])
 			}
 		}
 		for _, list := range r.Algorithms {
@@ -644,11 +645,11 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	if crossed[ncclName] < 8 || crossed["across"] < 16 || crossed["staged"] < 8 {
-		t.Errorf("collectives ran by %v", crossed)
+		t.Errorf("collectives used the algorithms %v", crossed)
 	}
 	for _, name := range []string{"all_reduce", "reduce_scatter", "all_gather", "send"} {
 		if !fakedriver.CalledShared(t, j.NCCL, name) {
-			t.Errorf("NCCL was not asked for %s", name)
+			t.Errorf("NCCL was not called for %s", name)
 		}
 	}
 	j.Loads = []peerLoad{{Program: "ag_linear_ring.hkt", Dims: small["ag_linear_ring.hkt"], Batches: []int{1}}}
@@ -659,8 +660,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNodesDescribed: processes on two nodes predict by the description of the first rank's GPU, and by the tier that
-// was kept where process 0 is, if one was.
+// TestNodesDescribed checks the description by which processes on two nodes predict: that of the first rank's GPU, with
+// the connection between nodes that was measured and saved on the node of process 0, if any.
 func TestNodesDescribed(t *testing.T) {
 	const h100, h200, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100"
 	const unknown = "not known: what crosses is taken to be inside"
@@ -695,7 +696,7 @@ func TestNodesDescribed(t *testing.T) {
 		}
 		var jobs []peerJob
 		nccl := t.TempDir()
-		for i := range 4 { // two on each node
+		for i := range 4 { // two processes per node
 			load := peerLoad{Program: "mlp.hkt", Dims: small["mlp.hkt"], Strategy: "auto", Batches: []int{1}}
 			jobs = append(jobs, peerJob{GPUs: 1, Numbers: []int{i}, PerGPU: 1, NCCL: nccl, Model: c.models[i/2],
 				Cache: c.caches[i/2], Loads: []peerLoad{load}})
@@ -711,7 +712,7 @@ func TestNodesDescribed(t *testing.T) {
 	}
 }
 
-// TestNodesNCCLHangs: NCCL that never is ready ends the load in bounded time, and says so.
+// TestNodesNCCLHangs checks that a load ends in bounded time, with an error that says so, if NCCL never becomes ready.
 func TestNodesNCCLHangs(t *testing.T) {
 	j := peerJob{GPUs: 2, PerGPU: 1, NCCL: t.TempDir(), Timeout: time.Second,
 		Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"], Batches: []int{1}}}}

@@ -15,13 +15,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The products of layers split over four and over two ranks: m, n, k of one rank.
+// layerProducts lists the products of layers split over four and over two ranks: m, n, k of one rank.
 var layerProducts = [][3]int64{
 	{8192, 7168, 8192}, {8192, 2048, 28672}, {8192, 8192, 7168}, {2048, 7168, 8192}, {2048, 2048, 28672}, {2048, 8192, 7168}, {512, 8192, 7168}, {8192, 2560, 8192},
 	{8192, 14336, 8192}, {8192, 8192, 14336}, {4096, 8192, 14336}, {2048, 14336, 8192}, {2048, 8192, 14336}, {1024, 8192, 14336}, {8192, 4096, 28672},
 }
 
-// timer times launches on one GPU by events.
+// timer times launches on one GPU with events.
 type timer struct {
 	*testing.B
 	d *dev
@@ -30,7 +30,7 @@ type timer struct {
 
 func newTimer(b *testing.B) *timer { return newTimerOf(b, 1) }
 
-// newTimerOf times on the first of some GPUs.
+// newTimerOf returns a timer for the first of the given number of GPUs.
 func newTimerOf(b *testing.B, gpus int) *timer {
 	b.Helper()
 	m, err := New(Options{Skinny: true})
@@ -55,14 +55,13 @@ func (t *timer) must(err error) {
 	}
 }
 
-// view is a dense tensor of normal numbers in memory of its own.
+// view allocates a dense tensor of normally distributed numbers.
 func (t *timer) view(dt ir.DType, shape ...int64) device.View {
 	t.Helper()
 	return t.filled(gemm.NoiseOf(dt), dt, shape...)
 }
 
-// drawn is view with normal numbers from a seed: keys that equal their queries, bit by bit, would
-// have nearly all of the weight.
+// drawn is view with a seed. With the same seed keys would equal queries, and nearly all weight would be on one key.
 func (t *timer) drawn(seed uint64, dt ir.DType, shape ...int64) device.View {
 	t.Helper()
 	return t.filled(gemm.PatternOf(dt, rand.New(rand.NewPCG(3, seed)).NormFloat64), dt, shape...)
@@ -92,8 +91,7 @@ func (t *timer) stream(priority int) *stream {
 	return s.(*stream)
 }
 
-// compare times what the functions issue to s, in turns, and returns medians in
-// microseconds.
+// compare times what the functions issue to s, alternately, and returns medians in microseconds.
 func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 	t.Helper()
 	took := make([][]float64, len(issue))
@@ -127,12 +125,11 @@ func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 	return medians
 }
 
-// BenchmarkPicks times the algorithm that was picked for products beside
-// cuBLASLt's first guess, and says how all candidates fared and what picking
-// took. What is kept on disk is not asked.
+// BenchmarkPicks times the algorithms that are picked for products and compares them with cuBLASLt's first suggestion.
+// It also reports the times of all candidates and of picking. Choices saved on disk are ignored.
 func BenchmarkPicks(b *testing.B) { newTimer(b).picks(false) }
 
-// BenchmarkBiasedPicks does so for products with a bias.
+// BenchmarkBiasedPicks is BenchmarkPicks for products with a bias.
 func BenchmarkBiasedPicks(b *testing.B) { newTimer(b).picks(true) }
 
 func (t *timer) picks(biased bool) {
@@ -195,9 +192,8 @@ func (t *timer) picks(biased bool) {
 	t.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkProductData times a product in turns on normal numbers, on products of
-// random matrices of some rank, and on zeros: what data cost in power, they cost
-// in time.
+// BenchmarkProductData times a product alternately on normally distributed numbers, on low-rank matrices, and on zeros.
+// Data that need more power take more time.
 func BenchmarkProductData(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)
@@ -236,8 +232,7 @@ func BenchmarkProductData(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWeightLayout times products in turns with the weight as linear takes it,
-// [N, K], and as [K, N].
+// BenchmarkWeightLayout times products alternately with the weight as [N, K], as linear takes it, and as [K, N].
 func BenchmarkWeightLayout(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)
@@ -260,9 +255,8 @@ func BenchmarkWeightLayout(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkProductToPeer times products that write into a peer's memory, beside
-// those that write at home, with and without a copy engine that brings the one
-// before to the peer.
+// BenchmarkProductToPeer times products that write to a peer's memory, and compares them with products that write to
+// local memory, with and without a copy engine that transfers the previous result to the peer.
 func BenchmarkProductToPeer(b *testing.B) {
 	t := newTimerOf(b, 2)
 	s, side := t.stream(0), t.stream(0)
@@ -304,8 +298,8 @@ func BenchmarkProductToPeer(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkProductBeside times products that count on fewer multiprocessors,
-// alone and with a sum of slots beside them on a stream of high priority.
+// BenchmarkProductBeside times products that are limited to fewer multiprocessors, alone and together with a sum of
+// slots on a stream of high priority.
 func BenchmarkProductBeside(b *testing.B) {
 	t := newTimer(b)
 	s, side, high := t.stream(0), t.stream(0), t.stream(1)
@@ -349,7 +343,7 @@ func BenchmarkProductBeside(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkMemoryBound times kernels that only move bytes.
+// BenchmarkMemoryBound times kernels that are limited by memory bandwidth.
 func BenchmarkMemoryBound(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)
@@ -413,7 +407,7 @@ func BenchmarkMemoryBound(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkChains times chains beside their links one by one.
+// BenchmarkChains times chains, and their links one by one.
 func BenchmarkChains(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// besideRig is linears of one x on a fake GPU, prepared as one launch where that is taken.
+// besideRig holds linears of one x on a fake GPU, prepared as one launch if possible.
 type besideRig struct {
 	f *fakedriver.GPU
 	w device.World
@@ -55,8 +55,8 @@ func newBesideRig(t *testing.T, rows int64, ns []int64, gated bool) (r besideRig
 	return r, true
 }
 
-// TestBeside: linears of one x of which some are too small for the GPU are one launch. In a graph each has a stream
-// and a workspace of its own, elsewhere they take turns with one.
+// TestBeside checks when linears of one x are one launch of concurrent products: if some are too small to fill the GPU.
+// In a graph each product has its own stream and workspace. Otherwise they run one after another with one workspace.
 func TestBeside(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -77,7 +77,7 @@ func TestBeside(t *testing.T) {
 			r, taken := newBesideRig(t, c.rows, c.ns, c.gated)
 			defer func() { must(r.w.Close()) }()
 			if taken != c.taken {
-				t.Fatalf("one launch is taken: %v", taken)
+				t.Fatalf("the linears are one launch: %v", taken)
 			}
 			if !taken {
 				return
@@ -85,7 +85,7 @@ func TestBeside(t *testing.T) {
 			workspaces := func() int {
 				all := map[uintptr]bool{}
 				if len(r.f.LT.Runs) != len(c.ns) {
-					t.Errorf("%d products of %d", len(r.f.LT.Runs), len(c.ns))
+					t.Errorf("%d of %d products were computed", len(r.f.LT.Runs), len(c.ns))
 				}
 				for _, run := range r.f.LT.Runs {
 					all[run.Work] = true
@@ -96,14 +96,14 @@ func TestBeside(t *testing.T) {
 			must(r.s.Launch(r.l))
 			must(r.w.Sync(t.Context()))
 			if n := workspaces(); n != 1 {
-				t.Errorf("in turns they have %d workspaces", n)
+				t.Errorf("products in sequence use %d workspaces", n)
 			}
 			for range 2 {
 				r.f.LT.Runs = nil
 				g, err := r.w.Capture(func() error { return r.s.Launch(r.l) })
 				must(err)
 				if n := workspaces(); n != len(c.ns) {
-					t.Errorf("%d products in a graph have %d workspaces", len(c.ns), n)
+					t.Errorf("%d products in a graph use %d workspaces", len(c.ns), n)
 				}
 				must(g.Launch(t.Context()))
 				must(r.w.Sync(t.Context()))
@@ -112,8 +112,8 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// TestBesideFails: whichever call fails while products side by side are recorded, there is an error that names it, and
-// nothing stays.
+// TestBesideFails makes each call fail once while concurrent products are recorded. The error names the call, and
+// nothing stays allocated.
 func TestBesideFails(t *testing.T) {
 	for n := 1; ; n++ {
 		r, _ := newBesideRig(t, 128, []int64{256, 128, 128}, false)
@@ -126,23 +126,23 @@ func TestBesideFails(t *testing.T) {
 		if !named || !releases(failed) && (err != nil) != (failed != "") {
 			t.Errorf("call %d, %s, fails: %v", n, failed, err)
 		}
-		_ = r.w.Close() // it says again what failed
+		_ = r.w.Close() // returns the same error again
 		switch {
 		case releases(failed):
-			r.f.Dead = 1 // what it was to give back stays
+			r.f.Dead = 1 // objects that the failed call should free are not freed
 		case r.f.Left() != "":
-			t.Errorf("call %d, %s, fails: %s stay", n, failed, r.f.Left())
+			t.Errorf("call %d, %s, fails: %s stay allocated", n, failed, r.f.Left())
 		}
 		if failed == "" {
 			if n < 20 {
-				t.Errorf("recording takes %d calls", n-1)
+				t.Errorf("recording makes %d calls, fewer than expected", n-1)
 			}
 			return
 		}
 	}
 }
 
-// TestBesideReal: products side by side in a graph have the bits that they have alone.
+// TestBesideReal checks that concurrent products in a graph have the same bits as single products.
 func TestBesideReal(t *testing.T) {
 	w, err := real(t, Options{Skinny: true}).Open(t.Context(), 1)
 	if err != nil {
@@ -182,7 +182,7 @@ func TestBesideReal(t *testing.T) {
 		must(w.Sync(t.Context()))
 		for i, out := range k.Outs {
 			if got := fetch(out); fmt.Sprint(got) != fmt.Sprint(want[i]) {
-				t.Errorf("%d rows: result %d differs from that alone", rows, i)
+				t.Errorf("%d rows: result %d differs from that of the single product", rows, i)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// noises returns what makes tensors of noise on a device, and what fetches them.
+// noises returns functions that allocate tensors of noise on a device, and that fetch them.
 func noises(t *testing.T, d *dev) (
 	room func(dt ir.DType, shape ...int64) device.View, fetch func(device.View) []float64,
 ) {
@@ -34,8 +34,8 @@ func noises(t *testing.T, d *dev) (
 	return room, fetch
 }
 
-// TestJointReal holds linears of one x at once, where that is faster, to those computed alone: within their bound, and
-// to the bits of 32 rows.
+// TestJointReal checks linears of one x that are computed in one launch: they agree with single linears within the
+// error bound, and have the same bits as rows of a computation of 32 rows.
 func TestJointReal(t *testing.T) {
 	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
@@ -69,7 +69,7 @@ func TestJointReal(t *testing.T) {
 			for _, n := range c.ns {
 				weights = append(weights, room(dt, n, c.depth))
 			}
-			var most [][]float64 // of 32 rows
+			var most [][]float64 // results for 32 rows
 			for _, rows := range []int64{32, 16, 8, 5, 1} {
 				x.Shape = []int64{rows, c.depth}
 				k := device.Kernel{Op: device.Linears{Gated: c.gated, Constant: true},
@@ -88,18 +88,18 @@ func TestJointReal(t *testing.T) {
 					run(device.Kernel{Op: device.Elementwise{Op: ir.OpMul}, Ins: alone, Outs: alone[:1]})
 				}
 				taken := run(k)
-				t.Logf("%s, %d rows of %s: at once %v", c.what, rows, dt, taken)
+				t.Logf("%s, %d rows of %s: one launch: %v", c.what, rows, dt, taken)
 				if !taken {
 					continue
 				}
 				for i, out := range results {
 					got, want := fetch(out), fetch(alone[i])
 					for e, v := range got {
-						if dt == ir.F16 { // what overflows in one may just not in the other
+						if dt == ir.F16 { // a value may overflow in one and not in the other
 							v, want[e] = min(max(v, -65504), 65504), min(max(want[e], -65504), 65504)
 						}
 						if !(math.Abs(v-want[e]) <= math.Abs(want[e])/32+0.05*math.Sqrt(float64(c.depth)/64)) {
-							t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, alone %v", c.what, rows, dt, e,
+							t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, in a single linear %v", c.what, rows, dt, e,
 								i, v, want[e])
 						}
 					}
@@ -108,7 +108,7 @@ func TestJointReal(t *testing.T) {
 					} else if i < len(most) {
 						for e, v := range got {
 							if v != most[i][e] {
-								t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, of 32 rows %v", c.what,
+								t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, computed with 32 rows %v", c.what,
 									rows, dt, e, i, v, most[i][e])
 							}
 						}

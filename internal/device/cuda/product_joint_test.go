@@ -14,15 +14,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// jointKernels is a fake's Library whose kernels for few rows take a millisecond, and of several linears at once what
-// is said. They compute, but for single ones where cuBLASLt has algorithms: these give what those do.
+// jointKernels is a kernel library of a fake. Its kernels for few rows take a millisecond, and launches of several
+// linears take the given time. They compute correct results, except single linears if cuBLASLt has algorithms; these
+// return the same as those algorithms.
 type jointKernels struct {
 	*fakedriver.GPU
 	ms    float32
-	two   float32 // of two at once, where it is not ms; else 0
+	two   float32 // time of two linears in one launch if it is not ms; else 0
 	wrong bool
 	made  int
-	ran   map[bool]int // launches of linears at once, and of one
+	ran   map[bool]int // number of launches of several linears (true) and of one (false)
 }
 
 func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
@@ -56,15 +57,15 @@ func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Ste
 	return steps, nil
 }
 
-// TestJointPick: linears of one x are one launch where that is faster than one after the other and gives their bits,
-// and is remembered.
+// TestJointPick checks that linears of one x are one launch if that is faster than single launches and has the same
+// bits, and that later processes use the saved choice.
 func TestJointPick(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
 	for _, c := range []struct {
 		name  string
-		ms    float32 // that the launch of all takes
+		ms    float32 // time of the launch of all linears
 		rows  int64
 		ns    []int64
 		how   device.Linears
@@ -84,18 +85,19 @@ func TestJointPick(t *testing.T) {
 		{name: "little together", ms: 1.5, rows: 1, ns: []int64{256, 256}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			cache := kernels.CacheIn(t.TempDir(), nil)
 			var asked []int
 			for process := range 2 {
 				f := fakedriver.New(t, 1)
-				f.LT = &fakedriver.LT{T: t} // it has no algorithm: linears alone are hocket's kernel
+				f.LT = &fakedriver.LT{T: t} // cuBLASLt has no algorithm, so single linears use hocket's kernel
 				lib := &jointKernels{GPU: f, ms: c.ms, wrong: c.wrong}
 				w, err := newMachine(system(f), Options{Kernels: lib, Cache: cache, Skinny: true}).Open(t.Context(), 1)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if taken := jointLinears(t, w, c.how, c.rows, c.ns); taken != c.taken {
-					t.Errorf("process %d: one launch is taken: %v", process, taken)
+					t.Errorf("process %d: the linears are one launch: %v", process, taken)
 				}
 				asked = append(asked, lib.made)
 				if err := w.Close(); err != nil {
@@ -105,15 +107,15 @@ func TestJointPick(t *testing.T) {
 					break
 				}
 			}
-			if c.taken && (asked[0] < 3 || asked[1] != 1) { // a trial has a launch for each copy of the weights
-				t.Errorf("launches made of all by processes: %v", asked)
+			if c.taken && (asked[0] < 3 || asked[1] != 1) { // timing launches once for each copy of the weights
+				t.Errorf("launches of all linears, by process: %v", asked)
 			}
 		})
 	}
 }
 
-// jointLinears prepares linears of random numbers at once, and, where that is taken, runs them and compares
-// what each would give alone.
+// jointLinears prepares linears of random numbers in one launch. If that is accepted, it runs them and compares the
+// results with those of single linears.
 func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, ns []int64) (taken bool) {
 	t.Helper()
 	const depth = 1024
@@ -178,7 +180,7 @@ func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, 
 	return true
 }
 
-// write and values are a view's elements in the fake's memory.
+// write stores the elements of a view in the fake's memory, and values loads them.
 func write(t *testing.T, v device.View, vals []float64) {
 	t.Helper()
 	a := fakedriver.NewArray(v.Shape)

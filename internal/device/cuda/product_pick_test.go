@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// product512 prepares y = x·wᵀ, 512 each way, and returns what runs it.
+// product512 prepares y = x·wᵀ with 512×512 matrices, and returns the launch.
 func product512(t *testing.T, w device.World, dt ir.DType) device.Launch {
 	t.Helper()
 	return productOf(t, w, dt, 512)
@@ -28,7 +28,7 @@ func productOf(t *testing.T, w device.World, dt ir.DType, n int64) device.Launch
 	return linearOf(t, w, device.Linear{}, dt, []int64{n, n}, []int64{n, n})
 }
 
-// linearOf prepares a product of operands of the shapes.
+// linearOf prepares a linear with operands of the given shapes.
 func linearOf(t *testing.T, w device.World, op device.Linear, dt ir.DType, shapes ...[]int64) device.Launch {
 	t.Helper()
 	l, err := tryLinear(t, w, op, dt, shapes...)
@@ -38,7 +38,7 @@ func linearOf(t *testing.T, w device.World, op device.Linear, dt ir.DType, shape
 	return l
 }
 
-// tryLinear is linearOf, if it can be prepared.
+// tryLinear is linearOf, but returns an error if the linear is refused.
 func tryLinear(t *testing.T, w device.World, op device.Linear, dt ir.DType, shapes ...[]int64) (device.Launch, error) {
 	t.Helper()
 	d := w.Device(0)
@@ -74,7 +74,7 @@ func openFake(t *testing.T, f *fakedriver.GPU, opts Options) device.World {
 	return w
 }
 
-// chosen is the algorithm that a launch runs.
+// chosen returns the algorithm that a launch runs.
 func chosen(t *testing.T, w device.World, f *fakedriver.GPU, l device.Launch) int {
 	t.Helper()
 	s, err := w.Device(0).NewStream(device.StreamOptions{})
@@ -113,27 +113,27 @@ func TestPick(t *testing.T) {
 			out := l.(*launch).steps[0].(gemmLaunch).Launch.Problem.Out
 			for _, r := range f.LT.Runs {
 				if r.Out == uintptr(out) {
-					t.Error("the trial wrote the program's own memory")
+					t.Error("timing algorithms wrote memory of the program")
 				}
 			}
 			if spent := f.LT.Now; spent > 8*max(gemm.TrialMs, c.costs[0]) {
-				t.Errorf("the trial took %v ms", spent)
+				t.Errorf("timing algorithms took %v ms", spent)
 			}
 			if got := chosen(t, w, f, l); got != c.Want {
-				t.Errorf("took algorithm %d, not %d", got, c.Want)
+				t.Errorf("picked algorithm %d, want %d", got, c.Want)
 			}
 			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.Want || f.LT.Asked != 1 {
-				t.Errorf("the same product again: asked %d times", f.LT.Asked)
+				t.Errorf("after preparing the same product again: %d requests for algorithms", f.LT.Asked)
 			}
 			if product512(t, w, ir.F16); f.LT.Asked != 2 {
-				t.Errorf("another product: asked %d times", f.LT.Asked)
+				t.Errorf("after preparing another product: %d requests for algorithms", f.LT.Asked)
 			}
 		})
 	}
 }
 
-// TestPickBias: the fastest algorithm for a product with a bias is taken, but not
-// one that computes other bits than the first guess does.
+// TestPickBias checks that the fastest algorithm is picked for a product with a bias, except algorithms whose results
+// differ in bits from those of the first suggestion.
 func TestPickBias(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -152,24 +152,24 @@ func TestPickBias(t *testing.T) {
 			w := openFake(t, f, Options{})
 			l := linearOf(t, w, device.Linear{}, c.dt, []int64{512, 512}, []int64{512, 512}, []int64{512})
 			if got := chosen(t, w, f, l); got != c.Want {
-				t.Errorf("took algorithm %d, not %d", got, c.Want)
+				t.Errorf("picked algorithm %d, want %d", got, c.Want)
 			}
 		})
 	}
 }
 
-// TestPickDuel: an algorithm that wins the race because the first was timed in a
-// bad moment loses when the two are timed in turns.
+// TestPickDuel checks that an algorithm is not picked only because the first one was slow for a moment: the two are
+// compared again alternately.
 func TestPickDuel(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{1, 1.2}, Cold: 2 + gemm.TrialRounds}
 	w := openFake(t, f, Options{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 || f.LT.Cold != 0 {
-		t.Errorf("took algorithm %d, %d runs left", got, f.LT.Cold)
+		t.Errorf("picked algorithm %d, %d slow runs left", got, f.LT.Cold)
 	}
 }
 
-// TestPickKept has other processes find what one has measured.
+// TestPickKept checks that other processes find the saved choice of one process.
 func TestPickKept(t *testing.T) {
 	dir := t.TempDir()
 	run := func(want, asked, checked int, opts Options, change func(*fakedriver.LT)) {
@@ -183,10 +183,10 @@ func TestPickKept(t *testing.T) {
 		w := openFake(t, f, opts)
 		l := product512(t, w, ir.BF16)
 		if len(f.LT.Runs) == 0 {
-			t.Error("the algorithm did not run when it was prepared")
+			t.Error("the algorithm was not run at preparation")
 		}
 		if got := chosen(t, w, f, l); got != want || f.LT.Asked != asked || f.LT.Checked != checked {
-			t.Errorf("took algorithm %d, asked %d times, checked %d times; want %d, %d, %d", got, f.LT.Asked,
+			t.Errorf("picked algorithm %d, %d requests, %d checks; want %d, %d, %d", got, f.LT.Asked,
 				f.LT.Checked, want, asked, checked)
 		}
 	}
@@ -195,10 +195,10 @@ func TestPickKept(t *testing.T) {
 	run(2, 0, 1, Options{}, slower) // not measured again
 	run(1, 1, 0, Options{FixedProducts: true}, nil)
 	run(1, 1, 1, Options{}, func(l *fakedriver.LT) { l.Refuse = true; slower(l) })
-	run(1, 0, 1, Options{}, nil) // what the last one found
+	run(1, 0, 1, Options{}, nil) // uses the choice of the previous process
 	notes, err := filepath.Glob(filepath.Join(dir, "*.note"))
 	if err != nil || len(notes) != 1 {
-		t.Fatalf("kept %v, %v", notes, err)
+		t.Fatalf("saved choices: %v, %v", notes, err)
 	}
 	b, err := os.ReadFile(notes[0])
 	if err != nil {
@@ -218,15 +218,15 @@ func TestPickFixed(t *testing.T) {
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{FixedProducts: true})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
-		t.Errorf("took algorithm %d", got)
+		t.Errorf("picked algorithm %d", got)
 	}
 	if len(f.LT.Schemes) != 1 || f.LT.Schemes[0] != 0 {
-		t.Errorf("sums may be split: %v", f.LT.Schemes)
+		t.Errorf("reduction schemes %v allow split sums", f.LT.Schemes)
 	}
 }
 
-// TestPickSMs: a product for some multiprocessors has an algorithm of its own, which
-// is timed and has run before it is launched; one for all is as any other.
+// TestPickSMs checks that a product that is limited to some multiprocessors has a separate choice of algorithm, which
+// is timed and run before the first launch. A limit to all multiprocessors is no limit.
 func TestPickSMs(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
@@ -235,7 +235,7 @@ func TestPickSMs(t *testing.T) {
 	w.(*world).sites[0].gpu.SMs = all
 	for i, c := range []struct {
 		sms   int
-		asked int // how often so far
+		asked int // number of requests so far
 		told  []int32
 	}{
 		{0, 1, nil},
@@ -250,16 +250,16 @@ func TestPickSMs(t *testing.T) {
 		l := linearOf(t, w, device.Linear{Product: device.Product{SMs: c.sms}}, ir.BF16, []int64{512, 512},
 			[]int64{512, 512})
 		if f.LT.Asked != c.asked || !slices.Equal(f.LT.SMs, c.told) || (len(f.LT.Runs) > 0) != (f.LT.Asked > asked) {
-			t.Errorf("%d: %d SMs: asked %d times, told %v, ran %d times; want %d, %v", i, c.sms, f.LT.Asked, f.LT.SMs,
+			t.Errorf("case %d, %d SMs: %d requests, for SMs %v, %d runs; want %d, %v", i, c.sms, f.LT.Asked, f.LT.SMs,
 				len(f.LT.Runs), c.asked, c.told)
 		}
 		if got := chosen(t, w, f, l); got != 2 {
-			t.Errorf("%d: took algorithm %d, not 2", i, got)
+			t.Errorf("case %d: picked algorithm %d, want 2", i, got)
 		}
 	}
 }
 
-// TestPickSmall does not time what takes no time.
+// TestPickSmall checks that algorithms of very small products are not timed.
 func TestPickSmall(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
@@ -269,24 +269,23 @@ func TestPickSmall(t *testing.T) {
 		t.Errorf("%d runs before the first launch", len(f.LT.Runs))
 	}
 	if got := chosen(t, w, f, l); got != 1 {
-		t.Errorf("took algorithm %d", got)
+		t.Errorf("picked algorithm %d", got)
 	}
 }
 
-// TestPickWithoutMemory takes the first guess where there is no memory to try
-// others in.
+// TestPickWithoutMemory checks that the first suggestion is used if there is no memory for timing others.
 func TestPickWithoutMemory(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	w.(*world).devices[0].site.heaps[device.Private] = gpu.NewHeap(1, 1, 1, none{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
-		t.Errorf("took algorithm %d", got)
+		t.Errorf("picked algorithm %d", got)
 	}
 }
 
-// TestPickPart: what there is no memory to run whole runs once in part when it is prepared, on each
-// GPU, so that its code is there; not where not even that has room.
+// TestPickPart checks products for which there is not enough memory to time them. Preparation runs a part of the
+// product once on each GPU, so that its code is loaded, unless there is no memory even for that.
 func TestPickPart(t *testing.T) {
 	for _, c := range []struct {
 		mib  int64
@@ -300,18 +299,18 @@ func TestPickPart(t *testing.T) {
 			&smallSource{from: site.heaps[device.Private].From, most: c.mib << 20})
 		l := productOf(t, w, ir.BF16, 2048)
 		if n := len(f.LT.Runs); n != c.runs {
-			t.Errorf("%d MiB: ran %d times before its first launch, want %d", c.mib, n, c.runs)
+			t.Errorf("%d MiB: %d runs before the first launch, want %d", c.mib, n, c.runs)
 		}
 		if got := chosen(t, w, f, l); got != 1 {
-			t.Errorf("%d MiB: took algorithm %d", c.mib, got)
+			t.Errorf("%d MiB: picked algorithm %d", c.mib, got)
 		}
 		if list := w.Guesses(); len(list) != 1 {
-			t.Errorf("%d MiB: guesses %q, want one", c.mib, list)
+			t.Errorf("%d MiB: unmeasured products %q, want one", c.mib, list)
 		}
 	}
 }
 
-// TestPickTrialFails wants what goes wrong with a trial told, unless it is memory.
+// TestPickTrialFails checks that an error while timing algorithms is returned, unless it is a lack of memory.
 func TestPickTrialFails(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
@@ -327,7 +326,7 @@ func TestPickTrialFails(t *testing.T) {
 			l.Release()
 		}
 	}
-	small := func() error { // one guess, which is run once before the first launch
+	small := func() error { // one suggestion, which is run once before the first launch
 		l, err := tryLinear(t, w, device.Linear{}, ir.BF16, []int64{256, 256}, []int64{256, 256})
 		if l != nil {
 			l.Release()
@@ -341,11 +340,11 @@ func TestPickTrialFails(t *testing.T) {
 	delete(f.Returns, "cuStreamCreateWithPriority")
 	before := len(f.LT.Runs)
 	if err := small(); err != nil || len(f.LT.Runs) != before+1 {
-		t.Errorf("%v; run %d times when that was mended, want 1", err, len(f.LT.Runs)-before)
+		t.Errorf("%v; %d runs after the fault was fixed, want 1", err, len(f.LT.Runs)-before)
 	}
 }
 
-// smallSource gives no more than most at a time.
+// smallSource is a source of memory with regions of at most most bytes.
 type smallSource struct {
 	from gpu.Source
 	most int64
@@ -359,14 +358,14 @@ func (s *smallSource) Reserve(most, least int64) (*gpu.Region, error) {
 }
 func (s *smallSource) Release(r *gpu.Region) error { return s.from.Release(r) }
 
-// none is a source of no memory.
+// none is a source without memory.
 type none struct{}
 
 func (none) Reserve(int64, int64) (*gpu.Region, error) { return nil, device.ErrOutOfMemory }
 func (none) Release(*gpu.Region) error                 { return nil }
 
-// TestWorkspaces has products on two streams use two workspaces, of what they need
-// where the stream was told of them before, and of what any may need where not.
+// TestWorkspaces checks that products on two streams use separate workspaces. A workspace has the size that the
+// announced launches of its stream need, or the largest possible size if none were announced.
 func TestWorkspaces(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20}
@@ -394,29 +393,28 @@ func TestWorkspaces(t *testing.T) {
 			}
 		}
 		if f.Called["cuMemCreate"] > 0 && c.told != nil {
-			t.Error("a launch that the stream was told of takes memory")
+			t.Error("a launch that was announced to the stream allocates memory")
 		}
 		if f.LT.Runs[0].Work != f.LT.Runs[1].Work {
-			t.Error("a stream has two workspaces")
+			t.Error("a stream uses two workspaces")
 		}
 		if m := s.(*stream).workspace; m.bytes != c.Want || uintptr(m.addr) != f.LT.Runs[0].Work ||
 			slices.Contains(used, f.LT.Runs[0].Work) {
-			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x",
+			t.Errorf("%d launches announced: the workspace has %d bytes at %#x, want %d bytes and another address than %#x",
 				len(c.told), m.bytes, m.addr, c.Want, used)
 		}
 		if err := s.Launch(large); err != nil {
 			t.Fatal(err)
 		}
 		if m := s.(*stream).workspace; m.bytes < 3<<20 || uintptr(m.addr) != f.LT.Runs[2].Work {
-			t.Errorf("a larger product has a workspace of %d bytes at %#x, and runs at %#x", m.bytes, m.addr,
+			t.Errorf("the workspace of a larger product has %d bytes at %#x, but the product runs with %#x", m.bytes, m.addr,
 				f.LT.Runs[2].Work)
 		}
 		used = append(used, f.LT.Runs[0].Work)
 	}
 }
 
-// TestPickRelu: a product that ends in a relu runs by the algorithm that it has
-// without one, or not at all.
+// TestPickRelu checks that a product with a relu uses the same algorithm as without a relu, or is refused.
 func TestPickRelu(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
@@ -432,21 +430,21 @@ func TestPickRelu(t *testing.T) {
 		t.Fatal(st, err)
 	}
 	if last := f.LT.Runs[len(f.LT.Runs)-1]; last.Algo != 2 || f.LT.Asked != 1 || f.LT.Checked != 1 {
-		t.Errorf("ran algorithm %d last, asked %d times, checked %d times", last.Algo, f.LT.Asked, f.LT.Checked)
+		t.Errorf("ran algorithm %d last, %d requests, %d checks", last.Algo, f.LT.Asked, f.LT.Checked)
 	}
 	st.Free()
 	runs := len(f.LT.Runs)
 	f.LT.Refuse = true
 	if st, err := prepare(); err != nil || st != nil {
-		t.Errorf("a relu that the algorithm has not: %v, %v", st, err)
+		t.Errorf("a relu that the algorithm does not support: %v, %v", st, err)
 	}
 	if len(f.LT.Runs) != runs {
-		t.Error("it ran again")
+		t.Error("the algorithm was run again")
 	}
 }
 
-// TestPickOverMemory: operands that share bytes are not refused since a trial, which has
-// them apart, would take more memory than the GPU has.
+// TestPickOverMemory checks that operands that overlap are not refused because timing would need more memory than the
+// GPU has. Timing uses separate memory for each operand.
 func TestPickOverMemory(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
 		f := fakedriver.New(t, 1)
@@ -463,7 +461,7 @@ func TestPickOverMemory(t *testing.T) {
 			Outs: []device.View{y}})
 		mustOf(t)(err)
 		if got := chosen(t, w, f, l); got != 1 {
-			t.Errorf("algorithm %d", got)
+			t.Errorf("picked algorithm %d", got)
 		}
 	}
 }

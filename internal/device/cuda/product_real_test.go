@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// put writes values to device memory, fetch reads them; the context is current.
+// put writes values to device memory, and fetch reads them. The context is current.
 func (s *site) put(at nvlib.Ptr, dt ir.DType, vals []float64) error {
 	return s.through(int64(len(vals))*dt.Size(), func(buf nvlib.Ptr, n int64) error {
 		tensor.FromFloat64(cabi.Bytes(uintptr(buf), int(n)), vals, dt)
@@ -32,7 +32,7 @@ func (s *site) fetch(at nvlib.Ptr, dt ir.DType, elems int64) ([]float64, error) 
 	return vals, err
 }
 
-// through has f copy by way of pinned memory, and then is given it.
+// through calls f to copy from or to a pinned buffer, and then calls then with the buffer's contents.
 func (s *site) through(n int64, f func(buf nvlib.Ptr, n int64) error, then func([]byte)) error {
 	pinned := s.heaps[device.Pinned]
 	buf, err := pinned.Alloc(n)
@@ -56,8 +56,8 @@ func prepareGemm(d *dev, g gemm.Problem) (st *gemm.Launch, err error) {
 	return st, err
 }
 
-// TestReluEpilogue: cuBLASLt's relu gives the same results as the language's relu, for numbers and NaN. It replaces a
-// separate relu.
+// TestReluEpilogue checks that cuBLASLt's relu epilogue, which replaces a separate relu, has the same results as the
+// language's relu for numbers and NaN.
 func TestReluEpilogue(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)
@@ -114,7 +114,7 @@ func TestReluEpilogue(t *testing.T) {
 	}
 }
 
-// TestTF32 sees that products of f32 round operands only where that was asked for.
+// TestTF32 checks that products of f32 round their operands to TF32 only if that was requested.
 func TestTF32(t *testing.T) {
 	for _, tf32 := range []bool{false, true} {
 		m := real(t, Options{TF32: tf32})
@@ -164,9 +164,8 @@ func TestTF32(t *testing.T) {
 	}
 }
 
-// TestBiasOnce has every algorithm that cuBLASLt offers for a product with a bias
-// compute one whose sums f32 holds exactly: what is rounded before the bias is
-// added shows.
+// TestBiasOnce makes every algorithm that cuBLASLt suggests compute a product with a bias. The sums are exact in f32,
+// so the results show whether the product is rounded before the bias is added.
 func TestBiasOnce(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)
@@ -256,22 +255,21 @@ func TestBiasOnce(t *testing.T) {
 			}
 			if wrong > 0 {
 				twice++
-				t.Logf("%s: algorithm %d rounds twice: %d of %d elements differ", dt, c, wrong, rows*n)
+				t.Logf("%s: algorithm %d rounds before and after adding the bias: %d of %d elements differ", dt, c, wrong, rows*n)
 				if c == 0 {
-					t.Errorf("%s: the first guess rounds twice", dt)
+					t.Errorf("%s: the first suggestion rounds before and after adding the bias", dt)
 				}
 			}
 		}
-		t.Logf("%s: %d of %d algorithms round twice", dt, twice, len(found))
+		t.Logf("%s: %d of %d algorithms round before and after adding the bias", dt, twice, len(found))
 		st.Free()
 		if !slices.Equal(multiplied(t, d, st.Problem.Problem, rows*n), want) {
-			t.Errorf("%s: what was picked rounds twice", dt)
+			t.Errorf("%s: the picked algorithm rounds before and after adding the bias", dt)
 		}
 	}
 }
 
-// multiplied prepares g, runs it on a stream of its own and returns the elements of
-// the result.
+// multiplied prepares g, runs it on a new stream, and returns the elements of the result.
 func multiplied(t *testing.T, d *dev, g gemm.Problem, elements int64) []float64 {
 	t.Helper()
 	st, err := prepareGemm(d, g)

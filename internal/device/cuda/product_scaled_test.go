@@ -11,8 +11,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestScaledProduct: cuBLASLt gets 8-bit operands with the modes of their scales, which lie as it takes them: where they
-// are, or in a copy; what it has no mode for is hocket's kernel.
+// TestScaledProduct checks linears of 8-bit types. cuBLASLt receives the operands, the modes of their scales, and
+// scales in the required layout: in place, or in a copy. Combinations of scales without a mode are computed by hocket's
+// kernel.
 func TestScaledProduct(t *testing.T) {
 	const one, outer, vec, squares = nvlib.LtScaleOne, nvlib.LtScaleOuter, nvlib.LtScaleVec128, nvlib.LtScaleSquares
 	type shapes = [][]int64
@@ -22,8 +23,8 @@ func TestScaledProduct(t *testing.T) {
 		name    string
 		in      shapes
 		version uintptr
-		modes   []nvlib.LtScale // of A, which is w, and B
-		same    [2]bool         // scales of w and x are not copied
+		modes   []nvlib.LtScale // of A, which is w, and of B, which is x
+		same    [2]bool         // whether the scales of w and of x are used in place
 		copies  int
 	}{
 		{"one each", of([]int64{64, 512}, nil, nil), 0, []nvlib.LtScale{one, one}, [2]bool{true, true}, 0},
@@ -69,16 +70,16 @@ func TestScaledProduct(t *testing.T) {
 			g, product := steps[len(steps)-1].(gemmLaunch)
 			if !product {
 				if c.modes != nil || len(steps) != 1 {
-					t.Errorf("%d steps without a product", len(steps))
+					t.Errorf("cuBLASLt should compute the product, but there are %d steps without one", len(steps))
 				}
 				return
 			}
 			if c.modes == nil {
-				t.Fatal("cuBLASLt computes it")
+				t.Fatal("cuBLASLt computes a combination of scales without a mode")
 			}
 			p := g.Launch.Problem
 			if p.M != 64 || p.Modes != [2]nvlib.LtScale{c.modes[1], c.modes[0]} || len(steps) != 1+c.copies {
-				t.Errorf("%d rows with scales %v of x and w after %d copies", p.M, p.Modes, len(steps)-1)
+				t.Errorf("a product of %d rows with scale modes %v of x and w after %d copies", p.M, p.Modes, len(steps)-1)
 			}
 			own := func(i int) nvlib.Ptr {
 				v, err := l.(*launch).Resolve(k.Ins[i], false)
@@ -93,10 +94,10 @@ func TestScaledProduct(t *testing.T) {
 			n := len(f.LT.Modes)
 			if got := f.LT.Modes[n-2:]; got[0] != int32(c.modes[0]) || got[1] != int32(c.modes[1]) ||
 				f.LT.Scales[n-2] != uintptr(p.Scales[1]) || f.LT.Scales[n-1] != uintptr(p.Scales[0]) {
-				t.Errorf("cuBLASLt gets modes %v with scales at %#x, which are at %#x", got, f.LT.Scales[n-2:], p.Scales)
+				t.Errorf("cuBLASLt received modes %v with scales at %#x, want addresses %#x", got, f.LT.Scales[n-2:], p.Scales)
 			}
 			if got := f.LT.Types[len(f.LT.Types)-3:]; !slices.Equal(got, []int32{28, 28, 14}) {
-				t.Errorf("matrices of types %v", got)
+				t.Errorf("cuBLASLt received matrices of types %v", got)
 			}
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSkinnyReal holds products of few rows, as they are picked, to sums of the test's own, and each row to the one
-// that is computed alone.
+// TestSkinnyReal compares products of few rows, with the picked algorithm, with sums computed by the test. Each row
+// must equal the row computed alone.
 func TestSkinnyReal(t *testing.T) {
 	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
@@ -82,11 +82,11 @@ func TestSkinnyReal(t *testing.T) {
 				all, allOwn := result(32, relu, ins...)
 				for _, rows := range []int64{1, 5, 8, 9, 16, 17, 32} {
 					got, own := result(rows, relu, ins...)
-					t.Logf("%s, %d rows, %d operands, relu %v: hocket's kernel is taken: %v", dt, rows, len(ins), relu,
+					t.Logf("%s, %d rows, %d operands, relu %v: hocket's kernel is used: %v", dt, rows, len(ins), relu,
 						own)
 					for i, v := range got {
 						if own && allOwn && v != all[i] {
-							t.Fatalf("%s, %d rows: element %d is %v, and of 32 rows %v", dt, rows, i, v, all[i])
+							t.Fatalf("%s, %d rows: element %d is %v, computed with 32 rows %v", dt, rows, i, v, all[i])
 						}
 						if i%97 != 0 {
 							continue
@@ -113,8 +113,8 @@ func TestSkinnyReal(t *testing.T) {
 	}
 }
 
-// BenchmarkSkinny times products of few rows over rotating weights, as they are picked and by cuBLASLt's first guess,
-// in turns.
+// BenchmarkSkinny times products of few rows with rotating weights, alternately with the picked algorithm and with
+// cuBLASLt's first suggestion.
 func BenchmarkSkinny(b *testing.B) {
 	t := newTimer(b)
 	t.w.m.cache = nil
@@ -157,7 +157,7 @@ func BenchmarkSkinny(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// skinnyLayers are products of few rows that follow each other.
+// skinnyLayers is a program of consecutive products of few rows.
 const skinnyLayers = `dim T
 mesh tp[1]
 func f(%x: bf16[T, 2048], %a: bf16[4096, 2048], %b: bf16[2048, 4096]) -> bf16[T, 2048] {
@@ -172,8 +172,8 @@ func f(%x: bf16[T, 2048], %a: bf16[4096, 2048], %b: bf16[2048, 4096]) -> bf16[T,
 }
 `
 
-// TestSkinnyBoundReal: weights that are bound, and so read before the kernel before has ended, give the bits of
-// weights that each run uploads, eagerly and by graph.
+// TestSkinnyBoundReal checks bound weights, which a kernel reads before the previous kernel has ended. The results have
+// the same bits as with weights that each run uploads, with and without a graph.
 func TestSkinnyBoundReal(t *testing.T) {
 	m := modeltest.Open(t, real(t, Options{Skinny: true}))
 	draw := func(seed uint64, scale float64, shape ...int64) *hocket.Tensor {
@@ -232,7 +232,7 @@ func TestSkinnyBoundReal(t *testing.T) {
 				diff, size = diff+d*d, size+v*v
 			}
 			if !(math.Sqrt(diff/size) < 0.02) {
-				t.Errorf("%s: run %d is off by %v of cuBLASLt's", what, i, math.Sqrt(diff/size))
+				t.Errorf("%s: run %d differs from cuBLASLt by %v", what, i, math.Sqrt(diff/size))
 			}
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// slowKernels is a fake's Library whose kernels take a time on the clock of its cuBLASLt. Those for few rows give
-// what cuBLASLt's algorithms give there, which compute nothing, unless they are wrong.
+// slowKernels is a kernel library of a fake whose kernels take a given time on the clock of its cuBLASLt. Kernels for
+// few rows return the same as cuBLASLt's algorithms, which compute nothing, unless wrong is set.
 type slowKernels struct {
 	*fakedriver.GPU
 	ms    float32
@@ -40,12 +40,12 @@ func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 	return steps, err
 }
 
-// TestSkinnyPick: hocket's kernel for few rows is chosen where it is faster than cuBLASLt's algorithms.
+// TestSkinnyPick checks that hocket's kernel for few rows is picked if it is faster than cuBLASLt's algorithms.
 func TestSkinnyPick(t *testing.T) {
 	x, w, wide := []int64{2, 1024}, []int64{2048, 1024}, []int64{65, 1024}
 	for _, c := range []struct {
 		name   string
-		ms     float32 // that hocket's kernel takes
+		ms     float32 // time of hocket's kernel
 		how    device.Linear
 		shapes [][]int64
 		own    bool
@@ -59,7 +59,7 @@ func TestSkinnyPick(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cache := kernels.CacheIn(t.TempDir(), nil)
-			for round, asked := range []int{1, 0} { // the second process has it from the disk
+			for round, asked := range []int{1, 0} { // the second process uses the saved choice
 				f := fakedriver.New(t, 1)
 				f.LT = &fakedriver.LT{T: t, Costs: []float32{2, 1}}
 				w, err := newMachine(system(f),
@@ -70,24 +70,24 @@ func TestSkinnyPick(t *testing.T) {
 				}
 				l := linearOf(t, w, c.how, ir.BF16, c.shapes...)
 				if _, own := l.(*launch).steps[0].(*kernelStep); own != c.own {
-					t.Errorf("process %d: hocket's kernel is taken: %v", round, own)
+					t.Errorf("process %d: hocket's kernel is used: %v", round, own)
 				}
 				if c.own && f.LT.Asked != asked {
-					t.Errorf("process %d asked %d times for algorithms", round, f.LT.Asked)
+					t.Errorf("process %d made %d requests for algorithms", round, f.LT.Asked)
 				}
 				if err := w.Close(); err != nil {
 					t.Error(err)
 				}
 				if f.LT.Live != 0 {
-					t.Errorf("%d descriptions are left", f.LT.Live)
+					t.Errorf("%d descriptors are not freed", f.LT.Live)
 				}
 			}
 		})
 	}
 }
 
-// pickyKernels has hocket's kernel for few rows decline rows of x that do not begin at multiples of 16 bytes, and notes
-// the products that it makes kernels for.
+// pickyKernels is a kernel library in which hocket's kernel for few rows refuses rows of x that do not begin at
+// multiples of 16 bytes. It records the products for which it makes kernels.
 type pickyKernels struct {
 	*fakedriver.GPU
 	seen []kernels.Problem
@@ -109,8 +109,8 @@ func (p *pickyKernels) Steps(t kernels.Target, q kernels.Problem) ([]kernels.Ste
 	return p.GPU.Steps(t, q)
 }
 
-// TestFixedRows: which kernel computes a fixed product does not depend on the number of rows, and cuBLASLt is not
-// asked.
+// TestFixedRows checks that the kernel of a fixed product does not depend on the number of rows, and that cuBLASLt is
+// not called.
 func TestFixedRows(t *testing.T) {
 	view := func(dt ir.DType, shape ...int64) device.View {
 		return device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
@@ -123,7 +123,7 @@ func TestFixedRows(t *testing.T) {
 	for name, c := range map[string]struct {
 		op        device.Op
 		out, x, w device.View
-		own       int // launches of hocket's kernel for few rows; 0: it is the plain kernel
+		own       int // launches of hocket's kernel for few rows; 0 if the plain kernel is used
 		steps     int
 	}{
 		"a row":      {plain, out(1), view(ir.BF16, 1, 64), w, 1, 1},
@@ -178,7 +178,7 @@ func TestFixedRows(t *testing.T) {
 		}
 		n := len(l.(*launch).steps)
 		if f.LT.Asked != 0 || n != c.steps || own < c.own || own > 0 && c.own == 0 {
-			t.Errorf("%s: %d of %d kernels are hocket's for few rows, of %d steps; cuBLASLt is asked %d times", name, own,
+			t.Errorf("%s: %d of %d kernels are for few rows, in %d steps; %d requests to cuBLASLt", name, own,
 				len(lib.seen), n, f.LT.Asked)
 		}
 		if err := world.Close(); err != nil {

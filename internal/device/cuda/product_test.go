@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRowsInGroups has a linear whose rows lie in groups with gaps, as a chunk of
-// every rank's rows does: cuBLASLt takes it as a batch with one weight.
+// TestRowsInGroups checks a linear whose rows are in groups with gaps, such as a chunk of every rank's rows. cuBLASLt
+// computes it as a batch with one weight.
 func TestRowsInGroups(t *testing.T) {
 	const groups, rows, k, n = 4, 6, 32, 16
 	p := gemm.Product{DType: ir.BF16, Depth: k, Ka: 1, Kb: 1, Dims: []gemm.Axis{
@@ -23,6 +23,6 @@ func TestRowsInGroups(t *testing.T) {
 	}
 	p.Dims = append([]gemm.Axis{{N: 3, Out: 1000, A: 5000}}, p.Dims...)
 	if g, ok := p.Problem(); ok {
-		t.Errorf("three axes of rows taken as %+v", g)
+		t.Errorf("three axes of rows were merged to %+v", g)
 	}
 }

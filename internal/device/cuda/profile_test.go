@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// nvtxLog opens a fake NVTX that writes down names in brackets, and a word for each call of the driver that gives work
-// or has to do with profilers.
+// nvtxLog opens a fake NVTX that records range names in brackets, and a word for each driver call that issues work or
+// concerns profilers.
 func nvtxLog(t *testing.T, f *fakedriver.GPU) (log *[]string, open func() (*nvlib.NVTX, error)) {
 	log = new([]string)
 	f.OnCall = func(name string, _ []uintptr) {
@@ -37,8 +37,8 @@ func nvtxLog(t *testing.T, f *fakedriver.GPU) (log *[]string, open func() (*nvli
 	}
 }
 
-// TestProfileRange: a batch behind the first is one range, with all work in it, and within names that close; without
-// the option no call is made, and without NVTX there are no names.
+// TestProfileRange checks that each batch after the first is one profiler range that contains all its work, within
+// balanced NVTX ranges. Without the option no such call is made, and without NVTX there are no names.
 func TestProfileRange(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -86,14 +86,14 @@ func TestProfileRange(t *testing.T) {
 				case s == "]":
 					depth--
 				case started != c.ranged && !c.opts.Graph: // graphs are tried before
-					t.Errorf("%s outside of the range", s)
+					t.Errorf("%s is outside the profiler range", s)
 				}
 				if depth < 0 || depth > 1 || depth == 1 && !started {
-					t.Fatalf("names do not close: %q", *log)
+					t.Fatalf("NVTX ranges are not balanced: %q", *log)
 				}
 			}
 			if started || depth != 0 || ranges != map[bool]int{true: 1}[c.ranged] {
-				t.Errorf("%d ranges, %d names open: %q", ranges, depth, *log)
+				t.Errorf("%d profiler ranges, %d open NVTX ranges: %q", ranges, depth, *log)
 			}
 			for _, want := range c.want {
 				if !slices.Contains(*log, want) {

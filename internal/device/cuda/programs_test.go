@@ -16,15 +16,14 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// small overrides dims where an example is sized to be worth watching.
+// small overrides dims of examples that are large by default.
 var small = map[string]map[string]int64{
 	"row_parallel.hkt": {"T": 26, "K": 32, "N": 8},
 	"mlp.hkt":          {"T": 32, "H": 16, "F": 32},
 }
 
-// TestProgramsOnFake runs whole programs on the driver in Go: plans, collectives
-// and transfers on the host logic of this machine. What does not come out right
-// here cannot on a GPU.
+// TestProgramsOnFake runs whole programs on the fake driver, which tests the host logic of plans, collectives and
+// transfers. A program with wrong results here cannot be correct on a GPU.
 func TestProgramsOnFake(t *testing.T) {
 	t.Parallel()
 	list, err := filepath.Glob("../../../examples/*.hkt")
@@ -38,7 +37,7 @@ func TestProgramsOnFake(t *testing.T) {
 				gpus   int
 				graphs string
 				apart  func(a, b int32) bool
-				calls  bool // not by graph
+				calls  bool // without a graph
 			}{
 				{gpus: 4, graphs: formEach}, {gpus: 4}, {gpus: 1},
 				{gpus: 2, apart: all}, {gpus: 4, apart: some([2]int32{0, 1}, [2]int32{2, 3}), calls: true},
@@ -59,17 +58,16 @@ func TestProgramsOnFake(t *testing.T) {
 				}
 				runProgram(t, m, path, "", true)
 				if len(f.Graphs) == 0 {
-					t.Error("no graph was made")
+					t.Error("no graph was created")
 				}
 			}
 		})
 	}
 }
 
-// TestStrategiesOnFake runs layers whose overlap a strategy writes, as TestProgramsOnFake
-// does examples.
+// TestStrategiesOnFake is TestProgramsOnFake for layers with strategies that insert overlap.
 func TestStrategiesOnFake(t *testing.T) {
-	for _, name := range []string{"mlp.hkt", "llama_layer.hkt", "symbolic_rows.hkt"} { // the last has ragged blocks
+	for _, name := range []string{"mlp.hkt", "llama_layer.hkt", "symbolic_rows.hkt"} { // the last example has ragged blocks
 		for _, strategy := range []string{"chunked(2)", "exchange", "exchange(2)", "exchange(1,2)", "ahead"} {
 			t.Run(name+" "+strategy, func(t *testing.T) {
 				for i, apart := range []func(a, b int32) bool{some(), all} {
@@ -144,24 +142,24 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 	fake.Mu.Lock()
 	clear(fake.Called)
 	fake.Mu.Unlock()
-	events := 0 // of a run call by call, which comes first
+	events := 0 // number in a run without a graph, which is the first
 	for batch := range 2 {
 		got, err := loaded.RunBatch(ctx, exec.Inputs(ins), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The runs of a graph report the trace of the last.
+		// A replayed graph reports the trace of the last run only.
 		n := len(got[1].Trace.Events)
 		if batch > 0 && n != events {
-			t.Errorf("%d commands in the trace of a run, where there were %d", n, events)
+			t.Errorf("the trace of a run has %d commands, before %d", n, events)
 		}
 		events = n
 		if n := fake.Called["cuModuleLoadData"]; n > 0 && !graph &&
-			got[0].Detours == nil { // a graph has kernels of its own, and the fake's kernels for copies through the host have addresses
-			t.Errorf("%d modules were loaded by a run", n)
+			got[0].Detours == nil { // graphs have separate kernels, and the fake's kernels for copies through the host contain addresses
+			t.Errorf("a run loaded %d modules", n)
 		}
 		if n := fake.Called["cuMemCreate"]; n > 0 && batch == 0 {
-			t.Errorf("the first runs took memory of devices %d times", n)
+			t.Errorf("the first runs allocated device memory %d times", n)
 		}
 		for i, in := range ins {
 			want, err := eval.Run(ctx, bound, in, eval.Options{})

@@ -16,12 +16,11 @@ import (
 	"hocket.example/hocket/internal/device/cuda/process"
 )
 
-// queuesChild marks the process that measures, whose queues are those of its environment.
+// queuesChild is set in the environment of the child processes that measure with a given number of hardware queues.
 const queuesChild = "HOCKET_TEST_QUEUES"
 
-// TestQueuesReal runs kernels that wait for each other in processes of their own, with
-// so many hardware queues each, and looks for waits that end by their bound because
-// they stand in a queue before what would end them.
+// TestQueuesReal runs kernels that wait for each other, in a child process for each number of hardware queues. It looks
+// for waits that time out because they precede, in a queue, the work that they wait for.
 func TestQueuesReal(t *testing.T) {
 	if os.Getenv(queuesChild) != "" {
 		weaveQueues(t)
@@ -44,7 +43,7 @@ func TestQueuesReal(t *testing.T) {
 func weaveQueues(t *testing.T) {
 	began := time.Now()
 	r := newWeaver(t)
-	mustOf(t)(r.drv.Bind(r.ctx[0])) // the thread, for good
+	mustOf(t)(r.drv.Bind(r.ctx[0])) // the context stays current on this thread
 	queues, err := strconv.Atoi(os.Getenv(process.QueuesVariable))
 	mustOf(t)(err)
 	t.Logf("%d queues, %d devices, ready after %v", queues, len(r.ctx), time.Since(began))
@@ -56,7 +55,7 @@ func weaveQueues(t *testing.T) {
 	mustOf(t)(r.drv.HostFree(r.board))
 }
 
-// weaveStreams: streams share the queues, by the order in which they were made.
+// weaveStreams counts concurrent streams. Streams are assigned to hardware queues in the order of their creation.
 func weaveStreams(t *testing.T, r *weaver, queues int) {
 	const n = 64
 	p := wide(n, "sws", -1, "")
@@ -70,7 +69,7 @@ func weaveStreams(t *testing.T, r *weaver, queues int) {
 			r.kernel(0, weaveOp{kind: 's'}, s)
 			mustOf(r)(r.drv.SyncStream(s))
 		}
-		for i := range streams { // those between go
+		for i := range streams { // destroys the streams between
 			if i%every > 0 {
 				mustOf(r)(r.drv.DestroyStream(streams[i]))
 			}
@@ -87,14 +86,14 @@ func weaveStreams(t *testing.T, r *weaver, queues int) {
 		return r.arrived()
 	}
 	got := [4]int{side(0, 1), side(queues+8, 1), side(0, 2), side(0, 4)}
-	t.Logf("of %d streams %d wait side by side, %d where %d others are, %d of every second made, %d of every fourth", n, got[0], got[1], queues+8, got[2], got[3])
+	t.Logf("of %d streams %d run concurrently, %d if there are %d other streams, %d if every second stream is used, %d if every fourth is", n, got[0], got[1], queues+8, got[2], got[3])
 	if got[0] < min(queues, 32) {
-		t.Errorf("%d streams run side by side, want %d", got[0], queues)
+		t.Errorf("%d streams run concurrently, want %d", got[0], queues)
 	}
 }
 
-// weaveBranches: branches of a device's graph do not share the queues, however long they
-// are: as many run side by side as the device holds kernels.
+// weaveBranches checks that branches of a graph on one device do not share hardware queues, however long they are: as
+// many run concurrently as the device holds kernels.
 func weaveBranches(t *testing.T, r *weaver, queues int) {
 	for _, bodies := range [][2]string{{"wss", "sr"}, {"wsss", strings.Repeat("s", 40) + "r"}, {strings.Repeat("s", 10) + "wss", strings.Repeat("s", 60) + "r"}, {strings.Repeat("ws", 20), strings.Repeat("s", 60) + "r"}} {
 		for _, last := range []bool{true, false} {
@@ -115,14 +114,14 @@ func weaveBranches(t *testing.T, r *weaver, queues int) {
 				r.free(g)
 			}
 			if len(late) > 0 && late[0] <= mostWaits+1 {
-				t.Errorf("of %d branches some do not run side by side", late[0])
+				t.Errorf("some of %d branches do not run concurrently", late[0])
 			}
-			t.Logf("a graph of branches %q and %q, which is the last: %v: by bound with %v branches", bodies[0], bodies[1], last, late)
+			t.Logf("a graph of branches %q and one branch %q, which is the last: %v: timeouts with %v branches", bodies[0], bodies[1], last, late)
 		}
 	}
 }
 
-// weaveGraphs: so many graphs at once on a device, of which the one launched last raises.
+// weaveGraphs runs several graphs concurrently on a device. The last one raises the flags.
 func weaveGraphs(t *testing.T, r *weaver, queues int) {
 	r.bound = 4 * briefly
 	for _, branches := range []int{1, 2, 4} {
@@ -145,16 +144,16 @@ func weaveGraphs(t *testing.T, r *weaver, queues int) {
 			}
 			r.free(list...)
 		}
-		t.Logf("graphs of %d branches at once: by bound with %v graphs", branches, late)
+		t.Logf("concurrent graphs of %d branches: timeouts with %v graphs", branches, late)
 		if len(late) > 0 {
-			t.Errorf("of %d graphs of %d branches some do not run side by side", late[0], branches)
+			t.Errorf("some of %d graphs of %d branches do not run concurrently", late[0], branches)
 		}
 	}
 }
 
-// weaveExchanges: exchanges as streams, and as a graph for each device: alone, two one
-// after the other, and two of which each device has another first, which worlds that take
-// turns never do: of those it is only told.
+// weaveExchanges runs exchanges as streams, and as a graph for each device: alone, two in sequence, and two in
+// different orders on the two devices. The last case cannot occur between worlds that hold the co-residency lock one
+// after another, so its timeouts are only logged.
 func weaveExchanges(t *testing.T, r *weaver, queues int) {
 	const rounds, room = 4, 3000
 	if len(r.ctx) < 2 {
@@ -193,15 +192,15 @@ func weaveExchanges(t *testing.T, r *weaver, queues int) {
 			}
 			r.free(x, y)
 		}
-		t.Logf("exchanges of 2 times %d streams a device: by bound %v of %d as streams, twice that by graph", streams, late, rounds)
+		t.Logf("exchanges of 2 × %d streams per device: timeouts %v of %d rounds as streams, and twice as many as graphs", streams, late, rounds)
 		if late["streams"]+late["alone"] > 0 {
-			t.Errorf("exchanges of %d streams ended by the bound of a wait: %v", streams, late)
+			t.Errorf("exchanges of %d streams had timeouts: %v", streams, late)
 		}
 	}
 }
 
-// weaveGatherings: kernels that meet, as streams and as one graph over all devices. Given
-// together they always do; one by one where the model of the queues says so.
+// weaveGatherings runs kernels that meet, as streams and as one graph over all devices. If they are issued together,
+// they always meet. If they are issued one by one, they meet unless the model of the queues predicts a deadlock.
 func weaveGatherings(t *testing.T, r *weaver, queues int) {
 	for _, size := range [][2]int{{1, 2}, {1, 4}, {1, 10}, {2, 1}, {2, 2}, {2, 5}, {2, 17}, {4, 9}} {
 		ranks, streams := size[0], size[1]
@@ -225,7 +224,7 @@ func weaveGatherings(t *testing.T, r *weaver, queues int) {
 					late[how]++
 				}
 				if r.gaveUp() && !locks {
-					t.Errorf("round %d, %s: a wait ended by its bound where the model of the queues has none", round, how)
+					t.Errorf("round %d, %s: a wait timed out, but the model of the queues predicts no deadlock", round, how)
 				}
 				if r.bound = long; !together {
 					r.bound = briefly
@@ -238,15 +237,15 @@ func weaveGatherings(t *testing.T, r *weaver, queues int) {
 				r.free(g)
 			}
 		}
-		t.Logf("%d ranks a device of %d streams that meet: by bound %v of %d", ranks, streams, fmt.Sprint(late), rounds)
+		t.Logf("%d ranks per device of %d streams that meet: timeouts %v of %d rounds", ranks, streams, fmt.Sprint(late), rounds)
 		if late["together"]+late["together, graph"] > 0 {
-			t.Errorf("kernels that were given together did not meet: %v", late)
+			t.Errorf("kernels that were issued together did not meet: %v", late)
 		}
 	}
 }
 
-// TestWeaves: done one by one in the order of issue, the waits of an exchange find their
-// flags raised, and so do those of branches whose first raises.
+// TestWeaves executes weaves one operation at a time in the order of issue. The waits of an exchange find their flags
+// raised, and so do waits of branches if the first branch raises the flag.
 func TestWeaves(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	word := func(params uintptr, i int) uintptr { return cabi.Load[uintptr](params + uintptr(8*i)) }
@@ -256,7 +255,7 @@ func TestWeaves(t *testing.T) {
 	met, meets := 0, 0
 	f.Named["await_flags"] = func(params uintptr) {
 		board := cabi.Load[uintptr](word(params, 0))
-		if cabi.Load[uint32](word(params, 3)) != 0 { // the last one of those that meet finds all flags
+		if cabi.Load[uint32](word(params, 3)) != 0 { // the last of the kernels that meet finds all flags raised
 			cabi.Store(at(params, 3), uint32(1))
 			meets++
 		}
@@ -286,7 +285,7 @@ func TestWeaves(t *testing.T) {
 				r.eagerly(p)
 			}
 			if r.gaveUp() != (raiser == 8) {
-				t.Errorf("by graph: %v: branch %d raises, and a wait came before: %v", graph, raiser, r.gaveUp())
+				t.Errorf("graph %v, branch %d raises: a wait preceded the raise: %v", graph, raiser, r.gaveUp())
 			}
 		}
 	}
@@ -294,14 +293,14 @@ func TestWeaves(t *testing.T) {
 		r.clear()
 		x := exchange(rand.New(rand.NewPCG(seed, 1)), 2, 4, 8)
 		if r.eagerly(x); r.gaveUp() || r.waits == 0 {
-			t.Errorf("seed %d: of %d waits one came before its raise", seed, r.waits)
+			t.Errorf("seed %d: one of %d waits preceded its raise", seed, r.waits)
 		}
 		for _, together := range []bool{true, false} {
 			r.clear()
 			met, meets = 0, 0
 			p := gathering(rand.New(rand.NewPCG(seed, 2)), 2, 2, 3, 8, together)
 			if r.eagerly(p); met == 0 || meets != 4*met {
-				t.Errorf("seed %d: %d kernels, of which %d were the last of 4 that meet", seed, meets, met)
+				t.Errorf("seed %d: %d kernels, %d of them the last of 4 that meet", seed, meets, met)
 			}
 			between := false
 			for i := range p.ops[1:] {
@@ -309,38 +308,38 @@ func TestWeaves(t *testing.T) {
 				between = between || a.kind == 'm' && a.own < 3 && (b.kind != 'm' || b.n != a.n)
 			}
 			if between == together {
-				t.Errorf("seed %d: together %v, with others between %v", seed, together, between)
+				t.Errorf("seed %d: issued together: %v, other work between: %v", seed, together, between)
 			}
 		}
 	}
 	mustOf(t)(r.drv.HostFree(r.board))
 }
 
-// TestQueuesHold: whatever queues streams share, what waits only for what was given before,
-// or together with it, does not stand still; of kernels that meet and are given one by
-// one some do, up to a queue for each stream. So do waits given before their raise.
+// TestQueuesHold checks the model of hardware queues shared by streams. Work that waits only for work issued before it,
+// or together with it, never deadlocks. Kernels that meet and are issued one by one sometimes deadlock, unless each
+// stream has a queue. So do waits that are issued before their raise.
 func TestQueuesHold(t *testing.T) {
 	for _, queues := range []int{1, 2, 3, 5, 8, 32} {
 		apart := 0
 		for seed := range uint64(30) {
 			rng := rand.New(rand.NewPCG(seed, uint64(queues)))
 			if exchange(rng, 2+int(seed%3), 4, 8).locksUp(queues) {
-				t.Errorf("%d queues, seed %d: an exchange stands still", queues, seed)
+				t.Errorf("%d queues, seed %d: an exchange deadlocks", queues, seed)
 			}
 			ranks, streams := 1+int(seed%3), 1+int(seed%5)
 			if gathering(rng, 2, ranks, streams, 8, true).locksUp(queues) {
-				t.Errorf("%d queues, seed %d: kernels that meet, given together, stand still", queues, seed)
+				t.Errorf("%d queues, seed %d: kernels that meet and are issued together deadlock", queues, seed)
 			}
 			if gathering(rng, 2, ranks, streams, 8, false).locksUp(queues) {
 				apart++
 			}
 		}
 		if (apart == 0) != (queues == 32) {
-			t.Errorf("%d queues: %d of 30 stand still where kernels that meet are given one by one", queues, apart)
+			t.Errorf("%d queues: %d of 30 cases deadlock if kernels that meet are issued one by one", queues, apart)
 		}
 		for _, branches := range []int{queues, queues + 1} {
 			if got := wide(branches, "ws", branches-1, "r").locksUp(queues); got != (branches > queues) {
-				t.Errorf("%d queues: %d branches of which the last raises stand still: %v", queues, branches, got)
+				t.Errorf("%d queues: %d branches of which the last raises the flag deadlock: %v", queues, branches, got)
 			}
 		}
 	}

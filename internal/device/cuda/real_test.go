@@ -17,10 +17,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// faultVariable names the fault that TestRealFault, as a child, is to make.
+// faultVariable is the fault that a child process of TestRealFault causes.
 const faultVariable = "HOCKET_TEST_FAULT"
 
-// realFaults are kernels that fail, and the driver's word for it.
+// realFaults are kernels that fail, with the resulting status.
 var realFaults = map[string]struct {
 	source string
 	code   int
@@ -29,8 +29,8 @@ var realFaults = map[string]struct {
 	"trap":    {`extern "C" __global__ void bad(int* p) { __trap(); }`, 719},
 }
 
-// TestRealFault has kernels fail on a real device, each in a process of its own:
-// nobody can use the device there again, and everybody can elsewhere.
+// TestRealFault makes kernels fail on a real device, each in a child process. That process cannot use the device again;
+// other processes can.
 func TestRealFault(t *testing.T) {
 	m := real(t, Options{})
 	if name := os.Getenv(faultVariable); name != "" {
@@ -62,7 +62,7 @@ func TestRealFault(t *testing.T) {
 	}
 }
 
-// endDevice loses the first GPU to this process.
+// endDevice makes the first GPU lost to this process.
 func endDevice(t *testing.T, m *machine, name string) {
 	w, err := m.Open(t.Context(), 1)
 	if err != nil {
@@ -94,7 +94,7 @@ func endDevice(t *testing.T, m *machine, name string) {
 	t.Log(err)
 }
 
-// launchBad launches a kernel "bad" on rank 0, with an address where no memory is.
+// launchBad launches a kernel "bad" on rank 0, with an address at which no memory is mapped.
 func launchBad(t *testing.T, w *world, source string) {
 	t.Helper()
 	rtc, err := nvlib.OpenNVRTC()
@@ -144,7 +144,7 @@ func freeMemory(t *testing.T, m *machine) int64 {
 	return free
 }
 
-// TestNoGrowth opens and closes worlds that compute: device memory stays.
+// TestNoGrowth opens and closes worlds that compute, and checks that device memory use does not grow.
 func TestNoGrowth(t *testing.T) {
 	m := real(t, Options{})
 	var free int64
@@ -162,12 +162,12 @@ func TestNoGrowth(t *testing.T) {
 		if left := freeMemory(t, m); round == 0 {
 			free = left
 		} else if left < free {
-			t.Errorf("round %d: %d bytes of device memory were free, now %d are", round, free, left)
+			t.Errorf("round %d: %d bytes of device memory were free, now %d bytes are", round, free, left)
 		}
 	}
 }
 
-// twice computes (1 + 1)·(1 + 1 + 1) by a sum and a product of matrices.
+// twice computes (1 + 1)·(1 + 1 + 1) with sums and a product of matrices.
 func twice(t *testing.T, w device.World) float32 {
 	t.Helper()
 	must := mustOf(t)
@@ -200,7 +200,7 @@ func twice(t *testing.T, w device.World) float32 {
 	return math.Float32frombits(bits)
 }
 
-// TestRealOutOfMemory allocates until a device has no memory left. The error says how much there is, the allocations
+// TestRealOutOfMemory allocates until a device has no memory left. The error reports the free memory, the allocations
 // can be freed, and the world continues.
 func TestRealOutOfMemory(t *testing.T) {
 	m := real(t, Options{})
@@ -221,7 +221,7 @@ func TestRealOutOfMemory(t *testing.T) {
 		}
 		return n
 	}
-	_ = free() // makes the context, which takes memory for good
+	_ = free() // creates the context, whose memory stays allocated
 	before := free()
 	w, err := m.Open(t.Context(), 1)
 	if err != nil {
@@ -248,19 +248,18 @@ func TestRealOutOfMemory(t *testing.T) {
 		}
 	}
 	if got := twice(t, w); got != 6 {
-		t.Errorf("the world computes %v, want 6", got)
+		t.Errorf("the program returns %v, want 6", got)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if after := free(); after < before-(256<<20) { // code that was loaded stays
-		t.Errorf("%d bytes were free before, %d are after", before, after)
+	if after := free(); after < before-(256<<20) { // loaded code stays allocated
+		t.Errorf("%d bytes were free before, %d bytes are free after", before, after)
 	}
 }
 
-// TestRealFlagTimeout has a part of a graph wait longer than it may for another
-// GPU's: the run ends with the rank that waited, no GPU is lost, and the next
-// world works.
+// TestRealFlagTimeout makes the graph of one GPU wait too long for that of another GPU. The run ends with an error that
+// names the waiting rank, no GPU is lost, and the next world works.
 func TestRealFlagTimeout(t *testing.T) {
 	m := real(t, Options{Graphs: formEach, TeamTimeout: 20 * time.Millisecond})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -278,7 +277,7 @@ func TestRealFlagTimeout(t *testing.T) {
 	must(err)
 	g, err := w.Capture(func() error {
 		var errs []error
-		for range 100 { // some 140 ms
+		for range 100 { // about 140 ms
 			errs = append(errs, s[0].Launch(product))
 		}
 		return errors.Join(append(errs, s[0].Signal(c, 0, 1), s[1].Begin(33), s[1].WaitCounter(c, 0, 1), s[1].End(33))...)
@@ -295,7 +294,7 @@ func TestRealFlagTimeout(t *testing.T) {
 	w, err = real(t, Options{}).Open(t.Context(), 2)
 	must(err)
 	if got := twice(t, w); got != 6 {
-		t.Errorf("the next world computes %v, want 6", got)
+		t.Errorf("in the next world the program returns %v, want 6", got)
 	}
 	must(w.Close())
 }

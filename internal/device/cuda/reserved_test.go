@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestReserved: what the driver says that a loaded plan has taken of each device is what the report says, within the
-// granularity of memory; ten thousand runs take no more, and all of it is given back when the plan goes.
+// TestReserved compares the memory that a loaded plan uses on each device by the driver's account with the report,
+// within the granularity of memory. Ten thousand runs allocate no more, and unloading the plan frees everything.
 func TestReserved(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -33,7 +33,7 @@ func TestReserved(t *testing.T) {
 	reserved(t, m, true, 4096, 10_000, used)
 }
 
-// TestReservedFake is TestReserved on the driver written in Go.
+// TestReservedFake is TestReserved on the fake driver.
 func TestReservedFake(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -49,8 +49,8 @@ func TestReservedFake(t *testing.T) {
 	reserved(t, m, true, 64, 20, used)
 }
 
-// reserved runs a layer of that many rows on two GPUs the given number of times. used returns each GPU's memory in
-// use.
+// reserved runs a layer with the given number of rows on two GPUs, the given number of times. used returns the memory
+// in use on each GPU.
 func reserved(t *testing.T, m *machine, graph bool, rows int64, runs int, used func() []int64) {
 	machine := modeltest.Open(t, m)
 	var model *hocket.Model
@@ -103,29 +103,29 @@ func layer(%x: bf16[T, 256], %u: bf16[256, 256/tp], %v: bf16[256/tp, 256]) -> bf
 		}
 	}
 	load()
-	run(rows, 3) // contexts, kernels and what libraries take once for all are there then
+	run(rows, 3) // allocates contexts, kernels and the libraries' one-time memory
 	unload()
 	before := used()
 	load()
 	run(rows, 3)
 	loaded, held := used(), machine.Stats().Plans
-	const grain = 2 << 20 // of a device's memory
+	const grain = 2 << 20 // granularity of device memory
 	for i := range loaded {
 		took := loaded[i] - before[i]
 		if over := took - held.Device; over < -grain || over > grain {
-			t.Errorf("GPU %d, graph %v: the driver says that the plan took %d bytes, the report %d", i, graph, took,
+			t.Errorf("GPU %d, graph %v: the plan uses %d bytes by the driver's account, %d by the report", i, graph, took,
 				held.Device)
 		}
 	}
 	t.Logf("graph %v: before %v, loaded %v, reported %d", graph, before, loaded, held.Device)
 	run(rows, runs)
 	if after := used(); fmt.Sprint(after) != fmt.Sprint(loaded) {
-		t.Errorf("graph %v: %v bytes before %d runs, %v after", graph, loaded, runs, after)
+		t.Errorf("graph %v: %v bytes in use before %d runs, %v after", graph, loaded, runs, after)
 	}
 	unload()
 	for i, now := range used() {
 		if now > before[i] {
-			t.Errorf("GPU %d, graph %v: %d bytes before the plan was loaded, %d when it is unloaded", i, graph, before[i], now)
+			t.Errorf("GPU %d, graph %v: %d bytes in use before loading the plan, %d after unloading it", i, graph, before[i], now)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// costlyStep is a model with so many weights, state, an input and a result, on two ranks.
+// costlyStep returns a program with the given number of weights, a state, an input and a result, on two ranks.
 func costlyStep(weights int) string {
 	var b strings.Builder
 	b.WriteString("dim T = 2\nmesh tp[2]\nfunc step(%x: f32[T, 8], %kept: inout f32[T, 8]")
@@ -28,7 +28,8 @@ func costlyStep(weights int) string {
 	return b.String()
 }
 
-// costlyModel loads it, with all weights bound and all else on the devices, and returns a run.
+// costlyModel loads costlyStep with all weights bound and all other tensors on the devices. It returns a function that
+// runs it.
 func costlyModel(t testing.TB, m *hocket.Machine, weights int, opts hocket.LoadOptions) func() {
 	model, out := modeltest.Load(t, m, costlyStep(weights), opts), fmt.Sprintf("h%d", weights)
 	must := func(err error) {
@@ -58,7 +59,7 @@ func costlyModel(t testing.TB, m *hocket.Machine, weights int, opts hocket.LoadO
 	}
 }
 
-// idleKernels is a fake's Library whose kernels do nothing: what is left of a run is the host's.
+// idleKernels is a kernel library of a fake whose kernels do nothing, so that only the host cost of a run remains.
 type idleKernels struct{ *fakedriver.GPU }
 
 func (i idleKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
@@ -69,9 +70,9 @@ func (i idleKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step,
 	return steps, err
 }
 
-// TestRunCost: a run on device tensors by graph asks each GPU for one launch, one copy of the result that
-// is left elsewhere, and whether it has ended. What else it costs hocket does not grow with the number
-// of weights that are bound, and asks nobody for memory or for the contents of any.
+// TestRunCost counts the cost of a run on device tensors with a graph: one launch, one copy on each GPU of the result
+// that is not in place, and queries whether the streams have ended. All other cost on the host does not grow with the
+// number of bound weights, and no call allocates device memory or reads its contents.
 func TestRunCost(t *testing.T) {
 	allocs := map[int]float64{}
 	for _, weights := range []int{3, 300} {
@@ -79,7 +80,7 @@ func TestRunCost(t *testing.T) {
 		run := costlyModel(t, modeltest.Open(t,
 			newMachine(system(f), Options{Kernels: idleKernels{f}, Graphs: "one"})), weights,
 			hocket.LoadOptions{Graph: true})
-		for range 3 { // the second records the graph
+		for range 3 { // the second run records the graph
 			run()
 		}
 		calls := func() map[string]int {
@@ -95,8 +96,8 @@ func TestRunCost(t *testing.T) {
 				made[name] = n - before[name]
 			}
 		}
-		// One launch for both GPUs. A copy of the result joins the caller's stream, which waits for the graph's.
-		// Each stream that had work is asked whether it has ended.
+		// There is one launch for both GPUs. A copy of the result is on the caller's stream, which waits for the
+		// graph's stream. Each stream that had work is queried once.
 		want := map[string]int{"cuGraphLaunch": 1, "cuMemcpyAsync": 2, "cuEventRecord": 1, "cuStreamWaitEvent": 2,
 			"cuStreamQuery": 3, "cuCtxSetCurrent": 10}
 		if !maps.Equal(made, want) {
@@ -105,14 +106,14 @@ func TestRunCost(t *testing.T) {
 		allocs[weights] = testing.AllocsPerRun(20, run)
 	}
 	if allocs[300] > allocs[3]+5 || allocs[300] > mostRunAllocs {
-		t.Errorf("allocations of a run by weights: %v; want at most %d", allocs, mostRunAllocs)
+		t.Errorf("allocations per run, by number of weights: %v; want at most %d", allocs, mostRunAllocs)
 	}
 }
 
-// mostRunAllocs bounds the allocations of a run.
+// mostRunAllocs is the largest number of allocations of a run.
 const mostRunAllocs = 120
 
-// BenchmarkRunCost times what such a run costs the host.
+// BenchmarkRunCost times the host cost of a run as in TestRunCost.
 func BenchmarkRunCost(b *testing.B) {
 	f := fakedriver.New(b, 2)
 	m := modeltest.Open(b, newMachine(system(f), Options{Kernels: idleKernels{f}, Graphs: "one"}))
@@ -123,8 +124,8 @@ func BenchmarkRunCost(b *testing.B) {
 	}
 }
 
-// BenchmarkRun times such a run on GPUs, of which it has one rank each, by each form of graph: all of it, until the
-// caller has it back.
+// BenchmarkRun times the same run on real GPUs with one rank each, for each form of graph, from the call until it
+// returns.
 func BenchmarkRun(b *testing.B) {
 	for _, form := range []string{"one", "each"} {
 		m, err := New(Options{Graphs: form})
@@ -132,7 +133,7 @@ func BenchmarkRun(b *testing.B) {
 			b.Skip(err)
 		}
 		if m.Caps().MaxRanks < 2 {
-			b.Skip("one GPU; two are wanted")
+			b.Skip("there is one GPU; the benchmark needs two")
 		}
 		for _, weights := range []int{10, 300} {
 			run := costlyModel(b, modeltest.Open(b, m), weights, hocket.LoadOptions{Graph: true})

@@ -18,9 +18,9 @@ import (
 type calls struct {
 	w    *world
 	team *team
-	me   *member // of this process's rank
+	me   *member // the member of this process's rank
 
-	order nvlib.CallOrder // calls use the flags and memory of one team
+	order nvlib.CallOrder // orders the calls, because they use the flags and memory of one team
 }
 
 // OpenCalls implements device.World.
@@ -92,7 +92,7 @@ func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device
 func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 	l, ok := launches[c.me.index].(*launch)
 	if !ok || l == nil {
-		return &call{calls: c}, nil // nothing is to do
+		return &call{calls: c}, nil // nothing to do
 	}
 	var kernels []*nvlib.Launch
 	for _, st := range l.steps {
@@ -110,7 +110,7 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 // call holds a prepared collective of this rank.
 type call struct {
 	calls   *calls
-	launch  *launch // nil where the rank has nothing to do
+	launch  *launch // nil if the rank has nothing to do
 	kernels *relocate.Call
 }
 

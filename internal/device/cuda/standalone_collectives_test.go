@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// guestCalls gives streams of a caller's the calls of a world, and work before each, which ends when the test says so.
+// guestCalls issues a world's standalone collectives to streams of the caller. Each follows work on its stream that
+// ends when the test permits it.
 type guestCalls struct {
 	*testing.T
 	f       *fakedriver.GPU
@@ -19,7 +20,7 @@ type guestCalls struct {
 	bound   func(func() error) error
 	streams map[string]uintptr
 	do      func(stream uintptr) error
-	ready   map[string]bool // calls that may end
+	ready   map[string]bool // calls whose preceding work may end
 	did     []string
 }
 
@@ -49,7 +50,7 @@ func (g *guestCalls) must(name, stream string) {
 	}
 }
 
-// wants lets a call end, and compares the calls that have ended.
+// wants lets a call proceed, and checks which calls have ended.
 func (g *guestCalls) wants(open string, want ...string) {
 	g.Helper()
 	g.f.Mu.Lock()
@@ -59,11 +60,11 @@ func (g *guestCalls) wants(open string, want ...string) {
 	}
 	g.f.Queues.Advance()
 	if !slices.Equal(g.did, want) {
-		g.Errorf("with %s: did %v, want %v", open, g.did, want)
+		g.Errorf("after %s was released: calls %v have ended, want %v", open, g.did, want)
 	}
 }
 
-// fork has a stream join the capture that another is in.
+// fork makes a stream join the capture that contains another stream.
 func (g *guestCalls) fork(from, to string) {
 	g.Helper()
 	g.in(func() error {
@@ -79,7 +80,7 @@ func (g *guestCalls) fork(from, to string) {
 	})
 }
 
-// onGuests runs a test for calls that launch a kernel, and for those that copy.
+// onGuests runs a test with calls that launch a kernel, and with calls that copy.
 func onGuests(t *testing.T, test func(g *guestCalls)) {
 	for _, what := range []string{"Do", "Copy"} {
 		t.Run(what, func(t *testing.T) {
@@ -124,8 +125,8 @@ func onGuests(t *testing.T, test func(g *guestCalls)) {
 	}
 }
 
-// TestCallsOrder: a call waits for the one before it, on whatever stream that is, since both use the team's flags; a
-// captured one waits for those of its graph, and for none that runs.
+// TestCallsOrder checks that a call waits for the previous call, on whatever stream, since both use the team's flags. A
+// captured call waits for earlier calls of its graph, and for no call outside it.
 func TestCallsOrder(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
 		g.must("1 on a", "a")
@@ -145,7 +146,7 @@ func TestCallsOrder(t *testing.T) {
 		g.fork("a", "c")
 		g.must("8 captured", "a")
 		g.must("9 captured", "c")
-		g.must("10 on default", "default") // waits for 6, not for what is captured
+		g.must("10 on default", "default") // waits for 6, not for captured calls
 		g.must("11 captured", "a")
 		g.ready["10 on default"] = true
 		g.wants("")
@@ -160,7 +161,8 @@ func TestCallsOrder(t *testing.T) {
 	})
 }
 
-// TestCallsOrderWhileCaptured: nothing can wait for a call that may still run where a capture has begun on its stream.
+// TestCallsOrderWhileCaptured checks the error for a call that would have to wait for an earlier call on whose stream a
+// capture has begun since.
 func TestCallsOrderWhileCaptured(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
 		g.must("1 on a", "a")
@@ -178,7 +180,7 @@ func TestCallsOrderWhileCaptured(t *testing.T) {
 	})
 }
 
-// TestCallsOrderInCaptures: two graphs are captured at once.
+// TestCallsOrderInCaptures checks two graphs that are captured concurrently.
 func TestCallsOrderInCaptures(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
 		g.f.BeginGuest(g.streams["a"])

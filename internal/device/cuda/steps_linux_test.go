@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stepsProgram is that of python/tests/steps.py.
+// stepsProgram is the program of python/tests/steps.py.
 const stepsProgram = `dim T = 1
 dim H = 8
 dim K = 32
@@ -27,7 +27,7 @@ func step(%x: f32[T, H], %at: i32[T], %w: f32[H/tp, H], %one: i32[1], %cache: in
 }
 `
 
-// steps are eight calls of stepsProgram on whole tensors: what each is given, and what it leaves.
+// steps holds the tensors of eight calls of stepsProgram.
 type steps struct{ w, x, y, cache []float32 }
 
 func newSteps() *steps {
@@ -41,7 +41,7 @@ func newSteps() *steps {
 	return s
 }
 
-// step computes call i.
+// step computes the expected results of call i.
 func (s *steps) step(i int) {
 	for t := range 4 {
 		for o := range 8 {
@@ -54,14 +54,14 @@ func (s *steps) step(i int) {
 	copy(s.cache[32*i:], s.y)
 }
 
-// next makes the argument of the next call.
+// next changes the argument for the next call.
 func (s *steps) next() {
 	for k := range s.x {
 		s.x[k] = float32((int(s.x[k]+s.y[k])%7+7)%7 - 3)
 	}
 }
 
-// columns are a rank's four of eight columns.
+// columns returns a rank's four of eight columns.
 func columns(of []float32, rank int) (own []float32) {
 	for row := range len(of) / 8 {
 		own = append(own, of[8*row+4*rank:][:4]...)
@@ -69,7 +69,7 @@ func columns(of []float32, rank int) (own []float32) {
 	return own
 }
 
-// sums are those of the columns that a rank has.
+// sums returns the sums of a rank's columns.
 func (s *steps) sums(rank int) []float32 {
 	out := make([]float32, 4)
 	for i, v := range columns(s.cache, rank) {
@@ -78,7 +78,7 @@ func (s *steps) sums(rank int) []float32 {
 	return out
 }
 
-// store and load are elements at an address of the fake GPU's.
+// store writes elements at an address of the fake GPU, and load reads them.
 func store[T any](at uintptr, vals []T) {
 	for i, v := range vals {
 		cabi.Store(at+uintptr(4*i), v)
@@ -92,16 +92,16 @@ func load[T any](at uintptr, n int) (vals []T) {
 	return vals
 }
 
-// TestPeersSteps is python/tests/steps.py in Go: a bound weight and bound state, which are blocks of the rank and stay
-// where they are, and arguments, one of them inout, for dims of the run. Runs are enqueued, or are given blocks of the
-// host's memory.
+// TestPeersSteps is python/tests/steps.py in Go: a bound weight and bound state, which are blocks of the rank and are
+// used in place, and arguments, one of them inout, with dims of the run. Executions are enqueued, or receive blocks in
+// host memory.
 func TestPeersSteps(t *testing.T) {
 	for _, hosts := range []bool{false, true} {
 		errs := peerCalls(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), stepsProgram, hocket.LoadOptions{},
 			func(c *peerCaller) error { return c.steps(hosts) })
 		for rank, err := range errs {
 			if err != nil {
-				t.Errorf("host's memory %v, process %d: %v", hosts, rank, err)
+				t.Errorf("host memory %v, process %d: %v", hosts, rank, err)
 			}
 		}
 	}
@@ -138,13 +138,13 @@ func (c *peerCaller) steps(hosts bool) error {
 		positions := []int32{int32(4 * i), int32(4*i + 1), int32(4*i + 2), int32(4*i + 3)}
 		store(x[r], want.x)
 		store(at[r], positions)
-		if hosts && i == 3 { // a position that there is not
+		if hosts && i == 3 { // an invalid position
 			bad := slices.Clone(positions)
 			bad[2] += 99
 			var e *hocket.InputError
 			err := c.runOfHost(want, bad, n[r], g[r], s[r], dims)
 			if !errors.As(err, &e) || fmt.Sprint(e.Param, e.Index, e.Value, e.Begun) != "at[2] 113 false" || e.Rank != 0 {
-				return fmt.Errorf("a wrong position: %v", err)
+				return fmt.Errorf("with an invalid position: %v", err)
 			}
 		}
 		want.step(i)
@@ -172,7 +172,7 @@ func (c *peerCaller) steps(hosts bool) error {
 	return nil
 }
 
-// runOfHost runs the step on blocks of the host's memory, and leaves what it returns on the fake GPU.
+// runOfHost runs the step on blocks in host memory, and writes the results to the fake GPU.
 func (c *peerCaller) runOfHost(want *steps, at []int32, n, g, s uintptr, dims map[string]int64) error {
 	blockOf := func(t *hocket.Tensor, err error) map[int]*hocket.Tensor { return map[int]*hocket.Tensor{c.rank: t} }
 	floats := func(vals []float32) (out []float64) {

@@ -20,20 +20,20 @@ type stream struct {
 	h     nvlib.Stream
 
 	queue    []task    // held back, in order
-	calling  bool      // a host function runs, or will once earlier work is done
+	calling  bool      // a host function runs, or will run after earlier work
 	flushing bool      // work that was held back is being issued
-	dirty    bool      // was given work since it was last seen idle
-	since    time.Time // when it was first given that
-	led      bool      // what it was given last is a kernel that others may follow closely
+	dirty    bool      // received work since it was last seen idle
+	since    time.Time // when it received the first of that work
+	led      bool      // the last work it received is a kernel after which another may begin early
 	pos      int64     // counts issued tasks
-	mark     *mark     // the latest, to be shared
-	reached  int64     // all tasks up to here are known to be done
+	mark     *mark     // the latest mark, to be shared
+	reached  int64     // all tasks up to this position are known to be done
 
 	// seen[i] is the position in stream i up to which s has waited; -1 if it has not waited.
 	seen []int64
 
-	issued device.Marks // begun and not ended, as asked for
-	open   device.Marks // the same, as issued
+	issued device.Marks // begun and not ended, in the order of calls
+	open   device.Marks // the same, in the order of issue
 	track  timeline.Track
 
 	forked *capture  // the capture that s is part of
@@ -42,7 +42,7 @@ type stream struct {
 	behind *graphRun // the graph launch that s waits for
 
 	staged    *hostStaged // for GPUs that s's cannot access; nil if there are none
-	workspace *memory     // cuBLASLt's
+	workspace *memory     // of cuBLASLt
 	scratch   *memory     // for copies within a buffer
 	args      [4]uintptr
 }
@@ -70,7 +70,7 @@ func (s *stream) add(t task) error {
 		return nil
 	}
 	if t.marks() && !s.stamps(t.kind == beginning) {
-		return t.issue(s) // no call of the driver: making a context current is one
+		return t.issue(s) // makes no driver call: making a context current is one
 	}
 	if err := s.dev.bind(); err != nil {
 		return s.failed(err)
@@ -102,7 +102,7 @@ func (s *stream) flush() {
 	defer func() { s.flushing = false }()
 	n := 0
 	var err error
-	if s.queue[0].given() { // mostly alone, and no call of the driver
+	if s.queue[0].given() { // the usual case, without a driver call
 		n, err = 1, s.queue[0].issue(s)
 	}
 	if err == nil && n < len(s.queue) {
@@ -123,7 +123,7 @@ func (s *stream) flush() {
 	}
 	clear(s.queue[:n])
 	if n == len(s.queue) && n <= 8 {
-		s.queue = s.queue[:0] // as many come again with the next collective
+		s.queue = s.queue[:0] // kept for reuse: the next collective holds back as many tasks
 		return
 	}
 	if s.queue = s.queue[n:]; len(s.queue) == 0 {
@@ -201,9 +201,9 @@ func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	return r, v.Holds(len(b))
 }
 
-// Call runs f in stream order, in a goroutine, once the device has completed all earlier work. Later work of s starts
-// after f has returned. f may issue work on other streams. It must return without further action of its caller, and
-// must not call Sync or Close.
+// Call runs f in a goroutine once the device has completed all earlier work of s. Later work of s starts after f has
+// returned. f may issue work on other streams. It must not wait for actions of the goroutine that called Call, and must
+// not call Sync or Close. If the world ends first, f is not called. If f panics, the world ends with a fault.
 func (s *stream) Call(f func()) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
@@ -225,7 +225,7 @@ func (s *stream) Record(e device.Event) error {
 		return err
 	}
 	if len(s.queue) > 0 || s.calling {
-		m := &mark{stream: s, refs: 2} // the event's and the task's
+		m := &mark{stream: s, refs: 2} // one reference for the event, one for the task
 		ev.set(m)
 		return s.add(task{kind: recording, mark: m})
 	}

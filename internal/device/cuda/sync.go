@@ -10,7 +10,7 @@ import (
 
 // Sync waits for all work. It ends the world when ctx is done, because work in flight cannot be cancelled otherwise.
 func (w *world) Sync(ctx context.Context) error {
-	over := false // guarded by mu; once Sync has returned, the end of ctx has no effect
+	over := false // guarded by mu; set when Sync has returned, so that the end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// system is the CUDA state of a process on a fake driver.
+// system returns the CUDA state of a process on a fake driver.
 func system(f *fakedriver.GPU) *process.Shared {
 	sys, err := process.New(f.Driver(), f.CuBLASLt)
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 	waiting
 	signalling
 	waitingCounter
-	raising  // a counter that other processes may wait for
-	awaiting // one that they may raise
+	raising  // adds to a counter that other processes may wait for
+	awaiting // waits for a counter that other processes may raise
 	beginning
 	ending
 )
@@ -117,7 +117,7 @@ func (t *task) issue(s *stream) error {
 		return t.launch.run(s)
 	case copying:
 		s.gave(1)
-		dst, src := t.dst, t.src // addresses of t's own would have every task on the heap
+		dst, src := t.dst, t.src // copies, because addresses of fields of t would move every task to the heap
 		return s.copy(&dst, &src)
 	case uploading:
 		s.worked()

@@ -27,15 +27,15 @@ import (
 type team struct {
 	w        *world
 	members  []*member
-	own      []*member            // those of this process
-	regions  map[string]coll.Area // the largest of each name
+	own      []*member            // members of this process
+	regions  map[string]coll.Area // by name: the largest region
 	memory   []*memory
-	joints   []*gpu.Multicast // the largest is the last
+	joints   []*gpu.Multicast // the last is the largest
 	bytes    int64            // of each member
-	named    int              // regions that control memory names
+	named    int              // number of regions that control memory lists
 	closed   bool
 	nccl     *nccl.Group // nil until it is needed
-	ncclTeam *nccl.Team  // likewise
+	ncclTeam *nccl.Team  // nil until it is needed
 	kernels  []string    // of all members, in a world of several processes; see matched
 }
 
@@ -49,8 +49,8 @@ type member struct {
 	control nvlib.Ptr
 	record  nvlib.Ptr // in pinned memory
 	sides   []*stream // streams for copies next to stream (see sideStream)
-	id      int64     // the mark within which a launch was given last
-	doing   string    // that launch
+	id      int64     // the mark within which a launch was issued last
+	doing   string    // the name of that launch
 }
 
 // teamTimeout is the default limit on how long a kernel waits for a peer.
@@ -140,7 +140,7 @@ func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 		t.memory = append(t.memory, mem)
 		at = append(at, mem.addr)
 	}
-	for _, m := range t.own { // other processes fill theirs
+	for _, m := range t.own { // other processes fill their members' memory
 		if err := m.set(at[m.index], word, (bytes+3)/4); err != nil {
 			return nil, err
 		}

@@ -14,11 +14,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestTeamChainFloats is TestTeamChain of algorithms that take no integers: of three
-// tensors by turns x becomes 2/members of the sum of all members' x, less x. So sums
-// stay as they are, each member's x comes back every other time, and an error goes on
-// and on: in small integers all is exact. What was left in a half two launches ago is
-// of another tensor.
+// TestTeamChainFloats is TestTeamChain for algorithms that do not take integers. It cycles through three tensors. Each
+// round replaces x by 2/members times the sum of all members' x, minus x. Thus the sum does not change, each member's x
+// has its initial value after every other round, and an error persists. All values are small integers, which are exact.
+// Data that remain in a half from two launches before belong to another tensor.
 func TestTeamChainFloats(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
@@ -55,7 +54,7 @@ func testChainFloats(t *testing.T, w *world, ch chain) {
 	must := mustOf(t)
 	ranks, rng, size := w.Ranks(), rand.New(rand.NewPCG(uint64(ch.count), 8)), ir.BF16.Size()
 	var members []device.Member
-	steps := make([][turns][]device.Launch, ranks) // what follows an all_reduce
+	steps := make([][turns][]device.Launch, ranks) // the launches after an all_reduce
 	begin, sum := make([][turns][]float64, ranks), [turns][]float64{}
 	var cs [turns]*device.Collective
 	for k := range cs {
@@ -123,7 +122,7 @@ func testChainFloats(t *testing.T, w *world, ch chain) {
 		must(g.Launch(t.Context()))
 	}
 	must(w.Sync(t.Context()))
-	t.Logf("%v a round", time.Since(began)/time.Duration(replays*many))
+	t.Logf("%v per round", time.Since(began)/time.Duration(replays*many))
 	for r, m := range members {
 		for k := range turns {
 			raw, got := make([]byte, size*ch.count), make([]float64, ch.count)

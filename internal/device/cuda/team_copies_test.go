@@ -9,8 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCopies has copy engines move what they can, on fakes, call by call and
-// within graphs.
+// TestCopies runs collectives by copy engines on fakes, with and without graphs.
 func TestCopies(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {3, 0, 2}} {
 		f := fakedriver.New(t, 4)
@@ -27,7 +26,7 @@ func TestCopies(t *testing.T) {
 				}
 			}
 			if moves := op != ir.OpReduce && op != ir.OpReduceScatter; moves != (took > 0) {
-				t.Errorf("%s: %d cases were taken", op, took)
+				t.Errorf("%s: %d cases were accepted", op, took)
 			}
 		}
 		r.run(2)
@@ -36,7 +35,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestMoveDeclines lists collectives that kernels for blocks are not for.
+// TestMoveDeclines lists collectives that kernels that send blocks refuse.
 func TestMoveDeclines(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 2)

@@ -26,15 +26,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestDraws draws collectives at random and wants every byte of all operands, and
-// of what lies around them, to be what it should be: ops, types, reductions,
-// sizes, starts at any element, in place, teams and streams, by graph and call by
-// call, every algorithm and the dispatcher's own choice, members that come late,
-// and numbers of launches that wrap. Sums are of small integers, exact in any
-// order; what only moves are random bits.
+// TestDraws runs random collectives and compares every byte of all operands, and of the memory around them. It varies
+// operations, types, reductions, sizes, offsets, in-place operands, teams and streams, graphs, algorithms and the
+// dispatcher's choice. Members may be late, and launch numbers wrap around. Sums are of small integers, which are exact
+// in any order. Data that are only moved are random bits.
 //
-// Kernels take longer to compile than to run: each world draws some kinds first
-// (op, type, algorithm, unroll, alignment), and then what differs at run time.
+// Kernels take longer to compile than to run. Each world therefore first draws some kinds of kernels (operation, type,
+// algorithm, unroll, alignment), and then the properties that vary at run time.
 
 var (
 	drawsFlag = flag.Int("draws", 0, "collectives that TestDraws draws in all on GPUs; 0 for some")
@@ -52,7 +50,7 @@ func TestDraws(t *testing.T) {
 				drawLimits{kinds: 200, batch: 80, longest: 1 << 13})
 		}
 	})
-	t.Run("fake", func(t *testing.T) { // schedules, and graphs of them
+	t.Run("fake", func(t *testing.T) { // schedules, with and without graphs
 		f := fakedriver.New(t, 2)
 		draw(t, newMachine(system(f), Options{Kernels: f, RanksPerGPU: 2}), 4, 200,
 			drawLimits{kinds: 100, batch: 40, longest: 1 << 9, plain: true})
@@ -73,32 +71,32 @@ func TestDraws(t *testing.T) {
 		}
 		for _, name := range asked() {
 			if done[name] == 0 {
-				t.Errorf("nothing was drawn by %s, on as many ranks as there are GPUs or on twice as many", name)
+				t.Errorf("no collective was drawn by %s, with one or two ranks per GPU", name)
 			}
 		}
 	})
 }
 
-// drawLimits bound what is drawn: how many kinds, how many collectives between
-// two syncs, elements of the largest operand, and whether members come late.
+// drawLimits limits the drawing: the number of kinds, the number of collectives between two syncs, the elements of the
+// largest operand, and whether members are late.
 type drawLimits struct {
 	kinds, batch int
 	longest      int64
 	late         bool
-	plain        bool // no algorithms of the machine's own
+	plain        bool // without the machine's own algorithms
 }
 
-// drawKind is what a kernel is compiled for.
+// drawKind is a kind of collectives, for which a kernel is compiled.
 type drawKind struct {
 	lane    int
 	op      ir.Op
 	red     ir.Red
 	dt      ir.DType
-	tune    device.Tuning // no algorithm: what the dispatcher chooses
-	align   int64         // elements that starts are multiples of
+	tune    device.Tuning // without an algorithm, the dispatcher chooses
+	align   int64         // offsets are multiples of so many elements
 	inPlace bool
-	alike   bool  // operands begin at the same place of all members' memory
-	least   int64 // elements, of those tried, that it takes
+	alike   bool  // operands have the same offset in the memory of all members
+	least   int64 // number of elements that it was found to accept
 }
 
 func (k drawKind) String() string {
@@ -111,8 +109,8 @@ type drawn struct {
 	drawKind
 	inst  comm.Instance
 	count int64   // elements of a member's smaller operand
-	from  []int64 // where in the pattern each member's input begins, in elements
-	phase int     // 0 and 2: call by call, 1: by graph
+	from  []int64 // by member: offset in the pattern at which its input begins, in elements
+	phase int     // 0 and 2: single calls; 1: within a graph
 }
 
 func (d *drawn) String() string {
@@ -128,8 +126,8 @@ func (d *drawn) String() string {
 // drawLane is a team on one stream of each member.
 type drawLane struct {
 	members []device.Member
-	probe   device.Team // says what is supported; nil where the world has no teams
-	list    []*drawn    // of this batch, in the order of issue
+	probe   device.Team // reports what is supported; nil if the world has no teams
+	list    []*drawn    // the collectives of this batch, in the order of issue
 	ch      *comm.Channel
 }
 
@@ -144,11 +142,11 @@ type drawRig struct {
 	kinds    []drawKind
 	main     []device.Stream
 	arena    []device.Memory
-	used     []int64  // bytes of each rank's arena
-	image    [][]byte // what is in each arena, as far as used
-	ints     []int8   // the pattern
+	used     []int64  // bytes in use of each rank's arena
+	image    [][]byte // expected contents of the used part of each arena
+	ints     []int8   // pattern of inputs that are reduced
 	encoded  map[ir.DType][]byte
-	bits     []byte // the pattern of what moves
+	bits     []byte // pattern of inputs that are only moved
 	done     map[string]int
 	opening  time.Duration
 }
@@ -159,7 +157,7 @@ const (
 	drawValues = 8  // inputs are from -drawValues to drawValues
 )
 
-// draw returns how many collectives were drawn by each algorithm.
+// draw draws and runs collectives. It returns how many were drawn by each algorithm.
 func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) map[string]int {
 	began := time.Now()
 	w, err := m.Open(t.Context(), ranks)
@@ -174,7 +172,7 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) map[s
 	r.drawKinds(r.names())
 	r.probe(false)
 	ready := time.Since(began)
-	none := 0 // batches in a row of which nothing came
+	none := 0 // consecutive batches without a collective
 	for k := 0; len(r.kinds) > 0 && n > 0 && none < 100 && !t.Failed() && time.Since(began) < *drawTime; k++ {
 		did := r.batch(k, min(n, limits.batch), m.Caps().Graphs)
 		n -= did
@@ -183,7 +181,7 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) map[s
 		}
 	}
 	if none > 0 {
-		t.Errorf("%d collectives are left to draw, and none are drawn any more", n)
+		t.Errorf("no further collectives can be drawn, %d are missing", n)
 	}
 	r.must(w.Close())
 	var did []string
@@ -194,7 +192,7 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) map[s
 	}
 	slices.Sort(did)
 	if sum == 0 && len(r.kinds) > 0 {
-		t.Errorf("nothing was drawn: -draws.time=%v was over when the kinds were, after %v", *drawTime,
+		t.Errorf("no collective was drawn: -draws.time=%v was used up by drawing kinds, after %v", *drawTime,
 			ready.Round(time.Millisecond))
 	}
 	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v to make kernels, %v in all", m.Name(),
@@ -217,7 +215,7 @@ func (r *drawRig) sync() {
 	r.must(r.w.Sync(ctx))
 }
 
-// open makes the arenas, patterns and lanes: all ranks twice, and some.
+// open allocates arenas, and creates patterns and lanes: two teams of all ranks, and some of a part of the ranks.
 func (r *drawRig) open(ranks int) {
 	all := make([]int, ranks)
 	for i := range all {
@@ -251,8 +249,7 @@ func (r *drawRig) open(ranks int) {
 	for i := 0; i < len(r.bits); i += 8 {
 		binary.LittleEndian.PutUint64(r.bits[i:], r.rng.Uint64())
 	}
-	// NaNs with payloads, infinities and -0 of every type, and what flags could be
-	// taken for.
+	// NaNs with payloads, infinities and -0 of every type, and bit patterns that could be mistaken for flags.
 	special := []uint64{0xfffafffafffafffa, ^uint64(0), 0, 1 << 63, 0x8000000080000000, 0x8000800080008000,
 		0x7f8000007f800000, 0x7f807f80ff80ff80,
 		0x7c007c00fc00fc00, 0x7ff0000000000000, 0x7fc000017f800001, 0x7fff7f81ffc1ff81, 0x0000000200000002,
@@ -262,7 +259,7 @@ func (r *drawRig) open(ranks int) {
 	}
 }
 
-// pattern returns the inputs of a type, as they lie in memory.
+// pattern returns the input pattern of a type in binary form.
 func (r *drawRig) pattern(k *drawKind) []byte {
 	if !reducing(k.op) {
 		return r.bits
@@ -287,8 +284,8 @@ func reducing(op ir.Op) bool {
 var drawOps = []ir.Op{ir.OpAllReduce, ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast,
 	ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute}
 
-// probe opens teams to ask, or closes them: only a team alone on its devices has
-// launches begin early.
+// probe opens teams for queries, or closes them. They must not be open during launches, because launches may start
+// early only if a team is alone on its devices.
 func (r *drawRig) probe(open bool) {
 	if len(r.w.TeamAlgorithms()) == 0 {
 		return
@@ -305,10 +302,10 @@ func (r *drawRig) probe(open bool) {
 	}
 }
 
-// own reports whether an algorithm is one of the machine's own.
+// own reports whether the algorithm is one of the machine's own.
 func own(algo string) bool { return algo != "" && !slices.Contains(comm.Schedules(), algo) }
 
-// asked are the algorithms that were asked for.
+// asked returns the algorithms selected by flags.
 func asked() []string {
 	if *drawAlgo == "" {
 		return nil
@@ -316,7 +313,7 @@ func asked() []string {
 	return strings.Split(*drawAlgo, ",")
 }
 
-// names returns the algorithms of which kinds are drawn.
+// names returns the algorithms for which kinds are drawn.
 func (r *drawRig) names() []string {
 	if r.limits.plain {
 		return comm.Schedules()
@@ -333,7 +330,7 @@ func (r *drawRig) names() []string {
 	return asked()
 }
 
-// drawKinds draws kinds that are supported, as many of each algorithm that has any.
+// drawKinds draws supported kinds, the same number for each algorithm.
 func (r *drawRig) drawKinds(names []string) {
 	r.Helper()
 	r.byHost(drawParts[0])
@@ -354,12 +351,12 @@ func (r *drawRig) drawKinds(names []string) {
 	}
 }
 
-// drawTries bounds how many kinds of an algorithm are tried for one that is
-// supported: of the algorithms that take least, one in 50 is.
+// drawTries limits how many kinds of an algorithm are tried to find a supported one. For the most restrictive
+// algorithms one in 50 is supported.
 const drawTries = 2000
 
-// drawKind draws a kind of an algorithm; an error says why there is none: for each op
-// the last reason.
+// drawKind draws a supported kind of an algorithm. If there is none, the error lists the last reason for each
+// operation.
 func (r *drawRig) drawKind(algo string) (drawKind, error) {
 	why := map[ir.Op]error{}
 	for range drawTries {
@@ -373,7 +370,7 @@ func (r *drawRig) drawKind(algo string) (drawKind, error) {
 		k.alike = r.rng.IntN(4) == 0
 		switch {
 		case algo == ncclName && k.red == ir.Avg:
-			continue // rounded otherwise
+			continue // rounds differently
 		case own(algo) && algo != ncclName:
 			k.tune.Unroll = []int{0, 0, 1, 2, 4, 8}[r.rng.IntN(6)]
 		}
@@ -394,12 +391,12 @@ func (r *drawRig) drawKind(algo string) (drawKind, error) {
 		strings.Join(reasons, "; "))
 }
 
-// drawSizes are how many elements kinds are tried with, until they are supported: any,
-// whole packs, and what is large enough to be cut.
+// drawSizes are the numbers of elements with which kinds are tried until one is supported: any number, whole packs, and
+// sizes large enough to be split.
 var drawSizes = []int64{1000, 16, 1 << 14, 1 << 16, 1 << 18, 1 << 20}
 
-// fits finds how many elements k takes, or says why it takes none: in three places in a
-// row, since where operands begin may suit it by chance.
+// fits finds a number of elements that k supports, or returns why it supports none. It tries three random offsets,
+// since one might be suitable by chance.
 func (r *drawRig) fits(k *drawKind) (err error) {
 	most := r.limits.longest / int64(len(r.lanes[k.lane].members))
 	for i, n := range drawSizes {
@@ -411,7 +408,7 @@ func (r *drawRig) fits(k *drawKind) (err error) {
 			clear(r.used)
 			d := r.place(*k, n)
 			if d == nil {
-				return fmt.Errorf("%d elements have no room", n)
+				return fmt.Errorf("there is no space for %d elements", n)
 			}
 			k.least = d.count
 			err = r.supports(d)
@@ -423,13 +420,12 @@ func (r *drawRig) fits(k *drawKind) (err error) {
 	return err
 }
 
-// drawParts are what parts of operands go by way of host memory, whatever was fastest:
-// so few blocks that there is room for them beside other lanes', and more, for lanes
-// that have their devices for themselves.
+// drawParts are the parts of operands that are transferred through host memory, instead of the measured optimum. One
+// uses so few blocks that they fit together with other lanes; the others are for lanes that are alone on their devices.
 var drawParts = []coll.HostPart{{Permille: 150, Writers: 1, Readers: 2}, {Permille: 150, Writers: 4, Readers: 8},
 	{Permille: 300, Writers: 2, Readers: 3}}
 
-// byHost has all that goes by way of host memory be cut so.
+// byHost sets the part of all transfers that goes through host memory.
 func (r *drawRig) byHost(p coll.HostPart) {
 	w, ok := r.w.(*world)
 	if !ok {
@@ -450,7 +446,7 @@ func (r *drawRig) byHost(p coll.HostPart) {
 	}
 }
 
-// supports returns nil, or why d cannot run as it is pinned.
+// supports returns nil, or why d cannot run with its pinned tuning.
 func (r *drawRig) supports(d *drawn) error {
 	r.Helper()
 	l := r.lanes[d.lane]
@@ -469,7 +465,7 @@ func (r *drawRig) supports(d *drawn) error {
 	return err
 }
 
-// lengths returns the elements of the operands of member me of n; -1 for none.
+// lengths returns the numbers of elements of the operands of member me of n; -1 for no operand.
 func (d *drawn) lengths(me, n int) (in, out int64) {
 	c, all := d.count, d.count*int64(n)
 	root := me == d.inst.Root
@@ -502,8 +498,7 @@ func (d *drawn) lengths(me, n int) (in, out int64) {
 	return c, c
 }
 
-// place draws what differs at run time and finds room for the operands; nil
-// where there is none left.
+// place draws the properties that vary at run time, and finds space for the operands. It returns nil if there is none.
 func (r *drawRig) place(k drawKind, count int64) *drawn {
 	members := r.lanes[k.lane].members
 	n := len(members)
@@ -552,7 +547,7 @@ func (r *drawRig) place(k drawKind, count int64) *drawn {
 	return d
 }
 
-// block returns n elements of a view: the i-th so many of it, or the first.
+// block returns the i-th n elements of a view, or the first if cut is not set.
 func block(v device.View, n, i int64, cut bool) device.View {
 	if cut {
 		v.Off += i * n * v.DType.Size()
@@ -561,10 +556,10 @@ func block(v device.View, n, i int64, cut bool) device.View {
 	return v
 }
 
-// drawSkips bounds by how many times their alignment operands begin later than they could.
+// drawSkips limits by how many alignments an operand begins later than necessary.
 const drawSkips = 9
 
-// room finds room in a rank's arena.
+// room finds space in a rank's arena.
 func (r *drawRig) room(rank int, k *drawKind, n, skip int64) (device.View, bool) {
 	size := k.dt.Size()
 	at := (r.used[rank]+drawCanary+255)&^255 + k.align*skip*size
@@ -576,9 +571,8 @@ func (r *drawRig) room(rank int, k *drawKind, n, skip int64) (device.View, bool)
 	return device.View{Mem: r.arena[rank], Off: at, DType: k.dt, Shape: []int64{n}, Strides: []int64{1}}, true
 }
 
-// size draws a number of elements: none, one, borders of what kernels take at a
-// time, any, and now and then very many. Where a kind takes only whole packs, or many
-// of them, most are such.
+// size draws a number of elements: zero, one, a size near a limit of kernels, any number, and rarely a very large one.
+// For kinds that accept only whole packs, or large sizes, most sizes are of that form.
 func (r *drawRig) size(k *drawKind) int64 {
 	if k.least > 0 && k.least != drawSizes[0] && r.rng.IntN(4) > 0 {
 		most := min(max(4*k.least, 1<<14), r.limits.longest/int64(len(r.lanes[k.lane].members)))
@@ -601,8 +595,8 @@ func (r *drawRig) size(k *drawKind) int64 {
 	return min(n, r.limits.longest)
 }
 
-// fill draws a batch. Communicators of NCCL take long to open: few batches have
-// them. In some batches one lane has its devices for itself.
+// fill draws a batch. Few batches include NCCL, whose communicators take long to open. In some batches one lane is
+// alone on its devices.
 func (r *drawRig) fill(k, n int) {
 	r.probe(true)
 	defer r.probe(false)
@@ -615,7 +609,7 @@ func (r *drawRig) fill(k, n int) {
 	if k%3 == 2 {
 		only = r.rng.IntN(len(r.lanes))
 	}
-	var turn []int // of the kinds: each as often
+	var turn []int // cycles through the kinds, in random order
 	for tries := 0; n > 0 && tries < 1000; tries++ {
 		if len(turn) == 0 {
 			turn = r.rng.Perm(len(r.kinds))
@@ -639,8 +633,8 @@ func (r *drawRig) fill(k, n int) {
 	}
 }
 
-// drawOf draws a collective of a kind that is supported; nil where sizes and places drawn
-// for it were not, and no room where the arenas are full.
+// drawOf draws a collective of a supported kind. It returns nil if the drawn sizes and offsets are not supported. room
+// is false if the arenas are full.
 func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
 	before := slices.Clone(r.used)
 	for range 10 {
@@ -658,12 +652,12 @@ func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
 		if r.supports(d) == nil {
 			return d, true
 		}
-		copy(r.used, before) // too large, too small or empty
+		copy(r.used, before) // it was too large, too small or empty
 	}
 	return nil, true
 }
 
-// batch draws up to so many collectives and runs those that fit, which it counts.
+// batch draws up to n collectives, runs them, and returns their number.
 func (r *drawRig) batch(k, n int, graphs bool) (did int) {
 	r.fill(k, n)
 	var lanes []*drawLane
@@ -728,8 +722,8 @@ func (r *drawRig) design(l *drawLane) {
 	r.must(err)
 }
 
-// openLane opens the lane's channel. What was supported and cannot be prepared is
-// an error; the others go on without it.
+// openLane opens the lane's channel. It reports an error for each collective that was supported but cannot be prepared,
+// and continues without it.
 func (r *drawRig) openLane(l *drawLane) {
 	r.Helper()
 	for range 20 {
@@ -745,11 +739,10 @@ func (r *drawRig) openLane(l *drawLane) {
 		l.list = slices.Delete(l.list, bad.Index, bad.Index+1)
 		r.design(l)
 	}
-	r.Fatal("too many of these")
+	r.Fatal("too many collectives cannot be prepared")
 }
 
-// nearWrap has half of the teams begin where numbers of launches are about to
-// wrap.
+// nearWrap sets the launch numbers of half of the teams to values that are about to wrap around.
 func (r *drawRig) nearWrap() {
 	w, ok := r.w.(*world)
 	if !ok {
@@ -767,8 +760,8 @@ func (r *drawRig) nearWrap() {
 	}
 }
 
-// issue gives the members' shares of a phase to the ranks in question, the lanes'
-// mixed.
+// issue issues a phase of the lanes' collectives to the wanted ranks. The collectives of different lanes are
+// interleaved.
 func (r *drawRig) issue(lanes []*drawLane, phase int, wanted func(rank int) bool) error {
 	at := make([]int, len(lanes))
 	for left := len(lanes); left > 0; {
@@ -798,7 +791,7 @@ func (r *drawRig) issue(lanes []*drawLane, phase int, wanted func(rank int) bool
 	return nil
 }
 
-// upload fills the arenas: inputs, and canaries all around.
+// upload fills the arenas with inputs, and with canaries around them.
 func (r *drawRig) upload(lanes []*drawLane) {
 	r.Helper()
 	for rank, used := range r.used {
@@ -830,7 +823,7 @@ func (r *drawRig) usedOf(rank int) device.View {
 	return device.View{Mem: r.arena[rank], DType: ir.I32, Shape: []int64{r.used[rank] / 4}, Strides: []int64{1}}
 }
 
-// compare wants the arenas to hold what they should, to the byte.
+// compare compares every byte of the arenas with the expected contents.
 func (r *drawRig) compare(lanes []*drawLane) {
 	r.Helper()
 	r.sync()
@@ -864,7 +857,7 @@ func (r *drawRig) compare(lanes []*drawLane) {
 	}
 }
 
-// near says what lies at a byte of a rank's arena, or last before it.
+// near describes the operand at a byte of a rank's arena, or the last one before it.
 func (r *drawRig) near(lanes []*drawLane, rank int, at int64) string {
 	last, text := int64(-1), "before all operands"
 	for _, l := range lanes {
@@ -891,7 +884,7 @@ func (r *drawRig) near(lanes []*drawLane, rank int, at int64) string {
 	return text
 }
 
-// expect writes member me's result.
+// expect writes the expected result of member me.
 func (r *drawRig) expect(d *drawn, me int, out []byte) {
 	n, size := len(d.inst.Parts), d.dt.Size()
 	pattern := r.pattern(&d.drawKind)
@@ -937,8 +930,7 @@ func (r *drawRig) expect(d *drawn, me int, out []byte) {
 	}
 }
 
-// reducedValues returns what integers from least on are as results, as they lie
-// in memory.
+// reducedValues returns a table of encoded results. Entry i is the result for the sum least + i.
 func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 	var vals []float64
 	for v := -n * drawValues; v <= n*drawValues; v++ {
@@ -952,7 +944,7 @@ func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 				x = math.Trunc(x)
 			}
 			if x == 0 {
-				x = 0 // not -0
+				x = 0 // replaces -0
 			}
 		}
 		vals = append(vals, tensor.Round(dt, x))
@@ -962,17 +954,17 @@ func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 	return table, -n * drawValues
 }
 
-// TestDrawKinds wants every algorithm to be one that TestDraws draws when it is asked
-// for, on fakes: kinds that are supported, and collectives of them in a batch, some of
-// which go by way of host memory where the algorithm is for that.
+// TestDrawKinds checks on fakes that TestDraws can draw every algorithm that is selected: supported kinds, and
+// collectives of them in a batch. If the algorithm is for transfers through host memory, some of them must use host
+// memory.
 func TestDrawKinds(t *testing.T) {
 	for _, c := range []struct {
 		gpus, ranks int
-		without     map[string]string // what cannot be drawn there, and why
+		without     map[string]string // algorithms that cannot be drawn, with the reason
 	}{
 		{2, 2, map[string]string{"move-spread": "two others or more", "executor": "it needs a schedule"}},
 		{4, 4, map[string]string{"executor": "it needs a schedule"}},
-		{2, 4, map[string]string{"executor": "it needs a schedule"}}, // by NCCL, members that share no GPU
+		{2, 4, map[string]string{"executor": "it needs a schedule"}}, // executor with NCCL: members that do not share a GPU
 	} {
 		l := &meetings{GPU: fakedriver.New(t, c.gpus)}
 		sys := system(l.GPU)
@@ -1013,13 +1005,13 @@ func TestDrawKinds(t *testing.T) {
 					}
 				}
 			}
-			if sum < 5 { // as many of the largest have room
-				t.Errorf("%d ranks on %d GPUs: a batch has %d collectives by %s, of %v", c.ranks, c.gpus, sum, name,
+			if sum < 5 { // that many of the largest size have space
+				t.Errorf("%d ranks on %d GPUs: a batch has only %d collectives by %s, of kinds %v", c.ranks, c.gpus, sum, name,
 					r.kinds)
 			}
 			for k := 0; strings.HasSuffix(name, "-host") && !r.goesByHost(l); r.fill(1, 20) {
-				if k++; k == 20 { // of so many batches a third has few blocks for that
-					t.Errorf("%d ranks on %d GPUs: nothing by %s goes by way of host memory", c.ranks, c.gpus, name)
+				if k++; k == 20 { // a third of 20 batches use few blocks for host memory
+					t.Errorf("%d ranks on %d GPUs: no collective by %s uses host memory", c.ranks, c.gpus, name)
 					break
 				}
 			}
@@ -1039,14 +1031,14 @@ func TestDrawKinds(t *testing.T) {
 		}
 		for _, name := range names {
 			if drawn[name] == 0 && c.without[name] == "" {
-				t.Errorf("%d ranks on %d GPUs: nothing is drawn by %s, of %v", c.ranks, c.gpus, name, drawn)
+				t.Errorf("%d ranks on %d GPUs: no collective is drawn by %s, of %v", c.ranks, c.gpus, name, drawn)
 			}
 		}
 		r.must(w.Close())
 	}
 }
 
-// goesByHost reports whether something of a batch does.
+// goesByHost reports whether a collective of the batch uses host memory.
 func (r *drawRig) goesByHost(l *meetings) bool {
 	r.probe(true)
 	defer r.probe(false)
@@ -1068,14 +1060,13 @@ func (r *drawRig) goesByHost(l *meetings) bool {
 	})
 }
 
-// TestTeamMoveAbsent leaves a member out of a collective by each algorithm that
-// moves or reduces blocks: the world ends in time with an error that names the
-// member, and the next one, of the same process, works.
+// TestTeamMoveAbsent omits a member from a collective, for each algorithm that moves or reduces blocks. The world ends
+// in time with an error that names the member, and the next world of the same process works.
 func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2, teamsApart: true})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
-	allByHost(m, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // blocks of this size, too
+	allByHost(m, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // for blocks of this size too
 	for k, name := range moveAlgorithmNames() {
 		if name == ncclName {
 			continue
@@ -1083,9 +1074,9 @@ func TestTeamMoveAbsent(t *testing.T) {
 		n, count := 2, int64(5000)
 		switch name {
 		case "move-spread":
-			n = 4 // three could pass blocks on; teams are drawn of two or four ranks
+			n = 4 // it needs three members; teams have two or four ranks
 		case "move-sum-host":
-			count = 400_000 // some per cent of it are a chunk
+			count = 400_000 // so that a few per cent are a chunk
 		}
 		w, err := m.Open(t.Context(), n)
 		if err != nil {
@@ -1108,7 +1099,7 @@ func TestTeamMoveAbsent(t *testing.T) {
 		}
 		r.probe(false)
 		if len(ds) == 0 {
-			t.Errorf("%s takes nothing", name)
+			t.Errorf("%s accepts no collective", name)
 			continue
 		}
 		l := r.lanes[0]
@@ -1137,9 +1128,8 @@ func TestTeamMoveAbsent(t *testing.T) {
 	}
 }
 
-// TestFlagHalves wants the halves of moves' flags to be where kernels take them to
-// be: one is cleared, where the numbers of launches wrap, while the other is in
-// use.
+// TestFlagHalves checks that the halves of moves' flags have the size that kernels assume. Kernels clear one half when
+// launch numbers wrap around, while the other half is in use.
 func TestFlagHalves(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
@@ -1148,7 +1138,7 @@ func TestFlagHalves(t *testing.T) {
 	}
 	a, err := teamOf(t, w.(*world), "main").halves("flags of moves", kernels.MoveFlagBytes)
 	if err != nil || a.Bytes != 2*kernels.MoveFlagBytes {
-		t.Errorf("%+v, %v: kernels take halves to be %d bytes", a, err, kernels.MoveFlagBytes)
+		t.Errorf("%+v, %v: kernels assume halves of %d bytes", a, err, kernels.MoveFlagBytes)
 	}
 	if err := w.Close(); err != nil {
 		t.Error(err)

@@ -63,11 +63,11 @@ func (m *member) explain(told kernels.Fault) error {
 		}
 	}
 	longer, launch := m.team.w.m.opts.longer(), epoch-kernels.FirstEpoch
-	if len(late) == 0 && told.Words[1] == int64(m.index) { // the kernel does not know which member writes its packets
+	if len(late) == 0 && told.Words[1] == int64(m.index) { // a kernel does not know which member writes its packets
 		return fmt.Errorf("%s: %w: after %v packets had not come from another member, and all have begun the team's "+
 			"launch %d; %s", m.doing, errLate, waited, launch, longer)
 	}
-	if len(late) == 0 { // all came, one of them too late
+	if len(late) == 0 { // all members have begun the launch, one of them too late
 		p := m.team.members[told.Words[1]]
 		owner = p.dev.site.owner
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))

@@ -13,11 +13,11 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// TestTeamGivesUp has a kernel report that it waited in vain, and wants the error to say for whom, and how to wait
-// longer. A member that waits for packets in its own memory does not know which other writes them.
+// TestTeamGivesUp makes a kernel report a timeout. The error must name the member for which it waited, and how to
+// increase the timeout. A member that waits for packets in its own memory cannot know which member writes them.
 func TestTeamGivesUp(t *testing.T) {
 	for _, c := range []struct {
-		peer, begun uint64 // whom it waited for; launches that the other has begun
+		peer, begun uint64 // the member it waited for, and the number of launches that member has begun
 		parts       []string
 	}{
 		{0, 0, []string{"after 2s member 0 (rank 0)", "had not begun the team's launch 3"}},

@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scattered is a reduce_scatter of bf16 along an axis of [rows, 64] on each member.
+// scattered returns a reduce_scatter of bf16 along an axis of [rows, 64].
 func scattered(t *testing.T, w *world, rows int64, axis int) *device.Collective {
 	t.Helper()
 	c := &device.Collective{Op: ir.OpReduceScatter, Red: ir.Sum, Axis: axis}
@@ -36,12 +36,12 @@ func scattered(t *testing.T, w *world, rows int64, axis int) *device.Collective 
 	return c
 }
 
-// TestFewLaunch wants a launch that nobody tuned to have few blocks and, whatever
-// the members, several stages under way.
+// TestFewLaunch checks that an untuned SM-limited launch has few blocks and, for any number of members, several stages
+// in flight.
 func TestFewLaunch(t *testing.T) {
 	for members := 2; members <= kernels.TeamMost; members++ {
 		blocks, threads, unroll := coll.SMLimitedLaunch(device.Tuning{}, members)
-		for _, c := range []struct{ shared, least int }{{227 << 10, 4}, {163 << 10, 4}, {99 << 10, 2}} { // Hopper's, an A100's, an L40S's
+		for _, c := range []struct{ shared, least int }{{227 << 10, 4}, {163 << 10, 4}, {99 << 10, 2}} { // of Hopper, A100 and L40S
 			if stages := kernels.SMLimitedStages(c.shared, members, threads, unroll); blocks > 8 || threads%32 != 0 || stages < c.least {
 				t.Errorf("%d members: %d blocks of %d threads with unroll %d have %d stages in %d bytes", members, blocks, threads, unroll, stages, c.shared)
 			}
@@ -49,8 +49,8 @@ func TestFewLaunch(t *testing.T) {
 	}
 }
 
-// TestFewShared wants no more shared memory for a block than the device that has the least
-// of it lends, and a decline where two stages are more.
+// TestFewShared checks that a block uses no more shared memory than the device with the smallest limit permits, and
+// that the kernel is refused if two stages do not fit.
 func TestFewShared(t *testing.T) {
 	l, w, tm := noted(t, 2, 2)
 	for _, c := range []struct {
@@ -71,15 +71,15 @@ func TestFewShared(t *testing.T) {
 			}
 			for i, m := range l.got {
 				if m.Shared != want {
-					t.Errorf("%s with %d bytes: member %d takes %d", c.algo, shared, i, m.Shared)
+					t.Errorf("%s with %d bytes available: member %d uses %d bytes", c.algo, shared, i, m.Shared)
 				}
 			}
 		}
 	}
 }
 
-// TestFewGrids wants as many blocks as multiprocessors have shared memory for,
-// however few threads they have.
+// TestFewGrids checks that there are no more blocks than multiprocessors with free shared memory, however few threads
+// the blocks have.
 func TestFewGrids(t *testing.T) {
 	l, w, tm := noted(t, 2, 4)
 	for _, c := range []struct {
@@ -107,8 +107,8 @@ func TestFewGrids(t *testing.T) {
 	}
 }
 
-// TestFewHosts wants results to go by way of host memory where that was measured to
-// help, in whole bales that all come before the last ones.
+// TestFewHosts checks that results are transferred through host memory if measurements showed a benefit. They consist
+// of whole tiles that are all written before the last tiles of the launch.
 func TestFewHosts(t *testing.T) {
 	for _, c := range []struct {
 		members, blocks int
@@ -120,18 +120,18 @@ func TestFewHosts(t *testing.T) {
 		coll.ShareOut(r, int64(c.members))
 		host := coll.SMLimitedTiles(coll.MeasuredParts(), r)
 		if host.Readers != c.readers || (host.Split > 0) != (c.readers > 0) {
-			t.Errorf("%+v: %d bales a block, %d blocks that read", c, host.Split, host.Readers)
+			t.Errorf("%+v: %d tiles per block, %d blocks that read", c, host.Split, host.Readers)
 		}
 		last := ((host.Split-1)*host.Writers + 1) * (int64(c.blocks) - host.Readers) * kernels.SMLimitedTile(threads)
 		if least := c.count/8 - int64(c.members-1)*r.Share; host.Split > 0 && last > least*9/10 {
-			t.Errorf("%+v: the last bale ends at pack %d of %d", c, last, least)
+			t.Errorf("%+v: the last tile ends at pack %d of %d", c, last, least)
 		}
 	}
 }
 
-// TestSweepFew measures how much of an all-reduce by few blocks should go by way of
-// host memory, and how many of them should read there, on as many ranks as the first of
-// reduceSweepWorlds says. It needs reduceSweep as TestSweepAllReduce does.
+// TestSweepFew measures which part of an SM-limited all_reduce should be transferred through host memory, and how many
+// blocks should read from it. The number of ranks is the first of reduceSweepWorlds. Like TestSweepAllReduce it runs
+// only if reduceSweep is set.
 func TestSweepFew(t *testing.T) {
 	worlds, each := sweepRanks(t, 60)
 	ranks := worlds[0]
@@ -167,7 +167,7 @@ func TestSweepFew(t *testing.T) {
 	}
 }
 
-// TestFewDeclines looks at what is declined, and that the reason says so.
+// TestFewDeclines checks refusals and their reasons.
 func TestFewDeclines(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	for what, tc := range map[string]struct {
@@ -189,8 +189,8 @@ func TestFewDeclines(t *testing.T) {
 	}
 }
 
-// TestFewBits has sums of bits at random, NaNs and infinities and what is nearly
-// nothing among them, be the same by few blocks as by others.
+// TestFewBits checks that sums of random bits, including NaNs, infinities and subnormal numbers, are the same by
+// SM-limited kernels as by others.
 func TestFewBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -229,7 +229,7 @@ func TestFewBits(t *testing.T) {
 				}
 				r.must(r.w.Sync(t.Context()))
 				if !bytes.Equal(both[0], both[1]) {
-					t.Errorf("%s: %s gives members other bits", dt, algo)
+					t.Errorf("%s: results by %s differ in bits", dt, algo)
 				}
 				got[k] = both[0]
 				r.drop()
@@ -238,7 +238,7 @@ func TestFewBits(t *testing.T) {
 				for i := range got[0] {
 					if got[0][i] != got[1][i] {
 						at := i &^ int(dt.Size()-1)
-						t.Fatalf("%s: % x and % x are % x, and were % x", dt, ins[0][at:at+int(dt.Size())], ins[1][at:at+int(dt.Size())], got[0][at:at+int(dt.Size())], got[1][at:at+int(dt.Size())])
+						t.Fatalf("%s: the sum of % x and % x is % x, and was % x", dt, ins[0][at:at+int(dt.Size())], ins[1][at:at+int(dt.Size())], got[0][at:at+int(dt.Size())], got[1][at:at+int(dt.Size())])
 					}
 				}
 			}

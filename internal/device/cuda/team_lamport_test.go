@@ -18,12 +18,12 @@ import (
 
 var lamportNames = []string{"lamport", "lamportx2"}
 
-// TestLamportRests wants memory that lines are pushed to full of what is never sent
-// before the first launch, whatever was there, and no region that kernels clear.
+// TestLamportRests checks the memory that lamport kernels receive data in. Before the first launch it is filled with
+// the value that is never sent, whatever it contained before, and it is not among the regions that kernels clear.
 func TestLamportRests(t *testing.T) {
 	l := &meetings{GPU: fakedriver.New(t, 2)}
 	m := newMachine(system(l.GPU), Options{Kernels: l})
-	for range 2 { // the second world finds what the first left
+	for range 2 { // the second world reuses the memory of the first
 		w, err := m.Open(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestLamportRests(t *testing.T) {
 			}
 		}
 		if tm.named != 0 {
-			t.Errorf("%d regions to be cleared where numbers wrap", tm.named)
+			t.Errorf("%d regions are cleared when launch numbers wrap", tm.named)
 		}
 		for _, at := range tm.regions["lamport"].At {
 			clear(cabi.Bytes(uintptr(at), int(tm.regions["lamport"].Bytes)))
@@ -60,7 +60,7 @@ func TestLamportRests(t *testing.T) {
 	}
 }
 
-// TestLamportDeclines wants types declined of which any bits may be data.
+// TestLamportDeclines checks that types in which every bit pattern is valid data are refused.
 func TestLamportDeclines(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	for _, name := range lamportNames {
@@ -82,8 +82,8 @@ func TestLamportDeclines(t *testing.T) {
 	}
 }
 
-// TestLamportBits reduces random bits, NaNs of all payloads among them and much of what
-// is never sent: it ends, and gives what pull gives, on all members.
+// TestLamportBits reduces random bits, including NaNs with all payloads and many copies of the value that is never
+// sent. The kernels end, and all members have the same result as by pull.
 func TestLamportBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second, RanksPerGPU: 2})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -111,7 +111,7 @@ func TestLamportBits(t *testing.T) {
 			for _, name := range lamportNames {
 				for i, got := range r.bitsBy(name, dt, red, ins) {
 					if !bytes.Equal(got, want[0]) {
-						t.Errorf("%s of %s by %s: member %d has other bits than by pull", red, dt, name, i)
+						t.Errorf("%s of %s by %s: the result of member %d differs from pull", red, dt, name, i)
 					}
 				}
 			}
@@ -121,7 +121,7 @@ func TestLamportBits(t *testing.T) {
 	r.must(w.Close())
 }
 
-// bitsBy returns what an all_reduce of bits gives each member.
+// bitsBy returns each member's result of an all_reduce of bits.
 func (r *teamRig) bitsBy(algo string, dt ir.DType, red ir.Red, ins [][]byte) (got [][]byte) {
 	r.t.Helper()
 	c := teamCase{op: ir.OpAllReduce, red: red, dt: dt, shape: []int64{int64(len(ins[0])) / dt.Size()}, algo: algo}

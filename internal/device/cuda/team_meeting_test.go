@@ -11,9 +11,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestTogether: kernels that wait for each other are given to devices with nothing
-// between, those of one meeting before those of the next, where streams may share
-// queues; a member that does not come is a deadlock with its name.
+// TestTogether checks the order of issue of kernels that wait for each other if streams may share hardware queues. The
+// kernels of one meeting are issued without other work between them, and before those of the next meeting. A member
+// that never issues its kernel causes a deadlock error that names it.
 func TestTogether(t *testing.T) {
 	for _, alone := range []bool{true, false} {
 		l, w, tm := noted(t, 2, 2)
@@ -34,7 +34,7 @@ func TestTogether(t *testing.T) {
 		}
 		launches, err := tm.Prepare(device.Tuning{Algo: "move-copy"}, c)
 		must(err)
-		var copies []int // given before each kernel that waits
+		var copies []int // number of copies issued before each waiting kernel
 		for f := range l.Kernels {
 			l.Kernels[f] = func(uintptr) { copies = append(copies, l.Called["cuMemcpyAsync"]) }
 		}
@@ -79,8 +79,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestMostWaits: no more streams of a device have kernels that wait than run side by side:
-// neither teams nor, in a graph for each GPU, waits for flags.
+// TestMostWaits checks that the streams of a device with waiting kernels are no more than can run concurrently. This
+// holds for teams and, with a graph for each GPU, for waits for flags.
 func TestMostWaits(t *testing.T) {
 	_, w, _ := noted(t, 2, 2)
 	for i := range mostWaits - 1 {

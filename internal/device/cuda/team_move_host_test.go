@@ -19,22 +19,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// allByHost has blocks of any size go by way of host memory on a machine.
+// allByHost makes a machine transfer a part of blocks of any size through host memory.
 func allByHost(m *machine, part coll.HostPart) {
 	parts := coll.MeasuredParts()
 	parts.Moves = func(ir.Op, int64, int) coll.HostPart { return part }
 	m.opts.hostParts = &parts
 }
 
-// many gives fakes multiprocessors enough to have blocks aside.
+// many gives the fakes so many multiprocessors that blocks for host memory are available.
 func many(w *world) {
 	for _, s := range w.sites {
 		s.gpu.SMs = 64
 	}
 }
 
-// TestMoveHostShares plans moves by way of host memory on fakes, and has Go do what
-// the members' shares say.
+// TestMoveHostShares plans moves through host memory on fakes, and executes the members' parts in Go.
 func TestMoveHostShares(t *testing.T) {
 	t.Parallel()
 	for _, ranks := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
@@ -60,7 +59,7 @@ func TestMoveHostShares(t *testing.T) {
 		}
 		for _, op := range moveOps {
 			if reduces := op == ir.OpReduce || op == ir.OpReduceScatter; reduces != (took[op] == 0) {
-				t.Errorf("%d cases of %s were taken", took[op], op)
+				t.Errorf("%d cases of %s were accepted", took[op], op)
 			}
 		}
 		r.check("planned")
@@ -69,13 +68,13 @@ func TestMoveHostShares(t *testing.T) {
 	}
 }
 
-// sharesByHost runs a case by its members' shares; false where it is declined.
+// sharesByHost runs a case by its members' parts. It returns false if the case is refused.
 func (r *teamRig) sharesByHost(c *rigCase) bool {
 	r.t.Helper()
 	return r.withShares(coll.HostMove{}, coll.Pushed, c, func(tm *team, p *coll.MovePlan) { r.movedByHost(c, tm, p) })
 }
 
-// movedByHost does what the kernels would: host memory is written and read in turn.
+// movedByHost does what the kernels would do: it writes host memory and then reads it.
 func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 	r.t.Helper()
 	wants := &coll.Plan{}
@@ -90,7 +89,7 @@ func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 		for q := range p.Moves {
 			if s.To>>q&1 != 0 {
 				if room := tm.regions["host memory"]; s.Give[q] < room.At[i] || int64(s.Give[q]-room.At[i])+s.Rest > room.Bytes {
-					r.t.Fatalf("%v: host memory of member %d has %d bytes, of which its peer's %d are from %d on", c.teamCase, i, room.Bytes, s.Rest, s.Give[q]-room.At[i])
+					r.t.Fatalf("%v: host memory of member %d has %d bytes, but its peer's %d bytes begin at %d", c.teamCase, i, room.Bytes, s.Rest, s.Give[q]-room.At[i])
 				}
 				copy(cabi.Bytes(uintptr(s.Give[q]), int(s.Rest)), rest(q))
 			}
@@ -109,7 +108,7 @@ func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 	}
 }
 
-// TestMoveHostDeclines lists moves of which nothing goes by way of host memory.
+// TestMoveHostDeclines lists moves that transfer nothing through host memory.
 func TestMoveHostDeclines(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 2)
@@ -145,19 +144,18 @@ func TestMoveHostDeclines(t *testing.T) {
 	}
 }
 
-// TestMoveHostAside wants blocks for the link, however few there are.
+// TestMoveHostAside checks that some blocks remain for the link, however few there are.
 func TestMoveHostAside(t *testing.T) {
 	for blocks := range int64(kernels.BlocksMost) {
 		writers, readers := coll.HostPart{Permille: 100, Writers: 8, Readers: 24}.Aside(blocks)
 		if (writers == 0) != (blocks < 6) || (readers == 0) != (writers == 0) || writers > 8 || readers > 24 || 3*(writers+readers) > blocks {
-			t.Errorf("%d and %d of %d blocks", writers, readers, blocks)
+			t.Errorf("%d writers and %d readers of %d blocks", writers, readers, blocks)
 		}
 	}
 }
 
-// TestMoveHostChain runs very many moves behind each other in graphs, each of what the
-// one before brought and a little more: nothing that came too late, or of the launch
-// before, is ever lost.
+// TestMoveHostChain runs very many consecutive moves in graphs. Each moves the result of the previous one plus a
+// constant, so that data that arrived late, or of the previous launch, change all later results.
 func TestMoveHostChain(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
@@ -182,8 +180,8 @@ func TestMoveHostChain(t *testing.T) {
 	}
 }
 
-// testMoveChain has x become what a move brings, plus c. Of an all_gather that is the
-// block of another member, another one each time; of an all_to_all all blocks.
+// testMoveChain replaces x by the result of a move plus c. For an all_gather the result is the block of another member,
+// a different one each time; for an all_to_all it is all blocks.
 func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 	must := mustOf(t)
 	n, rng := w.Ranks(), rand.New(rand.NewPCG(uint64(count), 11))
@@ -192,9 +190,9 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 		blocks = n
 	}
 	var members []device.Member
-	var adds [][]device.Launch // of each member, by which block it adds
+	var adds [][]device.Launch // by member and by the block that is added
 	c := &device.Collective{Op: op}
-	values := make([][]int32, 2*n) // of x at first, and of c
+	values := make([][]int32, 2*n) // initial values of x, and of c
 	for r := range n {
 		d := w.Device(r)
 		s, err := d.NewStream(device.StreamOptions{Name: "chain"})
@@ -234,7 +232,7 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 		}
 	}
 	const rounds, times = 100, 8
-	// x of member m, block b, is how often each x and each c is in it.
+	// of(m, b) is the index of block b of member m's x. The counts are how often each x and each c is contained in it.
 	of := func(m, b int) int { return m*blocks + b }
 	now := make([][]int32, n*blocks)
 	for i := range now {
@@ -314,10 +312,9 @@ func words32(raw []byte) []int32 {
 	return list
 }
 
-// TestSweepMoves measures how much of large moves should go by way of host memory, and
-// by how many blocks, and what else there is takes, by graph and call by call, on all
-// GPUs. It needs reduceSweep as TestSweepAllReduce does, and takes its time; sizes are
-// those of sizesVariable.
+// TestSweepMoves measures which part of large moves should be transferred through host memory, with how many blocks,
+// and how long the alternatives take, with and without graphs, on all GPUs. Like TestSweepAllReduce it runs only if
+// reduceSweep is set. The sizes are those of sizesVariable.
 func TestSweepMoves(t *testing.T) {
 	_, each := sweepRanks(t, 60)
 	until := time.Now().Add(each)
@@ -340,7 +337,7 @@ type moveSweep struct {
 	until time.Time
 }
 
-// size measures one op at one size.
+// size measures one operation at one size.
 func (s *moveSweep) size(op ir.Op, bytes int64) {
 	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(s.ranks)}})
 	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-copy"}, {Algo: ncclName}} {
@@ -360,7 +357,7 @@ func (s *moveSweep) size(op ir.Op, bytes int64) {
 	s.rig.drop()
 }
 
-// one prints what a tuning takes by graph and call by call.
+// one prints the time of a tuning with and without a graph.
 func (s *moveSweep) one(op ir.Op, bytes int64, how string, tune device.Tuning) {
 	if time.Now().After(s.until) {
 		return
@@ -395,7 +392,7 @@ func (s *moveSweep) one(op ir.Op, bytes int64, how string, tune device.Tuning) {
 	}
 }
 
-// calls returns the microseconds of one of many rounds given call by call.
+// calls returns the microseconds per round, for many rounds without a graph.
 func (s *moveSweep) calls(many int, round func() error) (float64, error) {
 	run := func(times int) (time.Duration, error) {
 		began := time.Now()

@@ -19,17 +19,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// teamCase is a collective of a team, from which operands, inputs and wanted
-// results are made.
+// teamCase describes a collective of a team. Operands, inputs and expected results are derived from it.
 type teamCase struct {
 	op          ir.Op
 	red         ir.Red
 	dt          ir.DType
-	shape       []int64 // of a member's smaller operand
+	shape       []int64 // shape of a member's smaller operand
 	axis, split int
 	root, shift int
-	off         int64 // elements before operands
-	inPlace     bool  // the smaller operand is the member's block of the larger
+	off         int64 // elements before each operand
+	inPlace     bool  // the smaller operand is the member's block of the larger one
 	algo        string
 }
 
@@ -44,7 +43,7 @@ func (c teamCase) larger(axis, n int) []int64 {
 	return l
 }
 
-// shapes returns those of member me's operands; nil for none.
+// shapes returns the shapes of member me's operands; nil for none.
 func (c teamCase) shapes(me, n int) (in, out []int64) {
 	in, out = c.shape, c.shape
 	switch c.op {
@@ -74,12 +73,12 @@ func (c teamCase) shapes(me, n int) (in, out []int64) {
 	return in, out
 }
 
-// again reports whether a collective in place gives the same when it runs again.
+// again reports whether an in-place collective has the same result when it is repeated.
 func (c teamCase) again() bool {
 	return c.op == ir.OpAllGather || c.op == ir.OpGather || c.op == ir.OpScatter || c.op == ir.OpBroadcast
 }
 
-// want computes member me's result in float64, which holds all that is used here.
+// want computes member me's result in float64, which represents all values used here exactly.
 func (c teamCase) want(ins []*tensor.Tensor, me, n int) *tensor.Tensor {
 	_, shape := c.shapes(me, n)
 	if shape == nil {
@@ -135,7 +134,7 @@ func (c teamCase) want(ins []*tensor.Tensor, me, n int) *tensor.Tensor {
 	return out
 }
 
-// reduced reduces what members bring, in their order, and rounds once.
+// reduced reduces the members' inputs in order, with one rounding.
 func reduced(red ir.Red, dt ir.DType, parts [][]byte) []byte {
 	sum := make([]float64, int64(len(parts[0]))/dt.Size())
 	x := make([]float64, len(sum))
@@ -164,7 +163,7 @@ func reduced(red ir.Red, dt ir.DType, parts [][]byte) []byte {
 	return data
 }
 
-// teamRig is a team on a world, with cases whose operands are on its devices.
+// teamRig is a team of a world, with cases whose operands are on its devices.
 type teamRig struct {
 	t       *testing.T
 	w       device.World
@@ -204,7 +203,7 @@ func (r *teamRig) must(err error) {
 	}
 }
 
-// view reserves a dense tensor somewhere in memory of its own.
+// view allocates a dense tensor at an offset in new memory.
 func (r *teamRig) view(rank int, dt ir.DType, shape []int64, off int64) device.View {
 	r.t.Helper()
 	n := int64(1)
@@ -222,7 +221,7 @@ func cut(v device.View, axis, i int, shape []int64) device.View {
 	return v
 }
 
-// place makes a case's operands.
+// place allocates a case's operands.
 func (r *teamRig) place(c teamCase) {
 	r.t.Helper()
 	n := len(r.members)
@@ -234,7 +233,7 @@ func (r *teamRig) place(c teamCase) {
 			p.To, p.From = (me+c.shift)%n, (me+n-c.shift)%n
 		}
 		together := c.inPlace && p.Reads && p.Writes
-		smaller := c.op == ir.OpReduceScatter || c.op == ir.OpScatter // is the result
+		smaller := c.op == ir.OpReduceScatter || c.op == ir.OpScatter // the smaller operand is the result
 		if p.Writes && !(together && smaller) {
 			p.Out = r.view(m.Rank, c.dt, out, c.off)
 		}
@@ -260,7 +259,7 @@ func (c *rigCase) collective() *device.Collective {
 	return &device.Collective{Op: c.op, Red: c.red, Root: c.root, Axis: c.axis, Split: c.split, Parts: c.parts, AnyOrder: true, Together: true}
 }
 
-// add prepares a case; false where the algorithm declines it.
+// add prepares a case. It returns false if the algorithm refuses the case.
 func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
 	r.t.Helper()
 	if !r.take(c, tune) {
@@ -270,7 +269,7 @@ func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
 	return true
 }
 
-// take is add but for the preparing: its kernels are begun to be compiled.
+// take is add without preparing. It starts the compilation of the kernels.
 func (r *teamRig) take(c teamCase, tune device.Tuning) bool {
 	r.place(c)
 	x := r.cases[len(r.cases)-1].collective()
@@ -283,7 +282,7 @@ func (r *teamRig) take(c teamCase, tune device.Tuning) bool {
 	return true
 }
 
-// prepare prepares cases that were taken with tune.
+// prepare prepares cases that were accepted with tune.
 func (r *teamRig) prepare(cases []*rigCase, tune device.Tuning) {
 	r.t.Helper()
 	for _, c := range cases {
@@ -295,7 +294,7 @@ func (r *teamRig) prepare(cases []*rigCase, tune device.Tuning) {
 	}
 }
 
-// upload gives all cases new inputs, and poisons results.
+// upload writes new inputs for all cases, and poisons results.
 func (r *teamRig) upload() {
 	r.t.Helper()
 	seed := r.rng.Uint64()
@@ -312,7 +311,7 @@ func (r *teamRig) upload() {
 	}
 }
 
-// draw makes new inputs.
+// draw draws new inputs.
 func (c *rigCase) draw(rng *rand.Rand) {
 	c.ins = make([]*tensor.Tensor, len(c.parts))
 	for i := range c.parts {
@@ -323,7 +322,7 @@ func (c *rigCase) draw(rng *rand.Rand) {
 	}
 }
 
-// drawElements draws elements from -8 to 7, sixteen of each number of rng.
+// drawElements draws elements from -8 to 7, sixteen from each random number.
 func drawElements(data []byte, dt ir.DType, rng *rand.Rand) {
 	values := make([]float64, 16)
 	for k := range values {
@@ -342,7 +341,7 @@ func drawElements(data []byte, dt ir.DType, rng *rand.Rand) {
 	}
 }
 
-// poison returns so many bytes that are no number; all of them are the same memory.
+// poison returns n bytes that are NaNs. All calls return the same memory.
 func (r *teamRig) poison(n int64) []byte {
 	if int64(len(r.poisoned)) < n {
 		r.poisoned = bytes.Repeat([]byte{0xff, 0x7f}, int(n+1)/2)
@@ -350,7 +349,7 @@ func (r *teamRig) poison(n int64) []byte {
 	return r.poisoned[:n]
 }
 
-// inParallel calls f with 0 to n-1, on all processors.
+// inParallel calls f with 0 to n-1 on all processors.
 func inParallel(n int, f func(i int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -364,7 +363,7 @@ func inParallel(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// issue gives all members all launches, in an order of ranks that changes.
+// issue issues all launches to all members, in a varying order of ranks.
 func (r *teamRig) issue() error {
 	for k, c := range r.cases {
 		for d := range r.members {
@@ -409,7 +408,7 @@ func (r *teamRig) check(how string) {
 	})
 }
 
-// run runs all cases call by call, and as a graph, several times each.
+// run runs all cases several times, without a graph and with one.
 func (r *teamRig) run(times int) {
 	r.t.Helper()
 	for k := range times {
@@ -428,7 +427,7 @@ func (r *teamRig) run(times int) {
 		r.must(r.w.Sync(r.t.Context()))
 		r.check(fmt.Sprint("graph, run ", k))
 	}
-	// Launches of one graph follow each other, and mix with calls.
+	// Launches of one graph follow each other, interleaved with single calls.
 	r.upload()
 	r.must(g.Launch(r.t.Context()))
 	r.must(g.Launch(r.t.Context()))
@@ -457,16 +456,16 @@ func (r *teamRig) close() {
 // moveOps are the collectives other than all_reduce.
 var moveOps = []ir.Op{ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute}
 
-// moveCases are cases of an op by an algorithm.
+// moveCases returns cases of an operation for an algorithm.
 func moveCases(op ir.Op, algo string, n int) []teamCase {
 	list := casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {4096}, {1 << 17}, {3, 5}, {2, 3, 4}, {64, 256}, {30, 1002}})
-	if algo == "move-spread" { // more than one launch
+	if algo == "move-spread" { // needs more than one launch
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{coll.MostInLL128/2 + 5001}, root: n - 1, algo: algo})
 	}
-	if algo == "move-host" { // many chunks
+	if algo == "move-host" { // has many chunks
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{3<<20 + 5001}, root: n - 1, shift: 1, algo: algo})
 	}
-	if algo == "move-sum-host" { // enough to be cut
+	if algo == "move-sum-host" { // is large enough to be split
 		c := teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{3<<17 + 8}, algo: algo}
 		list = append(list, c)
 		c.inPlace = true
@@ -475,7 +474,7 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 	return list
 }
 
-// goCases are the same with no tensor so large that it takes Go long.
+// goCases is moveCases without tensors that are slow to compute in Go.
 func goCases(op ir.Op, algo string, n int) []teamCase {
 	return casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {512}, {4096}, {3, 5}, {2, 3, 4}, {16, 128}, {6, 502}})
 }
@@ -507,8 +506,7 @@ func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 	return list
 }
 
-// TestTeamMoves runs every op by every algorithm that takes it, on the GPUs'
-// ranks and on teams of some of them.
+// TestTeamMoves runs every operation by every algorithm that accepts it, on teams of all ranks and of some.
 func TestTeamMoves(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 4 * time.Second})
@@ -528,7 +526,7 @@ func TestTeamMoves(t *testing.T) {
 			teams = append(teams, []int{1, 0})
 		}
 		for i, team := range teams {
-			every := 1 // instances take their time to compile: other teams have some of the cases
+			every := 1 // kernels take long to compile, so other teams run a part of the cases
 			switch {
 			case per > 1:
 				every = 3
@@ -554,9 +552,9 @@ func TestTeamMoves(t *testing.T) {
 						}
 					}
 					r.prepare(r.cases, device.Tuning{})
-					t.Logf("%d cases", took)
+					t.Logf("%d cases were accepted", took)
 					if took == 0 && !(algo == ncclName && per > 1) && !(algo == "move-spread" && len(team) < 3) {
-						t.Error("no case was taken")
+						t.Error("no case was accepted")
 					}
 					if took > 0 {
 						r.run(2)
@@ -577,7 +575,7 @@ func moveAlgorithmNames() []string {
 	return names
 }
 
-// TestTeamMix has three channels of one team, by all algorithms, work at once.
+// TestTeamMix lets three channels of one team work concurrently, with all algorithms.
 func TestTeamMix(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
 	allByHost(m, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})

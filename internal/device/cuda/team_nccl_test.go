@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ncclWorld opens a world on fakes.
+// ncclWorld opens a world on fakes with NCCL.
 func ncclWorld(t *testing.T, gpus, ranks int) (*fakedriver.NCCL, device.World) {
 	t.Helper()
 	f := fakedriver.New(t, gpus)
@@ -32,8 +32,8 @@ func ncclWorld(t *testing.T, gpus, ranks int) (*fakedriver.NCCL, device.World) {
 	return x, w
 }
 
-// TestNCCL runs every op by NCCL, on fakes: in any axis, in place, on teams in
-// any order, call by call and within graphs.
+// TestNCCL runs every operation by NCCL on fakes: along any axis, in place, on teams in any order, with and without
+// graphs.
 func TestNCCL(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {0, 1, 2, 3}} {
 		x, w := ncclWorld(t, 4, 4)
@@ -46,7 +46,7 @@ func TestNCCL(t *testing.T) {
 				}
 			}
 			if took[op] == 0 {
-				t.Errorf("%s: no case was taken", op)
+				t.Errorf("%s: no case was accepted", op)
 			}
 		}
 		r.run(2)
@@ -58,7 +58,7 @@ func TestNCCL(t *testing.T) {
 	}
 }
 
-// TestNCCLAddresses: an address that NCCL may know is not reused, even after its memory is freed.
+// TestNCCLAddresses checks that an address that NCCL may have recorded is not reused, even after its memory was freed.
 func TestNCCLAddresses(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -88,12 +88,12 @@ func TestNCCLAddresses(t *testing.T) {
 	r.must(w.Close())
 }
 
-// TestNCCLMemoryAnew has memory go that NCCL was given within graphs, and less come.
+// TestNCCLMemoryAnew frees memory that was passed to NCCL within graphs, and allocates less memory again.
 func TestNCCLMemoryAnew(t *testing.T) {
 	dw := openAll(t)
 	n := dw.Ranks()
 	r := newTeamRig(t, dw, "main", upTo(n))
-	for _, bytes := range []int64{192 << 20, 80 << 20} { // regions of their own
+	for _, bytes := range []int64{192 << 20, 80 << 20} { // each in a separate region
 		for _, op := range []ir.Op{ir.OpAllGather, ir.OpAllToAll} {
 			if !r.add(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(n)}, algo: ncclName},
 				device.Tuning{}) {
@@ -115,9 +115,9 @@ func TestNCCLMemoryAnew(t *testing.T) {
 	r.must(dw.Close())
 }
 
-// TestNCCLIdle has more teams by NCCL at once than communicators are kept for: those
-// that were idle longest go, all members' and no others, later teams have those that
-// were kept, and where memory is short none is kept.
+// TestNCCLIdle uses NCCL in more teams concurrently than the number of communicators that are kept. Those that were
+// idle longest are destroyed, for all members, and no others. Later teams use the kept ones. If memory is insufficient,
+// none is kept.
 func TestNCCLIdle(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	gather := teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{4}, algo: ncclName}
@@ -153,18 +153,18 @@ func TestNCCLIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := x.Left[4:]; len(left) != 2 {
-		t.Errorf("where memory was short %v were destroyed", left)
+		t.Errorf("with insufficient memory %v were destroyed", left)
 	}
 	for _, r := range rigs[1:] {
 		r.close()
 	}
 	rigs[0].must(w.Close())
 	if len(x.Left) != 6 || len(x.Aborted) > 0 {
-		t.Errorf("in the end %v were destroyed, %v aborted", x.Left, x.Aborted)
+		t.Errorf("at the end %v were destroyed, %v aborted", x.Left, x.Aborted)
 	}
 }
 
-// short is a source that has no memory until enough says so.
+// short is a source that has no memory until enough returns true.
 type short struct {
 	gpu.Source
 	enough func() bool
@@ -178,7 +178,7 @@ func (s short) Reserve(most, least int64) (*gpu.Region, error) {
 	return s.Source.Reserve(most, least)
 }
 
-// TestNCCLAbsent has a member never come: a deadlock, which says so.
+// TestNCCLAbsent omits a member, which causes a deadlock error.
 func TestNCCLAbsent(t *testing.T) {
 	_, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -196,7 +196,7 @@ func TestNCCLAbsent(t *testing.T) {
 	r.must(w.Close())
 }
 
-// TestNCCLFails has NCCL tell of an error in work given before.
+// TestNCCLFails makes NCCL report an asynchronous error.
 func TestNCCLFails(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -215,8 +215,8 @@ func TestNCCLFails(t *testing.T) {
 	}
 }
 
-// TestNCCLHangs: NCCL's first call does not end. Loading ends with its context, or after a
-// while with an error that says what to do.
+// TestNCCLHangs makes NCCL's first call never end. Loading ends with its context, or after a time limit with an error
+// that includes advice.
 func TestNCCLHangs(t *testing.T) {
 	for _, limit := range []time.Duration{20 * time.Millisecond, time.Hour} {
 		f := fakedriver.New(t, 2)
@@ -251,7 +251,7 @@ func TestNCCLHangs(t *testing.T) {
 	}
 }
 
-// TestNCCLDeclines lists what NCCL is not used for, and why.
+// TestNCCLDeclines lists collectives for which NCCL is refused, with the reasons.
 func TestNCCLDeclines(t *testing.T) {
 	_, w := ncclWorld(t, 3, 6)
 	for what, tc := range map[string]struct {
@@ -287,8 +287,8 @@ func TestNCCLDeclines(t *testing.T) {
 	}
 }
 
-// TestNCCLDeclinesGaps: operands whose extents no copy merges are declined, not refused when
-// they are prepared.
+// TestNCCLDeclinesGaps checks that Supports refuses operands with too many unmergeable dimensions for a copy, so that
+// Prepare does not fail.
 func TestNCCLDeclinesGaps(t *testing.T) {
 	_, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -311,8 +311,8 @@ func TestNCCLDeclinesGaps(t *testing.T) {
 	}
 }
 
-// TestNCCLMissing wants only NCCL's algorithm to suffer, and to say what was
-// searched for.
+// TestNCCLMissing checks that without libnccl only the algorithm nccl is refused, and that the error lists the searched
+// places.
 func TestNCCLMissing(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	sys := system(f)
@@ -338,8 +338,8 @@ func TestNCCLMissing(t *testing.T) {
 	}
 }
 
-// TestNCCLMistakesAreTold: doctor reports known bugs of the loaded NCCL, and ops that it computes wrongly with
-// multicast are refused.
+// TestNCCLMistakesAreTold checks that the doctor reports known bugs of the loaded NCCL, and that operations that NCCL
+// computes wrongly with multicast are refused.
 func TestNCCLMistakesAreTold(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	x.Version = 22803
@@ -363,7 +363,7 @@ func TestNCCLMistakesAreTold(t *testing.T) {
 			ir.OpBroadcast: true} {
 			if took := r.take(teamCase{op: op, red: ir.Sum, dt: ir.F32, shape: []int64{8}, algo: ncclName},
 				device.Tuning{}); took != want {
-				t.Errorf("%s, multicast %t: taken %t", op, on, took)
+				t.Errorf("%s, multicast %t: accepted %t", op, on, took)
 			}
 		}
 	}

@@ -21,8 +21,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// tails are what N layers split over tensors end in, one after the other: sums of
-// what ranks have each for themselves, a residual, a norm.
+// tails is a program with the ends of N tensor-parallel layers in sequence: an all_reduce, a residual, and a norm.
 const tails = `dim P = 2
 dim T = 1
 dim H = 8192
@@ -46,8 +45,7 @@ func tails(%h: bf16[P * T/tp, H], %x: bf16[T, H], %w: bf16[H]) -> (bf16[T, H], b
 }
 `
 
-// tailsPlan is a plan of tails, without products between them if bare, and a random
-// input.
+// tailsPlan returns a plan of tails and a random input. With bare, there are no products between the layers.
 func tailsPlan(t *testing.T, bare bool, dims map[string]int64) (*plan.Plan, map[string]*tensor.Tensor) {
 	t.Helper()
 	text := strings.Replace(tails, "// mul", "mul", 1)
@@ -69,7 +67,7 @@ func tailsPlan(t *testing.T, bare bool, dims map[string]int64) (*plan.Plan, map[
 	return p, in
 }
 
-// loadTails returns a program and what one run of it gives.
+// loadTails returns a program and the result of one run.
 func loadTails(t *testing.T, m *machine, p *plan.Plan, in map[string]*tensor.Tensor, o exec.Options) (*exec.Program, *exec.Result) {
 	t.Helper()
 	prog, err := exec.Load(t.Context(), m, p, o)
@@ -77,7 +75,7 @@ func loadTails(t *testing.T, m *machine, p *plan.Plan, in map[string]*tensor.Ten
 		t.Fatal(err)
 	}
 	var rs []*exec.Result
-	for range 2 { // the second is by graph where there is one
+	for range 2 { // the second run uses the graph, if any
 		if rs, err = prog.RunBatch(t.Context(), exec.Inputs([]map[string]*tensor.Tensor{in, in}), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -103,8 +101,8 @@ func joined(r *exec.Result) (n int) {
 	return n
 }
 
-// TestRealTails wants the same bits of layers' ends as one launch and as three, by
-// graph, call by call and traced.
+// TestRealTails checks that the ends of layers have the same bits as one launch and as three launches: with a graph,
+// without, and with a trace.
 func TestRealTails(t *testing.T) {
 	m := real(t, Options{})
 	ranks := min(len(m.sys.GPUs), 4)
@@ -121,7 +119,7 @@ func TestRealTails(t *testing.T) {
 		p, in := tailsPlan(t, c.bare, map[string]int64{"P": int64(ranks), "T": c.rows, "H": 2048, "N": 6})
 		apart, three := loadTails(t, m, p, in, exec.Options{Options: image.Options{NoChains: true}})
 		if joined(three) != 0 {
-			t.Errorf("%d rows: %d sums took something along", c.rows, joined(three))
+			t.Errorf("%d rows: %d sums were fused, want none", c.rows, joined(three))
 		}
 		for _, o := range []struct {
 			name string
@@ -130,7 +128,7 @@ func TestRealTails(t *testing.T) {
 		}{{"eager", exec.Options{}, c.Want}, {"graph", exec.Options{Graph: true}, c.Want}, {"traced", exec.Options{Trace: true}, c.Want}, {"asked for", exec.Options{Options: image.Options{Algorithm: three.Algorithms[0]}}, 0}} {
 			prog, one := loadTails(t, m, p, in, o.Options)
 			if joined(one) != o.Want {
-				t.Errorf("%d rows, %s: %d sums took add and norm along, want %d: %v", c.rows, o.name, joined(one), o.Want, one.Algorithms)
+				t.Errorf("%d rows, %s: %d sums were fused with add and norm, want %d: %v", c.rows, o.name, joined(one), o.Want, one.Algorithms)
 			}
 			sameBits(t, fmt.Sprintf("%d rows, %s", c.rows, o.name), one, three)
 			launches += ranks * joined(one)
@@ -142,11 +140,11 @@ func TestRealTails(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Logf("%d ranks: %d launches of a sum, an add and a norm", ranks, launches)
+	t.Logf("%d ranks: %d fused launches of a sum, an add and a norm", ranks, launches)
 }
 
-// TestSweepTails times the ends of 32 layers by graph, in a chain: by how much the
-// fastest run of 544 takes longer than that of 32. As one launch, and as three.
+// TestSweepTails times the ends of layers in a chain with a graph, as one launch and as three. The result is the
+// difference between the fastest runs of 544 and of 32 layers.
 func TestSweepTails(t *testing.T) {
 	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
@@ -191,8 +189,7 @@ func TestSweepTails(t *testing.T) {
 	}
 }
 
-// TestSweepNorm times sums with add and norm as one launch, as two and as three, in graphs,
-// and compares the bits.
+// TestSweepNorm times sums with add and norm as one launch, as two and as three, in graphs, and compares the bits.
 func TestSweepNorm(t *testing.T) {
 	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
@@ -220,7 +217,7 @@ func TestSweepNorm(t *testing.T) {
 	}
 }
 
-// normSweepSizes are the rows and widths swept.
+// normSweepSizes lists the measured numbers of rows and widths.
 var normSweepSizes = func() (list [][2]int64) {
 	for _, rows := range []int64{64, 128, 256, 1, 32, 512, 1024, 2048, 4096} {
 		list = append(list, [2]int64{rows, 8192})
@@ -233,7 +230,7 @@ var normSweepSizes = func() (list [][2]int64) {
 	return append(list, [2]int64{1, 16384}, [2]int64{32, 16384}, [2]int64{512, 16384}, [2]int64{2048, 16384})
 }()
 
-// normSlot is what operands and results have each.
+// normSlot is the number of bytes reserved for each operand and result.
 const normSlot = 64 << 20
 
 // normSweep is a team with operands of up to normSlot bytes.
@@ -242,7 +239,7 @@ type normSweep struct {
 	members []device.Member
 	mem     []device.Memory
 	own     *team
-	many    int // launches in a chain
+	many    int // number of launches in a chain
 }
 
 func newNormSweep(s *reduceSweeper) *normSweep {
@@ -270,12 +267,12 @@ func newNormSweep(s *reduceSweeper) *normSweep {
 	return n
 }
 
-// at is a tensor in the k-th of eight places.
+// at returns a tensor in the k-th of eight slots.
 func (n *normSweep) at(rank int, k int64, shape ...int64) device.View {
 	return device.View{Mem: n.mem[rank], Off: k * normSlot, DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
 }
 
-// norm is a sum with what follows it.
+// norm returns a sum with add and norm.
 func (n *normSweep) norm(rows, width int64) *device.Norm {
 	norm := &device.Norm{Eps: 1e-5}
 	for r := range n.ranks {
@@ -285,7 +282,7 @@ func (n *normSweep) norm(rows, width int64) *device.Norm {
 	return norm
 }
 
-// foresee has the kernels of one size compiled.
+// foresee compiles the kernels for one size.
 func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
@@ -331,7 +328,7 @@ func (n *normSweep) time(rows, width int64) {
 		float64(2*rows*width)/1024, by, alone, three, two, one)
 }
 
-// launches are made whatever the size.
+// launches prepares fused launches without regard to the size limit.
 func (n *normSweep) launches(norm *device.Norm, all []coll.NormPart) (one []device.Launch) {
 	defer n.w.guard.Exclusive()()
 	steps, err := n.own.carryOut(coll.PlanNorm(n.own, norm, all))
@@ -342,7 +339,7 @@ func (n *normSweep) launches(norm *device.Norm, all []coll.NormPart) (one []devi
 	return one
 }
 
-// fastest makes the launches of the sum alone by what the table has first.
+// fastest prepares launches of the sum alone by the first algorithm of the tuned table.
 func (n *normSweep) fastest(c *device.Collective) ([]device.Launch, string) {
 	table := comm.Shipped()
 	for _, tune := range table.Best(&comm.Instance{Collective: *c}) {
@@ -370,7 +367,7 @@ func (n *normSweep) chained(lists ...[]device.Launch) float64 {
 	return us
 }
 
-// compare wants what one launch gave to be what several gave last.
+// compare compares the results of the fused launch with the last results of the separate launches.
 func (n *normSweep) compare(count int64) {
 	for r := range n.ranks {
 		for _, k := range []int64{3, 4} {

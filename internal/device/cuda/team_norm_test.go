@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// normParts are operands of a member each, in memory of their own.
+// normParts allocates each member's operands.
 func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.NormPart {
 	t.Helper()
 	var parts []device.NormPart
@@ -40,12 +40,12 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 	return parts
 }
 
-// mostRows is how many rows of so many packs are taken along with a sum.
+// mostRows returns the largest number of rows of the given packs for which a sum is fused with the norm.
 func mostRows(members int, packs int64) int64 {
 	return coll.NormLimitFor(members, packs).Rows
 }
 
-// TestNormDeclines lists what is declined, and what is an error.
+// TestNormDeclines lists refused cases and errors.
 func TestNormDeclines(t *testing.T) {
 	_, w, team := noted(t, 2, 2)
 	for what, c := range map[string]struct {
@@ -92,18 +92,17 @@ func TestNormDeclines(t *testing.T) {
 		t.Error(err)
 	}
 	if err := team.SupportsNorm(n); err == nil {
-		t.Error("a closed team takes a sum")
+		t.Error("a closed team accepts a sum")
 	}
 }
 
-// TestNormLaunch looks at what is launched: a block for a row of 16 KiB, a thread for
-// each of its packs, on each member.
+// TestNormLaunch checks the launches: on each member a block for each row of 16 KiB, with a thread for each pack.
 func TestNormLaunch(t *testing.T) {
 	l, w, team := noted(t, 4, 4)
 	l.got = nil
 	ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 1, 8192)})
 	if err != nil || len(ls) != 4 || len(l.got) != 4 {
-		t.Fatalf("%d launches, %d kernels, %v", len(ls), len(l.got), err)
+		t.Fatalf("%d launches, %d kernels, error %v", len(ls), len(l.got), err)
 	}
 	for i, m := range l.got {
 		if m.Body != "reduceNorm<bf16, 4, 1>" || m.Blocks != 1 || m.Threads != 1024 || m.Team.Rank != i || ls[i] == nil {
@@ -112,12 +111,13 @@ func TestNormLaunch(t *testing.T) {
 	}
 	ls, err = team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 0, 8192)})
 	if err != nil || len(ls) != 4 || ls[0] != nil || len(l.got) != 4 {
-		t.Errorf("of nothing: %v, %v, %d kernels", ls, err, len(l.got))
+		t.Errorf("without rows: %v, %v, %d kernels", ls, err, len(l.got))
 	}
 }
 
-// TestNormReduced: behind an all_reduce, rows of any number are a launch by itself on each member, that
-// needs no memory of the team's; but none where a row's result is another row's operand.
+// TestNormReduced checks the add and norm after an all_reduce that has completed: for any number of rows they are a
+// launch on each member that needs no memory of the team. It is refused if a row's result overlaps another row's
+// operand.
 func TestNormReduced(t *testing.T) {
 	l, w, team := noted(t, 4, 4)
 	l.got = nil
@@ -135,19 +135,18 @@ func TestNormReduced(t *testing.T) {
 	n.Parts[1].Sum = n.Parts[1].In
 	n.Parts[1].Sum.Off = 16384
 	if err := team.SupportsNorm(n); !errors.Is(err, device.ErrUnsupported) {
-		t.Errorf("results across operands: %v", err)
+		t.Errorf("a result that overlaps an operand: %v", err)
 	}
 }
 
-// TestNormLimits wants rows laid out as the table has it, and what it does not reach
-// left alone.
+// TestNormLimits checks that limits are used as the table defines them, and that larger sizes are not fused.
 func TestNormLimits(t *testing.T) {
 	for i, l := range coll.NormLimits {
 		switch {
 		case l.Rows == 0:
-			t.Errorf("%+v says nothing", l)
+			t.Errorf("limit %+v is empty", l)
 		case i > 0 && (l.Members < coll.NormLimits[i-1].Members || l.Members == coll.NormLimits[i-1].Members && l.Packs <= coll.NormLimits[i-1].Packs):
-			t.Errorf("%+v is out of order: limits ascend by members, then by packs", l)
+			t.Errorf("limit %+v is out of order: limits must ascend by members, then by packs", l)
 		}
 	}
 	for _, c := range []struct{ members, packs int64 }{{5, 1}, {8, 256}, {4, 4096}} {
@@ -173,18 +172,18 @@ func TestNormLimits(t *testing.T) {
 			}
 		}
 	}
-	// More rows than run at once take turns.
+	// If there are more rows than blocks that run at once, a block processes several rows.
 	l, w, team := noted(t, 2, 2)
 	for _, s := range team.w.sites {
 		s.gpu.SMs = 1
 	}
 	l.got = nil
 	if _, err := team.PrepareNorm(&device.Norm{Parts: normParts(t, w, ir.BF16, 9, 8192)}); err != nil || l.got[0].Blocks != coll.NormRoom(team, 1024) || l.got[0].Blocks >= 9 {
-		t.Errorf("9 rows where %d blocks run at once: %d kernels, %v", coll.NormRoom(team, 1024), len(l.got), err)
+		t.Errorf("9 rows, %d blocks run at once: %d kernels, %v", coll.NormRoom(team, 1024), len(l.got), err)
 	}
 }
 
-// TestNormAhead wants the kernel foreseen that is needed, and nothing reserved.
+// TestNormAhead checks that exactly the needed kernel is predicted, and that nothing is reserved.
 func TestNormAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	team := teamOf(t, w, "main")
@@ -194,27 +193,27 @@ func TestNormAhead(t *testing.T) {
 		before := team.Bytes()
 		team.PrepareNormAhead(n)
 		if len(l.early) != int(c.Want) || len(l.late) > 0 || team.Bytes() != before {
-			t.Errorf("%d rows: %v foreseen, %v made, %d bytes", c.rows, l.early, l.late, team.Bytes()-before)
+			t.Errorf("%d rows: %v predicted, %v requested for launches, %d bytes reserved", c.rows, l.early, l.late, team.Bytes()-before)
 		}
 		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows <= mostRows(2, 1024)) {
 			t.Errorf("%d rows: %v", c.rows, err)
 		}
 		for k := range l.late {
 			if !l.early[k] {
-				t.Errorf("%d rows: %s was not foreseen", c.rows, k)
+				t.Errorf("%d rows: %s was not predicted", c.rows, k)
 			}
 		}
 	}
 }
 
-// TestNormInPrograms loads programs: each of their sums is one launch with what
-// follows it, up to the size at which that is slower.
+// TestNormInPrograms loads programs and checks that each of their sums is fused with the operations after it, up to the
+// size at which that is slower.
 func TestNormInPrograms(t *testing.T) {
 	decode, err := os.ReadFile("../../../examples/decode.hkt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	most := mostRows(4, 32) // of 512 bytes
+	most := mostRows(4, 32) // rows of 512 bytes
 	for _, c := range []struct {
 		text string
 		dims map[string]int64
@@ -236,12 +235,12 @@ func TestNormInPrograms(t *testing.T) {
 	} {
 		p := planOf(t, c.text, c.dims)
 		if n := len(normsOf(t, p, c.opts)); n != p.Ranks*c.Want {
-			t.Errorf("%s, %v, %+v: %d launches of sums with what follows on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.Want)
+			t.Errorf("%s, %v, %+v: %d fused launches on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.Want)
 		}
 	}
 }
 
-// normsOf loads a plan on four GPUs and returns its launches of sums with what follows.
+// normsOf loads a plan on four GPUs and returns its fused launches of sums.
 func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meeting) {
 	t.Helper()
 	t.Setenv("HOCKET_CACHE", t.TempDir())
@@ -260,8 +259,8 @@ func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meetin
 	return slices.DeleteFunc(l.got, func(m kernels.Meeting) bool { return !strings.HasPrefix(m.Body, "reduceNorm<") })
 }
 
-// TestNormLayouts has layers of many sizes laid out: what the planner has lie across
-// each other keeps no sum from taking along what follows it.
+// TestNormLayouts plans layers of many sizes. The planner may place tensors so that results overlap operands, which
+// must not prevent a fused launch.
 func TestNormLayouts(t *testing.T) {
 	decode, err := os.ReadFile("../../../examples/decode.hkt")
 	if err != nil {
@@ -273,7 +272,7 @@ func TestNormLayouts(t *testing.T) {
 		dims := map[string]int64{"T": 1 + rng.Int64N(6), "H": 16 * (1 + rng.Int64N(20)), "F": 4 * (1 + rng.Int64N(300)), "S": rng.Int64N(60), "KV": 4 * (1 + rng.Int64N(2)), "D": 4 * (1 + rng.Int64N(10))}
 		norms := normsOf(t, planOf(t, string(decode), dims), exec.Options{})
 		if len(norms) != 4*4 {
-			t.Errorf("%v: %d launches of sums with what follows, want 16", dims, len(norms))
+			t.Errorf("%v: %d fused launches, want 16", dims, len(norms))
 		}
 		for _, m := range norms {
 			if read := m.Words[len(m.Words)-2]; read != 0 {
@@ -281,9 +280,9 @@ func TestNormLayouts(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d launches with results across operands", across)
+	t.Logf("%d launches with results that overlap operands at another address", across)
 	if across == 0 {
-		t.Error("no layout had a result across an operand")
+		t.Error("no layout had a result that overlaps an operand at another address")
 	}
 }
 

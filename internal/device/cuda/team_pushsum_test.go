@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// TestSumHost looks at which reduce_scatters go by way of host memory, and at what
-// becomes of those that have too few blocks for that.
+// TestSumHost checks which reduce_scatters transfer a part through host memory, and how those are launched that have
+// too few blocks for that.
 func TestSumHost(t *testing.T) {
 	for _, x := range []struct {
 		ranks int   // on four GPUs
@@ -17,23 +17,23 @@ func TestSumHost(t *testing.T) {
 		axis  int
 		off   int64
 		tune  device.Tuning
-		Want  string // of what is launched, or of why it is declined
+		Want  string // name of the launched kernel, or the reason for a refusal
 	}{
 		{4, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
 		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 108, Unroll: 4}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
 		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 107, Unroll: 1}, "reduceScatterPush<RedSum, bf16, 4, 1>"},
-		{8, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterPush<RedSum, bf16, 8, 2>"}, // two share a GPU's multiprocessors
+		{8, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterPush<RedSum, bf16, 8, 2>"}, // two members share a GPU's multiprocessors
 		{4, 1 << 18, 0, 8, device.Tuning{}, "does not begin at a multiple"},
 		{4, 1 << 18, 1, 0, device.Tuning{}, "gaps"},
 		{4, 1 << 11, 0, 0, device.Tuning{}, "blocks of 65536 bytes are not worth cutting"},
 		{4, 1 << 11, 0, 0, device.Tuning{Threads: 64}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
 		{4, 1 << 18, 0, 0, device.Tuning{Unroll: 16}, "unroll 16"},
 	} {
-		t.Run(fmt.Sprintf("%d ranks, %d rows, %+v", x.ranks, x.rows, x.tune), func(t *testing.T) { // and lets its memory go
+		t.Run(fmt.Sprintf("%d ranks, %d rows, %+v", x.ranks, x.rows, x.tune), func(t *testing.T) { // frees its memory
 			l, w, tm := noted(t, 4, x.ranks)
 			x.tune.Algo = "move-sum-host"
 			c := scattered(t, w, x.rows, x.axis)
-			if x.off > 0 { // the result begins in the middle of 16 bytes
+			if x.off > 0 { // the result is not aligned to 16 bytes
 				c.Parts[1].Out.Mem, c.Parts[1].Out.Off = scattered(t, w, x.rows, x.axis).Parts[1].In.Mem, x.off
 			}
 			launches, err := tm.Prepare(x.tune, c)
@@ -45,7 +45,7 @@ func TestSumHost(t *testing.T) {
 			}
 			for i, m := range l.got {
 				if m.Body != x.Want || m.Blocks != l.got[0].Blocks || m.Team.Rank != i {
-					t.Errorf("%+v: member %d: %s by %d blocks", x, i, m.Body, m.Blocks)
+					t.Errorf("%+v: member %d launches %s with %d blocks", x, i, m.Body, m.Blocks)
 				}
 			}
 			for _, y := range launches {

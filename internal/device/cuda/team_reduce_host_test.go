@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestHostDeclines lists all-reduces of which nothing goes by way of host memory.
+// TestHostDeclines lists all_reduces that transfer nothing through host memory.
 func TestHostDeclines(t *testing.T) {
 	f := fakedriver.New(t, 3)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 3)
@@ -47,9 +47,9 @@ func TestHostDeclines(t *testing.T) {
 	}
 }
 
-// TestSweepHost measures how much of an all-reduce should go by way of host
-// memory, and by how many blocks, on as many ranks as the first of reduceSweepWorlds says. It
-// needs reduceSweep as TestSweepAllReduce does.
+// TestSweepHost measures which part of an all_reduce should be transferred through host memory, and with how many
+// blocks. The number of ranks is the first of reduceSweepWorlds. Like TestSweepAllReduce it runs only if reduceSweep is
+// set.
 func TestSweepHost(t *testing.T) {
 	worlds, each := sweepRanks(t, 60)
 	ranks := worlds[0]

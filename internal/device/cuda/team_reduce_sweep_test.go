@@ -19,8 +19,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// reduceSweep names the file that TestSweepAllReduce writes; without it the
-// test is skipped. reduceSweepWorlds lists "ranks" or "ranks:late" to measure.
+// reduceSweep is the environment variable with the file that TestSweepAllReduce writes; without it the test is skipped.
+// reduceSweepWorlds lists the worlds to measure, each as "ranks" or "ranks:late".
 const (
 	reduceSweep        = "HOCKET_SWEEP"
 	reduceSweepWorlds  = "HOCKET_SWEEP_WORLDS"
@@ -42,8 +42,8 @@ type reduceSwept struct {
 	Us     float64 `json:"us"`
 }
 
-// TestSweepAllReduce times all-reduces of bf16 on all GPUs, one after another in
-// a graph, for many sizes and tunings, checks each, and writes them as JSON.
+// TestSweepAllReduce times all_reduces of bf16 on all GPUs, consecutive ones in a graph, for many sizes and tunings. It
+// checks the results and writes the times as JSON.
 func TestSweepAllReduce(t *testing.T) {
 	path := os.Getenv(reduceSweep)
 	if path == "" {
@@ -74,8 +74,8 @@ func TestSweepAllReduce(t *testing.T) {
 	}
 }
 
-// sweepRanks lists how many ranks to sweep with, of reduceSweepWorlds, and for how long
-// each, of reduceSweepSeconds or so many. It skips the test where no sweep is asked for.
+// sweepRanks returns the numbers of ranks in reduceSweepWorlds, and the time for each, from reduceSweepSeconds or the
+// given default. It skips the test if reduceSweep is not set.
 func sweepRanks(t *testing.T, seconds int) (worlds []int, each time.Duration) {
 	t.Helper()
 	if os.Getenv(reduceSweep) == "" {
@@ -207,7 +207,7 @@ func (s *reduceSweeper) run() {
 	}
 }
 
-// tunings lists what is worth a try.
+// tunings lists the tunings to measure.
 func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 	if text := os.Getenv(reduceSweepTunings); text != "" {
 		for _, f := range strings.Split(text, ",") {
@@ -274,7 +274,7 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 	return list
 }
 
-// time returns the microseconds of one all-reduce of many in a graph.
+// time returns the microseconds of one all_reduce, from many in a graph.
 func (s *reduceSweeper) time(tune device.Tuning, bytes int64) (float64, error) {
 	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
 	for r := range s.ranks {
@@ -305,7 +305,7 @@ func (s *reduceSweeper) time(tune device.Tuning, bytes int64) (float64, error) {
 	return us, err
 }
 
-// chain returns the microseconds of one of many rounds in a graph.
+// chain returns the microseconds of one round, from many in a graph.
 func (s *reduceSweeper) chain(many int, round func() error) (float64, error) {
 	g, err := s.w.Capture(func() error {
 		for range many {
@@ -336,8 +336,8 @@ func (s *reduceSweeper) chain(many int, round func() error) (float64, error) {
 	return us / float64(many), errors.Join(err, g.Close())
 }
 
-// perTime returns the microseconds that run takes for each time that it does what it
-// does: the difference of several times and one, the median of rounds after the first.
+// perTime returns the microseconds of one repetition in run: the difference between several repetitions and one,
+// divided by their difference in number. It uses the median of the rounds after the first.
 func perTime(rounds, several int, run func(times int) (time.Duration, error)) (float64, error) {
 	var us []float64
 	for i := range rounds {
@@ -357,7 +357,7 @@ func perTime(rounds, several int, run func(times int) (time.Duration, error)) (f
 	return us[len(us)/2], nil
 }
 
-// check compares the ends and a stretch in the middle of every result.
+// check compares the beginning, the end and a range in the middle of every result.
 func (s *reduceSweeper) check(bytes int64) error {
 	n := min(bytes, 64<<10)
 	for _, off := range []int64{0, (bytes - n) / 2 &^ 1, bytes - n} {
@@ -373,7 +373,7 @@ func (s *reduceSweeper) check(bytes int64) error {
 			}
 			for i := range got {
 				if got[i] != s.want[off+int64(i)] {
-					return fmt.Errorf("rank %d: byte %d is %#x, not %#x", r, off+int64(i), got[i], s.want[off+int64(i)])
+					return fmt.Errorf("rank %d: byte %d is %#x, want %#x", r, off+int64(i), got[i], s.want[off+int64(i)])
 				}
 			}
 		}

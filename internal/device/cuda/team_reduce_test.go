@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// meetings is a Library that only notes what would be launched.
+// meetings is a kernel library that only records what would be launched.
 type meetings struct {
 	*fakedriver.GPU
 	got []kernels.Meeting
@@ -33,7 +33,7 @@ func (l *meetings) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, e
 	return kernels.Step{Image: []byte{1}, Key: "meeting", Symbol: "meeting", Shape: nvlib.Shape{Grid: [3]uint32{uint32(m.Blocks), 1, 1}, Block: [3]uint32{uint32(m.Threads), 1, 1}}}, nil
 }
 
-// noted opens a world of ranks on GPUs of 132 multiprocessors, and a team of all.
+// noted opens a world of ranks on GPUs with 132 multiprocessors, and a team of all ranks. Launches are only recorded.
 func noted(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l := &meetings{GPU: fakedriver.New(t, gpus)}
@@ -54,7 +54,7 @@ func noted(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	return l, w, teamOf(t, w, "main")
 }
 
-// teamOf opens a team of all ranks on streams of their own.
+// teamOf opens a team of all ranks on new streams.
 func teamOf(t *testing.T, w *world, name string) *team {
 	t.Helper()
 	var members []device.Member
@@ -72,7 +72,7 @@ func teamOf(t *testing.T, w *world, name string) *team {
 	return tm.(*team)
 }
 
-// summed is an all_reduce of count bf16 on each member, from off and to another.
+// summed returns an all_reduce of count elements of bf16. The inputs begin at byte in, and the results at byte out.
 func summed(t *testing.T, w *world, count, in, out int64) *device.Collective {
 	t.Helper()
 	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
@@ -89,10 +89,10 @@ func summed(t *testing.T, w *world, count, in, out int64) *device.Collective {
 	return c
 }
 
-// TestReduceGrids looks at grids: equal on all members, no more blocks than run
-// at once, none without work.
+// TestReduceGrids checks grids: they are equal on all members, have no more blocks than run at once, and no blocks
+// without work.
 func TestReduceGrids(t *testing.T) {
-	l, w, tm := noted(t, 2, 4) // two ranks a GPU: half of it each
+	l, w, tm := noted(t, 2, 4) // two ranks share a GPU, and each has half of its multiprocessors
 	for _, c := range []struct {
 		algo            string
 		count           int64
@@ -118,7 +118,7 @@ func TestReduceGrids(t *testing.T) {
 				t.Errorf("%s: member %d: %d blocks of %d", what, i, m.Blocks, m.Threads)
 			}
 			if len(m.Words) != len(l.got[0].Words) || m.Team.Rank != i || !slices.Equal(m.Team.Control, l.got[0].Team.Control) {
-				t.Errorf("%s: member %d meets others", what, i)
+				t.Errorf("%s: member %d has a different launch", what, i)
 			}
 		}
 		for _, x := range launches {
@@ -132,14 +132,14 @@ func TestReduceGrids(t *testing.T) {
 	}
 	teamOf(t, w, "side")
 	if got := tm.Room(512); got != 33 {
-		t.Errorf("beside another team there is room for %d blocks", got)
+		t.Errorf("with another team there is room for %d blocks", got)
 	}
 	if tm.alone() {
-		t.Error("a team beside another is alone")
+		t.Error("a team counts as alone although there is another team")
 	}
 }
 
-// TestReduceSupports looks at what is declined, and that the reason says so.
+// TestReduceSupports checks refusals and their reasons.
 func TestReduceSupports(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	ask := func(tune device.Tuning, c *device.Collective, want string) {
@@ -177,8 +177,7 @@ func TestReduceSupports(t *testing.T) {
 	ask(device.Tuning{Algo: "ll"}, summed(t, w, 4<<20, 0, 0), "at most 4194304")
 }
 
-// TestFlagsFillHalves wants the halves that kernels clear where numbers wrap to be
-// those that they use.
+// TestFlagsFillHalves checks that the halves that kernels clear when launch numbers wrap are the halves that they use.
 func TestFlagsFillHalves(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	w.mu.Lock()
@@ -189,38 +188,38 @@ func TestFlagsFillHalves(t *testing.T) {
 	}
 }
 
-// TestRegionsSuffice has the halves of five names grow as often as they can, beside two that
-// do not: programs may use them in any order of sizes.
+// TestRegionsSuffice lets the regions of five names grow as often as possible, in addition to two that do not grow,
+// because programs may use them in any order of sizes.
 func TestRegionsSuffice(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for n := range 5*16 + 2 {
-		delete(tm.regions, "grown") // not for as much memory as that would be
+		delete(tm.regions, "grown") // frees the memory, which would become too large
 		if _, err := tm.halves("grown", 1); err != nil {
-			t.Fatalf("%d times: %v", n, err)
+			t.Fatalf("after growing %d times: %v", n, err)
 		}
 	}
 }
 
-// TestSheetsNeedNVLink has devices without atomic operations on peers' memory.
+// TestSheetsNeedNVLink checks that LL128 is refused on devices without atomic operations on peers' memory.
 func TestSheetsNeedNVLink(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	c := summed(t, w, 1000, 0, 0)
 	if linkOf(w, w.sites[0], w.sites[1]) != 'n' {
-		t.Fatal("the fake's devices are not linked")
+		t.Fatal("the fake's devices do not support LL128")
 	}
 	linked := w.drv
 	w.drv = withoutAtomics(t)
 	defer func() { w.drv = linked }()
 	for name, ok := range map[string]bool{"ll": true, "ll128": false, "ll128x2": false, "lamport": true, "push": true} {
 		if err := tm.Supports(device.Tuning{Algo: name}, c); (err == nil) != ok || err != nil && !errors.Is(err, device.ErrUnsupported) {
-			t.Errorf("%s over a bus: %v", name, err)
+			t.Errorf("%s without NVLink: %v", name, err)
 		}
 	}
 }
 
-// withoutAtomics is a driver that lacks the question for them.
+// withoutAtomics returns a driver without the query for atomic operations.
 func withoutAtomics(t *testing.T) *nvlib.Driver {
 	t.Helper()
 	table := fakedriver.New(t, 2).Calls()

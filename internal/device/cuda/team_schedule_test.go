@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exchangeSchedule is an all_reduce of two ranks by puts, in place, or by sends.
+// exchangeSchedule returns an all_reduce of two ranks by puts, in place, or by sends.
 func exchangeSchedule(t *testing.T, inPlace bool) *device.Schedule {
 	t.Helper()
 	var f schedule.File
@@ -46,14 +46,14 @@ func exchangeSchedule(t *testing.T, inPlace bool) *device.Schedule {
 	return s
 }
 
-// TestExecutorLayouts: a schedule works on operands where they lie if their parts are whole lines, and otherwise on
-// copies; one that works in place gets the input copied to the result. Words 0 to 15 of a launch are where inputs and
-// outputs are, word 50 is the size of a part.
+// TestExecutorLayouts checks on which memory a schedule works. It works on operands in place if their parts are whole
+// lines, and otherwise on copies. For a schedule in place the input is copied to the result. Words 0 to 15 of a launch
+// are the addresses of inputs and outputs, word 50 is the size of a part.
 func TestExecutorLayouts(t *testing.T) {
 	l, w, tm := noted(t, 2, 2)
 	for _, c := range []struct {
 		inPlace     bool
-		count       int64 // of bf16
+		count       int64 // number of bf16 elements
 		off         int64
 		steps       int
 		direct      bool
@@ -90,11 +90,11 @@ func TestExecutorLayouts(t *testing.T) {
 				place = got.Words[m]
 			}
 			if n := len(x.(*launch).steps); n != c.steps || (nvlib.Ptr(place) == out.Addr) != c.direct || got.Words[50] != c.cell {
-				t.Errorf("%+v: %d steps, works on %#x of %#x, parts of %d bytes", c, n, place, out.Addr, got.Words[50])
+				t.Errorf("%+v: %d steps, works at %#x, result at %#x, parts of %d bytes", c, n, place, out.Addr, got.Words[50])
 			}
 		}
 	}
-	// Processes reserve memory in one order, since each computes where the others' is.
+	// Processes must reserve memory in one order, because each computes the addresses of the others' memory.
 	sum := summed(t, w, 4096, 0, 0)
 	sum.AnyOrder = true
 	tune := device.Tuning{Algo: "executor", Schedule: exchangeSchedule(t, false)}
@@ -112,7 +112,7 @@ func TestExecutorLayouts(t *testing.T) {
 		if i == 0 {
 			first = names
 		} else if !slices.Equal(names, first) {
-			t.Fatalf("the order of memory differs: %q and %q", first, names)
+			t.Fatalf("the order of reservations differs: %q and %q", first, names)
 		}
 	}
 	tune.Schedule.Areas[device.ScheduleScratch] = 1 << 20

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// moved is what kernels would do with members' shares, on the fake's memory: all
-// sources are read before anything is written.
+// moved does what kernels would do with the members' moves, on the fake's memory. It reads all sources before it
+// writes.
 func moved(t *testing.T, moves []kernels.Move) {
 	t.Helper()
 	type write struct {
@@ -56,7 +56,7 @@ func moved(t *testing.T, moves []kernels.Move) {
 		for q := range n {
 			gives := m.To>>q&1 != 0 || q == p && m.Own
 			if takes := moves[q].From>>p&1 != 0 || q == p && m.Own; gives != takes {
-				t.Fatalf("%d gives to %d: %t, which takes it: %t", p, q, gives, takes)
+				t.Fatalf("member %d sends to member %d: %t, but the receiver expects a block: %t", p, q, gives, takes)
 			}
 			if !gives {
 				continue
@@ -90,8 +90,7 @@ func rowsAt(m *kernels.Move, at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 	return list
 }
 
-// TestMoveShares plans every op for every kernel, on fakes, and has Go do what
-// the members' shares say.
+// TestMoveShares plans every operation for every kernel on fakes, and executes the members' moves in Go.
 func TestMoveShares(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
 		f := fakedriver.New(t, 4)
@@ -116,7 +115,7 @@ func TestMoveShares(t *testing.T) {
 					}
 				}
 				if took == 0 && (named.Name != "move-spread" || len(team) > 2) {
-					t.Error("no case was taken")
+					t.Error("no case was accepted")
 				}
 				r.check("planned")
 				r.close()
@@ -126,14 +125,14 @@ func TestMoveShares(t *testing.T) {
 	}
 }
 
-// shares runs a case by its members' shares; false where the kernel declines it.
+// shares runs a case by its members' moves. It returns false if the kernel refuses the case.
 func (r *teamRig) shares(a coll.MoveAlgorithm, c *rigCase) bool {
 	r.t.Helper()
 	return r.withShares(a, a, c, func(_ *team, p *coll.MovePlan) { moved(r.t, p.Moves) })
 }
 
-// withShares runs the shares of a case that a computes, after the copies, with run in place of the kernels. It returns
-// false if by refuses the case.
+// withShares runs the copies of a case, and then its moves as planned by a, with run in place of the kernels. It
+// returns false if by refuses the case.
 func (r *teamRig) withShares(by coll.Algorithm, a coll.MoveAlgorithm, c *rigCase, run func(tm *team, p *coll.MovePlan)) bool {
 	r.t.Helper()
 	tm := r.team.(*team)
@@ -169,7 +168,7 @@ func (r *teamRig) withShares(by coll.Algorithm, a coll.MoveAlgorithm, c *rigCase
 	return taken
 }
 
-// hold gives a plan its memory.
+// hold allocates a plan's memory.
 func (r *teamRig) hold(p *coll.Plan) {
 	r.t.Helper()
 	for _, x := range p.Memory {

@@ -14,15 +14,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// sweepVariable names the file that TestTeamSweep writes; without it nothing is
-// measured.
+// sweepVariable is the environment variable with the file that TestTeamSweep writes; without it the test is skipped.
 const sweepVariable = "HOCKET_TEAM_SWEEP"
 
-// sizesVariable lists sizes in bytes.
+// sizesVariable is the environment variable with a list of sizes in bytes.
 const sizesVariable = "HOCKET_TEAM_SIZES"
 
-// swept is one measurement: microseconds of one collective among many in a graph,
-// of all members together. Bytes are those of the largest operand.
+// swept is one measurement: the microseconds of one collective of all members, from many in a graph. Bytes is the size
+// of the largest operand.
 type swept struct {
 	Op      string  `json:"op"`
 	Ranks   int     `json:"ranks"`
@@ -34,7 +33,7 @@ type swept struct {
 	Micros  float64 `json:"us"`
 }
 
-// graphTimer times launches on the GPUs by events around graphs.
+// graphTimer times launches on the GPUs with events around graphs.
 type graphTimer struct {
 	t    *testing.T
 	w    *world
@@ -68,7 +67,7 @@ func (tm *graphTimer) record(e nvlib.Event) {
 	}
 }
 
-// micros is the least time of a launch in a graph of many, of several rounds.
+// micros returns the smallest time of a launch over several rounds, from graphs of many launches.
 func (tm *graphTimer) micros(r *teamRig, c *rigCase, nodes int) float64 {
 	tm.t.Helper()
 	g, err := tm.w.Capture(func() error {
@@ -101,7 +100,7 @@ func (tm *graphTimer) micros(r *teamRig, c *rigCase, nodes int) float64 {
 	return slices.Min(times)
 }
 
-// sweepTunings are the ways to launch an algorithm at a size.
+// sweepTunings returns the tunings to measure for an algorithm and size.
 func sweepTunings(op ir.Op, algo string, bytes int64) []device.Tuning {
 	grid := func(blocks, threads, unroll []int) (list []device.Tuning) {
 		for _, b := range blocks {
@@ -131,8 +130,7 @@ func sweepTunings(op ir.Op, algo string, bytes int64) []device.Tuning {
 	return grid([]int{8, 16, 32, 64, 128}, []int{512}, []int{2, 4, 8})
 }
 
-// TestTeamSweep measures the collectives of all GPUs by every algorithm, at every
-// size, in many ways to launch it.
+// TestTeamSweep measures the collectives of all GPUs by every algorithm, at every size, with many tunings.
 func TestTeamSweep(t *testing.T) {
 	file := os.Getenv(sweepVariable)
 	if file == "" {
@@ -142,7 +140,7 @@ func TestTeamSweep(t *testing.T) {
 	n := dw.Ranks()
 	w := dw.(*world)
 	r := newTeamRig(t, w, "sweep", upTo(n))
-	g, err := w.Capture(func() error { return nil }) // makes the stream for graphs
+	g, err := w.Capture(func() error { return nil }) // creates the stream for graphs
 	r.must(err)
 	r.must(g.Close())
 	tm := newGraphTimer(t, w)
@@ -159,7 +157,7 @@ func TestTeamSweep(t *testing.T) {
 	r.must(os.WriteFile(file, b, 0o666))
 }
 
-// sweepSizes are those that sizesVariable lists, else all.
+// sweepSizes returns the sizes of sizesVariable, or the default sizes.
 func sweepSizes(t *testing.T) (list []int64) {
 	for _, s := range strings.Fields(os.Getenv(sizesVariable)) {
 		n, err := strconv.ParseInt(s, 10, 64)
@@ -225,7 +223,7 @@ func (tm *graphTimer) size(r *teamRig, op ir.Op, bytes int64) (all []swept) {
 	return all
 }
 
-// drop gives the last case's launches and memory back.
+// drop releases the launches and the memory of the last case.
 func (r *teamRig) drop() {
 	r.t.Helper()
 	c := r.cases[len(r.cases)-1]

@@ -28,10 +28,9 @@ func TestTeams(t *testing.T) {
 	}
 }
 
-// TestTeamChain runs very many all-reduces behind each other in graphs, each on
-// what the one before made: x becomes x plus the sum of all members' x, in
-// integers, where no error is ever lost. For flags among the data this is the
-// test that what a flag vouches for is there.
+// TestTeamChain runs very many consecutive all_reduces in graphs, each on the result of the previous one: x becomes x
+// plus the sum of all members' x. The data are integers, in which an error never disappears. For algorithms that send
+// flags with the data, this tests that data have arrived when their flag has.
 func TestTeamChain(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
@@ -74,8 +73,8 @@ func TestTeamChain(t *testing.T) {
 	}
 }
 
-// chain is so many rounds of an all-reduce; last, where not 0, is the number that
-// the launch before the first is said to have had.
+// chain describes a number of rounds of an all_reduce. last, unless 0, is the launch number to assume before the first
+// launch.
 type chain struct {
 	tune   device.Tuning
 	count  int64
@@ -142,8 +141,8 @@ func testChain(t *testing.T, w *world, ch chain) {
 		must(g.Launch(t.Context()))
 	}
 	must(w.Sync(t.Context()))
-	t.Logf("%v a round", time.Since(began)/time.Duration(rounds/many*many))
-	// The sum grows by the factor members+1 each round; x by the sums so far.
+	t.Logf("%v per round", time.Since(began)/time.Duration(rounds/many*many))
+	// Each round multiplies the sum by members+1, and adds the previous sum to x.
 	factor, grown := int32(1), int32(0)
 	for range rounds / many * many {
 		grown += factor

@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// userSource has a kernel that does what it should, and others that do more.
+// userSource has a correct kernel, and others with undeclared accesses.
 const userSource = `
 extern "C" __global__ void scale(const float* x, float* y, long long n, float s) {
   long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -36,7 +36,7 @@ extern "C" __global__ void peek(const float* x, float* y, long long n, float s) 
   if (i < n) y[i] = s * x[i] + (i == 2 ? y[i] : 0.0f);
 }`
 
-// userPTX is scale for any GPU: fill, y[0] = s.
+// userPTX is PTX for any GPU with a kernel that stores s to y[0].
 const userPTX = `.version 7.0
 .target sm_50
 .address_size 64
@@ -52,7 +52,7 @@ const userPTX = `.version 7.0
 }
 `
 
-// users are the kernels in Go.
+// users returns the kernels as Go functions.
 func users() map[string]func([][]byte) {
 	word := func(p [][]byte, i int) uintptr { return uintptr(binary.LittleEndian.Uint64(p[i])) }
 	float := func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
@@ -77,14 +77,14 @@ func users() map[string]func([][]byte) {
 	}
 }
 
-// TestUserKernels launches kernels of the user's on a driver in Go.
+// TestUserKernels launches kernels of the user on the fake driver.
 func TestUserKernels(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.Users = users()
 	userKernels(t, newMachine(system(f), Options{Kernels: f}))
 }
 
-// TestRealUserKernels launches them on a GPU.
+// TestRealUserKernels is TestUserKernels on a GPU.
 func TestRealUserKernels(t *testing.T) {
 	m := real(t, Options{})
 	userKernels(t, m)
@@ -177,10 +177,10 @@ func userKernels(t *testing.T, m *machine) {
 			}
 		}
 		if got, err := run("peek", false, graph); err != nil || got[2] != got[2] {
-			t.Errorf("peek, not checked: %v, %v", got, err)
+			t.Errorf("peek, unchecked: %v, %v", got, err)
 		}
 		if got, err := run("peek", true, graph); err != nil || got[2] == got[2] || got[3] != want[3] {
-			t.Errorf("peek, checked: it reads what it is to write, and got %v, %v", got, err)
+			t.Errorf("peek, checked: reads of an output should return NaN, got %v, %v", got, err)
 		}
 		for entry, says := range map[string]string{"meddle": "it writes element 1 of argument 0",
 			"overrun": "beyond the end of argument 1, by at least 17 bytes"} {

@@ -12,19 +12,19 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// weave is a program for one device or more: what streams are given, in that order.
+// weave is a program for one or more devices: operations of streams, in the order of issue.
 type weave struct {
-	gpus []int // of each stream
+	gpus []int // by stream
 	ops  []weaveOp
 }
 
-// weaveOp is a step ('s'), a raise of a flag ('r'), a wait for it ('w'), a wait of the
-// stream for where stream n stands ('e'), or one of the kernels that meet ('m'): it raises
-// its flag, number own of those from n on, and waits for all of them.
+// weaveOp is an operation: a short kernel ('s'), a raise of flag n ('r'), a wait for it ('w'), a wait of the stream for
+// the current position of stream n ('e'), or a kernel of a meeting ('m'). A kernel of a meeting raises flag n + own and
+// waits for the flags from n to n + of - 1.
 type weaveOp struct {
 	kind    byte
-	on      int // stream
-	n       int // flag, or stream
+	on      int // the stream
+	n       int // a flag, or a stream
 	own, of int
 }
 
@@ -51,16 +51,16 @@ extern "C" __global__ void spend() {
 }
 `
 
-// The board is words in the host's memory: whether a wait ended by its bound, then
-// which waits began before, then flags.
+// The board is an array of words in host memory: whether a wait has timed out, then which waits began before that, then
+// the flags.
 const (
 	boardBytes    = 512 << 10
 	boardArrivals = 8
 	boardFlags    = 4096
 )
 
-// Waits end after briefly where they are to be in vain, else after long: others may be
-// at work on the devices.
+// The time limits of waits. Waits that are expected to time out have the limit briefly. Other waits have the limit
+// long, because other programs may use the devices.
 const (
 	briefly = 25 * time.Millisecond
 	long    = 2 * time.Second
@@ -73,12 +73,12 @@ type weaver struct {
 	ctx    []nvlib.Context
 	funcs  []map[byte]nvlib.Function
 	board  nvlib.Ptr
-	waits  int           // given since the board was cleared
-	bound  time.Duration // of the waits that are given
+	waits  int           // number issued since the board was cleared
+	bound  time.Duration // time limit of the waits to issue
 	events []nvlib.Event
 }
 
-// newWeaver makes one of at most two devices of this host.
+// newWeaver returns a weaver for at most two devices of this host.
 func newWeaver(t testing.TB) *weaver {
 	must := mustOf(t)
 	drv, err := nvlib.OpenDriver()
@@ -94,7 +94,7 @@ func newWeaver(t testing.TB) *weaver {
 	})
 }
 
-// newWeaverOn makes one of so many devices, with the image that compile makes.
+// newWeaverOn returns a weaver for the given number of devices, with the image that compile returns.
 func newWeaverOn(t testing.TB, drv *nvlib.Driver, devices int, compile func(arch string) []byte) *weaver {
 	must := mustOf(t)
 	r := &weaver{TB: t, drv: drv, bound: long}
@@ -132,7 +132,7 @@ func (r *weaver) bind(gpu int) {
 	r.drv.Unbind() // the test keeps its thread
 }
 
-// clear makes the board as at first.
+// clear resets the board.
 func (r *weaver) clear() {
 	clear(cabi.Bytes(uintptr(r.board), boardBytes))
 	r.waits = 0
@@ -140,7 +140,7 @@ func (r *weaver) clear() {
 
 func (r *weaver) gaveUp() bool { return cabi.Load[uint32](uintptr(r.board)) != 0 }
 
-// arrived counts the waits that began before one gave up.
+// arrived returns the number of waits that began before one timed out.
 func (r *weaver) arrived() int {
 	n := 0
 	for i := range r.waits {
@@ -149,7 +149,7 @@ func (r *weaver) arrived() int {
 	return n
 }
 
-// newStreams makes a stream for each of p.
+// newStreams creates a stream on each of the given GPUs.
 func (r *weaver) newStreams(gpus []int) []nvlib.Stream {
 	var list []nvlib.Stream
 	for _, g := range gpus {
@@ -175,7 +175,7 @@ func (r *weaver) sync(gpus []int, list []nvlib.Stream) {
 	}
 }
 
-// here returns an event of where s is.
+// here records an event at the current position of s.
 func (r *weaver) here(s nvlib.Stream) nvlib.Event {
 	e, err := r.drv.NewEvent(false)
 	mustOf(r)(err)
@@ -184,8 +184,8 @@ func (r *weaver) here(s nvlib.Stream) nvlib.Event {
 	return e
 }
 
-// give gives a stream an operation. join is called before a stream is used, whose
-// device is current then.
+// give issues an operation to a stream. It calls join before it uses a stream, with the context of the stream's device
+// current.
 func (r *weaver) give(p weave, streams []nvlib.Stream, o weaveOp, join func(stream int)) {
 	if o.kind == 'e' {
 		r.bind(p.gpus[o.n])
@@ -201,7 +201,7 @@ func (r *weaver) give(p weave, streams []nvlib.Stream, o weaveOp, join func(stre
 	r.kernel(p.gpus[o.on], o, streams[o.on])
 }
 
-// eagerly gives p to streams of its own, and waits.
+// eagerly issues p to new streams, and waits.
 func (r *weaver) eagerly(p weave) {
 	streams := r.newStreams(p.gpus)
 	for _, o := range p.ops {
@@ -212,7 +212,7 @@ func (r *weaver) eagerly(p weave) {
 	r.freeEvents()
 }
 
-// kernel gives s a kernel of o's kind.
+// kernel launches a kernel of o's kind on s.
 func (r *weaver) kernel(gpu int, o weaveOp, s nvlib.Stream) {
 	word := func(v int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(v)) }
 	flag := boardFlags + 8*o.n
@@ -250,12 +250,12 @@ type recorded struct {
 	execs   []nvlib.GraphExec
 }
 
-// record records p as the world does: one graph over all devices, or one for each, which
-// meet first, by flags from meeting on, where that is not negative.
+// record records p in the same way as a world does: one graph over all devices, or one graph for each. In the latter
+// case the graphs first meet, by flags from meeting on, unless meeting is negative.
 func (r *weaver) record(p weave, one bool, meeting int) recorded {
 	must := mustOf(r)
 	var g recorded
-	section := make([]int, len(r.ctx)) // of each device
+	section := make([]int, len(r.ctx)) // index in g.gpus, by device
 	for gpu := range r.ctx {
 		if section[gpu] = len(g.gpus); slices.Contains(p.gpus, gpu) && (!one || len(g.gpus) == 0) {
 			g.gpus = append(g.gpus, gpu)
@@ -313,7 +313,7 @@ func (r *weaver) launch(g recorded, i int) {
 	mustOf(r)(r.drv.LaunchGraph(g.execs[i], g.origins[i]))
 }
 
-// launchAll launches graphs one after the other, and waits.
+// launchAll launches graphs one after another, and waits.
 func (r *weaver) launchAll(list ...recorded) {
 	clear(cabi.Bytes(uintptr(r.board), boardBytes))
 	for _, g := range list {
@@ -336,9 +336,8 @@ func (r *weaver) free(list ...recorded) {
 	}
 }
 
-// wide is a weave of so many branches on one device, each of the same body, issued by
-// depth: a branch whole before the next. The branch raiser does what raise says instead;
-// -1 for none.
+// wide returns a weave of branches on one device with the same body. Branches are issued one after another. The branch
+// raiser has the operations raise instead; -1 for none.
 func wide(branches int, body string, raiser int, raise string) weave {
 	p := weave{gpus: make([]int, branches)}
 	for b := range branches {
@@ -353,18 +352,17 @@ func wide(branches int, body string, raiser int, raise string) weave {
 	return p
 }
 
-// exchange is a random weave of devices as exchanges are, with so many streams on each:
-// flags are raised by streams of their own, and waited for by another device
-// later. In the order of issue every raise comes before its wait.
+// exchange returns a random weave like those of exchanges, with the given number of streams on each device. Separate
+// streams raise flags, for which another device waits later. Every raise is issued before its wait.
 func exchange(rng *rand.Rand, gpus, streams, ops int) weave {
 	var p weave
 	for g := range gpus {
-		for range 2 * streams { // the second half raises
+		for range 2 * streams { // the second half raises flags
 			p.gpus = append(p.gpus, g)
 		}
 	}
-	raised := make([][]int, gpus) // flags to be waited for there
-	flag := 2 * gpus              // the first are of meetings
+	raised := make([][]int, gpus) // by device: flags to wait for
+	flag := 2 * gpus              // the first flags are for meetings
 	for range ops * gpus * streams {
 		g := rng.IntN(gpus)
 		s := 2*g*streams + rng.IntN(streams)
@@ -393,14 +391,14 @@ func exchange(rng *rand.Rand, gpus, streams, ops int) weave {
 
 func (p *weave) step(s int) { p.ops = append(p.ops, weaveOp{kind: 's', on: s}) }
 
-// behind makes stream s wait for what stream other was given so far.
+// behind makes stream s wait for the work that stream other has received so far.
 func (p *weave) behind(s, other int) {
 	if s != other {
 		p.ops = append(p.ops, weaveOp{kind: 'e', on: s, n: other})
 	}
 }
 
-// moved is p with other flags.
+// moved returns p with flag numbers increased.
 func (p weave) moved(by int) weave {
 	q := weave{gpus: p.gpus, ops: slices.Clone(p.ops)}
 	for i := range q.ops {
@@ -411,9 +409,9 @@ func (p weave) moved(by int) weave {
 	return q
 }
 
-// gathering is a random weave of devices, with so many ranks and streams of a rank on
-// each, in which a stream of every rank each meet. Together, kernels that meet are issued
-// with nothing between; else others' work comes between, none of which they wait for.
+// gathering returns a random weave with the given numbers of ranks per device and streams per rank. In a meeting one
+// stream of every rank takes part. With together, the kernels of a meeting are issued without other operations between
+// them; otherwise other work, for which none of them waits, is issued between them.
 func gathering(rng *rand.Rand, gpus, ranks, streams, ops int, together bool) weave {
 	var p weave
 	for rank := range gpus * ranks {
@@ -422,7 +420,7 @@ func gathering(rng *rand.Rand, gpus, ranks, streams, ops int, together bool) wea
 		}
 	}
 	all := gpus * ranks
-	owes := map[int][]weaveOp{} // by stream: its part in a meeting, not issued yet
+	owes := map[int][]weaveOp{} // by stream: its kernel of a meeting that is not issued yet
 	flag := 0
 	for range ops * len(p.gpus) {
 		s := rng.IntN(len(p.gpus))
@@ -465,14 +463,14 @@ func gathering(rng *rand.Rand, gpus, ranks, streams, ops int, together bool) wea
 	return p
 }
 
-// locksUp reports whether p, given to streams, would stand still on devices of so many
-// queues, which the streams of each share by turns: a queue begins things in the order in
-// which they were given, one as soon as what it follows is over and all before it in the
-// queue have begun. What waits ends when what it waits for has begun.
+// locksUp reports whether p deadlocks on devices with the given number of hardware queues, in a model in which the
+// streams of a device are assigned to queues cyclically. A queue starts operations in the order of issue. An operation
+// starts when the operations it follows are over and all earlier ones of the queue have started. A waiting kernel ends
+// when the kernel it waits for has started.
 func (p weave) locksUp(queues int) bool {
 	type place struct{ GPU, queue int }
 	order := map[place][]int{}
-	after := make([][]int, len(p.ops)) // what must be over before each begins
+	after := make([][]int, len(p.ops)) // operations that must be over before each operation starts
 	latest, made := make([]int, len(p.gpus)), map[int]int{}
 	at := make([]place, len(p.gpus))
 	for s, gpu := range p.gpus {

@@ -25,48 +25,48 @@ type world struct {
 	m       *machine
 	drv     *nvlib.Driver
 	guard   *guard.World
-	sites   []*site       // GPUs in use by this process, each once
+	sites   []*site       // GPUs that this process uses, each once
 	foreign []*site       // GPUs that other processes drive
 	all     []*site       // both, in the order of ranks
-	peers   *procs.Spread // nil where all ranks are this process's
+	peers   *procs.Spread // nil if all ranks are of this process
 	devices []*dev        // by rank
-	own     []*dev        // those of this process
+	own     []*dev        // the devices of this process
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
 
 	mu       sync.Mutex
 	flight   flight
-	capture  *capture  // under way; nil for none
+	capture  *capture  // in progress; nil for none
 	latest   *graphRun // the launch that later work must wait for; nil for none
-	marked   *form     // launched last, and not reported yet; nil for none
-	recorded []*graph  // and not closed
+	marked   *form     // the form that was launched last and is not reported yet; nil for none
+	recorded []*graph  // graphs that are recorded and not closed
 	staging  staging.Pool
 	teams    []*team
 	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
 	copies   strided.Launches
 	observer device.Observer
-	naming   *naming // nil unless a profiler captures, and NVTX is there
-	cause    error   // why the world has ended; nil while it lives
+	naming   *naming // nil unless a profiler captures and NVTX is available
+	cause    error   // why the world has ended; nil if it has not
 
 	// The following fields are used only in a world of several processes.
-	nowhere    int       // addresses given to memory of other processes
-	hostShares int       // pieces of host memory shared
-	segments   []*memory // those
+	nowhere    int       // number of addresses assigned to memory of other processes
+	hostShares int       // number of segments of host memory shared
+	segments   []*memory // these segments
 	wired      wired
 
-	called bool // streams of the caller's may have work of it (see standalone_collectives.go)
+	called bool // streams of the caller may have work of the world (see standalone_collectives.go)
 }
 
 // site holds the state that a world has for one GPU.
 type site struct {
 	w           *world
 	owner       int    // the process that drives it
-	far         bool   // of another node: nothing of it is reached from here
-	key         string // its name, where there are peers
+	far         bool   // on another node; its memory cannot be accessed from here
+	key         string // identifies the GPU if there are other processes
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
-	unreachable map[*site]error // sites that it cannot access, and why; nil for none
-	heaps       [3]*gpu.Heap    // nil for what is not mapped in this process
+	unreachable map[*site]error // sites that it cannot access, with the reason; nil for none
+	heaps       [3]*gpu.Heap    // nil for memory that is not mapped in this process
 	gemms       *gemm.Host
 	seens       [][]int64 // from freed marks, for reuse
 	clock       *timeline.Clock
@@ -75,9 +75,9 @@ type site struct {
 	signals     *signal.GPU // its memory for flags
 	least       int         // stream priorities
 	most        int
-	origin      *stream // that graphs are recorded from and launched on; nil until there are any
+	origin      *stream // the stream on which graphs are recorded and launched; nil until it is needed
 
-	foreignStreams int // how many, of a GPU that another process drives
+	foreignStreams int // number of streams, for a GPU that another process drives
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
@@ -232,7 +232,7 @@ func (w *world) Abort(cause error) {
 	}
 	if w.guard.LockLive() {
 		defer w.mu.Unlock()
-		if w.cause == nil && w.peers != nil { // other processes may wait for later work, even if this one is idle
+		if w.cause == nil && w.peers != nil { // other processes may wait for later work, even if this process is idle
 			w.peers.Abort(cause)
 		}
 		w.end(cause)

@@ -33,7 +33,7 @@ func (w *world) close() error {
 		return errors.Join(errs...)
 	}
 	if w.peers != nil {
-		w.peers.Forget(w.peers.Name + ":") // of a load that failed
+		w.peers.Forget(w.peers.Name + ":") // also state of a failed load
 	}
 	w.guard.Forget()
 	closeNCCL(w, errs)

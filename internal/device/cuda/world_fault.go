@@ -31,7 +31,7 @@ func (w *world) fault(s *stream, err error) {
 // s's GPU is not. A call that concerns several GPUs, such as a graph launch, can fail because of any one of these. A
 // query of a lost GPU always returns an error.
 func guilty(w *world, s *stream, err error) *stream {
-	if !gpu.IsFatal(err) || w.capture != nil { // streams that record answer nothing
+	if !gpu.IsFatal(err) || w.capture != nil { // streams that are being captured cannot be queried
 		return s
 	}
 	for _, o := range append([]*stream{s}, w.flight.streams...) {

@@ -568,8 +568,8 @@ func testBadTeams(r *rig) {
 	r.refused("a closed team", t.Supports(device.Tuning{Algo: device.AlgorithmNames(w.TeamAlgorithms())[0]}, x.collective()))
 }
 
-// testTeamAborted aborts a world in which members wait for one that does not come: they must stop long before their
-// timeout, and another world must work.
+// testTeamAborted aborts a world in which members wait for one that does not arrive: they must stop
+// long before their timeout, and another world must work.
 func testTeamAborted(r *rig) {
 	ranks := r.ranks(2)
 	r.open(2)

@@ -27,16 +27,16 @@ type Receiver struct {
 	spare  *tensor.Tensor   // storage of whole if it cannot be the caller's tensor
 }
 
-// NewReceiver returns a receiver for an output without absent blocks. comes reports the ranks whose blocks are
+// NewReceiver returns a receiver for an output without absent blocks. receives reports the ranks whose blocks are
 // received.
-func NewReceiver(io *plan.IO, comes func(rank int) bool) *Receiver {
+func NewReceiver(io *plan.IO, receives func(rank int) bool) *Receiver {
 	r := &Receiver{io: io, blocks: make([]*tensor.Tensor, len(io.Parts)), own: make([]*tensor.Tensor, len(io.Parts))}
 	for k := range io.Parts {
 		first := slices.IndexFunc(io.Parts, func(o plan.IOPart) bool {
-			return slices.Equal(o.Lo, io.Parts[k].Lo) && comes(int(o.Ref.Rank))
+			return slices.Equal(o.Lo, io.Parts[k].Lo) && receives(int(o.Ref.Rank))
 		})
 		r.parts = r.parts || first < 0
-		if !comes(int(io.Parts[k].Ref.Rank)) {
+		if !receives(int(io.Parts[k].Ref.Rank)) {
 			first = -1
 		}
 		r.first = append(r.first, first)

@@ -120,7 +120,7 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 // buffer identifies one rank's part of a buffer.
 type buffer struct{ rank, buf int32 }
 
-// finder finds the inputs that operands come from.
+// finder finds the inputs that operands are views or copies of.
 type finder struct {
 	p       *plan.Plan
 	inputs  []plan.IO
@@ -322,7 +322,8 @@ func (c *Check) Met(element, value int64, text string) *fault.InputError {
 	return e
 }
 
-// Behind returns the check of the input that contains a limited operand of a command; nil if the operand is computed.
+// Behind returns the check of the input from which a command's operand with limited contents comes;
+// nil if the operand is computed.
 func Behind(p *plan.Plan, inputs []plan.IO, cmd int) *Check {
 	ref, l, ok := wants(p, &p.Cmds[cmd])
 	if !ok {

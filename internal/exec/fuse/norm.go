@@ -8,11 +8,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Norm is an all_reduce, the add of a residual to its result, and the rms_norm of the sum, which end a block of a model
-// that is split over devices. The three commands are consecutive on every member's stream, nothing but the add reads
-// the plain sum, and the residual and the weights are complete before the all_reduce begins. One launch on each member,
-// in the place of the all_reduce, can therefore do all three. It does not store the plain sum, and may read residual
-// and weights before the other members have begun.
+// Norm is an all_reduce, the add of a residual to its result, and the rms_norm of the sum, which
+// together end a block of a tensor-parallel model. The three commands are consecutive on every
+// member's stream, nothing but the add reads the plain sum, and the residual and the weights are
+// complete before the all_reduce begins. One launch on each member, in the place of the all_reduce,
+// can therefore do all three. It does not store the plain sum, and may read residual and weights
+// before the other members have begun.
 type Norm struct {
 	Members []NormMember
 }

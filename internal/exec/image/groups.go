@@ -120,7 +120,8 @@ func (b *builder) together(members []int) *Group {
 	return g
 }
 
-// takeNorms removes the commands that all_reduces do too. It is called when it is known which all_reduces do.
+// takeNorms removes the commands that the launches of all_reduces include. It must be called after
+// these launches were prepared.
 func (b *builder) takeNorms() {
 	im, joined := b.im, 0
 	for i, n := range b.found {

@@ -99,7 +99,7 @@ func TestTransferLeases(t *testing.T) {
 		return ctx
 	}
 	if err := x.Write(soon(), in); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("beside another writer: %v", err)
+		t.Errorf("a second lease for writing: %v", err)
 	}
 	release()
 	x.loan.world.busy <- struct{}{} // another copy is in progress

@@ -1,5 +1,5 @@
-// softmax(scale · q·kᵀ)·v with a block for each query of each head. The block computes the largest score first, then
-// weights and their sums with values, 256 keys at a time.
+// softmax(scale · q·kᵀ)·v with a block for each query of each head. The block first computes the largest score. Then it
+// computes weights, and adds values multiplied by them, 256 keys at a time.
 
 template <int B> struct AttentionArgs {
   u64 out, q, k, v;
@@ -18,7 +18,7 @@ template <int B> struct AttentionArgs {
   u64 mask; i64 sm[2], bm[B];
 };
 
-// Sequences holds the operands of one batch.
+// Sequences holds the operands of one batch entry.
 template <class T> struct Sequences {
   const T *q, *k, *v, *mask;
   T* out;
@@ -38,7 +38,7 @@ template <class T> struct Sequences {
   }
 };
 
-// lengthOf returns the number of keys that is given for query i.
+// lengthOf returns the number of valid keys for query i, which an operand holds.
 template <int B, class T> DEV i64 lengthOf(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) {
   const u64 at = of.lengths + i * a.sl;
   return a.wide ? *(const i64*)at : *(const i32*)at;
@@ -62,8 +62,8 @@ template <int B, class T> DEV i64 keysOf(const AttentionArgs<B>& a, const Sequen
   return keys < 0 ? 0 : keys;
 }
 
-// keysOfMany returns, for the queries first..last, the largest number of keys that one of them sees, and the smallest
-// number among those that see some.
+// keysOfMany computes, for the queries first..last, the largest number of keys that one of them sees, and the smallest
+// number among those that see any key.
 template <int B, class T> DEV void keysOfMany(const AttentionArgs<B>& a, const Sequences<T>& of, i64 first, i64 last, int& most, int& fewest) {
   most = (int)keysOf(a, of, last), fewest = (int)keysOf(a, of, first);
   if (!a.sl) return;  // each query sees at least as many keys as those before it
@@ -74,11 +74,11 @@ template <int B, class T> DEV void keysOfMany(const AttentionArgs<B>& a, const S
   }
 }
 
-// hides reports whether queries of one batch may see different numbers of keys.
+// hides reports whether queries of one batch entry may see different numbers of keys.
 template <int B> DEV bool hides(const AttentionArgs<B>& a) { return a.causal || a.sl; }
 
-// QueryRow is a query of one head among the queries of all heads that share a key head, in the order in which kernels
-// for several queries process them.
+// QueryRow is a query of one head. It is numbered among the queries of all heads that use one key head, in the order in
+// which kernels for several queries process them.
 template <int B> struct QueryRow {
   i64 query, head;
   __device__ __forceinline__ QueryRow(const AttentionArgs<B>& a, i64 kv, i64 row) : query(row / a.share), head(kv * a.share + row % a.share) {}
@@ -110,9 +110,9 @@ template <> struct Bent<true> {
   }
 };
 
-// attend computes query i of head h with those of the keys from..to-1 that it sees, if it sees some. It calls done with
-// each element's sum, the largest score, and the sum of weights. PER is the number of dimensions of each thread: Dh is
-// at most 256·PER.
+// attend computes query i of head h with those of the keys from..to-1 that it sees, if there are any. It calls done
+// with each element's sum, the largest score, and the sum of weights. PER is the number of elements of a head that each
+// thread computes: Dh is at most 256·PER.
 template <class T, int PER, bool BENT = false, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], weight[256];

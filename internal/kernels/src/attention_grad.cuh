@@ -11,12 +11,12 @@ template <int B> struct GradArgs {
   i64 e[B], bo[B], bq[B], bk[B], bv[B], by[B], bl[B], bd[B];  // extents and strides of the batch dimensions
 };
 
-// GradOperands holds the operands of one batch.
+// GradOperands holds the operands of one batch entry.
 template <class T> struct GradOperands {
   typedef typename Num<T>::Acc A;
   const T *q, *k, *v, *dy;
   const A *lse, *delta;
-  i64 out;  // offset of the batch's result, in elements
+  i64 out;  // offset of the batch entry's result, in elements
   template <int B> __device__ __forceinline__ GradOperands(const GradArgs<B>& a, i64 t) : q((const T*)a.q), k((const T*)a.k), v((const T*)a.v), dy((const T*)a.dy), lse((const A*)a.lse), delta((const A*)a.delta), out(0) {
 #pragma unroll
     for (int d = B - 1; d >= 0; d--) {

@@ -1,20 +1,20 @@
 // Sums, maxima, minima and means over axes. The order of operations depends on the number of elements, their type and
-// the number of threads G that share a result, and never on addresses or on the machine.
+// the number of threads G per result. It does not depend on addresses or on the machine.
 
 template <int K, int R> struct AxesArgs {
   u64 out, in;
-  u64 first;                     // the result of a fold of no elements
-  i64 divide;                    // for the last pass of a mean: the number of elements, else 0
-  i64 outs, count;               // number of results; number of elements of each
-  i64 per, parts;                // each of parts parts folds per elements
+  u64 first;                     // the result for no elements
+  i64 divide;                    // for the last pass of a mean: the number of elements; else 0
+  i64 outs, count;               // number of results; number of elements that each of them reduces
+  i64 per, parts;                // the elements of a result are folded in a number of parts, with per elements each
   i64 n[K], so[K], si[K];        // the axes that remain
   i64 m[R], sm[R];               // the reduced axes
 };
 
 template <class A> DEV A divided(A a, i64 by) { return by ? a / (A)by : a; }
 
-// G threads fold each part of each result into one TO, with V partial folds for each thread. VEC: the V elements are
-// loaded with one access.
+// G threads fold each part of each result into one TO. Each thread has V partial folds. VEC: the V elements are loaded
+// with one access.
 template <class F, class TO, class TI, int K, int R, int G, int V, bool VEC> DEV void axes(const AxesArgs<K, R>& a) {
   typedef typename Num<TI>::Acc A;
   const i64 id = (i64)blockIdx.x * (256 / G) + threadIdx.x / G;

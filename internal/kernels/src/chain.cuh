@@ -1,5 +1,5 @@
-// Chains of elementwise operations in one pass. The links are generated code: a structure with link<V>, which computes
-// one piece.
+// Chains of elementwise operations in one pass. The links are generated code: a structure with a function links<V>,
+// which computes one piece.
 
 template <int N, int C, int R> struct ChainArgs {
   u64 out, in[N];

@@ -1,36 +1,37 @@
-// Teams: kernels in which the members of a team meet. Each member launches the same grid on its own device, and can
-// access the memory of the others.
+// Teams: kernels in which the members of a team wait for each other. Each member launches the same grid on its own
+// device, and can access the memory of the other members.
 //
-// Launches of a team are numbered in the same way on all members. The number, called epoch, is stored in each member's
-// control memory, in one word for every block of the largest grid, and each launch advances all words. A launch that is
-// replayed in a graph therefore needs nothing from the host. 0 is never an epoch, because memory that contains flags is
-// initially zero. After the largest number the epochs continue with 2, which is even like the 0 that it replaces.
+// A launch of a team has the same number, called epoch, on all members. It is stored in each member's control memory,
+// in one word for every block of the largest grid, and each launch advances all words. A launch that is replayed in a
+// graph therefore needs nothing from the host. 0 is never an epoch, because memory that contains flags is initially
+// zero. After the largest number the epochs continue with 2, which is even like the 0 that it replaces.
 //
-// The reuse of memory is safe because no launch ends on a member before all members have begun it. A member that writes
-// for epoch e+2 therefore knows that its peers have finished epoch e. Memory in two halves that are used alternately
-// needs no other handshake, in any layout. Kernels whose data exchange does not ensure this must ensure it otherwise
-// (see meetAll).
+// Memory can be reused safely because no launch ends on a member before all members have begun it. A member that writes
+// for epoch e+2 therefore knows that its peers have finished epoch e. If memory has two halves that are used
+// alternately, no other synchronization is necessary, in any layout. A kernel whose data exchange does not ensure that
+// all members have begun must ensure it otherwise (see meet in collective_reduce.cuh and meetBlocks in
+// collective_move.cuh).
 enum { teamMost = 8, blocksMost = 256, regionsMost = 112 };
 
 struct Region { u64 at, half; };  // two halves of this size in bytes
 
 struct Control {
   u32 epoch[blocksMost];
-  u64 claimed;                    // not 0: this member has reported why it gave up
-  u32 begun, regions;             // the last epoch that was begun; the number of regions
+  u64 claimed;                    // not 0: this member has reported a timeout
+  u32 begun, regions;             // the epoch that was begun last; the number of regions
   Region region[regionsMost];     // the regions that contain both flags and data
-  u64 looked, aborted;            // the time when this member last read the abort word; not 0: the abort word was set
+  u64 looked, aborted;            // the time when this member last read the abort word; not 0: the abort word was found set
 };
 
 struct Team {
   u64 members, rank;
   u64 control[teamMost];
-  u64 abort;                      // address of a word for all members in host memory: not 0 ends every wait
-  u64 record;                     // address in host memory at which this member reports why it gave up
+  u64 abort;                      // address of a word in host memory, the same for all members: if it is not 0, every wait ends
+  u64 record;                     // address in host memory at which this member reports a timeout
   u64 timeout, tag;               // nanoseconds
 };
 
-// Line is the unit of one access.
+// Line is the data of one access.
 struct alignas(16) Line { u32 x, y, z, w; };
 
 DEV void push(u64 at, Line v) {
@@ -69,8 +70,8 @@ DEV u32 acquire32(u64 at) {
 #endif
 }
 
-// A launch may begin before the previous one on the stream has ended, and permits the next one to do the same. Before
-// this call it must not access memory.
+// follow waits for the previous kernel on the stream, which may still be running, and permits the next one to begin
+// early. A launch must not access memory before this call.
 DEV void follow() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -81,9 +82,9 @@ DEV void follow() {
 DEV Control* controlOf(const Team& t) { return (Control*)t.control[t.rank]; }
 
 // When epochs wrap around, memory may still contain flags with the same number from 2^32 launches ago. The last
-// launches before that therefore clear each half while no other member can write to it: the other members are in this
-// epoch, or in the previous one, which uses the other half or has ended, until block 0, which does the clearing, has
-// signalled them that it is in this epoch.
+// launches before that therefore clear each half while no other member can write to it. Until block 0, which clears,
+// has signalled the other members that it is in this epoch, they are in this epoch, or in the previous one, which uses
+// the other half or has ended.
 DEV void clearHalves(const Team& t, u32 parity) {
   const Control* c = controlOf(t);
   for (u32 r = 0; r < c->regions; r++) {
@@ -96,9 +97,9 @@ DEV void clearHalves(const Team& t, u32 parity) {
   __syncthreads();
 }
 
-// lastEpoch and begin return the epochs of the last launch and of this one. They are separate so that loads of the
-// input can be in flight between them. Block 0 must then push something to every peer, since no peer's launch ends
-// without it.
+// lastEpoch returns the epoch of the last launch, and begin that of this launch. They are separate so that loads of the
+// input can be in flight between them. After begin, block 0 must push something to every peer, since no peer's launch
+// ends without it.
 DEV u32 lastEpoch(const Team& t) {
   follow();
   return *(volatile u32*)&controlOf(t)->epoch[blockIdx.x];
@@ -120,16 +121,15 @@ DEV void end(const Team& t, u32 e) {
   for (u32 i = blockIdx.x + threadIdx.x * gridDim.x; i < blocksMost; i += gridDim.x * blockDim.x) c->epoch[i] = e;
 }
 
-// Patience limits the waits of a thread in a launch: the thread occasionally reads the clock and the word that ends all
-// waits.
+// Patience limits the waits of a thread in a launch. The thread occasionally reads the clock and the abort word.
 struct Patience {
   u32 looks;
   u64 began;
 };
 
 // aborted reports whether all waits must end. The abort word is in host memory. If all threads of a launch read it,
-// that takes nearly a millisecond, during which the awaited data is delayed. Therefore one thread reads it for all
-// threads of a member, every lookApart nanoseconds.
+// this takes nearly a millisecond, and delays the awaited data. Therefore one thread reads it for all threads of a
+// member, every lookApart nanoseconds.
 enum : u64 { lookApart = 20000 };
 
 DEV bool aborted(const Team& t, u64 now) {
@@ -141,8 +141,8 @@ DEV bool aborted(const Team& t, u64 now) {
   return true;
 }
 
-// giveUp ends a wait that has timed out: it reports the peer that was waited for, once per launch, and ends all other
-// waits.
+// giveUp ends a wait that has timed out. It reports the peer for which this thread waits, once per launch, and ends all
+// other waits.
 DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
   const u64 now = nanoseconds();
   if (aborted(t, now)) return true;
@@ -159,7 +159,7 @@ DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
   return true;
 }
 
-// leads returns true for one of the threads of a warp that wait together.
+// leads returns true for one of the active threads of a warp.
 DEV bool leads() {
 #ifdef __CUDA_ARCH__
   return (int)(threadIdx.x % 32) + 1 == __ffs(__activemask());
@@ -168,9 +168,9 @@ DEV bool leads() {
 #endif
 }
 
-// waited counts a poll that found nothing. It returns true if the awaited data will not arrive. The launch then
-// continues with whatever data is present, because the world has ended; its later waits check the abort word without
-// delay.
+// waited counts a poll that found nothing. It returns true if the awaited data will not arrive, because a wait has
+// timed out or was aborted. The launch then continues with whatever data is present, since the world has ended. Later
+// waits of the launch check the abort word without delay.
 DEV bool waited(Patience& p, const Team& t, u32 peer, u32 e) {
 #ifndef __CUDA_ARCH__
   emulatedYield();
@@ -209,7 +209,7 @@ DEV void storeLine(u64 at, Line v) {
 #endif
 }
 
-// meetingRoom returns the dynamic shared memory of a block.
+// meetingRoom returns the block's dynamic shared memory.
 DEV Line* meetingRoom() {
 #ifdef __CUDA_ARCH__
   extern __shared__ Line meetingShared[];
@@ -219,7 +219,7 @@ DEV Line* meetingRoom() {
 #endif
 }
 
-// Half is the data of a line that also contains two epochs.
+// Half is the data of a line that also contains two epochs: half of its bytes.
 struct alignas(8) Half { u32 lo, hi; };
 
 DEV void loadWhole(u64 at, Line& x) { x = loadLine(at); }
@@ -227,8 +227,8 @@ DEV void loadWhole(u64 at, Half& x) { x = *(const Half*)at; }
 DEV void storeWhole(u64 at, Line x) { storeLine(at, x); }
 DEV void storeWhole(u64 at, Half x) { *(Half*)at = x; }
 
-// Elements move in packs, which are lines or halves of lines: pack i consists of the elements i·V to i·V + V. The last
-// pack may be partial. A: the array begins at a multiple of a pack's size.
+// Elements move in packs, which are lines or halves of lines. With V elements in a pack, pack i consists of the
+// elements i·V to i·V + V - 1. The last pack may be partial. A: the array begins at a multiple of a pack's size.
 template <class R, class T, bool A> DEV R loadCut(u64 at, i64 i, i64 count) {
   constexpr int V = sizeof(R) / sizeof(T);
   const T* p = (const T*)at + i * V;
@@ -259,11 +259,11 @@ template <class R, class T, bool A> DEV void storeCut(u64 at, i64 i, i64 count, 
     if (i * V + v < count) p[v] = x.v[v];
 }
 
-// A Sheet is an LL128 line: R lines of each of the 32 threads of a warp. It consists of 4·R segments of 128 bytes, each
-// written by one instruction, whose last 4 bytes are the epoch. NVLink and the devices' memory do not split a segment
-// that one instruction of a warp writes and another reads: a reader that sees the epoch also sees the other 124 bytes.
-// The last thread of each group of 8 moves the data that the epochs displace into its last row, so a sheet carries 32·R
-// - 4 packs.
+// A Sheet is an LL128 line: R lines of each of the 32 threads of a warp. It consists of 4·R segments of 128 bytes. Each
+// segment is written by one instruction, and its last 4 bytes are the epoch. NVLink and the devices' memory do not
+// split a segment that one instruction of a warp writes and another reads: a reader that sees the epoch also sees the
+// other 124 bytes. The epochs take the place of data, which the last thread of each group of 8 moves to its last row. A
+// sheet therefore carries 32·R - 4 packs.
 template <int R> struct Sheet {
   static const int packs = 32 * R - 4, bytes = 512 * R;
   Line row[R];
@@ -273,18 +273,18 @@ template <int R> struct Sheet {
 DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
 DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
 
-// turnOf returns the member at which a warp begins when it stores to all members. Thus a multiprocessor stores to all
-// members at any time, and each member receives data from all multiprocessors.
+// turnOf returns the member to which a warp stores first, if it stores to all members. Thus each multiprocessor stores
+// to all members at any time, and each member receives data from all multiprocessors.
 DEV u32 turnOf(const Team& t) { return (u32)t.rank + threadIdx.x / 32 + blockIdx.x; }
 
-// peerOf returns the k-th peer that the warp visits.
+// peerOf returns the k-th peer to which the warp stores.
 template <int W> DEV u32 peerOf(const Team& t, int k) { return ((u32)t.rank + 1 + (threadIdx.x / 32 + blockIdx.x + k) % (W - 1)) % W; }
 
 DEV u32 laneOf() { return threadIdx.x % 32; }
 DEV bool sealing() { return threadIdx.x % 8 == 7; }
 
-// packIn returns the index of the pack in the given row of the thread. Only the thread that stores the epoch has no
-// pack in the last row.
+// packIn returns the index of the pack in the given row of the thread. A thread that stores an epoch has no pack in its
+// last row.
 template <int R> DEV u32 packIn(int row) {
   const u32 l = laneOf();
   return row < R - 1 ? row * 32 + l : row * 32 + l / 8 * 7 + l % 8;
@@ -323,8 +323,8 @@ template <int R> DEV void unseal(Sheet<R>& s) {
   if (R > 3) s.row[R > 3 ? 2 : 0].w = last.z;
 }
 
-// inTurn orders threads of a warp where a CPU emulates them: those with now set reach the next statements first,
-// because the CPU has no instructions of 32 threads.
+// inTurn orders the threads of a warp on a CPU that emulates them, because it has no instructions of 32 threads:
+// threads with now set reach the next statements first.
 DEV void inTurn(bool now) {
 #ifndef __CUDA_ARCH__
   if (now) __syncwarp();
@@ -347,7 +347,7 @@ template <int R> DEV Sheet<R> lookSheet(u64 at) {
   return s;
 }
 
-// sealed reports, with the same result in the whole warp, whether all segments contain the epoch.
+// sealed reports whether all segments contain the epoch. The result is the same in all threads of the warp.
 template <int R> DEV bool sealed(const Sheet<R>& s, u32 e) {
   bool there = true;
 #pragma unroll
@@ -355,7 +355,7 @@ template <int R> DEV bool sealed(const Sheet<R>& s, u32 e) {
   return allOfWarp(there || !sealing());
 }
 
-// awaitSheet polls a sheet until it is sealed, and then unseals it. All threads of the warp give up together.
+// awaitSheet polls a sheet until it is sealed, and then unseals it. On a timeout all threads of the warp stop waiting.
 template <int R> DEV void awaitSheet(Patience& p, const Team& t, u64 at, Sheet<R>& s, u32 peer, u32 e) {
   while (!sealed(s, e)) {
     if (!allOfWarp(!waited(p, t, peer, e))) break;
@@ -364,9 +364,8 @@ template <int R> DEV void awaitSheet(Patience& p, const Team& t, u64 at, Sheet<R
   unseal(s);
 }
 
-// awaitSheets waits for a sheet of each peer in a set and unseals them; the sheet of member q is at at + q · apart.
-// Each poll reads all sheets that have not arrived, and not one after the other: a single poll then finds all that have
-// arrived in the meantime.
+// awaitSheets waits for a sheet of each peer in a set and unseals them. The sheet of member q is at at + q · apart.
+// Each poll reads all sheets that have not arrived, so that a single poll finds all that have arrived in the meantime.
 template <int W, int R> DEV void awaitSheets(Patience& p, const Team& t, u64 at, i64 apart, Sheet<R>* s, u32 e, u32 set = (1u << W) - 1) {
   set &= ~(1u << (u32)t.rank);
   for (;;) {

@@ -1,7 +1,7 @@
-// All-reduce and reduce-scatter on few multiprocessors, which leave the others to concurrent kernels. Links have a long
-// latency, and the loads that threads can have in flight in registers do not fill a link in this case. Therefore data
-// is loaded to shared memory, S stages of U packs of all members ahead for each thread. No thread reads data that
-// others have loaded, so each waits only for its own loads.
+// All_reduce and reduce_scatter on few multiprocessors, which leave the others to concurrent kernels. Links have a long
+// latency. With few multiprocessors, the loads that threads can have in flight in registers do not fill a link.
+// Therefore data is loaded to shared memory: for each thread S stages ahead, each with U packs of all members. No
+// thread reads data that other threads have loaded, so each waits only for its own loads.
 
 // fetchLine starts an asynchronous copy to shared memory.
 DEV void fetchLine(Line* to, u64 from) {
@@ -27,10 +27,11 @@ template <int N> DEV void awaitFetch() {
 #endif
 }
 
-// Walk iterates over a block's chunks. A bale is a tile of G contiguous chunks, and the bales are distributed
-// cyclically over the blocks.
+// Walk iterates over a block's chunks. A bale is a tile of G contiguous chunks. Bales are distributed cyclically over
+// the blocks.
 template <int G> struct Walk {
-  // bytes: offset of a chunk; from one to the next; from the last of a bale to the first of the next bale
+  // in bytes: offset of the current chunk; distance to the next chunk; distance from the last chunk of a bale to the
+  // first of the next bale
   i64 at, step, jump;
   u32 chunk;           // index within its bale
   __device__ __forceinline__ void next() {
@@ -41,11 +42,12 @@ template <int G> struct Walk {
   }
 };
 
-// baleFlag returns the index of the flag with which a block signals its k-th bale in host memory to others.
+// baleFlag returns the index of the flag with which a block signals to the other members that its k-th bale in host
+// memory is complete.
 DEV i64 baleFlag(u32 k, u32 block, u32 blocks) { return 2 * blocksMost + (i64)k * blocks + block; }
 
-// readBales copies results that others have written to their host memory to their destination: of each of the blocks
-// that add, split bales, namely every writers-th one.
+// readBales reads results that other members have written to their host memory, and stores them in this member's
+// result. Each block that reduces writes split bales there: every writers-th of its bales.
 template <int W, int U, int N, int G> DEV void readBales(Patience& p, const ReduceArgs& a, u32 blocks, u32 e) {
   const u32 r = (u32)a.team.rank;
   constexpr i64 bale = (i64)G * U * N;
@@ -65,11 +67,11 @@ template <int W, int U, int N, int G> DEV void readBales(Patience& p, const Redu
   }
 }
 
-// reduceFew reduces a share of all members' operands, in chunks of U packs for each of N threads. All: the share
-// belongs to one result, which all members get. Otherwise the operands begin with the data for this member, which alone
-// gets the result. A plain loop processes the remainder after the last whole bale. With bales of several chunks, every
-// writers-th bale of a block, split times, is sent to the other members through host memory, and the first readers
-// blocks of the grid read the bales of the others.
+// reduceFew reduces all members' operands in chunks of U packs for each of N threads. All: each member reduces its
+// share of one result and stores it to all members. Otherwise the operands begin with the data for this member, and
+// only this member gets the result. A simple loop processes the elements after the last whole bale. If bales have
+// several chunks, a part of the results goes to the other members through host memory: every writers-th bale of a
+// block, up to split bales. The first readers blocks of the grid read such bales of the other members.
 template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV void reduceFew(const ReduceArgs& a) {
   constexpr int V = 16 / sizeof(T), to = All ? W : 1;
   constexpr i64 chunk = (i64)U * N, bale = chunk * G;
@@ -89,9 +91,9 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
   Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
   Walk<G> in = {(first + block * bale + threadIdx.x) * 16, chunk * 16, (blocks * bale - (G - 1) * chunk) * 16, 0}, out = in;
   u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // destination of the next bale in host memory
-  // bales since the last one in host memory; number of bales that were signalled
+  // bales since the last one in host memory; number of bales in host memory that were signalled
   u32 turn = 0, told = 0;
-  u64 from[W], into[to];  // of the members, rotated: warps begin with different members
+  u64 from[W], into[to];  // by member, rotated: warps begin with different members
   u32 place[W];
 #pragma unroll
   for (int k = 0; k < W; k++) {

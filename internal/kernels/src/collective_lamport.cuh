@@ -1,18 +1,18 @@
-// All-reduce in which data itself is the flag, as in Lamport's queues. The memory that lines are pushed to is filled
-// with a word that is never sent, and a line has arrived when none of its words is that word. Nothing is assumed about
-// the order in which the parts of a line arrive, and no byte is used for flags. The reader of a line fills it again
-// with the word: peers write to that half again two launches later, when this launch has ended (see collective.cuh).
-// The memory contains no epochs, so nothing must be cleared when epochs wrap around.
+// All_reduce in which data itself is the flag, as in Lamport's queues. The receive memory is initially filled with a
+// word that is never sent. A line has arrived when none of its words is that word. Nothing is assumed about the order
+// in which the parts of a line arrive, and no byte is used for flags. The reader of a line fills it with the word
+// again. Peers write to that half again two launches later, when this launch has ended (see collective.cuh). The memory
+// contains no epochs, so nothing must be cleared when epochs wrap around.
 //
-// The word consists of NaNs in all floating-point types except f64. If an operand contains it, other NaNs are sent
-// instead. Types without spare bit patterns cannot be sent in this way.
+// The word is a NaN, or two NaNs, in all floating-point types except f64. If an operand contains it, another NaN is
+// sent instead. Types in which every bit pattern is valid data cannot be sent in this way.
 enum : u32 { unsent = 0xffffffff };
 
 DEV u32 sendable(u32 w) { return w == unsent ? unsent - 1 : w; }
 DEV Line sendable(Line l) { return Line{sendable(l.x), sendable(l.y), sendable(l.z), sendable(l.w)}; }
 DEV bool came(Line l) { return l.x != unsent && l.y != unsent && l.z != unsent && l.w != unsent; }
 
-// Rows are R lines of each of the 32 threads of a warp, with packs in their natural order.
+// Rows holds R lines for each of the 32 threads of a warp, with packs in their natural order.
 template <int R> struct Rows {
   static const int packs = 32 * R, bytes = 512 * R;
   Line row[R];
@@ -25,7 +25,8 @@ template <class T, bool A, int R> DEV Rows<R> loadRows(u64 at, i64 first, i64 co
   return x;
 }
 
-// sendable is also applied to the member's own operand before it is added, so that all members add the same bits.
+// sendable replaces the word that is never sent. It is also applied to the member's own operand before it is added, so
+// that all members add the same bits.
 template <int R> DEV Rows<R> sendable(Rows<R> x) {
 #pragma unroll
   for (int i = 0; i < R; i++) x.row[i] = sendable(x.row[i]);
@@ -49,15 +50,15 @@ template <int R> DEV Rows<R> lookRows(u64 at) {
   return x;
 }
 
-// lookAll reads the rows of each peer; those of member q are at at + q · apart.
+// lookAll reads the rows of each peer. Those of member q are at at + q · apart.
 template <int W, int R> DEV void lookAll(const Team& t, u64 at, i64 apart, Rows<R>* x) {
 #pragma unroll
   for (int q = 0; q < W; q++)
     if (q != (u32)t.rank) x[q] = lookRows<R>(at + q * apart);
 }
 
-// awaitOne makes one thread of a warp wait for one of its lines. With much data in flight, polls by all threads of all
-// lines would delay the arrival of the data in memory.
+// awaitOne makes one thread of a warp wait for one of its lines before all threads poll. If much data is in flight,
+// polls by all threads would delay the arrival of the data in memory.
 template <int W> DEV void awaitOne(Patience& p, const Team& t, u64 at, i64 apart, u32 e) {
   const u32 q = peerOf<W>(t, 0);
   if (laneOf() == 0)
@@ -84,7 +85,7 @@ template <int W, int R> DEV void awaitAll(Patience& p, const Team& t, u64 at, i6
   }
 }
 
-// clearAll fills the lines with the unsent word, for the data of two launches later.
+// clearAll fills the lines with the unsent word again, for the launch after the next one.
 template <int W, int R> DEV void clearAll(const Team& t, u64 at, i64 apart) {
 #pragma unroll
   for (int q = 0; q < W; q++)
@@ -111,8 +112,8 @@ template <int W, int R> DEV void rowsToAll(const ReduceArgs& a, u64 off, const R
   for (int k = 0; k < W - 1; k++) pushRows<R>(a.data[peerOf<W>(a.team, k)] + off, x);
 }
 
-// onceFrom is a one-shot all-reduce by the blocks from first on: every member pushes its operand to all others, and
-// adds all operands. A warp pushes its next rows before it waits for the previous ones.
+// onceFrom is a one-shot all_reduce by the blocks from first on: every member pushes its operand to all other members,
+// and reduces all operands. A warp pushes its next rows before it waits for the previous ones.
 template <class F, class T, int W, int R, bool A> DEV u32 onceFrom(const ReduceArgs& a, u32 first, u32 last) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank;
@@ -146,8 +147,8 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLamport(const R
   end(a.team, onceFrom<F, T, W, R, A>(a, 0, lastEpoch(a.team)));
 }
 
-// Deal pushes rows i of each peer's share to that peer, in the order in which the warp visits the peers, and returns
-// its own rows. The loads come first, because they do not depend on the epoch.
+// Deal pushes rows i of each peer's share to that peer, in the order in which the warp stores to the peers, and returns
+// the member's own rows. The loads come first, because they do not depend on the epoch.
 template <class T, bool A, int W, int R> struct Deal {
   Rows<R> x[W];
   __device__ __forceinline__ void load(const ReduceArgs& a, i64 i) {
@@ -168,8 +169,7 @@ template <class T, bool A, int W, int R> struct Deal {
   }
 };
 
-// Two shots: a warp processes rows i of each share. It pushes its next rows before it waits for the results of these
-// rows.
+// Two shots: a warp processes rows i of each share. It pushes its next rows before it waits for the results of rows i.
 template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -211,9 +211,9 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLamportx2(const
   end(t, e);
 }
 
-// directFrom is a two-shot all-reduce by the blocks from first on, in which the second shot writes directly to the
-// destination of the results. Rows before folded are reduced by other blocks. A warp pushes its next rows before it
-// waits for these.
+// directFrom is a two-shot all_reduce by the blocks from first on, in which the second shot writes results directly to
+// their destination. Rows before folded are reduced by other blocks. A warp pushes its next rows before it waits for
+// the current ones.
 template <class F, class T, int W, int R> DEV u32 directFrom(Patience& p, const ReduceArgs& a, u32 first, i64 folded, u32 last) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank;
@@ -249,8 +249,8 @@ template <class F, class T, int W, int R> DEV u32 directFrom(Patience& p, const 
   return e;
 }
 
-// rowsToHost reduces the first rows of the share, writes them to this member and to host memory for the others, and
-// raises a flag for each chunk, which has as many rows as a block has warps.
+// rowsToHost reduces the first rows of the share, and writes the results to this member's result and to host memory for
+// the other members. It raises a flag for each chunk. A chunk has as many rows as a block has warps.
 template <class F, class T, int W, int R> DEV void rowsToHost(Patience& p, const ReduceArgs& a, u32 e) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank;
@@ -273,7 +273,7 @@ template <class F, class T, int W, int R> DEV void rowsToHost(Patience& p, const
   }
 }
 
-// rowsFromHost reads the rows that the peers have written to their host memory.
+// rowsFromHost reads the results that the peers have written to their host memory.
 template <class T, int W, int R> DEV void rowsFromHost(Patience& p, const ReduceArgs& a, u32 e) {
   const u32 r = (u32)a.team.rank;
   for (i64 k = blockIdx.x - a.writers; k < a.split * (W - 1); k += a.readers) {
@@ -289,7 +289,7 @@ template <class T, int W, int R> DEV void rowsFromHost(Patience& p, const Reduce
 }
 
 // Two shots in which results are written directly to their destination, except those of the first split chunks of each
-// share, which go through host memory.
+// share, which are transferred through host memory.
 template <class F, class T, int W, int R> DEV void reduceLamportResults(const ReduceArgs& a) {
   const u32 last = lastEpoch(a.team), writers = (u32)a.writers, aside = writers + (u32)a.readers;
   Patience p = {0, 0};
@@ -305,8 +305,8 @@ template <class F, class T, int W, int R> DEV void reduceLamportResults(const Re
   end(a.team, e);
 }
 
-// One shot of two members, in which the packs from split on go through host memory as in reduceHost, but in two halves,
-// so no meeting at the end is necessary.
+// One shot of two members. The packs from split on are transferred through host memory as in reduceHost, but through
+// two alternating halves, so that no synchronization at the end is necessary.
 template <class F, class T, int W, int R> DEV void reduceLamportHost(const ReduceArgs& a) {
   static_assert(W == 2, "host memory is read by one other member");
   constexpr int V = 16 / sizeof(T);

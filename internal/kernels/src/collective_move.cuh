@@ -1,23 +1,24 @@
-// Collectives whose members give each other blocks, and those that reduce such blocks where they arrive.
+// Collectives whose members send blocks to each other, including those that reduce the blocks at the receiver.
 
 struct MoveArgs {
   Team team;
-  // to, from: sets of members, a bit each, without this one; own: 1 if it also gives to itself
+  // to, from: sets of members, one bit for each, without this one; own: 1 if the member also copies its own block
   u64 to, from, own;
-  u64 slots[teamMost];         // of each member: two halves, for packs with their flags
+  u64 slots[teamMost];         // of each member: two halves, for packs with flags
   u64 slotHalf;                // bytes
   u64 flags[teamMost];         // of each member: two halves
-  u64 src[teamMost];           // begin of the data for each member; if members pull, begin of the data from each member
-  u64 dst[teamMost];           // its destination: in the other member's memory if members push, else in this one's
+  u64 src[teamMost];           // by member: the data for that member; if members pull, the data of that member in its memory
+  u64 dst[teamMost];           // by member: the destination, in that member's memory if members push, else in this one's
   i64 run;                     // bytes that are contiguous in all blocks
-  i64 n[3];                    // extents around them, the innermost first
+  i64 n[3];                    // extents around the runs, the innermost first
   i64 ss[teamMost][3], sd[teamMost][3];  // strides of src and dst in bytes
   u64 root;                    // spreads: the member that owns the block
 };
 
 // Kinds of flags: a block has entered a launch; it has finished the launch; a member has entered a launch in which it
-// gives nothing. Waits compare for equality: no member is two launches ahead, and successive launches use different
-// halves. A half has space for four kinds, because the host's halves are powers of two and are cleared as such.
+// sends nothing. Waits compare for equality, which is sufficient because no member is two launches ahead, and
+// successive launches use different halves. A half has space for four kinds, because the host allocates halves whose
+// size is a power of two, and these are cleared as a whole.
 enum { flagEntered, flagDone, flagIdle, flagRoom = 4 };
 
 DEV u64 flagOf(const MoveArgs& a, u32 at, u32 kind, u32 by, u32 block, u32 e) {
@@ -31,9 +32,9 @@ DEV bool awaitFlag(const MoveArgs& a, Patience& w, u32 kind, u32 by, u32 block, 
   return true;
 }
 
-// meetBlocks makes the blocks with the same number of all members raise a flag and wait for the flags of the others.
-// Afterwards, everything that the threads of these blocks wrote before is visible to the waiting blocks. It returns
-// false in all threads of the block if a member did not come.
+// meetBlocks synchronizes the blocks with the same number of all members: each raises a flag and waits for the flags of
+// the others. Afterwards, everything that these blocks wrote before is visible to them. It returns false in all threads
+// of the block if it timed out waiting for a member.
 template <int W> DEV bool meetBlocks(const MoveArgs& a, Patience& w, u32 kind, u32 e) {
   bool here = true;
   const u32 p = threadIdx.x;
@@ -44,7 +45,7 @@ template <int W> DEV bool meetBlocks(const MoveArgs& a, Patience& w, u32 kind, u
   return __syncthreads_and(here);
 }
 
-// Off is the distance of a row from the first row, at the source and at the destination.
+// Off is the offset of a row from the first row, at the source and at the destination.
 struct Off { i64 s, d; };
 
 template <int D> DEV Off rowAt(const MoveArgs& a, u32 src, u32 dst, u32 row) {
@@ -70,7 +71,7 @@ template <int D> DEV u32 rowsOf(const MoveArgs& a) {
   return n;
 }
 
-// Loads and stores of N bytes at addresses that are multiples of V; the last ones of a row may be shorter.
+// Word loads and stores N bytes at an address that is a multiple of V. The last word of a row may be shorter.
 template <int V> struct Word;
 template <> struct Word<1> { typedef u8 T; };
 template <> struct Word<2> { typedef u16 T; };
@@ -108,7 +109,7 @@ template <int W> DEV u64 slotOf(const MoveArgs& a, u32 at, u32 from, u32 e, u32 
   return a.slots[at] + (e & 1) * a.slotHalf + ((u64)from * total + pack) * 16;
 }
 
-// sayIdle signals, for a member that gives nothing in a launch, that it has entered the launch.
+// sayIdle signals that a member that sends nothing in a launch has entered the launch.
 template <int W> DEV void sayIdle(const MoveArgs& a, u32 e) {
   const u32 p = threadIdx.x;
   if (blockIdx.x == 0 && p < W && p != a.team.rank && !(a.to >> p & 1)) release32(flagOf(a, p, flagIdle, (u32)a.team.rank, 0, e), e);
@@ -119,8 +120,8 @@ template <int W> DEV void awaitIdle(const MoveArgs& a, Patience& w, u32 e) {
   if (blockIdx.x == 0 && p < W && p != a.team.rank && !(a.from >> p & 1)) awaitFlag(a, w, flagIdle, p, 0, e);
 }
 
-// sendLL sends each member its packs of 8 bytes; the epoch is stored next to each half of a pack. VS is the alignment
-// of source addresses.
+// sendLL sends each member its block in packs of 8 bytes, with the epoch stored next to each half of a pack. VS is the
+// alignment of source addresses.
 template <int W, int D, int VS> DEV void sendLL(const MoveArgs& a, u32 per, u32 total, u32 e) {
   for (u32 u = blockIdx.x * blockDim.x + threadIdx.x; u < total; u += gridDim.x * blockDim.x) {
     const u32 row = D ? u / per : 0, col = u - row * per;
@@ -156,10 +157,10 @@ template <int W, int U> DEV bool receiveLL(const MoveArgs& a, Patience& w, u32 e
   }
 }
 
-// The number U of packs of all members in flight is large enough to hide their latency.
+// Deep is the number U of packs of each member in flight, which is large enough to hide their latency.
 template <int W> struct Deep { enum { U = W == 2 ? 4 : W <= 4 ? 2 : 1 }; };
 
-// moveLL moves blocks through slots: no member waits for permission to send.
+// moveLL moves blocks through slots. No member waits for permission to send.
 template <int W, int D, int VS, int VD> DEV void moveLL(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = packsOf(a), total = per * rowsOf<D>(a), step = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
@@ -242,8 +243,8 @@ template <class T, class F, bool Avg, int W, int D, int VS, int VD> DEV void red
   end(a.team, e);
 }
 
-// LL128 lines of contiguous blocks with elements of type T. AS and AD report whether source and destination addresses
-// are multiples of 16 bytes.
+// sheetsOf returns the number of LL128 lines of a contiguous block with elements of type T. In the functions that
+// follow, AS and AD report whether source and destination addresses are multiples of 16 bytes.
 template <class T, int R> DEV i64 sheetsOf(const MoveArgs& a) {
   const i64 bytes = (i64)Sheet<R>::packs * 16;
   return (a.run + bytes - 1) / bytes;
@@ -253,8 +254,8 @@ template <int R> DEV u64 sheetAt(const MoveArgs& a, u32 at, u32 from, u32 e, i64
   return a.slots[at] + (e & 1) * a.slotHalf + ((u64)from * sheets + i) * Sheet<R>::bytes;
 }
 
-// giveSheet pushes sheet i of each member's block to that member and, if Keep is set, stores the sheet of this member's
-// own block. Same: the blocks for all members are one.
+// giveSheet pushes sheet i of each member's block to that member. If Keep is set, it also stores the sheet of this
+// member's own block. Same: the block is the same for all members.
 template <class T, int W, int R, bool AS, bool AD, bool Same, bool Keep> DEV void giveSheet(const MoveArgs& a, i64 i, i64 sheets, u32 e) {
   const u32 me = (u32)a.team.rank, set = (u32)a.to | (a.own ? 1u << me : 0);
   const i64 first = i * Sheet<R>::packs, count = a.run / (i64)sizeof(T);
@@ -282,8 +283,8 @@ template <class T, int W, int R, bool AS, bool AD, bool Same, bool Keep> DEV voi
   }
 }
 
-// moveSheets moves blocks through slots, with an epoch in each 128 bytes. A warp pushes its next sheet before it waits
-// for the previous one.
+// moveSheets moves blocks through slots in LL128 lines. A warp pushes its next sheet before it waits for the previous
+// one.
 template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheets(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
@@ -308,8 +309,8 @@ template <class T, int W, int R, bool AS, bool AD, bool Same> DEV void moveSheet
   end(a.team, e);
 }
 
-// spreadSheets broadcasts one member's block in sheets. Each sheet goes to one other member, which passes it on to the
-// rest, so no link carries it twice. Src[root] is the source and Dst[me] the destination.
+// spreadSheets broadcasts one member's block in sheets. The root sends each sheet to one other member, which sends it
+// to the remaining members, so that no link carries a sheet twice. Src[root] is the source and Dst[me] the destination.
 template <class T, int W, int R, bool AS, bool AD> DEV void spreadSheets(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
@@ -353,8 +354,8 @@ template <class T, class F, bool Avg, int W, int R> DEV Sheet<R> foldSheets(cons
   return y;
 }
 
-// reduceSpread is the reverse of spreadSheets: every member gives sheet i to one of them, which reduces it and gives
-// the result to the root. Src[me] is the source and Dst[root] the destination.
+// reduceSpread is the reverse of spreadSheets. Every member sends sheet i to one of the members, which reduces it and
+// sends the result to the root. Src[me] is the source and Dst[root] the destination.
 template <class T, class F, bool Avg, int W, int R, bool AS, bool AD> DEV void reduceSpread(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank, root = (u32)a.root;
   const i64 sheets = sheetsOf<T, R>(a), count = a.run / (i64)sizeof(T);
@@ -423,7 +424,7 @@ template <int W> DEV void moveMeet(const MoveArgs& a) {
   end(a.team, e);
 }
 
-// Cell is an aligned unit of 16 bytes at the far end of a link, together with the bytes of a row that are in it.
+// Cell is an aligned unit of 16 bytes at the far end of a link, with the bytes of a row that are in it.
 struct Cell { u32 row; i64 at; i64 count; };  // at: offset of the first byte from the row's begin
 
 // cellAt returns cell i. Full: rows begin and end at cell boundaries.
@@ -462,15 +463,15 @@ template <bool Full, int VS, int U, class Put> DEV void pushCells(u32 i, u32 ste
   put.packs(at, v);
 }
 
-// storePacks stores those packs that have an offset.
+// storePacks stores the packs that have an offset.
 template <int U> DEV void storePacks(u64 to, const i64 (&at)[U], const Pack<u64, 2> (&v)[U]) {
 #pragma unroll
   for (int k = 0; k < U; k++)
     if (at[k] >= 0) *(Pack<u64, 2>*)(to + at[k]) = v[k];
 }
 
-// ToOne and ToAll are destinations of cells: one member, or all members of a set whose blocks have equal layout and
-// alignment.
+// ToOne and ToAll are destinations of cells: one member, or all members of a set. The blocks of ToAll have equal layout
+// and alignment.
 template <int D> struct ToOne {
   const MoveArgs& a;
   u32 p;
@@ -500,9 +501,10 @@ template <int W, int D> struct ToAll {
   }
 };
 
-// storeBlocks stores blocks to their destinations in other members' memory, and its own block, alternating between the
-// blocks. VS is a power of two that divides the distance of sources from destinations. Same: the block is the same for
-// all members, and has the same layout and alignment everywhere. The first aside blocks of the grid do something else.
+// storeBlocks stores blocks to their destinations in other members' memory, and the member's own block. Each thread
+// alternates between the blocks. VS is a power of two that divides the distance between source and destination. Same:
+// the block is the same for all members, and its destinations have the same layout and alignment. The first aside
+// blocks of the grid do not take part.
 template <int W, int D, int VS, bool Full, bool Same, int U> DEV void storeBlocks(const MoveArgs& a, u32 aside = 0) {
   const u32 set = (u32)a.to | (a.own ? 1u << (u32)a.team.rank : 0), turn = turnOf(a.team);
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = (gridDim.x - aside) * blockDim.x;
@@ -535,8 +537,8 @@ template <int W, int D, int VS, bool Full, bool Same, int U> DEV void movePush(c
   end(a.team, e);
 }
 
-// reducePull loads every member's block from its memory and reduces. The blocks are equally aligned modulo 16 bytes. VD
-// is a power of two that divides the distance of the destination from that alignment.
+// reducePull loads every member's block from its memory and reduces. The blocks have equal alignment modulo 16 bytes.
+// VD is a power of two that divides the difference between this alignment and that of the destination.
 template <class T, class F, bool Avg, int W, int D, int VD, bool Full, int U> DEV void reducePull(const MoveArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team)), me = (u32)a.team.rank;
   const u32 per = cellsOf<Full>(a), total = per * (D ? rowsOf<D>(a) : 1), step = gridDim.x * blockDim.x;

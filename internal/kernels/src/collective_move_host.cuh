@@ -1,25 +1,25 @@
-// Blocks that members store directly to their destination, except the last bytes, which go through host memory: the bus
-// to the host is not shared with the links between devices.
+// Blocks that members store directly to their destination, except their last bytes, called the rest, which are
+// transferred through host memory. The bus to the host does not share bandwidth with the links between devices.
 
 struct MoveHostArgs {
   MoveArgs move;                 // run: bytes of a block that are stored directly
-  u64 give[teamMost];            // in this member's host memory: the rest of the block for each member
-  u64 take[teamMost];            // in each member's host memory: the rest of its block for this member
-  u64 put[teamMost];             // in this member's own memory: destinations of the rest
+  u64 give[teamMost];            // by receiver: address in this member's host memory of the rest of the block
+  u64 take[teamMost];            // by sender: address in that member's host memory of the rest of its block for this member
+  u64 put[teamMost];             // by sender: destination of the rest in this member's memory
   u64 flags[teamMost], half;     // of each member: two halves of flags
-  // bytes of the rest of a block; number of grid blocks that write to host memory, and of the following ones that read
-  // it
+  // bytes of the rest of a block; number of thread blocks that write to host memory, and of the next ones, which read
+  // from it
   i64 rest, writers, readers;
 };
 
-// The rest of a block moves in chunks: restRows packs of each thread of a block of the grid, with one flag for each
+// The rest of a block moves in chunks of restRows packs for each thread of a thread block, with one flag for each
 // chunk.
 enum { restRows = 4 };
 
 DEV i64 restChunk() { return (i64)blockDim.x * restRows * 16; }
 DEV i64 restAt(i64 c, int u) { return c * restChunk() + (i64)(u * blockDim.x + threadIdx.x) * 16; }
 
-// restFlag returns the address of the flag, at member at, with which member by signals that chunk c is in host memory.
+// restFlag returns the address of the flag at member at by which member by signals that chunk c is in its host memory.
 DEV u64 restFlag(const MoveHostArgs& a, u32 at, u32 by, i64 c, i64 chunks, u32 e) { return a.flags[at] + (e & 1) * a.half + (by * chunks + c) * 4; }
 
 template <int W> DEV u32 membersOf(u64 set) {
@@ -39,9 +39,9 @@ template <int W> DEV u32 memberOf(u64 set, u32 me, u32 k) {
   return me;
 }
 
-// writeRest writes the rest of the data for each member to host memory, and copies the rest of the member's own block
-// to its destination. The blocks that store do not copy that rest, because this would delay their stores and leave all
-// links idle. Once: the data for all members is the same.
+// writeRest writes the rest of each receiver's block to host memory, and copies the rest of the member's own block to
+// its destination. The thread blocks that store over the links do not copy that rest, because this would delay their
+// stores and leave the links idle. Once: the block is the same for all members.
 template <int W, int VS, int VD, bool Once> DEV void writeRest(const MoveHostArgs& a, u32 e) {
   const MoveArgs& m = a.move;
   const u32 me = (u32)m.team.rank, q = threadIdx.x;
@@ -66,7 +66,7 @@ template <int W, int VS, int VD, bool Once> DEV void writeRest(const MoveHostArg
   }
 }
 
-// readRest copies the data that the other members have written to host memory to its destination.
+// readRest copies the data that the other members have written to their host memory to its destination.
 template <int W, int VD> DEV void readRest(Patience& w, const MoveHostArgs& a, u32 e) {
   const MoveArgs& m = a.move;
   const u32 me = (u32)m.team.rank;
@@ -86,10 +86,10 @@ template <int W, int VD> DEV void readRest(Patience& w, const MoveHostArgs& a, u
   }
 }
 
-// movePush of the first bytes of blocks by some blocks of the grid, while others transfer the rest. These need not wait
-// before they begin: host memory belongs to the member itself, and its peers read it only in this launch, which does
-// not end before all blocks of all members have met, including the readers. Nothing else writes to the destinations of
-// the rest.
+// movePush of the first bytes of blocks by some thread blocks, while others transfer the rest. The latter need not wait
+// for the other members before they begin: host memory belongs to the member itself, and its peers read it only in this
+// launch. The launch does not end before all thread blocks of all members have synchronized, including those that read
+// host memory. Nothing else writes to the destinations of the rest.
 template <int W, int VS, bool Full, bool Same, int U, int HS, int HD, bool Once> DEV void movePushHost(const MoveHostArgs& a) {
   const MoveArgs& m = a.move;
   const u32 e = begin(m.team, lastEpoch(m.team)), writers = (u32)a.writers, aside = writers + (u32)a.readers;

@@ -1,6 +1,6 @@
-// All-reduce of sums that NVLink switches compute. The members' staging memory is mapped to one multicast address: a
-// load from it returns the sum of the values that all members have at that offset, and a store to it stores the value
-// in all members' memory. The switches determine the order and the rounding of the additions.
+// All_reduce of sums that NVLink switches compute. The members' staging memory is mapped to one multicast address. A
+// load from it returns the sum of the values of all members at that offset, and a store to it stores the value in all
+// members' memory. The switches determine the order and the rounding of the additions.
 
 struct MultimemArgs {
   ReduceArgs reduce;  // data: each member's staging memory; share: in packs
@@ -45,8 +45,8 @@ DEV void giveAll(u64 at, Line v) {
 #endif
 }
 
-// meetAcross is meet where one side accesses memory by its unicast address and the other by its multicast address. Only
-// a fence between address spaces orders such accesses.
+// meetAcross is meet for memory that one side accesses by its unicast address and the other by its multicast address.
+// Only a proxy fence orders accesses by different addresses.
 template <int W> DEV void meetAcross(Patience& p, const ReduceArgs& a, i64 slot, u32 e) {
 #ifdef __CUDA_ARCH__
   asm volatile("fence.proxy.alias;" ::: "memory");
@@ -57,7 +57,7 @@ template <int W> DEV void meetAcross(Patience& p, const ReduceArgs& a, i64 slot,
 #endif
 }
 
-// ofShares calls use for the packs of all members' shares that belong to the thread.
+// ofShares calls use for each pack of all members' shares that the thread copies.
 template <int W, class Use> DEV void ofShares(const ReduceArgs& a, i64 total, Use use) {
   for (int q = 0; q < W; q++) {
     const i64 first = q * a.share, last = first + a.share < total ? first + a.share : total;
@@ -66,8 +66,9 @@ template <int W, class Use> DEV void ofShares(const ReduceArgs& a, i64 total, Us
 }
 
 // Each member copies its operand to its staging memory, reduces its share for all members, and copies the results of
-// all members from its staging memory. A block only uses data of blocks with the same number: of each share the same
-// packs. The second meeting ensures that staging memory is not overwritten while a member reads it.
+// all members from its staging memory. Blocks with the same number process the same packs of each share, so a block
+// only uses data of blocks with the same number. The second meeting ensures that staging memory is not overwritten
+// while a member reads it.
 template <class T, int W, int U, bool A> DEV void reduceMultimem(const MultimemArgs& m) {
   const ReduceArgs& a = m.reduce;
   const u32 r = (u32)a.team.rank, e = begin(a.team, lastEpoch(a.team));

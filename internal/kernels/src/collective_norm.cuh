@@ -1,4 +1,4 @@
-// All-reduce of rows, addition of a residual, and rms_norm in one launch, at the end of a layer of a model that is
+// All_reduce of rows, addition of a residual, and rms_norm in one launch, at the end of a layer of a model that is
 // split over devices. A block processes a row. 256 of its threads add the squares in the same order as norm of
 // rows.cuh, so the bits are those of three separate operations.
 
@@ -7,7 +7,8 @@ struct NormArgs {
   u64 in, residual, weight, sum, out;  // the member's own memory; sum receives the row before normalisation
   u64 data[teamMost], half;            // of each member: two halves, initially filled with unsent
   i64 rows, packs;                     // packs of a row
-  // two halves of words that record which blocks have read; 0 if no member writes memory that others read
+  // two halves of words in which blocks record that they have read their row; 0 if no block writes memory that another
+  // block reads
   u64 read, readHalf;
   f64 eps;
 };
@@ -16,7 +17,7 @@ DEV f32 rootOf(f32 x) { return sqrtf(x); }
 
 enum { summing = 256 };  // number of threads that add squares
 
-// rowOf returns the packs of the row, after the memory that rowSquares uses.
+// rowOf returns the packs of the row in shared memory. They follow the memory that rowSquares uses.
 DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }
 
 template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
@@ -28,8 +29,9 @@ template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::A
   return sum;
 }
 
-// rowSquares returns the sum of the squares of all packs of the row to every thread. It first adds those that are 256
-// packs apart, then combines halves, halves of these, and so on. In the last steps each warp computes by itself.
+// rowSquares returns the sum of the squares of all elements of the row to every thread. 256 threads each add the
+// squares of packs that are 256 packs apart. Then the upper half of the sums is added to the lower half, repeatedly.
+// The last steps are within one warp.
 template <class T> DEV typename Num<T>::Acc rowSquares(i64 packs) {
   constexpr int V = 16 / sizeof(T);
   typedef typename Num<T>::Acc A;
@@ -74,7 +76,8 @@ template <int W, int P> DEV void pushRow(const NormArgs& a, u64 off, i64 first, 
   }
 }
 
-// addPack adds the residual to a pack of the sum, and stores the result in global memory and in rowOf.
+// addPack adds the residual to a pack of the sum, and stores the result in global memory and in the row in shared
+// memory.
 template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line sum, Line residual) {
   constexpr int V = 16 / sizeof(T);
   const Pack<T, V> s = bitsAs<Pack<T, V>>(sum), y = bitsAs<Pack<T, V>>(residual);
@@ -85,7 +88,7 @@ template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line su
   storeLine(a.sum + (first + j) * 16, bitsAs<Line>(z));
 }
 
-// scaleRow normalises the row in rowOf.
+// scaleRow normalises the row in shared memory.
 template <class T, int P> DEV void scaleRow(const NormArgs& a, i64 first, const Line* weight) {
   constexpr int V = 16 / sizeof(T);
   typedef typename Num<T>::Acc A;
@@ -103,8 +106,8 @@ template <class T, int P> DEV void scaleRow(const NormArgs& a, i64 first, const 
 }
 
 // Data itself is the flag (see collective_lamport.cuh). A block pushes its next row before it waits for the current
-// one, so the link is busy while rows are normalised. All blocks run in one wave. If blocks write memory that others
-// read, each block has one row, and none writes before all have read.
+// one, so the link is busy while rows are normalised. All blocks run concurrently. If blocks write memory that other
+// blocks read, each block has only one row, and no block writes before all have read.
 template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -157,8 +160,8 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   end(t, e);
 }
 
-// addNorm does the add and the norm after an all-reduce that has stored its sum in a.in. Each member runs it by itself;
-// it does not begin an epoch.
+// addNorm computes the add and the norm after an all_reduce that has stored its sum in a.in. Members do not wait for
+// each other, so the launch has no epoch.
 template <class T, int P> DEV void addNorm(const NormArgs& a) {
   follow();
   const i64 packs = a.packs;

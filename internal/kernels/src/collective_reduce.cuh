@@ -1,16 +1,16 @@
-// All-reduce in the order of the members, rounded once: every algorithm gives the same bits on every member.
+// All_reduce in the order of the members, rounded once: every algorithm returns the same bits on every member.
 
 struct ReduceArgs {
   Team team;
   u64 in[teamMost], out[teamMost];  // of each member; only its own if data and flags share memory
   u64 data[teamMost], half;         // of each member: two halves for pushed data, or staging memory
-  u64 flags[teamMost], flagHalf;    // of each member: two halves of words, if data has no flags
-  i64 count, share, slots;          // elements; packs or sheets that each member reduces; flags of a member
-  // of each member: host memory, for the packs from split on or, in some algorithms, before split
+  u64 flags[teamMost], flagHalf;    // of each member: two halves of flags, for data without flags
+  i64 count, share, slots;          // elements; packs or sheets that each member reduces; number of flags of a member
+  // of each member: host memory, for the packs from split on or, in some algorithms, for the packs before split
   u64 host[teamMost];
-  i64 split, writers, readers;      // packs; blocks that write to host memory, and blocks that read what peers wrote
-  i64 group;                        // chunks that a block pushes before it raises their flags
-  // bytes of a half of host memory, 0 if there is only one; 1: one thread of a warp polls first
+  i64 split, writers, readers;      // in packs; number of blocks that write to host memory, and of blocks that read what peers wrote
+  i64 group;                        // number of chunks that a block pushes before it raises their flags
+  // hostHalf: bytes of a half of host memory, 0 if it is not divided; calm: 1 if one thread of a warp polls first
   i64 hostHalf, calm;
 };
 
@@ -19,7 +19,7 @@ struct RedMax : FoldMax { template <class A> DEV A done(A a, int) { return a; } 
 struct RedMin : FoldMin { template <class A> DEV A done(A a, int) { return a; } };
 struct RedAvg : FoldSum { template <class A> DEV A done(A a, int n) { return a / (A)n; } };
 
-// fold reduces the members' values, each given as the bits of some elements.
+// fold reduces one value of each member. A value is a pack, whose bits are some elements.
 template <class F, class T, int W, class L> DEV L fold(const L* x) {
   constexpr int V = sizeof(L) / sizeof(T);
   Pack<T, V> y;
@@ -45,10 +45,10 @@ template <class F, class T, int W, int R> DEV Sheet<R> foldSheets(const Sheet<R>
   return y;
 }
 
-// isOf reports whether both halves of a line have epoch e.
+// isOf reports whether both halves of a line contain epoch e.
 DEV bool isOf(Line l, u32 e) { return l.y == e && l.w == e; }
 
-// awaitHalves waits for a line of each peer, like awaitSheets.
+// awaitHalves waits for a line of each peer, in the same way as awaitSheets.
 template <int W> DEV void awaitHalves(Patience& p, const Team& t, u64 at, i64 apart, Line* l, u32 e) {
   const u32 r = (u32)t.rank;
   for (;;) {
@@ -63,8 +63,8 @@ template <int W> DEV void awaitHalves(Patience& p, const Team& t, u64 at, i64 ap
   }
 }
 
-// One shot with an epoch in each half of a line: every member pushes its operand to all others, and adds all operands.
-// Each thread has U halves in flight.
+// One shot with an epoch in each half of a line: every member pushes its operand to all other members, and reduces all
+// operands. Each thread has U half lines in flight.
 template <class F, class T, int W, int U, bool A> DEV void reduceLL(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -107,8 +107,8 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL(const Reduce
   end(t, e);
 }
 
-// Two shots with the same lines: each member reduces its share and pushes the result to all others. The data of the
-// second shot follows that of the first in memory.
+// Two shots with the same lines: each member reduces its share and pushes the result to all other members. In memory,
+// the data of the second shot follows that of the first.
 template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
@@ -146,8 +146,8 @@ template <class F, class T, int W, int U, bool A> DEV void reduceLL2(const Reduc
   end(t, e);
 }
 
-// pushToAll pushes a sheet to the same offset at all peers. If there are few sheets, all warps may begin with the same
-// peer, which is cheaper to compute.
+// pushToAll pushes a sheet to the same offset at all peers. Few: there are few sheets, so that all warps may begin with
+// the same peer, which is cheaper to compute.
 template <int W, int R, bool Few> DEV void pushToAll(const ReduceArgs& a, u64 off, Sheet<R> s, u32 e) {
   seal(s, e);
 #pragma unroll
@@ -186,8 +186,8 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128(const Red
   end(t, e);
 }
 
-// Spread pushes sheet i of each peer's share to that peer, in the order in which the warp visits the peers, and returns
-// its own sheet. The loads come first, because they do not depend on the epoch.
+// Spread pushes sheet i of each peer's share to that peer, in the order in which the warp stores to the peers, and
+// returns the member's own sheet. The loads come first, because they do not depend on the epoch.
 template <class T, bool A, int W, int R> struct Spread {
   Sheet<R> x[W];
   __device__ __forceinline__ void load(const ReduceArgs& a, i64 i) {
@@ -212,7 +212,7 @@ template <class T, bool A, int W, int R> struct Spread {
 };
 
 // Two shots in LL128 lines: a warp processes sheet i of each share. It pushes its next sheets before it waits for the
-// results of these.
+// results of sheets i.
 template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const ReduceArgs& a) {
   typedef Sheet<R> S;
   const Team& t = a.team;
@@ -265,13 +265,13 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
   end(t, e);
 }
 
-// flagAt returns the address of a flag with which member q signals member.
+// flagAt returns the address, at member, of a flag with which member q signals.
 DEV u64 flagAt(const ReduceArgs& a, u32 member, u32 q, i64 slot, u32 e) {
   return a.flags[member] + (e & 1) * a.flagHalf + (q * a.slots + slot) * 4;
 }
 
-// meet makes each block wait for the blocks with the same number of all members. Afterwards, everything that these
-// wrote before is visible to all threads of the block.
+// meet synchronizes the blocks with the same number of all members. Afterwards, everything that these blocks wrote
+// before is visible to all threads of the block.
 template <int W> DEV void meet(Patience& p, const ReduceArgs& a, i64 slot, u32 e) {
   const u32 r = (u32)a.team.rank, q = threadIdx.x;
   __syncthreads();
@@ -282,7 +282,7 @@ template <int W> DEV void meet(Patience& p, const ReduceArgs& a, i64 slot, u32 e
   __syncthreads();
 }
 
-// IntoAll stores the reduced pack i to all members.
+// IntoAll stores the reduced pack i in the results of all members.
 struct IntoAll {
   template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
     const u32 turn = turnOf(a.team);
@@ -291,7 +291,7 @@ struct IntoAll {
   }
 };
 
-// IntoHost stores the reduced pack i to this member, and to host memory for the others.
+// IntoHost stores the reduced pack i in this member's result, and in host memory for the other members.
 struct IntoHost {
   template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
     const u32 r = (u32)a.team.rank;
@@ -300,7 +300,7 @@ struct IntoHost {
   }
 };
 
-// IntoOwn stores the reduced pack i only to this member. The share consists of whole packs.
+// IntoOwn stores the reduced pack i only in this member's result. The share consists of whole packs.
 struct IntoOwn {
   template <class T, int W> static __device__ __forceinline__ void put(const ReduceArgs& a, i64 i, Line y) {
     const u32 r = (u32)a.team.rank;
@@ -308,8 +308,8 @@ struct IntoOwn {
   }
 };
 
-// ByStaging and ByHost return the address at which pack i of a member's data for an owner is stored in between: in the
-// owner's staging memory, or in the member's host memory.
+// ByStaging and ByHost return the address at which a member stores its pack i of an owner's share until the owner
+// reduces it: in the owner's staging memory, or in the member's own host memory.
 struct ByStaging {
   static __device__ __forceinline__ u64 at(const ReduceArgs& a, u32 from, u32 owner, i64 i) { return a.data[owner] + (from * a.share + i) * 16; }
   static __device__ __forceinline__ Line load(u64 at) { return look(at); }
@@ -319,7 +319,7 @@ struct ByHost {
   static __device__ __forceinline__ Line load(u64 at) { return loadLine(at); }
 };
 
-// pushChunk sends the parts of the peers' shares that belong to chunk c, U packs for each thread.
+// pushChunk sends chunk c of each peer's share, U packs for each thread.
 template <class T, int W, int U, class Way> DEV void pushChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
 #pragma unroll
@@ -339,7 +339,7 @@ template <class T, int W, int U, class Way> DEV void pushChunk(const ReduceArgs&
   }
 }
 
-// foldChunk reduces chunk c of the member's share, with as many packs at once as registers permit.
+// foldChunk reduces chunk c of the member's share, as many packs at a time as registers permit.
 template <class F, class T, int W, int U, class Way, class Into> DEV void foldChunk(const ReduceArgs& a, i64 c, i64 total) {
   const u32 r = (u32)a.team.rank;
   constexpr int together = U < 4 / W + 1 ? U : 4 / W + 1;
@@ -362,7 +362,7 @@ template <class F, class T, int W, int U, class Way, class Into> DEV void foldCh
   }
 }
 
-// awaitChunks waits until all peers have pushed their parts of n chunks: c, c + step, …
+// awaitChunks waits until all peers have sent their parts of n chunks: c, c + step, …
 template <int W> DEV void awaitChunks(Patience& p, const ReduceArgs& a, i64 c, i64 step, i64 n, u32 e) {
   const u32 r = (u32)a.team.rank, q = threadIdx.x % W, at = threadIdx.x / W, together = blockDim.x / W;
   for (i64 k = at; k < n && at < together; k += together)
@@ -370,7 +370,7 @@ template <int W> DEV void awaitChunks(Patience& p, const ReduceArgs& a, i64 c, i
   __syncthreads();
 }
 
-// tellChunks raises the chunks' flags at all peers, for the data that the block's threads wrote before.
+// tellChunks raises the chunks' flags at all peers, after the data that the block's threads have written.
 template <int W> DEV void tellChunks(const ReduceArgs& a, i64 c, i64 step, i64 n, u32 e) {
   const u32 r = (u32)a.team.rank, q = threadIdx.x % W, at = threadIdx.x / W, together = blockDim.x / W;
   __syncthreads();
@@ -381,9 +381,9 @@ template <int W> DEV void tellChunks(const ReduceArgs& a, i64 c, i64 step, i64 n
 template <int W> DEV void awaitChunk(Patience& p, const ReduceArgs& a, i64 c, u32 e) { awaitChunks<W>(p, a, c, 0, 1, e); }
 template <int W> DEV void tellAll(const ReduceArgs& a, i64 c, u32 e) { tellChunks<W>(a, c, 0, 1, e); }
 
-// pushChunks does the two shots with the blocks from first on: the first shot for chunks from pushed on, the second for
-// chunks from folded on; other blocks process the earlier chunks. A block pushes a group of its chunks, raises their
-// flags, which waits until the data has arrived, and reduces the previous group.
+// pushChunks does both shots with the blocks from first on. The first shot processes the chunks from pushed on, and the
+// second those from folded on; other blocks process the earlier chunks. A block pushes a group of its chunks and raises
+// their flags, which waits until the data has arrived. Then it reduces the previous group.
 template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 pushed, i64 folded, u32 e) {
   const i64 chunk = (i64)blockDim.x * U, step = gridDim.x - first, begin = pushed + blockIdx.x - first;
   const i64 mine = ((a.share + chunk - 1) / chunk - begin + step - 1) / step;
@@ -398,8 +398,8 @@ template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patien
   }
 }
 
-// Two shots through staging memory, in chunks of U packs for each thread of a block: while the peers' part of a chunk
-// is in flight, the next chunk is pushed. Results are written directly to their destination.
+// Two shots through staging memory, in chunks of U packs for each thread of a block. While the peers' parts of a chunk
+// are in flight, the next chunk is pushed. Results are written directly to their destination.
 template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   constexpr int V = 16 / sizeof(T);
@@ -409,8 +409,8 @@ template <class F, class T, int W, int U> DEV void reducePush(const ReduceArgs& 
   end(a.team, e);
 }
 
-// Only the first shot: members keep their reduced share. The meeting at the end ensures that staging memory is not
-// overwritten while a member reads it.
+// Only the first shot: members keep the share that they have reduced. The meeting at the end ensures that staging
+// memory is not overwritten while a member reads it.
 template <class F, class T, int W, int U> DEV void reduceScatterPush(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   Patience p = {0, 0};
@@ -419,9 +419,9 @@ template <class F, class T, int W, int U> DEV void reduceScatterPush(const Reduc
   end(a.team, e);
 }
 
-// reduceScatterPush with the chunks before split sent through host memory: some blocks write them to host memory, and
-// some reduce them from there. They use the same flags as without host memory. The meeting at the end also ensures that
-// a member's host memory is not overwritten while another member reads it.
+// reduceScatterPush with the chunks before split transferred through host memory. Some blocks write these chunks to
+// host memory, and some reduce them from there, with the same flags as without host memory. The meeting at the end also
+// ensures that a member's host memory is not overwritten while another member reads it.
 template <class F, class T, int W, int U> DEV void reduceScatterHost(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
   const i64 total = a.share * W, chunks = a.split / ((i64)blockDim.x * U);
@@ -447,8 +447,8 @@ template <class F, class T, int W, int U> DEV void reduceScatterHost(const Reduc
 // hostRows is the number of packs that a thread has in flight through host memory.
 enum { hostRows = 2 };
 
-// writeHost writes chunks of the packs from split on to host memory, and raises a flag after each. The flags of these
-// chunks precede those for the meeting of all blocks.
+// writeHost writes the packs from split on to host memory in chunks, and raises a flag after each chunk. The flags of
+// these chunks precede the flags of the meeting at the end.
 template <class T> DEV void writeHost(const ReduceArgs& a, i64 total, u32 e) {
   const u32 r = (u32)a.team.rank, peer = 1 - r;
   const i64 chunk = (i64)blockDim.x * hostRows, chunks = (total - a.split + chunk - 1) / chunk;
@@ -469,7 +469,7 @@ template <class T> DEV void writeHost(const ReduceArgs& a, i64 total, u32 e) {
   }
 }
 
-// readHost adds the packs that the peer has written to host memory.
+// readHost reduces the packs that the peer has written to its host memory.
 template <class F, class T> DEV void readHost(Patience& p, const ReduceArgs& a, i64 total, u32 e) {
   const u32 r = (u32)a.team.rank, peer = 1 - r;
   const i64 chunk = (i64)blockDim.x * hostRows, chunks = (total - a.split + chunk - 1) / chunk;
@@ -494,8 +494,8 @@ template <class F, class T> DEV void readHost(Patience& p, const ReduceArgs& a, 
   }
 }
 
-// reducePush of the packs before split by two members, while the other packs go through host memory in one shot: the
-// bus to the host is not shared with the link.
+// reducePush of the packs before split by two members, while the other packs are exchanged through host memory in one
+// shot. The bus to the host does not share bandwidth with the link.
 template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& a) {
   static_assert(W == 2, "one shot sends as little data as two shots only between two members");
   const u32 e = begin(a.team, lastEpoch(a.team));
@@ -509,8 +509,8 @@ template <class F, class T, int W, int U> DEV void reduceHost(const ReduceArgs& 
   end(a.team, e);
 }
 
-// resultsToHost reduces the chunks before split, writes them to host memory, and raises their flags, which precede
-// those for the meeting of all blocks.
+// resultsToHost reduces the chunks before split, writes the results to host memory, and raises their flags. These
+// precede the flags of the meeting at the end.
 template <class F, class T, int W, int U> DEV void resultsToHost(Patience& p, const ReduceArgs& a, i64 total, i64 chunks, u32 e) {
   for (i64 c = blockIdx.x; c < chunks; c += a.writers) {
     awaitChunk<W>(p, a, c, e);
@@ -519,7 +519,7 @@ template <class F, class T, int W, int U> DEV void resultsToHost(Patience& p, co
   }
 }
 
-// resultsFromHost reads the results that the peers have written to host memory.
+// resultsFromHost reads the results that the peers have written to their host memory.
 template <class T, int W, int U> DEV void resultsFromHost(Patience& p, const ReduceArgs& a, i64 total, i64 chunks, u32 e) {
   const u32 r = (u32)a.team.rank;
   for (i64 k = blockIdx.x - a.writers; k < chunks * (W - 1); k += a.readers) {
@@ -541,7 +541,7 @@ template <class T, int W, int U> DEV void resultsFromHost(Patience& p, const Red
   }
 }
 
-// reducePush by any number of members, in which the results of the first chunks are sent to the others through host
+// reducePush by any number of members. The results of the first chunks are sent to the other members through host
 // memory.
 template <class F, class T, int W, int U> DEV void reduceResults(const ReduceArgs& a) {
   const u32 e = begin(a.team, lastEpoch(a.team));
@@ -556,7 +556,7 @@ template <class F, class T, int W, int U> DEV void reduceResults(const ReduceArg
   end(a.team, e);
 }
 
-// Each member reads its share from all members, and writes the sum to all.
+// Each member reads its share from all members, and writes the result to all.
 template <class F, class T, int W, int U> DEV void reducePull(const ReduceArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, e = begin(t, lastEpoch(t));

@@ -1,17 +1,17 @@
-// Executes a schedule that another tool wrote: each block executes its own list of steps. The threads of a block
-// process the elements of an operand cyclically, counted from its start. Threads are synchronised between steps only by
-// explicit steps, as schedules assume.
+// Executes a schedule that another tool generated: each block executes its own list of steps. The elements of an
+// operand are assigned to the threads of a block cyclically, beginning with its first element. Threads are synchronised
+// between steps only by explicit steps, as schedules assume.
 
 enum { scheduleAreas = 5, packetArea = 3 };
 
 struct ScheduleArgs {
   Team team;
-  u64 at[scheduleAreas][teamMost];  // operands in and out, scratch, packets, messages
+  u64 at[scheduleAreas][teamMost];  // addresses of input, output, scratch, packets and messages
   u64 packetHalf;                   // packets have two halves
   // of each member: two halves of flags for each block of each member, followed by counters
   u64 words[teamMost], wordHalf;
   i64 cell;                         // bytes of a cell
-  i64 closes;                       // whether the members also meet at the end
+  i64 closes;                       // not 0: the members also synchronize at the end
 };
 
 // Steps are encoded as words. The first word has four bytes: the kind; the thread or, for a move, whether it is packed;
@@ -83,8 +83,8 @@ template <class T, int U> DEV void movePlain(const ScheduleArgs& a, const u32* w
   }
 }
 
-// movePacked does the same if some operands are packets: lines in which half of the words are data and half are the
-// epoch. A raw packet is copied with its flags unchanged.
+// movePacked is movePlain for operands of which some are packets: lines in which half of the words are data and half
+// are the epoch. A raw packet is copied with its epochs unchanged.
 template <class T, int U> DEV void movePacked(Patience& p, const ScheduleArgs& a, const u32* w, u32 from, u32 to, i64 halves, u32 e) {
   const i64 step = blockDim.x;
   const u32* const into = w + 2 * from;
@@ -140,7 +140,7 @@ template <class T, int U> DEV void movePacked(Patience& p, const ScheduleArgs& a
   }
 }
 
-// meetSchedule makes each block meet the blocks with the same number of all other members.
+// meetSchedule synchronizes the blocks with the same number of all members.
 DEV void meetSchedule(Patience& p, const ScheduleArgs& a, u32 which, u32 e) {
   const u32 members = (u32)a.team.members, r = (u32)a.team.rank, q = threadIdx.x;
   __syncthreads();

@@ -2,12 +2,12 @@
 
 template <int B> struct EmbeddingArgs {
   u64 out, ids, table, fault, tag;
-  i64 width, rows, first, of;    // the table contains the rows first..first+rows of a table of `of` rows
+  i64 width, rows, first, of;    // this table contains the rows first..first+rows-1 of a table of `of` rows
   i64 so1, st0, st1;             // strides of out along the row, and of the table
   i64 e[B], so[B], si[B];        // extents and strides of the ids' dimensions
 };
 
-// A block copies one row. An id outside 0..of is a fault, and gives zeros.
+// A block copies one row. An id outside 0..of-1 is a fault, and its row of the result is zeros.
 template <class E, class ID, int B> DEV void embedding(const EmbeddingArgs<B>& a) {
   i64 t = blockIdx.x;
   E* out = (E*)a.out;

@@ -1,6 +1,6 @@
 // Attention on tensor cores, in one pass over keys and values: FlashAttention-2 (Dao, 2023; arXiv 2307.08691). The
 // partial results of a warp are scaled down whenever a much larger score occurs. Keys and values are loaded 64 at a
-// time: the values while scores are computed, and the next keys while values are added.
+// time: values while scores are computed, and the next keys while values are added.
 
 // Tile holds 64 rows of DH elements in shared memory. Rows are padded by 16 bytes, so that 8 of them are in different
 // banks.
@@ -8,7 +8,7 @@ template <int DH> struct Tile {
   static constexpr int chunks = DH / 8, row = chunks + 1;
   Pack<u32, 4> at[64 * row];
 
-  // load starts to load rows from..from+63, with zeros for the rows from n on.
+  // load starts to load rows from..from+63. Rows from n on are set to zero.
   template <class T> __device__ __forceinline__ void load(const T* x, i64 stride, int from, int n) {
 #pragma unroll
     for (int c = threadIdx.x; c < 64 * chunks; c += 256) {
@@ -27,8 +27,8 @@ template <int DH> struct Tile {
   }
 };
 
-// flashStep processes a tile. MASKED reports that not all rows see all of its keys. It returns false if a value that is
-// hidden from some rows is not finite, because a weight of zero hides only finite values.
+// flashStep processes a tile. MASKED: not all rows see all of its keys. It returns false if a value that some rows do
+// not see is not finite, because a weight of zero only cancels finite values.
 template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, const FlashQueries<T, B, DH>& of, FlashRows<T, B, DH>& r, Tile<DH>& ks, Tile<DH>& vs, int& odd, int j) {
   const int lane = threadIdx.x % 32;
   awaitCopies();

@@ -1,8 +1,8 @@
 // Gradients of attention on tensor cores, without storing the weights (FlashAttention-2; Dao, 2023; arXiv 2307.08691).
-// A block of flashLSE and flashDQ has 128 rows, like one of flash, and iterates over keys. A block of flashDKV has 128
-// keys and iterates over the rows that see one of them. No two blocks add to the same number, so the bits are always
-// the same. A warp has 16 of the block's rows or keys; the weights that it computes remain in its registers and are
-// operands there.
+// A block of flashLSE and flashDQ has 128 rows, like a block of flash, and iterates over keys. A block of flashDKV has
+// 128 keys and iterates over the rows that see one of them. No two blocks add to the same number, so results are
+// deterministic. A warp has 16 of the block's rows or keys. The weights that it computes remain in its registers, where
+// they are operands of the next product.
 
 // GradTile holds N rows of DH elements in shared memory. Rows are padded by 16 bytes, so that 8 of them are in
 // different banks.
@@ -10,7 +10,7 @@ template <int DH, int N> struct GradTile {
   static constexpr int chunks = DH / 8, row = chunks + 1;
   Pack<u32, 4> at[N * row];
 
-  // load starts to load N rows: place returns the address of row r, and there whether the row exists.
+  // load starts to load N rows. place returns the address of row r, and there whether the row exists.
   template <class Place, class There> __device__ __forceinline__ void load(Place place, There there) {
 #pragma unroll
     for (int c = threadIdx.x; c < N * chunks; c += 256) {
@@ -20,8 +20,9 @@ template <int DH, int N> struct GradTile {
     }
   }
 
-  // rows8 and turned return the addresses from which lanes read operands of matrix products. rows8: two groups of 8
-  // rows from row n on, 16 elements from c on. turned: 16 rows from n on, two groups of 8 columns from d on.
+  // rows8 and turned return the addresses from which lanes read operands of matrix products. rows8 is for two groups of
+  // 8 rows from row n on, with 16 elements from element c on. turned is for 16 rows from n on, with two groups of 8
+  // columns from d on.
   __device__ __forceinline__ const Pack<u32, 4>* rows8(int n, int c) const {
     const int lane = threadIdx.x % 32;
     return &at[(n + lane / 16 * 8 + lane % 8) * row + 2 * c + lane / 8 % 2];
@@ -32,18 +33,19 @@ template <int DH, int N> struct GradTile {
   }
 };
 
-// GradRow is a row of several query heads that share one key head. The rows are in the order of their queries.
+// GradRow is a row among the queries of several query heads that use one key head. Rows are in the order of their
+// queries.
 struct GradRow {
   u32 query, head;
   template <int B> __device__ __forceinline__ GradRow(const GradArgs<B>& a, u32 kv, u32 row) : query(row / (u32)a.share), head(kv * (u32)a.share + row % (u32)a.share) {}
 };
 
-// GradRows is the part of a block of flashLSE and flashDQ: 128 rows of a key head. The blocks whose rows see most keys
-// begin first.
+// GradRows is the part of a block of flashLSE and flashDQ: 128 rows of a key head. The blocks whose rows see the most
+// keys begin first.
 template <class T, int B> struct GradRows {
   u32 rows, first, kv;
   GradOperands<T> of;
-  int keys;  // number of keys that some row sees
+  int keys;  // number of keys that at least one row sees
   __device__ __forceinline__ GradRows(const GradArgs<B>& a) : GradRows(a, (u32)(a.tq * a.share), (u32)(a.heads / a.share)) {}
   __device__ __forceinline__ GradRows(const GradArgs<B>& a, u32 rows, u32 kvs) : GradRows(a, rows, kvs, gridDim.x / ((rows + 127) / 128)) {}
   __device__ __forceinline__ GradRows(const GradArgs<B>& a, u32 rows, u32 kvs, u32 groups)
@@ -226,8 +228,8 @@ template <int DH, int N> struct GradRoom {
   int seen[2][N];  // number of keys that a row sees
 };
 
-// GradParts describes how heads that share keys are split if there would be too few blocks otherwise. Partial sums are
-// stored in sums until flashGradJoin adds them.
+// GradParts describes how the query heads of a key head are split into parts, because there would be too few blocks
+// otherwise. Partial sums are stored in sums until flashGradJoin adds them.
 struct GradParts { u64 sums; i64 parts; };
 template <int B> struct FlashGradArgs { GradArgs<B> a; GradParts parts; };
 
@@ -237,7 +239,7 @@ template <class T, int B, int DH> DEV void flashDKV(const FlashGradArgs<B>& args
   const f32 scale = (f32)(a.scale * 1.4426950408889634);
   GradRoom<DH, N>& room = roomOf<GradRoom<DH, N>>();
   const u32 parts = (u32)args.parts.parts, some = (u32)(a.heads / a.share), tiles = (u32)(a.tk + 127) / 128, groups = gridDim.x / tiles;
-  // keys that most rows see are processed first
+  // blocks of the keys that most rows see begin first
   const u32 group = blockIdx.x % groups, part = group % some, kv = part / parts;
   const int first = (int)(blockIdx.x / groups * 128), keys = (int)a.tk, warp = (int)sameForWarp(threadIdx.x / 32), lane = threadIdx.x % 32;
   GradOperands<T> of(a, group / some);

@@ -1,16 +1,16 @@
 // Attention on Hopper's tensor cores. It works like flash, but queries, keys and values are multiplied directly from
-// shared memory (FlashAttention-3; Shah et al., 2024; arXiv 2407.08608). Two warpgroups have 64 rows each. While one
-// computes weights, the other multiplies. Within each, the scores of the next KEYS keys are multiplied together with
-// the values of the current keys, and the next weights are computed while these products are in progress. A third
-// warpgroup loads queries, keys and values as far ahead as shared memory permits.
+// shared memory (FlashAttention-3; Shah et al., 2024; arXiv 2407.08608). Two warpgroups have 64 rows each, and
+// alternate: while one computes weights, the other multiplies. Within a warpgroup, the scores of the next KEYS keys are
+// multiplied together with the values of the current keys, and the next weights are computed while these products are
+// in progress. A third warpgroup loads queries, keys and values as far ahead as shared memory permits.
 
 // HopperTile holds KEYS rows of DH elements in panels.
 template <int DH, int KEYS> struct HopperTile {
   static constexpr int panels = DH / 64, rows = 16;  // rows: number of rows of a panel that a warpgroup loads at once
   Panel<KEYS> panel[panels];
 
-  // load starts to load KEYS rows, with zeros for those from the n-th on. at is the address of the thread's first
-  // piece, and is advanced to that of the next tile.
+  // load starts to load KEYS rows. Rows from n on are set to zero. at is the address of the thread's first piece, and
+  // is advanced to that of the next tile.
   template <class T> __device__ __forceinline__ void load(const T*& at, i64 stride, int n) {
     const int r = threadIdx.x % 128 / 8, c = threadIdx.x % 8;
     Spot to = spotOf(panel[0].at + r * 8 + (c ^ r % 8));
@@ -25,7 +25,7 @@ template <int DH, int KEYS> struct HopperTile {
       at = x[0];
       return;
     }
-    const T* some = at - r * stride;  // an address that exists
+    const T* some = at - r * stride;  // any valid address
 #pragma unroll 1
     for (int i = r; i < KEYS; i += rows, at += skip, to += rows * 128) row(to, i < n ? at : some, i < n);
   }
@@ -55,7 +55,7 @@ struct HopperGates {
   Gate k[2], v[3];   // open when a tile is loaded
   Gate kFree[2], vFree[3];
   Gate end;          // opens when both computing warpgroups have finished
-  int odd;           // set if a value is not finite, which a weight of zero does not hide
+  int odd;           // set if a value is not finite; a weight of zero does not cancel such a value
 
   __device__ __forceinline__ void make() {
     q.make(128);
@@ -126,7 +126,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   Turn<2> k;
   Turn<3> v;
   u32 turn;
-  bool grew;  // whether scores grew so much that sums must be scaled by down
+  bool grew;  // whether scores grew so much that sums must be multiplied by down
   f32 s[KEYS / 8][4];
   f32 down[2];
   u32 w[KEYS / 16][4];  // weights of the tile whose values are being added
@@ -142,8 +142,8 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     if (threadIdx.x % 32 == 0) g.arrive();
   }
 
-  // hides checks a tile for values that are hidden from some rows and not finite, because a weight of zero hides only
-  // finite values.
+  // hides checks a tile for values that some rows do not see and that are not finite, because a weight of zero only
+  // cancels finite values.
   __device__ __forceinline__ void hides(int t) {
     if (!::hides(a) || (t + 1) * KEYS <= b.clear) return;
     if (!room.v[v.before()].template finite<T>()) gates.odd = 1;
@@ -196,10 +196,10 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     grew = r.template weigh<MASKED>(s, 0, down);
   }
 
-  // step starts to add the values of tile t, and computes the weights of the next tile. MASKED reports that not all
-  // rows see all keys of that tile. The next step waits for the sums: if the wait were at the end of this step, the
-  // assembler would move it before the computation of the weights. Everything possible is done before the warpgroup's
-  // turn, because the tensor cores are idle between turns.
+  // step starts to add the values of tile t, and computes the weights of the next tile. MASKED: not all rows see all
+  // keys of that tile. The wait for the sums is in the next step: if it were at the end of this step, the assembler
+  // would move it before the computation of the weights. Everything possible is done before the warpgroup's turn to
+  // multiply, because the tensor cores are idle between turns.
   template <bool MASKED> __device__ __forceinline__ void step(int t) {
     const bool keysThere = gates.k[k.at].ask(k.odd), valuesThere = gates.v[v.at].ask(v.odd);
     added(t);
@@ -230,7 +230,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   }
 };
 
-// HopperWhole is a block that processes all keys; HopperPart is one of several blocks that share the keys.
+// HopperWhole is a block that processes all keys. HopperPart is one of several blocks between which the keys are split.
 template <class T, int B, int DH> struct HopperWhole : FlashBlock<T, B> {
   typedef AttentionArgs<B> Args;
   __device__ __forceinline__ HopperWhole(const Args& a) : FlashBlock<T, B>(a) {}
@@ -243,7 +243,7 @@ template <class T, int B, int DH> struct HopperWhole : FlashBlock<T, B> {
 template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
   typedef FlashSplitArgs<B> Args;
   u32 split, place;
-  int from;  // the first of its keys; scores count from it
+  int from;  // the first of its keys; keys of scores are counted from it
 
   __device__ __forceinline__ HopperPart(const Args& x) : FlashBlock<T, B>(x.a, this->number() / (u32)x.s.splits, (u32)x.s.rows, (u32)x.s.units, (u32)x.s.kvs), split(this->number() % (u32)x.s.splits) {
     const u32 unit = this->number() / (u32)x.s.splits, units = (u32)x.s.units;
@@ -262,7 +262,7 @@ template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
 #pragma unroll
     for (int h = 0; h < 2; h++) r.seen[h] = within(r.seen[h], this->keys);
   }
-  // keep makes the last of the unit's blocks join the results of all.
+  // keep stores the partial result. The last block of the unit joins the results of all its blocks.
   __device__ __forceinline__ void keep(const Args& x, const FlashRows<T, B, DH>& r) const {
     keepRows<128>(x.s, r, *this);
     if (arrivedLast<256>(x.s, place)) joinRows<128>(x, r, *this, split);

@@ -1,7 +1,8 @@
-// Partial results of blocks that share keys, and their combination by the largest score of each (Flash-Decoding; Dao,
-// Haziza, Massa and Sizov, 2023).
+// Partial results of blocks between which keys are split, and their combination by the largest score of each
+// (Flash-Decoding; Dao, Haziza, Massa and Sizov, 2023).
 
-// SplitArgs describes where the partial results of the splits of a unit, which are the rows of a block, are stored.
+// SplitArgs describes where the partial results of splits are stored. A unit is the rows of a block; place is its index
+// in the launch.
 struct SplitArgs {
   u64 part;            // if not 0: sums[place][split][row][DH] of f32
   u64 best;            // shifts and weights[place][split][row] of 2·f32
@@ -9,7 +10,7 @@ struct SplitArgs {
   i64 rows, units;     // rows and units of a key head
   i64 kvs;             // number of key heads
   i64 begin;           // the first unit of the launch
-  u64 arrived;         // by place: number of splits that were stored, modulo splits, if no separate kernel joins them
+  u64 arrived;         // by place: number of splits that were stored, modulo splits; used if no separate kernel joins them
 };
 
 template <int B> struct FlashSplitArgs {
@@ -31,8 +32,8 @@ template <int ROWS, class T, int B, int DH, class Block> DEV void keepRows(const
   }
 }
 
-// arrivedLast returns true in the block that stores the last split of a place. The first COUNT threads of each block
-// call it.
+// arrivedLast returns true in the block that is the last to store a split of a place. The first COUNT threads of each
+// block call it.
 template <int COUNT> DEV bool arrivedLast(const SplitArgs& s, u32 place) {
   __shared__ u32 before;
   meetThreads(1, COUNT);
@@ -48,8 +49,8 @@ template <int COUNT> DEV bool arrivedLast(const SplitArgs& s, u32 place) {
   return before + 1 == s.splits;
 }
 
-// joinRows combines the splits of ROWS rows of a block, and stores the result. r is the partial result of split own, or
-// of none if there is no such split. The bits do not depend on own.
+// joinRows combines the splits of ROWS rows of a block, and stores the result. r is the partial result of split own,
+// which need not be read from memory; if there is no split own, r is not used. The bits do not depend on own.
 template <int ROWS, class T, int B, int DH, class Block> DEV void joinRows(const FlashSplitArgs<B>& args, const FlashRows<T, B, DH>& r, const Block& b, u32 own) {
   const AttentionArgs<B>& a = args.a;
   const u32 splits = args.s.splits, column = threadIdx.x % 4 * 2;

@@ -1,5 +1,5 @@
-// Data of a thread of the FlashAttention kernels. A warp has 16 rows, which are queries of all heads that share keys
-// and values. A lane has two of them, row lane/4 and the one 8 rows later, and of each the elements that the layout of
+// Data of a thread of the FlashAttention kernels. A warp has 16 rows, which are queries of all heads that use one key
+// head. A lane has two of them, row lane/4 and the one 8 rows later. Of each row it has the elements that the layout of
 // matrix products assigns to it.
 
 // FlashBlock is the part of a block: 128 rows of a key head.
@@ -7,12 +7,12 @@ template <class T, int B> struct FlashBlock {
   u32 rows, first, kv;
   Sequences<T> of;
   const T *k, *v;
-  int keys, clear;  // number of keys that some row sees, and that every row sees which sees any
+  int keys, clear;  // number of keys that at least one row sees; number of keys that every row sees that sees any
 
   // Grids and rows fit into 32 bits, and 64-bit quotients take long.
   __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a) : FlashBlock(a, number(), (u32)(a.tq * a.share), (u32)(a.tq * a.share + 127) / 128, (u32)a.heads / (u32)a.share) {}
   __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a, u32 n, u32 rows, u32 tiles, u32 kvs)
-      : rows(rows), first((tiles - 1 - n % tiles) * 128),  // blocks whose rows see most keys begin first
+      : rows(rows), first((tiles - 1 - n % tiles) * 128),  // blocks whose rows see the most keys begin first
         kv(n / tiles % kvs), of(a, n / tiles / kvs) {
     k = of.k + kv * a.sk[1], v = of.v + kv * a.sv[1];
     keysOfMany(a, of, first / (u32)a.share, (first + 127 < rows ? first + 127 : rows - 1) / (u32)a.share, keys, clear);
@@ -33,7 +33,7 @@ template <class T, int B> struct FlashBlock {
   // row returns the thread's first row.
   __device__ __forceinline__ u32 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 
-  // asTold computes the rows one by one, by the definition of attention.
+  // asTold computes the rows one by one, directly by the definition of attention.
   __device__ __forceinline__ void asTold(const AttentionArgs<B>& a) const {
     for (u32 r = first; r < first + 128 && r < rows; r++) {
       const QueryRow<B> is(a, kv, r);
@@ -46,7 +46,7 @@ template <class T, int B> struct FlashBlock {
 // signsOf returns a mask that inverts the signs of a pair of queries if the scale is negative.
 template <int B> DEV u32 signsOf(const AttentionArgs<B>& a) { return a.scale < 0 ? 0x80008000u : 0; }
 
-// downBy returns the factor by which sums with the shift own are scaled down for the larger shift most.
+// downBy returns the factor by which sums with the shift own must be scaled down for the larger shift most.
 DEV f32 downBy(f32 own, f32 most) { return own == -bitsAs<f32>(0x7f800000u) ? 0 : exp2Of(own - most); }
 
 // FlashQueries holds a lane's part of its warp's queries, as an operand of matrix products.
@@ -91,8 +91,8 @@ template <class T, int B, int DH> struct FlashRows {
       for (int e = 0; e < 4; e++) o[d][e] = 0;
   }
 
-  // weigh computes weights from the scores of 8·N keys from j on. MASKED reports that not all rows see all of these
-  // keys. It returns true, for the whole warp, if the earlier sums must be scaled by down.
+  // weigh computes weights from the scores of 8·N keys from key j on. MASKED: not all rows see all of these keys. It
+  // returns true, for the whole warp, if the earlier sums must be multiplied by down.
   template <bool MASKED, int N> __device__ __forceinline__ bool weigh(f32 (&s)[N][4], int j, f32 (&down)[2]) {
     const f32 inf = bitsAs<f32>(0x7f800000u);
     int sees[2];  // counted from the thread's first column
@@ -121,8 +121,8 @@ template <class T, int B, int DH> struct FlashRows {
     return more;
   }
 
-  // raise updates the shift of a row to its largest score, but only if that exceeds the limit: most tiles contain
-  // larger scores for one of a warp's rows, but after the first tile scores are rarely much larger. Up to the limit
+  // raise changes the shift of a row to its largest score, but only if that exceeds the limit. In most tiles one of a
+  // warp's rows has a larger score than before, but after the first tile scores are rarely much larger. Up to the limit
   // weights are at most 2^8, which f16 can represent (FlashAttention-4).
   __device__ __forceinline__ void raise(f32 (&most)[2], f32 (&down)[2]) {
     const f32 inf = bitsAs<f32>(0x7f800000u);
@@ -149,7 +149,7 @@ template <class T, int B, int DH> struct FlashRows {
       for (int e = 0; e < 4; e++) o[d][e] *= down[e / 2];
   }
 
-  // total adds the weights that different lanes have for the same row.
+  // total adds the sums of weights that different lanes have for the same row.
   __device__ __forceinline__ void total() {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -172,7 +172,7 @@ template <class T, int B, int DH> struct FlashRows {
   }
 };
 
-// operand converts weights of 16 keys to an operand that is multiplied with these keys' values.
+// operand converts the weights of 16 keys to an operand, which is multiplied with the values of these keys.
 template <class T> DEV void operand(u32 (&w)[4], const f32 (&s)[4], const f32 (&t)[4]) {
   w[0] = pair<T>(s[0], s[1]), w[1] = pair<T>(s[2], s[3]);
   w[2] = pair<T>(t[0], t[1]), w[3] = pair<T>(t[2], t[3]);

@@ -1,8 +1,8 @@
 // Attention of few queries to many keys, on tensor cores. Keys are split over blocks, and a block's keys over groups of
 // its warps, 16 at a time. The partial results are combined by the largest score of each (Flash-Decoding; Dao, Haziza,
 // Massa and Sizov, 2023). Each warp of a group has 16 rows. The kernel is bound by memory, so a group loads its keys
-// and values to shared memory several steps ahead, and only for itself: whole rows, with 128 bytes for each group of
-// eight lanes.
+// and values to shared memory several steps ahead. It loads only its own keys, as whole rows: each group of eight lanes
+// loads 128 bytes.
 
 // SplitTile holds 16 keys and their values. Pieces of 16 bytes are permuted within a row, so that the pieces of eight
 // rows are in different banks.
@@ -26,7 +26,7 @@ template <class T, int B, int WARPS> struct SplitBlock {
   u32 rows, split, place, unit, first, kv;  // place: index of the unit within the launch
   Sequences<T> of;
   const T *k, *v;
-  int from, keys, clear;  // clear: number of keys that every row sees which sees any
+  int from, keys, clear;  // clear: number of keys that every row sees that sees any
 
   // Grids and rows fit into 32 bits, and 64-bit quotients take long.
   __device__ __forceinline__ SplitBlock(const AttentionArgs<B>& a, const SplitArgs& s)
@@ -74,7 +74,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     endCopies();
   }
 
-  // keys reads the keys of a step, all of them before a matrix product waits for the first.
+  // keys reads all keys of a step before the first matrix product, so that no product waits for a single load.
   __device__ __forceinline__ void keys(u32 (&x)[DH / 16][4], int step) const {
     const SplitTile<DH>& t = room.tiles[group][step];
 #pragma unroll
@@ -127,8 +127,8 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     return bad == 0;
   }
 
-  // oneByOne adds only the values of keys j..j+15 that each row sees. All threads of the block call it, and the weights
-  // are stored where the step's keys were.
+  // oneByOne adds, for each row, only the values of those of keys j..j+15 that the row sees. All threads of the block
+  // call it. The weights are stored in the memory of the step's keys.
   __device__ __forceinline__ void oneByOne(FlashRows<T, B, DH>& r, const f32 (&s)[2][4], int j, int step) const {
     f32* w = room.weights[group][step] + warp * 256;
     const int g = lane / 4, c = lane % 4;
@@ -157,7 +157,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     }
   }
 
-  // tell stores the thread's partial results for others, at the place of its warp.
+  // tell stores the thread's partial results for other threads, at the place of its warp.
   __device__ __forceinline__ void tell(const FlashRows<T, B, DH>& r, int place) const {
     f32 *to = room.told.sums[place], *st = room.told.stats[place];
 #pragma unroll
@@ -168,7 +168,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
     for (int h = 0; h < 2; h++) st[4 * lane + h] = r.shifted(h), st[4 * lane + 2 + h] = r.sum[h];
   }
 
-  // add adds the partial results of the same rows that were stored there, each scaled by its shift.
+  // add adds the partial results of the same rows that are stored at place, each scaled by its shift.
   __device__ __forceinline__ void add(FlashRows<T, B, DH>& r, int place) const {
     const f32 *from = room.told.sums[place], *st = room.told.stats[place];
     f32 mine[2], theirs[2];
@@ -198,7 +198,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
   FlashRows<T, B, DH> r(args.a, b);
 #pragma unroll
   for (int h = 0; h < 2; h++) r.seen[h] = r.seen[h] < b.keys ? r.seen[h] : b.keys;
-  int at = 0, free = STEPS - 1;  // positions of this step's keys, and of those of the previous step
+  int at = 0, free = STEPS - 1;  // positions of this step's data, and of the previous step's, which can be overwritten
   for (int block = b.from; block < b.keys; block += x.stride, j += x.stride) {
     x.bring(j + (STEPS - 1) * x.stride, free);
     awaitCopies<STEPS - 1>();
@@ -211,7 +211,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
     if (j + 16 <= b.clear ? r.template weigh<false>(s, j, down) : r.template weigh<true>(s, j, down)) r.scaleDown(down);
     bool finite = true;
     if (hides(args.a) && args.a.tq > 1 && block + x.stride > b.clear) {
-      // A weight of zero hides a value only if the value is finite.
+      // A weight of zero cancels a value only if the value is finite.
       __syncthreads();
       if (!x.finite(at)) odd = 1;
       __syncthreads();

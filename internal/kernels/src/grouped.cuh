@@ -4,17 +4,18 @@ struct GroupedArgs {
   u64 out, x, w, counts, fault, tag;
   i64 wide, sc;                    // wide: counts are i64, else i32; sc: their stride
   i64 rows, n, k;                  // rows of x; columns of the result; contracted columns
-  // number of experts; first one with weights here, and number of those; tiles of 64 columns
+  // number of experts; the first expert with weights here, and the number of experts with weights here; number of tiles
+  // of 64 columns
   i64 experts, first, own, cols;
   i64 so[2], sx[2], sw[3];
 };
 
-// GroupedBlock is the part of a block: rows from..to-1 of one expert, and 64 columns. Rows that no count covers have no
-// expert.
+// GroupedBlock is the part of a block: rows from..to-1 of one expert, and 64 columns. Rows beyond the sum of the counts
+// have no expert.
 struct GroupedBlock {
-  i64 from, to, col, expert;       // expert: index among those with weights; -1 for none
+  i64 from, to, col, expert;       // expert: index among the experts with weights here; -1 for none
 
-  // The first block reports an invalid count. It is replaced by the nearest valid one.
+  // The first block reports an invalid count. An invalid count is replaced by the nearest valid one.
   __device__ __forceinline__ GroupedBlock(const GroupedArgs& a) {
     i64 tile = blockIdx.x / a.cols, begin = 0;
     from = to = 0, col = blockIdx.x % a.cols * 64, expert = -1;

@@ -24,7 +24,7 @@ struct RowPlace {
   }
 };
 
-// Counted<A> returns the number at index at of a row of type T that counts from start, rounded once.
+// Counted<A> returns the number at index at of a row that counts from start, rounded once to type T.
 template <class T, class A> struct Counted { DEV T of(u64 start, i64 at) { return Num<T>::cast(bitsAs<f64>(start) + (f64)at); } };
 template <class T> struct Counted<T, i64> { DEV T of(u64 start, i64 at) { return Num<T>::put(add((i64)start, at)); } };
 
@@ -41,8 +41,8 @@ template <bool UP, class A> DEV bool precedes(A a, i64 i, A b, i64 j) {
   return (UP ? less : more) || (!less && !more && i < j);
 }
 
-// sorted has one thread for each element of a row, which counts the elements before it. The result contains the first
-// of the sorted elements, or their indices.
+// sorted has one thread for each element of a row, which counts the elements that precede it. The result contains the
+// first of the sorted elements, or their indices.
 template <class T, bool UP, bool VALUES, int B> DEV void sorted(const AlongArgs<B>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A some[256];
@@ -63,7 +63,8 @@ template <class T, bool UP, bool VALUES, int B> DEV void sorted(const AlongArgs<
   else ((i32*)a.out)[at.out + before * a.so] = (i32)own;
 }
 
-// takeAlong copies elements of type E by indices of type ID. An index outside the row gives 0.
+// takeAlong copies elements of type E by indices of type ID. An index outside the row is a fault, and its element of
+// the result is 0.
 template <class E, class ID, int B> DEV void takeAlong(const AlongArgs<B>& a) {
   const i64 step = (i64)gridDim.x * 256, all = a.rows * a.m;
   for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < all; i += step) {
@@ -87,7 +88,7 @@ template <class ID> DEV void bincount(const BincountArgs& a) {
 
 struct IndexAddArgs {
   u64 out, in, ids, fault, tag;
-  i64 n, width, rows, first, of; // the result contains the rows first..first+rows of `of` rows
+  i64 n, width, rows, first, of; // the result contains the rows first..first+rows-1 of a tensor of `of` rows
   i64 so0, so1, tiles;           // tiles: number of blocks for the columns of a row
 };
 
@@ -97,8 +98,8 @@ template <class E> DEV void noRows(const IndexAddArgs& a) {
   for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < all; i += step) ((E*)a.out)[i / a.width * a.so0 + i % a.width * a.so1] = (E)0;
 }
 
-// indexAdd has blocks for each row of the operand, which is dense, and its id. The blocks of the first row with an id
-// add all rows that have it, in their order. An id outside the result is a fault; -1 adds nothing.
+// indexAdd has blocks for each row of the operand, which is dense, and for the row's id. The blocks of the first row
+// with an id add all rows with that id, in order. An id outside the result is a fault; rows with id -1 are ignored.
 template <class T, class ID> DEV void indexAdd(const IndexAddArgs& a) {
   typedef typename Num<T>::Acc A;
   __shared__ u8 same[256];

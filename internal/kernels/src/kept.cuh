@@ -12,8 +12,8 @@ struct PositionArgs {
 
 DEV i64 positionOf(const PositionArgs& a, i64 i) { return a.wide ? ((const i64*)a.at)[i] : ((const i32*)a.at)[i]; }
 
-// positions reports a position outside -1..room-1, and one that occurs earlier in its row. Each thread has a position,
-// and the block loads the earlier ones 256 at a time.
+// positions reports a position outside -1..room-1, and one that occurs earlier in its row. Each thread checks one
+// position, and the block loads the earlier ones 256 at a time.
 DEV void positions(const PositionArgs& a) {
   __shared__ i64 some[256];
   const i64 row = blockIdx.x / ((a.count + 255) / 256) * a.count, first = blockIdx.x % ((a.count + 255) / 256) * 256;
@@ -39,8 +39,8 @@ template <int B, int D> struct IndexCopyArgs {
   i64 n[D], no[D], ni[D];        // within a row: extents and strides in pieces
 };
 
-// indexCopy has a warp for each row, which moves pieces of type W with SIZE elements of the tensors. It writes nothing
-// after a fault was reported on the device.
+// indexCopy has a warp for each row, which moves pieces of type W. An element of the tensors has SIZE bytes. It writes
+// nothing if a fault was reported on the device.
 template <class W, int SIZE, int B, int D> DEV void indexCopy(const IndexCopyArgs<B, D>& a) {
   i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;
   if (t >= a.rows || (a.p.fault && acquire64((const u64*)a.p.fault))) return;
@@ -81,7 +81,7 @@ template <int B, int HALF> struct RopeArgs {
   f64 step[HALF];
 };
 
-// rope has a block for each token, which computes each angle once; V pairs move as one access.
+// rope has a block for each token, which computes each angle once. V pairs move as one access.
 template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A sine[HALF], cosine[HALF];
@@ -126,8 +126,8 @@ template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>
   }
 }
 
-// Best is a largest element and its index, -1 for none. Of equal elements the first is the best. A NaN is the best only
-// if it is the very first element: no element compares larger than it.
+// Best is the largest element and its index, -1 for none. Of equal elements the first is the best. A NaN is the best
+// only if it is the very first element, because no element compares larger than it.
 template <class A> struct Best { A v; i64 at; };
 
 template <class A> DEV bool better(const Best<A>& x, const Best<A>& y) {

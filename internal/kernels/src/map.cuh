@@ -11,8 +11,8 @@ template <int N, int R> struct MapArgs {
   i64 so[R], si[N ? N : 1][R];   // strides in elements
 };
 
-// An op has two functions: of(x, c) computes with operands and constants, and finish converts to the result type. The
-// ops of the language are generated from package pointwise.
+// An op has two functions: of(x, c) computes the result from operands and constants, and finish converts it to the
+// result type. The ops of the language are generated from package pointwise.
 struct Finish {
   template <class TO, class A> DEV TO finish(A a) { return Num<TO>::put(a); }
 };
@@ -117,8 +117,8 @@ template <class T, int V, bool DENSE> DEV Pack<T, V> load(const T* p, i64 stride
   return x;
 }
 
-// place adds, to each entry of at, the offset of piece i of V elements in one of the N operands or in the result, which
-// is last.
+// place adds to each entry of at the offset of piece i, of V elements, in one of the N operands or in the result, which
+// is the last entry.
 template <int N, int R, int V, bool DENSE, class I> DEV void place(I i, const i64* n, const i64 (*si)[R], const i64* so, i64* at) {
 #pragma unroll
   for (int d = R - 1; d >= 0; d--) {

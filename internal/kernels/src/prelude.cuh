@@ -71,7 +71,7 @@ DEV f16 toF16(f32 x) {
   return y;
 }
 
-// 8-bit formats with M bits of mantissa and an exponent with bias B. OVER is the code of values that are too large.
+// 8-bit formats with M bits of mantissa and exponent bias B. OVER is the code for values that are too large.
 template <int M, int B, u32 OVER> DEV f32 fromF8(u8 x) {
   const u32 sign = (u32)(x & 0x80) << 24, mag = x & 0x7f;
   if (mag >= OVER) return bitsAs<f32>(mag == OVER && OVER != 0x7f ? sign | 0x7f800000 : sign | 0x7fffffff);
@@ -94,8 +94,8 @@ template <int M, int B, u32 OVER> DEV u8 toF8(f32 x) {
 DEV f32 fromF8(f8e4m3 x) { return fromF8<3, 7, 0x7f>(x.bits); }
 DEV f32 fromF8(f8e5m2 x) { return fromF8<2, 15, 0x7c>(x.bits); }
 
-// oddF32 rounds to odd: the last bit of an inexact result is set, so that a second rounding, to fewer bits, gives the
-// same result as a single rounding.
+// oddF32 rounds to odd: the last bit of an inexact result is set. Rounding the result again, to fewer bits, then equals
+// a single rounding.
 DEV f32 oddF32(f64 v) {
   f32 f = (f32)v;
   if ((f64)f == v || v != v) return f;
@@ -105,7 +105,7 @@ DEV f32 oddF32(f64 v) {
   return bitsAs<f32>(u | 1);
 }
 
-// oddF64 does the same for an integer, of which up to 10 bits may not fit.
+// oddF64 does the same for an integer, which may have up to 10 bits too many.
 DEV f64 oddF64(i64 v) {
   const i64 exact = (i64)1 << 53, lost = 1023;
   if ((-exact <= v && v <= exact) || (v & lost) == 0) return (f64)v;
@@ -202,7 +202,7 @@ template <class A> DEV A sub(A a, A b) { return a - b; }
 template <class A> DEV A mul(A a, A b) { return a * b; }
 template <class A> DEV A neg(A a) { return -a; }
 #if defined(__CUDA_ARCH__)
-// These products are never fused with a following sum: each product is rounded by itself, also in a chain.
+// mul is never fused with a following addition: each product is rounded separately, also in a chain.
 DEV f32 mul(f32 a, f32 b) { return __fmul_rn(a, b); }
 DEV f64 mul(f64 a, f64 b) { return __dmul_rn(a, b); }
 #endif
@@ -223,8 +223,8 @@ template <class A> DEV A least(A a, A b) {
 DEV i64 most(i64 a, i64 b) { return a > b ? a : b; }
 DEV i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
-// A kernel may begin when all blocks of the previous kernel on its stream have ended, although their writes need not be
-// visible yet. In settle all threads wait until they are; before it, the kernel must not access memory.
+// A kernel may begin when all blocks of the previous kernel on its stream have ended or permit it, although their
+// writes need not be visible yet. settle waits until they are visible. Before it, the kernel must not access memory.
 DEV void settle() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -35,8 +35,8 @@ template <class T, int B> DEV void rowOf(const RowArgs<B>& a, T** out, const T**
   }
 }
 
-// Row is a thread's part of a row: packs of V elements that are 256 packs apart. This does not depend on how they are
-// read: W packs are held in registers and loaded by wide accesses; if W is 0, elements are read one by one each time.
+// Row is a thread's part of a row: packs of V elements that are 256 packs apart. If W is not 0, W packs are loaded by
+// wide accesses and held in registers. If W is 0, elements are read one by one each time, in the same order.
 template <class T, int V, int W> struct Row {
   typedef typename Num<T>::Acc A;
   const T* in;

@@ -1,18 +1,18 @@
 // out = x·wᵀ for x of 1 to 32 rows: a GEMM whose time is that of reading w. A block has TILES times eight rows of w and
-// all columns. Its warps process the columns cyclically, 64 at a time, and each loads its part of w and x to shared
-// memory STEPS-1 turns ahead, and only for itself. At the end the block adds the sums of its warps in their order. The
-// bits therefore depend only on k and WARPS: a row of the result has the same bits with and without other rows, and no
-// bit depends on the number of tiles, steps or multiprocessors.
+// all columns. Its warps process the columns cyclically, 64 at a time; such a group of columns is called a turn. Each
+// warp loads its part of w and x to shared memory STEPS-1 turns ahead, and only for itself. At the end the block adds
+// the sums of its warps in their order. The bits therefore depend only on k and WARPS. A row of the result has the same
+// bits with and without other rows, and no bit depends on the number of tiles, steps or multiprocessors.
 //
-// Linears of one x can share a grid. Each has a separate weight and result: a block has rows of one weight, and the
-// results have the same bits as in separate launches. For skinnySiluMul, up is the weight of the factor that silu is
-// multiplied by. If x has more than ROWS rows, each block has ROWS, 32, of them, and blocks with the same rows of a
-// weight follow each other. The bits of a row do not depend on the number of rows. SEVERAL reports that there are
-// several linears, or more than ROWS rows.
+// Several linears of one x can be computed by one grid. Each has a separate weight and result. A block has rows of only
+// one weight, and the results have the same bits as in separate launches. For skinnySiluMul the result is silu(x·wᵀ)
+// times x·upᵀ. If x has more than ROWS rows, ROWS is 32, each block has ROWS of them, and blocks with the same rows of
+// a weight have consecutive numbers. The bits of a row do not depend on the number of rows. SEVERAL: there are several
+// linears, or more than ROWS rows.
 //
 // If w is constant, the kernel begins to read it before the previous kernel has ended, provided that it is launched
-// that way. LATE permits the next kernel to begin only when all reads of w are in flight; it is for blocks of which a
-// multiprocessor holds only one.
+// with programmatic dependent launch. LATE: the next kernel may begin only when all reads of w are in flight; this is
+// for blocks of which a multiprocessor holds only one.
 
 enum { skinnyStore, skinnyRelu, skinnySiluMul };
 
@@ -41,15 +41,15 @@ template <bool SEVERAL> DEV SkinnyPart skinnyPart(const SkinnyArgs& a, i64 block
   return block < a.part[1].first ? a.part[0] : block < a.part[2].first ? a.part[1] : a.part[2];
 }
 
-// let permits the next kernel on the stream to begin, if it may begin early, as soon as all blocks of this kernel have
-// called let. The next kernel itself waits for the end of this one.
+// let permits the next kernel on the stream to begin early, as soon as all blocks of this kernel have called let. The
+// next kernel itself waits for the end of this one.
 DEV void let() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// SkinnyTurn holds the data that a warp loads for a turn: rows of eight pieces of 16 bytes. The pieces are permuted
+// SkinnyTurn holds the data that a warp loads for a turn, in rows of eight pieces of 16 bytes. The pieces are permuted
 // within a row, so that the pieces of eight rows are in different banks.
 template <int ROWS, int TILES> struct SkinnyTurn {
   Pack<u32, 4> w[TILES * 8 * 8], x[ROWS * 8];
@@ -70,11 +70,11 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
   static constexpr int groups = (ROWS + 15) / 16;
   static_assert(!gated || TILES % 2 == 0, "half of the tiles are factors of the other half");
   const SkinnyArgs& a;
-  const i64 slice, block;  // index of the slice of x's rows; index of the block within the slice
+  const i64 slice, block;  // index of the group of x's rows; index of the block within the group
   const SkinnyPart p;
   SkinnyRoom<ROWS, TILES, WARPS, STEPS>& room;
   i64 from;                 // the block's first column of the result
-  int lane, warp, m, n, k;  // n: number of columns of the result from there on
+  int lane, warp, m, n, k;  // n: number of columns of the result from column from on
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
       : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
@@ -143,7 +143,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
       for (int h = 0; h < ROWS / 8; h++) *(Pack<f32, 2>*)&room.sums[warp][h * 8 + lane / 4][r * 8 + lane % 4 * 2] = Pack<f32, 2>{{c[h / 2][r][h % 2 * 2], c[h / 2][r][h % 2 * 2 + 1]}};
   }
 
-  // sum returns the product of a row of x with row at of the block's weight rows, with a bias if there is one.
+  // sum returns the product of a row of x with the block's weight row at, plus the bias if there is one.
   __device__ __forceinline__ f32 sum(int row, int at, u64 bias, i64 column) const {
     f32 s = room.sums[0][row][at];
 #pragma unroll

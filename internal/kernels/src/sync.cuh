@@ -38,9 +38,9 @@ DEV u64 nanoseconds() {
 }
 
 // A fault consists of six words in the memory of one device: kind, tag, three words that depend on the kind, and the
-// bell, the address of a word of host memory; 0 for none. The first thread to claim kind writes the others, then sets
-// the last bit of kind, before which the other words are not valid, and rings the bell. After every run the host reads
-// only the bell.
+// bell, which is the address of a word of host memory, or 0 for none. The first thread that claims kind writes the
+// other words, then sets the last bit of kind and the word of the bell. The words are valid only if that bit is set.
+// After every run the host reads only the word of the bell.
 struct Fault { u64 kind, tag, word[3], bell; };
 enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6, faultCounts = 8, faultPosition = 10, faultTwice = 12, faultLength = 14, faultWritten = 16, faultOutside = 18, faultIndex = 20, faultGroups = 22, faultAdded = 24 };
 
@@ -56,16 +56,16 @@ DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
 }
 
 struct JoinArgs {
-  u64 list;                      // address of a number, at most 31, and of that many flags to raise; 0: none
-  u64 flag, count;               // then waits until flag is at least count and subtracts count; 0: does not wait
-  u64 abort;                     // ends the wait when this word is not 0
+  u64 list;                      // address of a list: the number of flags to raise, at most 31, and their addresses; 0: none
+  u64 flag, count;               // waits until flag is at least count, and subtracts count; 0: does not wait
+  u64 abort;                     // address of a word; the wait ends if it is not 0
   u64 timeout;                   // ends the wait after this time in nanoseconds; 0: never
   u64 fault, tag;
 };
 
-// A flag counts raises that have not been consumed, so replays need no numbers: each wait consumes the raises that
-// belong to its launch. The waiting thread sees all writes that precede the raises. A wait that times out sets the
-// abort word, so that no other thread waits for a signal that will not come.
+// A flag counts raises that have not been consumed. Each wait consumes the raises that belong to its launch, so replays
+// of a graph need no numbers. The waiting thread sees all writes that precede the raises. A wait that times out sets
+// the abort word, so that no other thread waits for a signal that will not be sent.
 DEV void join(const JoinArgs& a) {
   const u64* list = (const u64*)a.list;
   if (list && threadIdx.x < list[0]) raise64((u64*)list[1 + threadIdx.x], 1);

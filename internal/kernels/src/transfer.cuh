@@ -1,5 +1,5 @@
-// A copy of bytes by a small number of blocks. Each thread has U accesses in flight at a time, which hides the long
-// latency of a peer's memory.
+// A copy of bytes by a small number of blocks. Each thread has U accesses in flight, which hides the long latency of a
+// peer's memory.
 
 struct TransferArgs {
   u64 out, in;

@@ -1,5 +1,5 @@
-// Uneven collectives: the rows that one member gets from all members, according to counts that the kernel reads.
-// Operands are [outer, held, inner], the result is [outer, room, inner]; remaining rows of the result are zeros.
+// Uneven collectives: one member receives rows from all members, according to counts that the kernel reads. Operands
+// are [outer, held, inner], the result is [outer, room, inner]. The remaining rows of the result are set to zero.
 
 enum { unevenMost = 64 };        // largest number of members
 enum { allGather, reduceScatter, allToAll };
@@ -11,16 +11,16 @@ struct UnevenArgs {
   u64 in[unevenMost], counts[unevenMost];
 };
 
-// Shares describes the rows that the member gets: rows of member j from lo[j] on, which end at row end[j] of the
-// result. In a reduction all of them end at the same row.
+// Shares describes the rows that the member receives: rows of member j from lo[j] on, which end before row end[j] of
+// the result. In a reduction all of them end at the same row.
 struct Shares {
   i64 lo[unevenMost], end[unevenMost], rows;
   u64 bad, about, number;        // the kind of fault, 0 for none; the member and the index of the count; a number
 };
 enum { countOutside = 1, countsDiffer, takesTooMany, getsTooMany };
 
-// shareOf reads member j's counts and sets lo[j]. It sets end[j] to the number of rows that the member gives, which
-// share later replaces by the end row. It returns the kind of fault in the counts.
+// shareOf reads member j's counts and sets lo[j]. It sets end[j] to the number of rows that the member sends; share
+// later replaces it by the end row. It returns the kind of fault in the counts.
 template <int KIND> DEV u64 shareOf(const UnevenArgs& a, Shares& s, int j, u64& about, u64& number) {
   const i32* c = (const i32*)a.counts[j];
   const i32* mine = (const i32*)a.counts[a.me];
@@ -41,8 +41,8 @@ template <int KIND> DEV u64 shareOf(const UnevenArgs& a, Shares& s, int j, u64& 
   return (i64)number > a.held ? takesTooMany : 0;
 }
 
-// share computes s, which is the same in every block. If the counts are invalid, rows is 0, and the first block reports
-// the reason.
+// share computes s, which is the same in every block. If the counts are invalid, it sets rows to 0, and the first block
+// reports the reason.
 template <int KIND> DEV void share(const UnevenArgs& a, Shares& s) {
   __shared__ u64 bad[unevenMost], about[unevenMost], number[unevenMost];
   const int t = (int)threadIdx.x;
@@ -73,8 +73,7 @@ template <class W, class I> DEV W unevenPiece(const UnevenArgs& a, const Shares&
   return ((const W*)a.in[j])[((i64)o * a.held + from) * a.inner + (i64)(k - row * inner)];
 }
 
-// unevenCopy moves rows in pieces of type W; a row has inner pieces. A thread has four pieces from peers in flight at a
-// time.
+// unevenCopy moves rows in pieces of type W. A row has inner pieces. Each thread has four pieces from peers in flight.
 template <int KIND, class W, class I> DEV void unevenCopy(const UnevenArgs& a) {
   __shared__ Shares s;
   share<KIND>(a, s);

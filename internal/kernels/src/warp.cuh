@@ -58,7 +58,7 @@ template <class R> DEV R& roomOf() {
 #endif
 }
 
-// copy16 starts to copy 16 bytes to shared memory, or zeros if there is false.
+// copy16 starts to copy 16 bytes to shared memory. If there is false, it writes zeros.
 DEV void copy16(Spot to, const void* from, bool there) {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
@@ -84,7 +84,7 @@ template <int LEFT = 0> DEV void awaitCopies() {
 
 template <class A> DEV A ofLane(A v, int away) { return __shfl_xor_sync(0xffffffffu, v, away); }
 
-// sameForWarp returns x, which is equal in all lanes, in a form from which the compiler knows this.
+// sameForWarp returns x, which must be equal in all lanes, in a form that shows this to the compiler.
 template <class A> DEV A sameForWarp(A x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // someOfWarp reports whether x is true in some lane, so that warps can skip work that no lane needs. It may always
@@ -108,8 +108,8 @@ template <class A> static A ofLane(A v, int away) {
 }
 #endif
 
-// fourTiles reads four matrices of 8 rows of 8 elements. Lane l passes the address of row l%8 of matrix l/8, and gets
-// two elements of each matrix: elements 2·(l%4) and the next one of row l/4 or, if TURNED, of column l/4.
+// fourTiles reads four matrices of 8 rows of 8 elements. Lane l passes the address of row l%8 of matrix l/8. It gets
+// two elements of each matrix: elements 2·(l%4) and 2·(l%4)+1 of row l/4 or, if TURNED, of column l/4.
 template <bool TURNED> DEV void fourTiles(u32 (&r)[4], const Pack<u32, 4>* row) {
 #ifdef __CUDA_ARCH__
   const Spot at = spotOf(row);

@@ -46,8 +46,8 @@ template <int N> DEV void hold(f32 (&c)[N][4]) {
 #endif
 }
 
-// registers makes a warpgroup release registers or, if MORE, wait for others to release some, until it has COUNT for
-// each thread.
+// registers changes the number of registers of each thread of a warpgroup to COUNT. If MORE is set, it waits until
+// other warpgroups have released enough; otherwise it releases registers.
 template <bool MORE, int COUNT> DEV void registers() {
 #ifdef __CUDA_ARCH__
   if constexpr (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -55,8 +55,8 @@ template <bool MORE, int COUNT> DEV void registers() {
 #endif
 }
 
-// A Gate in shared memory opens each time that the number of arrivals reaches the number it was made for. Arriving
-// threads do not wait for those that wait (mbarrier).
+// A Gate in shared memory (an mbarrier) opens each time that the number of arrivals reaches the number for which it was
+// made. Arriving threads do not wait.
 #ifdef __CUDA_ARCH__
 struct Gate {
   u64 state;
@@ -64,14 +64,14 @@ struct Gate {
   __device__ __forceinline__ void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(spotOf(this)) : "memory"); }
   // arriveCopied makes the thread arrive when the copies that it has started are complete.
   __device__ __forceinline__ void arriveCopied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(spotOf(this)) : "memory"); }
-  // ask reports whether pass would return without waiting. The answer has a long latency, so it is requested early.
+  // ask reports whether pass would return without waiting. The answer has a long latency, so callers ask early.
   __device__ __forceinline__ bool ask(u32 odd) {
     u32 open;
     asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(open) : "r"(spotOf(this)), "r"(odd) : "memory");
     return open;
   }
-  // pass waits for the gate to open for the first, third and so on time if odd is 0, else for the other times. Before
-  // the first time the gate counts as opened once.
+  // pass waits for the gate to open for the first, third, fifth, … time if odd is 0, else for the second, fourth, …
+  // time. A wait with odd 1 before the first opening returns immediately.
   __device__ __forceinline__ void pass(u32 odd) {
     u32 open;
     do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(open) : "r"(spotOf(this)), "r"(odd) : "memory");
@@ -88,13 +88,13 @@ struct Gate {
   }
   void arriveCopied() { arrive(); }
   bool ask(u32) { return false; }
-  void pass(u32 odd) { // all waiting threads see it open in the same turn
+  void pass(u32 odd) { // all waiting threads observe that it is open in the same turn
     while (((opened - (since == emulatedTurn && opened > 0)) & 1) == odd) __syncthreads();
   }
 };
 #endif
 
-// A Turn iterates cyclically over N places; odd is the parity for the gate of the current place.
+// A Turn iterates cyclically over N places. odd is the parity with which to wait at the gate of the current place.
 template <int N> struct Turn {
   int at;
   u32 odd;
@@ -110,7 +110,7 @@ typedef Spot Corner;
 DEV Corner cornerOf(const void* x) { return sameForWarp(spotOf(x) >> 4); }
 
 #ifndef __CUDA_ARCH__
-// inPanel returns an element of the matrix at a corner, from the address that the hardware would use.
+// inPanel returns an element of the matrix at a corner. It computes the same address as the hardware.
 template <class T> static f32 inPanel(Corner at, int row, int col) {
   const u64 x = at * 16 + row * 128 + col * 2;
   return Num<T>::get(*(const T*)(x ^ (x >> 7 & 7) << 4));
@@ -143,8 +143,8 @@ template <class T> static f32 inPanel(Corner at, int row, int col) {
                : "r"(b + (APART << 16)), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))
 #endif
 
-// scoreProduct sets c, which is 64×N over the warpgroup, to a·bᵀ, or adds a·bᵀ to it: a is 64 rows of a panel and b N
-// rows of another one, with 16 columns from there on.
+// scoreProduct sets c, which is 64×N over the warpgroup, to a·bᵀ, or adds a·bᵀ to it. a is 64 rows of a panel and b is
+// N rows of another panel, with the 16 columns at the given corners.
 template <class T, int N> DEV void scoreProduct(f32 (&c)[N / 8][4], Corner a, Corner b, bool adds) {
 #ifdef __CUDA_ARCH__
   if constexpr (N == 64 && IsBF16<T>::yes) GROUP_SCORES(64, "bf16", "%32", "%33", "%34");
@@ -162,8 +162,8 @@ template <class T, int N> DEV void scoreProduct(f32 (&c)[N / 8][4], Corner a, Co
 #endif
 }
 
-// sumProduct adds a·b to c, which is 64×N over the warpgroup: b is 16 rows of panels from there on; successive panels
-// are APART·16 bytes apart.
+// sumProduct adds a·b to c, which is 64×N over the warpgroup. b is 16 rows of panels, beginning at the given corner.
+// Successive panels are APART·16 bytes apart.
 template <class T, int N, int APART> DEV void sumProduct(f32 (&c)[N / 8][4], const u32 (&a)[4], Corner b) {
 #ifdef __CUDA_ARCH__
   if constexpr (N == 64 && IsBF16<T>::yes) GROUP_SUMS(64, "bf16", "%32", "%33, %34, %35, %36");

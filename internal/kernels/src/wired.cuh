@@ -9,7 +9,7 @@ DEV void raise(const RaiseArgs& a) {
 
 struct AwaitArgs { u64 at, least, abort, timeout, fault, tag; };
 
-// await waits like join but does not change the word, because others may wait for the same word.
+// await waits like join, but does not change the word, because other launches may wait for the same word.
 DEV void await(const AwaitArgs& a) {
   if (threadIdx.x != 0) return;
   const u64 began = nanoseconds();

@@ -1,5 +1,5 @@
-// Runs kernels on a CPU, one block at a time: threads are contexts that switch at synchronisation points. Odd blocks
-// run their threads in reverse order, so that a missing barrier gives a wrong result.
+// Runs kernels on a CPU, one block at a time. Threads are contexts that switch at synchronisation points. Odd blocks
+// run their threads in reverse order, so that a missing barrier causes a wrong result.
 #include <sys/mman.h>
 #include <setjmp.h>
 #include <ucontext.h>
@@ -18,7 +18,7 @@ static const int mostThreads = 384;  // threads of a block
 static jmp_buf home, places[mostThreads];
 static bool ended[mostThreads];
 static int current;
-static unsigned long long emulatedTurn;  // number of turns, for all threads
+static unsigned long long emulatedTurn;  // number of times that a thread continued, over all threads
 static void __syncthreads() {
   if (!_setjmp(places[current])) _longjmp(home, 1);
 }
@@ -31,7 +31,7 @@ static int __syncthreads_or(int x) {
   __syncthreads();
   return any;
 }
-static void __syncwarp() {}  // lanes continue together
+static void __syncwarp() {}  // lanes continue together anyway
 static unsigned long long atomicCAS(unsigned long long* p, unsigned long long want, unsigned long long v) {
   unsigned long long old = *p;
   if (old == want) *p = v;

@@ -1,5 +1,5 @@
-// Runs kernels of teams on a CPU: the threads of all members' blocks are contexts that switch where they wait or meet,
-// in an order drawn from a seed.
+// Runs kernels of teams on a CPU. The threads of all members' blocks are contexts that switch where they wait or
+// synchronize. A seed determines the order in which they continue.
 #include <sys/mman.h>
 #include <setjmp.h>
 #include <ucontext.h>

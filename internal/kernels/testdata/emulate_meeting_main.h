@@ -2,7 +2,7 @@ typedef void (*Run)(const u64*);
 struct Entry { Run run; bool meets; };
 extern Entry entries[];
 
-// Meeting is the state of a barrier of the threads of a block, or of a warp.
+// Meeting is the state of a barrier of the threads of a block or of a warp.
 struct Meeting { unsigned live; int all, result; std::vector<unsigned> here; std::vector<u64> room; };
 
 struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
@@ -11,8 +11,8 @@ struct Launch { unsigned blocks, threads; Run run; std::vector<u64> args; };
 struct Stream {
   std::vector<Launch> launches;
   std::vector<Meeting> meetings;
-  size_t next, first, live;  // next launch; its threads begin with first, and live of them have not ended
-  unsigned late;             // a block that is far behind the others, if the seed is odd
+  size_t next, first, live;  // next: index of the next launch; first: its first thread; live: number of its threads that have not ended
+  unsigned late;             // a block that is far slower than the others, if the seed is odd
 };
 
 struct Thread {
@@ -76,11 +76,11 @@ static void* emulatedRoom() {
   return m->room.data();
 }
 
-// Joined is memory of several members under one address.
+// Joined is multicast memory: one address for the memory of several members.
 struct Joined { u64 at, bytes; std::vector<u64> parts; };
 static std::vector<Joined> joined;
 
-// emulatedPart returns the address of a member's part of joined memory; 0 if it has none.
+// emulatedPart returns the address of a member's part of multicast memory; 0 if there is none.
 static u64 emulatedPart(u64 at, int member) {
   for (const Joined& j : joined)
     if (at >= j.at && at < j.at + j.bytes) return (size_t)member < j.parts.size() ? j.parts[member] + (at - j.at) : 0;
@@ -157,7 +157,7 @@ static void runAll(std::vector<Stream>& streams) {
     if (x.ended && --x.stream->live == 0) start(*x.stream);
   }
   for (const Stream& s : streams)
-    if (s.live != 0) exit(7);  // threads wait for one that has ended
+    if (s.live != 0) exit(7);  // threads wait for a thread that has ended
 }
 
 static u64 word() {

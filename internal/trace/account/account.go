@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Report says where the time of a run went. Times are in microseconds.
+// Report shows where the time of a run went. Times are in microseconds.
 type Report struct {
 	Source      string       `json:"source"` // "hocket", "kineto", "nsys", "flight"
 	Ranks       int          `json:"ranks"`
@@ -17,7 +17,7 @@ type Report struct {
 	Collectives []Collective `json:"collectives"`
 	Exposed     Exposed      `json:"exposed"`
 	Problems    []Problem    `json:"problems"`
-	// Findings are what cost time; the largest cost comes first.
+	// Findings are the causes of lost time, the most expensive first.
 	Findings []Finding `json:"findings"`
 
 	SpanUS   float64   `json:"span_us"` // from the first start to the last end on any rank
@@ -26,7 +26,8 @@ type Report struct {
 	Steps    *Steps    `json:"steps,omitempty"`
 	Ops      []Op      `json:"ops,omitempty"`
 
-	// Untold says why waiting cannot be separated from transfer. It is empty if they are separated.
+	// Untold is the reason why waiting cannot be separated from transfer. It is empty if they are
+	// separated.
 	Untold string `json:"untold,omitempty"`
 
 	trace *trace.Trace
@@ -57,7 +58,7 @@ type Collective struct {
 	OfOp int `json:"-"`
 }
 
-// Late says which rank the others waited for.
+// Late identifies the rank that the others waited for.
 type Late struct {
 	Rank  int     `json:"rank"`
 	US    float64 `json:"us"`    // the longest wait for it
@@ -65,8 +66,8 @@ type Late struct {
 	// Since is the last collective that both ranks had left before this one. They are compared from there on. It is empty
 	// if there is none.
 	Since string `json:"since,omitempty"`
-	// Causes are what the late rank did and the rank that waited longest did not. The cause that explains most comes
-	// first.
+	// Causes are activities of the late rank that the rank that waited longest did not have, the
+	// one that explains most first.
 	Causes []Cause `json:"causes,omitempty"`
 }
 
@@ -185,7 +186,7 @@ func (a *matching) problem(kind string, rank int, format string, args ...any) {
 	a.r.Problems = append(a.r.Problems, Problem{Kind: kind, Rank: rank, Text: fmt.Sprintf(format, args...)})
 }
 
-// share is one member's time in a collective.
+// share divides one member's time in a collective into waiting and transfer.
 type share struct {
 	event          call
 	wait, transfer int64
@@ -279,7 +280,8 @@ func (a *tracer) residual() int64 {
 	return int64(*a.r.Alignment.ResidualUS * 1e3)
 }
 
-// late notes which rank the others waited for, if a rank waited for longer than the error of the clocks.
+// late records which rank the others waited for, if a rank waited for longer than the error of the
+// clocks.
 func (a *accounting) late(c *Collective, shares []share, last int) {
 	var most int64
 	for k, s := range shares {

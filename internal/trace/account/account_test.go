@@ -16,7 +16,7 @@ func corpus(t *testing.T, pattern string) []string {
 	t.Helper()
 	list, _ := filepath.Glob(filepath.Join("../../../../shared/corpus", pattern))
 	if len(list) == 0 {
-		t.Skip("there is no corpus beside the repository")
+		t.Skip("the corpus next to the repository is missing")
 	}
 	slices.Sort(list)
 	return list
@@ -39,7 +39,8 @@ type kernel struct {
 	nccl        bool
 }
 
-// kernels reads what the device of a rank did with encoding/json alone, in the order in which it was issued.
+// kernels reads the device work of a rank with encoding/json only, in the order in which it was
+// issued.
 func kernels(t *testing.T, path string) []kernel {
 	t.Helper()
 	f, err := os.Open(path)
@@ -99,7 +100,7 @@ func TestKinetoLate(t *testing.T) {
 		if c.Op != "all_reduce" || c.Group != "default_pg" || c.Bytes == nil || *c.Bytes != 8388608*2 {
 			t.Errorf("collective %d: %+v", i, c)
 		}
-		// The rank that comes last finds all data there, so its whole time is transfer.
+		// The last rank to arrive finds all data there, so its whole time is transfer.
 		near(t, "transfer", *c.TransferUS, min(a[i].end-a[i].start, b[i].end-b[i].start), 2)
 		near(t, "transfer of every all_reduce", *c.TransferUS, 76, 3)
 		for k, own := range []kernel{a[i], b[i]} {
@@ -109,7 +110,7 @@ func TestKinetoLate(t *testing.T) {
 	late := r.Collectives[4].Late
 	if late == nil || late.Rank != 1 ||
 		!strings.Contains(late.After, "spin_kernel") || !strings.Contains(late.After, "host") {
-		t.Errorf("the fifth waits for rank 1, whose host issued spin_kernel late: %+v", late)
+		t.Errorf("want the fifth to wait for rank 1, whose host issued spin_kernel late; got %+v", late)
 	} else {
 		near(t, "wait", late.US, 11644.579-77.9, 5)
 	}
@@ -172,8 +173,8 @@ func TestKinetoCorpus(t *testing.T) {
 	}
 }
 
-// TestExposedStreams checks the loop over two streams with a computation of its own. It aligns the clocks by the middle
-// of the differences of ends and then goes through the trace moment by moment.
+// TestExposedStreams checks the loop over two streams against a separate computation. It aligns the
+// clocks by the midpoint of the smallest and largest difference of ends, and then adds up the intervals between events.
 func TestExposedStreams(t *testing.T) {
 	paths := corpus(t, "kineto/row-parallel-streams.rank*.json.gz")
 	r := accounted(t, paths...)
@@ -245,7 +246,7 @@ func TestNsysRows(t *testing.T) {
 	near(t, "transfer", *r.Collectives[1].TransferUS, 261, 1)
 	for i, c := range r.Collectives {
 		if c.Late == nil || c.Late.Rank != 5 {
-			t.Errorf("collective %d: %+v; rank 5 is late", i, c.Late)
+			t.Errorf("collective %d: %+v; want rank 5 late", i, c.Late)
 		}
 		for _, m := range c.ByRank {
 			near(t, "transfer by rank", *m.TransferUS, []float64{266.2, 261.7}[i], 0.8)
@@ -267,7 +268,7 @@ func TestNsysRows(t *testing.T) {
 	near(t, "transfer", *r.Collectives[1].TransferUS, 261.6, 1)
 	for i, c := range r.Collectives {
 		if c.Late == nil || c.Late.Rank != 1 {
-			t.Errorf("collective %d: %+v; rank 1 is late", i, c.Late)
+			t.Errorf("collective %d: %+v; want rank 1 late", i, c.Late)
 		}
 	}
 	for _, m := range r.Collectives[1].ByRank {
@@ -287,7 +288,7 @@ func TestNsysRows(t *testing.T) {
 		}
 	}
 	if i := slices.IndexFunc(r.Problems, func(p Problem) bool { return p.Kind == "alignment" }); i < 0 {
-		t.Error("one rank: no problem says so")
+		t.Error("one rank: no problem reports that there is only one")
 	}
 }
 
@@ -299,10 +300,10 @@ func TestFlight(t *testing.T) {
 		if len(size) != 1 || size[0].Kind != "size" || size[0].Rank != 1 ||
 			!strings.Contains(size[0].Text, "call 7 ") ||
 			!strings.Contains(size[0].Text, "524288") || !strings.Contains(size[0].Text, "1048576") {
-			t.Errorf("%s: rank 1 hands 524288 elements to call 7, rank 0 1048576: %+v", suffix, r.Problems)
+			t.Errorf("%s: want a problem about call 7, with 524288 elements on rank 1 and 1048576 on rank 0: %+v", suffix, r.Problems)
 		}
 		if r.Collectives[6].Late != nil {
-			t.Errorf("%s: where sizes differ nobody is late: %+v", suffix, r.Collectives[6].Late)
+			t.Errorf("%s: want no late rank if sizes differ: %+v", suffix, r.Collectives[6].Late)
 		}
 
 		r = accounted(t, corpus(t, "flight/flight-late.rank*."+suffix)...)
@@ -311,7 +312,7 @@ func TestFlight(t *testing.T) {
 		}
 		c := r.Collectives[6]
 		if c.Late == nil || c.Late.Rank != 1 || c.TransferUS != nil || *c.Bytes != 1048576*2 {
-			t.Errorf("%s: the last waits for rank 1: %+v", suffix, c)
+			t.Errorf("%s: want the last collective to wait for rank 1: %+v", suffix, c)
 		} else {
 			near(t, "lateness", c.Late.US, (347073388-346539006)/1e3, 0.01)
 		}

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Clock says how the clock of one rank was aligned with that of the first rank.
+// Clock describes how the clock of one rank was aligned with that of the first rank.
 type Clock struct {
 	Rank     int     `json:"rank"`
 	OffsetUS float64 `json:"offset_us"` // is added to its times, at the start of the profile
@@ -20,7 +20,7 @@ type Clock struct {
 	Collectives int `json:"collectives"`
 }
 
-// Alignment says how well the clocks of the ranks agree.
+// Alignment describes how well the clocks of the ranks agree.
 type Alignment struct {
 	// ResidualUS is the largest distance that remains between the ends of one collective. It is nil if fewer than two
 	// collectives show it.
@@ -120,7 +120,7 @@ func (a *matching) settle(shared [][]call, least int) {
 	}
 }
 
-// refuse notes why waiting is unknown.
+// refuse records why waiting is unknown.
 func (a *matching) refuse(format string, args ...any) {
 	a.untold = fmt.Sprintf(format, args...)
 	rank := 0
@@ -130,7 +130,8 @@ func (a *matching) refuse(format string, args ...any) {
 	a.problem("alignment", rank, "%s", a.untold)
 }
 
-// onClock lists what has its times from one clock: indices of ranks, events, host calls and steps.
+// onClock lists everything whose times are from one clock: indices of ranks, events, host calls and
+// steps.
 type onClock struct {
 	ranks, events, host, steps []int
 	shared                     map[int][]call // its events in each shared collective that it takes part in
@@ -237,7 +238,7 @@ func (m *most) Pop() any {
 	return x
 }
 
-// point is the end of a collective on one clock, and how far that is behind the first clock.
+// point is the end of a collective on one clock, and by how much it lags behind the first clock.
 type point struct {
 	at, behind int64
 	group      int
@@ -289,12 +290,13 @@ const (
 	mostDrift = 200e-6
 	// leastForDrift is how many ends are needed to distinguish drift from noise.
 	leastForDrift = 8
-	// gross is the least error, in nanoseconds, of an end that is ignored because it says nothing about clocks.
+	// gross is the smallest error, in nanoseconds, of an end that is ignored as an outlier.
 	gross = 100_000
 )
 
-// fit finds the line whose largest distance to a point is smallest. It leaves out points that are far off, at most a
-// quarter of them, and notes these. It uses drift only if the drift is possible and halves the distance.
+// fit finds the line whose largest distance to a point is smallest. It leaves out outliers, at most
+// a quarter of the points, and records them in outlier. It uses drift only if the drift is possible
+// and halves the distance.
 func fit(points []point, outlier map[int]bool) line {
 	kept := slices.Clone(points)
 	slices.SortFunc(kept, func(a, b point) int { return cmp.Compare(a.behind, b.behind) })

@@ -15,11 +15,11 @@ const (
 	isPeer     = "peer"     // waiting in a collective for another member
 	isSignal   = "signal"   // waiting for a signal
 	isStream   = "stream"   // waiting for another stream, without a record of what that stream did
-	isLag      = "lag"      // still waiting after the end of what the wait was for
+	isLag      = "lag"      // the event that it waited for has ended, but the wait has not
 	isGap      = "gap"      // nothing ran on the stream
 )
 
-// stretch is a part of the time before an event. The event had to wait for it.
+// stretch is a time interval before an event for which the event had to wait.
 type stretch struct {
 	kind   string
 	lo, hi int64
@@ -29,19 +29,20 @@ type stretch struct {
 
 func (s *stretch) long() int64 { return s.hi - s.lo }
 
-// tracer goes back from an event to the events that it waited for.
+// tracer finds, from an event backwards, the events that it waited for.
 type tracer struct {
 	matching
 	shares [][]share
-	bare   bool // there is nothing but communication
+	bare   bool // the trace contains only communication
 	lanes  []lane
 	same   map[statement][]int // events of a statement, in own traces
 	chains *trace.Chains
 }
 
-// back divides the time from from to the start of event i, on the rank of i, by what i had to wait for. The latest part
-// comes first. A wait for another stream of the rank counts as the work of that stream. unsure reports that the profile
-// of another tool does not say for which of several streams the event waited.
+// back divides the time between from and the start of event i, on the rank of i, into the
+// activities that i had to wait for. The latest comes first. A wait for another stream of the rank
+// counts as the work of that stream. unsure reports that the profile, of another tool, does not
+// show for which of several streams the event waited.
 func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	chains := a.chain()
 	now := a.t.Events[i].Start
@@ -123,7 +124,8 @@ func (a *tracer) lastOf(group int) int {
 	return last
 }
 
-// lane is what one rank did: its events by start, without waits and signals, and the calls of its host.
+// lane is the activity of one rank: its events by start, without waits and signals, and the calls
+// of its host.
 type lane struct {
 	events  []*trace.Event
 	ends    []int64          // for each event, the latest end of the events up to it

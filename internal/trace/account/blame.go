@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// blame explains every late rank: what it did and the rank that waited longest did not, since the last collective that
-// both left.
+// blame explains why each late rank was late: by the activities that it had, and the rank that
+// waited longest did not have, since the last collective that both left.
 func (a *accounting) blame() {
 	a.lanes = a.byRank()
 	a.bare = !slices.ContainsFunc(a.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
@@ -62,7 +62,7 @@ func plural(n int, what string) string {
 
 // Cause is one reason why a rank was late.
 type Cause struct {
-	// Kind says what the late rank did:
+	// Kind is the kind of the late rank's activity:
 	//   - "kernel": a kernel or copy took longer than on the other rank
 	//   - "alone": it ran on this rank only
 	//   - "overlap": the other rank ran it before it left the last collective
@@ -95,7 +95,7 @@ func joined(causes []Cause) string {
 
 func short(ns int64) string { return trace.Microseconds(us(ns)) }
 
-// what identifies a kind of time whose sums on two ranks are compared.
+// what is the key of a sum of times that is compared between two ranks.
 type what struct {
 	kind  string
 	class trace.Class
@@ -104,7 +104,8 @@ type what struct {
 	group int // for isPeer: the collective
 }
 
-// window is the time of one rank before it entered a collective, and what the rank had to wait for in that time.
+// window is the time of one rank before it entered a collective, divided into the activities that
+// it had to wait for.
 type window struct {
 	rank     int
 	from, to int64
@@ -113,7 +114,7 @@ type window struct {
 	unsure   bool
 }
 
-// window measures what the rank of event i did from a time until i.
+// window computes the window of the rank of event i from a time until i starts.
 func (a *tracer) window(i int, from int64) *window {
 	e := &a.t.Events[i]
 	w := &window{rank: e.Rank, from: from, to: e.Start, sums: map[what]int64{}}
@@ -239,7 +240,7 @@ func (c *comparison) add(kind, op string, explains, took, other int64, format st
 // other returns the number of the rank that waited.
 func (c *comparison) other() int { return c.a.t.ID(c.fast.rank) }
 
-// left notes that the previous collective ended later on the late rank.
+// left records the cause that the previous collective ended later on the late rank.
 func (c *comparison) left(op string, after int64) {
 	if after < max(c.least, c.a.residual()+1) {
 		return
@@ -248,7 +249,7 @@ func (c *comparison) left(op string, after int64) {
 		c.other())
 }
 
-// begun notes that the profile of the late rank begins later.
+// begun records the cause that the profile of the late rank begins later.
 func (c *comparison) begun(after int64) {
 	if after >= c.least {
 		c.add("begins", "", after, after, 0,
@@ -257,7 +258,7 @@ func (c *comparison) begun(after int64) {
 	}
 }
 
-// compare names what took longer on the late rank.
+// compare records what took longer on the late rank.
 func (c *comparison) compare() {
 	keys := slices.SortedFunc(maps.Keys(c.slow.sums), func(x, y what) int {
 		return cmp.Or(strings.Compare(x.kind, y.kind), strings.Compare(x.name, y.name), cmp.Compare(x.by, y.by),
@@ -300,7 +301,7 @@ func (c *comparison) compare() {
 	}
 }
 
-// worked notes that a kernel, a copy or a transfer took longer.
+// worked records the cause that a kernel, a copy or a transfer took longer.
 func (c *comparison) worked(k what, took, other int64) {
 	kind, verb := "kernel", "ran"
 	if k.kind == isTransfer {
@@ -309,7 +310,7 @@ func (c *comparison) worked(k what, took, other int64) {
 		}
 	}
 	slow, fast := c.total(c.slow, k), c.total(c.fast, k)
-	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and none of it ran on other streams meanwhile
+	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and none of it ran on other streams at the same time
 	whole := slow.full == slow.ns && fast.full == fast.ns
 	switch {
 	case fast.times == 0 && slow.ns == took && slow.full == slow.ns:
@@ -424,7 +425,8 @@ func (c *comparison) instead() ([]Cause, map[what]bool) {
 			others, short(other))}}, only
 }
 
-// signalled notes that the late rank waited for signals itself, and what their sender did.
+// signalled records the cause that the late rank itself waited for signals, and what their sender
+// did in that time.
 func (c *comparison) signalled(k what, took, other int64) {
 	if k.by < 0 {
 		c.add("signal", "", took-other, took, other, "it waited %s for signals of an unknown rank",
@@ -446,7 +448,7 @@ func (c *comparison) signalled(k what, took, other int64) {
 	c.out[len(c.out)-1].Rank = k.by
 }
 
-// idled notes that nothing ran for some time, and what the host did in the longest gap.
+// idled records the cause that nothing ran for some time, and what the host did in the longest gap.
 func (c *comparison) idled(took, other int64) {
 	longest := stretch{}
 	for _, p := range c.slow.parts {
@@ -461,7 +463,7 @@ func (c *comparison) idled(took, other int64) {
 	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
 }
 
-// idleBefore says why nothing ran in a gap, as far as the profile shows.
+// idleBefore returns why nothing ran in a gap, as far as the profile shows.
 func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 	e := &a.t.Events[gap.event]
 	issued := min(e.Issued, gap.hi)
@@ -485,8 +487,8 @@ func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 // mostCalls limits how many of the host's calls before a time are examined.
 const mostCalls = 4096
 
-// meanwhile names what the host did between two times: the call that took most of it, or the fact that nothing was
-// recorded.
+// meanwhile describes what the host did between two times: the call that took most of it, or that
+// nothing was recorded.
 func (l *lane) meanwhile(from, to int64) string {
 	var best trace.HostCall
 	var most int64

@@ -35,8 +35,8 @@ func (p *player) last(rank int, name string) *cmd {
 	return nil
 }
 
-// overlapped plays steps whose all_reduces run on a stream of their own during the kernels of the next step. Only the
-// all_reduce of step bare is waited for at once.
+// overlapped plays steps whose all_reduces run on a separate stream during the kernels of the next
+// step. Only the all_reduce of step bare is waited for immediately.
 func overlapped(p *player, n, bare int) {
 	for step := range n {
 		for r := range p.ranks {
@@ -287,10 +287,10 @@ func (x *scenario) check(t *testing.T, r *Report) {
 			continue
 		}
 		if x.rank != -2 && (f.Rank != x.rank || f.Kind == "late" && f.Index != x.index) && f.US > x.amount/5 {
-			t.Errorf("rank %d is blamed, too: %s", f.Rank, f.Text)
+			t.Errorf("rank %d is blamed too: %s", f.Rank, f.Text)
 		}
 		if x.kind == "exposed" && f.Kind != "exposed" && f.US > x.amount/5 {
-			t.Errorf("rank %d is blamed, and all are alike: %s", f.Rank, f.Text)
+			t.Errorf("rank %d is blamed although no rank differs: %s", f.Rank, f.Text)
 		}
 		if blamed++; blamed > 1 {
 			continue
@@ -314,9 +314,9 @@ func (x *scenario) check(t *testing.T, r *Report) {
 	}
 }
 
-// TestClocksApart uses devices that each have a clock of their own, and no collective that compares the clocks, as in
-// an exchange on GPUs. Waits for signals must count as idle time for signals, and no sentence may compare times of two
-// ranks.
+// TestClocksApart uses devices with separate clocks, and no collective from which the clocks could
+// be compared, as in an exchange on GPUs. Waits for signals must count as idle time for signals,
+// and no sentence may compare times of two ranks.
 func TestClocksApart(t *testing.T) {
 	p := newPlayer(4, 1)
 	exchange(p, 4, true, func(round int) {

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Finding is something that cost time, in a sentence.
+// Finding describes in a sentence something that cost time.
 type Finding struct {
 	// Kind is one of
 	//   - "late": ranks waited in a collective for a late rank
@@ -24,12 +24,12 @@ type Finding struct {
 	Rank  int    `json:"rank"`
 	Op    string `json:"op"`
 	Index int    `json:"index"` // of the collective; -1 for no collective or several
-	// US is what it cost: the longest wait, the time beyond that of other transfers, or the exposed time.
+	// US is its cost: the longest wait, the excess over other transfers, or the exposed time.
 	US   float64 `json:"us"`
 	Text string  `json:"text"`
 }
 
-// find lists what cost time.
+// find lists the causes of lost time.
 func (a *accounting) find() {
 	a.r.waited()
 	a.signals()
@@ -104,8 +104,8 @@ type doing struct {
 // mostTurns limits how long a chain of ranks that wait for each other may be.
 const mostTurns = 16
 
-// during returns what the sender of a signal had to wait for from a given time on. If it waited for the signal of
-// another rank, that rank's work is returned for this time.
+// during returns the activities that the sender of a signal had to wait for between two times.
+// Where it waited for the signal of another rank, that rank's activities are returned instead.
 func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	var out []doing
 	parts, _ := a.back(signal, from)
@@ -123,7 +123,8 @@ func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	return out
 }
 
-// meantime says what the ranks did while one waited for a signal, and which rank did the most.
+// meantime describes what the ranks did while one waited for a signal, and returns the rank that
+// did the most.
 func (a *tracer) meantime(s stretch) (rank int, why string) {
 	type key struct {
 		rank, via int
@@ -158,7 +159,7 @@ func (a *tracer) meantime(s stretch) (rank int, why string) {
 	return rank, strings.Join(texts, "; ")
 }
 
-// did says what a rank did for a part of the time that another rank waited.
+// did describes what a rank did for a part of the time that another rank waited.
 func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 	who := fmt.Sprintf("rank %d", a.t.ID(rank))
 	if via >= 0 {
@@ -192,7 +193,7 @@ func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 // barrier is the collective that moves no data.
 const barrier = "barrier"
 
-// transferOf names communication after all members have arrived.
+// transferOf returns a name for the communication after all members have arrived.
 func transferOf(name string) string {
 	if name == barrier {
 		return name

@@ -31,12 +31,13 @@ type made struct {
 	*flight.Entry
 }
 
-// mostProblems limits the problems that are reported, because one collective that hangs can cause one per rank.
+// mostProblems is the largest number of reported problems, because one collective that hangs can
+// cause one for each rank.
 const mostProblems = 1 << 16
 
-// OfFlight computes the report for the flight records of several ranks: which collectives they called differently,
-// which are incomplete, and which ranks have not arrived. A record says when the host made calls, by its wall clock,
-// and nothing about transfer.
+// OfFlight computes the report for the flight records of several ranks: which collectives they
+// called differently, which are incomplete, and which ranks have not arrived. A record contains the
+// times, by the wall clock, at which the host made calls, and nothing about transfer.
 func OfFlight(records []*flight.Record) *Report {
 	f := &flights{behind: map[int][]int64{}, byGroup: map[string][]made{}, given: map[int]bool{},
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
@@ -160,7 +161,7 @@ func (f *flights) collective(group string, members, given []int, seq int64, list
 	f.r.Collectives = append(f.r.Collectives, c)
 }
 
-// stack says where a rank made its call.
+// stack describes where a rank made its call.
 func stack(e *flight.Entry) string {
 	if len(e.Stack) == 0 {
 		return ""
@@ -199,8 +200,8 @@ func (f *flights) last(rank int) string {
 	return "not in its record"
 }
 
-// late names the rank that called last. If the call is not complete and the devices of some ranks have begun it, the
-// ranks whose devices have not are late.
+// late records which rank called last. If the call is not complete and the devices of some ranks
+// have begun it, the ranks whose devices have not are late.
 func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	ranks := slices.Sorted(maps.Keys(list))
 	last, first := ranks[0], ranks[0]
@@ -241,7 +242,7 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	}
 }
 
-// trailing says which ranks called last, for the collectives that did complete.
+// trailing reports which ranks called last in collectives that completed.
 func (f *flights) trailing() {
 	for _, r := range slices.Sorted(maps.Keys(f.behind)) {
 		list := f.behind[r]

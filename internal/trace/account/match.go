@@ -20,7 +20,7 @@ type matching struct {
 	members [][]call     // of collectives, by number
 	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
 	lost    map[int]bool // ranks whose clocks are not aligned
-	untold  string       // the reason why waiting is not known; empty if it is known
+	untold  string       // the reason why waiting is unknown; empty if it is known
 }
 
 // match finds the collectives of a trace. In hocket's traces each member has the number of its collective. In other
@@ -185,7 +185,7 @@ func (a *matching) shift(long, short []call) int {
 	return best
 }
 
-// compare finds what the members of one collective do not agree on.
+// compare reports in what the members of one collective disagree.
 func (a *matching) compare(group string, nth int64, list []call) {
 	if len(list) < 2 {
 		return

@@ -64,15 +64,15 @@ func TestFlightStates(t *testing.T) {
 	}
 	r := OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed"), record(2, "completed", "started")})
 	if !found(r, "missing", 1, "rank 1 has not called it; its last call is 1, all_reduce, completed; it called from step (train.py:7)") {
-		t.Errorf("rank 1 lacks call 2: %+v", r.Problems)
+		t.Errorf("want a problem that rank 1 did not make call 2: %+v", r.Problems)
 	}
 	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "scheduled"), record(2, "completed", "started")})
 	if !found(r, "late", 1, "its device has not begun it, as those of ranks [0 2] have") || len(r.Problems) != 1 {
-		t.Errorf("rank 1's device has not begun: %+v", r.Problems)
+		t.Errorf("want a problem that rank 1's device has not begun: %+v", r.Problems)
 	}
 	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "started")})
 	if !found(r, "missing", 2, "rank 2 gave no record") {
-		t.Errorf("rank 2 gave no record: %+v", r.Problems)
+		t.Errorf("want a problem that rank 2 has no record: %+v", r.Problems)
 	}
 	r = OfFlight([]*flight.Record{record(0, "completed"), record(1, "completed"), record(2, "completed")})
 	if len(r.Problems) != 0 {

@@ -111,12 +111,12 @@ func TestProperties(t *testing.T) {
 			}
 			latest := w.begins[k][c.Late.Rank]
 			if d := us(w.arrive[k] - latest); d > 2*slack {
-				t.Fatalf("collective %d: rank %d is called late, and came %v µs before the last", k, c.Late.Rank, d)
+				t.Fatalf("collective %d: rank %d is reported as late, but arrived %v µs before the last", k, c.Late.Rank, d)
 			}
 		}
 		for _, x := range r.Exposed.ByRank {
 			if d := x.TotalUS + x.HiddenUS - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives))+union[x.Rank]*200e-6 {
-				t.Fatalf("rank %d: exposed %v + hidden %v is not all of %v", x.Rank, x.TotalUS, x.HiddenUS,
+				t.Fatalf("rank %d: exposed %v + hidden %v differs from the total %v", x.Rank, x.TotalUS, x.HiddenUS,
 					union[x.Rank])
 			}
 			if d := *x.WaitUS + *x.TransferUS - x.TotalUS; math.Abs(d) > 0.002 {
@@ -287,10 +287,10 @@ func TestProblems(t *testing.T) {
 		}
 	}
 	if got["order 0"]+got["order 1"] != 1 {
-		t.Errorf("the order differs between ranks 0 and 1: %v", r.Problems)
+		t.Errorf("want a problem about the order of ranks 0 and 1: %v", r.Problems)
 	}
 	if r.Collectives[3].TransferUS != nil {
-		t.Error("of a collective that one member's profile lacks nothing can be told")
+		t.Error("waiting is reported for a collective that is missing in one member's profile")
 	}
 }
 
@@ -314,7 +314,7 @@ func TestConditions(t *testing.T) {
 	for _, text := range []string{"", "exposed", "exposed < 3%", "exposed > 10", "skew > 10%", "problems > 3us",
 		"nothing > 1us", "exposed > 1.2.3%"} {
 		if _, err := ParseCondition(text); err == nil {
-			t.Errorf("%q is no condition, and is taken for one", text)
+			t.Errorf("%q is not a condition, but is accepted", text)
 		}
 	}
 	c, _ := ParseCondition("step > 1us")
@@ -340,6 +340,6 @@ func TestAgainst(t *testing.T) {
 		}
 	}
 	if !found {
-		t.Error("both have all_reduces, and they are not compared")
+		t.Error("the all_reduces of the two reports are not compared")
 	}
 }

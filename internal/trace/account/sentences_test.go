@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// facts checks sentences against events with a computation of its own.
+// facts checks sentences against the events by a separate computation.
 type facts struct {
 	t      *trace.Trace
 	groups [][]int // the members of each collective
@@ -431,7 +431,7 @@ func (f *facts) waiting(rank int, from, to int64) (sum int64) {
 // gap looks for an event of a name before which nothing ran on its stream for the given time, and checks the reason in
 // the text.
 func (f *facts) gap(rank int, long, name, why string, from, to int64) error {
-	err := fmt.Errorf("there is no such gap before %s", name)
+	err := fmt.Errorf("no gap of that length precedes %s", name)
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
 		if f.t.ID(e.Rank) != rank || e.Name != name || e.Start > to || e.Start <= from {
@@ -458,7 +458,7 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 	switch {
 	case text == "; the trace does not say why":
 		if f.t.Source != "" {
-			return fmt.Errorf("it is no trace of hocket's")
+			return fmt.Errorf("the trace is not hocket's")
 		}
 		return nil
 	case text == "; the profile does not say when its host issued that":
@@ -524,7 +524,7 @@ func (f *facts) signal(text string) error {
 				}
 			}
 		}
-		return fmt.Errorf("there is no such wait")
+		return fmt.Errorf("the trace has no such wait")
 	}
 	m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+): (.*)`, text)
 	if m == nil {
@@ -561,7 +561,7 @@ func (f *facts) signal(text string) error {
 	return err
 }
 
-// meantime checks what the text says that ranks did between two times.
+// meantime checks the text about what ranks did between two times.
 func (f *facts) meantime(text string, from, to int64, sender int) error {
 	if matched(`nothing that rank (\d+) did before it takes a fifth of that`, text) != nil {
 		return nil

@@ -29,7 +29,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return t.err
 }
 
-// writer remembers the first error.
+// writer records the first error.
 type writer struct {
 	w   io.Writer
 	err error
@@ -73,7 +73,7 @@ func (r *Report) words(t *writer) {
 	}
 }
 
-// Facts says in one line what the report is about.
+// Facts describes in one line the run that the report is about.
 func (r *Report) Facts() string {
 	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source,
 		r.Alignment.words())
@@ -134,7 +134,7 @@ var bounds = map[string]string{"compute": "computation", "transfer": "transfer b
 	"communication": "communication", "io": "copies of the host", "sync": "waits for streams and signals",
 	"idle": "idle streams"}
 
-// Sentences says what cost the most time, with the largest cost first.
+// Sentences returns the sentences about lost time, the most expensive first.
 func (r *Report) Sentences() []string {
 	var out []string
 	for _, f := range r.Findings[:min(len(r.Findings), shownWaits)] {
@@ -147,7 +147,7 @@ func (r *Report) Sentences() []string {
 	return out
 }
 
-// words says which ranks waited in one collective, and for which rank.
+// words describes which ranks waited in one collective, and for which rank.
 func (c *Collective) words() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d of %d: ", c.Op, c.Nth, c.OfOp)

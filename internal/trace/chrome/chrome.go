@@ -47,7 +47,7 @@ func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	return f.finish()
 }
 
-// file is what was read of a file so far.
+// file is the part of a file that has been read.
 type file struct {
 	scan  *jsonscan.Scanner
 	found bool // an array of events
@@ -208,7 +208,7 @@ func nanoseconds(raw json.RawMessage) (int64, error) {
 	return v*1e3 + n, nil
 }
 
-// rankOf gives each process of device events a number.
+// rankOf numbers the processes that have device events.
 func (f *file) rankOf(process string) int {
 	r, ok := f.ranks[process]
 	if !ok {

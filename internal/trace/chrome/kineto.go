@@ -109,7 +109,7 @@ func members(text string) []int {
 	return out
 }
 
-// hostCall records what the host did and when it issued work.
+// hostCall records a call of the host, and when it issued work.
 func (f *file) hostCall(e *entry) error {
 	start, end, err := f.times(e)
 	if err != nil {
@@ -148,7 +148,7 @@ func (f *file) finish() (*trace.Trace, error) {
 	for process, r := range f.ranks {
 		t.IDs[r] = f.number(process)
 		if !f.own {
-			t.Clocks[r] = r // whoever merged the file did not say that the ranks share a clock
+			t.Clocks[r] = r // the tool that merged the file did not say that the ranks share a clock
 		} else if id := t.IDs[r]; id >= 0 && id < len(f.clocks) {
 			t.Clocks[r] = f.clocks[id]
 		}

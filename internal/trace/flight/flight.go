@@ -24,7 +24,7 @@ const (
 	maxText    = 256 << 20 // bytes of the texts of all entries and groups together
 )
 
-// Record is what the recorder of one rank kept.
+// Record is the data of one rank's flight recorder.
 type Record struct {
 	Rank    int // -1 if the file does not say it
 	Entries []Entry
@@ -220,7 +220,7 @@ func plain(v any, depth int, left *int) (any, error) {
 	return v, nil
 }
 
-// count limits what is kept of a record.
+// count limits how much of a record is kept.
 func (r *Record) count(raw []byte) error {
 	if r.text += len(raw); r.text > maxText {
 		return fmt.Errorf("entries and groups have more than %d bytes", maxText)
@@ -303,7 +303,7 @@ func (r *Record) groups(raw []byte) error {
 	return nil
 }
 
-// Number gives each rank without a number the next free one. It refuses two records of one rank.
+// Number assigns the next free number to each rank without one. It refuses two records of one rank.
 func Number(records []*Record) error {
 	taken := map[int]bool{}
 	for _, r := range records {

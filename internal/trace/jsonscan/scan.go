@@ -57,7 +57,7 @@ func (s *Scanner) Peek() (byte, error) {
 	}
 }
 
-// take reads the byte c. Space may come before it.
+// take reads the byte c, which may follow white space.
 func (s *Scanner) take(c byte) error {
 	b, err := s.Peek()
 	if err != nil {

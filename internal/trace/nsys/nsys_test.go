@@ -52,7 +52,7 @@ func TestSQLite(t *testing.T) {
 			continue
 		}
 		if !slices.EqualFunc(plain(got)[:len(want)], want, func(a, b trace.Event) bool { return a == b }) {
-			t.Errorf("%s: other events than the text has", name)
+			t.Errorf("%s: the events differ from those of the text", name)
 		}
 		for _, e := range got.Events {
 			if e.Issued != e.Start-5000 {
@@ -79,7 +79,7 @@ func written(t *testing.T, args ...string) string {
 	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Log("without python3 fewer layouts are tried")
+		t.Log("without python3 the test reads fewer layouts")
 		return ""
 	}
 	path := filepath.Join(t.TempDir(), "export.sqlite")

@@ -29,7 +29,7 @@ const globalID = ^int64(0xFFFFFF)
 // processDevice is a device as one process sees it.
 type processDevice struct{ process, device int64 }
 
-// export is what was read of a database so far.
+// export is the part of a database that has been read.
 type export struct {
 	db     *sqlite.DB
 	ranks  map[processDevice]int
@@ -182,7 +182,7 @@ func (x *export) copies() error {
 		func(r record, _ []any) error { return x.add(r[4], r[2], r[0], r[1], r[3], r[5], "[CUDA memset]", -1) })
 }
 
-// strings gives kernels their names.
+// strings sets the names of kernels.
 func (x *export) strings() error {
 	t := x.db.Table(stringTable)
 	if t == nil || t.Column("id") < 0 || t.Column("value") < 0 {
@@ -227,7 +227,7 @@ func (x *export) strings() error {
 	return x.words.Err()
 }
 
-// issued notes when the host issued each event.
+// issued sets when the host issued each event.
 func (x *export) issued() error {
 	type call struct{ process, correlation int64 }
 	at := map[call]int64{}

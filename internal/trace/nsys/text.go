@@ -77,8 +77,8 @@ type row struct {
 
 var (
 	textRow = regexp.MustCompile(`^\s*([\d,.]+)\s+([\d,.]+)\s+(\d+)\s+(.*\S)\s*$`)
-	// The name of the device ends with its number. After it come its context, in some versions a green context, and the
-	// stream.
+	// The name of the device ends with its number. Then follow its context, in some versions a
+	// green context, and the stream.
 	devicePart = regexp.MustCompile(`\((\d+)\)\s+(\d+)\s+(?:(\d+)\s+)?(\d+)\s+(\S.*)$`)
 	deviceCell = regexp.MustCompile(`\((\d+)\)\s*$`)
 	headerUnit = regexp.MustCompile(`Start ?\((\w+)\)`)

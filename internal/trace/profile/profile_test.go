@@ -63,7 +63,7 @@ func TestTruncated(t *testing.T) {
 			cut := len(b) * i / 40
 			_, err := Read([]string{write(t, "cut.rank0", b[:cut])})
 			if err == nil {
-				t.Errorf("%s: the first %d of %d bytes count as a whole", name, cut, len(b))
+				t.Errorf("%s: the first %d of %d bytes are accepted as complete", name, cut, len(b))
 			} else if !strings.Contains(err.Error(), "cut.rank0: ") || len(err.Error()) > 500 {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -289,7 +289,7 @@ func FuzzRead(f *testing.F) {
 		switch {
 		case err != nil:
 		case (tr == nil) == (rec == nil):
-			t.Errorf("a trace %v and a record %v", tr, rec)
+			t.Errorf("got a trace %v and a record %v", tr, rec)
 		case rec != nil:
 			for _, e := range rec.Entries {
 				if e.In < -1 || e.Out < -1 {

@@ -11,7 +11,7 @@ import (
 // Collective holds a device.Collective with resolved views.
 type Collective struct {
 	*device.Collective
-	Operands []Part // of each member
+	Operands []Part // by member
 }
 
 // Part holds the operands of one member.
@@ -25,7 +25,7 @@ func (c *Collective) Empty() bool {
 	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.Operands, func(p Part) bool { return p.Reads && p.In.N > 0 || p.Writes && p.Out.N > 0 })
 }
 
-// Whole is the dimension that marks an operand which is not cut into blocks.
+// Whole is the value of an axis for an operand that is not cut into blocks.
 const Whole = -1 << 31
 
 // InAxis returns the dimension along which inputs are cut into blocks.

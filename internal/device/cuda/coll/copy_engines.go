@@ -11,14 +11,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// copyAlgorithm pushes blocks into the other members' results with copy engines. Before and after the copies, a kernel
-// of one thread block makes the members wait for each other: first until all results may be written, then until all are
-// written. A member pushes on its own stream, which was the fastest way. The block that stays with the member is copied
-// concurrently on another stream.
+// copyAlgorithm copies blocks into the other members' results with copy engines. Before and after the copies, a kernel
+// of one thread block synchronizes the members: first until all results may be written, then until all are written.
+// Each member writes to the others on its own stream, which was the fastest choice of stream. The block that stays with
+// the member is copied concurrently on another stream.
 type copyAlgorithm struct{}
 
-// RoutedAlgorithms lists the algorithms that transfer data other than by kernels over links: with copy engines, or over
-// the bus through host memory.
+// RoutedAlgorithms lists the algorithms that do not transfer all data by kernels over links, but with copy engines or
+// through host memory.
 var RoutedAlgorithms = []Entry{
 	{Info{Name: "move-copy", Ops: device.Moves, Memory: device.MemoryFlags, CopyEngines: true, Takes: "what only moves",
 		How: "copy engines write to the peers' outputs, between two kernels of one block in which the ranks meet: no SMs"},
@@ -45,8 +45,8 @@ func (copyAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePlan,
 	return enginePlan(t, tune, c)
 }
 
-// enginePlan is that of stores, but nothing may have to be copied first, and rows
-// have to be such as copy engines take.
+// enginePlan plans c as stores, and returns an error if copy engines cannot make these stores: an input would have to
+// be copied first, or the rows of blocks are unsuitable.
 func enginePlan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
 	p, err := MoveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
 	switch {
@@ -71,7 +71,7 @@ func enginePlan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
 	return p, nil
 }
 
-// Plan makes each member push its blocks between two kernels in which all members wait for each other.
+// Plan makes each member copy its blocks between two kernels that synchronize all members.
 func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	m, err := a.plan(t, tune, c)
 	if err != nil {
@@ -96,12 +96,12 @@ func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, e
 	return p, nil
 }
 
-// enginePushes returns the copies of a member's share. Copies to other members run on the member's own stream. The
+// enginePushes returns the copies of a member's blocks. Copies to other members run on the member's own stream. The
 // member's own block is copied on another stream.
 func enginePushes(share *kernels.Move) Copies {
 	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {
-		q := (share.Me + k) % share.Members // not everybody at the same member first
+		q := (share.Me + k) % share.Members // members start with different receivers
 		r := nvlib.Rect{Dst: share.Dst[q], Src: share.Src[q], Width: share.Run, Height: 1}
 		if len(share.Extents) == 1 {
 			r.Height, r.DstPitch, r.SrcPitch = share.Extents[0], share.DstStrides[q][0], share.SrcStrides[q][0]

@@ -8,12 +8,12 @@ type HostPart struct{ Permille, Writers, Readers int64 }
 
 // HostParts holds the host parts for the different algorithms.
 type HostParts struct {
-	Operands  HostPart                                                 // of an all_reduce of two members
-	Results   func(bytes int64) HostPart                               // of an all_reduce of more
-	Moves     func(op ir.Op, block int64, members int) HostPart        // of each block
-	Addends   func(members int, bytes int64) HostPart                  // of a reduce_scatter
-	Lamport   func(bytes int64, members int) HostPart                  // of lines that are their own flags
-	SMLimited func(members int, bytes int64) (permille, readers int64) // of results, by few blocks
+	Operands  HostPart                                                 // all_reduce of two members
+	Results   func(bytes int64) HostPart                               // all_reduce of more than two members
+	Moves     func(op ir.Op, block int64, members int) HostPart        // part of each block of a move
+	Addends   func(members int, bytes int64) HostPart                  // reduce_scatter
+	Lamport   func(bytes int64, members int) HostPart                  // all_reduce by the lamport algorithms
+	SMLimited func(members int, bytes int64) (permille, readers int64) // results of an all_reduce by an SM-limited kernel
 }
 
 // MeasuredParts returns the parts that were the fastest in measurements.

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// spares refuses types of which any bits may be data: lines that are their own flags
-// need a word that is none.
+// spares returns an error for types in which every bit pattern is valid data. The lamport algorithms need a bit pattern
+// that is never sent.
 func spares(dt ir.DType) error {
 	if !kernels.Spares(dt) {
 		return fmt.Errorf("%w: lines of %s, of which any bits may be data, cannot be their own flags", device.ErrUnsupported, dt)
@@ -18,8 +18,8 @@ func spares(dt ir.DType) error {
 	return nil
 }
 
-// planLamport is for lines that are their own flags, as many for each thread of a warp as
-// unroll says.
+// planLamport plans an all_reduce in which arrived data is recognized because it differs from the initial contents of
+// the memory. Each thread of a warp handles unroll lines.
 func (a ReduceAlgorithm) planLamport(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes := r.Count * r.DType.Size()
 	rows := ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll))
@@ -32,17 +32,17 @@ func (a ReduceAlgorithm) planLamport(p *Plan, t Team, tune device.Tuning, r *ker
 	p.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
-// rest gives r halves that rest full of what is never sent.
+// rest requests memory for received data, in two halves that are initially filled with the value that is never sent.
 func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 	p.resting(half, func(a Area) { r.Data, r.Half = a.At, a.half() })
 }
 
-// From throttleFrom to throttleTo bytes one thread of a warp looks for all first: at 4 MiB of four
-// H200 that is faster, at 8 it was not measured.
+// For operands from throttleFrom to throttleTo bytes, one thread of a warp polls for all of its threads at first. At 4
+// MiB on four H200 this is faster; 8 MiB were not measured.
 const throttleFrom, throttleTo = 7 << 19, 6 << 20
 
-// lamportByHost is the HostPart of lines that are their own flags. The values were measured to be the fastest, for
-// operands on two H200 and for results on four. A larger part than the bus can carry in the same time costs much.
+// lamportByHost returns the HostPart of the lamport algorithms. The values were the fastest, measured for operands on
+// two H200 and for results on four. A part that is larger than the bus can transfer in the same time is much slower.
 func lamportByHost(bytes int64, members int) HostPart {
 	switch small := bytes < 24<<20; {
 	case members == 2 && small:
@@ -55,8 +55,7 @@ func lamportByHost(bytes int64, members int) HostPart {
 	return HostPart{170, 8, 16}
 }
 
-// lamportHostable returns nil, or why no part of an all_reduce of lines that are their
-// own flags can go by way of host memory.
+// lamportHostable returns nil, or why no part of an all_reduce by lamport can be transferred through host memory.
 func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	if t.Members() == 2 {
 		return hostable(t, r, c)
@@ -67,21 +66,22 @@ func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	return nil
 }
 
-// lamportResults sets how many rows a member of more than two adds up, and returns of how
-// many chunks, each of a block's rows, the results go by way of host memory.
+// lamportResults is for more than two members. It sets the number of rows that each member reduces, and returns the
+// number of chunks of results that are transferred through host memory. A chunk is the rows of one block of threads.
 func lamportResults(t Team, r *kernels.AllReduce) int64 {
 	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))
 	r.Share = ceil(ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll)), members)
 	return r.Share * t.HostParts().Lamport(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
 }
 
-// planLamportHost is planLamport for what does not go by way of host memory: of two members, one
-// shot of most packs, of more, two shots, and host memory for results.
+// planLamportHost is planLamport with a part of the data transferred through host memory. With two members the kernel
+// is one shot, and a part of the operands is transferred so. With more members it is two shots, and a part of the
+// results is.
 func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(t.Members())
 	part := t.HostParts().Lamport(bytes, t.Members())
 	aside := part.Writers + part.Readers
-	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few blocks would remain for the link
 		if a.kind, a.shots = (kernels.AllReduceLamport{}), 1; members > 2 {
 			a.kind, a.shots = kernels.AllReduceLamportx2{}, 2
 		}
@@ -90,7 +90,7 @@ func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r 
 		return
 	}
 	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
-	var told int64 // flags of transfers through host memory
+	var told int64 // number of flags for transfers through host memory
 	if members == 2 {
 		r.Share = ceil(bytes, 16) * (1000 - part.Permille) / 1000 / rows
 		host.Split = r.Share * rows

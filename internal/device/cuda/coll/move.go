@@ -16,7 +16,8 @@ type MoveAlgorithm struct{ move, reduce kernels.MoveKind }
 
 const noMove = kernels.MoveKind(0xff)
 
-// blocksOnly are the collectives in which members give each other blocks, whether these are reduced or not.
+// blocksOnly lists the collectives in which members send blocks to each other; blocksAdded lists those of them that
+// reduce the blocks.
 var (
 	blocksOnly  = slices.Concat(device.Moves, blocksAdded)
 	blocksAdded = []ir.Op{ir.OpReduceScatter, ir.OpReduce}
@@ -56,7 +57,7 @@ func (a MoveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
 	return k, nil
 }
 
-// Supports makes the members' moves with addresses of what there is.
+// Supports returns an error if the algorithm cannot carry out c. It plans c to find out.
 func (a MoveAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
@@ -68,9 +69,9 @@ func (a MoveAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error
 	return p.launchable()
 }
 
-// launchOf completes a tuning, by what was fastest on two H200: threads enough for
-// every pack where flags travel with the data; where blocks have to meet, few of
-// them until a link needs more.
+// launchOf completes a tuning with the values that were fastest on two H200. If flags travel with the data, there are
+// enough threads for every pack. If blocks synchronize, there are few blocks unless the data is large enough to fill a
+// link.
 func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members int) (blocks, threads, unroll int) {
 	bytes := r.bytes()
 	switch kind {
@@ -105,7 +106,7 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 	return cmp.Or(tune.Blocks, blocks), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
-// within is bytes in parts of each, at least and at most so many.
+// within returns the number of parts of each bytes, limited to the range from least to most.
 func within(bytes, each, least, most int64) int {
 	return int(min(max((bytes+each-1)/each, least), most))
 }
@@ -148,7 +149,7 @@ func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
 		for _, m := range Parts(&moves[i]) {
 			fit(t, &m)
 			need = max(need, m.SlotBytes())
-			if m.Kind.LL128() { // whose data would look like the flags of packs
+			if m.Kind.LL128() { // LL128 data could look like flags of packs
 				name = "sheets of moves"
 			}
 		}
@@ -168,7 +169,7 @@ func fit(t Team, move *kernels.Move) {
 	move.Blocks = min(move.Blocks, room)
 }
 
-// moveKernel returns the launch of a member's share.
+// moveKernel returns the kernel of a member's move.
 func moveKernel(t Team, move *kernels.Move, flags, slots Area) (Action, error) {
 	fit(t, move)
 	copy(move.Flags[:], flags.At)

@@ -57,7 +57,7 @@ func FlowOf(c *Collective, n int) (*flow, error) {
 	return nil, fmt.Errorf("%w: it does not move blocks", device.ErrUnsupported)
 }
 
-// cuts checks the root, and that operands can be cut into n blocks.
+// cuts checks the root, and that operands can be divided into n blocks.
 func (c *Collective) cuts(n int) error {
 	if c.Root < 0 || c.Root >= n {
 		return fmt.Errorf("root %d of %d members", c.Root, n)
@@ -87,20 +87,20 @@ func (f *flow) Pairs(do func(i, p int)) {
 	}
 }
 
-// blockRows merges the dimensions of views of one shape where all of them go on
-// without a gap. What lies together is run bytes; extents are around it, the
-// inner first, each with the strides of all views in bytes.
+// blockRows describes the common layout of views of one shape, with adjacent dimensions merged if all views are
+// contiguous across them. A run is the number of contiguous bytes. The extents are the remaining dimensions, innermost
+// first.
 type blockRows struct {
 	run     int64
 	extents []int64
-	dims    []int // the dimension that an extent steps along
+	dims    []int // by extent: the dimension of the views
 }
 
 func rowsOf(views []strided.View) blockRows {
 	v := &views[0]
 	var r blockRows
-	var dims []int  // the innermost of those merged, outer first
-	var ext []int64 // and their extents
+	var dims []int  // the innermost dimension of each merged group, outermost group first
+	var ext []int64 // the extents of the groups
 	for d, e := range v.Shape {
 		if e == 1 {
 			continue

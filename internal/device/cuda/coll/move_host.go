@@ -11,16 +11,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// HostMove is move-push but for some per cent of each block, which its member writes
-// to its host memory and the others read there: stores carry what a link does, and the
-// bus to the host is no part of that. What goes to all is written once.
+// HostMove is move-push with a part of each block transferred through host memory. The sender writes this part to its
+// host memory, and the receivers read it there. Links are already saturated by stores, while the bus to the host would
+// be idle. Data that goes to all members is written once.
 type HostMove struct{}
 
-// movesByHost is the HostPart of blocks of so many bytes: what was fastest on two and four
-// H200, a little less than where it suddenly takes longer. Among four an all_gather reads
-// three times as much as it writes, which a bus carries more of than of both alike. Small
-// blocks are there before host memory is, and what goes one way at a time copy engines
-// carry as well.
+// movesByHost returns the HostPart of blocks of the given size. The values were the fastest on two and four H200,
+// chosen slightly below the size at which the time suddenly grows. In an all_gather of four members each member reads
+// three times as much as it writes, and a bus carries more in that ratio than of equal amounts. Small blocks arrive
+// before data through host memory would. Data that flows in one direction at a time is transferred as fast by copy
+// engines.
 func movesByHost(op ir.Op, block int64, members int) HostPart {
 	switch {
 	case block < 4<<20:
@@ -38,7 +38,7 @@ func movesByHost(op ir.Op, block int64, members int) HostPart {
 	return HostPart{}
 }
 
-// mixedGrain is the number of bytes of which the stored part of a block is a multiple.
+// The part of a block that is stored over the link is a multiple of mixedGrain bytes.
 const mixedGrain = 256
 
 // storedFirst returns the number of bytes of a block that are stored over the link, a multiple of mixedGrain. The
@@ -47,8 +47,8 @@ func (p HostPart) storedFirst(block int64) int64 {
 	return block * (1000 - p.Permille) / 1000 / mixedGrain * mixedGrain
 }
 
-// Aside is how many of so many blocks of a grid write to host memory and read there,
-// in all no more than a third; none where that is fewer than one each.
+// Aside returns how many blocks of a grid write to host memory and how many read from it. Together they are at most a
+// third of the grid; both are 0 if the grid is too small for one of each.
 func (p HostPart) Aside(blocks int64) (writers, readers int64) {
 	writers, readers = p.Writers, p.Readers
 	for 3*(writers+readers) > blocks {
@@ -80,8 +80,8 @@ func (HostMove) Supports(t Team, tune device.Tuning, c *Collective) error {
 	return nil
 }
 
-// Pushed is how blocks are stored: by all blocks of the grid that there is room for,
-// of which some then do the rest.
+// Pushed is the plan for the part of the data that is stored over the link. It uses all blocks that can run at once;
+// some of them then handle the transfers through host memory.
 var Pushed = MoveAlgorithm{kernels.MovePush, noMove}
 
 func withBlocks(tune device.Tuning) device.Tuning {
@@ -116,23 +116,23 @@ func (HostMove) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	return p, nil
 }
 
-// hostShares are members' shares of which some goes by way of host memory.
+// hostShares describes the members' moves with a part of each block transferred through host memory.
 type hostShares struct {
-	stored, each int64 // bytes of a block that are stored, and of a rest's place
+	stored, each int64 // bytes of a block that are stored over the link, and bytes of host memory for the remainder
 	blocks       int
 	writers      int64
 	readers      int64
-	once         []bool // the member's rests are one
+	once         []bool // by member: all receivers get the same data, so that it is written once
 	told, host   Area
 }
 
-// kernel is member i's launch.
+// kernel returns member i's kernel.
 func (s *hostShares) kernel(m *MovePlan, i int, flags Area) (Action, error) {
 	k, err := s.Complete(m, i, flags).Meeting()
 	return Kernel{k}, err
 }
 
-// Complete is member i's share with its memory, which the plan was given.
+// Complete returns member i's move with the addresses of the memory that the plan has received.
 func (s *hostShares) Complete(m *MovePlan, i int, flags Area) *kernels.MoveHost {
 	x := s.share(m, i)
 	copy(x.Flags[:], flags.At)
@@ -151,7 +151,7 @@ func (s *hostShares) Complete(m *MovePlan, i int, flags Area) *kernels.MoveHost 
 	return x
 }
 
-// share is member i's, without memory.
+// share returns member i's move without addresses of memory.
 func (s *hostShares) share(m *MovePlan, i int) *kernels.MoveHost {
 	x := &kernels.MoveHost{Move: m.Moves[i], Rest: m.Moves[i].Run - s.stored, Writers: s.writers, Readers: s.readers}
 	x.Run, x.Blocks = s.stored, s.blocks
@@ -159,8 +159,8 @@ func (s *hostShares) share(m *MovePlan, i int) *kernels.MoveHost {
 	return x
 }
 
-// RestByHost cuts the members' shares in what is stored and the rest, with memory for
-// that; nil where there is no room for blocks aside.
+// RestByHost splits the members' moves into a part stored over the link and a remainder through host memory, and
+// requests memory for the latter. It returns nil if the grid is too small for blocks that handle host memory.
 func RestByHost(p *Plan, t Team, m *MovePlan, part HostPart) *hostShares {
 	blocks := min(m.Moves[0].Blocks, t.Room(m.Moves[0].Threads))
 	writers, readers := part.Aside(int64(blocks))

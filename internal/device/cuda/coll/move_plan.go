@@ -10,14 +10,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MovePlan holds the members' shares. It also records which inputs are copied first because a result overlaps them.
+// MovePlan holds the members' moves. It also records which inputs are copied first because a result overlaps them.
 type MovePlan struct {
 	Moves  []kernels.Move
 	staged []bool
-	stage  int64 // bytes
+	stage  int64 // bytes of a copied input
 }
 
-// launchable returns an error if some member's share cannot be launched, independent of the available memory.
+// launchable returns an error if some member's move cannot be launched, whatever memory is available.
 func (p *MovePlan) launchable() error {
 	for i := range p.Moves {
 		m := &p.Moves[i]
@@ -85,7 +85,7 @@ func movable(t Team, c *Collective, f *flow, kind kernels.MoveKind) error {
 	return reach(t, f, kind)
 }
 
-// rows returns how the blocks lie, those too of inputs that are copied first.
+// rows returns the common layout of all blocks, including the copies of inputs.
 func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	var views []strided.View
 	f.Pairs(func(i, q int) { views = append(views, f.In(i, q), f.Out(q, i)) })
@@ -98,7 +98,7 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	for i := range c.Operands {
 		if p.staged[i] = overlapping(c, f, i); p.staged[i] {
 			p.stage = max(p.stage, c.Operands[i].In.Bytes())
-			part := c.Operands[i].In.At(c.Operands[i].In.Addr) // dense, wherever it will be
+			part := c.Operands[i].In.At(c.Operands[i].In.Addr) // the copy is dense; its address does not matter here
 			views = append(views, cutLike(c, part, f.n))
 		}
 	}
@@ -109,11 +109,11 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	return r, nil
 }
 
-// MostInLL128 limits the number of bytes of a block for which slots are reserved.
+// MostInLL128 is the largest block, in bytes, for which slots of LL128 lines are reserved.
 const MostInLL128 = 8 << 20
 
-// mostInSlots is the largest block of a kernel in bytes. Packs take twice as much
-// of a link as stores, and lose long before theirs.
+// mostInSlots returns the largest block, in bytes, that a kernel passes through slots. Packs use twice the bandwidth of
+// stores, so other algorithms are faster well below this limit.
 func mostInSlots(k kernels.MoveKind) int64 {
 	switch {
 	case k == kernels.MoveLL, k == kernels.ReduceLL:
@@ -127,7 +127,7 @@ func mostInSlots(k kernels.MoveKind) int64 {
 // mostExtents is the largest number of extents around rows that kernels support.
 const mostExtents = 3
 
-// cutLike is the first block of a whole input.
+// cutLike returns the first of the n blocks of an input.
 func cutLike(c *Collective, in strided.View, n int) strided.View {
 	if axis := InAxis(c); axis != Whole {
 		return in.Block(axis, 0, n)
@@ -145,7 +145,7 @@ func DTypeOf(c *Collective) ir.DType {
 	return c.Operands[0].Out.DType
 }
 
-// reach refuses what kernels would have to reach and cannot.
+// reach returns an error if members would have to access private memory of another GPU.
 func reach(t Team, f *flow, kind kernels.MoveKind) (err error) {
 	if !kind.Pulls() && !pushes(kind) {
 		return nil
@@ -162,8 +162,7 @@ func reach(t Team, f *flow, kind kernels.MoveKind) (err error) {
 	return err
 }
 
-// overlapping reports whether member i's result lies over its input in such a way
-// that the input has to be copied first.
+// overlapping reports whether member i's result overlaps its input such that the input has to be copied first.
 func overlapping(c *Collective, f *flow, i int) bool {
 	p := &c.Operands[i]
 	if !p.Reads || !p.Writes || !p.In.Overlaps(&p.Out) {
@@ -182,7 +181,7 @@ func overlapping(c *Collective, f *flow, i int) bool {
 	return true
 }
 
-// fill sets what goes where.
+// fill sets the senders, receivers and addresses of all blocks.
 func (f *flow) fill(p *MovePlan, r blockRows) {
 	f.Pairs(func(i, q int) {
 		in, out := f.In(i, q), f.Out(q, i)
@@ -211,7 +210,7 @@ func (f *flow) fill(p *MovePlan, r blockRows) {
 	})
 }
 
-// spreadable wants a root and two others or more.
+// spreadable requires a broadcast or a reduce with at least two members besides the root.
 func spreadable(c *Collective) error {
 	if c.Op != ir.OpBroadcast && c.Op != ir.OpReduce || len(c.Operands) < 3 {
 		return fmt.Errorf("%w: it is for a broadcast to two others or more, or a reduce from them", device.ErrUnsupported)
@@ -224,8 +223,8 @@ func spreadable(c *Collective) error {
 	return nil
 }
 
-// spread sets where the root's block comes from and goes to, or the members' and
-// the root's result.
+// spread sets the addresses of the root's input and of all results of a broadcast, or of all inputs and the root's
+// result of a reduce.
 func (p *MovePlan) spread(c *Collective) {
 	for i := range c.Operands {
 		q, m := &c.Operands[i], &p.Moves[i]
@@ -239,7 +238,8 @@ func (p *MovePlan) spread(c *Collective) {
 	}
 }
 
-// Parts are the launches that do m: what passes slots in turns, if it is long.
+// Parts returns the launches that carry out m. A long block that passes through slots is sent in several launches, one
+// after another.
 func Parts(m *kernels.Move) []kernels.Move {
 	if !spreads(m.Kind) {
 		return []kernels.Move{*m}
@@ -255,15 +255,15 @@ func Parts(m *kernels.Move) []kernels.Move {
 	return list
 }
 
-// Shares is plan for p, with copies of inputs where results lie over them. What it returns
-// is complete once p has its memory: inputs may be read from there.
+// Shares is plan for p, and adds copies of inputs that results overlap. The returned moves are complete only after p
+// has received its memory, because they may read the copies.
 func (a MoveAlgorithm) Shares(p *Plan, t Team, tune device.Tuning, c *Collective) (*MovePlan, [][]Action, error) {
 	first := make([][]Action, t.Members())
 	m, err := a.plan(t, tune, c)
 	if err != nil || m.stage == 0 {
 		return m, first, err
 	}
-	// Where the copies will be is not known yet; the shares are those of dense inputs.
+	// The addresses of the copies are not known yet. The plan is made for dense inputs at address 0.
 	staged, inputs := m.staged, make([]strided.View, len(c.Operands))
 	for i := range c.Operands {
 		if staged[i] {
@@ -284,15 +284,14 @@ func (a MoveAlgorithm) Shares(p *Plan, t Team, tune device.Tuning, c *Collective
 			first[i] = append(first[i], Copy{safe, inputs[i]})
 			c.Operands[i].In = safe
 		}
-		if now, err := a.plan(t, tune, c); err == nil { // as it was, but for where inputs are
+		if now, err := a.plan(t, tune, c); err == nil { // the same plan with the addresses of the copies
 			*m = *now
 		}
 	})
 	return m, first, nil
 }
 
-// sharedCopy is shared memory of the device that other memory is of.
+// sharedCopy is shared memory of the same device as other memory.
 type sharedCopy struct{ strided.Memory }
 
-// Kind is shared.
 func (sharedCopy) Kind() device.MemKind { return device.Shared }

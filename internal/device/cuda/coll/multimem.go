@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// multimem carries out an all_reduce whose sums are computed by NVLink switches, in multicast memory to and from which
-// the operands are copied. It has only ever been run on an emulation.
+// multimem carries out an all_reduce whose sums are computed by NVLink switches. Operands are copied to multicast
+// memory, and results from it. It was tested only on an emulation so far.
 type multimem struct{ ReduceAlgorithm }
 
 var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,
@@ -37,7 +37,7 @@ func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {
 	return nil
 }
 
-// Plan returns a plan of one launch on each member, on joined memory.
+// Plan returns a plan of one launch on each member, which uses multicast memory.
 func (a multimem) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	r, p, all := a.request(tune, c), &Plan{}, nvlib.Ptr(0)
 	planPull(p, t, tune, r)

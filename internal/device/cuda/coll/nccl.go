@@ -21,7 +21,7 @@ var NCCL = Info{Name: NCCLName, Formerly: []string{"nccl-window"}, Ops: device.E
 // NCCL's names of types and reductions.
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
-	ir.F8E4M3: nvlib.NCCLInt8, ir.F8E5M2: nvlib.NCCLInt8, // which are moved only
+	ir.F8E4M3: nvlib.NCCLInt8, ir.F8E5M2: nvlib.NCCLInt8, // only moved, never reduced
 }
 
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
@@ -35,7 +35,7 @@ func reduces(op ir.Op) bool {
 	return op == ir.OpAllReduce || op == ir.OpReduceScatter || op == ir.OpReduce
 }
 
-// ncclExact refuses reductions whose bits might be others than S11 has.
+// ncclExact returns an error for reductions whose bits might differ from the defined order of summation (S11).
 func ncclExact(c *Collective, n int) error {
 	dt := DTypeOf(c)
 	switch {
@@ -51,26 +51,26 @@ func ncclExact(c *Collective, n int) error {
 	return fmt.Errorf("%w: NCCL's %s treats NaNs, zeros and tiny numbers in its own way; order=any allows that", device.ErrUnsupported, c.Red)
 }
 
-// NCCLShare is one member's part of a call: dense operands in units of count
-// elements, with copies around it where views are not dense.
+// NCCLShare is one member's part of a call: dense operands of one or n blocks, with copies before and after the call
+// for views that are not dense.
 type NCCLShare struct {
-	In, Out      *strided.View // as NCCL sees them: n blocks one behind the other, or one; nil for none
-	Pack, Unpack bool          // by way of dense memory
-	Staged       bool          // likewise, because the result lies over the input
+	In, Out      *strided.View // the view in NCCL's layout: one block, or n consecutive blocks; nil for none
+	Pack, Unpack bool          // copied from or to dense memory
+	Staged       bool          // copied to other memory, because the result overlaps the input
 }
 
 // NCCLWork describes a collective in the form that NCCL requires.
 type NCCLWork struct {
 	Op     ir.Op
 	Shares []NCCLShare
-	Count  int64 // elements of a block
+	Count  int64 // elements per block
 	DType  ir.DType
 	Red    ir.Red
 	Root   int
 	gives  func(i, p int) bool
 }
 
-// PlanNCCL says what each of n members' operands are to NCCL, or why it cannot do c.
+// PlanNCCL describes c for NCCL, or returns why NCCL cannot carry it out.
 func PlanNCCL(c *Collective, n int) (*NCCLWork, error) {
 	if reduces(c.Op) {
 		if err := ncclExact(c, n); err != nil {
@@ -140,7 +140,7 @@ func sameShapes(c *Collective, n int) error {
 	return Alike(views)
 }
 
-// cutView is r as n blocks along axis, one behind the other.
+// cutView views r as n consecutive blocks along axis.
 func cutView(r strided.View, axis, n int) strided.View {
 	if axis == Whole {
 		return r
@@ -152,7 +152,7 @@ func cutView(r strided.View, axis, n int) strided.View {
 	return v
 }
 
-// inPlace reports whether NCCL takes operands that lie over each other so.
+// inPlace reports whether NCCL supports the overlap of input and output as an in-place call.
 func inPlace(op ir.Op, s *NCCLShare, i int, block int64) bool {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduce, ir.OpBroadcast:

@@ -9,23 +9,22 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// Norm describes the algorithm of an all_reduce with what follows it. It is not among Algorithms: nobody asks for it by
-// name.
+// Norm describes the algorithm of an all_reduce fused with the add and rms_norm after it. It is not among Algorithms,
+// because it cannot be selected by name.
 var Norm = Info{Name: "lamport-norm", OneShot: true, Takes: "all_reduce with the add and the rms_norm after it",
 	How: "one shot as lamport; cannot be asked for by name, only reported"}
 
-// NormLimit says up to how many rows of up to so many packs one launch is taken between so
-// many members.
+// NormLimit is the limit up to which one fused launch is used: at most Rows rows, for up to Members members and rows of
+// up to Packs packs.
 type NormLimit struct {
 	Members     int
 	Packs, Rows int64
 }
 
-// NormLimits are by what H200s and H100s measured (docs/measured). Every member pushes its
-// operand to all others. Between two, that is no more than any all_reduce sends, so the rows
-// of up to 64 MiB are taken, of which staging memory holds four times as much. Rows that
-// leave half of a block's threads idle are taken as far as they run at once. Among more
-// members it ends where pushing all takes longer than two launches more.
+// NormLimits are from measurements on H200 and H100 (docs/measured). Every member sends its operand to all others. With
+// two members this is no more data than any all_reduce sends, so rows of up to 64 MiB in total are taken, for which
+// staging memory is four times as large. Rows that leave half of a block's threads idle are taken only if they all run
+// at once. With more members the limit is where sending everything to all takes longer than two additional launches.
 var NormLimits = []NormLimit{
 	{2, 128, 256},
 	{2, 1024, 4096},
@@ -35,8 +34,8 @@ var NormLimits = []NormLimit{
 	{4, 1024, 16},
 }
 
-// NormLimitFor returns the limits of rows of so many packs between so many members, of
-// the next more there are limits for; zeros where there are none.
+// NormLimitFor returns the first entry of NormLimits that covers the given numbers of members and packs. It returns
+// zeros if there is none.
 func NormLimitFor(members int, packs int64) NormLimit {
 	for _, l := range NormLimits {
 		if members <= l.Members && packs <= l.Packs {
@@ -49,7 +48,7 @@ func NormLimitFor(members int, packs int64) NormLimit {
 // NormPart holds a device.NormPart with resolved views.
 type NormPart struct {
 	In, residual, weight, sum, out strided.View
-	across                         bool // a result lies across an operand
+	across                         bool // a result overlaps an operand at another address
 }
 
 // List returns the operands and results, in the order of device.NormPart.
@@ -57,7 +56,7 @@ func (n *NormPart) List() []*strided.View {
 	return []*strided.View{&n.In, &n.residual, &n.weight, &n.sum, &n.out}
 }
 
-// Check compares with the first member's; room is how many blocks run at once.
+// Check compares n with the first member's part. room is the number of blocks that can run at once.
 func (n *NormPart) Check(first *NormPart, room int) error {
 	last := len(n.In.Shape) - 1
 	if last < 0 || n.In.DType.IsInt() || !slices.Equal(n.weight.Shape, n.In.Shape[last:]) {
@@ -77,9 +76,9 @@ func (n *NormPart) Check(first *NormPart, room int) error {
 	if packs := n.Packs(); n.In.Shape[last]*n.In.DType.Size() != packs*16 || packs > kernels.NormPacks {
 		return fmt.Errorf("%w: rows of %d × %s: they are multiples of 16 bytes, up to %d", device.ErrUnsupported, n.In.Shape[last], n.In.DType, 16*kernels.NormPacks)
 	}
-	// A thread has read its elements of a row before it writes there, and no other
-	// thread reads them: results may lie where operands do. Where they lie across them
-	// nobody may write before all have read, so all must run at once.
+	// A thread reads its elements of a row before it writes them, and no other thread reads them, so a result may be at
+	// the same address as an operand. If a result overlaps an operand at another address, all blocks must read before
+	// any block writes. Then all rows must run at once.
 	for _, w := range []*strided.View{&n.sum, &n.out} {
 		for _, r := range n.List() {
 			switch operand := r == &n.In || r == &n.residual; {
@@ -132,7 +131,7 @@ func PlanNorm(t Team, norm *device.Norm, all []NormPart) *Plan {
 	return p
 }
 
-// CheckNorm returns nil where all, which were checked, are faster as one launch.
+// CheckNorm returns nil if one fused launch is faster for these parts, which Check has accepted.
 func CheckNorm(t Team, norm *device.Norm, all []NormPart) error {
 	rows, packs := all[0].rows(), all[0].Packs()
 	if norm.Reduced {

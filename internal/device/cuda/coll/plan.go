@@ -1,5 +1,5 @@
-// Package coll has the collectives that hocket's own kernels and copy engines run. It says which algorithms there are
-// (plan.go lists them), what each supports, and, as a Plan, which memory and launches a collective takes. It issues
+// Package coll plans the collectives that hocket's own kernels and copy engines run. It defines which algorithms there
+// are (plan.go lists them), what each supports, and, as a Plan, which memory and launches a collective needs. It issues
 // nothing: package cuda reserves the memory and runs the launches.
 package coll
 
@@ -20,7 +20,8 @@ type Algorithm interface {
 	// Supports returns an error if the algorithm cannot carry out c, for which Info.Check has returned nil. The result
 	// must not depend on the memory that the team holds.
 	Supports(t Team, tune device.Tuning, c *Collective) error
-	// Plan says what c takes. Supports(t, tune, c) is nil, and c is not empty.
+	// Plan returns the memory and launches for c. The caller has checked that Supports(t, tune, c) is nil and that c is
+	// not empty.
 	Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error)
 }
 
@@ -33,12 +34,12 @@ type Entry struct {
 	Algorithm
 }
 
-// Algorithms lists them in the order in which TeamAlgorithms does: to add one, write its entry next to its code, and
-// list it here. hocket help algorithms, dispatch, the tuner and tests derive from the list.
+// Algorithms lists the algorithms in the order of TeamAlgorithms. To add one, write its entry next to its code, and
+// list it here. The output of hocket help algorithms, dispatch, the tuner and tests derive from this list.
 var Algorithms = slices.Concat(ReduceAlgorithms, multimemAlgorithms, MoveAlgorithms, SumAlgorithms, RoutedAlgorithms,
 	scheduleAlgorithms)
 
-// Infos returns the descriptions of these algorithms and of NCCL.
+// Infos returns the descriptions of Algorithms and of NCCL.
 func Infos() (list []Info) {
 	for i := range Algorithms {
 		list = append(list, Algorithms[i].Info)
@@ -46,7 +47,7 @@ func Infos() (list []Info) {
 	return append(list, NCCL)
 }
 
-// Described describes all that reports name: Infos, and Norm.
+// Described returns the descriptions of all algorithms that reports can name: Infos and Norm.
 func Described() []Info { return append(Infos(), Norm) }
 
 // ByName returns the algorithm with the given name, if it may run c. For NCCL the algorithm is nil. If there is no
@@ -73,9 +74,9 @@ type Team interface {
 	BlockShared() int
 	// SharesGPU reports whether members i and k run on the same GPU.
 	SharesGPU(i, k int) bool
-	// Keeps128 returns nil if 128 bytes that a warp writes as a unit also arrive as a unit.
+	// Keeps128 returns nil if 128 bytes that a warp writes together also become visible together.
 	Keeps128() error
-	// Multicasts returns nil where members' memory may be joined to multicast objects.
+	// Multicasts returns nil if multicast objects of the members' memory can be created.
 	Multicasts() error
 	// HostParts returns the split of transfers that go through host memory.
 	HostParts() HostParts
@@ -83,10 +84,10 @@ type Team interface {
 
 // Plan describes how one algorithm carries out a collective.
 type Plan struct {
-	// Memory is what every member needs. Each is handed to its Use before Launches is called.
+	// Memory lists the memory that every member needs. Each area is passed to its Use function before Launches is
+	// called.
 	Memory []Want
-	// Launches returns what each member launches, in order; nothing for one that has nothing
-	// to do.
+	// Launches returns the actions of each member, in order. The list of a member may be empty.
 	Launches func() ([][]Action, error)
 }
 
@@ -95,11 +96,11 @@ type MemoryKind uint8
 
 // Kinds of memory.
 const (
-	zeroed MemoryKind = iota // zeros
-	Halves                   // two halves, zeros, which kernels clear where the numbers of launches wrap
-	Unsent                   // full of kernels.Unsent
-	Pinned                   // of the host
-	Joined                   // joined to a multicast object
+	zeroed MemoryKind = iota // initially zero
+	Halves                   // two halves, initially zero; kernels clear them when epochs wrap around
+	Unsent                   // filled with kernels.Unsent
+	Pinned                   // pinned host memory
+	Joined                   // bound to a multicast object
 )
 
 // Want requests at least the given number of bytes of memory on every member. Requests with the same name return the
@@ -113,9 +114,9 @@ type Want struct {
 
 // Area holds the memory of one request on every member.
 type Area struct {
-	At    []nvlib.Ptr // of each member
-	Bytes int64       // of each; may be more than was wanted
-	All   nvlib.Ptr   // joined: the address of all at once
+	At    []nvlib.Ptr // by member
+	Bytes int64       // of each member; at least the requested size
+	All   nvlib.Ptr   // the multicast address, for Joined
 }
 
 // half returns the size of one half of the area in bytes.
@@ -125,14 +126,13 @@ func (p *Plan) reserve(name string, bytes int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{zeroed, name, bytes, use})
 }
 
-// halves wants two halves of at least so many bytes each, for flags among data.
+// halves requests two halves of at least the given number of bytes each, for flags or data with flags.
 func (p *Plan) halves(name string, half int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Halves, name, 2 * half, use})
 }
 
-// resting wants two halves of at least so many bytes each that rest full of what is never
-// sent. No epochs are in them, which kernels would have to clear where the numbers of
-// launches wrap.
+// resting requests two halves of at least the given number of bytes each, filled with the value that is never sent.
+// They contain no epochs, so kernels need not clear them when epochs wrap around.
 func (p *Plan) resting(half int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Unsent, "lamport", 2 * half, use})
 }
@@ -148,17 +148,16 @@ func (p *Plan) joined(bytes int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Joined, "joined memory", bytes, use})
 }
 
-// Action represents one part of a member's launch.
+// Action is one step of a member.
 type Action interface{ isAction() }
 
-// Kernel is a kernel in which the members meet; its Team is not set.
+// Kernel launches a kernel in which the members wait for each other. Its Team is not set.
 type Kernel struct{ kernels.Meeting }
 
-// Copy represents a copy from Src to Dst.
+// Copy copies Src to Dst.
 type Copy struct{ Dst, Src strided.View }
 
-// Copies are copies by copy engines: some on the member's own stream, and each list of
-// others on a stream beside it.
+// Copies are copies by copy engines. Own runs on the member's own stream, and each list of Beside on a separate stream.
 type Copies struct {
 	Own    []nvlib.Rect
 	Beside [][]nvlib.Rect
@@ -168,10 +167,10 @@ func (Kernel) isAction() {}
 func (Copy) isAction()   {}
 func (Copies) isAction() {}
 
-// TeamThreads is how many threads of teams' kernels a multiprocessor holds for
-// certain: they have up to 128 of its 64 Ki registers each.
+// TeamThreads is the number of threads of a team's kernel that always fit on a multiprocessor: a thread uses up to 128
+// of its 64 Ki registers.
 const TeamThreads = 512
 
-// threadsMost is how many threads a block may have; one of more than TeamThreads
-// has the multiprocessor for itself.
+// threadsMost is the largest number of threads of a block. A block of more than TeamThreads threads occupies a
+// multiprocessor alone.
 const threadsMost = 1024

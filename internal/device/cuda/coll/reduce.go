@@ -53,12 +53,12 @@ var ReduceAlgorithms = []Entry{
 
 // ReduceAlgorithm carries out an all_reduce as one kernel on each member.
 type ReduceAlgorithm struct {
-	kind    kernels.ReduceBy // of the launch, without its fields
+	kind    kernels.ReduceBy // type of the launch, with zero fields
 	unrolls []int
-	shots   int64 // 2: members add up a share each
-	Direct  bool  // reads or writes peers' operands, in packs of 16 bytes
-	ll128   bool  // flags are in every 128 bytes
-	lamport bool  // lines are their own flags
+	shots   int64 // 2 if each member reduces a share
+	Direct  bool  // members access peers' operands, in packs of 16 bytes
+	ll128   bool  // every 128 bytes contain a flag
+	lamport bool  // arrived data is recognized by its value
 }
 
 // Supports returns an error if the algorithm cannot carry out c.
@@ -124,13 +124,13 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 	return nil
 }
 
-// is reports whether an algorithm is of the kind K.
+// is reports whether the algorithm's launches have type K.
 func is[K kernels.ReduceBy](a ReduceAlgorithm) bool {
 	_, ok := a.kind.(K)
 	return ok
 }
 
-// request is the launch as far as it follows from what was asked for.
+// request returns the launch with the fields that follow from the tuning and the collective.
 func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.AllReduce {
 	first := &c.Operands[0].In
 	r := &kernels.AllReduce{By: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads,
@@ -151,7 +151,7 @@ func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.All
 	return r
 }
 
-// unroll is what served each size best on H200s.
+// unroll returns the unrolling that was fastest for each size on H200.
 func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
 	switch {
 	case (is[kernels.AllReduceHost](a) || is[kernels.AllReduceLamportHost](a)) && members > 2:
@@ -164,7 +164,7 @@ func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
 	return 1
 }
 
-// Plan resolves the grid and wants memory for what is pushed.
+// Plan determines the grid and requests the memory.
 func (a ReduceAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	r, p := a.request(tune, c), &Plan{}
 	switch a.kind.(type) {
@@ -202,7 +202,7 @@ func (p *Plan) meeting(t Team, r *kernels.AllReduce) *Plan {
 
 func ceil(a, b int64) int64 { return (a + b - 1) / b }
 
-// grid is the number of blocks where work for that many can be had.
+// grid returns the number of blocks: at most the number that can run at once, the tuned number, and work.
 func grid(t Team, tune device.Tuning, threads int, work int64) int {
 	n := int64(t.Room(threads))
 	if tune.Blocks > 0 {
@@ -211,8 +211,7 @@ func grid(t Team, tune device.Tuning, threads int, work int64) int {
 	return int(max(1, min(n, work)))
 }
 
-// shared is what each member adds up of n, and how often that much lies in a
-// region of what is pushed.
+// shared returns how much of n each member reduces, and how many pieces of that size the receive memory holds.
 func (a ReduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
 	if a.shots < 2 {
 		return n, members
@@ -220,7 +219,7 @@ func (a ReduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
 	return ceil(ceil(n, members), grain) * grain, 2 * members
 }
 
-// planLL is for lines of which half is data.
+// planLL plans a kernel that sends packs of which half is data and half is flags.
 func (a ReduceAlgorithm) planLL(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	units := ceil(r.Count*r.DType.Size(), 8)
 	var times int64
@@ -233,7 +232,7 @@ func (p *Plan) pushed(r *kernels.AllReduce, name string, half int64) {
 	p.halves(name, half, func(a Area) { r.Data, r.Half = a.At, a.half() })
 }
 
-// planLL128 is for LL128 lines.
+// planLL128 plans a kernel that sends LL128 lines.
 func (a ReduceAlgorithm) planLL128(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	sheets := ceil(ceil(r.Count*r.DType.Size(), 16), kernels.LL128Packs(r.Unroll))
 	var times int64
@@ -242,12 +241,12 @@ func (a ReduceAlgorithm) planLL128(p *Plan, t Team, tune device.Tuning, r *kerne
 	p.pushed(r, "ll128", times*r.Share*512*int64(r.Unroll))
 }
 
-// ShareOut gives each member as many packs of 16 bytes, in whole cache lines.
+// ShareOut sets the number of packs of 16 bytes that each member reduces, in whole cache lines.
 func ShareOut(r *kernels.AllReduce, members int64) {
 	r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), members), 8) * 8
 }
 
-// planPush is for chunks that go through staging memory.
+// planPush plans a kernel that sends chunks through staging memory.
 func planPush(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	members := int64(t.Members())
 	ShareOut(r, members)
@@ -257,14 +256,14 @@ func planPush(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	flagged(p, t, r, chunks+kernels.BlocksMost)
 }
 
-// planPull is for what members read from each other.
+// planPull plans a kernel in which members read each other's operands.
 func planPull(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	ShareOut(r, int64(t.Members()))
 	r.Blocks = grid(t, tune, r.Threads, ceil(r.Share, int64(r.Threads)))
 	flagged(p, t, r, 2*kernels.BlocksMost)
 }
 
-// flagged wants so many flags for each pair of members.
+// flagged requests the given number of flags for each pair of members.
 func flagged(p *Plan, t Team, r *kernels.AllReduce, slots int64) {
 	r.Slots = slots
 	p.halves("flags", int64(t.Members())*slots*4, func(a Area) { r.Flags, r.FlagHalf = a.At, a.half() })

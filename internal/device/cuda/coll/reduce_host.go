@@ -8,15 +8,13 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// operandsByHost is what was fastest on two H200, whose buses carry 50 GB/s one way and
-// 39 both ways at once.
+// operandsByHost was the fastest on two H200, whose buses carry 50 GB/s in one direction and 39 GB/s in each of both.
 var operandsByHost = HostPart{80, 8, 16}
 
-// hostGrain is what the packs before that are a multiple of.
+// The number of packs that are sent over the link is a multiple of hostGrain.
 const hostGrain = 16
 
-// hostSplit is the first pack of 16 bytes that goes by way of host memory; 0 where
-// there is none worth it.
+// hostSplit returns the first pack of 16 bytes that is transferred through host memory; 0 if the data is too small.
 func hostSplit(t Team, bytes int64) int64 {
 	packs := ceil(bytes, 16)
 	split := packs * (1000 - t.HostParts().Operands.Permille) / 1000 / hostGrain * hostGrain
@@ -26,9 +24,9 @@ func hostSplit(t Team, bytes int64) int64 {
 	return split
 }
 
-// resultsByHost is the HostPart of the results of more than two members: what was fastest
-// on four H200. Each reads three times as much as it writes, and the first it can read
-// comes late, so that it is less of a small all_reduce.
+// resultsByHost returns the HostPart of the results of more than two members. The values were the fastest on four H200.
+// Each member reads three times as much as it writes, and its first read has to wait for results, so the part is
+// smaller for a small all_reduce.
 func resultsByHost(bytes int64) HostPart {
 	permille := max(60, 195-1500<<20/max(bytes, 1))
 	if bytes < 24<<20 {
@@ -37,16 +35,16 @@ func resultsByHost(bytes int64) HostPart {
 	return HostPart{permille, 8, 16}
 }
 
-// hostResults is how many of a share's packs, in whole chunks, that is.
+// hostResults returns how many packs of a share, in whole chunks, are transferred through host memory.
 func hostResults(t Team, r *kernels.AllReduce) int64 {
 	ShareOut(r, int64(len(r.In)))
 	chunk := int64(r.Threads * r.Unroll)
 	return r.Share * t.HostParts().Results(r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
-// hostable returns nil, or why no part of r can go by way of host memory. Between two
-// members, where one shot sends no more than two, operands do: not where a block
-// would write over what another has still to send. Between more their results do.
+// hostable returns nil, or why no part of r can be transferred through host memory. With two members a part of the
+// operands is. A result must then not overwrite its operand, because a block could overwrite data that another block
+// has still to send. With more members a part of the results is.
 func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	bytes := c.Operands[0].In.Bytes()
 	if t.Members() > 2 && hostResults(t, r) == 0 || t.Members() == 2 && hostSplit(t, bytes) == 0 {
@@ -63,21 +61,21 @@ func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	return nil
 }
 
-// planPushHost is staged, with host memory, and blocks for the transfers through it.
+// planPushHost is planPush with host memory, and with blocks for the transfers through it.
 func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	part := t.HostParts().Operands
 	if t.Members() > 2 {
 		part = t.HostParts().Results(r.Count * r.DType.Size())
 	}
 	aside := part.Writers + part.Readers
-	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few blocks would remain for the link
 		r.By = kernels.AllReducePush{}
 		planPush(p, t, tune, r)
 		return
 	}
 	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
 	chunk, members := int64(r.Threads*r.Unroll), int64(t.Members())
-	var aboard, told int64 // packs by way of host memory, and the flags for them
+	var aboard, told int64 // packs through host memory, and the number of flags for them
 	if members == 2 {
 		bytes := r.Count * r.DType.Size()
 		host.Split = hostSplit(t, bytes)

@@ -12,26 +12,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pushSum is a reduce_scatter as the first shot of push: members store what they
-// have of each other's blocks into staging memory, chunk by chunk, and add up what
-// has come, but the first chunks of each block go by way of the host memory of those
-// that have them. Stores carry more than the loads of move-pull.
+// pushSum carries out a reduce_scatter like the first shot of push. Members store their parts of each other's blocks
+// into staging memory, chunk by chunk, and reduce the chunks that have arrived. The first chunks of each block are
+// transferred through the host memory of the sender. Stores are faster than the loads of move-pull.
 type pushSum struct{}
 
-// SumAlgorithms reduce by way of host memory.
+// SumAlgorithms lists the algorithms that reduce with transfers through host memory.
 var SumAlgorithms = []Entry{{Info{Name: "move-sum-host", Ops: []ir.Op{ir.OpReduceScatter}, HostLink: true,
 	Takes: "reduce_scatter; blocks of whole 16 bytes one after the other, from some 400 KiB on",
 	How: "blocks pushed into staging memory of the member that adds them up, a flag for each chunk, as the first shot of " +
 		"push, and some of each block by way of host memory"},
 	pushSum{}}}
 
-// pushSumUnrolls are those there are. A thread has pushSumTogether packs under way;
-// more are chunks that a block tells of together, which takes a trip over the link.
+// pushSumUnrolls lists the supported unrollings. A thread loads at most pushSumTogether packs at once. A larger
+// unrolling means that a block signals several chunks together, since each signal takes a round trip over the link.
 var pushSumUnrolls = []int{1, 2, 4, 8}
 
 const pushSumTogether = 2
 
-// Supports returns nil, or why it cannot do c.
+// Supports returns nil, or why the algorithm cannot carry out c.
 func (a pushSum) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
@@ -40,7 +39,7 @@ func (a pushSum) Supports(t Team, tune device.Tuning, c *Collective) error {
 	return err
 }
 
-// request is the launch, without memory for it, and how many of a share's packs go by way of host memory.
+// request returns the launch without memory, and how many packs of a share are transferred through host memory.
 func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.AllReduce, split int64, err error) {
 	f, err := FlowOf(c, t.Members())
 	if err != nil {
@@ -75,10 +74,9 @@ func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.
 	return r, split, nil
 }
 
-// addendsByHost is the HostPart of a reduce_scatter of so many members and bytes: what was
-// fastest on two and four H200. As much is read as written, 30 to 37 GB/s each way: most
-// where blocks that write are so few that others read what is just written. Of large
-// blocks fewer are enough.
+// addendsByHost returns the HostPart of a reduce_scatter. The values were the fastest on two and four H200. Each member
+// reads as much as it writes, 30 to 37 GB/s in each direction. The bandwidth is highest if few blocks write, so that
+// readers read data that was just written. Large blocks need fewer writers.
 func addendsByHost(members int, bytes int64) HostPart {
 	switch {
 	case members == 2:
@@ -91,14 +89,14 @@ func addendsByHost(members int, bytes int64) HostPart {
 	return HostPart{65, 3, 12}
 }
 
-// hostAddends is how many of a block's packs, in whole chunks, that is.
+// hostAddends returns how many packs of a share, in whole chunks, are transferred through host memory.
 func hostAddends(t Team, r *kernels.AllReduce) int64 {
 	chunk := int64(r.Threads * r.Unroll)
 	return r.Share * t.HostParts().Addends(len(r.In), r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
-// operands requires contiguous blocks of whole packs, in the order of members, and results that overlap only their own
-// block.
+// operands requires blocks of whole packs that are contiguous in the order of members. A result may overlap its
+// member's input only if it is the member's own block.
 func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 	first := f.In(0, 0)
 	bytes := first.Bytes()
@@ -124,7 +122,7 @@ func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 	return nil
 }
 
-// Plan is one launch on each member.
+// Plan returns a plan of one launch on each member.
 func (a pushSum) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	r, split, err := a.request(t, tune, c)
 	if err != nil {
@@ -139,8 +137,8 @@ func (a pushSum) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	return p.meeting(t, r), nil
 }
 
-// addends gives r host memory for a part of its addends and blocks that write and read it, unless too few blocks would
-// be left for the link. It returns how many blocks that takes.
+// addends requests host memory for a part of r's blocks and sets the thread blocks that write and read it. If too few
+// blocks would remain for the link, it does nothing. It returns the number of these blocks.
 func addends(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce, split int64) (aside int64) {
 	part := t.HostParts().Addends(t.Members(), r.Count*r.DType.Size())
 	aside = part.Writers + part.Readers

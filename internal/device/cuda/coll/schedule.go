@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scheduled runs schedules that other tools wrote, each given with the tuning.
+// scheduled executes schedules that other tools generated. A schedule is passed as part of the tuning.
 type scheduled struct{}
 
 var scheduleOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll}
@@ -21,16 +21,16 @@ var scheduleAlgorithms = []Entry{{Info{Name: "executor", Scheduled: true, Ops: s
 		"has them; channels are words in the peers' memory, proxies and switches are plain loads and stores"},
 	scheduled{}}}
 
-// scheduleLine is what cells are multiples of, in bytes.
+// The size of a cell is a multiple of scheduleLine bytes.
 const scheduleLine = 16
 
-// layout is where a schedule's operands lie.
+// layout describes the memory that a schedule works on.
 type layout struct {
-	cell    int64 // bytes
-	in, out bool  // it works on a copy of the operand, and the result is copied
+	cell    int64 // size of a cell in bytes
+	in, out bool  // the schedule works on copies of the operands, and on a buffer from which the result is copied
 }
 
-// Supports returns nil, or why it cannot do c.
+// Supports returns nil, or why the schedule cannot carry out c.
 func (scheduled) Supports(t Team, tune device.Tuning, c *Collective) error {
 	_, err := scheduleLayout(t, tune, c)
 	return err
@@ -111,7 +111,7 @@ func scheduleOperands(s *device.Schedule, c *Collective) (*layout, error) {
 	return l, nil
 }
 
-// outermost reports whether blocks along an axis are contiguous.
+// outermost reports whether blocks along axis are contiguous.
 func outermost(axis int, shape []int64) bool {
 	for i := 0; i < axis && i < len(shape); i++ {
 		if shape[i] > 1 {
@@ -123,7 +123,8 @@ func outermost(axis int, shape []int64) bool {
 
 func scheduleThreads(tune device.Tuning) int { return cmp.Or(tune.Threads, TeamThreads) }
 
-// Plan is one launch on each member, with copies before and after where the schedule cannot work on the operands.
+// Plan returns a plan of one launch on each member. Operands that the schedule cannot access are copied before, and
+// results after.
 func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	l, err := scheduleLayout(t, tune, c)
 	if err != nil {
@@ -135,7 +136,7 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	for a := range k.At {
 		k.At[a] = make([]nvlib.Ptr, s.Members)
 	}
-	// own has the schedule work on memory of the team's from cell at[m] on.
+	// own requests memory of the team for an area of the schedule.
 	own := func(area device.ScheduleArea, name string, cells int) {
 		p.reserve(name, int64(cells)*l.cell, func(a Area) { copy(k.At[area], a.At) })
 	}
@@ -155,7 +156,7 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 			own(device.ScheduleOut, "results of schedules", s.Out)
 		}
 	}
-	if n := s.Areas[device.ScheduleScratch]; n > 0 { // in one order: processes compute each other's addresses
+	if n := s.Areas[device.ScheduleScratch]; n > 0 { // always in this order, because processes compute each other's addresses
 		own(device.ScheduleScratch, "scratch of schedules", n)
 	}
 	if n := s.Areas[device.ScheduleMessages]; n > 0 {
@@ -181,7 +182,7 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	return p, nil
 }
 
-// scheduleCopies adds the copies of member i's operands to where the schedule has them, and back.
+// scheduleCopies adds the copies of member i's operand to the memory of the schedule, and of the result from it.
 func scheduleCopies(s *device.Schedule, l *layout, c *Collective, i int, k *kernels.Scheduled, before, after [][]Action) {
 	inAt, outAt, outArea := int64(0), int64(0), device.ScheduleOut
 	if s.Joint {

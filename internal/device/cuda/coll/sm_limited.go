@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// SMLimitedLaunch completes the tuning of a kernel for few multiprocessors, by what was
-// fastest with 8 blocks on two H200: as much on its way as shared memory holds.
+// SMLimitedLaunch completes the tuning of an SM-limited kernel with the values that were fastest with 8 blocks on two
+// H200. They keep as many loads in flight as shared memory holds.
 func SMLimitedLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	threads, unroll = TeamThreads, 1
 	switch {
@@ -21,7 +21,7 @@ func SMLimitedLaunch(tune device.Tuning, members int) (blocks, threads, unroll i
 	return cmp.Or(tune.Blocks, 8), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
-// smLimitedFits refuses tunings that shared memory has no room for.
+// smLimitedFits returns an error if a tuning needs too much shared memory.
 func smLimitedFits(t Team, tune device.Tuning) error {
 	if _, threads, unroll := SMLimitedLaunch(tune, t.Members()); kernels.SMLimitedStages(t.BlockShared(), t.Members(), threads, unroll) < 2 {
 		return fmt.Errorf("%w: %d threads with unroll %d take more shared memory than there is", device.ErrUnsupported, threads, unroll)
@@ -29,13 +29,13 @@ func smLimitedFits(t Team, tune device.Tuning) error {
 	return nil
 }
 
-// smLimitedRoom is room for blocks of which each has the shared memory of a
-// multiprocessor, however few its threads.
+// smLimitedRoom returns how many blocks can run at once. Each of them uses all shared memory of a multiprocessor,
+// whatever its number of threads.
 func smLimitedRoom(t Team, threads int) int { return t.Room(max(threads, TeamThreads)) }
 
-// smLimitedByHost is how much of their results, in thousandths, so many members exchange by
-// way of host memory, and how many blocks of each read there: what was fastest with 8
-// blocks on four H200. With more, those that read fall behind.
+// smLimitedByHost returns which part of their results, in thousandths, members exchange through host memory, and how
+// many blocks of each member read from it. The values were the fastest with 8 blocks on four H200. With more blocks,
+// the reading blocks are too slow.
 func smLimitedByHost(members int, bytes int64) (permille, readers int64) {
 	switch {
 	case members != 4 || bytes < 24<<20:
@@ -46,7 +46,7 @@ func smLimitedByHost(members int, bytes int64) (permille, readers int64) {
 	return 170, 2
 }
 
-// planSMLimited is for what few blocks of members read from each other.
+// planSMLimited plans an SM-limited kernel in which members read each other's operands.
 func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	ShareOut(r, int64(t.Members()))
 	tune.Blocks, r.Threads, r.Unroll = SMLimitedLaunch(tune, t.Members())
@@ -63,9 +63,9 @@ func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	flagged(p, t, r, by.Slots(r.Blocks))
 }
 
-// SMLimitedTiles returns what of r's results goes by way of host memory: as many tiles of
-// each block, all of them whole on the last member too, whose share may be less than
-// others', and the last of them early enough to be read before the end.
+// SMLimitedTiles returns how r's results are split between the link and host memory. Each block sends the same number
+// of tiles through host memory. All of these tiles are whole, also on the last member, whose share may be smaller. The
+// last of them is written early enough to be read before the end.
 func SMLimitedTiles(parts HostParts, r *kernels.AllReduce) (host kernels.ByHost) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
 	permille, readers := parts.SMLimited(len(r.In), bytes)

@@ -10,8 +10,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/strided"
 )
 
-// addJoint computes linears of one x at once: by one kernel where that is measured to be faster than one after the
-// other, else side by side where they are small. One after the other is what stays where bits must not follow from
+// addJoint computes several linears of the same x together. It uses one kernel for all if that was measured to be
+// faster than separate launches, else concurrent GEMMs if they are small. Otherwise it returns ErrUnsupported, and the
+// linears are computed one after the other. It does so too if products are fixed, because then bits must not depend on
 // a measurement.
 func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
@@ -89,7 +90,8 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	return nil
 }
 
-// members are what linears at once compute, one after the other: the linears, and what gates them, if they are gated.
+// members returns the computations that joint linears stand for: the linears, and the computation of the gate if they
+// are gated.
 func members(dk *device.Kernel, op device.Linears) (linears []*kernel, gate *kernel) {
 	each := device.Linear{Product: device.Product{Timed: op.Timed}, Constant: op.Constant}
 	for i, weight := range dk.Ins[1:] {
@@ -102,8 +104,8 @@ func members(dk *device.Kernel, op device.Linears) (linears []*kernel, gate *ker
 	return linears, gate
 }
 
-// addJointOrApart is for linears that were at once, and stay one launch also where processes have agreed that they are
-// computed one after the other.
+// addJointOrApart adds joint linears after the processes have agreed on how to compute products. If they agreed to
+// compute the linears one after the other, it adds them so, to the same Launch.
 func (b *builder) addJointOrApart(dk *device.Kernel, op device.Linears) error {
 	err := b.addJoint(dk, op)
 	if !errors.Is(err, device.ErrUnsupported) {

@@ -16,7 +16,8 @@ type kernel struct {
 	out strided.View
 }
 
-// resolve finds the operands. The last of an index_copy is the result, and none of them then.
+// resolve resolves the operands. The last operand of an index_copy must be the same view as the result; resolve removes
+// it from k.ins.
 func (k *kernel) resolve(l Launch) (err error) {
 	if k.out, k.ins, err = device.Resolve(&k.Kernel, l.Resolve); err != nil {
 		return err
@@ -43,7 +44,7 @@ func (k *kernel) alike() error {
 	return nil
 }
 
-// problem is k as kernels take it.
+// problem returns k in the form that package kernels takes.
 func (k *kernel) problem() kernels.Computation {
 	p := kernels.Computation{Op: k.Op, Out: k.out.Operand()}
 	for i := range k.ins {
@@ -58,9 +59,9 @@ func (k *kernel) copies() bool {
 		strided.CheckCopy(&k.out, &k.ins[0]) == nil
 }
 
-// checkOverlap declines several operations as one where the result overlaps an operand that it does not replace,
-// element for element, or at all if none may be: some threads would read what others have written, and copying the
-// operand first costs what it saves.
+// checkOverlap declines a fused kernel whose result overlaps an operand: some threads would read elements that others
+// have already written. Copying the operand first would cost more than fusing saves. An operand that is the same view
+// as the result is permitted, unless none is set.
 func (k *kernel) checkOverlap(none bool) error {
 	for i := range k.ins {
 		in := &k.ins[i]
@@ -71,19 +72,19 @@ func (k *kernel) checkOverlap(none bool) error {
 	return nil
 }
 
-// reports reports whether a kernel of k looks at its data and may find that wrong.
+// reports reports whether a kernel of k checks its data and may report a fault in them.
 func (k *kernel) reports() bool {
 	switch k.Op.(type) {
 	case device.Embedding, device.IndexAdd, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,
 		device.UnevenReduce:
 		return true
 	case device.Attention:
-		return len(k.ins) > 3 // with lengths, or a mask
+		return len(k.ins) > 3 // with lengths or a mask
 	}
 	return false
 }
 
-// aliasable reports whether operands may be the result, element for element.
+// aliasable reports whether an operand may be the same view as the result.
 func (k *kernel) aliasable() bool {
 	switch op := k.Op.(type) {
 	case device.Elementwise, device.Chain, device.ReduceOperands:

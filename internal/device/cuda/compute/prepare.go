@@ -1,6 +1,6 @@
 // Package compute prepares the computations of one device. Prepare turns a device.Kernel into the steps of a Launch:
 // kernels, copies and GEMMs. It checks operands, copies those that must not be read in place, and chooses the
-// implementation of each step. Package cuda makes launches of the steps and issues them.
+// implementation of each step. Package cuda implements Launch and issues the steps.
 package compute
 
 import (
@@ -13,35 +13,35 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Launch is what steps are added to, in order, and what it is prepared on. Its methods are called with the world held
-// exclusively and the device's context current; the world may be left to others meanwhile.
+// Launch collects steps in order, and provides what their preparation needs. Its methods are called with the world's
+// mutex held and the device's context current. They may release the mutex meanwhile.
 type Launch interface {
-	// Resolve checks a view; peers' memory is allowed only where peers is set.
+	// Resolve checks a view. A view of a peer's memory is refused unless peers is set.
 	Resolve(v device.View, peers bool) (strided.View, error)
-	// Reaches reports whether kernels of the device may use what v lies in.
+	// Reaches reports whether kernels of the device can access the memory of v.
 	Reaches(v *strided.View) bool
 	// Scratch reserves memory that only the launch uses.
 	Scratch(bytes int64) (strided.Memory, nvlib.Ptr, error)
-	// Report returns where kernels of the launch report faults, and the tag to report.
+	// Report returns the address to which kernels of the launch report faults, and the tag with which they report.
 	Report() (nvlib.Ptr, uint64, error)
 
 	// AddProblem adds kernels that compute p.
 	AddProblem(p kernels.Problem) error
 	// AddCopy adds a copy between views that were checked and share no bytes.
 	AddCopy(dst, src strided.View) error
-	// AddProduct adds a matrix product by cuBLASLt, AddOwn one by a kernel of hocket's.
+	// AddProduct adds a matrix product by cuBLASLt, AddOwn one by a kernel of hocket.
 	AddProduct(*gemm.Launch)
 	AddOwn(*nvlib.Launch)
-	// AddUser adds a kernel of the user's, AddUnchanged one that looks for what it changed.
+	// AddUser adds a kernel of the user. AddUnchanged adds a kernel that checks that memory was not changed.
 	AddUser(u kernels.User) error
 	AddUnchanged(u kernels.Unchanged) error
 
-	// Again keeps what adds the steps anew, in place of those that were added, where processes agree on other choices
-	// than were made.
+	// Again stores a function that adds all steps anew. It is called if the processes agree on other choices than those
+	// of the steps added so far; those steps are dropped first.
 	Again(prepare func() error)
 }
 
-// Site is what choices depend on.
+// Site is the GPU, and the settings, that choices depend on.
 type Site struct {
 	GEMMs         *gemm.Host
 	SMs           int  // of the GPU
@@ -52,10 +52,10 @@ type Site struct {
 type builder struct {
 	Launch
 	site   Site
-	scales [][2]strided.View // copies of scales, to and from, that are added once it is known that a library takes them
+	scales [][2]strided.View // pairs of destination and source: copies that are added once cuBLASLt is known to take the scales
 }
 
-// Prepare adds the steps that compute dk. After an error some may have been added.
+// Prepare adds the steps that compute dk. After an error, l may hold some of the steps.
 func Prepare(l Launch, site Site, dk *device.Kernel) error {
 	b := &builder{Launch: l, site: site}
 	switch op := dk.Op.(type) {
@@ -73,8 +73,8 @@ func Prepare(l Launch, site Site, dk *device.Kernel) error {
 	return b.build(&kernel{Kernel: *dk})
 }
 
-// Ahead returns a problem that Prepare will add, to have it compiled before; false for none. Products are not
-// foreseen: they are mostly a library's. Nor are kernels of the user's.
+// Ahead returns the problem that Prepare will add for dk, so that its kernel can be compiled in advance; false if there
+// is none. It returns none for products, which a library mostly computes, and none for kernels of the user.
 func Ahead(l Launch, dk *device.Kernel) (kernels.Problem, bool) {
 	k := &kernel{Kernel: *dk}
 	switch dk.Op.(type) {
@@ -94,7 +94,7 @@ func Ahead(l Launch, dk *device.Kernel) (kernels.Problem, bool) {
 	return strided.CopyProblem(&k.out, &k.ins[0], dims), true
 }
 
-// build checks k and makes the steps. The context is current.
+// build checks k and adds its steps. The context is current.
 func (b *builder) build(k *kernel) error {
 	if err := k.resolve(b); err != nil {
 		return err
@@ -112,9 +112,9 @@ func (b *builder) build(k *kernel) error {
 	return b.addLibrary(k)
 }
 
-// stage has operands that overlap the result otherwise than by being it copied
-// to scratch memory first: so every kernel computes from what was there before. So
-// are those in memory of GPUs that are apart.
+// stage copies operands to scratch memory first if the kernel cannot read them in place. These are operands that
+// overlap the result, so that the kernel would read elements it has already overwritten, and operands in memory of GPUs
+// without peer access. An operand that is the same view as the result is not copied if k is aliasable.
 func (b *builder) stage(k *kernel) error {
 	aliasable := k.aliasable()
 	for i := range k.ins {
@@ -130,7 +130,7 @@ func (b *builder) stage(k *kernel) error {
 	return nil
 }
 
-// copied has a view be of a dense copy in memory of the launch.
+// copied replaces v by a dense copy in scratch memory.
 func (b *builder) copied(v *strided.View) error {
 	m, at, err := b.Scratch(v.Bytes())
 	if err != nil {
@@ -144,7 +144,8 @@ func (b *builder) copied(v *strided.View) error {
 	return nil
 }
 
-// addCopy lets a copy engine do it where that can, unless the two overlap.
+// addCopy adds a plain copy, by a copy engine if one can do it. Copies between overlapping views are computed like
+// other kernels.
 func (b *builder) addCopy(k *kernel) error {
 	if !k.copies() {
 		return b.addLibrary(k)
@@ -173,12 +174,11 @@ func (b *builder) addLibrary(k *kernel) error {
 	return b.AddProblem(p)
 }
 
-// MoveBlocks is how many blocks a copy by a kernel takes that may have any number:
-// what fills a link, by stores and by loads.
+// MoveBlocks is the default number of blocks of a kernel that copies. With 32 blocks stores or loads fill a link.
 const MoveBlocks = 32
 
-// Move adds a copy by a kernel of so many blocks, by stores to a peer's memory or loads from it; 0 for as many as
-// fill a link.
+// Move adds a copy by a kernel of the given number of blocks, which stores to a peer's memory or loads from it. 0
+// blocks means MoveBlocks.
 func Move(l Launch, dst, src device.View, blocks int) error {
 	to, err := l.Resolve(dst, true)
 	if err != nil {

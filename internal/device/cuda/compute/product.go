@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gemm"
 )
 
-// product is a linear or a matmul under work.
+// product is a linear or a matmul that is being prepared.
 type product struct {
 	*kernel
 	device.Product
@@ -36,8 +36,7 @@ func (k *product) check() error {
 	return device.CheckMatmul(k.out.Shape, shapes, k.ta, k.tb)
 }
 
-// addGEMM computes linear and matmul: by cuBLASLt what it takes, else by a
-// plain kernel.
+// addGEMM computes linear and matmul: by cuBLASLt if it takes the product, else by a plain kernel.
 func (b *builder) addGEMM(k *product) error {
 	if err := k.check(); err != nil {
 		return err
@@ -54,7 +53,7 @@ func (b *builder) addGEMM(k *product) error {
 	if err := b.stage(k.kernel); err != nil {
 		return err
 	}
-	k.constant = k.constant && k.ins[1].Addr == weight // else it was copied just now
+	k.constant = k.constant && k.ins[1].Addr == weight // a copied weight is not constant
 	if len(k.ins) == 4 {
 		return b.addScaled(k)
 	}
@@ -65,8 +64,8 @@ func (b *builder) addGEMM(k *product) error {
 	p.Merge()
 	if g, ok := p.Problem(); ok {
 		g.Relu, g.Fixed, g.Timed, g.Constant = k.Relu, b.site.FixedProducts, k.Timed, k.constant
-		// What is fixed depends on no hint, since other algorithms may sum in
-		// another order; all multiprocessors are no hint.
+		// A hint about multiprocessors could select an algorithm that sums in another order, so fixed products ignore
+		// it. The number of all multiprocessors is no restriction.
 		if !g.Fixed && k.SMs < b.site.SMs {
 			g.SMs = k.SMs
 		}
@@ -89,7 +88,7 @@ func (b *builder) addGEMM(k *product) error {
 	return b.addLibrary(k.kernel)
 }
 
-// mostItems is how many launches a fixed product may take before its rows are made dense.
+// mostItems is the largest number of launches that a fixed product may take before its rows are made dense.
 const mostItems = 16
 
 // addFixed computes each row with bits that depend on that row and the weight alone. Hocket's kernel for few rows takes

@@ -7,17 +7,18 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// guardBytes are between a kernel's tensors, and before and behind them, where what it does undeclared is looked for.
+// guardBytes is the size of the guard area before and after each tensor, in which undeclared writes are looked for.
 const guardBytes = 4096
 
-// sandbox has a kernel of the user's work on copies of its tensors, with poison around them, and in those that it only
-// writes. So undeclared reads give NaNs, and writes that are not declared show, and do no harm.
+// sandbox runs a kernel of the user on copies of its tensors. The guard areas around the copies, and tensors that the
+// kernel only writes, are filled with poison. Undeclared reads then return NaNs, and undeclared writes are detected and
+// do no harm.
 type sandbox struct {
 	b         *builder
 	ins, outs []strided.View // the copies
 	origins   []strided.View // of ins
 	results   []strided.View // of outs
-	poison    nvlib.Ptr      // guardBytes of it
+	poison    nvlib.Ptr      // guardBytes of poison, to compare with
 	fault     nvlib.Ptr
 	tag       uint64
 }
@@ -61,7 +62,7 @@ func (b *builder) sandbox(u *device.UserKernel, ins, outs []strided.View) (*sand
 	return g, nil
 }
 
-// poisoned reserves memory for the launch, and has it poisoned whenever that runs.
+// poisoned reserves memory for the launch, and adds a kernel that fills it with poison at every execution.
 func (g *sandbox) poisoned(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	bytes = (bytes + 3) / 4 * 4
 	m, at, err := g.b.Scratch(bytes)
@@ -71,8 +72,8 @@ func (g *sandbox) poisoned(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	return m, at, g.b.AddProblem(kernels.Blank(at, bytes))
 }
 
-// compare adds the steps behind the kernel: what looks at what it did, and what brings its results to where they
-// belong.
+// compare adds the steps after the user's kernel: kernels that detect undeclared writes, and copies of its results to
+// their destinations.
 func (g *sandbox) compare(u *device.UserKernel) error {
 	for i, p := range u.Params {
 		if p.In < 0 && p.Out < 0 {

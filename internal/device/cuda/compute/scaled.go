@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// grains checks a linear with scales, and returns what share a scale of x and of w.
+// grains checks a linear with scales, and returns which elements of x, and of w, share a scale.
 func (k *product) grains() (x, w device.Grain, err error) {
 	shapes := make([][]int64, len(k.ins))
 	for i := range k.ins {
@@ -20,7 +20,7 @@ func (k *product) grains() (x, w device.Grain, err error) {
 	return device.CheckScaled(&k.Kernel, k.out.Shape, shapes)
 }
 
-// addScaled computes a linear with scales: by cuBLASLt what it takes, else by a kernel without tensor cores.
+// addScaled computes a linear with scales: by cuBLASLt if it takes the product, else by a kernel without tensor cores.
 func (b *builder) addScaled(k *product) error {
 	if k.Relu {
 		return fmt.Errorf("%w: a relu behind a linear with scales", device.ErrUnsupported)
@@ -58,7 +58,7 @@ func (b *builder) addScaled(k *product) error {
 	return nil
 }
 
-// otherwise is for what cuBLASLt does not take: that is no error.
+// otherwise adds the plain kernel for a product that cuBLASLt does not take, unless err is set.
 func (b *builder) otherwise(k *product, err error) error {
 	if err != nil {
 		return err
@@ -66,7 +66,8 @@ func (b *builder) otherwise(k *product, err error) error {
 	return b.addLibrary(k.kernel)
 }
 
-// addScaledRows computes a linear whose rows lie in groups with gaps one group after another.
+// addScaledRows computes a linear whose x is groups of rows with gaps between the groups. It adds one product for each
+// group.
 func (b *builder) addScaledRows(k *product) error {
 	x := &k.ins[0]
 	if len(x.Shape) < 3 || x.Shape[0] > mostItems {
@@ -88,7 +89,7 @@ func (b *builder) addScaledRows(k *product) error {
 	return nil
 }
 
-// index is v at an index of its first axis, which disappears.
+// index returns the part of v at index i of the first axis, without that axis.
 func index(v strided.View, i int64) strided.View {
 	v.Addr += nvlib.Ptr(i * v.Strides[0] * v.DType.Size())
 	v.N /= v.Shape[0]
@@ -96,16 +97,16 @@ func index(v strided.View, i int64) strided.View {
 	return v
 }
 
-// layScales finds where the scales are as cuBLASLt takes them, after copies where they are not yet. One scale of
-// all counts for each row or block, and one of a row for each of its blocks; but scales of rows of w are not those of
-// squares, and then laid is false.
+// layScales sets in g the addresses of the scales in the layout that cuBLASLt takes, and collects the copies that this
+// needs. A single scale is repeated for each row or block, and a scale of a row for each block of the row. laid is
+// false for scales of rows of w together with scales of blocks of x, for which cuBLASLt has no mode.
 func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) {
 	gx, gw, err := k.grains()
 	if err != nil {
 		return false, err
 	}
 	sx, sw := k.ins[2], k.ins[3]
-	if len(sx.Shape) > 2 && !sx.Dense() { // else its rows are one axis
+	if len(sx.Shape) > 2 && !sx.Dense() { // else its rows merge to one axis
 		m, at, err := b.Scratch(sx.Bytes())
 		if err != nil {
 			return false, err
@@ -133,7 +134,7 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 		return false, nil
 	}
 	g.Modes = [2]nvlib.LtScale{nvlib.LtScaleVec128, nvlib.LtScaleSquares}
-	// Scales of x are dense along the rows of x, those of w along a row, whose length is then a multiple of 4.
+	// cuBLASLt wants contiguous scales along the rows of x, and along each row of w, padded to a multiple of 4 blocks.
 	x := spread(&sx, g.M, blocks, k.rowStrides(&sx, inBlocks(gx, &sx, len(k.ins[0].Shape))))
 	x.Shape, x.Strides = []int64{x.Shape[1], x.Shape[0]}, []int64{x.Strides[1], x.Strides[0]}
 	if g.Scales[0], err = b.laid(x, g.M); err != nil {
@@ -144,7 +145,8 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 	return true, err
 }
 
-// stridesOf are the strides of scales of a weight along rows and columns of blocks, of so many dimensions; 0 for one.
+// stridesOf returns the strides of a weight's scales along rows and, if dims is 2, along columns of blocks. A stride is
+// 0 if there is one scale.
 func stridesOf(s *strided.View, dims int) [2]int64 {
 	switch {
 	case len(s.Shape) == 0:
@@ -155,7 +157,7 @@ func stridesOf(s *strided.View, dims int) [2]int64 {
 	return [2]int64{s.Strides[0], s.Strides[1]}
 }
 
-// rowStrides are the strides of scales of x along its rows, which are one axis, and the blocks of a row.
+// rowStrides returns the strides of x's scales along its rows, which merge to one axis, and along the blocks of a row.
 func (k *product) rowStrides(s *strided.View, blocks bool) [2]int64 {
 	var to [2]int64
 	lead := len(s.Shape)
@@ -172,14 +174,15 @@ func (k *product) rowStrides(s *strided.View, blocks bool) [2]int64 {
 	return to
 }
 
-// spread is scales as a matrix of rows and columns with the given strides.
+// spread views scales as a matrix with the given strides.
 func spread(s *strided.View, rows, cols int64, strides [2]int64) strided.View {
 	v := *s
 	v.Shape, v.Strides, v.N = []int64{rows, cols}, []int64{strides[0], strides[1]}, rows*cols
 	return v
 }
 
-// laid returns the address of v with dense rows, stride elements from one to the next: its own, or that of a copy.
+// laid returns the address of v with contiguous rows that begin every stride elements. If v is not laid out so, it is
+// the address of a copy.
 func (b *builder) laid(v strided.View, stride int64) (nvlib.Ptr, error) {
 	rows, cols := v.Shape[0], v.Shape[1]
 	if (rows == 1 || v.Strides[0] == stride) && (cols == 1 || v.Strides[1] == 1) && v.Addr%16 == 0 {

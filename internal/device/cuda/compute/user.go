@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// addUser makes the steps of a kernel of the user's. The context is current.
+// addUser adds the steps of a kernel of the user. The context is current.
 func (b *builder) addUser(k *device.Kernel, u *device.UserKernel) error {
 	outs, ins, err := device.ResolveUser(k, u, b.Resolve)
 	if err != nil {
@@ -38,7 +38,7 @@ func (b *builder) addUser(k *device.Kernel, u *device.UserKernel) error {
 
 func extents(x [3]int64) [3]uint32 { return [3]uint32{uint32(x[0]), uint32(x[1]), uint32(x[2])} }
 
-// userParams are arguments as a kernel takes them: addresses, and numbers of their types.
+// userParams returns the kernel's arguments in binary form: addresses, and numbers of their types.
 func userParams(u *device.UserKernel, ins, outs []strided.View) [][]byte {
 	var list [][]byte
 	for _, p := range u.Params {

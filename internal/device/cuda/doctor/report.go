@@ -8,40 +8,38 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MulticastVariable names the environment variable that, as "on", opts in to NVLink
-// multicast: multicast objects may then be made, NCCL is left to its own environment,
-// and the algorithm multimem is there for sums in any order. On hosts that others
-// share a fault there can put GPUs out of service.
+// MulticastVariable is the name of an environment variable. The value "on" opts in to NVLink multicast: multicast
+// objects may be created, NCCL's use of NVLS is left to NCCL's own variables, and the algorithm multimem is available
+// for sums in any order. On a host that is shared with others a fault of multicast can put GPUs out of service.
 const MulticastVariable = "HOCKET_MULTICAST"
 
-// What a Report says of it.
+// Values of Report.Multicast.
 const (
 	MulticastOn  = "on"
 	MulticastOff = "off"
 )
 
-// Report is what there is of CUDA.
+// Report describes the CUDA installation and the GPUs.
 type Report struct {
-	// Libraries are those that were looked for.
+	// Libraries lists every library that was looked for, found or not.
 	Libraries []Found `json:"libraries"`
 	GPUs      []GPU   `json:"gpus,omitempty"`
-	// Detours says which GPUs do not reach each other's memory, and why: what they
-	// exchange goes through host memory.
+	// Detours lists the GPUs that do not reach each other's memory, with the reason. Data between them goes through
+	// host memory.
 	Detours []string `json:"detours,omitempty"`
-	// Multicast says whether the user opted in to NVLink multicast: "on", "off", or what is
-	// wrong with the variable.
+	// Multicast reports whether the user opted in to NVLink multicast: "on" or "off", or an error in the variable.
 	Multicast string `json:"multicast"`
-	// Missing is why the machine cannot be used; empty where it can.
+	// Missing is the reason why the machine cannot be used; empty if it can.
 	Missing string `json:"missing,omitempty"`
 }
 
-// Found is a library: where it lies and its version, or why it was not found.
+// Found describes a library: its path and version, or why it was not found.
 type Found struct {
 	Name    string `json:"name"`
 	Path    string `json:"path,omitempty"`
 	Version string `json:"version,omitempty"`
 	Missing string `json:"missing,omitempty"`
-	// Mistakes is what is known to be wrong with this version, and what is done about it.
+	// Mistakes lists known bugs of this version, and what is done about them.
 	Mistakes []string `json:"mistakes,omitempty"`
 }
 
@@ -52,14 +50,14 @@ type GPU struct {
 	Arch    string `json:"arch"`
 	Memory  int64  `json:"memory"` // bytes
 	NVLinks int    `json:"nvlinks"`
-	// Multicast says that the GPU supports NVLink multicast, used or not.
+	// Multicast reports whether the GPU supports NVLink multicast, used or not.
 	Multicast bool `json:"multicast"`
-	// Peers says of every GPU, by number, how its memory is reached: "nvlink",
-	// "pcie", "host" for copies through that, or "self".
+	// Peers[i] is how this GPU reaches the memory of GPU i: "nvlink", "pcie", "host" for copies through host memory, or
+	// "self".
 	Peers []string `json:"peers"`
 }
 
-// AddGPUs adds a system's; nvml may be nil.
+// AddGPUs adds the GPUs of s; nvml may be nil.
 func (r *Report) AddGPUs(s *gpu.System, nvml *nvlib.NVML) {
 	r.Detours = gpu.Detours(s.GPUs, s.ApartNow)
 	for _, g := range s.GPUs {
@@ -74,7 +72,7 @@ func (r *Report) Note(missing string) {
 	}
 }
 
-// Add tells of a library, or why it was not found.
+// Add adds a library, or the reason why it was not found.
 func (r *Report) Add(name string, lib interface{ Loaded() nvlib.Loaded }, err error) {
 	if err != nil {
 		r.Libraries = append(r.Libraries, Found{Name: name, Missing: err.Error()})
@@ -92,7 +90,7 @@ func (r *Report) AddMistakes(lib *nvlib.NCCL) {
 	}
 }
 
-// describeGPU tells of a device; nvml may be nil.
+// describeGPU describes g; nvml may be nil.
 func describeGPU(s *gpu.System, g *gpu.GPU, nvml *nvlib.NVML) GPU {
 	out := GPU{Name: g.Name, PCI: g.PCI, Arch: g.Arch, Memory: g.Memory, Multicast: g.Multicasts()}
 	var here nvlib.NVMLDevice
@@ -124,7 +122,7 @@ func wayTo(s *gpu.System, g, peer *gpu.GPU, nvml *nvlib.NVML, here nvlib.NVMLDev
 	return "pcie"
 }
 
-// Lines says it in words, a line each: name, then what was found.
+// Lines returns the report as text. Each line is a name and a description.
 func (r Report) Lines() [][2]string {
 	var lines [][2]string
 	for i, g := range r.GPUs {
@@ -160,7 +158,7 @@ func (r Report) Lines() [][2]string {
 	return lines
 }
 
-// multicastText says whether NVLink multicast is used, and where it could be.
+// multicastText describes whether NVLink multicast is used, and how many GPUs support it.
 func (r Report) multicastText() string {
 	able := 0
 	for _, g := range r.GPUs {

@@ -9,21 +9,21 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// Access is which device of a fake may use what memory: a copy or a kernel that
-// uses what its device was given no access to is an error.
+// Access records which device of a fake may access which memory. A copy or kernel that uses memory to which its device
+// was not given access fails the test.
 type Access struct {
-	Apart   func(a, b int32) bool     // the driver gives no access
-	Refuses func(a, b int32) bool     // gives no access in spite of its word
-	Mangles func(from, to int32) bool // copies come out wrong
-	created map[uintptr]int32         // devices, by handle
+	Apart   func(a, b int32) bool     // the driver reports no peer access
+	Refuses func(a, b int32) bool     // the driver reports peer access, but refuses to grant it
+	Mangles func(from, to int32) bool // copies deliver wrong data
+	created map[uintptr]int32         // owning device, by handle of memory
 	ranges  map[uintptr]*Mapping      // mapped memory, by address
-	current map[int]int32             // by thread: the device whose context is
+	current map[int]int32             // by thread: the device of the current context
 	streams map[uintptr]int32
 	uses    map[string][]use  // operands of kernels, by name
-	usedBy  map[uintptr][]use // by function
+	usedBy  map[uintptr][]use // the same, by function
 }
 
-// Mapping is mapped memory of a device.
+// Mapping is a mapped range of a device's memory.
 type Mapping struct {
 	Bytes  uintptr
 	Owner  int32
@@ -37,10 +37,10 @@ func newAccess() Access {
 		streams: map[uintptr]int32{}, current: map[int]int32{}, uses: map[string][]use{}, usedBy: map[uintptr][]use{}}
 }
 
-// firstContext is the context of device 0; those of others follow.
+// firstContext is the handle of device 0's context. The contexts of the other devices have consecutive handles.
 const firstContext = 7
 
-// Of returns the device memory that an address is in; nil for the host's.
+// Of returns the mapping that contains an address; nil for host memory.
 func (r *Access) Of(at uintptr) *Mapping {
 	for base, m := range r.ranges {
 		if at >= base && at < base+m.Bytes {
@@ -50,7 +50,7 @@ func (r *Access) Of(at uintptr) *Mapping {
 	return nil
 }
 
-// Mapped is how much memory of a device is, in bytes.
+// Mapped returns the number of bytes of a device's memory that are mapped.
 func (r *Access) Mapped(owner int32) int64 {
 	n := int64(0)
 	for _, m := range r.ranges {
@@ -61,7 +61,7 @@ func (r *Access) Mapped(owner int32) int64 {
 	return n
 }
 
-// deviceOf is the device of a stream; of the null stream that whose context is current.
+// deviceOf returns the device of a stream. The null stream is on the device of the current context.
 func (f *GPU) deviceOf(stream uintptr) int32 {
 	if stream == 0 {
 		return f.Reach.current[thread()]
@@ -69,7 +69,7 @@ func (f *GPU) deviceOf(stream uintptr) int32 {
 	return f.Reach.streams[stream]
 }
 
-// check complains of memory that the device of a stream may not use.
+// check fails the test if the stream's device may not access the memory.
 func (f *GPU) check(stream uintptr, at ...uintptr) {
 	dev := f.deviceOf(stream)
 	for _, a := range at {
@@ -79,7 +79,7 @@ func (f *GPU) check(stream uintptr, at ...uintptr) {
 	}
 }
 
-// copied is a copy of n bytes.
+// copied checks a copy of n bytes.
 func (f *GPU) copied(dst, src uintptr, n int) {
 	copy(cabi.Bytes(dst, n), cabi.Bytes(src, n))
 	if a, b := f.Reach.Of(src), f.Reach.Of(dst); a != nil && b != nil && f.Reach.Mangles(a.Owner, b.Owner) && n > 0 {
@@ -87,8 +87,8 @@ func (f *GPU) copied(dst, src uintptr, n int) {
 	}
 }
 
-// grant is cuMemSetAccess: of an address, its length, a list of 12 bytes a device, and
-// its length.
+// grant implements cuMemSetAccess. Its arguments are an address, a length, a list with 12 bytes per device, and the
+// number of devices.
 func (f *GPU) grant(a []uintptr) uintptr {
 	m := f.Reach.ranges[a[0]]
 	for i := range a[3] {
@@ -101,7 +101,7 @@ func (f *GPU) grant(a []uintptr) uintptr {
 	return 0
 }
 
-// operands notes which memory a kernel uses.
+// operands records which memory a kernel uses.
 func (f *GPU) operands(name string, p kernels.Problem) {
 	var all []kernels.Operand
 	switch p := p.(type) {
@@ -121,7 +121,7 @@ func (f *GPU) operands(name string, p kernels.Problem) {
 	}
 }
 
-// launched checks what a kernel uses.
+// launched checks the memory that a kernel uses.
 func (f *GPU) launched(stream uintptr, uses []use) {
 	for _, u := range uses {
 		f.check(stream, u.lo)
@@ -129,9 +129,9 @@ func (f *GPU) launched(stream uintptr, uses []use) {
 	}
 }
 
-// Order finds copies and kernels that touch the same bytes, one of them to write, with
-// nothing that says which comes first: neither a stream's order nor a wait for an
-// event. It has a clock for each stream: how much it knows to be done of each.
+// Order finds races between copies and kernels: two that access the same bytes, at least one of them writing, without
+// an order between them by a stream or an event. It keeps a vector clock per stream, which holds the latest operation
+// of each other stream that is known to be complete.
 type Order struct {
 	clocks, events map[uintptr]map[uintptr]int
 	log            []use
@@ -154,8 +154,8 @@ func (o *Order) clock(stream uintptr) map[uintptr]int {
 	return o.clocks[stream]
 }
 
-// touch notes that a stream reads or writes bytes, and reports whether that comes in
-// an order with all others.
+// touch records that a stream reads or writes bytes, and reports whether this is ordered with respect to all earlier
+// accesses.
 func (o *Order) touch(stream uintptr, now use) bool {
 	c := o.clock(stream)
 	c[stream]++
@@ -176,7 +176,7 @@ func (o *Order) wait(stream, event uintptr) {
 	}
 }
 
-// inOrder complains of what comes in no order with something before.
+// inOrder fails the test for an access that is not ordered with respect to an earlier one.
 func (f *GPU) inOrder(stream uintptr, touches ...use) {
 	for _, t := range touches {
 		if f.Order != nil && !f.Order.touch(stream, t) {

@@ -6,9 +6,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Array is a tensor in Go, in row-major order. Kernels of the fake read whole
-// operands and write whole results: element by element a run under the race
-// detector takes minutes.
+// Array is a tensor in Go, in row-major order. Kernels of the fake read whole operands and write whole results, because
+// tests under the race detector take minutes if elements are accessed one by one.
 type Array struct {
 	shape []int64
 	X     []float64
@@ -50,8 +49,7 @@ func (a Array) Write(o kernels.Operand) {
 	eachRun(o, func(b []byte) { i += tensor.FromFloat64(b, a.X[i:], o.DType) })
 }
 
-// eachRun calls f with the bytes of elements that lie together, in row-major
-// order.
+// eachRun calls f with the bytes of each contiguous run of elements, in row-major order.
 func eachRun(o kernels.Operand, f func(b []byte)) {
 	d, n := len(o.Shape), int64(1)
 	for d > 0 && (o.Strides[d-1] == n || o.Shape[d-1] == 1) {

@@ -8,28 +8,28 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// LT is a cuBLASLt whose algorithms, numbered from 1, take the times that
-// they are given, on a clock that events tell, and compute a number only.
+// LT is a fake cuBLASLt. Its algorithms are numbered from 1. Each takes a time that the test sets, on a clock that
+// events read, and computes only a number.
 type LT struct {
 	T       *testing.T
-	Costs   []float32 // milliseconds; negative: it does not run after all
-	Cold    int       // runs of the first one that take twice as long
-	Need    uint64    // workspace
-	Refuse  bool      // what is asked whether it computes a product
-	Late    int       // the algorithm whose results differ from the others'; 0 for none
+	Costs   []float32 // time of each algorithm in milliseconds; negative if it fails when it is run
+	Cold    int       // the first that many runs take twice as long
+	Need    uint64    // workspace bytes
+	Refuse  bool      // checks whether an algorithm can compute a product fail
+	Late    int       // the algorithm whose results differ from those of the others; 0 for none
 	Now     float32
-	Asked   int // for algorithms
+	Asked   int // number of requests for algorithms
 	Checked int
-	Live    int       // descriptions, layouts and preferences
-	Schemes []uint32  // of reduction that were allowed
-	SMs     []int32   // multiprocessors that products were described for
-	Version uintptr   // 0: 13.1
-	Modes   []int32   // of scales, of A and B in turns
-	Scales  []uintptr // where they are, likewise
-	Types   []int32   // of layouts
+	Live    int       // live descriptors, layouts and preferences
+	Schemes []uint32  // allowed reduction schemes
+	SMs     []int32   // targeted numbers of multiprocessors
+	Version uintptr   // 0 for 13.1
+	Modes   []int32   // scale modes, alternately of A and B
+	Scales  []uintptr // addresses of scales, alternately of A and B
+	Types   []int32   // element types of layouts
 	Runs    []Run     // in order
 	at      map[uintptr]float32
-	GPU     *GPU // that says which calls fail; nil for none
+	GPU     *GPU // decides which calls fail; nil for none
 }
 
 type Run struct {
@@ -37,7 +37,7 @@ type Run struct {
 	Out, Work uintptr
 }
 
-// time has the driver's events tell the clock.
+// time makes the driver's events read l's clock.
 func (l *LT) time(table map[string]func([]uintptr) uintptr) {
 	record := table["cuEventRecord"]
 	l.at = map[uintptr]float32{}

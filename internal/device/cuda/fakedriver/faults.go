@@ -7,19 +7,17 @@ import (
 	"sync"
 )
 
-// Compile is the name by which the fake's compiler can be blocked.
+// Compile is the name of the compiler's call for Block.
 const Compile = "nvrtcCompileProgram"
 
-// Block has no call of that name return any more, of the driver, cuBLASLt or NCCL, nor of
-// NVRTC as Compile, until the function that it returns is called; from then on those that
-// were held fail without having done anything. Meanwhile the fake's own lock is free, as a
-// driver is for what concerns other GPUs.
+// Block makes all calls of that name hang until release is called. The calls may be of the driver, cuBLASLt or NCCL, or
+// Compile. On release, hanging calls fail without having done anything. A hanging call does not hold the fake's lock,
+// so other calls proceed, as with a real driver whose other GPUs work.
 func (f *GPU) Block(call string) (release func()) {
 	return f.Gate.when(func(name string) bool { return name == call })
 }
 
-// BlockNth does so for the n-th call from now on, alone; which tells its name once it was
-// made.
+// BlockNth makes only the n-th call from now hang. which returns the name of that call once it was made.
 func (f *GPU) BlockNth(n int) (which func() string, release func()) {
 	made, call := 0, ""
 	release = f.Gate.when(func(name string) bool {
@@ -35,10 +33,10 @@ func (f *GPU) BlockNth(n int) (which func() string, release func()) {
 	}, release
 }
 
-// gate holds up calls.
+// gate makes calls hang.
 type gate struct {
 	mu   sync.Mutex
-	held func(call string) bool // nil for none
+	held func(call string) bool // reports whether a call hangs; nil for none
 	done chan struct{}
 }
 
@@ -54,7 +52,7 @@ func (b *gate) when(held func(call string) bool) (release func()) {
 	})
 }
 
-// Pass is called at the beginning of each call. It reports whether the call is to be made.
+// Pass is called at the beginning of each call. It reports whether the call should be executed.
 func (b *gate) Pass(call string) bool {
 	b.mu.Lock()
 	held, done := b.held != nil && b.held(call), b.done
@@ -65,7 +63,7 @@ func (b *gate) Pass(call string) bool {
 	return !held
 }
 
-// At has tell called at the n-th call of any library; it says whether that fails.
+// At calls tell at the n-th call of any library. The call fails if tell returns true.
 func (f *GPU) At(n int, tell func(call string) bool) {
 	made := 0
 	f.Nth = func(call string) bool {
@@ -74,7 +72,7 @@ func (f *GPU) At(n int, tell func(call string) bool) {
 	}
 }
 
-// Left lists the objects that were made and not freed; empty if there are none.
+// Left lists the objects that were created and not freed; empty if there are none.
 func (f *GPU) Left() string {
 	var left []string
 	for kind, n := range f.Live {

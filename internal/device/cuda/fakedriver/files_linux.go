@@ -12,22 +12,22 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// memoryFiles is device memory of a fake that other processes' fakes map: what cuMemCreate makes is a file in
-// memory, named by the number of the GPU, and mapping it maps the file.
+// memoryFiles implements device memory that fakes in other processes can map. cuMemCreate creates a memory file whose
+// name includes the number of the GPU, and mapping the memory maps the file.
 type memoryFiles struct {
 	f     *GPU
 	fds   map[uintptr]int // by handle
 	owner map[uintptr]int32
-	sizes map[uintptr]int64 // of what was made here, by handle
+	sizes map[uintptr]int64 // of memory created here, by handle
 }
 
-// ShareMemory gives a fake memory that others can map.
+// ShareMemory makes the fake's memory shareable with other processes.
 func (f *GPU) ShareMemory() {
 	m := &memoryFiles{f: f, fds: map[uintptr]int{}, owner: map[uintptr]int32{}, sizes: map[uintptr]int64{}}
 	f.share = m.calls
 }
 
-// WantNoFiles wants no memory of a fake GPU to be open: when all fakes of the process are closed.
+// WantNoFiles checks that no file of fake GPU memory is open. It is called after all fakes of the process were closed.
 func WantNoFiles(t *testing.T) {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
@@ -85,12 +85,12 @@ func (m *memoryFiles) calls(table map[string]func([]uintptr) uintptr) {
 		name, err := os.Readlink(fmt.Sprint("/proc/self/fd/", a[1]))
 		_, number, ours := strings.Cut(strings.TrimSuffix(name, " (deleted)"), fileName)
 		if err != nil || !ours {
-			return nvlib.CUDAInvalidImage // any error: no memory of a GPU
+			return nvlib.CUDAInvalidImage // any error: the file is no memory of a GPU
 		}
 		fd, err := unix.FcntlInt(a[1], unix.F_DUPFD_CLOEXEC, 0)
 		m.must(err)
 		h := f.handle("memory")
-		m.fds[h], m.owner[h] = fd, -1 // of a GPU that is not seen here
+		m.fds[h], m.owner[h] = fd, -1 // the GPU is not visible here
 		for dev := range int32(f.devices) {
 			if fmt.Sprint(f.number(dev)) == number {
 				m.owner[h] = dev

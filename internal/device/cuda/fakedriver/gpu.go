@@ -21,79 +21,79 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// GPU is a driver in Go that does all work immediately. This order is legal, because the machine never gives a
-// device a wait for something that was not issued before: the fake refuses a wait for an event that was never
-// recorded. It also records what is never freed.
+// GPU is a fake driver that executes all work immediately. This order is legal, because the machine never makes a
+// device wait for something that was not issued before: the fake refuses a wait for an event that was never recorded.
+// It also reports objects that are never freed.
 type GPU struct {
 	testing.TB
 	Mu        sync.Mutex
 	next      uintptr
 	Blocks    map[uintptr]*cabi.Block // memory, by address
-	Live      map[string]int          // objects that were made and not freed, by kind
-	events    map[uintptr]int         // in which capture recorded; 1 for none, 0 for never
+	Live      map[string]int          // number of objects that were created and not freed, by kind
+	events    map[uintptr]int         // the capture in which the event was recorded; 1 for none, 0 if never recorded
 	Kernels   map[uintptr]func(params uintptr)
 	Named     map[string]func(params uintptr)
-	Users     map[string]func(params [][]byte) // kernels of the user's, by file and name
-	Returns   map[string]uintptr               // status of a call, by name
-	Kills     map[string]uintptr               // the same; from then on, of every call
-	Dead      uintptr                          // what every call returns; 0 for none
-	Vain      []string                         // the calls that got it
-	Called    map[string]int                   // how often, by name
-	Nth       func(name string) bool           // whether a call of any library is to fail; nil for none
-	Failure   uintptr                          // the driver's status of one that does
-	Late      map[string]int                   // so many calls more fail with not ready, by name
+	Users     map[string]func(params [][]byte) // kernels of the user, by file and name
+	Returns   map[string]uintptr               // status that calls return, by name
+	Kills     map[string]uintptr               // status that a call returns and, from then on, all calls, by name
+	Dead      uintptr                          // status that all calls return; 0 for none
+	Vain      []string                         // calls that returned Dead
+	Called    map[string]int                   // number of calls, by name
+	Nth       func(name string) bool           // reports whether a call of any library fails; nil for none
+	Failure   uintptr                          // status of driver calls for which Nth returns true
+	Late      map[string]int                   // number of further calls that return "not ready", by name
 	devices   int
-	Model     string               // its name
-	Limit     int64                // memory of a device; 0 for plenty
-	HostLimit int64                // memory that can be pinned; 0 for plenty
-	Plain     bool                 // has no kernels that take long in Go
-	LT        *LT                  // its cuBLASLt; nil for one that takes nothing
-	last      int                  // number of the last capture, from 2
-	Begun     map[uintptr]*Capture // captures under way, by origin
-	Member    map[uintptr]*Capture // streams in them
+	Model     string               // name of the GPUs
+	Limit     int64                // memory of a device; 0 for 1 TiB
+	HostLimit int64                // bytes that can be pinned; 0 for no limit
+	Plain     bool                 // without kernels that take long in Go
+	LT        *LT                  // fake cuBLASLt; nil for one without algorithms
+	last      int                  // number of the last capture; numbers begin at 2
+	Begun     map[uintptr]*Capture // captures in progress, by origin stream
+	Member    map[uintptr]*Capture // streams in captures
 	Graphs    map[uintptr][]Task
-	running   [][]Task          // graphs launched, what is left of them
-	joins     map[string]*join  // kernels that are joins, by name
-	joinOf    map[uintptr]*join // by function
-	Hasty     bool              // kernels run out of time at once
-	Mute      bool              // and raise nothing
-	Patient   bool              // kernels of queues never run out of time
+	running   [][]Task          // remaining nodes of launched graphs
+	joins     map[string]*join  // kernels that raise and await flags (kernels.Join), by name
+	joinOf    map[uintptr]*join // the same, by function
+	Hasty     bool              // waiting kernels time out immediately
+	Mute      bool              // kernels do not raise flags
+	Patient   bool              // with Queues: waiting kernels never time out
 	Reach     Access
-	Ills      map[int32]uintptr // by device: what calls about its streams return, from now on
-	Order     *Order            // of copies; nil where nobody asks
+	Ills      map[int32]uintptr // by device: status that calls with its streams return
+	Order     *Order            // detects races of copies and kernels; nil for no check
 	Multicast Multicast
-	Queues    *Queues                                  // where it runs by itself; nil where calls do what they are given
-	share     func(map[string]func([]uintptr) uintptr) // has other processes share its memory; nil for none
-	Numbers   []int                                    // by device: which GPU of the host it is; nil for all, in order
-	several   map[string]func(params uintptr) []Task   // of queues: kernels that are pieces of work, by name
-	severalOf map[uintptr]func(params uintptr) []Task  // by function
-	OnCall    func(name string, a []uintptr)           // called for each call, unless nil
-	Haunted   bool                                     // what hung in it may still use its memory
-	Gate      gate                                     // calls that do not return
+	Queues    *Queues                                  // executes work asynchronously; nil for immediate execution
+	share     func(map[string]func([]uintptr) uintptr) // makes memory shareable between processes; nil for none
+	Numbers   []int                                    // by device: number of the GPU on the host; nil for 0, 1, …
+	several   map[string]func(params uintptr) []Task   // with Queues: kernels that consist of several tasks, by name
+	severalOf map[uintptr]func(params uintptr) []Task  // the same, by function
+	OnCall    func(name string, a []uintptr)           // called for each call; may be nil
+	Haunted   bool                                     // calls that hang may still use the memory
+	Gate      gate                                     // makes calls hang
 	Guests    Guests
-	// remembered: NCCL may know of memory, whose addresses are then never given back.
+	// Remembered is set once NCCL may have recorded addresses of memory. Addresses are then never freed.
 	Remembered bool
 }
 
-// Capture is a capture under way.
+// Capture is a stream capture in progress.
 type Capture struct {
 	id    int
 	work  []Task
-	tails map[uintptr][]int // of queues: behind which work the next of a stream comes
+	tails map[uintptr][]int // with Queues: tasks that the next task of a stream follows
 }
 
-// join is a kernel in two steps: it raises, and then takes when it can.
+// join is a kernel in two steps: it raises flags, and completes when ready returns true.
 type join struct {
 	raise func()
 	ready func() bool
 }
 
-// Task is a node of a graph; ready is nil for those that wait for nothing.
+// Task is a node of a graph. Ready reports whether it can run; nil if it need not wait.
 type Task struct {
 	Ready  func() bool
 	Do     func()
-	wait   func(since time.Time) bool // of queues: likewise, for who can wait too long
-	behind []int                      // of queues: others of the graph
+	wait   func(since time.Time) bool // with Queues: like Ready, for waits with a timeout
+	behind []int                      // with Queues: tasks of the graph that it follows
 }
 
 const deviceMemory = 1 << 40
@@ -110,7 +110,7 @@ func New(t testing.TB, devices int) *GPU {
 	t.Cleanup(func() {
 		defer f.Abandon()
 		if f.Dead != 0 {
-			return // nothing can be given back
+			return // nothing can be freed
 		}
 		for kind, n := range f.Live {
 			if n != 0 && (kind != "addresses" || !f.Remembered) {
@@ -124,7 +124,7 @@ func New(t testing.TB, devices int) *GPU {
 	return f
 }
 
-// number is which GPU of the host a device is.
+// number returns the number of the GPU on the host.
 func (f *GPU) number(dev int32) int {
 	if f.Numbers == nil {
 		return int(dev)
@@ -138,16 +138,16 @@ func (f *GPU) handle(kind string) uintptr {
 	return f.next
 }
 
-// A fake's GPUs hold much memory, without pointers: little is worth collecting before there is much garbage, but tests
-// promise to need less than 3 GB (CONTRIBUTING.md).
+// The fakes' memory is large and contains no pointers, so frequent garbage collections gain little. The memory limit
+// keeps tests below the 3 GB that CONTRIBUTING.md promises.
 func init() {
 	debug.SetGCPercent(300)
 	debug.SetMemoryLimit(3 << 29)
 }
 
-// Spare are blocks that fakes have freed, by size: making a slab takes the race
-// detector longer than most tests use it. What lies in them stays, as on a GPU. No more
-// than mostSpare bytes are kept: those that earlier tests left go first.
+// Spare caches blocks that fakes have freed, by size, because allocating a slab under the race detector takes longer
+// than most tests use it. The contents are kept, as on a GPU. At most mostSpare bytes are cached. To make room, blocks
+// of other sizes are dropped first.
 var Spare struct {
 	sync.Mutex
 	Blocks map[int][]*cabi.Block
@@ -178,7 +178,7 @@ func keepBlock(b *cabi.Block) {
 	if size > mostSpare {
 		return
 	}
-	if Spare.Bytes+size > mostSpare { // they are of sizes that earlier tests used
+	if Spare.Bytes+size > mostSpare { // drop blocks of sizes that earlier tests used
 		clear(Spare.Blocks)
 		Spare.Bytes = 0
 	}
@@ -186,7 +186,7 @@ func keepBlock(b *cabi.Block) {
 	Spare.Blocks[size] = append(Spare.Blocks[size], b)
 }
 
-// blockSlack is room to begin where memory does.
+// blockSlack is extra memory, with which addresses can be aligned.
 const blockSlack = 512
 
 func (f *GPU) memory(kind string, n uintptr) uintptr {
@@ -206,10 +206,10 @@ func (f *GPU) forget(kind string, at uintptr) uintptr {
 	return 0
 }
 
-// Abandon takes the memory from a fake that is used no more, for the next: a test keeps its
-// fakes until it ends, and what hangs keeps them longer.
+// Abandon caches the memory of a fake that is no longer used. A test keeps its fakes until it ends, and goroutines that
+// hang keep them longer.
 func (f *GPU) Abandon() {
-	f.Mu.Lock() // of what hung some may go on
+	f.Mu.Lock() // goroutines that hung may still continue
 	defer f.Mu.Unlock()
 	for _, b := range f.Blocks {
 		if !f.Haunted {
@@ -219,17 +219,17 @@ func (f *GPU) Abandon() {
 	clear(f.Blocks)
 }
 
-// Die has every call fail from now on: what hangs, or hung, does not give back what it has.
+// Die makes every call fail from now on. Objects of calls that hang are then not reported as leaks.
 func (f *GPU) Die() {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	f.Dead = 1
 }
 
-// do does what a stream was given, or records it.
+// do executes work on a stream, or records it.
 func (f *GPU) do(stream uintptr, work func()) uintptr { return f.await(stream, nil, work) }
 
-// await is do for work that waits until ready.
+// await is like do, for work that waits until ready.
 func (f *GPU) await(stream uintptr, ready func() bool, work func()) uintptr {
 	if f.Queues != nil {
 		return f.Queues.Give(stream, Task{Ready: ready, Do: work})
@@ -245,7 +245,7 @@ func (f *GPU) await(stream uintptr, ready func() bool, work func()) uintptr {
 	return 0
 }
 
-// launch runs a kernel. One that begins early runs no sooner than others.
+// launch launches a kernel. Programmatic dependent launches do not start early.
 func (f *GPU) launch(function, stream, params uintptr) uintptr {
 	f.launched(stream, f.Reach.usedBy[function])
 	if pieces := f.severalOf[function]; pieces != nil {
@@ -262,7 +262,7 @@ func (f *GPU) launch(function, stream, params uintptr) uintptr {
 	return f.await(stream, ready, func() { f.Kernels[function](params) })
 }
 
-// in returns the capture that the stream is in; nil while there are none.
+// in returns the capture that contains the stream; nil if there is none.
 func (f *GPU) in(stream uintptr) *Capture {
 	c := f.Member[stream]
 	if c == nil && f.captures() {
@@ -271,7 +271,7 @@ func (f *GPU) in(stream uintptr) *Capture {
 	return c
 }
 
-// captures reports whether the machine's own streams are captured.
+// captures reports whether a capture of the machine's own streams is in progress.
 func (f *GPU) captures() bool {
 	for origin := range f.Begun {
 		if !f.Guests.streams[origin] {
@@ -281,7 +281,7 @@ func (f *GPU) captures() bool {
 	return false
 }
 
-// advance runs what graphs can of those that were launched, one after another.
+// advance runs the nodes of launched graphs that are ready, each graph in order.
 func (f *GPU) advance() {
 	for went := true; went; {
 		went = false
@@ -295,7 +295,7 @@ func (f *GPU) advance() {
 	f.running = slices.DeleteFunc(f.running, func(g []Task) bool { return len(g) == 0 })
 }
 
-// resting answers whether all is done.
+// resting returns CUDANotReady unless all work is done.
 func (f *GPU) resting() uintptr {
 	if f.advance(); len(f.running) > 0 {
 		return nvlib.CUDANotReady
@@ -303,7 +303,7 @@ func (f *GPU) resting() uintptr {
 	return 0
 }
 
-// uncapture ends the capture that was begun on the stream, if there is one.
+// uncapture ends the capture that was begun on the stream, if any.
 func (f *GPU) uncapture(stream uintptr) {
 	if c := f.Begun[stream]; c != nil {
 		delete(f.Begun, stream)
@@ -311,11 +311,11 @@ func (f *GPU) uncapture(stream uintptr) {
 	}
 }
 
-// Set stores through an out parameter.
+// Set stores the result v of a call at p.
 func Set[T any](p uintptr, v T) uintptr { cabi.Store(p, v); return 0 }
 
-// fill stores n words. The race detector, which would take seconds for the sheets
-// of large collectives, does not look.
+// fill stores n words. It is hidden from the race detector, which would take seconds for the LL128 lines of large
+// collectives.
 //
 //go:norace
 func fill[T uint8 | uint32](at, n uintptr, v T) uintptr {
@@ -324,7 +324,7 @@ func fill[T uint8 | uint32](at, n uintptr, v T) uintptr {
 	if n > 0 {
 		words[0] = v
 	}
-	for done := 1; done < len(words); done *= 2 { // many at once: an element at a time takes seconds
+	for done := 1; done < len(words); done *= 2 { // doubling is fast; single elements take seconds
 		copy(words[done:], words[:done])
 	}
 	return 0
@@ -484,7 +484,7 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 				f.Order.wait(a[0], a[1])
 			}
 			c := f.Member[a[0]]
-			if c == nil && len(f.Begun) > 0 { // it joins
+			if c == nil && len(f.Begun) > 0 { // the stream joins the capture
 				for _, other := range f.Begun {
 					if other.id == f.events[a[1]] {
 						c = other
@@ -513,7 +513,7 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 			}
 			return 0
 		},
-		"cuEventRecordWithFlags": func(a []uintptr) uintptr { // by a graph
+		"cuEventRecordWithFlags": func(a []uintptr) uintptr { // within a graph
 			if f.in(a[1]) == nil || a[2] != 1 {
 				f.Errorf("an event is recorded with flags %d, in a capture: %v", a[2], f.in(a[1]) != nil)
 			}
@@ -557,8 +557,8 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 	}
 }
 
-// status does a call, unless it is to fail, or the devices are lost as real ones
-// are: then all calls fail but those that put errors into words.
+// status executes a call, unless it should fail. After a fatal error all calls fail except cuGetErrorName and
+// cuGetErrorString, as with a real driver.
 func (f *GPU) status(name string, do func() uintptr) uintptr {
 	f.Called[name]++
 	if strings.HasPrefix(name, "cuGetError") {
@@ -583,13 +583,13 @@ func (f *GPU) status(name string, do func() uintptr) uintptr {
 	return do()
 }
 
-// streamOf is which argument of a call is the stream.
+// streamOf is the index of the stream among a call's arguments.
 var streamOf = map[string]int{"cuStreamQuery": 0, "cuStreamSynchronize": 0, "cuStreamWaitEvent": 0, "cuEventRecord": 1,
 	"cuGraphLaunch":      1,
 	"cuMemcpy2DAsync_v2": 1, "cuMemcpyAsync": 3, "cuLaunchKernel": 8}
 
-// ill returns what a call about a stream of a device that is ill gets; 0 for others. Of
-// one that is only slow questions alone get it.
+// ill returns the status of Ills for a call with a stream of such a device, and 0 for other calls. The status "not
+// ready" is for a slow device, and is returned by cuStreamQuery only.
 func (f *GPU) ill(name string, a []uintptr) uintptr {
 	i, streams := streamOf[name]
 	if !streams {
@@ -602,8 +602,8 @@ func (f *GPU) ill(name string, a []uintptr) uintptr {
 	return status
 }
 
-// failing has calls of another library fail where they are to, with that status, and
-// tells of each.
+// failing makes calls of another library return status where Gate or Nth says so. It calls tell for each call that
+// fails because of Nth.
 func (f *GPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, tell func(name string)) {
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
@@ -622,7 +622,7 @@ func (f *GPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, 
 	}
 }
 
-// AllCalls are those of calls, and what else the fake was made to do.
+// AllCalls returns the functions of Calls with all options of the fake applied.
 func (f *GPU) AllCalls() map[string]func(a []uintptr) uintptr {
 	table := f.Calls()
 	if f.LT != nil {
@@ -639,7 +639,7 @@ func (f *GPU) AllCalls() map[string]func(a []uintptr) uintptr {
 	return table
 }
 
-// Driver is the fake as a CUDA driver.
+// Driver returns the fake as a CUDA driver.
 func (f *GPU) Driver() *nvlib.Driver {
 	table := f.AllCalls()
 	for name, do := range table {
@@ -671,7 +671,7 @@ func (f *GPU) Driver() *nvlib.Driver {
 	return drv
 }
 
-// CuBLASLt opens the fake's cuBLASLt: one without algorithms unless the test gave it another.
+// CuBLASLt opens f.LT, or a cuBLASLt without algorithms if it is nil.
 func (f *GPU) CuBLASLt() (*nvlib.CuBLASLt, error) {
 	if f.LT != nil {
 		return f.LT.open()
@@ -679,7 +679,7 @@ func (f *GPU) CuBLASLt() (*nvlib.CuBLASLt, error) {
 	return noAlgorithms(f.TB), nil
 }
 
-// noAlgorithms answers every question for an algorithm with none.
+// noAlgorithms returns a cuBLASLt that has no algorithm for any product.
 func noAlgorithms(t testing.TB) *nvlib.CuBLASLt {
 	zero := func([]uintptr) uintptr { return 0 }
 	table := map[string]func([]uintptr) uintptr{}
@@ -698,10 +698,10 @@ func noAlgorithms(t testing.TB) *nvlib.CuBLASLt {
 	return lib
 }
 
-// Meeting is refused: the fake does one thing at a time. Where members only meet
-// that is as good; with queues they do.
+// Meeting refuses kernels that compute in a meeting, because the fake executes one kernel at a time. Kernels in which
+// members only wait for each other need no computation, and are executed with Queues.
 func (f *GPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
-	if strings.HasPrefix(m.Body, "moveMeet<") { // nothing but meets
+	if strings.HasPrefix(m.Body, "moveMeet<") { // members only wait for each other
 		f.Mu.Lock()
 		defer f.Mu.Unlock()
 		f.next++
@@ -716,8 +716,8 @@ func (f *GPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error)
 	return kernels.Step{}, fmt.Errorf("%w: the fake's kernels cannot wait for each other", device.ErrUnsupported)
 }
 
-// Steps is a Library whose kernels are Go functions: fill, add, sub, mul, neg
-// and reductions of f32, f64 and i32 in float64.
+// Steps implements kernels.Library by Go functions: fill, add, sub, mul, neg and reductions of f32, f64 and i32,
+// computed in float64.
 func (f *GPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
 	if !f.Gate.Pass(Compile) {
 		return nil, errors.New("a compiler that was held up")
@@ -741,7 +741,7 @@ func (f *GPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	return []kernels.Step{stepOf(name)}, nil
 }
 
-// takesLong reports whether the fake takes long to compute p.
+// takesLong reports whether p takes long to compute in Go.
 func takesLong(p kernels.Problem) bool {
 	switch p := p.(type) {
 	case kernels.Skinny:
@@ -757,13 +757,13 @@ func takesLong(p kernels.Problem) bool {
 	return false
 }
 
-// stepOf is a launch of one thread.
+// stepOf returns a step that launches one thread.
 func stepOf(name string) kernels.Step {
 	one := [3]uint32{1, 1, 1}
 	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: one, Block: one}}
 }
 
-// Raise and Await are a Library's.
+// Raise and Await implement kernels.Library.
 func (f *GPU) Raise(kernels.Target) (kernels.Step, error) { return f.wired("raise", 2) }
 func (f *GPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 6) }
 
@@ -777,7 +777,7 @@ func (f *GPU) wired(name string, words int) (kernels.Step, error) {
 	return s, nil
 }
 
-// Join is a Library's: flags are words that Go changes.
+// Join implements kernels.Library. Flags are words that Go functions change.
 func (f *GPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -820,7 +820,7 @@ func (f *GPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 	return stepOf(name), nil
 }
 
-// Holds is what the fake's devices and host have given away, told as worlds do.
+// Holds returns the memory that the fake's devices and host have allocated, as worlds report it.
 func (f *GPU) Holds() (h device.Held) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -831,7 +831,7 @@ func (f *GPU) Holds() (h device.Held) {
 	return h
 }
 
-// pinned is how much host memory is, in bytes.
+// pinned returns the number of pinned bytes.
 func (f *GPU) pinned() int64 {
 	n := int64(0)
 	for at, b := range f.Blocks {
@@ -842,7 +842,7 @@ func (f *GPU) pinned() int64 {
 	return n
 }
 
-// Taken says how often the fake's devices were asked for memory since the last time.
+// Taken returns how many device allocations were made since its last call.
 func (f *GPU) Taken() int {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -851,7 +851,7 @@ func (f *GPU) Taken() int {
 	return n
 }
 
-// Given is what the driver and cuBLASLt have given and not been given back.
+// Given returns the number of live objects of the driver and cuBLASLt, by kind.
 func (f *GPU) Given() map[string]int {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

@@ -6,22 +6,22 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Guests are streams of a caller's on a fake with queues, whose captures forbid other threads what may disturb
-// them, as PyTorch's do: those threads must relax that for themselves.
+// Guests are streams of the caller on a fake with Queues. As with PyTorch's captures, a capture of such a stream
+// forbids unsafe calls in all threads. Threads must set the relaxed capture mode for themselves to make these calls.
 type Guests struct {
 	streams map[uintptr]bool // captured by the caller
-	relaxed map[int]bool     // threads
-	deps    []uintptr        // node after which the next comes, by index + 1, of the capture asked for last
-	Foreign map[uintptr]bool // addresses that the driver knows nothing of
-	Off     map[uintptr]int  // addresses on another device than the current one: how many further
-	Added   int              // graphs that were put into captures
+	relaxed map[int]bool     // threads in relaxed capture mode
+	deps    []uintptr        // of the last capture that was queried: index + 1 of the node after which the next follows
+	Foreign map[uintptr]bool // addresses that are unknown to the driver
+	Off     map[uintptr]int  // by address: number of its device, relative to the current device
+	Added   int              // number of graphs added to captures
 }
 
-// unsafe are calls that a caller's capture forbids.
+// unsafeCalls are the calls that a capture of the caller forbids.
 var unsafeCalls = []string{"cuMemCreate", "cuMemHostAlloc", "cuMemFreeHost", "cuStreamQuery", "cuEventQuery",
 	"cuStreamSynchronize", "cuModuleLoadData"}
 
-// calls has the fake know captures of the caller's.
+// calls wraps the calls of the table so that they respect captures of the caller.
 func (g *Guests) calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 	g.streams, g.relaxed = map[uintptr]bool{}, map[int]bool{}
 	for _, name := range unsafeCalls {
@@ -64,7 +64,7 @@ func (g *Guests) calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 		if c == nil {
 			return Set(a[1], int32(0))
 		}
-		if a[3] == 0 { // only its number is wanted
+		if a[3] == 0 { // the caller only queries the number of dependencies
 			Set(a[1], int32(1))
 			return Set(a[2], uint64(c.id))
 		}
@@ -117,7 +117,7 @@ func (g *Guests) calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 	}
 }
 
-// BeginGuest has the caller capture a stream of its own.
+// BeginGuest begins a capture of a stream of the caller.
 func (f *GPU) BeginGuest(stream uintptr) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -126,7 +126,7 @@ func (f *GPU) BeginGuest(stream uintptr) {
 	f.Begun[stream], f.Member[stream], f.Guests.streams[stream] = c, c, true
 }
 
-// EndGuest ends the capture and returns its work.
+// EndGuest ends the capture and returns the captured work.
 func (f *GPU) EndGuest(stream uintptr) []Task {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -136,14 +136,14 @@ func (f *GPU) EndGuest(stream uintptr) []Task {
 	return work
 }
 
-// LaunchGuest launches what the caller captured.
+// LaunchGuest launches work that the caller has captured.
 func (f *GPU) LaunchGuest(work []Task, stream uintptr) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	f.Queues.graph(work, stream)
 }
 
-// GiveGuest gives a stream of the caller's work that waits until ready.
+// GiveGuest issues, to a stream of the caller, work that waits until ready.
 func (f *GPU) GiveGuest(stream uintptr, ready func() bool) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// goKernel computes a problem in float64: what the suite's tests of order, and
-// the examples, need.
+// goKernel computes a problem in float64. It supports what the examples and the tests of ordering need.
 func goKernel(p kernels.Problem) (func(), error) {
 	switch p := p.(type) {
 	case kernels.Skinny:
@@ -67,7 +66,8 @@ func goComputation(p kernels.Computation) (func(), error) {
 		return goArgmax(p, op), nil
 	}
 	if _, copied := p.Op.(device.Copy); copied && p.Out.DType.IsFloat8() {
-		// Launches of copies are shared by types of one size (strided.Launches), and all codes of f8e4m3 survive.
+		// Copies of types of one size share a launch (strided.Launches), so the type may be another one. f8e4m3
+		// preserves all codes of a byte.
 		ins := slices.Clone(p.Ins)
 		ins[0].DType, p.Ins, p.Out.DType = ir.F8E4M3, ins, ir.F8E4M3
 	}
@@ -75,14 +75,14 @@ func goComputation(p kernels.Computation) (func(), error) {
 	if f == nil {
 		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)
 	}
-	if _, cast := p.Op.(device.Cast); !cast && p.Out.DType == ir.I32 { // wraps; a cast saturates
+	if _, cast := p.Op.(device.Cast); !cast && p.Out.DType == ir.I32 { // arithmetic wraps; a cast saturates
 		g := f
 		f = func(x []float64) float64 { return float64(int32(int64(g(x)))) }
 	}
 	return goElements(p.Ins, p.Out, f), nil
 }
 
-// goElements computes each element of out from those of ins at its index.
+// goElements computes each element of the result from the elements of the operands at the same index.
 func goElements(operands []kernels.Operand, result kernels.Operand, f func(x []float64) float64) func() {
 	return func() {
 		ins, out := readAll(operands), NewArray(result.Shape)
@@ -97,7 +97,7 @@ func goElements(operands []kernels.Operand, result kernels.Operand, f func(x []f
 	}
 }
 
-// goSkinny computes linears of one x one by one.
+// goSkinny computes several linears of one x, one after another.
 func goSkinny(p kernels.Skinny) func() {
 	var runs []func()
 	for _, m := range p.More {
@@ -124,7 +124,7 @@ func goSkinny(p kernels.Skinny) func() {
 	}
 }
 
-// foldFunction is the reduction of elements of a type.
+// foldFunction returns the reduction red for elements of a type.
 func foldFunction(red ir.Red, dt ir.DType) func(x []float64) float64 {
 	fold := func(f func(a, b float64) float64) func(x []float64) float64 {
 		return func(x []float64) float64 {
@@ -161,7 +161,7 @@ func foldFunction(red ir.Red, dt ir.DType) func(x []float64) float64 {
 	return nil
 }
 
-// elementFunction is what op computes of the elements of a type at one index; nil for what is not elementwise.
+// elementFunction returns the function of op on elements of a type; nil if op is not elementwise.
 func elementFunction(op device.Op, dt ir.DType) func(x []float64) float64 {
 	switch op := op.(type) {
 	case device.ReduceOperands:
@@ -186,7 +186,7 @@ func elementFunction(op device.Op, dt ir.DType) func(x []float64) float64 {
 	return nil
 }
 
-// goLinear is one product of matrices, whose second is stored [N, K].
+// goLinear computes one matrix product. The second matrix is stored as [N, K].
 func goLinear(ins []kernels.Operand, out kernels.Operand) func() {
 	n, k := out.Shape[len(out.Shape)-1], ins[0].Shape[len(ins[0].Shape)-1]
 	m := int64(1)
@@ -196,7 +196,7 @@ func goLinear(ins []kernels.Operand, out kernels.Operand) func() {
 	return goMatrices(ins, out, m, n, k, false, true)
 }
 
-// goProduct is a product of matrices for each leading index.
+// goProduct computes a matrix product for each leading index.
 func goProduct(ins []kernels.Operand, out kernels.Operand, ta, tb bool) func() {
 	last := len(out.Shape) - 1
 	k := ins[0].Shape[last]
@@ -206,7 +206,7 @@ func goProduct(ins []kernels.Operand, out kernels.Operand, ta, tb bool) func() {
 	return goMatrices(ins, out, out.Shape[last-1], out.Shape[last], k, ta, tb)
 }
 
-// goMatrices computes matrices, term by term.
+// goMatrices computes matrix products, term by term.
 func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int64, ta, tb bool) func() {
 	return func() {
 		ins, out := readAll(operands), NewArray(result.Shape)
@@ -233,7 +233,7 @@ func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int6
 	}
 }
 
-// goAxes is the sum or maximum over axes.
+// goAxes computes the sum or maximum over axes.
 func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 	first, fold := 0.0, func(a, b float64) float64 { return a + b }
 	if op.Op == ir.OpMax {
@@ -260,8 +260,7 @@ func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 	}
 }
 
-// goSlots adds slots one after the other, rounding after each, to an accumulator where
-// there is one.
+// goSlots adds slots one after another, with rounding after each. The sum starts with the accumulator, if any.
 func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
 	return func() {
 		in, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
@@ -278,7 +277,7 @@ func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
 	}
 }
 
-// goChain computes links one after another, rounding after each.
+// goChain computes links one after another, with rounding after each.
 func goChain(p kernels.Computation, op device.Chain) (func(), error) {
 	var fs []func([]float64) float64
 	for _, l := range op.Links {

@@ -10,8 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// goUneven gives a member of an uneven collective its result, from the counts
-// that it finds.
+// goUneven computes one member's result of an uneven collective from the counts in memory.
 func goUneven(p kernels.Computation, op ir.Op, axis, member int, fold func([]float64) float64) func() {
 	n := len(p.Ins) / 2
 	return func() {
@@ -79,7 +78,7 @@ func goEmbedding(p kernels.Computation, op device.Embedding) func() {
 	}
 }
 
-// goConcat puts operands one after another.
+// goConcat concatenates operands.
 func goConcat(p kernels.Computation, op device.Concat) func() {
 	return func() {
 		at, out := int64(0), NewArray(p.Out.Shape)
@@ -95,7 +94,7 @@ func goConcat(p kernels.Computation, op device.Concat) func() {
 	}
 }
 
-// report writes the fault of a problem, unless there is one.
+// report writes a fault to the fault record of p, unless one was written before.
 func report(p kernels.Computation, kind kernels.FaultKind, x, y, z int64) {
 	b := cabi.Bytes(uintptr(p.Fault), kernels.FaultBytes)
 	if binary.LittleEndian.Uint64(b) != 0 {
@@ -107,7 +106,7 @@ func report(p kernels.Computation, kind kernels.FaultKind, x, y, z int64) {
 	ring(uintptr(p.Fault))
 }
 
-// ring has the host look at a fault.
+// ring sets the bell of a fault record, so that the host reads it.
 func ring(fault uintptr) {
 	if bell := cabi.Load[uint64](fault + kernels.FaultBell); bell != 0 {
 		cabi.StoreAtomic(uintptr(bell), 1)

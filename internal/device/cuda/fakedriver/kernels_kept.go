@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// goLengths gives each query, of so many keys, the number of those that are there.
+// goLengths returns, for each query, how many of the keys are valid.
 func goLengths(p kernels.Computation, queries []int64, keys int64) Array {
 	out := NewArray(queries)
 	for i := range out.X {
@@ -32,7 +32,7 @@ func goLengths(p kernels.Computation, queries []int64, keys int64) Array {
 	return out
 }
 
-// goIndexCopy copies rows, if no position is wrong.
+// goIndexCopy copies rows unless a position is out of range.
 func goIndexCopy(p kernels.Computation, op device.IndexCopy) func() {
 	return func() {
 		rows, at, out, axis := Read(p.Ins[0]), Read(p.Ins[1]), Read(p.Out), op.Axis
@@ -64,7 +64,7 @@ func goIndexCopy(p kernels.Computation, op device.IndexCopy) func() {
 	}
 }
 
-// goRope turns pairs, token by token.
+// goRope rotates pairs, token by token.
 func goRope(p kernels.Computation, op device.Rope) func() {
 	n := len(p.Out.Shape)
 	dh := p.Out.Shape[n-1]
@@ -91,7 +91,7 @@ func goRope(p kernels.Computation, op device.Rope) func() {
 	}
 }
 
-// goArgmax is the first index of the largest.
+// goArgmax computes the first index of the largest element.
 func goArgmax(p kernels.Computation, op device.Argmax) func() {
 	return func() {
 		in, out, best, axis := Read(p.Ins[0]), NewArray(p.Out.Shape), NewArray(p.Out.Shape), op.Axis

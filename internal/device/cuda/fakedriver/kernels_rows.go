@@ -26,7 +26,7 @@ func goNorm(p kernels.Computation, op device.RMSNorm) func() {
 	}
 }
 
-// head returns the features of one head at one place of a sequence.
+// head returns the features of one head at one position of a sequence.
 func (a Array) head(lead []int64, place, head int64) []float64 {
 	i, n := int64(0), len(lead)
 	for d, x := range lead {
@@ -36,8 +36,8 @@ func (a Array) head(lead []int64, place, head int64) []float64 {
 	return a.X[i*dim : (i+1)*dim]
 }
 
-// goAttention computes attention, query by query. Leading dimensions are those
-// before sequence, head and feature.
+// goAttention computes attention, query by query. Leading dimensions are the dimensions before sequence, head and
+// feature.
 func goAttention(p kernels.Computation, op device.Attention) func() {
 	n := len(p.Out.Shape)
 	return func() {

@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// goScale returns the scale of element (i, j) of an operand of a shape, of scales of all, rows, blocks or squares.
+// goScale returns a function that returns the scale of element (i, j) of an operand. There is one scale for the whole
+// operand, or one for each row, block or square.
 func goScale(shape []int64, scales Array) func(i, j int64) *float64 {
 	last := len(shape) - 1
 	return func(i, j int64) *float64 {
@@ -23,7 +24,7 @@ func goScale(shape []int64, scales Array) func(i, j int64) *float64 {
 	}
 }
 
-// goScales finds the largest magnitudes of blocks.
+// goScales computes scales from the largest magnitudes of blocks.
 func goScales(p kernels.Computation, op device.Scales) func() {
 	return func() {
 		x, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
@@ -49,7 +50,7 @@ func goQuantize(p kernels.Computation) func() {
 	}
 }
 
-// goScaledLinear multiplies terms by the scales of their factors.
+// goScaledLinear multiplies each term by the scales of its factors.
 func goScaledLinear(ins []kernels.Operand, to kernels.Operand) func() {
 	return func() {
 		x, w, out := Read(ins[0]), Read(ins[1]), NewArray(to.Shape)

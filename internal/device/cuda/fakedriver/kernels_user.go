@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// User is a Library's: kernels of the user's are Go functions, by name.
+// User implements kernels.Library. Kernels of the user are Go functions, by name.
 func (f *GPU) User(_ kernels.Target, u kernels.User) (kernels.Step, error) {
 	do := f.Users[u.File+":"+u.Entry]
 	if do == nil {
@@ -20,7 +20,7 @@ func (f *GPU) User(_ kernels.Target, u kernels.User) (kernels.Step, error) {
 	return s, nil
 }
 
-// Unchanged is a Library's.
+// Unchanged implements kernels.Library.
 func (f *GPU) Unchanged(_ kernels.Target, u kernels.Unchanged) (kernels.Step, error) {
 	return f.step("unchanged", func() {
 		now, before := cabi.Bytes(uintptr(u.Now), int(u.Bytes)), cabi.Bytes(uintptr(u.Before), int(u.Bytes))

@@ -8,13 +8,12 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Multicast is what a fake knows of multicast objects: who makes or undoes something
-// out of order is told.
+// Multicast implements multicast objects. Calls in a wrong order fail the test.
 type Multicast struct {
 	Objects map[uintptr]*object // by handle
-	Unable  int32               // the device that does not support them; 0 for none
-	Watched bool                // calls are noted
-	Log     []string            // calls that make memory, join it, map it, and undo that
+	Unable  int32               // the device without support; 0 for none
+	Watched bool                // calls are added to Log
+	Log     []string            // calls that create, add, bind, map and undo these
 }
 
 type object struct {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// NCCL is a libnccl in Go on the memory of a GPU. It wants what the real
-// one does: a group holds the calls of all ranks, on streams of their own.
+// NCCL is a libnccl in Go that works on the memory of a fake GPU. Like the real library, it requires that a group
+// contains the calls of all ranks, each rank on a separate stream.
 type NCCL struct {
 	GPU     *GPU
 	Teams   [][]uintptr // communicators by rank
@@ -18,11 +18,11 @@ type NCCL struct {
 	calls   []Call
 	broken  bool // a call of the group failed
 	Aborted []uintptr
-	Left    []uintptr // destroyed
-	Async   int32     // what ncclCommGetAsyncError tells
-	Version int32     // 0 for one without known mistakes
+	Left    []uintptr // destroyed communicators
+	Async   int32     // result of ncclCommGetAsyncError
+	Version int32     // 0 for one without known bugs
 
-	shared interface { // with fakes of other processes; nil for this one's alone
+	shared interface { // shared with fakes of other processes; nil if not
 		calls(table map[string]func([]uintptr) uintptr)
 		give(calls []Call)
 	}
@@ -37,7 +37,7 @@ type Call struct {
 	comm, stream uintptr
 }
 
-// Open returns it as a library.
+// Open returns the fake as a library.
 func (x *NCCL) Open() (*nvlib.NCCL, error) {
 	names := []string{"ncclGetUniqueId", "ncclCommInitRank"}
 	table := map[string]func([]uintptr) uintptr{}
@@ -121,12 +121,12 @@ func (x *NCCL) Open() (*nvlib.NCCL, error) {
 	return nvlib.NCCLOn(cabi.Fake("fake libnccl", table))
 }
 
-// drop ends a group in which a call failed: nothing of it is done.
+// drop drops all calls of a group in which a call failed.
 func (x *NCCL) drop() {
 	x.depth, x.calls, x.broken = 0, nil, false
 }
 
-// rank finds a communicator.
+// rank returns the team and rank of a communicator.
 func (x *NCCL) rank(c uintptr) (team, rank int) {
 	for t, comms := range x.Teams {
 		for r, o := range comms {
@@ -139,7 +139,7 @@ func (x *NCCL) rank(c uintptr) (team, rank int) {
 	return 0, 0
 }
 
-// end does a group: what every rank calls, when all streams have come to it.
+// end performs a group: it computes the calls of all ranks once all streams have reached them.
 func (x *NCCL) end() {
 	calls := x.calls
 	x.calls = nil
@@ -165,7 +165,7 @@ func (x *NCCL) end() {
 	x.GPU.Mu.Lock()
 	defer x.GPU.Mu.Unlock()
 	for s := range streams {
-		x.GPU.do(s, func() {}) // that the stream may be given work
+		x.GPU.do(s, func() {}) // checks that work may be issued to the stream
 	}
 	x.GPU.do(calls[0].stream, func() { x.perform(by) })
 }
@@ -242,7 +242,7 @@ func (x *NCCL) perform(by [][]Call) {
 	}
 }
 
-// exchange matches sends with receives, in their order for each pair.
+// exchange matches sends with receives, in order for each pair of ranks.
 func (x *NCCL) exchange(by [][]Call) {
 	type pair struct{ from, to int }
 	sent := map[pair][][]byte{}

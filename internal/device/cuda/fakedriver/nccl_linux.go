@@ -19,37 +19,37 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// sharedNCCL has fakes of NCCL in several processes do collectives together: each rank leaves its calls, with what
-// they read, in a file of a folder that all have, and computes when all others' are there.
+// sharedNCCL lets NCCL fakes in several processes execute collectives together. Each rank writes its calls and their
+// input data to a file in a shared directory. It computes once the files of all ranks exist.
 type sharedNCCL struct {
 	x    *NCCL
 	dir  string
-	Hang bool // ranks never are ready
+	Hang bool // communicators never become ready
 
 	mu    sync.Mutex
 	comms map[uintptr]*sharedComm
 }
 
-// sharedComm is a rank's place.
+// sharedComm is one rank's communicator.
 type sharedComm struct {
 	dir        string
 	rank, size int
-	calls      int // groups so far
+	calls      int // number of groups so far
 	gone       bool
 }
 
-// sharedCall is what others need of a call.
+// sharedCall is a call as other processes need it.
 type sharedCall struct {
 	Name string
 	N    uintptr
 	DT   nvlib.NCCLType
 	Red  nvlib.NCCLRed
 	Peer int
-	Data []byte // what it reads
-	Out  int    // bytes that it writes
+	Data []byte // input data
+	Out  int    // number of bytes of output
 }
 
-// Share has a fake be one of several processes'.
+// Share makes x execute collectives with the fakes of other processes that share dir.
 func (x *NCCL) Share(dir string) *sharedNCCL {
 	s := &sharedNCCL{x: x, dir: dir, comms: map[uintptr]*sharedComm{}}
 	x.shared = s
@@ -115,7 +115,7 @@ func (c *sharedComm) file(what string, rank int) string {
 	return filepath.Join(c.dir, fmt.Sprintf("%s %d", what, rank))
 }
 
-// all reports whether all ranks have left something.
+// all reports whether all ranks have written their file.
 func (c *sharedComm) all(what string) bool {
 	for r := range c.size {
 		if _, err := os.Stat(c.file(what, r)); errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +125,7 @@ func (c *sharedComm) all(what string) bool {
 	return true
 }
 
-// leave writes a file, which appears whole.
+// leave writes a file atomically.
 func (s *sharedNCCL) leave(path string, data []byte) {
 	err := os.WriteFile(path+".tmp", data, 0o600)
 	if err == nil {
@@ -136,7 +136,7 @@ func (s *sharedNCCL) leave(path string, data []byte) {
 	}
 }
 
-// reads and writes are how many bytes a call reads and writes of a team of n.
+// reads returns how many bytes the call reads in a team of n ranks, and writes how many it writes.
 func (c *Call) reads(n int) int {
 	return c.bytes(n, c.name == "reduce_scatter", c.name != "recv")
 }
@@ -160,7 +160,7 @@ func (c *Call) bytes(n int, times, any bool) int {
 	}
 }
 
-// give gives streams the calls of a group, which may be of several ranks of this process.
+// give issues the calls of a group, which may be of several ranks of this process.
 func (s *sharedNCCL) give(calls []Call) {
 	by := map[uintptr][]Call{}
 	var order []uintptr
@@ -197,7 +197,7 @@ func (s *sharedNCCL) isGone(c *sharedComm) bool {
 	return c.gone
 }
 
-// post leaves a rank's calls for the others.
+// post writes the file with a rank's calls.
 func (s *sharedNCCL) post(c *sharedComm, what string, list []Call) {
 	var out []sharedCall
 	for i := range list {
@@ -212,7 +212,7 @@ func (s *sharedNCCL) post(c *sharedComm, what string, list []Call) {
 	s.leave(c.file(what, c.rank), b.Bytes())
 }
 
-// compute does what all ranks have called, on copies of others' memory.
+// compute performs the calls of all ranks. It uses copies of the other ranks' data.
 func (s *sharedNCCL) compute(c *sharedComm, what string, own []Call) {
 	by := make([][]Call, c.size)
 	var blocks []*cabi.Block
@@ -246,7 +246,7 @@ func (s *sharedNCCL) compute(c *sharedComm, what string, own []Call) {
 	}
 }
 
-// CalledShared reports whether fakes of a folder were asked for a collective between nodes.
+// CalledShared reports whether a collective of that name was called on fakes that share dir.
 func CalledShared(t *testing.T, dir, name string) bool {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(dir, "*", "call *"))

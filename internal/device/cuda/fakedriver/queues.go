@@ -13,36 +13,35 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Queues make a fake run asynchronously, as a device does: a stream is a queue, and a wait for another process
-// blocks the queue, not the call that issued it. Each piece of work is a node that runs after others: the one before
-// it on its stream, and those that its stream waits for. Graphs have the same nodes. The fake's mutex guards all of
-// it.
+// Queues make a fake run asynchronously, as a device does: a stream is a queue, and a wait for another process blocks
+// the queue, not the call that issued it. Each piece of work is a node that runs after others: the previous one of its
+// stream, and those for which the stream waits. Graphs consist of the same nodes. The fake's mutex guards all fields.
 type Queues struct {
 	f       *GPU
-	tails   map[queueKey][]*node // behind which the next work of a stream comes
+	tails   map[queueKey][]*node // nodes that the next node of a stream follows
 	events  map[uintptr][]*node
-	indexes map[uintptr][]int // of events within a capture: nodes of its graph
+	indexes map[uintptr][]int // of events within a capture: indices of nodes of the graph
 	pending []*node
-	given   *sync.Cond // something is pending
+	given   *sync.Cond // signals that nodes are pending
 	over    bool
 	ended   chan struct{}
 }
 
-// queueKey is a stream; the null stream is one of each device.
+// queueKey identifies a stream. Each device has a null stream.
 type queueKey struct {
 	h   uintptr
 	dev int32
 }
 
-// node is work that was given.
+// node is issued work.
 type node struct {
 	Task
-	deps  []*node   // not done
-	since time.Time // deps are
+	deps  []*node   // nodes not done that it follows
+	since time.Time // when the last of deps was done
 	done  bool
 }
 
-// Queue has the fake run by itself until the test ends.
+// Queue makes the fake run work asynchronously until the test ends.
 func (f *GPU) Queue() {
 	q := &Queues{f: f, tails: map[queueKey][]*node{},
 		events: map[uintptr][]*node{}, indexes: map[uintptr][]int{}, given: sync.NewCond(&f.Mu),
@@ -58,7 +57,7 @@ func (f *GPU) Queue() {
 	})
 }
 
-// run does what is pending as soon as it can be done, also when no call comes.
+// run executes pending nodes as soon as they can run, independently of calls.
 func (q *Queues) run() {
 	defer close(q.ended)
 	q.f.Mu.Lock()
@@ -77,7 +76,7 @@ func (q *Queues) run() {
 	}
 }
 
-// Give adds work to a stream, or to the capture that it is in.
+// Give adds work to a stream, or to the capture that contains the stream.
 func (q *Queues) Give(stream uintptr, w Task) uintptr {
 	if c := q.f.in(stream); c != nil {
 		w.behind = c.tails[stream]
@@ -105,7 +104,7 @@ func (q *Queues) add(w Task, deps []*node) *node {
 	return n
 }
 
-// Advance does what can be done.
+// Advance executes all nodes that can run.
 func (q *Queues) Advance() {
 	for went := true; went; {
 		went = false
@@ -130,7 +129,7 @@ func (n *node) can() bool {
 	return (n.Ready == nil || n.Ready()) && (n.wait == nil || n.wait(n.since))
 }
 
-// asked answers whether all of them are done.
+// asked returns CUDANotReady unless all nodes are done.
 func (q *Queues) asked(nodes []*node) uintptr {
 	q.Advance()
 	if slices.ContainsFunc(nodes, func(n *node) bool { return !n.done }) {
@@ -139,7 +138,7 @@ func (q *Queues) asked(nodes []*node) uintptr {
 	return 0
 }
 
-// calls has streams, events and graphs of a table be queues.
+// calls replaces the calls for streams, events and graphs in the table by those of queues.
 func (q *Queues) calls(table map[string]func([]uintptr) uintptr) {
 	f := q.f
 	also := func(name string, do func(a []uintptr) uintptr) {
@@ -182,7 +181,7 @@ func (q *Queues) calls(table map[string]func([]uintptr) uintptr) {
 		}
 		return 0
 	})
-	// A graph that is launched records it: whoever asks for it asks for its graph, too.
+	// The event is recorded by a graph node. A query of the event then waits for the whole graph.
 	also("cuEventRecordWithFlags", func(a []uintptr) uintptr { delete(q.events, a[0]); return 0 })
 	also("cuStreamWaitEvent", func(a []uintptr) uintptr {
 		if c := f.Member[a[0]]; c != nil {
@@ -213,7 +212,7 @@ func (q *Queues) calls(table map[string]func([]uintptr) uintptr) {
 	}
 }
 
-// graph gives a stream the work of a graph.
+// graph adds the nodes of a graph to a stream.
 func (q *Queues) graph(work []Task, stream uintptr) uintptr {
 	s := q.stream(stream)
 	before, nodes := q.tails[s], []*node(nil)
@@ -232,17 +231,17 @@ func (q *Queues) graph(work []Task, stream uintptr) uintptr {
 	return 0
 }
 
-// undone are those of nodes that are not done, of which there may be none.
+// undone returns the nodes that are not done.
 func undone(nodes []*node) []*node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n.done })
 }
 
-// word is eight bytes that other processes change, or another thread.
+// word returns a word of memory that other processes or threads change.
 func word(at uintptr) *uint64 {
 	return (*uint64)(unsafe.Pointer(unsafe.SliceData(cabi.Bytes(at, 8))))
 }
 
-// peek reads a word that the host writes as a device reads it: unseen by the race detector.
+// peek reads a word that the host writes, as a device does: hidden from the race detector.
 //
 //go:norace
 func peek(at uintptr) uint64 { return *word(at) }
@@ -250,7 +249,7 @@ func peek(at uintptr) uint64 { return *word(at) }
 //go:norace
 func poke(at uintptr, v uint64) { *word(at) = v }
 
-// wiredWork makes work of the arguments of a launch of raise or await, as they are when it is launched.
+// wiredWork creates the task of a raise or await kernel. It reads the kernel's arguments at the launch.
 func (f *GPU) wiredWork(name string, params uintptr) Task {
 	at := cabi.Load[uintptr](params)
 	if name == "raise" {
@@ -285,7 +284,8 @@ func (f *GPU) wiredWork(name string, params uintptr) Task {
 	}
 }
 
-// joined is a join's work: it raises flags, and takes from its own when it can.
+// joined returns the tasks of a join: one raises flags, and one waits until its own flag has reached the count and
+// subtracts the count.
 func (f *GPU) joined(j kernels.Join) []Task {
 	now := func() int64 { return int64(atomic.LoadUint64(word(uintptr(j.Flag)))) }
 	var began time.Time
@@ -316,7 +316,7 @@ func (f *GPU) joined(j kernels.Join) []Task {
 	return []Task{raise, take}
 }
 
-// reportWait writes the fault of a wait in vain, and ends all others'.
+// reportWait writes the fault of a wait that timed out, and aborts all other waits.
 func reportWait(fault, abort uintptr, tag uint64, words0, words1 int64, waited time.Duration) {
 	kind := kernels.FaultAborted
 	if peek(abort) == 0 {
@@ -332,8 +332,8 @@ func reportWait(fault, abort uintptr, tag uint64, words0, words1 int64, waited t
 	}
 }
 
-// meet makes the launch of a kernel in which the members of a team do nothing but meet: they wait until all
-// others have begun as many launches. Kernels of teams that compute are beyond this fake.
+// meet returns the tasks of a kernel in which the members of a team only meet: each waits until all others have begun
+// as many launches. The fake does not implement kernels that compute in a meeting.
 func (f *GPU) meet(m kernels.Meeting) []Task {
 	t := m.Team
 	word := func(i int, off uintptr) *uint32 {

@@ -2,5 +2,5 @@ package fakedriver
 
 import "syscall"
 
-// thread identifies the calling thread. The driver keeps a context for each thread.
+// thread identifies the calling thread. The driver has a current context per thread.
 func thread() int { return syscall.Gettid() }

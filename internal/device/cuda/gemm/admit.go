@@ -11,11 +11,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// admit runs every candidate once. One that does not run after all is out of the
-// race, and so is one that adds a bias after it has rounded, which S11 does not
-// allow: the first guess adds it before (see addsBiasOnce), and on operands whose
-// sums f32 holds exactly, in whatever order, all that do so give the same bits. So
-// does hocket's kernel, or it is out.
+// admit runs every candidate once, and drops candidates that fail. It also drops candidates that add the bias after
+// they have rounded the sum, because sums may be rounded only once (S11). The first candidate adds the bias before
+// rounding (see addsBiasOnce). The operands are such that f32 holds all sums exactly, in any order, so all candidates
+// that add the bias in time have the same bits as the first. Hocket's own kernel is also dropped if its bits differ.
 func (t *trial) admit(cands []Candidate) error {
 	own := func(c Candidate) bool { return c.own }
 	compared := t.st.Problem.Bias != 0 && t.st.Problem.DType.Size() < 4 || slices.ContainsFunc(cands, own)
@@ -54,7 +53,8 @@ func (t *trial) result(c Candidate, wanted bool) ([]byte, error) {
 	}
 	drv, pinned := t.host.drv, t.host.heaps[device.Pinned]
 	n := min(int64(t.ws-t.out), sampled)
-	// So that one which computes nothing does not pass for the one before.
+	// The result is overwritten first, so that a candidate that computes nothing does not pass with the result of the
+	// previous one.
 	if err := drv.Fill32(t.out, ^uint32(0), n/4, t.h); err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func (t *trial) result(c Candidate, wanted bool) ([]byte, error) {
 	return bytes.Clone(cabi.Bytes(uintptr(buf), int(n))), errors.Join(err, pinned.Free(buf, n))
 }
 
-// exactOf returns numbers of 8 bits, 1 and a little more: sums of some ten thousand
-// products need no more than the 24 bits of f32, and more than a narrow type has.
+// exactOf returns numbers with few significant bits: ±1 and ±(1 + 2⁻⁷). Sums of some ten thousand products of them fit
+// into the 24 bits of f32, but not into those of a narrow type.
 func exactOf(dt ir.DType) []byte {
 	r := rand.New(rand.NewPCG(3, 4))
 	return PatternOf(dt, func() float64 {

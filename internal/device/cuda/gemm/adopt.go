@@ -18,11 +18,11 @@ func sumOf(key string) (s Sum) {
 	return s
 }
 
-// Substitutes for an algorithm's needs if no algorithm was chosen.
+// Values that are stored as the workspace size of a choice that is no algorithm.
 const (
 	ownNeed   = -1 // hocket's kernel
 	jointNeed = -2 // one launch for linears of one x
-	apartNeed = -3 // none, since it is not faster, or was not tried
+	apartNeed = -3 // separate launches, because one launch is not faster or was not tried
 )
 
 // jointChoice returns the stored form of the choice whether linears run as one launch.

@@ -63,7 +63,7 @@ type branch struct {
 	bytes int64
 }
 
-// branches holds the additional streams of one stream.
+// branches holds the branches of one stream.
 type branches struct {
 	begun nvlib.Event
 	list  []*branch

@@ -31,17 +31,16 @@ func (g Problem) CuBLASLt() (LtProblem, bool) {
 	l.ld[1], turned[1], ok[1] = columns(g.K, g.M, g.Ak, g.Am)
 	l.ld[2], turned[2], ok[2] = columns(g.N, g.M, g.On, g.Om)
 	l.ta, l.tb = turned[0], turned[1]
-	if g.scaled() && (!l.ta || l.tb || g.Batch > 1) { // tensor cores take 8-bit operands with K inside alone
+	if g.scaled() && (!l.ta || l.tb || g.Batch > 1) { // tensor cores require K to be the contiguous dimension of 8-bit operands
 		return LtProblem{}, false
 	}
 	good := ok == [3]bool{true, true, true} && !turned[2] && g.Batch <= 1<<30
 	return l, good && g.addsBiasOnce(l.ld[:]...)
 }
 
-// addsBiasOnce reports whether cuBLASLt adds g's bias before it rounds. Seen on
-// an H200 with 13.1: where extents, leading dimensions or addresses keep it from
-// 16-byte accesses it stores the product in the narrow type and adds the bias
-// in a pass of its own, which rounds twice (S11 allows once).
+// addsBiasOnce reports whether cuBLASLt adds g's bias before it rounds. If extents, leading dimensions or addresses do
+// not permit 16-byte accesses, cuBLASLt 13.1 on an H200 was seen to store the product in the narrow type and to add the
+// bias in a second pass. This rounds twice, where S11 permits one rounding.
 func (g Problem) addsBiasOnce(ld ...int64) bool {
 	if g.Bias == 0 || g.DType.Size() >= 4 {
 		return true
@@ -70,9 +69,9 @@ type Launch struct {
 	Desc    nvlib.LtDesc
 	Layouts [3]nvlib.LtLayout
 	Need    int64         // workspace, in bytes
-	guess   bool          // see pick
+	guess   bool          // the algorithm was not measured: see Pick
 	own     *nvlib.Launch // hocket's kernel for few rows, while it may be chosen; else nil
-	few     bool          // it could be chosen
+	few     bool          // own was considered, even if it was dropped later
 	beside  []*Launch     // see PrepareBeside
 }
 
@@ -126,14 +125,14 @@ func (st *Launch) Describe() error {
 			set(nvlib.LtDescTransA+i, 1)
 		}
 	}
-	if g.Bias != 0 { // a relu comes later: see withRelu
+	if g.Bias != 0 { // a relu is added later: see withRelu
 		set(nvlib.LtDescEpilog, nvlib.LtEpilogueBias)
 	}
 	if g.SMs > 0 {
 		set(nvlib.LtDescSMs, int32(g.SMs))
 	}
 	if g.scaled() {
-		for i := range 2 { // A is b, and B is a
+		for i := range 2 { // cuBLASLt's A is b, and its B is a
 			set(nvlib.LtDescScaleModeA+i, int32(g.Modes[1-i]))
 			if err == nil {
 				err = lib.SetDesc64(st.Desc, nvlib.LtDescScaleA+i, uint64(g.Scales[1-i]))
@@ -206,7 +205,7 @@ func (st *Launch) Free() {
 	st.dropOwn()
 	for _, l := range st.Layouts {
 		if l != 0 {
-			_ = st.Library.FreeLayout(l) // it only frees memory: what could be done?
+			_ = st.Library.FreeLayout(l) // it only frees memory, so an error has no consequence
 		}
 	}
 	if st.Desc != 0 {

@@ -10,7 +10,7 @@ import (
 // Site provides the services of a world that GEMMs require. Its methods are called while the world is held exclusively
 // and the GPU's context is current.
 type Site interface {
-	// Recording reports whether a graph is being recorded. A trial made then would become part of the graph.
+	// Recording reports whether a graph is being recorded. A trial would then become part of the graph.
 	Recording() bool
 	// NewClock returns an event that records the time. FreeClocks frees such events.
 	NewClock() (nvlib.Event, error)
@@ -28,15 +28,15 @@ type Host struct {
 	gpu      *gpu.GPU
 	heaps    *[3]*gpu.Heap // by kind
 	picks    *Picks
-	cache    *kernels.Cache             // keeps picks; nil for none
+	cache    *kernels.Cache             // stores picks on disk; nil for none
 	tf32     bool                       // GEMMs of f32 multiply operands rounded to 11 bits
 	skinny   bool                       // hocket's kernel for few rows may be picked
-	live     map[*Launch]bool           // not freed
-	chosen   map[Sum][]byte             // here
-	agreed   map[Sum][]byte             // what all processes take
-	again    []func() error             // see Again; none where there is one process
+	live     map[*Launch]bool           // launches that are not freed
+	chosen   map[Sum][]byte             // choices of this process
+	agreed   map[Sum][]byte             // choices that all processes agreed on
+	again    []func() error             // see Again; empty if there is only one process
 	apart    map[member]bool            // see noteApart
-	branches map[nvlib.Stream]*branches // of streams with products side by side
+	branches map[nvlib.Stream]*branches // of streams with concurrent products
 }
 
 // NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
@@ -88,7 +88,8 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	return st, nil
 }
 
-// TakesScaled reports whether cuBLASLt may take g, a product of operands with scales, whose modes are not known yet.
+// TakesScaled reports whether cuBLASLt may support g, a product of operands with scales whose modes are not determined
+// yet.
 func (h *Host) TakesScaled(g Problem) (bool, error) {
 	if _, ok := g.CuBLASLt(); !ok {
 		return false, nil

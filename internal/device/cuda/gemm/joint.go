@@ -12,18 +12,19 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Linears of one x by several weights are read by one launch of hocket's kernel for few rows where that is faster
-// than one after the other, each as it was picked, and gives the same bits where sums are exact.
+// Several linears of one x can be computed by one launch of hocket's kernel for few rows. One launch is used if it is
+// faster than separate launches with the picked algorithms, and if it has the same bits when all sums are exact.
 
-// Joint is linears of one x: list differ in B, Out and N alone. Gated: there are two, whose results
-// nobody sees nor stores, and Out is silu of the first times the second.
+// Joint describes several linears of one x. The problems in List differ only in B, Out and N. If Gated is set, there
+// are two. Their results are not stored; Out is silu of the first times the second.
 type Joint struct {
 	List  []Problem
 	Gated bool
-	Out   nvlib.Ptr // of a gated one; its rows are as far apart as those of List[0]
+	Out   nvlib.Ptr // result if Gated; its row stride is that of List[0]
 }
 
-// PrepareJoint returns one launch for all; nil where that is not faster, or there is none. The context is current.
+// PrepareJoint returns one launch for all linears. It returns nil if one launch is not faster, or not supported. The
+// context is current.
 func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 	if !h.skinny || !j.fits() {
 		return nil, nil
@@ -83,8 +84,9 @@ func (j *Joint) members() (list []member) {
 	return list
 }
 
-// noteApart has linears that are apart be in no other Joint where there are several processes: one that has them
-// together knows nothing of a smaller Joint, which would be tried next, and could not refuse it.
+// noteApart records linears that are computed separately, if there are several processes. They must not be part of
+// another Joint later: a process that computes all of them in one launch never tries a smaller Joint, so it could not
+// agree to one.
 func (h *Host) noteApart(j *Joint, joint bool) {
 	if joint || len(h.again) == 0 {
 		return
@@ -94,14 +96,14 @@ func (h *Host) noteApart(j *Joint, joint bool) {
 	}
 }
 
-// fits reports whether the kernel for few rows may be chosen for all linears.
+// fits reports whether the kernel for few rows supports all linears, and whether their weights are large enough.
 func (j *Joint) fits() bool {
 	bytes := int64(0)
 	for i := range j.List {
 		g := &j.List[i]
 		bytes += g.N * g.K * g.DType.Size()
 		few := *g
-		few.N = max(g.N, skinnyLeast/(g.K*g.DType.Size())+1) // together they are large enough
+		few.N = max(g.N, skinnyLeast/(g.K*g.DType.Size())+1) // the size condition of skinny holds for all linears together
 		if !few.skinny() || g.Bias != 0 || g.Relu || g.M != j.List[0].M || g.K != j.List[0].K || g.A != j.List[0].A ||
 			g.Am != j.List[0].Am {
 			return false
@@ -112,13 +114,13 @@ func (j *Joint) fits() bool {
 		bytes >= skinnyLeast
 }
 
-// jointOperands are operands elsewhere.
+// jointOperands holds addresses of operands on scratch memory.
 type jointOperands struct {
-	a, out  nvlib.Ptr // out of a gated one
+	a, out  nvlib.Ptr // out: result if Gated
 	b, outs []nvlib.Ptr
 }
 
-// problem is j for hocket's kernel, on operands elsewhere if there are any.
+// problem returns j as a problem of hocket's kernel, on the operands at, or on j's own operands if at is nil.
 func (j *Joint) problem(at *jointOperands) kernels.Skinny {
 	if at == nil {
 		at = &jointOperands{a: j.List[0].A, out: j.Out}
@@ -144,7 +146,7 @@ func (j *Joint) problem(at *jointOperands) kernels.Skinny {
 	return p
 }
 
-// gate is what makes a gated result of those of the two linears.
+// gate returns the computation of the gated result from the results of the two linears.
 func (j *Joint) gate(at *jointOperands) kernels.Computation {
 	out := j.problem(at).Out
 	one, two := out, out
@@ -152,8 +154,9 @@ func (j *Joint) gate(at *jointOperands) kernels.Computation {
 	return kernels.Computation{Op: device.SiluMul(out.DType), Ins: []kernels.Operand{one, two}, Out: out}
 }
 
-// fasterJoint reports whether one launch is faster than all alone: as was agreed, or found before, or by measurement.
-// Where nothing can be measured it is not, in this process.
+// fasterJoint reports whether one launch is faster than separate launches. It uses the choice that processes agreed on,
+// else one that was stored before, else a measurement. If no measurement is possible, this process uses separate
+// launches.
 func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
@@ -192,7 +195,8 @@ func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	return faster, nil
 }
 
-// jointTrial runs a joint and its linears on scratch memory: so many copies of the weights, in turns.
+// jointTrial runs a Joint, and its linears separately, on scratch memory. Runs cycle through several copies of the
+// weights.
 type jointTrial struct {
 	*trial
 	j     Joint
@@ -200,7 +204,7 @@ type jointTrial struct {
 	at    []jointOperands
 }
 
-// raceJoint compares the bits of both ways where sums are exact, and then what they take.
+// raceJoint compares the bits of both variants with operands for which sums are exact, and then their times.
 func (h *Host) raceJoint(j Joint, alone []*Launch) (faster bool, err error) {
 	t, err := h.newJointTrial(j, alone)
 	if err != nil {
@@ -274,7 +278,7 @@ func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
 	return t, nil
 }
 
-// candidate prepares one of the two ways for timing.
+// candidate prepares one of the two variants for timing.
 func (t *jointTrial) candidate(of func(at *jointOperands) ([]func() error, error)) (*Candidate, error) {
 	c := &Candidate{}
 	for i := range t.at {
@@ -319,7 +323,7 @@ func (t *jointTrial) runJoint(at *jointOperands) ([]func() error, error) {
 
 func (t *jointTrial) runAlone(at *jointOperands) (steps []func() error, err error) {
 	for i, st := range t.alone {
-		if st.Product == nil { // hocket's kernel was picked
+		if st.Product == nil { // hocket's kernel was picked for this linear
 			run, err := t.compiled(st.Problem.skinnyProblem(at.outs[i], at.a, at.b[i], 0))
 			if err != nil {
 				return nil, err
@@ -353,7 +357,7 @@ func (t *jointTrial) sameBits(a, b *Candidate) (bool, error) {
 	return bytes.Equal(got[0], got[1]), nil
 }
 
-// results are the beginnings of what a way computes, where nothing was before.
+// results returns the first bytes of each result of a variant. The results are overwritten before the run.
 func (t *jointTrial) results(c *Candidate) ([]byte, error) {
 	drv, pinned := t.host.drv, t.host.heaps[device.Pinned]
 	if err := drv.Fill32(t.out, ^uint32(0), int64(t.ws-t.out)/4, t.h); err != nil {

@@ -21,19 +21,19 @@ import (
 type Pick struct {
 	Algo  nvlib.LtAlgo
 	Need  int64 // workspace, in bytes
-	guess bool  // the first, for want of memory to time others in
-	own   bool  // hocket's kernel for few rows, and no algorithm
+	guess bool  // the first suggestion, because there was no memory for timing others
+	own   bool  // hocket's kernel for few rows is selected; Algo is not used
 }
 
 // Picks holds the selected algorithms of this process. The mutex mu is held during a measurement, because two
 // measurements at the same time would disturb each other.
 type Picks struct {
 	mu   sync.Mutex
-	made map[string]*Pick // by key; nil where no algorithm takes the product
-	ran  map[onGPU]bool   // which of them ran
-	// joint are linears of one x by whether one launch is faster.
+	made map[string]*Pick // by key; nil if no algorithm supports the product
+	ran  map[onGPU]bool   // whether the pick has run on the GPU
+	// joint holds, by the key of a Joint, whether one launch is faster.
 	joint map[string]bool
-	// Watch is told how candidates fared, where it is set: for tests.
+	// Watch, unless nil, is called with the times of the candidates. It is for tests.
 	Watch func(key string, cands []Candidate, best int)
 }
 
@@ -44,19 +44,19 @@ type onGPU struct {
 }
 
 const (
-	// MostCandidates is how many of cuBLASLt's guesses are tried.
+	// MostCandidates is the number of cuBLASLt's suggestions that are tried.
 	MostCandidates = 12
-	// TrialMs bounds the device time that a product's race takes, and the duel
-	// after it, more or less.
+	// TrialMs limits the device time in milliseconds, approximately, of the race of a product's candidates and the duel
+	// after it.
 	TrialMs = 30
-	// TrialRounds is how often each candidate is timed, at most, and chainMs how
-	// long a timing lasts at the least.
+	// TrialRounds is the largest number of times that each candidate is timed. chainMs is the smallest duration of a
+	// timing in milliseconds.
 	TrialRounds = 5
 	chainMs     = 1
-	// leastWork is how many multiplications make a product worth a trial; less
-	// takes about a microsecond, whatever the algorithm.
+	// leastWork is the number of multiplications from which algorithms are timed. A smaller product takes about a
+	// microsecond with any algorithm.
 	leastWork = 1 << 27
-	// worthwhile is what another algorithm must win over the first guess.
+	// worthwhile is the ratio of times below which another algorithm is picked instead of the first suggestion.
 	worthwhile = 0.99
 )
 
@@ -98,9 +98,8 @@ func (h *Host) pick(st *Launch) (*Pick, error) {
 	return h.withRelu(st, *p, key)
 }
 
-// withRelu has st end in a relu, by the algorithm that it has without one: sums
-// are taken in the same order then, and the relu changes no more than it says.
-// Nil where that algorithm cannot.
+// withRelu adds a relu to st. It uses the algorithm p, which was picked without the relu, so that the order of sums
+// does not change. It returns nil if that algorithm does not support a relu.
 func (h *Host) withRelu(st *Launch, p Pick, key string) (*Pick, error) {
 	if err := st.setRelu(); err != nil {
 		return nil, err
@@ -130,7 +129,8 @@ func (h *Host) exercise(st *Launch, p *Pick, key string) error {
 	return err
 }
 
-// runOnce runs a pick on scratch memory; not where there is none, or a graph is recorded.
+// runOnce runs a pick on scratch memory. It does nothing if there is no memory for that, or if a graph is being
+// recorded.
 func (h *Host) runOnce(st *Launch, p *Pick) (ran bool, err error) {
 	t, err := h.newTrial(st, p.Need, 1)
 	if err != nil {
@@ -143,12 +143,11 @@ func (h *Host) runOnce(st *Launch, p *Pick) (ran bool, err error) {
 	return err == nil, err
 }
 
-// smallSide is how many rows and columns of a product are computed where there is no
-// memory for all: whole tiles of any algorithm.
+// smallSide is the number of rows and columns that runSmall computes: whole tiles of any algorithm.
 const smallSide = 256
 
-// runSmall runs a pick on a corner of st, which the same code computes; not where that
-// is all of it, or where cuBLASLt does not take it by that algorithm.
+// runSmall runs a pick on a corner of st, if there is no memory for all of it; the code is the same. It does nothing if
+// the corner would be all of st, or if the algorithm does not support the corner.
 func (h *Host) runSmall(st *Launch, p *Pick) (ran bool, err error) {
 	g := st.Problem
 	g.M, g.N, g.Batch = min(g.M, smallSide), min(g.N, smallSide), 1
@@ -181,8 +180,8 @@ func (p *Picks) noteRan(g *gpu.GPU, key string, ran bool) {
 	p.ran[onGPU{g, key}] = ran
 }
 
-// choose looks for an algorithm: among those kept, else among cuBLASLt's
-// guesses, by measurement where that is wanted and there is memory for it.
+// choose selects an algorithm: a stored one, else one of cuBLASLt's suggestions. It times the suggestions if the
+// product is large enough and there is memory for it.
 func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
 	g := &st.Problem
 	if b, ok := h.cache.LoadNote(key); ok && !g.Fixed {
@@ -202,7 +201,7 @@ func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
 	var cands []Candidate
 	for i, f := range found {
 		cands = append(cands, Candidate{Pick: Pick{Algo: f.Algo, Need: int64(f.Workspace)}})
-		if i == 0 && st.own != nil { // so early, so that it is tried where few are
+		if i == 0 && st.own != nil { // second, so that it is tried even if few candidates are
 			cands = append(cands, Candidate{Pick: Pick{own: true}})
 		}
 	}
@@ -237,7 +236,7 @@ func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
 	return &cands[best].Pick, true, nil
 }
 
-// trialError says what a trial of st takes, which is not there.
+// trialError returns an error that states how much memory a trial of st needs, and how much is free.
 func (h *Host) trialError(st *Launch, err error) error {
 	a, b, out := st.Problem.spans()
 	free, _, ierr := h.drv.MemInfo()
@@ -245,7 +244,7 @@ func (h *Host) trialError(st *Launch, err error) error {
 	return &device.TrialError{What: st.Problem.String(), Bytes: bytes, Free: free, Err: errors.Join(err, ierr)}
 }
 
-// String names the product.
+// String describes the product.
 func (g *LtProblem) String() string {
 	batch := ""
 	if g.Batch > 1 {
@@ -290,7 +289,7 @@ func (st *Launch) kept(b []byte) *Pick {
 	return &p
 }
 
-// takes returns the workspace with which cuBLASLt computes st by an algorithm, if it does.
+// takes returns the workspace that the algorithm needs for st, and whether it supports st.
 func (st *Launch) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
 	la := st.Layouts
 	r, err := st.Library.Check(st.Handle, st.Desc, la[0], la[1], la[2], la[2], algo)
@@ -301,12 +300,12 @@ func (st *Launch) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
 type Candidate struct {
 	Pick
 	runs   []func() error // one for each copy of b
-	ms     float32        // the shortest time yet; 0 for none
-	out    bool           // of the race
+	ms     float32        // the shortest time so far; 0 if not timed
+	out    bool           // dropped from the race
 	events [2]nvlib.Event
 }
 
-// fastest returns the index of the candidate to take. It fills in what they took.
+// fastest returns the index of the candidate to pick. It records the times of the candidates.
 func (t *trial) fastest(cands []Candidate) (int, error) {
 	if err := t.try(cands[0]); err != nil {
 		return 0, err
@@ -364,8 +363,8 @@ func (t *trial) race(cands []Candidate, chain int) (best int, err error) {
 	return best, nil
 }
 
-// duel returns what b takes of what a takes, the median of pairs in turns: races
-// favour whom the device's clocks favoured.
+// duel returns the ratio of b's time to a's time: the median of several pairs, measured in alternating order. In a race
+// a candidate can win only because the device's clock was higher while it ran.
 func (t *trial) duel(a, b *Candidate, rounds, chain int) (float32, error) {
 	var ratios []float32
 	for i := range rounds {
@@ -386,7 +385,7 @@ func (t *trial) duel(a, b *Candidate, rounds, chain int) (float32, error) {
 	return ratios[len(ratios)/2], nil
 }
 
-// String is for tests: what the candidate took.
+// String returns the candidate's time. It is for tests.
 func (c Candidate) String() string {
 	if c.ms == 0 {
 		return "-"

@@ -1,5 +1,5 @@
-// Package gemm computes matrix products on one GPU, with the fastest of cuBLASLt's algorithms and hocket's own kernel
-// for few rows, which it finds by timing them (host.go prepares a product, pick.go chooses, trial.go times).
+// Package gemm computes matrix products on one GPU. It times cuBLASLt's algorithms and hocket's own kernel for few
+// rows, and uses the fastest (host.go prepares a product, pick.go selects, trial.go times).
 package gemm
 
 import (
@@ -8,20 +8,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Product is out[i] = Σk a[i, k]·b[i, k] (+ bias[i]), i over dims.
+// Product describes out[i] = Σk a[i, k]·b[i, k] (+ bias[i]), where i is an index of Dims.
 type Product struct {
 	DType         ir.DType
 	out, a, b     nvlib.Ptr
 	bias          nvlib.Ptr // 0 for none
-	Dims          []Axis    // lead…, m…, n
+	Dims          []Axis    // leading axes, rows, columns
 	Depth, Ka, Kb int64
-	batch         int // how many of dims both a and b have
+	batch         int // number of leading axes of Dims that both a and b have
 }
 
-// Axis is an extent of the result with every operand's stride along it.
+// Axis is a dimension of the result: its extent, and the stride of each operand along it.
 type Axis struct{ N, Out, A, B, bias int64 }
 
-// Linear is out = x·wᵀ (+ bias) of a linear's operands, which were checked.
+// Linear returns out = x·wᵀ (+ bias) for the operands of a linear, which have been checked.
 func Linear(out *strided.View, ins []strided.View) Product {
 	x, w := &ins[0], &ins[1]
 	r := len(x.Shape) - 1
@@ -37,8 +37,8 @@ func Linear(out *strided.View, ins []strided.View) Product {
 	return p
 }
 
-// Matmul is out = a·b of a matmul's operands, which were checked; ta and tb say which
-// are read transposed.
+// Matmul returns out = a·b for the operands of a matmul, which have been checked. ta and tb report which operands are
+// transposed.
 func Matmul(out *strided.View, ins []strided.View, ta, tb bool) Product {
 	a, b := &ins[0], &ins[1]
 	r := len(out.Shape)
@@ -58,8 +58,8 @@ func Matmul(out *strided.View, ins []strided.View, ta, tb bool) Product {
 	return p
 }
 
-// Merge joins neighbouring axes of a kind, batch or rows, that go on without a
-// gap, and drops those of extent 1. The last axis stays as it is.
+// Merge merges neighbouring axes of the same kind, batch or rows, if all operands are contiguous across them, and drops
+// axes of extent 1. It does not change the last axis.
 func (p *Product) Merge() {
 	var dims []Axis
 	last, batch := len(p.Dims)-1, 0
@@ -82,28 +82,29 @@ func (p *Product) Merge() {
 	p.Dims, p.batch = append(dims, p.Dims[last]), batch
 }
 
-// Problem is a batch of products of matrices: out[m, n] = a[m, k]·b[k, n] (+ bias[n]).
+// Problem describes a batch of matrix products: out[m, n] = a[m, k]·b[k, n] (+ bias[n]).
 type Problem struct {
 	DType                 ir.DType
 	Out, A, B, Bias       nvlib.Ptr
 	Batch, M, N, K        int64
 	Om, On                int64 // strides
 	Am, Ak, Bk, Bn        int64
-	OutStep, AStep, BStep int64 // from one product to the next
-	SMs                   int   // multiprocessors to plan for; 0 for all
-	Relu                  bool  // out is the larger of that and 0
-	Fixed                 bool  // by cuBLASLt's first guess that splits no sums
-	Timed                 bool  // not by a guess for want of memory
-	Constant              bool  // b is: see device.Kernel
-	// In are the 8-bit types of a and b, Scales their scales in the order that cuBLASLt takes; both are empty for others.
+	OutStep, AStep, BStep int64 // strides between consecutive products
+	SMs                   int   // number of multiprocessors that the algorithm should be for; 0 for all
+	Relu                  bool  // the result is max(out, 0)
+	Fixed                 bool  // use the first algorithm of cuBLASLt that does not split sums
+	Timed                 bool  // algorithms must be timed: lack of memory for timing is an error
+	Constant              bool  // b is constant: see device.Kernel
+	// In are the 8-bit types of a and b, and Scales their scales in the order that cuBLASLt requires. Both are empty
+	// for other types.
 	In     [2]ir.DType
 	Scales [2]nvlib.Ptr
 	Modes  [2]nvlib.LtScale
 }
 
-// Problem returns p as a batch of matrices, if it is one: at most one batch axis,
-// at most one of rows, floats, and something to sum. Two axes of rows, as a chunk
-// of every rank's rows has, are a batch whose products share their b.
+// Problem returns p as a batch of matrix products, if possible: p has at most one batch axis, at most one axis of rows,
+// a float type, and a sum of at least one term. Two axes of rows, as a chunk of every rank's rows has, become a batch
+// whose products have the same b.
 func (p *Product) Problem() (Problem, bool) {
 	batch := p.batch
 	if batch == 0 && len(p.Dims) == 3 {
@@ -140,7 +141,7 @@ func (g *Problem) types() [3]ir.DType {
 	return [3]ir.DType{g.DType, g.DType, g.DType}
 }
 
-// items cuts p, which was merged, into products of matrices: one for each index of the axes before the last two.
+// items cuts the merged product p into matrix products, one for each index of the axes before the last two.
 func (p *Product) items() []Problem {
 	n := p.Dims[len(p.Dims)-1]
 	g := Problem{DType: p.DType, Out: p.out, A: p.a, B: p.b, Bias: p.bias, Batch: 1, M: 1, N: n.N, K: p.Depth,
@@ -166,7 +167,7 @@ func (p *Product) items() []Problem {
 	return list
 }
 
-// turned is the same product with its result transposed.
+// turned returns the same product with its result transposed.
 func (g Problem) turned() Problem {
 	g.M, g.N = g.N, g.M
 	g.A, g.B = g.B, g.A
@@ -176,8 +177,8 @@ func (g Problem) turned() Problem {
 	return g
 }
 
-// columns describes a matrix for cuBLASLt, which wants a stride of 1 along rows
-// (down a column), or along columns with the matrix taken as transposed.
+// columns describes a matrix for cuBLASLt, which requires a stride of 1 down the columns or, if the matrix is passed as
+// transposed, along the rows.
 func columns(rows, cols, rs, cs int64) (ld int64, transposed, ok bool) {
 	if rs == 1 || rows == 1 {
 		if cols == 1 {

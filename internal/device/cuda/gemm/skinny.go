@@ -9,32 +9,33 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A product of few rows takes as long as its weight takes to read. Hocket has a kernel
-// for it, which is timed beside cuBLASLt's algorithms.
+// The time of a product of few rows is that of reading its weight. Hocket has its own kernel for such products, which
+// is timed together with cuBLASLt's algorithms.
 
 const (
-	// skinnyRows is the most rows of a product that hocket's kernel is timed for, and skinnySlice how many a block of
-	// it has: where there are more, the weight comes from memory once and then from the cache.
+	// skinnyRows is the largest number of rows for which hocket's kernel is timed. skinnySlice is the number of rows of
+	// a block. If there are more rows, the weight is read from memory once and from the L2 cache afterwards.
 	skinnyRows, skinnySlice = 64, 32
-	// skinnyLeast is how many bytes a weight has, at the least, for its kernel to be
-	// looked for: fewer are read in little more than a launch takes.
+	// skinnyLeast is the smallest size of a weight, in bytes, for which hocket's kernel is considered. Reading a
+	// smaller weight takes little longer than a launch.
 	skinnyLeast = 4 << 20
-	// coldBytes is how many bytes of weights a trial reads before it reads any again: more
-	// than the L2 cache holds, since in a program a weight is not there either.
+	// coldBytes is the number of bytes of weights that a trial reads before it reads the same weight again. They exceed
+	// the L2 cache, because a program does not find its weights in the cache either.
 	coldBytes = 128 << 20
 )
 
-// skinny reports whether hocket's kernel for few rows may be chosen for g, by what it takes.
+// skinny reports whether hocket's kernel for few rows is considered for g.
 func (g *Problem) skinny() bool {
 	return !g.Fixed && g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
 }
 
-// plain reports whether g is one product of matrices whose elements have no gaps, of a type that hocket's kernel has.
+// plain reports whether g is a single matrix product whose elements are contiguous along rows, and whose type hocket's
+// kernel supports.
 func (g *Problem) plain() bool {
 	return !g.scaled() && g.Batch == 1 && (g.DType == ir.BF16 || g.DType == ir.F16) && g.Ak == 1 && g.Bk == 1 && g.On == 1
 }
 
-// skinnyProblem is g on operands elsewhere.
+// skinnyProblem returns g as a problem of hocket's kernel, on operands at the given addresses.
 func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Skinny {
 	matrix := func(at nvlib.Ptr, rows, cols, stride int64) kernels.Operand {
 		return kernels.Operand{Addr: at, DType: g.DType, Shape: []int64{rows, cols}, Strides: []int64{stride, 1}}
@@ -50,7 +51,7 @@ func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Skinny {
 	return p
 }
 
-// skinnyLaunch returns hocket's kernel for g; nil where it does not take g.
+// skinnyLaunch returns hocket's kernel for g; nil if the kernel is not considered or does not support g.
 func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
 	if !h.skinny || !g.skinny() {
 		return nil, nil
@@ -69,10 +70,10 @@ func (h *Host) compileSkinny(g *Problem) (*nvlib.Launch, error) {
 	return list[0], nil
 }
 
-// PrepareRows returns launches of hocket's kernel for few rows that together compute p, of any number of rows, each
-// with the bits that it has alone. It returns none if there would be more than most, or if the kernel does not take p.
-// If the rows of x are dense, the latter depends on the weight, the bias and the stride of the result's elements, not
-// on the number of rows.
+// PrepareRows returns launches of hocket's kernel for few rows that together compute p, which may have any number of
+// rows. Each row has the same bits as if it were computed alone. It returns none if there would be more than most
+// launches, or if the kernel does not support p. If the rows of x are dense, support depends on the weight, the bias
+// and the strides of the result's elements, but not on the number of rows.
 func (h *Host) PrepareRows(p Product, relu, constant bool, most int) ([]*nvlib.Launch, error) {
 	p.Merge()
 	if last := p.Dims[len(p.Dims)-1]; p.bias != 0 && last.bias != 1 && last.N > 1 {

@@ -22,26 +22,26 @@ type trial struct {
 	h        nvlib.Stream
 	at       nvlib.Ptr
 	bytes    int64
-	a, b     nvlib.Ptr // b serves as the bias too
-	copies   int64     // of b, which runs take in turns
-	step     int64     // from one to the next
+	a, b     nvlib.Ptr // b is also used as the bias
+	copies   int64     // number of copies of b; runs cycle through them
+	step     int64     // distance between copies of b
 	out, ws  nvlib.Ptr
 	events   []nvlib.Event
 	products []*nvlib.Product
 	launches []*nvlib.Launch
 }
 
-// errRecording says that a graph is being recorded, with which a trial would be.
+// errRecording reports that nothing can be timed because a graph is being recorded.
 var errRecording = errors.New("nothing is timed while a graph is recorded")
 
-// withoutTrial reports whether a product does without a trial: there is no memory for
-// it, or it is not the time. What else keeps one from being made is an error.
+// withoutTrial reports whether err means that a product must do without a trial: there is no memory for it, or a graph
+// is being recorded. Other errors of a trial are returned.
 func withoutTrial(err error) bool {
 	return errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, errRecording)
 }
 
-// weights is how many copies of b a trial of st takes, so that it finds none in the cache where that
-// decides.
+// weights returns the number of copies of b in a trial of st. If hocket's kernel is a candidate, there are so many that
+// no run finds its weight in the cache.
 func (st *Launch) weights() int64 {
 	_, b, _ := st.Problem.spans()
 	if st.own == nil {
@@ -50,15 +50,15 @@ func (st *Launch) weights() int64 {
 	return 1 + (coldBytes-1)/b
 }
 
-// newTrial reserves what a trial of st by algorithms with so large a workspace needs, on so many
-// copies of b. The context is current.
+// newTrial reserves the memory of a trial of st: a workspace of the given size and the given number of copies of b. The
+// context is current.
 func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	if h.site.Recording() {
 		return nil, errRecording
 	}
 	a, b, out := st.Problem.spans()
 	t := &trial{host: h, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
-	if t.bytes > h.gpu.Memory { // where operands share bytes
+	if t.bytes > h.gpu.Memory { // possible if operands overlap, since a trial uses separate memory for each
 		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
 	}
 	var err error
@@ -81,16 +81,16 @@ func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	return t, nil
 }
 
-// operands fills them with a pattern.
+// operands fills all operands with a pattern.
 func (t *trial) operands(pattern []byte) error {
 	return FillPattern(t.host.drv, t.host.heaps[device.Pinned], t.at, int64(t.out-t.at), pattern, t.h)
 }
 
-// spans returns the bytes from the first to the last element of each operand, of
-// b no less than of the bias, and of the result.
+// spans returns the number of bytes from the first to the last element of each operand. For b it is at least the size
+// of the bias.
 func (g *LtProblem) spans() (a, b, out int64) {
 	types := g.types()
-	reach := func(dt ir.DType, step int64, dims ...int64) int64 { // extent, stride, …
+	reach := func(dt ir.DType, step int64, dims ...int64) int64 { // dims: extent, stride, …
 		last := (g.Batch - 1) * step
 		for i := 0; i < len(dims); i += 2 {
 			last += (dims[i] - 1) * dims[i+1]
@@ -101,7 +101,7 @@ func (g *LtProblem) spans() (a, b, out int64) {
 	return reach(types[1], g.AStep, g.M, g.Am, g.K, g.Ak), max(bias, reach(types[0], g.BStep, g.N, g.Bn, g.K, g.Bk)), reach(g.DType, g.OutStep, g.M, g.Om, g.N, g.On)
 }
 
-// FillPattern has memory repeat a pattern, and waits for it. The context is current.
+// FillPattern fills memory with a repeated pattern, and waits for it. The context is current.
 func FillPattern(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64, pattern []byte, h nvlib.Stream) error {
 	n := min(int64(len(pattern)), bytes)
 	buf, err := pinned.Alloc(n)
@@ -117,14 +117,14 @@ func FillPattern(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64,
 	return errors.Join(err, drv.SyncStream(h), pinned.Free(buf, n))
 }
 
-// patternLength is how many numbers operands repeat: so many, and a prime, that
-// rows of usual lengths differ.
+// patternLength is the number of values after which operands repeat. It is a prime, so that rows of usual lengths
+// differ.
 const patternLength = 65521
 
 var noises sync.Map // by dtype
 
-// NoiseOf returns normal numbers: how operands differ from bit to bit is what
-// products cost in power, and so in time.
+// NoiseOf returns normally distributed numbers. The power that a product needs, and therefore its time, depends on how
+// many bits change between operands.
 func NoiseOf(dt ir.DType) []byte {
 	if b, ok := noises.Load(dt); ok {
 		return b.([]byte)
@@ -135,7 +135,7 @@ func NoiseOf(dt ir.DType) []byte {
 	return b
 }
 
-// PatternOf returns so many numbers in a row that operands repeat.
+// PatternOf returns patternLength numbers, which next draws.
 func PatternOf(dt ir.DType, next func() float64) []byte {
 	vals := make([]float64, patternLength)
 	for i := range vals {
@@ -158,7 +158,7 @@ func (t *trial) try(c Candidate) error {
 	return t.host.drv.SyncStream(t.h)
 }
 
-// runOf returns what runs a candidate on a copy of b.
+// runOf returns a function that runs a candidate on copy i of b.
 func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 	b := t.b + nvlib.Ptr(i*t.step)
 	if !c.own {
@@ -171,7 +171,7 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 		bias = t.b
 	}
 	g := t.st.Problem.Problem
-	g.Relu = false // as the others, which are told of it later
+	g.Relu = false // as for the other candidates: see withRelu
 	list, err := t.host.site.Compile(g.skinnyProblem(t.out, t.a, b, bias))
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 	return func() error { return t.host.drv.Launch(list[0], t.h) }, nil
 }
 
-// round times each candidate that is in the race, beginning with the from-th.
+// round times each candidate that is in the race, beginning with the one at index from.
 func (t *trial) round(cands []Candidate, from, chain int) error {
 	var racing []*Candidate
 	for i := range cands {
@@ -197,8 +197,8 @@ func (t *trial) round(cands []Candidate, from, chain int) error {
 	return err
 }
 
-// times returns the milliseconds that each candidate takes, of chain runs in a
-// row, one candidate after the other.
+// times returns the milliseconds per run of each candidate. It times chain consecutive runs of one candidate after
+// another.
 func (t *trial) times(cands []*Candidate, chain int) ([]float32, error) {
 	drv := t.host.drv
 	for _, c := range cands {
@@ -229,7 +229,7 @@ func (t *trial) times(cands []*Candidate, chain int) ([]float32, error) {
 	return took, nil
 }
 
-// enter gives a candidate what it is timed with.
+// enter prepares the runs and the events of a candidate.
 func (t *trial) enter(c *Candidate) error {
 	for i := range t.copies {
 		run, err := t.runOf(c, i)
@@ -249,8 +249,8 @@ func (t *trial) enter(c *Candidate) error {
 	return nil
 }
 
-// close gives everything back and returns err, or else what went wrong in doing
-// so. The product is as it was before, and no memory stays that only trials want.
+// close frees everything that the trial has allocated, and resets the product's bias. It returns err together with
+// errors of freeing. It also returns empty regions of the heap to the driver.
 func (t *trial) close(err error) error {
 	drv := t.host.drv
 	errs := []error{err}

@@ -1,5 +1,5 @@
-// Package gpu has the CUDA state of a process: the driver, the GPUs with their contexts and loaded code, memory in
-// heaps, which GPUs reach each other's memory, and which are lost.
+// Package gpu manages the CUDA state of a process: the driver, the GPUs with their contexts and loaded code, heaps of
+// memory, peer access between GPUs, and lost GPUs.
 package gpu
 
 import (
@@ -19,17 +19,17 @@ type GPU struct {
 	PCI         string
 	Arch        string
 	SMs         int
-	BlockShared int                  // bytes of shared memory that a block may have
-	Early       bool                 // kernels can begin early there
+	BlockShared int                  // largest shared memory of a block, in bytes
+	Early       bool                 // supports programmatic dependent launch
 	Memory      int64                // bytes
-	Lost        atomic.Pointer[loss] // nil while it can be used
+	Lost        atomic.Pointer[loss] // nil while the GPU can be used
 
 	mu      sync.Mutex
 	ctx     nvlib.Context
 	lt      nvlib.LtHandle
 	modules map[string]nvlib.Module
 	Funcs   map[string]nvlib.Function
-	shared  map[nvlib.Function]uint32 // dynamic shared memory that launches may use
+	shared  map[nvlib.Function]uint32 // dynamic shared memory that launches may use, in bytes
 }
 
 func (s *System) describe(ordinal int) (*GPU, error) {
@@ -63,7 +63,7 @@ func (s *System) describe(ordinal int) (*GPU, error) {
 	return g, nil
 }
 
-// Arch returns the name by which NVRTC selects a compute capability with its architecture-specific features.
+// Arch returns NVRTC's name of a compute capability, with its architecture-specific features.
 func Arch(major, minor int) string {
 	s := fmt.Sprintf("sm_%d%d", major, minor)
 	if major >= 9 {
@@ -91,7 +91,7 @@ func (g *GPU) Context() (nvlib.Context, error) {
 	return c, nil
 }
 
-// lock locks mu for the owner of the call under way (see nvlib.Watch).
+// lock locks mu for the world that is using the driver (see nvlib.Watch).
 func (g *GPU) lock() (unlock func(), err error) {
 	w := g.System.Lent.Watch()
 	if !w.Hold(&g.mu) {
@@ -100,10 +100,10 @@ func (g *GPU) lock() (unlock func(), err error) {
 	return func() { w.Release(&g.mu) }, nil
 }
 
-// errGivenUp is what one gets who was given up because a call of the driver did not return.
+// errGivenUp is the error for a caller whose world was given up because a driver call did not return.
 var errGivenUp = errors.New("given up: a call of the driver did not return")
 
-// Function returns a kernel of an image. The first call loads the image. The context is current.
+// Function returns a kernel of an image. The first call for a key loads the image. The context is current.
 func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function, error) {
 	unlock, err := g.lock()
 	if err != nil {
@@ -132,8 +132,8 @@ func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function,
 	return f, nil
 }
 
-// AllowShared lets launches of f use that much dynamic shared memory, and never
-// less than others of f were promised. The context is current.
+// AllowShared lets launches of f use the given number of bytes of dynamic shared memory. It never lowers a limit set
+// before. The context is current.
 func (g *GPU) AllowShared(f nvlib.Function, bytes uint32) error {
 	unlock, err := g.lock()
 	if err != nil {

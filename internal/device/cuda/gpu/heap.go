@@ -14,8 +14,8 @@ import (
 // Alignment is the alignment of every allocation in bytes.
 const Alignment = 256
 
-// Source gives regions of memory to a heap and takes them back. Reserve gives most bytes, or least if there
-// is no memory for more.
+// Source provides a heap with regions of memory. Reserve returns a region of most bytes, or of least bytes if there is
+// not enough memory for that.
 type Source interface {
 	Reserve(most, least int64) (*Region, error)
 	Release(*Region) error
@@ -26,9 +26,9 @@ type Region struct {
 	Addr   nvlib.Ptr
 	Bytes  int64
 	handle nvlib.MemHandle
-	shown  bool      // other processes, and NCCL, can be given it
-	Known  bool      // NCCL was given some of it within a graph
-	Free   []stretch // by address, never adjacent
+	shown  bool      // created so that other processes and NCCL can share it
+	Known  bool      // some of it was passed to NCCL within a graph
+	Free   []stretch // sorted by address; adjacent stretches are merged
 }
 
 // stretch represents a free part of a region.
@@ -37,22 +37,21 @@ type stretch struct {
 	Bytes int64
 }
 
-// Heap divides regions, first fit. The first has least bytes, or what it takes, and
-// each further one twice as many, up to slab: a small world holds little, and a large
-// one does not ask often. Devices that are asked alike have regions alike. The
-// world's mutex guards it.
+// Heap allocates from regions, first fit. The first region has least bytes, or more if the first allocation needs more.
+// Each further region is twice as large, up to slab bytes. Thus a small world uses little memory, and a large one makes
+// few driver calls. Heaps that receive the same requests have the same layout. The world's mutex guards a heap.
 type Heap struct {
-	least, slab, grain int64 // grain divides sizes of regions
+	least, slab, grain int64 // sizes of regions are multiples of grain
 	From               Source
 	Regions            []*Region
 }
 
 // Sizes of regions.
 const (
-	DeviceLeast = 2 << 20 // what a mapping takes, whatever its size
+	DeviceLeast = 2 << 20 // the granularity of a mapping
 	DeviceSlab  = 64 << 20
 	HostSlab    = 4 << 20
-	// mostBytes is more than any machine has: what lies beyond would overflow.
+	// mostBytes is more memory than any machine has. Larger sizes are refused, because they could overflow.
 	mostBytes = 1 << 50
 )
 
@@ -61,10 +60,10 @@ func NewHeap(least, slab, grain int64, from Source) *Heap {
 	return &Heap{least: least, slab: slab, grain: max(grain, Alignment), From: from}
 }
 
-// RoundUp is the least multiple of to that is no less than n.
+// RoundUp returns the smallest multiple of to that is at least n.
 func RoundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
-// Alloc returns the address of that many bytes.
+// Alloc allocates memory and returns its address.
 func (h *Heap) Alloc(bytes int64) (nvlib.Ptr, error) {
 	if bytes > mostBytes {
 		return 0, fmt.Errorf("%w: %d bytes asked for", device.ErrTooLarge, bytes)
@@ -85,8 +84,8 @@ func (h *Heap) Alloc(bytes int64) (nvlib.Ptr, error) {
 	return p, nil
 }
 
-// size is that of a new region for n bytes: a power of 2 up to a slab, so that the
-// rest is good for something, and what is asked for beyond.
+// size returns the size of a new region for an allocation of n bytes. Sizes up to a slab are powers of 2 times least,
+// so that the remainder is useful for other allocations. A larger allocation gets a region of its size.
 func (h *Heap) size(n int64) int64 {
 	size := h.least
 	for i := 0; size < h.slab && (i < len(h.Regions) || size < n); i++ {
@@ -95,7 +94,7 @@ func (h *Heap) size(n int64) int64 {
 	return RoundUp(max(n, min(size, h.slab)), h.grain)
 }
 
-// OutOfMemory reports whether err is the driver's status for that.
+// OutOfMemory reports whether err is the driver's status for being out of memory.
 func OutOfMemory(err error) bool { return nvlib.CUDACode(err) == nvlib.CUDAOutOfMemory }
 
 func (r *Region) cut(n int64) (nvlib.Ptr, bool) {
@@ -113,7 +112,7 @@ func (r *Region) cut(n int64) (nvlib.Ptr, bool) {
 	return 0, false
 }
 
-// FreeText lists what of the region is free: where, and how many bytes.
+// FreeText lists the free stretches of the region by offset and size.
 func (r *Region) FreeText() string {
 	var list []string
 	for _, f := range r.Free {
@@ -124,7 +123,7 @@ func (r *Region) FreeText() string {
 
 func (r *Region) empty() bool { return len(r.Free) == 1 && r.Free[0].Bytes == r.Bytes }
 
-// RegionOf returns the region that an address lies in; nil for another's.
+// RegionOf returns the region that contains an address; nil if no region of the heap does.
 func (h *Heap) RegionOf(p nvlib.Ptr) *Region {
 	i := slices.IndexFunc(h.Regions, func(r *Region) bool { return p >= r.Addr && p < r.Addr+nvlib.Ptr(r.Bytes) })
 	if i < 0 {
@@ -133,8 +132,7 @@ func (h *Heap) RegionOf(p nvlib.Ptr) *Region {
 	return h.Regions[i]
 }
 
-// Free takes memory back. A region that is larger than a slab and empty goes
-// back where it came from.
+// Free frees memory. If its region is then empty and larger than a slab, the region is released.
 func (h *Heap) Free(p nvlib.Ptr, bytes int64) error {
 	r := h.RegionOf(p)
 	if r == nil {
@@ -148,7 +146,7 @@ func (h *Heap) Free(p nvlib.Ptr, bytes int64) error {
 	return nil
 }
 
-// Trim gives back all regions that are empty.
+// Trim releases all empty regions.
 func (h *Heap) Trim() error {
 	var errs []error
 	h.Regions = slices.DeleteFunc(h.Regions, func(r *Region) bool {
@@ -179,7 +177,7 @@ func (r *Region) join(s stretch) {
 	}
 }
 
-// Close gives all regions back.
+// Close releases all regions.
 func (h *Heap) Close() error {
 	var errs []error
 	for _, r := range h.Regions {
@@ -189,12 +187,12 @@ func (h *Heap) Close() error {
 	return errors.Join(errs...)
 }
 
-// DeviceMemory is a GPU's memory under addresses that some devices may use.
+// DeviceMemory is a source of regions in a GPU's memory that the given devices can access.
 type DeviceMemory struct {
 	GPU      *GPU
 	Devices  []nvlib.Device
-	Exported bool          // other processes are given it
-	Driver   *nvlib.Driver // nil for the system's
+	Exported bool          // regions can be exported to other processes
+	Driver   *nvlib.Driver // nil for the system's driver
 }
 
 func (m DeviceMemory) driver() *nvlib.Driver {
@@ -204,7 +202,7 @@ func (m DeviceMemory) driver() *nvlib.Driver {
 	return m.Driver
 }
 
-// MemoryError says how much there is.
+// MemoryError adds to an out-of-memory error how much memory is free.
 func (g *GPU) MemoryError(bytes int64, err error) error {
 	if !OutOfMemory(err) {
 		return err
@@ -215,12 +213,12 @@ func (g *GPU) MemoryError(bytes int64, err error) error {
 	return err
 }
 
-// Reserve maps memory at new addresses.
+// Reserve allocates memory and maps it at new addresses.
 func (m DeviceMemory) Reserve(most, least int64) (*Region, error) {
 	return orLess(most, least, m.reserve)
 }
 
-// orLess takes most, or least where there is no memory for that.
+// orLess calls take with most, and with least if memory is insufficient.
 func orLess(most, least int64, take func(int64) (*Region, error)) (*Region, error) {
 	r, err := take(most)
 	if OutOfMemory(err) && least < most {
@@ -236,7 +234,7 @@ func (m DeviceMemory) reserve(bytes int64) (*Region, error) {
 	}
 	shown := len(m.Devices) > 1 || m.Exported
 	h, err := d.CreateMem(m.GPU.Device, bytes, shown)
-	if shown && !m.Exported && err != nil && !OutOfMemory(err) { // a driver that cannot
+	if shown && !m.Exported && err != nil && !OutOfMemory(err) { // the driver does not support shareable memory
 		shown = false
 		h, err = d.CreateMem(m.GPU.Device, bytes, shown)
 	}
@@ -246,7 +244,7 @@ func (m DeviceMemory) reserve(bytes int64) (*Region, error) {
 	return m.mapAt(&Region{Bytes: bytes, handle: h, shown: shown})
 }
 
-// mapAt gives a region's memory addresses.
+// mapAt maps the region's memory at new addresses.
 func (m DeviceMemory) mapAt(r *Region) (_ *Region, err error) {
 	d := m.driver()
 	if r.Addr, err = d.ReserveAddresses(r.Bytes, 0); err != nil {
@@ -261,7 +259,7 @@ func (m DeviceMemory) mapAt(r *Region) (_ *Region, err error) {
 	return r, nil
 }
 
-// Export returns a file that stands for a region of memory that is Exported.
+// Export returns a file that represents a region. Exported must be set.
 func (m DeviceMemory) Export(r *Region) (*os.File, error) {
 	fd, err := m.driver().ExportMem(r.handle)
 	if err != nil {
@@ -279,14 +277,14 @@ func (m DeviceMemory) Import(file *os.File, bytes int64) (*Region, error) {
 	return m.mapAt(&Region{Bytes: bytes, handle: h})
 }
 
-// Release keeps the addresses reserved that NCCL may know, so that no other memory is mapped there. NCCL registers, by
-// address, memory that it is given within a graph, and reads from these registrations before it removes those of
-// destroyed graphs (2.28.3: ncclRegister, and ncclCommPollCallbacks every tenth group). Peers would then write to the
-// new memory. A reserved address costs the driver some host memory and is never freed; only memory that graphs gave to
-// NCCL leaves one.
+// Release releases a region. Addresses that NCCL may have recorded stay reserved, so that no other memory is mapped
+// there. NCCL registers memory by address if it is passed to NCCL within a graph. It reads from these registrations
+// before it removes those of destroyed graphs (2.28.3: ncclRegister, and ncclCommPollCallbacks every tenth group).
+// Peers would then write to the new memory. A reserved address costs the driver some host memory and is never freed;
+// only memory that was passed to NCCL within a graph causes this.
 //
-// Nor are addresses given back where the memory could not be taken from them: others
-// would be given what still reaches it.
+// Addresses also stay reserved if unmapping failed. New memory at these addresses would otherwise be reachable through
+// the old mapping.
 func (m DeviceMemory) Release(r *Region) error {
 	d := m.driver()
 	err := d.Unmap(r.Addr, r.Bytes)
@@ -296,7 +294,7 @@ func (m DeviceMemory) Release(r *Region) error {
 	return errors.Join(err, d.ReleaseMem(r.handle))
 }
 
-// HostMemory is host memory that all devices reach.
+// HostMemory is a source of regions in host memory that all devices can access.
 type HostMemory struct{ Driver *nvlib.Driver }
 
 // Reserve allocates pinned memory.
@@ -315,7 +313,7 @@ func (p HostMemory) reserve(bytes int64) (*Region, error) {
 // Release frees pinned memory.
 func (p HostMemory) Release(r *Region) error { return p.Driver.HostFree(r.Addr) }
 
-// Held is what the heap's regions take.
+// Held returns the total size of the heap's regions.
 func (h *Heap) Held() int64 {
 	n := int64(0)
 	for _, r := range h.Regions {
@@ -324,7 +322,7 @@ func (h *Heap) Held() int64 {
 	return n
 }
 
-// Layout says which regions the heap has, and what of them is free.
+// Layout describes the heap's regions and their free stretches.
 func (h *Heap) Layout() string {
 	var b strings.Builder
 	for i, r := range h.Regions {
@@ -333,7 +331,7 @@ func (h *Heap) Layout() string {
 	return b.String()
 }
 
-// Place says where an address is, in words that are the same for all heaps that were asked for the same.
+// Place describes the position of an address. Heaps that received the same requests describe it by the same text.
 func (h *Heap) Place(at nvlib.Ptr) string {
 	for i, r := range h.Regions {
 		if at >= r.Addr && at < r.Addr+nvlib.Ptr(r.Bytes) {

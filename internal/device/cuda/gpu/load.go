@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// LoadAll is Load of each.
+// LoadAll calls Load for each step.
 func (g *GPU) LoadAll(drv *nvlib.Driver, steps []kernels.Step) ([]*nvlib.Launch, error) {
 	var launches []*nvlib.Launch
 	for _, st := range steps {
@@ -20,7 +20,7 @@ func (g *GPU) LoadAll(drv *nvlib.Driver, steps []kernels.Step) ([]*nvlib.Launch,
 	return launches, nil
 }
 
-// Load makes st ready to launch by drv. The context is current.
+// Load loads st's kernel and returns a launch for drv. The context is current.
 func (g *GPU) Load(drv *nvlib.Driver, st kernels.Step) (*nvlib.Launch, error) {
 	f, err := g.Function(st.Key, st.Image, st.Symbol)
 	if err != nil {
@@ -35,8 +35,9 @@ func (g *GPU) Load(drv *nvlib.Driver, st kernels.Step) (*nvlib.Launch, error) {
 	return drv.NewEarlyLaunch(f, st.Shape, st.Params), nil
 }
 
-// LoadUser is Load of a kernel whose parameters only its file knows: the driver would read past
-// the arguments if it had more of them. The context is current.
+// LoadUser is like Load, for a kernel of the user, whose parameters are declared only in its image. It checks the
+// arguments against them, because the driver would read past the arguments if the kernel had more parameters. The
+// context is current.
 func (g *GPU) LoadUser(drv *nvlib.Driver, st kernels.Step) (*nvlib.Launch, error) {
 	f, err := g.Function(st.Key, st.Image, st.Symbol)
 	if err != nil {

@@ -8,12 +8,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Fatal are the statuses after which a process cannot use a device again. The
-// driver API's documentation of CUresult says so of most: "the process must be
-// terminated and relaunched". Measured for 700 and 719 (driver 580.159, CUDA
-// 13.0, H200): cuDevicePrimaryCtxReset and cuCtxDestroy return success, and the
-// next cuDevicePrimaryCtxRetain or cuCtxCreate returns the same status again.
-// Of 214, 220 and 999 it says nothing; what a device holds is then in doubt.
+// Fatal is the set of statuses after which a process cannot use a device again. For most of them the driver API's
+// documentation of CUresult says: "the process must be terminated and relaunched". For 700 and 719 this was measured
+// (driver 580.159, CUDA 13.0, H200): cuDevicePrimaryCtxReset and cuCtxDestroy return success, and the next
+// cuDevicePrimaryCtxRetain or cuCtxCreate returns the same status again. For 214, 220 and 999 the documentation makes
+// no statement, but the contents of device memory are in doubt.
 var Fatal = map[int]bool{
 	214: true, // uncorrectable ECC error
 	220: true, // uncorrectable NVLink error
@@ -27,17 +26,16 @@ var Fatal = map[int]bool{
 	717: true, // invalid address space
 	718: true, // invalid program counter
 	719: true, // launch failure: traps, among others
-	721: true, // tensor memory not given back
-	810: true, // the MPS server ended the process as a client
+	721: true, // tensor memory not freed
+	810: true, // the MPS server terminated the process as a client
 	999: true, // unknown error
 }
 
 // IsFatal reports whether err is a status of Fatal.
 func IsFatal(err error) bool { return err != nil && Fatal[nvlib.CUDACode(err)] }
 
-// loss is why, where and since when a GPU is lost to this process. It unwraps
-// to the driver's error but not to a *device.Fault: that is about one world's
-// work, and the loss meets every later one.
+// loss describes why, where and since when a GPU is lost to this process. It unwraps to the driver's error but not to a
+// *device.Fault. A fault concerns one world's work, whereas a loss affects all later worlds.
 type loss struct {
 	gpu   *GPU
 	since time.Time
@@ -45,20 +43,17 @@ type loss struct {
 	err   error
 }
 
-// Error names the GPU, the cause, and the way out.
 func (l *loss) Error() string {
 	return fmt.Sprintf("GPU %d, %s, is lost since %s (%s: %v); the CUDA driver gives this process no way to use the GPU again; start a new process",
 		l.gpu.Device, l.gpu.Name, l.since.Format(time.TimeOnly), l.where, l.err)
 }
 
-// Unwrap returns the cause.
 func (l *loss) Unwrap() error { return l.err }
 
 // Is reports whether target is device.ErrDeviceLost.
 func (l *loss) Is(target error) bool { return target == device.ErrDeviceLost }
 
-// Lose notes that g is lost if err means that, and reports whether it does. The
-// first cause stays.
+// Lose marks g as lost if err is fatal, and reports whether it is. The first cause is kept.
 func (g *GPU) Lose(err error, where string) bool {
 	if !IsFatal(err) {
 		return false
@@ -67,14 +62,13 @@ func (g *GPU) Lose(err error, where string) bool {
 	return true
 }
 
-// Hang gives g up because its work does not end: nothing stops a kernel but the
-// end of the process.
+// Hang marks g as lost because its work does not end. Only the end of the process stops a kernel.
 func (g *GPU) Hang(patience time.Duration, where string) error {
 	g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), where, fmt.Errorf("work still ran %v after its world was closed", patience)})
 	return g.Lost.Load()
 }
 
-// LostTo is what g is lost to; nil while it can be used.
+// LostTo returns the reason why g is lost; nil while it can be used.
 func (g *GPU) LostTo() error {
 	if l := g.Lost.Load(); l != nil {
 		return l
@@ -82,13 +76,13 @@ func (g *GPU) LostTo() error {
 	return nil
 }
 
-// Abandon notes that g is lost because a call of the driver has not returned.
+// Abandon marks g as lost because a driver call has not returned.
 func (g *GPU) Abandon(call string, waited time.Duration) error {
 	g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), call, fmt.Errorf("the call has not returned for %v", waited.Round(time.Millisecond))})
 	return g.Lost.Load()
 }
 
-// Unusable says why no world can be opened on g, after err.
+// Unusable returns the error for a world that cannot be opened on g because of err.
 func (g *GPU) Unusable(err error) error {
 	if g.Lose(err, "while a world was opened") {
 		return g.Lost.Load()

@@ -7,24 +7,24 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Multicast is memory on each of several GPUs that one more address stands for all at once.
+// Multicast is memory on each of several GPUs, with one additional address that refers to the memory of all of them.
 type Multicast struct {
 	Bytes int64
-	Own   []nvlib.Ptr // of each GPU, for itself
-	All   nvlib.Ptr   // for multimem instructions of any of them
+	Own   []nvlib.Ptr // by GPU: the address of its own memory
+	All   nvlib.Ptr   // the multicast address, for multimem instructions on any of the GPUs
 
 	drv  *nvlib.Driver
 	gpus []Joined
 	undo []func() error
 }
 
-// Joined is a GPU whose memory is joined.
+// Joined is a GPU whose memory is part of a Multicast.
 type Joined struct {
 	GPU   *GPU
 	Bound func(func() error) error // runs a function with the GPU's context current
 }
 
-// NewMulticast joins at least so many bytes of each of the GPUs.
+// NewMulticast allocates a multicast object with at least the given number of bytes on each GPU.
 func NewMulticast(drv *nvlib.Driver, gpus []Joined, bytes int64) (*Multicast, error) {
 	mc := &Multicast{drv: drv, gpus: gpus}
 	if err := mc.make(bytes); err != nil {
@@ -33,7 +33,7 @@ func NewMulticast(drv *nvlib.Driver, gpus []Joined, bytes int64) (*Multicast, er
 	return mc, nil
 }
 
-// done notes how to undo what was done without err, and returns err.
+// done registers undo if err is nil, and returns err.
 func (mc *Multicast) done(err error, undo func() error) error {
 	if err == nil {
 		mc.undo = append(mc.undo, undo)
@@ -41,7 +41,7 @@ func (mc *Multicast) done(err error, undo func() error) error {
 	return err
 }
 
-// Free gives the memory back: it undoes all, the last first.
+// Free frees the memory. It undoes all steps in reverse order.
 func (mc *Multicast) Free() error {
 	var errs []error
 	for _, undo := range slices.Backward(mc.undo) {
@@ -51,8 +51,7 @@ func (mc *Multicast) Free() error {
 	return errors.Join(errs...)
 }
 
-// make makes the object, has each member's device come in, and only then binds
-// memory to it: so the driver wants it.
+// make creates the object, adds all devices to it, and only then binds memory. The driver requires this order.
 func (mc *Multicast) make(bytes int64) error {
 	drv, n := mc.drv, len(mc.gpus)
 	grain, err := mc.grain(bytes)
@@ -85,18 +84,17 @@ func (mc *Multicast) make(bytes int64) error {
 	return err
 }
 
-// grain is what the bytes of memory to be joined are a multiple of, and its
-// address.
+// grain returns the granularity of the memory's size and address.
 func (mc *Multicast) grain(bytes int64) (int64, error) {
 	grain, err := mc.drv.MulticastGranularity(len(mc.gpus), bytes)
 	for _, m := range mc.gpus {
 		own, gerr := mc.drv.Granularity(m.GPU.Device)
-		grain, err = max(grain, own), errors.Join(err, gerr) // both powers of 2
+		grain, err = max(grain, own), errors.Join(err, gerr) // both are powers of 2
 	}
 	return grain, err
 }
 
-// bind makes memory of a member, binds it to the object, and returns its own address.
+// bind allocates memory of a member and binds it to the object. It returns the memory's own address.
 func (mc *Multicast) bind(m Joined, object nvlib.MemHandle, grain int64) (nvlib.Ptr, error) {
 	drv, dev := mc.drv, m.GPU.Device
 	mem, err := drv.CreateMem(dev, mc.Bytes, false)
@@ -110,7 +108,7 @@ func (mc *Multicast) bind(m Joined, object nvlib.MemHandle, grain int64) (nvlib.
 	return mc.mapTo(m, mem, grain, []nvlib.Device{dev})
 }
 
-// mapTo gives memory an address that devices may use.
+// mapTo maps memory at a new address and grants the devices access.
 func (mc *Multicast) mapTo(m Joined, mem nvlib.MemHandle, grain int64, devs []nvlib.Device) (nvlib.Ptr, error) {
 	drv := mc.drv
 	at, err := drv.ReserveAddresses(mc.Bytes, grain)

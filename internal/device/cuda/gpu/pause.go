@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// watchful is how long devices are asked again and again: to be told of their end, or to sleep, would take longer than
-	// short runs do.
+	// watchful is how long Pause returns immediately, so that callers poll devices continuously. A notification or a
+	// sleep would take longer than short executions do.
 	watchful = 2 * time.Millisecond
-	// yields is one in how many such questions lets other goroutines run first. The scheduler wakes a thread for each,
-	// by which the asker goes from thread to thread: on two H100 beside 32 processors, callers of runs of 0.4 ms
-	// got them back 31 µs later with one in one.
+	// One of yields calls lets other goroutines run first. Each time, the scheduler wakes a thread, and the polling
+	// goroutine moves to another thread. On two H100 with 32 processors, yielding in every call made callers of
+	// executions of 0.4 ms return 31 µs later.
 	yields = 32
-	// restless is what part of the time that a run has taken so far a nap may be: its caller learns of its end so
-	// much later.
+	// A nap lasts at most 1/restless of the time waited so far, because the caller may learn of the end that much
+	// later.
 	restless = 64
 	longest  = 500 * time.Microsecond
 )
 
-// Pause lets time pass before devices are asked again: hardly any while a run may
-// still be short, later a part of what it has taken so far.
+// Pause waits before devices are polled again. It returns immediately at first, and later sleeps for a fraction of the
+// time waited so far.
 func Pause(waited time.Duration) {
 	if waited < watchful {
 		if rand.Uint32N(yields) == 0 {

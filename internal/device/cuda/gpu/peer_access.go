@@ -11,31 +11,30 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// P2PVariable names the environment variable that keeps GPUs from using each
-// other's memory: "off" all of them, "0-1,0-2" those pairs.
+// P2PVariable is the name of the environment variable that disables peer access between GPUs: "off" for all GPUs,
+// "0-1,0-2" for these pairs.
 const P2PVariable = "HOCKET_P2P"
 
-// reach is which GPUs of the process use each other's memory: kernels and copy
-// engines of each that of the other. Those that do not are apart, and what they
-// exchange goes through host memory (see host_staged.go of package cuda). They are apart where the user
-// says so, where the driver gives no access, and where a real transfer fails: that
-// devices say they reach each other does not make it so (virtual machines and PCIe
-// switches lose or mangle transfers without an error).
+// reach records which GPUs of the process can access each other's memory, with kernels and copy engines of both. Pairs
+// that cannot are called apart. Their data goes through host memory (see host_staged.go of package cuda). A pair is
+// apart if the user says so, if the driver denies peer access, or if a real transfer fails. The transfer is necessary
+// because virtual machines and PCIe switches can lose or corrupt transfers, without an error, between devices that
+// report peer access.
 type reach struct {
-	setting string // what the user said
+	setting string // value of P2PVariable
 	denied  map[Couple]bool
 	NVML    func() (*nvlib.NVML, error)
 	mu      sync.Mutex
-	Why     map[Couple]error // of those asked about: nil, or why they are apart
-	Deceit  bool             // some are apart that the driver says are not
+	Why     map[Couple]error // by tested pair: nil, or why the pair is apart
+	Deceit  bool             // the driver reports peer access for a pair that is apart
 }
 
-// Couple is two GPUs, the lower first.
+// Couple is a pair of GPUs in ascending order.
 type Couple [2]nvlib.Device
 
 func coupleOf(a, b *GPU) Couple { return Couple{min(a.Device, b.Device), max(a.Device, b.Device)} }
 
-// NewReach reads the user's setting.
+// NewReach parses the value of P2PVariable.
 func NewReach(setting string) (*reach, error) {
 	r := &reach{setting: setting, denied: map[Couple]bool{}, NVML: sync.OnceValues(nvlib.OpenNVML),
 		Why: map[Couple]error{}}
@@ -57,8 +56,8 @@ func NewReach(setting string) (*reach, error) {
 	return r, nil
 }
 
-// Apart returns why two GPUs are apart, nil if they are not; err is a failure that
-// leaves one of them unusable. The caller holds the issue lock.
+// Apart returns why two GPUs are apart, or nil if they are not. It tests the pair unless it was tested before. err
+// reports that the test was not possible, or left a GPU unusable. The caller holds the issue lock.
 func (s *System) Apart(a, b *GPU) (why, err error) {
 	r := s.Reach
 	w := s.Lent.Watch()
@@ -77,7 +76,7 @@ func (s *System) Apart(a, b *GPU) (why, err error) {
 	return why, nil
 }
 
-// told is why GPUs are apart without a trial.
+// told returns why GPUs are apart according to the user and the driver, without a transfer.
 func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	if s.Reach.setting == "off" || s.Reach.denied[coupleOf(a, b)] {
 		return fmt.Errorf("%s=%s keeps them apart", P2PVariable, s.Reach.setting)
@@ -92,7 +91,7 @@ func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	return nil
 }
 
-// noPeer is why the driver gives no access, with what NVML knows of it.
+// noPeer returns the error for peer access that the driver denies, with NVML's reason if it has one.
 func (r *reach) noPeer(a, b *GPU) error {
 	const what = "the driver gives no peer access: no NVLink between them, and PCIe peer access is off"
 	nvml, err := r.NVML()
@@ -105,11 +104,11 @@ func (r *reach) noPeer(a, b *GPU) error {
 	return errors.New(what)
 }
 
-// ask is apart for GPUs not asked about.
+// ask is Apart for a pair that was not tested before.
 func (s *System) ask(a, b *GPU) (why, err error) {
 	switch why := s.told(s.Lent, a, b); {
 	case OutOfMemory(why):
-		return nil, why // now; it says nothing of the way between them
+		return nil, why // lack of memory says nothing about the connection
 	case why != nil:
 		return why, nil
 	}
@@ -128,7 +127,7 @@ func (s *System) ask(a, b *GPU) (why, err error) {
 	return nil, nil
 }
 
-// ApartNow is why two GPUs are apart, as far as that is known.
+// ApartNow returns why two GPUs are apart, without testing the pair.
 func (s *System) ApartNow(a, b *GPU) error {
 	if why := s.Reach.Known(a, b); why != nil {
 		return why
@@ -136,21 +135,21 @@ func (s *System) ApartNow(a, b *GPU) error {
 	return s.told(s.Driver, a, b)
 }
 
-// Known is apart for GPUs that were asked about; nil for others.
+// Known returns the result for a tested pair; nil for others.
 func (r *reach) Known(a, b *GPU) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Why[coupleOf(a, b)]
 }
 
-// Deceives reports whether GPUs are apart that the driver says are not.
+// Deceives reports whether the driver reports peer access for a pair that is apart.
 func (r *reach) Deceives() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Deceit
 }
 
-// Detours has a line for each reason.
+// Detours returns a line for each reason, with the pairs that are apart for it.
 func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 	var reasons []string
 	pairs := map[string][]string{}

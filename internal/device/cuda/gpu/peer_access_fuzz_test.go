@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzReach: HOCKET_P2P is on, off, or names pairs of two GPUs each, and means the same when the pairs are
-// written out; errors name the variable.
+// FuzzReach checks the parser of HOCKET_P2P. The value is "on", "off", or a list of pairs of two GPUs; the pairs
+// written out again have the same meaning. Errors name the variable.
 func FuzzReach(f *testing.F) {
 	for _, s := range []string{"", "on", "off", "0-1", "0-1,2-0", "1-1", "0-", "-1-2", "0-1,", "0-99999999999999999999",
 		"+0-1"} {
@@ -22,7 +22,7 @@ func FuzzReach(f *testing.F) {
 			return
 		}
 		if plain := setting == "" || setting == "on"; r.Deceives() == plain || plain && len(r.denied) > 0 {
-			t.Errorf("%q: %+v", setting, r)
+			t.Errorf("%q is read as %+v", setting, r)
 		}
 		if len(r.denied) == 0 {
 			return
@@ -40,7 +40,7 @@ func FuzzReach(f *testing.F) {
 		}
 		for c := range r.denied {
 			if !again.denied[c] {
-				t.Errorf("%q: %v is gone", setting, c)
+				t.Errorf("%q: pair %v is missing", setting, c)
 			}
 		}
 	})

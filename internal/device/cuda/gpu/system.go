@@ -10,30 +10,29 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// System is the driver, its devices, and the libraries that are loaded when first
-// needed. Contexts, modules and handles stay for the life of the process, because making
-// them takes longer than most runs.
+// System holds the driver, its devices, and the libraries, which are loaded when first needed. Contexts, modules and
+// handles are kept for the life of the process, because creating them takes longer than most executions.
 type System struct {
 	Driver *nvlib.Driver
-	// Lent is the driver for who has the process's GPUs for itself, whose calls are shown by
-	// the nvlib.Watch that it was lent to with.
+	// Lent is the driver for a world that uses the process's GPUs exclusively. Its calls are monitored by the
+	// nvlib.Watch of that world.
 	Lent  *nvlib.Driver
 	GPUs  []*GPU
 	Reach *reach
 	BLAS  func() (*nvlib.CuBLASLt, error)
 	NCCL  func() (*nvlib.NCCL, error)
 	NVTX  func() (*nvlib.NVTX, error)
-	// Patience bounds how long work in flight, none of which waits for anything, is waited
-	// for before its device is taken for hung.
+	// Patience is the time limit for work in flight that waits for nothing else. If it takes longer, its device counts
+	// as hung.
 	Patience     time.Duration
 	CallPatience Patience
-	EarlyEdges   bool // graphs can have kernels begin early
-	// Multicast says that the user opted in to NVLink multicast.
+	EarlyEdges   bool // graphs support programmatic dependent launch
+	// Multicast reports whether the user opted in to NVLink multicast.
 	Multicast bool
-	contexts  sync.Map // GPUs by nvlib.Context
+	contexts  sync.Map // GPU by nvlib.Context
 }
 
-// OfContext returns the GPU that a context is of; nil where it is not known.
+// OfContext returns the GPU of a context; nil if unknown.
 func (s *System) OfContext(c nvlib.Context) *GPU {
 	g, _ := s.contexts.Load(c)
 	gpu, _ := g.(*GPU)
@@ -74,31 +73,31 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 	return s, nil
 }
 
-// Patience is how long a call of the driver may take to return before its GPU is lost.
+// Patience is the time limit of a driver call. A GPU whose call takes longer is lost.
 type Patience struct {
-	Call  time.Duration // while somebody waits for the result
-	Late  time.Duration // when the context of who does has ended, the grace included
-	Close time.Duration // when the world is to be closed
+	Call  time.Duration // while a caller waits for the result
+	Late  time.Duration // after that caller's context has ended and the grace period has passed
+	Close time.Duration // while the world is being closed
 }
 
-// Run returns within a second of its deadline and grace, and Machine.Close within five.
+// With these limits Run returns within a second after its deadline and grace period, and Machine.Close within five
+// seconds.
 var defaultPatience = Patience{Call: time.Minute, Late: 500 * time.Millisecond, Close: 3 * time.Second}
 
-// edgesCUDA is the first version whose graphs have edges between kernels of which
-// the second begins before the first has ended.
+// edgesCUDA is the first CUDA version whose graphs support edges of programmatic dependent launch.
 const edgesCUDA = 12030
 
-// oldestCUDA is the driver's least version, as cuDriverGetVersion tells it.
+// oldestCUDA is the oldest supported driver version, as cuDriverGetVersion returns it.
 const oldestCUDA = 12000
 
-// ErrNoDevice says that there is no GPU, and what may hide one.
+// ErrNoDevice reports that there is no GPU, and suggests causes.
 var ErrNoDevice = errors.New("the NVIDIA driver finds no GPU; is one there, and does CUDA_VISIBLE_DEVICES hide it?")
 
-// laterCompiler is what to do about code that the driver does not take.
+// laterCompiler is the advice for code that the driver rejects.
 const laterCompiler = "libnvrtc may be of a later CUDA than the driver: hocket doctor tells both versions, and HOCKET_LIBNVRTC names another file"
 
-// WaysOut are what to do about statuses that come where the driver, a GPU or code is first
-// used, by the documentation of CUresult.
+// WaysOut gives advice for statuses that occur when the driver, a GPU or code is first used. It follows the
+// documentation of CUresult.
 var WaysOut = map[int]string{
 	200: laterCompiler, 209: laterCompiler, 222: laterCompiler, // the image, no binary for the GPU, the version of PTX
 	46:  "another process may have it for itself: nvidia-smi -q -d COMPUTE tells the compute mode",
@@ -107,7 +106,7 @@ var WaysOut = map[int]string{
 	804: "this libcuda is of a package cuda-compat, which is not for this GPU: name the driver's own in HOCKET_LIBCUDA",
 }
 
-// Explain adds the way out to what the driver says.
+// Explain adds advice to an error of the driver.
 func Explain(err error) error {
 	code := nvlib.CUDACode(err)
 	if code == nvlib.CUDANoDevice {

@@ -11,11 +11,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// trialBytes is the size of a trial.
+// trialBytes is the size of a trial transfer.
 const trialBytes = 1 << 20
 
-// trialPattern is what is sent, from the first 256 bytes on: from where depends on
-// the receiver.
+// trialPattern is the data to send. A trial sends trialBytes of it, from an offset below 256 that depends on the
+// receiver.
 var trialPattern = sync.OnceValue(func() []byte {
 	b := make([]byte, 256+trialBytes)
 	for i := range b {
@@ -24,8 +24,8 @@ var trialPattern = sync.OnceValue(func() []byte {
 	return b
 })
 
-// passage is memory to move a pattern through: three pieces of the host's, two of the
-// GPU that transfers, and one of the other's.
+// passage holds the memory of a trial transfer: three buffers on the host, two on the sending GPU, and one on the
+// receiving GPU.
 type passage struct {
 	sys       *System
 	from, to  *GPU
@@ -34,9 +34,8 @@ type passage struct {
 	giveBack  []func() error
 }
 
-// tryTransfer has from push a pattern into memory of to, which reads it there, and
-// pull it back. It returns what is wrong with the way between them; err is that
-// there is no trial, or a GPU that it left unusable.
+// tryTransfer makes from write a pattern to memory of to, where to reads it, and then read it back. why is what is
+// wrong with the connection. err reports that the trial was not possible, or that a GPU is lost.
 func (s *System) tryTransfer(from, to *GPU) (why, err error) {
 	t := &passage{sys: s, from: from, to: to}
 	if err = errors.Join(t.on(to, func() error { return nil }), t.on(from, t.take)); err == nil {
@@ -66,8 +65,8 @@ func (g *GPU) Bound(f func() error) error {
 	return f()
 }
 
-// on runs f with the context of g current, which is lost where that fails so, unless the
-// other was meanwhile.
+// on runs f with the context of g current. If f fails with a fatal error, g is lost, unless one of the two GPUs was
+// lost before.
 func (t *passage) on(g *GPU, f func() error) error {
 	err := g.Bound(f)
 	if t.from.Lost.Load() == nil && t.to.Lost.Load() == nil {
@@ -76,7 +75,7 @@ func (t *passage) on(g *GPU, f func() error) error {
 	return err
 }
 
-// run grants access to the other's memory, and moves the pattern.
+// run grants from access to the memory of to, and transfers the pattern.
 func (t *passage) run() error {
 	if err := t.sys.Lent.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
 		return err
@@ -88,7 +87,7 @@ func (t *passage) run() error {
 	clear(cabi.Bytes(uintptr(pushed), 2*trialBytes))
 	for _, m := range []struct {
 		g     *GPU
-		pairs [][2]nvlib.Ptr // copied from the second to the first
+		pairs [][2]nvlib.Ptr // destination and source of each copy
 	}{
 		{t.from, [][2]nvlib.Ptr{{out, sent}, {t.far.Addr, out}}},
 		{t.to, [][2]nvlib.Ptr{{pushed, t.far.Addr}}},
@@ -107,7 +106,7 @@ func (t *passage) run() error {
 	return nil
 }
 
-// take makes the memory. The context of from is current.
+// take allocates the memory. The context of from is current.
 func (t *passage) take() (err error) {
 	drv := t.sys.Lent
 	if t.host, err = drv.HostAlloc(3 * trialBytes); err != nil {
@@ -136,8 +135,8 @@ func (t *passage) take() (err error) {
 	return nil
 }
 
-// move makes copies of a trial, one after another, and waits for them, but not for
-// ever: a GPU whose copies do not end is lost. The context is current.
+// move makes the copies one after another and waits for them. If they do not end in time, the GPU is lost. The context
+// is current.
 func (g *GPU) move(pairs [][2]nvlib.Ptr) error {
 	drv := g.System.Lent
 	var args [4]uintptr

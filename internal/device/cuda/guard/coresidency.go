@@ -11,15 +11,16 @@ import (
 
 // coresidency is the lock for kernels that wait for each other on devices. The kernels of one world fit on the devices
 // together (see Room in package cuda). Those of two worlds might not: each could then wait for a kernel that the other
-// keeps from starting. Graphs joined by flags have the same problem: their waits, and the kernels that raise the
-// flags, need room that the teams of another world may occupy. Therefore only one world with teams or such graphs uses
-// the devices at a time: from its batch until its devices are idle, or until it has ended and its kernels have
-// stopped. Batches on the same streams of the caller follow each other in any case.
+// world's kernels keep from starting. Graphs joined by flags have the same problem: their waits, and the kernels that
+// raise the flags, need multiprocessors that the teams of another world may occupy. Therefore only one world with teams
+// or such graphs uses the devices at a time. It holds the lock from its first batch until its devices are idle, or
+// until it has ended and its kernels have stopped. Batches that are ordered by the same streams of the caller need not
+// wait for each other, because the streams order them.
 type coresidency struct {
 	mu      sync.Mutex
-	holder  *World    // nil for none
-	batches int       // of the holder, under way
-	streams []uintptr // of the caller's, that all which the holder was given is between; nil for none
+	holder  *World    // nil if no world holds the lock
+	batches int       // of the holder, in progress
+	streams []uintptr // the caller's streams that order all work of the holder; nil if none do
 }
 
 func (c *coresidency) try(w *World, streams []uintptr) bool {
@@ -30,8 +31,8 @@ func (c *coresidency) try(w *World, streams []uintptr) bool {
 	return c.take(w, h, streams)
 }
 
-// waitedFor is another world that has the lock, nil for none, whether it is at a batch, and whether all that it was
-// given is ahead of what comes, on the same streams.
+// waitedFor returns the other world that holds the lock, or nil. busy reports whether a batch of that world is in
+// progress. ahead reports whether the same streams order all work of that world before the new work.
 func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, busy, ahead bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,8 +42,9 @@ func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, busy, ah
 	return c.holder, c.batches > 0, streams != nil && slices.Equal(c.streams, streams)
 }
 
-// take gives w the lock if no world holds it, if w holds it already, or if its holder is h, which is idle or whose work
-// is ahead of w's on the same streams.
+// take gives the lock to w and reports whether it did. It does if no world holds the lock, if w holds it, or if h still
+// holds it and no batch of h is in progress. The caller has found that h is idle, or that the same streams order h's
+// work before w's.
 func (c *coresidency) take(w, h *World, streams []uintptr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,12 +61,12 @@ func (c *coresidency) take(w, h *World, streams []uintptr) bool {
 	return true
 }
 
-// restsNow is rests, for another world's goroutine: questions to the driver that are not
-// answered have the world given up that they are about.
+// restsNow calls Rests for a goroutine of another world. If a driver call in it does not return, w is given up, not the
+// world of the caller.
 func (w *World) restsNow() bool {
 	over, end := context.WithCancel(context.Background())
 	end()
-	var rests bool // not the result: the function may write it when Do has returned
+	var rests bool // a local variable, because the function may still write it after Do has returned
 	return w.Do(over, func() { rests = w.Rests() }) != nil || rests
 }
 
@@ -76,7 +78,7 @@ func (c *coresidency) leave(w *World) {
 	}
 }
 
-// abandon releases the lock that a given-up world holds.
+// abandon releases the lock if w holds it. w was given up.
 func (c *coresidency) abandon(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,7 +87,7 @@ func (c *coresidency) abandon(w *World) {
 	}
 }
 
-// forget releases the lock that a closed world holds, unless some of its batches have not called Leave yet.
+// forget releases the lock if w holds it and no batch of w is in progress. w was closed.
 func (c *coresidency) forget(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,9 +109,9 @@ func (w *World) Rests() bool {
 	return w.host.Rests()
 }
 
-// Enter waits until the world holds the co-residency lock, and returns false if it ends first. Each entry needs a
-// call of Leave. The caller holds neither the issue lock nor a world's mutex, since the holder may want these before it
-// is done. streams are those of the caller's that what comes is between; nil for none.
+// Enter waits until the world holds the co-residency lock. It returns false if the world ends first. Each successful
+// call needs a call of Leave. The caller must hold neither the issue lock nor a world's mutex, since the holder may
+// need them to finish its work. streams are the caller's streams that order the new work; nil if none do.
 func (w *World) Enter(streams []uintptr) bool {
 	for began := time.Now(); !w.Ended(); gpu.Pause(time.Since(began)) {
 		if w.p.coresidency.try(w, streams) {
@@ -119,7 +121,7 @@ func (w *World) Enter(streams []uintptr) bool {
 	return false
 }
 
-// Leave ends an entry. The world still holds the lock: what it issued may still run.
+// Leave ends a batch. The world keeps the lock, because the work it has issued may still run.
 func (w *World) Leave() { w.p.coresidency.leave(w) }
 
 // HoldsCoresidency reports whether the world holds the co-residency lock.

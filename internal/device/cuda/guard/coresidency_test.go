@@ -5,40 +5,40 @@ import (
 	"testing"
 )
 
-// world returns one of a process, which rests or not.
+// world returns a world of a new process. rests is what it reports about being idle.
 func world(rests bool) *World {
 	var p Process
 	return p.New(Host{Mu: new(sync.Mutex), Rests: func() bool { return rests }})
 }
 
-// TestCoresidencyForgotten closes a world while a batch of it is under way: the batch keeps
-// the lock until it leaves, and leaves nobody else's.
+// TestCoresidencyForgotten closes a world while a batch of it is in progress. The batch keeps the lock until it calls
+// Leave, and its Leave does not release a lock that another world then holds.
 func TestCoresidencyForgotten(t *testing.T) {
 	var f coresidency
 	a, b, c := world(true), world(true), world(true)
 	if !f.try(a, nil) {
-		t.Fatal("nobody holds the lock, and it cannot be taken")
+		t.Fatal("no world holds the lock, but a world cannot take it")
 	}
 	a.End()
 	f.forget(a)
 	if f.try(b, nil) {
-		t.Error("a second world holds the lock beside a batch under way")
+		t.Error("a second world took the lock while a batch of the first was in progress")
 	}
 	f.leave(a)
 	if !f.try(b, nil) {
-		t.Error("the lock of a world that ended cannot be taken")
+		t.Error("the lock of a world that has ended cannot be taken")
 	}
 	if f.try(c, nil) {
-		t.Error("a third world holds the lock beside a batch under way")
+		t.Error("a third world took the lock while a batch of the second was in progress")
 	}
 }
 
-// TestCoresidencyOnStreams: a world takes the lock from one that has not come to rest where both are between the same
-// streams of the caller's, and all that the other was given is.
+// TestCoresidencyOnStreams checks when a world takes the lock from a world that is not idle: only if the same streams
+// of the caller order all work of both worlds.
 func TestCoresidencyOnStreams(t *testing.T) {
 	mine, other := []uintptr{1, 2}, []uintptr{1, 3}
 	for name, c := range map[string]struct {
-		before [][]uintptr // batches of a world that is busy
+		before [][]uintptr // streams of the batches of a world that is busy
 		now    []uintptr
 		want   bool
 	}{

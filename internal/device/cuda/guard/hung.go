@@ -1,7 +1,7 @@
-// Package guard has the locks of a process's worlds, and watches the driver calls that are made under them. An
-// operation on a world is passed to World.Do as a whole. Within it, World.Batch issues a batch of work, and driver
-// calls that may wait for a device are made under World.Exclusive. Thereby worlds do not deadlock each other
-// (issue_lock.go, coresidency.go), and a call that never returns blocks only its own world (hung.go).
+// Package guard implements the locks between the worlds of a process, and monitors the driver calls that are made under
+// them. An operation on a world is passed to World.Do as a whole. Within it, World.Batch issues a batch of work, and
+// driver calls that may wait for a device are made under World.Exclusive. Thereby worlds do not deadlock each other
+// (issue_lock.go, coresidency.go), and a call that never returns blocks only the world that made it (hung.go).
 package guard
 
 import (
@@ -18,14 +18,13 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A call of the driver that does not return, as when a GPU falls off the bus, holds up the
-// goroutine that made it and all that wait for its locks. So Do has a goroutine of its own do
-// what uses the world, and its caller watch the call that the world is in. Past a patience the
-// GPU is lost and the world given up: callers of Do return, and locks of the process that it
-// holds are released. Its own mutex stays locked: LockLive is for who must not wait for that.
-// When the call returns after all, its goroutine ends there (see nvlib.Watch).
+// A driver call may never return, for example if a GPU falls off the bus. It then blocks the goroutine that made it,
+// and all that wait for its locks. Therefore Do runs an operation in a separate goroutine, and the caller of Do
+// monitors the driver call that the world is in. If the call exceeds its time limit, the GPU is lost and the world is
+// given up: callers of Do return, and locks of the process that the world holds are released. The world's mutex stays
+// locked; LockLive is for goroutines that must not wait for it. If the call returns later, its goroutine exits (see
+// nvlib.Watch).
 
-// Process holds the locks that the worlds of a process share.
 type Process struct {
 	System      *gpu.System
 	issue       sync.RWMutex // see issue_lock.go
@@ -34,7 +33,7 @@ type Process struct {
 
 // World guards one world.
 type World struct {
-	// Calls shows the calls of libraries that the world is in, Opening is the GPU that it opens meanwhile.
+	// Calls records the library call that the world is in. Opening is the GPU that the world is opening.
 	Calls   nvlib.Watch
 	Opening atomic.Pointer[gpu.GPU]
 
@@ -42,33 +41,33 @@ type World struct {
 	host  Host
 	ended atomic.Bool
 
-	issuing atomic.Int32 // batches under way
-	// issueLocked is set while the owner of the world's mutex also holds the issue lock alone.
+	issuing atomic.Int32 // batches in progress
+	// issueLocked is set while the owner of the world's mutex also holds the issue lock exclusively.
 	issueLocked bool
 
-	opened   context.Context // of Open; nil for a dry run
-	compiles nvlib.Watch     // of kernels
+	opened   context.Context // the context passed to Open; nil for a dry run
+	compiles nvlib.Watch     // compilations in progress
 	closing  atomic.Bool
 	abort    atomic.Uintptr
 
-	workers workers // none for a dry run
+	workers workers // unused in a dry run
 
 	mu    sync.Mutex
-	lost  chan struct{} // closed once the world is given up; nil for a dry run
+	lost  chan struct{} // closed when the world is given up; nil for a dry run
 	cause atomic.Pointer[error]
 }
 
-// Host provides the world that is guarded.
+// Host gives access to the world that is guarded.
 type Host struct {
 	Mu    *sync.Mutex  // guards its state
-	Err   func() error // why it has ended; nil while it lives. The caller holds Mu
-	Rests func() bool  // reports whether nothing of it is known to run. The caller holds Mu
+	Err   func() error // why the world has ended; nil if it has not. The caller holds Mu
+	Rests func() bool  // reports whether no work of the world is known to run. The caller holds Mu
 }
 
-// New returns a guard for a world. Its driver calls are not watched before Open, because a dry run makes none.
+// New returns a guard for a world. Its driver calls are not monitored before Open, because a dry run makes none.
 func (p *Process) New(h Host) *World { return &World{p: p, host: h} }
 
-// Open starts to watch the world's driver calls. ctx is the context with which the world is opened.
+// Open starts to monitor the world's driver calls. ctx is the context with which the world is opened.
 func (w *World) Open(ctx context.Context) {
 	w.opened, w.lost = ctx, make(chan struct{})
 	w.workers.next, w.workers.over = make(chan func()), make(chan struct{})
@@ -90,7 +89,7 @@ func (w *World) Closing() { w.closing.Store(true) }
 // Forget releases the co-residency lock that a closed world holds.
 func (w *World) Forget() { w.p.coresidency.forget(w) }
 
-// AbortBy has a word of host memory set to 1 where the world is given up, or none where that is 0.
+// AbortBy sets the word of host memory that is set to 1 when the world is given up; 0 for none.
 func (w *World) AbortBy(word uintptr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,9 +105,9 @@ func (w *World) GivenUp() error {
 }
 
 const (
-	// compilesFor is how long a compiler may take, as a multiple of what other calls may.
+	// compilesFor is the time limit of a compilation, as a multiple of that of a driver call.
 	compilesFor = 10
-	// watchEvery is how often callers of Do look at the call that the world is in.
+	// watchEvery is the interval at which callers of Do look at the world's driver call.
 	watchEvery = 50 * time.Millisecond
 )
 
@@ -124,7 +123,7 @@ func (w *World) patience(ctx context.Context) time.Duration {
 	}
 }
 
-// Do implements device.World.
+// Do runs f, as device.World specifies.
 func (w *World) Do(ctx context.Context, f func()) error {
 	if w.lost == nil {
 		f()
@@ -154,9 +153,9 @@ func (w *World) Do(ctx context.Context, f func()) error {
 			case returned:
 				return nil
 			}
-			w.mu.Lock() // who gives the world up may be at it
+			w.mu.Lock() // giveUp may be in progress
 			defer w.mu.Unlock()
-			if w.GivenUp() == nil { // f ended the goroutine, as tests do
+			if w.GivenUp() == nil { // f called runtime.Goexit, as a failing test does
 				runtime.Goexit()
 			}
 			return w.GivenUp()
@@ -184,7 +183,7 @@ type sighting struct {
 	since time.Time
 }
 
-// of returns the call that the owner of w is in, and for how long that has been seen, at least.
+// of returns the call that w is in, and for how long it has been seen at least.
 func (s *sighting) of(w *nvlib.Watch, now time.Time) (nvlib.Pending, time.Duration) {
 	p, ok := w.Pending()
 	if !ok {
@@ -210,7 +209,7 @@ func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	}
 	w.cause.Store(&err)
 	w.End()
-	if at := w.abort.Load(); at != 0 { // kernels of teams on other GPUs
+	if at := w.abort.Load(); at != 0 { // stops kernels of teams on other GPUs
 		cabi.StoreAtomic(at, 1)
 	}
 	close(w.lost)
@@ -221,7 +220,7 @@ func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	w.p.coresidency.abandon(w)
 }
 
-// gpuOf is the GPU that a call is for, as far as can be told; never nil.
+// gpuOf returns the GPU that a call is for, as far as is known; never nil.
 func (w *World) gpuOf(p nvlib.Pending) *gpu.GPU {
 	return cmp.Or(w.p.System.OfContext(p.Context), w.Opening.Load(), w.p.System.GPUs[0])
 }
@@ -236,10 +235,10 @@ func (w *World) LockLive() bool {
 	return true
 }
 
-// compilation is what a compiler's work is called where it does not return.
+// compilation is the name of a compilation in error messages.
 var compilation = "compiling a kernel by NVRTC"
 
-// Compiling does the same as Aside, for the work of a compiler.
+// Compiling is like Aside, for compilations.
 func (w *World) Compiling(f func() error) error {
 	n := w.compiles.Enter(&compilation)
 	err := w.Aside(f)

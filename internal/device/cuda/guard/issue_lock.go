@@ -4,19 +4,18 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// The issue lock separates, over all worlds of the process, two kinds of calls that could deadlock together: issuing
-// work whose kernels wait on devices for kernels issued later, and driver calls that may wait for an idle device and
-// meanwhile keep others from issuing, such as those for memory, code and graphs. Issuing shares the lock; such driver
-// calls hold it exclusively.
+// The issue lock separates two kinds of calls, over all worlds of the process, that could deadlock together. One kind
+// issues work whose kernels wait on devices for kernels issued later. The other kind are driver calls that may wait for
+// an idle device and block issuing meanwhile, such as those for memory, code and graphs. Issuing shares the lock; such
+// driver calls hold it exclusively.
 //
-// Issuing kernels that wait for each other is exclusive too. Another world's work, issued between them, could be ahead
-// of one of them in a hardware queue while it waits for work queued after another. Work that was issued completely
-// ends by itself, so the lock need not be held until it ends.
+// Issuing kernels that wait for each other is exclusive too. Another world's work could otherwise be issued between two
+// such kernels. It could precede one of them in a hardware queue while it waits for work that is queued after the
+// other. Work that was issued completely ends without further calls, so the lock is released when issuing ends.
 
-// Batch calls issue, which gives work to the world's streams, with nothing
-// between the commands that could keep those issued first from ending. A world
-// whose kernels wait for each other, which waiting says, also holds the co-residency lock
-// until it rests. streams are those of the caller's that the work is between; nil for none.
+// Batch calls issue, which issues work to the world's streams. No driver call that could block the first commands runs
+// between them. waiting reports whether kernels of the world wait for each other; the world then also holds the
+// co-residency lock until it is idle. streams are the caller's streams that order the work; nil if none do.
 func (w *World) Batch(streams []uintptr, waiting func() bool, issue func() error) error {
 	if err := w.GivenUp(); err != nil {
 		return &device.Aborted{Cause: err}
@@ -43,24 +42,24 @@ func (w *World) Batch(streams []uintptr, waiting func() bool, issue func() error
 // Issuing reports whether a batch is in progress.
 func (w *World) Issuing() bool { return w.issuing.Load() > 0 }
 
-// Alone runs f while it holds the issue lock exclusively.
+// Alone runs f with the issue lock held exclusively.
 func (w *World) Alone(f func()) {
 	w.lockIssue()
 	defer w.unlockIssue()
 	f()
 }
 
-// HoldsIssue reports whether the caller, who holds the world's mutex, also holds the issue lock alone.
+// HoldsIssue reports whether the caller, which holds the world's mutex, also holds the issue lock exclusively.
 func (w *World) HoldsIssue() bool { return w.issueLocked }
 
-// LockIssue locks the issue lock for a caller that has no world.
+// LockIssue locks the issue lock exclusively for a caller without a world.
 func (p *Process) LockIssue() (unlock func()) {
 	p.issue.Lock()
 	return p.issue.Unlock
 }
 
-// Issue runs f, which locks the world to issue work. The caller holds the world by Exclusive, and holds it again when
-// f has returned or panicked. Meanwhile f has the issue lock.
+// Issue runs f, which locks the world's mutex itself to issue work. The caller has called Exclusive. Issue unlocks the
+// mutex while f runs, and keeps the issue lock. The mutex is locked again when f has returned or panicked.
 func (w *World) Issue(f func() error) error {
 	locked := w.issueLocked
 	w.issueLocked = false
@@ -74,8 +73,8 @@ func (w *World) Issue(f func() error) error {
 	return f()
 }
 
-// Exclusive locks the issue lock and the world, for driver calls that need both. The returned function unlocks them.
-// Within a batch the issue lock is already held.
+// Exclusive locks the issue lock and the world's mutex, for driver calls that need both. The returned function unlocks
+// them. If a batch is in progress, the issue lock is already held.
 func (w *World) Exclusive() (unlock func()) {
 	locked := w.issuing.Load() == 0
 	if locked {
@@ -95,9 +94,8 @@ func (w *World) endExclusive() {
 	}
 }
 
-// lockIssue locks the issue lock, for one whose calls are shown by the world's watch: so it
-// is released where one of them does not return. A world that was given up does not get it:
-// it has no calls to make, and what others call is theirs.
+// lockIssue locks the issue lock exclusively. The lock is registered with the world's watch, which releases it if a
+// driver call does not return. A world that was given up does not get the lock, because it makes no more calls.
 func (w *World) lockIssue() {
 	if w.Calls.Hold(&w.p.issue) {
 		w.p.System.Lent.Lend(&w.Calls)
@@ -111,17 +109,17 @@ func (w *World) unlockIssue() {
 	w.Calls.Release(&w.p.issue)
 }
 
-// shareIssue and unshareIssue do likewise for a share of the lock.
+// shareIssue and unshareIssue lock and unlock the shared issue lock in the same way.
 func (w *World) shareIssue()   { w.Calls.Hold(w.p.issue.RLocker()) }
 func (w *World) unshareIssue() { w.Calls.Release(w.p.issue.RLocker()) }
 
-// Aside runs f, which calls neither the driver nor the world but by its own
-// locking, while others go on: compiling takes long. The caller holds the world
-// by Exclusive, and does again.
+// Aside runs f without the locks, so that other goroutines can use the world during a long operation such as a
+// compilation. f calls neither the driver nor the world unless it locks by itself. The caller has called Exclusive, and
+// holds the locks again after Aside returns.
 func (w *World) Aside(f func() error) (err error) {
 	locked := w.issueLocked
 	w.endExclusive()
-	defer func() { // also where a call of f's that did not return ends its goroutine: who called unlocks
+	defer func() { // runs also if a hung call of f ends the goroutine, because the caller unlocks
 		if locked {
 			w.lockIssue()
 		}

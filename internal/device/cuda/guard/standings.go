@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// standingsPatience limits how long Standings waits for the holder of the world.
+// standingsPatience limits how long Standings waits for the world's mutex, and for the answer.
 const standingsPatience = 200 * time.Millisecond
 
-// Standings returns what ask reports about the world. Its driver calls may not return, so Standings does not wait long
-// for them, nor for the holder of the world. If a driver call holds the world, it names the call. ask is called with
-// the world's mutex held.
+// Standings returns what ask reports about the world. ask makes driver calls, which may not return, so Standings waits
+// only for a short time for them and for the world's mutex. If a driver call blocks the world, the result names the
+// call. ask is called with the world's mutex held.
 func (w *World) Standings(ask func() []device.Standing) []device.Standing {
 	var seen sighting
 	for began := time.Now(); !w.host.Mu.TryLock(); gpu.Pause(time.Since(began)) {
@@ -31,7 +31,7 @@ func (w *World) Standings(ask func() []device.Standing) []device.Standing {
 		return []device.Standing{at}
 	}
 	asked := make(chan []device.Standing, 1)
-	go func() { // the questions are calls of the driver, which may not return either
+	go func() { // the driver calls of ask may not return
 		defer w.host.Mu.Unlock()
 		asked <- ask()
 	}()

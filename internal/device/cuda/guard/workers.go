@@ -2,12 +2,12 @@ package guard
 
 import "sync/atomic"
 
-// workers are goroutines that functions run on. One that has done its own waits for the next: a new one would begin
-// with a small stack, and copy it again and again as that grows, in each run.
+// workers runs functions on goroutines that are reused. A new goroutine would begin with a small stack, which would be
+// copied each time it grows. At most one idle goroutine waits for the next function.
 type workers struct {
 	next  chan func()
-	over  chan struct{} // closed in the end: none waits any more
-	waits atomic.Bool   // one does, or is about to
+	over  chan struct{} // closed at the end, which ends the idle goroutine
+	waits atomic.Bool   // a goroutine is idle, or is about to be
 }
 
 // do runs f on a worker goroutine. f must not panic.

@@ -10,8 +10,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// TestWorkers: functions one behind the other have one goroutine, functions at the same time one each, of which one
-// stays; one that a function ends, as a call does that returns too late, is replaced; none is left in the end.
+// TestWorkers checks how many goroutines run functions. Consecutive functions share one goroutine. Concurrent functions
+// have one each, of which one remains idle afterwards. A goroutine that its function ends, as a hung call does that
+// returns late, is replaced. At the end no goroutine remains.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ended := workers{next: make(chan func()), over: make(chan struct{})}, 0
@@ -30,7 +31,7 @@ func TestWorkers(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if w.waits.Load() != want {
-				t.Errorf("a worker waits: %v, want %v", !want, want)
+				t.Errorf("a worker is idle: %v, want %v", !want, want)
 			}
 		}
 		for range 3 {
@@ -53,13 +54,13 @@ func TestWorkers(t *testing.T) {
 		do(func() {})
 		waiting(false)
 		if ended != 9 {
-			t.Errorf("%d functions have ended, of 9", ended)
+			t.Errorf("%d of 9 functions have ended", ended)
 		}
 	})
 }
 
-// TestEndedWorldKeepsNoWorker: a world that has ended has no goroutines, however it ended, even if it is never closed,
-// such as one that was opened for a world that has been given up meanwhile.
+// TestEndedWorldKeepsNoWorker checks that a world that has ended has no goroutines, however it ended. This holds even
+// if the world is never closed, such as one that was opened to replace a world that was given up meanwhile.
 func TestEndedWorldKeepsNoWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := world(true)
@@ -70,13 +71,13 @@ func TestEndedWorldKeepsNoWorker(t *testing.T) {
 		}
 		synctest.Wait()
 		if !w.workers.waits.Load() {
-			t.Error("no worker waits for the next function")
+			t.Error("no idle worker waits for the next function")
 		}
 		w.End()
 		w.End()
 		synctest.Wait()
 		if w.workers.waits.Load() {
-			t.Error("a worker of a world that has ended waits")
+			t.Error("a world that has ended has an idle worker")
 		}
 	})
 }

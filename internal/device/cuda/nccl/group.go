@@ -1,7 +1,7 @@
-// Package nccl manages NCCL's communicators. A Group is the communicators of one team: Open takes it from the
-// process's Pool, or creates it together with other processes, and Leave returns it. Exercise runs a collective once
-// on scratch memory, so that NCCL connects and loads its kernels. Issue issues all calls of a collective as one.
-// Package coll plans the calls; package cuda orders them among other work.
+// Package nccl manages NCCL's communicators. A Group is the communicators of one team: Open takes it from the process's
+// Pool, or creates it together with other processes, and Leave returns it. Exercise runs a collective once on scratch
+// memory, so that NCCL connects and loads its kernels. Issue issues all calls of a collective as one NCCL group.
+// Package coll plans the calls; package cuda orders them with respect to other work.
 package nccl
 
 import (
@@ -17,21 +17,22 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Team is what communicators are made for, and what they need of the world that uses them. Its functions are called by
-// who holds the world exclusively.
+// Team describes the GPUs that communicators are made for, and gives access to the world that uses them. Its functions
+// are called with the world's mutex held.
 type Team struct {
 	Members []Member
 	System  *gpu.System
-	Peers   *procs.Spread // nil where all members are this process's
-	Calls   *nvlib.Watch  // shows the calls of the world's
-	// Patience bounds how long NCCL may take to be ready, and for a trial; Longer says how to have it wait longer.
+	Peers   *procs.Spread // nil if all members are of this process
+	Calls   *nvlib.Watch  // monitors the calls of the world
+	// Patience bounds how long NCCL may take to initialize, and to complete a trial. Longer is a hint in error messages
+	// on how to increase it.
 	Patience time.Duration
 	Longer   string
 
-	GivenUp func() error             // why the world was given up; nil while it was not
+	GivenUp func() error             // the reason why the world was given up; nil if it was not
 	Ended   func() bool              // reports whether the world has ended
-	Aside   func(func() error) error // runs a function while others use the world, and may end it
-	Apart   func() error             // why members do not reach each other's memory; nil where they do
+	Aside   func(func() error) error // runs a function without the world's mutex; the world may end meanwhile
+	Apart   func() error             // the reason why members cannot access each other's memory; nil if they can
 }
 
 // Member is one GPU of a team.
@@ -43,21 +44,22 @@ type Member struct {
 	Bound   func(func() error) error // runs a function with the GPU's context current
 }
 
-// Group is a team's communicators, one for each member. Making them takes long, so that some are kept from team to
-// team and from world to world, as contexts are (see IdleMost).
+// Group holds a team's communicators, one for each member. Creating them takes long, so a Pool keeps some of them for
+// later teams and worlds (see IdleMost).
 type Group struct {
-	lib       *nvlib.NCCL // for who uses them
-	own       *nvlib.NCCL // for ends, which nobody waits for
-	key       string      // the devices, in order
+	lib       *nvlib.NCCL // for calls of the world that uses the group; they are monitored
+	own       *nvlib.NCCL // for ending communicators; these calls are not monitored
+	key       string      // the devices in order
 	comms     []nvlib.Comm
 	exercised map[string]bool
-	joined    bool // with other processes: calls do not block, see settle; comms of theirs are 0
-	used      bool // was given work
+	joined    bool // created with other processes: calls do not block (see settle), and the communicators of their members are 0
+	used      bool // some work was issued
 	failed    bool // not to be used again
 	ended     bool // aborted
 }
 
-// Open returns communicators for t: of p, or joined with other processes, where t is of several.
+// Open returns communicators for t. They are from p if all members are of this process, else created together with the
+// other processes.
 func (p *Pool) Open(t *Team) (*Group, error) {
 	open := p.take
 	if t.Peers != nil {
@@ -70,8 +72,8 @@ func (p *Pool) Open(t *Team) (*Group, error) {
 	return g, err
 }
 
-// Issue gives NCCL the shares of this process's members as one group. member returns that of one, and false where it
-// has none.
+// Issue issues the NCCL calls of this process's members as one group. member returns the call of member i, or false if
+// it has none.
 func (g *Group) Issue(t *Team, w *coll.NCCLWork, member func(i int) (coll.NCCLCall, bool)) error {
 	g.used = true
 	err := g.lib.GroupStart()
@@ -89,24 +91,24 @@ func (g *Group) Issue(t *Team, w *coll.NCCLWork, member func(i int) (coll.NCCLCa
 	return err
 }
 
-// Trial is what an exercise runs on.
+// Trial provides the memory and the streams on which Exercise runs.
 type Trial struct {
-	// Reserve returns so many bytes, zeros, on every member; of foreign ones any address.
+	// Reserve returns the addresses of zeroed memory of the given size on every member. The address of a foreign member
+	// is arbitrary.
 	Reserve func(bytes int64) ([]nvlib.Ptr, error)
-	// Drop gives back what Reserve took. It is not called where NCCL may still use it.
+	// Drop frees what Reserve returned. It is not called if NCCL may still use the memory.
 	Drop func()
-	// Issued notes that the members' streams were given work.
+	// Issued records that work was issued to the members' streams.
 	Issued func()
-	// Idle reports whether these have done all they were given. The world is not held.
+	// Idle reports whether the members' streams have completed all their work. It is called without the world's mutex.
 	Idle func() (bool, error)
 }
 
-// trialMost bounds the memory of an exercise: beyond, NCCL does what it does at
-// this size.
+// trialMost bounds the memory of an exercise. For larger data NCCL uses the same connections and kernels.
 const trialMost = 64 << 20
 
-// Exercise runs the call once on memory of its own, so that NCCL makes its connections and loads its kernels now. What
-// it has run before it does not run again.
+// Exercise runs the call w once on scratch memory, so that NCCL connects and loads its kernels now. It does nothing for
+// a kind of call that the group has already exercised.
 func (g *Group) Exercise(t *Team, w *coll.NCCLWork, x Trial) error {
 	trial := *w
 	n := int64(len(g.comms))
@@ -122,7 +124,7 @@ func (g *Group) Exercise(t *Team, w *coll.NCCLWork, x Trial) error {
 	inUse := false
 	defer func() {
 		if !inUse {
-			x.Drop() // else it goes with the world
+			x.Drop() // else the memory is freed with the world
 		}
 	}()
 	if err != nil {
@@ -146,7 +148,7 @@ func (g *Group) Exercise(t *Team, w *coll.NCCLWork, x Trial) error {
 	return nil
 }
 
-// firstOwn is the first member of this process; of a team that has none the first.
+// firstOwn returns the first member of this process, or the first of all if this process has none.
 func (t *Team) firstOwn() *Member {
 	for i := range t.Members {
 		if !t.Members[i].Foreign {
@@ -156,8 +158,8 @@ func (t *Team) firstOwn() *Member {
 	return &t.Members[0]
 }
 
-// awaitTrial waits until the members' streams have done a trial, but not for ever: where GPUs or processes are kept
-// apart in a way that NCCL does not see, it may never end.
+// awaitTrial waits until the members' streams have completed a trial. The wait is bounded, because a trial never ends
+// if GPUs or processes are isolated from each other in a way that NCCL does not detect.
 func (t *Team) awaitTrial(idle func() (bool, error)) error {
 	for began := time.Now(); !t.Ended(); gpu.Pause(time.Since(began)) {
 		done, err := idle()
@@ -173,7 +175,7 @@ func (t *Team) awaitTrial(idle func() (bool, error)) error {
 	return nil
 }
 
-// Failure returns what NCCL says of work that it was given and that failed, and of which member; nil for nothing.
+// Failure returns NCCL's asynchronous error and the member that it occurred on, or nil if no work failed.
 func (g *Group) Failure() (member int, err error) {
 	if !g.used || g.ended {
 		return 0, nil
@@ -190,18 +192,17 @@ func (g *Group) Failure() (member int, err error) {
 	return 0, nil
 }
 
-// Abort ends what runs, unfinished.
+// Abort stops running work and frees the communicators.
 func (g *Group) Abort() { g.end(g.own.Abort) }
 
 // destroy frees idle communicators.
 func (g *Group) destroy() { g.end(g.own.Destroy) }
 
-// endPatience bounds how long an end is waited for: an abort may wait itself for
-// kernels that nothing ends.
+// endPatience bounds how long end waits. An abort may itself wait for kernels that never end.
 const endPatience = 2 * time.Second
 
-// end calls last for every communicator, from a thread of its own, since one's end
-// may wait for another's; it stays with the process where that takes too long.
+// end calls last for every communicator, each in a separate goroutine, because ending one communicator may wait for the
+// end of another. Calls that take longer than endPatience are abandoned.
 func (g *Group) end(last func(nvlib.Comm) error) {
 	if g.ended {
 		return
@@ -211,7 +212,7 @@ func (g *Group) end(last func(nvlib.Comm) error) {
 	done := make(chan struct{}, len(own))
 	for _, c := range own {
 		go func() {
-			_ = last(c) // there is nobody left to care
+			_ = last(c) // the error would have no recipient
 			done <- struct{}{}
 		}()
 	}

@@ -11,13 +11,13 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Communicators of a team whose members are of several processes. The process of the first member makes a name for
-// them, which all processes of the world learn by agreement, since all prepare the same collectives in one order. Then
-// each joins for its own members. None of NCCL's calls blocks: it returns, and the host looks at the communicators
-// until they are ready, for a bounded time, and no longer than the world lasts. When that ends they are aborted, as
-// those of one process are.
+// The rest of this file is for teams with members in several processes. The process of the first member creates a
+// unique ID, and all processes learn it in a round of agreement. Then each process joins with its own members. NCCL's
+// calls do not block here: the host polls the communicators until they are ready. It stops polling after a bounded
+// time, or when the world ends; then the communicators are aborted.
 
-// join makes the team's communicators together with the other processes. Others use the world while this process waits.
+// join creates the team's communicators together with the other processes. The world's mutex is released while this
+// process waits.
 func (p *Pool) join(t *Team) (*Group, error) {
 	lib, err := t.System.NCCL()
 	if err != nil {
@@ -40,7 +40,7 @@ func (p *Pool) join(t *Team) (*Group, error) {
 	return g, nil
 }
 
-// tellLocked is tell for communicators that are not kept.
+// tellLocked calls tell with the pool locked.
 func (p *Pool) tellLocked(t *Team) error {
 	if !t.Calls.Hold(&p.mu) {
 		return t.GivenUp()
@@ -49,7 +49,7 @@ func (p *Pool) tellLocked(t *Team) error {
 	return p.tell(t)
 }
 
-// agreeName returns the name that the process of the first member has made.
+// agreeName returns the unique ID that the process of the first member has created.
 func (t *Team) agreeName(lib *nvlib.NCCL) (id nvlib.UniqueID, err error) {
 	var name []byte
 	first := &t.Members[0]
@@ -76,7 +76,7 @@ func (t *Team) agreeName(lib *nvlib.NCCL) (id nvlib.UniqueID, err error) {
 	return id, nil
 }
 
-// join joins for the members of this process.
+// join initializes the communicators of this process's members.
 func (g *Group) join(t *Team, id nvlib.UniqueID) error {
 	made := cabi.NewBlock(8 * len(t.Members))
 	defer made.Free()
@@ -99,7 +99,7 @@ func (g *Group) join(t *Team, id nvlib.UniqueID) error {
 	return t.Aside(func() error { return g.settle(t) })
 }
 
-// settle waits until the communicators' last calls have done what they do on the host.
+// settle waits until the last calls of all communicators have finished on the host.
 func (g *Group) settle(t *Team) error {
 	for began := time.Now(); ; gpu.Pause(time.Since(began)) {
 		all := true

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Usable returns nil, or why there is no NCCL for an op: it is missing, or this version gets that wrong.
+// Usable returns nil, or the reason why NCCL cannot be used for op: NCCL is missing, or this version computes op
+// wrongly.
 func Usable(sys *gpu.System, op ir.Op) error {
 	lib, err := sys.NCCL()
 	if err != nil {
@@ -27,10 +28,10 @@ func Usable(sys *gpu.System, op ir.Op) error {
 	return fmt.Errorf("%w: NCCL %s: %s (%s)", device.ErrUnsupported, lib.Loaded().Version, k.What, k.Source)
 }
 
-// Reserve returns so many bytes on every member, the same for the same name.
+// Reserve returns memory of the given size on every member. Calls with the same name return the same memory.
 type Reserve func(name string, bytes int64) (coll.Area, error)
 
-// Plan is coll.PlanNCCL. As NCCL has no barrier, one is an all_reduce of a word that nobody reads.
+// Plan calls coll.PlanNCCL. NCCL has no barrier, so a barrier is an all_reduce of a word whose result is not read.
 func Plan(c *coll.Collective, n int, reserve Reserve) (*coll.NCCLWork, error) {
 	if c.Op == ir.OpBarrier {
 		mem, err := reserve("barriers by NCCL", ir.I32.Size())
@@ -46,13 +47,13 @@ func Plan(c *coll.Collective, n int, reserve Reserve) (*coll.NCCLWork, error) {
 	return coll.PlanNCCL(c, n)
 }
 
-// Share is what a member gives NCCL, and the copies around that.
+// Share is one member's NCCL call, and the copies before and after the call.
 type Share struct {
 	Call          coll.NCCLCall
 	Before, After []coll.Copy
 }
 
-// Pack has member i's operands lie as NCCL wants them.
+// Pack adds copies where member i's operands are not laid out as NCCL requires.
 func Pack(w *coll.NCCLWork, i int, reserve Reserve) (x Share, err error) {
 	s := &w.Shares[i]
 	if s.In != nil {

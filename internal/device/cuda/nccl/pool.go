@@ -11,33 +11,32 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Pool is the process's groups that no team uses, and what NCCL was told of its GPUs.
+// Pool keeps the process's unused groups, and records whether NCCL may use peer access.
 type Pool struct {
 	mu   sync.Mutex
-	idle []*Group // the longest idle first
-	told bool     // NCCL has read whether it may use peers' memory
-	may  bool     // it may
+	idle []*Group // longest idle first
+	told bool     // NCCL has read its setting on peer access
+	may  bool     // and that setting permits peer access
 }
 
-// IdleMost is how many groups are kept that no team uses: more than
-// programs want at once, since one takes long to make, and a process that made and
-// destroyed them all the time was seen to grow. On four H200 one takes 0.15 s and 0.2 GB
-// of each GPU, which grow to 1.6 when it first gathers, sends and receives, and that
-// takes as long again.
+// IdleMost is the number of unused groups that are kept, which is more than programs usually need at once. Creating a
+// group takes long, and a process that kept creating and destroying them was seen to grow. On four H200 a group takes
+// 0.15 s to create, and 0.2 GB on each GPU. The memory grows to 1.6 GB at its first gather, send and receive, which
+// takes another 0.15 s.
 const IdleMost = 16
 
-// PeersVariable names the environment variable of NCCL's that keeps it off peers' memory where it is 1.
+// PeersVariable is NCCL's environment variable that disables peer access if it is 1.
 const PeersVariable = "NCCL_P2P_DISABLE"
 
-// UsesPeers reports whether NCCL was told that it may use peers' memory.
+// UsesPeers reports whether NCCL was permitted to use peer access.
 func (p *Pool) UsesPeers() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.may
 }
 
-// tell has NCCL stay off peers' memory where some of it is not what the driver
-// says; it reads that once, for all GPUs. The pool is locked.
+// tell disables NCCL's peer access if the driver reports access that does not work. NCCL reads the setting only once,
+// for all GPUs. The pool is locked.
 func (p *Pool) tell(t *Team) error {
 	deceit := t.System.Reach.Deceives()
 	switch {
@@ -56,7 +55,7 @@ func (p *Pool) tell(t *Team) error {
 	return nil
 }
 
-// take returns a group for the team's devices, a new one where none is left.
+// take returns a group for the team's devices: an idle one, or a new one.
 func (p *Pool) take(t *Team) (*Group, error) {
 	lib, err := t.System.NCCL()
 	if err != nil {
@@ -91,8 +90,8 @@ func (p *Pool) take(t *Team) (*Group, error) {
 	return g, nil
 }
 
-// pick takes a group from those that are idle: the one that has done the most kinds of work, since NCCL takes memory
-// for each kind in each group, and keeps it. The pool is locked.
+// pick removes an idle group for these devices from the pool. It picks the one that has exercised the most kinds of
+// calls, since NCCL allocates memory for each kind in each group and keeps it. The pool is locked.
 func (p *Pool) pick(key string) *Group {
 	best := -1
 	for i, g := range p.idle {
@@ -108,12 +107,12 @@ func (p *Pool) pick(key string) *Group {
 	return g
 }
 
-// Leave returns a group to the pool for the next team. A group that failed is destroyed. Unless sound is false, all
-// its work has ended.
+// Leave returns a group to the pool for the next team, or destroys it if it failed or is shared with other processes.
+// sound reports that all its work has ended.
 func (p *Pool) Leave(g *Group, sound bool) {
 	switch sound = sound && !g.failed && !g.ended; {
 	case sound && g.joined:
-		g.destroy() // another team would have to agree on whose they are
+		g.destroy() // processes would have to agree on a team that reuses it
 	case sound:
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -123,9 +122,9 @@ func (p *Pool) Leave(g *Group, sound bool) {
 	}
 }
 
-// Trim destroys what has been idle longest until no more than so many groups are left, and reports whether there were
-// more. NCCL gives memory back meanwhile, for which the driver may wait until devices rest: the caller holds the issue
-// lock.
+// Trim destroys the groups that have been idle longest until at most the given number is left, and reports whether it
+// destroyed any. NCCL frees memory meanwhile, for which the driver may wait until devices are idle, so the caller holds
+// the issue lock.
 func (p *Pool) Trim(most int) bool {
 	p.mu.Lock()
 	n := max(len(p.idle)-most, 0)

@@ -2,8 +2,8 @@ package nccl
 
 import "testing"
 
-// TestPick: idle groups are taken in the order of how much they have done, of the same devices only, the last left
-// first where that is alike.
+// TestPick checks that pick returns groups of the same devices in order of how many kinds they have exercised. Of
+// groups with equal numbers it returns the one that was returned to the pool last.
 func TestPick(t *testing.T) {
 	group := func(key string, kinds ...string) *Group {
 		g := &Group{key: key, exercised: map[string]bool{}}
@@ -21,6 +21,6 @@ func TestPick(t *testing.T) {
 		}
 	}
 	if len(p.idle) != 1 || p.idle[0] != other {
-		t.Errorf("left idle: %v, want those of the other devices", p.idle)
+		t.Errorf("remaining idle groups: %v, want those of the other devices", p.idle)
 	}
 }

@@ -10,11 +10,12 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Shared memory of a GPU is divided by a heap, in its process and in all others alike. Whenever the owner's
-// heap takes a region, it exports that, and the others' heaps, which want one of the same size at the same
-// time, map it. Before each region goes a note of how large it is; one of no bytes says that there is no memory.
+// Each process manages the memory that processes share with an identical heap per GPU. When the heap of the GPU's owner
+// adds a region, the owner exports the region. The heaps of the other processes need a region of the same size at the
+// same point, and map the exported one. The owner first shares the size of the region; size 0 means that it could not
+// allocate one.
 
-// owned are the regions of a GPU of this process.
+// owned is the source of regions for a GPU of this process.
 type owned struct {
 	gpu.DeviceMemory
 	peers *procs.Spread
@@ -22,13 +23,14 @@ type owned struct {
 	taken int
 }
 
-// Owned has the other processes of a world map what memory of a GPU is taken here. key is the GPU's.
+// Owned returns a source of regions that allocates memory of m and exports it to the other processes. key identifies
+// the GPU in all processes.
 func Owned(m gpu.DeviceMemory, peers *procs.Spread, key string) gpu.Source {
 	m.Exported = true
 	return &owned{DeviceMemory: m, peers: peers, key: key}
 }
 
-// imported are those of a GPU of another.
+// imported is the source of regions for a GPU of another process.
 type imported struct {
 	gpu.DeviceMemory
 	peers *procs.Spread
@@ -37,7 +39,7 @@ type imported struct {
 	taken int
 }
 
-// Imported maps what the GPU's process, its owner, takes.
+// Imported returns a source of regions that maps the regions that the owner of the GPU exports.
 func Imported(m gpu.DeviceMemory, peers *procs.Spread, key string, owner int) gpu.Source {
 	return &imported{DeviceMemory: m, peers: peers, key: key, owner: owner}
 }
@@ -48,7 +50,6 @@ func regionKey(p *procs.Spread, key string, n int) string {
 	return fmt.Sprintf("%s: %s, region %d", p.Name, key, n)
 }
 
-// Reserve implements gpu.Source.
 func (o *owned) Reserve(most, least int64) (*gpu.Region, error) {
 	o.taken++
 	p, key := o.peers, regionKey(o.peers, o.key, o.taken)
@@ -75,7 +76,6 @@ func (o *owned) Reserve(most, least int64) (*gpu.Region, error) {
 	return r, nil
 }
 
-// Reserve implements gpu.Source.
 func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 	i.taken++
 	p, key := i.peers, regionKey(i.peers, i.key, i.taken)
@@ -84,7 +84,7 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 		return nil, err
 	}
 	bytes := int64(binary.LittleEndian.Uint64(note.Bytes()))
-	note.Close() // an error would concern unused memory only
+	note.Close() // the mapping is no longer used, so an error is harmless
 	if bytes < least {
 		return nil, fmt.Errorf("%w: process %d could not take %d bytes of its GPU", device.ErrOutOfMemory, i.owner,
 			least)
@@ -101,8 +101,8 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 	return r, nil
 }
 
-// HostSegment returns host memory of a rank that processes share by a key: made by the rank's process, and mapped by the
-// others.
+// HostSegment returns a rank's host memory, which processes share under a key. The rank's process creates it and the
+// others map it.
 func HostSegment(p *procs.Spread, rank int, key string, bytes int64) (*procs.Segment, error) {
 	if !p.Local(rank) {
 		return p.Map(p.Ctx, p.Owner(rank), key)

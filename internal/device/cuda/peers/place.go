@@ -1,6 +1,7 @@
-// Package peers has what the processes of one world share about their GPUs. Look finds out which GPUs there are, and
-// Place assigns them to ranks. Memory that one process allocates, others map (Owned, Imported), region by region in
-// the same order. What one process measured, all use (AgreeProducts). Package cuda has the worlds.
+// Package peers manages GPU state that the processes of a world share. Look finds out which GPUs there are, and Place
+// assigns them to ranks. Memory that one process allocates is mapped by the others, region by region in the same order
+// (Owned, Imported). All processes use the choices of algorithms that one process measured (AgreeProducts). Package
+// cuda implements worlds.
 package peers
 
 import (
@@ -15,17 +16,17 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// View is which GPUs each process sees.
+// View lists the GPUs that each process sees.
 type View struct {
-	seen  [][]sight       // by process
-	alike map[string]bool // by host: all its processes see the same
+	seen  [][]sight       // indexed by process
+	alike map[string]bool // by host: whether all its processes see the same GPUs
 	own   string          // this process's host
 }
 
-// host is that of a process.
+// host returns the host of a process.
 func (v *View) host(process int) string { return v.seen[process][0].Host }
 
-// sight is what others need to know of a GPU.
+// sight describes a GPU to other processes.
 type sight struct {
 	Host             string
 	PCI, Name, Arch  string
@@ -33,10 +34,10 @@ type sight struct {
 	Memory           int64
 }
 
-// Look tells the other processes of p which GPUs this one sees, and learns what they do.
+// Look exchanges with the other processes of p which GPUs each of them sees.
 func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
 	var own []sight
-	host, _ := os.Hostname() // without one all are of one host
+	host, _ := os.Hostname() // on error all processes count as being on one host
 	for _, g := range gpus {
 		own = append(own, sight{host, g.PCI, g.Name, g.Arch, g.SMs, g.BlockShared, g.Memory})
 	}
@@ -65,7 +66,8 @@ func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
 	return v, nil
 }
 
-// GPUs is how many there are, as far as processes can have them for themselves.
+// GPUs returns the number of GPUs. GPUs of a host on which all processes see the same are counted once; otherwise each
+// process counts as having GPUs of its own.
 func (v *View) GPUs() int {
 	n, counted := 0, map[string]bool{}
 	for p, list := range v.seen {
@@ -78,18 +80,18 @@ func (v *View) GPUs() int {
 	return n
 }
 
-// Place is the GPU of a rank.
+// Place describes the GPU of a rank.
 type Place struct {
-	Key     string // the same in all processes, and of ranks that share the GPU within theirs
+	Key     string // identifies the GPU in all processes; ranks of one process that share a GPU have the same key
 	GPU     *gpu.GPU
 	Owner   int  // the process that drives it
-	Foreign bool // that is another
-	Far     bool // of another node: nothing of it is reached from here
+	Foreign bool // the owner is another process
+	Far     bool // on another node; its memory cannot be accessed from here
 }
 
-// Place gives the ranks of a world of several processes their GPUs, of which each has most ranks: a rank's GPU is that
-// of its number among its host's ranks where all processes there see the same GPUs, else that of its number among its
-// process's ranks.
+// Place assigns GPUs to the ranks of a world of several processes. At most the given number of ranks share a GPU. If
+// all processes of a host see the same GPUs, the host's ranks get the GPUs in order. Otherwise the ranks of each
+// process get that process's GPUs in order.
 func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place, error) {
 	var places []Place
 	at := map[string]*gpu.GPU{}
@@ -124,7 +126,8 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 	return places, nil
 }
 
-// known returns a GPU that some process sees: as this process sees it, or as a description.
+// known returns this process's description of a GPU that another process sees, or a new description if this process
+// does not see the GPU.
 func (v *View) known(is sight, sys *gpu.System) *gpu.GPU {
 	for _, g := range sys.GPUs {
 		if g.PCI == is.PCI && is.Host == v.own {

@@ -12,8 +12,8 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// TestPlacesOfGroup: processes 1 and 2 of three have the GPUs that they have in the world; where they have different
-// numbers of ranks it is not known which those are.
+// TestPlacesOfGroup checks a group of processes 1 and 2 of three: each uses the GPUs that it has in the world. If the
+// processes have different numbers of ranks, Place cannot determine these GPUs and returns an error.
 func TestPlacesOfGroup(t *testing.T) {
 	dir := t.TempDir()
 	var all sync.WaitGroup

@@ -12,14 +12,14 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Products are those that a GPU of this process computes.
+// Products gives access to the products of one GPU of this process.
 type Products struct {
 	*gemm.Host
-	Bound func(func() error) error // runs what wants the GPU's context
+	Bound func(func() error) error // runs a function with the GPU's context current
 }
 
-// SettleProducts has all processes compute products alike: what was chosen otherwise is prepared again. lock has the
-// world exclusively.
+// SettleProducts makes all processes compute products by the same algorithms. Products for which this process had
+// chosen another algorithm are prepared again. lock locks the world's mutex.
 func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock func()), here []Products) error {
 	unlock := lock()
 	own := map[gemm.Sum][]byte{}
@@ -40,10 +40,10 @@ func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock fu
 	return nil
 }
 
-// AgreeProducts makes all processes compute products by the same algorithms, so that sums are taken in one order on
-// all ranks. Each process has timed its own choices; for each product those of the process with the lowest number that
-// has it are returned. Linears with a common operand are one launch only if no process runs them separately. The
-// number of rounds is that of the process with the most choices.
+// AgreeProducts makes all processes compute products by the same algorithms, so that sums are taken in one order on all
+// ranks. Each process has timed its own choices; for each product the choice of the process with the lowest number is
+// returned. Exception: if a process computes linears with a common operand separately, all do. The processes exchange
+// their choices in as many rounds as the process with the most choices needs.
 func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte) (map[gemm.Sum][]byte, error) {
 	const entry = len(gemm.Sum{}) + gemm.ChosenBytes
 	const most = procs.MaxValue / entry
@@ -70,7 +70,7 @@ func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte
 			value = append(append(value, s[:]...), own[s]...)
 		}
 		if value == nil {
-			value = []byte{0} // this process has named all of its own
+			value = []byte{0} // this process has no more choices to send
 		}
 		all, err := p.Agree(ctx, p.Name+": products", value)
 		if err != nil {

@@ -5,9 +5,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Examine looks for libraries and devices. Where try is set it has every two GPUs
-// make a real transfer, which takes a context on each; else it tells of the
-// transfers that were made before.
+// Examine reports on libraries and devices. If try is set, every two GPUs make a real transfer, which creates a context
+// on each. Otherwise the report uses the results of transfers made before.
 func Examine(try bool) doctor.Report {
 	r := doctor.Report{Multicast: doctor.MulticastOff}
 	if asked, err := multicastAsked(); err != nil {
@@ -47,7 +46,7 @@ func Examine(try bool) doctor.Report {
 	return r
 }
 
-// openNVML returns the process's, where there are GPUs.
+// openNVML returns the process's NVML if the driver was opened, else it opens NVML.
 func openNVML(sys *Shared) (*nvlib.NVML, error) {
 	if sys != nil {
 		return sys.Reach.NVML()
@@ -55,7 +54,8 @@ func openNVML(sys *Shared) (*nvlib.NVML, error) {
 	return nvlib.OpenNVML()
 }
 
-// AddGPUs adds the system's to a report, after a transfer between every two where try is set; nvml may be nil.
+// AddGPUs adds the GPUs to a report. If try is set, it first makes a transfer between every two of them. nvml may be
+// nil.
 func (s *Shared) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
 	if try {
 		r.Note(s.tryAll())
@@ -63,7 +63,7 @@ func (s *Shared) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
 	r.AddGPUs(s.System, nvml)
 }
 
-// tryAll asks about every two GPUs; it says what left one unusable.
+// tryAll tests peer access between every two GPUs. It returns the first error, or "" if there was none.
 func (s *Shared) tryAll() string {
 	defer s.Locks.LockIssue()()
 	for i, a := range s.GPUs {

@@ -1,5 +1,5 @@
-// Package process has the CUDA state that all worlds of a process share: Shared, which Open creates once. Examine
-// reports on it.
+// Package process holds the CUDA state that all worlds of a process share: Shared, which Open creates once. Examine
+// reports on libraries and GPUs.
 package process
 
 import (
@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Shared is what the process has of CUDA, and what its worlds share.
+// Shared is the CUDA state of the process, used by all its worlds.
 type Shared struct {
 	*gpu.System
 	Locks guard.Process
@@ -26,7 +26,7 @@ type Shared struct {
 	Picks gemm.Picks
 }
 
-// New describes the driver's GPUs. blas opens cuBLASLt when it is first needed.
+// New returns the state for the driver's GPUs. blas opens cuBLASLt when it is first needed.
 func New(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*Shared, error) {
 	s, err := gpu.NewSystem(drv, blas)
 	if err != nil {
@@ -35,7 +35,7 @@ func New(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*Shared, erro
 	return &Shared{System: s, Locks: guard.Process{System: s}}, nil
 }
 
-// Open loads the driver once a process.
+// Open loads the driver, once per process.
 var Open = sync.OnceValues(func() (*Shared, error) {
 	multicast, err := multicastAsked()
 	if err != nil {
@@ -58,11 +58,12 @@ var Open = sync.OnceValues(func() (*Shared, error) {
 	return s, err
 })
 
-// opened is what Open made.
+// opened is the result of Open; nil before Open.
 var opened atomic.Pointer[Shared]
 
-// Keep returns what makes the context current again that is current on the calling thread: where C calls Go, its other
-// libraries, such as torch, count on theirs. Before Open there is no driver to ask.
+// Keep saves the context that is current on the calling thread, and returns a function that makes it current again. It
+// is for C code that calls Go: other libraries of the C program, such as torch, rely on their current context. Before
+// Open, Keep does nothing.
 func Keep() (restore func()) {
 	if s := opened.Load(); s != nil {
 		return s.Driver.Keep()
@@ -70,19 +71,19 @@ func Keep() (restore func()) {
 	return func() {}
 }
 
-// QueuesVariable is how many hardware queues the driver gives a GPU.
+// QueuesVariable is the driver's environment variable for the number of hardware queues of a GPU.
 const QueuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS"
 
-// expected is how many streams of a GPU are expected to be at work; 0 for any.
+// expected is the number of streams per GPU that are expected to be in use; 0 if unknown.
 var expected atomic.Int32
 
-// ExpectStreams says that no GPU will have more streams at work than that, before
-// the first machine of the process is made: it is then opened faster.
+// ExpectStreams declares that no GPU will have more than n streams in use. It must be called before the process opens
+// its first machine. Fewer streams make opening faster.
 func ExpectStreams(n int) { expected.Store(int32(n)) }
 
-// queues is how many hardware queues a GPU is to have, which the driver reads
-// once. Streams beyond it share one, and then wait for each other without a reason.
-// The driver's own number is 8 and the most 32, which take it 0.35 s longer a GPU.
+// queues returns how many hardware queues a GPU should have; the driver reads the number once. If there are more
+// streams than queues, streams share a queue and wait for each other needlessly. The driver's default is 8 queues. The
+// maximum is 32, with which opening takes 0.35 s longer per GPU.
 func queues(streams int32) int {
 	if streams <= 0 {
 		return 32
@@ -90,7 +91,7 @@ func queues(streams int32) int {
 	return int(min(max(streams, 8), 32))
 }
 
-// multicastAsked reports whether the user opted in.
+// multicastAsked reports whether the user opted in to NVLink multicast.
 func multicastAsked() (bool, error) {
 	switch v := os.Getenv(doctor.MulticastVariable); v {
 	case "", doctor.MulticastOff:

@@ -15,7 +15,6 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// TestMulticastAsked reads the user's word.
 func TestMulticastAsked(t *testing.T) {
 	for v, want := range map[string]string{"": "false <nil>", "off": "false <nil>", "on": "true <nil>", "1": "false HOCKET_MULTICAST=1: it is on or off", "ON": "false HOCKET_MULTICAST=ON: it is on or off"} {
 		t.Setenv(doctor.MulticastVariable, v)

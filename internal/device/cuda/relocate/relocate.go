@@ -8,19 +8,22 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Operand is the k-th operand of a member, of v's shape, with tail bytes before it that may be read.
+// Operand returns the k-th operand of a member, with the shape of v. The tail bytes before the operand may also be
+// read.
 type Operand func(member, k int, v device.View, tail int64) device.View
 
-// Placeholder addresses: of the first operand, and the distance from one operand's to the next one's.
+// The placeholder address of the first operand, and the distance between the placeholder addresses of consecutive
+// operands.
 const (
 	placeholder = 1 << 59
 	stride      = 1 << 44
 )
 
-// Address is the placeholder address of the k-th operand.
+// Address returns the placeholder address of the k-th operand.
 func Address(k int) nvlib.Ptr { return nvlib.Ptr(placeholder + k*stride) }
 
-// Place returns c with operands for the views of its parts that have no memory. With inPlace, results overwrite inputs.
+// Place returns a copy of c in which operand provides the views that have no memory. With inPlace, results overwrite
+// inputs.
 func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *device.Collective {
 	placed := *c
 	placed.Parts = append([]device.Part(nil), c.Parts...)
@@ -40,7 +43,7 @@ func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *
 	return &placed
 }
 
-// PlaceNorm is Place for a normalised sum.
+// PlaceNorm is like Place, for a normalised sum.
 func PlaceNorm(n *device.Norm, sumIsResidual, outIsIn bool, operand Operand) *device.Norm {
 	placed := &device.Norm{Eps: n.Eps, Reduced: n.Reduced, Parts: append([]device.NormPart(nil), n.Parts...)}
 	for i := range placed.Parts {
@@ -58,13 +61,14 @@ func PlaceNorm(n *device.Norm, sumIsResidual, outIsIn bool, operand Operand) *de
 	return placed
 }
 
-// Call is kernels whose operands are relocated before each launch.
+// Call is a list of kernels whose operands are relocated before each launch.
 type Call struct {
 	Kernels []*nvlib.Launch
 	moves   []relocation
 }
 
-// relocation is a word of a kernel's arguments that holds an address in an operand, off bytes from its beginning.
+// relocation describes a word of a kernel's arguments that holds an address: off bytes after the beginning of an
+// operand.
 type relocation struct {
 	kernel  *nvlib.Launch
 	word    int
@@ -72,7 +76,8 @@ type relocation struct {
 	off     uint64
 }
 
-// Find finds the words that hold placeholder addresses of operands with these tails.
+// Find finds the words that hold placeholder addresses. tails[k] is the number of bytes before operand k that may be
+// read.
 func Find(kernels []*nvlib.Launch, tails []int64) *Call {
 	c := &Call{Kernels: kernels}
 	for _, k := range kernels {
@@ -87,7 +92,7 @@ func Find(kernels []*nvlib.Launch, tails []int64) *Call {
 	return c
 }
 
-// Aim sets the addresses that the kernels find their operands at.
+// Aim sets the addresses of the operands in the kernels' arguments.
 func (c *Call) Aim(operands []uintptr) {
 	for _, m := range c.moves {
 		m.kernel.SetWord(m.word, uint64(operands[m.operand])+m.off)

@@ -11,37 +11,38 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Board is flags, and lists of flags, in memory of several GPUs that all of them write.
+// Board allocates flags, and lists of flags, in the memory of several GPUs. All these GPUs can write the flags.
 type Board struct {
 	chunks []*chunk
 	lists  []*List
 }
 
-// GPU is one whose memory a board takes.
+// GPU gives access to a GPU in whose memory a board allocates.
 type GPU struct {
 	Drv   *nvlib.Driver
 	Heaps *[3]*gpu.Heap
 	Bound func(func() error) error             // runs a function with the GPU's context current
-	Alloc func(bytes int64) (nvlib.Ptr, error) // takes shared memory
+	Alloc func(bytes int64) (nvlib.Ptr, error) // allocates shared memory
 	Lost  func() bool                          // reports whether the GPU is lost to the process
 }
 
-// List is flags that a kernel raises, in its GPU's memory.
+// List is a list, in a GPU's memory, of the flags that a kernel of that GPU raises.
 type List struct {
 	At    nvlib.Ptr
 	Flags []nvlib.Ptr
 }
 
-// Full reports whether the list has room for no other flag.
+// Full reports whether the list is full.
 func (l *List) Full() bool { return len(l.Flags) >= kernels.JoinMost }
 
-// Meeting is a place in which several GPUs wait for each other, as one of them sees it.
+// Meeting is one GPU's part of a meeting of several GPUs, in which all wait for each other. Flag is the flag for which
+// the GPU waits; List holds the flags that it raises.
 type Meeting struct {
 	Flag nvlib.Ptr
 	List *List
 }
 
-// chunk is memory of a GPU that flags or lists are cut from, zeros at first.
+// chunk is a block of a GPU's memory from which flags and lists are allocated. It is initially zero.
 type chunk struct {
 	g    *GPU
 	at   nvlib.Ptr
@@ -49,15 +50,15 @@ type chunk struct {
 }
 
 const (
-	flagBytes  = 32 // a sector of its own
+	flagBytes  = 32 // a separate sector for each flag
 	listBytes  = 8 * (1 + kernels.JoinMost)
 	chunkBytes = 64 << 10
 )
 
-// Flag takes a flag in g's memory.
+// Flag allocates a flag in g's memory.
 func (b *Board) Flag(g *GPU) (nvlib.Ptr, error) { return b.cut(g, flagBytes) }
 
-// List takes an empty list in g's memory.
+// List allocates an empty list in g's memory.
 func (b *Board) List(g *GPU) (*List, error) {
 	at, err := b.cut(g, listBytes)
 	if err != nil {
@@ -68,7 +69,7 @@ func (b *Board) List(g *GPU) (*List, error) {
 	return l, nil
 }
 
-// cut takes some bytes.
+// cut allocates memory from a chunk of g.
 func (b *Board) cut(g *GPU, bytes int64) (nvlib.Ptr, error) {
 	for _, c := range b.chunks {
 		if c.g == g && c.used+bytes <= chunkBytes {
@@ -84,7 +85,7 @@ func (b *Board) cut(g *GPU, bytes int64) (nvlib.Ptr, error) {
 	return at, nil
 }
 
-// Meet makes a place in which all of the GPUs meet: each raises the flags of all others.
+// Meet allocates flags and lists with which the given GPUs can meet. Each GPU raises the flags of all others.
 func (b *Board) Meet(gpus []*GPU) (at []Meeting, err error) {
 	for _, g := range gpus {
 		flag, err := b.Flag(g)
@@ -107,7 +108,8 @@ func (b *Board) Meet(gpus []*GPU) (at []Meeting, err error) {
 	return at, nil
 }
 
-// Fill zeroes the flags and writes the lists, which are complete. Nothing that uses them runs yet.
+// Fill zeroes the flags in device memory and writes the lists there. All lists must be complete, and no kernel may use
+// the board yet.
 func (b *Board) Fill() error {
 	var errs []error
 	for _, c := range b.chunks {
@@ -138,7 +140,7 @@ func (b *Board) fill(c *chunk) error {
 	return errors.Join(drv.Copy(c.at, buf, chunkBytes, 0, &args), drv.SyncStream(0), pinned.Free(buf, chunkBytes))
 }
 
-// Free gives the memory back; nothing that uses it may run.
+// Free frees the memory. No kernel may be using it.
 func (b *Board) Free() error {
 	var errs []error
 	for _, c := range b.chunks {

@@ -1,6 +1,6 @@
-// Package signal has memory by which kernels report and signal. A Report is where kernels of a GPU report errors in
-// their data. A Board has flags that kernels of one GPU raise and kernels of another wait for, and lists of flags that
-// a kernel raises together. Package cuda issues the kernels.
+// Package signal manages memory through which kernels report errors and signal each other. In a Report, kernels of a
+// GPU report errors in their data. A Board holds flags that kernels of one GPU raise and kernels of another wait for,
+// and lists of flags that a kernel raises together. Package cuda issues the kernels.
 package signal
 
 import (
@@ -13,28 +13,28 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Report is where kernels of a GPU that look at their data report what is wrong
-// with it: the first report stays. The world's mutex guards it.
+// Report is memory in which kernels of a GPU that check their data report errors. The first error is kept. The world's
+// mutex guards it.
 type Report struct {
-	Armed  bool // a kernel that may report was launched since the last look
-	Always bool // one may be launched by others
+	Armed  bool // a kernel that may report was launched since the last call of Rang
+	Always bool // others may launch such a kernel at any time
 
 	drv    *nvlib.Driver
 	heaps  *[3]*gpu.Heap
 	at     nvlib.Ptr // in device memory; 0 until it is needed
-	copied nvlib.Ptr // in pinned memory, to be read there: Sync must take none; behind it is the bell
+	copied nvlib.Ptr // a buffer in pinned memory for Read, followed by the bell; allocated in advance, because Sync must not allocate
 	tags   uint64
 }
 
-// NewReport returns one that takes its memory from heaps when it is needed.
+// NewReport returns a report that allocates memory from heaps when it is first needed.
 func NewReport(drv *nvlib.Driver, heaps *[3]*gpu.Heap) *Report {
 	return &Report{drv: drv, heaps: heaps}
 }
 
-// At is its address; 0 before it is open.
+// At returns the report's address in device memory; 0 before Open.
 func (r *Report) At() nvlib.Ptr { return r.at }
 
-// Reserve returns the address to report to, and the next tag, from 0. The context is current.
+// Reserve returns the address to report to, and the next tag. Tags start at 0. The context is current.
 func (r *Report) Reserve() (nvlib.Ptr, uint64, error) {
 	if err := r.Open(); err != nil {
 		return 0, 0, err
@@ -43,7 +43,7 @@ func (r *Report) Reserve() (nvlib.Ptr, uint64, error) {
 	return r.at, r.tags - 1, nil
 }
 
-// Open makes room for a report, and to read it. The context is current.
+// Open allocates the memory of the report unless it is allocated already. The context is current.
 func (r *Report) Open() error {
 	if r.at != 0 {
 		return nil
@@ -64,14 +64,13 @@ func (r *Report) Open() error {
 	return errors.Join(r.drv.Fill8(at, 0, kernels.FaultBytes, 0), SetWord(r.drv, at+kernels.FaultBell, bell))
 }
 
-// bellBytes is the size of a bell.
 const bellBytes = 8
 
-// bell is the word of host memory that is set when something was reported, so that a run
-// which ends well costs no call of the driver.
+// bell returns the address of a word in host memory that kernels set when they report. An execution without errors thus
+// needs no driver call to find out.
 func (r *Report) bell() nvlib.Ptr { return r.copied + kernels.FaultBytes }
 
-// Rang reports whether something was reported. The device is at rest.
+// Rang reports whether a kernel reported an error. The device is idle.
 func (r *Report) Rang() bool {
 	if !r.Armed && !r.Always {
 		return false

@@ -8,17 +8,17 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// SetWord writes eight bytes of a device's memory. The context is current.
+// SetWord writes eight bytes of device memory. The context is current.
 func SetWord(drv *nvlib.Driver, at nvlib.Ptr, v uint64) error {
 	return errors.Join(drv.Fill32(at, uint32(v), 1, 0), drv.Fill32(at+4, uint32(v>>32), 1, 0), drv.SyncStream(0))
 }
 
-// Fill sets so many words of four bytes. The context is current.
+// Fill sets n words of four bytes. The context is current.
 func Fill(drv *nvlib.Driver, at nvlib.Ptr, v uint32, n int64) error {
 	return errors.Join(drv.Fill32(at, v, n, 0), drv.SyncStream(0))
 }
 
-// Read returns bytes of a device's memory, by way of the host's. The context is current.
+// Read returns bytes of device memory. It copies them through pinned host memory. The context is current.
 func Read(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64) ([]byte, error) {
 	buf, err := pinned.Alloc(bytes)
 	if err != nil {
@@ -30,11 +30,11 @@ func Read(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64) ([]byt
 	return read, errors.Join(err, pinned.Free(buf, bytes))
 }
 
-// poisonWord is a NaN in f16, bf16, f32 and f64 and a large number in i32 and
-// i64, wherever it is read at an even offset.
+// poisonWord reads as a NaN in f16, bf16, f32 and f64, and as a large number in i32 and i64, at any even offset.
 const poisonWord = 0x7fff7fff
 
-// Poison sets bytes [lo, hi) of memory, words where they are whole. The context is current.
+// Poison fills bytes [lo, hi) of memory with poisonWord. Ends that are not aligned to words are filled with the
+// corresponding bytes. The context is current.
 func Poison(drv *nvlib.Driver, memory nvlib.Ptr, lo, hi int64) error {
 	at := func(i int64) nvlib.Ptr { return memory + nvlib.Ptr(i) }
 	for ; lo < hi && lo%4 != 0 || lo < hi && hi-lo < 4; lo++ {

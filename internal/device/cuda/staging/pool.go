@@ -1,5 +1,5 @@
-// Package staging has the pinned memory for transfers between the host and devices. A Pool has the buffers and the
-// transfers under way: a downloaded buffer is copied to the caller's bytes once the download has ended.
+// Package staging manages the pinned memory for transfers between host and devices. A Pool holds the buffers and the
+// transfers in flight. Once a download has ended, the pool copies the buffer to the caller's bytes.
 package staging
 
 import (
@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// Chunk is the most bytes that go through one buffer.
+	// Chunk is the size of the largest buffer. Larger transfers are split.
 	Chunk = 8 << 20
 	// Least is the size of the smallest buffer.
 	Least = 4 << 10
-	// most is how many bytes a pool takes before transfers rather wait for others that are under way.
+	// most is the default bound on a pool's bytes. At the bound, transfers wait for a buffer of a transfer in flight.
 	most = 512 << 20
 )
 
-// Size is the size of the buffer for n bytes: a power of two.
+// Size returns the size of the buffer for n bytes: a power of two.
 func Size(n int64) int64 {
 	if n <= Least {
 		return Least
@@ -29,23 +29,22 @@ func Size(n int64) int64 {
 	return 1 << bits.Len64(uint64(n-1))
 }
 
-// Pool is a world's buffers. The world's mutex guards it. The zero value has none.
+// Pool holds a world's staging buffers. The world's mutex guards it. The zero value is an empty pool.
 type Pool struct {
-	Bound    int64                 // on all buffers' bytes; 0 for the usual
+	Bound    int64                 // on the total bytes of all buffers; 0 for the default
 	free     map[int64][]nvlib.Ptr // by size
 	total    int64
 	landings []landing
 }
 
-// Mark is the place behind a transfer in its stream's order.
+// Mark is the position after a transfer in its stream.
 type Mark interface {
-	Over() bool // reports whether all before is done
-	Lost() bool // reports whether the GPU is lost, so that it will never be
+	Over() bool // reports whether the device has reached the mark
+	Lost() bool // reports whether the GPU is lost, so that it will never reach the mark
 	Release()
 }
 
-// landing is a transfer under way through a buffer. A download is copied
-// to dst when it is over.
+// landing is a transfer in flight. When a download has ended, buf is copied to dst.
 type landing struct {
 	mark Mark
 	buf  nvlib.Ptr
@@ -53,7 +52,7 @@ type landing struct {
 	dst  []byte
 }
 
-// Take returns a free buffer of that size; false where there is none.
+// Take returns a free buffer of the given size, or false if there is none.
 func (p *Pool) Take(size int64) (nvlib.Ptr, bool) {
 	n := len(p.free[size])
 	if n == 0 {
@@ -71,10 +70,10 @@ func (p *Pool) give(buf nvlib.Ptr, size int64) {
 	p.free[size] = append(p.free[size], buf)
 }
 
-// Grows reports whether the pool is to have another buffer of that size.
+// Grows reports whether another buffer of the given size fits into the pool's bound.
 func (p *Pool) Grows(size int64) bool { return p.total+size <= cmp.Or(p.Bound, most) }
 
-// Grow takes another buffer of that size from pinned memory. A context is current.
+// Grow allocates another buffer of the given size in pinned memory. A context is current.
 func (p *Pool) Grow(pinned *gpu.Heap, size int64) (nvlib.Ptr, error) {
 	buf, err := pinned.Alloc(size)
 	if err == nil {
@@ -83,8 +82,8 @@ func (p *Pool) Grow(pinned *gpu.Heap, size int64) (nvlib.Ptr, error) {
 	return buf, err
 }
 
-// Stage makes buffers for transfers of so many bytes each, all under way at once that many times, as far as that much
-// is staged at all. A context is current.
+// Stage allocates buffers in advance for concurrent transfers: times transfers of each of the given numbers of bytes.
+// It stops at the pool's bound. A context is current.
 func (p *Pool) Stage(pinned *gpu.Heap, transfers []int64, times int) error {
 	need := map[int64]int{}
 	for _, n := range transfers {
@@ -104,12 +103,13 @@ func (p *Pool) Stage(pinned *gpu.Heap, transfers []int64, times int) error {
 	return nil
 }
 
-// Note notes a transfer through a buffer that ends before a mark, which the pool releases; dst is that of a download.
+// Note records a transfer through buf. The transfer has ended when the mark is reached; then the pool releases the
+// mark. dst is the destination of a download, nil for an upload.
 func (p *Pool) Note(m Mark, buf nvlib.Ptr, size int64, dst []byte) {
 	p.landings = append(p.landings, landing{m, buf, size, dst})
 }
 
-// InFlight reports whether a buffer of that size will come free.
+// InFlight reports whether a buffer of the given size will become free without allocating one.
 func (p *Pool) InFlight(size int64) bool {
 	for i := range p.landings {
 		if l := &p.landings[i]; l.size == size && !l.mark.Lost() {
@@ -119,7 +119,7 @@ func (p *Pool) InFlight(size int64) bool {
 	return false
 }
 
-// Land finishes the transfers that are over, and reports whether any was.
+// Land finishes the transfers that have ended, and reports whether there were any.
 func (p *Pool) Land() bool {
 	kept := p.landings[:0]
 	for _, l := range p.landings {
@@ -139,7 +139,7 @@ func (p *Pool) Land() bool {
 	return landed
 }
 
-// Disown has downloads write nowhere: the callers' bytes are theirs again.
+// Disown drops the destinations of all downloads, because the callers may reuse their bytes.
 func (p *Pool) Disown() {
 	for i := range p.landings {
 		p.landings[i].dst = nil

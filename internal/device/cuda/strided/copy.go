@@ -27,13 +27,13 @@ func CheckCopy(dst, src *View) error {
 	return nil
 }
 
-// MaxDims is how many extents that do not merge a copy may have.
+// MaxDims is the largest number of dimensions of a copy, after merging.
 const MaxDims = 8
 
-// maxStaged bounds copies that go through a buffer of their own.
+// maxStaged is the largest number of bytes of a copy between overlapping views, which goes through a temporary buffer.
 const maxStaged = 1 << 30
 
-// CheckDims refuses more extents than copies take.
+// CheckDims returns an error if there are more than MaxDims dimensions.
 func CheckDims(dims []Dim) error {
 	if len(dims) > MaxDims {
 		return fmt.Errorf("%w: a copy of %d dimensions that do not merge; up to %d do", device.ErrUnsupported, len(dims), MaxDims)
@@ -41,11 +41,11 @@ func CheckDims(dims []Dim) error {
 	return nil
 }
 
-// Dim is an extent with the strides of both sides, in elements.
+// Dim is a merged dimension: its extent and the strides of destination and source, in elements.
 type Dim struct{ N, Dst, Src int64 }
 
-// Merge merges the dimensions of two views of one shape where both sides go on
-// without a gap; the innermost is last.
+// Merge merges adjacent dimensions of two views of one shape if both views are contiguous across them. The innermost
+// dimension is last.
 func Merge(dst, src *View) []Dim {
 	var dims []Dim
 	for i, e := range dst.Shape {
@@ -65,10 +65,10 @@ func Merge(dst, src *View) []Dim {
 	return dims
 }
 
-// WideRow is the least length in bytes of rows that the copy engines copy well.
+// WideRow is the smallest length of rows, in bytes, for which a copy engine is efficient.
 const WideRow = 512
 
-// ByEngine reports whether a copy engine does a copy to dst well.
+// ByEngine reports whether a copy engine copies to dst efficiently.
 func ByEngine(dst *View, dims []Dim) bool {
 	in, size := dims[len(dims)-1], dst.DType.Size()
 	switch {
@@ -80,10 +80,10 @@ func ByEngine(dst *View, dims []Dim) bool {
 	return rows(dims[0], in) && in.N*size >= WideRow && dims[0].Dst*size < 1<<31 && dims[0].Src*size < 1<<31
 }
 
-// rows reports whether out steps over whole rows of in, on both sides.
+// rows reports whether the stride of out is at least a row of in, on both sides.
 func rows(out, in Dim) bool { return out.Dst >= in.N && out.Src >= in.N }
 
-// Pieces calls f for parts of a copy, of at most so many bytes each.
+// Pieces splits a copy into parts of at most most bytes, and calls f for each.
 func Pieces(dst, src *View, most int64, f func(dst, src *View) error) error {
 	if dst.Bytes() <= most {
 		return f(dst, src)
@@ -105,7 +105,7 @@ func Pieces(dst, src *View, most int64, f func(dst, src *View) error) error {
 	return nil
 }
 
-// CopyProblem is a copy, of the merged dimensions dims, as kernels take it.
+// CopyProblem returns the copy, with merged dimensions dims, in the form that package kernels takes.
 func CopyProblem(dst, src *View, dims []Dim) kernels.Problem {
 	out, in := kernels.Operand{Addr: dst.Addr, DType: dst.DType}, kernels.Operand{Addr: src.Addr, DType: src.DType}
 	for _, d := range dims {
@@ -115,7 +115,7 @@ func CopyProblem(dst, src *View, dims []Dim) kernels.Problem {
 	return kernels.Computation{Op: device.Copy{Op: ir.OpCopy}, Ins: []kernels.Operand{in}, Out: out}
 }
 
-// CopyRects gives a stream copies by copy engines. A context is current; args is room for arguments.
+// CopyRects issues copies by copy engines to a stream. A context is current; args is scratch space for arguments.
 func CopyRects(drv *nvlib.Driver, list []nvlib.Rect, h nvlib.Stream, args *[4]uintptr) error {
 	for _, r := range list {
 		var err error

@@ -2,14 +2,14 @@ package strided
 
 import "hocket.example/hocket/internal/nvlib"
 
-// Launches keeps the launches of copies by kernels for the next time. The zero value has none.
+// Launches caches the launches of kernels that copy. The zero value is an empty cache.
 type Launches struct{ kept map[key][]*nvlib.Launch }
 
 // key identifies copies that share a launch.
 type key struct {
-	on       any // what they are loaded on
+	on       any // the device that the kernels are loaded on
 	dst, src nvlib.Ptr
-	size     int64 // of an element
+	size     int64 // of an element, in bytes
 	dims     [MaxDims]Dim
 }
 
@@ -19,16 +19,16 @@ func keyOf(on any, dst, src *View, dims []Dim) key {
 	return k
 }
 
-// Get returns the launches that copy on what they were kept for; false if there are none.
+// Get returns the cached launches of a copy on a device; false if there are none.
 func (l *Launches) Get(on any, dst, src *View, dims []Dim) ([]*nvlib.Launch, bool) {
 	list, ok := l.kept[keyOf(on, dst, src, dims)]
 	return list, ok
 }
 
-// mostKept bounds the copies that are kept.
+// mostKept is the largest number of cached copies. A full cache is emptied.
 const mostKept = 4096
 
-// Keep keeps launches.
+// Keep adds the launches of a copy to the cache.
 func (l *Launches) Keep(on any, dst, src *View, dims []Dim, list []*nvlib.Launch) {
 	if l.kept == nil || len(l.kept) >= mostKept {
 		l.kept = map[key][]*nvlib.Launch{}

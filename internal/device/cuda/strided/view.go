@@ -1,5 +1,5 @@
-// Package strided describes checked views of device memory: where their elements are, whether they overlap, and which
-// part of a copy between two of them a copy engine can do.
+// Package strided describes checked views of device memory: where their elements are, whether views overlap, and which
+// part of a copy between two views a copy engine can do.
 package strided
 
 import (
@@ -11,22 +11,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// View is a tensor in memory of a device or of the host.
+// View is a tensor in device or host memory.
 type View struct {
-	Mem            Memory    // nil for the host's, and for memory that a team reserved
+	Mem            Memory    // nil for host memory, and for memory that a team reserved
 	Addr           nvlib.Ptr // of element 0
 	DType          ir.DType
 	N              int64 // elements
 	Shape, Strides []int64
 }
 
-// Detach makes r independent of the caller's slices.
+// Detach clones the shape and strides, which the caller may change.
 func (r *View) Detach() { r.Shape, r.Strides = slices.Clone(r.Shape), slices.Clone(r.Strides) }
 
-// Bytes is the size of the elements, gaps not counted.
+// Bytes returns the size of the elements without gaps.
 func (r *View) Bytes() int64 { return r.N * r.DType.Size() }
 
-// end is the address behind the last element.
+// end returns the address after the last element.
 func (r *View) end() nvlib.Ptr {
 	if r.N == 0 {
 		return r.Addr
@@ -38,8 +38,7 @@ func (r *View) end() nvlib.Ptr {
 // Overlaps reports whether two views may share bytes.
 func (r *View) Overlaps(o *View) bool { return r.Addr < o.end() && o.Addr < r.end() }
 
-// Same reports whether two views of one shape name the same elements in the
-// same order.
+// Same reports whether two views have the same shape and the same elements in the same order.
 func (r *View) Same(o *View) bool {
 	if r.Addr != o.Addr || r.DType != o.DType || !slices.Equal(r.Shape, o.Shape) {
 		return false
@@ -52,7 +51,7 @@ func (r *View) Same(o *View) bool {
 	return true
 }
 
-// NamesTwice reports whether some element is named twice.
+// NamesTwice reports whether two indices refer to the same element.
 func (r *View) NamesTwice() bool { return r.N > 0 && device.NamesTwice(r.Shape, r.Strides) }
 
 // Dense reports whether elements lie in row-major order without gaps.
@@ -67,14 +66,14 @@ func (r *View) Dense() bool {
 	return true
 }
 
-// In is r's elements at an address in other memory, dense.
+// In returns a dense view with r's shape at an address in other memory.
 func (r *View) In(m Memory, addr nvlib.Ptr) View {
 	d := r.At(addr)
 	d.Mem = m
 	return d
 }
 
-// At is r's elements at another address, dense.
+// At returns a dense view with r's shape at another address, without Mem.
 func (r *View) At(addr nvlib.Ptr) View {
 	d := *r
 	d.Mem = nil
@@ -82,7 +81,7 @@ func (r *View) At(addr nvlib.Ptr) View {
 	return d
 }
 
-// RowMajor returns the strides of a tensor without gaps.
+// RowMajor returns the row-major strides of a tensor without gaps.
 func RowMajor(shape []int64) []int64 {
 	strides := make([]int64, len(shape))
 	step := int64(1)
@@ -93,15 +92,15 @@ func RowMajor(shape []int64) []int64 {
 	return strides
 }
 
-// Memory is what a view lies in.
+// Memory is the memory that holds a view.
 type Memory interface {
-	// Rank is that of the device whose memory it is.
+	// Rank returns the rank whose device owns the memory.
 	Rank() int
-	// Kind says who may use it.
+	// Kind returns which devices may access the memory.
 	Kind() device.MemKind
 }
 
-// Block returns the i-th of n equal blocks along axis, of a view that is absent none.
+// Block returns the i-th of n equal blocks along axis. A view without this axis, or n = 0, is returned unchanged.
 func (r View) Block(axis, i, n int) View {
 	if n == 0 || axis >= len(r.Shape) {
 		return r
@@ -114,7 +113,7 @@ func (r View) Block(axis, i, n int) View {
 	return r
 }
 
-// rows is n of r's rows from lo on.
+// rows returns n rows of r from row lo.
 func (r *View) rows(lo, n int64) View {
 	v := *r
 	v.Addr += nvlib.Ptr(lo * r.Strides[0] * r.DType.Size())
@@ -124,7 +123,7 @@ func (r *View) rows(lo, n int64) View {
 	return v
 }
 
-// Operand is r as kernels take it.
+// Operand returns r in the form that package kernels takes.
 func (r *View) Operand() kernels.Operand {
 	return kernels.Operand{Addr: r.Addr, DType: r.DType, Shape: r.Shape, Strides: r.Strides}
 }

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBlock: blocks are equal, also where there are no elements.
+// TestBlock checks that blocks are equal, also for views without elements.
 func TestBlock(t *testing.T) {
 	for _, c := range []struct {
 		shape        []int64
@@ -17,7 +17,7 @@ func TestBlock(t *testing.T) {
 	}{
 		{[]int64{4, 6}, 0, 1, 2, []int64{2, 6}, 24, 12},
 		{[]int64{4, 6}, 1, 2, 3, []int64{4, 2}, 8, 8},
-		{[]int64{4, 0}, 0, 1, 2, []int64{2, 0}, 4, 0}, // no element lies there
+		{[]int64{4, 0}, 0, 1, 2, []int64{2, 0}, 4, 0}, // an empty view still has an address
 		{[]int64{0, 6}, 1, 1, 2, []int64{0, 3}, 6, 0},
 		{nil, 0, 1, 2, nil, 0, 0},
 	} {

@@ -1,6 +1,6 @@
-// Package timeline measures when work on devices began and ended. A Clock is for one GPU: it has driver events, and
-// gives the time of those that were recorded. A Track has the begins and ends on a stream that the device is not yet
-// known to have reached, a Replay those within a graph. Package cuda records the events.
+// Package timeline measures when work on devices began and ended. A Clock creates the events of one GPU and converts
+// the times of recorded events. A Track holds the begins and ends on a stream that the device is not yet known to have
+// reached. A Replay holds the begins and ends within a graph. Package cuda records the events.
 package timeline
 
 import (
@@ -10,20 +10,20 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Clock has a GPU's events, and ties its clock to the host's. The world's mutex guards it.
+// Clock holds a GPU's events, and relates the GPU's clock to the host's. The world's mutex guards it.
 type Clock struct {
 	drv    *nvlib.Driver
-	events []nvlib.Event // free, without a time
-	timed  []nvlib.Event // free, with one
-	made   []nvlib.Event // all
-	base   nvlib.Event   // was over at ns
+	events []nvlib.Event // free events without timing
+	timed  []nvlib.Event // free events with timing
+	made   []nvlib.Event // all events, free or not
+	base   nvlib.Event   // an event that the device reached at ns
 	ns     int64
 }
 
-// NewClock returns one without events.
+// NewClock returns a clock without events.
 func NewClock(drv *nvlib.Driver) *Clock { return &Clock{drv: drv} }
 
-// Event takes an event, with a time or without. The GPU's context is current.
+// Event returns an unused event, with timing or without. The GPU's context is current.
 func (c *Clock) Event(timed bool) (nvlib.Event, error) {
 	pool := &c.events
 	if timed {
@@ -41,11 +41,11 @@ func (c *Clock) Event(timed bool) (nvlib.Event, error) {
 	return e, err
 }
 
-// Free gives events without a time back, FreeTimed those with one.
+// Free returns events without timing to the clock, FreeTimed events with timing.
 func (c *Clock) Free(list ...nvlib.Event)      { c.events = append(c.events, list...) }
 func (c *Clock) FreeTimed(list ...nvlib.Event) { c.timed = append(c.timed, list...) }
 
-// Idle is how many events with a time are free.
+// Idle returns the number of free events with timing.
 func (c *Clock) Idle() int { return len(c.timed) }
 
 // Destroy destroys all events. The GPU's context is current.
@@ -57,17 +57,17 @@ func (c *Clock) Destroy() error {
 	return errors.Join(errs...)
 }
 
-// baseLife is how long a base serves: what the driver tells of the time since
-// loses precision as it grows.
+// baseLife is how long a base event is used. The driver returns the time since the base as a float32, whose precision
+// decreases as the time grows.
 const baseLife = 4 * time.Second
 
-// Reset has the clock want a new base.
+// Reset makes Stale report true, so that a new base is made.
 func (c *Clock) Reset() { c.ns = -int64(baseLife) }
 
-// Stale reports whether the base is too old for times now, since the world was opened.
+// Stale reports whether the base is too old at time now, which is measured since the world was opened.
 func (c *Clock) Stale(now time.Duration) bool { return now-time.Duration(c.ns) >= baseLife }
 
-// trials is how many events a base is chosen from.
+// trials is the number of events of which Rebase picks one.
 const trials = 8
 
 // Rebase makes a new base. Times are measured since opened. The device must be idle, and its context current.
@@ -79,7 +79,7 @@ func (c *Clock) Rebase(opened time.Time) {
 	for range trials {
 		ev, err := c.Event(true)
 		if err != nil {
-			return // what comes next meets the same error
+			return // the next driver call will return the same error
 		}
 		began := time.Since(opened)
 		if c.drv.Record(ev, 0) != nil || c.drv.SyncStream(0) != nil {
@@ -98,7 +98,7 @@ func (c *Clock) Rebase(opened time.Time) {
 	}
 }
 
-// at is when an event was reached, in nanoseconds.
+// at returns the time at which the device reached ev, in nanoseconds.
 func (c *Clock) at(ev nvlib.Event) (int64, error) {
 	ms, err := c.drv.Elapsed(c.base, ev)
 	return c.ns + int64(float64(ms)*1e6), err

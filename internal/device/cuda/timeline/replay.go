@@ -5,9 +5,9 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Replay is the begins and ends within a graph that was recorded where someone observes: a node for each records an
-// event. What these say can be read once a launch has ended, and the next launch writes over it: of launches in a row
-// the last is told of.
+// Replay holds the begins and ends within a graph that was recorded for an observer. A graph node records an event for
+// each. The times can be read once a launch has ended. The next launch overwrites them, so of consecutive launches only
+// the last is reported.
 type Replay struct {
 	nodes  []node
 	latest map[*Track]place
@@ -21,20 +21,20 @@ type node struct {
 	began  bool
 	id     int64
 	ev     nvlib.Event
-	shared bool // the event is the node's before, of that stream
+	shared bool // has the event of the previous node of the same stream
 }
 
-// place is the position of a stream, after an event.
+// place is a position in a stream, directly after an event.
 type place struct {
 	pos int64
 	ev  nvlib.Event
 }
 
-// Note records a begin or end on a rank's stream, whose track is t, at position pos. It returns the event for which
-// the stream gets a node, or 0 for none. The context is current.
+// Note adds a begin or end on a rank's stream, whose track is t, at position pos. It returns the event for which the
+// caller adds a graph node, or 0 if none is needed. The context is current.
 func (r *Replay) Note(t *Track, c *Clock, rank int, stream string, began bool, id, pos int64) (nvlib.Event, error) {
 	n := node{clock: c, rank: rank, stream: stream, began: began, id: id}
-	if at, ok := r.latest[t]; ok && at.pos == pos { // an end and the next begin
+	if at, ok := r.latest[t]; ok && at.pos == pos { // an end and the next begin share an event
 		n.ev, n.shared = at.ev, true
 		r.nodes = append(r.nodes, n)
 		return 0, nil
@@ -51,7 +51,7 @@ func (r *Replay) Note(t *Track, c *Clock, rank int, stream string, began bool, i
 	return n.ev, nil
 }
 
-// Tell tells o of the launch that has ended.
+// Tell reports the begins and ends of the last launch to o. The launch has ended.
 func (r *Replay) Tell(o device.Observer) {
 	for _, n := range r.nodes {
 		ns, err := n.clock.at(n.ev)
@@ -66,7 +66,7 @@ func (r *Replay) Tell(o device.Observer) {
 	}
 }
 
-// Free gives the events back.
+// Free returns the events to their clocks.
 func (r *Replay) Free() {
 	for _, n := range r.nodes {
 		if !n.shared {

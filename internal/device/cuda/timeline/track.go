@@ -5,33 +5,33 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Track is the begins and ends of a stream that its device is not known to have reached.
+// Track holds the begins and ends of a stream that the device is not known to have reached.
 type Track struct {
 	ticks  []tick
-	pos    int64       // of the latest of them
-	lastNs int64       // of the tick told last
-	lastEv nvlib.Event // of that, if the next tick has it too
+	pos    int64       // of the latest tick
+	lastNs int64       // time of the tick reported last
+	lastEv nvlib.Event // its event, if the next tick shares it
 
-	// These are used without an observer: the number of commands begun since the stream was last seen idle, the latest
-	// of them, and one that the device is known to have reached.
+	// These are used without an observer: the number of commands begun since the stream was last seen idle, the id of
+	// the latest of them, and the id of one that the device is known to have reached.
 	begun         int
 	given, passed int64
 }
 
-// tick is a begin or end that is not known to be reached yet.
+// tick is a begin or end that the device is not known to have reached.
 type tick struct {
 	began  bool
 	id     int64
-	before int64 // milestones: the mark begun last before
+	before int64 // for milestones: the id of the command begun before
 	ev     nvlib.Event
 	shared bool // the next tick has the same event
-	clock  bool // ev tells the time; else it is a milestone
+	clock  bool // ev has timing; else it is a milestone
 }
 
-// Note records a begin or end for an observer, at position pos of the stream. It returns the event to record, or 0 for
-// none. The context is current.
+// Note adds a begin or end for an observer, at position pos of the stream. It returns the event that the caller must
+// record, or 0 if none is needed. The context is current.
 func (t *Track) Note(c *Clock, began bool, id, pos int64) (nvlib.Event, error) {
-	if n := len(t.ticks); n > 0 && t.pos == pos { // an end and the next begin
+	if n := len(t.ticks); n > 0 && t.pos == pos { // an end and the next begin share an event
 		t.ticks[n-1].shared = true
 		t.ticks = append(t.ticks, tick{began: began, id: id, ev: t.ticks[n-1].ev, clock: true})
 		return 0, nil
@@ -45,15 +45,15 @@ func (t *Track) Note(c *Clock, began bool, id, pos int64) (nvlib.Event, error) {
 	return ev, nil
 }
 
-// Sparse is how many commands lie between two milestones: an event costs the
-// host a third of what a launch does.
+// Sparse is the number of commands per milestone. Recording an event costs the host a third of the time of a launch, so
+// not every command gets one.
 const Sparse = 16
 
-// Due reports whether the next milestone is to have an event.
+// Due reports whether the next milestone needs an event.
 func (t *Track) Due() bool { return (t.begun+1)%Sparse == 0 }
 
-// Milestone notes a beginning where nobody observes, and for every Sparse-th returns an event to record, so that errors
-// can say about where a stream was; 0 for none. The context is current.
+// Milestone adds the beginning of a command when there is no observer. For every Sparse-th it returns an event to
+// record; otherwise 0. Error messages can then say approximately where the stream was. The context is current.
 func (t *Track) Milestone(c *Clock, id int64) (nvlib.Event, error) {
 	if t.begun == 0 {
 		t.passed = id
@@ -70,10 +70,11 @@ func (t *Track) Milestone(c *Clock, id int64) (nvlib.Event, error) {
 	return ev, err
 }
 
-// Rested notes that the stream has done all it was given.
+// Rested records that the stream is idle.
 func (t *Track) Rested() { t.begun = 0 }
 
-// Tell reports to o, unless nil, all marks of a rank's stream that were reached; if atRest is set, these are all.
+// Tell reports to o, unless it is nil, the ticks that the device has reached. If atRest is set, the device has reached
+// all of them.
 func (t *Track) Tell(c *Clock, atRest bool, rank int, stream string, o device.Observer) {
 	n := 0
 	for n < len(t.ticks) && t.tell(c, t.ticks[n], atRest, rank, stream, o) {
@@ -82,9 +83,9 @@ func (t *Track) Tell(c *Clock, atRest bool, rank int, stream string, o device.Ob
 	t.ticks = append(t.ticks[:0], t.ticks[n:]...)
 }
 
-// tell reports whether x was reached.
+// tell reports x to o if the device has reached it, and returns whether it has.
 func (t *Track) tell(c *Clock, x tick, atRest bool, rank int, stream string, o device.Observer) bool {
-	again := t.lastEv == x.ev // told of already: an end and the next begin
+	again := t.lastEv == x.ev // an end and the next begin share the event, and the end was reported
 	if !atRest && !again {
 		if done, err := c.drv.EventDone(x.ev); err != nil || !done {
 			return false
@@ -117,12 +118,12 @@ func (t *Track) tell(c *Clock, x tick, atRest bool, rank int, stream string, o d
 	return true
 }
 
-// Inside reports whether the stream is known to have begun a command and not to have
-// ended it.
+// Inside reports whether the stream is known to be executing a command: it has begun one and not ended it.
 func (t *Track) Inside() bool { return len(t.ticks) > 0 && !t.ticks[0].began }
 
-// Within returns the mark of the work that the stream is doing: the innermost mark around it if the marks record it,
-// else innermost, that of the work issued last. Without an observer it is one of the marks from id to last.
+// Within returns the id of the command that the stream is executing. If the ticks show it, that is the command around
+// the current position; otherwise it is innermost, the command issued last. Without an observer the command is one of
+// id to last.
 func (t *Track) Within(observed bool, innermost int64) (id, last int64) {
 	switch {
 	case t.Inside():
