@@ -195,6 +195,23 @@ for (const [name, text] of Object.entries(`+string(quoted)+`)) for (const width 
 	}
 }
 
+// TestBrowserPicture: arrow keys in a picture and clicks on its marks show the descriptions of the marks.
+func TestBrowserPicture(t *testing.T) {
+	chromium(t)
+	root := drive(t, pages(t)["memory"], `
+const picture = one(".picture"), status = one("#selected"), seen = [];
+picture.focus();
+for (const k of ["ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft"]) { key(k); seen.push(status.textContent.split(",")[0]); }
+click(picture.querySelectorAll("rect")[3]);
+seen.push(status.textContent, document.querySelectorAll("rect.now").length);
+document.title = seen.join(" | ");`)
+	const want = "%w0: 768.0 MiB at 0 B | %w1: 768.0 MiB at 768.0 MiB | %w0: 768.0 MiB at 0 B | %x3: 64.0 MiB at 9.0 GiB | " +
+		"%w3: 768.0 MiB at 2.2 GiB, line 7, used by the commands 0 to 59, last by linear %x59, %w11 | 1"
+	if got := root.one(t, "head").one(t, "title").content(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // TestColours checks that the colours of operations differ visibly from each other, on light and on dark ground, and
 // that white letters are readable on them.
 func TestColours(t *testing.T) {
