@@ -1,5 +1,5 @@
 # Each target names a command; nothing here does work of its own.
-.PHONY: run test quick long soak fuzz check bench fmt cover update gpu-pack wheel
+.PHONY: run test quick long soak fuzz check bench fmt cover update gpu-pack wheel release hooks site
 
 run: ; go run ./cmd/hocket run --compare --strategy chunked --dim T=1024 examples/mlp.hkt
 test: ; go test ./...
@@ -23,3 +23,6 @@ wheel:
 	CGO_ENABLED=1 go build -trimpath -ldflags='-s -w' -buildmode=c-shared -o dist/libhocket.so ./libhocket
 	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o dist/hocket ./cmd/hocket
 	python3 python/build_wheel.py dist/libhocket.so dist/hocket dist
+release: ; go run -C tools ./release -o ../dist -twice -fresh
+hooks: ; git config core.hooksPath .githooks
+site: ; go run -C tools ./site -out "$(abspath $(or $(OUT),dist/site))"

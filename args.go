@@ -60,7 +60,7 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 	maps.Copy(in, weights)
 	for name, t := range a.In {
 		if t == nil {
-			return nil, fmt.Errorf("%w: %%%s is nil", blocks.ErrInput, name)
+			return nil, fmt.Errorf("%w: the tensor for %%%s is nil", blocks.ErrInput, name)
 		}
 		if err := t.host().Check(); err != nil { // a shape without bytes must not set dims
 			return nil, fmt.Errorf("%w: %%%s: %w", blocks.ErrInput, name, err)
@@ -113,7 +113,7 @@ func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec
 			switch t := a.Out[name]; {
 			case t == nil:
 			case a.DeviceOut[name] != nil:
-				return nil, fmt.Errorf("%w: result %%%s has two tensors to receive it, in Out and in DeviceOut",
+				return nil, fmt.Errorf("%w: result %%%s has two destinations, in Out and in DeviceOut: remove one of them",
 					blocks.ErrInput, name)
 			default:
 				r.Into[name] = t.host()
@@ -146,10 +146,10 @@ func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.De
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		switch d := tensors[name]; {
 		case d == nil, d.t == nil:
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor",
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not created by NewDeviceTensor",
 				blocks.ErrInput, name)
 		case !d.t.Of(m.tensors):
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", blocks.ErrInput, name)
+			return nil, fmt.Errorf("%w: the device tensor for %%%s belongs to another machine", blocks.ErrInput, name)
 		default:
 			own[name] = d.t
 		}

@@ -21,6 +21,10 @@ var ErrInput = blocks.ErrInput
 // InputError.Begun reports whether the run had begun when the element was found.
 type InputError = fault.InputError
 
+// RunError is the error of a run that failed after it had begun. It names the rank, stream and statement if they are
+// known.
+type RunError = fault.RunError
+
 // MismatchError is wrapped by the error of a run whose ranks hold different values for a part of a result that must be
 // the same on all of them. The usual cause is a missing wait in the program, unless the plan is Proved.
 type MismatchError = fault.MismatchError

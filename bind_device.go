@@ -43,6 +43,43 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	return nil
 }
 
+// BindState creates the state that runs update: for each inout parameter that has no binding, it allocates a device
+// tensor for the given dims, as NewDeviceTensor does, fills it with zeros and binds it with BindDevice. It returns these
+// tensors, keyed by the names of the parameters. If it fails, it binds nothing.
+func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map[string]*DeviceTensor, err error) {
+	state = map[string]*DeviceTensor{}
+	defer func() {
+		if err != nil {
+			for _, d := range state {
+				err = errors.Join(err, d.Close())
+			}
+			state = nil
+		}
+	}()
+	bound := m.params.current()
+	for _, p := range m.fn.def.Params {
+		if !p.Inout || bound.tensors[p.Name] != nil || bound.on[p.Name] != nil {
+			continue
+		}
+		d, err := m.NewDeviceTensor(ctx, p.Name, dims)
+		if err != nil {
+			return state, err
+		}
+		state[p.Name] = d
+		zeros, err := NewTensor(d.DType(), d.Shape()...)
+		if err == nil {
+			err = d.Write(ctx, zeros)
+		}
+		if err != nil {
+			return state, err
+		}
+	}
+	for name, d := range state {
+		m.params.bind(name, nil, d)
+	}
+	return state, nil
+}
+
 // NewDeviceTensor allocates a device tensor with the layout that the named parameter or result has for the given dims.
 // These dims override the dims of the binding and those that the shapes of bound tensors imply. NewDeviceTensor plans
 // the program for these dims but loads nothing. If ctx ends first, planning continues in the background, as a load does
@@ -61,11 +98,11 @@ func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[strin
 func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64,
 	at map[int]uintptr) (*DeviceTensor, error) {
 	if len(at) == 0 {
-		return nil, fmt.Errorf("%w: there is no address for %%%s", blocks.ErrInput, name)
+		return nil, fmt.Errorf("%w: no address is given for %%%s", blocks.ErrInput, name)
 	}
 	for _, r := range slices.Sorted(maps.Keys(at)) {
 		if at[r] == 0 || at[r]%16 != 0 {
-			return nil, fmt.Errorf("%w: the block of %%%s for rank %d is at %#x, which is no multiple of 16",
+			return nil, fmt.Errorf("%w: the block of %%%s for rank %d is at address %#x, which is not a multiple of 16",
 				blocks.ErrInput, name, r, at[r])
 		}
 	}
@@ -107,7 +144,7 @@ func (m *Model) newDeviceTensor(
 	io := ioOf(p, name)
 	for r := range at {
 		if r < 0 || r >= p.Ranks || io.Of(int32(r)) == nil {
-			return nil, fmt.Errorf("%w: rank %d has no block of %%%s", blocks.ErrInput, r, name)
+			return nil, fmt.Errorf("%w: an address is given for rank %d, which has no block of %%%s", blocks.ErrInput, r, name)
 		}
 	}
 	for {

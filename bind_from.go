@@ -94,7 +94,7 @@ func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[strin
 	var errs []error
 	for _, name := range rules.Inputs {
 		if f.param(name) == nil {
-			errs = append(errs, fmt.Errorf("%w: input %%%s: %s has no such parameter", ErrInput, name, f.def.Name))
+			errs = append(errs, fmt.Errorf("%w: %%%s is listed as an input, but %s has no such parameter", ErrInput, name, f.def.Name))
 		}
 		given[name] = true
 	}
@@ -102,10 +102,10 @@ func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[strin
 	plan := func(r WeightRule) {
 		switch {
 		case f.param(r.Param) == nil:
-			errs = append(errs, fmt.Errorf("%w: %%%s: %s has no such parameter", ErrInput, r.Param, f.def.Name))
+			errs = append(errs, fmt.Errorf("%w: a rule is for %%%s, but %s has no such parameter", ErrInput, r.Param, f.def.Name))
 			return
 		case given[r.Param]:
-			errs = append(errs, fmt.Errorf("%w: %%%s has two rules, or is an input", ErrInput, r.Param))
+			errs = append(errs, fmt.Errorf("%w: %%%s has two rules, or a rule although it is listed as an input", ErrInput, r.Param))
 			return
 		}
 		given[r.Param] = true
@@ -146,12 +146,12 @@ func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 		t.Shape[n-1], t.Shape[n-2] = t.Shape[n-2], t.Shape[n-1]
 		turned[name] = t
 		if len(f.misfits(turned)) == 0 {
-			wrong = []string{fmt.Sprintf("%%%s is %s, and %s would fit: is it transposed? set Transpose in its rule",
+			wrong = []string{fmt.Sprintf("%%%s is %s, but its transpose, %s, would fit: set Transpose in its rule",
 				name, headers[name], t)}
 			break
 		}
 	}
-	return fmt.Errorf("%w: weights do not fit: %s", ErrInput, strings.Join(wrong, "; "))
+	return fmt.Errorf("%w: the weights do not fit the parameters: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
 // misfits compares the shapes of the weights with those of the parameters, for the dims that follow from the weights'

@@ -41,7 +41,7 @@ func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) err
 	sizes := make([]buckets.Extents, len(batch))
 	for i, a := range batch {
 		if a.onDevices() || len(a.InLocal) > 0 {
-			return nil, nil, fmt.Errorf("%w: LoadOptions.Buckets pads whole host tensors only, and this run has others",
+			return nil, nil, fmt.Errorf("%w: LoadOptions.Buckets can pad only whole host tensors, but this run has arguments of other kinds",
 				ErrInput)
 		}
 		if sizes[i], _, err = m.roundUp(m.params.current(), a); err != nil {

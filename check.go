@@ -230,7 +230,8 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	if err != nil {
 		return err
 	}
-	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant, Stop: pr.unit.Limits().Stop()})
+	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Source: pr.unit.Source.Prog, Redundant: o.Redundant,
+		Stop: pr.unit.Limits().Stop()})
 	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), ByPlan, r.Reason, r.SerialSafe,
 		len(p.Cmds)
 	if o.Machine != "" {
@@ -299,7 +300,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 	if err != nil || whole == 0 {
 		return err
 	}
-	for _, l := range verify.LaterWaits(p) {
+	for _, l := range verify.LaterWaits(p, pr.unit.Source.Prog) {
 		if t, err := pr.unit.Time(l.Plan); err == nil && cost(whole, t, machine) != "" {
 			l.Finding.Message += cost(whole, t, machine)
 			r.Findings = append(r.Findings, l.Finding)
@@ -311,7 +312,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 // cost describes the predicted cost of an ordering. It returns "" if the cost is negligible.
 func cost(whole, without float64, machine string) string {
 	if lost := whole - without; lost > leastCost*whole {
-		return fmt.Sprintf("; it costs %.0f µs of %.0f that are predicted for %s", lost, whole, machine)
+		return fmt.Sprintf("; this costs %.0f of the %.0f µs that are predicted for a run on %s", lost, whole, machine)
 	}
 	return ""
 }
@@ -392,9 +393,9 @@ func (v Verdict) String() string {
 	case v.Kind == Refuted:
 		return "refuted"
 	case v.Proof == ByLoops:
-		b.WriteString("proved, by shorter loops that repeat the same")
+		b.WriteString("proved from shorter loops that execute the same pattern")
 	case v.Proof == BySymmetry:
-		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands,
+		fmt.Fprintf(&b, "proved: %d commands on %s, from one rank that represents all, two runs back to back", v.Commands,
 			ranks(v.Ranks))
 	default:
 		fmt.Fprintf(&b, "proved: %d commands on %s, two runs back to back", v.Commands, ranks(v.Ranks))
@@ -403,7 +404,7 @@ func (v Verdict) String() string {
 		fmt.Fprintf(&b, "; for every %s >= 1", d)
 	}
 	if v.SerialSafe {
-		b.WriteString("; needs no streams that run side by side")
+		b.WriteString("; needs no concurrent streams")
 	}
 	return b.String()
 }

@@ -63,7 +63,7 @@ type NormCall struct {
 func (m *Machine) Collectives(ctx context.Context, o CollectiveOptions) (*Collectives, error) {
 	peers := m.dev.Peers()
 	if peers == nil {
-		return nil, fmt.Errorf("%w: single collectives need a machine with a World of several processes",
+		return nil, fmt.Errorf("%w: calls of single collectives need a machine that was opened with a World of several processes",
 			ErrUnsupported)
 	}
 	g, err := calls.Open(context.WithoutCancel(ctx), m.dev, peers.Processes(), calls.Options(o))

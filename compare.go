@@ -16,7 +16,7 @@ import (
 var ErrDiffers = errors.New("the result differs from the reference")
 
 // ErrNoReference is wrapped by the error of Model.Reference if the program's text does not determine the reference.
-var ErrNoReference = errors.New("there is no reference to compare with")
+var ErrNoReference = errors.New("no reference is available for the comparison")
 
 // Agreement describes how well results agree with a reference.
 type Agreement uint8

@@ -58,7 +58,7 @@ func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison
 	for _, p := range m.fn.def.Params {
 		t := in[p.Name]
 		if t == nil {
-			return nil, fmt.Errorf("%w: there is no %%%s", ErrInput, p.Name)
+			return nil, fmt.Errorf("%w: the program has no value %%%s", ErrInput, p.Name)
 		}
 		if p.Inout { // layers update it
 			updated := *t
@@ -191,7 +191,7 @@ func (r *layerRun) inputs(f *ir.Func, l layers.Layer) (map[string]*Tensor, error
 	for i, from := range l.In {
 		t := r.values[from.Value]
 		if t == nil {
-			return nil, fmt.Errorf("%%%s is not known", from.Value)
+			return nil, fmt.Errorf("the value of %%%s is not available", from.Value)
 		}
 		in[f.Params[i].Name] = (*Tensor)(rows(t, from.Row))
 	}
@@ -257,7 +257,7 @@ func (c Comparison) WorstLayer() (LayerComparison, bool) {
 // reads parameters that are bound to device tensors, for example state, but does not change them.
 func (m *Model) Compare(ctx context.Context, args Args) (Comparison, error) {
 	if m.machine.peers != nil && !m.loader.opts.Gather {
-		return Comparison{}, fmt.Errorf("%w: among several processes only whole results are compared: load with Gather",
+		return Comparison{}, fmt.Errorf("%w: with several processes, only whole results can be compared: set LoadOptions.Gather",
 			ErrInput)
 	}
 	args, err := m.onHost(ctx, args)

@@ -58,7 +58,7 @@ func (d *DeviceTensor) header() *tensor.Tensor {
 // If the copy fails, the tensor has no defined contents.
 func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
 	if from == nil {
-		return fmt.Errorf("%w: a nil tensor is to be written to a device tensor", blocks.ErrInput)
+		return fmt.Errorf("%w: Write was called with a nil tensor", blocks.ErrInput)
 	}
 	return d.m.why(ctx, d.t.Write(ctx, from.host()))
 }
@@ -93,7 +93,7 @@ func (d *DeviceTensor) Blocks() []DeviceBlock {
 // waits, nor start a run that uses the tensor, because these would wait for f.
 func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) error {
 	if f == nil {
-		return fmt.Errorf("%w: Fill of a device tensor needs a function", blocks.ErrInput)
+		return fmt.Errorf("%w: Fill was called without a function", blocks.ErrInput)
 	}
 	return d.show(ctx, f, d.t.Fill)
 }
@@ -102,7 +102,7 @@ func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) er
 // the tensor may execute at the same time. View does not compare blocks that are copies of each other.
 func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) error {
 	if f == nil {
-		return fmt.Errorf("%w: View of a device tensor needs a function", blocks.ErrInput)
+		return fmt.Errorf("%w: View was called without a function", blocks.ErrInput)
 	}
 	return d.show(ctx, f, d.t.View)
 }
@@ -129,7 +129,7 @@ func (d *DeviceTensor) Close() error {
 	defer c.end()
 	errs := []error{err}
 	for _, l := range c.remove(func(l *loaded) bool { return !l.busy && l.worksIn(d.t) }) {
-		errs = append(errs, l.unload("a device tensor that it works in is closed"))
+		errs = append(errs, l.unload("a device tensor that the run uses is closed"))
 	}
 	return errors.Join(errs...)
 }

@@ -32,7 +32,8 @@ func TestDocuments(t *testing.T) {
 	}
 	hk := buildCommand(t)
 	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md",
-		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md"} {
+		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md", "docs/start-model.md",
+		"docs/start-all-reduce.md", "docs/start-profile.md", "docs/start-schedule.md", "docs/start-server.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -57,6 +58,7 @@ func TestDocuments(t *testing.T) {
 				return "\n```\n" + is + "```\n"
 			})
 			out = quoted.ReplaceAllStringFunc(out, func(s string) string {
+				n++
 				m := quoted.FindStringSubmatch(s)
 				is, err := os.ReadFile(m[1])
 				if err != nil {
@@ -68,7 +70,7 @@ func TestDocuments(t *testing.T) {
 				return "<!-- file: " + m[1] + " -->\n```" + m[2] + "\n" + string(is) + "```\n"
 			})
 			if n == 0 {
-				t.Fatal("no blocks of real output")
+				t.Fatal("no blocks of real output, and no file")
 			}
 			if golden.Update() && out != string(text) {
 				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
@@ -115,7 +117,7 @@ func newShell(t *testing.T, hk string) *shell {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"examples", "internal"} {
+	for _, name := range []string{"examples", "internal", "testdata"} {
 		if err := os.Symlink(filepath.Join(here, name), filepath.Join(s.dir, name)); err != nil {
 			t.Fatal(err)
 		}

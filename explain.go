@@ -1,10 +1,6 @@
 package hocket
 
-import (
-	"io"
-
-	"hocket.example/hocket/internal/compile"
-)
+import "hocket.example/hocket/internal/compile"
 
 // Explanation describes how a function was lowered for given dims. It lists every change of layout with its reason and
 // its number of bytes, every pair of a communication and a GEMM with the strategies for the pair and their predicted
@@ -155,19 +151,6 @@ func explanationOf(x *compile.Explanation) *Explanation {
 	}
 	return e
 }
-
-// Measured names the dispatch table from which the times of collectives were read. It returns "" if there is none.
-func (e *Explanation) Measured() string { return e.x.Measured() }
-
-// Band describes how much predictions may differ from measured times. It returns "" if there are no measurements.
-func (e *Explanation) Band() string { return e.x.Band() }
-
-// By names the source of a collective's time, with a leading space. It returns "" if there is no table and the
-// collective does not cross nodes.
-func (e *Explanation) By(tabled, across bool) string { return e.x.By(tabled, across) }
-
-// WriteTimeline draws the predicted timeline with a width of width columns.
-func (e *Explanation) WriteTimeline(w io.Writer, width int) error { return e.x.WriteTimeline(w, width) }
 
 // Explain lowers p for opts.Binding and explains the result with predictions for opts.Machine. Unless the program is
 // already explicit, the cost of Explain does not grow with the number of ranks.

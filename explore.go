@@ -27,7 +27,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		return nil
 	}
 	if slices.ContainsFunc(m.params.current().take(batch), Args.onDevices) {
-		return fmt.Errorf("device tensors cannot be used under explored schedules, which run on machines of their own: %w; give the tensors in In", ErrUnsupported)
+		return fmt.Errorf("device tensors cannot be used with explored schedules, which run on separate machines: %w; pass the tensors in Args.In", ErrUnsupported)
 	}
 	weights, release, err := m.params.hold(batch...)
 	if err != nil {

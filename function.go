@@ -48,7 +48,7 @@ func (f *function) fits(name string, t *Tensor) error {
 	case t.host().Check() != nil:
 		return fmt.Errorf("%w: %%%s: %w", ErrInput, name, t.host().Check())
 	case t.DType != want.DType || len(t.Shape) != len(want.Dims):
-		return fmt.Errorf("%w: %%%s is %s, and the tensor to be bound to it %s", ErrInput, name, want, t)
+		return fmt.Errorf("%w: %%%s is %s, but the tensor to bind is %s", ErrInput, name, want, t)
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 				continue
 			}
 			if fixed, ok := f.binding.Dims[d.Extent.Name]; ok && fixed != t.Shape[i] {
-				return b, fmt.Errorf("%w: dimension %d of %%%s is %d, and the model was loaded with %s=%d",
+				return b, fmt.Errorf("%w: dimension %d of %%%s is %d, but the model was loaded with %s=%d",
 					blocks.ErrInput, i, p.Name, t.Shape[i], d.Extent.Name, fixed)
 			}
 			b.Dims[d.Extent.Name] = t.Shape[i]
@@ -95,7 +95,7 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 func (f *function) setDims(b Binding, dims map[string]int64) error {
 	for _, name := range slices.Sorted(maps.Keys(dims)) {
 		if fixed, ok := f.binding.Dims[name]; ok && fixed != dims[name] {
-			return fmt.Errorf("%w: a run with %s=%d, and the model was loaded with %s=%d", ErrInput, name, dims[name], name,
+			return fmt.Errorf("%w: the run has %s=%d, but the model was loaded with %s=%d", ErrInput, name, dims[name], name,
 				fixed)
 		}
 		b.Dims[name] = dims[name]

@@ -108,14 +108,14 @@ func (o GradientOptions) grad() (grad.Options, error) {
 	out := grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep), Budget: o.Budget, Dims: o.Dims}
 	switch {
 	case o.Keep != "" && !slices.Contains(grad.Keeps(), o.Keep):
-		return out, &GradientNameError{Message: fmt.Sprintf("there is no Keep %q", o.Keep),
+		return out, &GradientNameError{Message: fmt.Sprintf("unknown Keep %q", o.Keep),
 			Help: "one of: " + strings.Join(grad.Keeps(), ", ")}
 	case o.Budget < 0:
-		return out, fmt.Errorf("%w: a Budget of %d bytes; 0 is no budget", ErrInput, o.Budget)
+		return out, fmt.Errorf("%w: the Budget is %d bytes: set it to a positive number, or to 0 for no budget", ErrInput, o.Budget)
 	case o.Budget > 0 && out.Keep != grad.KeepAuto:
-		return out, fmt.Errorf("%w: a Budget is for Keep %q, and Keep is %q", ErrInput, grad.KeepAuto, o.Keep)
+		return out, fmt.Errorf("%w: a Budget requires Keep %q, but Keep is %q", ErrInput, grad.KeepAuto, o.Keep)
 	case o.Budget == 0 && len(o.Dims) > 0:
-		return out, fmt.Errorf("%w: Dims without a Budget: gradients are for all dims", ErrInput)
+		return out, fmt.Errorf("%w: Dims are set without a Budget: without it, gradients are valid for all dims", ErrInput)
 	}
 	return out, nil
 }

@@ -43,7 +43,7 @@ func prediction(e *Explanation) *report.Prediction {
 	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time,
 		Sequential: e.Sequential, Exposed: e.Exposed,
 		SequentialExposed: e.SequentialExposed, Cut: e.Cut}
-	if t := e.Measured(); t != "" {
+	if t := e.x.Measured(); t != "" {
 		p.Machine += "; collectives by " + t + ", where it has them"
 	}
 	if len(e.Timeline) > 0 {
@@ -57,10 +57,10 @@ func prediction(e *Explanation) *report.Prediction {
 		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value,
 			Title: r.From + " → " + r.To,
 			Detail: []string{why, fmt.Sprintf("%s, %s, %s%s", r.How, tensor.Size(r.Bytes), trace.Microseconds(r.Time),
-				e.By(r.Tabled, r.Across))}})
+				e.x.By(r.Tabled, r.Across))}})
 	}
 	for i := range e.Pairs {
-		p.Notes = append(p.Notes, pairNote(&e.Pairs[i], e.By(e.Pairs[i].Tabled, e.Pairs[i].Across)))
+		p.Notes = append(p.Notes, pairNote(&e.Pairs[i], e.x.By(e.Pairs[i].Tabled, e.Pairs[i].Across)))
 	}
 	for _, n := range e.Alone {
 		p.Notes = append(p.Notes, report.Note{Kind: "Not overlapped", Line: n.Line, Title: n.Text})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket"
@@ -100,8 +101,13 @@ func TestInputContentsComputed(t *testing.T) {
 		t.Fatal(err)
 	}
 	in["ids"].Data[0] = 3
-	if _, err = model.Run(t.Context(), hocket.Args{In: in}); err == nil || errors.Is(err, hocket.ErrInput) {
+	_, err = model.Run(t.Context(), hocket.Args{In: in})
+	if err == nil || errors.Is(err, hocket.ErrInput) {
 		t.Errorf("computed: %v", err)
+	}
+	var run *hocket.RunError
+	if !errors.As(err, &run) || run.Rank != 0 || run.Stream == "" || !strings.Contains(run.Statement, "embedding") {
+		t.Errorf("%v is of %+v, want the place of the embedding on rank 0", err, run)
 	}
 }
 

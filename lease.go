@@ -117,7 +117,7 @@ func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *o
 		t.letGo()
 	}
 	go t.settle(made)
-	return outcome{}, fmt.Errorf("while a plan was %s (that continues in the background): %w", what, ctx.Err())
+	return outcome{}, fmt.Errorf("while a plan was %s, which continues in the background: %w", what, ctx.Err())
 }
 
 // settle waits for a load that has kept the lease, and then ends the lease.

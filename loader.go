@@ -134,7 +134,7 @@ func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
 		}
 	}
 	if l.opts.NoProve {
-		return proofOf{reason: "it was not asked for"}, nil
+		return proofOf{reason: "no proof was requested"}, nil
 	}
 	r := verify.Plan(p, verify.Options{FaultsOnly: true, Stop: l.fn.unit.Limits().Stop()})
 	if r.Verdict == verify.Refuted {
@@ -231,7 +231,7 @@ func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 	}
 	bound := l.bound()
 	if held.Bytes() > bound {
-		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func,
+		return fmt.Errorf("plan %s needs %s, %w of %s, the limit of LoadOptions.HardCache", p.Func,
 			tensor.Size(held.Bytes()), ErrBudget, tensor.Size(bound))
 	}
 	return l.unloadBeyond(c, bound-held.Bytes(), true)

@@ -76,6 +76,7 @@ type Machine struct {
 	end    context.CancelFunc
 	// plans caches the loaded plans of all models.
 	plans   *planCache
+	runs    runStats
 	tensors *resident.DeviceTensors
 	// onFailure is MachineOptions.Failed.
 	onFailure func(dump func(io.Writer) error)
@@ -97,8 +98,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 		return nil, err
 	}
 	m := &Machine{dev: dev, across: across, peers: opts.peers(), tensors: resident.NewDeviceTensors(dev),
-		models:    map[*Model]bool{},
-		onFailure: opts.Failed}
+		models: map[*Model]bool{}, runs: runStats{calls: map[*loader]int{}}, onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
 	m.plans = newPlanCache(m.ctx)
 	return m, nil
@@ -113,10 +113,10 @@ func (o MachineOptions) device() (device.Machine, error) {
 	case !o.Scheduled:
 		return kind.Open(o.peers())
 	case kind.OpenScheduled == nil:
-		return nil, fmt.Errorf("machine %q runs no schedules: %w%s", o.Name, ErrUnsupported,
+		return nil, fmt.Errorf("machine %q cannot run explored schedules: %w%s", o.Name, ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.OpenScheduled != nil }))
 	case o.peers() != nil:
-		return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them",
+		return nil, fmt.Errorf("explored schedules of several processes: %w; open the machine without a World",
 			ErrUnsupported)
 	}
 	return kind.OpenScheduled(o.Seed)
@@ -186,6 +186,10 @@ type LoadOptions struct {
 	// plan: the next run loads the plan again, and uploads its weights again unless another plan holds them. If a run ends
 	// within the grace, its plan stays loaded and its results are discarded.
 	Grace time.Duration
+	// MaxWaiting is the largest number of calls of Run and RunBatch that may wait while another call runs; 0 means no
+	// limit. A further call returns ErrOverloaded at once. With a World of several processes, Load returns ErrUnsupported
+	// unless MaxWaiting is 0, because all processes must make the same runs.
+	MaxWaiting int
 	// Graph makes every batch of runs except the first replay a recorded graph of the program. On machines that cannot
 	// record graphs, unlike "cuda", loading fails.
 	Graph bool
@@ -233,8 +237,11 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, errNoProgram
 	}
 	if opts.Graph && !m.dev.Caps().Graphs {
-		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w%s", m.dev.Name(), ErrUnsupported,
+		return nil, fmt.Errorf("LoadOptions.Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
+	}
+	if opts.MaxWaiting > 0 && m.peers != nil {
+		return nil, fmt.Errorf("LoadOptions.MaxWaiting in a World of several processes: %w", ErrUnsupported)
 	}
 	if err := compile.CheckStrategy(opts.Strategy); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)
@@ -308,17 +315,6 @@ func (m *Machine) closesLater(p *exec.Program) {
 	if p.Closing() {
 		m.closing = append(m.closing, p)
 	}
-}
-
-// Stats holds statistics on the use of the machine's resources.
-type Stats struct{ Plans PlanStats }
-
-// Stats returns the machine's statistics.
-func (m *Machine) Stats() Stats {
-	m.plans.mu.Lock()
-	defer m.plans.mu.Unlock()
-	m.plans.measure()
-	return Stats{m.plans.stats}
 }
 
 // why adds to the error of a run that the run was aborted because the machine was closed, if that is the cause and not

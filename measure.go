@@ -54,7 +54,7 @@ func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 	log := a.opts.Logger
 	note := func(what string, args ...any) {
 		if log != nil {
-			log.Debug("auto measures its choice: "+what, append([]any{"func", a.fn.def.Name, "dims", dims}, args...)...)
+			log.Debug("strategy auto, measured: "+what, append([]any{"func", a.fn.def.Name, "dims", dims}, args...)...)
 		}
 	}
 	how := fmt.Sprintf("graph %v, fixed %v, algorithm %q", a.opts.Graph, a.opts.FixedAlgorithms, a.opts.Algorithm)
@@ -66,17 +66,17 @@ func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 	if name == "" {
 		kept, err := compile.ReadMeasured(path, identity)
 		if err != nil {
-			note("the stored choice cannot be read", "error", err)
+			note("the stored measurement of auto cannot be read", "error", err)
 		}
 		if kept == nil {
 			if kept, err = a.race(ctx, b, identity); err != nil {
 				if gone := ctx.Err(); gone != nil {
 					return gone
 				}
-				note("it is predicted instead", "error", err)
+				note("the strategy is predicted instead", "error", err)
 				kept = &compile.Measured{Strategy: compile.Auto}
 			} else if err := kept.Write(path); err != nil {
-				note("the choice cannot be stored", "error", err)
+				note("the measurement of auto cannot be stored", "error", err)
 			}
 			note("chosen", "strategy", kept.Strategy, "us", kept.Times)
 		}

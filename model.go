@@ -68,7 +68,7 @@ func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *loaded) error) error {
 	for name, v := range dims {
 		if fixed, ok := m.fn.binding.Dims[name]; ok && fixed != v {
-			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d, so no run could use it",
+			return fmt.Errorf("%w: preparing %s=%d is useless: the model was loaded with %s=%d, so no run could use it",
 				ErrInput, name, v, name, fixed)
 		}
 	}
@@ -196,18 +196,25 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 // RunBatch runs the model once for each element of the batch. The runs are executed back to back, without a barrier or
 // a host synchronisation between them (docs/language.md, S13). All runs must have the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
-	padded, cutBack, err := m.padded(batch)
+	c, err := m.loader.enter()
 	if err != nil {
-		return nil, m.told(ctx, err)
+		return nil, err
 	}
-	reports, err := m.runBatch(ctx, padded)
+	outcome := errPanicked
+	defer func() { c.returns(ctx, outcome) }()
+	padded, cutBack, err := m.padded(batch)
+	var reports []*Report
+	if err == nil {
+		reports, err = m.runBatch(ctx, padded, c)
+	}
 	if err == nil {
 		err = cutBack(reports)
 	}
+	outcome = err
 	return reports, m.told(ctx, err) // also without an error: the process's call has ended
 }
 
-func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
+func (m *Model) runBatch(ctx context.Context, batch []Args, c *runCall) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
@@ -226,6 +233,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
+	c.starts()
 	l, results, err := t.run(ctx, r)
 	if err != nil {
 		if l != nil {

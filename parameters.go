@@ -173,8 +173,8 @@ func (p *parameters) hold(batch ...Args) (weights map[string]*tensor.Tensor, rel
 	defer p.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(p.parts)) {
 		if p.parts[name] && slices.ContainsFunc(batch, func(a Args) bool { return a.In[name] == nil }) {
-			return nil, nil, fmt.Errorf("%w: of %%%s only the part of this process's rank was read, and the evaluator and "+
-				"explored schedules need all of it: give it in Args.In, or Bind it", ErrUnsupported, name)
+			return nil, nil, fmt.Errorf("%w: only this process's part of %%%s was read, but the evaluator and "+
+				"explored schedules need the whole tensor: pass it in Args.In, or call Bind", ErrUnsupported, name)
 		}
 	}
 	return maps.Clone(p.bound), shared(p.sources()), nil
@@ -197,8 +197,8 @@ func (p *parameters) unbound() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: nothing is bound to %s: give each a rule, Bind it, or list it in Rules.Inputs if each run "+
-		"is given it", ErrInput, strings.Join(missing, ", "))
+	return fmt.Errorf("%w: no tensor is bound to %s: add a rule, call Bind, or list the parameter in Rules.Inputs if each run "+
+		"passes it", ErrInput, strings.Join(missing, ", "))
 }
 
 // bindings holds the parameters that Bind and BindDevice had set at one moment. It is never changed, so runs share it

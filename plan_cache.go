@@ -359,7 +359,7 @@ func (u *user) room(ctx context.Context, err error) error {
 	if !u.evicts {
 		waited, werr := u.queue(ctx)
 		if werr != nil {
-			return fmt.Errorf("%w; another load is making room: %w", err, werr)
+			return fmt.Errorf("%w; another load is unloading plans to free memory: %w", err, werr)
 		}
 		if waited {
 			return nil
@@ -374,7 +374,7 @@ func (u *user) room(ctx context.Context, err error) error {
 			}
 			return nil
 		case changed == nil && u.undisturbed():
-			return fmt.Errorf("%w; %w: load for smaller dims or on more ranks, "+
+			return fmt.Errorf("%w; %w: load the model for smaller dims or on more ranks, "+
 				"close device tensors, or check for other processes that use its memory", err, errAlone)
 		case changed == nil || waited:
 			return nil
@@ -399,7 +399,7 @@ func (p *planCache) roomForTrial(t *device.TrialError) (bool, error) {
 	if l == nil {
 		return false, nil
 	}
-	return true, l.unload("timing a product's algorithms")
+	return true, l.unload("timing a GEMM's algorithms")
 }
 
 // queue makes u the user that makes room, and reports whether u had to wait for another user.

@@ -161,7 +161,7 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 }
 
 // errNoProgram is the error about a Program that is nil or the zero value.
-var errNoProgram = errors.New("the Program is nil or zero: make one with Parse, New or Import")
+var errNoProgram = errors.New("the Program is nil or zero: create one with Parse, New or Import")
 
 func (p *Program) build(opts compile.Options) (*compile.Unit, error) {
 	if p.none() {

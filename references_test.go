@@ -25,7 +25,7 @@ var foreignNames = []struct {
 	{regexp.MustCompile(`^(reduce_tbg|reducescatter_pkt|allgather_ring|reduce_nvls_pipeline|(relaxed_)?signal_wait_fuse|ReduceOperation\.shift_buffers)$`), "programs of MSCCL++, which are not kept here"},
 	{regexp.MustCompile(`^RingAllgatherBasedPipelining\w+$`), "a test of nvFuser"},
 	{regexp.MustCompile(`^SOCK_SEQPACKET$|^libpython3$`), "the operating system"},
-	{regexp.MustCompile(`^(GoogleTest|MiniMalloc|DeepSeek|MoE)$`), "other projects"},
+	{regexp.MustCompile(`^(GoogleTest|MiniMalloc|DeepSeek|MoE|GitHub)$`), "other projects"},
 	{regexp.MustCompile(`^out1$`), "a result by its number"},
 }
 

@@ -28,20 +28,20 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Graph: true}); !errors.Is(err, hocket.ErrUnsupported) ||
-		!strings.Contains(err.Error(), "cpu records no graphs") {
+		!strings.Contains(err.Error(), "cpu cannot record graphs") {
 		t.Errorf("graphs on the CPU machine: %v", err)
 	}
 	for what, c := range map[string]struct {
 		b    hocket.Binding
 		want string
 	}{
-		"no such function": {hocket.Binding{Func: "g"}, "there is no function g"},
+		"no such function": {hocket.Binding{Func: "g"}, "the program has no function g"},
 		"-1 ranks":         {hocket.Binding{Ranks: -1}, "-1 ranks"},
 		"3 ranks":          {hocket.Binding{Ranks: 3}, "the program's mesh has 2"},
 		"no such dim":      {hocket.Binding{Dims: map[string]int64{"Q": 1}}, "Q"},
 		"half a define":    {hocket.Binding{Defines: map[string]string{"T": "4+"}}, "T"},
-		"a define of none": {hocket.Binding{Defines: map[string]string{"T": "Z+1"}}, "there is no dim Z"},
-		"below zero":       {hocket.Binding{Defines: map[string]string{"T": "0-2"}}, "T=0-2: it is -2"},
+		"a define of none": {hocket.Binding{Defines: map[string]string{"T": "Z+1"}}, "the program has no dim Z"},
+		"below zero":       {hocket.Binding{Defines: map[string]string{"T": "0-2"}}, "T=0-2: the value is -2"},
 		"an odd dim":       {hocket.Binding{Dims: map[string]int64{"T": 5}}, "T=5 is not a multiple of size(tp)=2"},
 	} {
 		if _, err := m.Load(p, c.b, hocket.LoadOptions{}); err == nil || errors.Is(err, hocket.ErrInput) ||

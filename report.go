@@ -89,15 +89,15 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	for _, name := range slices.Sorted(maps.Keys(into)) {
 		i := slices.IndexFunc(p.Outputs, func(o plan.IO) bool { return o.Name == name })
 		if i < 0 {
-			return fmt.Errorf("%w: there is no result %%%s to receive", ErrInput, name)
+			return fmt.Errorf("%w: the program has no result %%%s", ErrInput, name)
 		}
 		dst, want := into[name], &tensor.Tensor{DType: p.Outputs[i].DType, Shape: p.Outputs[i].Shape}
 		switch {
 		case dst == nil:
 		case dst.DType != want.DType || !slices.Equal(dst.Shape, want.Shape):
-			return fmt.Errorf("%w: result %%%s is %s, and the tensor to receive it is %s", ErrInput, name, want, dst)
+			return fmt.Errorf("%w: result %%%s is %s, but its destination is %s", ErrInput, name, want, dst)
 		case dst.host().Check() != nil:
-			return fmt.Errorf("%w: to receive result %%%s: %w", ErrInput, name, dst.host().Check())
+			return fmt.Errorf("%w: the destination of result %%%s: %w", ErrInput, name, dst.host().Check())
 		}
 	}
 	return nil
@@ -246,7 +246,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintf(tw, "ops\t%d on %d %s\n", r.Ops, r.Ranks, ranks)
 	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", tensor.Size(r.Bytes))
-	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once in issue order\n",
+	fmt.Fprintf(tw, "memory\t%s a rank; at most %s are live at once in issue order\n",
 		tensor.Size(r.Memory.Peak),
 		tensor.Size(r.Memory.Bound))
 	if r.Memory.Host > 0 {
@@ -256,7 +256,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 		fmt.Fprintf(tw, "through the host\t%s\n", d)
 	}
 	for _, g := range r.Guesses {
-		fmt.Fprintf(tw, "by a guess\tproduct %s: no memory was free to time its algorithms in\n", g)
+		fmt.Fprintf(tw, "not timed\tGEMM %s: its algorithm is the library's first guess, because no memory was free to time others\n", g)
 	}
 	if r.PassedOver != "" {
 		fmt.Fprintf(tw, "tuned table\tnot used: %s\n", r.PassedOver)

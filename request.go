@@ -29,7 +29,7 @@ func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	}
 	for i, a := range given {
 		if !maps.Equal(a.Dims, given[0].Dims) {
-			return nil, fmt.Errorf("%w: run %d of a batch has dims %v, and the first %v", ErrInput, i+1, a.Dims, given[0].Dims)
+			return nil, fmt.Errorf("%w: run %d of the batch has dims %v, but the first run has %v", ErrInput, i+1, a.Dims, given[0].Dims)
 		}
 	}
 	batch := b.take(given)

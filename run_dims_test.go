@@ -54,7 +54,7 @@ func TestRunDims(t *testing.T) {
 		"a whole tensor": {[]hocket.Args{blocks(2, 3)}, "x as a whole is f32[2, 3] where H=3, T=2; each process"},
 		"no such dim":    {[]hocket.Args{{InLocal: wrong.InLocal, Dims: map[string]int64{"Q": 1}}}, "Q"},
 		"other dims": {[]hocket.Args{{InLocal: wrong.InLocal, Dims: map[string]int64{"T": 4}}, wrong},
-			"run 2 of a batch has dims map[], and the first map[T:4]"},
+			"run 2 of the batch has dims map[], but the first run has map[T:4]"},
 	} {
 		_, err := model.RunBatch(t.Context(), c.batch)
 		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), c.says) {
@@ -72,7 +72,7 @@ func TestRunDims(t *testing.T) {
 	a := blocks(1, 3)
 	a.Dims = map[string]int64{"T": 2}
 	if _, err := bound.Run(t.Context(), a); !errors.Is(err, hocket.ErrInput) ||
-		!strings.Contains(err.Error(), "T=2, and the model was loaded with T=4") {
+		!strings.Contains(err.Error(), "T=2, but the model was loaded with T=4") {
 		t.Errorf("a fixed dim: %v", err)
 	}
 }

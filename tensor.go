@@ -37,6 +37,34 @@ func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
 	return (*Tensor)(t), nil
 }
 
+// FromInts returns a tensor that contains vals. Floating-point types round them. The error wraps ErrInput if dt cannot
+// represent a value: an id of 1<<40, for example, does not fit an i32.
+func FromInts[E int | int32 | int64](dt ir.DType, vals []E, shape ...int64) (*Tensor, error) {
+	t, err := tensor.New(dt, shape)
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(vals)) != t.Len() {
+		return nil, errShape(len(vals), t)
+	}
+	for i, v := range vals {
+		if dt == ir.I32 && int64(v) != int64(int32(v)) {
+			return nil, fmt.Errorf("%w: element %d is %d, which i32 cannot represent", ErrInput, i, v)
+		}
+		t.SetInt64(int64(i), int64(v))
+	}
+	return (*Tensor)(t), nil
+}
+
+// Ints returns the elements as int64. The conversion is exact for integer types; other types are rounded to the nearest
+// integer.
+func (t *Tensor) Ints() []int64 {
+	h := t.host()
+	out := make([]int64, h.Len())
+	tensor.ToInt64(out, h.Data, h.DType)
+	return out
+}
+
 // Floats returns the elements as float64. The conversion is exact for every dtype except i64.
 func (t *Tensor) Floats() []float64 {
 	h := t.host()
@@ -51,5 +79,5 @@ func (t *Tensor) String() string { return t.host().String() }
 func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }
 
 func errShape(n int, t *tensor.Tensor) error {
-	return fmt.Errorf("%d numbers do not fill %s, which has %d elements", n, t, t.Len())
+	return fmt.Errorf("%d numbers are given for %s, which has %d elements", n, t, t.Len())
 }

@@ -32,7 +32,7 @@ func ordered(b *ir.Bound, binding Binding) (*ir.Bound, error) {
 	case r.Verdict == verify.Unknown:
 		return nil, noTextOrder(b, errors.New(r.Reason))
 	case r.Verdict == verify.Refuted:
-		return nil, noTextOrder(b, fmt.Errorf("with all statements of a rank one after another, %s", firstFault(r)))
+		return nil, noTextOrder(b, fmt.Errorf("if each rank executes its statements one after another, %s", firstFault(r)))
 	}
 	serial, ds := ir.Bind(info, binding.ir())
 	return serial, ds.Err()
@@ -43,7 +43,7 @@ func noTextOrder(b *ir.Bound, err error) error {
 	if ds := (ir.Diagnostics)(nil); errors.As(err, &ds) && len(ds) > 0 {
 		why = ds[0].Message
 	}
-	return fmt.Errorf("%w: %s is not proved, and its text order does not say what it computes: %s",
+	return fmt.Errorf("%w: %s is not proved, and its statements cannot be evaluated in text order: %s",
 		ErrNoReference, b.Func.Name, why)
 }
 

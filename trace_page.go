@@ -17,7 +17,7 @@ import (
 // time of each line. The run must have been traced (LoadOptions.Trace). docs/trace.md defines the numbers.
 func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 	if r.trace == nil || r.trace.Virtual {
-		return errors.New("the run was not traced, or its order was drawn: there are no times")
+		return errors.New("the run has no times: it was not traced, or ran with an explored schedule")
 	}
 	t := *r.trace
 	t.Events = slices.Clone(t.Events) // accounting changes them

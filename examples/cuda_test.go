@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/exec"
 )
 
-// TestExamplesOnCUDA runs every example many times on GPUs, a rank each where
-// there are enough, else several on one.
+// TestExamplesOnCUDA runs every example many times on GPUs, with one rank on
+// each GPU if there are enough, and otherwise with several.
 func TestExamplesOnCUDA(t *testing.T) {
 	machine := gpus(t)
 	for _, file := range files(t) {
@@ -53,8 +53,8 @@ func TestStrategiesOnCUDA(t *testing.T) {
 	}
 }
 
-// gpus returns the machine for so many ranks: a GPU each where there are
-// enough. It skips the test where there is none.
+// gpus returns a machine for the given number of ranks, with a GPU for each if
+// there are enough. It skips the test if there is no GPU.
 func gpus(t *testing.T) func(ranks int) device.Machine {
 	t.Helper()
 	one, err := cuda.New(cuda.Options{})

@@ -1,5 +1,5 @@
-// Package examples_test runs every example: the right result, certified exact
-// but where ops round, under many schedules, and, with any one synchronisation taken out, a wrong one.
+// Package examples_test runs every example. Under many schedules its result must be correct, and certified exact unless
+// ops round. With any one synchronisation removed, some schedule must give a wrong result.
 package examples_test
 
 import (
@@ -32,27 +32,28 @@ const backToBack = 3
 // synchronisation.
 const mutantSchedules = 1000
 
-// small overrides dims where an example is sized to be worth watching, not to
-// be run a thousand times.
+// small overrides the dims of examples that are too large to be run a thousand
+// times.
 var small = map[string]map[string]int64{
 	"row_parallel.hkt": {"T": 26, "K": 32, "N": 8},
 	"mlp.hkt":          {"T": 32, "H": 16, "F": 32},
 	"model_32.hkt":     {"T": 8, "H": 4, "F": 8},
 }
 
-// adjusted makes inputs of examples whose results random integers would not
-// certify: so that they are integers which bf16 holds.
+// adjusted changes the inputs of examples whose results would not be certified
+// for random integers, so that the results are integers that bf16 can represent.
 var adjusted = map[string]func(x *tensor.Tensor, name string){
 	"mlp.hkt":      saturate,
 	"model_32.hkt": sparse,
 }
 
-// rounded lists the examples whose results no integers can make exact: norms
-// and attention divide. They must lie within the bound.
-var rounded = map[string]bool{"llama_layer.hkt": true, "decode.hkt": true, "adamw.hkt": true, "fp8_mlp.hkt": true, "experts.hkt": true}
+// rounded lists the examples whose results are not exact for any integers, because
+// norms, softmax and attention divide. They must be within the bound.
+var rounded = map[string]bool{"llama_layer.hkt": true, "decode.hkt": true, "adamw.hkt": true, "fp8_mlp.hkt": true,
+	"experts.hkt": true}
 
-// example is one example's explicit function, bound, with the inputs and
-// expected results of several runs.
+// example is the explicit function of one example with given dims, and the inputs
+// and expected results of several runs.
 type example struct {
 	name    string
 	prog    *ir.Program
@@ -135,9 +136,9 @@ func (e *example) fill(t *testing.T, bound *ir.Bound, seed uint64) map[string]*t
 	return in
 }
 
-// saturate makes the MLP's result an integer that bf16 holds: the first
-// weight's few entries are ±16, so that gelu sees 0 or more than it can tell
-// from a straight line; the second weight has few entries.
+// saturate changes the MLP's inputs so that its result is an integer that bf16
+// can represent. The few entries of the first weight are ±16, so that the operand
+// of gelu is 0 or so large that gelu is linear. The second weight has few entries.
 func saturate(x *tensor.Tensor, name string) {
 	for i := range x.Len() {
 		row, col := i/x.Shape[1], i%x.Shape[1]
@@ -167,12 +168,12 @@ func sparse(x *tensor.Tensor, name string) {
 	}
 }
 
-// try runs a plan once under one schedule and says what is wrong, or nil.
+// try runs a plan once under one schedule, and returns an error if the result is wrong.
 func (e *example) try(p *plan.Plan, seed int64) error {
 	return e.tryOn(cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{}, 1)
 }
 
-// tryOn runs a plan on any machine, all inputs back to back, that many times.
+// tryOn runs a plan on a machine the given number of times, with all inputs back to back.
 func (e *example) tryOn(m device.Machine, p *plan.Plan, opts exec.Options, times int) error {
 	ctx := context.Background()
 	prog, err := exec.Load(ctx, m, p, opts)
@@ -235,7 +236,7 @@ func synchronisations(p *ir.Program) []*ir.Stmt {
 	return out
 }
 
-// remove takes a statement out of a block or of those in it.
+// remove removes a statement from a block or from a nested block.
 func remove(b *ir.Block, s *ir.Stmt) bool {
 	if b == nil {
 		return false
@@ -247,8 +248,8 @@ func remove(b *ir.Block, s *ir.Stmt) bool {
 	return slices.ContainsFunc(b.Stmts, func(x *ir.Stmt) bool { return remove(x.Body, s) || remove(x.Else, s) })
 }
 
-// redundant reads the list of synchronisations that may be missing without
-// harm: "file:line statement: reason" a line.
+// redundant reads the list of synchronisations that are not needed. Each line is
+// "file:line statement: reason".
 func redundant(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "redundant.txt"))
@@ -297,7 +298,7 @@ func TestEverySynchronisationCounts(t *testing.T) {
 	}
 }
 
-// mutant removes the i-th synchronisation and returns what went wrong, or "".
+// mutant removes the i-th synchronisation and returns the resulting fault, or "".
 func (e *example) mutant(t *testing.T, i int) string {
 	t.Helper()
 	prog := e.prog.Clone()

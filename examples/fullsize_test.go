@@ -30,7 +30,7 @@ import (
 // every partial sum, whatever its order: all pipelines and strategies must
 // give the same bits, and these must be right in random places and under random projections.
 
-// pipeline is one of them. R is rows, K the contraction, N columns; S blocks.
+// pipeline is one pipeline, with R rows, contraction K, N columns and S blocks.
 type pipeline struct {
 	name, text string
 	strategies []string
@@ -101,14 +101,14 @@ func f(%x: f32[size(tp)*2097152/tp]) -> f32[size(tp)*2097152] {
 }`},
 }
 
-// TestPipelines runs them small on the CPU machine, where what is tested is
-// mostly the test itself.
+// TestPipelines runs small pipelines on the CPU machine, which mostly tests
+// the test itself.
 func TestPipelines(t *testing.T) {
 	runPipelines(t, cpu.New(cpu.Options{}), map[string]int64{"S": 8, "R": 8, "K": 64, "N": 16})
 }
 
-// TestPipelinesCUDA runs them at full size, call by call and by graph, on two GPUs or on one
-// that both ranks share; in short tests at a sixteenth of it.
+// TestPipelinesCUDA runs the pipelines at full size, call by call and by graph, on two GPUs or on one
+// that both ranks share; in short tests at a sixteenth of the size.
 func TestPipelinesCUDA(t *testing.T) {
 	machine := gpus(t)
 	const need = 24 << 30 // of host memory: a and its blocks, twice
@@ -122,7 +122,7 @@ func TestPipelinesCUDA(t *testing.T) {
 	runPipelines(t, machine(2), dims)
 }
 
-// hostMemory is what the system says that a process can have, in bytes.
+// hostMemory returns the number of bytes that the system reports as available to a process.
 func hostMemory() int64 {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -197,7 +197,7 @@ func (pl *pipeline) plan(t *testing.T, dims map[string]int64, strategy string) *
 	return pn
 }
 
-// run runs a pipeline's plan: a graph twice, since its form is chosen by the second time.
+// run runs a pipeline's plan; a graph twice, since its form is chosen before the second run.
 func (pl *pipeline) run(t *testing.T, m device.Machine, pn *plan.Plan, graph bool, p *product, x *tensor.Tensor) *tensor.Tensor {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -234,7 +234,7 @@ func (pl *pipeline) run(t *testing.T, m device.Machine, pn *plan.Plan, graph boo
 	return nil
 }
 
-// integers makes a tensor of integers from -4 to 4, the same for a name.
+// integers returns a tensor of integers from -4 to 4, which depends only on its name and shape.
 func integers(t *testing.T, name string, n int64) *tensor.Tensor {
 	t.Helper()
 	x, err := tensor.New(ir.F32, []int64{n})
@@ -257,7 +257,7 @@ func integers(t *testing.T, name string, n int64) *tensor.Tensor {
 	return x
 }
 
-// inParallel runs f on parts of [0, n), the same ones on every machine.
+// inParallel runs f on parts of [0, n), which are the same on every machine.
 func inParallel(n int64, f func(lo, hi int64)) {
 	const parts = 64
 	var wg sync.WaitGroup
@@ -284,8 +284,8 @@ func at(x *tensor.Tensor, i int64) float64 {
 }
 
 // check recomputes a thousand elements, and compares y·v with a·(b·v) for random
-// vectors v of integers (Freivalds, 1977): a wrong element goes unseen with one
-// chance in seven for each v. In float64 all of it is exact.
+// vectors v of integers (Freivalds, 1977). A wrong element is missed with
+// probability 1/7 for each v. In float64 all of this is exact.
 func (p *product) check(y *tensor.Tensor) error {
 	if y.Len() != p.rows*p.n {
 		return fmt.Errorf("y has %d elements", y.Len())
@@ -322,8 +322,8 @@ func (p *product) check(y *tensor.Tensor) error {
 	return nil
 }
 
-// TestProductCheck: one wrong element among many is seen, by projections where no
-// sample meets it.
+// TestProductCheck: check finds one wrong element among many, by projections if no
+// sample is that element.
 func TestProductCheck(t *testing.T) {
 	p := product{512, 8, 512, integers(t, "a", 512*8), integers(t, "b", 8*512)}
 	y := integers(t, "y", p.rows*p.n)

@@ -71,8 +71,8 @@ func (e *example) overlapped(t *testing.T, strategy string) *compile.Unit {
 	return unit
 }
 
-// TestSixPatterns: of the linears forward and backward, four are overlapped;
-// of the two weights' gradients it is said why not.
+// TestSixPatterns: of the six linears forward and backward four are overlapped.
+// For the gradients of the two weights a reason is printed.
 func TestSixPatterns(t *testing.T) {
 	src, err := os.ReadFile("tp_sp_linears.hkt")
 	if err != nil {
@@ -112,8 +112,8 @@ func TestSymbolicRows(t *testing.T) {
 	}
 }
 
-// TestAnyRowsOnAnyRanks is the same with numbers of rows that nothing divides,
-// and with numbers of ranks.
+// TestAnyRowsOnAnyRanks does the same with numbers of rows that are not multiples
+// of the number of chunks, and with several numbers of ranks.
 func TestAnyRowsOnAnyRanks(t *testing.T) {
 	for _, s := range []string{"sequential", "chunked(3)", "exchange", "exchange(2)"} {
 		for ranks := int64(1); ranks <= 8; ranks++ {
@@ -131,8 +131,8 @@ func TestAnyRowsOnAnyRanks(t *testing.T) {
 	}
 }
 
-// oneTextFor runs the text that a strategy makes of an example, which does not
-// depend on the dims, with these.
+// oneTextFor runs the text that a strategy makes of an example, with the given
+// dims. The text does not depend on the dims.
 func oneTextFor(t *testing.T, file, strategy string, dims map[string]int64) {
 	t.Helper()
 	if u, res := textFor(t, file, strategy, dims); res != u.Lowered {

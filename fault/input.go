@@ -25,7 +25,7 @@ type InputError struct {
 
 // Error names the element, the range, the statement and the rank.
 func (e *InputError) Error() string {
-	why := fmt.Sprintf("it is outside %d..%d", e.Low, e.High)
+	why := fmt.Sprintf("the value is outside %d..%d", e.Low, e.High)
 	if e.Why != "" {
 		why = e.Why
 	}
@@ -33,11 +33,11 @@ func (e *InputError) Error() string {
 	if e.Run > 0 {
 		what += fmt.Sprintf(" in run %d of the batch", e.Run+1)
 	}
-	state := "nothing was run, and state is as it was"
+	state := "the run was not started, and no tensor has changed"
 	if e.Begun {
-		state = "the run had begun: what it updates in place may hold a part of it"
+		state = "the run had already begun, so tensors that it updates in place may be partly updated"
 	}
-	return fmt.Sprintf("%s, and rank %d cannot take it: %s: %s; %s", what, e.Rank, e.Where, why, state)
+	return fmt.Sprintf("%s, which is invalid on rank %d: %s: %s; %s", what, e.Rank, e.Where, why, state)
 }
 
 // Is reports whether target is ErrInput.

@@ -139,7 +139,7 @@ func begin(in *Info, b Binding) (*Bound, Binding, *Diagnostic) {
 	bd.Func = p.Funcs[len(p.Funcs)-1]
 	if b.Func != "" {
 		if bd.Func = p.Func(b.Func); bd.Func == nil {
-			return nil, b, p.bindError(Pos{}, "one of: "+joinFuncs(p), "there is no function %s", clip(b.Func))
+			return nil, b, p.bindError(Pos{}, "one of: "+joinFuncs(p), "the program has no function %s", clip(b.Func))
 		}
 	}
 	given := map[string]int64{} // copied, since defineEarly adds entries
@@ -171,7 +171,7 @@ func (b *Bound) bindDims(bind Binding) *Diagnostic {
 			return b.unknownDim(name)
 		}
 		if v < 0 {
-			return p.bindError(b.Info.Dims[name].Pos, "0 is allowed", "dim %s is %d; an extent cannot be negative", name, v)
+			return p.bindError(b.Info.Dims[name].Pos, "0 is allowed", "dim %s is %d, but an extent cannot be negative", name, v)
 		}
 		b.Dims[name] = v
 	}
@@ -199,7 +199,7 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 	b.Ranks = bind.Ranks
 	m := b.Info.Prog.MainMesh()
 	if b.Ranks < 0 || b.Ranks > MaxRanks {
-		return b.Info.Prog.bindError(Pos{}, "leave it out to take the mesh's size", "%d ranks asked for; between 1 and %d are possible", b.Ranks, MaxRanks)
+		return b.Info.Prog.bindError(Pos{}, "omit the number of ranks to use the mesh's size", "%d ranks are requested, but a program runs on 1 to %d ranks", b.Ranks, MaxRanks)
 	}
 	if b.Ranks == 0 || m == nil {
 		return nil
@@ -228,7 +228,7 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 		return nil
 	}
 	if int64(b.Ranks)%others != 0 {
-		return b.Info.Prog.bindError(free.Pos, fmt.Sprintf("run it with a multiple of %d ranks", others), "%d ranks do not fill the mesh: its other axes take %d at a time", b.Ranks, others)
+		return b.Info.Prog.bindError(free.Pos, fmt.Sprintf("run the program with a multiple of %d ranks", others), "%d ranks do not fill the mesh: the number of ranks must be a multiple of %d, the product of the mesh's other axes", b.Ranks, others)
 	}
 	b.Dims[free.Size.Name] = int64(b.Ranks) / others
 	return nil

@@ -54,7 +54,7 @@ func (b *Bound) needDims(Binding) *Diagnostic {
 		names[i], flags[i] = e.Name, "--dim "+e.Name+"=64"
 	}
 	return p.bindError(missing[0].Pos, "give "+strings.Join(flags, " ")+", or defaults: dim "+names[0]+" = 64",
-		"no value for %s", strings.Join(names, ", "))
+		"no value is given for dim %s", strings.Join(names, ", "))
 }
 
 // walkExprs calls see for every expression in the signature and body, including nil expressions.
@@ -183,7 +183,7 @@ func (b *Bound) checkSignature(f *Func) Diagnostics {
 			d.Notes = append(d.Notes, Note{t.Pos, "and here"})
 			return
 		}
-		d := b.Info.Prog.bindError(t.Pos, "give dims that fit, or lay it out otherwise", "%v", err)
+		d := b.Info.Prog.bindError(t.Pos, "choose dims for which this holds, or another layout", "%v", err)
 		ds, said[err.Error()] = append(ds, d), d
 	}
 	for _, p := range f.Params {

@@ -13,7 +13,7 @@ func (b *Bound) parseDefines(bind Binding) *Diagnostic {
 	b.defines = map[string]*Expr{}
 	for _, name := range slices.Sorted(maps.Keys(bind.Defines)) {
 		if _, twice := bind.Dims[name]; twice {
-			return b.Info.Prog.bindError(Pos{}, "give one of them", "dim %s has a value and a definition", name)
+			return b.Info.Prog.bindError(Pos{}, "remove the value or the definition", "dim %s has both a value and a definition", name)
 		}
 		if b.Info.Dims[name] == nil {
 			return b.unknownDim(name)
@@ -39,7 +39,7 @@ func (b *Bound) knownDims(e *Expr) error {
 	var err error
 	e.Walk(func(x *Expr) {
 		if x.Kind == ExprName && b.Info.Dims[x.Name] == nil && err == nil {
-			err = fmt.Errorf("there is no dim %s", clip(x.Name))
+			err = fmt.Errorf("the program has no dim %s", clip(x.Name))
 		}
 	})
 	return err
@@ -51,7 +51,7 @@ func constantOnAllRanks(e *Expr) error {
 	e.Walk(func(x *Expr) {
 		switch x.Kind {
 		case ExprVar, ExprRank, ExprExtent:
-			err = errors.New("a dim is made of integers, dims and size(AXIS)")
+			err = errors.New("a definition may contain only integers, dims and size(AXIS)")
 		}
 	})
 	return err
@@ -110,9 +110,9 @@ func (b *Bound) defineLate(bind Binding) *Diagnostic {
 		case err != nil:
 			return b.defineError(name, bind.Defines[name], err)
 		case v != b.Dims[name]:
-			return b.defineError(name, bind.Defines[name], errors.New("the mesh is made of it, and it of what -n sets"))
+			return b.defineError(name, bind.Defines[name], errors.New("the mesh's size depends on this dim, and the dim on the number of ranks (-n): the definitions are circular"))
 		case v < 0:
-			return b.defineError(name, bind.Defines[name], fmt.Errorf("it is %d; an extent cannot be negative", v))
+			return b.defineError(name, bind.Defines[name], fmt.Errorf("the value is %d, but an extent cannot be negative", v))
 		}
 	}
 	return nil
@@ -145,5 +145,5 @@ func (b *Bound) evalDefines(todo map[string]bool) (string, error) {
 // unknownDim returns the error for a dim that the program does not declare.
 func (b *Bound) unknownDim(name string) *Diagnostic {
 	known := strings.Join(slices.Sorted(maps.Keys(b.Info.Dims)), ", ")
-	return b.Info.Prog.bindError(Pos{}, "dims of this program: "+known, "there is no dim %s", clip(name))
+	return b.Info.Prog.bindError(Pos{}, "dims of this program: "+known, "the program has no dim %s", clip(name))
 }

@@ -52,11 +52,11 @@ func (b *Bound) GlobalShape(t *Type, env Env) ([]int64, error) {
 			return nil, fmt.Errorf("extent %d: %w", i, err)
 		}
 		if n < 0 {
-			return nil, fmt.Errorf("extent %d is %d; an extent cannot be negative", i, n)
+			return nil, fmt.Errorf("extent %d is %d, but an extent cannot be negative", i, n)
 		}
 		shape[i] = n
 		if total, err = mulChecked(total, max(n, 1)); err != nil {
-			return nil, fmt.Errorf("the tensor's size in bytes does not fit 64 bits")
+			return nil, fmt.Errorf("the tensor is too large: its number of bytes exceeds 64 bits")
 		}
 	}
 	return shape, nil
@@ -87,7 +87,7 @@ func (b *Bound) LocalShape(t *Type, env Env) ([]int64, error) {
 func Indivisible(d Dimension, extent, parts int64) string {
 	s := fmt.Sprintf("%s is not a multiple of %s=%d", valued(d.Extent, extent), SizeWords(d.Axes), parts)
 	if next := (extent/parts + 1) * parts; next > 0 { // fits 64 bits
-		s += fmt.Sprintf("; next: %d", next)
+		s += fmt.Sprintf("; the next multiple is %d", next)
 	}
 	return s
 }

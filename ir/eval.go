@@ -21,7 +21,7 @@ type Env interface {
 }
 
 // ErrOverflow reports that the value of an index expression does not fit int64.
-var ErrOverflow = errors.New("the value does not fit 64 bits")
+var ErrOverflow = errors.New("the result exceeds 64 bits")
 
 // Eval computes the value of e. Its errors are ErrOverflow, a division by zero, or a name without a value.
 func (e *Expr) Eval(env Env) (int64, error) {
@@ -31,7 +31,7 @@ func (e *Expr) Eval(env Env) (int64, error) {
 	case ExprName, ExprVar, ExprRank, ExprSize, ExprExtent:
 		v, ok := lookUp(e, env)
 		if !ok {
-			return 0, fmt.Errorf("%v has no value here", e)
+			return 0, fmt.Errorf("%v is not known here", e)
 		}
 		return v, nil
 	}

@@ -200,29 +200,29 @@ var (
 	attrRed = AttrSpec{Name: "op", Kind: AttrWord, Required: true, Words: []string{"sum", "max", "min", "avg"},
 		Doc: "the reduction"}
 	attrRoot = AttrSpec{Name: "root", Kind: AttrExpr, Required: true, Doc: "the root's index in the team"}
-	attrAxis = AttrSpec{Name: "axis", Kind: AttrExpr, Required: true, Doc: "the dimension, from 0"}
+	attrAxis = AttrSpec{Name: "axis", Kind: AttrExpr, Required: true, Doc: "the dimension, counted from 0"}
 	attrAxes = AttrSpec{Name: "axis", Kind: AttrExprs, Required: true,
-		Doc: "the dimension or dimensions reduced, from 0"}
-	attrCat = AttrSpec{Name: "axis", Kind: AttrExpr, Doc: "the dimension concatenated or split, 0 by default"}
+		Doc: "the dimension or dimensions that are reduced, counted from 0"}
+	attrCat = AttrSpec{Name: "axis", Kind: AttrExpr, Doc: "the dimension that is concatenated or split; 0 by default"}
 
-	attrK = AttrSpec{Name: "k", Kind: AttrExpr, Required: true, Doc: "how many elements of each row"}
+	attrK = AttrSpec{Name: "k", Kind: AttrExpr, Required: true, Doc: "the number of elements to select from each row"}
 
 	attrCounts = AttrSpec{Name: "counts", Kind: AttrExprs,
-		Doc: "how many rows, a number for each rank of the team; or i32 in device memory, as the second operand"}
+		Doc: "the number of rows for each rank of the team; omitted if the second operand has the counts, as i32 in device memory"}
 
 	// Hints never change a result, except order=any, which a program must request.
-	attrAlgorithm = AttrSpec{Name: "algorithm", Kind: AttrWord, Doc: "pins the collective's algorithm"}
+	attrAlgorithm = AttrSpec{Name: "algorithm", Kind: AttrWord, Doc: "the algorithm that runs the collective"}
 	attrOrder     = AttrSpec{Name: "order", Kind: AttrWord, Words: []string{"rank", "any"},
-		Doc: "order of the reduction: rank (the default) gives the same bits everywhere"}
-	attrCTAs = AttrSpec{Name: "ctas", Kind: AttrExpr, Doc: "thread blocks to use, on a GPU"}
+		Doc: "the order of the reduction: rank (the default) adds in rank order and gives the same bits with every algorithm; any leaves the order to the algorithm"}
+	attrCTAs = AttrSpec{Name: "ctas", Kind: AttrExpr, Doc: "the largest number of thread blocks that the op may use on a GPU"}
 	attrSMs  = AttrSpec{Name: "sms", Kind: AttrExpr,
-		Doc: "multiprocessors to plan for, on a GPU; the others are busy with what runs beside it"}
+		Doc: "the number of multiprocessors that the op may use on a GPU; work that runs at the same time uses the others"}
 	attrEngine = AttrSpec{Name: "engine", Kind: AttrWord, Words: []string{"ce", "sm", "auto"},
-		Doc: "who copies, on a GPU: copy engine or kernel"}
+		Doc: "the unit that copies on a GPU: ce (a copy engine), sm (a kernel), or auto"}
 	attrsScores = [2]AttrSpec{
 		{Name: "causal", Kind: AttrWord, Words: boolWords,
-			Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
-		{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
+			Doc: "whether query i attends only to the keys up to i + Tk - Tq; false by default"},
+		{Name: "scale", Kind: AttrNumber, Doc: "the factor of the scores; 1/√Dh by default"},
 	}
 	attrPriority = AttrSpec{Name: "priority", Kind: AttrWord, Words: []string{"high", "normal", "low"},
 		Doc: "the stream's priority"}
@@ -233,7 +233,7 @@ const manyArgs = 1 << 20
 
 func attrEps(def float64) AttrSpec {
 	return AttrSpec{Name: "eps", Kind: AttrNumber, Default: def,
-		Doc: fmt.Sprintf("what is added under the root, %g by default", def)}
+		Doc: fmt.Sprintf("the number that is added under the root; %g by default", def)}
 }
 
 var boolWords = []string{"true", "false"}
@@ -275,7 +275,7 @@ func view(name, doc string, attrs ...AttrSpec) OpInfo {
 var opTable = [numOps]OpInfo{
 	OpLinear: {Name: "linear", Class: ClassTensor, MinArgs: 2, MaxArgs: 4, Into: IntoMay,
 		Attrs: []AttrSpec{attrSMs},
-		Doc:   "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]; of 8-bit types with the scales of both, as of quantize"},
+		Doc:   "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]; if x and w have 8-bit types, followed by the scales of both, in the form that quantize takes"},
 	OpMatmul: {Name: "matmul", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Doc: "a[…, M, K] · b[…, K, N] → [… , M, N]",
 		Attrs: []AttrSpec{
@@ -301,13 +301,13 @@ var opTable = [numOps]OpInfo{
 	OpClamp: grads(elementwise("clamp", 1, "min(max(a, lo), hi)",
 		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
 		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true,
-			Doc: "the largest result; it wins where it is below lo"}),
+			Doc: "the largest result; if hi is less than lo, every result is hi"}),
 		"where (mul (ge %a, %lo), (le %a, %hi)), %dy, %0"),
 	OpSoftplus: grads(floats(elementwise("softplus", 1, "log(1 + exp(a))")), "mul %dy, (sigmoid %a)"),
 	OpTanh: grads(floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
 		"mul %dy, (add (neg (mul %y, %y)), %1)"),
 	OpGeluTanh: grads(floats(elementwise("gelu_tanh", 1,
-		"a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
+		"a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), an approximation of gelu")),
 		"mul %dy, (add (sigmoid "+geluTanhArg+"), (mul (mul %y, (sigmoid (neg "+geluTanhArg+"))), "+
 			"(scale (add (scale (mul %a, %a), by=0.134145), %1), by=1.5957691216057308)))"),
 	OpSigmoid: grads(floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
@@ -318,7 +318,7 @@ var opTable = [numOps]OpInfo{
 	OpErf: grads(floats(elementwise("erf", 1, "the error function of a")),
 		"mul %dy, (scale (exp (neg (mul %a, %a))), by=1.1283791670955126)"),
 	OpLog:        grads(floats(elementwise("log", 1, "the natural logarithm of a")), "div %dy, %a"),
-	OpFloor:      grads(floats(elementwise("floor", 1, "the largest whole number that is not above a")), ""),
+	OpFloor:      grads(floats(elementwise("floor", 1, "the largest integer that is at most a")), ""),
 	OpReciprocal: grads(floats(elementwise("reciprocal", 1, "1 / a")), "neg (mul %dy, (mul %y, %y))"),
 	OpPow: grads(floats(elementwise("pow", 1, "a to the power of by",
 		AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
@@ -339,26 +339,26 @@ var opTable = [numOps]OpInfo{
 	OpWhere: grads(elementwise("where", 3, "b where a is not 0, else c"),
 		"", "where %a, %dy, %0", "where %a, %0, %dy"),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
-		Doc: "the sum over axis=, which disappears"},
+		Doc: "the sum over the dimensions axis=, which the result lacks"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
-		Doc: "the maximum over axis=, which disappears"},
+		Doc: "the maximum over the dimensions axis=, which the result lacks"},
 	OpMin: {Name: "min", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
-		Doc: "the minimum over axis=, which disappears"},
+		Doc: "the minimum over the dimensions axis=, which the result lacks"},
 	OpMean: {Name: "mean", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
-		Doc: "the mean over axis=, which disappears: the sum divided by the count, rounded once"},
-	OpCast: elementwise("cast", 1, "converts to the dtype of the annotation or destination, rounding to nearest even"),
-	OpCopy: grads(elementwise("copy", 1, "the same elements in memory of its own"), "%dy"),
+		Doc: "the mean over the dimensions axis=, which the result lacks: the sum divided by the count, rounded once"},
+	OpCast: elementwise("cast", 1, "converts elements to the dtype of the annotation or destination, rounding to nearest even"),
+	OpCopy: grads(elementwise("copy", 1, "a copy of the elements, in separate memory"), "%dy"),
 	OpFill: {Name: "fill", Class: ClassTensor, Into: IntoMay, Elementwise: true,
 		Attrs: []AttrSpec{{Name: "value", Kind: AttrNumber, Required: true, Doc: "the value of every element"}},
 		Doc:   "every element is value"},
 	OpExpand: {Name: "broadcast", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "shape", Kind: AttrExprs, Required: true, Doc: "the new extents"}},
-		Doc:   "repeated to another shape: dimensions align at the end, and one of extent 1 stretches"},
+		Doc:   "repeats a tensor to a larger shape: dimensions are aligned at the last one, and dimensions of extent 1 are repeated"},
 	OpConcat: {Name: "concat", Class: ClassTensor, MinArgs: 1, MaxArgs: manyArgs, Into: IntoMay,
 		Attrs: []AttrSpec{attrCat},
-		Doc:   "the operands one after another along axis="},
+		Doc:   "concatenates the operands along axis="},
 	OpSoftmax: {Name: "softmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
-		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that sums to 1, the last by default"}},
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension along which results sum to 1; the last by default"}},
 		Doc:   "exp(x - max x) / Σ exp(x - max x) along axis="},
 	OpRMSNorm: {Name: "rms_norm", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{attrEps(1e-6)},
@@ -370,14 +370,14 @@ var opTable = [numOps]OpInfo{
 		Attrs: []AttrSpec{
 			attrsScores[0], attrsScores[1],
 			{Name: "window", Kind: AttrNumber,
-				Doc: "a query sees the last window of the keys that it would see; all by default"},
+				Doc: "the number of keys to which a query attends: the last ones of those that it may attend to; all by default"},
 			{Name: "softcap", Kind: AttrNumber,
-				Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
+				Doc: "limits a scaled score s to softcap · tanh(s / softcap); no limit by default"},
 		},
-		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there; a mask[…, Tq, Tk] or mask[Tq, Tk], the last operand, is added to scores"},
+		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one head of k and v; with n[…] or n[…, Tq] only the first n keys are used; a mask[…, Tq, Tk] or mask[Tq, Tk], the last operand, is added to scores"},
 	OpAttentionLSE: {Name: "attention_lse", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: attrsScores[:],
-		Doc:   "log Σ exp(scale · q·kᵀ) over the keys that a query sees, in f32 or f64: q and k of attention → […, Tq, Hq]"},
+		Doc:   "log Σ exp(scale · q·kᵀ) over the keys to which a query attends, in f32 or f64: q and k of attention → […, Tq, Hq]"},
 	OpAttentionDQ: {Name: "attention_dq", Class: ClassTensor, MinArgs: 6, MaxArgs: 6, Into: IntoMay,
 		Attrs: attrsScores[:],
 		Doc: "scale · ds·k, with ds = p·(dy·vᵀ - delta) and p = exp(scale · q·kᵀ - lse): q, k and v of attention, " +
@@ -385,90 +385,90 @@ var opTable = [numOps]OpInfo{
 	OpAttentionDKV: {Name: "attention_dkv", Class: ClassTensor, MinArgs: 6, MaxArgs: 6, Into: IntoMay,
 		Attrs: attrsScores[:],
 		Doc: "scale · dsᵀ·q, and then pᵀ·dy, with operands, p and ds of attention_dq; " +
-			"heads of q that share one of k and v are added up → [2, …, Tk, Hkv, Dh]"},
+			"the gradients of heads of q that share one head of k and v are added → [2, …, Tk, Hkv, Dh]"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "first", Kind: AttrExpr,
-				Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},
-			{Name: "of", Kind: AttrExpr, Doc: "the rows of the table that first= is part of"},
+				Doc: "the id of the first row, if the operand holds only a part of the table's rows; ids outside of the part give zeros"},
+			{Name: "of", Kind: AttrExpr, Doc: "the number of rows of the whole table, with first="},
 		},
-		Doc: "rows of table[V, D] by ids[…] → […, D]"},
+		Doc: "selects the rows of table[V, D] with the indices ids[…] → […, D]"},
 	OpIndexCopy: {Name: "index_copy", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMust,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr,
-			Doc: "the dimension of the destination that positions count along, 0 by default"}},
-		Doc: "row j of rows[…, R, …] to position at[…, j] or at[j] of the destination along axis; -1 skips a row (index_copy %rows, %at into %cache, axis=1)"},
+			Doc: "the dimension of the destination in which positions are counted; 0 by default"}},
+		Doc: "copies row j of rows[…, R, …] to position at[…, j] or at[j] of the destination along axis; -1 skips a row (index_copy %rows, %at into %cache, axis=1)"},
 	OpRope: {Name: "rope", Class: ClassTensor, MinArgs: 2, MaxArgs: 3, Into: IntoMay,
 		Attrs: []AttrSpec{
-			{Name: "theta", Kind: AttrNumber, Default: 10000, Doc: "the base of the frequencies, 10000 by default"},
+			{Name: "theta", Kind: AttrNumber, Default: 10000, Doc: "the base of the frequencies; 10000 by default"},
 			{Name: "factor", Kind: AttrNumber,
-				Doc: "llama-3 scaling: what the frequencies of long waves are divided by; none by default"},
-			{Name: "low", Kind: AttrNumber, Default: 1, Doc: "waves longer than original/low are long, 1 by default"},
+				Doc: "Llama 3 scaling: the divisor of the frequencies whose wavelengths are long; no scaling by default"},
+			{Name: "low", Kind: AttrNumber, Default: 1, Doc: "Llama 3 scaling: wavelengths of more than original/low positions are long; 1 by default"},
 			{Name: "high", Kind: AttrNumber, Default: 4,
-				Doc: "waves shorter than original/high are left, 4 by default"},
+				Doc: "Llama 3 scaling: wavelengths of less than original/high positions are not scaled; 4 by default"},
 			{Name: "original", Kind: AttrNumber, Default: 8192,
-				Doc: "positions that the frequencies were made for, 8192 by default"},
+				Doc: "Llama 3 scaling: the context length of the unscaled model; 8192 by default"},
 			{Name: "scale", Kind: AttrNumber, Default: 1,
-				Doc: "what cosines and sines are multiplied by, 1 by default"},
+				Doc: "the factor of cosines and sines; 1 by default"},
 		},
-		Doc: "elements i and i + Dh/2 of each head of x[…, T, H, Dh] turned by the angle at[…, t]·theta^(-2i/Dh), or at[t]; with freqs[R], f32, elements i and i + R by at[…, t]·freqs[i], and elements from 2R on stay"},
+		Doc: "rotates elements i and i + Dh/2 of each head of x[…, T, H, Dh] by the angle at[…, t]·theta^(-2i/Dh), or at[t]; with freqs[R], f32, it rotates elements i and i + R by at[…, t]·freqs[i] and leaves elements from 2R on unchanged"},
 	OpArgmax: {Name: "argmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
-		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that disappears, the last by default"}},
-		Doc:   "the index along axis= of the first of the largest elements, i32"},
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that is searched, which the result lacks; the last by default"}},
+		Doc:   "the index along axis= of the largest element, as i32; the first one if several are equal"},
 	OpIota: {Name: "iota", Class: ClassTensor, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr,
-			Doc: "the dimension along which elements count, the last by default"},
-			{Name: "start", Kind: AttrNumber, Doc: "the first element, 0 by default"}},
+			Doc: "the dimension along which elements increase by 1; the last by default"},
+			{Name: "start", Kind: AttrNumber, Doc: "the first element; 0 by default"}},
 		Doc: "start, start + 1, … along axis="},
 	OpTopK: {Name: "topk", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrK},
 		Doc: "the k largest elements of each row x[…, N] → […, K], largest first"},
 	OpArgTopK: {Name: "argtopk", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrK},
-		Doc: "the indices, i32, of the k largest elements of each row x[…, N] → […, K], largest first, and of equal elements the first one first"},
+		Doc: "the indices, i32, of the k largest elements of each row x[…, N] → […, K], largest first; equal elements keep their order"},
 	OpArgsort: {Name: "argsort", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Doc: "the indices, i32, that sort each row x[…, N], smallest first; equal elements keep their order"},
 	OpTakeAlong: {Name: "take_along", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
-		Doc: "elements of each row x[…, N] by indices at[…, K] → […, K]"},
+		Doc: "selects elements of each row of x[…, N] with the indices at[…, K] → […, K]"},
 	OpBincount: {Name: "bincount", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true,
-			Doc: "ids from 0 to n - 1 are counted, others are not"}},
-		Doc: "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+			Doc: "the number of ids: ids from 0 to n - 1 are counted, others are ignored"}},
+		Doc: "the number of times that each id from 0 to n - 1 occurs in ids[…] → i32[n]"},
 	OpIndexAdd: {Name: "index_add", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
-		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "the rows of the result"}},
-		Doc: "row i of the result is the sum of the rows x[…, D] where ids[…] is i, 0 where it is nowhere → [n, D]; " +
-			"-1 skips a row"},
+		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "the number of rows of the result"}},
+		Doc: "row i of the result is the sum of the rows of x[…, D] whose id in ids[…] is i, or 0 if no row has this id → [n, D]; " +
+			"a row with id -1 is skipped"},
 	OpScales: {Name: "scales", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "block", Kind: AttrExprs,
-				Doc: "elements that share a scale: 1, a row; (1, 128) or (128, 128), a block; all of x by default"},
+				Doc: "the elements that share a scale: 1 for a row, (1, 128) or (128, 128) for a block; by default all elements share one"},
 			{Name: "max", Kind: AttrNumber, Default: 448,
-				Doc: "the number that the largest becomes: 448 by default, for f8e5m2 57344"},
+				Doc: "the number to which the largest magnitude is scaled; 448 by default, 57344 for f8e5m2"},
 		},
 		Doc: "for each block the largest |x| / max, or 1e-12 if that is larger, in f32"},
 	OpQuantize: {Name: "quantize", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
-		Doc: "x / s, at most the largest number of the result's type, by default f8e4m3; scales of x[…, K]: f32[], " +
-			"f32[…] of rows, f32[…, ceildiv(K, 128)] of blocks, or, of w[N, K], f32[ceildiv(N, 128), ceildiv(K, 128)]"},
+		Doc: "x / s, limited to the largest number of the result's type, which is f8e4m3 by default; the scales s of x[…, K] are f32[], " +
+			"f32[…] for rows, f32[…, ceildiv(K, 128)] for blocks or, for w[N, K], f32[ceildiv(N, 128), ceildiv(K, 128)]"},
 	OpGroupedLinear: {Name: "grouped_linear", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
-		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; rows after those give zeros"},
+		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; the remaining rows of the result are zeros"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords,
-			Doc: "go on from what the destination holds, false by default"}},
+			Doc: "whether to add to the destination's contents; false by default"}},
 		Doc: "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},
 	OpReshard: {Name: "reshard", Class: ClassTensor, MinArgs: 1, MaxArgs: 1,
 		Doc: "the same value in the annotated layout"},
 
 	OpLaunch: {Name: "launch", Class: ClassLaunch, MinArgs: 1, MaxArgs: manyArgs,
-		Attrs: []AttrSpec{{Name: "grid", Kind: AttrExprs, Required: true, Doc: "blocks, along one to three dimensions"},
-			{Name: "block", Kind: AttrExprs, Required: true, Doc: "threads of a block, along one to three dimensions"},
-			{Name: "shared", Kind: AttrExpr, Doc: "bytes of dynamic shared memory of a block, 0 by default"}},
-		Doc: "a kernel of a file below the program's directory, on what it reads, writes and updates, and numbers " +
+		Attrs: []AttrSpec{{Name: "grid", Kind: AttrExprs, Required: true, Doc: "the number of thread blocks, in one to three dimensions"},
+			{Name: "block", Kind: AttrExprs, Required: true, Doc: "the number of threads of a block, in one to three dimensions"},
+			{Name: "shared", Kind: AttrExpr, Doc: "bytes of dynamic shared memory of a block; 0 by default"}},
+		Doc: "runs a kernel from a file in the program's directory or below; arguments are tensors that it reads, writes (into) or updates (inout), and numbers " +
 			"(launch \"scale.cu\":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256)"},
 
-	OpChunk: view("chunk", "block I of C along axis: ceildiv(extent, C) rows, the last ones short (chunk %x, axis=0, I of C)", attrAxis),
+	OpChunk: view("chunk", "block I of C along axis: ceildiv(extent, C) rows, the last blocks may be shorter or empty (chunk %x, axis=0, I of C)", attrAxis),
 	OpSlice: view("slice", "rows lo..hi along axis (slice %x, axis=0, lo..hi)", attrAxis),
-	OpSelect: view("select", "one index along axis, which disappears", attrAxis,
+	OpSelect: view("select", "the elements at one index along axis, without that dimension", attrAxis,
 		AttrSpec{Name: "index", Kind: AttrExpr, Required: true, Doc: "the index"}),
-	OpTranspose: view("transpose", "dimensions in the order perm=; without it the last two swapped",
+	OpTranspose: view("transpose", "the dimensions in the order perm=; without perm=, the last two are swapped",
 		AttrSpec{Name: "perm", Kind: AttrExprs, Doc: "result dimension i is operand dimension perm[i]"}),
-	OpReshape: view("reshape", "the same elements in row-major order under another shape",
+	OpReshape: view("reshape", "the same elements, in row-major order, with another shape",
 		AttrSpec{Name: "shape", Kind: AttrExprs, Required: true, Doc: "the new extents"}),
 	OpClaim: {Name: "claim", Class: ClassView, MinArgs: 1, MaxArgs: 1,
 		Doc: "the value of the annotated type whose local shards are the buffer's contents"},
@@ -480,20 +480,20 @@ var opTable = [numOps]OpInfo{
 	OpAllGather: collective("every rank gets all ranks' tensors concatenated along axis", "all_gather", attrCat),
 	OpReduceScatter: collective("rank i gets block i along axis of the reduction of all ranks' tensors",
 		"reduce_scatter", attrRed, attrCat, attrOrder),
-	OpAllToAll: collective("block j along split goes to rank j; what comes is concatenated along concat", "all_to_all",
-		AttrSpec{Name: "split", Kind: AttrExpr, Doc: "the dimension cut, 0 by default"},
-		AttrSpec{Name: "concat", Kind: AttrExpr, Doc: "the dimension joined, 0 by default"}),
+	OpAllToAll: collective("sends block j along split to rank j, and concatenates the received blocks along concat", "all_to_all",
+		AttrSpec{Name: "split", Kind: AttrExpr, Doc: "the dimension that is split; 0 by default"},
+		AttrSpec{Name: "concat", Kind: AttrExpr, Doc: "the dimension in which received blocks are concatenated; 0 by default"}),
 	OpBroadcast: collective("every rank gets the root's tensor", "broadcast", attrRoot),
 	OpReduce: collective("the root gets the reduction of all ranks' tensors", "reduce", attrRed, attrRoot,
 		attrOrder),
 	OpGather:  collective("the root gets all ranks' tensors concatenated along axis", "gather", attrRoot, attrCat),
 	OpScatter: collective("rank i gets block i along axis of the root's tensor", "scatter", attrRoot, attrCat),
-	OpPermute: collective("each rank's tensor goes to rank to, and it gets that of rank from", "permute",
-		AttrSpec{Name: "to", Kind: AttrExpr, Required: true, Doc: "team index of the rank that gets mine"},
-		AttrSpec{Name: "from", Kind: AttrExpr, Required: true, Doc: "team index of the rank whose tensor I get"}),
-	OpAllGatherV:     uneven("every rank gets the first counts[i] rows along axis of each rank i's tensor, one behind the other, then zeros", "all_gatherv", attrCat),
-	OpReduceScatterV: uneven("rank i gets the counts[i] rows along axis of the reduction behind those of the ranks before it, then zeros", "reduce_scatterv", attrRed, attrCat, attrOrder),
-	OpAllToAllV:      uneven("my rows along axis go to the ranks in their order, counts[i] to rank i; I get what comes in the order of ranks, then zeros", "all_to_allv", attrCat),
+	OpPermute: collective("each rank sends its tensor to rank to, and receives the tensor of rank from", "permute",
+		AttrSpec{Name: "to", Kind: AttrExpr, Required: true, Doc: "the team index of the rank to send to"},
+		AttrSpec{Name: "from", Kind: AttrExpr, Required: true, Doc: "the team index of the rank to receive from"}),
+	OpAllGatherV:     uneven("every rank gets the first counts[i] rows along axis of each rank i's tensor, concatenated in rank order and followed by zeros", "all_gatherv", attrCat),
+	OpReduceScatterV: uneven("divides the rows along axis of the reduction of all ranks' tensors in rank order: rank i gets the next counts[i] rows, followed by zeros", "reduce_scatterv", attrRed, attrCat, attrOrder),
+	OpAllToAllV:      uneven("each rank sends its rows along axis in rank order, counts[i] rows to rank i, and concatenates the received rows in rank order, followed by zeros", "all_to_allv", attrCat),
 
 	OpPut: {Name: "put", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrEngine, attrCTAs},
@@ -501,21 +501,21 @@ var opTable = [numOps]OpInfo{
 	OpGet: {Name: "get", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrEngine, attrCTAs},
 		Doc:   "reads the peer's copy of a symmetric buffer"},
-	OpSend:  {Name: "send", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "matches the peer's recv"},
-	OpRecv:  {Name: "recv", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "matches the peer's send"},
-	OpGroup: {Name: "group", Class: ClassTransfer, Doc: "sends and recvs that post together and complete together"},
+	OpSend:  {Name: "send", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "sends a tensor to the peer, which receives it with recv"},
+	OpRecv:  {Name: "recv", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "receives the tensor that the peer sends with send"},
+	OpGroup: {Name: "group", Class: ClassTransfer, Doc: "sends and recvs that are posted together and complete together"},
 
 	OpWait: {Name: "wait", Class: ClassOrder, MinArgs: 1, MaxArgs: 1,
-		Doc: "orders the current stream behind a stream, an event or a counter"},
+		Doc: "makes the current stream wait for a stream, an event or a counter"},
 	OpRecord: {Name: "record", Class: ClassOrder, MinArgs: 1, MaxArgs: 1,
 		Doc: "the event captures the current stream's work so far"},
 	OpSignal: {Name: "signal", Class: ClassOrder, MinArgs: 1, MaxArgs: 1,
 		Doc: "raises the peer's counter by one, after the current stream's work so far"},
 	OpBarrier: {Name: "barrier", Class: ClassOrder, Attrs: []AttrSpec{attrOver},
-		Doc: "no rank passes before all have arrived"},
+		Doc: "no rank continues before all ranks have arrived"},
 
 	OpAlloc: {Name: "alloc", Class: ClassMemory, Doc: "a buffer of local storage, or an array of them"},
-	OpFree:  {Name: "free", Class: ClassMemory, MinArgs: 1, MaxArgs: 1, Doc: "ends a buffer's life in text order"},
+	OpFree:  {Name: "free", Class: ClassMemory, MinArgs: 1, MaxArgs: 1, Doc: "ends the lifetime of a buffer, in text order"},
 	OpStream: {Name: "stream", Class: ClassMemory, Attrs: []AttrSpec{attrPriority},
 		Doc: "a stream, or an array of them"},
 	OpEvent: {Name: "event", Class: ClassMemory, Doc: "an event, or an array of them"},
@@ -524,11 +524,11 @@ var opTable = [numOps]OpInfo{
 	OpLet: {Name: "let", Class: ClassMemory, Doc: "names an index expression"},
 
 	OpOn: {Name: "on", Class: ClassControl, MinArgs: 1, MaxArgs: 1,
-		Doc: "the block's ops are issued to that stream"},
+		Doc: "issues the ops of the block to the stream"},
 	OpFor: {Name: "for", Class: ClassControl, MaxArgs: manyArgs,
 		Doc: "a half-open loop with step 1, which may carry values (%y = for %i in 0..L carry %h = %x { … yield %z })"},
 	OpYield: {Name: "yield", Class: ClassControl, MaxArgs: manyArgs,
-		Doc: "the values that a loop carries to its next iteration, or leaves"},
+		Doc: "passes values to the loop's next iteration or, after the last iteration, to the loop's results"},
 	OpIf:     {Name: "if", Class: ClassControl, Doc: "a conditional, possibly rank-dependent"},
 	OpCall:   {Name: "call", Class: ClassControl, MaxArgs: manyArgs, Doc: "inlines a function"},
 	OpReturn: {Name: "return", Class: ClassControl, MaxArgs: manyArgs, Doc: "the function's results"},

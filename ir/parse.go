@@ -194,7 +194,7 @@ func (p *parser) file() {
 	p.prog.End = p.takeComments()
 	p.lost.Funcs = len(p.prog.Funcs) == 0
 	if p.lost.Funcs && len(p.diags) == 0 {
-		p.errorAt(p.tok.pos, "a file declares at least one func", "expected a function, found end of file")
+		p.errorAt(p.tok.pos, "declare at least one func", "expected a function, found end of file")
 	}
 }
 
@@ -226,7 +226,7 @@ func (p *parser) decl() {
 		p.prog.Funcs = append(p.prog.Funcs, f)
 		p.prog.Order = append(p.prog.Order, f)
 	case p.ended.Valid() && helpFor(p.tok) == "":
-		p.failAt(pos, fmt.Sprintf("the function before ended in line %d", p.ended.Line), "expected %s, found %s", declWords, describe(p.tok))
+		p.failAt(pos, fmt.Sprintf("the previous function ended at line %d", p.ended.Line), "expected %s, found %s", declWords, describe(p.tok))
 	default:
 		p.expected(declWords)
 	}
@@ -261,7 +261,7 @@ func (p *parser) dim(pos Pos) *Dim {
 	d := &Dim{Pos: pos}
 	name := p.ident("the dim's name")
 	if exprWord(name.Text) {
-		p.failAt(name.Pos, "choose another name", "%q cannot name a dim: it means something in expressions", name.Text)
+		p.failAt(name.Pos, "choose another name", "%q cannot be the name of a dim: expressions use this word", name.Text)
 	}
 	d.Name = name.Text
 	if p.got(tokAssign) {
@@ -335,7 +335,7 @@ func (p *parser) function(f *Func) {
 		f.Results = p.results()
 	}
 	if p.gotWord("refines") {
-		f.Refines = p.ident("the name of the refined function")
+		f.Refines = p.ident("the name of the function that is refined")
 	}
 	if p.bad {
 		for !p.is(tokLBrace) && !p.is(tokEOF) && !p.atDecl() {
@@ -398,7 +398,7 @@ func (p *lookahead) closing(open token, list bool) {
 		what = `"," or ` + what
 	}
 	if open.pos.Line != p.tok.pos.Line {
-		help = fmt.Sprintf("the %s in line %d is not closed", spelling[open.kind], open.pos.Line)
+		help = fmt.Sprintf("the %s at line %d is not closed", spelling[open.kind], open.pos.Line)
 	}
 	p.failAt(p.tok.pos, help, "expected %s, found %s", what, describe(p.tok))
 }

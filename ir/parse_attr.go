@@ -47,10 +47,10 @@ func unknownAttr(op Op, name string) string {
 		names = append(names, spec.Name)
 	}
 	if len(names) == 0 {
-		return fmt.Sprintf("%s has no attributes", op)
+		return fmt.Sprintf("%s takes no attributes", op)
 	}
 	if op == OpBroadcast && name == "shape" {
-		return "leave over= out to repeat a tensor to a shape; with it broadcast is the collective"
+		return "broadcast with over= is the collective; omit over= to repeat a tensor to a shape"
 	}
 	help := fmt.Sprintf("attributes of %s: %s", op, strings.Join(names, ", "))
 	if w := Nearest(name, names); w != "" {
@@ -67,7 +67,7 @@ func (p *expressions) attrWord(spec *AttrSpec) string {
 	t := p.tok
 	word := p.ident("a word").Text
 	if !p.bad && spec.Words != nil && !slices.Contains(spec.Words, word) {
-		p.failAt(t.pos, closestHelp(word, spec.Words), "%s= is one of %s, found %s",
+		p.failAt(t.pos, closestHelp(word, spec.Words), "%s= must be one of %s, found %s",
 			spec.Name, strings.Join(spec.Words, ", "), describe(t))
 	}
 	return word
@@ -80,7 +80,7 @@ func (p *expressions) hyphened() string {
 	for end := behind(name.Pos, len(name.Text)); !p.bad && p.is(tokMinus) && p.tok.pos == end; {
 		p.advance()
 		if p.tok.pos != behind(end, 1) {
-			p.expected("a word right behind the hyphen")
+			p.expected("a word directly after the hyphen")
 			break
 		}
 		word := p.ident("a word")

@@ -47,7 +47,7 @@ func (p *lookahead) limit(what string) {
 // tooMany reports that the program exceeds the limit most for the number of what, and ends parsing.
 func (p *lookahead) tooMany(most int, what string) {
 	if !p.stopped {
-		p.errorAt(p.tok.pos, "a function that is called and a loop stand for many statements", "a program has at most %d %s",
+		p.errorAt(p.tok.pos, "replace repeated statements by a loop or a function", "a program has at most %d %s",
 			most, what)
 		p.stop()
 	}
@@ -93,14 +93,14 @@ func clipWord(s string) string {
 }
 
 var tokenHelp = map[string]string{
-	"%":  "names of values are % and then ASCII letters, digits, _ and dots; the remainder is written mod",
+	"%":  "names of values are % and then ASCII letters, digits, _ and dots; write mod for the remainder",
 	"=>": "write >=",
 	"=<": "write <=",
-	"&&": "an if has one comparison; nest two of them",
-	"||": "an if has one comparison; use else",
-	"!":  "not equal is written !=",
+	"&&": "an if has only one comparison; nest two ifs",
+	"||": "an if has only one comparison; use else",
+	"!":  "write != for not equal",
 	"#":  "comments start with //",
-	";":  "a statement ends with its line",
+	";":  "a statement ends at the end of its line",
 }
 
 // missingPercent returns the help for a name without "%" where a %name is required.
@@ -116,11 +116,11 @@ func helpFor(t token) string {
 	switch t.kind {
 	case tokIllegal:
 		if isDigit(t.text[0]) {
-			return "a name does not start with a digit; integers are decimal"
+			return "a name cannot start with a digit, and integers are decimal"
 		}
 		return tokenHelp[t.text]
 	case tokSlash:
-		return "there is no division sign: write floordiv(a, b) or ceildiv(a, b); / in a type shards over a mesh axis"
+		return "index expressions have no / operator: write floordiv(a, b) or ceildiv(a, b); in a type, / shards a dimension over a mesh axis"
 	case tokIdent:
 		if t.text == "else" && t.first {
 			return `"else" stands on the line of the closing brace`

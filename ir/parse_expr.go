@@ -33,7 +33,7 @@ type expressions struct {
 func (p *expressions) expr() *Expr {
 	e, _ := p.sum()
 	if p.is(tokVar) && !p.bad && p.tok.pos.Line == p.before {
-		p.failAt(p.tok.pos, fmt.Sprintf("the remainder is written mod: … mod %%%s", clipWord(p.tok.text)),
+		p.failAt(p.tok.pos, fmt.Sprintf("write mod for the remainder: … mod %%%s", clipWord(p.tok.text)),
 			"expected an operator, found %s", describe(p.tok))
 	}
 	return e
@@ -104,7 +104,7 @@ func (p *expressions) operand() (*Expr, int) {
 		p.closing(open, false)
 		return e, h
 	case tokFloat:
-		p.failAt(pos, "index expressions are integers", "expected an integer, found %s", describe(p.tok))
+		p.failAt(pos, "index expressions have only integers", "expected an integer, found %s", describe(p.tok))
 	default:
 		p.expected("an expression")
 	}
@@ -137,8 +137,8 @@ func (p *expressions) nameOrCall() (*Expr, int) {
 	p.advance()
 	if !call {
 		if p.is(tokLParen) {
-			p.failAt(t.pos, "ceildiv, floordiv, min, max, rank, size and extent are all there are",
-				"expressions have no function %q", clipWord(t.text))
+			p.failAt(t.pos, "the functions are ceildiv, floordiv, min, max, rank, size and extent",
+				"there is no function %q in expressions", clipWord(t.text))
 		}
 		return &Expr{Kind: ExprName, Pos: t.pos, Name: t.text}, 1
 	}
@@ -206,7 +206,7 @@ func (p *expressions) dtype() DType {
 	}
 	d, ok := ParseDType(t.text)
 	if !ok {
-		p.failAt(t.pos, "element types are f32, f16, bf16, f64, i32, i64, f8e4m3 and f8e5m2", "%q is no element type", clipWord(t.text))
+		p.failAt(t.pos, "the element types are f32, f16, bf16, f64, i32, i64, f8e4m3 and f8e5m2", "%q is not an element type", clipWord(t.text))
 		return InvalidDType
 	}
 	p.advance()
@@ -216,7 +216,7 @@ func (p *expressions) dtype() DType {
 // shardAxes reads "tp" or "(dp, tp)" after the / in a type.
 func (p *expressions) shardAxes() []string {
 	if p.is(tokInt) || p.is(tokVar) {
-		p.failAt(p.tok.pos, "/ in a type shards over a mesh axis; to divide write ceildiv(a, b)",
+		p.failAt(p.tok.pos, "in a type, / shards a dimension over a mesh axis; to divide, write ceildiv(a, b)",
 			"expected a mesh axis, found %s", describe(p.tok))
 	}
 	axes, _ := p.words("a mesh axis")
@@ -248,7 +248,7 @@ func (p *expressions) partial() Partial {
 	word := p.ident("a reduction").Text
 	red, ok := ParseRed(word)
 	if !ok {
-		p.failAt(t.pos, "reductions are sum, max, min and avg", "%q is no reduction", clipWord(word))
+		p.failAt(t.pos, "the reductions are sum, max, min and avg", "%q is not a reduction", clipWord(word))
 	}
 	p.expect(tokRParen)
 	return Partial{Axis: axis, Red: red}

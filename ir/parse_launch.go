@@ -47,7 +47,7 @@ func (p *statements) launchParam(s *Stmt) {
 		}
 		s.Args = append(s.Args, p.place())
 		if !p.bad && !p.is(tokComma) && !p.is(tokRParen) {
-			p.failAt(p.tok.pos, "a number that begins with a name has its type in front: i32 "+s.Args[par.At].String()+" …",
+			p.failAt(p.tok.pos, "if a number begins with a name, write its type before it: i32 "+s.Args[par.At].String()+" …",
 				`expected "," or ")", found %s`, describe(p.tok))
 		}
 		s.Launch.Params = append(s.Launch.Params, par)
@@ -76,7 +76,7 @@ func (p *statements) launchNumber(s *Stmt, par *LaunchParam) {
 	case I32, I64:
 		par.At, s.Exprs = len(s.Exprs), append(s.Exprs, p.expr())
 	default:
-		p.failAt(par.Pos, "i32, i64, f32 or f64", "numbers of kernels are not %s", par.DType)
+		p.failAt(par.Pos, "i32, i64, f32 or f64", "a kernel's number cannot have the type %s", par.DType)
 	}
 }
 

@@ -13,7 +13,7 @@ func (p *statements) argument(s *Stmt) Place {
 	case p.is(tokLParen):
 		return p.operationInside(s)
 	case p.is(tokIdent) && op:
-		p.failAt(pos, fmt.Sprintf("an operation that is an operand stands in parentheses: (%s …)", p.tok.text),
+		p.failAt(pos, fmt.Sprintf("write an operation that is an operand in parentheses: (%s …)", p.tok.text),
 			"expected %s, found %s", spelling[tokVar], describe(p.tok))
 	}
 	place := p.place()
@@ -21,7 +21,7 @@ func (p *statements) argument(s *Stmt) Place {
 		return place
 	}
 	if p.is(tokLBracket) {
-		p.failAt(p.tok.pos, "one index selects along dimension 0; for others write (select %x, axis=…, index=…)", "a second index")
+		p.failAt(p.tok.pos, "an index in brackets selects along dimension 0; for another dimension write (select %x, axis=…, index=…)", "a second index")
 	}
 	row := &Stmt{
 		Op: OpSelect, Pos: pos, Args: []Place{{Pos: pos, Name: place.Name}},
@@ -38,11 +38,11 @@ func (p *statements) operationInside(s *Stmt) Place {
 	open, around := p.expect(tokLParen), p.open
 	switch {
 	case !nests(s):
-		p.failAt(open.pos, nameFirst, "%s without a result takes no operations as operands", s.Op)
+		p.failAt(open.pos, nameFirst, "%s has no result, so its operands cannot be operations", s.Op)
 	case p.is(tokVar) && len(s.Args) == 0:
-		p.failAt(open.pos, fmt.Sprintf("operands stand without parentheses: %s %%x, …", s.Op), "expected an operand, found \"(\"")
+		p.failAt(open.pos, fmt.Sprintf("write operands without parentheses: %s %%x, …", s.Op), "expected an operand, found \"(\"")
 	case p.is(tokVar) || p.is(tokLParen):
-		p.failAt(open.pos, "leave the parentheses out", "expected an operation in the parentheses, found %s", describe(p.tok))
+		p.failAt(open.pos, "remove the parentheses", "expected an operation in the parentheses, found %s", describe(p.tok))
 	}
 	if p.bad {
 		return Place{Pos: open.pos}
@@ -54,7 +54,7 @@ func (p *statements) operationInside(s *Stmt) Place {
 	n := &Stmt{Results: []Name{nestedName(s, open.pos)}}
 	p.verb(n)
 	if !p.bad && !nests(n) {
-		p.failAt(n.Pos, "", "%s gives no value that could be an operand", n.Op)
+		p.failAt(n.Pos, "", "%s has no result that could be an operand", n.Op)
 	}
 	p.closing(open, true)
 	p.inner--
@@ -63,7 +63,7 @@ func (p *statements) operationInside(s *Stmt) Place {
 }
 
 // nameFirst is the help for an operation that is written where it cannot be an operand.
-const nameFirst = "give it a name in a statement of its own: %y = OP …"
+const nameFirst = "name its result in a separate statement: %y = OP …"
 
 // addInside names the result of n as the next operand of s, and adds n to the statements.
 func (p *statements) addInside(s, n *Stmt, pos Pos) Place {

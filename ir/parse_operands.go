@@ -111,9 +111,9 @@ func (p *statements) clause(s *Stmt) bool {
 		}
 		s.Peer = p.peer()
 	case s.Op.Info().Into == IntoNever:
-		p.failAt(t.pos, "", "%s has no destination", s.Op)
+		p.failAt(t.pos, "", "%s takes no \"into\"", s.Op)
 	case len(s.Results) > 0:
-		p.failAt(t.pos, "leave out one of them", `%s has both a result and a destination`, s.Op)
+		p.failAt(t.pos, "remove one of them", `%s has both a result and a destination`, s.Op)
 	case s.Into != nil:
 		p.failAt(t.pos, "", `a second "into"`)
 	default:
@@ -167,9 +167,9 @@ func clauseHelp(op Op) string {
 	case IntoNever:
 		return ""
 	case IntoMust:
-		return fmt.Sprintf("write into a place, %s … into %%y", op)
+		return fmt.Sprintf("write the result into a buffer: %s … into %%y", op)
 	}
-	return fmt.Sprintf("name the result, %%y = %s …, or write into a place, %s … into %%y", op, op)
+	return fmt.Sprintf("name the result (%%y = %s …), or write it into a buffer (%s … into %%y)", op, op)
 }
 
 // expectedMore reports an error at a word that cannot continue the statement s.
@@ -177,7 +177,7 @@ func (p *statements) expectedMore(s *Stmt) {
 	help := helpFor(p.tok)
 	switch {
 	case p.is(tokVar), p.is(tokIdent) && s.Op.Info().AttrSpec(p.tok.text) != nil:
-		help = "operands and attributes are separated by commas"
+		help = "separate operands and attributes by commas"
 	case p.isWord("into"), p.isWord("at"), p.isWord("to"), p.isWord("from"):
 		help = clauseHelp(s.Op)
 	}

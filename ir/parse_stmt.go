@@ -51,7 +51,7 @@ func (p *statements) block(head *Comments) *Block {
 	if end := p.tok.pos; p.got(tokRBrace) {
 		b.End = end
 	} else {
-		p.failAt(p.tok.pos, fmt.Sprintf("the block opened in line %d has no closing brace", open.pos.Line),
+		p.failAt(p.tok.pos, fmt.Sprintf("the block that begins at line %d has no closing brace", open.pos.Line),
 			"expected %s, found %s", spelling[tokRBrace], describe(p.tok))
 	}
 	p.bad = p.bad || headBad
@@ -62,7 +62,7 @@ func (p *statements) block(head *Comments) *Block {
 // previous line.
 func (p *statements) braceOnNextLine() {
 	if p.is(tokNewline) && !p.bad && strings.HasPrefix(strings.TrimLeft(p.src[p.off:], " \t\r\n"), "{") {
-		p.failAt(p.tok.pos, "the brace stands on the same line", "expected %s, found %s", spelling[tokLBrace], describe(p.tok))
+		p.failAt(p.tok.pos, "write the brace on the same line", "expected %s, found %s", spelling[tokLBrace], describe(p.tok))
 		p.advance()
 	}
 }
@@ -189,8 +189,8 @@ func (p *statements) repeats() bool {
 
 var misplaced = map[string]string{
 	"else": `"else" stands on the line of the closing brace`,
-	"dim":  "dims are declared outside functions",
-	"mesh": "meshes are declared outside functions",
+	"dim":  "declare dims outside of functions",
+	"mesh": "declare meshes outside of functions",
 }
 
 // namesOfOps lists the names of the operations or, if define is set, of those that may define a name.
@@ -222,10 +222,10 @@ func (p *statements) noOperation(s *Stmt) {
 	case len(s.Results) == 0:
 		p.expected("a statement")
 	case p.is(tokVar):
-		p.failAt(p.tok.pos, "a value with the same elements is made by copy; an index is named by let",
+		p.failAt(p.tok.pos, "use copy for a value with the same elements, or let to name an index",
 			"expected an operation, found %s", describe(p.tok))
 	case p.is(tokInt) || p.is(tokLParen) || p.is(tokMinus):
-		p.failAt(p.tok.pos, fmt.Sprintf("an index expression is named by let: let %%%s = …", clipWord(s.Results[0].Text)),
+		p.failAt(p.tok.pos, fmt.Sprintf("name an index expression with let: let %%%s = …", clipWord(s.Results[0].Text)),
 			"expected an operation, found %s", describe(p.tok))
 	default:
 		p.expected("an operation")
@@ -258,9 +258,9 @@ func (p *statements) resultsFit(s *Stmt) bool {
 		}
 		p.failAt(s.Pos, help, "%s has no result", s.Op)
 	case n == 0 && must:
-		p.failAt(s.Pos, fmt.Sprintf("write %%name = %s …", s.Op), "the result of %s has no name", s.Op)
+		p.failAt(s.Pos, fmt.Sprintf("write %%name = %s …", s.Op), "the result of %s needs a name", s.Op)
 	case n > 1 && s.Op != OpCall && s.Op != OpFor:
-		p.failAt(s.Results[1].Pos, "only call has several results", "%s has one result, found %d names", s.Op, n)
+		p.failAt(s.Results[1].Pos, "only call can have several results", "%s has one result, found %d names", s.Op, n)
 	case s.Type != nil && (s.Op.Info().Class == ClassMemory || s.Op == OpFor || n > 1):
 		p.failAt(s.Type.Pos, "", "expected %s, found a type: %s takes none before %[1]s", spelling[tokAssign], s.Op)
 	}
@@ -361,7 +361,7 @@ func (p *statements) forLoop(s *Stmt) {
 		p.expect(tokLParen)
 		pos := p.tok.pos
 		if s.Streams = p.integer(); s.Streams == 0 {
-			p.failAt(pos, "leave stream(…) out for a loop without streams of its own", "stream(0) has no stream to run on")
+			p.failAt(pos, "remove stream(…) if the loop needs no separate streams", "stream(0) gives the loop no stream to run on")
 		}
 		p.expect(tokRParen)
 	}
@@ -369,7 +369,7 @@ func (p *statements) forLoop(s *Stmt) {
 		p.carried(s)
 	}
 	if len(behind) != len(s.Carry) && !p.bad {
-		p.failAt(s.Pos, "%y = for %i in 0..L carry %h = %x { … yield %z }", "the loop carries %d and has %d names for what it leaves",
+		p.failAt(s.Pos, "%y = for %i in 0..L carry %h = %x { … yield %z }", "the loop carries %d values but has %d result names",
 			len(s.Carry), len(behind))
 	}
 	s.Body = p.block(&s.Comments)

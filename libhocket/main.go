@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -25,6 +26,7 @@ import (
 	_ "hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/release"
 )
 
 var library = capi.New()
@@ -79,6 +81,14 @@ func text(s *C.char) string {
 //
 //export hocket_version
 func hocket_version() C.int { return capi.Version }
+
+// hocket_build returns the version of hocket, with the commit if it is known: 0.1.0+703982d6abcd. The text must not be
+// freed.
+//
+//export hocket_build
+func hocket_build() *C.char { return build() }
+
+var build = sync.OnceValue(func() *C.char { return C.CString(release.This().String()) })
 
 // hocket_free frees text that the library returned.
 //

@@ -4,7 +4,10 @@ go 1.26.0
 
 replace hocket.example/hocket => ../
 
-require hocket.example/hocket v0.0.0-00010101000000-000000000000
+require (
+	github.com/yuin/goldmark v1.8.7
+	hocket.example/hocket v0.0.0-00010101000000-000000000000
+)
 
 require (
 	github.com/ebitengine/purego v0.11.3 // indirect

@@ -14,12 +14,12 @@ import (
 func writeAlgorithms(w io.Writer) error {
 	inside, between := comm.Describe()
 	var b strings.Builder
-	b.WriteString("Algorithms that --algorithm and algorithm= name. On every machine, as schedules of copies, reductions,\n" +
+	b.WriteString("These are the algorithms for --algorithm and algorithm=. On every machine, as schedules of copies, reductions,\n" +
 		"signals and waits:\n")
 	describe(&b, inside)
 	for _, k := range device.Kinds() {
 		if len(k.Algorithms) > 0 {
-			fmt.Fprintf(&b, "\nOf machine %s:\n", k.Name)
+			fmt.Fprintf(&b, "\nOnly on machine %s:\n", k.Name)
 			describe(&b, k.Algorithms)
 		}
 	}
@@ -38,14 +38,14 @@ func describe(b *strings.Builder, list []device.Algorithm) {
 			lines[0] += fmt.Sprintf("; operands of at most %d MiB", a.MostBytes>>20)
 		}
 		if a.Sparing() {
-			lines = append(lines, map[device.MemoryUse]string{device.MemoryFlags: "memory: flags alone",
-				device.MemoryFixed: "memory: a few MiB, however large the operands"}[a.Memory])
+			lines = append(lines, map[device.MemoryUse]string{device.MemoryFlags: "staging memory: only flags",
+				device.MemoryFixed: "staging memory: a few MiB for operands of any size"}[a.Memory])
 		}
 		if a.FreeOrder {
-			lines = append(lines, "order: its own; only for sums whose bits depend on no order, or with order=any")
+			lines = append(lines, "order: not by rank; used only for sums whose bits do not depend on the order, or with order=any")
 		}
 		if a.Formerly != nil {
-			lines = append(lines, "stands for the retired "+strings.Join(a.Formerly, " and "))
+			lines = append(lines, "also selected by the former name "+strings.Join(a.Formerly, " and "))
 		}
 		for _, l := range lines {
 			for _, part := range wrapped(l, 92) {

@@ -75,7 +75,7 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("internal error: %v", p),
-				help: "this is a fault of hocket: please report it with the program and the text below\n" +
+				help: "this is a bug in hocket: please report it with the program and the text below\n" +
 					string(debug.Stack())}
 		}
 	}()
@@ -187,10 +187,10 @@ func (a *app) rootCommand(words []string) *cobra.Command {
 		Long: `Hocket checks, lowers and runs multi-GPU host programs: what runs on which
 stream of which device, with communication hidden under computation.
 
-It exits with 0 when all went well; 1 where a program is refused, refuted, or locks
-itself; 2 where the command line or a file is wrong; 3 where the machine failed or
-lacks something; 4 where a result differs from its reference, or hocket failed; 5
-where check, or a comparison, could not decide; and 130 when it is interrupted.`,
+The exit code is 0 on success; 1 if a program is invalid, refuted or deadlocks;
+2 if the command line or a file is wrong; 3 if the machine fails or
+lacks something; 4 if a result differs from its reference, or hocket fails; 5
+if check or a comparison cannot decide; and 130 after an interrupt.`,
 		Example: `  hocket run examples/mlp.hkt --compare
   hocket check examples/mlp.hkt -n 4
   hocket opt examples/mlp.hkt --print-after all`,
@@ -252,8 +252,8 @@ func refuseShells(root *cobra.Command) {
 }
 
 func noSuchShell(shell string) error {
-	return usagef("there are no completions for %q",
-		shell).helping("there are for bash, fish, powershell and zsh: hocket completion bash")
+	return usagef("unknown shell %q",
+		shell).helping("completions exist for bash, fish, powershell and zsh: hocket completion bash")
 }
 
 // named wraps the command so that, after its flags are parsed, JSON output contains its name, and its text output is
@@ -291,7 +291,7 @@ func (a *session) noSuchCommand(root *cobra.Command, args []string) error {
 	} else if notProgram(args[0]) != "" {
 		help = "did you mean hocket memory " + args[0] + "?"
 	}
-	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("there is no command %q", args[0]), help: help}
+	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("unknown command %q", args[0]), help: help}
 }
 
 // onePROGRAM returns an error for a command line that does not name exactly one program.

@@ -49,8 +49,8 @@ func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "bench BENCHMARK|PROGRAM [flags]",
 		SuggestFor: []string{"benchmark", "measure"},
-		Short:      "Measure this machine, and layers and programs on it with their bounds",
-		Long: `Measures and prints a table: how it was measured, the bound, medians with their
+		Short:      "Measure collectives, layers and programs on this machine, and compare them with bounds",
+		Long: `Measures and prints a table: the method, the bound (the least time possible), medians with their
 spread (the distance between the quartiles), and a verdict only where a paired
 difference is larger than that.
 
@@ -60,8 +60,8 @@ difference is larger than that.
   gemm-ag   GEMM + all-gather of its result
 
   allreduce, allgather, reducescatter, alltoall, broadcast
-            by size of the largest operand, with NCCL's and the time of a copy
-  PROGRAM   its runs, back to back and alone, with their bound`,
+            for several sizes of the largest operand, with the times of NCCL and of a copy
+  PROGRAM   runs of a program, back to back and one at a time, with their bound`,
 		Example: `  hocket bench ag-gemm -n 2 --shape 256x256x256 --strategy exchange --rounds 3
   hocket bench allreduce -n 2 --sizes 64K --rounds 3
   hocket bench examples/decode.hkt --rounds 3 --runs 2`,
@@ -72,32 +72,32 @@ difference is larger than that.
 		return bench.Names(), cobra.ShellCompDirectiveDefault
 	}
 	f := c.Flags()
-	f.Lookup("ranks").Usage = "number of `RANKS` (default: a program's mesh; else as many as there are, at most 4)"
+	f.Lookup("ranks").Usage = "number of `RANKS` (default: the size of a program's mesh; otherwise all ranks of the machine, at most 4)"
 	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(machineNames, "|")+"`")
-	f.StringVar(&o.sizes, "sizes", "", "`BYTES` of a collective: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
-	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks: `MxNxK`; repeatable")
+	f.StringVar(&o.sizes, "sizes", "", "message sizes of a collective in `BYTES`: 1K,64K,1M; or the word rows, for 1 to 4096 rows of 16 KiB")
+	f.StringArrayVar(&o.shapes, "shape", nil, "the shape of a layer's GEMM, over all ranks: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
 	f.StringArrayVar(&o.algorithms, "algorithm", nil,
-		"an `ALGORITHM` of a collective besides the chosen one, or all; repeatable")
+		"an `ALGORITHM` to measure in addition to the selected one, or all; repeatable")
 	f.StringArrayVar(&o.schedules, "schedule", nil,
-		"a schedule of MSCCL++ or MSCCL that does the collective, proved first, on GPUs: `FILE`; repeatable")
+		"a schedule of MSCCL++ or MSCCL to measure for the collective, on GPUs; it is proved first: `FILE`; repeatable")
 	f.StringVar(&o.dtype, "dtype", "",
 		"element `TYPE` of a collective, or of a layer fp8-tensor, fp8-row or fp8-block (default bf16)")
-	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
+	f.BoolVar(&o.cold, "cold", false, "measure collectives with operands that are not in caches")
 	f.StringArrayVar(&o.peers, "peers", nil,
-		"figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`; repeatable")
-	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
-	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
+		"measurements of other libraries to compare with, written by tools/peers or vLLM's benchmark: `FILE`; repeatable")
+	f.StringVar(&o.turns, "turns", "", "measure layers alternately with tools/peers/overlap.py, which communicates through files in a `FOLDER`")
+	f.StringVar(&o.format, "format", "", "print collectives in the format of `vllm`'s benchmark")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
-	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
+	f.BoolVar(&o.eager, "eager", false, "do not measure graphs, even if the machine supports them")
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` of a program, as of run; repeatable")
-	f.IntVar(&o.runs, "runs", 20, "batches of a program are `K` runs back to back")
+	f.IntVar(&o.runs, "runs", 20, "measure batches of `K` runs of a program, back to back")
 	f.StringVar(&o.describe, "describe", "",
-		"a program's bounds are those of a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
+		"compute a program's bounds for a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
 			" or FILE.json (default: the one that fits)")
-	f.Float64Var(&o.memory, "memory-rate", 0, "a program's bounds have memory read at `GBPS` instead")
-	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
-	f.BoolVar(&o.measure, "measure", false, "measure a program's auto as run --measure chooses, too")
+	f.Float64Var(&o.memory, "memory-rate", 0, "compute a program's bounds with a memory bandwidth of `GBPS`")
+	f.BoolVar(&o.fixed, "fixed", false, "measure a program with the algorithms of run --fixed")
+	f.BoolVar(&o.measure, "measure", false, "measure a program also with the strategy that run --measure chooses")
 	rare(c, "dtype", "cold", "peers", "turns", "format", "eager", "in", "describe",
 		"memory-rate", "fixed", "measure", "runs", "algorithm", "schedule", "plan")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -132,7 +132,7 @@ func oneBench(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return usagef("it takes one benchmark: %s", strings.Join(bench.Names(), ", ")).helping("see hocket bench --help")
+	return usagef("one benchmark is required: %s", strings.Join(bench.Names(), ", ")).helping("see hocket bench --help")
 }
 
 // programNamed reports whether an argument that is not the name of a benchmark names a program.
@@ -154,7 +154,7 @@ func (o *benchFlags) suits(c *cobra.Command, named bool) error {
 	}
 	for _, name := range strings.Fields(flags) {
 		if c.Flags().Changed(name) {
-			return usagef("--%s is not for %s", name, of).helping("see hocket bench --help")
+			return usagef("--%s does not apply to %s", name, of).helping("see hocket bench --help")
 		}
 	}
 	return nil
@@ -223,18 +223,18 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	}
 	switch {
 	case set("ranks") && o.ranks < 1:
-		return opts, usagef("-n is %d; at least 1 rank", o.ranks)
+		return opts, usagef("-n is %d, but must be at least 1", o.ranks)
 	case o.rounds < 1:
-		return opts, usagef("--rounds is %d; at least 1", o.rounds)
+		return opts, usagef("--rounds is %d, but must be at least 1", o.rounds)
 	}
 	if o.format != "" && o.format != "vllm" {
-		return opts, usagef("--format: there is no form %q; there is vllm", o.format)
+		return opts, usagef("--format: unknown format %q; the only format is vllm", o.format)
 	}
 	if form, is := strings.CutPrefix(o.dtype, "fp8-"); is && slices.Contains(bench.FP8, form) {
 		opts.Scales = form
 	} else if o.dtype != "" {
 		if opts.DType = dtypeNamed(o.dtype); opts.DType == ir.InvalidDType {
-			return opts, usagef("--dtype: there is no type %q", o.dtype)
+			return opts, usagef("--dtype: unknown element type %q", o.dtype)
 		}
 	}
 	var err error
@@ -280,7 +280,7 @@ func (a *measurements) benched(rep *bench.Report, err error, opts bench.Options,
 	case errors.Is(err, bench.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}
 	case errors.Is(err, hocket.ErrOutOfMemory):
-		return (&failure{code: exitMachine, kind: "machine", err: err}).helping("ask for less: --sizes, --shape or -n")
+		return (&failure{code: exitMachine, kind: "machine", err: err}).helping("reduce --sizes, --shape or -n")
 	case err != nil:
 		return ofMachine(err)
 	}

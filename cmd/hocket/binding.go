@@ -31,12 +31,12 @@ func (a *programs) addBindFlags(c *cobra.Command) *bindFlags {
 	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim, such as `T=4096`; repeatable")
 	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression, such as `C=ceildiv(T,16)`; repeatable")
 	f.Int64Var(&a.limits.Commands, "max-commands", mostCommands,
-		"refuse a run of more than `N` commands, of all ranks; 0: no limit")
+		"refuse programs with more than `N` commands on all ranks together; 0: no limit")
 	f.DurationVar(&a.limits.Time, "max-time", mostTime,
-		"stop if planning, or proving, takes longer than this; 0: no limit: `10s`")
-	f.StringVar(&a.plan.file, "plan", "", "layouts of an exported model's parameters: a tensor-parallel plan in `FILE`.json")
+		"stop if planning or proving takes longer than this time; 0: no limit: `10s`")
+	f.StringVar(&a.plan.file, "plan", "", "read the layouts of an exported model's parameters from a tensor-parallel plan in `FILE`.json")
 	f.StringArrayVar(&a.plan.shards, "shard", nil,
-		"one layout, such as `layers.*.mlp.up_proj=colwise`; repeatable")
+		"the layout of one parameter, such as `layers.*.mlp.up_proj=colwise`; repeatable")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	rare(c, "func", "define", "shard", "max-commands", "max-time")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -61,10 +61,10 @@ func (b *bindFlags) set(c *cobra.Command) bool {
 func (b *bindFlags) binding(c *cobra.Command) (hocket.Binding, error) {
 	out := hocket.Binding{Func: b.fn, Ranks: b.ranks, Dims: map[string]int64{}, Defines: map[string]string{}}
 	if a := b.limits; a.Commands < 0 || a.Time < 0 {
-		return out, usagef("--max-commands and --max-time are not negative")
+		return out, usagef("--max-commands and --max-time cannot be negative")
 	}
 	if c.Flags().Changed("ranks") && b.ranks < 1 {
-		return out, usagef("-n is %d; at least 1 rank runs a program", b.ranks)
+		return out, usagef("-n is %d, but must be at least 1", b.ranks)
 	}
 	for _, s := range b.dims {
 		name, value, err := assignment("--dim", s)
@@ -76,7 +76,7 @@ func (b *bindFlags) binding(c *cobra.Command) (hocket.Binding, error) {
 			return out, usagef("--dim %s: the value does not fit 64 bits", s)
 		}
 		if perr != nil {
-			return out, usagef("--dim %s: %q is no whole number", s, value).helping("for an expression use --define")
+			return out, usagef("--dim %s: %q is not an integer", s, value).helping("use --define for an expression")
 		}
 		if _, twice := out.Dims[name]; twice {
 			return out, usagef("--dim %s is given twice", name)

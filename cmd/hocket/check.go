@@ -23,7 +23,7 @@ func (a *app) checkCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "check PROGRAM [flags]",
 		SuggestFor: []string{"verify", "prove", "lint", "vet", "validate"},
-		Short:      "Prove that a program is right, without running it",
+		Short:      "Prove that a program has no races or deadlocks, without running it",
 		Long: `Proves a program free of data races, reuse of memory in use, reads of unwritten
 memory, mismatched collectives and transfers, and deadlocks, over runs back to
 back; or shows two conflicting ops, why nothing orders them, and the smallest
@@ -45,12 +45,12 @@ The proof does not cover the values that a program computes: see run --compare.`
 	o := &checkFlags{}
 	f := c.Flags()
 	addStrategy(c, &o.strategy)
-	addPredicted(c, &o.machine, "auto predicts, and costs of lost overlap are shown,")
-	f.BoolVar(&o.redundant, "redundant", false, "list the waits that others imply")
-	f.BoolVar(&o.fix, "fix", false, "write the program with what it lacks to standard output")
-	f.StringVarP(&o.out, "output", "o", "", "write what --fix repairs to `FILE` instead")
-	f.StringVar(&o.certificate, "certificate", "", "write evidence of the proof, for run --certificate, to `FILE`")
-	f.IntVar(&o.launches, "launches", 1, "of a collective schedule: 2 also checks conflicts between two launches")
+	addPredicted(c, &o.machine, "auto predicts, and the cost of lost overlap is shown,")
+	f.BoolVar(&o.redundant, "redundant", false, "list waits and barriers that can be removed")
+	f.BoolVar(&o.fix, "fix", false, "repair the program: print it with the missing waits and barriers")
+	f.StringVarP(&o.out, "output", "o", "", "write the repaired program to `FILE` instead")
+	f.StringVar(&o.certificate, "certificate", "", "write a certificate of the proof, for run --certificate, to `FILE`")
+	f.IntVar(&o.launches, "launches", 1, "number of launches of a collective schedule to check: 2 also finds conflicts between two launches")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		schedule, err := a.isSchedule(c.Context(), args[0])
 		if err != nil {
@@ -85,11 +85,11 @@ The proof does not cover the values that a program computes: see run --compare.`
 func (o *checkFlags) check() error {
 	switch {
 	case o.out != "" && !o.fix:
-		return usagef("-o names where --fix writes, and --fix is not given")
+		return usagef("-o is the output of --fix, but --fix is not given")
 	case o.certificate != "" && o.fix:
-		return usagef("--certificate applies to the unchanged program: leave --fix out")
+		return usagef("--certificate needs the unchanged program: remove --fix")
 	case o.fix && o.strategy != "" && o.strategy != "sequential":
-		return usagef("--fix repairs the program before lowering: leave --strategy out")
+		return usagef("--fix repairs the program before lowering: remove --strategy")
 	}
 	if o.machine != "" {
 		if err := checkPredicted(o.machine); err != nil {
@@ -132,7 +132,7 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 	}
 	a.progress.end()
 	if o.certificate != "" && v.Kind == hocket.Proved && v.Certificate == nil {
-		return ofHocket(fmt.Errorf("no certificate: it was proved without a plan"))
+		return ofHocket(fmt.Errorf("no certificate was written: the program was proved without a plan"))
 	}
 	if v.Certificate != nil {
 		if err := writeText(o.certificate, string(v.Certificate)+"\n"); err != nil {
@@ -173,7 +173,7 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 		}
 		if fixed == nil {
 			return ofDiagnostics(append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
-				Message: "--fix found no wait, barrier or order that helps"}))
+				Message: "--fix found no repair: no added wait or barrier and no other order of statements leads to a proof"}))
 		}
 		text, v = fixed.Program.String(), fixed.Verdict
 		v.Diagnostics = append(v.Diagnostics, p.Warnings()...)

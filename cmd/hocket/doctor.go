@@ -101,7 +101,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "doctor [--json]",
 		SuggestFor: []string{"devices", "gpus", "info", "env"},
-		Short:      "Say what this machine can run, and what is missing",
+		Short:      "Show what this machine can run, and what is missing",
 		Example:    "  hocket doctor",
 		Args:       nothing,
 		RunE: func(*cobra.Command, []string) error {

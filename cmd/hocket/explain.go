@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/ir"
 )
 
 // explainFlags holds the flags that opt --explain adds to opt.
@@ -52,18 +53,19 @@ func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	set := c.Flags().Changed
 	switch {
 	case set("machine") && !o.explain && !set("html") && !set("svg") && strategy != "auto":
-		return usagef("--machine changes nothing here").helping("it says what --explain, --html and --strategy auto predict for")
+		return usagef("--machine has no effect here").helping("--machine selects the machine for the predictions of --explain, --html and --strategy auto")
 	case set("nodes") && (o.nodes < 1 || !o.explain && !set("html") && strategy != "auto"):
-		return usagef("--nodes is a positive number, for what --explain, --html and --strategy auto predict")
+		return usagef("--nodes must be a positive number; it applies to the predictions of --explain, --html and --strategy auto")
 	case o.explain && (set("print-after") || set("output")):
-		return usagef("--explain prints no program").helping("leave --print-after and -o out, or --explain")
+		return usagef("--explain prints no program").helping("remove --print-after and -o, or remove --explain")
 	}
 	return checkPredicted(o.machine)
 }
 
 // explain prints an explanation of the lowering of a program.
 func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
-	e, err := p.Explain(opts)
+	e, err := compile.Explain(p.IR(), compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes,
+		Limits: compile.Limits(a.limits)}, ir.Binding(opts.Binding))
 	if err != nil {
 		return ofHocket(err)
 	}
@@ -85,7 +87,7 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 }
 
 // showExplanation prints an explanation as text.
-func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
+func showExplanation(w io.Writer, e *compile.Explanation, columns int) {
 	showReshards(w, e)
 	for _, g := range grouped(e.Pairs, samePair) {
 		showPair(w, g, e.By(g[0].Tabled, g[0].Across))
@@ -96,17 +98,17 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	switch {
 	case e.Time > 0:
 	case slices.ContainsFunc(e.Pairs, refused):
-		fmt.Fprintf(w, "\nNo time is predicted: with these dims the strategy is refused.\n")
+		fmt.Fprintf(w, "\nNo time is predicted, because the strategy cannot be applied with these dims.\n")
 		return
 	default:
-		fmt.Fprintf(w, "\nNo time is predicted: it orders streams itself and has too many ranks to be planned here.\n")
+		fmt.Fprintf(w, "\nNo time is predicted, because the program orders streams explicitly and has too many ranks to plan.\n")
 		return
 	}
 	fmt.Fprintf(w, "\npredicted    %s", trace.Microseconds(e.Time))
 	if e.Sequential > 0 && e.Sequential != e.Time {
 		fmt.Fprintf(w, ", sequential %s (%+.0f %%)", trace.Microseconds(e.Sequential), 100*(e.Time/e.Sequential-1))
 	}
-	fmt.Fprintf(w, "\nexposed      %s of communication that no computation hides", trace.Microseconds(e.Exposed))
+	fmt.Fprintf(w, "\nexposed      %s of communication that no computation overlaps", trace.Microseconds(e.Exposed))
 	if e.SequentialExposed != e.Exposed {
 		fmt.Fprintf(w, ", sequential %s", trace.Microseconds(e.SequentialExposed))
 	}
@@ -119,14 +121,14 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	fmt.Fprint(w, "\n\n")
 	_ = e.WriteTimeline(w, columns) // w remembers the error
 	if e.Cut {
-		fmt.Fprintln(w, "The timeline ends early: the rest is more of the same.")
+		fmt.Fprintln(w, "The timeline is cut off: the remaining part repeats the same pattern.")
 	}
 }
 
 // tflops formats the rate of n operations in us microseconds.
 func tflops(n, us float64) string { return fmt.Sprintf("%.3g TFLOP/s", n/us/1e6) }
 
-func showReshards(w io.Writer, e *hocket.Explanation) {
+func showReshards(w io.Writer, e *compile.Explanation) {
 	if len(e.Reshards) == 0 {
 		fmt.Fprint(w, "\nNothing is resharded.\n")
 		return
@@ -134,7 +136,7 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 	fmt.Fprint(w, "\nResharded (bytes that each rank receives):\n")
 	for _, g := range grouped(e.Reshards, sameReshard) {
 		r := &g[0]
-		fmt.Fprintf(w, "  %s: %s → %s\n", places(g, func(r hocket.Reshard) (int32, string) { return r.Line, r.Value }),
+		fmt.Fprintf(w, "  %s: %s → %s\n", places(g, func(r compile.Reshard) (int32, string) { return r.Line, r.Value }),
 			r.From, r.To)
 		why := "as written"
 		if r.Why != "" {
@@ -159,16 +161,16 @@ func grouped[T any](list []T, same func(a, b *T) bool) [][]T {
 	return out
 }
 
-func sameReshard(a, b *hocket.Reshard) bool {
+func sameReshard(a, b *compile.Reshard) bool {
 	x := *b
 	x.Line, x.Value = a.Line, a.Value
 	return x == *a
 }
 
-func samePair(a, b *hocket.PairReport) bool {
+func samePair(a, b *compile.PairReport) bool {
 	return a.Pair == b.Pair && a.Bytes == b.Bytes && a.Chosen == b.Chosen && a.Tabled == b.Tabled &&
 		a.Across == b.Across && a.Why == b.Why &&
-		slices.EqualFunc(a.Strategies, b.Strategies, func(x, y hocket.Estimate) bool {
+		slices.EqualFunc(a.Strategies, b.Strategies, func(x, y compile.Estimate) bool {
 			return x.Strategy == y.Strategy && x.Time == y.Time && x.Refused == y.Refused
 		})
 }
@@ -200,7 +202,7 @@ func each(n int) string {
 }
 
 // refused reports whether the strategy of a pair cannot be used with the pair's dims.
-func refused(p hocket.PairReport) bool {
+func refused(p compile.PairReport) bool {
 	for _, s := range p.Strategies {
 		if s.Strategy == p.Chosen && s.Refused != "" {
 			return true
@@ -210,9 +212,9 @@ func refused(p hocket.PairReport) bool {
 }
 
 // showPair prints a group of similar pairs. by names the source of the time of their collectives.
-func showPair(w io.Writer, g []hocket.PairReport, by string) {
+func showPair(w io.Writer, g []compile.PairReport, by string) {
 	p := &g[0]
-	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }),
+	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p compile.PairReport) (int32, string) { return p.Line, p.Value }),
 		p.Pair, tensor.Size(p.Bytes), each(len(g)))
 	if by != "" {
 		fmt.Fprintf(w, ", its collective%s", by)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/exported"
@@ -75,6 +76,19 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks})
 	if err != nil {
 		return nil, ofExport(err)
+	}
+	for _, s := range a.plan.shards {
+		r, _ := modelprogram.ParseRule(s)
+		if slices.Contains(m.Unmatched, r.Pattern) {
+			var names []string
+			for _, p := range m.Params {
+				if !p.State {
+					names = append(names, p.Weights...)
+				}
+			}
+			return nil, errors.Join(usagef("--shard: no weight of %s matches %s", arg, r.Pattern).helping(
+				"its weights are %s", strings.Join(names[:min(len(names), 20)], ", ")), m.Close())
+		}
 	}
 	a.export = m
 	return m, nil

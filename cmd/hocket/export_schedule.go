@@ -23,7 +23,7 @@ MSCCL++'s loader reads and hocket check proves: one thread block a rank, out of 
   hocket export all_reduce --to mscclpp -n 4 -o plan.json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("it takes one collective: %s", contest.OpNames()).helping("see hocket export --help")
+				return usagef("one collective is required: %s", contest.OpNames()).helping("see hocket export --help")
 			}
 			return nil
 		},
@@ -31,16 +31,16 @@ MSCCL++'s loader reads and hocket check proves: one thread block a rank, out of 
 	f := c.Flags()
 	f.StringVar(&to, "to", "", "the `FORMAT`: mscclpp")
 	f.IntVarP(&ranks, "ranks", "n", 2, "number of `RANKS`")
-	f.StringVar(&algorithm, "algorithm", "", "the `ALGORITHM` (default: the first that a plan can say)")
+	f.StringVar(&algorithm, "algorithm", "", "the `ALGORITHM` (default: the first one that an execution plan can express)")
 	f.StringVarP(&out, "output", "o", "", "write to `FILE` instead")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		op, ok := contest.OpNamed(args[0])
 		if !ok {
-			return usagef("there is no collective %q; there are %s", args[0], contest.OpNames())
+			return usagef("unknown collective %q; the collectives are %s", args[0], contest.OpNames())
 		}
 		if to != "mscclpp" {
-			return usagef("--to is %q; there is mscclpp", to)
+			return usagef("--to: unknown format %q; the only format is mscclpp", to)
 		}
 		plan, err := ours.Plan(op, ranks, algorithm)
 		if err != nil {

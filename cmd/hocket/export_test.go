@@ -161,7 +161,7 @@ func TestExportedBench(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 	_, errs, code := hocketHere(append(args, "--in", filepath.Join(dir, "..", "mixtral", "model.safetensors"))...)
-	if want := "no parameter of the name of"; code != 0 || !strings.Contains(errs, want) {
+	if want := "no parameters for these tensors"; code != 0 || !strings.Contains(errs, want) {
 		t.Errorf("with the experts of another model: exit %d; %s lacks %q", code, errs, want)
 	}
 }
@@ -198,8 +198,9 @@ func TestExportedCommands(t *testing.T) {
 	}{
 		{[]string{"check", cut}, 2, "malformed archive"},
 		{[]string{"check", model, "--shard", "lm_head=sideways"}, 2, `no style "sideways"`},
+		{[]string{"check", model, "--shard", "lm_haed=colwise"}, 2, "no weight of " + model + " matches lm_haed"},
 		{[]string{"check", model, "--plan", model}, 2, "--plan"},
-		{[]string{"check", "../../examples/mlp.hkt", "--shard", "lm_head=colwise"}, 2, "is none"},
+		{[]string{"check", "../../examples/mlp.hkt", "--shard", "lm_head=colwise"}, 2, "is not one"},
 	} {
 		if _, errs, code := hocketHere(c.args...); code != c.code || !strings.Contains(errs, c.says) {
 			t.Errorf("%v: exit %d, want %d; %s", c.args, code, c.code, errs)

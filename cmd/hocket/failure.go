@@ -119,16 +119,16 @@ func ofMachine(err error) error {
 	case errors.As(err, &mismatch):
 		f := &failure{code: exitHocket, kind: "differs", err: err}
 		if mismatch.Proved {
-			return f.helping("the plan was proved, so no wait is missing: either the program computes different values " +
-				"on ranks and declares them copies of each other (claim, an index by rank), or a device computes wrongly; -m " +
+			return f.helping("the plan was proved, so no wait is missing. Either the program computes different values " +
+				"on the ranks but declares them to be the same (claim, or an index that depends on the rank), or a device computes wrong results; -m " +
 				defaultMachine + " shows which")
 		}
-		return f.helping("the usual cause is a missing wait; --schedules 20 distinguishes it from a wrong layout in a claim")
+		return f.helping("the usual cause is a missing wait; run with --schedules 20 to distinguish it from a wrong layout in a claim")
 	case errors.Is(err, hocket.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}
 	case errors.Is(err, hocket.ErrNoReference):
 		f := &failure{code: exitUndecided, kind: "compare", err: err}
-		return f.helping("say with refines which function it must compute, or run without --compare and --schedules")
+		return f.helping("declare with refines which function it must compute, or run without --compare and --schedules")
 	case errors.Is(err, hocket.ErrDeadlock):
 		return &failure{code: exitProgram, kind: "deadlock", err: err}
 	}

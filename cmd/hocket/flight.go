@@ -47,9 +47,9 @@ func (f *flights) keep(ctx context.Context, a *app, path string, err error) erro
 	if werr == nil {
 		werr = write(path, func(w io.Writer) error { _, err := w.Write(f.last); return err })
 	}
-	said := "the flight record of the run that failed is in " + path
+	said := "the state of each rank at the failure was written to " + path
 	if werr != nil {
-		said = fmt.Sprintf("the flight record of the run that failed is lost: %v", werr)
+		said = fmt.Sprintf("the state of each rank at the failure could not be written: %v", werr)
 	}
 	a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "flight", Message: said})
 	return err

@@ -26,11 +26,11 @@ func (a *app) fmtCommand() *cobra.Command {
 	}
 	o := &fmtFlags{}
 	c.Flags().BoolVarP(&o.write, "write", "w", false, "write the result back to the file")
-	c.Flags().BoolVarP(&o.list, "list", "l", false, "list the files whose form differs")
+	c.Flags().BoolVarP(&o.list, "list", "l", false, "list the files whose format differs")
 	c.Args = func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return usagef("it takes files, or - for standard input").helping("see hocket fmt --help")
+			return usagef("files are required, or - for standard input").helping("see hocket fmt --help")
 		case o.write && o.list:
 			return usagef("-w and -l exclude each other")
 		}

@@ -21,11 +21,11 @@ func (a *app) gradCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "grad PROGRAM [flags]",
 		SuggestFor: []string{"differentiate", "backward", "gradient", "derivative", "autograd"},
-		Short:      "Print a program that computes gradients, too",
+		Short:      "Print a program that also computes gradients",
 		Long: `Differentiates a program of values in reverse mode, and prints a program that computes
-its results and their gradients. What is printed can be edited, proved and lowered as
-any other. For a result %y that is not a scalar it has a parameter %dy more. Its
-results are those of the function, then %dx for each parameter %x.`,
+its results and the gradients of its parameters. The printed program can be edited, proved
+and lowered like any other. It has an additional parameter %dy for each result %y that is not
+a scalar. Its results are those of the function, followed by %dx for each parameter %x.`,
 		Example: `  hocket grad examples/mlp.hkt
   hocket grad examples/mlp.hkt --wrt w1,w2 -o mlp_grad.hkt
   hocket grad examples/model_32.hkt --keep inputs
@@ -37,31 +37,31 @@ results are those of the function, then %dx for each parameter %x.`,
 	f.StringVar(&o.fn, "func", "", "differentiate this `FUNCTION` (default: the program's last)")
 	f.StringSliceVar(&o.of, "of", nil, "differentiate these `RESULTS` (default: all of floating-point numbers)")
 	f.StringSliceVar(&o.wrt, "wrt", nil, "with respect to these `PARAMETERS` (default: all of floating-point numbers)")
-	f.StringVar(&o.keep, "keep", "all", "keep `WHAT` of the forward pass: "+strings.Join(grad.Keeps(), ", "))
-	f.StringVar(&o.budget, "budget", "", "with --keep auto, keep at most so many `BYTES` a rank, such as 2GiB")
+	f.StringVar(&o.keep, "keep", "all", "which values of the forward pass are kept for the gradients: `WHAT` is one of "+strings.Join(grad.Keeps(), ", "))
+	f.StringVar(&o.budget, "budget", "", "with --keep auto, the largest number of `BYTES` kept on each rank, such as 2GiB")
 	f.StringArrayVar(&o.dims, "dim", nil, "with --budget, the value of a dim, such as `T=4096`; repeatable")
 	f.StringVarP(&o.out, "output", "o", "", "write the program to `FILE`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions(grad.Keeps(), cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if !slices.Contains(grad.Keeps(), o.keep) {
-			return usagef("--keep: there is no %q", o.keep).helping("one of: %s", strings.Join(grad.Keeps(), ", "))
+			return usagef("--keep: unknown value %q", o.keep).helping("one of: %s", strings.Join(grad.Keeps(), ", "))
 		}
 		var most int64
 		if o.budget != "" {
 			if o.keep != string(grad.KeepAuto) {
-				return usagef("--budget is for --keep auto, and --keep is %s", o.keep)
+				return usagef("--budget requires --keep auto, but --keep is %s", o.keep)
 			}
 			var err error
 			if most, err = parseBytes(o.budget); err != nil {
 				return usagef("--budget: %v", err)
 			}
 			if most < 1 {
-				return usagef("--budget: a number of bytes from 1 is wanted")
+				return usagef("--budget must be a positive number of bytes")
 			}
 		}
 		if most == 0 && len(o.dims) > 0 {
-			return usagef("--dim is for --budget: without one, gradients are for all dims")
+			return usagef("--dim requires --budget: without it, gradients are valid for all dims")
 		}
 		binding, err := (&bindFlags{dims: o.dims, limits: &a.limits}).binding(c)
 		if err != nil {

@@ -56,7 +56,7 @@ func writeHelp(w io.Writer, c *cobra.Command, all bool) {
 	case more > 0:
 		fmt.Fprintf(w, "  %d more flags: hocket help %s --all\n", more, c.Name())
 	case !c.HasParent():
-		fmt.Fprint(w, "\nhocket COMMAND --help says more about a command.\n")
+		fmt.Fprint(w, "\nRun hocket COMMAND --help for help on a command.\n")
 	}
 }
 
@@ -75,7 +75,7 @@ func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
 	all := false
 	c := &cobra.Command{
 		Use:                   "help [COMMAND] [--all]",
-		Short:                 "Say what a command does and which flags it has",
+		Short:                 "Show what a command does and which flags it has",
 		Example:               "  hocket help run --all",
 		DisableFlagsInUseLine: true,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -95,7 +95,7 @@ func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "show the flags that few need, too")
+	c.Flags().BoolVar(&all, "all", false, "also show the flags that are rarely needed")
 	return c
 }
 

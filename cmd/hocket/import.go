@@ -73,7 +73,7 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 	}
 	if found, err := a.isSchedule(ctx, arg); err != nil || found {
 		if err == nil && (given || b.Ranks > 0) {
-			err = usagef("%s is a collective schedule: it has no dims and names its ranks", arg)
+			err = usagef("%s is a collective schedule, which has no dims and a fixed number of ranks: remove -n, --dim and --define", arg)
 		}
 		if err != nil {
 			return "", err
@@ -146,6 +146,6 @@ func oneDUMP(c *cobra.Command, args []string) error {
 		return nil
 	}
 	return &failure{code: exitUsage, kind: "usage",
-		err:  fmt.Errorf("it takes one DUMP or archive: a file, or - for standard input; found %d", len(args)),
+		err:  fmt.Errorf("one DUMP or archive is required (a file, or - for standard input); found %d", len(args)),
 		help: "see hocket import --help"}
 }

@@ -77,9 +77,9 @@ func (in *inputs) add(flag, name string, spec tensor.Spec) error {
 	case spec.Kind == tensor.SpecSafetensors && spec.Name == "":
 		in.files = append(in.files, spec.File)
 	case spec.Kind == tensor.SpecSafetensors || spec.Kind == tensor.SpecNpy:
-		return usagef("--in %s: which parameter is it? write NAME=%s", flag, flag)
+		return usagef("--in %s: the parameter's name is missing: write NAME=%s", flag, flag)
 	case in.fixed:
-		return usagef("--in %s: the input of all other parameters is given twice", flag)
+		return usagef("--in %s: the default for all other parameters is given twice", flag)
 	default:
 		in.rest, in.fixed = spec, true
 	}
@@ -232,7 +232,7 @@ func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
-		Message: fmt.Sprintf("%s has no parameter of the name of %s", fn.Name, text)}
+		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, text)}
 }
 
 func unknownInput(fn *ir.Func, name, where string) error {

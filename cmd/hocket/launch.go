@@ -38,7 +38,7 @@ func (a *app) launchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "launch -n N -- COMMAND [ARGS]",
 		SuggestFor: []string{"mpirun", "torchrun"},
-		Short:      "Start several processes that run a program together",
+		Short:      "Start several processes that run one program together",
 		Long: `Starts N processes of this host, each of which drives some of a program's ranks, and
 waits for them. With --nodes they are in as many groups, which share no memory and talk over
 TCP, as processes of several hosts would. COMMAND is one of hocket's, as run, or a program, by its
@@ -58,19 +58,19 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
   hocket launch -n 4 -- printenv LOCAL_RANK`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("it takes a COMMAND after --").helping("see %s --help", c.CommandPath())
+				return usagef("a COMMAND is required after --").helping("see %s --help", c.CommandPath())
 			}
 			return nil
 		},
 	}
 	c.Flags().IntVarP(&n, "processes", "n", 2, "start `N` processes")
-	c.Flags().IntVar(&nodes, "nodes", 1, "have the processes be on `M` nodes, which share no memory")
+	c.Flags().IntVar(&nodes, "nodes", 1, "divide the processes into `M` nodes, which share no memory")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if n < 1 || n > 256 {
-			return usagef("-n is %d; from 1 to 256", n)
+			return usagef("-n is %d, but must be from 1 to 256", n)
 		}
 		if nodes < 1 || nodes > n {
-			return usagef("--nodes is %d; from 1 to the %d processes of -n", nodes, n)
+			return usagef("--nodes is %d, but must be from 1 to %d, the number of processes (-n)", nodes, n)
 		}
 		if err := alone(); err != nil {
 			return err
@@ -107,7 +107,7 @@ func commandOf(root *cobra.Command, words []string) ([]string, error) {
 		for _, c := range root.Commands() {
 			names = append(names, c.Name())
 		}
-		wrong := usagef("there is no command %q, neither of hocket's nor on PATH", words[0])
+		wrong := usagef("%q is neither a command of hocket nor a program on PATH", words[0])
 		if near := nearest(words[0], names); near != "" {
 			return nil, wrong.helping("did you mean %s?", near)
 		}
@@ -254,15 +254,15 @@ func (l *launched) wait(end <-chan struct{}) error {
 			rank, cause := l.watcher.blamed()
 			if pid, runs := running[rank]; first < 0 && why == nil && runs && isStopped(offspring(), pid) {
 				stopped = &failure{code: exitMachine, kind: "process",
-					err: fmt.Errorf("process %d of %d is to blame: %s", rank, len(l.all), cause)}
+					err: fmt.Errorf("the failure began in process %d of %d: %s", rank, len(l.all), cause)}
 				late = time.After(endsAfter)
 			}
 		case <-tick.C:
 			if first >= 0 || why != nil || len(running) == len(l.all) || !l.standStill(running, int(l.stall/beat)) {
 				continue
 			}
-			why = &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %s of %d was killed: it had been "+
-				"stopped for %v while others had exited", rankList(running), len(l.all), l.stall)}
+			why = &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %s of %d was killed, because it was "+
+				"stopped for %v after others had exited", rankList(running), len(l.all), l.stall)}
 			next, late = syscall.SIGKILL, time.After(0)
 		}
 	}

@@ -82,7 +82,7 @@ func (w *watcher) failed(first exit, exits []exit) error {
 		return first.failure(n)
 	}
 	return &failure{code: codeOf(exits[blamed].state), kind: "process",
-		err: fmt.Errorf("process %d of %d is to blame: %s", blamed, n, why)}
+		err: fmt.Errorf("the failure began in process %d of %d: %s", blamed, n, why)}
 }
 
 // oddText describes how one process differs from the others: by its call or, if the calls are equal, by its value.

@@ -214,7 +214,7 @@ func endOffspring(launched []*exec.Cmd, s syscall.Signal) error {
 			return nil
 		case waited >= 3*killedAfter:
 			return &failure{code: exitMachine, kind: "process", err: fmt.Errorf(
-				"process %d, which a rank has started, has not ended %v after SIGKILL", left[0].pid, 2*killedAfter)}
+				"process %d, which a rank has started, is still running %v after SIGKILL", left[0].pid, 2*killedAfter)}
 		case waited >= killedAfter:
 			s = syscall.SIGKILL
 		}

@@ -374,7 +374,7 @@ func (c launchCase) try(t *testing.T) (took time.Duration, err error) {
 	case !slices.Contains(launchFaults[c.fault], code):
 		err = fmt.Errorf("exit code %d, want one of %v:\n%s", code, launchFaults[c.fault], text)
 	case c.fault == "stop" && c.phase == "left" && !strings.Contains(text,
-		fmt.Sprintf("error: process %d of 3 was killed: it had been stopped for 2s while others had exited", c.rank)):
+		fmt.Sprintf("error: process %d of 3 was killed, because it was stopped for 2s after others had exited", c.rank)):
 		err = fmt.Errorf("it does not say which rank was stopped:\n%s", text)
 	case strings.Contains(text, "other error"):
 		err = errors.New(text)
@@ -604,7 +604,7 @@ func TestLaunchReported(t *testing.T) {
 	c := hocketCommand(t, nil, "launch", "-n", "3", "--", "deaf")
 	c.Env = append(c.Env, "HOCKET_STALL_TIMEOUT=1s")
 	out, _ := c.CombinedOutput()
-	const want = "error: process 1 of 3 is to blame: stalled: no sign of life for "
+	const want = "error: the failure began in process 1 of 3: stalled: no progress and no reaction for "
 	if code := c.ProcessState.ExitCode(); code != exitMachine || !strings.Contains(string(out), want) {
 		t.Errorf("exit code %d, want %d and %q:\n%s", code, exitMachine, want, out)
 	}

@@ -17,8 +17,8 @@ func alone() error {
 		return usagef("%w", err)
 	}
 	if n > 1 {
-		return usagef("a launcher started %d processes, and this command drives all ranks from one", n).
-			helping("start hocket once, without the launcher: -n %d takes %d ranks", n, n)
+		return usagef("a launcher started %d processes, but this command runs all ranks in one process", n).
+			helping("start hocket once, without the launcher; use -n %d for %d ranks", n, n)
 	}
 	return nil
 }
@@ -34,7 +34,7 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 		return nil, nil
 	}
 	if j.flags.schedules > 0 {
-		return nil, usagef("--schedules draws the order of all ranks in one process; a launcher started %d", n).
+		return nil, usagef("--schedules explores the order of all ranks in one process, but a launcher started %d processes", n).
 			helping("start hocket once, without the launcher")
 	}
 	var opts hocket.JoinOptions

@@ -21,7 +21,7 @@ func parseBytes(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 1 || n > 1<<62>>shift {
-		return 0, fmt.Errorf("%q is no number of bytes: write 1048576, 64K, 16M or 2G", s)
+		return 0, fmt.Errorf("%q is not a number of bytes: write 1048576, 64K, 16M or 2G", s)
 	}
 	return n << shift, nil
 }
@@ -58,8 +58,8 @@ func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
 	}
 	if need > uint64(free) {
 		f := &failure{code: exitMachine, kind: "memory",
-			err: fmt.Errorf("out of memory: the inputs take %s, and %s are free", sizeText(need), tensor.Size(free))}
-		return 0, f.helping("make dims smaller with --dim, or --repeat")
+			err: fmt.Errorf("out of memory: the inputs need %s, but only %s are free", sizeText(need), tensor.Size(free))}
+		return 0, f.helping("reduce dims with --dim, or reduce --repeat")
 	}
 	return free - int64(need), nil
 }

@@ -16,9 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/footprint"
+	"hocket.example/hocket/internal/memoryplan"
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
 
 // memoryFlags holds the flags of memory, in addition to those of every command that has a PROGRAM argument.
@@ -31,16 +34,16 @@ type memoryFlags struct {
 
 // memoryResult is the part of the --json output that only memory writes.
 type memoryResult struct {
-	*hocket.MemoryReport
+	*footprint.Report
 	// The following fields are set only for a memory snapshot of PyTorch's allocator.
 	ReservedPeak  *int64                   `json:"reserved_peak,omitempty"`
 	AllocatedPeak *int64                   `json:"allocated_peak,omitempty"`
 	Waiting       *int64                   `json:"waiting_for_streams,omitempty"`
 	Devices       []*footprint.Explanation `json:"devices,omitempty"`
 	// Fit is set if --budget is given.
-	Fit *hocket.MemoryFit `json:"fit,omitempty"`
+	Fit *memoryplan.Fit `json:"fit,omitempty"`
 	// Simulation is set if --policy is given.
-	Simulation *hocket.MemorySimulation `json:"simulation,omitempty"`
+	Simulation *footprint.Simulation `json:"simulation,omitempty"`
 	// Offsets holds the offsets assigned to the buffers of a FILE.csv, in the order of its lines.
 	Offsets []int64 `json:"offsets,omitempty"`
 }
@@ -49,7 +52,7 @@ func (a *app) memoryCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "memory PROGRAM|SNAPSHOT.pickle|FILE.csv [flags]",
 		SuggestFor: []string{"mem"},
-		Short:      "Show what a program, or a snapshot of torch's allocator, uses memory for",
+		Short:      "Show how a program, or a snapshot of torch's allocator, uses memory",
 		Long: `Plans a program, without running it, and shows its memory: the peak; the bound,
 which is the most that can be live at once in any order of its streams; and the
 most that is live at once in the order of the text.
@@ -126,7 +129,7 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 			continue // snapshots have a page, too
 		}
 		if file != "" && c.Flags().Changed(name) {
-			return usagef("--%s is about a program, and %s is none", name, file)
+			return usagef("--%s applies only to programs, but %s is not a program", name, file)
 		}
 	}
 	if o.policy != "" {
@@ -138,17 +141,17 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 	}
 	switch {
 	case file != "" && bound:
-		return usagef("there is nothing to bind in %s", file).helping("leave -n, --func, --dim and --define out")
+		return usagef("%s has no ranks, functions or dims to set", file).helping("remove -n, --func, --dim and --define")
 	case c.Flags().Changed("host-us") && o.policy == "":
-		return usagef("--host-us changes nothing here").helping("it is the speed of the host that --policy simulates")
+		return usagef("--host-us has no effect without --policy").helping("--host-us sets the speed of the host in the simulation of --policy")
 	case c.Flags().Changed("host-us") && !(o.hostUS > 0 && o.hostUS < 1e9):
-		return usagef("--host-us is %v, and must be more than 0", o.hostUS)
+		return usagef("--host-us is %v, but must be more than 0", o.hostUS)
 	case o.strategy == "all" && o.budget != "":
-		return usagef("--budget is one plan's, and --strategy all makes several")
+		return usagef("--budget applies to one plan, but --strategy all makes several")
 	case o.strategy == "all" && o.svg != "":
-		return usagef("--svg draws one plan, and --strategy all makes several").helping("--html draws several")
+		return usagef("--svg draws one plan, but --strategy all makes several").helping("use --html, which draws several plans")
 	case o.strategy == "all" && o.viz != "":
-		return usagef("--viz writes one plan, and --strategy all makes several")
+		return usagef("--viz writes one plan, but --strategy all makes several")
 	}
 	if c.Flags().Changed("budget") {
 		var err error
@@ -169,9 +172,10 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 		strategies = []string{"sequential", "chunked(4)", "exchange"}
 	}
 	a.progress.at("planning", len(strategies), time.Duration(len(strategies))*a.limits.Time)
-	var plans []*hocket.MemoryPlan
+	var plans []*memoryplan.Plan
 	for _, s := range strategies {
-		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: s, Machine: o.machine, Binding: b})
+		m, err := memoryplan.Of(p.IR(), compile.Options{Strategy: s, Machine: o.machine, Limits: compile.Limits(a.limits)},
+			ir.Binding(b))
 		if ds := findings(err); o.strategy == "all" && len(ds) == 1 && ds[0].Kind == "strategy" {
 			fmt.Fprintln(a.text, ds[0].Message)
 			a.progress.step()
@@ -182,7 +186,7 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 		}
 		plans = append(plans, m)
 		a.progress.step()
-		var fit *hocket.MemoryFit
+		var fit *memoryplan.Fit
 		if o.most > 0 {
 			if fit, err = m.Fit(ctx, o.most); fit == nil {
 				return ofHocket(err)
@@ -193,7 +197,7 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 			fmt.Fprintf(a.text, "%s\n", s)
 		}
 		a.memoryTable(m.Report, "per rank: ")
-		a.out.memoryResult = &memoryResult{MemoryReport: m.Report, Fit: fit}
+		a.out.memoryResult = &memoryResult{Report: m.Report, Fit: fit}
 		if fit != nil {
 			fmt.Fprintf(a.text, "%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n",
 				len(fit.Waits), fit.After, fit.Before)
@@ -203,26 +207,27 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 		}
 		if err != nil {
 			return &failure{code: exitProgram, kind: "memory", err: err,
-				help: "see what is live at the bound above; a smaller batch, or another strategy"}
+				help: "look at the buffers that are live at the bound above; use a smaller batch or another strategy"}
 		}
 	}
 	viz := plans[0].WriteViz
 	if o.policy != "" {
-		s, err := plans[0].Simulate(o.policy, hocket.SimulatedSpeed{HostSec: o.hostUS * 1e-6})
+		s, err := plans[0].Simulate(o.policy, footprint.Speed{HostSec: o.hostUS * 1e-6})
 		if err != nil {
 			return err
 		}
-		a.out.Simulation, viz = s, s.WriteViz
+		a.out.Simulation = s
+		viz = func(w io.Writer) error { return footprint.WriteSnapshot(w, s.Snapshot) }
 		a.simulated(s)
 	}
 	title := "memory of " + a.out.Func
 	return cmp.Or(
-		writeOutput(o.html, func(w io.Writer) error { return hocket.WriteMemoryHTML(w, title, plans...) }),
+		writeOutput(o.html, func(w io.Writer) error { return memoryplan.WriteHTML(w, title, plans...) }),
 		writeOutput(o.svg, plans[0].WriteSVG),
 		writeOutput(o.viz, viz))
 }
 
-func (a *measurements) simulated(s *hocket.MemorySimulation) {
+func (a *measurements) simulated(s *footprint.Simulation) {
 	policy, segments := s.Policy, strings.Trim(fmt.Sprint(s.ByRun), "[]")
 	if strings.HasPrefix(policy, "captured") {
 		policy += ", five iterations in one capture"
@@ -240,7 +245,7 @@ func (a *measurements) simulated(s *hocket.MemorySimulation) {
 // mostHeld is the largest number of buffers in the table.
 const mostHeld = 12
 
-func (a *measurements) memoryTable(r *hocket.MemoryReport, whose string) {
+func (a *measurements) memoryTable(r *footprint.Report, whose string) {
 	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "peak\t%s\t%s%d bytes, %d buffers\n", tensor.Size(r.Peak), whose, r.Peak, r.Buffers)
 	fmt.Fprintf(tw, "bound\t%s\tcan be live at once: the peak is %.1f %% above\n", tensor.Size(r.Bound), r.GapPercent)
@@ -248,7 +253,7 @@ func (a *measurements) memoryTable(r *hocket.MemoryReport, whose string) {
 	_ = tw.Flush()
 	fmt.Fprintln(a.text, "at the bound:")
 	held := slices.Clone(r.AtPeak)
-	slices.SortStableFunc(held, func(a, b hocket.HeldBuffer) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	slices.SortStableFunc(held, func(a, b footprint.Held) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	for k, h := range held {
 		if k == mostHeld {
 			fmt.Fprintf(tw, "  and %d more\n", len(held)-k)
@@ -261,16 +266,6 @@ func (a *measurements) memoryTable(r *hocket.MemoryReport, whose string) {
 		fmt.Fprintf(tw, "  %s\t%s\t%s\n", h.Name, tensor.Size(h.Bytes), where)
 	}
 	_ = tw.Flush()
-}
-
-// reported converts a report about memory that does not describe the plan of a program.
-func reported(r *footprint.Report) *hocket.MemoryReport {
-	out := &hocket.MemoryReport{Peak: r.Peak, Bound: r.Bound, Sequential: r.Sequential, Reserved: r.Reserved,
-		GapPercent: r.GapPercent, Buffers: r.Buffers}
-	for _, h := range r.AtPeak {
-		out.AtPeak = append(out.AtPeak, hocket.HeldBuffer(h))
-	}
-	return out
 }
 
 func openMemory(name string) (*os.File, error) {
@@ -292,8 +287,8 @@ func (a *measurements) packCSV(name string) error {
 		return inputf("%s: %w", name, err)
 	}
 	r, off := in.Pack()
-	a.out.memoryResult = &memoryResult{MemoryReport: reported(r), Offsets: off}
-	a.memoryTable(a.out.MemoryReport, "")
+	a.out.memoryResult = &memoryResult{Report: r, Offsets: off}
+	a.memoryTable(r, "")
 	return nil
 }
 
@@ -312,7 +307,7 @@ func (a *measurements) explainSnapshot(name, page string) error {
 		}
 		f := inputf("%s: %w", name, err)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			f = f.helping("the file is a part of a snapshot: copy all of it")
+			f = f.helping("the file is truncated: copy the whole snapshot")
 		}
 		return f
 	}
@@ -322,7 +317,7 @@ func (a *measurements) explainSnapshot(name, page string) error {
 		fp.Devices = append(fp.Devices, x)
 		if fp.ReservedPeak == nil || x.ReservedPeak > *fp.ReservedPeak {
 			fp.ReservedPeak, fp.AllocatedPeak, fp.Waiting = &x.ReservedPeak, &x.AllocatedPeak, &x.Waiting
-			fp.MemoryReport = reported(x.Report())
+			fp.Report = x.Report()
 		}
 		tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
 		fmt.Fprintf(tw, "device %d\t\tof one rank: %d allocations traced\n", x.Device, x.Blocks)

@@ -218,14 +218,14 @@ func TestMemoryMessages(t *testing.T) {
 	}{
 		{"memory", "", exitUsage, []string{"one SNAPSHOT.pickle", "FILE.csv"}},
 		{"memory empty.pickle", "", exitUsage, []string{"the file is empty"}},
-		{"memory train.py", "", exitUsage, []string{"train.py is Python text", "_dump_snapshot"}},
-		{"memory part.pickle.gz", "", exitUsage, []string{"unpacked: pickle: offset 3000:", "copy all of it"}},
-		{"memory -", string(text), exitUsage, []string{"name it as a file"}},
+		{"memory train.py", "", exitUsage, []string{"train.py is Python code", "_dump_snapshot"}},
+		{"memory part.pickle.gz", "", exitUsage, []string{"unpacked: pickle: offset 3000:", "copy the whole snapshot"}},
+		{"memory -", string(text), exitUsage, []string{"pass a pickle as a file"}},
 		{"snapshot.pickle", "", exitUsage, []string{"did you mean hocket memory snapshot.pickle?"}},
 		{"memory snapshot.pickle", "", 0, []string{"of one rank", " GB)", "different moments", "cost ",
 			"delete tensor.record_stream", "TORCH_NCCL_AVOID_RECORD_STREAMS=1", "forum.hkt --dim B="}},
 		{"memory " + experts + " --strategy all --html page.html", "", 0, []string{"sequential\npeak ",
-			"strategy chunked(4) applies to nothing", "strategy exchange applies to nothing"}},
+			"strategy chunked(4) applies to no collective", "strategy exchange applies to no collective"}},
 		{"memory " + forum + " --policy captured", "", 0, []string{"per rank: ", "five iterations in one capture"}},
 		{"memory " + forum + " --policy caching,expandable_segments:True", "", 0, []string{"runs: does not apply"}},
 	} {
@@ -288,7 +288,7 @@ func f(%x: bf16[1024, 256], %w: bf16[256, 256]) -> bf16[1024, 256] {
 		t.Errorf("%+v, want %d bytes by 5 waits", r, want)
 	}
 	out, errs, code = hocketHere("memory", "p.hkt", "--budget", "1M")
-	if !strings.Contains(errs, "more than the budget of 1.0 MiB: the plan takes 1.2 MiB with all waits that help") ||
+	if !strings.Contains(errs, "more than the budget of 1.0 MiB: with all waits that help, the plan needs 1.2 MiB") ||
 		code != exitProgram || !strings.Contains(out, "1245184 bytes") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}

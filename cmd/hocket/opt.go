@@ -38,7 +38,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 	addStrategy(c, &o.strategy)
 	f := c.Flags()
 	f.StringVar(&o.after, "print-after", "",
-		"print what `PASS` left, or each: "+strings.Join(append(hocket.Passes(), "all"), ", "))
+		"print the program after `PASS`, or each: "+strings.Join(append(hocket.Passes(), "all"), ", "))
 	f.StringVarP(&o.out, "output", "o", "", "write the program to `FILE`")
 	o.explainFlags.add(c)
 	o.pageFlags.add(c, "write a page with a column per pass to `FILE` instead; click a value to follow it",
@@ -92,7 +92,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 func addStrategy(c *cobra.Command, to *string) {
 	names := hocket.Strategies()
 	c.Flags().StringVar(to, "strategy", names[0],
-		"overlap communication by this `STRATEGY`: "+strings.Join(names,
+		"overlap communication with computation by this `STRATEGY`: "+strings.Join(names,
 			", ")+", or with a number of parts, as 'chunked(8)'")
 	_ = c.RegisterFlagCompletionFunc("strategy", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -106,7 +106,7 @@ func checkStrategy(s string) error {
 
 func (o *optFlags) check() error {
 	if names := append(hocket.Passes(), "all", ""); !slices.Contains(names, o.after) {
-		return usagef("--print-after: there is no pass %q", o.after).helping("one of: %s",
+		return usagef("--print-after: unknown pass %q", o.after).helping("one of: %s",
 			strings.Join(names[:len(names)-1], ", "))
 	}
 	return checkStrategy(o.strategy)

@@ -32,7 +32,7 @@ func (o *pageFlags) add(c *cobra.Command, html, svg string) {
 func checkNames(c *cobra.Command) error {
 	for _, name := range []string{"html", "svg", "trace", "save", "flight", "output"} {
 		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-			return usagef("--%s names no file", name)
+			return usagef("--%s is given without a file name", name)
 		}
 	}
 	return nil
@@ -109,8 +109,8 @@ func (a *programs) picture(p *hocket.Program, file string, opts hocket.LowerOpti
 		}
 		if len(e.Timeline) == 0 {
 			return &failure{code: exitUndecided, kind: "predict",
-				err:  errors.New("there is no timeline to draw: no time is predicted"),
-				help: "hocket opt --explain says why"}
+				err:  errors.New("no timeline can be drawn, because no time is predicted"),
+				help: "hocket opt --explain shows the reason"}
 		}
 		list = append(list, e)
 		titles = append(titles, fmt.Sprintf("%s: %s on %d ranks, %s: predicted %s, of it %s exposed communication",

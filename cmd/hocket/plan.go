@@ -12,7 +12,7 @@ import (
 func (a *app) planCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan PROGRAM [flags]",
-		Short: "Print what a program runs: the commands of every rank, in order, with their memory",
+		Short: "Print the commands that every rank executes, in order, with their memory",
 		Long: `Lowers and plans a program, without running it, and prints the plan: the streams of
 every rank, the memory that each buffer has and while which commands it is used, the
 channels of collectives, and the commands in the order in which they are issued, each

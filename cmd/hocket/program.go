@@ -59,7 +59,7 @@ func (a *programs) parseProgram(ctx context.Context, arg string, b *hocket.Bindi
 		return a.parseExport(arg, b)
 	}
 	if a.plan.file != "" || len(a.plan.shards) > 0 {
-		return nil, usagef("--plan and --shard lay out models that torch exported, and %s is none", arg)
+		return nil, usagef("--plan and --shard apply only to models that torch exported, but %s is not one", arg)
 	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
@@ -94,13 +94,13 @@ func otherFile(arg, src string, err error) error {
 	}
 	switch {
 	case pickled(src) && arg == "-":
-		return inputf("standard input is a pickle or compressed by gzip, and no program").helping(
-			"name it as a file, as in hocket memory SNAPSHOT.pickle; decompress logs first")
+		return inputf("standard input is not a program: it is a pickle, or compressed with gzip").helping(
+			"pass a pickle as a file, as in hocket memory SNAPSHOT.pickle; decompress logs first")
 	case pickled(src):
-		return inputf("%s is a pickle or compressed by gzip, and no program", arg).helping(
-			"decompress logs first; hocket memory reads snapshots of torch's allocator, hocket trace its flight records")
+		return inputf("%s is not a program: it is a pickle, or compressed with gzip", arg).helping(
+			"decompress logs first; use hocket memory for snapshots of torch's allocator, and hocket trace for flight records of torch")
 	case strings.HasSuffix(arg, ".py"):
-		return inputf("%s is Python text, and no program", arg).helping("hocket reads a module that it exports " +
+		return inputf("%s is Python code, not a program", arg).helping("hocket reads a module that it exports " +
 			"(torch.export.save), and hocket memory a snapshot that it writes (torch.cuda.memory._dump_snapshot)")
 	}
 	return inputf(`%s is no program, and no line has "%%HostIrContainer {", which begins a dump of nvFuser`, arg).helping(
@@ -148,7 +148,7 @@ func (a *programs) unreadable(arg string, err error) error {
 		err = call.Err // without the system's call
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		f := inputf("there is no file %s", arg)
+		f := inputf("file %s does not exist", arg)
 		if like := nearFile(arg); like != "" {
 			return f.helping("did you mean %s?", like)
 		}

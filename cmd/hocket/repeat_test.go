@@ -57,7 +57,7 @@ func TestTimeoutCoversAll(t *testing.T) {
 	<-a.expired
 	var f *failure
 	if err := ended(ctx.Err()); !errors.As(err, &f) || f.code != exitMachine || f.kind != "timeout" ||
-		f.Error() != "it did not end within 1ms: it was evaluating the reference" {
+		f.Error() != "the command did not end within 1ms: it was evaluating the reference" {
 		t.Errorf("%v", err)
 	}
 	// A run's own watchdog leaves the word to it.
@@ -73,7 +73,7 @@ func TestTimeoutCoversAll(t *testing.T) {
 		{"run", "examples/mlp.hkt", "--schedules", "5", "--timeout", "1ns"},
 	} {
 		if _, stderr, code := hocketHere(words...); code != exitMachine ||
-			!strings.Contains(stderr, "it did not end within 1ns") {
+			!strings.Contains(stderr, "the command did not end within 1ns") {
 			t.Errorf("hocket %v: exit %d, %s", words, code, stderr)
 		}
 	}
@@ -91,7 +91,7 @@ func TestExplainGroupsLayers(t *testing.T) {
 	for _, want := range []string{
 		"\n  lines 25 and 37: %a.g, %b.g: f32[T/tp, H] → f32[T, H]\n",
 		"\nlines 33 and 41: %o, %d: linear + reduce_scatter + add, 1.5 KiB each",
-		"\nexposed      26.4 µs of communication that no computation hides\n",
+		"\nexposed      26.4 µs of communication that no computation overlaps\n",
 	} {
 		if code != 0 || strings.Count(stdout, want) != 1 {
 			t.Errorf("exit %d, %s: %q is not there once:\n%s", code, stderr, want, stdout)
@@ -100,7 +100,7 @@ func TestExplainGroupsLayers(t *testing.T) {
 	stdout, _, _ = hocketHere("opt", "examples/mlp.hkt", "--explain", "--machine", "h200x4",
 		"--dim", "T=8192", "--dim", "H=8192", "--dim", "F=28672")
 	// Alone the two collectives take 261 and 284 µs, and nothing hides them.
-	const want = "exposed      0.0 µs of communication that no computation hides, sequential 545 µs\n"
+	const want = "exposed      0.0 µs of communication that no computation overlaps, sequential 545 µs\n"
 	if !strings.Contains(stdout, want) {
 		t.Errorf("%q is not in\n%s", want, stdout)
 	}

@@ -58,7 +58,7 @@ func (a *app) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "run PROGRAM [flags]",
 		SuggestFor: []string{"exec", "execute", "start"},
-		Short:      "Run a program and show where its time went",
+		Short:      "Run a program and show where its time was spent",
 		Long: `Runs a program on all its ranks and prints what it moved, the memory of its plan, how
 much of its communication was hidden, and a timeline. It is proved first.
 
@@ -119,22 +119,22 @@ func (o *runFlags) add(c *cobra.Command) {
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with the program's text, or the function it refines")
 	f.Float64Var(&o.rtol, "rtol", 0,
-		"with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
+		"with --compare, the exit code depends only on `R`: 0 if no error exceeds R times the largest value, else 1")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
 	f.StringVar(&o.algorithm, "algorithm", "",
-		"run collectives by `ALGORITHM` (see hocket help algorithms), where it can and the text pins none")
+		"run collectives with `ALGORITHM` (see hocket help algorithms), if it supports them and the program names no other")
 	f.BoolVar(&o.fixed, "fixed", false,
-		"use only algorithms whose bits do not depend on the batch, nor on measurements")
-	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
+		"use only algorithms whose results do not depend, in any bit, on the batch size or on measurements")
+	f.BoolVar(&o.measure, "measure", false, "make --strategy auto choose by measurement, once for these dims")
 	f.BoolVar(&o.checkLaunches, "check-launches", false,
 		"look for undeclared reads and writes of launched kernels ("+needs(isProfiled)+")")
-	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
-	f.StringVar(&o.certificate, "certificate", "", "run only if the `FILE` that check --certificate wrote proves the plan")
-	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
+	f.BoolVar(&o.noProve, "no-prove", false, "run the program without proving it first")
+	f.StringVar(&o.certificate, "certificate", "", "run only if the certificate `FILE`, written by check --certificate, proves the plan")
+	f.IntVar(&o.schedules, "schedules", 0, "run `K` different schedules of the streams, and compare each result")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; print the median time")
 	f.DurationVar(&o.timeout, "timeout", 0,
-		"stop if everything together takes longer: `30s`; by default, if one run takes 30s")
+		"stop if the whole command takes longer than this time: `30s`; by default, stop if one run takes 30s")
 	f.StringVar(&o.budget, "budget", "",
 		"memory that a rank may use, including staging of collectives, in `BYTES`: 64K, 16M, 2G")
 	o.planCache.add(f)
@@ -162,30 +162,30 @@ func (o *runFlags) check(c *cobra.Command) error {
 	}
 	switch {
 	case set("rtol") && !(o.rtol > 0):
-		return usagef("--rtol is %g; it must be positive", o.rtol)
+		return usagef("--rtol is %g, but must be positive", o.rtol)
 	case set("rtol") && !o.compare:
-		return usagef("--rtol changes how --compare judges, and --compare is not given")
+		return usagef("--rtol requires --compare")
 	case set("schedules") && o.schedules < 1:
-		return usagef("--schedules is %d; at least 1", o.schedules)
+		return usagef("--schedules is %d, but must be at least 1", o.schedules)
 	case o.graph && !o.kind.Graphs:
-		return usagef("--graph needs %s: machine %s records no graphs", needs(recordsGraphs), o.machine)
+		return usagef("--graph needs %s: machine %s cannot record graphs", needs(recordsGraphs), o.machine)
 	case o.profiled && !o.kind.Profiles:
-		return usagef("--profile-range needs %s: profilers of GPUs see nothing of machine %s", needs(isProfiled),
+		return usagef("--profile-range needs %s: GPU profilers cannot observe machine %s", needs(isProfiled),
 			o.machine)
 	case o.schedules > 0 && o.kind.OpenScheduled == nil:
-		return usagef("--schedules needs %s: machine %s does not draw its order", needs(drawsOrder), o.machine)
+		return usagef("--schedules needs %s: machine %s cannot explore schedules", needs(drawsOrder), o.machine)
 	case o.repeat < 1:
-		return usagef("--repeat is %d; at least 1", o.repeat)
+		return usagef("--repeat is %d, but must be at least 1", o.repeat)
 	case o.seed < 0:
-		return usagef("--seed is %d; seeds are not negative", o.seed)
+		return usagef("--seed is %d, but must not be negative", o.seed)
 	case o.seed > math.MaxInt64-int64(max(o.schedules-1, 0)):
-		return usagef("--seed is %d: %d seeds from there would be out of range", o.seed, o.schedules)
+		return usagef("--seed is %d, which is too large for %d consecutive seeds", o.seed, o.schedules)
 	case o.timeout < 0 || set("timeout") && o.timeout == 0:
-		return usagef("--timeout is %v; it must be positive", o.timeout)
+		return usagef("--timeout is %v, but must be positive", o.timeout)
 	}
 	for _, name := range []string{"trace", "html", "svg"} {
 		if o.schedules > 0 && set(name) {
-			return usagef("--%s and --schedules exclude each other: a schedule has no times", name)
+			return usagef("--%s and --schedules cannot be combined: a run with an explored schedule has no times", name)
 		}
 	}
 	if err := cmp.Or(checkNames(c), o.planCache.check()); err != nil {
@@ -204,7 +204,7 @@ func (o *runFlags) check(c *cobra.Command) error {
 func (o *runFlags) checkMachine() error {
 	var err error
 	if o.kind, err = device.KindNamed(o.machine); err != nil || o.machine == "" {
-		return usagef("-m: there is no machine %q", o.machine).helping("see hocket doctor")
+		return usagef("-m: unknown machine %q", o.machine).helping("see hocket doctor")
 	}
 	if m := machineNamed(o.machine, false); !m.OK {
 		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("machine %s: %s", m.Name, m.Missing),
@@ -429,7 +429,7 @@ func (j *job) ofLoad(err error) error {
 	var f *failure
 	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short &&
 		errors.As(err, &f) && f.help == "" {
-		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use",
+		return f.helping("a rank may use %s: reduce dims with --dim, or raise --budget",
 			tensor.Size(j.arena))
 	}
 	return err

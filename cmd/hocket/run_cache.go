@@ -20,9 +20,9 @@ type planCache struct {
 }
 
 func (c *planCache) add(f *pflag.FlagSet) {
-	f.StringVar(&c.cache, "cache", "", "plans that are kept loaded: `off`, or the bytes that they may hold, as 2G")
-	f.BoolVar(&c.hard, "hard-cache", false, "never let plans hold more than --cache")
-	f.StringArrayVar(&c.round, "bucket", nil, "round a dim up: `DIM=N,...`, as T=64,256; repeatable")
+	f.StringVar(&c.cache, "cache", "", "how much memory the loaded plans may use together: bytes, such as 2G, or `off` to keep no plans loaded")
+	f.BoolVar(&c.hard, "hard-cache", false, "make --cache a hard limit")
+	f.StringArrayVar(&c.round, "bucket", nil, "round a dim up to the next of these values: `DIM=N,...`, such as T=64,256; repeatable")
 }
 
 // given reports whether any of the flags is given.
@@ -42,7 +42,7 @@ func (c *planCache) check() error {
 		c.bytes = n
 	}
 	if c.hard && c.bytes <= 0 {
-		return usagef("--hard-cache keeps to the bytes of --cache, and there are none")
+		return usagef("--hard-cache requires --cache with a number of bytes")
 	}
 	c.buckets = map[string][]int64{}
 	for _, text := range c.round {
@@ -50,7 +50,7 @@ func (c *planCache) check() error {
 		for _, v := range strings.Split(values, ",") {
 			n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
 			if err != nil || n < 1 || dim == "" {
-				return usagef("--bucket %s: DIM=N,... is wanted, as T=64,256", text)
+				return usagef("--bucket %s: write DIM=N,..., such as T=64,256", text)
 			}
 			c.buckets[dim] = append(c.buckets[dim], n)
 		}

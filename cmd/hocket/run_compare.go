@@ -46,8 +46,8 @@ func ofReference(err error) error {
 		return err
 	}
 	return &failure{code: exitMachine, kind: "limit",
-		err:  fmt.Errorf("no reference to compare with: %s", ds[0].Message),
-		help: "make dims smaller with --dim, or run without --compare and --schedules"}
+		err:  fmt.Errorf("the result cannot be compared, because there is no reference: %s", ds[0].Message),
+		help: "reduce dims with --dim, or run without --compare and --schedules"}
 }
 
 // compare compares the report of each repetition with its reference and records the weakest verdict. A result that
@@ -147,7 +147,7 @@ func (j *job) writeErrors() {
 		}
 	}
 	if l, ok := j.verdict.WorstLayer(); ok {
-		fmt.Fprintf(j.app.text, "layers: %d, the worst is %s\n", len(j.verdict.Layers), l)
+		fmt.Fprintf(j.app.text, "layers: %d compared; the largest error is in %s\n", len(j.verdict.Layers), l)
 	}
 }
 

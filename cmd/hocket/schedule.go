@@ -70,7 +70,7 @@ func (a *schedules) readSchedule(ctx context.Context, arg string) (schedule.File
 	}
 	unreadable := func(err error) error {
 		return (&failure{code: exitUsage, kind: "input",
-			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md says what is read")
+			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md lists the supported formats")
 	}
 	if msccl.IsAlgorithm(src) {
 		f, err := msccl.Parse([]byte(src))
@@ -115,7 +115,7 @@ func (a *schedules) schedulesFor(ctx context.Context, files []string) ([]*device
 		s, err := schedule.Lower(p)
 		if err != nil {
 			err := &failure{code: exitProgram, kind: "schedule", err: fmt.Errorf("%s: %w", arg, err)}
-			return nil, err.helping("hocket check %s says more", arg)
+			return nil, err.helping("run hocket check %s for details", arg)
 		}
 		s.Name = strings.TrimSuffix(filepath.Base(arg), filepath.Ext(arg))
 		list = append(list, s)
@@ -133,7 +133,7 @@ func (a *schedules) importSchedule(ctx context.Context, arg string) (string, err
 	text, err := program.Of(p)
 	if err != nil {
 		err := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s: %w", arg, err)}
-		return "", err.helping("docs/schedules.md says what programs cannot say")
+		return "", err.helping("docs/schedules.md lists what programs cannot express")
 	}
 	if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK {
 		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, File: arg, Kind: string(r.Verdict),
@@ -150,13 +150,13 @@ func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) e
 	}
 	switch {
 	case o.launches != 1 && o.launches != 2:
-		return usagef("--launches is %d, and 1 or 2 are judged", o.launches)
+		return usagef("--launches is %d, but must be 1 or 2", o.launches)
 	case o.out != "" && !o.fix:
-		return usagef("-o names where --fix writes, and --fix is not given")
+		return usagef("-o is the output of --fix, but --fix is not given")
 	case o.fix && o.redundant:
-		return usagef("--redundant is of a schedule as it stands: use --fix first, and --redundant on what it writes")
+		return usagef("--redundant needs the unchanged schedule: run --fix first, then --redundant on its output")
 	case o.certificate != "" && (o.fix || o.launches != 1):
-		return usagef("--certificate is of one launch of the schedule as it stands: leave --fix and --launches out")
+		return usagef("--certificate needs one launch of the unchanged schedule: remove --fix and --launches")
 	}
 	f, p, out, err := a.openSchedule(c.Context(), arg)
 	if err != nil {
@@ -193,7 +193,7 @@ func writeCertificate(file string, p *schedule.Plan) error {
 	text, err := issue.Schedule(p)
 	if err != nil {
 		return (&failure{code: exitUndecided, kind: "certificate", err: fmt.Errorf("no certificate: %w", err)}).helping(
-			"the verdict stands; docs/schedules.md says which schedules have certificates")
+			"the verdict is still valid; docs/schedules.md lists the schedules that have certificates")
 	}
 	return writeText(file, string(text)+"\n")
 }
@@ -224,7 +224,7 @@ func onlyFlags(c *cobra.Command, arg string, names ...string) error {
 	var err error
 	c.Flags().Visit(func(f *pflag.Flag) {
 		if !slices.Contains(names, f.Name) && err == nil {
-			err = usagef("--%s is for programs, and %s is a collective schedule", f.Name, arg)
+			err = usagef("--%s applies only to programs, but %s is a collective schedule", f.Name, arg)
 		}
 	})
 	return err
@@ -238,7 +238,7 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 		return err
 	}
 	if o.machine != defaultMachine {
-		return usagef("-m %s: collective schedules run on the machine %s only", o.machine, defaultMachine)
+		return usagef("-m %s: collective schedules run only on machine %s", o.machine, defaultMachine)
 	}
 	if err := o.check(c); err != nil {
 		return err
@@ -290,7 +290,7 @@ func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.
 		fix, proof, ok := schedule.Fix(f, r, o)
 		if !ok {
 			a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
-				Message: "--fix found no single synchronization that helps"})
+				Message: "--fix found no single synchronization that repairs the schedule"})
 			return r, nil
 		}
 		f, r, out.Fix = fix.File, proof, fix.Text
@@ -340,7 +340,7 @@ func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 		fmt.Fprintf(a.text, "redundant: %s\n", at)
 	}
 	if out.Looked > 0 {
-		fmt.Fprintf(a.text, "%d of %d synchronizations, each alone, change nothing; %d interleavings on data show it",
+		fmt.Fprintf(a.text, "%d of %d synchronizations can each be removed alone; %d interleavings with data confirm it",
 			len(out.Redundant), out.Looked, out.Interleavings)
 		if out.Looked < out.Syncs {
 			fmt.Fprintf(a.text, "; %d were not tried", out.Syncs-out.Looked)

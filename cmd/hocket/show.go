@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/compile"
 	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/trace/account"
 	"hocket.example/hocket/internal/tune"
@@ -37,18 +38,19 @@ type result struct {
 	// Guesses names the products whose algorithms could not be timed because memory was short.
 	Guesses []string `json:"guesses,omitempty"`
 	// PassedOver is the reason why the machine's tuned table of collectives is not used.
-	PassedOver string  `json:"passed_over,omitempty"`
-	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
-	Doctor     *doctor `json:"doctor,omitempty"`
-	Plan       string  `json:"plan,omitempty"` // plan
+	PassedOver string       `json:"passed_over,omitempty"`
+	Stages     []stage      `json:"stages,omitempty"` // opt, import, check --fix
+	Doctor     *doctor      `json:"doctor,omitempty"`
+	Version    *versionInfo `json:"version,omitempty"`
+	Plan       string       `json:"plan,omitempty"` // plan
 	// Verdict is the verdict of check for a collective schedule: "ok", "race", "deadlock", "wrong" or "undecided".
 	Verdict  string          `json:"verdict,omitempty"`
 	Schedule *scheduleResult `json:"schedule,omitempty"`
 	// Explain is the explanation of opt --explain.
-	Explain *hocket.Explanation `json:"explain,omitempty"`
-	Bench   *bench.Report       `json:"bench,omitempty"`
-	Tune    *tune.Tuned         `json:"tune,omitempty"`
-	Across  *described.Across   `json:"across,omitempty"`
+	Explain *compile.Explanation `json:"explain,omitempty"`
+	Bench   *bench.Report        `json:"bench,omitempty"`
+	Tune    *tune.Tuned          `json:"tune,omitempty"`
+	Across  *described.Across    `json:"across,omitempty"`
 	// Report is the report of trace; its fields are embedded in this object.
 	*account.Report
 	Against       []account.Difference `json:"against,omitempty"`
@@ -167,7 +169,7 @@ func (a *session) writeResult(ds hocket.Diagnostics) error {
 // code.
 func (a *session) writeUnsaid(err error) *failure {
 	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
-		help: "without --json it is printed as text; infinite numbers and NaNs come from extreme values in the inputs or dims"}
+		help: "run without --json to print it as text; infinite numbers and NaNs result from extreme values in the inputs or dims"}
 	a.out = result{Hocket: a.out.Hocket, Command: a.out.Command, Exit: f.code}
 	_ = a.writeResult(f.diagnostics()) // this object can be encoded
 	return f

@@ -22,7 +22,7 @@ func deep(%x: bf16[4, 16], %w: bf16[24, 16, 16/tp]) -> bf16[4, 16] {
 // TestToleranceOfOnesOwn: --rtol decides by the measured error alone.
 func TestToleranceOfOnesOwn(t *testing.T) {
 	code, out := runText(t, deep, "--compare", "--in", "rand:1")
-	if code != exitDone || !strings.Contains(out, "in each of ") || !strings.Contains(out, "layers: 24,") {
+	if code != exitDone || !strings.Contains(out, "in each of ") || !strings.Contains(out, "layers: 24 compared") {
 		t.Fatalf("exit code %d\n%s", code, out)
 	}
 	if code, out := runText(t, deep, "--compare", "--in", "rand:1", "--rtol", "0.2"); code != exitDone {

@@ -30,10 +30,10 @@ func (a *app) traceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "trace FILE… [flags]",
 		SuggestFor: []string{"profile", "timeline"},
-		Short:      "Say where the time of a profiled run went",
+		Short:      "Show where the time of a profiled run was spent",
 		Long: `Reads the profiles of all ranks of a job, puts them on one clock, and says how long
-each collective moved data, who waited for whom, and why; how much communication
-nothing hid; and which chain of work decided how long it all took.
+each collective moved data, which ranks waited for which others, and why; how much communication
+was not overlapped; and which chain of work determined the total time.
 
 A file is one of
   a timeline of hocket run --trace
@@ -41,7 +41,8 @@ A file is one of
   what nsys stats --report cuda_gpu_trace prints, as text or CSV
   what nsys export --type sqlite writes
   a flight record of torch, in JSON or pickled, of which nothing is executed
-Which, its contents tell. Ranks have the numbers that files say, or their names do:
+The type is detected from the contents. Rank numbers are read from the files, or else from
+their names:
 "rank3". docs/trace.md defines every number.
 
 A CONDITION is METRIC > LIMIT. METRIC is one of exposed, wait, transfer and idle,
@@ -57,10 +58,10 @@ is a number.`,
 	o.pageFlags.add(c, "write a page to `FILE`: where the time went", "")
 	f.StringVar(&o.program, "program", "", "show the program in `FILE` on the page, with the time of each line")
 	f.StringArrayVar(&o.against, "against", nil,
-		"compare with an older profile; once for each of its files: `FILE`")
+		"compare with an older profile: `FILE`; repeat for each file of that profile")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
 	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3,
-		"separate waiting from transfer only where clocks agree within these `MICROSECONDS`")
+		"separate waiting from transfer only if the clocks agree within `MICROSECONDS`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := o.check(c, args); err != nil {
@@ -75,11 +76,11 @@ is a number.`,
 func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 	switch {
 	case len(paths) == 0:
-		return usagef("it takes profiles: FILE…").helping("see %s --help", c.CommandPath())
+		return usagef("profiles are required: FILE…").helping("see %s --help", c.CommandPath())
 	case !(o.bound > 0 && o.bound <= 1e9):
-		return usagef("--max-residual is %v; it must be positive, and at most 1e9", o.bound)
+		return usagef("--max-residual is %v, but must be positive and at most 1e9", o.bound)
 	case o.program != "" && o.html == "":
-		return usagef("--program changes nothing without --html")
+		return usagef("--program has no effect without --html")
 	}
 	for _, text := range o.failIf {
 		cond, err := account.ParseCondition(text)

@@ -40,15 +40,14 @@ func (a *app) tuneCommand() *cobra.Command {
 	o := &tuneFlags{}
 	c := &cobra.Command{
 		Use:   "tune [flags]",
-		Short: "Measure which algorithm is fastest for which collective here",
-		Long: `Measures every collective by every algorithm of this machine, NCCL's among them,
-and keeps the table of the fastest. Programs run with -m on as many ranks are
-then run by it. Without --full it begins to measure nothing more some five seconds
-after its start, to which comes what the driver takes to give GPUs back: on GPUs
-like those of the shipped table it only checks that one, and what there is no time
-for stays as it was. The table is kept under HOCKET_CACHE, or else in your cache
-folder, from collective to collective: one that is interrupted goes on where it
-was, and what the table has is not measured again.
+		Short: "Measure which algorithm is fastest for each collective on this machine",
+		Long: `Measures every collective with every algorithm of this machine, NCCL's among them, and
+stores a table of the fastest. Programs that run with -m on the same number of ranks then use
+this table. Without --full, no measurement begins later than about five seconds after the
+start; the driver then needs some time to release GPUs. On GPUs like those of the shipped
+table, tune then only checks that table. Entries for which there is no time stay unchanged.
+The table is stored under HOCKET_CACHE, or else in your cache folder, after each collective:
+an interrupted run continues where it stopped, and does not measure existing entries again.
 
 A wrong result keeps an algorithm out of the table, whatever its time.
 
@@ -63,25 +62,25 @@ printed; -n selects a number of ranks. It measures nothing and needs no GPU.`,
 	}
 	f := c.Flags()
 	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to tune: `"+strings.Join(machineNames, "|")+"`")
-	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; all there are, at most 8 ("+defaultMachine+": 4)")
-	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, f32 and maxima, smaller teams: minutes, not seconds")
-	f.BoolVar(&o.again, "again", false, "measure what was measured before, too")
+	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS` (default: all ranks of the machine, at most 8; "+defaultMachine+": 4)")
+	f.BoolVar(&o.full, "full", false, "measure more sizes, grids, types and teams: takes minutes")
+	f.BoolVar(&o.again, "again", false, "measure existing entries again")
 	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")
 	f.StringVar(&o.sizes, "sizes", "", "measure messages of these `BYTES`, for -o: 1K,64K,1M")
-	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use and its origin")
+	f.BoolVar(&o.show, "show", false, "print the table in use and its origin, without measuring")
 	f.BoolVar(&o.across, "across", false,
-		"measure between nodes, in each process of a launch on several; print the tier, and store it for auto")
-	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, instead of where programs look for it")
+		"measure the link between nodes, in each process of a launch on several; store it for auto")
+	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, where programs do not find it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
 	f.StringArrayVar(&o.peers, "peers", nil,
-		"figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`; repeatable")
+		"measurements for --export, by tools/peers or vLLM's benchmark: `FILE`; repeatable")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := o.check(c); err != nil {
 			return err
 		}
 		if o.export != "" && a.json {
-			return usagef("--export prints Python, and excludes --json")
+			return usagef("--export prints Python, so it cannot be combined with --json")
 		}
 		if o.across {
 			return a.tuneAcross(c.Context(), o)
@@ -101,18 +100,18 @@ printed; -n selects a number of ranks. It measures nothing and needs no GPU.`,
 func (o *tuneFlags) check(c *cobra.Command) error {
 	switch {
 	case c.Flags().Changed("ranks") && o.ranks < 1:
-		return usagef("-n is %d; at least 1 rank", o.ranks)
+		return usagef("-n is %d, but must be at least 1", o.ranks)
 	case o.export != "" && o.export != "vllm":
-		return usagef("--export: there is no form %q; there is vllm", o.export)
+		return usagef("--export: unknown format %q; the only format is vllm", o.export)
 	case o.peers != nil && o.export == "":
-		return usagef("--peers is for --export")
+		return usagef("--peers requires --export")
 	case o.show && (o.again || o.full || o.out != "" || o.ops != nil || o.sizes != ""):
-		return usagef("--show measures nothing and excludes --again, --full, --op, --sizes and -o")
+		return usagef("--show measures nothing, so it cannot be combined with --again, --full, --op, --sizes or -o")
 	case o.across && (o.show || o.again || o.full || o.out != "" || o.ops != nil || o.sizes != "" || o.export != "" ||
 		o.ranks != 0):
-		return usagef("--across goes with -m and --json alone")
+		return usagef("--across can be combined only with -m and --json")
 	case o.sizes != "" && o.out == "":
-		return usagef("--sizes: a table of selected sizes is not stored for programs; write it to a file with -o")
+		return usagef("--sizes requires -o: programs do not use a table of selected sizes, so it must be written to a file")
 	}
 	return (&runFlags{machine: o.machine}).checkMachine()
 }
@@ -127,7 +126,7 @@ func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
 	for _, name := range o.ops {
 		op, ok := contest.OpNamed(name)
 		if !ok {
-			return opts, usagef("--op: there is no collective %q that is tuned; there are %s", name, contest.OpNames())
+			return opts, usagef("--op: %q is not a collective that can be tuned; these are %s", name, contest.OpNames())
 		}
 		opts.Ops = append(opts.Ops, op)
 	}
@@ -197,7 +196,7 @@ func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Option
 		}
 		if found.Table == nil {
 			return nil, (&failure{code: exitMachine, kind: "table",
-				err: fmt.Errorf("there is no table: %s", found.Ignored)}).helping("hocket tune measures one")
+				err: fmt.Errorf("no table exists: %s", found.Ignored)}).helping("run hocket tune to create one")
 		}
 		return tune.TunedFrom(found), nil
 	}
@@ -244,7 +243,7 @@ func readPeers(names []string) ([]contest.Peer, error) {
 		there := contest.PeerMachines(peers)
 		for _, m := range machines {
 			if !slices.Contains(there, m) {
-				return nil, usagef("--peers %s: there are no figures of %s; there are of %s", file, m,
+				return nil, usagef("--peers %s: the file has no measurements of %s, but of %s", file, m,
 					cmp.Or(strings.Join(there, ", "), "no machine that it names"))
 			}
 		}
@@ -272,7 +271,7 @@ func ofRanks(peers []contest.Peer, ranks int) ([]contest.Peer, error) {
 	}
 	of := slices.DeleteFunc(slices.Clone(peers), func(p contest.Peer) bool { return p.Ranks != ranks })
 	if len(of) == 0 {
-		return nil, usagef("--peers: there are no figures of %d ranks", ranks)
+		return nil, usagef("--peers: the files have no measurements of %d ranks", ranks)
 	}
 	return of, nil
 }
@@ -281,8 +280,8 @@ func ofRanks(peers []contest.Peer, ranks int) ([]contest.Peer, error) {
 func oneMachine(names []string, peers []contest.Peer) error {
 	if all := contest.PeerMachines(peers); len(all) > 1 {
 		file, _, _ := strings.Cut(names[0], "#")
-		return usagef("--peers %s: there are figures of %s", file,
-			strings.Join(all, ", ")).helping("take those of one: --peers '%s#%s'", file, all[0])
+		return usagef("--peers %s: the file has measurements of several machines: %s", file,
+			strings.Join(all, ", ")).helping("select one of them: --peers '%s#%s'", file, all[0])
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func (a *measurements) tuneAcross(ctx context.Context, o *tuneFlags) (err error)
 		return usagef("%w", err)
 	}
 	if n == 1 {
-		return usagef("--across measures between nodes, and no launcher started this process on one of several").
+		return usagef("--across measures between nodes, but this process was not started by a launcher on one of several nodes").
 			helping("hocket launch --nodes 2 -n 2 -- tune --across, or see docs/operations.md for hosts")
 	}
 	opts := hocket.JoinOptions{}
@@ -79,7 +79,7 @@ func (a *measurements) tuneAcross(ctx context.Context, o *tuneFlags) (err error)
 		a.mute()
 	}
 	if w.Nodes() == 1 || w.Size()%w.Nodes() != 0 {
-		return usagef("--across measures between nodes of as many processes each; here are %d processes on %d",
+		return usagef("--across needs nodes with equal numbers of processes, but there are %d processes on %d",
 			w.Size(), w.Nodes())
 	}
 	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: o.machine, World: w})

@@ -36,14 +36,14 @@ func (a *session) within(ctx context.Context, limit time.Duration) (context.Cont
 
 // timedOut returns the error that the time limit of --timeout was reached, with the current stage and the cause.
 func (a *session) timedOut(err error) error {
-	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("it did not end within %v", a.limit)}
+	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("the command did not end within %v", a.limit)}
 	if stage := a.progress.current(); stage != "" {
 		f.err = fmt.Errorf("%w: it was %s", f.err, stage)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		f.err = fmt.Errorf("%w: %w", f.err, err)
 	}
-	return f.helping("a larger program needs a larger --timeout")
+	return f.helping("raise --timeout for a larger program")
 }
 
 // stuck is the time limit of one run if --timeout is not given.
@@ -81,5 +81,5 @@ func (w *watchdog) explain(ctx context.Context, err error) error {
 	if text := err.Error(); text != context.Canceled.Error() {
 		f.err = fmt.Errorf("%w: %s", f.err, text) // what was under way, and where
 	}
-	return f.helping("a larger program needs a larger --timeout")
+	return f.helping("raise --timeout for a larger program")
 }

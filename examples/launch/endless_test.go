@@ -54,7 +54,7 @@ func init() {
 	})
 }
 
-// endless is what a process does that runs the kernel.
+// endless is the work of a process that runs the kernel.
 type endless struct {
 	Machine        string
 	Dir            string
@@ -63,7 +63,7 @@ type endless struct {
 	Close          bool // the machine, while the kernel runs
 }
 
-// endlessEnd is what it says then.
+// endlessEnd is the output of that process.
 type endlessEnd struct {
 	Run, Close string // errors
 	Expired    bool   // by the deadline
@@ -74,7 +74,7 @@ type endlessEnd struct {
 	Flight     json.RawMessage
 }
 
-// flightStream is what a flight record says of a stream.
+// flightStream is the entry of a stream in a flight record.
 type flightStream struct {
 	Rank  int
 	Since string
@@ -83,7 +83,7 @@ type flightStream struct {
 
 const endlessVariable = "HOCKET_TEST_ENDLESS"
 
-// TestEndlessProcess is such a process. It ends within the kernel unless it closes the machine.
+// TestEndlessProcess is that process. It exits while the kernel runs, unless it closes the machine.
 func TestEndlessProcess(t *testing.T) {
 	text := os.Getenv(endlessVariable)
 	if text == "" {
@@ -162,7 +162,7 @@ func (e endless) run() (end endlessEnd, err error) {
 	return end, nil
 }
 
-// start runs e in a process of its own.
+// start runs e in a separate process.
 func (e endless) start(t *testing.T) (end endlessEnd) {
 	t.Helper()
 	e.Dir = t.TempDir()
@@ -190,13 +190,13 @@ func (e endless) start(t *testing.T) (end endlessEnd) {
 	return end
 }
 
-// TestEndless runs the function that stands in for the kernel, and that a run waits for.
+// TestEndless runs the Go function that replaces the kernel, and for which a run waits.
 func TestEndless(t *testing.T) {
 	t.Parallel()
 	endlessOn(t, "cpu", 2*time.Second, 100*time.Millisecond)
 }
 
-// TestEndlessCUDA runs the kernel on a GPU. Where it takes longer than closing waits, the GPU is lost to its process.
+// TestEndlessCUDA runs the kernel on a GPU. If the kernel takes longer than Close waits, the process loses the GPU.
 func TestEndlessCUDA(t *testing.T) {
 	if err := modeltest.GPUs(t).Close(); err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func TestEndlessCUDA(t *testing.T) {
 	}
 }
 
-// endlessOn wants a run to end at its deadline, and to say what went on.
+// endlessOn requires that a run ends at its deadline, with an error that describes its state.
 func endlessOn(t *testing.T, machine string, spin, deadline time.Duration) {
 	t.Helper()
 	end := endless{Machine: machine, Spin: spin, Deadline: deadline, Trace: true}.start(t)
@@ -230,7 +230,7 @@ func endlessOn(t *testing.T, machine string, spin, deadline time.Duration) {
 	if !end.Expired || machine != "cpu" && end.Took >= spin {
 		t.Errorf("it took %v: %q", end.Took, end.Run)
 	}
-	for _, want := range []string{"the time ran out", "rank 0, stream main", `launch "spin.cu":spin`, "spin.hkt:4"} {
+	for _, want := range []string{"the time limit was reached", "rank 0, stream main", `launch "spin.cu":spin`, "spin.hkt:4"} {
 		if !strings.Contains(end.Run, want) {
 			t.Errorf("the error does not say %q: %s", want, end.Run)
 		}
@@ -250,7 +250,7 @@ func endlessOn(t *testing.T, machine string, spin, deadline time.Duration) {
 	in := slices.ContainsFunc(p.Streams, func(s flightStream) bool {
 		return s.Rank == 0 && s.Since != "" && strings.Contains(s.In.Text, `launch "spin.cu":spin`)
 	})
-	if flight.Machine != machine || !strings.Contains(p.Failure, "the time ran out") || len(p.Batches) != 1 || !in {
+	if flight.Machine != machine || !strings.Contains(p.Failure, "the time limit was reached") || len(p.Batches) != 1 || !in {
 		t.Errorf("the flight record:\n%s", end.Flight)
 	}
 	if end := (endless{Machine: machine}).start(t); !end.Right {

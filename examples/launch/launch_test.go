@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestLaunch runs the example where a Go function stands in for its kernel.
+// TestLaunch runs the example with a Go function in place of its kernel.
 func TestLaunch(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		if err := run(t.Context(), "cpu", ".", ranks); err != nil {
@@ -44,7 +44,7 @@ func TestLaunchSchedules(t *testing.T) {
 	}
 }
 
-// sharded is an MLP whose activation is a kernel on each rank's own part: what is around it is overlapped.
+// sharded is an MLP whose activation is a kernel on each rank's own part. The pairs around it are overlapped.
 const sharded = `dim P = 2
 dim T = 64
 dim H = 32
@@ -64,7 +64,7 @@ func mlp(%x: f32[T/tp, H], %w: f32[F/tp, H]) -> f32[T/tp, F] {
 
 var strategies = []string{"sequential", "chunked", "exchange", "exchange(2)"}
 
-// TestLaunchStrategies overlaps what is around a launch.
+// TestLaunchStrategies overlaps the pairs around a launch.
 func TestLaunchStrategies(t *testing.T) {
 	prog, err := hocket.Parse("sharded.hkt", sharded)
 	if err != nil {
@@ -112,7 +112,7 @@ func compared(t *testing.T, m *hocket.Machine, prog *hocket.Program, ranks int, 
 	return nil
 }
 
-// TestLaunchCUDA runs the example's kernel on a GPU, call by call and by graph, on two where there are as many.
+// TestLaunchCUDA runs the example's kernel on a GPU, call by call and by graph; on two GPUs if there are two.
 func TestLaunchCUDA(t *testing.T) {
 	m := modeltest.GPUs(t)
 	text, err := os.ReadFile("swish.hkt")
@@ -153,7 +153,7 @@ func init() {
 	}
 }
 
-// TestLaunchTriton runs what Triton makes of such a kernel, as PTX and as a cubin.
+// TestLaunchTriton runs such a kernel compiled by Triton, as PTX and as a cubin.
 func TestLaunchTriton(t *testing.T) {
 	m := modeltest.GPUs(t)
 	python, err := exec.LookPath("python3")

@@ -1,5 +1,5 @@
-// Command launch runs swish.hkt, a program with a kernel of its own, and compares its result with the
-// reference. On the CPU machine a Go function stands in for the kernel.
+// Command launch runs swish.hkt, a program that launches its own kernel, and compares the result with the
+// reference. On the CPU machine a Go function replaces the kernel.
 //
 //	go run ./examples/launch -machine cuda -ranks 1
 package main
@@ -33,7 +33,7 @@ func init() {
 	hocket.RegisterKernel("swish.cu:swish", func(c *hocket.KernelCall) error { return swish(c, c.Args[3].Float) })
 }
 
-// swish stands in for the kernel. |y'| is at most 1.1·scale, so that errors grow by no more.
+// swish replaces the kernel on the CPU machine. |y'| is at most 1.1·scale, so errors grow at most by this factor.
 func swish(c *hocket.KernelCall, scale float64) error {
 	x, y := c.Args[0].Tensor.Floats(), c.Args[1].Tensor
 	out, errs := make([]float64, len(x)), make([]float64, len(x))
@@ -96,7 +96,7 @@ func run(ctx context.Context, machine, dir string, ranks int) (err error) {
 	return nil
 }
 
-// draw makes numbers between -1 and 1.
+// draw returns random numbers between -1 and 1.
 func draw(seed int64, shape []int64) (*hocket.Tensor, error) {
 	vals := make([]float64, shape[0]*shape[1])
 	for i := range vals {

@@ -17,9 +17,9 @@ var (
 	batchFlag = flag.Int("batches", 25, "how many batches TestFixedCUDA draws")
 )
 
-// TestLargeCUDA: of a model too large for the evaluator, in bf16, the logits of teacher-forced steps are no farther
-// from those in f32 than Hugging Face transformers' in bf16 are, in the mean and at most: tools/llama_large.py
-// wrote both.
+// TestLargeCUDA runs steps with given tokens of a model in bf16 that is too large for the evaluator. Its logits must
+// not differ more from those in f32 than the logits of Hugging Face transformers in bf16 do, neither in the mean nor at
+// most. tools/llama_large.py wrote both.
 func TestLargeCUDA(t *testing.T) {
 	if *largeFlag == "" {
 		t.Skip("no folder with a large model: -large, see tools/README.md")
@@ -68,7 +68,7 @@ func TestLargeCUDA(t *testing.T) {
 	}
 }
 
-// errorsOf returns how far rows of logits are from others, as shares of the others' lengths.
+// errorsOf returns the distances of rows of logits from other rows, relative to the lengths of the other rows.
 func errorsOf(got, want []float64, vocab int) (mean, most float64) {
 	var all []float64
 	for at := 0; at < len(want); at += vocab {
@@ -83,11 +83,12 @@ func errorsOf(got, want []float64, vocab int) (mean, most float64) {
 	return mean / float64(len(all)), slices.Max(all)
 }
 
-// TestFixedCUDA: where algorithms are fixed, the tokens of a sequence in bf16 do not depend on what it is batched
-// with, nor on the chunks, though kernels of many rows are others than those of few; runs beside that miss their
-// deadlines lose no state. There are two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
+// TestFixedCUDA: with fixed algorithms, the tokens of a sequence in bf16 do not depend on its batch or on the chunks,
+// although kernels for many rows differ from those for few. Concurrent runs that miss their deadlines lose no state.
+// There are two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
 func TestFixedCUDA(t *testing.T) {
-	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816, Heads: 16,
+	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816,
+		Heads:   16,
 		KVHeads: 4, HeadDim: 64, Vocab: 2048}
 	if err := c.settle(); err != nil {
 		t.Fatal(err)

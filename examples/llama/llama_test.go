@@ -20,7 +20,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// golden is what tools/llama_golden.py wrote: sequences, and the logits of each of their tokens.
+// golden is the output of tools/llama_golden.py: sequences, and the logits of each of their tokens.
 type golden struct {
 	ids     [][]int32
 	logits  [][]float64
@@ -205,7 +205,7 @@ func whole(
 	return rep, ref
 }
 
-// with is a report with other logits, where sequences have tokens.
+// with returns a copy of a report with other logits for the tokens that exist.
 func with(t *testing.T, rep *hocket.Report, logits [][]float64, vocab int) *hocket.Report {
 	t.Helper()
 	was := rep.Out["logits"]
@@ -222,8 +222,9 @@ func with(t *testing.T, rep *hocket.Report, logits [][]float64, vocab int) *hock
 	return &out
 }
 
-// TestAloneAsInBatch: the tokens of a sequence do not depend on what it is batched with, nor on the ranks or the
-// chunks, nor on what the state held before; and runs beside that miss their deadlines lose no state.
+// TestAloneAsInBatch: the tokens of a sequence do not depend on the other sequences of its batch, on the number of
+// ranks, on the chunks, or on the earlier contents of the state. Concurrent runs that miss their deadlines lose no
+// state.
 func TestAloneAsInBatch(t *testing.T) {
 	c, err := ofSize("60K")
 	if err != nil {
@@ -296,8 +297,8 @@ func (x *aloneAsInBatch) run(t *testing.T, rounds int) {
 	}
 }
 
-// hurry takes steps of no tokens on the batch's state, with deadlines too short for many, until it is
-// told to end: then it returns how many were missed.
+// hurry runs steps without tokens on the batch's state, with deadlines that are too short for many of them, until it is
+// stopped. It returns the number of missed deadlines.
 func (b *batch) hurry(t *testing.T, rng *rand.Rand) (end func() int) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)
@@ -320,7 +321,8 @@ func (b *batch) hurry(t *testing.T, rng *rand.Rand) (end func() int) {
 	return func() int { cancel(); return <-done }
 }
 
-// TestCommand: lines in, lines out, the likeliest tokens by the golden logits; and errors for what is none.
+// TestCommand: the command reads and writes lines, and returns the most likely tokens by the golden logits. Invalid
+// lines are errors.
 func TestCommand(t *testing.T) {
 	dir := filepath.Join("testdata", "untied")
 	g := readGolden(t, dir)
@@ -359,7 +361,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestConfigRefuses: what a config asks for and the program does not compute is refused, not left out.
+// TestConfigRefuses: a config with a feature that the program does not compute is refused.
 func TestConfigRefuses(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "tied", "config.json"))
 	if err != nil {
@@ -377,7 +379,7 @@ func TestConfigRefuses(t *testing.T) {
 		`"torch_dtype": "float8"`:                                 "weights of type",
 	} {
 		dir := t.TempDir()
-		// Of a key that is there twice the last counts.
+		// If a key occurs twice, the last one is used.
 		changed := strings.TrimSuffix(strings.TrimSpace(string(text)), "}") + ", " + in + "}"
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(changed), 0o600); err != nil {
 			t.Fatal(err)
@@ -388,7 +390,7 @@ func TestConfigRefuses(t *testing.T) {
 	}
 }
 
-// TestProgram: the text stands for itself, is in canonical form, and has what config.text replaces.
+// TestProgram: llama.hkt is a valid program in canonical form, and contains the text that config.text replaces.
 func TestProgram(t *testing.T) {
 	src, err := os.ReadFile("llama.hkt")
 	if err != nil {
@@ -406,7 +408,8 @@ func TestProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.DType, c.Eps = "bfloat16", 0.25
-	for _, want := range []string{"%x: bf16[B, T, H]", "eps=0.25", "theta=500000, factor=8, low=1, high=4, original=32"} {
+	for _, want := range []string{"%x: bf16[B, T, H]", "eps=0.25",
+		"theta=500000, factor=8, low=1, high=4, original=32"} {
 		if !strings.Contains(c.text(), want) {
 			t.Errorf("the text lacks %q:\n%s", want, c.text())
 		}

@@ -1,6 +1,6 @@
-// Command llama generates tokens by a llama whose weights are split over ranks: a checkpoint of
-// Hugging Face's layout, or random weights. Prompts are token ids, one JSON array a line on stdin, and
-// decoded greedily as one batch; it writes one JSON array of new ids a line.
+// Command llama generates tokens by a Llama whose weights are split over ranks. The weights are a checkpoint in
+// Hugging Face's layout, or random. Each line of standard input is a prompt: a JSON array of token ids. All prompts
+// are decoded greedily as one batch. For each prompt it writes a line with a JSON array of the new ids.
 //
 //	go run ./examples/llama -random 15M -tp 4 -n 8 <<< '[1, 2, 3]'
 package main
@@ -93,7 +93,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return nil
 }
 
-// readPrompts reads one JSON array of ids a line.
+// readPrompts reads one JSON array of ids from each line.
 func readPrompts(r io.Reader) (prompts [][]int32, longest int, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 16<<20)

@@ -15,7 +15,7 @@ import (
 //go:embed llama.hkt
 var program string
 
-// rules say of which tensors of a checkpoint the program's weights are made.
+// rules maps the program's weights to tensors of a checkpoint.
 func rules(c *config) hocket.Rules {
 	head := "lm_head"
 	if c.Tied {
@@ -26,7 +26,8 @@ func rules(c *config) hocket.Rules {
 		"embed": "model.embed_tokens", "last": "model.norm", "head": head,
 		"wq": "model.layers.*.self_attn.q_proj", "wk": "model.layers.*.self_attn.k_proj",
 		"wv": "model.layers.*.self_attn.v_proj", "wo": "model.layers.*.self_attn.o_proj",
-		"gate": "model.layers.*.mlp.gate_proj", "up": "model.layers.*.mlp.up_proj", "down": "model.layers.*.mlp.down_proj",
+		"gate": "model.layers.*.mlp.gate_proj", "up": "model.layers.*.mlp.up_proj",
+		"down":   "model.layers.*.mlp.down_proj",
 		"before": "model.layers.*.input_layernorm", "inner": "model.layers.*.post_attention_layernorm",
 	} {
 		r.Weights = append(r.Weights, hocket.WeightRule{Param: param, From: []string{name + ".weight"}})
@@ -63,7 +64,7 @@ func (l *llama) bind(dir string) ([]string, error) {
 	return l.model.BindFrom(c, rules(l.config))
 }
 
-// draw binds random weights: norms of 1, and matrices that keep the size of what they multiply.
+// draw binds random weights: norms of 1, and matrices that keep the magnitude of their operands.
 func (l *llama) draw(seed uint64) error {
 	ports, err := l.model.Inputs(map[string]int64{"B": 1, "T": 1, "S": 1})
 	if err != nil {
@@ -96,13 +97,13 @@ func (l *llama) draw(seed uint64) error {
 	return nil
 }
 
-// batch is a number of sequences whose keys and values are kept on the devices.
+// batch is a set of sequences whose keys and values stay on the devices.
 type batch struct {
 	*llama
 	size int
 }
 
-// open makes room for so many sequences of at most so many tokens.
+// open allocates the state for the given number of sequences, each of at most the given number of tokens.
 func (l *llama) open(ctx context.Context, size int, room int64) (*batch, error) {
 	for _, name := range []string{"keys", "values"} {
 		d, err := l.model.NewDeviceTensor(ctx, name, map[string]int64{"B": int64(size), "T": 1, "S": room})

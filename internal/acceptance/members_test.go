@@ -160,7 +160,7 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 		delete(own, 2*w.Process())
 		own[3-2*w.Process()] = block(0)
 		_, err = model.Run(context.Background(), args)
-		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has no block of it in this process") ||
+		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), ", but this process has no block of it for this rank") ||
 			!strings.Contains(err.Error(), "is missing") {
 			return fmt.Errorf("blocks of other members: got %v", err)
 		}

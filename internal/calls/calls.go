@@ -24,7 +24,7 @@ var ErrInput = errors.New("wrong arguments")
 
 // ErrCapturing is returned for a call that is not prepared yet while its stream is captured in a
 // graph: it cannot be prepared then.
-var ErrCapturing = errors.New("its like was not called before, and cannot be made ready while a graph is captured: call it once before")
+var ErrCapturing = errors.New("a call with these arguments must be prepared, which is impossible while a graph is captured: make the call once before the capture")
 
 var errClosed = errors.New("the group is closed")
 
@@ -123,19 +123,19 @@ func (g *Group) check(c *Call) error {
 	case ir.OpAllGather, ir.OpAllToAll:
 	case ir.OpBroadcast:
 		if c.Root < 0 || c.Root >= int(n) {
-			return fmt.Errorf("%w: root %d of %d ranks", ErrInput, c.Root, n)
+			return fmt.Errorf("%w: root %d is not one of the %d ranks", ErrInput, c.Root, n)
 		}
 	default:
-		return fmt.Errorf("%w: %s is not called so: there are all_reduce, all_gather, reduce_scatter, all_to_all and broadcast", device.ErrUnsupported, c.Op)
+		return fmt.Errorf("%w: %s is not supported by single calls; the collectives are all_reduce, all_gather, reduce_scatter, all_to_all and broadcast", device.ErrUnsupported, c.Op)
 	}
 	size := c.DType.Size()
 	switch {
 	case c.Count < 0 || size == 0:
-		return fmt.Errorf("%w: %d elements of type %s", ErrInput, c.Count, c.DType)
+		return fmt.Errorf("%w: %d elements of type %s are not supported", ErrInput, c.Count, c.DType)
 	case (c.Op == ir.OpReduceScatter || c.Op == ir.OpAllToAll) && c.Count%n != 0:
-		return fmt.Errorf("%w: %d elements do not divide by %d ranks", ErrInput, c.Count, n)
+		return fmt.Errorf("%w: %d elements are not divisible by %d ranks", ErrInput, c.Count, n)
 	case c.Count > 0 && (c.In == 0 || c.Out == 0 || int64(c.In)%size != 0 || int64(c.Out)%size != 0):
-		return fmt.Errorf("%w: operands at %#x and %#x of elements of %d bytes", ErrInput, c.In, c.Out, size)
+		return fmt.Errorf("%w: the operands' addresses, %#x and %#x, must not be 0 and must be multiples of the element size, %d bytes", ErrInput, c.In, c.Out, size)
 	}
 	in, out := c.sizes(n)
 	if overlap(c.In, in*size, c.Out, out*size) && (c.In != c.Out || in != out) {
@@ -358,7 +358,7 @@ func (g *Group) choose(c *Call, k key) (*prepared, error) {
 			declined = append(declined, err)
 		}
 	}
-	return nil, errors.Join(append([]error{errors.New("no algorithm takes it")}, declined...)...)
+	return nil, errors.Join(append([]error{errors.New("no algorithm supports the call")}, declined...)...)
 }
 
 func tailOf(p place) int64 {

@@ -41,7 +41,7 @@ func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 				at)
 		}
 		if at%16 != 0 {
-			return fmt.Errorf("%w: an operand at %#x, which is no multiple of 16", device.ErrUnsupported, at)
+			return fmt.Errorf("%w: an operand is at address %#x, which is not a multiple of 16", device.ErrUnsupported, at)
 		}
 	}
 	if n.Rows == 0 {

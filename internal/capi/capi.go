@@ -31,7 +31,7 @@ import (
 const Version = 3
 
 // ErrHandle is wrapped by errors about numbers that name no object.
-var ErrHandle = errors.New("it names nothing")
+var ErrHandle = errors.New("it names no object")
 
 // Library holds the objects of a process.
 type Library struct {
@@ -95,7 +95,7 @@ func get[T any](l *Library, handle int64) (T, error) {
 	defer l.mu.Unlock()
 	object, ok := l.all[handle].(T)
 	if !ok {
-		return object, fmt.Errorf("number %d: %w that can be used so; was it closed?", handle, ErrHandle)
+		return object, fmt.Errorf("handle %d: %w that can be used in this call; it may have been closed", handle, ErrHandle)
 	}
 	return object, nil
 }
@@ -131,10 +131,10 @@ func optionError(err error, to any) error {
 			names = append(names, f.Tag.Get("json"))
 		}
 		slices.Sort(names)
-		return fmt.Errorf("there is no option %s; there are %s", name, strings.Join(names, ", "))
+		return fmt.Errorf("unknown option %s; the options are %s", name, strings.Join(names, ", "))
 	}
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field != "" {
-		return fmt.Errorf("option %s: a JSON %s is given, and %s is wanted", wrong.Field, wrong.Value, wrong.Type)
+		return fmt.Errorf("option %s: the value is a JSON %s, but %s is required", wrong.Field, wrong.Value, wrong.Type)
 	}
 	return fmt.Errorf("options: %w", err)
 }
@@ -161,7 +161,7 @@ type machineOptions struct {
 // seconds converts an option to a duration. name is the option's name, for errors.
 func seconds(name string, s float64) (time.Duration, error) {
 	if s < 0 || s > math.MaxInt64/1e9 {
-		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name,
+		return 0, fmt.Errorf("%w: option %s is %v, but must be a number of seconds, or 0 for the default", hocket.ErrInput, name,
 			s)
 	}
 	return time.Duration(s * 1e9), nil
@@ -248,7 +248,7 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 	case own < 0:
 		return 0, who, nil
 	case m.w == nil && len(o.Ranks) > 1:
-		return 0, who, fmt.Errorf("%w: a group of ranks %v, and this process is alone", hocket.ErrInput, o.Ranks)
+		return 0, who, fmt.Errorf("%w: a group of ranks %v needs several processes, but this process runs alone", hocket.ErrInput, o.Ranks)
 	}
 	g := &machine{name: m.name}
 	if m.w != nil {
@@ -484,7 +484,7 @@ func (t *Tensor) tensor() (*hocket.Tensor, error) {
 			return &hocket.Tensor{DType: dt, Shape: slices.Clone(t.Shape), Data: t.Data}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %s has element type %q: there are %v", hocket.ErrInput, t.Name, t.DType, ir.DTypes())
+	return nil, fmt.Errorf("%w: %s has element type %q; the element types are %v", hocket.ErrInput, t.Name, t.DType, ir.DTypes())
 }
 
 // Bind sets a parameter for all later runs. A tensor without data removes the binding.
@@ -598,9 +598,9 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 		case t.Rank < 0 && args.Out[t.Name] != nil:
 			results[i] = nil // the run has written it to the caller's memory
 		case b == nil:
-			return fmt.Errorf("%w: this process has not %s", hocket.ErrInput, what)
+			return fmt.Errorf("%w: this process does not have %s", hocket.ErrInput, what)
 		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):
-			return fmt.Errorf("%w: %s is %s, and what is to receive it %s%v", hocket.ErrInput, what, b, t.DType,
+			return fmt.Errorf("%w: %s is %s, but its destination is %s%v", hocket.ErrInput, what, b, t.DType,
 				t.Shape)
 		}
 	}
@@ -676,7 +676,7 @@ func (l *Library) Close(handle int64) error {
 		}
 		return err
 	}
-	return fmt.Errorf("number %d: %w that can be closed", handle, ErrHandle)
+	return fmt.Errorf("handle %d: %w that can be closed", handle, ErrHandle)
 }
 
 // dropModels removes the models of a machine from l, and returns them.
@@ -758,7 +758,7 @@ func Describe(err error) string {
 	}
 	text, merr := json.Marshal(f)
 	if merr != nil {
-		return `{"kind":"machine","message":"an error that cannot be told"}`
+		return `{"kind":"machine","message":"an error that cannot be encoded"}`
 	}
 	return string(text)
 }

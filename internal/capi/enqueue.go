@@ -146,7 +146,7 @@ func addresses(given []Placed, as []hocket.Layout, what string) (map[string]map[
 func (p *Placed) check(as []hocket.Layout, what string) error {
 	i := slices.IndexFunc(as, func(l hocket.Layout) bool { return l.Name == p.Name })
 	if i < 0 {
-		return fmt.Errorf("%w: there is no %s %s", hocket.ErrInput, what, p.Name)
+		return fmt.Errorf("%w: the program has no %s %s", hocket.ErrInput, what, p.Name)
 	}
 	for _, b := range as[i].Blocks {
 		if b.Rank != p.Rank {
@@ -159,8 +159,8 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // a single rank, which has the whole tensor
 			return fmt.Errorf("%w: %s is %s, want %v", hocket.ErrInput, p.Name, given, want)
 		default:
-			return fmt.Errorf("%w: %s %s, %v, has on rank %d a block %v, and %v is given: each process gives the block of its "+
-				"rank, and dims if another size is meant", hocket.ErrInput, what, p.Name, want, p.Rank,
+			return fmt.Errorf("%w: %s %s, %v, has the block %v on rank %d, but %v is given: each process must pass the block of its "+
+				"rank, and set dims if the run has another size", hocket.ErrInput, what, p.Name, want, p.Rank,
 				&hocket.Tensor{DType: as[i].DType, Shape: b.Shape}, given)
 		}
 		return nil

@@ -53,7 +53,7 @@ func (l *Library) Foreign(handle int64, text string) (int64, error) {
 		return 0, err
 	}
 	if o.Ranks < 1 {
-		return 0, fmt.Errorf("%w: a program of %d ranks", hocket.ErrInput, o.Ranks)
+		return 0, fmt.Errorf("%w: a program with %d ranks", hocket.ErrInput, o.Ranks)
 	}
 	return l.add(&foreign{m: m, ranks: o.Ranks, in: o.In, out: o.Out, patience: meetingPatience}), nil
 }
@@ -70,13 +70,13 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 	}
 	switch {
 	case len(in) != len(f.in) || len(out) != len(f.out):
-		return fmt.Errorf("%w: %d parameters and %d results are given; the program has %d and %d", hocket.ErrInput, len(in),
+		return fmt.Errorf("%w: %d parameters and %d results are passed, but the program has %d and %d", hocket.ErrInput, len(in),
 			len(out), len(f.in), len(f.out))
 	case rank < 0:
-		return fmt.Errorf("%w: the driver does not say on which device the buffers are: at least one must have elements",
+		return fmt.Errorf("%w: the device of the buffers is unknown, because all buffers are empty: at least one must have elements",
 			hocket.ErrInput)
 	case rank >= f.ranks:
-		return fmt.Errorf("%w: the buffers are on device %d, and the program has %d ranks, on the first devices",
+		return fmt.Errorf("%w: the buffers are on device %d, but the program has %d ranks, which use the first devices",
 			hocket.ErrInput, rank, f.ranks)
 	}
 	m, last, err := f.join(rank, stream, in, out)
@@ -107,7 +107,7 @@ func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, b
 		f.meeting = m
 	}
 	if m.here[rank] {
-		return nil, false, fmt.Errorf("%w: rank %d calls again before the other ranks have called", hocket.ErrInput, rank)
+		return nil, false, fmt.Errorf("%w: rank %d made another call before the other ranks made the previous one", hocket.ErrInput, rank)
 	}
 	m.here[rank] = true
 	m.args.Streams[rank] = stream
@@ -156,7 +156,7 @@ func (f *foreign) await(m *meeting, rank int) error {
 		}
 	}
 	f.meeting = nil
-	f.late = fmt.Errorf("rank %d has waited %v for the calls of ranks %v, which did not come", rank, f.patience, missing)
+	f.late = fmt.Errorf("rank %d waited %v for calls of ranks %v, which were not made", rank, f.patience, missing)
 	m.err = f.late
 	close(m.done)
 	return m.err

@@ -33,7 +33,7 @@ func TestForeign(t *testing.T) {
 		}
 	}
 	go call(2, 2)
-	if err := <-ends; !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "2 ranks, on the first devices") {
+	if err := <-ends; !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "2 ranks, which use the first devices") {
 		t.Errorf("a third rank: %v", err)
 	}
 	go call(0, 1)
@@ -46,7 +46,7 @@ func TestForeign(t *testing.T) {
 	}
 	f.patience = time.Millisecond
 	go call(1, 2)
-	if err := <-ends; err == nil || !strings.HasPrefix(err.Error(), "rank 1 has waited 1ms for the calls of ranks [0]") {
+	if err := <-ends; err == nil || !strings.HasPrefix(err.Error(), "rank 1 has waited 1ms for calls of ranks [0]") {
 		t.Errorf("a rank alone: %v", err)
 	}
 	f.patience = meetingPatience

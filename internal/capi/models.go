@@ -17,7 +17,7 @@ import (
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
 		if o.Plan != nil || o.Weights != nil {
-			return nil, nil, fmt.Errorf("%w: plan and weights are for models that torch exported, and export names none",
+			return nil, nil, fmt.Errorf("%w: plan and weights apply only to models that torch exported, but the option export is not set",
 				hocket.ErrInput)
 		}
 		if hocket.IsStableHLO(text) {
@@ -124,7 +124,7 @@ func (l *Library) Gradient(handle int64, text string) (string, error) {
 		return "", err
 	}
 	if keeps := []string{"", "all", "auto", "inputs"}; !slices.Contains(keeps, o.Keep) {
-		return "", fmt.Errorf("%w: option keep is %q: there are %s", hocket.ErrInput, o.Keep, strings.Join(keeps[1:], ", "))
+		return "", fmt.Errorf("%w: option keep is %q; the values are %s", hocket.ErrInput, o.Keep, strings.Join(keeps[1:], ", "))
 	}
 	parts, err := m.program.GradientParts(hocket.GradientOptions{Func: m.fn, Wrt: o.Wrt, Keep: o.Keep})
 	if named := (*hocket.GradientNameError)(nil); errors.As(err, &named) {

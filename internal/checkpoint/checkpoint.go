@@ -68,7 +68,7 @@ func (c *Checkpoint) open() error {
 		}
 	}
 	if len(paths) == 0 {
-		return fmt.Errorf("%s: no checkpoint: it holds neither %s nor a file *.safetensors", c.path, indexName)
+		return fmt.Errorf("%s is not a checkpoint: it contains neither %s nor a file *.safetensors", c.path, indexName)
 	}
 	return c.openAll(paths)
 }
@@ -82,7 +82,7 @@ func (c *Checkpoint) openAll(paths []string) error {
 		}
 		for _, name := range f.Names() {
 			if c.in[name] != nil {
-				return fmt.Errorf("%s: tensor %q is in another file of the directory, too", path, name)
+				return fmt.Errorf("%s: tensor %q is also in another file of the directory", path, name)
 			}
 			c.in[name] = f
 		}
@@ -111,13 +111,13 @@ func (c *Checkpoint) openIndex(path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if len(index.WeightMap) == 0 {
-		return fmt.Errorf("%s: no index: it has no weight_map", path)
+		return fmt.Errorf("%s is not an index of a checkpoint: it has no weight_map", path)
 	}
 	byName := map[string]*tensor.Safetensors{}
 	for _, name := range slices.Sorted(maps.Keys(index.WeightMap)) {
 		file := index.WeightMap[name]
 		if filepath.Base(file) != file || !filepath.IsLocal(file) {
-			return fmt.Errorf("%s: tensor %q is said to be in %q, which is no file beside the index", path, name, file)
+			return fmt.Errorf("%s: the index lists tensor %q in %q, which is not a file in the same directory", path, name, file)
 		}
 		f := byName[file]
 		if f == nil {
@@ -127,7 +127,7 @@ func (c *Checkpoint) openIndex(path string) error {
 			byName[file] = f
 		}
 		if _, _, ok := f.Info(name); !ok {
-			return fmt.Errorf("%s: tensor %q is said to be in %s, which lacks it", path, name, file)
+			return fmt.Errorf("%s: the index lists tensor %q in %s, but this file does not contain it", path, name, file)
 		}
 		c.in[name] = f
 	}
@@ -146,7 +146,7 @@ func (c *Checkpoint) Header(name string) (*tensor.Tensor, error) {
 	spelt, shape, _ := f.Info(name)
 	dt, ok := tensor.DType(spelt)
 	if !ok {
-		return nil, fmt.Errorf("%s: tensor %q has dtype %s, which hocket does not hold", c.path, name, spelt)
+		return nil, fmt.Errorf("%s: tensor %q has dtype %s, which hocket does not support", c.path, name, spelt)
 	}
 	return &tensor.Tensor{DType: dt, Shape: shape}, nil
 }
@@ -227,14 +227,14 @@ func (c *Checkpoint) Plan(r Rule, dt ir.DType) (*Weight, error) {
 		case i == 0:
 			w.Tensor, w.have = *layer, layer.DType
 		case layer.DType != w.have || !slices.Equal(layer.Shape, w.Shape):
-			return nil, fmt.Errorf("layers differ: %q gives %s, and %q %s", w.layers[0][0], &w.Tensor, parts[0], layer)
+			return nil, fmt.Errorf("layers differ: %q is %s, but %q is %s", w.layers[0][0], &w.Tensor, parts[0], layer)
 		}
 	}
 	if w.stack {
 		w.Shape = append([]int64{int64(len(w.layers))}, w.Shape...)
 	}
 	if w.have != dt && !r.Cast {
-		return nil, fmt.Errorf("%q is %s, and the parameter %s: let the rule cast it", w.Names[0], w.have, dt)
+		return nil, fmt.Errorf("%q is %s, but the parameter is %s: set Cast in its rule", w.Names[0], w.have, dt)
 	}
 	w.DType = dt
 	_, err := tensor.Bytes(dt, w.Shape)
@@ -317,7 +317,7 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 		}
 		if scale := w.from.scale(name, t, w.to); scale != "" {
 			if w.to.IsInt() {
-				return nil, fmt.Errorf("%q is %s with the scales %q, and the parameter is %s: scaled values are floating point",
+				return nil, fmt.Errorf("%q is %s with the scales %q, but the parameter is %s: scaled values need a floating-point parameter",
 					name, t, scale, w.to)
 			}
 			t.DType, w.scaled = w.to, true
@@ -335,7 +335,7 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 			a[w.rule.Axis], b[w.rule.Axis] = 0, 0
 		}
 		if t.DType != out.DType || !slices.Equal(a, b) {
-			return nil, fmt.Errorf("%q gives %s and %q %s, which cannot be joined along dimension %d",
+			return nil, fmt.Errorf("%q is %s and %q is %s, which cannot be concatenated along dimension %d",
 				parts[0], out, name, t, w.rule.Axis)
 		}
 		out.Shape[w.rule.Axis] += t.Shape[w.rule.Axis]
@@ -360,7 +360,7 @@ func (w *Weight) shape(name string, t *tensor.Tensor) error {
 	}
 	lo, hi := w.cut(t.Shape)
 	if lo < 0 || lo > hi || hi > t.Shape[r.Axis] {
-		return fmt.Errorf("%q is %s, of which %d..%d along dimension %d is no part", name, t, r.Lo, r.Hi, r.Axis)
+		return fmt.Errorf("%q is %s, which has no range %d..%d along dimension %d", name, t, r.Lo, r.Hi, r.Axis)
 	}
 	t.Shape[r.Axis] = hi - lo
 	return nil

@@ -41,7 +41,7 @@ func (c *Checkpoint) dequantized(
 	ceil := func(n int64) int64 { return (n + 127) / 128 }
 	switch {
 	case s.DType.IsInt():
-		return nil, fmt.Errorf("%q is %s, and no scales of %q", scale, s, name)
+		return nil, fmt.Errorf("%q is %s, which cannot be the scales of %q", scale, s, name)
 	case s.Len() == 1:
 		rowsOf, colsOf = max(1, rows), cols
 	case s.Len() == rows && len(s.Shape) > 0 && s.Shape[0] == rows:
@@ -49,7 +49,7 @@ func (c *Checkpoint) dequantized(
 	case len(t.Shape) == 2 && slices.Equal(s.Shape, []int64{ceil(rows), ceil(cols)}):
 		rowsOf, colsOf, wide = 128, 128, s.Shape[1]
 	default:
-		return nil, fmt.Errorf("%q is %s, and no scales of %q, which is %s: one, one for each row, or one for each 128 by 128",
+		return nil, fmt.Errorf("%q is %s, which does not fit as scales of %q, %s: use one scale, one for each row, or one for each block of 128 by 128",
 			scale, s, name, t)
 	}
 	out, err := tensor.New(to, n)

@@ -125,7 +125,7 @@ func TestScaled(t *testing.T) {
 	if err == nil {
 		_, err = plan.Read(nil, nil)
 	}
-	if err == nil || !strings.Contains(err.Error(), `"w_scale_inv" is f32[3, 2], and no scales of "w"`) {
+	if err == nil || !strings.Contains(err.Error(), `"w_scale_inv" is f32[3, 2], which cannot be the scales of "w"`) {
 		t.Errorf("scales of another shape: %v", err)
 	}
 	for _, cast := range []bool{false, true} {

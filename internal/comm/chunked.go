@@ -18,7 +18,7 @@ const mostChunks = 4096
 
 func (chunked) Info() device.Algorithm {
 	return device.Algorithm{Name: "chunked", Ops: allReduce, Memory: device.MemoryFixed,
-		How: "two shots for each piece of 1 MiB, one piece after the other: a little over 2 MiB of staging for a tensor of " +
+		How: "reduce-scatter and all-gather for each piece of 1 MiB, one piece after the other: a little over 2 MiB of staging for a tensor of " +
 			"any size"}
 }
 

@@ -220,7 +220,7 @@ func TestRefusals(t *testing.T) {
 		change func(*Instance)
 		want   string
 	}{
-		"name":   {func(in *Instance) { in.Pin.Algo = "magic" }, `all_gather: there is no algorithm "magic"; there are ` + strings.Join(Schedules(), ", ")},
+		"name":   {func(in *Instance) { in.Pin.Algo = "magic" }, `all_gather: unknown algorithm "magic"; the algorithms are ` + strings.Join(Schedules(), ", ")},
 		"op":     {func(in *Instance) { in.Pin.Algo = "two-shot" }, "all_gather: algorithm two-shot: not supported by this machine: it runs all_reduce only"},
 		"team":   {func(in *Instance) { in.Parts = in.Parts[:2] }, "all_gather: 2 parts for a team of 3"},
 		"axis":   {func(in *Instance) { in.Axis = 2 }, "all_gather: there is no dimension 2 in shape [2 3]"},

@@ -88,7 +88,7 @@ func (d *Dispatch) Check(name string) error {
 	all := d.Algorithms()
 	name = current(device.Tuning{Algo: name}, d.known).Algo
 	if !slices.Contains(all, name) {
-		return fmt.Errorf("there is no algorithm %q; there are %s", name, strings.Join(all, ", "))
+		return fmt.Errorf("unknown algorithm %q; the algorithms are %s", name, strings.Join(all, ", "))
 	}
 	return nil
 }

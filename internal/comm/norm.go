@@ -26,7 +26,7 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 	policy := c.dispatch.policy
 	switch {
 	case in.Pin.Algo != "", policy.Algorithm != "":
-		return errors.New("the program or the policy names an algorithm")
+		return errors.New("the program or the policy requires a particular algorithm")
 	case policy.Fixed:
 		return errors.New("the policy requires the same algorithm for all message sizes")
 	case policy.Sparing:

@@ -19,7 +19,7 @@ type oneShotPush struct{}
 
 func (oneShotPush) Info() device.Algorithm {
 	return device.Algorithm{Name: "one-shot-push", Ops: sumsAndMoves,
-		Takes: "all except barrier and the uneven collectives", OneShot: true,
+		Takes: "all collectives except barrier and the uneven ones", OneShot: true,
 		How: "each member writes the data for a reader into its slot at that reader; no member copies its own part"}
 }
 

@@ -262,8 +262,8 @@ func TestReadTable(t *testing.T) {
 		good + "\n<<<<<<< theirs": "more data after the end of the table",
 		good[:len(good)-1]:        "not a table of collectives",
 		`[]`:                      "not a table of collectives",
-		strings.Replace(good, "[]", `[{"op": "allreduce", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1): `there is no collective "allreduce"`,
-		strings.Replace(good, "[]", `[{"op": "reduce", "reduction": "avg", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):    `there is no reduction "avg"; the reductions are sum, minmax`,
+		strings.Replace(good, "[]", `[{"op": "allreduce", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1): `unknown collective "allreduce"`,
+		strings.Replace(good, "[]", `[{"op": "reduce", "reduction": "avg", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):    `unknown reduction "avg"; the reductions are sum, minmax`,
 		strings.Replace(good, "[]", `[{"op": "scatter", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1):   "reduces nothing",
 	} {
 		if _, err := ReadTable([]byte(text)); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

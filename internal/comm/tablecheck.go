@@ -66,7 +66,7 @@ func (e *Entry) check() error {
 func (e *Entry) checkNames() error {
 	op, ok := ir.ParseOp(e.Op)
 	if !ok || op.Info().Class != ir.ClassCollective {
-		return fmt.Errorf("there is no collective %q; the collectives are all_reduce, all_gather and others "+
+		return fmt.Errorf("unknown collective %q; the collectives are all_reduce, all_gather and others "+
 			"(docs/language.md)",
 			e.Op)
 	}
@@ -77,7 +77,7 @@ func (e *Entry) checkNames() error {
 	case allowed == nil:
 		return fmt.Errorf("it has the reduction %q, but this collective reduces nothing: remove the reduction", e.Reduction)
 	}
-	return fmt.Errorf("there is no reduction %q; the reductions are %s", e.Reduction, strings.Join(allowed, ", "))
+	return fmt.Errorf("unknown reduction %q; the reductions are %s", e.Reduction, strings.Join(allowed, ", "))
 }
 
 // reductionsOf returns the values that ReductionOf has for an op; none if the op reduces nothing.

@@ -101,7 +101,7 @@ func readTable(data []byte, known []device.Algorithm) (*Table, error) {
 func Folder() (string, error) {
 	dir, _, err := files.CacheFolder()
 	if err != nil {
-		return "", fmt.Errorf("there is no folder for tuned tables: %w", err)
+		return "", fmt.Errorf("tuned tables have no folder: %w", err)
 	}
 	return filepath.Join(dir, "collectives"), nil
 }
@@ -184,7 +184,7 @@ const shippedFrom = "shipped"
 func (f *Found) Shipped() bool { return f.From == shippedFrom }
 
 // untuned is the value of Found.Ignored if no tuned table exists.
-const untuned = "this machine has not been tuned; hocket tune does it"
+const untuned = "this machine has not been tuned: run hocket tune"
 
 // PassedOver reports whether a tuned table exists but cannot be used; Ignored holds the reason.
 func (f *Found) PassedOver() bool { return f.Ignored != "" && f.Ignored != untuned }

@@ -266,7 +266,7 @@ func TestTeamFailures(t *testing.T) {
 		refuse     error
 		want       string
 	}{
-		{pin: "magic", want: `all_reduce: there is no algorithm "magic"; there are ` + strings.Join(Schedules(), ", ") + `, ll, even, late, broken, short`},
+		{pin: "magic", want: `all_reduce: unknown algorithm "magic"; the algorithms are ` + strings.Join(Schedules(), ", ") + `, ll, even, late, broken, short`},
 		{pin: "even", want: "all_reduce: algorithm even: not supported by this machine: it takes even counts"},
 		{pin: "late", want: "all_reduce: algorithm late: not supported by this machine: no compiler"},
 		{pin: "short", want: "all_reduce: algorithm short: the machine prepared 0 launches for a team of 2 members"},

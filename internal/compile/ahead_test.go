@@ -57,7 +57,7 @@ func TestGathersAhead(t *testing.T) {
 				// The wait of the blocks for main prevents them from being sent even earlier. It is kept whether
 				// or not signals of peers imply it.
 				ds := slices.DeleteFunc(needless(t, c, res, st),
-					func(d *ir.Diagnostic) bool { return strings.HasSuffix(d.Message, "without wait main") })
+					func(d *ir.Diagnostic) bool { return strings.HasPrefix(d.Message, "not needed: wait main ") })
 				if len(ds) > 0 {
 					t.Errorf("%s, %d layers, %s: %s\n%s", name, n, st, ds.String(), res.Program)
 				}

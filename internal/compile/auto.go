@@ -71,7 +71,7 @@ func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 func (u *Unit) nodes(ranks int) ([]int, error) {
 	if n := u.opts.Nodes; n > 1 {
 		if ranks < n {
-			return nil, fmt.Errorf("%d ranks on %d nodes: each node needs at least one", ranks, n)
+			return nil, fmt.Errorf("%d ranks cannot run on %d nodes: each node needs at least one rank", ranks, n)
 		}
 		list := make([]int, ranks)
 		for r := range list {

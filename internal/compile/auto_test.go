@@ -171,7 +171,7 @@ func TestDescriptionFor(t *testing.T) {
 		}
 		e, _ := chosen(t, Options{Machine: c.machine, Device: dev}, "bf16")
 		if c.extrapolated != "" {
-			c.extrapolated += "; how far off predictions are is not known"
+			c.extrapolated += "; the accuracy of predictions is unknown"
 		}
 		if e.Machine != c.want || e.Extrapolated != c.extrapolated {
 			t.Errorf("%s, %s: by %s, %s; want %s, %s", c.name, c.identity, e.Machine, e.Extrapolated, c.want, c.extrapolated)

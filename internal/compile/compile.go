@@ -70,7 +70,7 @@ func (l Limits) Stop() func() error {
 	late := time.Now().Add(l.Time)
 	return func() error {
 		if time.Now().After(late) {
-			return fmt.Errorf("it takes longer than %v, which is the limit", l.Time)
+			return fmt.Errorf("the time limit of %v is exceeded", l.Time)
 		}
 		return nil
 	}
@@ -88,6 +88,15 @@ type Unit struct {
 
 	opts   Options
 	chosen autoCache
+}
+
+// Of is Build for a program without the result of its check, which Of repeats.
+func Of(p *ir.Program, opts Options) (*Unit, error) {
+	info, ds := checker.Check(p)
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	return Build(info, opts)
 }
 
 // Build lowers a checked program.

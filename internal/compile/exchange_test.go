@@ -99,8 +99,8 @@ func needless(t *testing.T, c *testCase, res *lower.Result, st lower.Strategy) i
 	}
 	r := verify.Plan(p, verify.Options{Prog: res.Info.Prog, Redundant: true})
 	return slices.DeleteFunc(r.Diagnostics(res.Info.Prog), func(d *ir.Diagnostic) bool {
-		return st.Kind == lower.Exchange && strings.Contains(d.Message, "without wait %") &&
-			strings.HasSuffix(d.Message, ".s")
+		return st.Kind == lower.Exchange && strings.HasPrefix(d.Message, "not needed: wait %") &&
+			strings.Contains(d.Message, ".s orders ")
 	})
 }
 

@@ -93,6 +93,15 @@ type PairReport struct {
 	Strategies []Estimate `json:"strategies"`
 }
 
+// Explain lowers a program and explains the result for b.
+func Explain(p *ir.Program, opts Options, b ir.Binding) (*Explanation, error) {
+	u, err := Of(p, opts)
+	if err != nil {
+		return nil, err
+	}
+	return u.Explain(b)
+}
+
 // Measured names the dispatch table from which the times of collectives are taken, or returns "" if there is none.
 func (e *Explanation) Measured() string {
 	switch e.Table {
@@ -114,7 +123,7 @@ func (e *Explanation) Band() string {
 		if b.Bias > 0 {
 			way = "high"
 		}
-		return fmt.Sprintf("accuracy: half of %d predictions within %.0f %% of what was measured, nine of ten within %.0f %%; they are "+
+		return fmt.Sprintf("accuracy: half of %d predictions are within %.0f %% of the measured time, nine of ten within %.0f %%; they are "+
 			"%.0f %% too %s on average (%s)", b.Layers, 100*b.Median, 100*b.Most, 100*max(b.Bias, -b.Bias), way, b.Of)
 	}
 	return ""
@@ -186,17 +195,17 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	}
 	if m.Nodes != nil {
 		e.Nodes = 1 + slices.Max(m.Nodes)
-		other = append(other, fmt.Sprintf("no layer on %d nodes was measured", e.Nodes))
+		other = append(other, fmt.Sprintf("no layer was measured on %d nodes", e.Nodes))
 		if m.Across != nil {
 			e.Across = m.Across.Source
 		} else {
-			e.Across = "not known: what crosses is taken to be inside"
+			e.Across = "unknown, so traffic between nodes is predicted as traffic inside a node"
 		}
 	} else if m.Ranks > 0 && bound.Ranks != m.Ranks {
 		other = append(other, fmt.Sprintf("%s was measured with %d devices, not with %d", m.Name, m.Ranks, bound.Ranks))
 	}
 	if e.Error = m.Error; other != nil {
-		e.Error, e.Extrapolated = nil, strings.Join(other, "; ")+"; how far off predictions are is not known"
+		e.Error, e.Extrapolated = nil, strings.Join(other, "; ")+"; the accuracy of predictions is unknown"
 	}
 	if err := x.pairs(e, res); err != nil {
 		return nil, err

@@ -416,11 +416,11 @@ func TestStrategyErrors(t *testing.T) {
 	const contracted = "mesh tp[2]\nfunc f(%x: f32[2, 4/tp], %w: f32[4, 4]) -> f32[2, 4] {\n  %y = linear %x, %w\n  return %y\n}\n"
 	const local = "func f(%x: f32[4]) -> f32[4] {\n  %y = relu %x\n  return %y\n}\n"
 	for _, c := range []struct{ source, strategy, want string }{
-		{noPair, "fast", "there is no strategy \"fast\""},
-		{noPair, "chunked(0)", "chunked takes a number from 1 to"},
-		{noPair, "exchange", "test.hkt:3:3: error: strategy exchange applies to nothing"},
-		{noPair, "exchange", "what it gathers goes into no linear"},
-		{contracted, "exchange", "exchange does not apply: the gathered dimension is contracted"},
+		{noPair, "fast", "unknown strategy \"fast\""},
+		{noPair, "chunked(0)", "chunked needs a number from 1 to"},
+		{noPair, "exchange", "test.hkt:3:3: error: strategy exchange applies to no collective"},
+		{noPair, "exchange", "no linear or matmul uses its result"},
+		{contracted, "exchange", "exchange does not apply: the GEMM contracts the gathered dimension"},
 		{contracted, "exchange", "help: use sequential"},
 		{local, "chunked", "it has no all_gather"},
 	} {

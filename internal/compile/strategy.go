@@ -49,9 +49,9 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	if len(notes) > 0 {
 		pos = notes[0].Pos
 	}
-	d := p.Diag("strategy", pos, "strategy %s applies to nothing in this program", s)
+	d := p.Diag("strategy", pos, "strategy %s applies to no collective of this program", s)
 	d.Notes = notes
-	d.Help = "use sequential, or lay the tensors out so that a linear or matmul needs the result of an all_gather, or computes the operand of a collective"
+	d.Help = "use sequential, or choose layouts with which a linear or matmul uses the result of an all_gather, or computes the operand of a collective"
 	if len(notes) == 0 {
 		d.Message += ": it has no all_gather, reduce_scatter or all_reduce of values"
 	}

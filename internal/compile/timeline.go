@@ -14,7 +14,7 @@ const mostDrawn = 1e15
 // WriteTimeline draws the predicted run of one rank in width columns.
 func (e *Explanation) WriteTimeline(w io.Writer, width int) error {
 	if e.Time > mostDrawn {
-		_, err := io.WriteString(w, "No timeline is drawn: the run is predicted to take more than thirty years.\n")
+		_, err := io.WriteString(w, "No timeline is drawn, because the predicted time of the run is more than thirty years.\n")
 		return err
 	}
 	return e.Trace().Timeline(w, width)

@@ -17,7 +17,7 @@ var ErrUnsupported = errors.New("not supported by this machine")
 
 // ErrDeviceLost is wrapped by errors about a device that failed and that this process cannot use again. They name the
 // device, the failure and the way out. It is never ErrUnsupported.
-var ErrDeviceLost = errors.New("the device is lost to this process")
+var ErrDeviceLost = errors.New("the device is lost: this process can no longer use it")
 
 // ErrOutOfMemory is wrapped by errors about a device, or the host for pinned memory, that has less free memory than
 // requested. Freeing memory may help, unless the error is ErrTooLarge too. nvlib.Error, which this package does not

@@ -57,7 +57,7 @@ type SpoiledError struct{ Err error }
 
 // Error returns the run's error and states that the updated arguments are lost.
 func (e *SpoiledError) Error() string {
-	return e.Err.Error() + "; the contents of the arguments that the run updates in place are lost"
+	return e.Err.Error() + "; arguments that the run updates in place now have undefined contents"
 }
 
 // Unwrap returns the run's error.

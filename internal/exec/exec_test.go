@@ -246,7 +246,7 @@ func TestInputErrors(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", 1, 9, 3), "z": ints(t, ir.F32, "z", 1, 1)}
 	_, err := prog.Run(context.Background(), in)
-	const want = "wrong inputs: x is f32[9, 3], want f32[10, 3]; w is missing; there is no parameter z"
+	const want = "wrong inputs: x is f32[9, 3], want f32[10, 3]; w is missing; the program has no parameter z"
 	if !errors.Is(err, blocks.ErrInput) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -355,7 +355,7 @@ func testTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	_, err = prog.Run(ctx, nil)
-	const want = "the time ran out; rank 0, stream main: wait %here[0] >= 1 (hand.hkt:1:3) waits for counter 0 ≥ 1 (now 0)"
+	const want = "the time limit was reached; rank 0, stream main: wait %here[0] >= 1 (hand.hkt:1:3) waits for counter 0 ≥ 1 (now 0)"
 	if !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -59,7 +59,7 @@ func testGraceOver(t *testing.T) {
 		_, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
 		took := time.Since(began)
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || !strings.HasPrefix(err.Error(), "the time ran out") || prog.Usable() {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || !strings.HasPrefix(err.Error(), "the time limit was reached") || prog.Usable() {
 			t.Errorf("%s: got %v, usable %v", what, err, prog.Usable())
 		}
 		if took < grace {

@@ -29,6 +29,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/adversary"
 	"hocket.example/hocket/internal/exec/grace"
@@ -234,9 +235,14 @@ func (p *Program) close() error {
 func (p *Program) breakDown(cause error) error {
 	err := symbolizer{p.im}.explain(cause, p.issuer.replay.ready())
 	if met := p.inputs.met(cause); met != nil {
-		err = &RunError{Message: fmt.Sprintf("%v; the value is in parameter %%%s, which is checked before a run only if it "+
-			"is "+
-			"in host memory", err, met.Param), Err: errors.Join(met, err)}
+		at := fault.RunError{Rank: -1}
+		if run := (*fault.RunError)(nil); errors.As(err, &run) {
+			at = *run
+		}
+		at.Message = fmt.Sprintf("%v; the value is in parameter %%%s, which is checked before a run only if it is in host "+
+			"memory", err, met.Param)
+		at.Err = errors.Join(met, err)
+		err = &at
 	}
 	p.flight.failed(err)
 	p.im.World.Abort(err)
@@ -320,9 +326,9 @@ func (p *Program) do(ctx context.Context, f func(late context.Context) error) (l
 	if gone := p.im.World.Do(late, func() { ended = f(late) }); gone != nil {
 		message := gone.Error()
 		if ctx.Err() != nil {
-			message = "the time ran out: " + message
+			message = "the time limit was reached: " + message
 		}
-		gone = &RunError{Message: message, Err: errors.Join(gone, ctx.Err())}
+		gone = &fault.RunError{Rank: -1, Message: message, Err: errors.Join(gone, ctx.Err())}
 		p.flight.failed(gone)
 		p.broken = unusableAfter(gone)
 		for _, w := range p.im.Shared {

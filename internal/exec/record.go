@@ -113,7 +113,7 @@ func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
 	}
 	err := g.backup.take(ctx)
 	if errors.Is(err, device.ErrOutOfMemory) {
-		im.Logger().Warn("forms of the graph are not measured: there is no free memory for a copy of the tensors that a "+
+		im.Logger().Warn("forms of the graph are not measured, because no memory is free for a copy of the tensors that a "+
 			"run updates",
 			"func", im.Plan.Func)
 		return r.keep(len(names) - 1)

@@ -24,7 +24,7 @@ func (s signature) check(batch []Args, weights *Weights, ins []int) error {
 		wrong := s.wrongInputs(a, weights, ins)
 		for _, name := range slices.Sorted(maps.Keys(a.DeviceIn)) {
 			if t := a.DeviceIn[name]; !filled[t] && !t.HasContents() {
-				wrong = append(wrong, fmt.Sprintf("the device tensor for %s holds nothing: %s", name, resident.HowToFill))
+				wrong = append(wrong, fmt.Sprintf("the device tensor for %s has no contents: %s", name, resident.HowToFill))
 			}
 		}
 		wrong = append(wrong, s.wrongOutputs(a.DeviceOut)...)
@@ -64,7 +64,7 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 		}
 	}
 	for _, name := range s.unknown(a) {
-		wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
+		wrong = append(wrong, fmt.Sprintf("the program has no parameter %s", name))
 	}
 	return wrong
 }
@@ -84,7 +84,7 @@ func (s signature) wrongLocal(io *plan.IO, a Args) (wrong []string) {
 	given := a.InLocal[io.Name]
 	for _, rank := range slices.Sorted(maps.Keys(given)) {
 		if rank < 0 || rank >= s.im.Plan.Ranks || !s.im.World.Local(rank) || io.Of(int32(rank)) == nil {
-			wrong = append(wrong, fmt.Sprintf("%s: rank %d has no block of it in this process", io.Name, rank))
+			wrong = append(wrong, fmt.Sprintf("%s: a block is passed for rank %d, but this process has no block of it for this rank", io.Name, rank))
 		}
 	}
 	for _, part := range io.Parts {
@@ -148,7 +148,7 @@ func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wron
 		t := outputs[name]
 		i := slices.IndexFunc(s.im.Outputs, func(io plan.IO) bool { return io.Name == name })
 		if i < 0 {
-			wrong = append(wrong, fmt.Sprintf("a device tensor is passed for result %s, but there is no such result", name))
+			wrong = append(wrong, fmt.Sprintf("a device tensor is passed for result %s, but the program has no such result", name))
 			continue
 		}
 		if other, twice := taken[t]; twice {
@@ -165,7 +165,7 @@ func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wron
 func (s signature) wrongResidents(a Args) (wrong []string) {
 	for i, t := range s.im.Residents {
 		if io := &s.im.Inputs[i]; t != nil && !a.UsesOnlyAs(t, io.Name, io.Inout) {
-			wrong = append(wrong, fmt.Sprintf("%s is resident in a device tensor, which the run's arguments use for something "+
+			wrong = append(wrong, fmt.Sprintf("%s is in a device tensor, which the run's arguments also use for something "+
 				"else too", io.Name))
 		}
 	}
@@ -181,7 +181,7 @@ func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
 		}
 		switch size := uintptr(io.DType.Size()); {
 		case part == nil:
-			wrong = append(wrong, fmt.Sprintf("%s: rank %d has no block of it in this process", io.Name, rank))
+			wrong = append(wrong, fmt.Sprintf("%s: a block is passed for rank %d, but this process has no block of it for this rank", io.Name, rank))
 		case at[rank]%size != 0:
 			wrong = append(wrong, fmt.Sprintf("%s: the address %#x for rank %d is not a multiple of %d", io.Name, at[rank],
 				rank, size))
@@ -189,7 +189,7 @@ func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
 	}
 	for _, part := range io.Parts {
 		if r := int(part.Ref.Rank); s.im.World.Local(r) && at[r] == 0 && part.Ref.Bytes() > 0 {
-			wrong = append(wrong, fmt.Sprintf("%s: there is no address for the block of rank %d, %s%v", io.Name, r,
+			wrong = append(wrong, fmt.Sprintf("%s: no address is passed for the block of rank %d, %s%v", io.Name, r,
 				io.DType, part.Ref.Shape))
 		}
 	}
@@ -203,7 +203,7 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 	}
 	for name := range a.OutAt {
 		if !slices.ContainsFunc(s.im.Outputs, func(io plan.IO) bool { return io.Name == name }) {
-			wrong = append(wrong, fmt.Sprintf("there is no result %s", name))
+			wrong = append(wrong, fmt.Sprintf("the program has no result %s", name))
 		}
 	}
 	slices.Sort(wrong)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
@@ -110,45 +111,37 @@ func (s symbolizer) between(id, last int64, replayed bool) string {
 		s.im.Plan.Where(last))
 }
 
-// RunError is the error of a failed run. Unwrap returns the cause: a *device.Fault, a *device.Deadlock or a context's
-// error.
-type RunError struct {
-	Message string
-	Err     error
-}
-
-// Error returns a message that names ranks, streams, and statements with their positions.
-func (e *RunError) Error() string { return e.Message }
-
-// Unwrap returns the cause.
-func (e *RunError) Unwrap() error { return e.Err }
-
 // explain rewrites an error of the machine with the program's names. replayed reports whether runs are graph launches.
 func (s symbolizer) explain(err error, replayed bool) error {
-	var run *RunError
-	var fault *device.Fault
+	var run *fault.RunError
+	var broke *device.Fault
 	var dead *device.Deadlock
 	var expired *device.Expired
 	switch {
 	case errors.As(err, &run):
 		return err
-	case errors.As(err, &fault):
-		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream,
-			s.between(fault.ID, fault.Last, replayed), fault.Err), Err: err}
+	case errors.As(err, &broke):
+		return failedAt(broke.Rank, broke.Stream, s.between(broke.ID, broke.Last, replayed), broke.Err, err)
 	case errors.As(err, &dead):
-		return &RunError{Message: "deadlock: no stream can continue" + s.listBlocked(dead.Blocked), Err: err}
+		return &fault.RunError{Rank: -1, Message: "deadlock: no stream can continue" + s.listBlocked(dead.Blocked), Err: err}
 	}
 	message := err.Error()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		message = "the time ran out"
+		message = "the time limit was reached"
 	case errors.Is(err, context.Canceled):
 		message = "cancelled"
 	}
 	if errors.As(err, &expired) {
 		message += s.listStanding(expired.At, replayed)
 	}
-	return &RunError{Message: message, Err: err}
+	return &fault.RunError{Rank: -1, Message: message, Err: err}
+}
+
+// failedAt returns the error of a run that failed in one place. why is the part of the error err that the message shows.
+func failedAt(rank int, stream, statement string, why, err error) error {
+	return &fault.RunError{Rank: rank, Stream: stream, Statement: statement, Err: err,
+		Message: fmt.Sprintf("rank %d, stream %s: %s: %v", rank, stream, statement, why)}
 }
 
 // issueError wraps the error of a stream that refused a command. If the world has ended, err already contains the
@@ -158,8 +151,7 @@ func (s symbolizer) issueError(err error, id int64) error {
 		return err
 	}
 	c := &s.im.Plan.Cmds[id%int64(len(s.im.Plan.Cmds))]
-	message := fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, s.im.Plan.Streams[c.Stream].Name, s.im.Plan.Where(id), err)
-	return &RunError{Message: message, Err: err}
+	return failedAt(int(c.Rank), s.im.Plan.Streams[c.Stream].Name, s.im.Plan.Where(id), err, err)
 }
 
 // mostListed is the largest number of streams that an error lists.

@@ -68,8 +68,8 @@ func (b *backward) stmt(s *ir.Stmt) {
 	}
 	y := results[0].Name
 	if results[0].Type.DType.IsFloat8() && len(b.contributions[y]) > 0 {
-		g.refuse(s.Pos, "keep it in a wider type, or leave it out of what is differentiated, with --of or --wrt",
-			"%%%s is %s, which is too coarse for gradients", y, results[0].Type.DType)
+		g.refuse(s.Pos, "use a wider type, or exclude the value from differentiation with --of or --wrt",
+			"%%%s has type %s, which is too imprecise for gradients", y, results[0].Type.DType)
 		return
 	}
 	if moves(s) { // whatever layout contributions have, they need not have that of y
@@ -90,7 +90,7 @@ func (b *backward) stmt(s *ir.Stmt) {
 			g.info.Operands[s][0].Name)
 		return
 	case r == nil:
-		g.refuse(s.Pos, "leave %"+y+" out of what is differentiated, with --of or --wrt", "%s has no gradient rule",
+		g.refuse(s.Pos, "exclude %"+y+" from differentiation with --of or --wrt", "%s has no gradient rule",
 			s.Op)
 		return
 	}

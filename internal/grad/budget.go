@@ -14,7 +14,7 @@ import (
 type BudgetError struct{ Budget, Least int64 }
 
 func (e *BudgetError) Error() string {
-	return fmt.Sprintf("no less than %d bytes a rank are kept of the forward pass, and the budget is %d", e.Least, e.Budget)
+	return fmt.Sprintf("the gradients need at least %d bytes of the forward pass on each rank, but the budget is %d", e.Least, e.Budget)
 }
 
 // within differentiates a function so that the kept values take at most opts.Budget bytes on a rank. It selects the

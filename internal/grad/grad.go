@@ -72,7 +72,7 @@ func Of(in *ir.Info, opts Options) (string, error) {
 // made returns the result of derive or, if there is a budget, of within.
 func made(in *ir.Info, opts Options) (*gradder, error) {
 	if function(in.Prog, opts.Func) == nil {
-		return nil, &NameError{Message: "there is no function " + opts.Func}
+		return nil, &NameError{Message: "the program has no function " + opts.Func}
 	}
 	if opts.Budget > 0 {
 		return within(in, opts)
@@ -163,7 +163,7 @@ func unknown(what, name, fn string, names []string) error {
 }
 
 func integers(what, name string, t *ir.Type) error {
-	return &NameError{Message: fmt.Sprintf("%s %s is %s, and only floating-point numbers of 16 bits or more have gradients", what, name,
+	return &NameError{Message: fmt.Sprintf("%s %s has type %s, but only floating-point types of 16 bits or more have gradients", what, name,
 		t.DType)}
 }
 
@@ -232,8 +232,8 @@ func (g *gradder) refuse(pos ir.Pos, help, format string, args ...any) {
 func (g *gradder) program(of []int, wrt map[string]bool) {
 	for _, p := range g.fn.Params {
 		if p.Inout {
-			g.refuse(p.Pos, "make it a parameter and a result",
-				"%%%s is inout: what a run leaves in it for the next has no gradient within one run", p.Name)
+			g.refuse(p.Pos, "replace the inout parameter by a parameter and a result",
+				"%%%s is inout: its contents pass from one run to the next, and a gradient covers only one run", p.Name)
 		}
 		if wrt[p.Name] {
 			g.reserve(p.Pos, "d"+p.Name, "the gradient of %"+p.Name)
@@ -281,7 +281,7 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 // reserve reserves a name that the caller expects.
 func (g *gradder) reserve(pos ir.Pos, name, what string) {
 	if g.names[name] {
-		g.refuse(pos, "rename it", "%s would be called %%%s, and that name is taken", what, name)
+		g.refuse(pos, "rename it", "the name of %s would be %%%s, but the function already uses this name", what, name)
 	}
 	g.names[name] = true
 }

@@ -70,12 +70,12 @@ func (b *backward) local(s *ir.Stmt, y *ir.Sym) {
 	}
 	r := ruleOf(s)
 	if r == nil || s.Op == ir.OpClaim {
-		g.refuse(s.Pos, "leave it out of what is differentiated, with --of or --wrt", "%s has no gradient rule", s.Op)
+		g.refuse(s.Pos, "exclude it from differentiation with --of or --wrt", "%s has no gradient rule", s.Op)
 		return
 	}
 	if list := g.writers[y.Root().Name]; s.Op.Info().Class == ir.ClassView && len(list) > 0 &&
 		g.at(list[len(list)-1]) > g.at(s) {
-		g.refuse(s.Pos, "name the part after it is written", "%%%s is a part of %%%s, which is written later", y.Name,
+		g.refuse(s.Pos, "take the part after the buffer is written", "%%%s is a part of %%%s, which is written after the part is taken", y.Name,
 			y.Root().Name)
 		return
 	}
@@ -125,7 +125,7 @@ func (b *backward) leftOver() {
 func (c *statement) held(sym *ir.Sym, made bool) string {
 	list := c.g.writers[sym.Root().Name]
 	if n := len(list); n > 0 && (c.g.at(list[n-1]) > c.g.at(c.s) || list[n-1] == c.s && !made) {
-		c.g.refuse(c.s.Pos, "write to another buffer", "the gradient of %s needs %%%s, which is overwritten", c.s.Op,
+		c.g.refuse(c.s.Pos, "write to another buffer", "the gradient of %s needs the contents of %%%s, which are overwritten later", c.s.Op,
 			sym.Name)
 	}
 	return sym.Name
@@ -145,7 +145,7 @@ func (g *gradder) at(s *ir.Stmt) int {
 func (c *statement) claimed(x *ir.Sym, local string) {
 	t := x.Type.Clone()
 	if len(t.Partial) > 0 || t.Mesh != "" {
-		c.g.refuse(c.s.Pos, "reduce it first", "%%%s, of type %s, has no gradient for what one rank holds of it",
+		c.g.refuse(c.s.Pos, "reduce it first", "%%%s of type %s has no gradient with respect to a rank's own part",
 			x.Name, x.Type)
 		return
 	}
@@ -231,8 +231,8 @@ func collective(c *call) {
 		attrs = append(attrs, *a)
 	}
 	if c.s.Attr("op") != nil && c.s.Word("op", "") != "sum" || c.s.Attr("counts") != nil {
-		c.g.refuse(c.s.Pos, "sum, and give counts as an operand",
-			"%s of what ranks hold has a gradient rule for sums, and for counts in memory", c.s.Op)
+		c.g.refuse(c.s.Pos, "use op=sum, and pass the counts as an operand",
+			"%s of local tensors has a gradient rule only for sums, and only with counts in memory", c.s.Op)
 		return
 	}
 	sum := ir.WordAttr("op", "sum")

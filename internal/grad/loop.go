@@ -160,8 +160,8 @@ func (g *gradder) stack(f *forward, name string) (string, *ir.Expr) {
 	}
 	for _, d := range t.Dims {
 		if varies(d.Extent) {
-			g.refuse(s.Pos, "give it the same extents in all iterations",
-				"the gradient needs %%%s of every iteration, and its type, %s, is another in each", name, t)
+			g.refuse(s.Pos, "use the same extents in all iterations",
+				"the gradient needs %%%s of every iteration, but its type, %s, differs between iterations", name, t)
 		}
 	}
 	stacked := t.Clone()

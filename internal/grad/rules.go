@@ -181,8 +181,8 @@ func (c *statement) reducedAxes() []int {
 func (c *statement) constantOf(e *ir.Expr) int {
 	v, err := e.Eval(noNames{})
 	if err != nil {
-		c.g.refuse(e.Pos, "write it as a number",
-			"which dimension it is, %s, must be a number for %s to have a gradient", e, c.s.Op)
+		c.g.refuse(e.Pos, "write the dimension as a number",
+			"the dimension %s must be a number, because %s has no gradient otherwise", e, c.s.Op)
 	}
 	return int(v)
 }

@@ -7,13 +7,13 @@ import "hocket.example/hocket/ir"
 func attention(c *call) {
 	for _, name := range []string{"window", "softcap"} {
 		if a := c.s.Attr(name); a != nil {
-			c.g.refuse(a.Pos, "leave it out, or leave %"+c.y+" out of what is differentiated, with --of or --wrt",
+			c.g.refuse(a.Pos, "remove it, or exclude %"+c.y+" from differentiation with --of or --wrt",
 				"attention with %s= has no gradient rule", name)
 			return
 		}
 	}
 	if len(c.s.Args) > 3 {
-		c.g.refuse(c.s.Pos, "leave them out, or leave %"+c.y+" out of what is differentiated, with --of or --wrt",
+		c.g.refuse(c.s.Pos, "remove them, or exclude %"+c.y+" from differentiation with --of or --wrt",
 			"attention with lengths or a mask has no gradient rule")
 		return
 	}

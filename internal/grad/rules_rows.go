@@ -142,8 +142,8 @@ func rope(c *call) {
 // ids select the row.
 func embedding(c *call) {
 	if c.s.Attr("first") != nil {
-		c.g.refuse(c.s.Pos, "leave first= and of= out; the table's layout says which rows a rank has",
-			"a part of a table has no gradient")
+		c.g.refuse(c.s.Pos, "remove first= and of=; the table's layout determines the rows of each rank",
+			"embedding of a part of a table (first=) has no gradient")
 		return
 	}
 	ids, table := c.argType(0), reduced(c.argType(1))

@@ -82,7 +82,7 @@ func TestWaitsAreNeeded(t *testing.T) {
 		strategy := []string{"exchange", "chunked(2)"}[programs%2]
 		l, err := q.Lower(hocket.LowerOptions{Strategy: strategy})
 		if err != nil {
-			continue // the strategy applies to nothing
+			continue // the strategy applies to no collective
 		}
 		text := l.Program.String()
 		at := waits.FindAllStringIndex(text, -1)

@@ -84,7 +84,7 @@ func (d *decomposer) possible(s *ir.Stmt, src *ir.Type) error {
 	for _, pl := range []*place{d.meshes.of(src), d.meshes.of(s.Type)} {
 		if !pl.main && len(pl.devices) == 0 {
 			diag := d.prog.Diag("layout", s.Pos, "mesh %s has no ranks", pl.axes[0].Name)
-			diag.Help = "list its ranks where it is declared: mesh d[2] = {0 2}"
+			diag.Help = "list the ranks in the mesh's declaration, such as mesh d[2] = {0 2}"
 			return ir.Diagnostics{diag}
 		}
 	}
@@ -93,8 +93,8 @@ func (d *decomposer) possible(s *ir.Stmt, src *ir.Type) error {
 		if same && slices.Contains(src.Partial, p) {
 			continue
 		}
-		diag := d.prog.Diag("layout", s.Pos, "a value that is not partial over %s cannot be resharded to one that is", p.Axis)
-		diag.Help = "leave partial(" + p.Axis + ", " + p.Red.String() + ") out of the type"
+		diag := d.prog.Diag("layout", s.Pos, "a value that is not partial over %s cannot be resharded to a partial one", p.Axis)
+		diag.Help = "remove partial(" + p.Axis + ", " + p.Red.String() + ") from the type"
 		return ir.Diagnostics{diag}
 	}
 	return nil

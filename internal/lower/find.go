@@ -68,7 +68,7 @@ func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 		}
 	}
 	if x := f.across(s); x != nil && s.Op != ir.OpAllGather {
-		x.Refused[Chunked] = "the reduced blocks are not rows of the operands, and chunks are of rows"
+		x.Refused[Chunked] = "the strategy divides rows into chunks, but the reduced blocks are not rows of the operands"
 		return x, ""
 	}
 	return nil, why
@@ -106,7 +106,7 @@ func (f *pairFinder) backward(r *region) string {
 		case !ok:
 			return notByRows(s, r.Rows)
 		case slices.ContainsFunc(f.users[name], func(u *ir.Stmt) bool { return !r.in[u] }):
-			return "%" + name + " is used elsewhere too"
+			return "%" + name + " also has other uses"
 		}
 		r.body, r.in[s] = append(r.body, s), true
 		for _, x := range byRow {
@@ -151,11 +151,11 @@ func (f *pairFinder) whyNot(r *region, given []string) string {
 	slices.Sort(given)
 	switch {
 	case !r.hasGEMM() && r.gathers():
-		return "what it gathers goes into no linear or matmul by rows"
+		return "no linear or matmul uses its result by rows"
 	case !r.hasGEMM() && r.Before:
-		return "what it gathers comes from no linear or matmul next to it"
+		return "no linear or matmul next to it computes its operand"
 	case !r.hasGEMM():
-		return "what it reduces comes from no linear or matmul next to it"
+		return "no linear or matmul next to it computes its operand"
 	}
 	for _, x := range given {
 		if !r.across && !f.dense(x) {
@@ -166,7 +166,7 @@ func (f *pairFinder) whyNot(r *region, given []string) string {
 }
 
 func notByRows(s *ir.Stmt, rows int) string {
-	return fmt.Sprintf("%s cannot be computed by parts of dimension %d", s.Op, rows)
+	return fmt.Sprintf("%s cannot be computed in parts along dimension %d", s.Op, rows)
 }
 
 // consumed returns the set of the gathers whose results are operands of GEMMs, and of these GEMMs.

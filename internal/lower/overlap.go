@@ -134,9 +134,9 @@ func (c *Choice) text() string {
 // is then the exchange that is emitted.
 func (c *Choice) notAhead() {
 	c.Pair.Ahead, c.Strategy.Ahead = false, false
-	c.Why = "ahead does not apply: no gather before it is computed while its blocks could leave"
+	c.Why = "ahead does not apply: no preceding pair is computed while the blocks of this gather could be sent"
 	if c.Pair.Comm != ir.OpAllGather || c.Pair.Before {
-		c.Why = "ahead does not apply: only gathered blocks can leave early"
+		c.Why = "ahead does not apply: only the blocks of a gather can be sent early"
 	}
 }
 

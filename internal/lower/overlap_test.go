@@ -127,21 +127,21 @@ func TestScalesGatheredFirst(t *testing.T) {
 func TestLeftSequential(t *testing.T) {
 	const head = "mesh dp[2] tp[2]\nfunc f"
 	for _, c := range []struct{ name, source, want string }{
-		{"no GEMM", "(%x: f32[t/tp, k]) -> f32[t, k] {\n  %y = relu %x\n  return %y\n}", "goes into no linear"},
+		{"no GEMM", "(%x: f32[t/tp, k]) -> f32[t, k] {\n  %y = relu %x\n  return %y\n}", "no linear or matmul uses its result"},
 		{"contracted", "(%x: f32[t/dp, k/tp], %w: f32[n, k]) -> f32[t/dp, n] {\n  %y = linear %x, %w\n  return %y\n}",
-			"exchange does not apply: the gathered dimension is contracted"},
+			"exchange does not apply: the GEMM contracts the gathered dimension"},
 		{"some ranks", "(%x: f32[t/tp, k], %w: f32[n, k], %z: inout f32[t, n]) {\n  let %r = rank(dp)\n  if %r == 0 {\n    %g: f32[t, k] = reshard %x\n    %y = linear %g, %w\n    %l = local %y\n    add %z, %l into %z\n  }\n}",
-			"exchange does not apply: it is in a branch that not all ranks take"},
+			"exchange does not apply: the pair is in a branch that not all ranks execute"},
 		{"rows of an iteration", "(%x: f32[8, k/tp], %w: f32[n, k/tp], %z: f32[1, n]) -> f32[1, n] {\n  %y = for %i in 0..3 carry %h = %z {\n" +
 			"    %s = slice %x, axis=0, 0..%i + 1\n    %l: f32[%i + 1, n] = linear (mul %s, %s), %w\n    %c = sum %l, axis=0\n" +
 			"    %r = reshape %c, shape=(1, n)\n    %a = add %h, %r\n    yield %a\n  }\n  return %y\n}",
-			"exchange does not apply: its %i + 1 rows differ between iterations"},
+			"exchange does not apply: the number of its rows, %i + 1, differs between iterations"},
 		{"a weight is gathered", "(%x: f32[t, k], %w: f32[n/tp, k]) -> f32[t, n] {\n  %v: f32[n, k] = reshard %w\n  %y = linear %x, %v\n  return %y\n}",
-			"goes into no linear"},
+			"no linear or matmul uses its result"},
 		{"used twice", "(%x: f32[t, k/tp], %w: f32[n, k/tp]) -> (f32[t, n], f32[t, n]) {\n  %y: f32[t, n] partial(tp, sum) = linear %x, %w\n" +
-			"  %z = scale %y, by=2\n  return %y, %z\n}", "is used elsewhere too"},
+			"  %z = scale %y, by=2\n  return %y, %z\n}", "also has other uses"},
 		{"a maximum", "(%x: f32[t, k/tp]) -> f32[t] {\n  %y = max %x, axis=1\n  return %y\n}", ""},
-		{"transposed", "(%x: f32[t/tp, k], %w: f32[t, n]) -> f32[k, n] {\n  %g: f32[t, k] = reshard %x\n  %y = matmul %g, %w, ta=true\n  return %y\n}", "goes into no linear"},
+		{"transposed", "(%x: f32[t/tp, k], %w: f32[t, n]) -> f32[k, n] {\n  %g: f32[t, k] = reshard %x\n  %y = matmul %g, %w, ta=true\n  return %y\n}", "no linear or matmul uses its result"},
 	} {
 		res, err := Run(parse(t, head+c.source+"\n"),
 			Options{Choose: func(*Pair) Strategy { return Strategy{Kind: Exchange} }})

@@ -184,15 +184,15 @@ func (f *pairFinder) finish(r *region) {
 	r.Refused = map[StrategyKind]string{}
 	switch {
 	case f.when.someRanks:
-		r.Refused[Exchange] = "it is in a branch that not all ranks take, and buffers that peers write must exist on all ranks"
+		r.Refused[Exchange] = "the pair is in a branch that not all ranks execute, but buffers that peers write must exist on all ranks"
 	case r.Before && (!r.blocked || r.Rows > 0):
-		r.Refused[Exchange] = "the gathered dimension is not the outermost: a rank's block is not dense in the result"
+		r.Refused[Exchange] = "the gathered dimension is not the first, so a rank's block is not dense in the result"
 	case r.comm.Op == ir.OpAllGather && !r.blocked:
-		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
+		r.Refused[Exchange] = "the GEMM contracts the gathered dimension, so a single block determines no rows of the result"
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
-		r.Refused[Exchange] = "the scattered blocks cannot be computed one at a time"
+		r.Refused[Exchange] = "the GEMM cannot compute the scattered blocks one by one"
 	case r.comm.Op == ir.OpAllReduce && varies(r.To.Dims[r.Rows].Extent):
-		r.Refused[Exchange] = fmt.Sprintf("its %s rows differ between iterations, and blocks of them are of one size",
+		r.Refused[Exchange] = fmt.Sprintf("the number of its rows, %s, differs between iterations, but the blocks must have the same size in all iterations",
 			r.To.Dims[r.Rows].Extent)
 	case r.comm.Op == ir.OpAllReduce:
 		r.Undivided = f.undivided(r)

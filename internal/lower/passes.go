@@ -23,12 +23,12 @@ type Pass struct {
 var passes = []Pass{
 	{
 		Name: "shard",
-		Doc:  "inserts a reshard where an operand or result is needed in another layout, and prints every value's type",
+		Doc:  "inserts a reshard wherever an operand or result needs another layout, and annotates every value with its type",
 		run:  shard,
 	},
 	{
 		Name:     "clean",
-		Doc:      "takes out reshards that change nothing",
+		Doc:      "removes reshards that change nothing",
 		Requires: []string{"shard"},
 		run:      clean,
 	},
@@ -40,7 +40,7 @@ var passes = []Pass{
 	},
 	{
 		Name:     "overlap",
-		Doc:      "hides collectives under the GEMMs next to them, pair by pair, as the strategy says",
+		Doc:      "overlaps collectives with the GEMMs next to them, pair by pair, by the selected strategy",
 		Requires: []string{"decompose"},
 		run:      overlap,
 	},
@@ -51,7 +51,7 @@ type constraint struct{ before, after, reason string }
 
 // order lists the constraints on the order of the table's rows in addition to those in Requires.
 var order = []constraint{
-	{"shard", "decompose", "shard turns every change of layout into a reshard, which decompose expects"},
+	{"shard", "decompose", "decompose expects the reshards that shard inserts"},
 	{"clean", "decompose", "a reshard that changes nothing would become a copy, which may be the user's own"},
 	{"decompose", "overlap", "pairs are found by their collectives"},
 }

@@ -107,9 +107,9 @@ func TestRefusals(t *testing.T) {
 			"mesh d has no ranks"},
 		{"empty axis", "mesh tp[0]\nfunc f(%x: f32[5]) -> f32[5/tp] { return %x }\n", "mesh axis tp has size 0"},
 		{"result does not divide", "mesh tp[2]\nfunc f(%x: f32[5]) -> f32[5/tp] { return %x }\n",
-			"5 is not a multiple of size(tp)=2; next: 6"},
+			"5 is not a multiple of size(tp)=2; the next multiple is 6"},
 		{"parameter does not divide", "mesh a[2] b[2]\nfunc f(%x: f32[2, 6/(a, b)]) -> f32[2, 6] { return %x }\n",
-			"6 is not a multiple of size(a)*size(b)=4; next: 8"},
+			"6 is not a multiple of size(a)*size(b)=4; the next multiple is 8"},
 	} {
 		p, ds := ir.Parse("test.hkt", c.source)
 		if ds.HasErrors() {

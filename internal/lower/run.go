@@ -132,7 +132,7 @@ func until(last string) ([]Pass, error) {
 		}
 		names = append(names, p.Name)
 	}
-	return nil, fmt.Errorf("there is no pass %q; there are %s", last, strings.Join(names, ", "))
+	return nil, fmt.Errorf("unknown pass %q; the passes are %s", last, strings.Join(names, ", "))
 }
 
 // apply runs one pass on the program in r. before is the text of the program before the pass; apply returns the text

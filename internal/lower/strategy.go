@@ -81,7 +81,7 @@ func ParseStrategy(text string) (Strategy, error) {
 	digits, ok := strings.CutSuffix(digits, ")")
 	kind := map[string]StrategyKind{"chunked": Chunked, "exchange": Exchange}[word]
 	if !ok || kind == Sequential {
-		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, "+
+		return Strategy{}, fmt.Errorf("unknown strategy %q; the strategies are sequential, chunked, chunked(N), exchange, "+
 			"exchange(N), exchange(1,N), ahead and auto", text)
 	}
 	last, own := strings.CutPrefix(digits, "1,")
@@ -90,7 +90,7 @@ func ParseStrategy(text string) (Strategy, error) {
 	}
 	n, err := strconv.ParseInt(last, 10, 64)
 	if err != nil || n < 1 || n > maxChunks {
-		return Strategy{}, fmt.Errorf("%s takes a number from 1 to %d, and %q is none", word, maxChunks, digits)
+		return Strategy{}, fmt.Errorf("%s needs a number from 1 to %d, but %q is given", word, maxChunks, digits)
 	}
 	if kind == Exchange && n == 1 {
 		n = 0

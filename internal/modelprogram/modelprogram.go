@@ -40,6 +40,8 @@ type Model struct {
 	Params []Param
 	// Tied maps the name of a weight that several modules share, as Params has it, to the weight's other names.
 	Tied map[string][]string
+	// Unmatched lists the patterns of the plan that match no weight.
+	Unmatched []string
 }
 
 // Param describes what a parameter of the program is made from.
@@ -89,7 +91,8 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
-	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{}}
+	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{},
+		Unmatched: l.unmatched}
 	for _, w := range g.Weights {
 		if len(w.Also) > 0 {
 			m.Tied[w.Path] = w.Also

@@ -71,21 +71,21 @@ func (p Plan) Check() error {
 	return errors.Join(errs...)
 }
 
+// matches reports whether the pattern matches the last components of a path.
+func (r Rule) matches(path string) bool {
+	want, parts := strings.Split(r.Pattern, "."), strings.Split(path, ".")
+	return len(want) <= len(parts) && slices.EqualFunc(want, parts[len(parts)-len(want):],
+		func(w, have string) bool { return w == "*" || w == have })
+}
+
 // style returns the style of the first of the paths that has one, "" for none.
 func (p Plan) style(paths ...string) string {
 	for _, path := range paths {
-		parts := strings.Split(path, ".")
 		best, style := 0, ""
 		for _, r := range p {
-			want := strings.Split(r.Pattern, ".")
-			if len(want) < best || len(want) > len(parts) {
-				continue
+			if n := strings.Count(r.Pattern, ".") + 1; n >= best && r.matches(path) {
+				best, style = n, r.Style
 			}
-			tail := parts[len(parts)-len(want):]
-			if !slices.EqualFunc(want, tail, func(w, have string) bool { return w == "*" || w == have }) {
-				continue
-			}
-			best, style = len(want), r.Style
 		}
 		if style != "" {
 			return style
@@ -162,11 +162,13 @@ func swapsLast(perm []int64) bool {
 // layouts chooses the layout of every weight.
 func (l *emission) layouts() error {
 	l.layout = map[*graph.Value]layout{}
+	var paths []string
 	for _, w := range l.g.Weights {
 		at := layout{split: -1}
 		for _, u := range l.uses(w) {
 			parent := w.Path[:max(strings.LastIndexByte(w.Path, '.'), 0)]
-			style := l.plan.style(w.Path, u.node.From.Module, parent)
+			paths = append(paths, w.Path, u.node.From.Module, parent)
+			style := l.plan.style(paths[len(paths)-3:]...)
 			got := layout{split: -1, style: style}
 			switch style {
 			case "colwise", "colwise_gather_output", "embedding_rowwise":
@@ -189,6 +191,11 @@ func (l *emission) layouts() error {
 			}
 		}
 		l.layout[w] = at
+	}
+	for _, r := range l.plan {
+		if !slices.ContainsFunc(paths, r.matches) {
+			l.unmatched = append(l.unmatched, r.Pattern)
+		}
 	}
 	return nil
 }

@@ -118,8 +118,8 @@ func (u *communication) collective(s *ir.Stmt, ins []plan.Ref) error {
 	in := ins[0]
 	t, member, ok := u.team(s)
 	if !ok {
-		return u.errf("bind", s.Pos, "put it under an if that chooses the ranks of that mesh",
-			"this rank is not in the mesh that %s is over", s.Op)
+		return u.errf("bind", s.Pos, "put the op into an if that selects the ranks of the mesh",
+			"this rank executes %s, but is not in its mesh", s.Op)
 	}
 	coll, part, err := u.collAttrs(s, in, len(t.ranks), member)
 	if err != nil {
@@ -198,7 +198,7 @@ func (u *communication) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (co
 			return
 		}
 		if v < at.low || v >= int64(size) {
-			err = u.errf("bind", a.Pos, "", "%s=%d is no index in a team of %d", at.name, v, size)
+			err = u.errf("bind", a.Pos, "", "%s=%d is not an index of a team of %d ranks", at.name, v, size)
 			return
 		}
 		*at.to = int32(v)
@@ -213,7 +213,7 @@ func (u *communication) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (co
 func (u *emitter) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
 	v, err := u.eval(s, a.Exprs[0])
 	if err == nil && (v < 1 || v > mostOfGPU) {
-		err = u.errf("bind", a.Pos, "", "%s=%d is no number of %s from 1 to %d", a.Name, v, things, mostOfGPU)
+		err = u.errf("bind", a.Pos, "", "%s=%d is not a valid number of %s: use 1 to %d", a.Name, v, things, mostOfGPU)
 	}
 	return int32(v), err
 }
@@ -240,8 +240,8 @@ func (u *emitter) wantDense(s *ir.Stmt, p *ir.Place, r plan.Ref) error {
 	if r.Dense() {
 		return nil
 	}
-	return u.errf("alias", p.Pos, "use a dense one: %c = copy "+p.String(),
-		"%s takes dense tensors, and %s is a view with gaps", s.Op, p)
+	return u.errf("alias", p.Pos, "copy the view to dense memory first: %c = copy "+p.String(),
+		"%s needs dense tensors, but %s is a view with gaps", s.Op, p)
 }
 
 // transfer executes put, get, send and recv.

@@ -59,7 +59,7 @@ func (u *emitter) count(s *ir.Stmt) (int64, error) {
 	}
 	n, err := u.eval(s, s.Count)
 	if err == nil && n < 0 {
-		err = u.errf("bind", s.Pos, "", "an array's length cannot be negative: %s=%d", s.Count, n)
+		err = u.errf("bind", s.Pos, "", "the length of an array is %s=%d, but it cannot be negative", s.Count, n)
 	}
 	return n, err
 }
@@ -70,13 +70,13 @@ func (u *declarations) counter(s *ir.Stmt, name string, n int64) (int32, error) 
 	id, ok := u.w.counters[k]
 	if ok {
 		if have := int64(u.w.p.Counters[id].Len); have != n {
-			return 0, u.errf("match", s.Pos, "", "%%%s has %d elements here and %d on an earlier rank", name, n, have)
+			return 0, u.errf("match", s.Pos, "", "%%%s has %d elements on this rank and %d on an earlier rank", name, n, have)
 		}
 		return id, nil
 	}
 	ranks := int64(u.w.b.Ranks)
 	if n > maxCounters/ranks {
-		return 0, u.errf("limit", s.Pos, "", "the plan would have more than %d counter elements", maxCounters)
+		return 0, u.errf("limit", s.Pos, "", "the plan would have more than %d counter elements, the limit", maxCounters)
 	}
 	if err := u.spend(&u.w.counterElems, n*ranks, maxCounters, "counter elements", s.Pos); err != nil {
 		return 0, err
@@ -138,7 +138,7 @@ func (u *emitter) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role,
 	r := plan.Ref{Rank: int32(u.rank), DType: dt, Shape: shape, Strides: rowMajor(shape)}
 	bytes := r.Bytes()
 	if bytes > maxBytes {
-		return r, u.errf("limit", s.Pos, "", "%%%s would take %d bytes; a buffer has at most %d", name, bytes,
+		return r, u.errf("limit", s.Pos, "", "%%%s would need %d bytes, but a buffer can have at most %d", name, bytes,
 			int64(maxBytes))
 	}
 	k := instance{u.path(), s, elem}
@@ -159,7 +159,7 @@ func (u *emitter) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role,
 	r.Buf = id
 	b := &u.w.p.Buffers[id]
 	if b.Symmetric && b.Bytes != bytes {
-		return r, u.errf("match", s.Pos, "", "symmetric %%%s takes %d bytes here and %d on an earlier rank", name,
+		return r, u.errf("match", s.Pos, "", "symmetric buffer %%%s has %d bytes on this rank and %d on an earlier rank", name,
 			bytes, b.Bytes)
 	}
 	b.Bytes = max(b.Bytes, bytes)

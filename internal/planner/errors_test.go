@@ -50,11 +50,11 @@ func TestRefusedPrograms(t *testing.T) {
 		{"send to a peer that receives later", 2, `
   %b = alloc f32[8, 4]
   send %x to tp[1 - rank(tp)]
-  recv %b from tp[1 - rank(tp)]`, "deadlock", []string{"waits for a transfer whose other side is not posted", "belong in one group"}},
+  recv %b from tp[1 - rank(tp)]`, "deadlock", []string{"waits for a transfer whose other side is never posted", "into one group"}},
 		{"too few signals", 2, `
   %c = counter
   signal %c at tp[1 - rank(tp)]
-  wait %c >= 2`, "deadlock", []string{"%c[0] waits for 2 but is signalled 1 times a run"}},
+  wait %c >= 2`, "deadlock", []string{"the wait needs %c[0] >= 2, but the counter is raised only 1 times in a run"}},
 		{"two raisers", 3, `
   %c = counter
   if rank(tp) != 0 { signal %c at tp[0] }`, "match", []string{"raised by rank 1 and by rank 2"}},
@@ -65,22 +65,22 @@ func TestRefusedPrograms(t *testing.T) {
     signal %c at tp[1 - rank(tp)] }
   signal %c at tp[1 - rank(tp)]
   wait %s
-  wait %c >= 1`, "match", []string{"%c[0] >= 1 may be reached by other signals", "of 2 a run", "%s"}},
+  wait %c >= 1`, "match", []string{"%c[0] >= 1 does not identify its signals", "of the 2 signals of a run", "%s"}},
 		{"signals of the next run", 2, `
   %s = stream
   %c = counter
   on %s { signal %c at tp[1 - rank(tp)] }
   wait %s
   signal %c at tp[1 - rank(tp)]
-  wait %c >= 2`, "match", []string{"%c[0] >= 2 may be reached by other signals"}},
+  wait %c >= 2`, "match", []string{"%c[0] >= 2 does not identify its signals"}},
 		{"never met", 2, `
-  if rank(tp) == 0 { barrier over=tp }`, "match", []string{"barrier is never met by rank 1"}},
+  if rank(tp) == 0 { barrier over=tp }`, "match", []string{"this barrier has no matching collective on rank 1"}},
 		{"one more on one rank", 2, `
   barrier over=tp
-  if rank(tp) == 1 { barrier over=tp }`, "match", []string{"never met by rank 0", "rank 0's last is barrier"}},
+  if rank(tp) == 1 { barrier over=tp }`, "match", []string{"no matching collective on rank 0", "the last collective of rank 0 over this team is this barrier"}},
 		{"different ops", 2, `
   %b = alloc f32[8, 4]
-  if rank(tp) == 0 { barrier over=tp } else { all_reduce %x into %b, over=tp, op=sum }`, "match", []string{"all_reduce of f32[8 4] here meets barrier"}},
+  if rank(tp) == 0 { barrier over=tp } else { all_reduce %x into %b, over=tp, op=sum }`, "match", []string{"all_reduce of f32[8 4] is matched with barrier"}},
 		{"different reductions", 2, `
   %b = alloc f32[8, 4]
   if rank(tp) == 0 { all_reduce %x into %b, over=tp, op=max } else { all_reduce %x into %b, over=tp, op=sum }`, "match", []string{"op=sum and op=max"}},
@@ -93,19 +93,19 @@ func TestRefusedPrograms(t *testing.T) {
   all_reduce %b into %b, over=tp, op=sum`, "match", []string{"shapes [3 4] and [2 4]"}},
 		{"permute that does not pair up", 3, `
   %b = alloc f32[8, 4]
-  permute %x into %b, over=tp, to=(rank(tp) + 1) mod 3, from=(rank(tp) + 1) mod 3`, "match", []string{"do not pair up"}},
+  permute %x into %b, over=tp, to=(rank(tp) + 1) mod 3, from=(rank(tp) + 1) mod 3`, "match", []string{"of the ranks do not match"}},
 		{"unmatched send", 2, `
-  if rank(tp) == 0 { send %x to tp[1] }`, "match", []string{"send has no recv on rank 1", "1 sends and 0 recvs"}},
+  if rank(tp) == 0 { send %x to tp[1] }`, "match", []string{"send has no matching recv on rank 1", "1 sends and 0 recvs"}},
 		{"unequal ends", 2, `
   %b = alloc f32[4, 4]
-  if rank(tp) == 0 { send %x to tp[1] } else { recv %b from tp[0] }`, "match", []string{"send of f32[8 4] meets recv of f32[4 4]"}},
+  if rank(tp) == 0 { send %x to tp[1] } else { recv %b from tp[0] }`, "match", []string{"send of f32[8 4] is matched with a recv of f32[4 4]"}},
 		{"event without record", 2, `
   %e = event
-  wait %e`, "structure", []string{"never recorded", "rank 0"}},
+  wait %e`, "structure", []string{"not recorded before", "rank 0"}},
 		{"event recorded on one rank only", 2, `
   %e = event
   if rank(tp) == 0 { record %e }
-  wait %e`, "structure", []string{"never recorded", "rank 1"}},
+  wait %e`, "structure", []string{"not recorded before", "rank 1"}},
 		{"event of an earlier iteration's declaration", 1, `
   for %i in 0..2 {
     %e = event
@@ -123,27 +123,27 @@ func TestRefusedPrograms(t *testing.T) {
   for %i in 0..4 { fill into %b[%i], value=1 }`, "bind", []string{"index %i=3 is not in 0..3", "%i=3"}},
 		{"peer", 2, `
   %c = counter
-  for %i in 0..3 { signal %c at tp[%i] }`, "bind", []string{"tp[%i=2] names no rank"}},
+  for %i in 0..3 { signal %c at tp[%i] }`, "bind", []string{"tp[%i=2] is not a rank"}},
 		{"root", 2, `
   %b = alloc f32[8, 4]
   broadcast %x into %b, over=tp, root=2`, "bind", []string{"root=2"}},
 		{"no blocks", 2, `
   %b = alloc f32[8, 4]
-  broadcast %x into %b, over=tp, root=0, ctas=0`, "bind", []string{"ctas=0", "from 1 to 65536"}},
+  broadcast %x into %b, over=tp, root=0, ctas=0`, "bind", []string{"ctas=0", "use 1 to 65536"}},
 		{"blocks that differ", 2, `
   %b = alloc f32[8, 4]
   broadcast %x into %b, over=tp, root=0, ctas=rank(tp) + 1`, "match", []string{"ctas=2 and ctas=1"}},
 		{"no multiprocessors", 2, `
   %w = alloc f32[4, 4] zero
   %b = alloc f32[8, 4]
-  linear %x, %w into %b, sms=0`, "bind", []string{"sms=0 is no number of multiprocessors from 1 to 65536"}},
+  linear %x, %w into %b, sms=0`, "bind", []string{"sms=0 is not a valid number of multiprocessors: use 1 to 65536"}},
 		{"too many multiprocessors", 2, `
   %w = alloc f32[4, 4] zero
   %b = alloc f32[8, 4]
   matmul %x, %w into %b, sms=65536 + rank(tp)`, "bind", []string{"sms=65537", "rank 1"}},
 		{"a copy by no blocks", 2, `
   %b = alloc f32[8, 4] symmetric
-  put %x into %b at tp[0], engine=sm, ctas=rank(tp)`, "bind", []string{"ctas=0 is no number of thread blocks from 1 to 65536"}},
+  put %x into %b at tp[0], engine=sm, ctas=rank(tp)`, "bind", []string{"ctas=0 is not a valid number of thread blocks: use 1 to 65536"}},
 		{"not dense", 2, `
   %b = alloc f32[8, 2]
   %v = slice %x, axis=1, 1..3
@@ -152,7 +152,7 @@ func TestRefusedPrograms(t *testing.T) {
   %b = alloc f32[8, 4]
   %v = slice %b, axis=1, 1..3
   %w = reshape %v, shape=(16)
-  fill into %w, value=1`, "alias", []string{"copy it first"}},
+  fill into %w, value=1`, "alias", []string{"copy the tensor first"}},
 		{"use of a freed element", 1, `
   %b = alloc[2] f32[8]
   fill into %b[0], value=1

@@ -81,7 +81,7 @@ func (u *emitter) index(p *ir.Place, length int) (int, error) {
 func (u *emitter) operand(p *ir.Place) (tensor, error) {
 	ts, ok := u.frame.tensors[p.Name]
 	if !ok {
-		return tensor{}, u.errf("scope", p.Pos, "", "%%%s has no value here", p.Name)
+		return tensor{}, u.errf("scope", p.Pos, "", "%%%s has no value on this rank", p.Name)
 	}
 	i, err := u.index(p, len(ts))
 	if err != nil {
@@ -100,7 +100,7 @@ func (u *emitter) operand(p *ir.Place) (tensor, error) {
 func (u *emitter) present(p *ir.Place) (plan.Ref, error) {
 	t, err := u.operand(p)
 	if err == nil && !t.Present() {
-		err = u.errf("bind", p.Pos, "put the statement under an if that chooses the ranks of its mesh", "%s is not on this rank", p)
+		err = u.errf("bind", p.Pos, "put the statement into an if that selects the ranks of its mesh", "%s is not on this rank", p)
 	}
 	return t.Ref, err
 }
@@ -112,7 +112,7 @@ func (u *emitter) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
 	}
 	ids, ok := u.frame.streams[p.Name]
 	if !ok {
-		return 0, u.errf("scope", p.Pos, "", "%%%s is no stream here", p.Name)
+		return 0, u.errf("scope", p.Pos, "", "%%%s is not a stream", p.Name)
 	}
 	i, err := u.index(p, len(ids))
 	if err != nil {
@@ -133,7 +133,7 @@ type instanceOn struct {
 func (u *emitter) addStream(name string, s *ir.Stmt, pos ir.Pos) (int32, error) {
 	id := int32(len(u.w.p.Streams))
 	if id >= maxStreams {
-		return 0, u.errf("limit", pos, "", "the plan would have more than %d streams over all ranks", maxStreams)
+		return 0, u.errf("limit", pos, "", "the plan would have more than %d streams on all ranks together, the limit", maxStreams)
 	}
 	st := plan.Stream{Rank: int32(u.rank), Name: name}
 	if s != nil {
@@ -148,7 +148,7 @@ func (u *emitter) addStream(name string, s *ir.Stmt, pos ir.Pos) (int32, error) 
 // declaredStreams returns the n streams that s declares, and creates those that do not exist yet.
 func (u *emitter) declaredStreams(s *ir.Stmt, name string, n int64, array bool) ([]int32, error) {
 	if n > maxStreams {
-		return nil, u.errf("limit", s.Pos, "", "the plan would have more than %d streams over all ranks", maxStreams)
+		return nil, u.errf("limit", s.Pos, "", "the plan would have more than %d streams on all ranks together, the limit", maxStreams)
 	}
 	ids := make([]int32, max(n, 0))
 	for i := range ids {

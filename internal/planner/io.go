@@ -29,7 +29,7 @@ func (u *unroller) bindInputs(f *ir.Func) error {
 		buf := &u.w.p.Buffers[i] // parameters come first
 		r := plan.Ref{Rank: int32(u.rank), Buf: int32(i), DType: par.Type.DType, Shape: local, Strides: rowMajor(local)}
 		if buf.Bytes = max(buf.Bytes, r.Bytes()); buf.Bytes > maxBytes {
-			return u.errf("limit", par.Pos, "", "%%%s would take %d bytes; a buffer has at most %d", par.Name, buf.Bytes, int64(maxBytes))
+			return u.errf("limit", par.Pos, "", "%%%s would need %d bytes, but a buffer can have at most %d", par.Name, buf.Bytes, int64(maxBytes))
 		}
 		io.Parts = append(io.Parts, plan.IOPart{Ref: r, Lo: u.w.b.Offset(par.Type, local, u.rank)})
 		u.frame.tensors[par.Name] = []tensor{{Ref: r}}
@@ -67,7 +67,7 @@ func (u *unroller) emitOutputs(f *ir.Func, results []tensor) error {
 		if !u.w.b.Holds(typ, u.rank) {
 			t = absent()
 		} else if !t.Present() {
-			return u.errf("bind", t.at.Pos, "", "%s is returned as %s, but it is not on this rank", t.at.Args[i], typ)
+			return u.errf("bind", t.at.Pos, "", "%s is returned as result %s, but this rank has no part of it", t.at.Args[i], typ)
 		}
 		if err := u.emitOutput(i, typ, t); err != nil {
 			return err

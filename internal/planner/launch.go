@@ -54,7 +54,7 @@ func (u *computing) launch(s *ir.Stmt) error {
 		return err
 	}
 	if n := l.Block[0] * l.Block[1] * l.Block[2]; n > mostThreads {
-		return u.errf("bind", s.Attr("block").Pos, "", "a block of %d threads: at most %d", n, mostThreads)
+		return u.errf("bind", s.Attr("block").Pos, "", "a block of %d threads is too large: a block can have at most %d", n, mostThreads)
 	}
 	if a := s.Attr("shared"); a != nil {
 		if l.Shared, err = u.eval(s, a.Exprs[0]); err == nil && (l.Shared < 0 || l.Shared > mostShared) {
@@ -114,7 +114,7 @@ func (u *computing) launchNumber(s *ir.Stmt, par ir.LaunchParam) (uint64, error)
 	case !par.DType.IsInt():
 		return math.Float64bits(float64(v)), nil
 	case par.DType == ir.I32 && v != int64(int32(v)):
-		return 0, u.errf("bind", par.Pos, "write i64 in front, if the kernel takes that", "%d is no i32", v)
+		return 0, u.errf("bind", par.Pos, "write i64 before the number if the kernel's parameter has 64 bits", "%d does not fit i32", v)
 	}
 	return uint64(v), nil
 }
@@ -125,7 +125,7 @@ func (u *computing) extents(s *ir.Stmt, name string, most [3]int64) ([3]int64, e
 	for i, e := range a.Exprs {
 		v, err := u.eval(s, e)
 		if err == nil && (v < 1 || v > most[i]) {
-			err = u.errf("bind", e.Pos, "", "extent %d of %s= is %d, and 1 to %d are possible", i, name, v, most[i])
+			err = u.errf("bind", e.Pos, "", "extent %d of %s= is %d, but must be between 1 and %d", i, name, v, most[i])
 		}
 		if err != nil {
 			return out, err
@@ -145,7 +145,7 @@ func (u *computing) kernel(s *ir.Stmt) (int32, error) {
 	}
 	code, ok := u.w.b.Info.Prog.Files[l.File]
 	if !ok {
-		return 0, u.errf("bind", l.Pos, "read the program with hocket.Parse, which reads them too",
+		return 0, u.errf("bind", l.Pos, "read the program with hocket.Parse, which also reads the files of kernels",
 			"the file %q was not read", l.File)
 	}
 	u.w.p.Kernels = append(u.w.p.Kernels, plan.Kernel{File: l.File, Name: l.Kernel.Text, Code: code})

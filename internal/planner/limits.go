@@ -55,7 +55,7 @@ func (w *world) goOn() error {
 // counts, so a loop of 2⁶² iterations is refused immediately.
 func (u *emitter) spend(used *int64, n, limit int64, what string, pos ir.Pos) error {
 	if n > limit-*used {
-		return u.errf("limit", pos, "", "the plan would have more than %d %s", limit, what)
+		return u.errf("limit", pos, "", "the plan would have more than %d %s, the limit", limit, what)
 	}
 	*used += n
 	return nil

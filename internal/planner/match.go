@@ -83,21 +83,21 @@ func (w *world) issued(t *team, m, k int) *plan.Cmd { return &w.cmds[t.ranks[m]]
 
 func (w *world) neverIssued(t *team, lead, m, k int) error {
 	c := w.issued(t, lead, k)
-	d := w.diag("match", c, "%s is never met by rank %d (%s)", w.p.Sites[c.Site].Op, t.ranks[m], w.where(c))
-	d.Help = fmt.Sprintf("all of the team %v must issue it: rank %d issues %d collectives to this team, rank %d only %d",
+	d := w.diag("match", c, "this %s has no matching collective on rank %d (%s)", w.p.Sites[c.Site].Op, t.ranks[m], w.where(c))
+	d.Help = fmt.Sprintf("every rank of the team %v must issue the collective, but rank %d issues %d collectives over this team, and rank %d only %d",
 		t.ranks, t.ranks[lead], len(t.issued[lead]), t.ranks[m], len(t.issued[m]))
 	if n := len(t.issued[m]); n > 0 {
 		last := w.issued(t, m, n-1)
-		d.Notes = append(d.Notes, w.note(last, "rank %d's last is %s here (%s)", t.ranks[m], w.p.Sites[last.Site].Op, w.where(last)))
+		d.Notes = append(d.Notes, w.note(last, "the last collective of rank %d over this team is this %s (%s)", t.ranks[m], w.p.Sites[last.Site].Op, w.where(last)))
 	}
 	return d
 }
 
 func (w *world) mismatch(t *team, lead, m, k int, why string) error {
 	a, b := w.issued(t, lead, k), w.issued(t, m, k)
-	d := w.diag("match", b, "%s here meets %s: %s (%s)", describe(&t.issued[m][k]), describe(&t.issued[lead][k]), why, w.where(b))
-	d.Notes = append(d.Notes, w.note(a, "the other side (%s)", w.where(a)))
-	d.Help = fmt.Sprintf("collectives over one team match by issue order; this is number %d of the team %v", k+1, t.ranks)
+	d := w.diag("match", b, "%s is matched with %s: %s (%s)", describe(&t.issued[m][k]), describe(&t.issued[lead][k]), why, w.where(b))
+	d.Notes = append(d.Notes, w.note(a, "the other collective (%s)", w.where(a)))
+	d.Help = fmt.Sprintf("the ranks of a team must issue the same collectives in the same order; these are the collectives number %d of the team %v", k+1, t.ranks)
 	return d
 }
 
@@ -161,7 +161,7 @@ func partsFit(c *plan.Coll) (int, string) {
 	}
 	if c.Op == ir.OpPermute {
 		if m := unpairedPermute(c); m >= 0 {
-			return m, "to= and from= do not pair up"
+			return m, "to= and from= of the ranks do not match"
 		}
 	}
 	if in == nil || out == nil {
@@ -173,12 +173,12 @@ func partsFit(c *plan.Coll) (int, string) {
 		want[c.Axis] *= p
 	case ir.OpReduceScatter, ir.OpScatter:
 		if want[c.Axis]%p != 0 {
-			return 0, fmt.Sprintf("%d rows do not divide over %d ranks", want[c.Axis], p)
+			return 0, fmt.Sprintf("%d rows are not divisible by %d ranks", want[c.Axis], p)
 		}
 		want[c.Axis] /= p
 	case ir.OpAllToAll:
 		if want[c.Split]%p != 0 {
-			return 0, fmt.Sprintf("%d rows do not divide over %d ranks", want[c.Split], p)
+			return 0, fmt.Sprintf("%d rows are not divisible by %d ranks", want[c.Split], p)
 		}
 		want[c.Split] /= p
 		want[c.Axis] *= p
@@ -189,7 +189,7 @@ func partsFit(c *plan.Coll) (int, string) {
 		want[c.Axis] = out[c.Axis]
 	}
 	if !slices.Equal(want, out) {
-		return 0, fmt.Sprintf("an operand of shape %v leaves %v, not %v", in, want, out)
+		return 0, fmt.Sprintf("an operand of shape %v gives a result of shape %v, not %v", in, want, out)
 	}
 	return 0, ""
 }
@@ -249,16 +249,16 @@ func (w *world) matchLane(l *lane) error {
 
 func (w *world) unmatched(l *lane, e *endpoint, what, other string, peer int32) error {
 	c := &w.cmds[e.rank][e.cmd]
-	d := w.b.Info.Prog.Diag("match", w.p.Sites[e.site].Pos, "this %s has no %s on rank %d (%s)", what, other, peer, w.where(c))
+	d := w.b.Info.Prog.Diag("match", w.p.Sites[e.site].Pos, "this %s has no matching %s on rank %d (%s)", what, other, peer, w.where(c))
 	d.Help = fmt.Sprintf("from rank %d to rank %d along %s there are %d sends and %d recvs", l.key.src, l.key.dst, l.key.axis, len(l.sends), len(l.recvs))
 	return d
 }
 
 func (w *world) unequalEnds(l *lane, s, r *endpoint, k int) error {
 	a, b := &w.cmds[s.rank][s.cmd], &w.cmds[r.rank][r.cmd]
-	d := w.b.Info.Prog.Diag("match", w.p.Sites[s.site].Pos, "send of %s%v meets recv of %s%v (%s)", s.ref.DType, s.ref.Shape, r.ref.DType, r.ref.Shape, w.where(a))
+	d := w.b.Info.Prog.Diag("match", w.p.Sites[s.site].Pos, "the send of %s%v is matched with a recv of %s%v (%s)", s.ref.DType, s.ref.Shape, r.ref.DType, r.ref.Shape, w.where(a))
 	d.Notes = append(d.Notes, ir.Note{Pos: w.p.Sites[r.site].Pos, Message: fmt.Sprintf("the recv (%s)", w.where(b))})
-	d.Help = fmt.Sprintf("number %d from rank %d to rank %d along %s", k+1, l.key.src, l.key.dst, l.key.axis)
+	d.Help = fmt.Sprintf("both are number %d from rank %d to rank %d along %s", k+1, l.key.src, l.key.dst, l.key.axis)
 	return d
 }
 
@@ -275,8 +275,8 @@ func (w *world) matchCounters() error {
 			if c.Value <= have {
 				continue
 			}
-			d := w.diag("deadlock", c, "%s[%d] waits for %d but is signalled %d times a run (%s)", ctr.Name, c.Elem, c.Value, have, w.where(c))
-			d.Help = "counters start at 0 in each run; each wait needs its signals in the same run"
+			d := w.diag("deadlock", c, "the wait needs %s[%d] >= %d, but the counter is raised only %d times in a run (%s)", ctr.Name, c.Elem, c.Value, have, w.where(c))
+			d.Help = "counters start at 0 in each run, so the signals must be in the same run as the wait"
 			return d
 		}
 	}

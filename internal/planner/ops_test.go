@@ -491,7 +491,7 @@ func TestWaitForAllSignalsOfUnorderedStreams(t *testing.T) {
 	if p.Memory.Peak > p.Memory.Inputs+256+3*256 {
 		t.Errorf("%%b shares with no %%d:\n%s", p)
 	}
-	refused(t, strings.Replace(src, "%c >= 3", "%c >= 2", 1), ir.Binding{}, "match", "of 3 a run")
+	refused(t, strings.Replace(src, "%c >= 3", "%c >= 2", 1), ir.Binding{}, "match", "of the 3 signals of a run")
 }
 
 // TestLateWaits plans a wait that precedes its signal in host order but that the streams can satisfy.

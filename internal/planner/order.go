@@ -105,7 +105,7 @@ func (u *ordering) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 		return err
 	}
 	if slots[i] < 0 {
-		return u.errf("structure", p.Pos, "record it above the wait, in text order", "%s was never recorded", p)
+		return u.errf("structure", p.Pos, "record the event above the wait, in text order", "%s is waited for but not recorded before", p)
 	}
 	return u.waitSlot(s, u.cur, slots[i])
 }
@@ -114,7 +114,7 @@ func (u *ordering) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 func (u *ordering) counterElem(p *ir.Place) (id, elem int32, err error) {
 	id, ok := u.frame.counters[p.Name]
 	if !ok {
-		return 0, 0, u.errf("scope", p.Pos, "", "%%%s is no counter here", p.Name)
+		return 0, 0, u.errf("scope", p.Pos, "", "%%%s is not a counter", p.Name)
 	}
 	i, err := u.index(p, int(u.w.p.Counters[id].Len))
 	if err == nil && i >= int(u.w.p.Counters[id].Len) {
@@ -152,8 +152,8 @@ func (u *ordering) signal(s *ir.Stmt) error {
 	if r := &u.w.raisers[id][slot]; *r < 0 {
 		*r = int32(u.rank)
 	} else if *r != int32(u.rank) {
-		return u.errf("match", s.Pos, "give each raiser an element of its own",
-			"rank %d's %s is raised by rank %d and by rank %d; an element has one raiser", peer, s.Args[0], *r, u.rank)
+		return u.errf("match", s.Pos, "use a separate counter element for each rank that signals",
+			"rank %d's %s is raised by rank %d and by rank %d, but only one rank may raise a counter element", peer, s.Args[0], *r, u.rank)
 	}
 	c.PerRun[slot]++
 	return u.emit(s, plan.Cmd{Kind: plan.Signal, Counter: id, Elem: elem, Peer: peer})
@@ -169,7 +169,7 @@ func (u *emitter) peer(s *ir.Stmt) (int32, error) {
 	r, ok := u.w.b.Peer(s.Peer.Axis, v, u.rank)
 	if !ok {
 		size, _ := u.w.b.AxisSize(s.Peer.Axis)
-		return 0, u.errf("bind", s.Peer.Pos, "", "%s[%s=%d] names no rank: the axis has the coordinates 0 to %d", s.Peer.Axis, s.Peer.Index, v, size-1)
+		return 0, u.errf("bind", s.Peer.Pos, "", "%s[%s=%d] is not a rank: the axis has the coordinates 0 to %d", s.Peer.Axis, s.Peer.Index, v, size-1)
 	}
 	return int32(r), nil
 }

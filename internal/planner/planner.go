@@ -87,7 +87,7 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	}
 	if over := layOut(w.p, o, opts.Stats); over != nil {
 		return nil, b.Info.Prog.Diag("limit", w.p.Sites[over.Site].Pos,
-			"memory for %s would end behind %d bytes, the most that a plan may use", over.Name, int64(maxArena))
+			"memory for %s would end beyond %d bytes, the limit of a plan", over.Name, int64(maxArena))
 	}
 	return w.p, nil
 }

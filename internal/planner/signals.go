@@ -128,7 +128,7 @@ func (e *elemState) leastPrefixes() []int {
 
 func (s *simulator) ambiguity(c *plan.Cmd, perRun int) error {
 	name := s.p.Counters[c.Counter].Name
-	d := s.w.diag("match", c, "%s[%d] >= %d may be reached by other signals than the first %d, of %d a run: they come from streams that are not ordered (%s)",
+	d := s.w.diag("match", c, "%s[%d] >= %d does not identify its signals: any %d of the %d signals of a run may end the wait, because they are on streams that are not ordered (%s)",
 		name, c.Elem, c.Value, c.Value, perRun, s.w.where(c))
 	for i := range s.p.Cmds {
 		o := &s.p.Cmds[i]
@@ -136,6 +136,6 @@ func (s *simulator) ambiguity(c *plan.Cmd, perRun int) error {
 			d.Notes = append(d.Notes, s.w.note(o, "a signal (%s)", s.w.where(o)))
 		}
 	}
-	d.Help = "order the signalling streams by waits, over consecutive runs too, or give each stream an element of its own"
+	d.Help = "order the signalling streams by waits, within a run and between consecutive runs, or use a separate counter element for each stream"
 	return d
 }

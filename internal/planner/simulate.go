@@ -291,12 +291,12 @@ func (s *simulator) deadlock() error {
 	if d == nil {
 		return nil
 	}
-	d.Help = fmt.Sprintf("%d streams stand still, each waiting for what only another could do", blocked)
+	d.Help = fmt.Sprintf("%d streams wait for each other", blocked)
 	switch {
 	case blocked == 1:
-		d.Help = "nothing that still runs does what it waits for"
+		d.Help = "no stream that can still run does the work for which it waits"
 	case transfers == blocked:
-		d.Help = "a send and a recv that face each other belong in one group { … }, which posts them together"
+		d.Help = "put a send and a recv between the same two ranks into one group { … }, which posts them together"
 	}
 	return d
 }
@@ -305,7 +305,7 @@ func (s *simulator) deadlock() error {
 func (s *simulator) waitsFor(c *plan.Cmd, run int) string {
 	switch c.Kind {
 	case plan.WaitEvent:
-		return "waits for an event that is not reached"
+		return "waits for an event that is never recorded"
 	case plan.WaitCounter:
 		e := s.elem(elemOf{c.Counter, c.Rank, c.Elem})
 		have := e.fired - run*len(e.signals)/runs
@@ -322,9 +322,9 @@ func (s *simulator) waitsFor(c *plan.Cmd, run int) string {
 		return fmt.Sprintf("waits in %s for ranks %v", coll.Op, missing)
 	case plan.Group:
 		if open := s.groups[run][s.headOf(c)].open; open > 1 {
-			return fmt.Sprintf("waits for %d transfers whose other side is not posted", open)
+			return fmt.Sprintf("waits for %d transfers whose other side is never posted", open)
 		}
-		return "waits for a transfer whose other side is not posted"
+		return "waits for a transfer whose other side is never posted"
 	}
 	return "stands still"
 }

@@ -19,7 +19,7 @@ type Wait struct {
 }
 
 // ErrBudget is returned by Squeeze if no set of waits that it finds makes the plan fit.
-var ErrBudget = errors.New("no waits make it fit")
+var ErrBudget = errors.New("no set of inserted waits reduces the memory enough")
 
 const (
 	// mostWaits is the maximum number of waits that are inserted; mostTried is the maximum number of pairs of buffers
@@ -75,7 +75,7 @@ func Squeeze(
 		best, waits = fewer, fewerWaits
 	}
 	if best.ArenaBytes > budget {
-		err = fmt.Errorf("%w: it takes %d bytes with all that help", ErrBudget, best.ArenaBytes)
+		err = fmt.Errorf("%w: with all waits that help, the plan needs %d bytes", ErrBudget, best.ArenaBytes)
 	}
 	return best, waits, err
 }

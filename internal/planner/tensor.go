@@ -127,7 +127,7 @@ func (u *computing) compute(s *ir.Stmt, ins []plan.Ref) error {
 // emitCopy emits a copy. peer is the remote rank of a put or get, and otherwise -1.
 func (u *emitter) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 	if from.DType != to.DType || !slices.Equal(from.Shape, to.Shape) {
-		return u.errf("bind", s.Pos, "", "%s moves %s%v to %s%v", s.Op, from.DType, from.Shape, to.DType, to.Shape)
+		return u.errf("bind", s.Pos, "", "%s cannot move %s%v to %s%v", s.Op, from.DType, from.Shape, to.DType, to.Shape)
 	}
 	c := plan.Cmd{Kind: plan.Copy, Ins: []plan.Ref{from}, Outs: []plan.Ref{to}, Peer: peer}
 	if peer >= 0 {
@@ -188,7 +188,7 @@ func (u *computing) view(s *ir.Stmt, x plan.Ref) error {
 		return err
 	}
 	if !slices.Equal(want, v.Shape) {
-		return u.errf("bind", s.Pos, "", "%s leaves the shape %v on this rank, but its type says %v", s.Op, v.Shape, want)
+		return u.errf("bind", s.Pos, "", "%s gives the shape %v on this rank, but its type requires %v", s.Op, v.Shape, want)
 	}
 	u.define(s, tensor{Ref: v})
 	return nil
@@ -224,7 +224,7 @@ func (u *emitter) axis(s *ir.Stmt, name string, x plan.Ref) (int, error) {
 		}
 	}
 	if v < 0 || v >= int64(len(x.Shape)) {
-		return 0, u.errf("bind", s.Pos, "", "%s=%d is no dimension of a tensor with %d", name, v, len(x.Shape))
+		return 0, u.errf("bind", s.Pos, "", "%s=%d is not a dimension of a tensor with %d dimensions", name, v, len(x.Shape))
 	}
 	return int(v), nil
 }
@@ -292,7 +292,7 @@ func (u *computing) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 			return x, err
 		}
 		if d < 0 || d >= int64(n) || slices.Contains(perm[:i], int(d)) {
-			return x, u.errf("bind", e.Pos, "", "perm is no order of %d dimensions", n)
+			return x, u.errf("bind", e.Pos, "", "perm is not an order of %d dimensions", n)
 		}
 		perm[i] = int(d)
 	}
@@ -310,11 +310,11 @@ func (u *computing) reshape(s *ir.Stmt, x plan.Ref) error {
 		return err
 	}
 	if (plan.Ref{Shape: shape}).Elements() != x.Elements() {
-		return u.errf("bind", s.Pos, "", "reshape keeps the number of elements, and %v has others than %v", shape, x.Shape)
+		return u.errf("bind", s.Pos, "", "reshape must keep the number of elements, but the shapes %v and %v have different numbers", shape, x.Shape)
 	}
 	if !x.Dense() {
 		if u.w.b.Info.Results[s][0].Kind != ir.SymValue {
-			return u.errf("alias", s.Pos, "copy it first: %c = copy "+s.Args[0].String(), "%s is not dense here and cannot be reshaped in place", s.Args[0])
+			return u.errf("alias", s.Pos, "copy the tensor first: %c = copy "+s.Args[0].String(), "%s is not dense, so it cannot be reshaped in place", s.Args[0])
 		}
 		dense, err := u.newBuffer(s, 0, s.Results[0].Text, plan.RoleValue, x.DType, x.Shape)
 		if err != nil {
@@ -336,11 +336,11 @@ func (u *computing) reshapeInto(s *ir.Stmt, x plan.Ref) error {
 	case err != nil:
 		return err
 	case out.Elements() != x.Elements():
-		return u.errf("bind", s.Pos, "", "reshape keeps the number of elements, and %v has others than %v", out.Shape, x.Shape)
+		return u.errf("bind", s.Pos, "", "reshape must keep the number of elements, but the shapes %v and %v have different numbers", out.Shape, x.Shape)
 	case x.Dense():
 		return u.emitCopy(s, reshape(x, out.Shape), out, -1)
 	case out.Dense():
 		return u.emitCopy(s, x, reshape(out, x.Shape), -1)
 	}
-	return u.errf("alias", s.Pos, "copy it first: %c = copy "+s.Args[0].String(), "neither %s nor %s is dense", s.Args[0], s.Into)
+	return u.errf("alias", s.Pos, "copy the tensor first: %c = copy "+s.Args[0].String(), "neither %s nor %s is dense", s.Args[0], s.Into)
 }

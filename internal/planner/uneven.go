@@ -39,7 +39,7 @@ func countsDiffer(a, b *issue) string {
 	switch x, y := &a.part, &b.part; {
 	case !a.coll.Op.Uneven():
 	case len(x.Counts) != len(y.Counts):
-		return "the counts of one stand in the text, those of the other in memory"
+		return "the counts of one are in the text, and the counts of the other in memory"
 	case a.coll.Op != ir.OpAllToAllV && !slices.Equal(x.Rows, y.Rows):
 		return fmt.Sprintf("counts=%v and counts=%v", y.Rows, x.Rows)
 	}
@@ -59,12 +59,12 @@ func countsFit(c *plan.Coll, in, out []int64) (int, string) {
 			takes = part.Rows[m]
 		}
 		if takes > in[c.Axis] {
-			return m, fmt.Sprintf("counts=%v take %d rows from an operand of %d", part.Rows, takes, in[c.Axis])
+			return m, fmt.Sprintf("counts=%v add up to %d rows, but the operand has %d", part.Rows, takes, in[c.Axis])
 		}
 	}
 	for m := range c.Parts {
 		if gets := comes(c, m); gets > out[c.Axis] {
-			return m, fmt.Sprintf("%d rows come, and the result has room for %d", gets, out[c.Axis])
+			return m, fmt.Sprintf("%d rows are received, but the result has room for only %d", gets, out[c.Axis])
 		}
 	}
 	return 0, ""

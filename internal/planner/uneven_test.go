@@ -41,16 +41,16 @@ func f(%x: f32[6/tp, 2], %n: i32[4/tp]) -> f32[10/tp, 2] {
 // TestCountsRefused checks that planning refuses counts in the text that do not fit the tensors.
 func TestCountsRefused(t *testing.T) {
 	for _, c := range []struct{ stmts, kind, words string }{
-		{"all_gatherv %x into %y, over=tp, counts=(2, 9)", "match", "all_gatherv of f32[8 4]: counts=[2 9] take 9 rows from an operand of 8 (rank 1"},
-		{"all_gatherv %x into %y, over=tp, counts=(2, 7)", "match", "9 rows come, and the result has room for 8"},
+		{"all_gatherv %x into %y, over=tp, counts=(2, 9)", "match", "all_gatherv of f32[8 4]: counts=[2 9] add up to 9 rows, but the operand has 8 (rank 1"},
+		{"all_gatherv %x into %y, over=tp, counts=(2, 7)", "match", "9 rows are received, but the result has room for only 8"},
 		{"all_to_allv %x into %y, over=tp, counts=(0 - rank(tp), 7)", "bind", "counts[0] is -1 (rank 1)"},
-		{"all_to_allv %x into %y, over=tp, counts=(8 * rank(tp), 1)", "match", "counts=[8 1] take 9 rows"},
-		{"all_to_allv %x into %y, over=tp, counts=(5, 0)", "match", "10 rows come"},
-		{"reduce_scatterv %x into %y, over=tp, op=sum, counts=(5, 4)", "match", "counts=[5 4] take 9 rows"},
+		{"all_to_allv %x into %y, over=tp, counts=(8 * rank(tp), 1)", "match", "counts=[8 1] add up to 9 rows"},
+		{"all_to_allv %x into %y, over=tp, counts=(5, 0)", "match", "10 rows are received"},
+		{"reduce_scatterv %x into %y, over=tp, op=sum, counts=(5, 4)", "match", "counts=[5 4] add up to 9 rows"},
 		{"if rank(tp) == 0 { all_gatherv %x into %y, over=tp, counts=(1, 2) } else { all_gatherv %x into %y, over=tp, counts=(1, 1) }",
-			"match", "here meets all_gatherv of f32[8 4]: counts=[1 1] and counts=[1 2]"},
+			"match", "is matched with all_gatherv of f32[8 4]: counts=[1 1] and counts=[1 2]"},
 		{"%n = alloc i32[2]\nfill into %n, value=1\nif rank(tp) == 0 { all_gatherv %x into %y, over=tp, counts=(1, 2) } else { all_gatherv %x, %n into %y, over=tp }",
-			"match", "in the text, those of the other in memory"},
+			"match", "in the text, and the counts of the other in memory"},
 		{"%n = alloc i32[2, 2]\nfill into %n, value=1\n%m = select %n, axis=1, index=0\nall_to_allv %x, %m into %y, over=tp", "alias", "dense"},
 	} {
 		_, _, ds := try(body(2, c.stmts), ir.Binding{})

@@ -86,7 +86,7 @@ func (u *unroller) body(f *ir.Func) ([]tensor, error) {
 		return nil, err
 	}
 	if len(u.frame.results) != len(f.Results) {
-		return nil, u.errf("structure", f.Pos, "", "%s returns %d of its %d results", f.Name, len(u.frame.results), len(f.Results))
+		return nil, u.errf("structure", f.Pos, "", "%s returns %d results, but declares %d", f.Name, len(u.frame.results), len(f.Results))
 	}
 	return u.frame.results, nil
 }

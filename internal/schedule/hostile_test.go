@@ -20,7 +20,9 @@ func TestHostileFiles(t *testing.T) {
 			`}],"dst_buff":[{"type":"o","index":0,"size":` + size + `}]` + tbg + `}`
 	}
 	for _, c := range []struct{ text, want string }{
-		{"", "no JSON of an execution plan"},
+		{"", "no JSON of an execution plan, at byte 0: EOF"},
+		{`{"gpus": [`, "no JSON of an execution plan, at byte 10: unexpected EOF"},
+		{`{"gpus": x}`, "no JSON of an execution plan, at byte 10: invalid character 'x'"},
 		{strings.Repeat("[", 1<<16), "depth"},
 		{`{"gpus":[{"id":"x"}]}`, "want a whole number, found string"},
 		{`{"gpus":[{"id":1}]}`, "gpus[0] has id 1"},

@@ -102,7 +102,7 @@ func f(%x: f32[6]) -> f32[6, 6] {
   wait %s
   return %y
 }`},
-	{name: "never written", words: []string{"reads bytes of %y that nobody has written"}, src: `
+	{name: "never written", words: []string{"reads bytes of %y that were never written"}, src: `
 func f(%x: f32[4]) -> f32[8] {
   %y = alloc f32[8]
   %h = chunk %y, axis=0, 0 of 2
@@ -196,7 +196,7 @@ func f(%x: f32[4]) -> f32[4] {
   }
   return %y
 }`},
-	{name: "only side by side", warning: true, words: []string{"depends on streams that really run side by side"},
+	{name: "only side by side", warning: true, words: []string{"depends on streams that run concurrently"},
 		src: `
 mesh tp[2]
 func f(%x: f32[4]) -> f32[4] {

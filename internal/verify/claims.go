@@ -370,14 +370,14 @@ func (c *claims) wrong(sym *ir.Sym, t *ir.Type, pos ir.Pos, says string, axis in
 		note = ir.Note{Pos: from.pos, Message: fmt.Sprintf("here each rank takes %s, which is %s", own,
 			from.value.Type)}
 	}
-	d := c.source.Diag(KindClaim, pos, "%s the same on all ranks of %s, but each holds what it computed from %s, "+
-		"and nothing of the others reaches it", says, name, own)
+	d := c.source.Diag(KindClaim, pos, "%s the same on all ranks of %s, but each rank computed it from %s, "+
+		"and receives no data of the other ranks", says, name, own)
 	if note.Pos.Valid() {
 		d.Notes = append(d.Notes, note)
 	}
 	part := *t
 	part.Partial = append(slices.Clone(t.Partial), ir.Partial{Axis: name, Red: ir.Sum})
-	d.Help = fmt.Sprintf("if each holds a part of a sum, all_reduce it over %s first, or claim it as %s", name, &part)
+	d.Help = fmt.Sprintf("if each rank has a part of a sum, all_reduce the buffer over %s first, or claim it as %s", name, &part)
 	return d
 }
 

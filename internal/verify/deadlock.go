@@ -33,7 +33,7 @@ func (s *sim) deadlock() *Finding {
 	if first.Run > 0 {
 		f.Message += ", in the second of two consecutive runs"
 	}
-	f.Help = fmt.Sprintf("%s cannot continue; each of those listed waits for the next, and the last for the first: issue one of them earlier, or on a separate stream", count(len(blocked), s.laneWord()))
+	f.Help = fmt.Sprintf("%s cannot continue: each of the ops below waits for the next one, and the last waits for the first. Issue one of them earlier, or on another stream", count(len(blocked), s.laneWord()))
 	return f
 }
 
@@ -128,22 +128,22 @@ func (s *sim) waitsFor(lane int32) string {
 	c := &p.Cmds[cmd]
 	switch c.Kind {
 	case plan.WaitEvent:
-		return "waits for what " + s.name(s.lanes.of(&p.Cmds[s.ix.records[c.Event]])) + " does not reach"
+		return "waits for work of " + s.name(s.lanes.of(&p.Cmds[s.ix.records[c.Event]])) + ", which does not reach it"
 	case plan.WaitCounter:
 		k := s.ix.elem(c.Counter, c.Rank, c.Elem)
 		have := max(s.elems[k].fired-int32(run)*s.ix.elems[k].perRun, 0)
-		return fmt.Sprintf("waits for %s[%d] >= %d, which stays at %d", p.Counters[c.Counter].Name, c.Elem, c.Value, have)
+		return fmt.Sprintf("waits for %s[%d] >= %d, but the counter stays at %d", p.Counters[c.Counter].Name, c.Elem, c.Value, have)
 	case plan.Collective:
 		coll := &p.Colls[c.Coll]
 		missing := ""
 		if b := s.blocker(lane); b >= 0 {
-			missing = ", where " + s.name(b) + " does not come"
+			missing = ", which " + s.name(b) + " does not reach"
 		}
 		return fmt.Sprintf("waits in %s%s", coll.Op, missing)
 	case plan.Group:
-		return fmt.Sprintf("waits for %s whose other side is not posted", count(int(s.groups[lane].open), "transfer"))
+		return fmt.Sprintf("waits for %s whose other side is never posted", count(int(s.groups[lane].open), "transfer"))
 	}
-	return "stands still"
+	return "is blocked"
 }
 
 // name returns a lane's name.
@@ -178,8 +178,8 @@ func (s *sim) ambiguous() []Finding {
 			}
 			out = append(out, Finding{
 				Kind: KindMatch, Acts: []Act{{Cmd: int32(i), Run: int(run)}}, Count: 1,
-				Message: fmt.Sprintf("%s[%d] >= %d may be reached by other signals than the first %d of the run: they come from streams that are not ordered", p.Counters[c.Counter].Name, c.Elem, c.Value, c.Value),
-				Help:    "order the signalling streams by waits, over consecutive runs too, or give each stream an element of its own",
+				Message: fmt.Sprintf("%s[%d] >= %d does not identify its signals: the counter is raised from several streams that are not ordered, so any %d signals of the run may end the wait", p.Counters[c.Counter].Name, c.Elem, c.Value, c.Value),
+				Help:    "order the signalling streams by waits, within a run and between consecutive runs, or use a separate counter element for each stream",
 			})
 			break
 		}

@@ -54,7 +54,7 @@ func subject(ix *index, a Act) string {
 func line(ix *index, a Act) string {
 	pos := ix.p.Sites[ix.cmd(a).Site].Pos
 	if !pos.Valid() {
-		return "a line made by lowering"
+		return "a statement that lowering inserted"
 	}
 	return fmt.Sprintf("line %d", pos.Line)
 }
@@ -160,10 +160,10 @@ func (m *memory) whyNot(r *race, a, b Act) string {
 	ix := m.ix
 	from, to := streamName(ix.p, r.a.stream), streamName(ix.p, r.b.stream)
 	if r.upTo == 0 {
-		return fmt.Sprintf("nothing orders them: before %s, %s has waited for nothing of %s", line(ix, b), to, from)
+		return fmt.Sprintf("nothing orders the two ops: before %s, %s has not waited for any work of %s", line(ix, b), to, from)
 	}
 	last := ix.act(epoch{r.a.stream, r.upTo})
-	return fmt.Sprintf("nothing orders them: %s has waited for %s only up to %s at %s, before %s", to, from, subject(ix, last), line(ix, last), line(ix, a))
+	return fmt.Sprintf("nothing orders the two ops: %s has waited for %s only up to %s at %s, which precedes %s", to, from, subject(ix, last), line(ix, last), line(ix, a))
 }
 
 // repair describes the smallest edge that orders a before b, and the place where it must be inserted.
@@ -181,7 +181,7 @@ func (m *memory) repair(r *race, a, b Act) string {
 	case ca.Rank == cb.Rank:
 		return fmt.Sprintf("wait %s on %s before %s", sa, sb, line(ix, b))
 	case a.Run < b.Run:
-		return fmt.Sprintf("rank %d may still be in the run before: a barrier at the start, or a signal (a credit) from rank %d after %s that rank %d waits for before %s",
+		return fmt.Sprintf("rank %d may still be in the previous run: add a barrier at the start, or a signal (a credit) from rank %d after %s for which rank %d waits before %s",
 			ca.Rank, ca.Rank, line(ix, a), cb.Rank, line(ix, b))
 	}
 	return fmt.Sprintf("signal from rank %d after %s, and wait for that counter on rank %d's %s before %s", ca.Rank, line(ix, a), cb.Rank, sb, line(ix, b))
@@ -193,14 +193,14 @@ func (m *memory) tellBlank(b *blank) Finding {
 	at.What = m.does(at, false, b.buf, b.rank)
 	name := ix.p.Buffers[b.buf].Name
 	f := Finding{Kind: KindUnwritten, Acts: []Act{at}, Count: b.count, Unsure: b.rough,
-		Message: fmt.Sprintf("%s reads bytes of %s that nobody has written (%s)", subject(ix, at), name, place(ix, at)),
-		Help:    "write them first, or alloc it zero"}
+		Message: fmt.Sprintf("%s reads bytes of %s that were never written (%s)", subject(ix, at), name, place(ix, at)),
+		Help:    "write the bytes before, or add the word zero to the alloc"}
 	if b.owner >= 0 {
 		over := ix.act(b.last)
 		over.What = "overwrites them as " + ix.p.Buffers[b.owner].Name
 		f.Kind, f.Acts = KindClobbered, append(f.Acts, over)
 		f.Message = fmt.Sprintf("%s reads bytes of %s that were last written as %s, by %s (%s)", subject(ix, at), name, ix.p.Buffers[b.owner].Name, subject(ix, over), place(ix, over))
-		f.Help = "the two buffers must not share bytes while both are needed: " + name + " is used later than it was planned for"
+		f.Help = "the plan places two buffers on the same bytes while both are in use: " + name + " is used later than it was planned for"
 	}
 	return f
 }
@@ -235,7 +235,7 @@ func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
 		d.Notes = append(d.Notes, ir.Note{Message: "the two streams, time going down (' marks the next run):\n" + strings.TrimRight(f.Picture, "\n")})
 	}
 	if f.Count > 1 && !f.Warning && f.Kind != KindDeadlock {
-		d.Notes = append(d.Notes, ir.Note{Message: fmt.Sprintf("the same at %s more", count(f.Count-1, "place"))})
+		d.Notes = append(d.Notes, ir.Note{Message: "the same fault occurs in " + count(f.Count-1, "other place")})
 	}
 	d.Help = f.Help
 	return d

@@ -13,7 +13,7 @@ import (
 func fits(c *plan.Coll) string {
 	n := int32(len(c.Parts))
 	if !isOp(c.Op) || c.Op != ir.OpBarrier && c.Op.Info().Class != ir.ClassCollective {
-		return "it is no collective"
+		return "it is not a collective"
 	}
 	rooted := c.Op == ir.OpBroadcast || c.Op == ir.OpReduce || c.Op == ir.OpGather || c.Op == ir.OpScatter
 	if rooted && !within(c.Root, int(n)) {
@@ -79,7 +79,7 @@ func peersFit(c *plan.Coll) string {
 	for m := range c.Parts {
 		p := &c.Parts[m]
 		if p.To >= 0 && (!within(p.To, n) || c.Parts[p.To].From != int32(m)) || p.From >= 0 && (!within(p.From, n) || c.Parts[p.From].To != int32(m)) {
-			return fmt.Sprintf("member %d's to=%d and from=%d are not answered", m, p.To, p.From)
+			return fmt.Sprintf("member %d sends to member %d and receives from member %d, but the to= and from= of those members do not match", m, p.To, p.From)
 		}
 	}
 	return ""

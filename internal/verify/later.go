@@ -16,13 +16,15 @@ type Later struct {
 }
 
 // LaterWaits returns the proved plans that result from moving the waits of one statement after the next work on their
-// streams. The plan p must be proved.
-func LaterWaits(p *plan.Plan) []Later {
+// streams. The plan p must be proved. If source is not nil, only waits of its text are moved, and none that a strategy
+// inserted.
+func LaterWaits(p *plan.Plan, source *ir.Program) []Later {
+	w := writtenIn(source)
 	var out []Later
 	trials := 0
 	for _, c := range firstOfSites(p) {
 		site := p.Cmds[c].Site
-		if !isWait(&p.Cmds[c]) || p.Sites[site].Op != ir.OpWait {
+		if !isWait(&p.Cmds[c]) || p.Sites[site].Op != ir.OpWait || !w.has(&p.Sites[site]) {
 			continue
 		}
 		if trials += runs * len(p.Cmds); trials > maxTrials {
@@ -35,10 +37,10 @@ func LaterWaits(p *plan.Plan) []Later {
 		ix := &index{p: p}
 		out = append(out, Later{q, Finding{
 			Warning: true, Kind: KindOverlap, Count: 1,
-			Acts: []Act{{Cmd: wait}, {Cmd: work, What: "does not need what is waited for"}},
-			Message: fmt.Sprintf("lost overlap: %s stands before %s (%s), which is right without it",
+			Acts: []Act{{Cmd: wait}, {Cmd: work, What: "does not depend on the wait"}},
+			Message: fmt.Sprintf("lost overlap: %s delays %s (%s), which does not need to wait",
 				p.Sites[site].Text, subject(ix, Act{Cmd: work}), place(ix, Act{Cmd: work})),
-			Help: fmt.Sprintf("move it behind %s", line(ix, Act{Cmd: work})),
+			Help: fmt.Sprintf("move the wait after %s", line(ix, Act{Cmd: work})),
 		}})
 	}
 	return out

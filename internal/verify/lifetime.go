@@ -162,8 +162,8 @@ func (m *memory) tellTurn(t *turn) Finding {
 	f := Finding{
 		Kind: KindReuse, Acts: []Act{a, b}, Count: t.count,
 		Message: subject(m.ix, a) + " (" + place(m.ix, a) + ") and " + subject(m.ix, b) + " (" + place(m.ix, b) + ") use " +
-			name(t.bufA) + " and " + name(t.bufB) + ", which share bytes, and neither buffer is done with before the other begins",
-		Help: "lay one of them out elsewhere: this is the planner's mistake, not the program's",
+			name(t.bufA) + " and " + name(t.bufB) + ", which share bytes although the lifetimes of the two buffers overlap",
+		Help: "this is a fault of hocket's planner, not of the program: please report it",
 	}
 	if m.ix.cmd(a).Kind != plan.Input {
 		f.Picture = picture(m.ix, a, b)

@@ -275,11 +275,11 @@ func (w *overlapWatch) tell(l *watched) Finding {
 			"after the other", l.stmt.Pos.Line),
 		Picture: picture(w.ix, acts[0], acts[1]),
 	}
-	f.Acts[0].What = "the last of one iteration"
-	f.Acts[1].What = "the first of the next, which waits for it"
+	f.Acts[0].What = "is the last op of one iteration"
+	f.Acts[1].What = "is the first op of the next iteration, and waits for it"
 	var edges, names []string
 	for _, cmd := range orderingWaits(w.order, epoch{a.stream, a.last}, b.stream, b.firstCmd) {
-		f.Acts = append(f.Acts, Act{Cmd: cmd, What: "is one of the edges that order them"})
+		f.Acts = append(f.Acts, Act{Cmd: cmd, What: "is one of the waits that order the two ops"})
 		c := &w.ix.p.Cmds[cmd]
 		s := w.ix.p.Sites[c.Site]
 		name := fmt.Sprintf("%s (line %d)", s.Text, s.Pos.Line)
@@ -295,9 +295,9 @@ func (w *overlapWatch) tell(l *watched) Finding {
 	}
 	slices.Reverse(edges)
 	f.Message += ": " + strings.Join(edges, ", and ")
-	f.Help = fmt.Sprintf("leave out %s: no memory that both iterations use asks for it", names[0])
+	f.Help = fmt.Sprintf("remove %s: no memory that both iterations use requires this order", names[0])
 	if len(names) > 1 {
-		f.Help = fmt.Sprintf("move %s into a separate loop after this one, so that no iteration waits for another",
+		f.Help = fmt.Sprintf("move %s into a separate loop after this loop, so that no iteration waits for another",
 			names[len(names)-1])
 	}
 	return f

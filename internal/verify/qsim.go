@@ -268,9 +268,9 @@ func (s *qsim) deadlock() *Finding {
 func (s *qsim) waitsFor(c *plan.Cmd) string {
 	switch c.Kind {
 	case plan.WaitEvent:
-		return "waits for what another stream does not reach"
+		return "waits for work that another stream does not reach"
 	case plan.WaitCounter:
-		return fmt.Sprintf("waits for %s[%d] >= %d, which stays at %d", s.q.p.Counters[c.Counter].Name, c.Elem, c.Value,
+		return fmt.Sprintf("waits for %s[%d] >= %d, but the counter stays at %d", s.q.p.Counters[c.Counter].Name, c.Elem, c.Value,
 			s.elems[[2]int32{c.Counter, c.Elem}].fired)
 	}
 	return "waits for a transfer whose other side is not posted"

@@ -74,7 +74,7 @@ func (q *quotient) check() *Result {
 	f := serial.deadlock()
 	if r.SerialSafe = f == nil; f != nil {
 		f.Warning, f.Kind = true, KindSerial
-		f.Message = "this depends on streams that really run side by side: with each rank's ops one by one in issue order, a " + f.Message
+		f.Message = "the program depends on streams that run concurrently: if each rank's ops run one by one in issue order, a " + f.Message
 		q.faults = append(q.faults, *f)
 	}
 	if !slices.ContainsFunc(q.faults, func(f Finding) bool { return !f.Warning }) {
@@ -114,7 +114,7 @@ func (q *quotient) structure() {
 		switch c.Kind {
 		case plan.Compute:
 			if !isOp(c.Op) {
-				q.fault(KindMatch, me, "computes nothing that there is")
+				q.fault(KindMatch, me, "has an unknown operation")
 			}
 			s.own(nil, c.Ins, 0)
 			s.own(nil, c.Outs, 0)
@@ -127,7 +127,7 @@ func (q *quotient) structure() {
 			recorded[c.Event] = true
 		case plan.WaitEvent:
 			if !recorded[c.Event] {
-				q.fault(KindIssue, me, "the host issues this wait before the record it is for: on a GPU it would wait for nothing")
+				q.fault(KindIssue, me, "the host issues this wait before the event is recorded: on a GPU the wait would have no effect")
 			}
 		case plan.Input, plan.Output:
 			if c.Stream != 0 {
@@ -172,7 +172,7 @@ func (q *quotient) signals() {
 			q.elems[key] = e
 		}
 		if e.perRun++; e.from != from {
-			q.fault(KindMatch, int32(i), "%s[%d] is raised by more ranks than one; an element has one raiser",
+			q.fault(KindMatch, int32(i), "%s[%d] is raised by several ranks, but only one rank may raise a counter element",
 				q.p.Counters[c.Counter].Name, key[1])
 			return
 		}
@@ -191,7 +191,7 @@ func (q *quotient) signals() {
 			have = int64(e.perRun)
 		}
 		if c.Value < 1 || c.Value > have {
-			q.fault(KindDeadlock, int32(i), "waits for %s[%d] >= %d, which is signalled %d times a run",
+			q.fault(KindDeadlock, int32(i), "waits for %s[%d] >= %d, but each run signals the element only %d times",
 				q.p.Counters[c.Counter].Name, c.Elem, c.Value, have)
 			return
 		}

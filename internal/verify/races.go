@@ -118,7 +118,7 @@ func newMemory(ix *index) (*memory, *Finding) {
 	}
 	m.pieces, m.atoms = atomize(m.regions)
 	if m.atoms > maxAtoms/p.Ranks {
-		return nil, &Finding{Kind: KindBounds, Unsure: true, Message: fmt.Sprintf("the memory falls into %d pieces on each of %d ranks, too many to follow", m.atoms, p.Ranks)}
+		return nil, &Finding{Kind: KindBounds, Unsure: true, Message: fmt.Sprintf("the proof is too large: the accesses divide the memory into %d pieces on each of %d ranks", m.atoms, p.Ranks)}
 	}
 	return m, nil
 }

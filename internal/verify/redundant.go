@@ -64,7 +64,31 @@ func (r *redundancy) implied(block []heard, i int) (by int32, ok bool) {
 	return -1, h.known
 }
 
-func (r *redundancy) findings() []Finding {
+// written is the set of waits and barriers of a program's text, by position. A lowered statement has the position of the
+// source statement that it implements, so a wait that a strategy inserted has the position of a collective or a GEMM.
+// If it is nil, every wait and barrier is in the set.
+type written map[ir.Pos]bool
+
+// writtenIn returns the waits and barriers of a program, or nil if the program is nil.
+func writtenIn(prog *ir.Program) written {
+	if prog == nil {
+		return nil
+	}
+	w := written{}
+	for _, f := range prog.Funcs {
+		f.Body.Walk(func(s *ir.Stmt) {
+			if s.Op == ir.OpWait || s.Op == ir.OpBarrier {
+				w[s.Pos] = true
+			}
+		})
+	}
+	return w
+}
+
+// has reports whether a wait or barrier of a plan is in the set.
+func (w written) has(s *plan.Site) bool { return w == nil || w[s.Pos] }
+
+func (r *redundancy) findings(w written) []Finding {
 	for st := range r.open {
 		r.other(int32(st))
 	}
@@ -77,18 +101,18 @@ func (r *redundancy) findings() []Finding {
 	}
 	var out []Finding
 	for _, site := range r.order {
-		s := r.ix.p.Sites[site]
-		if r.needed[site] || s.Op != ir.OpWait {
+		s := &r.ix.p.Sites[site]
+		if r.needed[site] || s.Op != ir.OpWait || !w.has(s) {
 			continue
 		}
 		f := Finding{
 			Warning: true, Kind: KindRedundant, Acts: []Act{{Cmd: first[site]}}, Count: 1,
-			Message: fmt.Sprintf("redundant: %s orders nothing that is not in order already", s.Text),
-			Help:    "it can be left out",
+			Message: fmt.Sprintf("redundant: %s adds no order: earlier waits already order the same work", s.Text),
+			Help:    "remove it",
 		}
 		if by := r.by[site]; by >= 0 && by != site {
 			o := r.ix.p.Sites[by]
-			f.Message = fmt.Sprintf("redundant: %s is implied by %s at line %d", s.Text, o.Text, o.Pos.Line)
+			f.Message = fmt.Sprintf("redundant: %s is implied by %s at line %d, which already orders the same work", s.Text, o.Text, o.Pos.Line)
 		}
 		out = append(out, f)
 	}

@@ -19,7 +19,7 @@ func serialHang(ix *index) *Finding {
 		return nil
 	}
 	f.Warning, f.Kind = true, KindSerial
-	f.Message = "this depends on streams that really run side by side: with each rank's ops one by one in issue order, " + place(ix, f.Acts[0]) + " " + f.Acts[0].What
-	f.Help = "issue what the others wait for first; as it is, a full launch queue, CUDA_DEVICE_MAX_CONNECTIONS=1 or blocking launches would hang it"
+	f.Message = "the program depends on streams that run concurrently: if each rank's ops run one by one in issue order, " + place(ix, f.Acts[0]) + " " + f.Acts[0].What
+	f.Help = "issue the ops that others wait for first; otherwise the program hangs with a full launch queue, CUDA_DEVICE_MAX_CONNECTIONS=1 or blocking launches"
 	return f
 }

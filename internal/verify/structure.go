@@ -214,7 +214,7 @@ func (s *structure) commands() {
 		switch c.Kind {
 		case plan.Compute:
 			if !isOp(c.Op) {
-				s.fault(KindMatch, me, "command %d computes nothing that there is", i)
+				s.fault(KindMatch, me, "command %d has an unknown operation", i)
 			}
 			s.own(me, c.Ins, c.Rank)
 			s.own(me, c.Outs, c.Rank)

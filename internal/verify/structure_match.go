@@ -44,7 +44,7 @@ func (s *structure) events() {
 	for _, w := range early {
 		e := p.Cmds[w].Event
 		if rec := ix.records[e]; rec >= 0 {
-			s.fault(KindIssue, []int32{w, rec}, "the host issues this wait before the record it is for: on a GPU it would wait for nothing")
+			s.fault(KindIssue, []int32{w, rec}, "the host issues this wait before the event is recorded: on a GPU the wait would have no effect")
 		} else {
 			s.fault(KindIssue, []int32{w}, "waits for an event that is never recorded")
 		}
@@ -68,7 +68,7 @@ func (s *structure) signals() {
 		}
 		e := &ix.elems[ix.elem(c.Counter, c.Peer, c.Elem)]
 		if e.rank >= 0 && e.rank != c.Rank {
-			s.fault(KindMatch, []int32{int32(i)}, "rank %d's %s[%d] is raised by rank %d and by rank %d; an element has one raiser", c.Peer, p.Counters[c.Counter].Name, c.Elem, e.rank, c.Rank)
+			s.fault(KindMatch, []int32{int32(i)}, "rank %d's %s[%d] is raised by rank %d and by rank %d, but only one rank may raise a counter element", c.Peer, p.Counters[c.Counter].Name, c.Elem, e.rank, c.Rank)
 		}
 		e.many = e.many || e.stream >= 0 && e.stream != c.Stream
 		e.rank, e.stream = c.Rank, c.Stream
@@ -105,9 +105,9 @@ func (s *structure) counterWaits() {
 			name := p.Counters[c.Counter].Name
 			switch {
 			case c.Value < 1 || c.Value > int64(ix.elems[k].perRun):
-				s.fault(KindDeadlock, []int32{int32(i)}, "waits for %s[%d] >= %d, which is signalled %d times a run", name, c.Elem, c.Value, ix.elems[k].perRun)
+				s.fault(KindDeadlock, []int32{int32(i)}, "waits for %s[%d] >= %d, but each run signals the element only %d times", name, c.Elem, c.Value, ix.elems[k].perRun)
 			case !c.Late && int64(fired[k]) < c.Value:
-				s.fault(KindIssue, []int32{int32(i)}, "the host issues this wait before the signals it is for, and it is not marked late")
+				s.fault(KindIssue, []int32{int32(i)}, "the host issues this wait before the signals that it needs, and the plan does not mark it as late")
 			}
 		}
 	}

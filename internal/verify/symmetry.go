@@ -100,7 +100,7 @@ func Symmetric(s Symmetry) (*SymmetryProof, error) {
 		return nil, err
 	}
 	if q.rep.why != "" {
-		out.Reason = "ranks do not all do the same: " + q.rep.why
+		out.Reason = "not all ranks execute the same commands: " + q.rep.why
 		return out, nil
 	}
 	out.Result = q.check()

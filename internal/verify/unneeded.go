@@ -13,8 +13,8 @@ const maxTrials = 5_000_000
 
 // unneeded lists the waits and barriers that other waits do not imply, but without which the plan is proved
 // nevertheless, since the accesses that they order never conflict. The plan is proved without all listed statements and
-// all implied ones together.
-func unneeded(ix *index, implied []Finding) []Finding {
+// all implied ones together. Waits and barriers that are not in w are not listed.
+func unneeded(ix *index, implied []Finding, w written) []Finding {
 	p := ix.p
 	out := map[int32]bool{} // sites left out
 	for i := range implied {
@@ -28,8 +28,8 @@ func unneeded(ix *index, implied []Finding) []Finding {
 	trials := 0
 	for _, c := range firstOfSites(p) {
 		site := p.Cmds[c].Site
-		s := p.Sites[site]
-		if out[site] || s.Op != ir.OpWait && s.Op != ir.OpBarrier {
+		s := &p.Sites[site]
+		if out[site] || s.Op != ir.OpWait && s.Op != ir.OpBarrier || !w.has(s) {
 			continue
 		}
 		if trials += runs * len(p.Cmds); trials > maxTrials {
@@ -41,8 +41,8 @@ func unneeded(ix *index, implied []Finding) []Finding {
 		}
 		found = append(found, Finding{
 			Warning: true, Kind: KindRedundant, Acts: []Act{{Cmd: c}}, Count: 1,
-			Message: fmt.Sprintf("not needed: the program is proved without %s", s.Text),
-			Help:    "it can be left out, with all others listed here",
+			Message: fmt.Sprintf("not needed: %s orders no accesses that conflict, and the program is proved without it", s.Text),
+			Help:    "remove it; all waits and barriers that are listed as redundant or not needed can be removed together",
 		})
 	}
 	return found

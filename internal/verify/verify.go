@@ -111,6 +111,9 @@ type Options struct {
 	// Redundant selects a list of the waits that other waits imply, and of the waits without which the plan is still
 	// proved.
 	Redundant bool
+	// Source is the program that the author wrote, before strategies inserted waits. If it is set, Redundant lists only
+	// waits and barriers of Source, because the author cannot leave out inserted ones.
+	Source *ir.Program
 	// FaultsOnly omits the warnings. It suits checks before a run.
 	FaultsOnly bool
 	// Stop, when set, is called now and then. If it returns an error, the check ends without a decision.
@@ -161,9 +164,10 @@ func Plan(p *plan.Plan, opts Options) *Result {
 		warnings = append(warnings, watch.findings()...)
 	}
 	if len(faults) == 0 && redundant != nil {
-		implied := redundant.findings()
+		w := writtenIn(opts.Source)
+		implied := redundant.findings(w)
 		warnings = append(warnings, implied...)
-		warnings = append(warnings, unneeded(ix, implied)...)
+		warnings = append(warnings, unneeded(ix, implied, w)...)
 	}
 	faults = append(faults, warnings...)
 	return r.close(faults)
@@ -206,7 +210,7 @@ func (r *Result) close(fs []Finding) *Result {
 		case fs[i].Warning:
 		case fs[i].Unsure:
 			if r.Verdict == Proved {
-				r.Verdict, r.Reason = Unknown, "the bytes of views are too irregular to be compared: "+fs[i].Message
+				r.Verdict, r.Reason = Unknown, "the views' bytes are too irregular to compare: "+fs[i].Message
 			}
 		default:
 			r.Verdict, r.Reason = Refuted, ""

@@ -74,13 +74,13 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	case err == nil:
 		return values, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return nil, fmt.Errorf("waiting for ranks %s to reach %q: %w", w.mesh.list(late), step, err)
+		return nil, fmt.Errorf("waiting for ranks %s to reach step %q: %w", w.mesh.list(late), step, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		more := ""
 		if len(late) > 1 {
 			more = fmt.Sprintf(" (as ranks %s)", w.mesh.list(late[1:]))
 		}
-		return nil, w.detector.blame(late[0], "did not come to %s within %v%s",
+		return nil, w.detector.blame(late[0], "did not reach %s within %v%s",
 			w.mesh.page.step(w.mesh.o.Rank, w.mesh.page.steps(w.mesh.o.Rank)), w.mesh.o.StallTimeout, more)
 	}
 	return nil, err

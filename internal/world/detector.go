@@ -143,7 +143,7 @@ func withoutDetails(values []Value) []Value {
 // stalled returns an error that blames a process that sends no heartbeats.
 func (d *detector) stalled(rank int) *PeerError {
 	silent := time.Duration(d.silent[rank].Load()) * beat
-	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
+	return d.mesh.member(rank).failed("stalled: no progress and no reaction for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
 }
 
 // awaitPeers is await for an action of a process, or of all others. late returns the processes that the last call of

@@ -41,7 +41,7 @@ func FromEnv(getenv func(string) string) (Options, error) {
 	if text := getenv("HOCKET_MEET_FD"); text != "" {
 		fd, err := strconv.Atoi(text)
 		if err != nil || fd < 3 {
-			return Options{}, fmt.Errorf("HOCKET_MEET_FD is %q: want a descriptor, 3 or more", text)
+			return Options{}, fmt.Errorf("HOCKET_MEET_FD is %q, but must be a file descriptor of 3 or more", text)
 		}
 		o.MeetFD = fd
 	}
@@ -72,7 +72,7 @@ func readDuration(getenv func(string) string, name string, to *time.Duration) er
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%s is %q: want a duration such as 30s", name, text)
+		return fmt.Errorf("%s is %q, but must be a duration such as 30s", name, text)
 	}
 	*to = d
 	return nil
@@ -84,10 +84,10 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		n, err := strconv.Atoi(text)
 		switch {
 		case text == "":
-			return 0, fmt.Errorf("%s is %s, but %s is not set: start every process by one launcher, or unset %s",
+			return 0, fmt.Errorf("%s is %s, but %s is not set: start all processes with one launcher, or unset %s",
 				l.size, getenv(l.size), name, l.size)
 		case err != nil || n < low || n > high:
-			return 0, fmt.Errorf("%s is %q: want a number from %d to %d", name, text, low, high)
+			return 0, fmt.Errorf("%s is %q, but must be a number from %d to %d", name, text, low, high)
 		}
 		return n, nil
 	}
@@ -109,7 +109,7 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		first, _, _ := strings.Cut(text, "(")
 		first, _, _ = strings.Cut(first, ",")
 		if o.LocalSize, err = strconv.Atoi(first); err != nil || o.LocalSize < 1 {
-			return fmt.Errorf("%s is %q: want a number of processes", l.localSize, text)
+			return fmt.Errorf("%s is %q, but must be a number of processes", l.localSize, text)
 		}
 	}
 	if o.ID == "" {
@@ -125,8 +125,8 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		}
 	}
 	if o.ID == "" && o.Size > 1 {
-		return fmt.Errorf("%s started %d processes without a name for the run: set HOCKET_RUN_ID to the same text, "+
-			"new for each run, in all of them", l.name, o.Size)
+		return fmt.Errorf("%s started %d processes without an ID for the run: set HOCKET_RUN_ID in all processes to the same text, "+
+			"and to a new text for each run", l.name, o.Size)
 	}
 	return nil
 }

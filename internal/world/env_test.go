@@ -46,12 +46,12 @@ func TestFromEnv(t *testing.T) {
 		{"no rank", "WORLD_SIZE=4", Options{}, "RANK is not set"},
 		{"no ID", "WORLD_SIZE=4 RANK=0", Options{}, "set HOCKET_RUN_ID"},
 		{"no number", "HOCKET_WORLD_SIZE=two HOCKET_RANK=0", Options{},
-			`HOCKET_WORLD_SIZE is "two": want a number from 1 to 256`},
-		{"too large", "WORLD_SIZE=4 RANK=4", Options{}, `RANK is "4": want a number from 0 to 3`},
+			`HOCKET_WORLD_SIZE is "two", but must be a number from 1 to 256`},
+		{"too large", "WORLD_SIZE=4 RANK=4", Options{}, `RANK is "4", but must be a number from 0 to 3`},
 		{"negative", "WORLD_SIZE=4 RANK=-1", Options{}, `RANK is "-1"`},
 		{"overflow", "WORLD_SIZE=99999999999999999999 RANK=0", Options{}, "WORLD_SIZE is"},
 		{"local", "WORLD_SIZE=4 RANK=1 LOCAL_RANK=x", Options{}, `LOCAL_RANK is "x"`},
-		{"duration", "HOCKET_STALL_TIMEOUT=5", Options{}, `HOCKET_STALL_TIMEOUT is "5": want a duration such as 30s`},
+		{"duration", "HOCKET_STALL_TIMEOUT=5", Options{}, `HOCKET_STALL_TIMEOUT is "5", but must be a duration such as 30s`},
 		{"negative duration", "HOCKET_JOIN_TIMEOUT=-5s", Options{}, "HOCKET_JOIN_TIMEOUT"},
 	} {
 		env := map[string]string{}

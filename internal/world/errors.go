@@ -14,7 +14,7 @@ var ErrLeft = errors.New("this process has left the world")
 
 // ErrWentOn is wrapped by the error of a wait for an action that another process will no longer
 // perform, because it has passed the point where it would have.
-var ErrWentOn = errors.New("another process has gone on")
+var ErrWentOn = errors.New("another process has already continued")
 
 // These errors are public, in package fault.
 type (

@@ -97,7 +97,7 @@ func (w *World) Share(key string, s *Segment, to ...int) error {
 		return nil
 	}
 	if s.file == nil {
-		return fmt.Errorf("export of %q: only the process that made a segment can share it", key)
+		return fmt.Errorf("export of %q: only the process that created a segment can share it", key)
 	}
 	return w.Export(key, s.file, to...)
 }
@@ -111,7 +111,7 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 	s, err := mapSegment(file)
 	if err != nil {
 		file.Close()
-		return nil, w.mesh.member(process).failed("its export %q is no segment: %v", key, err)
+		return nil, w.mesh.member(process).failed("its export %q is not a memory segment: %v", key, err)
 	}
 	file.Close() // the mapping does not need the file
 	s.file = nil
@@ -121,11 +121,11 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 // checkPeer returns an error unless rank is that of another process.
 func (w *World) checkPeer(rank int) error {
 	if rank < 0 || rank >= w.mesh.o.Size || rank == w.mesh.o.Rank {
-		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d%s", rank, w.mesh.o.Rank,
+		return fmt.Errorf("rank %d is not another process of this run: this process is rank %d of %d%s", rank, w.mesh.o.Rank,
 			w.mesh.o.Size, w.mesh.o.ofGroup())
 	}
 	if !w.mesh.near(rank) {
-		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d",
+		return fmt.Errorf("rank %d is on another node than rank %d, and nodes share no memory",
 			w.mesh.o.outer(rank), w.mesh.o.outer(w.mesh.o.Rank))
 	}
 	return nil

@@ -109,7 +109,7 @@ func tryFolder(path string) (*folder, error) {
 		return nil, errAgain
 	case err != nil:
 		file.Close()
-		return nil, fmt.Errorf("locking %s: %w (a folder that can be locked is named by HOCKET_RUN_DIR)", path, err)
+		return nil, fmt.Errorf("locking %s: %w (set HOCKET_RUN_DIR to a folder on a file system that supports locks)", path, err)
 	}
 	if !d.isThere() {
 		file.Close()
@@ -130,8 +130,8 @@ func (d *folder) check() error {
 	}
 	uid := info.Sys().(*unixStat).Uid
 	if int(uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s belongs to user %d with mode %v, want user %d and drwx------: remove it, "+
-			"or name another folder by HOCKET_RUN_DIR", d.path, uid, info.Mode(), os.Geteuid())
+		return fmt.Errorf("%s belongs to user %d and has mode %v, but must belong to user %d and have mode drwx------: remove it, "+
+			"or set HOCKET_RUN_DIR to another folder", d.path, uid, info.Mode(), os.Geteuid())
 	}
 	return nil
 }
@@ -206,16 +206,16 @@ func (d *folder) bind(rank int) (*net.UnixListener, error) {
 	}
 	if err == nil {
 		defer conn.Close()
-		why := "another process of the same run has this rank, too"
+		why := "another process of the same run has the same rank"
 		if l, err := newLink(conn); err == nil {
 			if _, pid, err := l.owner(); err == nil {
-				why = fmt.Sprintf("process %d of the same run has this rank, too", pid)
+				why = fmt.Sprintf("process %d of the same run has the same rank", pid)
 			}
 		}
 		return nil, errors.New(why + ": give each process its own rank, and each run its own ID")
 	}
 	if info, err := os.Lstat(addr.Name); err == nil && !isSocket(info) {
-		return nil, fmt.Errorf("%s is not a socket: remove it, or name another folder by HOCKET_RUN_DIR",
+		return nil, fmt.Errorf("%s is not a socket: remove it, or set HOCKET_RUN_DIR to another folder",
 			filepath.Join(d.path, info.Name()))
 	}
 	os.Remove(addr.Name) // left by a process that has died

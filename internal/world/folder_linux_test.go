@@ -245,8 +245,8 @@ func TestSameRank(t *testing.T) {
 			one <- w
 		}()
 		waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "1")); return len(s) == 1 })
-		if _, err := join(rank); err == nil || !strings.Contains(err.Error(), "of the same run has this rank, too") {
-			t.Errorf("the second process of rank %d: %v", rank, err)
+		if _, err := join(rank); err == nil || !strings.Contains(err.Error(), "of the same run has the same rank") {
+			t.Errorf("a second rank %d: %v", rank, err)
 		}
 		w, err := join(2)
 		if err != nil {

@@ -42,16 +42,16 @@ func JoinGroup(ctx context.Context, w *World, name string, members []int) (*Worl
 	for i, r := range members {
 		switch {
 		case r < 0 || r >= w.Processes() || slices.Contains(members[:i], r):
-			return nil, fmt.Errorf("a group of ranks %v, of %d processes: each is there once", members, w.Processes())
+			return nil, fmt.Errorf("cannot make a group of ranks %v among %d processes: each rank must exist and be listed only once", members, w.Processes())
 		case !w.mesh.near(r):
-			return nil, fmt.Errorf("a group of ranks %v, which are on several nodes: %w", members, errors.ErrUnsupported)
+			return nil, fmt.Errorf("cannot make a group of ranks %v, which are on several nodes: %w", members, errors.ErrUnsupported)
 		}
 	}
 	switch {
 	case own < 0:
-		return nil, fmt.Errorf("rank %d is not of the group of ranks %v", w.Process(), members)
+		return nil, fmt.Errorf("rank %d is not in the group of ranks %v", w.Process(), members)
 	case w.mesh.o.group != nil:
-		return nil, fmt.Errorf("a group of a group: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("cannot make a group within a group: %w", errors.ErrUnsupported)
 	case w.Err() != nil:
 		return nil, w.Err()
 	}

@@ -122,7 +122,7 @@ func (hs handshake) fits(h hello) error {
 	var what, mine, theirs string
 	switch {
 	case h.Protocol != protocol:
-		what, mine, theirs = "the protocol: their hockets differ", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
+		what, mine, theirs = "the protocol: the processes run different versions of hocket", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
 	case h.Size != hs.mesh.o.Size:
 		what, mine, theirs = "the size of the world", strconv.Itoa(hs.mesh.o.Size), strconv.Itoa(h.Size)
 	default:
@@ -147,7 +147,7 @@ func (hs handshake) introduce(l link, rank int) (*peer, error) {
 		return nil, m.cause.err()
 	case hello:
 		if m.Rank != rank {
-			return nil, fmt.Errorf("the socket of rank %d is that of rank %d", rank, m.Rank)
+			return nil, fmt.Errorf("the socket of rank %d belongs to rank %d", rank, m.Rank)
 		}
 		return hs.admit(l, m, nil)
 	}
@@ -166,7 +166,7 @@ func (hs handshake) admit(l link, h hello, answer []byte) (*peer, error) {
 	case err != nil:
 		return nil, err
 	case int(uid) != os.Geteuid():
-		return nil, fmt.Errorf("rank %d is of user %d, this process of user %d", h.Rank, uid, os.Geteuid())
+		return nil, fmt.Errorf("rank %d runs as user %d, but this process runs as user %d", h.Rank, uid, os.Geteuid())
 	}
 	if pid != 0 {
 		h.PID = pid

@@ -210,7 +210,7 @@ func TestStrangers(t *testing.T) {
 		want string // error on both sides; "" if only the stranger is rejected
 	}{
 		{"protocol", hello{protocol + 1, "", 2, member{Rank: 1, PID: 1, Host: "x"}},
-			fmt.Sprintf("ranks disagree on the protocol: their hockets differ: rank 0 has %d, rank 1 has %d", protocol, protocol+1)},
+			fmt.Sprintf("ranks disagree on the protocol: the processes run different versions of hocket: rank 0 has %d, rank 1 has %d", protocol, protocol+1)},
 		{"size", hello{protocol, "", 3, member{Rank: 1, PID: 1, Host: "x"}},
 			"ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3"},
 		{"negative", hello{protocol, "", 2, member{Rank: -1, PID: 1, Host: "x"}}, ""},

@@ -84,13 +84,13 @@ func (w *World) agreeMembers(ctx context.Context) error {
 		}
 		for _, r := range m.Ranks {
 			if q, taken := w.ranks[r]; taken {
-				return fmt.Errorf("processes %d and %d both own rank %d of the program", q, p, r)
+				return fmt.Errorf("processes %d and %d are both assigned rank %d of the program", q, p, r)
 			}
 			w.ranks[r] = p
 		}
 	}
 	if w.ranks != nil && without != nil {
-		return fmt.Errorf("processes %s name no ranks of the program to own, others do", ranklist.String(without))
+		return fmt.Errorf("processes %s are assigned no ranks of the program, but other processes are: assign ranks in all processes or in none", ranklist.String(without))
 	}
 	return nil
 }

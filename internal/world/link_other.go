@@ -19,7 +19,7 @@ type rendezvous struct {
 }
 
 func (v *rendezvous) meet(context.Context) error {
-	return fmt.Errorf("a world of %d processes needs Linux: on %s, run all ranks in one process", v.mesh.o.Size,
+	return fmt.Errorf("several processes (%d here) need Linux: on %s, run all ranks in one process", v.mesh.o.Size,
 		runtime.GOOS)
 }
 

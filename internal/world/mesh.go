@@ -217,7 +217,7 @@ func (m *mesh) listen(p *peer) {
 			if err == nil {
 				continue
 			}
-			err = p.failed("sent a message that no hocket sends: %v", err)
+			err = p.failed("sent an invalid message: %v", err)
 		} else {
 			err = p.failed("its process ended%s", m.lastOf(p))
 		}
@@ -365,7 +365,7 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 		}
 		return m.leftBy(p)
 	case errors.Is(err, errTimeout):
-		return p.failed("stalled: has not read for %v", m.o.StallTimeout)
+		return p.failed("stalled: has not read its messages for %v", m.o.StallTimeout)
 	}
 	return p.failed("cannot be reached: %v", err)
 }

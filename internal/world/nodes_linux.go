@@ -102,7 +102,7 @@ func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
 	c.Lock()
 	defer c.Unlock()
 	if c.first == "" && err != nil {
-		c.first = fmt.Sprintf("; a connection from %v was sent away: %v", conn.RemoteAddr(), err)
+		c.first = fmt.Sprintf("; a connection from %v was rejected: %v", conn.RemoteAddr(), err)
 	}
 }
 
@@ -213,7 +213,7 @@ func numberNodes(roll []arrival) []int {
 func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
 	listener, err := c.listenMeet()
 	if err != nil {
-		return nil, nil, fmt.Errorf("listening at %s, where the nodes meet: %w; set HOCKET_MEET to another port, in all "+
+		return nil, nil, fmt.Errorf("listening at %s, the address of HOCKET_MEET: %w; set HOCKET_MEET to another port in all "+
 			"processes", c.mesh.o.Meet, err)
 	}
 	c.came, c.lines, c.all = make([]*arrival, c.mesh.o.Size), make([]link, c.mesh.o.Size), make(chan struct{})
@@ -289,7 +289,7 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", c.mesh.o.Meet, ctx.Err())
 	}
 	if greeted != nil {
-		last = fmt.Errorf("%w; set HOCKET_MEET, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY alike in all processes",
+		last = fmt.Errorf("%w; set HOCKET_MEET, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY to the same values in all processes",
 			greeted)
 	}
 	return nil, listener, c.mesh.member(0).failed("absent: did not join at %s within %v: %v", c.mesh.o.Meet,
@@ -331,7 +331,7 @@ func (c *rollCall) askOnce(ctx context.Context, listener *net.Listener) ([]arriv
 			return nil, &refusal{m.cause.err()}
 		case arrival:
 			if m.Rank != len(roll) || m.Node == "" {
-				return nil, &refusal{fmt.Errorf("rank 0 tells of rank %d in place of rank %d", m.Rank, len(roll))}
+				return nil, &refusal{fmt.Errorf("rank 0 sent the address of rank %d instead of rank %d", m.Rank, len(roll))}
 			}
 			roll = append(roll, m)
 		case malformed:

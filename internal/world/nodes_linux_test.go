@@ -358,9 +358,9 @@ func TestTLSMismatch(t *testing.T) {
 		zero, one bool // whether each has a certificate; the two certificates differ
 		want      [2]string
 	}{
-		{"in process 0", true, false, [2]string{"was sent away: the other end shows another certificate", ""}},
-		{"in process 1", false, true, [2]string{"was sent away: ", ""}},
-		{"two", true, true, [2]string{"was sent away: ", "the other end shows another certificate"}},
+		{"in process 0", true, false, [2]string{"was rejected: the other end shows another certificate", ""}},
+		{"in process 1", false, true, [2]string{"was rejected: ", ""}},
+		{"two", true, true, [2]string{"was rejected: ", "the other end shows another certificate"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			all := nodes(t, 1, 1)

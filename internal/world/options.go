@@ -68,18 +68,18 @@ func (o *Options) complete() error {
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
 	switch {
 	case o.Size > MaxProcesses:
-		return fmt.Errorf("a world of %d processes: at most %d are supported", o.Size, MaxProcesses)
+		return fmt.Errorf("%d processes are too many: at most %d are supported", o.Size, MaxProcesses)
 	case o.Rank < 0 || o.Rank >= o.Size:
-		return fmt.Errorf("rank %d is not in a world of %d processes", o.Rank, o.Size)
+		return fmt.Errorf("rank %d does not exist in a run of %d processes", o.Rank, o.Size)
 	case o.LocalSize != o.Size && o.Meet == "":
-		return fmt.Errorf("%d of the world's %d processes are on this node, and it is not said where the nodes "+
-			"meet: set HOCKET_MEET to host:port in all processes, the host of process 0 and a port that is free there",
+		return fmt.Errorf("only %d of the %d processes are on this node, but HOCKET_MEET, the address at which nodes "+
+			"connect, is not set: set it to host:port in all processes, with the host of process 0 and a free port there",
 			o.LocalSize, o.Size)
 	case o.Size > 1 && o.ID == "":
-		return errors.New("a world of several processes needs the run's ID")
+		return errors.New("a run of several processes needs an ID: set HOCKET_RUN_ID")
 	case o.Size > 1 && o.Meet != "" && (len(o.Token) < minToken || len(o.Token) > maxToken):
-		return fmt.Errorf("a token of %d bytes, want %d to %d: processes of several nodes prove to each other that they "+
-			"know the run's token; set HOCKET_TOKEN to the same secret text in all of them, as openssl rand -hex 16 "+
+		return fmt.Errorf("the run's token has %d bytes, but must have %d to %d: processes of several nodes prove to each other that they "+
+			"know this token; set HOCKET_TOKEN to the same secret text in all processes, such as openssl rand -hex 16 "+
 			"prints it", len(o.Token), minToken, maxToken)
 	case (o.Cert == "") != (o.Key == ""):
 		return errors.New("TLS needs a certificate and its key: set HOCKET_TLS_CERT and HOCKET_TLS_KEY")

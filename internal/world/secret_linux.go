@@ -70,7 +70,7 @@ func newSecret(o Options) (*secret, error) {
 	s.tls.ClientAuth = tls.RequireAnyClientCert
 	s.tls.VerifyPeerCertificate = func(shown [][]byte, _ [][]*x509.Certificate) error {
 		if len(shown) == 0 || subtle.ConstantTimeCompare(shown[0], pinned) != 1 {
-			return errors.New("the other end shows another certificate: set HOCKET_TLS_CERT alike in all processes")
+			return errors.New("the peer has another certificate: set HOCKET_TLS_CERT to the same certificate in all processes")
 		}
 		return nil
 	}
@@ -89,8 +89,8 @@ func newCertificate() (tls.Certificate, error) {
 }
 
 // errToken is returned if the other end does not know the token.
-var errToken = errors.New("the process there does not know this run's token: set HOCKET_TOKEN alike in all processes " +
-	"of a run, and HOCKET_MEET to a port that no other program listens at")
+var errToken = errors.New("the peer does not know this run's token: set HOCKET_TOKEN to the same text in all processes " +
+	"of the run, and HOCKET_MEET to a port at which no other program listens")
 
 // dial secures a connection that this process has opened. This process sends its proof first. So a
 // process that merely listens learns nothing but the proof, and one that merely connects learns

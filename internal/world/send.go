@@ -19,7 +19,7 @@ func (w *World) NewWires(n int) uint64 {
 // caller must not use b until Wait has returned. A wire can have one receipt at a time.
 func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 	if from < 0 || from >= w.mesh.o.Size {
-		return nil, fmt.Errorf("rank %d is not in a world of %d processes%s", from, w.mesh.o.Size, w.mesh.o.ofGroup())
+		return nil, fmt.Errorf("rank %d does not exist in a run of %d processes%s", from, w.mesh.o.Size, w.mesh.o.ofGroup())
 	}
 	r := &Receipt{wires: &w.wires, detector: w.detector, from: wireEnd{from, wire}, to: b, left: len(b),
 		done: make(chan struct{})}
@@ -48,7 +48,7 @@ func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 // number of bytes, the world ends with a *DisagreeError.
 func (w *World) Send(ctx context.Context, to int, wire uint64, b []byte) error {
 	if to < 0 || to >= w.mesh.o.Size {
-		return fmt.Errorf("rank %d is not in a world of %d processes%s", to, w.mesh.o.Size, w.mesh.o.ofGroup())
+		return fmt.Errorf("rank %d does not exist in a run of %d processes%s", to, w.mesh.o.Size, w.mesh.o.ofGroup())
 	}
 	if len(b) == 0 {
 		return nil

@@ -138,7 +138,7 @@ func TestAbsent(t *testing.T) {
 		want string
 	}{
 		{"agree", func(w *World) error { _, err := w.Agree(ctx, "load", nil); return err },
-			`did not come to step 3 (load) within 500ms, in step 2 (begin) at command 7`},
+			`did not reach step 3 (load) within 500ms, in step 2 (begin) at command 7`},
 		{"import", func(w *World) error { _, err := w.Import(ctx, 1, "arena"); return err },
 			`did not export "arena" within 500ms, in step 2 (begin) at command 7`},
 		{"counter", func(w *World) error {

@@ -47,7 +47,7 @@ func (s *wires) want(by wireEnd, n int) error {
 	s.Lock()
 	defer s.Unlock()
 	if _, twice := s.wanted[by]; twice || len(s.wanted) == maxWanted {
-		return fmt.Errorf("bytes of wire %d are wanted twice, or too many are", by.wire)
+		return fmt.Errorf("bytes of wire %d are requested twice, or too many are requested", by.wire)
 	}
 	if s.wanted == nil {
 		s.wanted = map[wireEnd]int{}
@@ -79,7 +79,7 @@ func (s *wires) arrived(from wireEnd, b []byte) error {
 	defer s.Unlock()
 	r := s.expected[from]
 	if r == nil || len(b) == 0 || len(b) > r.left {
-		return fmt.Errorf("%d bytes that nobody expects", len(b))
+		return fmt.Errorf("%d unexpected bytes", len(b))
 	}
 	r.to = r.to[copy(r.to, b):]
 	if r.left -= len(b); r.left == 0 {

@@ -112,13 +112,13 @@ func (w *World) Owners(ranks int) ([]int, error) {
 		return owners, nil
 	}
 	if len(w.ranks) != ranks {
-		return nil, fmt.Errorf("the program has %d ranks, the processes own %d", ranks, len(w.ranks))
+		return nil, fmt.Errorf("the program has %d ranks, but the processes are assigned %d", ranks, len(w.ranks))
 	}
 	owners := make([]int, ranks)
 	for r := range owners {
 		p, ok := w.ranks[r]
 		if !ok {
-			return nil, fmt.Errorf("no process owns rank %d of the program", r)
+			return nil, fmt.Errorf("rank %d of the program is not assigned to a process", r)
 		}
 		owners[r] = p
 	}
@@ -176,7 +176,7 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 		return nil
 	case export:
 		if len(fds) != 1 {
-			return errors.New("an export without a file")
+			return errors.New("an export lacks its file")
 		}
 		w.mesh.mu.Lock()
 		defer w.mesh.mu.Unlock()
@@ -190,7 +190,7 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 		w.mesh.notify()
 		return nil
 	}
-	return fmt.Errorf("a %T out of place", m)
+	return fmt.Errorf("an unexpected %T", m)
 }
 
 // Late returns a process that has not reached the current step of this process, or has left before it; -1 for none.

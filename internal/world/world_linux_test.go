@@ -237,8 +237,8 @@ func TestRanks(t *testing.T) {
 	}{
 		{"interleaved", [2][]int{{0, 3}, {2, 1}}, []int{0, 1, 1, 0}, ""},
 		{"none", [2][]int{}, []int{0, 0, 1, 1}, ""},
-		{"twice", [2][]int{{0, 1}, {1}}, nil, "processes 0 and 1 both own rank 1 of the program"},
-		{"one without", [2][]int{{0, 1}, nil}, nil, "processes 1 name no ranks of the program to own, others do"},
+		{"twice", [2][]int{{0, 1}, {1}}, nil, "processes 0 and 1 are both assigned rank 1 of the program"},
+		{"one without", [2][]int{{0, 1}, nil}, nil, "processes 1 are assigned no ranks of the program, but other processes are: assign ranks in all processes or in none"},
 		{"negative", [2][]int{{0}, {-1}}, nil, "a malformed list of ranks"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -47,7 +47,7 @@ func TestDefines(t *testing.T) {
 			map[string]int64{"T": 12, "P": 4, "K": 12, "C": 13}},
 		{"the mesh's size", ir.Binding{Defines: map[string]string{"K": "3*size(tp)"}, Ranks: 8},
 			map[string]int64{"T": 12, "P": 8, "K": 24}},
-		{"what -n sets", ir.Binding{Defines: map[string]string{"K": "3*P"}, Ranks: 8},
+		{"circular", ir.Binding{Defines: map[string]string{"K": "3*P"}, Ranks: 8},
 			map[string]int64{"T": 12, "P": 8, "K": 24}},
 		{"a mesh made of it", ir.Binding{Defines: map[string]string{"K": "1", "P": "T - C", "C": "ceildiv(T, 2)"}},
 			map[string]int64{"T": 12, "P": 6, "C": 6, "K": 1}},
@@ -65,23 +65,23 @@ func TestDefines(t *testing.T) {
 
 func TestWrongDefines(t *testing.T) {
 	for _, c := range []struct{ name, expr, want string }{
-		{"Q", "1", "there is no dim Q"},
+		{"Q", "1", "the program has no dim Q"},
 		{"K", "", "the expression is empty"},
 		{"K", "T +", "expected an expression"},
 		{"K", "T T", "expected an operator"},
 		{"K", "1)", "expected an operator"},
-		{"K", "Q", "there is no dim Q"},
-		{"K", "C", "C has no value here"},
-		{"K", "K", "K has no value here"},
-		{"K", "%i", "a dim is made of integers"},
-		{"K", "rank(tp)", "a dim is made of integers"},
-		{"K", "size(dp)", "size(dp) has no value"},
-		{"K", "0 - T", "it is -12"},
+		{"K", "Q", "the program has no dim Q"},
+		{"K", "C", "C is not known here"},
+		{"K", "K", "K is not known here"},
+		{"K", "%i", "a definition may contain only integers"},
+		{"K", "rank(tp)", "a definition may contain only integers"},
+		{"K", "size(dp)", "size(dp) is not known"},
+		{"K", "0 - T", "the value is -12"},
 		{"K", "floordiv(T, 0)", "division by zero"},
-		{"K", "9223372036854775807*T", "does not fit 64 bits"},
+		{"K", "9223372036854775807*T", "the result exceeds 64 bits"},
 		{"K", strings.Repeat("(", 100000), "nested deeper"},
 		{"K", "\xff", "not UTF-8"},
-		{"P", "size(tp)", "size(tp) has no value"},
+		{"P", "size(tp)", "size(tp) is not known"},
 	} {
 		_, ds := bindDefines(t, defineProgram, ir.Binding{Defines: map[string]string{c.name: c.expr}})
 		if len(ds) != 1 || !strings.Contains(ds[0].Message, c.want) || ds[0].Kind != "bind" {
@@ -97,14 +97,14 @@ func TestWrongDefines(t *testing.T) {
 func TestDefineOfWhatRanksSet(t *testing.T) {
 	src := strings.Replace(defineProgram, "mesh tp[P]", "mesh tp[P] dp[C]", 1)
 	b := ir.Binding{Ranks: 8, Dims: map[string]int64{"K": 1}, Defines: map[string]string{"C": "floordiv(P, 2)"}}
-	if dims, ds := bindDefines(t, src, b); ds == nil || !strings.Contains(ds.Error(), "what -n sets") {
+	if dims, ds := bindDefines(t, src, b); ds == nil || !strings.Contains(ds.Error(), "circular") {
 		// P=4 gives C=2 and so 4*2 ranks: consistent, and accepted.
 		if dims["P"] != 4 || dims["C"] != 2 {
 			t.Errorf("%v, %v", dims, ds)
 		}
 	}
 	b.Ranks = 16
-	if dims, ds := bindDefines(t, src, b); ds == nil || !strings.Contains(ds.Error(), "what -n sets") {
+	if dims, ds := bindDefines(t, src, b); ds == nil || !strings.Contains(ds.Error(), "circular") {
 		t.Errorf("%v, %v", dims, ds)
 	}
 }

@@ -28,7 +28,7 @@ func (c *callGraph) checkRefines(f *ir.Func) {
 	}
 	if c.refinesItself(f) {
 		c.errorf("structure", f.Refines.Pos, "%s refines itself",
-			f.Name).help("one of them must say what the others compute")
+			f.Name).help("a chain of refines must end at a function that refines no other")
 		return
 	}
 	if d := c.signatureDifference(f, g); d != "" {
@@ -60,13 +60,13 @@ func (c *callGraph) refinesItself(f *ir.Func) bool {
 
 func (c *callGraph) signatureDifference(f, g *ir.Func) string {
 	if len(f.Params) != len(g.Params) || len(f.Results) != len(g.Results) {
-		return fmt.Sprintf("it has %s and %s, not %d and %d", plural(len(f.Params), "parameter"),
+		return fmt.Sprintf("it has %s and %s, but the other function has %d and %d", plural(len(f.Params), "parameter"),
 			plural(len(f.Results), "result"), len(g.Params), len(g.Results))
 	}
 	for i, p := range f.Params {
 		q := g.Params[i]
 		if p.Inout != q.Inout {
-			return "parameter %" + p.Name + " is inout in one of them only"
+			return "parameter %" + p.Name + " is inout in only one of the two functions"
 		}
 		if !c.sameType(p.Type, q.Type) {
 			return "parameter %" + p.Name + " is " + p.Type.String() + " here and " + q.Type.String() + " there"
@@ -114,11 +114,11 @@ func (c *callGraph) checkCalls() {
 			}
 			switch {
 			case state[g] == grey:
-				c.errorf("structure", s.Pos, "calling %s here is recursion", g.Name).
-					at(g.Pos, "it is still running").help("calls are inlined; write a loop")
+				c.errorf("structure", s.Pos, "the call of %s is recursive", g.Name).
+					at(g.Pos, "the call is inside this function, directly or indirectly").help("calls are inlined and cannot recurse: write a loop")
 			case depth > ir.MaxNesting:
 				c.errorf("limit", s.Pos, "calls nest deeper than %d",
-					ir.MaxNesting).help("calls are inlined; write a loop")
+					ir.MaxNesting).help("calls are inlined and cannot recurse: write a loop")
 			case state[g] == white:
 				visit(g, depth+1)
 			}

@@ -95,8 +95,8 @@ func (c *checker) checkFunc(calls *callGraph) {
 	calls.checkRefines(f)
 	c.checkBlock(f.Body)
 	if !c.returned && len(f.Results) > 0 && c.failed == before && len(c.lost.Lines[f]) == 0 {
-		c.errorf("structure", f.Body.End, "%s ends without return", f.Name).
-			at(f.Pos, "it has %s", plural(len(f.Results), "result")).help("end it with return %y")
+		c.errorf("structure", f.Body.End, "%s does not end with return", f.Name).
+			at(f.Pos, "it has %s", plural(len(f.Results), "result")).help("add a last statement such as return %y")
 	}
 }
 
@@ -118,7 +118,7 @@ func (c *checker) checkSignatureType(t *ir.Type) bool {
 	}
 	if len(t.Partial) > 0 {
 		c.errorf("layout", t.Pos, "a parameter or result cannot be partial").
-			help("name the layout it has after the reduction (S10)")
+			help("declare the layout after the reduction, and reduce in the function (S10)")
 		return false
 	}
 	return true
@@ -133,7 +133,7 @@ func (c *relations) divides(t *ir.Type) bool {
 		if len(d.Axes) == 0 || c.norm.multiple(d.Extent, n) != no {
 			continue
 		}
-		message := "a dimension does not divide over " + ir.SizeWords(d.Axes)
+		message := "a dimension is not divisible by the size of " + ir.SizeWords(d.Axes)
 		extent, known := c.norm.norm(d.Extent).constValue()
 		if parts, ok := c.norm.norm(n).constValue(); ok && known {
 			message = ir.Indivisible(d, extent, parts)
@@ -150,7 +150,7 @@ func (c *checker) globalExtents(t *ir.Type) bool {
 	for _, d := range t.Dims {
 		d.Extent.Walk(func(e *ir.Expr) {
 			if e.Kind == ir.ExprRank || e.Kind == ir.ExprVar || e.Kind == ir.ExprExtent {
-				c.errorf("type", e.Pos, "the extents of parameters and results may use dims, sizes and numbers only").help("declare a dim: dim T = 64")
+				c.errorf("type", e.Pos, "extents of parameters and results may contain only dims, sizes and numbers").help("declare a dim, such as dim T = 64")
 			}
 		})
 	}

@@ -32,8 +32,8 @@ func (c *checker) checkControl(s *ir.Stmt) {
 func (c *checker) checkFor(s *ir.Stmt) {
 	for _, e := range s.Exprs {
 		if c.rankDependent(e) {
-			c.errorf("structure", e.Pos, "a loop's bounds must be the same on every rank, and %s is not", e).
-				help("loop over all and choose with an if inside (S9)")
+			c.errorf("structure", e.Pos, "a loop's bounds must be the same on every rank, but %s may differ between ranks", e).
+				help("loop over the whole range on every rank, and select iterations with an if in the loop (S9)")
 		}
 	}
 	begin, ok := c.tensors(s)
@@ -61,7 +61,7 @@ func (c *checker) checkFor(s *ir.Stmt) {
 		n, lost := len(s.Body.Stmts), c.lost.All || len(c.lost.Lines[c.fn]) > 0
 		if !lost && (n == 0 || s.Body.Stmts[n-1].Op != ir.OpYield) {
 			c.errorf("structure", s.Pos,
-				"a loop that carries values ends with yield").help("%y = for %i in 0..L carry %h = %x { … yield %z }")
+				"a loop that carries values must end with yield").help("%y = for %i in 0..L carry %h = %x { … yield %z }")
 		}
 	}
 	c.lateBlock(s, s.Body, c.holds(ir.LT, s.Exprs[0], s.Exprs[1]))
@@ -81,14 +81,14 @@ func (c *checker) checkFor(s *ir.Stmt) {
 func (c *checker) carriedTypes(s *ir.Stmt, begin []*ir.Sym) []*ir.Type {
 	types, needs, reshard := make([]*ir.Type, len(begin)), make([]*ir.Type, len(begin)), false
 	if len(begin) > 0 && s.Streams > 0 {
-		c.errorf("structure", s.Pos, "the iterations of a loop that carries values follow each other").help("leave stream(…) out")
+		c.errorf("structure", s.Pos, "a loop that carries values cannot use stream(…), because each iteration needs the result of the one before").help("remove stream(…)")
 		return nil
 	}
 	for k, sym := range begin {
 		if sym.Kind != ir.SymValue {
-			c.errorf("type", s.Args[k].Pos, "a loop carries values, and %%%s is a buffer", sym.Name).at(sym.Root().Pos,
+			c.errorf("type", s.Args[k].Pos, "a loop can carry only values, but %%%s is a buffer", sym.Name).at(sym.Root().Pos,
 				"defined here").
-				help("a buffer is updated in place; or " + c.claimHelp(sym, sym.Type))
+				help("update the buffer in place; or " + c.claimHelp(sym, sym.Type))
 			return nil
 		}
 		if types[k] = sym.Type.Reduced(); !ir.SameLayout(types[k], sym.Type) {
@@ -105,8 +105,8 @@ func (c *checker) carriedTypes(s *ir.Stmt, begin []*ir.Sym) []*ir.Type {
 func (c *checker) checkYield(s *ir.Stmt) {
 	syms, ok := c.tensors(s)
 	if len(syms) != len(c.carriedTo) {
-		c.errorf("type", s.Pos, "the loop carries %s, and yield names %d", plural(len(c.carriedTo), "value"),
-			len(syms)).help("name one for each")
+		c.errorf("type", s.Pos, "the loop carries %s, but yield has %d operands", plural(len(c.carriedTo), "value"),
+			len(syms)).help("write one operand for each carried value")
 		return
 	}
 	if !ok {
@@ -117,7 +117,7 @@ func (c *checker) checkYield(s *ir.Stmt) {
 		want := c.carriedTo[k]
 		switch {
 		case sym.Kind != ir.SymValue:
-			c.errorf("type", s.Args[k].Pos, "a loop carries values, and %%%s is a buffer", sym.Name).at(sym.Root().Pos,
+			c.errorf("type", s.Args[k].Pos, "a loop can carry only values, but %%%s is a buffer", sym.Name).at(sym.Root().Pos,
 				"defined here").
 				help(c.claimHelp(sym, want))
 		case c.sameShape(s, sym.Type, want, s.Args[k].Pos) && !ir.SameLayout(sym.Type, want):
@@ -133,7 +133,7 @@ func (c *checker) checkYield(s *ir.Stmt) {
 // not yet hold a value of that type.
 func (c *relations) claimHelp(buffer *ir.Sym, t *ir.Type) string {
 	claim := func(t *ir.Type) string { return "%v: " + t.String() + " = claim %" + buffer.Name }
-	text := "make a value of it: " + claim(t)
+	text := "make the buffer a value: " + claim(t)
 	if m, ok := c.typeMesh(t); ok && m != nil {
 		for _, a := range m.Axes {
 			if !slices.Contains(t.Axes(), a.Name) {
@@ -219,13 +219,13 @@ func (c *checker) checkCall(s *ir.Stmt) {
 		return
 	}
 	if f == nil {
-		c.errorf("scope", s.Callee.Pos, "there is no function %s",
+		c.errorf("scope", s.Callee.Pos, "the program has no function %s",
 			s.Callee.Text).help(didYouMean(s.Callee.Text, c.funcNames()))
 		c.defineBad(s)
 		return
 	}
 	if len(syms) != len(f.Params) || (len(s.Results) != len(f.Results) && len(s.Results) > 0) {
-		c.errorf("type", s.Pos, "%s takes %s and has %s; the call gives %d and names %d", f.Name,
+		c.errorf("type", s.Pos, "%s has %s and %s, but the call has %d operands and %d result names", f.Name,
 			plural(len(f.Params), "parameter"), plural(len(f.Results), "result"), len(syms), len(s.Results)).at(f.Pos,
 			"declared here").help("%y = call " + f.Name + " %x, …")
 		c.defineBad(s)
@@ -243,7 +243,7 @@ func (c *checker) checkCall(s *ir.Stmt) {
 		return
 	}
 	if len(s.Results) != 1 {
-		c.errorf("structure", s.Pos, "a type can be written before a call with one result only").help("leave the type out")
+		c.errorf("structure", s.Pos, "only a call with one result can have a type annotation").help("remove the type")
 		return
 	}
 	if !c.checkType(s.Type) || !c.stillPartial(s.Type, c.in.Results[s][0].Type) {
@@ -263,7 +263,7 @@ func (c *checker) checkArguments(s *ir.Stmt, f *ir.Func, syms []*ir.Sym) {
 		switch {
 		case p.Inout:
 			if syms[i].Kind != ir.SymBuffer || syms[i].ReadOnly() {
-				c.errorf("type", pos, "%%%s of %s is inout and takes a buffer, and %%%s is %s", p.Name, f.Name,
+				c.errorf("type", pos, "parameter %%%s of %s is inout and needs a buffer, but %%%s is %s", p.Name, f.Name,
 					syms[i].Name, syms[i].Root().Kind).
 					at(syms[i].Root().Pos, "defined here").help("copy it into a buffer first: %b = alloc …")
 				continue
@@ -292,9 +292,9 @@ func (c *checker) checkArgAlias(s *ir.Stmt, f *ir.Func, syms []*ir.Sym, i int) {
 		case other.Root() != syms[i].Root() || other.Root().Count != nil && !samePlaces(&s.Args[k], &s.Args[i]):
 		case other != syms[i] && other.Base != nil && syms[i].Base != nil: // the planner compares byte ranges
 		default:
-			c.errorf("alias", s.Args[max(i, k)].Pos, "%s may write %%%s, and is given it twice", f.Name,
+			c.errorf("alias", s.Args[max(i, k)].Pos, "%s may write %%%s, but the call passes it twice", f.Name,
 				syms[i].Root().Name).
-				at(f.Params[i].Pos, "%%%s is inout", f.Params[i].Name).help("give it a copy: %c = copy %" + other.Name)
+				at(f.Params[i].Pos, "%%%s is inout", f.Params[i].Name).help("pass a copy: %c = copy %" + other.Name)
 			return
 		}
 	}
@@ -305,9 +305,9 @@ func (c *checker) checkReturn(s *ir.Stmt) {
 	c.returned = true
 	syms, ok := c.tensors(s)
 	if len(syms) != len(c.fn.Results) {
-		c.errorf("type", s.Pos, "%s has %s, and return names %d", c.fn.Name, plural(len(c.fn.Results), "result"),
+		c.errorf("type", s.Pos, "%s has %s, but return has %d operands", c.fn.Name, plural(len(c.fn.Results), "result"),
 			len(syms)).
-			at(c.fn.Pos, "declared here").help("name a place for each result")
+			at(c.fn.Pos, "declared here").help("write one operand for each result")
 		return
 	}
 	if !ok {
@@ -342,7 +342,7 @@ func (c *relations) assignable(s *ir.Stmt, have, want *ir.Type, pos ir.Pos) bool
 
 func (c *relations) fits(s *ir.Stmt, have, want *ir.Type, pos ir.Pos, where string) bool {
 	if have.DType != want.DType || len(have.Dims) != len(want.Dims) {
-		c.errorf("type", pos, "this is %s%s, and %s is wanted", ir.Brief(have), where,
+		c.errorf("type", pos, "this is %s%s, but %s is required", ir.Brief(have), where,
 			ir.Brief(want)).help(fitHelp(have, want))
 		return false
 	}
@@ -352,8 +352,8 @@ func (c *relations) fits(s *ir.Stmt, have, want *ir.Type, pos ir.Pos, where stri
 			continue // without making the message
 		}
 		if !c.require(s, ir.CheckEqual, a, b, pos,
-			fmt.Sprintf("dimension %d of %s does not fit %s", i, ir.Brief(have), ir.Brief(want)),
-			"take a slice of it, or reshape it") {
+			fmt.Sprintf("dimension %d of %s differs from that of %s", i, ir.Brief(have), ir.Brief(want)),
+			"use a slice of the tensor, or reshape it") {
 			return false
 		}
 	}

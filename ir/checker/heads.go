@@ -127,11 +127,11 @@ func (c *heads) wholeExpr(pos ir.Pos, e *ir.Expr) bool {
 func (c *heads) checkDecls() {
 	for _, d := range c.p.Dims {
 		if old := c.dims[d.Name]; old != nil {
-			c.errorf("scope", d.Pos, "dim %s is declared twice", d.Name).at(old.Pos, "first here").help("leave one out")
+			c.errorf("scope", d.Pos, "dim %s is declared twice", d.Name).at(old.Pos, "first here").help("remove one of them")
 			continue
 		}
 		if d.HasValue && d.Default < 0 {
-			c.errorf("type", d.Pos, "dim %s is %d; an extent cannot be negative", d.Name,
+			c.errorf("type", d.Pos, "dim %s is %d, but an extent cannot be negative", d.Name,
 				d.Default).help("0 is allowed")
 		}
 		c.dims[d.Name] = d
@@ -150,7 +150,7 @@ func (c *heads) checkDecls() {
 		if !m.HasDevices {
 			if main != nil {
 				c.errorf("structure", m.Pos, "there are two main meshes").at(main.Pos, "the first").
-					help("write all axes in one mesh (mesh dp[2] tp[4]), or list the ranks of a sub-mesh: mesh d[2] = {0 2}")
+					help("declare all axes in one mesh (mesh dp[2] tp[4]), or list the ranks of a sub-mesh (mesh d[2] = {0 2})")
 			} else {
 				main = m
 			}
@@ -167,7 +167,7 @@ func (c *heads) checkDecls() {
 
 func (c *heads) checkAxis(m *ir.Mesh, ax ir.MeshAxis) {
 	if ax.Name == ir.WorldAxis {
-		c.errorf("scope", ax.Pos, "the mesh axis %s is built in: all ranks", ir.WorldAxis).help("choose another name")
+		c.errorf("scope", ax.Pos, "the mesh axis %s is built in: it contains all ranks", ir.WorldAxis).help("choose another name")
 		return
 	}
 	if old := c.axes[ax.Name]; old != nil {
@@ -186,7 +186,7 @@ func (c *heads) checkAxis(m *ir.Mesh, ax ir.MeshAxis) {
 		switch e.Kind {
 		case ir.ExprRank, ir.ExprSize, ir.ExprExtent, ir.ExprVar:
 			c.errorf("structure", e.Pos,
-				"a mesh's size may use dims and numbers only").help("mesh " + ax.Name + "[4], or a dim: dim P = 4")
+				"a mesh's size may contain only dims and numbers").help("mesh " + ax.Name + "[4], or a dim: dim P = 4")
 		}
 	})
 	if c.failed == before {
@@ -195,7 +195,7 @@ func (c *heads) checkAxis(m *ir.Mesh, ax ir.MeshAxis) {
 	if c.failed != before {
 		c.badSize[ax.Name] = true
 	} else if v, ok := c.norm.norm(ax.Size).constValue(); ok && (v < 1 || v > ir.MaxRanks) {
-		c.errorf("type", ax.Pos, "mesh axis %s has size %d; a mesh has between 1 and %d ranks", ax.Name, v,
+		c.errorf("type", ax.Pos, "mesh axis %s has size %d, but a mesh has between 1 and %d ranks", ax.Name, v,
 			ir.MaxRanks).help("mesh " + ax.Name + "[4]")
 		c.badSize[ax.Name] = true
 	}
@@ -223,10 +223,10 @@ func (c *heads) typeMesh(t *ir.Type) (*ir.Mesh, bool) {
 	case m == nil:
 		c.errorf("layout", t.Pos, "there is no mesh axis %s", t.Mesh).help(c.axisHelp(t.Mesh))
 	case !m.HasDevices:
-		c.errorf("layout", t.Pos, "@%s names the main mesh, where every value is by itself",
+		c.errorf("layout", t.Pos, "@%s names the main mesh; values are on the main mesh by default",
 			t.Mesh).help("leave @" + t.Mesh + " out")
 	case m.Axes[0].Name != t.Mesh:
-		c.errorf("layout", t.Pos, "@%s: a mesh is named by its first axis", t.Mesh).help("write @" + m.Axes[0].Name)
+		c.errorf("layout", t.Pos, "@%s does not name a mesh: a mesh is named by its first axis", t.Mesh).help("write @" + m.Axes[0].Name)
 	default:
 		return m, true
 	}
@@ -256,7 +256,7 @@ func (c *heads) unknownDim(x *ir.Expr) {
 		return
 	}
 	c.unknown[x.Name+" dim"] = true
-	c.errorf("scope", x.Pos, "there is no dim %s", x.Name).
+	c.errorf("scope", x.Pos, "the program has no dim %s", x.Name).
 		help("declare it: dim " + x.Name + " = 64" + orMean(x.Name, slices.Sorted(maps.Keys(c.dims))))
 }
 

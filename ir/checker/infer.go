@@ -85,8 +85,8 @@ func (c *checker) checkTensorOp(s *ir.Stmt) {
 		ok = ok && dst != nil
 	}
 	if dst != nil && s.Op.Info().Class == ir.ClassCollective && flagsOf(dst)&ir.Host != 0 {
-		c.errorf("type", s.Into.Pos, "%s works on device memory, and %%%s is a host buffer", s.Op, dst.Root().Name).
-			at(dst.Root().Pos, "defined here").help("write to a buffer of the device and copy that")
+		c.errorf("type", s.Into.Pos, "%s needs device memory, but %%%s is a host buffer", s.Op, dst.Root().Name).
+			at(dst.Root().Pos, "defined here").help("write to a device buffer, and copy it to the host buffer")
 		ok = false
 	}
 	if s.Type != nil {
@@ -112,7 +112,7 @@ func (c *checker) checkTensorOp(s *ir.Stmt) {
 	}
 	if dst != nil {
 		if s.Type != nil {
-			c.errorf("structure", s.Type.Pos, "an op with into has no result to annotate").help("leave the type out")
+			c.errorf("structure", s.Type.Pos, "an op with into has no result, so it cannot have a type annotation").help("remove the type")
 		}
 		if c.assignable(s, t, dst.Type, s.Into.Pos) {
 			in.checkOverlap(dst)
@@ -167,8 +167,8 @@ func (c *checker) defineResult(in *inference, t *ir.Type) {
 func (in *inference) checkLocalAnnotation(t *ir.Type) {
 	a := in.s.Type
 	if !a.Whole() || a.Mesh != "" {
-		in.errorf("layout", a.Pos, "the result is local to each rank and has no layout").
-			help("make it a value with claim: %v: " + a.String() + " = claim %" + in.s.Results[0].Text)
+		in.errorf("layout", a.Pos, "the result is local to each rank, so its type cannot have a layout").
+			help("turn the local tensor into a value with claim: %v: " + a.String() + " = claim %" + in.s.Results[0].Text)
 		return
 	}
 	in.assignable(in.s, t, a, a.Pos)
@@ -202,9 +202,9 @@ func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
 func (c *relations) stillPartial(want, have *ir.Type) bool {
 	for _, p := range want.Partial {
 		if !slices.Contains(have.Partial, p) {
-			c.errorf("layout", want.Pos, "nothing leaves this partial(%s, %s): the op gives %s", p.Axis, p.Red,
+			c.errorf("layout", want.Pos, "the result cannot be partial(%s, %s): the op computes %s", p.Axis, p.Red,
 				ir.Brief(have)).
-				help("leave the partial out")
+				help("remove partial(…)")
 			return false
 		}
 	}
@@ -235,8 +235,8 @@ func (in *inference) wholeOperands() bool {
 	for i, sym := range in.syms {
 		if slices.ContainsFunc(sym.Type.Partial, func(p ir.Partial) bool { return !passesPartial(in.s.Op, p.Red) }) {
 			in.errorf("layout", in.s.Args[i].Pos,
-				"%s would take one rank's contribution to the partial value %%%s for all of it", in.s.Op, sym.Name).
-				at(sym.Pos, "it is %s", ir.Brief(sym.Type)).help("reduce it first: %r = all_reduce %" + sym.Name +
+				"%s cannot use the partial value %%%s: each rank has only a contribution to it", in.s.Op, sym.Name).
+				at(sym.Pos, "it is %s", ir.Brief(sym.Type)).help("reduce the value first: %r = all_reduce %" + sym.Name +
 				", over=" + sym.Type.Partial[0].Axis + ", op=" + sym.Type.Partial[0].Red.String())
 			return false
 		}
@@ -249,8 +249,8 @@ func (in *inference) wholeOperands() bool {
 func (in *inference) sameOnAllRanks() bool {
 	for _, a := range in.s.Attrs {
 		if !in.local && a.Kind == ir.AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
-			in.errorf("type", a.Exprs[0].Pos, "a value is the same on every rank, and %s is not",
-				ir.Brief(a.Exprs[0])).help("write to a buffer: … into %b")
+			in.errorf("type", a.Exprs[0].Pos, "a value must be the same on every rank, but %s may differ between ranks",
+				ir.Brief(a.Exprs[0])).help("write the result to a buffer: … into %b")
 			return false
 		}
 	}
@@ -259,22 +259,22 @@ func (in *inference) sameOnAllRanks() bool {
 	}
 	for _, d := range in.s.Type.Dims {
 		if in.rankDependent(d.Extent) {
-			in.errorf("type", in.s.Type.Pos, "the extents of a value are the same on every rank, and %s is not",
-				ir.Brief(d.Extent)).help("write to a buffer: … into %b")
+			in.errorf("type", in.s.Type.Pos, "the extents of a value must be the same on every rank, but %s may differ between ranks",
+				ir.Brief(d.Extent)).help("write the result to a buffer: … into %b")
 			return false
 		}
 	}
 	return true
 }
 
-const shardHelp = "every rank holds a block of one size (S1)"
+const shardHelp = "all ranks must have blocks of the same size (S1)"
 
 // requireShards requires that each dimension be divisible by the sizes of its axes.
 func (in *inference) requireShards(t *ir.Type) {
 	for _, d := range t.Dims {
 		if len(d.Axes) > 0 {
 			in.require(in.s, ir.CheckMultiple, d.Extent, ir.SizeOf(d.Axes), in.s.Pos,
-				"a dimension does not divide over "+ir.SizeWords(d.Axes), shardHelp)
+				"a dimension is not divisible by the size of "+ir.SizeWords(d.Axes), shardHelp)
 		}
 	}
 }
@@ -304,7 +304,7 @@ func (in *inference) checkOverlap(dst *ir.Sym) {
 		if a != dst && a.Base != nil && dst.Base != nil {
 			continue // two parts of one buffer: the planner compares byte ranges
 		}
-		in.errorf("alias", in.s.Into.Pos, "%s reads %%%s while it writes it", in.s.Op, dst.Root().Name).
+		in.errorf("alias", in.s.Into.Pos, "%s reads and writes %%%s at the same time", in.s.Op, dst.Root().Name).
 			help("write to another buffer, or copy the operand first")
 	}
 }
@@ -320,7 +320,7 @@ func (in *inference) sameDType() bool {
 	for i, t := range in.args {
 		if t.DType != in.args[0].DType {
 			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType, t.DType).
-				help("convert one of them with cast")
+				help("convert one of the operands with cast")
 			return false
 		}
 	}
@@ -342,7 +342,7 @@ func (in *inference) axisAttr(name string, def, dims int) (int, bool) {
 	a := in.s.Attr(name)
 	if a == nil {
 		if def >= dims {
-			in.errorf("type", in.s.Pos, "a scalar has no dimension %d", def).help("give it one with reshape")
+			in.errorf("type", in.s.Pos, "a scalar has no dimension %d", def).help("add a dimension with reshape")
 			return 0, false
 		}
 		return def, true
@@ -354,12 +354,12 @@ func (in *inference) dimension(e *ir.Expr, dims int) (int, bool) {
 	v, ok := in.norm.norm(e).constValue()
 	switch {
 	case !ok:
-		in.errorf("type", e.Pos, "which dimension it is must be a constant, and %s is none",
-			ir.Brief(e)).help("dimensions count from 0")
+		in.errorf("type", e.Pos, "the dimension must be a constant, but %s is not constant",
+			ir.Brief(e)).help("dimensions are numbered from 0")
 		return 0, false
 	case v < 0 || v >= int64(dims):
 		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v,
-			plural(dims, "dimension")).help("dimensions count from 0")
+			plural(dims, "dimension")).help("dimensions are numbered from 0")
 		return 0, false
 	}
 	return int(v), true

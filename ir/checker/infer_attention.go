@@ -66,13 +66,13 @@ func (in *attentionRules) attentionTypes() bool {
 	for i, t := range in.sequences() {
 		if t.DType != in.args[0].DType {
 			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType,
-				t.DType).help("convert one of them with cast")
+				t.DType).help("convert one of the operands with cast")
 			return false
 		}
 	}
 	if i := in.mask; i > 0 && in.args[i].DType != in.args[0].DType {
-		in.errorf("type", in.s.Args[i].Pos, "attention of %s has a mask of %s", in.args[0].DType,
-			in.args[i].DType).help("convert the mask with cast, or give lengths that are i32 or i64")
+		in.errorf("type", in.s.Args[i].Pos, "attention with operands of type %s needs a mask of the same type, but the mask is %s", in.args[0].DType,
+			in.args[i].DType).help("convert the mask with cast; if the operand holds lengths, they must be i32 or i64")
 		return false
 	}
 	return in.s.Op != ir.OpAttention || len(in.args) < 5 || in.integers(3, "lengths") && in.maskLast()
@@ -83,7 +83,7 @@ func (in *attentionRules) maskLast() bool {
 	if in.mask > 0 {
 		return true
 	}
-	in.errorf("type", in.s.Args[4].Pos, "the fifth operand of attention is a mask of %s, and %%%s is %s",
+	in.errorf("type", in.s.Args[4].Pos, "the fifth operand of attention must be a mask of type %s, but %%%s is %s",
 		in.args[0].DType, in.syms[4].Name, in.args[4].DType).
 		help("attention: " + ir.OpAttention.Info().Doc)
 	return false
@@ -114,7 +114,7 @@ func (in *attentionRules) attentionShapes() bool {
 	q, n, help := in.args[0], len(in.args[0].Dims), in.s.Op.String()+": "+in.s.Op.Info().Doc
 	for i, t := range in.sequences() {
 		if len(t.Dims) != n || n < 3 {
-			in.errorf("type", in.s.Args[i].Pos, "%s takes operands of one rank, 3 or more; %%%s has %s",
+			in.errorf("type", in.s.Args[i].Pos, "all operands of %s must have the same number of dimensions, at least 3, but %%%s has %s",
 				in.s.Op, in.syms[i].Name, plural(len(t.Dims), "dimension")).
 				help(help)
 			return false
@@ -133,20 +133,20 @@ func (in *attentionRules) attentionShapes() bool {
 				return false
 			}
 		}
-		if !in.equalExtents(q.Dims[dh].Extent, t.Dims[dh].Extent, pos, "the size of a head differs") {
+		if !in.equalExtents(q.Dims[dh].Extent, t.Dims[dh].Extent, pos, "the operands differ in the size of a head") {
 			return false
 		}
 	}
 	k, v := in.args[1], in.args[last]
 	return in.equalExtents(k.Dims[seq].Extent, v.Dims[seq].Extent, in.s.Args[last].Pos,
-		"keys and values differ in length") &&
+		"keys and values differ in their number of positions") &&
 		in.equalExtents(k.Dims[heads].Extent, v.Dims[heads].Extent, in.s.Args[last].Pos,
-			"keys and values differ in heads") &&
-		in.require(in.s, ir.CheckLess, ir.Int(0), k.Dims[heads].Extent, in.s.Args[1].Pos, "attention needs a head",
+			"keys and values differ in their number of heads") &&
+		in.require(in.s, ir.CheckLess, ir.Int(0), k.Dims[heads].Extent, in.s.Args[1].Pos, "attention needs at least one head",
 			"the dimension must not be empty") &&
 		in.require(in.s, ir.CheckMultiple, q.Dims[heads].Extent, k.Dims[heads].Extent, in.s.Args[0].Pos,
-			"the heads of q do not divide among those of k and v", help) &&
-		in.require(in.s, ir.CheckLess, ir.Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head has no elements",
+			"the number of heads of q must be a multiple of that of k and v", help) &&
+		in.require(in.s, ir.CheckLess, ir.Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head must have at least one element",
 			"the dimension must not be empty")
 }
 
@@ -155,12 +155,12 @@ func (in *attentionRules) attentionLengths(seq int) bool {
 	n, pos := len(in.args[3].Dims), in.s.Args[3].Pos
 	switch {
 	case n != seq && n != seq+1:
-		in.errorf("type", pos, "lengths are one for each sequence, with %s, or for each query, with %d; %%%s has %d",
+		in.errorf("type", pos, "lengths need %s (one length for each sequence) or %d (one for each query), but %%%s has %d",
 			plural(seq, "dimension"), seq+1, in.syms[3].Name, n).
 			help("attention: " + ir.OpAttention.Info().Doc)
 		return false
 	case n == seq+1 && in.s.Word("causal", "false") == "true":
-		in.errorf("type", pos, "with a length for each query causal=true has no meaning").help("leave it out: the lengths say what each query sees")
+		in.errorf("type", pos, "causal=true cannot be combined with a length for each query").help("remove causal=true: the lengths already limit the keys of each query")
 		return false
 	}
 	for d := range n {
@@ -178,7 +178,7 @@ func (in *attentionRules) attentionMask(seq int) bool {
 	i := in.mask
 	t, pos, n := in.args[i], in.s.Args[i].Pos, len(in.args[i].Dims)
 	if n != 2 && n != seq+2 {
-		in.errorf("type", pos, "a mask is [Tq, Tk], or has one for each sequence, with %s; %%%s has %d",
+		in.errorf("type", pos, "a mask must be [Tq, Tk], or have %s to hold one mask for each sequence, but %%%s has %d",
 			plural(seq+2, "dimension"), in.syms[i].Name, n).
 			help("attention: " + ir.OpAttention.Info().Doc)
 		return false
@@ -190,9 +190,9 @@ func (in *attentionRules) attentionMask(seq int) bool {
 		}
 	}
 	return in.equalExtents(in.args[0].Dims[seq].Extent, t.Dims[n-2].Extent, pos,
-		"the mask differs from the queries in number") &&
+		"the mask's number of queries differs from that of q") &&
 		in.equalExtents(in.args[1].Dims[seq].Extent, t.Dims[n-1].Extent, pos,
-			"the mask differs from the keys in number")
+			"the mask's number of keys differs from that of k")
 }
 
 // attentionScores checks that a window and a soft cap are positive, and that a window is used only if it has an end,
@@ -205,19 +205,19 @@ func (in *attentionRules) attentionScores() bool {
 		case a.IsNum && !(a.Num > 0 && a.Num < math.Inf(1) && (name == "softcap" || a.Num == math.Trunc(a.Num))):
 			what := map[string]string{"window": "a whole number of keys, 1 or more",
 				"softcap": "a positive number"}[name]
-			in.errorf("type", a.Pos, "%s=%v: it is %s", name, a.Num, what).help("leave it out for none")
+			in.errorf("type", a.Pos, "%s=%v is not %s", name, a.Num, what).help("omit the attribute to disable it")
 			return false
 		case !in.constant(name, in.args[0].DType):
 			return false
 		case !a.IsNum && !in.require(in.s, ir.CheckLess, ir.Int(0), a.Exprs[0], a.Pos, name+" is not positive",
-			"leave it out for none"):
+			"omit the attribute to disable it"):
 			return false
 		}
 	}
 	perQuery := in.lengths > 0 && len(in.args[3].Dims) == len(in.args[0].Dims)-2
 	if a := in.s.Attr("window"); a != nil && !perQuery && in.s.Word("causal", "false") != "true" {
-		in.errorf("type", a.Pos, "a window ends at the query, and without causal=true queries have no place among the keys").
-			help("add causal=true, or give a length for each query")
+		in.errorf("type", a.Pos, "window= needs the position of each query among the keys, which causal=true or lengths define").
+			help("add causal=true, or an operand with a length for each query")
 		return false
 	}
 	return true
@@ -233,11 +233,11 @@ func (in *attentionRules) attentionSees() bool {
 	tq, tk := in.args[0].Dims[seq].Extent, in.args[1].Dims[seq].Extent
 	if in.s.Word("causal", "false") == "true" {
 		return in.require(in.s, ir.CheckAtMost, tq, tk, in.s.Args[0].Pos,
-			"with causal=true the first queries would see no key",
-			"the last query sees all keys, each one before sees one less")
+			"with causal=true the first queries would attend to no key",
+			"the last query attends to all keys, and each query before it to one key less: use at least as many keys as queries")
 	}
-	return in.require(in.s, ir.CheckLess, ir.Int(0), tk, in.s.Args[1].Pos, "attention to nothing",
-		"there must be a key")
+	return in.require(in.s, ir.CheckLess, ir.Int(0), tk, in.s.Args[1].Pos, "attention needs at least one key",
+		"the number of keys must be 1 or more")
 }
 
 // gradient types attention_lse, attention_dq and attention_dkv. Their operands are split in the same way as the
@@ -301,7 +301,7 @@ func (in *attentionRules) attentionRows() bool {
 		}
 		pos := in.s.Args[3+i].Pos
 		if t.DType != want.DType || len(t.Dims) != len(want.Dims) {
-			in.errorf("type", pos, "%s of queries %s takes %s with %s as %%%s, which is %s", in.s.Op, ir.Brief(q),
+			in.errorf("type", pos, "%s with queries of type %s needs %s of type %s, but %%%s is %s", in.s.Op, ir.Brief(q),
 				want.DType, plural(len(want.Dims), "dimension"), in.syms[3+i].Name, ir.Brief(t)).
 				help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
 			return false

@@ -148,7 +148,7 @@ func inferReduce(in *inference) *ir.Type {
 			return nil
 		}
 		if slices.Contains(drop, d) {
-			in.errorf("type", e.Pos, "dimension %d is named twice", d).help("leave one out")
+			in.errorf("type", e.Pos, "dimension %d is named twice", d).help("remove one of them")
 			return nil
 		}
 		if red != ir.Sum && !in.require(in.s, ir.CheckLess, ir.Int(0), x.Dims[d].Extent, e.Pos,
@@ -186,7 +186,7 @@ func inferFill(in *inference) *ir.Type {
 		in.errorf("type", in.s.Pos, "fill needs to know what to fill").help("annotate the result: %z: f32[4] = fill value=0, or write into a buffer")
 		return nil
 	case len(in.s.Type.Partial) > 0:
-		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("leave the partial out")
+		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("remove partial(…)")
 		return nil
 	case !in.constant("value", in.s.Type.DType):
 		return nil

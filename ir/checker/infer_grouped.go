@@ -17,7 +17,7 @@ func (in *productRules) grouped() *ir.Type {
 		return nil
 	case x.DType != w.DType:
 		in.errorf("type", in.s.Args[1].Pos, "grouped_linear mixes %s and %s", x.DType,
-			w.DType).help("convert one of them with cast")
+			w.DType).help("convert one of the operands with cast")
 		return nil
 	}
 	for i, want := range []int{2, 3, 1} {

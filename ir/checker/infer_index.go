@@ -22,7 +22,7 @@ func (in *indexRules) iota() *ir.Type {
 			help("annotate the result: %i: i32[T] = iota, or write into a buffer")
 		return nil
 	case len(t.Partial) > 0:
-		in.errorf("layout", t.Pos, "iota makes no partial value").help("leave the partial out")
+		in.errorf("layout", t.Pos, "iota makes no partial value").help("remove partial(…)")
 		return nil
 	case len(t.Dims) == 0:
 		in.errorf("type", in.s.Pos, "a scalar has no dimension to count along").help("fill makes a scalar")

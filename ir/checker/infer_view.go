@@ -115,9 +115,9 @@ func (in *viewRules) pick() *ir.Type {
 	}
 	x := in.wholeDim(d)
 	if !in.require(in.s, ir.CheckAtMost, ir.Int(0), index, index.Pos, "the index is negative",
-		"indices count from 0") ||
+		"indices are counted from 0") ||
 		!in.require(in.s, ir.CheckLess, index, x.Dims[d].Extent, index.Pos, "the index is out of range",
-			"indices count from 0") {
+			"indices are counted from 0") {
 		return nil
 	}
 	out := x.Clone()

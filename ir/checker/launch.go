@@ -31,7 +31,7 @@ func (c *checker) checkLaunch(s *ir.Stmt) {
 		case par.Kind.Writes():
 			ok = c.writable(sym, par.Pos) && ok
 		case len(sym.Type.Partial) > 0:
-			c.errorf("layout", par.Pos, "%s would take one rank's contribution to the partial value %%%s for all of it",
+			c.errorf("layout", par.Pos, "%s cannot use the partial value %%%s: each rank has only a contribution to it",
 				l.Name(), sym.Name).at(sym.Pos, "it is %s", ir.Brief(sym.Type)).help("reduce it first")
 		}
 		writes = writes || par.Kind.Writes()
@@ -48,7 +48,7 @@ func (c *checker) checkLaunch(s *ir.Stmt) {
 func (c *checker) checkLaunchNumber(s *ir.Stmt, par ir.LaunchParam) {
 	switch {
 	case par.DType != ir.I32 && par.DType != ir.I64 && par.DType != ir.F32 && par.DType != ir.F64:
-		c.errorf("type", par.Pos, "numbers of kernels are not %s", par.DType).help("i32, i64, f32 or f64")
+		c.errorf("type", par.Pos, "a kernel's number cannot have the type %s", par.DType).help("i32, i64, f32 or f64")
 	case par.At < 0 && par.DType.IsInt():
 		c.errorf("type", par.Pos, "%v is no %s", par.Num, par.DType).help("write f32 or f64 in front")
 	}

@@ -55,7 +55,7 @@ func (c *checker) checkAlloc(s *ir.Stmt) bool {
 	for _, d := range s.Type.Dims {
 		if len(d.Axes) > 0 {
 			c.require(s, ir.CheckMultiple, d.Extent, ir.SizeOf(d.Axes), s.Type.Pos,
-				"a dimension does not divide over "+ir.SizeWords(d.Axes), shardHelp)
+				"a dimension is not divisible by the size of "+ir.SizeWords(d.Axes), shardHelp)
 		}
 		c.require(s, ir.CheckAtMost, ir.Int(0), d.Extent, s.Type.Pos, "an extent cannot be negative", "0 is allowed")
 		if s.Flags&ir.Symmetric != 0 && c.rankDependent(d.Extent) {

@@ -152,7 +152,7 @@ func (c *names) checkExtent(x *ir.Expr) {
 	case x.Val < 0 || x.Val >= int64(len(s.Type.Dims)):
 		c.errorf("type", x.Pos, "%%%s has %s, so there is no dimension %d", x.Name,
 			plural(len(s.Type.Dims), "dimension"), x.Val).
-			help("dimensions count from 0")
+			help("dimensions are numbered from 0")
 	}
 }
 

@@ -55,7 +55,7 @@ func (c *relations) onDevice(s *ir.Stmt, syms []*ir.Sym) bool {
 	before := c.failed
 	for i, sym := range syms {
 		if sym != nil && flagsOf(sym)&ir.Host != 0 {
-			c.errorf("type", s.Args[i].Pos, "%s works on device memory, and %%%s is a host buffer", s.Op,
+			c.errorf("type", s.Args[i].Pos, "%s needs device memory, but %%%s is a host buffer", s.Op,
 				sym.Root().Name).
 				at(sym.Root().Pos, "defined here").help("copy it to a buffer of the device first")
 		}

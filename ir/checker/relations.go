@@ -22,7 +22,7 @@ func (c *relations) inRange(e, count *ir.Expr, what string) bool {
 	if c.unsure > 0 || c.norm.atMost(ir.Int(0), e) != no && c.norm.atMost(count, e) != yes {
 		return true
 	}
-	c.errorf("type", e.Pos, "%s %s is not in 0..%s", what, ir.Brief(e), ir.Brief(count)).help("indices count from 0")
+	c.errorf("type", e.Pos, "%s %s is not in 0..%s", what, ir.Brief(e), ir.Brief(count)).help("indices are counted from 0")
 	return false
 }
 
@@ -45,7 +45,7 @@ func (c *names) place(st *ir.Stmt, p *ir.Place) *ir.Sym {
 	}
 	if pos, freed := c.ended.freed(s); freed {
 		if st.Op == ir.OpFree {
-			c.errorf("lifetime", p.Pos, "%%%s is freed twice", p.Name).at(pos, "first here").help("leave one out")
+			c.errorf("lifetime", p.Pos, "%%%s is freed twice", p.Name).at(pos, "first here").help("remove one of them")
 		} else {
 			c.errorf("lifetime", p.Pos, "%%%s is used after it was freed", p.Name).at(pos, "freed here").
 				help("move the free behind the last use")

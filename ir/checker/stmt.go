@@ -125,7 +125,7 @@ func (c *checker) checkShape(s *ir.Stmt) bool {
 	case s.Into == nil && info.Into == ir.IntoMust:
 		c.errorf("structure", s.Pos, "%s needs into %%place", s.Op).help(s.Op.String() + ": " + info.Doc)
 	case s.Into != nil && len(s.Results) > 0:
-		c.errorf("structure", s.Into.Pos, "a statement has a result or an into, not both").help("leave one out")
+		c.errorf("structure", s.Into.Pos, "a statement has a result or an into, not both").help("remove one of them")
 	case computes(s.Op) && s.Into == nil && len(s.Results) == 0:
 		c.errorf("structure", s.Pos, "the result of %s is dropped",
 			s.Op).help("%y = " + s.Op.String() + " …, or … into %y")
@@ -165,7 +165,7 @@ func (c *checker) checkAttr(s *ir.Stmt, i int) {
 	}
 	for k := range i {
 		if s.Attrs[k].Name == a.Name {
-			c.errorf("structure", a.Pos, "%s= is given twice", a.Name).help("leave one out")
+			c.errorf("structure", a.Pos, "%s= is given twice", a.Name).help("remove one of them")
 			return
 		}
 	}
@@ -230,7 +230,7 @@ func (c *checker) checkOver(a *ir.Attr) {
 		case !known:
 			c.knownAxis("scope", ax, a.Pos)
 		case slices.Contains(a.Words[:i], ax):
-			c.errorf("structure", a.Pos, "mesh axis %s is named twice", ax).help("leave one out")
+			c.errorf("structure", a.Pos, "mesh axis %s is named twice", ax).help("remove one of them")
 		case mesh != nil && m != mesh:
 			c.errorf("structure", a.Pos, "%s and %s are axes of different meshes", a.Words[0],
 				ax).help("a team lies in one mesh")

@@ -38,4 +38,13 @@ __all__ = [
     "all_reduce_rms_norm", "all_to_all", "all_to_all_v", "barrier", "broadcast", "check", "compile_backend", "empty", "explain", "export", "info", "init",
     "is_initialized", "jax", "load", "new_group", "rank", "reduce_scatter", "reduce_scatter_v", "replicate", "shutdown", "synchronize", "world_size",
 ]
-__version__ = "0.1"
+
+try:
+    from ._build import VERSION as __version__  # of a wheel: python/build_wheel.py writes the module
+except ImportError:
+    def __getattr__(name):
+        """``__version__`` in a checkout is that of the library, which is loaded for it."""
+        if name == "__version__":
+            from ._lib import build
+            return build().partition("+")[0]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,8 +7,13 @@ import shutil
 import subprocess
 import sysconfig
 
-from . import _world
+from . import _lib, _world
 from ._errors import Error, InputError, ProgramError, UnsupportedError
+
+try:
+    from . import _build  # of a wheel
+except ImportError:
+    _build = None
 
 
 def _command():
@@ -60,7 +65,8 @@ def check(program, dims=None, func=None, ranks=None):
 
 
 def info():
-    """What there is: ``machine``, ``rank``, ``size`` and ``groups`` of this process, None before init, and what
+    """What there is: ``versions`` of the ``package`` (None in a checkout), the ``library`` and the ``command``, which are
+    equal if they are of one build; ``machine``, ``rank``, ``size`` and ``groups`` of this process, None before init; and what
     ``hocket doctor --json`` prints of CUDA: ``gpus``, each with how it reaches every other one ("nvlink", "pcie", or "host" where
     transfers go through the host's memory), ``detours``, which say why, and ``libraries``."""
     s = _world._state
@@ -69,7 +75,9 @@ def info():
     args = [_command(), "doctor", "--json"]
     p = subprocess.run(args, capture_output=True, encoding="utf-8", check=False)
     try:
-        machines = json.loads(p.stdout)["doctor"]["machines"]
+        out = json.loads(p.stdout)
+        machines = out["doctor"]["machines"]
+        of["versions"] = {"package": _build and _build.BUILD, "library": _lib.build(), "command": out["hocket"]}
         return {**of, **next((m["cuda"] for m in machines if "cuda" in m), {})}
     except (json.JSONDecodeError, KeyError):
         raise Error(f"{' '.join(args)} ended with {p.returncode}: {p.stderr.strip()}") from None

@@ -41,6 +41,7 @@ _text = ctypes.POINTER(ctypes.c_char)  # not c_char_p, which forgets the address
 _error = ctypes.POINTER(_text)
 _signatures = {
     "hocket_version": (ctypes.c_int, []),
+    "hocket_build": (ctypes.c_char_p, []),
     "hocket_free": (None, [_text]),
     "hocket_open": (Handle, [ctypes.c_char_p, _error, _error]),
     "hocket_group": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error, _error]),
@@ -119,6 +120,11 @@ def lib():
         raise _errors.UnsupportedError(
             "hocket was used before this process was forked: use it in the parent, or start workers by spawn")
     return _load()
+
+
+def build():
+    """The library's version, with the commit if it is known: "0.1.0+703982d6abcd"."""
+    return lib().hocket_build().decode()
 
 
 def _take(text):

@@ -7,6 +7,7 @@ import array
 import importlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,16 @@ class Alone(unittest.TestCase):
                 self.assertRaisesRegex(hocket.UnsupportedError, "of the interface, and this package is for version 99"):
             _lib._load.__wrapped__()
 
+    def test_version(self):
+        """A checkout's package has the version of the library that it loads, which is the command's, too."""
+        versions = hocket.info()["versions"]
+        self.assertIsNone(versions["package"])
+        self.assertRegex(hocket.__version__, r"^\d+\.\d+\.\d+$")
+        for part in ("library", "command"):
+            self.assertEqual(versions[part].partition("+")[0], hocket.__version__)
+        with self.assertRaisesRegex(AttributeError, "module 'hocket' has no attribute '__versoin__'"):
+            hocket.__versoin__
+
     def test_bad_id(self):
         """A wrong id or position is an InputError that says which, and changes nothing."""
         e, r, s = floats([float(i) for i in range(2000)], 1000, 2), floats([5.0, 6.0], 1, 2), floats([0.0] * 16, 8, 2)
@@ -208,9 +219,9 @@ class Alone(unittest.TestCase):
             hocket.load("func f(%x: f32[4]) -> f32[4] {\n  return %nothing\n}\n")
         with self.assertRaises(FileNotFoundError):
             hocket.load("none.hkt")
-        with self.assertRaisesRegex(hocket.InputError, r'there is no option "speed"; there are .*strategy'):
+        with self.assertRaisesRegex(hocket.InputError, r'unknown option "speed"; the options are .*strategy'):
             hocket.load(LINEAR, speed="more")
-        with self.assertRaisesRegex(hocket.InputError, "option dims.*: a JSON string is given, and int64 is wanted"):
+        with self.assertRaisesRegex(hocket.InputError, "option dims.*: the value is a JSON string, but int64 is required"):
             hocket.load(LINEAR, dims={"T": "2"})
         with self.assertRaisesRegex(hocket.InputError, 'no strategy "fast"; there are sequential'):
             hocket.load(LINEAR, strategy="fast")
@@ -419,6 +430,14 @@ class Several(unittest.TestCase):
     def right(self, n, what, **env):
         processes.right(self, __file__, n, what, **env)
 
+    def launched(self, *argv):
+        """Two processes of a Python program, started by hocket launch, to their end."""
+        folder, name = os.path.split(sys.executable)
+        return subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", name, *map(str, argv)],
+                              capture_output=True, text=True, timeout=300, check=False,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python"),
+                                   "PATH": folder + os.pathsep + os.environ["PATH"]})
+
     def test_collectives(self):
         for n in (2, 3):
             self.right(n, "collectives")
@@ -429,13 +448,21 @@ class Several(unittest.TestCase):
     @unittest.skipUnless(torch, "no torch")
     def test_steps(self):
         """The script that test_cuda.py runs on GPUs."""
-        folder, name = os.path.split(sys.executable)
-        p = subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", name,
-                            str(ROOT / "python/tests/steps.py")], capture_output=True, text=True, timeout=300, check=False,
-                           env={**os.environ, "PYTHONPATH": str(ROOT / "python"),
-                                "PATH": folder + os.pathsep + os.environ["PATH"]})  # the second's output is on stderr
+        p = self.launched(ROOT / "python/tests/steps.py")       # the second's output is on stderr
         lines = sorted(line.removeprefix("[1] ") for line in (p.stdout + p.stderr).splitlines())
         self.assertEqual((p.returncode, lines), (0, steps_want.lines()), p.stderr)
+
+    @unittest.skipUnless(torch, "no torch")
+    def test_reduce(self):
+        """The commands of docs/start-all-reduce.md print what the page shows."""
+        shown = (ROOT / "docs/start-all-reduce.md").read_text(encoding="utf-8").splitlines()
+        for arguments, code in ((), 0), (("1025",), 1):
+            p = self.launched(ROOT / "examples/first/reduce.py", *arguments)
+            lines = [line.replace(f"{ROOT}/", "") for line in (p.stdout + p.stderr).splitlines()
+                     if not re.match(r"(\[1\] )?(Traceback| )", line)]
+            self.assertEqual((p.returncode, len(lines)), (code, 2 + code), p.stdout + p.stderr)
+            for line in lines:
+                self.assertIn(line, shown)
 
     def test_state(self):
         self.right(2, "state")
@@ -481,7 +508,7 @@ _RAISED = rf"PeerError: .*{_ONE}: left the world before {_NEXT}: ERROR \(\S*test
 _ENDED = rf"PeerError: .*{_ONE}: left the world before {_NEXT}: its program ended; its last call was {_LAST}$"
 _MESH = (r"InputError: the program has 4 ranks, and there are 3 processes, which have one rank each: start 4 processes, "
          r"as by hocket launch -n 4$")
-_BLAMED = "process 1 of 3 is to blame: "
+_BLAMED = "the failure began in process 1 of 3: "
 
 
 def _odd(call):
@@ -505,7 +532,7 @@ FAULTS = {
               rf"process 1 of 3 failed first, with exit code 5$|{_BLAMED}its process ended"),
     "kill": (rf"PeerError: .*{_ONE}: its process ended, after {_LAST} \(step \d+\)$", "",
              rf"process 1 of 3 was ended: signal: killed$|{_BLAMED}its process ended"),
-    "stop": (rf"PeerError: .*{_ONE}: stalled: no sign of life for \S+, after {_LAST} \(step \d+\)", "",
+    "stop": (rf"PeerError: .*{_ONE}: stalled: no progress and no reaction for \S+, after {_LAST} \(step \d+\)", "",
              f"{_BLAMED}stalled: no sign of life"),
     "sleep": (rf"PeerError: .*{_ONE}: did not begin {_NEXT} within 5s, after {_LAST} \(step \d+\)$", "",
               f"{_BLAMED}did not begin {_NEXT}"),

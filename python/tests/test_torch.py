@@ -488,7 +488,7 @@ def member_groups():
     if r == 1:
         t = torch.tensor([5.0])
         assert hocket.all_reduce(t, group=alone) is t and t.item() == 5.0
-        refuses(hocket.InputError, "rank 1 is not of the group of ranks [0, 2]", lambda: hocket.barrier(pair))
+        refuses(hocket.InputError, "rank 1 is not in the group of ranks [0, 2]", lambda: hocket.barrier(pair))
     else:
         assert hocket.all_reduce(torch.tensor([1.0 + r]), group=pair).item() == 4.0
         refuses(hocket.InputError, "root is 2; there are 2 processes", lambda: hocket.broadcast(torch.ones(1), 2, group=pair))

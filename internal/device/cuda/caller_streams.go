@@ -37,7 +37,7 @@ func (w *world) Callers() (device.Callers, error) {
 // At implements device.Callers.
 func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, error) {
 	if rank < 0 || rank >= len(c.w.devices) || !c.w.Local(rank) || address == 0 || bytes < 0 {
-		return nil, fmt.Errorf("%d bytes at %#x cannot be memory of rank %d", bytes, address, rank)
+		return nil, fmt.Errorf("%d bytes at address %#x are not in the memory of rank %d", bytes, address, rank)
 	}
 	if gpu := c.w.devices[rank].site.gpu.Device; c.w.drv.KnowsDevices() {
 		var at nvlib.Device
@@ -46,10 +46,10 @@ func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, erro
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("%w: what is at %#x is no memory of a GPU: %w", device.ErrAddress, address, err)
+			return nil, fmt.Errorf("%w: address %#x is not memory of a GPU: %w", device.ErrAddress, address, err)
 		}
 		if at != gpu {
-			return nil, fmt.Errorf("%w: what is at %#x is on GPU %d, and rank %d is on GPU %d", device.ErrAddress,
+			return nil, fmt.Errorf("%w: the memory at %#x is on GPU %d, but rank %d is on GPU %d", device.ErrAddress,
 				address, at,
 				rank, gpu)
 		}
@@ -73,7 +73,7 @@ func (m *machine) Capturing(stream uintptr) (is bool, err error) {
 // Between implements device.Callers.
 func (c callers) Between(streams []uintptr, issue func() error) error {
 	if len(streams) != len(c.w.devices) {
-		return fmt.Errorf("%d streams of the caller's for %d ranks", len(streams), len(c.w.devices))
+		return fmt.Errorf("%d streams were passed for %d ranks: pass one for each rank", len(streams), len(c.w.devices))
 	}
 	return c.w.guard.Batch(streams, func() bool { return waitsOnDevices(c.w) }, func() error {
 		if err := c.follow(streams); err != nil {
@@ -199,7 +199,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, prepare fun
 	issued := w.guard.Issue(issue)
 	f, raws, err := g.finishCapture(formOne)
 	if err = errors.Join(issued, err); err == nil && len(w.flight.blocked()) > 0 {
-		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.flight.blocked()})
+		err = fmt.Errorf("the graph would deadlock: %w", &device.Deadlock{Blocked: w.flight.blocked()})
 	}
 	s := w.sites[0]
 	if err == nil {

@@ -43,7 +43,7 @@ func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
 			side.r.Detach()
 		}
 		if p.Writes && p.Out.NamesTwice() {
-			return nil, fmt.Errorf("member %d: the result names some element twice", i)
+			return nil, fmt.Errorf("member %d: the result contains some element twice", i)
 		}
 		r.Operands = append(r.Operands, p)
 	}
@@ -229,7 +229,7 @@ func (t *team) Keeps128() error {
 	for _, m := range t.members {
 		for _, o := range t.members {
 			if linkOf(t.w, m.dev.site, o.dev.site) == 'p' {
-				return fmt.Errorf("%w: no NVLink between GPUs %d and %d", device.ErrUnsupported, m.dev.site.gpu.Device, o.dev.site.gpu.Device)
+				return fmt.Errorf("%w: GPUs %d and %d are not connected by NVLink", device.ErrUnsupported, m.dev.site.gpu.Device, o.dev.site.gpu.Device)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ type dryWorld struct{ *world }
 // DryRun implements device.Machine.
 func (m *machine) DryRun(ranks int) (device.World, error) {
 	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
-		return nil, fmt.Errorf("cuda: a dry run of %d ranks: 1 to %d are possible", ranks, most)
+		return nil, fmt.Errorf("cuda: a dry run with %d ranks is not possible: use 1 to %d", ranks, most)
 	}
 	w := &world{m: m, drv: m.sys.Driver}
 	w.guard, w.wired.w, w.flight.w = m.guard(w), w, w

@@ -32,7 +32,7 @@ func (d foreignDev) NewCounters(n int) (device.Counters, error) {
 func (d foreignDev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.rank != d.dev.rank {
-		return nil, d.dev.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
+		return nil, d.dev.errorf("cannot borrow memory of another device: %w", device.ErrUnsupported)
 	}
 	d.dev.w.mu.Lock()
 	defer d.dev.w.mu.Unlock()

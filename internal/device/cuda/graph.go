@@ -68,7 +68,7 @@ func (c *capture) bind(what string) error {
 	}
 	c.bound = true
 	if len(c.sections) > 1 {
-		return fmt.Errorf("%w: a graph for each GPU, where %s is a call for several; record one graph over all", device.ErrUnsupported, what)
+		return fmt.Errorf("%w: one graph for each GPU, because %s is one call for several GPUs; record one graph over all GPUs", device.ErrUnsupported, what)
 	}
 	return nil
 }

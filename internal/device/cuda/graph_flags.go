@@ -34,10 +34,10 @@ type flags struct {
 func newFlags(w *world, sections []*section) (*flags, error) {
 	f := &flags{w: w, sections: sections, raises: map[*mark]*signal.List{}}
 	if len(sections) > kernels.JoinMost {
-		return f, fmt.Errorf("%w: a graph for each of %d GPUs; at most %d", device.ErrUnsupported, len(sections), kernels.JoinMost)
+		return f, fmt.Errorf("%w: one graph for each of %d GPUs; at most %d GPUs are supported", device.ErrUnsupported, len(sections), kernels.JoinMost)
 	}
 	if !w.whole() {
-		return f, fmt.Errorf("%w: a graph for each GPU, which flags join, on GPUs without peer access: %s; record one graph over all",
+		return f, fmt.Errorf("%w: one graph for each GPU, because the graphs synchronize by flags in peer memory, which these GPUs cannot access: %s; record one graph over all GPUs",
 			device.ErrUnsupported, strings.Join(w.Detours(), "; "))
 	}
 	if err := openAbort(w); err != nil {

@@ -35,7 +35,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 // program. The caller holds the world exclusively.
 func admitCapture(w *world) error {
 	if w.Transport() != "" {
-		return fmt.Errorf("%w: graphs of a world on several nodes; run without them", device.ErrUnsupported)
+		return fmt.Errorf("%w: graphs with processes on several nodes; run without graphs", device.ErrUnsupported)
 	}
 	if err := w.err(); err != nil {
 		return err
@@ -44,7 +44,7 @@ func admitCapture(w *world) error {
 		return errors.New("a graph within a graph")
 	}
 	if !w.flight.look() || w.flight.calls > 0 || len(w.flight.blocked()) > 0 {
-		return errors.New("a graph can be recorded only while the world is idle; call Sync first")
+		return errors.New("a graph can be recorded only while no work is in flight; call Sync first")
 	}
 	forgetFinished(w)
 	if err := w.wired.restTogether(); err != nil {
@@ -84,7 +84,7 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 	case issued != nil:
 		return c.bound, issued
 	case err == nil && len(w.flight.blocked()) > 0:
-		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.flight.blocked()})
+		err = fmt.Errorf("the graph would deadlock: %w", &device.Deadlock{Blocked: w.flight.blocked()})
 	case err == nil:
 		why := c.crowded()
 		if why != nil && len(g.forms) == 1 {
@@ -124,10 +124,10 @@ func (c *capture) crowded() error {
 		s := p.origin.dev.site
 		switch {
 		case blocks[s] > max(0, s.gpu.SMs-roomForFlags):
-			return fmt.Errorf("%w: a graph for each GPU, where kernels that wait for other GPUs may leave no room for the kernels that raise flags; record one graph over all",
+			return fmt.Errorf("%w: one graph for each GPU, because kernels that wait for other GPUs may occupy a GPU so that the kernels that raise their flags cannot start; record one graph over all GPUs",
 				device.ErrUnsupported)
 		case waits[s] > mostWaits:
-			return fmt.Errorf("%w: a graph for each GPU, with waits for others on %d streams of GPU %d; of %d it is certain that they run side by side; record one graph over all, or put fewer ranks on a GPU",
+			return fmt.Errorf("%w: one graph for each GPU, because %d streams of GPU %d wait for other GPUs and only %d are certain to run concurrently; record one graph over all GPUs, or put fewer ranks on a GPU",
 				device.ErrUnsupported, waits[s], s.gpu.Device, mostWaits)
 		}
 	}

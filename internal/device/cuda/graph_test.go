@@ -292,7 +292,7 @@ func TestFlagTimeout(t *testing.T) {
 	var fault *device.Fault
 	if !errors.As(err, &fault) || fault.Stream != "graphs" && fault.ID < 20 ||
 		!strings.Contains(err.Error(), "gave up waiting for a flag to reach 1") ||
-		!strings.Contains(err.Error(), "HOCKET_TEAM_TIMEOUT=10s waits longer than 1s") {
+		!strings.Contains(err.Error(), "HOCKET_TEAM_TIMEOUT=10s to wait longer than 1s") {
 		t.Fatalf("got %v", err)
 	}
 	x.must(x.w.Close())

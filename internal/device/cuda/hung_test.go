@@ -356,7 +356,7 @@ func TestHangTold(t *testing.T) {
 			t.Errorf("%s: the run takes %v", call, took)
 		}
 		if !errors.Is(err, hocket.ErrDeviceLost) || !errors.Is(err, context.DeadlineExceeded) ||
-			!strings.Contains(err.Error(), "GPU 0, fake, is lost since") || !strings.Contains(err.Error(), call+": the call has not returned for") {
+			!strings.Contains(err.Error(), "GPU 0, fake, was lost at") || !strings.Contains(err.Error(), call+": the call has not returned for") {
 			t.Errorf("%s: got %v", call, err)
 		}
 		if !strings.Contains(failed.String(), call+": the call has not returned for") {

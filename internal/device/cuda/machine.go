@@ -154,7 +154,7 @@ func (m *machine) Caps() device.Caps {
 
 func (m *machine) Open(ctx context.Context, ranks int) (device.World, error) {
 	if most := m.Caps().MaxRanks; ranks < 1 || ranks > most {
-		return nil, fmt.Errorf("cuda: cannot open a world of %d ranks: 1 to %d are possible, one a GPU", ranks, most)
+		return nil, fmt.Errorf("cuda: cannot run %d ranks: 1 to %d are possible, one for each GPU", ranks, most)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("cuda: open: %w", err)

@@ -86,7 +86,7 @@ func (m *memory) Poison(off, n int64) {
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
-		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
+		return nil, d.errorf("cannot borrow memory of another device: %w", device.ErrUnsupported)
 	}
 	gone := !m.dev.w.guard.LockLive()
 	if !gone {
@@ -94,7 +94,7 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 		m.dev.w.mu.Unlock()
 	}
 	if gone {
-		return nil, d.errorf("borrowing memory that was freed")
+		return nil, d.errorf("cannot borrow memory that was freed")
 	}
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // reason. Unless the user has opted in, it makes no driver call.
 func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
-		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host",
+		return fmt.Errorf("%w: NVLink multicast is disabled; %s=on enables it, which is a risk for other users of a shared host",
 			device.ErrUnsupported, doctor.MulticastVariable)
 	}
 	if t.w.peers != nil {
@@ -28,7 +28,7 @@ func (t *team) Multicasts() error {
 		g := m.dev.site.gpu
 		for _, o := range t.members[:i] {
 			if o.dev.site == m.dev.site {
-				return fmt.Errorf("%w: members %d and %d share GPU %d; a multicast object wants one for each", device.ErrUnsupported, o.index, i, g.Device)
+				return fmt.Errorf("%w: members %d and %d share GPU %d, but NVLink multicast needs one GPU for each member", device.ErrUnsupported, o.index, i, g.Device)
 			}
 		}
 		if !g.Multicasts() {

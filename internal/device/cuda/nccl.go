@@ -30,7 +30,7 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	sites := map[*site]int{}
 	for _, m := range t.members {
 		if o, shared := sites[m.dev.site]; shared {
-			return fmt.Errorf("%w: members %d and %d share GPU %d; NCCL wants one for each", device.ErrUnsupported, o, m.index, m.dev.site.gpu.Device)
+			return fmt.Errorf("%w: members %d and %d share GPU %d, but NCCL needs one GPU for each member", device.ErrUnsupported, o, m.index, m.dev.site.gpu.Device)
 		}
 		sites[m.dev.site] = m.index
 	}
@@ -136,7 +136,7 @@ func openNCCL(t *team) (err error) {
 	}
 	w, limit := t.w, t.w.m.opts.teamTimeout()
 	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.guard.Calls, Patience: limit,
-		Longer: fmt.Sprintf("%s=%v waits longer", TimeoutVariable, 10*limit), GivenUp: w.guard.GivenUp, Ended: w.guard.Ended,
+		Longer: fmt.Sprintf("set %s=%v to wait longer", TimeoutVariable, 10*limit), GivenUp: w.guard.GivenUp, Ended: w.guard.Ended,
 		Aside: w.guard.Aside, Apart: t.checkPeerAccess}
 	for _, m := range t.members {
 		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,

@@ -59,7 +59,7 @@ func (w *world) whole() bool {
 func (w *world) Apart(rank, peer int) error {
 	a, b := w.devices[rank].site, w.devices[peer].site
 	if why := a.unreachable[b]; why != nil {
-		return fmt.Errorf("%w: GPU %d and GPU %d do not reach each other's memory (%w)", device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
+		return fmt.Errorf("%w: GPU %d and GPU %d cannot access each other's memory (%w)", device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil
 }

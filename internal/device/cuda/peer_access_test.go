@@ -66,8 +66,8 @@ func TestReach(t *testing.T) {
 					b == 0
 			}
 		}, "GPUs 0-2: the driver gives no peer access"},
-		"the user's pair": {"1-3,2-0", func(*fakedriver.GPU) {}, "GPUs 0-2: HOCKET_P2P=1-3,2-0 keeps them apart"},
-		"the user's":      {"off", func(*fakedriver.GPU) {}, "GPUs 0-1 0-2 1-2: HOCKET_P2P=off keeps them apart"},
+		"the user's pair": {"1-3,2-0", func(*fakedriver.GPU) {}, "GPUs 0-2: HOCKET_P2P=1-3,2-0 disables peer access between them"},
+		"the user's":      {"off", func(*fakedriver.GPU) {}, "GPUs 0-1 0-2 1-2: HOCKET_P2P=off disables peer access between them"},
 		"mangled pushes": {"", func(f *fakedriver.GPU) {
 			f.Reach.Mangles = func(a, b int32) bool {
 				return a == 0 &&
@@ -141,7 +141,7 @@ func TestTrialFails(t *testing.T) {
 		"address": {func(f *fakedriver.GPU) { f.Kills["cuMemcpyAsync"] = 700 },
 			[]string{"a transfer from GPU 0 to GPU 1: GPU 0, fake, is lost", "HOCKET_P2P=0-1 keeps"}, true},
 		"hang": {func(f *fakedriver.GPU) { f.Late["cuStreamQuery"] = 1 << 30 },
-			[]string{"a transfer from GPU 0 to GPU 1: ", "it has not ended after 30ms", "HOCKET_P2P=0-1 keeps"}, true},
+			[]string{"a transfer from GPU 0 to GPU 1: ", "the transfer has not ended after 30ms", "HOCKET_P2P=0-1 keeps"}, true},
 		"memory": {func(f *fakedriver.GPU) { f.Returns["cuMemHostAlloc"] = 2 },
 			[]string{"a transfer from GPU 0 to GPU 1: CUDA: cuMemHostAlloc"}, false},
 	} {
@@ -242,7 +242,7 @@ func TestApartTeams(t *testing.T) {
 		_, err = team.Prepare(device.Tuning{Algo: "move-copy"}, c)
 		if pair == [2]int{0, 1} {
 			if !errors.Is(err, device.ErrUnsupported) ||
-				!strings.Contains(err.Error(), "GPU 0 and GPU 1 do not reach each other's memory (the driver") {
+				!strings.Contains(err.Error(), "GPU 0 and GPU 1 cannot access each other's memory (the driver") {
 				t.Errorf("got %v", err)
 			}
 		} else if err != nil {
@@ -268,7 +268,7 @@ func TestApartTeams(t *testing.T) {
 	}
 	for _, why := range x.Declined {
 		if !strings.HasPrefix(why, "nccl: ") &&
-			!strings.Contains(why, "GPU 0 and GPU 1 do not reach each other's memory (the driver gives no peer access") {
+			!strings.Contains(why, "GPU 0 and GPU 1 cannot access each other's memory (the driver gives no peer access") {
 			t.Errorf("declined: %s", why)
 		}
 	}

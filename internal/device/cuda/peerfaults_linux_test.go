@@ -547,7 +547,7 @@ func TestPeerGPUs(t *testing.T) {
 		want string
 	}{
 		{"too few", alike(2, of(false, 0)), "at most 1"},
-		{"shared", []peerJob{of(false, 3), of(false, 3, 1)}, "more than 1 ranks on the GPU at 3:0"},
+		{"shared", []peerJob{of(false, 3), of(false, 3, 1)}, "more than 1 ranks are on the GPU at 3:0"},
 		{"apart", alike(2, of(true, 0, 1)), "GPU 0 and GPU 1"},
 		{"apart, unknown to each other", []peerJob{of(true, 3), of(true, 1)}, "mapping"},
 	} {

@@ -94,8 +94,8 @@ func apart(w *world, a, b *site) (why, err error) {
 		return nil, nil
 	}
 	if why := w.m.sys.ApartNow(a.gpu, b.gpu); why != nil {
-		return nil, fmt.Errorf("%w: ranks of several processes on GPUs that do not reach each other: GPU %d and GPU %d (%w); "+
-			"one process can drive both, or NCCL carries collectives of processes on nodes of their own (HOCKET_NODE)",
+		return nil, fmt.Errorf("%w: processes on GPUs that cannot access each other's memory: GPU %d and GPU %d (%w); "+
+			"drive both GPUs from one process, or give each process a separate HOCKET_NODE, so that collectives use NCCL",
 			device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil, nil
@@ -132,7 +132,7 @@ func (w *world) blame(err error, owner int) error {
 	if w.peers == nil || owner == w.peers.Process() {
 		return err
 	}
-	return errors.Join(w.peers.Blame(owner, "did not come to a launch that this process waits in"), err)
+	return errors.Join(w.peers.Blame(owner, "did not reach a launch in which this process waits"), err)
 }
 
 // Settle implements device.World. It makes all processes compute products with the same algorithms, and compares the

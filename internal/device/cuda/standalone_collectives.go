@@ -26,7 +26,7 @@ type calls struct {
 // OpenCalls implements device.World.
 func (w *world) OpenCalls() (device.Calls, error) {
 	if w.Transport() != "" {
-		return nil, fmt.Errorf("%w: calls on streams of the caller's, of processes on several nodes", device.ErrUnsupported)
+		return nil, fmt.Errorf("%w: calls on the caller's streams with processes on several nodes", device.ErrUnsupported)
 	}
 	var members []device.Member
 	for rank := range w.devices {
@@ -37,7 +37,7 @@ func (w *world) OpenCalls() (device.Calls, error) {
 		members = append(members, device.Member{Rank: rank, Stream: s})
 	}
 	if local := len(w.own); local != 1 {
-		return nil, fmt.Errorf("%w: calls on streams of the caller's want one rank in each process, and this one has %d", device.ErrUnsupported, local)
+		return nil, fmt.Errorf("%w: calls on the caller's streams need one rank in each process, but this process has %d", device.ErrUnsupported, local)
 	}
 	t, err := w.OpenTeam(members)
 	if err != nil {

@@ -176,7 +176,7 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 		return s.errorf("upload: %w", err)
 	}
 	if d.NamesTwice() {
-		return s.errorf("upload: the view names some element twice")
+		return s.errorf("upload: the view contains some element twice")
 	}
 	return s.add(task{kind: uploading, dst: d, host: src})
 }
@@ -293,7 +293,7 @@ func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 		return s.errorf("wait: %w", err)
 	}
 	if cs.dev != s.dev {
-		return s.errorf("wait: counters of rank %d; a device waits for its own", cs.dev.rank)
+		return s.errorf("wait: the counters belong to rank %d, but a stream can wait only for counters of its own device", cs.dev.rank)
 	}
 	if cs.wired() {
 		return s.add(task{kind: awaiting, ctrs: cs, elem: elem, n: least})

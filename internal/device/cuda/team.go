@@ -75,7 +75,7 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 // join checks the members and adds them to the team.
 func (t *team) join(members []device.Member) error {
 	if len(members) == 0 || len(members) > kernels.TeamMost {
-		return fmt.Errorf("%w: %d members; 1 to %d are possible", device.ErrUnsupported, len(members), kernels.TeamMost)
+		return fmt.Errorf("%w: a team of %d members; 1 to %d are possible", device.ErrUnsupported, len(members), kernels.TeamMost)
 	}
 	for i, m := range members {
 		x := &member{team: t, index: i, given: m.Stream, id: -1}
@@ -236,7 +236,7 @@ func hasOtherStreams(w *world, s *site) bool {
 func waitsFit(w *world, t *team) error {
 	for _, m := range t.members {
 		if s := m.dev.site; teamStreams(w, s, t) > mostWaits {
-			return fmt.Errorf("%w: teams on %d streams of GPU %d, whose kernels wait for each other; of %d it is certain that they run side by side; put fewer ranks on a GPU",
+			return fmt.Errorf("%w: kernels on %d streams of GPU %d wait for each other, but only %d streams are certain to run concurrently; put fewer ranks on a GPU",
 				device.ErrUnsupported, teamStreams(w, s, t), s.gpu.Device, mostWaits)
 		}
 	}

@@ -48,7 +48,7 @@ func readTeams(w *world) {
 }
 
 // errLate is wrapped by the error of a member that timed out while it waited for another member.
-var errLate = errors.New("gave up waiting for a member of the team")
+var errLate = errors.New("timed out waiting for a member of the team")
 
 // explain returns an error that names the members that had not begun the launch in which m timed out.
 func (m *member) explain(told kernels.Fault) error {
@@ -64,7 +64,7 @@ func (m *member) explain(told kernels.Fault) error {
 	}
 	longer, launch := m.team.w.m.opts.longer(), epoch-kernels.FirstEpoch
 	if len(late) == 0 && told.Words[1] == int64(m.index) { // a kernel does not know which member writes its packets
-		return fmt.Errorf("%s: %w: after %v packets had not come from another member, and all have begun the team's "+
+		return fmt.Errorf("%s: %w: packets of another member had not arrived after %v, although all members had begun the team's "+
 			"launch %d; %s", m.doing, errLate, waited, launch, longer)
 	}
 	if len(late) == 0 { // all members have begun the launch, one of them too late
@@ -72,7 +72,7 @@ func (m *member) explain(told kernels.Fault) error {
 		owner = p.dev.site.owner
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
 	}
-	err := fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d; is each launch of a team issued on all members? %s",
+	err := fmt.Errorf("%s: %w: after %v %s had not begun the team's launch %d: every launch of a team must be issued on all members. %s",
 		m.doing, errLate, waited, strings.Join(late, ", "), launch, longer)
 	return m.team.w.blame(err, owner)
 }
@@ -84,7 +84,7 @@ const TimeoutVariable = "HOCKET_TEAM_TIMEOUT"
 // longer returns advice on how to raise the time limit, for errors of waits that timed out.
 func (o *Options) longer() string {
 	limit := o.teamTimeout()
-	return fmt.Sprintf("%s=%v waits longer than %v, whatever --timeout says; tools that run kernels one after the other (some profilers, sanitizers) make these waits time out",
+	return fmt.Sprintf("set %s=%v to wait longer than %v, which --timeout does not change; tools that run kernels one after the other (some profilers and sanitizers) make these waits time out",
 		TimeoutVariable, 10*limit, limit)
 }
 

@@ -237,7 +237,7 @@ func TestNCCLHangs(t *testing.T) {
 		f.Mu.Lock()
 		f.Late["cuStreamQuery"] = 1 << 30
 		f.Mu.Unlock()
-		want := "has not ended it after 20ms; NCCL_DEBUG=INFO has NCCL tell what it does, in a new process HOCKET_P2P=off"
+		want := "has not completed it after 20ms; set NCCL_DEBUG=INFO to see what NCCL does; a new process with HOCKET_P2P=off"
 		if limit == time.Hour {
 			want = context.Canceled.Error()
 			time.AfterFunc(20*time.Millisecond, cancel)

@@ -247,7 +247,7 @@ func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
 			return c.wrong(i, v, high, whole, "")
 		}
 		if sum += v; l.most >= 0 && sum > l.most {
-			return c.wrong(i, v, high, whole, fmt.Sprintf("the counts up to this one add up to %d rows, but there are %d", sum,
+			return c.wrong(i, v, high, whole, fmt.Sprintf("the counts up to this one add up to %d rows, but the operand has %d", sum,
 				l.most))
 		}
 		if l.row < 2 || v == -1 {

@@ -79,7 +79,7 @@ func (b *builder) build(ctx context.Context) error {
 	im.MovableIn, im.MovableOut = b.findMovable()
 	im.Guesses = im.World.Guesses()
 	if len(im.Guesses) > 0 {
-		im.opts.Logger.Warn("GEMMs use the library's first guess: there was no free memory to time their algorithms",
+		im.opts.Logger.Warn("GEMMs use the library's default algorithm, because no memory was free to time others",
 			"func", im.Plan.Func, "products", im.Guesses)
 	}
 	im.opts.Logger.Debug("plan loaded", "func", im.Plan.Func, "ranks", im.Plan.Ranks, "commands", len(im.Cmds),

@@ -28,7 +28,7 @@ var ErrBudget = errors.New("more than the budget")
 type UnknownAlgorithm struct{ Err error }
 
 // ErrAlgorithm matches every *UnknownAlgorithm in errors.Is.
-var ErrAlgorithm = errors.New("there is no such algorithm")
+var ErrAlgorithm = errors.New("this machine has no such algorithm")
 
 // Is reports whether target is ErrAlgorithm.
 func (e *UnknownAlgorithm) Is(target error) bool { return target == ErrAlgorithm }

@@ -277,7 +277,7 @@ func (t *DeviceTensor) View(ctx context.Context, f func() error) error {
 }
 
 func (t *DeviceTensor) empty() error {
-	return t.Errorf("%w: it holds nothing: %s", blocks.ErrInput, HowToFill)
+	return t.Errorf("%w: it has no contents: %s", blocks.ErrInput, HowToFill)
 }
 
 // Fail records that an operation that is no longer waited for may still access the tensor.

@@ -154,7 +154,11 @@ func Parse(text []byte) (*File, error) {
 			return nil, fmt.Errorf("%s, at byte %d: want %s, found %s", orTop(t.Field), t.Offset, kindName(t.Type),
 				t.Value)
 		}
-		return nil, fmt.Errorf("no JSON of an execution plan, at byte %d: %w", d.InputOffset(), err)
+		at := int64(len(text)) // where the text ends too early
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			at = syntax.Offset
+		}
+		return nil, fmt.Errorf("no JSON of an execution plan, at byte %d: %w", at, err)
 	}
 	if d.More() {
 		return nil, fmt.Errorf("text after the end of the plan, at byte %d", d.InputOffset())

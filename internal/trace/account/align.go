@@ -40,7 +40,7 @@ func (a *matching) align() {
 	}
 	shared := a.sharedEnds()
 	if a.t.Ranks < 2 {
-		a.refuse("waiting and transfer cannot be separated from one rank alone: give the profiles of all ranks")
+		a.refuse("one rank has only their sum: give the profiles of all ranks")
 		return
 	}
 	if len(shared) == 0 {

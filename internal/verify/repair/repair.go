@@ -283,7 +283,7 @@ func (e *editor) forkBefore(pos ir.Pos) {
 	if loop := outermostLoop(way); loop >= 0 {
 		before := func(w []step) (*ir.Block, int) { return w[loop].block, w[loop].at }
 		if n := e.declared(stream.Name); n != nil && stream.Index != nil {
-			e.insert(pos, before, fmt.Sprintf("fork: all of %%%s wait for main before the loop at line %d", stream.Name, way[loop].stmt.Pos.Line), e.each(stream.Name, n, fork))
+			e.insert(pos, before, fmt.Sprintf("fork: all streams of %%%s wait for main before the loop at line %d", stream.Name, way[loop].stmt.Pos.Line), e.each(stream.Name, n, fork))
 		} else {
 			e.insert(pos, before, fmt.Sprintf("fork: %s waits for main before the loop at line %d", stream, way[loop].stmt.Pos.Line), fork(*stream))
 		}

@@ -42,7 +42,7 @@ func (al *alignment) check() string {
 		}
 		for _, r := range refsOf(p, c) {
 			if r.Elements() == 0 && len(al.loops[c.Site]) > 0 {
-				return fmt.Sprintf("line %d: blocks are empty at the lengths that were unrolled", p.Sites[c.Site].Pos.Line)
+				return fmt.Sprintf("line %d: the proof unrolls the loop to short lengths, at which blocks are empty", p.Sites[c.Site].Pos.Line)
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func (al *alignment) same(x, y int32) string {
 	if ok {
 		return ""
 	}
-	return fmt.Sprintf("line %d meets line %d in another iteration of a long loop", al.line(a), al.line(b))
+	return fmt.Sprintf("line %d accesses the same memory as line %d in another iteration of a long loop", al.line(a), al.line(b))
 }
 
 // edge checks an edge from x to y, which waits for x. Either y belongs to the same iteration as x or to one a few
@@ -105,7 +105,7 @@ func (al *alignment) edge(x, y int32) string {
 		return al.nearEnd(a, la, b)
 	}
 	if len(la) != len(lb) {
-		return fmt.Sprintf("line %d waits for line %d across long loops of different depth", al.line(b), al.line(a))
+		return fmt.Sprintf("line %d waits for line %d, which is at another depth of long loops", al.line(b), al.line(a))
 	}
 	for i := range la {
 		if d := b.Iter[lb[i]] - a.Iter[la[i]]; d < 0 || d > al.far {

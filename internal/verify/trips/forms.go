@@ -47,7 +47,7 @@ func (f form) plus(g form, sign int64) form {
 	}
 	h := form{loops: sum(f.loops, g.loops, sign), knobs: sum(f.knobs, g.knobs, sign), k: f.k + sign*g.k, small: f.small || g.small}
 	if h.k > maxConst || h.k < -maxConst {
-		return spoiled("a number is too large")
+		return spoiled("a number in the index expression is too large")
 	}
 	return h
 }
@@ -70,7 +70,7 @@ func (f form) times(c int64) form {
 		return form{bad: f.bad}
 	}
 	if c > 1<<20 || c < -1<<20 || f.k > maxConst>>20 || f.k < -maxConst>>20 {
-		return spoiled("a number is too large")
+		return spoiled("a number in the index expression is too large")
 	}
 	g := form{k: f.k * c, small: f.small, loops: maps.Clone(f.loops), knobs: maps.Clone(f.knobs)}
 	for k := range g.loops {
@@ -143,12 +143,12 @@ func (a *trips) formOf(e *ir.Expr) form {
 	if x.plain() && y.plain() {
 		return form{small: true}
 	}
-	return spoiled(fmt.Sprintf("%s is not affine in the loop", e))
+	return spoiled(fmt.Sprintf("%s is not an affine function of the loop's variable", e))
 }
 
 func (a *trips) number(v int64) form {
 	if v > maxConst || v < -maxConst {
-		return spoiled("a number is too large")
+		return spoiled("a number in the index expression is too large")
 	}
 	return constant(v)
 }
@@ -157,7 +157,7 @@ func (a *trips) number(v int64) form {
 func (a *trips) period(n int64) {
 	l := a.every / gcd(a.every, n) * n
 	if l > maxPeriod {
-		a.fail("the loop repeats itself only after more than %d iterations", maxPeriod)
+		a.fail("the pattern of the loop repeats only after more than %d iterations", maxPeriod)
 		return
 	}
 	a.every = l
@@ -176,7 +176,7 @@ func (a *trips) near(k int64) {
 		k = -k
 	}
 	if k > maxNear {
-		a.fail("iterations %d apart touch each other, more than %d", k, maxNear)
+		a.fail("iterations at a distance of %d access the same memory or wait for each other; the largest supported distance is %d", k, maxNear)
 		return
 	}
 	a.apart = max(a.apart, k)

@@ -65,7 +65,7 @@ func (a *trips) stmt(s *ir.Stmt) {
 		a.names[s.Results[0].Text] = a.formOf(s.Exprs[0])
 		return
 	case ir.OpCall:
-		a.fail("line %d: calls are not followed into long loops", s.Pos.Line)
+		a.fail("line %d: the proof of long loops does not support calls", s.Pos.Line)
 	case ir.OpStream, ir.OpEvent, ir.OpCounter, ir.OpAlloc:
 		a.declare(s)
 	case ir.OpChunk, ir.OpSelect, ir.OpSlice, ir.OpTranspose, ir.OpReshape, ir.OpLocal, ir.OpClaim:
@@ -73,7 +73,7 @@ func (a *trips) stmt(s *ir.Stmt) {
 	case ir.OpWait:
 		for _, e := range s.Exprs {
 			if f := a.formOf(e); f.bad != "" || len(f.knobs) > 0 || f.loopCoef() < 0 {
-				a.fail("line %d: the value waited for is not affine in the loop", s.Pos.Line)
+				a.fail("line %d: the value of the wait is not an affine function of the loop's variable", s.Pos.Line)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func (a *trips) fixed(s *ir.Stmt, e *ir.Expr, what string) {
 		return
 	}
 	if f := a.formOf(e); !f.plain() {
-		a.fail("line %d: %s %s does not repeat itself with the iterations", s.Pos.Line, what, e)
+		a.fail("line %d: %s %s does not repeat after a fixed number of iterations", s.Pos.Line, what, e)
 	}
 }
 
@@ -101,13 +101,13 @@ func (a *trips) loop(s *ir.Stmt) {
 	name := s.Results[0].Text
 	switch {
 	case !lo.plain() || hi.bad != "" || len(hi.loops) > 0:
-		a.fail("line %d: the loop's bounds depend on a long loop", s.Pos.Line)
+		a.fail("line %d: the loop's bounds depend on the variable of an enclosing long loop", s.Pos.Line)
 	case len(hi.knobs) == 0:
 		a.names[name] = form{small: true}
 	case !hi.knobOnly() || hi.knobCoef() != 1 || lo.small:
 		a.fail("line %d: the trip count is not a dim plus a constant", s.Pos.Line)
 	case len(s.Carry) > 0:
-		a.fail("line %d: values that a long loop carries are not followed", s.Pos.Line)
+		a.fail("line %d: the proof of long loops does not support carried values", s.Pos.Line)
 	default:
 		a.near(hi.k)
 		a.near(lo.k)
@@ -132,7 +132,7 @@ func (a *trips) branch(s *ir.Stmt) {
 	case ok && len(f.knobs) == 0 && (c == 1 || c == -1), ok && len(f.loops) == 0 && (k == 1 || k == -1), ok && c*k == -1:
 		a.near(f.k)
 	default:
-		a.fail("line %d: the condition neither repeats itself nor holds near an end of the loop", s.Pos.Line)
+		a.fail("line %d: the condition neither repeats after a fixed number of iterations nor is limited to iterations near an end of the loop", s.Pos.Line)
 	}
 }
 
@@ -184,7 +184,7 @@ func (a *trips) attrs(s *ir.Stmt) {
 		}
 		for _, e := range at.Exprs {
 			if f := a.formOf(e); len(f.loops) > 0 {
-				a.fail("line %d: %s= depends on a long loop", s.Pos.Line, at.Name)
+				a.fail("line %d: %s= depends on the variable of a long loop", s.Pos.Line, at.Name)
 			}
 		}
 	}
@@ -223,7 +223,7 @@ func (a *trips) view(s *ir.Stmt) {
 		slices.Sort(v.gone)
 	case ir.OpSlice:
 		if g := a.formOf(s.Exprs[1]); !f.plain() || !g.plain() {
-			a.fail("line %d: a slice that moves with a long loop: write it as a chunk", s.Pos.Line)
+			a.fail("line %d: the slice depends on the variable of a long loop: write it as a chunk", s.Pos.Line)
 		}
 		f = form{small: true}
 	}
@@ -233,7 +233,7 @@ func (a *trips) view(s *ir.Stmt) {
 	if base.opaque {
 		a.opaque[base.root] = true
 		if !f.plain() {
-			a.fail("line %d: a block that moves with a long loop, of a view with other dimensions", s.Pos.Line)
+			a.fail("line %d: the block depends on the variable of a long loop, and belongs to a view with other dimensions", s.Pos.Line)
 		}
 		return
 	}
@@ -261,7 +261,7 @@ func (a *trips) axis(s *ir.Stmt) int64 {
 	}
 	f := a.formOf(at.Exprs[0])
 	if !f.exact() {
-		a.fail("line %d: the axis is no constant", s.Pos.Line)
+		a.fail("line %d: the axis is not constant", s.Pos.Line)
 	}
 	return f.k
 }
@@ -296,9 +296,9 @@ func (a *trips) use(s *ir.Stmt, at partOf, p part) {
 	case p.f.bad != "":
 		a.fail("line %d: %s", s.Pos.Line, p.f.bad)
 	case len(p.f.loops) > 0 && (!p.f.oneLoop() || p.f.loopCoef() != 1 || len(p.f.knobs) > 0):
-		a.fail("line %d: an index that is not the loop's variable plus a constant", s.Pos.Line)
+		a.fail("line %d: the index is not the loop's variable plus a constant", s.Pos.Line)
 	case len(p.f.loops) == 0 && len(p.f.knobs) > 0 && (!p.f.knobOnly() || p.f.knobCoef() != 1):
-		a.fail("line %d: an index that is not the trip count plus a constant", s.Pos.Line)
+		a.fail("line %d: the index is not the trip count plus a constant", s.Pos.Line)
 	}
 	a.parts[at] = append(a.parts[at], p)
 }
@@ -320,14 +320,14 @@ func (a *trips) settle() {
 			continue
 		}
 		if a.opaque[at.root] && at.along != "[]" {
-			a.fail("%%%s is cut by a long loop and used with other dimensions too", at.root)
+			a.fail("%%%s is divided into blocks by a long loop, and also used with other dimensions", at.root)
 		}
 		for _, p := range ps {
 			switch {
 			case p.count != ps[0].count:
-				a.fail("%%%s is cut in two ways, one of which moves with a long loop", at.root)
+				a.fail("%%%s is divided into blocks in two ways, one of which depends on the variable of a long loop", at.root)
 			case p.f.small:
-				a.fail("%%%s is cut by a long loop and by something that repeats", at.root)
+				a.fail("%%%s is divided into blocks both by a long loop and by an index that repeats", at.root)
 			}
 			a.near(p.f.k)
 		}

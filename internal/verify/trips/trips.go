@@ -188,7 +188,7 @@ func (a *trips) findLong() {
 		})
 	})
 	if len(a.knobs) == 0 {
-		a.fail("no loop of the program is too long to unroll")
+		a.fail("the program has no loop that is too long to unroll")
 	}
 }
 
@@ -231,7 +231,7 @@ func (a *trips) prove() *Proof {
 		}
 	}
 	if out.Verdict == verify.Proved && out.Checked == 0 {
-		return unknown("no length of the loops could be bound")
+		return unknown("no trip counts were found for which the program can be bound")
 	}
 	return out
 }
@@ -294,13 +294,13 @@ func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Pr
 		prog, b, w := a.turned(at, false)
 		pl, p, err := a.plans(prog, b)
 		if err != nil {
-			*out = Proof{Reason: "with " + words + " it is refuted, and with the given dims it could not be planned", Checked: out.Checked}
+			*out = Proof{Reason: "with " + words + " it is refuted, but the program with the given dims is too large to plan", Checked: out.Checked}
 			return
 		}
 		if r2 := verify.Plan(p, verify.Options{}); r2.Verdict == verify.Refuted {
 			r, planned, words = r2, pl, w
 		} else {
-			*out = Proof{Reason: "with " + words + " it is refuted; with the dims as given, blocks are empty and hide it", Checked: out.Checked}
+			*out = Proof{Reason: "with " + words + " it is refuted; with the given dims the fault is hidden because blocks are empty", Checked: out.Checked}
 			return
 		}
 	}

@@ -160,7 +160,7 @@ func (j *Joint) gate(at *jointOperands) kernels.Computation {
 func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
-		return false, errors.New("given up: a call of the driver did not return")
+		return false, errors.New("canceled: a call of the driver did not return")
 	}
 	defer h.drv.Watch().Release(&all.mu)
 	if agreed := h.agreed[sumOf(key)]; agreed != nil {
@@ -250,7 +250,7 @@ func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
 	t := &jointTrial{j: j, alone: alone, trial: &trial{host: h, st: alone[0], copies: copies, step: step,
 		bytes: a + step*copies + results + outs[0] + WorkspaceBytes}}
 	if t.bytes > h.gpu.Memory {
-		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes,
+		return nil, fmt.Errorf("%w: a trial needs %d bytes, but GPU %d has %d", device.ErrOutOfMemory, t.bytes,
 			h.gpu.Device, h.gpu.Memory)
 	}
 	var err error

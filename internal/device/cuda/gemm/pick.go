@@ -65,7 +65,7 @@ const (
 func (h *Host) pick(st *Launch) (*Pick, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
-		return nil, errors.New("given up: a call of the driver did not return")
+		return nil, errors.New("canceled: a call of the driver did not return")
 	}
 	defer h.drv.Watch().Release(&all.mu)
 	key := st.key()
@@ -73,8 +73,8 @@ func (h *Host) pick(st *Launch) (*Pick, error) {
 	p, known := all.made[key]
 	if agreed := h.agreed[sum]; agreed != nil {
 		if p = st.kept(agreed); p == nil {
-			return nil, fmt.Errorf("product %s: cuBLASLt refuses the algorithm that another process has found fastest for it; "+
-				"are libraries and drivers of all processes the same?", st.Problem.String())
+			return nil, fmt.Errorf("GEMM %s: cuBLASLt rejects the algorithm that another process found fastest; "+
+				"use the same libraries and drivers in all processes", st.Problem.String())
 		}
 		key += " adopted"
 	} else if !known {

@@ -32,7 +32,7 @@ type trial struct {
 }
 
 // errRecording reports that nothing can be timed because a graph is being recorded.
-var errRecording = errors.New("nothing is timed while a graph is recorded")
+var errRecording = errors.New("algorithms cannot be timed while a graph is recorded")
 
 // withoutTrial reports whether err means that a product must do without a trial: there is no memory for it, or a graph
 // is being recorded. Other errors of a trial are returned.
@@ -59,7 +59,7 @@ func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	a, b, out := st.Problem.spans()
 	t := &trial{host: h, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
 	if t.bytes > h.gpu.Memory { // possible if operands overlap, since a trial uses separate memory for each
-		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
+		return nil, fmt.Errorf("%w: a trial needs %d bytes, but GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
 	}
 	var err error
 	if t.at, err = h.heaps[device.Private].Alloc(t.bytes); err != nil {
@@ -222,7 +222,7 @@ func (t *trial) times(cands []*Candidate, chain int) ([]float32, error) {
 	for i, c := range cands {
 		ms, err := drv.Elapsed(c.events[0], c.events[1])
 		if err != nil {
-			return nil, fmt.Errorf("timing a product: %w", err)
+			return nil, fmt.Errorf("timing a GEMM: %w", err)
 		}
 		took[i] = ms / float32(chain)
 	}

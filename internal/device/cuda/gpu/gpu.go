@@ -57,7 +57,7 @@ func (s *System) describe(ordinal int) (*GPU, error) {
 		}
 	}
 	if vmm == 0 {
-		return nil, fmt.Errorf("GPU %d, %s, has no virtual memory management, which hocket needs; CUDA_VISIBLE_DEVICES can leave it out", ordinal, g.Name)
+		return nil, fmt.Errorf("GPU %d, %s, lacks virtual memory management, which hocket needs; exclude the GPU with CUDA_VISIBLE_DEVICES", ordinal, g.Name)
 	}
 	g.Arch, g.Early = Arch(major, minor), major >= 9
 	return g, nil
@@ -101,7 +101,7 @@ func (g *GPU) lock() (unlock func(), err error) {
 }
 
 // errGivenUp is the error for a caller whose world was given up because a driver call did not return.
-var errGivenUp = errors.New("given up: a call of the driver did not return")
+var errGivenUp = errors.New("canceled: a call of the driver did not return")
 
 // Function returns a kernel of an image. The first call for a key loads the image. The context is current.
 func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function, error) {

@@ -136,7 +136,7 @@ func (h *Heap) RegionOf(p nvlib.Ptr) *Region {
 func (h *Heap) Free(p nvlib.Ptr, bytes int64) error {
 	r := h.RegionOf(p)
 	if r == nil {
-		return fmt.Errorf("memory at %#x is not this heap's", uint64(p))
+		return fmt.Errorf("memory at %#x does not belong to this heap", uint64(p))
 	}
 	r.join(stretch{p, RoundUp(max(bytes, 1), Alignment)})
 	if r.Bytes > h.slab && r.empty() {

@@ -44,7 +44,7 @@ type loss struct {
 }
 
 func (l *loss) Error() string {
-	return fmt.Sprintf("GPU %d, %s, is lost since %s (%s: %v); the CUDA driver gives this process no way to use the GPU again; start a new process",
+	return fmt.Sprintf("GPU %d, %s, was lost at %s (%s: %v); this process can no longer use the GPU: start a new process",
 		l.gpu.Device, l.gpu.Name, l.since.Format(time.TimeOnly), l.where, l.err)
 }
 

@@ -47,7 +47,7 @@ func NewReach(setting string) (*reach, error) {
 		a, aerr := strconv.Atoi(from)
 		b, berr := strconv.Atoi(to)
 		if aerr != nil || berr != nil || min(a, b) < 0 || max(a, b) > math.MaxInt16 || a == b {
-			return nil, fmt.Errorf("%s=%s: it is on, off, or pairs of GPUs that are to be kept apart, like 0-1,0-2",
+			return nil, fmt.Errorf("%s=%s is invalid: set it to on, off, or pairs of GPUs that do not use peer access, such as 0-1,0-2",
 				P2PVariable, setting)
 		}
 		r.denied[Couple{nvlib.Device(min(a, b)), nvlib.Device(max(a, b))}] = true
@@ -79,7 +79,7 @@ func (s *System) Apart(a, b *GPU) (why, err error) {
 // told returns why GPUs are apart according to the user and the driver, without a transfer.
 func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	if s.Reach.setting == "off" || s.Reach.denied[coupleOf(a, b)] {
-		return fmt.Errorf("%s=%s keeps them apart", P2PVariable, s.Reach.setting)
+		return fmt.Errorf("%s=%s disables peer access between them", P2PVariable, s.Reach.setting)
 	}
 	for _, w := range [][2]*GPU{{a, b}, {b, a}} {
 		if ok, err := drv.CanAccessPeer(w[0].Device, w[1].Device); err != nil {
@@ -93,7 +93,7 @@ func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 
 // noPeer returns the error for peer access that the driver denies, with NVML's reason if it has one.
 func (r *reach) noPeer(a, b *GPU) error {
-	const what = "the driver gives no peer access: no NVLink between them, and PCIe peer access is off"
+	const what = "the driver offers no peer access: the GPUs have no NVLink, and PCIe peer access is off"
 	nvml, err := r.NVML()
 	if err != nil {
 		return errors.New(what)
@@ -116,12 +116,12 @@ func (s *System) ask(a, b *GPU) (why, err error) {
 		why, err := s.tryTransfer(w[0], w[1])
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("a transfer from GPU %d to GPU %d: %w; in a new process %s=%d-%d keeps the two apart", w[0].Device, w[1].Device, err, P2PVariable, a.Device, b.Device)
+			return nil, fmt.Errorf("a transfer from GPU %d to GPU %d: %w; to disable peer access between them, start a new process with %s=%d-%d", w[0].Device, w[1].Device, err, P2PVariable, a.Device, b.Device)
 		case OutOfMemory(why):
 			return nil, fmt.Errorf("a transfer from GPU %d to GPU %d: %w", w[0].Device, w[1].Device, why)
 		case why != nil:
 			s.Reach.Deceit = true
-			return fmt.Errorf("a transfer from GPU %d to GPU %d: %w; the driver says that it works: look at the IOMMU, and at ACS of PCIe switches", w[0].Device, w[1].Device, why), nil
+			return fmt.Errorf("a transfer from GPU %d to GPU %d: %w, although the driver reports peer access: check the IOMMU and the ACS setting of PCIe switches", w[0].Device, w[1].Device, why), nil
 		}
 	}
 	return nil, nil

@@ -91,19 +91,19 @@ const edgesCUDA = 12030
 const oldestCUDA = 12000
 
 // ErrNoDevice reports that there is no GPU, and suggests causes.
-var ErrNoDevice = errors.New("the NVIDIA driver finds no GPU; is one there, and does CUDA_VISIBLE_DEVICES hide it?")
+var ErrNoDevice = errors.New("the NVIDIA driver finds no GPU: check that the host has one and that CUDA_VISIBLE_DEVICES does not hide it")
 
 // laterCompiler is the advice for code that the driver rejects.
-const laterCompiler = "libnvrtc may be of a later CUDA than the driver: hocket doctor tells both versions, and HOCKET_LIBNVRTC names another file"
+const laterCompiler = "libnvrtc may be from a later CUDA version than the driver: hocket doctor shows both versions; HOCKET_LIBNVRTC selects another file"
 
 // WaysOut gives advice for statuses that occur when the driver, a GPU or code is first used. It follows the
 // documentation of CUresult.
 var WaysOut = map[int]string{
 	200: laterCompiler, 209: laterCompiler, 222: laterCompiler, // the image, no binary for the GPU, the version of PTX
-	46:  "another process may have it for itself: nvidia-smi -q -d COMPUTE tells the compute mode",
-	802: "on a host with NVSwitch the service nvidia-fabricmanager has to run, in the driver's version",
-	803: "libcuda and the driver in the kernel are of different versions: restart the host after an update; in a container mount the host's libcuda",
-	804: "this libcuda is of a package cuda-compat, which is not for this GPU: name the driver's own in HOCKET_LIBCUDA",
+	46:  "another process may use the GPU exclusively: nvidia-smi -q -d COMPUTE shows the compute mode",
+	802: "on a host with NVSwitch the service nvidia-fabricmanager must run, in the version of the driver",
+	803: "libcuda and the kernel's driver have different versions: restart the host after an update; in a container, mount the host's libcuda",
+	804: "this libcuda is from a cuda-compat package that does not support this GPU: set HOCKET_LIBCUDA to the driver's libcuda",
 }
 
 // Explain adds advice to an error of the driver.

@@ -151,7 +151,7 @@ func (g *GPU) move(pairs [][2]nvlib.Ptr) error {
 			return err
 		}
 		if time.Since(began) > g.System.Patience {
-			g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), "in a transfer to or from another", fmt.Errorf("it has not ended after %v", g.System.Patience)})
+			g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), "in a transfer to or from another", fmt.Errorf("the transfer has not ended after %v", g.System.Patience)})
 			return g.Lost.Load()
 		}
 	}

@@ -22,9 +22,9 @@ func (w *World) Standings(ask func() []device.Standing) []device.Standing {
 		if w.GivenUp() == nil && now.Sub(began) < standingsPatience {
 			continue
 		}
-		at := device.Standing{Rank: -1, ID: -1, Does: "holds the host up", Since: began}
+		at := device.Standing{Rank: -1, ID: -1, Does: "blocks the host", Since: began}
 		if err := w.GivenUp(); err != nil {
-			at.Does = "was given up: " + err.Error()
+			at.Does = "was abandoned: " + err.Error()
 		} else if age > 0 {
 			at.Does, at.Since = fmt.Sprintf("is in %s, a call of the driver", p.Call), seen.since
 		}

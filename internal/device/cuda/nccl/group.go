@@ -167,8 +167,8 @@ func (t *Team) awaitTrial(idle func() (bool, error)) error {
 			return err
 		}
 		if time.Since(began) > t.Patience {
-			return fmt.Errorf("NCCL has not ended it after %v; NCCL_DEBUG=INFO has NCCL tell what it does, "+
-				"in a new process %s=off keeps it off peers' memory, and %s",
+			return fmt.Errorf("NCCL has not completed it after %v; set NCCL_DEBUG=INFO to see what NCCL does; "+
+				"a new process with %s=off does not use peers' memory; %s",
 				t.Patience, gpu.P2PVariable, t.Longer)
 		}
 	}

@@ -122,8 +122,8 @@ func (g *Group) settle(t *Team) error {
 			return errors.Join(errors.New("the world has ended"), t.Peers.Err())
 		case time.Since(began) > t.Patience:
 			g.failed = true
-			return fmt.Errorf("NCCL is not ready after %v: a process may have failed, or nodes may not reach each other by "+
-				"its network; NCCL_DEBUG=INFO has NCCL tell what it does, NCCL_SOCKET_IFNAME names the interface, and %s",
+			return fmt.Errorf("NCCL is not ready after %v: a process may have failed, or nodes may be unable to connect by "+
+				"NCCL's network; set NCCL_DEBUG=INFO to see what NCCL does, or NCCL_SOCKET_IFNAME to select the interface; %s",
 				t.Patience, t.Longer)
 		}
 	}

@@ -41,8 +41,8 @@ func (p *Pool) tell(t *Team) error {
 	deceit := t.System.Reach.Deceives()
 	switch {
 	case p.told && p.may && deceit && t.Apart() != nil:
-		return fmt.Errorf("%w: NCCL uses peers' memory since before it turned out that some of it cannot be used; "+
-			"in a new process %s=off prevents it",
+		return fmt.Errorf("%w: NCCL already used peers' memory when a transfer between peers was found to fail; "+
+			"start a new process with %s=off",
 			device.ErrUnsupported, gpu.P2PVariable)
 	case p.told:
 		return nil

@@ -86,7 +86,7 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 	bytes := int64(binary.LittleEndian.Uint64(note.Bytes()))
 	note.Close() // the mapping is no longer used, so an error is harmless
 	if bytes < least {
-		return nil, fmt.Errorf("%w: process %d could not take %d bytes of its GPU", device.ErrOutOfMemory, i.owner,
+		return nil, fmt.Errorf("%w: process %d could not allocate %d bytes on its GPU", device.ErrOutOfMemory, i.owner,
 			least)
 	}
 	file, err := p.Import(p.Ctx, i.owner, key+", memory")

@@ -54,7 +54,7 @@ func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
 	for p, text := range all {
 		var list []sight
 		if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
-			return nil, fmt.Errorf("process %d says of its GPUs %q (%v)", p, text, err)
+			return nil, fmt.Errorf("process %d sent a malformed list of its GPUs: %q (%v)", p, text, err)
 		}
 		v.seen = append(v.seen, list)
 		host := list[0].Host
@@ -102,7 +102,7 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 		seen, i := v.seen[owner], ranksOf[owner]
 		switch seat := procs.Seat(p.World, owner); {
 		case seat >= 0 && ranks%p.Processes() != 0:
-			return nil, fmt.Errorf("%w: %d ranks of a group of %d processes on GPUs; give each process as many ranks",
+			return nil, fmt.Errorf("%w: %d ranks in a group of %d processes on GPUs; give each process the same number of ranks",
 				device.ErrUnsupported, ranks, p.Processes())
 		case v.alike[host] && seat >= 0: // of a group: the process has the GPUs that it has in the world
 			i += seat * ranks / p.Processes()
@@ -113,7 +113,7 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 		ranksOn[host]++
 		is := seen[i%len(seen)]
 		if shared[host+is.PCI]++; shared[host+is.PCI] > most {
-			return nil, fmt.Errorf("more than %d ranks on the GPU at %s, the last rank %d: each process wants GPUs of its own",
+			return nil, fmt.Errorf("more than %d ranks are on the GPU at %s, including rank %d: give each process separate GPUs",
 				most, is.PCI, r)
 		}
 		key := fmt.Sprintf("process %d GPU %s", owner, is.PCI)

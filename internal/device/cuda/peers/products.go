@@ -57,7 +57,7 @@ func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte
 	rounds := uint64(0)
 	for process, c := range counts {
 		if len(c) != len(count) {
-			return nil, fmt.Errorf("process %d says of its products %q", process, c)
+			return nil, fmt.Errorf("process %d sent a malformed list of its GEMMs: %q", process, c)
 		}
 		rounds = max(rounds, (binary.LittleEndian.Uint64(c)+uint64(most)-1)/uint64(most))
 	}

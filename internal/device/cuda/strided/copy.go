@@ -16,7 +16,7 @@ func CheckCopy(dst, src *View) error {
 		return fmt.Errorf("%s%v to %s%v", src.DType, src.Shape, dst.DType, dst.Shape)
 	}
 	if dst.NamesTwice() {
-		return fmt.Errorf("the destination names some element twice")
+		return fmt.Errorf("the destination contains some element twice")
 	}
 	if err := CheckDims(Merge(dst, src)); err != nil {
 		return err

@@ -1,0 +1,208 @@
+// Command server generates tokens over HTTP. Its model decodes several sequences at a time: each sequence has a slot,
+// which is a row of the model's state, and each run computes one more token of every sequence.
+//
+//	go run ./examples/server examples/llama/llama.hkt
+//	curl -d '{"ids": [1, 2, 3], "n": 8, "ms": 1000}' localhost:8080/generate
+//	curl localhost:8080/metrics
+//
+// The model is a program with the parameters and results of examples/llama/llama.hkt, with random weights unless
+// -weights names a safetensors file. Or it is an archive of torch.export (.pt2), with its weights, that has the inputs
+// ids, at and sees and the next tokens as its result. Its buffers have one row for each slot, and at position 0 of a
+// sequence the model ignores what a row contains.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"hocket.example/hocket"
+)
+
+func main() {
+	addr := flag.String("addr", "localhost:8080", "the `ADDRESS` at which to serve")
+	weights := flag.String("weights", "", "a safetensors `FILE` with tensors that have the names of the parameters")
+	slots := flag.Int64("slots", 8, "the number of sequences that are decoded at a time")
+	room := flag.Int64("room", 1024, "the largest number of tokens of a sequence")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		log.Fatal("usage: server [flags] MODEL")
+	}
+	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
+	model := load(m, flag.Arg(0), *weights, map[string]int64{"B": *slots, "T": 1, "S": *room})
+	s := newServer(m, model, *room, 64)
+	web := &http.Server{Addr: *addr, Handler: s.routes(), ReadTimeout: time.Minute}
+	go func() { log.Fatal(web.ListenAndServe()) }()
+	log.Fatal(s.decode(context.Background()))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}
+
+// load loads a program or an archive, binds its weights, and creates its state.
+func load(m *hocket.Machine, file, weights string, dims map[string]int64) *hocket.Model {
+	ctx := context.Background()
+	if filepath.Ext(file) == ".pt2" {
+		e := must(hocket.OpenExport(file, hocket.ExportOptions{}))
+		model := must(m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{}))
+		must(e.Bind(ctx, model))
+		return model
+	}
+	p := must(hocket.Parse(file, string(must(os.ReadFile(file)))))
+	model := must(m.Load(p, hocket.Binding{Dims: dims}, hocket.LoadOptions{}))
+	state := must(model.BindState(ctx, nil))
+	inputs := []string{"ids", "at", "sees"}
+	if weights != "" {
+		must(model.BindFrom(must(hocket.OpenCheckpoint(weights)), hocket.Rules{Inputs: inputs}))
+		return model
+	}
+	for name, t := range must(model.RandomInputs("rand:1")) {
+		if state[name] == nil && !slices.Contains(inputs, name) {
+			must(name, model.Bind(name, t))
+		}
+	}
+	return model
+}
+
+// request is a sequence that is generated. Its exported fields are the body of an HTTP request.
+type request struct {
+	IDs  []int32         // the prompt, followed by the generated tokens
+	N    int             // the number of tokens that are still to be generated
+	MS   int64           // the time that the request may take, in milliseconds
+	ctx  context.Context // ends at the deadline, and if the client disconnects
+	at   int             // the number of tokens that are in the state
+	done chan error      // receives the outcome of the sequence
+}
+
+// server decodes sequences of at most room tokens.
+type server struct {
+	machine *hocket.Machine
+	model   *hocket.Model
+	ids     hocket.Port // the parameter %ids, with one row for each slot
+	room    int64
+	queue   chan *request // requests that wait for a slot
+}
+
+func newServer(m *hocket.Machine, model *hocket.Model, room int64, waiting int) *server {
+	ports := must(model.Inputs(nil))
+	ids := slices.IndexFunc(ports, func(p hocket.Port) bool { return p.Name == "ids" })
+	return &server{m, model, ports[ids], room, make(chan *request, waiting)}
+}
+
+// decode runs the model until ctx ends or a run fails, for example because a device is lost.
+func (s *server) decode(ctx context.Context) error {
+	slots := make([]*request, s.ids.Shape[0])
+	for {
+		ids, at, sees := make([]int32, len(slots)), slices.Repeat([]int32{-1}, len(slots)), make([]int32, len(slots))
+		for i, r := range slots {
+			if r == nil || r.ctx.Err() != nil { // the slot is free, or its request is cancelled or late
+				select {
+				case r = <-s.queue:
+				default:
+					r = nil
+				}
+			}
+			if slots[i] = r; r != nil { // position -1 leaves the state of the other slots unchanged
+				ids[i], at[i], sees[i] = r.IDs[r.at], int32(r.at), int32(r.at+1)
+			}
+		}
+		if slices.Max(at) < 0 { // no slot is in use
+			select {
+			case slots[0] = <-s.queue:
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		in := map[string]*hocket.Tensor{}
+		for name, vals := range map[string][]int32{"ids": ids, "at": at, "sees": sees} {
+			in[name] = must(hocket.FromInts(s.ids.DType, vals, s.ids.Shape...))
+		}
+		report, err := s.model.Run(ctx, hocket.Args{In: in})
+		var bad *hocket.InputError
+		if errors.As(err, &bad) && !bad.Begun { // one request has a wrong id: nothing was run, so run without it
+			slots[bad.Index[0]].done <- err
+			slots[bad.Index[0]] = nil
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for i, next := range cmp.Or(report.Out["next"], report.Out["out0"]).Ints() {
+			r := slots[i]
+			if r == nil {
+				continue
+			}
+			if r.at++; r.at == len(r.IDs) { // the whole prompt is in the state
+				r.IDs = append(r.IDs, int32(next))
+				r.N--
+			}
+			if r.N == 0 {
+				r.done <- nil
+				slots[i] = nil
+			}
+		}
+	}
+}
+
+// await gives a request to decode and waits until the sequence is complete or the request's context ends.
+func (s *server) await(r *request) error {
+	if len(r.IDs) == 0 || r.N < 1 || int64(len(r.IDs)+r.N) > s.room {
+		return fmt.Errorf("%w: want ids and n, together at most %d tokens", hocket.ErrInput, s.room)
+	}
+	select {
+	case s.queue <- r:
+	default:
+		return fmt.Errorf("%w: %d requests wait", hocket.ErrOverloaded, cap(s.queue))
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+}
+
+// generate answers POST /generate.
+func (s *server) generate(w http.ResponseWriter, req *http.Request) {
+	r := &request{done: make(chan error, 1)}
+	err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20)).Decode(r)
+	ctx, cancel := context.WithTimeout(req.Context(), time.Duration(r.MS)*time.Millisecond)
+	defer cancel()
+	if r.ctx = ctx; err == nil {
+		err = s.await(r)
+	}
+	switch {
+	case err == nil:
+		_ = json.NewEncoder(w).Encode(map[string][]int32{"ids": r.IDs})
+	case errors.Is(err, hocket.ErrOverloaded):
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	case errors.Is(err, ctx.Err()): // the deadline has passed, or the client has disconnected
+		http.Error(w, err.Error(), http.StatusGatewayTimeout)
+	default: // hocket.ErrInput, or an error of json
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+}
+
+// routes serves POST /generate and GET /metrics.
+func (s *server) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /generate", s.generate)
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"machine": s.machine.Stats(), "queued": len(s.queue)})
+	})
+	return mux
+}

@@ -1,0 +1,600 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/ir"
+)
+
+var loadFlag = flag.Duration("load", 0, "how long TestLoad sends requests; 0 for a second, or 30 in a long run")
+
+const (
+	llama = "../llama/llama.hkt"
+	room  = 1024
+	vocab = 16 // of llama.hkt
+)
+
+// served is a server behind HTTP. Its requests wait until decode is started.
+type served struct {
+	*server
+	t   testing.TB
+	url string
+}
+
+func serve(t testing.TB, slots int64, waiting int) *served {
+	t.Helper()
+	return serveFile(t, llama, slots, waiting)
+}
+
+func serveFile(t testing.TB, file string, slots int64, waiting int) *served {
+	t.Helper()
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	model := load(m, file, "", map[string]int64{"B": slots, "T": 1, "S": room})
+	s := &served{server: newServer(m, model, room, waiting), t: t}
+	web := httptest.NewServer(s.routes())
+	t.Cleanup(web.Close)
+	s.url = web.URL
+	return s
+}
+
+// start starts decode, which ends with the test.
+func (s *served) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.decode(ctx) }()
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			s.t.Errorf("decode: %v", err)
+		}
+	})
+}
+
+// send posts a request and returns the status and the generated sequence, or the message.
+func (s *served) send(ctx context.Context, body string) (status int, ids []int32, message string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/generate", strings.NewReader(body))
+	if err != nil {
+		return 0, nil, "", err
+	}
+	rep, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, "", err
+	}
+	defer rep.Body.Close()
+	text, err := io.ReadAll(rep.Body)
+	if err != nil {
+		return 0, nil, "", err
+	}
+	if rep.StatusCode != http.StatusOK {
+		return rep.StatusCode, nil, string(text), nil
+	}
+	var out struct{ IDs []int32 }
+	err = json.Unmarshal(text, &out)
+	return rep.StatusCode, out.IDs, "", err
+}
+
+func body(ids []int32, n int, d time.Duration) string {
+	text, _ := json.Marshal(map[string]any{"ids": ids, "n": n, "ms": d.Milliseconds()})
+	return string(text)
+}
+
+// wants checks that a request is answered by a sequence, or refused.
+func (s *served) wants(body string, status int, ids []int32, message string) {
+	s.t.Helper()
+	got, is, text, err := s.send(context.Background(), body)
+	if err != nil || got != status || !slices.Equal(is, ids) || !strings.Contains(text, message) {
+		s.t.Errorf("%s: status %d, %v %q, %v; want %d, %v %q", body, got, is, text, err, status, ids, message)
+	}
+}
+
+// evaluator decodes single sequences without a server, and checks them against the reference evaluator.
+type evaluator struct {
+	t   testing.TB
+	one *hocket.Model // one token at a time
+	all *hocket.Model // all tokens in one run, in f64, so that error bounds are less than the differences of logits
+}
+
+func newEvaluator(t testing.TB) *evaluator {
+	t.Helper()
+	m, err := hocket.Open(context.Background(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	text, err := os.ReadFile(llama)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := hocket.Parse(llama, strings.ReplaceAll(string(text), "f32[", "f64["))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := m.Load(p, hocket.Binding{Dims: map[string]int64{"B": 1}}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := load(m, llama, "", map[string]int64{"B": 1, "T": 1, "S": room})
+	weights, err := one.RandomInputs("rand:1") // as load binds them
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range weights {
+		if !slices.Contains([]string{"ids", "at", "sees", "keys", "values"}, name) {
+			if err := all.Bind(name, must(hocket.FromFloats(ir.F64, x.Floats(), x.Shape...))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return &evaluator{t, one, all}
+}
+
+// sequence returns ids and the n tokens that follow, decoded alone.
+func (e *evaluator) sequence(ids []int32, n int) []int32 {
+	e.t.Helper()
+	out := slices.Clone(ids)
+	for at := 0; len(out) < len(ids)+n; at++ {
+		rep := e.run(e.one, map[string]*hocket.Tensor{}, out[at:at+1], at)
+		if at+1 == len(out) {
+			out = append(out, int32(rep.Out["next"].Ints()[0]))
+		}
+	}
+	return out
+}
+
+// arguments adds the ids of tokens from a position on to in.
+func (e *evaluator) arguments(in map[string]*hocket.Tensor, ids []int32, from int) hocket.Args {
+	at, sees := make([]int, len(ids)), make([]int, len(ids))
+	for i := range at {
+		at[i], sees[i] = from+i, from+i+1
+	}
+	in["ids"] = must(hocket.FromInts(ir.I32, ids, 1, int64(len(ids))))
+	in["at"] = must(hocket.FromInts(ir.I32, at, 1, int64(len(ids))))
+	in["sees"] = must(hocket.FromInts(ir.I32, sees, 1, int64(len(ids))))
+	return hocket.Args{In: in}
+}
+
+func (e *evaluator) run(m *hocket.Model, in map[string]*hocket.Tensor, ids []int32, from int) *hocket.Report {
+	e.t.Helper()
+	rep, err := m.Run(e.t.Context(), e.arguments(in, ids, from))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return rep
+}
+
+// agrees checks the generated tokens of a sequence against the reference evaluator.
+func (e *evaluator) agrees(prompt int, ids []int32) {
+	e.t.Helper()
+	n := len(ids) - 1 // nothing follows the last token
+	in := map[string]*hocket.Tensor{}
+	for _, name := range []string{"keys", "values"} {
+		in[name] = must(hocket.NewTensor(ir.F64, 2, 1, int64(n), 2, 4))
+	}
+	rep := e.run(e.all, in, ids[:n], 0)
+	ref, err := e.all.Reference(e.t.Context(), e.arguments(in, ids[:n], 0))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	next := rep.Out["next"].Ints()
+	for i := prompt - 1; i < n; i++ {
+		next[i] = int64(ids[i+1])
+	}
+	rep.Out["next"] = must(hocket.FromInts(ir.I32, next, 1, int64(n)))
+	if c := ref.Compare(rep); c.Verdict != hocket.Exact && c.Verdict != hocket.Within {
+		e.t.Errorf("%v: %v", ids, c)
+	}
+	rep.Out["next"] = must(hocket.FromInts(ir.I32, append(next[:n-1], (next[n-1]+1)%vocab), 1, int64(n)))
+	if c := ref.Compare(rep); c.Verdict != hocket.Differs {
+		e.t.Errorf("with another last token: %v", c)
+	}
+}
+
+// TestBatched: sequences of different lengths that share a batch, and slots that are used again, give the tokens of
+// each sequence alone, which the reference evaluator confirms.
+func TestBatched(t *testing.T) {
+	s, e := serve(t, 3, 100), newEvaluator(t)
+	s.start()
+	rng := rand.New(rand.NewPCG(longtest.Seed(t), 1))
+	var all sync.WaitGroup
+	seen := map[string]bool{}
+	for i := range longtest.Of(16, 200) {
+		ids := make([]int32, 1+rng.IntN(6))
+		for k := range ids {
+			ids[k] = int32(rng.IntN(vocab))
+		}
+		want := e.sequence(ids, 1+rng.IntN(10))
+		seen[fmt.Sprint(want[len(ids):])] = true
+		if i < 4 {
+			e.agrees(len(ids), want)
+		}
+		all.Go(func() { s.wants(body(ids, len(want)-len(ids), time.Minute), 200, want, "") })
+	}
+	all.Wait()
+	if len(seen) < 8 {
+		t.Errorf("only %d different results: sequences could be mixed up unnoticed", len(seen))
+	}
+}
+
+// TestWeights: the weights of a program are read from a file of safetensors.
+func TestWeights(t *testing.T) {
+	e := newEvaluator(t)
+	weights, err := e.one.RandomInputs("rand:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, data := map[string]any{}, []byte(nil)
+	for name, x := range weights {
+		if !slices.Contains([]string{"ids", "at", "sees", "keys", "values"}, name) {
+			at := len(data)
+			data = append(data, x.Data...)
+			header[name] = map[string]any{"dtype": "F32", "shape": x.Shape, "data_offsets": []int{at, len(data)}}
+		}
+	}
+	text, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "llama.safetensors")
+	all := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, data)
+	if err := os.WriteFile(file, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	e.one = load(m, llama, file, map[string]int64{"B": 1, "T": 1, "S": room})
+	e.agrees(2, e.sequence([]int32{6, 2}, 8))
+}
+
+// TestImported: an archive of torch.export is served, too. Its slots give the tokens of each sequence alone, whose runs
+// equal the reference.
+func TestImported(t *testing.T) {
+	const file = "testdata/recurrent.pt2"
+	s, alone := serveFile(t, file, 0, 100), serveFile(t, file, 0, 0)
+	s.start()
+	var all sync.WaitGroup
+	rng := rand.New(rand.NewPCG(longtest.Seed(t), 2))
+	seen := map[string]bool{}
+	for range 12 {
+		ids := make([]int32, 1+rng.IntN(4))
+		for i := range ids {
+			ids[i] = int32(rng.IntN(12))
+		}
+		want, n := slices.Clone(ids), 1+rng.IntN(6)
+		for at := 0; len(want) < len(ids)+n; at++ {
+			in := map[string]*hocket.Tensor{}
+			for name, v := range map[string]int32{"ids": want[at], "at": int32(at), "sees": int32(at + 1)} {
+				in[name] = must(hocket.FromInts(ir.I64, []int32{0, v, 0}, 3, 1))
+			}
+			c, err := alone.model.Compare(t.Context(), hocket.Args{In: in})
+			if err != nil || c.Verdict != hocket.Within && c.Verdict != hocket.Exact {
+				t.Fatal(c, err)
+			}
+			rep, err := alone.model.Run(t.Context(), hocket.Args{In: in})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at+1 == len(want) {
+				want = append(want, int32(rep.Out["out0"].Ints()[1]))
+			}
+		}
+		seen[fmt.Sprint(want[len(ids):])] = true
+		all.Go(func() { s.wants(body(ids, n, time.Minute), 200, want, "") })
+	}
+	s.wants(body([]int32{12}, 1, time.Minute), 400, nil, "%ids[")
+	all.Wait()
+	if len(seen) < 6 {
+		t.Errorf("only %d different results: sequences could be mixed up unnoticed", len(seen))
+	}
+}
+
+// TestBadRequests: wrong requests are refused with status 400 and do not change the sequences that are decoded
+// meanwhile.
+func TestBadRequests(t *testing.T) {
+	s, e := serve(t, 3, 100), newEvaluator(t)
+	s.start()
+	var good sync.WaitGroup
+	for _, ids := range [][]int32{{1, 2, 3}, {7}} {
+		want := e.sequence(ids, 500)
+		good.Go(func() { s.wants(body(ids, 500, time.Minute), 200, want, "") })
+	}
+	for range 5 {
+		for text, message := range map[string]string{
+			body([]int32{3, vocab}, 4, time.Minute):          "%ids[",
+			body([]int32{-1}, 4, time.Minute):                "is -1",
+			body([]int32{1}, room, time.Minute):              "at most 1024 tokens",
+			body(make([]int32, room+1), 1, time.Minute):      "at most 1024 tokens",
+			body(nil, 4, time.Minute):                        "want ids and n",
+			body([]int32{1}, 0, time.Minute):                 "want ids and n",
+			`{"ids": [1099511627776], "n": 1, "ms": 1000}`:   "int32",
+			`{"ids": [1.5], "n": 1, "ms": 1000}`:             "int32",
+			`{"ids": [`:                                      "unexpected EOF",
+			`{"ids": [` + strings.Repeat("1, ", 1<<19) + `]`: "too large",
+		} {
+			s.wants(text, 400, nil, message)
+		}
+	}
+	good.Wait()
+	if stats := s.machine.Stats().Runs; stats.Refused != 10 || stats.Failed != 0 {
+		t.Errorf("%+v: want a refused run for each unknown id", stats)
+	}
+}
+
+// TestOverloaded: when as many requests wait as may, the next is refused at once, and those that wait are answered.
+func TestOverloaded(t *testing.T) {
+	s, e := serve(t, 2, 2), newEvaluator(t)
+	want := e.sequence([]int32{5, 6}, 3)
+	var waiting sync.WaitGroup
+	for range 2 {
+		waiting.Go(func() { s.wants(body([]int32{5, 6}, 3, time.Minute), 200, want, "") })
+	}
+	s.until(func() bool { return len(s.queue) == 2 })
+	for range 3 {
+		s.wants(body([]int32{5, 6}, 3, time.Minute), 503, nil, "overloaded: 2 requests wait")
+	}
+	s.start()
+	waiting.Wait()
+	s.wants(body([]int32{5, 6}, 3, time.Minute), 200, want, "")
+}
+
+func (s *served) until(is func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatal("the condition is false for a minute")
+		}
+	}
+}
+
+// TestDeadlines: requests that wait or are decoded at their deadline get status 504, and their slots are free.
+func TestDeadlines(t *testing.T) {
+	s, e := serve(t, 2, 100), newEvaluator(t)
+	s.wants(body([]int32{1}, 1, time.Millisecond), 504, nil, "deadline") // decode has not begun
+	s.start()
+	var late sync.WaitGroup
+	for range 2 {
+		late.Go(func() { s.wants(body([]int32{2}, room-1, 5*time.Millisecond), 504, nil, "deadline") })
+	}
+	late.Wait()
+	s.wants(body([]int32{1, 2}, 9, time.Minute), 200, e.sequence([]int32{1, 2}, 9), "")
+}
+
+// TestCancelled: a client that disconnects frees the slot of its request for one that waits.
+func TestCancelled(t *testing.T) {
+	s, e := serve(t, 2, 100), newEvaluator(t)
+	s.start()
+	long, short := e.sequence([]int32{4}, room-1), e.sequence([]int32{9, 8}, 5)
+	ctx, disconnect := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, _, _, err := s.send(ctx, body([]int32{3}, room-1, time.Minute))
+		gone <- err
+	}()
+	var others sync.WaitGroup
+	s.until(func() bool { return s.machine.Stats().Runs.Succeeded > 0 })
+	before := s.machine.Stats().Runs.Succeeded
+	others.Go(func() { s.wants(body([]int32{4}, room-1, time.Minute), 200, long, "") })
+	others.Go(func() {
+		s.until(func() bool { return s.machine.Stats().Runs.Succeeded > before+20 }) // both slots are in use
+		s.wants(body([]int32{9, 8}, 5, time.Minute), 200, short, "")
+		if n := s.machine.Stats().Runs.Succeeded; n > before+room/2 {
+			t.Errorf("after %d runs: the request waited until the others were complete", n-before)
+		}
+	})
+	s.until(func() bool { return s.machine.Stats().Runs.Succeeded > before+40 })
+	disconnect()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client that disconnects: %v", err)
+	}
+	others.Wait()
+}
+
+// TestClosed: a run that fails ends decode with its error, and requests end at their deadlines.
+func TestClosed(t *testing.T) {
+	s := serve(t, 2, 100)
+	ended := make(chan error, 1)
+	go func() { ended <- s.decode(context.Background()) }()
+	go func() {
+		s.until(func() bool { return s.machine.Stats().Runs.Succeeded > 3 })
+		_ = s.machine.Close() // the test closes it again
+	}()
+	s.wants(body([]int32{1}, room-1, 300*time.Millisecond), 504, nil, "deadline")
+	if err := <-ended; !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("decode of a closed machine: %v", err)
+	}
+}
+
+// TestMetrics: the counters of the machine are served as JSON.
+func TestMetrics(t *testing.T) {
+	s := serve(t, 2, 100)
+	s.start()
+	s.wants(body([]int32{vocab}, 1, time.Minute), 400, nil, "")
+	if status, _, _, err := s.send(t.Context(), body([]int32{1, 2, 3}, 4, time.Minute)); status != 200 {
+		t.Fatal(status, err)
+	}
+	rep, err := http.Get(s.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rep.Body.Close()
+	var out struct{ Machine hocket.Stats }
+	if err := json.NewDecoder(rep.Body).Decode(&out); err != nil {
+		t.Fatal(err)
+	}
+	if r := out.Machine.Runs; r.Succeeded != 6 || r.Refused != 1 || r.RunTime <= 0 || out.Machine.Plans.Plans != 1 {
+		t.Errorf("%+v, want the 6 runs of 3 tokens and 3 further ones, and the refused run", out)
+	}
+}
+
+// TestPage: the code in docs/library.md is in the example, and the requests there get the answers that the page shows.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/library.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "## A server, step by step\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	unindented := regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(string(program), "")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(text, -1)
+	if !found || len(blocks) < 8 {
+		t.Fatalf("the section has %d blocks of code", len(blocks))
+	}
+	for _, b := range blocks {
+		if !strings.Contains(unindented, regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(b[1], "")) {
+			t.Errorf("main.go does not contain\n%s", b[1])
+		}
+	}
+	s := serve(t, 8, 64)
+	s.start()
+	requests := regexp.MustCompile(`(?m)^\$ curl -d '(.*)' localhost:8080/generate\n\{"ids":(.*)\}$`).
+		FindAllStringSubmatch(text, -1)
+	if len(requests) == 0 {
+		t.Error("the page shows no request")
+	}
+	for _, r := range requests {
+		var ids []int32
+		if err := json.Unmarshal([]byte(r[2]), &ids); err != nil {
+			t.Fatal(err)
+		}
+		s.wants(strings.Replace(r[1], `"ms": 1000`, `"ms": 60000`, 1), 200, ids, "")
+	}
+}
+
+// TestLoad sends correct, wrong, cancelled and late requests at the same time. All correct ones get the tokens of their
+// sequences alone, at the end all slots are free, and memory and goroutines do not grow.
+func TestLoad(t *testing.T) {
+	d := *loadFlag
+	if d == 0 {
+		d = time.Duration(longtest.Of(1, 30)) * time.Second
+	}
+	s, e := serve(t, 4, 8), newEvaluator(t)
+	s.start()
+	type known struct{ ids, all []int32 }
+	rng := rand.New(rand.NewPCG(longtest.Seed(t), 3))
+	var list []known
+	for range 64 {
+		ids := make([]int32, 1+rng.IntN(20))
+		for k := range ids {
+			ids[k] = int32(rng.IntN(vocab))
+		}
+		list = append(list, known{ids, e.sequence(ids, 1+rng.IntN(40))})
+	}
+	var right, overloaded, bad, cancelled, late atomic.Int64
+	one := func(rng *rand.Rand) {
+		k := list[rng.IntN(len(list))]
+		ctx, n, limit, ids := context.Background(), len(k.all)-len(k.ids), time.Minute, k.ids
+		kind := rng.IntN(8)
+		switch kind {
+		case 0:
+			ids = append(slices.Clone(ids), vocab)
+		case 1:
+			n = room
+		case 2:
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.IntN(3000))*time.Microsecond)
+			defer cancel()
+		case 3:
+			n, limit = room-len(ids), time.Duration(rng.IntN(4))*time.Millisecond
+		}
+		status, out, text, err := s.send(ctx, body(ids, n, limit))
+		switch {
+		case status == http.StatusServiceUnavailable:
+			overloaded.Add(1)
+			time.Sleep(time.Millisecond)
+		case err != nil && kind == 2:
+			cancelled.Add(1)
+		case status == http.StatusBadRequest && kind < 2:
+			bad.Add(1)
+		case status == http.StatusGatewayTimeout && kind == 3:
+			late.Add(1)
+		case status == http.StatusOK && kind != 0 && kind != 1 && slices.Equal(out, k.all):
+			right.Add(1)
+		default:
+			t.Errorf("a request of kind %d for %d tokens after %v: status %d %s, %v, %v", kind, n, ids, status, text,
+				out, err)
+		}
+	}
+	phase := func(d time.Duration) (heap uint64, goroutines int) {
+		var clients sync.WaitGroup
+		end := time.Now().Add(d)
+		for i := range 16 {
+			rng := rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
+			clients.Go(func() {
+				for time.Now().Before(end) && !t.Failed() {
+					one(rng)
+				}
+			})
+		}
+		clients.Wait()
+		http.DefaultClient.CloseIdleConnections()
+		for range 4 { // all slots at the same time
+			clients.Go(func() {
+				s.wants(body(list[0].ids, len(list[0].all)-len(list[0].ids), time.Minute), 200, list[0].all, "")
+			})
+		}
+		clients.Wait()
+		http.DefaultClient.CloseIdleConnections()
+		time.Sleep(100 * time.Millisecond) // connections close
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc, runtime.NumGoroutine()
+	}
+	heap, goroutines := phase(d / 4)
+	heapAfter, goroutinesAfter := phase(d - d/4)
+	stats := s.machine.Stats()
+	t.Logf("%v: %d right, %d refused as overloaded, %d bad, %d cancelled, %d late, in %d runs; heap %.2f MiB after a quarter, "+
+		"%.2f MiB at the end; %d and %d goroutines; plans hold %d bytes", d, right.Load(), overloaded.Load(),
+		bad.Load(),
+		cancelled.Load(), late.Load(), stats.Runs.Succeeded, float64(heap)/(1<<20), float64(heapAfter)/(1<<20),
+		goroutines,
+		goroutinesAfter, stats.Plans.Bytes)
+	for name, n := range map[string]*atomic.Int64{"right": &right, "bad": &bad, "cancelled": &cancelled,
+		"late": &late} {
+		if n.Load() == 0 {
+			t.Errorf("no request was %s", name)
+		}
+	}
+	if heapAfter > heap+1<<20 || goroutinesAfter > goroutines+8 {
+		t.Error("memory or goroutines grow")
+	}
+	if stats.Runs.Failed != 0 || stats.Runs.Expired != 0 || stats.Plans.Misses != 1 {
+		t.Errorf("%+v: want no run that failed, and one load", stats)
+	}
+}

@@ -1,0 +1,112 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrOverloaded is wrapped by the errors of runs that LoadOptions.MaxWaiting refuses.
+var ErrOverloaded = errors.New("overloaded")
+
+var errPanicked = errors.New("the run panicked")
+
+// Stats holds statistics on the use of the machine's resources.
+type Stats struct {
+	Plans PlanStats
+	Runs  RunStats
+}
+
+// RunStats holds the counters of the calls of Run and RunBatch since the machine was opened. Calls of Enqueue are not
+// counted.
+type RunStats struct {
+	// Succeeded is the number of calls that returned results. All other calls that have returned are counted once: in
+	// Refused if the error wraps ErrInput, in Overloaded if it wraps ErrOverloaded, in Expired if it wraps the error of the
+	// call's context, and otherwise in Failed.
+	Succeeded, Refused, Overloaded, Expired, Failed int64
+	// Waiting is the number of calls that wait now for other runs or loads of their model or for device tensors. Running is
+	// the number of calls that have ended this wait and have not returned.
+	Waiting, Running int
+	// WaitTime and RunTime are the times that calls have spent waiting and running. Running includes loading plans.
+	WaitTime, RunTime time.Duration
+}
+
+// Stats returns the machine's statistics.
+func (m *Machine) Stats() Stats {
+	m.plans.mu.Lock()
+	m.plans.measure()
+	plans := m.plans.stats
+	m.plans.mu.Unlock()
+	m.runs.mu.Lock()
+	defer m.runs.mu.Unlock()
+	return Stats{plans, m.runs.stats}
+}
+
+// runStats counts the runs of a machine's models.
+type runStats struct {
+	mu    sync.Mutex
+	stats RunStats
+	calls map[*loader]int // calls that have not returned, by model
+}
+
+// runCall is a call of Run or RunBatch that has not returned.
+type runCall struct {
+	loader *loader
+	since  time.Time // the start of the wait, or the end of the wait if running
+	runs   bool
+}
+
+// enter counts a new call, unless too many calls of the model wait.
+func (l *loader) enter() (*runCall, error) {
+	s := &l.machine.runs
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if most := l.opts.MaxWaiting; most > 0 && s.calls[l] > most { // one of them runs
+		s.stats.Overloaded++
+		return nil, fmt.Errorf("%w: %d runs wait for the model, and LoadOptions.MaxWaiting allows no more", ErrOverloaded, most)
+	}
+	s.calls[l]++
+	s.stats.Waiting++
+	return &runCall{loader: l, since: time.Now()}, nil
+}
+
+// starts counts the end of the call's wait.
+func (c *runCall) starts() {
+	s := &c.loader.machine.runs
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.stats.Waiting--
+	s.stats.Running++
+	s.stats.WaitTime += now.Sub(c.since)
+	c.since, c.runs = now, true
+}
+
+// returns counts the end of the call with the given error.
+func (c *runCall) returns(ctx context.Context, err error) {
+	s := &c.loader.machine.runs
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[c.loader]--; s.calls[c.loader] == 0 {
+		delete(s.calls, c.loader)
+	}
+	if c.runs {
+		s.stats.Running--
+		s.stats.RunTime += time.Since(c.since)
+	} else {
+		s.stats.Waiting--
+		s.stats.WaitTime += time.Since(c.since)
+	}
+	switch {
+	case err == nil:
+		s.stats.Succeeded++
+	case errors.Is(err, ErrInput):
+		s.stats.Refused++
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		s.stats.Expired++
+	default:
+		s.stats.Failed++
+	}
+}

@@ -1,0 +1,145 @@
+package hocket_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/ir"
+)
+
+// TestMaxWaiting: while one call runs, MaxWaiting calls wait and further calls are refused. Each call is counted once,
+// by its outcome.
+func TestMaxWaiting(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	c := newCounterWith(t, m, hocket.LoadOptions{MaxWaiting: 1})
+	if err := c.BindDevice("s", c.state); err != nil {
+		t.Fatal(err)
+	}
+	run := func(ctx context.Context) error {
+		_, err := c.Run(ctx, hocket.Args{In: c.in})
+		return err
+	}
+	// Fill holds the state, so that the runs wait.
+	ended := make(chan error, 2)
+	err := c.state.Fill(t.Context(), func([]hocket.DeviceBlock) error {
+		for range 2 {
+			go func() { ended <- run(t.Context()) }()
+		}
+		for m.Stats().Runs.Waiting < 2 {
+			time.Sleep(time.Millisecond)
+		}
+		for range 3 {
+			if err := run(t.Context()); !errors.Is(err, hocket.ErrOverloaded) {
+				t.Errorf("a third call: %v", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := run(late); !errors.Is(err, context.Canceled) {
+		t.Errorf("a run whose context has ended: %v", err)
+	}
+	c.in["ids"] = vals(t, ir.I32, []float64{0}, 1)
+	if err := run(t.Context()); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("a run with a wrong shape: %v", err)
+	}
+	c.in["ids"] = vals(t, ir.I32, []float64{3, 0}, 2) // the table has 3 rows; the program computes the ids
+	var failed *hocket.RunError
+	if err := run(t.Context()); !errors.As(err, &failed) {
+		t.Errorf("a run that fails: %v", err)
+	}
+	s := m.Stats().Runs
+	if s.WaitTime <= 0 || s.RunTime <= 0 {
+		t.Errorf("%+v: no time was counted", s)
+	}
+	s.WaitTime, s.RunTime = 0, 0
+	if want := (hocket.RunStats{Succeeded: 2, Refused: 1, Overloaded: 3, Expired: 1, Failed: 1}); s != want {
+		t.Errorf("counted %+v, want %+v", s, want)
+	}
+}
+
+// TestBindState: each inout parameter without a binding begins with zeros, and keeps what runs store in it.
+func TestBindState(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	model := modeltest.Load(t, m, "dim T\nmesh tp[2]\nfunc f(%x: f32[T/tp], %a: inout f32[T/tp], %b: inout f32[T/tp], "+
+		"%c: inout f32[T/tp]) {\n  add %a, %x into %a\n  add %b, %x into %b\n  add %c, %x into %c\n}\n", hocket.LoadOptions{})
+	ones := vals(t, ir.F32, []float64{1, 1, 1, 1}, 4)
+	dims := map[string]int64{"T": 4}
+	own, err := model.NewDeviceTensor(t.Context(), "a", dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(own.Write(t.Context(), ones), model.BindDevice("a", own), model.Bind("b", ones)); err != nil {
+		t.Fatal(err)
+	}
+	state, err := model.BindState(t.Context(), dims)
+	if err != nil || len(state) != 1 || state["c"] == nil {
+		t.Fatalf("state %v, %v; want %%c, since the others are bound", state, err)
+	}
+	var rep *hocket.Report
+	for range 3 {
+		if rep, err = model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": ones}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]float64{"a": 4, "c": 3} {
+		d := map[string]*hocket.DeviceTensor{"a": own, "c": state["c"]}[name]
+		now, err := d.Read(t.Context())
+		if err != nil || !slices.Equal(now.Floats(), []float64{want, want, want, want}) {
+			t.Errorf("%%%s is %v, %v; want %v", name, now, err, want)
+		}
+	}
+	if got := rep.Out["b"].Floats(); got[0] != 2 {
+		t.Errorf("%%b, which is bound to a host tensor of ones, is %v after each run", got)
+	}
+}
+
+// TestBindStateFails: without the dims of its shape, no state is bound.
+func TestBindStateFails(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	model := modeltest.Load(t, m, "dim T\ndim U = 1\nmesh tp[1]\nfunc f(%a: inout f32[U], %b: inout f32[T]) {\n  copy %a into %a\n"+
+		"  copy %b into %b\n}\n", hocket.LoadOptions{})
+	if state, err := model.BindState(t.Context(), nil); err == nil || state != nil {
+		t.Errorf("%v, %v", state, err)
+	}
+}
+
+// TestIntegers: tensors of integers hold exactly the values that they are made of.
+func TestIntegers(t *testing.T) {
+	large := []int64{1<<60 + 1, -1 << 63, 0}
+	x, err := hocket.FromInts(ir.I64, large, 3)
+	if err != nil || !slices.Equal(x.Ints(), large) {
+		t.Errorf("%v, %v", x, err)
+	}
+	y, err := hocket.FromInts(ir.I32, []int32{-7, 1 << 30}, 2, 1)
+	if err != nil || !slices.Equal(y.Ints(), []int64{-7, 1 << 30}) || !slices.Equal(y.Floats(), []float64{-7, 1 << 30}) {
+		t.Errorf("%v, %v", y, err)
+	}
+	z, err := hocket.FromInts(ir.F32, []int{1<<24 + 1}, 1)
+	if err != nil || z.Floats()[0] != 1<<24 {
+		t.Errorf("%v, %v: not rounded to the nearest even f32", z, err)
+	}
+	for _, v := range []int64{1 << 31, -1<<31 - 1} {
+		if _, err := hocket.FromInts(ir.I32, []int64{0, v}, 2); !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("%d as i32: %v", v, err)
+		}
+	}
+	if _, err := hocket.FromInts(ir.I32, []int{1}, 2); err == nil {
+		t.Error("one value fills two elements")
+	}
+}
