@@ -2,13 +2,11 @@ package hocket
 
 import (
 	"fmt"
-	"html/template"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 
-	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
@@ -34,13 +32,8 @@ func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 	if opts.Explanation != nil {
 		page.Prediction, page.Unpredicted = prediction(opts.Explanation), ""
 	}
-	if m := opts.Memory; m != nil {
-		var picture strings.Builder
-		if err := footprint.WritePicture(&picture, m.panel()); err != nil {
-			return err
-		}
-		page.Memory = &report.Memory{Peak: tensor.Size(m.Report.Peak), Bound: tensor.Size(m.Report.Bound),
-			Picture: template.HTML(picture.String())}
+	if opts.Memory != nil {
+		page.Memory = opts.Memory.picture()
 	}
 	return page.WriteHTML(w)
 }

@@ -7,6 +7,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/report"
 )
 
 // MemoryReport describes the memory of a plan on each rank, and a lower bound on the memory of every plan for the
@@ -84,10 +85,8 @@ func (m *MemoryPlan) Ops(rank int) []string {
 func (m *MemoryPlan) String() string { return m.plan.String() }
 
 // WriteSVG writes a picture of the placement of the buffers of rank 0.
-func (m *MemoryPlan) WriteSVG(w io.Writer) error {
-	return footprint.WriteSVG(w, m.panel())
-}
+func (m *MemoryPlan) WriteSVG(w io.Writer) error { return report.WriteMemorySVG(w, m.picture()) }
 
-func (m *MemoryPlan) panel() footprint.Panel {
-	return footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report}
+func (m *MemoryPlan) picture() *report.MemoryPlan {
+	return footprint.Picture(m.title, m.plan, m.report)
 }

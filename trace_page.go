@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/account"
-	"hocket.example/hocket/internal/trace/page"
 	"hocket.example/hocket/internal/verify"
 )
 
@@ -21,13 +21,13 @@ func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 	}
 	t := *r.trace
 	t.Events = slices.Clone(t.Events) // accounting changes them
-	return page.Write(w, account.Of(&t, 0), page.Options{Title: title, Program: program})
+	return report.WriteRun(w, account.Of(&t, 0), report.Run{Title: title, Program: program})
 }
 
 // WriteHTML writes a page about a verdict that refutes a plan. The page shows the commands of two runs in issue order,
 // the missing ordering between two of the commands, and program, which is the text that was checked.
 func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
-	o := page.Options{Title: title, Program: program, Facts: v.String()}
+	o := report.Run{Title: title, Program: program, Facts: "The plan is " + v.String()}
 	for _, d := range v.Diagnostics {
 		if len(o.Notes) > 0 {
 			break // the first is what is drawn
@@ -52,7 +52,7 @@ func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	if v.shown != nil {
 		t, o.Missing = v.shown.trace, v.shown.missing
 	}
-	return page.Write(w, account.Of(t, 0), o)
+	return report.WriteRun(w, account.Of(t, 0), o)
 }
 
 // counterexample is a finding in the form in which a page shows it.

@@ -26,9 +26,10 @@ import (
 
 // memoryFlags holds the flags of memory, in addition to those of every command that has a PROGRAM argument.
 type memoryFlags struct {
-	strategy, machine, html, svg, viz, policy, budget string
-	hostUS                                            float64
-	most                                              int64 // budget, read
+	pageFlags
+	strategy, machine, viz, policy, budget string
+	hostUS                                 float64
+	most                                   int64 // budget, read
 }
 
 // memoryResult is the part of the --json output that only memory writes.
@@ -69,9 +70,8 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 	addStrategy(c, &o.strategy)
 	addPredicted(c, &o.machine, "auto predicts, and --budget,")
 	f := c.Flags()
-	f.StringVar(&o.html, "html", "",
-		"write a page with a picture to `FILE`; --strategy all shows strategies side by side")
-	f.StringVar(&o.svg, "svg", "", "draw the memory of one plan to `FILE`")
+	o.pageFlags.add(c, "write a page with a picture to `FILE`; --strategy all shows strategies side by side",
+		"draw the memory of one plan to `FILE`")
 	f.StringVar(&o.viz, "viz", "",
 		"write a snapshot for PyTorch's memory viewer to `FILE.pickle`; with --policy, of the simulation")
 	f.StringVar(&o.policy, "policy", "",
@@ -159,7 +159,7 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 			return usagef("--budget: %w", err)
 		}
 	}
-	if err := checkPredicted(o.machine); err != nil || o.strategy == "all" {
+	if err := cmp.Or(checkNames(c), checkPredicted(o.machine)); err != nil || o.strategy == "all" {
 		return err
 	}
 	return checkStrategy(o.strategy)
@@ -176,10 +176,12 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 	for _, s := range strategies {
 		m, err := memoryplan.Of(p.IR(), compile.Options{Strategy: s, Machine: o.machine, Limits: compile.Limits(a.limits)},
 			ir.Binding(b))
-		if err == nil {
-			err = ctx.Err()
+		if ds := findings(err); o.strategy == "all" && len(ds) == 1 && ds[0].Kind == "strategy" {
+			fmt.Fprintln(a.text, ds[0].Message)
+			a.progress.step()
+			continue
 		}
-		if err != nil {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return ofHocket(err)
 		}
 		plans = append(plans, m)
@@ -220,9 +222,9 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 	}
 	title := "memory of " + a.out.Func
 	return cmp.Or(
-		writeMemory(o.html, func(w io.Writer) error { return memoryplan.WriteHTML(w, title, plans...) }),
-		writeMemory(o.svg, plans[0].WriteSVG),
-		writeMemory(o.viz, viz))
+		writeOutput(o.html, func(w io.Writer) error { return memoryplan.WriteHTML(w, title, plans...) }),
+		writeOutput(o.svg, plans[0].WriteSVG),
+		writeOutput(o.viz, viz))
 }
 
 func (a *measurements) simulated(s *footprint.Simulation) {
@@ -238,16 +240,6 @@ func (a *measurements) simulated(s *footprint.Simulation) {
 			"segments reserved in each of five runs: %s\n"+
 			"(a model, no measurement: the host %.1f ms ahead of the device at the end)\n",
 		policy, tensor.Size(s.ReservedPeak), tensor.Size(s.AllocatedPeak), tensor.Size(s.Waiting), segments, s.HostAhead)
-}
-
-func writeMemory(file string, write func(io.Writer) error) error {
-	if file == "" {
-		return nil
-	}
-	if err := files.Write(file, write); err != nil {
-		return &failure{code: exitUsage, kind: "output", err: err}
-	}
-	return nil
 }
 
 // mostHeld is the largest number of buffers in the table.
@@ -361,7 +353,7 @@ func (a *measurements) explainSnapshot(name, page string) error {
 		fmt.Fprint(a.text, waitingAdvice)
 	}
 	a.out.memoryResult = fp
-	return writeMemory(page, func(w io.Writer) error {
+	return writeOutput(page, func(w io.Writer) error {
 		return footprint.WriteSnapshotHTML(w, "memory of "+name,
 			fp.Devices)
 	})

@@ -200,6 +200,10 @@ func TestMemoryMessages(t *testing.T) {
 	w := gzip.NewWriter(&part)
 	_, _ = w.Write(text[:3000])
 	_ = w.Close()
+	experts, err := filepath.Abs("../../examples/moe.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir(t.TempDir())
 	for name, data := range map[string][]byte{"empty.pickle": nil, "train.py": []byte("# a comment\nimport torch\n"),
 		"part.pickle.gz": part.Bytes(), "snapshot.pickle": text} {
@@ -220,6 +224,8 @@ func TestMemoryMessages(t *testing.T) {
 		{"snapshot.pickle", "", exitUsage, []string{"did you mean hocket memory snapshot.pickle?"}},
 		{"memory snapshot.pickle", "", 0, []string{"of one rank", " GB)", "different moments", "cost ",
 			"delete tensor.record_stream", "TORCH_NCCL_AVOID_RECORD_STREAMS=1", "forum.hkt --dim B="}},
+		{"memory " + experts + " --strategy all --html page.html", "", 0, []string{"sequential\npeak ",
+			"strategy chunked(4) applies to no collective", "strategy exchange applies to no collective"}},
 		{"memory " + forum + " --policy captured", "", 0, []string{"per rank: ", "five iterations in one capture"}},
 		{"memory " + forum + " --policy caching,expandable_segments:True", "", 0, []string{"runs: does not apply"}},
 	} {

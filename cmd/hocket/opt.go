@@ -11,13 +11,12 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/compile"
-	"hocket.example/hocket/internal/files"
 )
 
 type optFlags struct {
 	strategy, after, out string
 	explainFlags
-	htmlFlags
+	pageFlags
 }
 
 func (a *app) optCommand() *cobra.Command {
@@ -42,7 +41,8 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		"print the program after `PASS`, or each: "+strings.Join(append(hocket.Passes(), "all"), ", "))
 	f.StringVarP(&o.out, "output", "o", "", "write the program to `FILE`")
 	o.explainFlags.add(c)
-	o.htmlFlags.add(c)
+	o.pageFlags.add(c, "write a page with a column per pass to `FILE` instead; click a value to follow it",
+		"draw the predicted timeline, sequential and by --strategy, to `FILE` instead")
 	_ = c.RegisterFlagCompletionFunc("print-after",
 		cobra.FixedCompletions(append(hocket.Passes(), "all"), cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -50,7 +50,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		if err != nil {
 			return err
 		}
-		if err := cmp.Or(o.check(), o.explainFlags.check(c, o.strategy), o.htmlFlags.check(c)); err != nil {
+		if err := cmp.Or(o.check(), o.explainFlags.check(c, o.strategy), checkNames(c)); err != nil {
 			return err
 		}
 		p, err := a.parseProgram(c.Context(), args[0], &b)
@@ -148,16 +148,4 @@ func allStages(p *hocket.Program, l *hocket.Lowered) string {
 		fmt.Fprintf(&b, "\n%s", s.Text)
 	}
 	return b.String()
-}
-
-// writeText writes a file atomically.
-func writeText(path, text string) error {
-	err := files.Write(path, func(w io.Writer) error {
-		_, err := io.WriteString(w, text)
-		return err
-	})
-	if err != nil {
-		return &failure{code: exitUsage, kind: "output", err: err}
-	}
-	return nil
 }

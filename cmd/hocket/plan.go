@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/files"
 )
 
 func (a *app) planCommand() *cobra.Command {
@@ -24,27 +24,18 @@ with its line of the text.`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
-	var strategy, machine, out, svg string
+	var strategy, machine, out string
+	var pages pageFlags
 	addStrategy(c, &strategy)
 	addPredicted(c, &machine, "auto predicts")
-	f := c.Flags()
-	f.StringVarP(&out, "output", "o", "", "write the plan to `FILE`")
-	f.StringVar(&svg, "svg", "", "write a picture of its memory to `FILE`")
+	c.Flags().StringVarP(&out, "output", "o", "", "write the plan to `FILE`")
+	pages.add(c, "", "draw its memory to `FILE`")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
 			return err
 		}
-		switch {
-		case c.Flags().Changed("svg") && svg == "":
-			return usagef("--svg is given without a file name")
-		case c.Flags().Changed("output") && out == "":
-			return usagef("-o is given without a file name")
-		}
-		if err := checkPredicted(machine); err != nil {
-			return err
-		}
-		if err := checkStrategy(strategy); err != nil {
+		if err := cmp.Or(checkNames(c), checkPredicted(machine), checkStrategy(strategy)); err != nil {
 			return err
 		}
 		p, err := a.boundProgram(c.Context(), args[0], &b)
@@ -57,10 +48,8 @@ with its line of the text.`,
 			return ofHocket(err)
 		}
 		a.progress.end()
-		if svg != "" {
-			if err := files.Write(svg, m.WriteSVG); err != nil {
-				return &failure{code: exitUsage, kind: "output", err: err}
-			}
+		if err := writeOutput(pages.svg, m.WriteSVG); err != nil {
+			return err
 		}
 		a.out.Plan = m.String()
 		if out != "" {

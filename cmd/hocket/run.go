@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ const maxCertificate = 1 << 28
 // runFlags holds the flags of run, in addition to those of every command that has a PROGRAM argument.
 type runFlags struct {
 	planCache
+	pageFlags
 	machine       string
 	kind          device.Kind // of machine, once checked
 	in            []string
@@ -42,8 +44,6 @@ type runFlags struct {
 	budget        string
 	save          string
 	trace         string
-	report        string
-	svg           string
 	flight        string
 	algorithm     string
 	fixed         bool
@@ -104,7 +104,7 @@ within rounding, 4 different, 5 undecided. On PROGRAMs in .json: docs/schedules.
 		err = ended(j.run(ctx, b))
 		if err != nil && classified(err) == exitProgram && !j.judged {
 			a.refuted(err)
-			err = j.reportRefuted(err, b)
+			err = j.pageOfRefutation(err, b)
 		}
 		return err
 	}
@@ -140,9 +140,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	o.planCache.add(f)
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
-	f.StringVar(&o.svg, "svg", "", "draw the timeline to `FILE`")
-	f.StringVar(&o.report, "report", "",
-		"write a page to `FILE`: where the time went, or a refutation")
+	o.pageFlags.add(c, "write a page to `FILE`: where the time went, or a refutation", "draw the timeline to `FILE`")
 	f.BoolVar(&o.profiled, "profile-range", false,
 		"make the measured run the range that a profiler captures, "+
 			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
@@ -184,24 +182,13 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--seed is %d, which is too large for %d consecutive seeds", o.seed, o.schedules)
 	case o.timeout < 0 || set("timeout") && o.timeout == 0:
 		return usagef("--timeout is %v, but must be positive", o.timeout)
-	case o.trace != "" && o.schedules > 0:
-		return usagef("--trace and --schedules cannot be combined: a run with an explored schedule has no times")
-	case o.report != "" && o.schedules > 0:
-		return usagef("--report and --schedules cannot be combined: a run with an explored schedule has no times")
-	case o.svg != "" && o.schedules > 0:
-		return usagef("--svg and --schedules cannot be combined: a run with an explored schedule has no times")
-	case set("svg") && o.svg == "":
-		return usagef("--svg is given without a file name")
-	case set("report") && o.report == "":
-		return usagef("--report is given without a file name")
-	case set("save") && o.save == "":
-		return usagef("--save is given without a directory name")
-	case set("flight") && o.flight == "":
-		return usagef("--flight is given without a file name")
-	case set("trace") && o.trace == "":
-		return usagef("--trace is given without a file name")
 	}
-	if err := o.planCache.check(); err != nil {
+	for _, name := range []string{"trace", "html", "svg"} {
+		if o.schedules > 0 && set(name) {
+			return usagef("--%s and --schedules cannot be combined: a run with an explored schedule has no times", name)
+		}
+	}
+	if err := cmp.Or(checkNames(c), o.planCache.check()); err != nil {
 		return err
 	}
 	if set("budget") {

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/tensor"
 )
 
@@ -14,21 +13,14 @@ func (j *job) writable() error {
 	if !j.first {
 		return nil
 	}
-	var err error
+	outputs := []string{j.flags.trace, j.flags.svg, j.flags.html, j.flags.flight}
 	if j.flags.save != "" {
-		if err = os.MkdirAll(j.flags.save, 0o777); err == nil {
-			err = files.Check(outputsFile(j.flags.save))
+		if err := os.MkdirAll(j.flags.save, 0o777); err != nil {
+			return outputFailure(err)
 		}
+		outputs = append(outputs, outputsFile(j.flags.save))
 	}
-	for _, file := range []string{j.flags.trace, j.flags.svg, j.flags.report, j.flags.flight} {
-		if err == nil && file != "" {
-			err = files.Check(file)
-		}
-	}
-	if err != nil {
-		return &failure{code: exitUsage, kind: "output", err: err}
-	}
-	return nil
+	return checkOutputs(outputs...)
 }
 
 // write writes the requested files, with the results of the last repetition.
@@ -36,23 +28,18 @@ func (j *job) write(rep *hocket.Report) error {
 	if !j.first {
 		return nil
 	}
-	var err error
 	if j.flags.save != "" {
-		err = save(j.flags.save, rep)
+		if err := save(j.flags.save, rep); err != nil {
+			return outputFailure(err)
+		}
 	}
-	if err == nil && j.flags.trace != "" {
-		err = files.Write(j.flags.trace, rep.WriteTrace)
+	if err := writeOutput(j.flags.trace, rep.WriteTrace); err != nil {
+		return err
 	}
-	if err == nil && j.flags.svg != "" {
-		err = files.Write(j.flags.svg, rep.WriteSVG)
+	if err := writeOutput(j.flags.svg, rep.WriteSVG); err != nil {
+		return err
 	}
-	if err == nil && j.flags.report != "" {
-		err = j.report(rep.WriteHTML)
-	}
-	if err != nil {
-		return &failure{code: exitUsage, kind: "output", err: err}
-	}
-	return nil
+	return j.page(rep.WriteHTML)
 }
 
 // save writes the results, global tensors named as in the text, to

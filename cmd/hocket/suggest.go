@@ -71,6 +71,9 @@ func flagHelp(c *cobra.Command, text string) string {
 	if name == "version" {
 		return "hocket --version prints the version"
 	}
+	if name == "report" && slices.Contains(flagNames(c), "html") {
+		return "pages are written by --html FILE; " + see
+	}
 	if s := nearest(name, flagNames(c)); s != "" {
 		return "did you mean --" + s + "? " + see
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,16 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/trace/account"
-	"hocket.example/hocket/internal/trace/page"
 )
 
 // traceFlags holds the flags of trace.
 type traceFlags struct {
+	pageFlags
 	against []string
 	failIf  []string
-	report  string
 	program string
 	bound   float64 // in microseconds
 
@@ -50,14 +50,13 @@ summed over ranks; skew, residual, span, step; or problems. LIMIT is a time (80u
 1.5ms, 2s), or a percentage of the ranks' time for the first four; for problems it
 is a number.`,
 		Example: `  hocket run examples/mlp.hkt --trace run.json && hocket trace run.json
-  hocket trace run.json --fail-if 'exposed > 100%' --report run.html`,
+  hocket trace run.json --fail-if 'exposed > 100%' --html run.html`,
 		Args: cobra.ArbitraryArgs,
 	}
 	o := &traceFlags{}
 	f := c.Flags()
-	f.StringVar(&o.report, "report", "", "write one self-contained HTML page to `FILE`")
-	f.StringVar(&o.program, "program", "",
-		"show this program in the page of --report, with the time of each line: `FILE`")
+	o.pageFlags.add(c, "write a page to `FILE`: where the time went", "")
+	f.StringVar(&o.program, "program", "", "show the program in `FILE` on the page, with the time of each line")
 	f.StringArrayVar(&o.against, "against", nil,
 		"compare with an older profile: `FILE`; repeat for each file of that profile")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
@@ -80,10 +79,8 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 		return usagef("profiles are required: FILE…").helping("see %s --help", c.CommandPath())
 	case !(o.bound > 0 && o.bound <= 1e9):
 		return usagef("--max-residual is %v, but must be positive and at most 1e9", o.bound)
-	case c.Flags().Changed("report") && o.report == "":
-		return usagef("--report is given without a file name")
-	case o.program != "" && o.report == "":
-		return usagef("--program has no effect without --report")
+	case o.program != "" && o.html == "":
+		return usagef("--program has no effect without --html")
 	}
 	for _, text := range o.failIf {
 		cond, err := account.ParseCondition(text)
@@ -92,12 +89,7 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 		}
 		o.conditions = append(o.conditions, cond)
 	}
-	if o.report != "" {
-		if err := files.Check(o.report); err != nil {
-			return &failure{code: exitUsage, kind: "output", err: err}
-		}
-	}
-	return nil
+	return cmp.Or(checkNames(c), checkOutputs(o.html))
 }
 
 // softLimit is the memory limit, in bytes, from which the garbage collector runs more often, so that large profiles do
@@ -106,10 +98,10 @@ const softLimit = 768 << 20
 
 func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 	debug.SetMemoryLimit(softLimit)
-	page := page.Options{Title: "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")}
+	about := report.Run{Title: "hocket trace " + strings.Join(paths[:min(len(paths), 4)], " ")}
 	if o.program != "" {
 		var err error
-		if _, page.Program, err = a.readProgram(ctx, o.program); err != nil {
+		if _, about.Program, err = a.readProgram(ctx, o.program); err != nil {
 			return err
 		}
 	}
@@ -133,20 +125,13 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 			return err
 		}
 	}
-	if o.report != "" {
-		if err := a.writePage(o.report, r, page); err != nil {
+	if o.html != "" {
+		if err := writeOutput(o.html, func(w io.Writer) error { return report.WriteRun(w, r, about) }); err != nil {
 			return err
 		}
+		fmt.Fprintf(a.text, "\nwritten: %s\n", o.html)
 	}
 	return o.judge(r)
-}
-
-func (a *app) writePage(path string, r *account.Report, o page.Options) error {
-	if err := files.Write(path, func(w io.Writer) error { return page.Write(w, r, o) }); err != nil {
-		return &failure{code: exitUsage, kind: "output", err: err}
-	}
-	fmt.Fprintf(a.text, "\nwritten: %s\n", path)
-	return nil
 }
 
 // judge returns an error if one of the conditions in the flags is true for the report.

@@ -3,7 +3,6 @@ package footprint
 import (
 	"bufio"
 	"bytes"
-	"encoding/xml"
 	"slices"
 	"strings"
 	"testing"
@@ -62,17 +61,12 @@ func TestWaitingBySite(t *testing.T) {
 	if err := WriteSnapshotHTML(&page, "a & b", []*Explanation{x}); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"a &amp; b", "<td>train.py:31 forward</td><td>6.0 MiB</td><td>2</td>",
+	for _, part := range []string{"a &amp; b", `<td class="left">train.py:31 forward</td><td>6.0 MiB</td><td>2</td>`,
 		"model&lt;b&gt;.py:8 reduce",
-		"waiting for other streams</text>"} {
+		"waiting for other streams, at most 7.0 MiB"} {
 		if !strings.Contains(page.String(), part) {
 			t.Errorf("the page has no %q", part)
 		}
-	}
-	_, picture, _ := strings.Cut(page.String(), "</h2>")
-	picture, _, _ = strings.Cut(picture, "<table>")
-	if err := xml.Unmarshal([]byte(picture), new(struct{})); err != nil {
-		t.Errorf("the picture is not well-formed XML: %v", err)
 	}
 }
 

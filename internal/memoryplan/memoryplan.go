@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
@@ -98,17 +99,15 @@ func (p *Plan) Simulate(policy string, speed footprint.Speed) (*footprint.Simula
 func (p *Plan) WriteViz(w io.Writer) error { return footprint.WriteViz(w, p.plan) }
 
 // WriteSVG writes a picture of the placement of the buffers of rank 0.
-func (p *Plan) WriteSVG(w io.Writer) error { return footprint.WriteSVG(w, p.panel()) }
+func (p *Plan) WriteSVG(w io.Writer) error { return report.WriteMemorySVG(w, p.picture()) }
 
-func (p *Plan) panel() footprint.Panel {
-	return footprint.Panel{Title: p.title, Plan: p.plan, Report: p.Report}
-}
+func (p *Plan) picture() *report.MemoryPlan { return footprint.Picture(p.title, p.plan, p.Report) }
 
-// WriteHTML writes a self-contained page that shows pictures of the plans side by side.
+// WriteHTML writes a self-contained page that shows pictures of the plans side by side. There is at least one.
 func WriteHTML(w io.Writer, title string, plans ...*Plan) error {
-	var panels []footprint.Panel
+	var list []*report.MemoryPlan
 	for _, p := range plans {
-		panels = append(panels, p.panel())
+		list = append(list, p.picture())
 	}
-	return footprint.WriteHTML(w, title, panels)
+	return report.WriteMemory(w, title, list)
 }

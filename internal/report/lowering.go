@@ -1,13 +1,7 @@
-// Package report writes HTML pages. Each is one self-contained file that needs no network, loads nothing and runs only
-// its own scripts. Text from programs is escaped.
 package report
 
 import (
-	"crypto/sha256"
-	"embed"
-	"encoding/base64"
 	"fmt"
-	"html/template"
 	"io"
 	"strings"
 
@@ -24,7 +18,7 @@ type Lowering struct {
 	// Log is shown in the side column if there is no Prediction.
 	Log []lower.Entry
 	// Memory is the memory of the plan, or nil if it is unknown.
-	Memory *Memory
+	Memory *MemoryPlan
 	// Prediction may be nil. In this case Unpredicted may say why.
 	Prediction  *Prediction
 	Unpredicted string
@@ -42,14 +36,6 @@ type Prediction struct {
 	// Timeline is the predicted run, or nil. Cut says that the timeline was cut off at its end.
 	Timeline *trace.Trace
 	Cut      bool
-}
-
-// Memory is the memory that the plan of the lowered program needs on each rank.
-type Memory struct {
-	// Peak and Bound are the amount, in words: Peak in the plan, and Bound the least that any plan needs.
-	Peak, Bound string
-	// Picture is an SVG element that shows the positions of the buffers.
-	Picture template.HTML
 }
 
 // Note is a remark on a line of the source.
@@ -74,33 +60,20 @@ type Choice struct {
 	Reason string // why it is not possible; then Time has no meaning
 }
 
-//go:embed page
-var files embed.FS
-
-var layout = template.Must(template.New("").Funcs(template.FuncMap{
-	"duration": duration, "us": trace.Microseconds, "share": share, "maximum": func(a, b float64) float64 { return max(a, b) },
-}).ParseFS(files, "page/*.html"))
-
-// asset returns an embedded file.
-func asset(name string) string {
-	b, err := files.ReadFile("page/" + name)
-	if err != nil {
-		return ""
-	}
-	return string(b)
-}
-
 // view is the input of the template.
 type view struct {
+	frame
 	*Lowering
-	Title    string
 	Columns  []*column
 	Sections []section
 	Timeline *drawing
-	Style    template.CSS
-	Script   template.JS
-	Policy   string
+	Chart    *chart
 }
+
+// loweringKeys are the keys of the page of a lowered program.
+var loweringKeys = []keyHelp{{[]string{"←", "→"}, "column"}, {[]string{"Enter"}, "fold"}, {[]string{"j", "k"}, "line"},
+	{[]string{"v"}, "value"}, {[]string{"n", "p"}, "next, previous"}, {[]string{"w"}, "wrap"}, {[]string{"s"}, "side"},
+	{[]string{"Esc"}, "clear"}}
 
 // section is the notes of one kind.
 type section struct {
@@ -110,21 +83,44 @@ type section struct {
 
 // WriteHTML writes the page. Equal contents make equal pages.
 func (l *Lowering) WriteHTML(w io.Writer) error {
-	script := asset("lowering.js")
 	title := strings.ToValidUTF8(l.Source.File, "\uFFFD") // a file name may have any bytes, but the page is UTF-8
-	v := &view{Lowering: l, Title: title, Columns: columns(l), Sections: l.sections(),
-		Style: template.CSS(asset("lowering.css")), Script: template.JS(script), Policy: policy(script)}
-	if p := l.Prediction; p != nil && p.Timeline != nil {
-		v.Timeline = draw(p.Timeline)
+	v := &view{Lowering: l, Columns: columns(l), Sections: l.sections(), frame: frame{Title: title,
+		Command: "hocket opt", Verdict: l.verdict(), Keys: loweringKeys, Window: true,
+		Hint: "Click a value to follow it through the passes, a line to see what became of it."}}
+	if p := l.Prediction; p != nil {
+		v.About = p.Subject
+		if t := p.Timeline; t != nil {
+			lo, hi := t.Bounds()
+			paint, ops := newPaint(t)
+			v.Timeline = draw(t, hi-lo, paint)
+			v.Timeline.Ops = ops
+		}
 	}
-	return layout.ExecuteTemplate(w, "lowering.html", v)
+	if l.Memory != nil {
+		v.Chart = newChart(l.Memory, fieldOf([]*MemoryPlan{l.Memory}))
+	}
+	return v.write(w, "lowering.html", "lowering.js", v)
 }
 
-// policy allows only the one script and the styles in the page. So even text that was not escaped could not run or load
-// anything.
-func policy(script string) string {
-	sum := sha256.Sum256([]byte(script))
-	return fmt.Sprintf("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+// verdict says how long the program is predicted to take, and how much communication is exposed.
+func (l *Lowering) verdict() string {
+	p := l.Prediction
+	if p == nil || p.Time == 0 {
+		if l.Unpredicted != "" {
+			return "Nothing is predicted: " + l.Unpredicted + "."
+		}
+		return ""
+	}
+	s := fmt.Sprintf("Predicted to take %s, ", trace.Microseconds(p.Time))
+	if p.Exposed > 0 {
+		s += fmt.Sprintf("of it %s (%.0f %%) exposed communication", trace.Microseconds(p.Exposed), 100*p.Exposed/p.Time)
+	} else {
+		s += "without exposed communication"
+	}
+	if p.Sequential > 0 && p.Sequential != p.Time {
+		s += fmt.Sprintf("; the sequential program takes %s", trace.Microseconds(p.Sequential))
+	}
+	return s + "."
 }
 
 // sections groups the notes, or the log if there is no prediction.

@@ -254,7 +254,7 @@ func TestSelfContained(t *testing.T) {
 	}
 	root := parse(t, text)
 	script := root.one(t, "script").content()
-	if script != asset("lowering.js") {
+	if script != asset("frame.js")+asset("lowering.js") {
 		t.Error("the script is not the one that the policy allows")
 	}
 	for _, m := range root.find("meta") {

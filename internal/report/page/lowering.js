@@ -1,4 +1,3 @@
-"use strict";
 // This script marks a value or a line in all columns. All its data is in the page: the name of a value is the text of
 // its element, the origin of a line is its data-o, and the function of both is the data-f of an element around them.
 (() => {
@@ -111,6 +110,7 @@
   document.addEventListener("click", (event) => {
     const head = event.target.closest(".head");
     if (head) return fold(head.closest(".col"));
+    if (event.target.closest(".picture")) return; // frame.js handles it
     const v = event.target.closest("var");
     if (v) {
       const part = v.closest(".f");

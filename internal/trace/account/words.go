@@ -98,6 +98,42 @@ func (a *Alignment) words() string {
 	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
 }
 
+// Verdict says in one sentence which kind of work bounded the run, and how much communication was exposed.
+func (r *Report) Verdict() string {
+	c := r.Critical
+	if c == nil || len(c.ByKind) == 0 || r.SpanUS <= 0 {
+		return r.Facts()
+	}
+	kind := slices.MaxFunc(c.ByKind, func(a, b KindTime) int { return cmp.Compare(a.US, b.US) })
+	s := fmt.Sprintf("The run took %s, bounded by %s: %s of the critical path", text(r.SpanUS), bounds[kind.Kind],
+		text(kind.US))
+	sums := map[string]float64{}
+	name := ""
+	for _, p := range c.Path {
+		if p.Kind == kind.Kind {
+			if sums[p.Name] += p.US; name == "" || sums[p.Name] > sums[name] {
+				name = p.Name
+			}
+		}
+	}
+	switch {
+	case strings.HasPrefix(name, "before "): // idle
+		s += fmt.Sprintf(", %s of it %s", text(sums[name]), name)
+	case name != "" && name != kind.Kind:
+		s += fmt.Sprintf(", %s of it in %s", text(sums[name]), name)
+	}
+	if r.Exposed.TotalUS+r.Exposed.HiddenUS == 0 {
+		return s + "; there was no communication."
+	}
+	return s + fmt.Sprintf("; %.0f %% of the ranks' time was exposed communication.",
+		100*r.Exposed.TotalUS/(r.SpanUS*float64(max(r.Ranks, 1))))
+}
+
+// bounds names the kinds of KindTime.
+var bounds = map[string]string{"compute": "computation", "transfer": "transfer between ranks", "barrier": "barriers",
+	"communication": "communication", "io": "copies of the host", "sync": "waits for streams and signals",
+	"idle": "idle streams"}
+
 // Sentences returns the sentences about lost time, the most expensive first.
 func (r *Report) Sentences() []string {
 	var out []string

@@ -1,8 +1,7 @@
-"use strict";
+// This script draws the timeline of a run and its tables. All its data is in the page.
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
-const ev = data.events, lanes = data.lanes, names = data.names, details = data.details, collectives = data.collectives || [];
-const COMPUTE = 0, COMM = 1, SYNC = 2;
+const ev = data.events, lanes = data.lanes, names = data.names, fills = data.fills, details = data.details, collectives = data.collectives || [];
 
 // time formats nanoseconds with about three digits.
 function time(ns) {
@@ -12,6 +11,14 @@ function time(ns) {
   if (us >= 1e4) return (us / 1e3).toFixed(1) + " ms";
   if (us >= 100) return us.toFixed(0) + " µs";
   return us.toFixed(1) + " µs";
+}
+// bytes formats a size as the command line does.
+function bytes(n) {
+  if (n === null || n === undefined) return "?";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let u = 0;
+  for (; n >= 1024 && u < 4; u++) n /= 1024;
+  return (u ? n.toFixed(1) : n) + " " + units[u];
 }
 const micro = (us) => us === null || us === undefined ? "?" : time(us * 1000);
 
@@ -42,7 +49,8 @@ function lowerBound(l, t) {
 }
 
 const canvas = $("time"), wrap = $("wrap"), pen = canvas.getContext("2d");
-const LABEL = 150, AXIS = 22, ROW = 20, GAP = 8;
+const AXIS = 22, ROW = 20, GAP = 8;
+let LABEL = 150; // narrower in a narrow window
 const laneY = [];
 let height = AXIS;
 for (let l = 0; l < lanes.length; l++) {
@@ -56,8 +64,10 @@ let from = 0, to = whole, chosen = -1, hover = -1, hits = [], hit = -1, hitSet =
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  for (const c of ["ground", "paper", "ink", "quiet", "rule", "mark", "mark-ink", "compute", "compute-edge", "transfer", "wait", "wait-line", "io", "sync", "late", "path", "lane", "hot", "on"])
+  for (const c of ["paper", "ink", "quiet", "rule", "hit", "hit-ink", "wait", "wait-line", "gone", "path", "lane", "hot", "on-span"])
     colours[c] = style.getPropertyValue("--" + c).trim();
+  // The colours of operations are those of the legend.
+  for (const chip of document.querySelectorAll(".legend rect")) colours[chip.getAttribute("class")] = getComputedStyle(chip).fill;
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
   const p = tile.getContext("2d");
@@ -81,6 +91,7 @@ function redraw() {
 let width = 0;
 function size() {
   width = wrap.clientWidth;
+  LABEL = width < 600 ? 96 : 150;
   const ratio = window.devicePixelRatio || 1;
   canvas.style.height = height + "px";
   canvas.width = Math.round(width * ratio);
@@ -91,11 +102,7 @@ function size() {
 const x = (t) => LABEL + (t - from) / (to - from) * (width - LABEL);
 const at = (px) => from + (px - LABEL) / (width - LABEL) * (to - from);
 
-function fillOf(i) {
-  if (ev.cls[i] === COMPUTE) return colours.compute;
-  if (ev.cls[i] === COMM) return colours.transfer;
-  return ev.cls[i] === SYNC ? colours.sync : colours.io;
-}
+const fillOf = (i) => colours[fills[ev.name[i]]] || colours.quiet;
 
 function draw() {
   pen.fillStyle = colours.paper;
@@ -124,7 +131,7 @@ function drawAxis() {
   for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
     const px = Math.round(x(t)) + .5;
     pen.moveTo(px, AXIS - 5); pen.lineTo(px, height);
-    pen.fillText(time(t), px + 3, AXIS / 2);
+    if (px < width - 50) pen.fillText(time(t), px + 3, AXIS / 2);
   }
   pen.stroke();
 }
@@ -139,7 +146,7 @@ function drawLabels() {
     if (newRank) pen.fillText("rank " + lanes[l].rank, 8, laneY[l] + ROW / 2);
     pen.font = "11px system-ui, sans-serif";
     pen.fillStyle = colours.quiet;
-    pen.fillText(lanes[l].name.slice(0, 14), 66, laneY[l] + ROW / 2);
+    pen.fillText(lanes[l].name.slice(0, LABEL < 150 ? 5 : 14), LABEL < 150 ? 54 : 66, laneY[l] + ROW / 2);
   }
 }
 
@@ -172,12 +179,12 @@ function drawLane(l) {
     if (w > 34) {
       pen.save();
       pen.beginPath(); pen.rect(a, y, w, h); pen.clip();
-      pen.fillStyle = ev.cls[i] === COMPUTE || ev.cls[i] === COMM && !(x(ev.start[i] + ev.wait[i]) - a > 8) ? colours.on : colours.ink;
+      pen.fillStyle = ev.wait[i] > 0 && x(ev.start[i] + ev.wait[i]) - a > 8 ? colours.ink : colours["on-span"];
       pen.fillText(names[ev.name[i]], a + 4, y + h / 2);
       pen.restore();
     }
     if (path && onPath.has(i)) outline(a, y, w, h, colours.path, 2);
-    if (hitSet.has(i)) outline(a, y, w, h, colours.mark, 2);
+    if (hitSet.has(i)) outline(a, y, w, h, colours.hit, 2);
     if (i === chosen || i === hover) outline(a, y, w, h, colours.ink, 2);
   }
   pen.globalAlpha = 1;
@@ -204,7 +211,7 @@ function drawArrows() {
     const late = members[g].find((i) => lanes[ev.lane[i]].rank === (collectives[g].late || {}).rank);
     if (late === undefined) continue;
     const y0 = laneY[ev.lane[late]] + ROW / 2;
-    pen.strokeStyle = pen.fillStyle = colours.late;
+    pen.strokeStyle = pen.fillStyle = colours.gone;
     pen.globalAlpha = chosen >= 0 && ev.group[chosen] === g ? 1 : .55;
     for (const i of members[g]) if (i !== late) arrow(px, y0, px, laneY[ev.lane[i]] + ROW / 2, false);
     pen.globalAlpha = 1;
@@ -230,11 +237,11 @@ function arrow(x0, y0, x1, y1, dashed) {
 // Edges show the order that is missing in a counterexample.
 function drawEdges() {
   for (const e of data.edges || []) {
-    pen.strokeStyle = pen.fillStyle = colours.late;
+    pen.strokeStyle = pen.fillStyle = colours.gone;
     pen.lineWidth = 2;
     const a = e.from, b = e.to;
     arrow(x(ev.start[a] + ev.dur[a]), laneY[ev.lane[a]] + ROW / 2, x(ev.start[b]), laneY[ev.lane[b]] + ROW / 2, true);
-    for (const i of [a, b]) outline(x(ev.start[i]), laneY[ev.lane[i]], x(ev.start[i] + ev.dur[i]) - x(ev.start[i]), ROW - 3, colours.late, 3);
+    for (const i of [a, b]) outline(x(ev.start[i]), laneY[ev.lane[i]], x(ev.start[i] + ev.dur[i]) - x(ev.start[i]), ROW - 3, colours.gone, 3);
     pen.lineWidth = 1;
   }
 }
@@ -267,8 +274,7 @@ function why(late) { return (late.since ? `after ${late.since}: ` : "") + late.a
 
 function choose(i) {
   chosen = i;
-  $("chosen").textContent = i >= 0 ? describe(i) : "";
-  $("chosen").className = "";
+  $("selected").textContent = i >= 0 ? describe(i) : "";
   redraw();
 }
 
@@ -362,7 +368,7 @@ function fill(table, columns, rows, go, sortBy, falling) {
   };
   columns.forEach((c, k) => {
     const th = document.createElement("th"), b = document.createElement("button");
-    if (c.kind) th.className = "text";
+    if (c.kind) th.className = "left";
     b.textContent = c.name;
     b.onclick = () => { down = order === k ? !down : !c.kind; order = k; build(); };
     th.append(b);
@@ -376,13 +382,13 @@ function fill(table, columns, rows, go, sortBy, falling) {
 function tables() {
   const waits = (c) => c.waits.reduce((s, ns) => s + ns, 0);
   $("shown").textContent = fill($("collectives"), [
-    { name: "#", key: (c) => c.index, text: (c) => c.index },
-    { name: "op", kind: "text", key: (c) => c.op, text: (c) => c.op },
-    { name: "group", kind: "text", key: (c) => c.group, text: (c) => c.group },
+    { name: "number", key: (c) => c.index, text: (c) => "#" + c.index },
+    { name: "op", kind: "left", key: (c) => c.op, text: (c) => c.op },
+    { name: "group", kind: "left", key: (c) => c.group, text: (c) => c.group },
     { name: "begins", key: (c) => c.start, text: (c) => time(c.start) },
-    { name: "bytes", key: (c) => c.bytes, text: (c) => c.bytes === null ? "?" : c.bytes },
+    { name: "size", key: (c) => c.bytes, text: (c) => bytes(c.bytes) },
     { name: "transfer", key: (c) => c.transfer_us, text: (c) => micro(c.transfer_us) },
-    { name: "bus GB/s", key: (c) => c.bus_gb_s || 0, text: (c) => c.bus_gb_s ? c.bus_gb_s.toFixed(1) : "" },
+    { name: "bus bandwidth", key: (c) => c.bus_gb_s || 0, text: (c) => c.bus_gb_s ? c.bus_gb_s.toFixed(1) + " GB/s" : "" },
     { name: "skew", key: (c) => c.skew_us, text: (c) => micro(c.skew_us) },
     { name: "waits, all ranks", key: waits, text: (c) => c.transfer_us === null ? "?" : time(waits(c)) },
     { name: "last", key: (c) => c.late ? c.late.rank : -1, text: (c) => c.late ? "rank " + c.late.rank : "" },
@@ -394,35 +400,29 @@ function tables() {
     fill($("critical"), [
       { name: "begins", key: (p) => p.start_us, text: (p) => micro(p.start_us) },
       { name: "took", key: (p) => p.us, text: (p) => micro(p.us) },
-      { name: "rank", key: (p) => p.rank, text: (p) => p.rank },
-      { name: "kind", kind: "text", key: (p) => p.kind, text: (p) => p.kind },
-      { name: "what", kind: "text", key: (p) => p.name, text: (p) => p.name },
+      { name: "rank", key: (p) => p.rank, text: (p) => "rank " + p.rank },
+      { name: "kind", kind: "left", key: (p) => p.kind, text: (p) => p.kind },
+      { name: "what", kind: "left", key: (p) => p.name, text: (p) => p.name },
     ], critical.path.slice(), (p) => { const a = p.start_us * 1000, d = Math.max(p.us * 1000, 50); view(a - d, a + 2 * d); wrap.scrollIntoView({ block: "nearest" }); }, 1, true);
   }
 }
 
 function exposed() {
-  const box = $("exposed"), idle = new Map((data.idle || []).map((x) => [x.rank, x]));
-  for (const r of (data.exposed || []).slice(0, 256)) {
-    const label = document.createElement("span"), bar = document.createElement("div"), sum = document.createElement("span");
-    label.textContent = "rank " + r.rank;
-    bar.className = "stack";
-    const i = idle.get(r.rank) || {};
-    const parts = [["compute", r.compute_us - r.hidden_us], ["hidden", r.hidden_us],
-      ["transfer", r.transfer_us === null ? r.total_us : r.transfer_us], ["wait", r.wait_us || 0], ["host", i.host_us || 0],
-      ["signal", i.signal_us || 0], ["event", i.event_us || 0], ["unknown", i.unknown_us || 0]];
-    for (const [kind, us] of parts) {
-      if (!(us > 0)) continue;
-      const part = document.createElement("i");
-      part.className = "c-" + kind;
-      part.style.width = 100 * us * 1000 / whole + "%";
-      part.title = `${kind}: ${micro(us)}`;
-      bar.append(part);
-    }
-    sum.textContent = r.wait_us === null ? `exposed ${micro(r.total_us)}` : `exposed: waiting ${micro(r.wait_us)}, transfer ${micro(r.transfer_us)}`;
-    sum.className = "quiet";
-    box.append(label, bar, sum);
-  }
+  const idle = new Map((data.idle || []).map((x) => [x.rank, x])), part = (r) => idle.get(r.rank) || {};
+  const column = (name, of) => ({ name, key: of, text: (r) => micro(of(r)) });
+  fill($("exposed"), [
+    { name: "rank", key: (r) => r.rank, text: (r) => "rank " + r.rank },
+    column("compute", (r) => r.compute_us),
+    column("of it over communication", (r) => r.hidden_us),
+    column("exposed communication", (r) => r.total_us),
+    column("of it waiting", (r) => r.wait_us),
+    column("of it transfer", (r) => r.transfer_us),
+    column("idle: host", (r) => part(r).host_us),
+    column("idle: a peer's signal", (r) => part(r).signal_us),
+    column("idle: another stream", (r) => part(r).event_us),
+    column("idle: launching", (r) => part(r).launch_us),
+    column("idle: cause not recorded", (r) => part(r).unknown_us),
+  ], data.exposed || [], null, 0, false);
 }
 
 function heat() {
@@ -437,6 +437,7 @@ function heat() {
   p.scale(ratio, ratio);
   let most = 1;
   for (const x of told) for (const ns of x.waits) most = Math.max(most, ns);
+  $("longest").textContent = time(most);
   p.font = "11px system-ui, sans-serif";
   p.textBaseline = "middle";
   const row = new Map(ranks.map((r, k) => [r, k]));
@@ -529,8 +530,8 @@ document.addEventListener("keydown", (e) => {
   e.preventDefault();
 });
 
-for (const tr of document.querySelectorAll("#program tr[data-go]")) {
-  tr.onclick = () => { $("search").value = tr.dataset.line ? `:${tr.dataset.line}:` : ""; search($("search").value); step(1); wrap.scrollIntoView({ block: "nearest" }); };
+for (const p of document.querySelectorAll(".text p[data-go]")) {
+  p.onclick = () => { $("search").value = `:${p.dataset.line}:`; search($("search").value); step(1); wrap.scrollIntoView({ block: "nearest" }); };
 }
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); redraw(); if ($("heat")) heat(); });
 new ResizeObserver(size).observe(wrap);
@@ -538,10 +539,11 @@ readColours();
 size();
 all();
 draw(); // now, not with the next frame
-const bad = document.querySelectorAll("#program tr.bad"), last = bad[bad.length - 1];
-if (last) {
-  const box = last.closest(".scroll");
-  box.scrollTop = Math.max(0, last.offsetTop - box.clientHeight / 2);
+// The program opens at the last line that a refutation names, or at the line that took the most time.
+const hottest = [...document.querySelectorAll(".text p.bad")].pop() || document.querySelector(".text p.hot");
+if (hottest) {
+  const box = hottest.closest(".text");
+  box.scrollTop += hottest.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
 }
 if ($("collectives")) {
   tables();

@@ -2,6 +2,7 @@ package report
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/trace"
@@ -13,8 +14,15 @@ func events(list ...trace.Event) *trace.Trace {
 	return t
 }
 
+// drawn draws a trace on its own axis, in its own colours.
+func drawn(t *trace.Trace) (*drawing, []legend) {
+	lo, hi := t.Bounds()
+	p, ops := newPaint(t)
+	return draw(t, hi-lo, p), ops
+}
+
 func TestDraw(t *testing.T) {
-	d := draw(events(
+	d, ops := drawn(events(
 		trace.Event{Stream: "a", Name: "put", Class: trace.Comm, Start: 500, End: 1500},
 		trace.Event{Stream: "main", Name: "linear", Start: 1500, End: 4500},
 		trace.Event{Stream: "main", Name: "gelu", Start: 4500, End: 4500},
@@ -35,9 +43,9 @@ func TestDraw(t *testing.T) {
 			t.Errorf("%+v, want x %s, width %s, wide %v", c.got, c.x, c.width, c.wide)
 		}
 	}
-	if len(d.Ops) != 3 || d.Ops[0].Name != "gelu" || d.Ops[1].Name != "linear" || d.Ops[0].Hue == d.Ops[1].Hue ||
-		d.Ops[2].Name != "put" {
-		t.Errorf("operations %+v", d.Ops)
+	if len(ops) != 3 || ops[0].Name != "gelu" || ops[1].Name != "linear" || ops[0].Class == ops[1].Class ||
+		ops[2].Name != "put" {
+		t.Errorf("operations %+v", ops)
 	}
 }
 
@@ -45,7 +53,7 @@ func TestDraw(t *testing.T) {
 // for any length.
 func TestTicks(t *testing.T) {
 	for _, ns := range []int64{0, 1, 7, 999, 1000, 12345, 1e6, 9999999, 1e7, 123456789, 1e12} {
-		d := draw(events(trace.Event{Stream: "main", Name: "x", Start: 77, End: 77 + ns}))
+		d, _ := drawn(events(trace.Event{Stream: "main", Name: "x", Start: 77, End: 77 + ns}))
 		if n := len(d.Ticks); n < 4 || n > 12 {
 			t.Errorf("%d ns: %d ticks", ns, n)
 			continue
@@ -58,14 +66,14 @@ func TestTicks(t *testing.T) {
 			}
 			last = x
 		}
-		if d.Ticks[0].X != "0.000" || d.Ticks[0].Text != "0" {
+		if d.Ticks[0].X != "0.000" || !strings.HasPrefix(d.Ticks[0].Text, "0 ") {
 			t.Errorf("%d ns: the first tick is %+v", ns, d.Ticks[0])
 		}
 	}
 }
 
 func TestNoEvents(t *testing.T) {
-	if d := draw(&trace.Trace{}); len(d.Lanes) != 0 || d.Height() <= 0 {
+	if d, _ := drawn(&trace.Trace{}); len(d.Lanes) != 0 || d.Height() <= 0 {
 		t.Errorf("%+v", d)
 	}
 }

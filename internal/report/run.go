@@ -1,12 +1,7 @@
-// Package page writes one HTML page that shows where the time of a run went. The page needs no network and no other
-// files.
-package page
+package report
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"embed"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -21,21 +16,8 @@ import (
 	"hocket.example/hocket/internal/trace/account"
 )
 
-//go:embed assets
-var assets embed.FS
-
-func asset(name string) string {
-	b, err := assets.ReadFile("assets/" + name)
-	if err != nil {
-		panic(err) // it is embedded
-	}
-	return string(b)
-}
-
-var layout = template.Must(template.New("").Parse(asset("page.html")))
-
-// Options are what a page shows in addition to a report.
-type Options struct {
+// Run is what a page about a run shows in addition to the account of its time.
+type Run struct {
 	Title string
 	// Program is the text of the program whose lines the events name. It is empty if there is none.
 	Program string
@@ -52,32 +34,37 @@ type Options struct {
 // maxEvents is how many events a page shows. It shows the longest.
 const maxEvents = 400_000
 
-// view is the input of the template.
-type view struct {
-	Title, Facts    string
-	Timed           bool // the report has numbers
+// runView is the input of the template.
+type runView struct {
+	frame
+	Timed           bool // the account has numbers
+	Waits           bool // some collective has a known wait
 	Words, Problems []string
-	Program         []line
-	Policy          string
-	Style           template.CSS
-	Script          template.JS
+	Ops             []legend
+	Program         []programLine
+	Costs           bool // some line has a time
 	Data            template.JS
 }
 
-// line is a line of the program, with the time that it took.
-type line struct {
-	N                 int
-	Text, Cost, Share string
-	Bad               bool
+// programLine is a line of the program, with the time that it took. The hot line took the most.
+type programLine struct {
+	N           int
+	HTML        template.HTML
+	Cost, Share string
+	Hot, Bad    bool
 }
 
-// columns stores the events by column, which makes the JSON short.
-type columns struct {
+// runKeys are the keys of the page of a run.
+var runKeys = []keyHelp{{[]string{"←", "→"}, "move"}, {[]string{"↑", "↓"}, "zoom"}, {[]string{"0"}, "all"},
+	{[]string{"/"}, "search"}, {[]string{"n", "p"}, "next, previous"}, {[]string{"c"}, "critical path"},
+	{[]string{"Esc"}, "clear"}}
+
+// eventColumns stores the events by column, which makes the JSON short.
+type eventColumns struct {
 	Lane   []int   `json:"lane"`
 	Start  []int64 `json:"start"`
 	Dur    []int64 `json:"dur"`
 	Name   []int   `json:"name"`
-	Class  []int   `json:"cls"`
 	Wait   []int64 `json:"wait"`
 	Group  []int   `json:"group"`
 	Detail []int   `json:"detail"`
@@ -89,8 +76,9 @@ type document struct {
 	Virtual     bool                  `json:"virtual"`
 	Lanes       []lane                `json:"lanes"`
 	Names       []string              `json:"names"`
+	Fills       []string              `json:"fills"` // of the names, as classes of the style
 	Details     []string              `json:"details"`
-	Events      columns               `json:"events"`
+	Events      eventColumns          `json:"events"`
 	Collectives []collective          `json:"collectives"`
 	Exposed     []account.RankExposed `json:"exposed"`
 	Idle        []account.Idle        `json:"idle"`
@@ -143,21 +131,34 @@ type edge struct {
 	To   int `json:"to"`
 }
 
-// Write writes the page.
-func Write(w io.Writer, r *account.Report, o Options) error {
-	doc, left := newDocument(r, o)
+// WriteRun writes a page about a run. o.Facts replaces the numbers of r.
+func WriteRun(w io.Writer, r *account.Report, o Run) error {
+	tr, _ := r.Trace()
+	var p paint
+	v := &runView{frame: frame{Title: o.Title, About: r.Facts(), Keys: runKeys,
+		Hint: "Point at a mark of the timeline, or click it. The wheel zooms, dragging moves."}}
+	if tr != nil {
+		p, v.Ops = newPaint(tr)
+	}
+	doc, left := newDocument(r, o, p)
 	data, err := json.Marshal(doc) // it escapes everything that could end the script element
 	if err != nil {
 		return err
 	}
-	script := asset("page.js")
-	v := view{Title: o.Title, Facts: r.Facts(), Problems: slices.Clone(o.Notes), Style: template.CSS(asset("page.css")),
-		Script: template.JS(script), Data: template.JS(data), Policy: policy(script), Program: program(r, o)}
+	v.Data, v.Problems = template.JS(data), slices.Clone(o.Notes)
+	v.Program, v.Costs = program(r, o)
 	if v.Timed = o.Facts == ""; !v.Timed {
-		v.Facts = o.Facts
-		return layout.Execute(w, v)
+		for i := range v.Ops {
+			v.Ops[i].Total = "" // the order of issue has no times
+		}
+		v.About, v.Verdict = "", o.Facts
+		if len(o.Notes) > 0 {
+			v.Verdict, v.Problems = o.Facts+": "+o.Notes[0], o.Notes[1:]
+		}
+		return v.write(w, "run.html", "run.js", v)
 	}
-	v.Words = r.Sentences()
+	v.Verdict, v.Words = r.Verdict(), r.Sentences()
+	v.Waits = slices.ContainsFunc(r.Collectives, func(c account.Collective) bool { return c.TransferUS != nil })
 	for _, p := range r.Problems {
 		if p.Kind != "late" || r.Source == "flight" {
 			v.Problems = append(v.Problems, p.Kind+": "+p.Text)
@@ -170,14 +171,7 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 	if most := 20; len(v.Problems) > most {
 		v.Problems = append(v.Problems[:most], fmt.Sprintf("and %d problems more", len(v.Problems)-most))
 	}
-	return layout.Execute(w, v)
-}
-
-// policy allows the page to run its own script and to load nothing.
-func policy(script string) string {
-	sum := sha256.Sum256([]byte(script))
-	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" +
-		base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	return v.write(w, "run.html", "run.js", v)
 }
 
 // table assigns a number to each string.
@@ -199,12 +193,12 @@ func (t *table) of(s string) int {
 	return i
 }
 
-func newDocument(r *account.Report, o Options) (*document, int) {
+func newDocument(r *account.Report, o Run, p paint) (*document, int) {
 	tr, shares := r.Trace()
 	d := &document{Exposed: r.Exposed.ByRank, Idle: r.Idle, Critical: r.Critical, Lanes: []lane{}}
 	if tr == nil { // flight records have no timeline
 		d.Names, d.Details = []string{}, []string{}
-		d.Events = columns{[]int{}, []int64{}, []int64{}, []int{}, []int{}, []int64{}, []int{}, []int{}}
+		d.Events = eventColumns{[]int{}, []int64{}, []int64{}, []int{}, []int64{}, []int{}, []int{}}
 		for i := range r.Collectives {
 			d.Collectives = append(d.Collectives, newCollective(&r.Collectives[i]))
 		}
@@ -232,7 +226,10 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 		c := &d.Events
 		c.Lane = append(c.Lane, len(d.Lanes)-1)
 		c.Start, c.Dur = append(c.Start, e.Start-lo), append(c.Dur, e.End-e.Start)
-		c.Name, c.Class, c.Wait = append(c.Name, names.of(e.Name)), append(c.Class, int(e.Class)), append(c.Wait, wait)
+		c.Name, c.Wait = append(c.Name, names.of(e.Name)), append(c.Wait, wait)
+		if len(d.Fills) < len(names.list) {
+			d.Fills = append(d.Fills, fill(e.Class, p[operation{e.Class, e.Name}]))
+		}
 		c.Group, c.Detail = append(c.Group, e.Group), append(c.Detail, details.of(e.Detail))
 		place[i] = k
 	}
@@ -291,13 +288,13 @@ func path(tr *trace.Trace, shown []int) []int {
 // lineOf finds the line number in a statement's place: "all_gather %x (mlp.hkt:8:10), by staged".
 var lineOf = regexp.MustCompile(`:(\d+):\d+[),]`)
 
-// program sums the time of each line of the program.
-func program(r *account.Report, o Options) []line {
+// program returns the lines of the program, and whether any of them has a time.
+func program(r *account.Report, o Run) (out []programLine, costs bool) {
 	if o.Program == "" {
-		return nil
+		return nil, false
 	}
 	sums := map[int]int64{}
-	var all int64
+	var all, most int64
 	if tr, _ := r.Trace(); tr != nil && !tr.Virtual {
 		for i := range tr.Events {
 			e := &tr.Events[i]
@@ -308,15 +305,16 @@ func program(r *account.Report, o Options) []line {
 			n, _ := strconv.Atoi(m[len(m)-1][1])
 			sums[n] += e.Duration()
 			all += e.Duration()
+			most = max(most, sums[n])
 		}
 	}
-	var out []line
-	for i, text := range strings.Split(strings.TrimRight(o.Program, "\n"), "\n") {
-		l := line{N: i + 1, Text: text, Bad: slices.Contains(o.Bad, i+1)}
+	text := strings.ToValidUTF8(strings.TrimRight(o.Program, "\n"), "\uFFFD")
+	for i, text := range strings.Split(text, "\n") {
+		l := programLine{N: i + 1, HTML: highlight(text), Bad: slices.Contains(o.Bad, i+1)}
 		if ns := sums[i+1]; ns > 0 {
-			l.Cost, l.Share = trace.Microseconds(float64(ns)/1e3), fmt.Sprintf("%.1f %%", 100*float64(ns)/float64(all))
+			l.Cost, l.Share, l.Hot = nanoseconds(ns), fmt.Sprintf("%.1f%%", 100*float64(ns)/float64(all)), ns == most
 		}
 		out = append(out, l)
 	}
-	return out
+	return out, all > 0
 }

@@ -1,19 +1,13 @@
-package page
+package report
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"html"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/account"
@@ -43,20 +37,20 @@ func large(n int) *trace.Trace {
 	return t
 }
 
-func written(t testing.TB, r *account.Report, o Options) string {
+func runPage(t testing.TB, r *account.Report, o Run) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Write(&b, r, o); err != nil {
+	if err := WriteRun(&b, r, o); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
 }
 
 // TestSelfContained checks that the page loads nothing and that text from a profile cannot become markup.
-func TestSelfContained(t *testing.T) {
+func TestRunSelfContained(t *testing.T) {
 	tr := large(64)
 	tr.Events[0].Name, tr.Events[0].Detail = "</script><script>alert(1)</script>", "<!--<img src=x onerror=alert(1)>"
-	text := written(t, account.Of(tr, 0), Options{Title: "<b>title</b>", Program: "a < b\n</td><script>"})
+	text := runPage(t, account.Of(tr, 0), Run{Title: "<b>title</b>", Program: "a < b\n</td><script>"})
 	if m := regexp.MustCompile(`(?i)(src|href)\s*=\s*"?(https?:|//)|@import|url\(`).FindString(text); m != "" {
 		t.Errorf("it refers to %q", m)
 	}
@@ -80,75 +74,37 @@ func TestProgramCost(t *testing.T) {
 			trace.Event{Rank: r, Stream: "main", Name: "gelu", Detail: "gelu %h (m.hkt:3:3)", Class: trace.Compute,
 				Start: 30_000, End: 40_000, Group: trace.NoGroup})
 	}
-	lines := program(account.Of(tr, 0), Options{Program: "func f() {\n  linear\n  gelu\n}\n"})
-	if len(lines) != 4 || lines[1].Cost != "60.0 µs" || lines[1].Share != "75.0 %" || lines[2].Cost != "20.0 µs" ||
-		lines[0].Cost != "" {
+	lines, _ := program(account.Of(tr, 0), Run{Program: "func f() {\n  linear\n  gelu\n}\n"})
+	if len(lines) != 4 || lines[1].Cost != "60.0 µs" || lines[1].Share != "75.0%" || lines[2].Cost != "20.0 µs" ||
+		lines[0].Cost != "" || !lines[1].Hot || lines[2].Hot {
 		t.Errorf("%+v", lines)
 	}
 }
 
-// drive opens a page in a browser, runs a script in it, and returns what the script put into the title. Errors of the
-// page come first in it.
-func drive(t *testing.T, text, script string) string {
+// driveRun opens the page of a run in a browser, runs a script in it, and returns what the script put into the title.
+// Errors of the page come first in it.
+func driveRun(t *testing.T, text, script string) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("a browser takes seconds to start")
-	}
-	browser := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
-		if path, err := exec.LookPath(name); err == nil {
-			browser = path
-			break
-		}
-	}
-	if browser == "" {
-		t.Skip("chromium is not on PATH, so the page's script cannot be tested")
-	}
-	bare := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).ReplaceAllString(text, "")
-	if bare == text {
-		t.Fatal("the page has no policy")
-	}
 	const watch = `<head><script>
 const faults = [];
 window.onerror = (m) => { faults.push(String(m)); };
 console.error = (...m) => { faults.push(m.join(" ")); };
 </script>`
-	bare = strings.Replace(bare, "<head>", watch, 1)
-	bare = strings.Replace(bare, "</body>", `<script>
+	text = strings.Replace(text, "<head>", watch, 1)
+	return drive(t, text, `
 const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
 let out = "";
 try { `+script+` } catch (e) { faults.push(String(e)); }
 draw();
-document.title = faults.length ? "faults: " + faults.join("; ") : String(out);
-</script></body>`, 1)
-	file := filepath.Join(t.TempDir(), "page.html")
-	if err := os.WriteFile(file, []byte(bare), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
-		"--disable-background-networking",
-		"--disable-dev-shm-usage", "--window-size=1400,1000", "--user-data-dir="+t.TempDir(), "--dump-dom",
-		"file://"+file)
-	cmd.WaitDelay = time.Second
-	dom, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s: %v", cmd, err)
-	}
-	m := regexp.MustCompile(`(?s)<title>(.*?)</title>`).FindSubmatch(dom)
-	if m == nil {
-		t.Fatal("the page has no title")
-	}
-	return html.UnescapeString(string(m[1]))
+document.title = faults.length ? "faults: " + faults.join("; ") : String(out);`).one(t, "head").one(t, "title").content()
 }
 
 // TestBrowserLarge checks that 100,000 events open within the time limit and that every key does what the page says.
 // The limit is ten times as long here because the machine may be busy.
-func TestBrowserLarge(t *testing.T) {
+func TestBrowserRunLarge(t *testing.T) {
 	r := account.Of(large(100_000), 0)
-	text := written(t, r, Options{Title: "large"})
-	got := drive(t, text, `
+	text := runPage(t, r, Run{Title: "large"})
+	got := driveRun(t, text, `
 const before = () => [from, to].map(Math.round).join();
 const steps = [];
 const change = (name, key, want) => { const a = [from, to]; press(key); if (!want(a, [from, to])) faults.push(name + ": " + a + " to " + [from, to]); };
@@ -172,7 +128,7 @@ change("all", "0", (a, b) => b[0] <= 0 && b[1] >= whole);
 document.querySelectorAll("#collectives th button")[5].click();
 const cells = [...document.querySelectorAll("#collectives tbody tr")].map((tr) => tr.children[0].textContent);
 document.querySelectorAll("#collectives tbody tr")[0].click();
-if (chosen < 0 || String(ev.group[chosen]) !== cells[0]) faults.push("a row leads elsewhere");
+if (chosen < 0 || "#" + ev.group[chosen] !== cells[0]) faults.push("a row leads elsewhere");
 out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tbody tr").length, document.body.dataset.ready].join(" ");
 `)
 	words := strings.Fields(got)
@@ -187,13 +143,13 @@ out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tb
 }
 
 // TestBrowserSplit checks that waiting and transfer of a collective are drawn separately and described.
-func TestBrowserSplit(t *testing.T) {
+func TestBrowserRunSplit(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Events: []trace.Event{
 		{Rank: 0, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: 0, End: 100_000, Group: 0},
 		{Rank: 1, Stream: "main", Name: "gelu", Class: trace.Compute, Start: 0, End: 60_000, Group: trace.NoGroup},
 		{Rank: 1, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: 60_000, End: 100_000, Group: 0},
 	}}
-	got := drive(t, written(t, account.Of(tr, 0), Options{Title: "split", Missing: [][2]int{{1, 2}}}), `
+	got := driveRun(t, runPage(t, account.Of(tr, 0), Run{Title: "split", Missing: [][2]int{{1, 2}}}), `
 draw();
 const ratio = canvas.width / width;
 const pixel = (t, l, dy) => [...pen.getImageData(Math.round(x(t) * ratio), Math.round((laneY[l] + (dy || 4)) * ratio), 1, 1).data].slice(0, 3).join();

@@ -1,4 +1,4 @@
-package page
+package report
 
 import (
 	"bytes"
@@ -47,7 +47,7 @@ func TestControlCharacters(t *testing.T) {
 				t.Fatal(err)
 			}
 			out := map[string]string{"text": text.String(), "JSON": string(j),
-				"page": written(t, r, Options{Title: "x"})}
+				"page": runPage(t, r, Run{Title: "x"})}
 			if tr, _ := r.Trace(); tr != nil {
 				var b, c bytes.Buffer
 				if err := tr.WriteJSON(&b); err != nil {
@@ -103,7 +103,7 @@ func hostile(t *testing.T) map[string][]string {
 			`"line":3}]}],"pg_config":{"0":{"desc":%s,"ranks":"[0, 1, 2]"}}}`,
 			rank, q("g"+evil), q("nccl:x"+evil), 4+rank, q("F"+evil), q("s"+evil), q("f"+evil), q(evil), q("d"+evil)))
 	}
-	sqlite, err := os.ReadFile("../nsys/testdata/export.sqlite")
+	sqlite, err := os.ReadFile("../trace/nsys/testdata/export.sqlite")
 	if err != nil {
 		t.Fatal(err)
 	}

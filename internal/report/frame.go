@@ -1,0 +1,80 @@
+// Package report writes the HTML pages and SVG pictures of all commands, from one set of parts: a frame with a verdict
+// and keys, programs, timelines, pictures of memory, legends and tables. Each file needs no network, loads nothing and
+// runs only its own script. Text from programs is escaped.
+package report
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/trace"
+)
+
+//go:embed page
+var files embed.FS
+
+var layout = template.Must(template.New("").Funcs(template.FuncMap{
+	"duration": duration, "us": trace.Microseconds, "size": tensor.Size, "share": share,
+	"maximum": func(a, b float64) float64 { return max(a, b) },
+	"add":     func(a, b int) int { return a + b },
+}).ParseFS(files, "page/*.html"))
+
+// asset returns an embedded file.
+func asset(name string) string {
+	b, err := files.ReadFile("page/" + name)
+	if err != nil {
+		panic(err) // all files are embedded
+	}
+	return string(b)
+}
+
+// frame is the part that all pages have in common.
+type frame struct {
+	// Title is the subject of the page. Command is the command that wrote it, if the title does not name it.
+	Title, Command string
+	// About is a line of facts, and Verdict the sentence that the page begins with.
+	About, Verdict string
+	// Hint is the first text of the status line.
+	Hint string
+	Keys []keyHelp
+	// Window makes the page as high as the window, with parts that scroll. Other pages scroll as a whole.
+	Window bool
+
+	Style  template.CSS
+	Script template.JS
+	Policy string
+}
+
+// keyHelp says what some keys do.
+type keyHelp struct {
+	Keys []string
+	What string
+}
+
+// pictureKeys are the keys of pictures, which frame.js handles.
+var pictureKeys = []keyHelp{{[]string{"Tab"}, "next picture"}, {[]string{"←", "→"}, "previous, next mark"}}
+
+// write completes the frame with the script of the page, and executes the page's template.
+func (f *frame) write(w io.Writer, name, script string, view any) error {
+	text := asset("frame.js")
+	if script != "" {
+		text += asset(script)
+	}
+	f.Verdict = strings.ReplaceAll(f.Verdict, " %", "\u00a0%") // a line does not end before the sign
+	f.Style = style(func(string) bool { return true }) + template.CSS(asset("look.css"))
+	f.Script, f.Policy = template.JS(text), policy(text)
+	return layout.ExecuteTemplate(w, name, view)
+}
+
+// policy allows only the one script and the styles in the page. So even text that was not escaped could not run or load
+// anything.
+func policy(script string) string {
+	sum := sha256.Sum256([]byte(script))
+	return fmt.Sprintf("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+}
