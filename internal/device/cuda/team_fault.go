@@ -48,7 +48,7 @@ func readTeams(w *world) {
 }
 
 // errLate is wrapped by the error of a member that timed out while it waited for another member.
-var errLate = errors.New("timed out waiting for a member of the team")
+var errLate = errors.New("gave up waiting for a member of the team")
 
 // explain returns an error that names the members that had not begun the launch in which m timed out.
 func (m *member) explain(told kernels.Fault) error {
