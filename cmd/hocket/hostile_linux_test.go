@@ -203,7 +203,7 @@ func TestHostile(t *testing.T) {
 	must(2, "line.csv: more than 67108864 bytes", "memory line.csv")
 	must(2, "many.csv: more than 268435456 pairs of buffers live at once", "memory many.csv")
 	must(2, "sparse.pickle: pickle: offset 0", "memory sparse.pickle")
-	must(2, "lists.pickle.gz: pickle: offset ", "memory lists.pickle.gz")
+	must(2, "lists.pickle.gz: unpacked: pickle: offset ", "memory lists.pickle.gz")
 	must(2, "deep.pickle: event 0: action is a tuple of 2", "memory deep.pickle")
 	must(2, "shared.pickle: device_traces[20]: more than 2097152 segments, blocks and events", "memory shared.pickle")
 	must(0, "500001 allocations traced", "memory live.pickle")

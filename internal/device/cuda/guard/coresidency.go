@@ -21,36 +21,37 @@ type coresidency struct {
 	holder  *World    // nil if no world holds the lock
 	batches int       // of the holder, in progress
 	streams []uintptr // the caller's streams that order all work of the holder; nil if none do
+	entered uint64    // batches that began since the start, of all worlds
 }
 
 func (c *coresidency) try(w *World, streams []uintptr) bool {
-	h, busy, ahead := c.waitedFor(w, streams)
+	h, entered, busy, ahead := c.waitedFor(w, streams)
 	if busy || h != nil && !ahead && !h.restsNow() {
 		return false
 	}
-	return c.take(w, h, streams)
+	return c.take(w, h, entered, streams)
 }
 
-// waitedFor returns the other world that holds the lock, or nil. busy reports whether a batch of that world is in
+// waitedFor returns the other world that holds the lock, or nil, and how many batches have begun. busy reports whether a batch of that world is in
 // progress. ahead reports whether the same streams order all work of that world before the new work.
-func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, busy, ahead bool) {
+func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, entered uint64, busy, ahead bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holder == w || c.holder == nil {
-		return nil, false, false
+		return nil, c.entered, false, false
 	}
-	return c.holder, c.batches > 0, streams != nil && slices.Equal(c.streams, streams)
+	return c.holder, c.entered, c.batches > 0, streams != nil && slices.Equal(c.streams, streams)
 }
 
 // take gives the lock to w and reports whether it did. It does if no world holds the lock, if w holds it, or if h still
-// holds it and no batch of h is in progress. The caller has found that h is idle, or that the same streams order h's
-// work before w's.
-func (c *coresidency) take(w, h *World, streams []uintptr) bool {
+// holds it and no batch has begun since entered was read. Before, the caller has found that h was idle, or that the same
+// streams ordered h's work before w's; a batch of h that began afterwards may be running.
+func (c *coresidency) take(w, h *World, entered uint64, streams []uintptr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.holder != w:
-		if c.holder != nil && (c.holder != h || c.batches > 0) {
+		if c.holder != nil && (c.holder != h || c.batches > 0 || c.entered != entered) {
 			return false
 		}
 		c.holder, c.batches, c.streams = w, 0, slices.Clone(streams)
@@ -58,6 +59,7 @@ func (c *coresidency) take(w, h *World, streams []uintptr) bool {
 		c.streams = nil
 	}
 	c.batches++
+	c.entered++
 	return true
 }
 

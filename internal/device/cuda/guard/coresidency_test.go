@@ -61,3 +61,33 @@ func TestCoresidencyOnStreams(t *testing.T) {
 		}
 	}
 }
+
+// TestCoresidencyBatchBetween checks that a world does not take the lock if the holder was idle, but has begun and
+// ended a batch since then: the work that the batch issued may be running.
+func TestCoresidencyBatchBetween(t *testing.T) {
+	var f coresidency
+	var p Process
+	var a *World
+	between := true
+	a = p.New(Host{Mu: new(sync.Mutex), Rests: func() bool {
+		if between {
+			between = false
+			if !f.try(a, nil) {
+				t.Error("the holder cannot begin a batch")
+			}
+			f.leave(a)
+		}
+		return true
+	}})
+	if !f.try(a, nil) {
+		t.Fatal("no world holds the lock, but a world cannot take it")
+	}
+	f.leave(a)
+	b := world(true)
+	if f.try(b, nil) {
+		t.Error("a world took the lock although the holder began a batch after it was idle")
+	}
+	if !f.try(b, nil) {
+		t.Error("the lock of an idle world cannot be taken")
+	}
+}
