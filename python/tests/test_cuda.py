@@ -448,7 +448,7 @@ def lends(hocket, dist, rank, size):
             m(h, z.view(-1)[:w.numel()].view(w.shape))
             raise AssertionError("a lent result is an argument")
         except hocket.InputError as e:
-            assert "give it a copy" in str(e), e
+            assert "pass a copy" in str(e), e
         st, g = h.clone(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(g):
             z = m(st, w)

@@ -223,7 +223,7 @@ class Alone(unittest.TestCase):
             hocket.load(LINEAR, speed="more")
         with self.assertRaisesRegex(hocket.InputError, "option dims.*: the value is a JSON string, but int64 is required"):
             hocket.load(LINEAR, dims={"T": "2"})
-        with self.assertRaisesRegex(hocket.InputError, 'no strategy "fast"; there are sequential'):
+        with self.assertRaisesRegex(hocket.InputError, 'unknown strategy "fast"; the strategies are sequential'):
             hocket.load(LINEAR, strategy="fast")
         with self.assertRaisesRegex(hocket.InputError, "'cpu' is open already"):
             hocket.init("cuda")
