@@ -194,9 +194,6 @@ func (g *Group) do(ctx context.Context, c Call) error {
 	if err := g.check(&c); err != nil {
 		return err
 	}
-	if c.Count == 0 {
-		return nil
-	}
 	if g.closed {
 		return errClosed
 	}
@@ -270,6 +267,9 @@ func (g *Group) meetAt(ctx context.Context, what, place string) error {
 }
 
 func (p *prepared) do(g *Group, c *Call) error {
+	if c.Count == 0 {
+		return nil
+	}
 	in, out := c.In, c.Out
 	if p.copiesIn {
 		if err := g.calls.Copy(c.Stream, p.in.addr, in, p.inLen); err != nil {
@@ -320,6 +320,9 @@ func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) 
 	what := g.describe(c, k)
 	if err := g.meetAt(ctx, what, g.place); err != nil { // before memory is allocated, which waits for the others
 		return nil, err
+	}
+	if c.Count == 0 { // nothing to do, but processes with other counts are refused
+		return &prepared{what: what}, nil
 	}
 	p, err := g.choose(c, k)
 	if err != nil {

@@ -104,6 +104,31 @@ func TestAdoptedApart(t *testing.T) {
 	wantDisagree(t, errs, "fit: true", "fit: false")
 }
 
+// TestNoElements: calls without elements do nothing on the device, but ranks that call with other counts are refused,
+// at the first call and at later ones.
+func TestNoElements(t *testing.T) {
+	errs := inTwo(t, func(g *Group, s *stub, w *world.World) error {
+		if err := g.Do(t.Context(), reduceOf(0)); err != nil {
+			t.Error(err)
+		}
+		if len(s.did) > 0 {
+			t.Errorf("a call without elements did %v", s.did)
+		}
+		return g.Do(t.Context(), reduceOf(int64(64*w.Process())))
+	})
+	wantDisagree(t, errs, "bf16[0]", "bf16[64]")
+	errs = inTwo(t, func(g *Group, _ *stub, w *world.World) error {
+		for _, count := range []int64{0, 64, int64(64 * w.Process()), 64} {
+			if err := g.Do(t.Context(), reduceOf(count)); err != nil {
+				return err
+			}
+		}
+		_, err := w.Agree(t.Context(), "end", nil)
+		return err
+	})
+	wantDisagree(t, errs, "bf16[0]", "bf16[64]")
+}
+
 // TestScratchDoesNotGrow covers vllm#55211: symmetric scratch was reserved anew for every shape.
 // Here scratch doubles, and the previous memory stays allocated. In total that is at most four
 // times the largest operands, for any number and order of shapes.

@@ -234,7 +234,7 @@ func (c *Checkpoint) Plan(r Rule, dt ir.DType) (*Weight, error) {
 		w.Shape = append([]int64{int64(len(w.layers))}, w.Shape...)
 	}
 	if w.have != dt && !r.Cast {
-		return nil, fmt.Errorf("%q is %s, but the parameter is %s: set Cast in its rule", w.Names[0], w.have, dt)
+		return nil, fmt.Errorf("%q is %s, but the parameter is %s: its rule must cast it", w.Names[0], w.have, dt)
 	}
 	w.DType = dt
 	_, err := tensor.Bytes(dt, w.Shape)

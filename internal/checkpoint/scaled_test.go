@@ -133,7 +133,7 @@ func TestScaled(t *testing.T) {
 			t.Errorf("scaled values as integers: %v", err)
 		}
 	}
-	if _, err := from.Plan(Rule{From: []string{"v"}}, ir.BF16); err == nil || !strings.Contains(err.Error(), "set Cast") {
+	if _, err := from.Plan(Rule{From: []string{"v"}}, ir.BF16); err == nil || !strings.Contains(err.Error(), "its rule must cast it") {
 		t.Errorf("no scales: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ class _Flat:
         self.cuda = _cuda.is_cuda(t)
         if self.cuda:
             if not t.is_contiguous():
-                raise InputError(f"{what} is not contiguous: call .contiguous()")
+                raise InputError(f"{what} is not contiguous: call .contiguous(), and copy a result that is written in place back")
             self.bytes, self.address = t.detach().view(_torch().uint8).view(-1), t.data_ptr()
         else:
             self.of = _tensors.written(t, what) if written else _tensors.view(t, what)

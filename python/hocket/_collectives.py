@@ -53,13 +53,13 @@ def _collective(s, name, t, out, shape, m, statement, variant="", of=None):
     else:
         o, got = (v, n) if out is t else _flat(out, "out", True)
         if o.dtype != v.dtype or got != m:
-            raise InputError(f"out has {got} elements of {o.dtype}, and {m} of {v.dtype} come")
-    if n > 0 and m > 0:
-        dtype, dims = of or (v.dtype, v.shape)
-        _world.calling(f"{name}({dtype}{list(dims)}{option})")
-        function = f"{name}_{dtype}" if of else name  # of the caller's type: ranks whose types differ are refused
-        text = _statement(s.size, function, v.dtype, n, m, statement)
-        _run(s, _program(s, (function, v.dtype, n, m, variant), text), v, n, o, m)
+            raise InputError(f"out is {o.dtype}[{got}], and the result is {v.dtype}[{m}]")
+    dtype, dims = of or (v.dtype, v.shape)
+    _world.calling(f"{name}({dtype}{list(dims)}{option})")
+    function = f"{name}_{dtype}" if of else name  # of the caller's type: ranks whose types differ are refused
+    text = _statement(s.size, function, v.dtype, n, m, statement)
+    # Tensors without elements, too: ranks that call the same collective with other shapes must be refused.
+    _run(s, _program(s, (function, v.dtype, n, m, variant), text), v, n, o, m)
     return out
 
 
@@ -96,6 +96,19 @@ def _known(what, name, names):
         raise InputError(f"{what} is {name!r}; there are {', '.join(names)}")
 
 
+def _reduction(op):
+    """The name of a reduction: op itself, or that of torch's ReduceOp."""
+    torchs = getattr(sys.modules.get("torch.distributed"), "ReduceOp", None)
+    for name in _OPS:
+        of = getattr(torchs, name.upper(), None)
+        if of is not None and type(op) is type(of) and op == of:
+            return name
+    if not isinstance(op, str):
+        raise InputError(f"op is {op!r}; the reductions are {', '.join(_OPS)}, and torch's ReduceOp of these names")
+    _known("op", op, _OPS)
+    return op
+
+
 def _has_gradient(what, t, op, out):
     """Whether a call is to have a gradient. A call that cannot have the one that is wanted is refused."""
     if not _autograd.wanted(t, out):
@@ -112,7 +125,7 @@ def all_reduce(t, op="sum", out=None, group=None, grad="identity"):
 
     The gradient of a sum or average is that of the result, which is right if all ranks compute the same loss from it.
     Use ``grad="all_reduce"``, which adds the ranks' gradients, if each computes another loss."""
-    _known("op", op, _OPS)
+    op = _reduction(op)
     _known("grad", grad, ("identity", "all_reduce"))
     s = _state(t, group)
     if _has_gradient("all_reduce", t, op, out):
@@ -206,7 +219,7 @@ def all_gather_v(t, counts, out=None, group=None, grad="reduce_scatter"):
 def reduce_scatter(t, op="sum", out=None, group=None):
     """Adds (or op: avg, max, min) the ranks' tensors; rank i gets the i-th block of the first dimension. The gradient of
     a sum or average is gathered."""
-    _known("op", op, _OPS)
+    op = _reduction(op)
     s, dtype = _state(t, group), _bytes.type_of(t)
     shape = _blocks(s, _shape(t), "a tensor to scatter")
     if _has_gradient("reduce_scatter", t, op, out):

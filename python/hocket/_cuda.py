@@ -42,7 +42,7 @@ class Block:
             where = getattr(t, "device", "not torch's")
             raise InputError(f"{name} is {where}, and other arguments are on a GPU: move it there")
         if not t.is_contiguous():
-            raise InputError(f"{name} is not contiguous: call .contiguous()")
+            raise InputError(f"{name} is not contiguous: call .contiguous(), and copy a result that is written in place back")
         if t.is_neg():
             raise InputError(f"{name} {_tensors.NEGATIVE}")
         self.dtype = _tensors.TORCH.get(str(t.dtype).removeprefix("torch."))
@@ -85,7 +85,7 @@ def operand(t, what):
     if n is None:
         raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(_DTYPES)}")
     if not t.is_contiguous():
-        raise InputError(f"{what} is not contiguous: call .contiguous()")
+        raise InputError(f"{what} is not contiguous: call .contiguous(), and copy a result that is written in place back")
     if t.is_neg():
         raise InputError(f"{what} {_tensors.NEGATIVE}")
     return n
@@ -166,7 +166,7 @@ def collective(s, op, t, out, shape, red="sum", root=0):
         for e in shape:
             n *= e
         if number(out, "out") != dtype or out.numel() != n:
-            raise InputError(f"out has {out.numel()} elements of {out.dtype}, and {n} of {t.dtype} come")
+            raise InputError(f"out has {out.numel()} elements of {out.dtype}, and the result {n} of {t.dtype}")
     if g is None:
         return out if out is t else out.copy_(t.view(out.shape))
     g.at(sys._getframe(2))

@@ -114,7 +114,7 @@ def _of_torch(t, what):
     if str(t.layout) != "torch.strided":
         raise InputError(f"{what} has layout {t.layout}: call .to_dense()")
     if not t.is_contiguous():
-        raise InputError(f"{what} is not contiguous: call .contiguous()")
+        raise InputError(f"{what} is not contiguous: call .contiguous(), and copy a result that is written in place back")
     if t.is_neg():
         raise InputError(f"{what} {NEGATIVE}")
     t = t.detach()

@@ -102,6 +102,8 @@ def of(group, machine="cpu"):
         if group.rank < 0:
             raise InputError(f"rank {state().rank} is not of the group of ranks {list(group.ranks)}")
         return group
+    if isinstance(group, (int, list, tuple, range)):
+        raise InputError(f"group is {group!r}: give what hocket.new_group(ranks) returns, or a process group of torch")
     s = state(machine)
     if hasattr(group, "get_group"):
         if group.ndim != 1:

@@ -374,6 +374,9 @@ def main():
         sys.exit(f"hocket.bench: there is no {', '.join(unknown)}; there are {', '.join(known)}")
     if "RANK" not in os.environ:
         sys.exit("hocket.bench: start it by torchrun: torchrun --nproc-per-node 2 -m hocket.bench")
+    import torch
+    if not torch.cuda.is_available():
+        sys.exit("hocket.bench: it measures GPUs, and torch finds none")
     bench = Bench(args.rounds, args.tsv, args.vllm)
     for op in args.ops:
         if op in MOVES:

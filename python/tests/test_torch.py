@@ -34,8 +34,9 @@ class Types(unittest.TestCase):
             processes.right(self, __file__, n, "bytes")
 
     def test_differ(self):
-        """Ranks whose types differ are refused, though the bytes that are moved are as many."""
-        processes.right(self, __file__, 2, "differ", HOCKET_STALL_TIMEOUT="20s")
+        """Ranks whose types or counts differ are refused, even if they move equally many bytes, or none."""
+        for what in ("differ", "empty"):
+            processes.right(self, __file__, 2, what, HOCKET_STALL_TIMEOUT="20s")
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
@@ -219,6 +220,27 @@ def member_differ():
         assert "all_gather(u8[8])" in str(e) and "all_gather(i8[8])" in str(e), e
     else:
         raise AssertionError("types differ, and nothing was raised")
+
+
+def member_empty():
+    """A rank that calls without elements takes part in the comparison of calls. Reductions may be torch's."""
+    import torch.distributed as dist
+
+    hocket.init()
+    r = hocket.rank()
+    assert hocket.all_reduce(torch.full((2,), r + 1.0), op=dist.ReduceOp.SUM).tolist() == [3, 3]
+    assert hocket.all_reduce(torch.full((2,), r + 1.0), op=dist.ReduceOp.MAX).tolist() == [2, 2]
+    refuses(hocket.InputError, "ReduceOp of these names", lambda: hocket.all_reduce(torch.ones(2), op=dist.ReduceOp.PRODUCT))
+    refuses(hocket.InputError, "new_group", lambda: hocket.all_reduce(torch.ones(2), group=[0, 1]))
+    for f in (hocket.all_reduce, hocket.broadcast, hocket.all_gather, hocket.reduce_scatter, hocket.all_to_all):
+        assert f(torch.empty(0, 3)).shape == (0, 3)
+    try:
+        hocket.all_reduce(torch.ones(4) if r == 0 else torch.empty(0))
+        got = hocket.all_reduce(torch.full((4,), 10.0))
+    except hocket.DisagreeError as e:
+        assert "all_reduce(f32[4], sum)" in str(e) and "all_reduce(f32[0], sum)" in str(e), e
+    else:
+        raise AssertionError(f"shapes differ, and a later call returned {got}")
 
 
 def gloo():
@@ -488,7 +510,7 @@ def member_groups():
     if r == 1:
         t = torch.tensor([5.0])
         assert hocket.all_reduce(t, group=alone) is t and t.item() == 5.0
-        refuses(hocket.InputError, "rank 1 is not in the group of ranks [0, 2]", lambda: hocket.barrier(pair))
+        refuses(hocket.InputError, "rank 1 is not of the group of ranks [0, 2]", lambda: hocket.barrier(pair))
     else:
         assert hocket.all_reduce(torch.tensor([1.0 + r]), group=pair).item() == 4.0
         refuses(hocket.InputError, "root is 2; there are 2 processes", lambda: hocket.broadcast(torch.ones(1), 2, group=pair))
@@ -787,7 +809,7 @@ def loads():
             refuses(hocket.InputError, "haed", lambda: m.load(source, {"haed": "wide"}, dims=dims))
         refuses(hocket.InputError, "it is a name, a list of names", lambda: m.load(tensors, {"head": {"of": "wide"}}, dims=dims))
         refuses(hocket.InputError, "nothing is bound to", lambda: m.load(tensors, inputs=["x"], dims=dims))
-        refuses(hocket.InputError, "cast it", lambda: m.load(path, {"head": {**RULES["head"], "cast": False}}))
+        refuses(hocket.InputError, "its rule must cast it", lambda: m.load(path, {"head": {**RULES["head"], "cast": False}}))
         refuses(hocket.InputError, "no such file", lambda: m.load(folder / "none.safetensors"))
 
 
