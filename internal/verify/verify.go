@@ -9,9 +9,8 @@
 //
 // Two kinds of proof need no plan of the whole program. Package trips proves loops of any length by plans of short
 // loops. The file symmetry.go proves any number of ranks by one rank, after it has checked that all ranks do the same.
-// The function Lone finds ranks that differ from most others in an error. Package repair edits programs until they are
-// proved. Claims finds values that the program's text claims to be the same on ranks although the ranks hold different
-// data.
+// Package repair edits programs until they are proved. Claims finds values that the program's text claims to be the
+// same on ranks although the ranks hold different data.
 package verify
 
 import (
