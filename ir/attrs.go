@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Number is a constant that an operation computes with. For integer types the operation uses Int, which is exact; Whole
-// reports whether Int is set.
+// Number is a numeric attribute of an operation. For integer element types the operation uses Int, which is exact.
+// Whole reports whether Int is set.
 type Number struct {
 	Float float64
 	Int   int64
@@ -53,8 +53,8 @@ func (n Number) For(dt DType) (Number, bool) {
 	return n, true
 }
 
-// Attrs holds the attributes of a computation on one rank. Each expression of the program is replaced by its value.
-// Plans, devices and kernels use Attrs to describe computations.
+// Attrs holds the attributes of one operation on one rank, with every expression evaluated. Plans, devices and kernels
+// use Attrs to describe computations.
 type Attrs struct {
 	// Numbers holds the values of the operation's numeric attributes, in the order of the operation's row in the Op table.
 	Numbers []Number
@@ -63,17 +63,20 @@ type Attrs struct {
 	Axes []int
 	// TA and TB report that matmul reads its first or second operand transposed.
 	TA, TB bool
-	// Causal reports that query i of attention uses only the keys up to i + Tk - Tq.
+	// Causal reports that attention is causal: query i uses only the keys 0 to i + Tk - Tq, where Tq and Tk are the
+	// numbers of queries and keys.
 	Causal bool
-	// SMs is the number of multiprocessors for which a matrix product is planned; 0 selects all of the device.
+	// SMs is the number of multiprocessors that a GEMM may use; 0 means all of the device.
 	SMs int
-	// First and Rows describe the table of an embedding as rows of a larger table, which has Rows rows; the operand begins
-	// with row First. An id of a row that the operand lacks gives zeros; an id outside 0..Rows is a fault. Likewise, the
-	// weights of a grouped_linear belong to the experts from First on.
+	// First and Rows are set if the table operand of an embedding is a range of rows of a larger table. The larger
+	// table has Rows rows, and the operand starts at row First. The result is zero for an id whose row is not in the
+	// operand. An id outside 0..Rows is an error. For a grouped_linear, First is the number of the expert to which the
+	// first weight belongs.
 	First, Rows int64
 }
 
-// Number returns numeric attribute i in the order of the operation's row, or 0 if there is none.
+// Number returns numeric attribute i, counted in the order of the operation's row in the Op table, or 0 if there is no
+// such attribute.
 func (a *Attrs) Number(i int) Number {
 	if i < len(a.Numbers) {
 		return a.Numbers[i]
@@ -81,8 +84,8 @@ func (a *Attrs) Number(i int) Number {
 	return Number{}
 }
 
-// Numbers evaluates the numeric attributes of s, in the order of the operation's row. The function eval evaluates an
-// expression. Attributes that are absent have their default values.
+// Numbers evaluates the numeric attributes of s, in the order of the operation's row in the Op table. It calls eval to
+// evaluate an expression. Absent attributes have their default values.
 func (s *Stmt) Numbers(eval func(*Expr) (int64, error)) ([]Number, error) {
 	var list []Number
 	for _, spec := range s.Op.Info().Numbers() {

@@ -14,7 +14,7 @@ const MaxRanks = 1 << 16
 // all ranks.
 const WorldAxis = "world"
 
-// Binding assigns values to the parameters that a program leaves open.
+// Binding selects the function, the number of ranks and the values of dims for a run of a program.
 type Binding struct {
 	// Func is the name of the function to run. If it is empty, the last function runs.
 	Func string
@@ -26,8 +26,8 @@ type Binding struct {
 	Defines map[string]string
 }
 
-// Bound is a program that is bound to a function, a number of ranks and values of dims. All extents and mesh sizes of a
-// bound program are known.
+// Bound is a program together with the function to run, the number of ranks and the values of dims. All extents and
+// mesh sizes of a bound program have values.
 type Bound struct {
 	Info  *Info
 	Func  *Func

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// reached returns f and every function that it calls, directly or indirectly, in the order of the first call.
+// reached returns f and every function that f calls directly or indirectly, in the order of their first calls.
 func (p *Program) reached(f *Func) []*Func {
 	byName := make(map[string]*Func, len(p.Funcs))
 	for _, g := range p.Funcs {
@@ -95,8 +95,8 @@ func (f *Func) walkExprs(see func(*Expr)) {
 	})
 }
 
-// boundCheck checks the signatures of the bound function and of all functions that it calls. In their bodies it checks
-// every early constraint of the blocks that run.
+// boundCheck checks the signatures of the bound function and of all functions that it calls. In each body it checks the
+// constraints that are not Late and whose block may run.
 type boundCheck struct {
 	*Bound
 	funcs map[string]*Func
@@ -146,8 +146,8 @@ func (b *boundCheck) checkBlock(blk *Block) {
 	}
 }
 
-// runs reports for each block of s whether it may run. It decides ifs and loops whose conditions or bounds depend only
-// on dims and mesh sizes; all other blocks may run.
+// runs reports for each block of s whether the block may run. It evaluates conditions and loop bounds that depend only
+// on dims and mesh sizes. A block with any other condition or bounds is reported as one that may run.
 func (b *Bound) runs(s *Stmt) (then, other bool) {
 	if s.Op != OpIf && s.Op != OpFor || !Static(s.Exprs[0]) || !Static(s.Exprs[1]) {
 		return true, true
@@ -173,7 +173,7 @@ func appendDiag(ds Diagnostics, d *Diagnostic) Diagnostics {
 
 func (b *Bound) checkSignature(f *Func) Diagnostics {
 	var ds Diagnostics
-	said := map[string]*Diagnostic{} // one dim may be wrong in every type
+	said := map[string]*Diagnostic{} // one wrong dim can cause an error in many types; it is reported once
 	check := func(t *Type) {
 		_, err := b.LocalShape(t, b.Env(0, nil))
 		if err == nil {
@@ -198,7 +198,7 @@ func (b *Bound) checkSignature(f *Func) Diagnostics {
 	return ds
 }
 
-// Static reports whether e needs no loop variables, lets, ranks or local extents.
+// Static reports whether e contains no loop variable, let, rank or local extent.
 func Static(e *Expr) bool {
 	ok := true
 	e.Walk(func(e *Expr) {
@@ -210,7 +210,8 @@ func Static(e *Expr) bool {
 	return ok
 }
 
-// CheckStmt checks the constraints that depend on loop variables or ranks, for one instance of s.
+// CheckStmt checks the Late constraints of s, which depend on loop variables or ranks, for one execution of s on one
+// rank.
 func (b *Bound) CheckStmt(s *Stmt, env Env) *Diagnostic {
 	for i := range b.Info.Constraints[s] {
 		c := &b.Info.Constraints[s][i]

@@ -45,7 +45,7 @@ func (b *Bound) knownDims(e *Expr) error {
 	return err
 }
 
-// constantOnAllRanks returns an error if e contains a term on which a dim cannot depend.
+// constantOnAllRanks returns an error if e contains a term that a definition of a dim must not use, such as rank(AXIS).
 func constantOnAllRanks(e *Expr) error {
 	var err error
 	e.Walk(func(x *Expr) {
@@ -66,8 +66,8 @@ func (b *Bound) defineError(name, text string, err error) *Diagnostic {
 	return b.Info.Prog.bindError(Pos{}, "", "the definition %s=%s: %s", name, clip(text), why)
 }
 
-// defineEarly evaluates the definitions of the dims that determine mesh sizes. It stores their values in bind.Dims, as
-// if the caller had set them.
+// defineEarly evaluates the definitions of the dims that determine mesh sizes, and stores their values in bind.Dims.
+// Later code treats these values like values that the caller set.
 func (b *Bound) defineEarly(bind Binding) *Diagnostic {
 	need := map[string]bool{}
 	var want func(e *Expr)
@@ -93,8 +93,9 @@ func (b *Bound) defineEarly(bind Binding) *Diagnostic {
 	return nil
 }
 
-// defineLate evaluates the other definitions, after axes have sizes and -n has determined its dim. It checks that the
-// values of the early definitions did not change.
+// defineLate evaluates the definitions that defineEarly does not evaluate. It runs after the sizes of all axes are
+// known and after -n has determined the value of its dim. It also checks that the early definitions still have the same
+// values.
 func (b *Bound) defineLate(bind Binding) *Diagnostic {
 	todo := map[string]bool{}
 	for name := range b.defines {

@@ -9,7 +9,8 @@ import (
 // Env returns the environment of one rank: dims, mesh functions, and the variables in vars, which may be nil.
 func (b *Bound) Env(rank int, vars Vars) Env { return boundEnv{b, rank, vars} }
 
-// Vars provides the values of variables and the extents of tensors to index expressions while a program is unrolled.
+// Vars returns the values of variables and the extents of tensors. Index expressions need them while a program is
+// unrolled.
 type Vars interface {
 	Var(name string) (int64, bool)
 	Extent(name string, axis int) (int64, bool)

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// boundMesh is a mesh whose sizes are known. Rank devices[i] has the coordinates of position i in the mesh.
+// boundMesh is a mesh whose axis sizes are known. Rank devices[i] is at position i of the mesh, counted with the last
+// axis fastest.
 type boundMesh struct {
 	names   []string
 	sizes   []int64
@@ -130,7 +131,7 @@ func (b *Bound) AxisSize(axis string) (int64, bool) {
 	return m.sizes[m.axis(axis)], true
 }
 
-// Coord returns rank's coordinate along axis. It returns false if the rank does not belong to the axis' mesh.
+// Coord returns the coordinate of rank along axis. It returns false if the mesh of that axis does not contain rank.
 func (b *Bound) Coord(axis string, rank int) (int64, bool) {
 	m := b.axes[axis]
 	if m == nil {
@@ -144,7 +145,7 @@ func (b *Bound) Coord(axis string, rank int) (int64, bool) {
 }
 
 // Peer returns the rank whose coordinate along axis is index and whose other coordinates are those of rank. It returns
-// false if rank does not belong to the mesh or index is out of range.
+// false if the mesh does not contain rank or if index is out of range.
 func (b *Bound) Peer(axis string, index int64, rank int) (int, bool) {
 	m := b.axes[axis]
 	if m == nil {
@@ -175,7 +176,7 @@ func (b *Bound) Grid() []int64 {
 }
 
 // Team returns the ranks that have the same coordinates as rank on all axes except the given ones. They are in the
-// order of the given axes, first axis major. Team returns nil if rank does not belong to the mesh.
+// order of the given axes, first axis major. Team returns nil if the mesh does not contain rank.
 func (b *Bound) Team(axes []string, rank int) []int {
 	team := []int{rank}
 	for _, ax := range axes {

@@ -18,7 +18,7 @@ const (
 // String returns "error" or "warning".
 func (s Severity) String() string { return [...]string{"error", "warning"}[s] }
 
-// Diagnostic describes one finding about a program.
+// Diagnostic is one error or warning about a program.
 type Diagnostic struct {
 	Severity Severity
 	// Kind is a word that does not change between versions, for programs that read diagnostics. The checker of programs
@@ -31,13 +31,14 @@ type Diagnostic struct {
 	Notes   []Note
 	// Help suggests how to correct the program. It may be empty.
 	Help string
-	// Line is the source line at Pos, which is printed with the message. It may be empty.
+	// Line is the text of the source line at Pos, which is printed below the message. It is empty if the source is not
+	// known.
 	Line string
 }
 
-// Note is an additional position or fact that explains a diagnostic.
+// Note is an additional message of a diagnostic, usually with another position in the program.
 type Note struct {
-	Pos     Pos // may be zero
+	Pos     Pos // zero if the note has no position
 	Message string
 }
 
@@ -76,7 +77,7 @@ func (d *Diagnostic) String() string {
 // Diagnostics is a list of findings. It is an error if it contains a finding of severity Error.
 type Diagnostics []*Diagnostic
 
-// wayOut returns the help as a part of a one-line message.
+// wayOut returns the help in the form in which it is appended to a one-line message.
 func (d *Diagnostic) wayOut() string {
 	if d.Help == "" {
 		return ""

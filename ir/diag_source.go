@@ -36,7 +36,8 @@ func excerpt(line string, col int) (shown, indent string) {
 	return shown, indent
 }
 
-// runeStart returns the index at which the character that contains byte i of s begins. Any i is allowed.
+// runeStart returns the index of the first byte of the character that contains byte i of s. The index i may be out of
+// range.
 func runeStart(s string, i int) int {
 	i = max(0, min(i, len(s)))
 	for i > 0 && i < len(s) && !utf8.RuneStart(s[i]) {

@@ -22,7 +22,7 @@ const (
 type dtypeRow struct {
 	name string
 	size int
-	// intBits: integers of magnitude up to 1<<intBits are all held exactly.
+	// intBits is the value of IntBits.
 	intBits int
 }
 

@@ -9,10 +9,10 @@ const (
 	tokEOF tokKind = iota
 	tokNewline
 	tokIdent
-	tokVar // text without its "%"
+	tokVar // token.text does not include the "%"
 	tokInt
 	tokFloat
-	tokString // text without its quotes
+	tokString // token.text does not include the quotes
 	tokLParen
 	tokRParen
 	tokLBracket
@@ -52,16 +52,16 @@ var spelling = [...]string{
 // token is one token of the text. Its text is a substring of the source.
 type token struct {
 	kind  tokKind
-	blank bool // an empty line precedes it
-	first bool // it is the first token of its line
+	blank bool // an empty line precedes the token
+	first bool // the token is the first of its line
 	trail bool // for tokNewline: the line that ends here has a comment
 	pos   Pos
 	text  string
 }
 
 // lexer splits a text into tokens. A line end is a token unless it is inside parentheses or brackets or follows a
-// comma; several line ends in succession are one token. The lexer collects comments in pending, from which the parser
-// removes them.
+// comma; several line ends in succession are one token. The lexer collects comments in pending. The parser removes them
+// from there.
 type lexer struct {
 	src       string
 	off       int

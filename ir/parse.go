@@ -41,10 +41,10 @@ func newParser(file, src string) *parser {
 	return p
 }
 
-// A text is read in layers, each on top of those before it:
+// A text is read by the following types. Each embeds the type above it:
 //
-//	lexer        cuts it into tokens
-//	lookahead    looks one token ahead, takes what must come, and reports what does not
+//	lexer splits the text into tokens
+//	lookahead looks one token ahead, consumes expected tokens, and reports unexpected ones
 //	expressions  reads index expressions, types and attributes
 //	statements   reads a function's body
 //	parser       reads declarations
@@ -69,8 +69,8 @@ func (p *parser) read() {
 }
 
 // lookahead provides one token of lookahead. A function that finds an error reports it, skips to the end of the line or
-// to the next brace, and returns a value that is not nil. Its callers then find no token with which they could
-// continue. Therefore only endStmt and decl test whether there was an error.
+// to the next brace, and returns a value that is not nil. Its callers then find no token that continues their
+// construct, so they return without an error check. Only endStmt and decl test whether there was an error.
 type lookahead struct {
 	lexer
 	tok     token
@@ -78,7 +78,7 @@ type lookahead struct {
 	prog    *Program
 	diags   Diagnostics
 	bad     bool  // the current statement or declaration has an error, so its further errors are not reported
-	stopped bool  // there were too many errors, or a limit was exceeded: the rest is not read
+	stopped bool  // there were too many errors, or a limit was exceeded; the remaining text is not read
 	lastErr int32 // line of the last error
 }
 
@@ -121,7 +121,7 @@ func (p *lookahead) advance() {
 	if p.before = p.tok.pos.Line; !p.stopped {
 		p.tok = p.lexer.next()
 	}
-	if p.seen > maxWords && p.prog != nil { // without a program it looks ahead
+	if p.seen > maxWords && p.prog != nil { // prog is nil while the lexer is used to look ahead
 		p.tooMany(maxWords, "words and signs")
 	}
 }
@@ -203,7 +203,7 @@ func (p *parser) decl() {
 	c := p.lead()
 	c.Blank = c.Blank && len(p.prog.Order) > 0
 	pos := p.tok.pos
-	known := false // the rest can be read without what was lost
+	known := false // an error in the declaration leaves the declared name known, so the program can still be checked
 	switch {
 	case p.gotWord("dim"):
 		d := p.dim(pos)

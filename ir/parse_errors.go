@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// expected reports an error at the current token, where the text must have what instead.
+// expected reports an error at the current token. The argument what describes the token that the text must have
+// instead.
 func (p *lookahead) expected(what string) {
 	p.failAt(p.tok.pos, helpFor(p.tok), "expected %s, found %s", what, describe(p.tok))
 }
@@ -44,7 +45,7 @@ func (p *lookahead) limit(what string) {
 	p.bad = true
 }
 
-// tooMany reports that the program exceeds the limit most for the number of what, and ends parsing.
+// tooMany reports that the program has more than most objects of the kind what, and ends parsing.
 func (p *lookahead) tooMany(most int, what string) {
 	if !p.stopped {
 		p.errorAt(p.tok.pos, "replace repeated statements by a loop or a function", "a program has at most %d %s",

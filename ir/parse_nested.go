@@ -111,7 +111,7 @@ func nestedRun(list []*Stmt) (int, operations) {
 		}
 	}
 	take(list[n])
-	if at > 0 { // others stand before: they are statements of their own
+	if at > 0 { // the statements before at are printed separately
 		return 0, nil
 	}
 	return n, in

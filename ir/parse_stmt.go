@@ -11,8 +11,8 @@ type statements struct {
 	stmts  int             // read so far
 	blocks int             // open blocks
 	fn     *Func           // function that is being read
-	named  bool            // the text before "=" in the current statement was read
-	arrays map[string]bool // the function's names that are indexed as kind[N]
+	named  bool            // the results before "=" of the current statement were read
+	arrays map[string]bool // names of the function that are declared as arrays
 	inside []*Stmt         // the operations that are operands of the current statement, in the order of execution
 	inner  int             // open parentheses of such operands
 	open   Pos             // position of the innermost open parenthesis

@@ -20,8 +20,8 @@ type Name struct {
 type Comment struct {
 	Pos  Pos
 	Text string
-	// Blank reports that an empty line precedes the comment. For the first comment of Lead and Tail it is not set;
-	// Comments.Blank and Block.TailBlank report the empty line instead.
+	// Blank reports that an empty line precedes the comment. It is never set for the first comment of Lead or Tail.
+	// Comments.Blank and Block.TailBlank report that empty line instead.
 	Blank bool
 }
 
@@ -158,7 +158,7 @@ func (b *Block) Walk(f func(*Stmt)) {
 //	free record               Args[0]
 //	launch                    Launch; Args its tensors, Exprs its integers, in the order of the kernel's parameters
 //	on                        Args[0] (may be main), Body
-//	wait                      Args[0] (may be main); Exprs[0] = least value, for counters
+//	wait Args[0] (may be main); Exprs[0] = minimum value of the counter
 //	put                       Args[0], Into, Peer        (put %x into %to at tp[e])
 //	get                       Args[0], Peer, Into        (get %x at tp[e] into %y)
 //	signal                    Args[0], Peer
@@ -191,9 +191,9 @@ type Stmt struct {
 	Flags   AllocFlags
 	Body    *Block
 	Else    *Block
-	// Nested reports that the statement was written as an operand of a later statement, as %w[%l] or (OP args). Operand k
-	// of the statement whose result is %y has the name %y.k. The printer writes the statement in its operand position if
-	// that is still possible.
+	// Nested reports that the statement was written as an operand of a later statement, in the form %w[%l] or (OP
+	// args). Operand k of the statement whose result is %y has the name %y.k. The printer writes the statement in its
+	// operand position if that is still possible.
 	Nested bool
 
 	Comments Comments
@@ -218,7 +218,7 @@ type LaunchParam struct {
 	Num   float64
 }
 
-// LaunchKind is the way in which a kernel uses an argument.
+// LaunchKind says whether a kernel reads, writes or updates an argument, or receives it as a number.
 type LaunchKind uint8
 
 // The kinds of arguments of a launch.
@@ -235,7 +235,7 @@ func (k LaunchKind) Reads() bool { return k == LaunchReads || k == LaunchUpdates
 // Writes reports whether the kernel writes the argument's tensor.
 func (k LaunchKind) Writes() bool { return k == LaunchWrites || k == LaunchUpdates }
 
-// Name returns the name under which a stand-in of the kernel is registered: "scale.cu:scale".
+// Name returns the name under which a Go function that replaces the kernel is registered: "scale.cu:scale".
 func (l *Launch) Name() string { return l.File + ":" + l.Kernel.Text }
 
 // Operand returns how the kernel uses operand i of the statement.
@@ -377,7 +377,8 @@ type Dimension struct {
 	Axes   []string
 }
 
-// Partial states that the value is the result of the reduction Red, over Axis, of the ranks' contributions.
+// Partial says that each rank along Axis holds only a contribution to the value. The value is the reduction Red of
+// these contributions.
 type Partial struct {
 	Axis string
 	Red  Red

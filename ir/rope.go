@@ -36,7 +36,7 @@ func (r Rope) Frequencies(dh int64) []float64 {
 	for i := range out {
 		f := math.Pow(r.Theta, -2*float64(i)/float64(dh))
 		if r.Factor != 0 {
-			waves := r.Original * f / (2 * math.Pi) // that fit into Original positions
+			waves := r.Original * f / (2 * math.Pi) // number of periods in Original positions
 			kept := min(1, max(0, (waves-r.Low)/(r.High-r.Low)))
 			f *= kept + (1-kept)/r.Factor
 		}

@@ -1,4 +1,4 @@
-// Package buckets pads the tensors of a run to sizes that several runs share, and cuts results back.
+// Package buckets pads the tensors of a run to sizes that several runs share, and removes the padding from results.
 package buckets
 
 import (
@@ -31,7 +31,7 @@ func New(info *ir.Info, buckets map[string][]int64) (Buckets, error) {
 	return out, nil
 }
 
-// Extents are the dims of a run, and these dims rounded up.
+// Extents holds the dims of a run, and the same dims rounded up.
 type Extents struct {
 	is, up *ir.Bound
 	// Dims are the values of all dims that have buckets, rounded up.
@@ -78,7 +78,8 @@ func (e Extents) Pad(p *ir.Param, t *tensor.Tensor) (*tensor.Tensor, error) {
 	return full, tensor.Paste(full, t, make([]int64, len(is)))
 }
 
-// Cut copies the elements of a result that are not due to padding to into, which is a new tensor if it is nil.
+// Cut copies the elements of a result, without the elements that padding added, to into. If into is nil, Cut creates a
+// tensor.
 func (e Extents) Cut(name string, typ *ir.Type, t, into *tensor.Tensor) (*tensor.Tensor, error) {
 	is, _, err := e.shapes(name, typ)
 	if err == nil && into == nil {
@@ -95,7 +96,7 @@ func (e Extents) Cut(name string, typ *ir.Type, t, into *tensor.Tensor) (*tensor
 	return into, tensor.CopyBox(into, at, t, at, is)
 }
 
-// shapes returns the shape of a parameter or result, as it is and with dims rounded up.
+// shapes returns the shape of a parameter or result with the dims of the run, and its shape with the dims rounded up.
 func (e Extents) shapes(name string, t *ir.Type) (is, up []int64, err error) {
 	is, err = e.is.GlobalShape(t, e.is.Env(0, nil))
 	up, larger := e.up.GlobalShape(t, e.up.Env(0, nil))
@@ -111,7 +112,7 @@ func (e Extents) shapes(name string, t *ir.Type) (is, up []int64, err error) {
 	return is, up, nil
 }
 
-// Counts reports whether a dim counts in an extent of a parameter.
+// Counts reports whether an extent of a parameter depends on a dim.
 func Counts(p *ir.Param, dim string) (found bool) {
 	for _, d := range p.Type.Dims {
 		d.Extent.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprName && e.Name == dim })

@@ -3,14 +3,14 @@
 // its collective. The package imports neither the planner nor the verifier, nor package issue, which makes
 // certificates. Its main function is Check.
 //
-// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it again.
-// A Certificate holds evidence about a statement: an order in which all events can run, the add that satisfies each
-// wait, clocks, and the last uses of memory before its reuse. Check accepts a certificate if
+// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it again. A
+// Certificate contains evidence about a statement: an order in which all events can run, the add that satisfies each
+// wait, vector clocks, and the last uses of memory before its reuse. Check accepts a certificate if
 //
 //   - the order contains every event once and preserves the order of each chain, and each wait finds that its counter
 //     has reached the required count. Counters only increase, so that no other order can deadlock;
-//   - for each wait for n adds, every add after the n-th knows the first n adds. Then the first n adds are the same
-//     in every order;
+//   - for each wait for n adds, every add after the n-th is ordered after the first n adds. Then the first
+//     n adds are the same in every order;
 //   - each entry of a clock is an entry of an earlier clock of the same thread, or an entry that the adds counted by
 //     a wait bring;
 //   - each access knows all conflicting accesses before it, and each read finds memory that its owner wrote.
@@ -39,26 +39,26 @@ import (
 // Statement describes a run: the order of its events and their accesses to memory. Chains, threads, counters and spots
 // are numbered from 0. A spot is a piece of memory that is always accessed as a whole.
 type Statement struct {
-	Plan                             string // its digest
+	Plan                             string // digest of the plan
 	Chains, Threads, Counters, Spots int
-	Events                           []Event // those of a chain in its order
+	Events                           []Event // the events of a chain are in the order of the chain
 
 	numbers map[key]int32
-	after   func(event int32) error // called for each event that has run
+	after   func(event int32) error // if not nil, called after each event of the order
 }
 
-// Event is a step of a chain. It begins when the preceding events of the chain no longer wait. Its thread determines
-// its order in memory and in time: the event follows the preceding events of its thread.
+// Event is a step of a chain. It begins when the waits of the preceding events of the chain have ended. It is ordered,
+// in memory and in time, after the preceding events of its thread.
 type Event struct {
 	Chain, Thread int32
 	Waits         []Wait
 	Adds          []Add
 	Accesses      []Access
-	moves         elements // of a schedule
+	moves         elements // the moves of the event, for a schedule
 }
 
-// Add adds one to a counter. A relaxed add establishes an order in time only, which is sufficient for a write after a
-// read.
+// Add adds one to a counter. A relaxed add establishes an order in time only, not an order of memory accesses. This
+// suffices for a write after a read.
 type Add struct {
 	Counter int32
 	Relaxed bool
@@ -79,7 +79,7 @@ type Access struct {
 	Spots        []int32
 	Write        bool
 	Owner, Group int32
-	Packet       bool // who waits for such a write sees it, and nothing else
+	Packet       bool // an event that waits for this write sees the written data, but is not ordered after other events
 }
 
 // Format identifies the version of the format of certificates.
@@ -89,14 +89,14 @@ const Format = "hocket certificate 2"
 type Certificate struct {
 	Format  string     `json:"format"`
 	Plan    string     `json:"plan"`
-	Order   [][2]int32 `json:"order"`   // chains, and of each the number of events that run next
-	Matches []int32    `json:"matches"` // of each wait the event with the last add that it needs
-	Clocks  []Past     `json:"clocks"`  // what comes before an event, or before its end if it waits
-	Reuses  []Past     `json:"reuses"`  // the last uses of memory that an event writes as another buffer's
+	Order   [][2]int32 `json:"order"`   // pairs of a chain and the number of its events that run next
+	Matches []int32    `json:"matches"` // for each wait, the event with the last add that the wait needs
+	Clocks  []Past     `json:"clocks"`  // the events that precede an event or, if the event waits, its end
+	Reuses  []Past     `json:"reuses"`  // for events that write memory which another buffer used before, the last uses of this memory
 }
 
-// Past states for threads how many of their events precede Event. The entry for a thread states this in the order of
-// memory; the entry for a thread plus the number of threads states it in the order of time only.
+// Past lists how many events of other threads precede Event. The entry with the number of a thread refers to the order
+// of memory. The entry with this number plus the number of threads refers to the order in time only.
 type Past struct {
 	Event int32           `json:"event"`
 	Of    map[int32]int32 `json:"of"`
@@ -139,8 +139,8 @@ func Check(s *Statement, c *Certificate) error {
 	return nil
 }
 
-// Needs is used by package issue. It checks a statement in a given order, with the function knows in place of clocks,
-// and returns a certificate without clocks.
+// Needs is used by package issue. It checks a statement in a given order and returns a certificate without clocks. It
+// calls the function knows where Check would read a clock.
 func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) bool) (*Certificate, error) {
 	k := newChecker(s)
 	k.knows = knows
@@ -150,37 +150,37 @@ func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) 
 
 type checker struct {
 	*Statement
-	clocks   []Past // that are left
+	clocks   []Past // not yet used
 	matches  []int32
 	reuses   []Past
 	knows    func(event, thread, pos int32) bool
-	chains   [][]int32 // events that are left
+	chains   [][]int32 // remaining events of each chain
 	threads  []thread
 	counters []counter
 	spots    []spot
 
-	id   int32 // of the current event
+	id   int32 // number of the current event
 	now  stamp
-	last map[int32]int32 // uses of memory that it takes over
+	last map[int32]int32 // last uses of the memory that the current event reuses
 }
 
 type thread struct {
-	pos   int32           // events that have run
-	known map[int32]int32 // of a thread how many events
+	pos   int32           // number of events that have run
+	known map[int32]int32 // by thread: the number of events that precede the current event
 }
 
 type counter struct {
 	adds          []int32              // events
-	asked         map[int32]bool       // counts that waits ask for
-	batch, before []stamp              // the last add of each thread: since such a count, and before that
-	brought       map[int32][][2]int32 // of a thread: pairs of how many adds bring how many events
+	asked         map[int32]bool       // the values for which waits wait
+	batch, before []stamp              // the last add of each thread since the last such value (batch) and before it
+	brought       map[int32][][2]int32 // by thread: pairs of a number of adds and the number of events that these adds bring
 }
 
 type spot struct {
 	write  stamp
-	reads  []stamp // since the write
-	owner  int32   // of the write
-	packet bool    // the write is one
+	reads  []stamp // reads since the last write
+	owner  int32   // owner of the last write
+	packet bool    // the last write is a packet
 }
 
 type stamp struct{ thread, pos, group int32 } // pos counts from 1
@@ -273,13 +273,13 @@ func (k *checker) step(e *Event) error {
 	return nil
 }
 
-// known reports whether the current thread knows the first pos events of thread of.
+// known reports whether the first pos events of thread of precede the current event.
 func (k *checker) known(of, pos int32) bool {
 	known, n := k.threads[k.now.thread].known, int32(k.Threads)
 	return known[of] >= pos || of >= n && known[of-n] >= pos
 }
 
-// brings reports whether the adds that a wait counts bring the knowledge of the first pos events of thread of.
+// brings reports whether the first pos events of thread of precede an add that the wait w counts.
 func (k *checker) brings(w Wait, of, pos int32) bool {
 	n, brought := int32(k.Threads), k.counters[w.Counter].brought
 	by := func(of int32) bool {
@@ -336,7 +336,7 @@ func (k *checker) access(a *Access, sp *spot) error {
 	return nil
 }
 
-// add counts an add. It records the event and its clock, which the waits that count this add may learn.
+// add counts an add. It records the event and its clock, because a wait that counts this add is ordered after them.
 func (k *checker) add(a Add, clock map[int32]int32) error {
 	c := &k.counters[a.Counter]
 	if c.asked[int32(len(c.adds))] {
@@ -368,7 +368,8 @@ func (k *checker) add(a Add, clock map[int32]int32) error {
 // kind.
 type key [4]int32
 
-// number returns the number of the object that a key identifies. A new object receives the next number, *n.
+// number returns the number of the object that a key identifies. If the key is new, the object gets the number *n, and
+// *n is incremented.
 func (s *Statement) number(of key, n *int) int32 {
 	if _, ok := s.numbers[of]; !ok {
 		s.numbers[of] = int32(*n)

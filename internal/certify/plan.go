@@ -19,7 +19,7 @@ import (
 //
 // Chains and threads represent streams. Counters represent events, elements of counters, collectives and transfers. A
 // member of a collective adds to the collective's counter when it begins, and continues when all members have added. It
-// learns only what the data transfer of the collective implies.
+// is ordered only after the members whose data it receives.
 func Plan(p *plan.Plan) (*Statement, error) {
 	if err := plan.Validate(p); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ type planStatement struct {
 	p       *plan.Plan
 	s       *Statement
 	tensors []*plan.Ref
-	numbers map[string]int32 // of tensors, from 1
+	numbers map[string]int32 // numbers of tensors, counted from 1
 }
 
 // number returns the number of a tensor. Tensors that cover the same bytes, each on its own rank, have the same number.
@@ -140,7 +140,7 @@ const maxRuns = 1 << 23
 // runs returns the first byte of each contiguous run of bytes of a tensor, and the length of the runs. It returns the
 // length 0 if there are more than most runs.
 func runs(r *plan.Ref, most int64) ([]int64, int64) {
-	size, list, dims := r.DType.Size(), []int64{0}, make([][2]int64, len(r.Shape)) // a dim is its stride and extent
+	size, list, dims := r.DType.Size(), []int64{0}, make([][2]int64, len(r.Shape)) // each dim has its stride and extent
 	length := size
 	for i := range dims {
 		dims[i] = [2]int64{r.Strides[i] * size, r.Shape[i]}
@@ -174,9 +174,9 @@ func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds ...int32) {
 }
 
 // accesses adds an event for the reads of a command, followed by its writes. In these accesses, Base is the rank and
-// Spots holds the tensor's number until classes replaces them. The caller, and a collective, which copies its operand
-// first, may write memory that they read. A computation may do so if operand and result are the same tensor and the
-// function single permits this for the operand.
+// Spots holds the tensor's number until classes replaces them. The caller may write memory that it reads. A collective
+// may also do so, because it copies its operand first. A computation may do so if operand and result are the same
+// tensor and the function single returns true for the operand.
 func (b *planStatement) accesses(c *plan.Cmd) error {
 	reads, writes := b.p.Accesses(c)
 	if c.Kind == plan.Output { // the caller may overwrite a result
@@ -241,7 +241,7 @@ func (b *planStatement) command(c *plan.Cmd, run int32) error {
 		}
 		at := b.s.counter(key{raised, c.Counter, c.Rank, c.Elem})
 		b.event(c, []Wait{{Counter: at, N: int32(c.Value) + run*int32(n)}})
-	case plan.Collective: // a member arrives, accesses memory, and leaves once all have arrived
+	case plan.Collective: // a member arrives, accesses memory, and leaves after all members have arrived
 		coll, all := &b.p.Colls[c.Coll], b.s.counter(key{begun, c.Coll, 0, run})
 		leave, from := []Wait{{Counter: all, N: int32(len(coll.Parts))}}, int32(-1)
 		switch coll.Op {

@@ -28,19 +28,19 @@ type elements struct {
 
 // These constants are the kinds of counters, and of other objects that are counted or numbered.
 const (
-	signals int32 = iota // of a counter
-	joined               // meetings of a block's threads
-	acts                 // of a block's threads since a meeting
-	posts                // to an engine
-	done                 // by an engine
-	packets              // writes of a packet
-	met                  // blocks at a barrier, by turns
-	turns                // of a block at a barrier
-	taken                // signals of a counter
-	takers               // threads
-	posters              // blocks
+	signals int32 = iota // number of signals of a counter
+	joined               // number of meetings of a block's threads
+	acts                 // events of a block's threads since the last meeting
+	posts                // number of posts to an engine
+	done                 // number of posts that an engine has executed
+	packets              // number of writes of a packet
+	met                  // blocks that have reached a barrier, by the number of the meeting
+	turns                // number of meetings of a block at a barrier
+	taken                // number of signals of a counter that were taken
+	takers               // threads that take a counter's signals
+	posters              // blocks that post to an engine
 	lanes                // threads that wait and signal
-	movers               // threads that move an element; and of packets
+	movers               // threads that move an element; the next number is for elements of packets
 	packetMovers
 )
 
@@ -50,9 +50,9 @@ const (
 //
 // Chains represent the blocks and the proxies (engines). A block has one thread for each of its lanes, which wait and
 // signal, and one thread for each element, that is, for each index of a cell in operands. In all operations on plain
-// data the same thread moves the i-th cells; in operations on packets, another thread does. Threads are ordered only
-// where all threads of the block meet, which an additional thread represents. The statement does not include the
-// accesses before and after the launch.
+// data, the same thread moves the i-th cells. In operations on packets, a different thread moves them. Threads are
+// ordered with each other only where all threads of the block meet. An additional thread represents these meetings. The
+// statement does not include the accesses before and after the launch.
 func Schedule(p *schedule.Plan) (*ScheduleStatement, error) {
 	if p.Fault != nil {
 		return nil, fmt.Errorf("%s", p.Fault.Message)
@@ -99,7 +99,7 @@ func (s *ScheduleStatement) add(of key) Add {
 
 func (s *ScheduleStatement) all(of key) Wait { return Wait{Counter: s.counter(of), N: s.counts[of]} }
 
-// join makes all threads of a block meet.
+// join adds the events by which all threads of a block meet.
 func (s *ScheduleStatement) join(k int32) {
 	acted := s.all(key{acts, k, s.counts[key{joined, k}]})
 	s.Events = append(s.Events, Event{Chain: k, Thread: k, Waits: []Wait{acted}, Adds: []Add{s.add(key{joined, k})}})
@@ -201,7 +201,7 @@ func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 	for i := range o.Moves {
 		m := &o.Moves[i]
 		for j := 0; j < m.To[0].N; j++ {
-			e, to := Event{Waits: looks}, j+1 // no element is moved before all packets are there
+			e, to := Event{Waits: looks}, j+1 // no element is moved before all packets have been written
 			if looks = nil; m.Engine >= 0 {
 				to = m.To[0].N
 			}
@@ -300,7 +300,7 @@ func move(now []sum, packet []bool, e elements) error {
 			c := sp.Cell + j*width(sp)
 			if now[c], packet[c] = total, sp.Mode != schedule.Plain; packet[c] {
 				now[c+1] = sum{}
-			} else if c > 0 { // a packet's flags lie in its second cell
+			} else if c > 0 { // the second cell of a packet contains its flags
 				packet[c-1] = false
 			}
 		}
@@ -347,7 +347,7 @@ func results(p *schedule.Plan, first, now []sum) error {
 		}
 		outputs++
 		for c := range out.Cells {
-			q, n, i := source, 1, c // cell i of n ranks' inputs, from q on
+			q, n, i := source, 1, c // the sum of cell i of the inputs of n ranks, beginning with rank q
 			switch p.Collective {
 			case schedule.Broadcast, schedule.SendRecv:
 			case schedule.AllReduce:

@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// acrossPath returns the path of the file that holds the tier measured between the given number of nodes of a device
-// machine.
+// acrossPath returns the path of the file that stores the measured tier (the speed of the network) between the given
+// number of nodes of a device machine.
 func acrossPath(device string, nodes int) (string, error) {
 	dir, err := comm.Folder()
 	return filepath.Join(filepath.Dir(dir), "across", fmt.Sprintf("%s-%d.json", device, nodes)), err
@@ -30,9 +30,9 @@ func KeepAcross(device string, nodes int, tier *machine.Across) error {
 	return files.WriteKept(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(tier) })
 }
 
-// AgreeAcross returns the tier between the nodes of a device machine's processes that is stored on the host of process
-// 0. It returns nil if none is stored, if the stored one cannot be used, and if there is one node. All processes must
-// call it, and all get the same result.
+// AgreeAcross reads the measured tier between nodes that is stored on the host of process 0. It returns nil if no tier
+// is stored, if the stored tier cannot be used, or if all processes are on one node. All processes must call it, and
+// all get the same result.
 func AgreeAcross(ctx context.Context, dev device.Machine) (*machine.Across, error) {
 	peers := dev.Peers()
 	if peers == nil || peers.Nodes() == 1 {
@@ -41,7 +41,7 @@ func AgreeAcross(ctx context.Context, dev device.Machine) (*machine.Across, erro
 	var kept []byte
 	if peers.Process() == 0 {
 		if path, err := acrossPath(dev.Name(), peers.Nodes()); err == nil {
-			kept, _ = files.ReadKept(path, world.MaxValue) // one that cannot be read is as good as none
+			kept, _ = files.ReadKept(path, world.MaxValue) // an unreadable value counts as absent
 		}
 	}
 	all, err := peers.Agree(ctx, "the tier between nodes", kept)

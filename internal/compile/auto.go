@@ -16,7 +16,7 @@ import (
 // maxTuned is the maximum number of lowered forms that are kept for auto.
 const maxTuned = 64
 
-// autoCache holds the lowered forms that auto chose, keyed by binding.
+// autoCache caches the lowered forms that auto chose, keyed by binding.
 type autoCache struct {
 	mu    sync.Mutex
 	forms map[string]*lower.Result
@@ -31,9 +31,9 @@ func CheckMachine(name string) error {
 	return err
 }
 
-// machine returns the description with which predictions for the given number of ranks are made, with the nodes of
-// these ranks. It also returns the dispatch table that the predictions use, if there is one. The times of collectives
-// are looked up in the table first.
+// machine returns the machine description for predictions with the given number of ranks, including the nodes of these
+// ranks. It also returns the dispatch table that the predictions use, or nil. The table has precedence for the times of
+// collectives.
 func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	nodes, err := u.nodes(ranks)
 	if err != nil {
@@ -101,8 +101,9 @@ func nodesOf(dev device.Machine, ranks int) ([]int, error) {
 	return list, nil
 }
 
-// LoweredFor returns the lowered form for a binding. All bindings have the same form, with two exceptions: with auto,
-// the form depends on the dims and the number of ranks; and the blocks of an exchange are ragged for some dims.
+// LoweredFor returns the lowered form for a binding. The lowered form is the same for all bindings, with two
+// exceptions. With auto, it depends on the dims and the number of ranks. With exchange, it depends on whether the dims
+// need ragged blocks.
 func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	bound, err := u.Bind(b)
 	if err != nil || u.opts.Strategy != Auto && !ragged(bound, u.Lowered.Choices) {
@@ -147,7 +148,8 @@ func ragged(bound *ir.Bound, choices []lower.Choice) bool {
 }
 
 // SameForAll reports whether res is the lowered form for all values of a dim. It is not if auto chose strategies by the
-// dims, or if an exchange cuts rows, whose number depends on the dim, into blocks that are ragged for some values.
+// dims. It is also not if an exchange cuts rows into blocks and the number of rows depends on the dim, because the
+// blocks are ragged for some values.
 func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
 	return !slices.ContainsFunc(res.Choices, func(c lower.Choice) bool {
 		counts := false
@@ -156,8 +158,8 @@ func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
 	})
 }
 
-// choose returns the best of a pair's estimates. It returns sequential if no estimate can be made, because the pair is
-// in a function for which the dims are not bound.
+// choose returns the strategy with the best estimate for a pair. If the pair is in a function whose dims are not bound,
+// no estimate can be made, and choose returns sequential.
 func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
 	es, err := p.estimates(pair)
 	if err != nil {
@@ -190,8 +192,8 @@ func (u *Unit) Overlapped(b ir.Binding) ([]Overlapped, error) {
 
 // Overlapped describes a pair of communication and GEMM that is overlapped.
 type Overlapped struct {
-	Line     int32  // of the text
-	Value    string // the collective's result; what lowering makes of the pair is named after it, with a dot
+	Line     int32  // line of the program's text
+	Value    string // name of the collective's result; values that lowering adds for the pair have this name, a dot and a suffix
 	Pair     string // "all_gather + linear"
 	Strategy string // "chunked(4)"
 }
@@ -212,8 +214,7 @@ func DescriptionFor(dev device.Machine, ranks int) (d *machine.Description, fits
 }
 
 // fit returns the result of DescriptionFor for ranks on the given nodes, in a world with the given identity. All
-// processes of a world get the same result, because the identity begins in all of them with the GPU model of the first
-// rank.
+// processes of a world get the same result, because the identity begins with the GPU model of the first rank.
 func fit(dev device.Machine, identity string, ranks int, nodes []int) (d *machine.Description, fits bool, err error) {
 	if dev.Caps().OnHost {
 		d, err = machine.OfHost()

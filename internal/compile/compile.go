@@ -1,5 +1,5 @@
-// Package compile turns the text of a program into a plan: it lowers, binds and plans the program, and finds the
-// function with which the results of a run are compared.
+// Package compile turns the text of a program into a plan: it lowers, binds and plans the program. It also finds the
+// reference function, with whose results the results of a run are compared.
 package compile
 
 import (
@@ -37,13 +37,13 @@ type Options struct {
 	// Machine is the machine for which auto chooses strategies: a name of a built-in description or the path of a
 	// file. If it is empty, the description that fits Device is used (see DescriptionFor), or cpu if Device is nil.
 	Machine string
-	// Device is the machine that will run the program. The predicted times of collectives are from its dispatch table.
-	// If Device is nil, they are from a table for GPUs like those of the description.
+	// Device is the machine that will run the program. The predicted times of collectives come from the dispatch table
+	// of Device. If Device is nil, they come from a shipped table for the GPUs of the machine description.
 	Device device.Machine
 	// Nodes is the number of nodes on which the ranks are assumed to be, in order and distributed as evenly as possible.
 	// 0 selects the nodes of Device, or one node if Device is nil.
 	Nodes int
-	// Across is the measured tier between nodes, which replaces that of the description. It may be nil.
+	// Across is the measured tier between nodes. If it is not nil, it replaces the tier in the machine description.
 	Across *machine.Across
 	// Limits are limits on the time and memory of planning.
 	Limits Limits
@@ -56,10 +56,10 @@ type Options struct {
 // Limits holds limits on the resources of the host that a program may use before it runs. For a limit of 0, only the
 // limits of the language and of the host apply.
 type Limits struct {
-	Commands int64 // of a plan, over all ranks
-	Memory   int64 // bytes that a plan takes of the host
+	Commands int64 // maximum number of commands of a plan, over all ranks
+	Memory   int64 // maximum bytes of host memory for a plan
 	Ranks    int
-	Time     time.Duration // of planning, and of proving
+	Time     time.Duration // maximum time for planning, and maximum time for proving
 }
 
 // Stop returns a function that returns an error once Time has passed, counted from the call of Stop.
@@ -90,7 +90,7 @@ type Unit struct {
 	chosen autoCache
 }
 
-// Of is Build for a program without the result of its check, which Of repeats.
+// Of checks p and lowers it, as Build does for a program that is already checked.
 func Of(p *ir.Program, opts Options) (*Unit, error) {
 	info, ds := checker.Check(p)
 	if ds.HasErrors() {
@@ -186,15 +186,16 @@ func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error)
 		}
 		return nil, err
 	}
-	// Lowering may return a value with another name than the source does; outputs keep the names in the source.
+	// Lowering may change the name of a returned value. Outputs keep the names of the source program.
 	for i, name := range ir.OutputNames(u.Source.Prog.Func(p.Func)) {
 		p.Outputs[i].Name = name
 	}
 	return p, nil
 }
 
-// Ranks prepares to unroll the ranks of the lowered program one at a time. grid is the result of ir.Bound.Grid.
-// unroller returns, for one goroutine, a function that unrolls a rank, and a plan with the parts that its ranks share.
+// Ranks prepares to unroll the ranks of the lowered program one at a time. The result grid is that of ir.Bound.Grid.
+// Each goroutine must call unroller once. It returns a function that unrolls one rank, and a plan that contains the
+// tables that all ranks share.
 func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error), err error) {
 	res, err := u.LoweredFor(b)
 	if err != nil {
@@ -233,8 +234,9 @@ func (u *Unit) Time(p *plan.Plan) (float64, error) {
 	return t.Time, nil
 }
 
-// Reference binds the function with which the results of a run are compared. It follows the chain of refined functions
-// from the bound function to the last one; if the bound function refines none, it is the function itself.
+// Reference binds the reference function, with whose results the results of a run are compared. It is the last function
+// of the chain of refines clauses that starts at the bound function. If the bound function has no refines clause, it is
+// the bound function itself.
 func (u *Unit) Reference(b ir.Binding) (*ir.Bound, error) {
 	bound, err := u.Bind(b)
 	if err != nil {

@@ -13,25 +13,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Explanation describes how a function was lowered for given dims, and the time that it is predicted to take. Bytes are
-// those that one rank receives; times are in microseconds.
+// Explanation describes how a function was lowered for given dims, and the time that it is predicted to take. Numbers
+// of bytes count the bytes that one rank receives. Times are in microseconds.
 type Explanation struct {
 	Func  string           `json:"func"`
 	Ranks int              `json:"ranks"`
 	Dims  map[string]int64 `json:"dims,omitempty"`
-	// Nodes is the number of nodes on which the ranks are. Across names the source of the numbers for the tier between
+	// Nodes is the number of nodes with ranks. Across names the source of the bandwidth and latency of the tier between
 	// the nodes.
 	Nodes  int    `json:"nodes,omitempty"`
 	Across string `json:"across,omitempty"`
-	// Machine is the name of the description with which predictions are made, and Source is the source of its numbers.
+	// Machine is the name of the machine description that the predictions use, and Source is the source of its numbers.
 	Machine string `json:"machine"`
 	Source  string `json:"source"`
 	// Error holds the recorded differences between predictions and measurements on that machine. It is nil if nothing
 	// was measured there, or if Extrapolated gives a reason why the measurements do not apply.
 	Error        *machine.Error `json:"error,omitempty"`
 	Extrapolated string         `json:"extrapolated,omitempty"`
-	// Table is the dispatch table from which times of collectives are taken: "shipped" or the path of a file, or empty
-	// if there is none. TableHash identifies the contents of the table.
+	// Table identifies the dispatch table from which the times of collectives come: "shipped", the path of a file, or
+	// empty if there is no table. TableHash is a hash of the contents of the table.
 	Table string `json:"table,omitempty"`
 	// TableOf names the GPUs on which Table was measured, if they are not those of the machine.
 	TableOf   string `json:"table_of,omitempty"`
@@ -70,9 +70,10 @@ type Reshard struct {
 	How   string  `json:"how"`
 	Bytes int64   `json:"bytes"`
 	Time  float64 `json:"us"`
-	// Tabled reports that Time is from the dispatch table and not from the machine's description.
+	// Tabled reports that Time comes from the dispatch table and not from the machine description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across reports that some of the operations cross nodes; their times are from the machine's tier between nodes.
+	// Across reports that some of the operations cross nodes. Their times come from the tier between nodes of the
+	// machine description.
 	Across bool `json:"across,omitempty"`
 }
 
@@ -83,10 +84,11 @@ type PairReport struct {
 	Pair   string `json:"pair"`
 	Bytes  int64  `json:"bytes"`
 	Chosen string `json:"chosen"`
-	// Tabled reports that the time of the whole collective is from the dispatch table and not from the machine's
+	// Tabled reports that the time of the whole collective comes from the dispatch table and not from the machine
 	// description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across reports that the collective crosses nodes; its time is from the machine's tier between nodes.
+	// Across reports that the collective crosses nodes. Its time comes from the tier between nodes of the machine
+	// description.
 	Across bool `json:"across,omitempty"`
 	// Why gives the reason if the strategy differs from the one that was requested. It is usually empty.
 	Why        string     `json:"why,omitempty"`
@@ -113,7 +115,8 @@ func (e *Explanation) Measured() string {
 	return "the table " + e.Table + ", hash " + e.TableHash
 }
 
-// Band describes how far predictions may differ from measurements. It returns "" if nothing was measured.
+// Band returns a text that says how far predictions may differ from measurements. It returns "" if nothing was
+// measured.
 func (e *Explanation) Band() string {
 	switch b := e.Error; {
 	case e.Extrapolated != "":
@@ -129,8 +132,8 @@ func (e *Explanation) Band() string {
 	return ""
 }
 
-// By names the source of a collective's time, with a leading space. It returns "" if there are no table and no second
-// node, because all times are then from the description.
+// By returns the source of a collective's time as text, with a leading space. It returns "" if there is no table and
+// only one node, because all times then come from the machine description.
 func (e *Explanation) By(tabled, across bool) string {
 	switch {
 	case across:
@@ -189,7 +192,7 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	if gpu := cmp.Or(m.GPU, found.Identity); found.Shipped() && !found.Table.Of(gpu) {
 		e.TableOf = found.Table.Identity
 	}
-	var other []string // than what was measured
+	var other []string // machines other than those of the measurements
 	if on := model(found.Identity); u.opts.Device != nil && m.GPU != "" && on != "" && on != m.GPU {
 		other = append(other, fmt.Sprintf("%s was measured on %s, not on %s", m.Name, m.GPU, on))
 	}
@@ -221,7 +224,7 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 // explainer builds an explanation.
 type explainer struct {
 	*predictor
-	flat    *lower.Result // decomposed, not overlapped
+	flat    *lower.Result // the program after decompose, before pairs are overlapped
 	reached map[string]bool
 	// chosen maps a function and a value to the estimate for the strategy of that overlapped pair. inside holds the
 	// statements that are part of a pair.
@@ -306,8 +309,9 @@ func (x *explainer) reshards(e *Explanation) {
 	}
 }
 
-// reshardCost sums the bytes and times of the statements that implement the reshard r. Their values have the reshard's
-// name or name.1, name.2 and so on. The result is from the table if the times of all of these statements are.
+// reshardCost sums the bytes and times of the statements that implement the reshard r. The values that these statements
+// define have the reshard's name or name.1, name.2 and so on. Tabled is set if the times of all these statements come
+// from the dispatch table.
 func (x *explainer) reshardCost(r *Reshard, fn string) {
 	any, all := false, true
 	x.flat.Program.Func(fn).Body.Walk(func(s *ir.Stmt) {
@@ -326,8 +330,8 @@ func (x *explainer) reshardCost(r *Reshard, fn string) {
 	r.Tabled = any && all
 }
 
-// times predicts the time of the run: statement by statement for a program on values, or by its plan for an explicit
-// program.
+// times predicts the time of a run. For a program on values, it adds up the times of the statements. For an explicit
+// program, it simulates the plan.
 func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
 	plain := &outline{explainer: x}
 	if plain.fn(x.flat.Program.Func(e.Func)); plain.explicit {
@@ -367,8 +371,8 @@ func ofRank0(spans []sim.Span) []sim.Span {
 	return slices.DeleteFunc(slices.Clone(spans), func(s sim.Span) bool { return s.Rank != 0 })
 }
 
-// reference returns the predicted time of the function that the bound one refines, and the part of that time in which
-// communication is exposed.
+// reference returns the predicted time of the function that the bound function refines, and the part of this time in
+// which communication is exposed.
 func (x *explainer) reference(u *Unit, b ir.Binding) (us, bare float64) {
 	bound, err := u.Reference(b)
 	if err != nil {

@@ -19,8 +19,8 @@ type outline struct {
 	// overlapped selects, for pairs, the predictions for their chosen strategies.
 	overlapped bool
 	now        float64
-	exposed    float64 // time of now in which communication runs and nothing computes
-	flops      float64 // of GEMMs
+	exposed    float64 // part of now in which communication runs and no computation does
+	flops      float64 // floating-point operations of GEMMs
 	spans      []sim.Span
 	cut        bool
 	// explicit reports that the program orders streams itself, so that the order of the text is not the order of time.
@@ -76,7 +76,7 @@ func (o *outline) loop(fn string, s *ir.Stmt) {
 	for i := lo; i < hi && !o.explicit; i++ {
 		before, exposed, flops := o.now, o.exposed, o.flops
 		o.block(fn, s.Body)
-		if o.cut { // the rounds take alike
+		if o.cut { // all iterations take the same time
 			o.now += float64(hi-i-1) * (o.now - before)
 			o.exposed += float64(hi-i-1) * (o.exposed - exposed)
 			o.flops += float64(hi-i-1) * (o.flops - flops)
@@ -85,7 +85,7 @@ func (o *outline) loop(fn string, s *ir.Stmt) {
 	}
 }
 
-// branch follows the branch that rank 0 takes.
+// branch adds the statements of the branch that rank 0 executes.
 func (o *outline) branch(fn string, s *ir.Stmt) {
 	env := o.bound.Env(0, nil)
 	a, err1 := s.Exprs[0].Eval(env)
@@ -254,7 +254,7 @@ func moved(op ir.Op, in, n int64) int64 {
 		return 2 * in / n * (n - 1)
 	case ir.OpAllGather, ir.OpAllGatherV:
 		return in * (n - 1)
-	case ir.OpReduceScatter, ir.OpAllToAll, ir.OpReduceScatterV, ir.OpAllToAllV: // of uneven ones what may come, evenly
+	case ir.OpReduceScatter, ir.OpAllToAll, ir.OpReduceScatterV, ir.OpAllToAllV: // for uneven collectives, the capacity is assumed to be used evenly
 		return in / n * (n - 1)
 	}
 	if n == 1 {

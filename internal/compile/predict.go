@@ -44,10 +44,10 @@ func (p *predictor) estimates(pair *lower.Pair) ([]Estimate, error) {
 	var out []Estimate
 	for _, st := range candidates {
 		if st.Ahead && !pair.Ahead {
-			continue // it would be an exchange like any other
+			continue // without a preceding pair it would be the same as exchange
 		}
 		if st.Own > 0 && pair.Comm != ir.OpAllReduce {
-			continue // nothing is pushed behind the own block
+			continue // there are no parts whose put could overlap with the own block
 		}
 		e, err := p.estimate(pair, numbers, st)
 		if err != nil {
@@ -88,7 +88,8 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 	return e, err
 }
 
-// unfit returns the reason why these ranks cannot use a strategy that the text allows, or "".
+// unfit returns the reason why the given ranks cannot use a strategy, although the program's text allows it. It returns
+// "" if they can.
 func (p *predictor) unfit(numbers sim.Pair, st lower.Strategy) string {
 	if st.Kind == lower.Exchange && numbers.Team != nil {
 		return "its ranks are on several nodes, which share no memory"
@@ -96,8 +97,8 @@ func (p *predictor) unfit(numbers sim.Pair, st lower.Strategy) string {
 	return ""
 }
 
-// fitting returns the strategy with blocks that fit the dims. An exchange cuts the rows of an all-reduce into one block
-// for each rank; if the number of rows is not a multiple of the number of ranks, the blocks are ragged.
+// fitting returns st, with Ragged set if the dims require ragged blocks. An exchange cuts the rows of an all-reduce
+// into one block for each rank; if the number of rows is not a multiple of the number of ranks, the blocks are ragged.
 func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strategy {
 	if st.Kind != lower.Exchange || pair.Comm != ir.OpAllReduce {
 		return st
@@ -115,9 +116,11 @@ func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strateg
 	return st
 }
 
-// These factors allow for errors of predictions. Exchange is chosen only if its predicted time is at most whole of
-// sequential's; in parts, at most parts of that; in four parts, at most parts of the best with fewer; chunked, at most
-// chunked of the best so far; and ahead, which takes more memory, at most room of the best without it.
+// These factors allow for errors of predictions. An estimate replaces the best estimate so far only if its time is
+// shorter and, in addition, is below a limit. The limit is whole times the time of sequential for an exchange of whole
+// blocks, parts times that time for an exchange with parts, and chunked times that time for chunked. An exchange with
+// more than two parts must also be below parts times the best time so far. Ahead needs more memory, so its time must be
+// below room times the best time so far.
 //
 // The basis is the 44 layers on two H100 of docs/measured/predictions.tsv, predicted anew (tools/predict -again
 // h100x2). Predictions of exchange are 3 % too slow on average, and nine of ten are within 7 %. In parts they are 2 %
@@ -216,7 +219,8 @@ func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) 
 	return sim.NewOp(s.Op, tensors[:n], tensors[n], s.Word("ta", "") == "true"), nil
 }
 
-// slots reduces tensors[0], the operand of a reduce_slots, to the slots that are read, if these are known.
+// slots reduces tensors[0], the operand of a reduce_slots, to the slots that the operation reads, if their number is
+// known.
 func (p *predictor) slots(s *ir.Stmt, tensors []sim.Tensor) {
 	x, env := &tensors[0], p.bound.Env(0, nil)
 	axis := int64(0)
@@ -258,6 +262,6 @@ func size(shape []int64, of ir.DType) int64 {
 // key returns a text that identifies a binding: the function, the number of ranks and the dims.
 func key(b *ir.Bound) string {
 	var k strings.Builder
-	fmt.Fprintf(&k, "%s %d %v", b.Func.Name, b.Ranks, b.Dims) // maps print sorted
+	fmt.Fprintf(&k, "%s %d %v", b.Func.Name, b.Ranks, b.Dims) // fmt prints maps in sorted order
 	return k.String()
 }

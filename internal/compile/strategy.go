@@ -27,13 +27,13 @@ func always(s lower.Strategy) func(*lower.Pair) lower.Strategy {
 	return func(*lower.Pair) lower.Strategy { return s }
 }
 
-// applied returns an error if the requested strategy was applied to no pair.
+// applied returns an error if the requested strategy was not applied to any pair.
 func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	if s.Kind == lower.Sequential || !slices.ContainsFunc(res.Stages, func(st lower.Stage) bool { return st.Pass == "overlap" }) {
 		return nil
 	}
 	used := func(c lower.Choice) bool {
-		c.Strategy.Ahead = s.Ahead // ahead is an exchange where nothing can go ahead
+		c.Strategy.Ahead = s.Ahead // ahead becomes exchange where no blocks can be sent ahead
 		c.Strategy.Ragged = false
 		return c.Strategy == s
 	}

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// mostDrawn is the maximum length of a timeline in microseconds, about thirty years. Timelines are drawn with
-// nanoseconds in 64 bits.
+// mostDrawn is the maximum length of a timeline in microseconds, about thirty years. Longer timelines would overflow,
+// because they are drawn with nanoseconds in 64 bits.
 const mostDrawn = 1e15
 
 // WriteTimeline draws the predicted run of one rank in width columns.

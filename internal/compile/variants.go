@@ -33,8 +33,8 @@ type Variant struct {
 	form *lower.Result
 }
 
-// Variants returns plans among which auto may choose by measuring. The first is sequential. At most n-1 others follow,
-// sorted by predicted time, which differ from sequential and from each other.
+// Variants returns the variants that auto may measure to choose the fastest. The first variant is sequential. At most
+// n-1 other variants follow, sorted by predicted time. All variants have different plans.
 func (u *Unit) Variants(b ir.Binding, n int) ([]Variant, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -56,7 +56,7 @@ func (u *Unit) Variants(b ir.Binding, n int) ([]Variant, error) {
 			if name == "sequential" || !isDiagnostics(err) {
 				return nil, err
 			}
-			continue // it does not fit these dims
+			continue // the variant does not fit these dims
 		}
 		if v.Predicted, err = u.Time(v.Plan); err != nil {
 			return nil, err
@@ -130,9 +130,9 @@ func (c *autoCache) keep(key string, form *lower.Result) {
 	c.forms[key] = form
 }
 
-// Measured records the variant of a program that was chosen by measuring.
+// Measured records the variant of a program that was the fastest in a measurement.
 type Measured struct {
-	Identity string `json:"machine"` // and what else the choice depends on
+	Identity string `json:"machine"` // the machine and the other conditions on which the choice depends
 	Func     string `json:"func"`
 	Strategy string `json:"strategy"`
 	// Times maps variants to the measured microseconds of a run.

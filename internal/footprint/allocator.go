@@ -14,15 +14,15 @@ type Allocator struct {
 	waiting  []wait   // in the order of the calls of Free
 	next     int64    // address of the next segment
 	Reserved int64
-	// Held is how many bytes the program has allocated. Waiting is how many bytes it has freed
-	// while other streams still use them.
+	// Held is the number of bytes that the program has allocated. Waiting is the number of bytes that it has freed but
+	// that other streams still use.
 	Held, Waiting          int64
 	ReservedPeak, HeldPeak int64
 	WaitingPeak            int64
 	Segments               int
 	Curve                  []Point
 	settings               Settings
-	tails                  map[bool]*block // last block of the expandable segment of each pool, by small
+	tails                  map[bool]*block // last block of the expandable segment of each pool; the key says whether it is the small pool
 	allocs                 int64
 	trace                  recorder
 }
@@ -71,8 +71,7 @@ func segmentFor(n int64) int64 {
 	return (n + roundLarge - 1) / roundLarge * roundLarge
 }
 
-// Alloc allocates memory; now is the host's time. grew reports whether a segment was reserved for
-// it.
+// Alloc allocates memory at the host time now. grew reports whether a new segment was reserved.
 func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 	a.poll(now)
 	a.allocs++
@@ -83,8 +82,8 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 		if b.bytes < n || b.small != small {
 			return false
 		}
-		// A block too large to be split serves only requests that are too large as well, and at
-		// most largeBuffer smaller.
+		// A block that is too large to be split is used only for requests that are also too large to be split, and that
+		// are at most largeBuffer smaller than the block.
 		return small || most == 0 || !(n < most && b.bytes >= most) && !(n >= most && b.bytes >= n+largeBuffer)
 	})
 	switch {
@@ -160,9 +159,8 @@ func (a *Allocator) expand(n int64, small bool, now float64) *block {
 	return last
 }
 
-// collect returns whole free segments to the device if more is reserved than
-// garbage_collection_threshold allows. It begins with segments that have been free for longer than
-// average.
+// collect returns whole free segments to the device if the reserved memory exceeds garbage_collection_threshold. It
+// begins with segments that have been free for longer than average.
 func (a *Allocator) collect(now float64) {
 	if a.settings.threshold == 0 {
 		return
@@ -191,7 +189,8 @@ func (a *Allocator) collect(now float64) {
 	}
 }
 
-// Free frees a block. until is the time at which other streams finish using it; 0 if none does.
+// Free frees a block. The argument until is the time at which other streams finish using the block, or 0 if no other
+// stream uses it.
 func (a *Allocator) Free(b *block, now, until float64) {
 	a.Held -= b.bytes
 	a.trace.add("free_requested", b.addr, b.bytes, b.site, now)
@@ -204,8 +203,8 @@ func (a *Allocator) Free(b *block, now, until float64) {
 	a.note(now)
 }
 
-// poll frees blocks whose events have passed. Events are polled in order: one that has not passed
-// delays all later ones.
+// poll frees blocks whose events have passed. Events are polled in order, so an event that has not passed delays all
+// later events.
 func (a *Allocator) poll(now float64) {
 	for len(a.waiting) > 0 && a.waiting[0].until <= now {
 		b := a.waiting[0].b

@@ -18,11 +18,11 @@ type Instance struct {
 	Items []pack.Item
 }
 
-// These limits bound an instance: its rows, its pairs of buffers that are live at the same time,
-// and the bytes of its file.
+// These constants limit an instance: the number of its rows, the number of pairs of buffers that are live at the same
+// time, and the size of its file in bytes.
 const (
 	mostRows  = 1 << 20
-	mostPairs = 1 << 28 // the first packings look at each pair a few times, at one or two nanoseconds each
+	mostPairs = 1 << 28 // the first packings examine each pair a few times, in one or two nanoseconds each
 	mostCSV   = 64 << 20
 )
 
@@ -103,8 +103,8 @@ func ReadCSV(r io.Reader) (*Instance, error) {
 	}
 }
 
-// csvSteps bounds the work of the search for a packing, to about eight seconds including the first
-// packings.
+// csvSteps limits the steps of the search for a packing. Including the first packings, the search then takes about
+// eight seconds.
 const csvSteps = 600e6
 
 // Pack packs the instance and reports on the packing.

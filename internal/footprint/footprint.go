@@ -1,6 +1,6 @@
-// Package footprint explains memory: how much a plan takes, and how close that is to a lower bound for any plan; what
-// a snapshot of torch's caching allocator contains; and how much memory a simulated caching allocator would take for
-// the plan's program.
+// Package footprint explains the use of memory. It reports the memory that a plan needs, compared with a lower bound
+// for any plan. It analyses snapshots of torch's caching allocator. It simulates the caching allocator for the program
+// of a plan.
 package footprint
 
 import (
@@ -19,7 +19,7 @@ type Report struct {
 	Sequential int64 `json:"sequential"`
 	// Reserved is the size of the arena, the memory reserved on the device.
 	Reserved   int64   `json:"reserved"`
-	GapPercent float64 `json:"gap_percent"` // by how much Peak exceeds Bound
+	GapPercent float64 `json:"gap_percent"` // percentage by which Peak exceeds Bound
 	Buffers    int     `json:"buffers"`
 	// AtPeak lists the buffers that can be live at the same time and together need Bound.
 	AtPeak []Held `json:"at_peak"`

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Picture returns the memory of rank 0 under a plan in the form in which pages and pictures show it. title names the
+// Picture returns the layout of rank 0's memory in the form that pages and pictures show. The argument title names the
 // strategy.
 func Picture(title string, p *plan.Plan, r *Report) *report.MemoryPlan {
 	ranks := "ranks"
@@ -37,7 +37,7 @@ func Picture(title string, p *plan.Plan, r *Report) *report.MemoryPlan {
 }
 
 const (
-	// mostHeld is the largest number of buffers that a page lists, and mostSites that of call sites.
+	// mostHeld is the maximum number of buffers that a page lists, and mostSites is the maximum number of call sites.
 	mostHeld, mostSites = 12, 100
 )
 
@@ -65,7 +65,7 @@ func WriteSnapshotHTML(w io.Writer, title string, devices []*Explanation) error 
 	return report.WriteSnapshot(w, title, verdict, list)
 }
 
-// verdict says how much was reserved and how much was necessary.
+// verdict returns a text that compares the reserved memory with the necessary memory.
 func (x *Explanation) verdict() string {
 	s := fmt.Sprintf("Device %d: the allocator reserved %s", x.Device, tensor.Size(x.ReservedPeak))
 	if x.Planned() {
@@ -77,7 +77,7 @@ func (x *Explanation) verdict() string {
 	return s + "."
 }
 
-// NewCurve returns the amount that of returns for each point.
+// NewCurve returns the curve of the values that of returns for the points.
 func NewCurve(name string, points []Point, of func(Point) int64) report.Curve {
 	c := report.Curve{Name: name}
 	for _, p := range points {

@@ -19,13 +19,13 @@ func Policies() []string { return []string{"caching", "deferred-free", "captured
 // Settings are the settings of PYTORCH_CUDA_ALLOC_CONF that the simulation supports.
 type Settings struct {
 	expandable bool
-	maxSplit   int64   // bytes; 0 for no limit
-	threshold  float64 // of garbage collection; 0 for none
+	maxSplit   int64   // maximum size of blocks that may be split, in bytes; 0 for no limit
+	threshold  float64 // threshold of garbage collection, as a fraction of memory; 0 for none
 	memory     int64   // bytes that the process may use; threshold is a fraction of it
 }
 
-// Expandable reports whether segments can grow. If so, the number of segments says nothing about
-// growth.
+// Expandable reports whether segments can grow. If they can, the number of segments does not show whether reserved
+// memory grows.
 func (s *Settings) Expandable() bool { return s.expandable }
 
 // ParsePolicy reads a policy and, optionally, settings in the syntax of PYTORCH_CUDA_ALLOC_CONF:
@@ -71,7 +71,7 @@ func ParsePolicy(text string) (policy string, s Settings, err error) {
 
 // Speed is the speed of host and device. The zero value is an H100 whose host runs Python.
 type Speed struct {
-	HostSec   float64 // seconds in which the host issues one op; 0 for 220 µs
+	HostSec   float64 // seconds that the host needs to issue one op; 0 means 220 µs
 	FlopsSec  float64 // FLOP/s of GEMMs; 0 for 650e12
 	MemorySec float64 // bytes per second that other ops read and write; 0 for 2.5e12
 	LinkSec   float64 // bytes per second that a collective delivers to a rank; 0 for 200e9
@@ -105,29 +105,29 @@ type Simulation struct {
 	AllocatedPeak int64   `json:"allocated_peak"`
 	Waiting       int64   `json:"waiting_for_streams"`
 	Segments      int     `json:"segments"`
-	HostAhead     float64 `json:"host_ahead_ms"` // at the end of the last run
-	// ByRun is the number of segments reserved in each run. An allocator in steady state reserves
-	// none.
+	HostAhead     float64 `json:"host_ahead_ms"` // time by which the host is ahead of the device at the end of the last run
+	// ByRun is the number of segments that were reserved in each run. An allocator in steady state reserves no
+	// segments.
 	ByRun    []int     `json:"segments_by_run"`
 	Curve    []Point   `json:"-"`
-	Snapshot *Snapshot `json:"-"` // with the trace
+	Snapshot *Snapshot `json:"-"` // snapshot with the trace
 }
 
 // Simulate runs rank 0's ops of a plan, in issue order, on a simulation of torch's caching
 // allocator. Each buffer is allocated before its first use, and the host frees it after its last
 // one. The host proceeds at its own speed, independent of the device. The policies are:
 //
-//   - "deferred-free": collectives run on a second stream. It waits for main, and main waits for
-//     it. Their buffers are recorded on it (record_stream): a buffer becomes free once that stream
-//     has reached its position at the time when the host freed the buffer.
+//   - "deferred-free": collectives run on a second stream, which waits for main, and for which main
+//     waits. The buffers of collectives are recorded on the second stream (record_stream). When the
+//     host frees such a buffer, an event is recorded on the second stream. The buffer becomes free
+//     once this event has passed.
 //   - "captured": the same within the capture of a graph. Events cannot be queried during a
 //     capture, so no such buffer becomes free before it ends.
 //   - "caching": collectives run on main.
 //   - "captured-caching": the same as caching, within a capture.
 //
-// A captured program keeps the results of a run until those of the next run exist, since the
-// results of a graph are read after it ran. Settings of the allocator may follow the policy; see
-// ParsePolicy.
+// A captured program keeps the results of a run until the results of the next run exist, because the results of a graph
+// are read after the graph ran.
 func Simulate(p *plan.Plan, text string, s Speed) (*Simulation, error) {
 	policy, settings, err := ParsePolicy(text)
 	if err != nil {
@@ -253,7 +253,7 @@ func (m *simulator) run(c *plan.Cmd) {
 		if gemm(c) && m.speed.Workspace > 0 {
 			m.a.trace.site = "gemm:0 workspace"
 			m.a.Alloc(m.speed.Workspace, m.host)
-			m.speed.Workspace = 0 // allocated once and kept
+			m.speed.Workspace = 0 // the workspace is allocated only once
 		}
 		m.main = max(m.main, m.host) + d
 		return

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// recorder records the steps of a simulated allocator as torch.cuda.memory._record_memory_history
-// does.
+// recorder records the steps of a simulated allocator in the same way as torch.cuda.memory._record_memory_history.
 type recorder struct {
 	events   []Event
 	segments []Segment // currently reserved

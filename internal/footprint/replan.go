@@ -6,9 +6,8 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// plan packs the lifetimes of a trace. A lifetime extends from alloc to free_requested, which
-// follows the last use in the order of the host. Memory that was allocated before the trace counts
-// as one block.
+// plan packs the lifetimes of a trace. A lifetime extends from alloc to free_requested, which follows the last use in
+// the order of the host. All memory that was allocated before the trace is treated as one block.
 func (s *Snapshot) plan(x *Explanation) {
 	var items []pack.Item
 	open := map[int64]int{}
@@ -48,7 +47,7 @@ func (s *Snapshot) plan(x *Explanation) {
 	}
 }
 
-// base returns how many bytes were allocated before the trace.
+// base returns the number of bytes that were allocated before the trace.
 func (x *Explanation) base(s *Snapshot) int64 {
 	bytes := int64(0)
 	for _, g := range s.Segments {
@@ -65,8 +64,8 @@ func (x *Explanation) base(s *Snapshot) int64 {
 	return max(bytes, 0)
 }
 
-// Planned reports whether a plan was made. It is not made if more than 2^28 pairs of allocations
-// are live at the same time.
+// Planned reports whether a plan was made. No plan is made if more than 2^28 pairs of allocations are live at the same
+// time.
 func (x *Explanation) Planned() bool { return x.Peak >= x.Bound }
 
 // Report returns the memory that a plan of the snapshot's lifetimes needs.

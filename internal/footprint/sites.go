@@ -13,24 +13,23 @@ import (
 
 // SiteBytes is the total size of the blocks that one call site allocated.
 type SiteBytes struct {
-	// Site is the call site in the program: "train.py:31 forward". It is empty if the snapshot does
-	// not say.
+	// Site is the call site in the program: "train.py:31 forward". It is empty if the snapshot does not contain it.
 	Site   string `json:"site"`
 	Bytes  int64  `json:"bytes"`
 	Blocks int    `json:"blocks"`
 }
 
-// Name returns the site, or a text that says that it is unknown.
+// Name returns the call site, or a text that says that the call site is unknown.
 func (s *SiteBytes) Name() string {
 	return cmp.Or(s.Site, "unknown: recorded without stacks, or allocated before the record")
 }
 
-// mostFrames bounds how many frames of a stack are searched for the program's own frame.
+// mostFrames is the maximum number of frames of a stack that are searched for a frame of the program.
 const mostFrames = 256
 
-// siteOf returns the innermost frame of a stack that belongs to the program: one in a Python file
-// that is neither torch's nor in Python's standard library. If there is none, it returns the
-// innermost Python frame; if there is none either, the first frame.
+// siteOf returns the innermost frame of a stack that belongs to the program: a frame in a Python file that belongs
+// neither to torch nor to Python's standard library. If there is no such frame, it returns the innermost Python frame.
+// If there is no Python frame, it returns the first frame.
 func (d *snapshotReader) siteOf(v any) string {
 	l, ok := v.(*pickle.List)
 	if !ok || len(l.Items) == 0 {
@@ -117,7 +116,7 @@ func (l *ledger) add(site string, bytes int64, blocks int) {
 	l.waiting[site] = w
 }
 
-// bySite lists the waiting bytes of each call site, largest first.
+// bySite returns the waiting bytes of each call site, largest first.
 func (l *ledger) bySite() []SiteBytes {
 	var list []SiteBytes
 	for _, w := range l.waiting {

@@ -99,8 +99,8 @@ func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
 	return out, nil
 }
 
-// mostRecords bounds the total number of segments, blocks and events of a snapshot. A pickle can
-// refer to one list many times, so its file size is no bound.
+// mostRecords bounds the total number of segments, blocks and events of a snapshot. A pickle can refer to one list many
+// times, so its file size does not limit this number.
 const mostRecords = 2 << 20
 
 const mostDevices = 1024
@@ -156,7 +156,7 @@ func (d *snapshotReader) number(m *pickle.Dict, key, where string, k int) int64 
 	return n
 }
 
-// size returns a number of bytes, small enough that sums do not overflow.
+// size returns a field that is a number of bytes. It reports an error for numbers whose sums could overflow.
 func (d *snapshotReader) size(m *pickle.Dict, key, where string, k int) int64 {
 	n := d.number(m, key, where, k)
 	if n > 1<<48 {
@@ -183,7 +183,7 @@ func (d *snapshotReader) segments(v any) {
 		m := d.dict(x, "segment", k)
 		s := Segment{Addr: d.number(m, "address", "segment", k), Bytes: d.size(m, "total_size", "segment", k)}
 		s.Stream, _ = m.Get("stream").(int64)
-		if id := m.Get("segment_pool_id"); id != nil { // (0, 0) is the common pool; older versions of torch have only that
+		if id := m.Get("segment_pool_id"); id != nil { // (0, 0) is the common pool, which is the only pool in older versions of torch
 			for _, part := range d.list(id, "segment_pool_id of segment %d", k) {
 				s.Private = s.Private || part != int64(0)
 			}
@@ -233,30 +233,30 @@ type Explanation struct {
 	Waiting int64 `json:"waiting_for_streams"`
 	// WaitingBySite divides Waiting by call site, largest first.
 	WaitingBySite []SiteBytes `json:"waiting_by_site,omitempty"`
-	// Free is how much of the segments is free at the end, that is, neither allocated nor waiting.
-	// Rounding is by how much blocks exceed their requested sizes.
+	// Free is the number of bytes in segments that are neither allocated nor waiting at the end. Rounding is the number
+	// of bytes by which blocks exceed their requested sizes.
 	Free     int64 `json:"free"`
 	Rounding int64 `json:"rounding"`
-	// Private is how much of the segments belongs to private pools at the end. PrivateWaiting is
-	// how much of that waits.
+	// Private is the number of bytes in segments that belong to private pools at the end. PrivateWaiting is the number
+	// of these bytes that wait for other streams.
 	Private        int64 `json:"private_pools"`
 	PrivateWaiting int64 `json:"waiting_in_private_pools"`
-	// Kept is how many bytes the program held from before the trace to its end.
+	// Kept is the number of bytes that were allocated before the trace and not freed in it.
 	Kept int64 `json:"kept"`
 	// Blocks is the number of allocations traced.
 	Blocks int `json:"blocks"`
-	// Bound is the most memory that was live at once: a plan of the same lifetimes needs at least
-	// that. Peak is the size of the plan that was found; 0 if none was made (see Planned).
+	// Bound is the most memory that was live at once: a plan for the same lifetimes needs at least this much. Peak is
+	// the size of the plan that was found, or 0 if no plan was made (see Planned).
 	Bound  int64  `json:"bound"`
 	Peak   int64  `json:"peak"`
 	AtPeak []Held `json:"at_peak"`
-	// Curve is the state after each event. At counts allocations.
+	// Curve is the state after each event. The field At of its points is the number of allocations so far.
 	Curve []Point `json:"-"`
 }
 
-// Explain replays a snapshot's trace. In torch's traces, memory is freed at free_requested. The
-// memory before the trace is computed as that at the end minus what the trace added. A block that
-// no other stream uses is freed by two consecutive events and does not wait.
+// Explain replays a snapshot's trace. In torch's traces, memory is freed at free_requested. The memory at the start of
+// the trace is the memory at the end minus the memory that the trace added. A block that no other stream uses is freed
+// by two consecutive events and does not wait.
 func (s *Snapshot) Explain() *Explanation {
 	x := &Explanation{Device: s.Device}
 	var reserved, allocated, waiting int64
@@ -325,7 +325,7 @@ func (x *Explanation) Together() bool {
 	})
 }
 
-// change returns how an event changes the reserved, allocated and waiting bytes.
+// change returns by how many bytes an event changes the reserved, allocated and waiting memory.
 func (e *Event) change() (reserved, allocated, waiting int64) {
 	switch e.Action {
 	case "segment_alloc", "segment_map":

@@ -116,8 +116,8 @@ type pickler struct{ w *bufio.Writer }
 
 func (k *pickler) bytes(b ...byte) { _, _ = k.w.Write(b) }
 
-// batch is the most entries that one opcode adds: the viewer passes them as the arguments of one
-// call.
+// batch is the maximum number of entries that one opcode adds. It is limited because the viewer passes these entries as
+// the arguments of one call.
 const batch = 500
 
 func (k *pickler) value(v any) {

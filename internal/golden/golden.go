@@ -13,10 +13,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what is expected")
 
-// Update says whether files are to be rewritten.
+// Update reports whether tests must rewrite their files.
 func Update() bool { return *update }
 
-// File wants a file to hold got.
+// File reports a test error unless the file at path contains got. With -update it writes the file instead.
 func File(t testing.TB, path, got string) {
 	t.Helper()
 	if *update {
@@ -37,9 +37,9 @@ func File(t testing.TB, path, got string) {
 	}
 }
 
-// Each runs a test for each file of a pattern. What stands in one before the first
-// mark is given to say, with the file's name without its ending; what say
-// returns, the mark included, must follow.
+// Each runs a subtest for each file that matches pattern. It passes the text before the first mark to say, together
+// with the file's name without extension. The file must consist of this text and the result of say, which begins with
+// the mark.
 func Each(t *testing.T, pattern, mark string, say func(t *testing.T, name, source string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

@@ -6,25 +6,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file moves the puts of an exchanged gather up in the text, so that its blocks are sent while the GEMM of the
-// preceding gather is still computed. It does this where the rank's own block is already available at that point. The
-// position of the puts in the text determines when they run, because a stream that waits for main waits only for the
-// statements above the wait. Puts are moved up by one gather only: each gather that is sent early needs memory for
-// blocks that no operation uses yet.
+// This file moves the puts of a gather that is lowered with the strategy exchange up in the text. Its blocks are then
+// sent while the GEMM of the preceding gather is still computed. This requires that the rank's own block be available
+// at the new position. The position of the puts in the text determines when they run, because a stream that waits for
+// main waits only for the statements above the wait. Puts are moved up by one gather only, because each gather that is
+// sent early needs additional memory for blocks that are not used yet.
 
-// departure holds the statements that send the whole blocks of an exchanged gather, and the statements that compute
-// with the received blocks.
+// departure holds the statements of an exchanged gather that sends whole blocks: the statements that send the blocks,
+// and the statements that compute with the received blocks.
 type departure struct {
-	// leaves holds the statements that send the rank's own block. puts is the statement among them that puts the
-	// block into the peers' buffers.
+	// leaves holds the statements that send the rank's own block. puts is the statement in leaves that puts the block
+	// into the peers' buffers.
 	leaves []*ir.Stmt
 	puts   *ir.Stmt
-	// compute holds the statements that compute with one block after the other. whole returns statements that compute
-	// with all blocks at once, and the statements that must run before these, concurrently with the puts. whole is
-	// nil if the blocks cannot be computed with at once.
+	// compute holds the statements that compute with one block after the other. whole returns the statements that
+	// replace compute if one computation uses all blocks (stmts), and the statements that must run before them,
+	// concurrently with the puts (side). whole is nil if one computation cannot use all blocks.
 	compute []*ir.Stmt
 	whole   func() (side, stmts []*ir.Stmt)
-	asOne   bool // whole stands in place of compute
+	asOne   bool // the statements of whole replace compute
 }
 
 // canGoAhead reports whether r's blocks can be sent while the GEMM of the preceding gather is computed: the value that
@@ -69,8 +69,9 @@ func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 	return stmts
 }
 
-// mayPass reports whether stmts can be moved above others. They must not use values that others define, and others
-// must not contain a barrier, because programs use barriers to determine when work begins.
+// mayPass reports whether stmts can be moved above others. The statements in stmts must not use values that the
+// statements in others define. The statements in others must not contain a barrier, because programs use barriers to
+// control when work begins.
 func mayPass(stmts, others []*ir.Stmt) bool {
 	made := map[string]bool{}
 	for _, s := range others {
@@ -88,23 +89,23 @@ func mayPass(stmts, others []*ir.Stmt) bool {
 	return free
 }
 
-// moveTo moves the statements that send d's blocks up to stmts[to]. This position is after the statements that send
-// the blocks of the preceding gather, and before the statements that compute with those blocks. d's blocks are sent
-// after the blocks of the preceding gather, because those are needed first.
+// moveTo moves the statements that send d's blocks up to stmts[to]. The position to is between the statements that send
+// the blocks of the preceding gather and the statements that compute with the blocks of the preceding gather. The
+// blocks of the preceding gather are sent first because they are needed first.
 func (d *departure) moveTo(stmts []*ir.Stmt, to int, before *departure) []*ir.Stmt {
 	from := slices.Index(stmts, d.leaves[0])
 	between, behind := stmts[to:from], stmts[from+len(d.leaves):]
 	turn := waitStream(d.puts.Pos, before.puts.Args[0].Name)
 	if stmts[to-1] == before.puts {
-		// d's blocks are sent immediately after the blocks that the preceding gather waits for. When that gather's
-		// GEMM has been computed, only some of d's blocks may have arrived.
-		d.puts.Body.Stmts[0] = turn // main has done nothing since
+		// d's blocks are sent immediately after the blocks of the preceding gather. When the GEMM of the preceding
+		// gather ends, some of d's blocks may not have arrived yet.
+		d.puts.Body.Stmts[0] = turn // main has issued nothing since the preceding puts, which waited for main
 		return slices.Concat(stmts[:to], d.leaves, between, behind)
 	}
 	d.puts.Body.Stmts = slices.Insert(d.puts.Body.Stmts, 1, turn)
 	if d.whole != nil {
-		// d's blocks are sent during a whole gather and the GEMM that uses it. One product with all blocks is then
-		// faster than one product for each block.
+		// d's blocks are sent while a whole gather and its GEMM run, so all of them have arrived before they are
+		// needed. One GEMM with all blocks is then faster than one GEMM for each block.
 		side, whole := d.whole()
 		d.asOne = true
 		d.leaves = append(d.leaves, side...)

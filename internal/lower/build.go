@@ -2,8 +2,8 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file builds statements. Each built statement has the position of the source statement that it implements, so
-// that an error found later still points into the user's text.
+// This file builds statements. Each built statement has the source position of the statement that it implements. An
+// error that is found in a later pass then still refers to the user's text.
 
 // value returns "%name: t = op %args attrs".
 func value(pos ir.Pos, name string, t *ir.Type, op ir.Op, attrs []ir.Attr, args ...string) *ir.Stmt {
@@ -63,7 +63,7 @@ func places(pos ir.Pos, args []string) []ir.Place {
 	return out
 }
 
-// leadOf moves the comments above s in the text to first, a statement that replaces s or is inserted before it.
+// leadOf moves the comments above s to first. The statement first replaces s or is inserted before s.
 func leadOf(s, first *ir.Stmt) {
 	if s == first {
 		return

@@ -96,8 +96,8 @@ func symmetric(pos ir.Pos, name string, t *ir.Type) *ir.Stmt {
 	return s
 }
 
-// plain returns the dtype and extents of t for an alloc. Split dimensions stay split; partial sums and the mesh are
-// dropped, because a buffer has neither.
+// plain returns the dtype and extents of t for an alloc. Split dimensions remain split. Partial reductions and the mesh
+// are removed, because the type of a buffer has neither.
 func plain(t *ir.Type) *ir.Type {
 	u := t.Clone()
 	u.Partial, u.Mesh = nil, ""

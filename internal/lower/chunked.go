@@ -2,9 +2,10 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file writes the strategy chunked. The computation stays on main, in order, so that chunks finish in order; the
-// collectives run on a separate stream. The stream of a gather is forked once before the loop, and each round waits
-// for what was gathered so far. The stream of a reduction is joined once after the loop.
+// This file emits the statements of the strategy chunked. The chunks are computed one after the other on main, and the
+// collectives run on a separate stream. For a gather, the separate stream waits for main once before the loop, and main
+// waits in each iteration for the chunks that were gathered so far. For a reduction, main waits for the separate stream
+// once after the loop.
 
 // axisOfPieces returns the dimension of the whole tensors along which pieces are cut.
 func (e *emitter) axisOfPieces() int {
@@ -23,7 +24,8 @@ func (e *emitter) collective(arg, dst string) *ir.Stmt {
 	return s
 }
 
-// chunkedGather gathers one chunk after the other and computes with each chunk as soon as it is gathered.
+// chunkedGather emits a loop that gathers one chunk after the other and computes with each chunk as soon as it is
+// gathered.
 func (e *emitter) chunkedGather(count *ir.Expr) {
 	shard := e.local(e.comm.Args[0].Name)
 	stream := e.named("s")
@@ -50,7 +52,7 @@ func (e *emitter) gatherChunk(p *part, shard, stream string) []*ir.Stmt {
 	}
 	var comm []*ir.Stmt
 	from := mine
-	if e.Rows > 0 { // rows of an inner dimension are not dense
+	if e.Rows > 0 { // a slice of an inner dimension has gaps in memory
 		from = e.names.fresh(e.comm.Args[0].Name, "d")
 		comm = append(comm, result(e.Pos, from, ir.OpCopy, nil, mine))
 	}
@@ -69,8 +71,8 @@ func (e *emitter) gatherChunk(p *part, shard, stream string) []*ir.Stmt {
 	return out
 }
 
-// keepGathered copies this gathered piece to its position in the whole gathered tensor, if statements outside the
-// region use that tensor.
+// keepGathered emits a copy of this gathered piece to its position in the whole gathered tensor. It does so only if
+// statements outside the region use the whole tensor.
 func (p *part) keepGathered() {
 	whole := p.whole[p.Value]
 	if whole == "" {
@@ -79,8 +81,8 @@ func (p *part) keepGathered() {
 	p.put(into(p.Pos, ir.OpCopy, p.at[p.Value], p.piece(p.Value, "w", whole, p.axis)))
 }
 
-// chunkedReduce computes one chunk after the other and reduces each chunk as soon as it is computed. The operations
-// that use the result of the reduction run after it, on the stream of the collectives.
+// chunkedReduce emits a loop that computes one chunk after the other and reduces each chunk as soon as it is computed.
+// The operations of the region that use the result of the reduction run on the stream of the collectives.
 func (e *emitter) chunkedReduce(count *ir.Expr) {
 	last := e.final()
 	stream, buf := e.named("s"), e.names.fresh(last.Results[0].Text, "b")
@@ -99,12 +101,12 @@ func (e *emitter) chunkedReduce(count *ir.Expr) {
 	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream), e.claim(last, buf))
 }
 
-// inPlace reports whether partial results can be computed where the sum will be, so that they take no extra memory. It
-// is false if the rows are of an inner dimension, which are not dense, or if operations follow the sum, whose result
-// may have another type.
+// inPlace reports whether a chunk's partial sum can be computed in the memory of the final result, so that it needs no
+// extra buffer. It returns false if the chunks are cut along an inner dimension, because they then have gaps. It also
+// returns false if operations follow the reduction, because the final result may then have another type.
 func (e *emitter) inPlace() bool { return e.Comm == ir.OpAllReduce && e.Rows == 0 && len(e.post) == 0 }
 
-// product computes this piece of the reduction's operand and returns the name of the piece.
+// product emits the computation of this piece of the reduction's operand and returns the name of the piece.
 func (e *emitter) product(p *part, dst string) string {
 	if e.inPlace() && !e.blocked {
 		p.body(dst)
@@ -123,8 +125,9 @@ func (e *emitter) product(p *part, dst string) string {
 	return product
 }
 
-// reduceInto reduces %product into %dst. If operations follow the reduction, it writes their result to %dst instead.
-// The rows of an inner dimension are not dense, so they are reduced in another buffer first.
+// reduceInto emits the reduction of %product into %dst. If operations follow the reduction, their result is written to
+// %dst instead. If the pieces are cut along an inner dimension, they have gaps, so they are first reduced in another
+// buffer.
 func (p *part) reduceInto(product, dst string) {
 	if p.Rows == 0 && len(p.post) == 0 {
 		p.put(p.collective(product, dst))

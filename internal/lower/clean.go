@@ -7,7 +7,7 @@ import (
 )
 
 // clean removes each reshard to the layout that its operand already has; such a reshard would become a copy. Reshards
-// whose results are not used stay, because there are programs that are written to measure their time.
+// whose results are not used remain, because some programs are written to measure the time of a reshard.
 func clean(u *unit) error {
 	for _, f := range u.prog.Funcs {
 		c := &cleaner{unit: u, aside: map[string]bool{}, was: map[string]string{}, dense: map[string]bool{}}
@@ -23,17 +23,17 @@ func clean(u *unit) error {
 // cleaner holds the state for one function.
 type cleaner struct {
 	*unit
-	// aside holds the values that are defined or used on a stream other than main, and the returned values. If a value
-	// of the first kind were replaced, its replacement would have to live longer; the name of a returned value is
+	// aside holds the values that must not be replaced. These are the values that are defined or used on a stream other
+	// than main, because the replacement would have to live longer, and the returned values, because their names are
 	// visible to the caller.
 	aside map[string]bool
 	// dense holds the values that are certain to have no gaps in memory.
 	dense map[string]bool
-	// was maps the result of a removed reshard to the value that replaces it.
+	// was maps the result of each removed reshard to the operand that replaces it.
 	was map[string]string
 }
 
-// look finds the values in b that belong in aside. onMain reports whether b's current stream is main.
+// look adds values in b to aside. onMain says whether the current stream of b is main.
 func (c *cleaner) look(b *ir.Block, onMain bool) {
 	if b == nil {
 		return
@@ -97,7 +97,8 @@ func (c *cleaner) redirect(s *ir.Stmt) {
 	})
 }
 
-// takeOut removes the statements in gone from b. The comments above a removed statement move to the next statement.
+// takeOut removes the statements in the set gone from b. The comments above a removed statement move to the next
+// statement.
 func takeOut(b *ir.Block, gone map[*ir.Stmt]bool) {
 	for i, s := range b.Stmts[:max(len(b.Stmts)-1, 0)] {
 		if above, next := &s.Comments, &b.Stmts[i+1].Comments; gone[s] {

@@ -9,15 +9,15 @@ import (
 // This file decides how a value is moved from one mesh to another: the layout in which it leaves the first mesh, and
 // the layout in which it arrives on the second.
 
-// crossing describes a way to move a value between two meshes. The steps change the value's layout on the first mesh
-// to have; then blocks are transferred to form the layout want on the other mesh.
+// crossing describes how a value is moved between two meshes. The steps change the value's layout on the first mesh to
+// have. Blocks are then transferred so that the value has the layout want on the other mesh.
 type crossing struct {
 	steps      []step
 	have, want *ir.Type
 	// most is the maximum number of bytes that a rank receives, and total is the number of bytes that all ranks
 	// receive. Both are in units of whole tensors.
 	most, total float64
-	// isWhole reports that the value is transferred whole. The cost of this way is not counted.
+	// isWhole reports that the whole value is transferred. Its cost is not computed.
 	isWhole bool
 }
 
@@ -25,12 +25,12 @@ type crossing struct {
 // to read, so the value is transferred whole instead.
 const maxPieces = 4096
 
-// cross returns the cheapest way from layout src on the mesh from to layout dst on the mesh to. If src is not partial,
-// no way is cheaper than to leave in layout src, because a receiver fetches exactly the data that it lacks from ranks
-// that hold it. If src is partial, it must be reduced first, to the layout for which the total cost is lowest.
+// cross returns the cheapest crossing from layout src on the mesh from to layout dst on the mesh to. If src is not
+// partial, the cheapest crossing transfers blocks of layout src, because each receiver then fetches exactly the data
+// that it lacks. If src is partial, the value must be reduced first, to the layout for which the total cost is lowest.
 //
-// The transfers cannot be listed if the text does not determine the ranks or their arrangement, or if there would be
-// more than maxPieces transfers. The value then becomes whole on from and arrives whole.
+// The text cannot list the transfers if it does not determine the ranks or their arrangement, or if more than maxPieces
+// transfers are needed. In this case the value is made whole on the mesh from and is transferred whole.
 func cross(src, dst *ir.Type, from, to *place) crossing {
 	if from.known() && to.known() {
 		var best *crossing
@@ -77,7 +77,8 @@ func (at *place) reductionsOf(src, dst *ir.Type, to *place) []*node {
 	return slices.DeleteFunc(nodes, func(n *node) bool { return len(n.t.Partial) > 0 })
 }
 
-// count sets the cost of the crossing. steps is the cost that every rank of from has had for the steps before it.
+// count sets the cost of the crossing. The argument steps is the number of bytes, in units of whole tensors, that every
+// rank of from receives in the steps before the transfer.
 func (c *crossing) count(steps float64, from, to *place) {
 	c.most, c.total = steps, steps*float64(len(from.devices))
 	for i, r := range to.devices {

@@ -100,8 +100,8 @@ func (d *decomposer) possible(s *ir.Stmt, src *ir.Type) error {
 	return nil
 }
 
-// summary names the operations in stmts and their nested blocks for the log: "all_gather over tp, local cut" or
-// "send ×2, recv ×2, copy".
+// summary lists the operations in stmts and their nested blocks for the log: "all_gather over tp, local cut" or "send
+// ×2, recv ×2, copy".
 func summary(stmts []*ir.Stmt) string {
 	var words []string
 	times := map[string]int{}
@@ -128,8 +128,8 @@ func repeatedWord(word string, n int) string {
 	return word + " ×" + strconv.Itoa(n)
 }
 
-// act returns the word for the part that one statement has in a reshard, or "" for a statement that only prepares
-// another.
+// act returns the word with which summary lists a statement. It returns "" for a statement that only prepares another
+// statement.
 func act(s *ir.Stmt) string {
 	switch s.Op {
 	case ir.OpChunk:
@@ -137,7 +137,7 @@ func act(s *ir.Stmt) string {
 			return "local cut"
 		}
 	case ir.OpCopy:
-		if s.Into != nil || s.Type != nil { // else it makes a cut dense
+		if s.Into != nil || s.Type != nil { // otherwise the copy only makes a local cut dense
 			return "copy"
 		}
 	case ir.OpSend, ir.OpRecv:

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// writer writes the statements of one reshard. Intermediate values have the names name.1, name.2 and so on; the last
+// writer builds the statements of one reshard. Intermediate values have the names name.1, name.2 and so on; the last
 // value has the name w.name and the type dst.
 type writer struct {
 	names *names
@@ -16,9 +16,9 @@ type writer struct {
 	out   []*ir.Stmt
 }
 
-// walk writes the statements of steps, applied to the value arg on the mesh at, and returns the name of the last value.
-// last reports that the reshard ends with these steps. If last is set and there are no steps, walk writes a copy, so
-// that a value with the reshard's name exists.
+// walk emits the statements of steps, applied to the value arg on the mesh at, and returns the name of the last value.
+// The argument last says that the reshard ends with these steps. If last is set and there are no steps, walk emits a
+// copy, so that a value with the reshard's name exists.
 func (w *writer) walk(arg string, steps []step, at *place, last bool) string {
 	if last && len(steps) == 0 {
 		w.out = append(w.out, value(w.pos, w.name, w.dst, ir.OpCopy, nil, arg))
@@ -63,8 +63,8 @@ func (w *writer) step(st step, name string, t *ir.Type, arg string, at *place) {
 	w.out = append(w.out, value(w.pos, name, t, op, attrs, arg))
 }
 
-// cut makes each rank keep only its own block of a dimension that was whole. A block of a dimension other than the
-// outermost is not dense and is copied.
+// cut emits statements by which each rank keeps only its own block of a dimension. A block of a dimension other than
+// the outermost has gaps, so it is copied.
 func (w *writer) cut(st step, name string, t *ir.Type, arg string, at *place) {
 	if !at.main {
 		w.cutOnSome(st, name, t, arg, at)
@@ -80,8 +80,8 @@ func (w *writer) cut(st step, name string, t *ir.Type, arg string, at *place) {
 	w.out = append(w.out, value(w.pos, name, t, ir.OpClaim, nil, block))
 }
 
-// cutOnSome writes a cut on a sub-mesh. The value must not be named on ranks where it is absent, so the view and the
-// copy of the block are written in a branch that only the ranks of the sub-mesh take.
+// cutOnSome emits a cut on a sub-mesh. Ranks outside the sub-mesh do not have the value and must not name it. The view
+// and the copy of the block are therefore in a branch that only the ranks of the sub-mesh execute.
 func (w *writer) cutOnSome(st step, name string, t *ir.Type, arg string, at *place) {
 	dense := w.names.fresh(w.name, "c")
 	w.out = append(w.out, alloc(w.pos, dense, t.LocalType()))

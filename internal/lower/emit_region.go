@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// emitter writes the statements that replace a region.
+// emitter builds the statements that replace a region.
 type emitter struct {
 	*overlapper
 	finder *pairFinder
@@ -17,11 +17,11 @@ type emitter struct {
 	whole map[string]string
 	// claims holds the statements that bind the results' names to their buffers.
 	claims []*ir.Stmt
-	// rest is the same map as whole for the operations that follow a reduction.
+	// rest is the map that corresponds to whole for the operations that follow a reduction.
 	rest map[string]string
 	// myNumber is the name of this rank's number in the team; it is empty until the number is first needed.
 	myNumber string
-	// told reports that the comments of the operations have been written once.
+	// told reports that the comments of the operations have been emitted. They are emitted only once.
 	told bool
 	// entered is the exchange that replaces the pair, or nil if the strategy is not exchange.
 	entered *exchanged
@@ -32,15 +32,15 @@ func (e *emitter) add(stmts ...*ir.Stmt) { e.out = append(e.out, stmts...) }
 // named returns a new name that is derived from the name of the collective's result.
 func (e *emitter) named(suffix string) string { return e.names.fresh(e.Value, suffix) }
 
-// local writes "%x.l = local %x" and returns its name.
+// local emits "%x.l = local %x" and returns the name of the result.
 func (e *emitter) local(value string) string {
 	name := e.names.fresh(value, "l")
 	e.add(result(e.Pos, name, ir.OpLocal, nil, value))
 	return name
 }
 
-// final returns the statement that defines the final result of a reduction: the collective, or the last operation that
-// follows it.
+// final returns the statement that defines the final result of a reduction's region: the last operation that follows
+// the collective, or the collective if no operation follows it.
 func (e *emitter) final() *ir.Stmt {
 	if n := len(e.post); n > 0 {
 		return e.post[n-1]
@@ -64,8 +64,8 @@ func (e *emitter) results() []*ir.Stmt {
 	return out
 }
 
-// open writes the local tensors of the operands that are needed by rows and defined outside the region, and the buffers
-// of a gather's results. view returns the name of a view of each, from which pieces are cut.
+// open emits the local tensors of the operands that are needed by rows and defined outside the region, and the buffers
+// of a gather's results. It calls view for each tensor; view returns the name of the view from which pieces are cut.
 func (e *emitter) open(view func(name string, t *ir.Type) string) {
 	e.whole = e.operands(e.body, view)
 	e.rest = e.operands(e.post, e.same)
@@ -81,8 +81,8 @@ func (e *emitter) open(view func(name string, t *ir.Type) string) {
 	}
 }
 
-// operands writes the local tensors of the operands of stmts that are needed by rows and defined outside the region. It
-// returns their views by value name.
+// operands emits the local tensors of the operands of stmts that are needed by rows and defined outside the region. It
+// returns a map from the names of the operands to the names of their views.
 func (e *emitter) operands(stmts []*ir.Stmt, view func(name string, t *ir.Type) string) map[string]string {
 	out := map[string]string{}
 	for _, s := range stmts {
@@ -100,8 +100,8 @@ func (e *emitter) operands(stmts []*ir.Stmt, view func(name string, t *ir.Type) 
 
 func (e *emitter) same(name string, _ *ir.Type) string { return name }
 
-// byBlocks returns a view of name, a local tensor of a value of type t. In the view the dimension of the rows is split
-// into two: the block, and the row within the block.
+// byBlocks returns a view of name, a local tensor of a value of type t. In the view, the dimension of the rows is split
+// into two dimensions: the index of the block, and the row within the block.
 func (e *emitter) byBlocks(name string, t *ir.Type) string {
 	if !e.blocked {
 		return name
@@ -125,7 +125,7 @@ func (e *emitter) blockShape(t *ir.Type, rows *ir.Expr) []*ir.Expr {
 	return out
 }
 
-// part describes the operands and results of one round of the region.
+// part describes the piece of the region's operands and results that one iteration computes.
 type part struct {
 	*emitter
 	// axis is the dimension of the whole tensors along which pieces are cut; index and count select the piece. If
@@ -134,12 +134,12 @@ type part struct {
 	index, count *ir.Expr
 	// sub, if not nil, selects the part of a piece that is computed.
 	sub   *sub
-	at    map[string]string // value → this piece of it
+	at    map[string]string // from a value to the name of its piece
 	cut   map[cutting]string
 	stmts []*ir.Stmt
 }
 
-// cutting is the key of a piece: a value and the dimension along which it is cut.
+// cutting is the map key of a piece: a value and the dimension along which it is cut.
 type cutting struct {
 	value string
 	axis  int
@@ -155,8 +155,9 @@ type sub struct{ index, count *ir.Expr }
 
 func (p *part) put(stmts ...*ir.Stmt) { p.stmts = append(p.stmts, stmts...) }
 
-// of returns the name of this piece of a value: the piece that was computed or gathered before, or else a piece, along
-// axis, of the value's tensor in whole. If the value is needed entire, it returns the value itself.
+// of returns the name of this piece of a value. If the piece was computed or gathered before, its name is returned.
+// Otherwise the piece is cut along axis from the value's tensor in whole. If the value has no tensor in whole, the
+// operation needs all of it, and of returns the name of the value.
 func (p *part) of(value string, axis int, whole map[string]string) string {
 	if name, ok := p.at[value]; ok {
 		return name
@@ -179,7 +180,7 @@ func (p *part) operand(s *ir.Stmt, i int, whole map[string]string) string {
 	if p.across {
 		axis, role = acrossAxis(s, i, p.Rows, dims, resultDims)
 	}
-	if role == entire { // though another operation may need the same value by rows
+	if role == entire { // also if another operation needs the same value by rows
 		return s.Args[i].Name
 	}
 	return p.of(s.Args[i].Name, axis, whole)
@@ -201,21 +202,22 @@ func (p *part) piece(value, suffix, whole string, axis int) string {
 	return whole
 }
 
-// body writes the region's operations on this piece. If last is not empty, the result of the last operation is written
+// body emits the region's operations on this piece. If last is not empty, the result of the last operation is written
 // to the buffer last.
 func (p *part) body(last string) {
 	p.run(p.region.body, p.whole, last, p.told)
 	p.told = true
 }
 
-// follow writes the operations that follow the reduction, applied to %sum, this piece of the reduction's result. Their
-// result is written to last.
+// follow emits the operations that follow the reduction. They are applied to %sum, which is this piece of the
+// reduction's result, and write their result to last.
 func (p *part) follow(sum, last string) {
 	p.at[p.Value] = sum
 	p.run(p.post, p.rest, last, false)
 }
 
-// run writes operations on this piece. told reports that the comments of the operations have already been written.
+// run emits operations on this piece. The argument told says that the comments of the operations have already been
+// emitted.
 func (p *part) run(stmts []*ir.Stmt, whole map[string]string, last string, told bool) {
 	for i, s := range stmts {
 		c := s.Clone()

@@ -6,40 +6,41 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file has the common part of both directions of the strategy exchange. Each rank puts blocks directly into its
-// peers' buffers and signals the peers. It visits the peers in an order that starts after itself, so that no two ranks
-// send to the same peer at the same time.
+// This file contains the common part of the strategy exchange for gathers and reductions. Each rank puts blocks
+// directly into its peers' buffers and signals the peers. It visits the peers in an order that starts after itself, so
+// that no two ranks send to the same peer at the same time.
 //
-// A put must come after the peer's last use of those bytes, including its use in the run before (S13). Each pair has
-// its own buffers, so it suffices that this rank has waited for a signal that the peer sent after its last use. Every
-// exchange waits for signals from all ranks, so two pairs of a function serve each other: one serves the next in the
-// same run, and is served by it in the next run, unless one begins while the other is under way (see ahead.go).
-// Likewise the second round of an all-reduce serves its first, and one iteration of a loop the next. If blocks are put
-// into the result itself, its last use may be anywhere later, even by the caller, so only an earlier pair of the same
-// run serves it. A pair that no other serves uses credits: each rank signals its peers, when its main stream reaches
-// the pair, that they may write.
+// A put must be ordered after the peer's last use of the written bytes, including its use in the previous run (S13).
+// Each pair has separate buffers. So it suffices that this rank has waited for a signal that the peer sent after its
+// last use. Every exchange waits for signals from all ranks. Therefore one exchange can order the puts of another; we
+// say that it serves the other. Two exchanges of a function serve each other: the first serves the second in the same
+// run, and the second serves the first in the next run. This does not hold if one begins before the other ends (see
+// ahead.go). Likewise, the second round of an all-reduce serves the first round, and one iteration of a loop serves the
+// next. If blocks are put into the result itself, the last use of the result may be anywhere later, even in the caller,
+// so only an earlier exchange of the same run serves it. An exchange that no other exchange serves uses credits: when
+// the main stream of a rank reaches the exchange, the rank signals its peers that they may write.
 
-// exchanged is a pair that was lowered with exchange.
+// exchanged is a pair that was lowered with the strategy exchange.
 type exchanged struct {
 	axes []string
 	// rounds is the number of times that each rank waits for a signal from every other rank in one run of the pair.
 	rounds int
 	when   when
-	keeps  bool // puts are into the result
-	// credits holds the statements that are not needed if another exchange serves this one.
+	keeps  bool // blocks are put into the result itself
+	// credits holds the statements that send and await credits. They are removed if another exchange serves this one.
 	credits []*ir.Stmt
 	// first and last are the first and the last statement of the exchange.
 	first, last *ir.Stmt
-	departs     *departure // nil where blocks leave one by one
-	ahead       bool       // blocks are to leave early
-	behind      *exchanged // the exchange whose blocks leave before its own; nil for none
+	departs     *departure // nil if the exchange does not send whole blocks at its start
+	ahead       bool       // the strategy asks to send the blocks ahead
+	behind      *exchanged // the exchange after whose blocks this one's blocks are sent ahead; nil if they are not sent ahead
 	// choice and entry are the indices of the exchange's decision in the list of choices and in the log.
 	choice, entry int
 }
 
-// served reports whether other exchanges order the puts of x after the peers' last use, however often each runs: an
-// exchange that begins after x or ends before it, where at gives the position of each statement. One that begins while
-// x is under way does not, but its credits do if x's blocks leave after it.
+// served reports whether other exchanges order the puts of x after the peers' last use, independently of how often each
+// runs. An exchange that begins after x ends, or ends before x begins, does so. An exchange that overlaps x does not,
+// but its credits do if x's blocks are sent after its blocks. The map at holds the position of each statement.
 func (x *exchanged) served(all []*exchanged, at map[*ir.Stmt]int) bool {
 	if y := x.behind; y != nil && !y.served(all, at) {
 		return true
@@ -78,7 +79,7 @@ func takeOutDeep(b *ir.Block, gone map[*ir.Stmt]bool) {
 	}
 }
 
-// enter writes the credits of the pair and adds the pair to the function's exchanges. The puts run on %stream.
+// enter emits the credits of the pair and adds the pair to the function's exchanges. The puts run on %stream.
 func (e *emitter) enter(stream string, rounds int) {
 	x := &exchanged{axes: e.Axes, rounds: rounds, when: e.finder.when}
 	e.exchanges = append(e.exchanges, x)
@@ -92,8 +93,8 @@ func (e *emitter) enter(stream string, rounds int) {
 	e.entered = x
 }
 
-// The ranks of a collective form a team. Its members have the numbers of the blocks that they hold: the first axis is
-// major.
+// The ranks that execute a collective together form a team. Each member has the number of the block that it holds. The
+// numbers count the members with the first axis major.
 
 func (e *emitter) ranks() *ir.Expr { return sizeOfAxes(e.Axes) }
 
@@ -148,11 +149,11 @@ func (e *emitter) slots(t *ir.Type) *ir.Type {
 	return u
 }
 
-// sending names a block and the peer's buffer to which it is put.
+// sending is one put: the name of the block, and the name of the buffer on the peer.
 type sending struct{ block, to string }
 
-// push puts blocks into every peer's buffers, beginning with the rank before this one, which needs them next. It then
-// signals %here.
+// push returns a loop that puts blocks into the buffers of every peer and then signals %here on the peer. The loop
+// begins with the rank before this one, because that rank needs the blocks next.
 func (e *emitter) push(here string, list ...sending) *ir.Stmt {
 	i, d := e.named("i"), e.named("d")
 	stmts := []*ir.Stmt{let(e.Pos, d, e.before(ir.Var(i)))}
@@ -162,7 +163,7 @@ func (e *emitter) push(here string, list ...sending) *ir.Stmt {
 	return loop(e.Pos, i, ir.Int(1), e.ranks(), append(stmts, signal(e.Pos, here, e.me(), e.peer(ir.Var(d))))...)
 }
 
-// awaitPeers waits until every peer has raised its element of %counter to count.
+// awaitPeers returns a loop that waits until every peer has raised its element of %counter to count.
 func (e *emitter) awaitPeers(counter string, count *ir.Expr) *ir.Stmt {
 	return e.awaitPeersBy(e.named("k"), counter, count)
 }
@@ -172,8 +173,9 @@ func (e *emitter) awaitPeersBy(k, counter string, count *ir.Expr) *ir.Stmt {
 	return loop(e.Pos, k, ir.Int(0), e.ranks(), e.unlessMe(ir.Var(k), waitFor(e.Pos, counter, ir.Var(k), count)))
 }
 
-// byParts writes the rounds of an exchange: one round with whole blocks if parts is 1, or else a loop over the parts
-// into which each block is cut. The counts that a round waits for include the signals of all rounds before it.
+// byParts emits the rounds of an exchange. If parts is 1, there is one round with whole blocks. Otherwise each block is
+// cut into parts, and a loop executes one round for each part. The counts that a round waits for include the signals of
+// all earlier rounds.
 func (e *emitter) byParts(parts int64, round func(sub *sub) []*ir.Stmt) {
 	if parts <= 1 {
 		e.add(round(nil)...)
@@ -183,7 +185,7 @@ func (e *emitter) byParts(parts int64, round func(sub *sub) []*ir.Stmt) {
 	e.add(loop(e.Pos, p, ir.Int(0), ir.Int(parts), round(&sub{ir.Var(p), ir.Int(parts)})...))
 }
 
-// raised returns the number of times that a peer has raised a counter that it raises once in each round.
+// raised returns the value, in this round, of a counter that a peer raises once in each round.
 func (s *sub) raised() *ir.Expr {
 	if s == nil {
 		return ir.Int(1)

@@ -6,9 +6,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exchangeGather puts this rank's shard into the buffers of all peers, computes with the shard, and then computes with
-// the peers' shards in the order in which they arrive. If each shard is cut into several parts, it computes with one
-// part of each shard after the other; all parts are sent at the beginning.
+// exchangeGather emits puts of this rank's shard into the buffers of all peers, the computation with this shard, and
+// then the computations with the peers' shards in the order in which they arrive. If each shard is cut into several
+// parts, all parts are sent at the beginning, and the program computes first with the first part of every shard, then
+// with the second, and so on.
 func (e *emitter) exchangeGather(parts int64) {
 	g := &gatherRound{emitter: e}
 	for _, comm := range append([]*ir.Stmt{e.comm}, e.with...) {
@@ -28,7 +29,7 @@ func (e *emitter) exchangeGather(parts int64) {
 		e.open(e.same)
 		d.compute = g.compute(nil)
 		e.add(d.compute...)
-		if e.Rows == 0 { // else consecutive blocks do not form the whole
+		if e.Rows == 0 { // for an inner dimension, consecutive blocks do not form the whole tensor
 			d.whole = g.whole
 		}
 		e.entered.departs = d
@@ -37,11 +38,11 @@ func (e *emitter) exchangeGather(parts int64) {
 	e.add(e.claims...)
 }
 
-// gatherRound writes the rounds of one gather.
+// gatherRound builds the statements of the rounds of one gather.
 type gatherRound struct {
 	*emitter
 	stream, here string
-	list         []*gathered // the region's own first
+	list         []*gathered // the gather of the region is first; gathers of scales follow
 }
 
 // gathered describes one gather of a round: the local tensor of its operand (shard), the buffer for all blocks (all),
@@ -56,9 +57,9 @@ func (g *gatherRound) fresh(x *gathered, suffix string) string {
 	return g.names.fresh(x.comm.Results[0].Text, suffix)
 }
 
-// send puts this rank's shards, or the part s of each, into the peers' buffers.
+// send returns the statements that put this rank's shards, or the part s of each shard, into the peers' buffers.
 func (g *gatherRound) send(s *sub) []*ir.Stmt {
-	var stmts, first []*ir.Stmt // first on the stream
+	var stmts, first []*ir.Stmt // the statements that must be first on the stream
 	if s == nil {
 		first = append(first, waitMain(g.Pos))
 	}
@@ -74,7 +75,7 @@ func (g *gatherRound) send(s *sub) []*ir.Stmt {
 			block = withRows(x.from, g.Rows, ir.Extent(x.mine, int64(g.Rows)))
 		}
 		sent := x.mine
-		if s != nil && g.Rows > 0 { // rows of an inner dimension are not dense
+		if s != nil && g.Rows > 0 { // a slice of an inner dimension has gaps in memory
 			sent = g.names.fresh(x.comm.Args[0].Name, "d")
 			first = append(first, result(g.Pos, sent, ir.OpCopy, nil, x.mine))
 		}
@@ -108,9 +109,9 @@ func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	return append(own.stmts, loop(g.Pos, i, ir.Int(1), g.ranks(), p.stmts...))
 }
 
-// whole returns the statements of one computation with all blocks, to be used instead of those of compute. This rank's
-// block is copied to the buffer of the other blocks on a separate stream, concurrently with the puts. The separate
-// stream also waits for the other blocks, so main waits only once.
+// whole returns the statements of one computation with all blocks. They replace the statements that compute returns.
+// The statements in side copy this rank's block, on a separate stream and concurrently with the puts, into the buffer
+// that receives the other blocks. The separate stream also waits for the other blocks, so main waits only once.
 func (g *gatherRound) whole() (side, stmts []*ir.Stmt) {
 	stream := g.named("o")
 	joins := []*ir.Stmt{waitMain(g.Pos)}

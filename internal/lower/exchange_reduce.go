@@ -2,12 +2,13 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// exchangeReduce computes the peers' blocks first and pushes each to its owner while the next is computed; the own
-// block comes last. The owner sums the blocks that arrived, in the order of ranks, and computes the operations that
-// follow. For an all-reduce it then pushes the result to all ranks.
+// exchangeReduce emits the exchange for a reduction. Each rank computes the peers' blocks first and puts each block
+// into its owner's buffer while the next block is computed. It computes its own block last. The owner of a block sums
+// the blocks that arrived, in the order of ranks, and computes the operations that follow the reduction. For an
+// all-reduce, it then puts the result into the buffers of all ranks.
 //
-// With several parts, one part is summed and pushed while the next is computed. If only the own block has parts, fewer
-// GEMMs are small, and only the last part's sum and push do not overlap with a GEMM.
+// If blocks are cut into parts, one part is summed and put while the next part is computed. If only the rank's own
+// block is cut, fewer GEMMs are small, and only the sum and put of the last part do not overlap with a GEMM.
 func (e *emitter) exchangeReduce(st Strategy) {
 	parts := max(st.Chunks, st.Own)
 	last := e.final()
@@ -42,9 +43,10 @@ func (e *emitter) exchangeReduce(st Strategy) {
 	e.add(waitStream(e.Pos, r.stream), e.claim(last, r.buf))
 }
 
-// reduceRound writes the rounds of one reduction. Blocks are put into the peers' buffers on stream. Sums are computed
-// on main or on a separate stream. %here counts the blocks that have arrived, %done counts the results of an
-// all-reduce that have arrived, and %share is this rank's block of the all-reduce's result.
+// reduceRound builds the statements of the rounds of one reduction. The field stream names the stream on which blocks
+// are put into the peers' buffers. The field sums names the stream on which sums are computed; it is empty if they are
+// computed on main. The counter here counts the blocks that have arrived, and the counter done counts the results of an
+// all-reduce that have arrived. The field share names this rank's block of the all-reduce's result.
 type reduceRound struct {
 	*emitter
 	stream, sums, here, done, buf, share string
@@ -93,8 +95,8 @@ func (r *reduceRound) ownInParts(count *ir.Expr) []*ir.Stmt {
 }
 
 // forBlock returns the statements that write emits for the block of the rank with number n. If blocks are ragged, the
-// statements are in a loop over all numbers, which executes them for n only, because an extent may depend on the loop's
-// variable but not on the rank.
+// statements are in a loop over all numbers with a condition that executes them for n only. The loop is needed because
+// an extent may depend on a loop variable but not on the rank.
 func (r *reduceRound) forBlock(n *ir.Expr, write func(n *ir.Expr)) []*ir.Stmt {
 	before := r.stmts
 	defer func() { r.stmts = before }()
@@ -115,7 +117,8 @@ func (r *reduceRound) trimmed(slots string, axis int, block string) string {
 	return name
 }
 
-// peers computes the peers' blocks, or the part s of each, and puts them into this rank's slots at the peers.
+// peers emits the computation of the peers' blocks, or of the part s of each block, and puts each result into this
+// rank's slot on the peer.
 func (r *reduceRound) peers(s *sub, slots string) {
 	i, d, to := r.named("i"), r.named("d"), r.named("to")
 	block := r.forBlock(ir.Var(d), func(d *ir.Expr) {
@@ -133,8 +136,8 @@ func (r *reduceRound) peers(s *sub, slots string) {
 	r.put(loop(r.Pos, i, ir.Int(1), r.ranks(), append([]*ir.Stmt{let(r.Pos, d, r.after(ir.Var(i)))}, block...)...))
 }
 
-// own computes this rank's block, or the part s of it; me is the rank's number. It then computes the operations that
-// follow, after come pushes have arrived from each peer.
+// own emits the computation of this rank's block, or of the part s of the block. The sum and the operations that follow
+// it run after come puts have arrived from each peer. The argument me is the number of this rank.
 func (r *reduceRound) own(me *ir.Expr, s *sub, slots, target string, block *ir.Type, come *ir.Expr) {
 	mine := r.named("own")
 	own := r.part(r.Rows, me, r.ranks(), s)
@@ -144,8 +147,9 @@ func (r *reduceRound) own(me *ir.Expr, s *sub, slots, target string, block *ir.T
 	r.finish(r.sum(me, s, slots, block, target, come), target)
 }
 
-// product computes a peer's block, or a part of it, and returns its name. For an all-reduce the block is where the
-// peer will put the sum, which it does only after it has received this block.
+// product emits the computation of a peer's block, or of a part of the block, and returns the name of the result. For
+// an all-reduce, the result is computed in the memory into which the peer will put the sum. This is safe because the
+// peer puts the sum only after it has received this block.
 func (r *reduceRound) product(p *part) string {
 	if r.inPlace() {
 		block := p.piece(r.Value, "p", r.buf, r.Rows)
@@ -193,7 +197,8 @@ func (r *reduceRound) target(me *ir.Expr, s *sub) (string, *ir.Type) {
 	return name, block
 }
 
-// sum returns the statements that sum the slots into %target, after count pushes have arrived from each peer.
+// sum returns the statements that wait until count puts have arrived from each peer, and then sum the slots into
+// %target.
 func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, target string, count *ir.Expr) []*ir.Stmt {
 	come := r.awaitPeers(r.here, count)
 	if len(r.post) == 0 {
@@ -209,8 +214,8 @@ func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, tar
 	return p.stmts
 }
 
-// finish moves the statements in sum to the stream of sums, if there is one, and puts the result of an all-reduce into
-// the peers' buffers.
+// finish emits the statements in sum. If the region has a separate stream for sums, they are emitted on that stream.
+// For an all-reduce, finish also emits the puts of the result into the peers' buffers.
 func (r *reduceRound) finish(sum []*ir.Stmt, target string) {
 	var push []*ir.Stmt
 	if r.done != "" {

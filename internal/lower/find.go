@@ -31,7 +31,7 @@ func newPairFinder(o *overlapper, b *ir.Block, at when) *pairFinder {
 	return f
 }
 
-// take records that r is replaced, and that its replacement is emitted at the position of its collective.
+// take records that r will be replaced by statements at the position of its collective.
 func (f *pairFinder) take(r *region) {
 	for s := range r.in {
 		f.taken[s] = r
@@ -39,14 +39,15 @@ func (f *pairFinder) take(r *region) {
 	}
 }
 
-// emitted records that the walk has reached the region of the collective comm and emitted its replacement.
+// emitted records that the replacement of the region of the collective comm has been emitted.
 func (f *pairFinder) emitted(comm *ir.Stmt) {
 	for s := range f.taken[comm].in {
 		delete(f.pending, s.Results[0].Text)
 	}
 }
 
-// producers returns the region that ends in the reduction s. If there is none, it returns the reason.
+// producers returns the region whose last operation is the reduction s. If there is no such region, it returns the
+// reason.
 func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 	why := ""
 	for _, rows := range f.newRegion(s).rowsCandidates() {
@@ -88,12 +89,12 @@ func (f *pairFinder) across(s *ir.Stmt) *region {
 	return r
 }
 
-// backward adds to r the operations that compute the collective's operand, back to the GEMMs. If these operations
-// cannot form a region, it returns the reason; otherwise it returns "".
+// backward adds to r the operations that compute the collective's operand. It starts at the operand and stops at the
+// GEMMs. If these operations cannot form a region, it returns the reason; otherwise it returns "".
 func (f *pairFinder) backward(r *region) string {
 	end := f.at[r.comm]
 	needed := map[string]bool{r.comm.Args[0].Name: true}
-	given := map[string]bool{} // by rows, from outside
+	given := map[string]bool{} // operands from outside the region that are needed by rows
 	for i := end - 1; i >= 0 && end-i <= maxSpan && len(needed) > 0 && pure(f.stmts[i]); i-- {
 		s := f.stmts[i]
 		name := s.Results[0].Text
@@ -122,8 +123,8 @@ func (f *pairFinder) backward(r *region) string {
 }
 
 // follow adds to r the operations that follow the reduction and can be computed by rows, for example a bias, a residual
-// or an activation. It adds an operation only if the result before it has no other user. No other statement then
-// depends on the intermediate results, so the operations can run piece by piece.
+// or an activation. It adds an operation only if the result before it has no other user. No statement outside the
+// region then depends on the intermediate results, so the operations can run piece by piece.
 func (f *pairFinder) follow(r *region) {
 	for s := r.comm; ; {
 		users := f.users[s.Results[0].Text]
@@ -145,8 +146,8 @@ func (f *pairFinder) follow(r *region) {
 	}
 }
 
-// whyNot returns the reason why a region is not a pair, or "" if it is one. given lists the operands from outside the
-// region that are needed by rows.
+// whyNot returns the reason why a region cannot be lowered as a pair, or "" if it can. given lists the operands from
+// outside the region that are needed by rows.
 func (f *pairFinder) whyNot(r *region, given []string) string {
 	slices.Sort(given)
 	switch {
@@ -218,7 +219,7 @@ func (f *pairFinder) consumersBut(s *ir.Stmt, except map[*ir.Stmt]*region) (*reg
 func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	inside := map[string]bool{r.comm.Results[0].Text: true}
 	late := map[string]bool{}
-	open := map[*ir.Stmt]bool{} // users of inside values that are still to come
+	open := map[*ir.Stmt]bool{} // users of the region's values that the search has not reached yet
 	see := func(name string) {
 		for _, u := range f.users[name] {
 			open[u] = true
@@ -244,8 +245,9 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	}
 }
 
-// scalesLater puts each gather of scales that linears alone take after the first gather of values that one of them
-// multiplies with the scales. The values' gather then begins a region, which takes the scales.
+// scalesLater moves gathers of scales. If only linears use the gathered scales, the gather is moved after the first
+// gather whose result one of these linears multiplies with the scales. The region then begins with the gather of the
+// values and can include the gather of the scales.
 func scalesLater(b *ir.Block) {
 	users, at := usesIn(b), map[string]int{}
 	for i, s := range b.Stmts {
@@ -253,7 +255,7 @@ func scalesLater(b *ir.Block) {
 			at[r.Text] = i
 		}
 	}
-	after := map[int][]*ir.Stmt{} // by the position of a gather of values
+	after := map[int][]*ir.Stmt{} // from the position of a gather of values to the gathers of scales that move after it
 	for i, s := range b.Stmts {
 		if s.Op != ir.OpAllGather || len(s.Results) != 1 {
 			continue
@@ -288,8 +290,8 @@ func scalesLater(b *ir.Block) {
 	b.Stmts = out
 }
 
-// takeScales adds to r, the region of an all_gather, the gathers of scales that are operands by rows of r's linears
-// only. It adds a gather of scales only if the scales are available before r begins.
+// takeScales adds gathers of scales to r, the region of an all_gather. It adds a gather if only linears of r use the
+// gathered scales, if they use them by rows, and if the scales are available before r begins.
 func (f *pairFinder) takeScales(r *region) {
 	for _, s := range f.stmts[f.at[r.comm]+1 : f.at[r.last]] {
 		if s.Op != ir.OpAllGather || !f.overMain(s) || !slices.Equal(s.Over(), r.Axes) || f.newRegion(s).Axis != r.Rows || !r.blocked ||

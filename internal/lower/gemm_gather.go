@@ -2,15 +2,15 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file overlaps GEMMs with an all_gather of their result, if no GEMM after the gather takes the result by rows. A
-// rank computes only its own block of the result, so the blocks need no order. The block is computed in parts, and each
-// part is sent while the next part is computed.
+// This file overlaps GEMMs with an all_gather of their result. It is used if no GEMM after the gather uses the gathered
+// result by rows. A rank computes only its own block of the result, so there is no order of blocks to choose. The block
+// is computed in parts, and each part is sent while the next part is computed.
 
-// behindParts is the number of parts into which a block is cut if the strategy has no number. With only one part, no
-// communication would overlap with a GEMM.
+// behindParts is the number of parts into which a block is cut if the strategy does not specify the number. With only
+// one part, no communication would overlap with a GEMM.
 const behindParts = DefaultChunks
 
-// Parts is the number of parts into which an exchange cuts the computation before a gather.
+// Parts returns the number of parts into which an exchange cuts the computation of a gather's operand.
 func (s Strategy) Parts() int64 {
 	if n := max(s.Chunks, s.Own); n > 1 {
 		return n
@@ -18,7 +18,8 @@ func (s Strategy) Parts() int64 {
 	return behindParts
 }
 
-// chunkedGatherBehind computes one chunk after the other and gathers each computed chunk on a separate stream.
+// chunkedGatherBehind emits a loop that computes one chunk after the other and gathers each computed chunk on a
+// separate stream.
 func (e *emitter) chunkedGatherBehind(count *ir.Expr) {
 	stream, buf := e.named("s"), e.names.fresh(e.Value, "b")
 	e.add(declare(e.Pos, ir.OpStream, stream, nil), alloc(e.Pos, buf, plain(e.To)))
@@ -54,8 +55,8 @@ func (e *emitter) chunkedGatherBehind(count *ir.Expr) {
 	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream), e.claim(e.comm, buf))
 }
 
-// exchangeGatherBehind computes this rank's block part by part, and puts each computed part to its position in every
-// peer's result.
+// exchangeGatherBehind emits the computation of this rank's block in parts, and the put of each part to its position in
+// the result of every peer.
 func (e *emitter) exchangeGatherBehind(parts int64) {
 	stream, here, buf := e.named("s"), e.named("here"), e.names.fresh(e.Value, "b")
 	e.add(declare(e.Pos, ir.OpStream, stream, nil), declare(e.Pos, ir.OpCounter, here, e.ranks()), symmetric(e.Pos, buf, plain(e.To)))

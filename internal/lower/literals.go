@@ -2,8 +2,8 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// literals is an ir.Env that knows only the mesh sizes that are numbers in the text, so that decisions do not depend
-// on bound dims (S20).
+// literals is an ir.Env that returns only the mesh sizes that the text gives as numbers. Decisions that use it
+// therefore do not depend on bound dims (S20).
 type literals map[string]int64
 
 // literalSizes returns the mesh sizes that the text gives as numbers.
@@ -19,7 +19,8 @@ func literalSizes(p *ir.Program) literals {
 	return sizes
 }
 
-// Dim, Var, Rank and Extent report that the number is not known. Size is known if the text gives it as a number.
+// Dim, Var, Rank and Extent return false, because their values are not known. Size returns the size if the text gives
+// it as a number.
 func (literals) Dim(string) (int64, bool)              { return 0, false }
 func (literals) Var(string) (int64, bool)              { return 0, false }
 func (literals) Rank(string) (int64, bool)             { return 0, false }

@@ -12,12 +12,12 @@ type meshes struct {
 	byAxis map[string]*place
 }
 
-// place describes a mesh. The ranks of a sub-mesh are known if the text lists them. The main mesh contains all ranks;
-// they are known if the text gives its sizes as numbers and their product is at most maxListed.
+// place describes a mesh. The ranks of a sub-mesh are known if the text lists them. The ranks of the main mesh are
+// known if the text gives the sizes of its axes as numbers and the product of the sizes is at most maxListed.
 type place struct {
 	main    bool
 	axes    []ir.MeshAxis
-	devices []int64 // of the main mesh, none where they are not known
+	devices []int64 // the ranks; empty for a main mesh whose ranks are not known
 	// sizes holds the sizes of the axes, or is nil if the text leaves one of them open.
 	sizes []int64
 }

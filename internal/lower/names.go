@@ -6,11 +6,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// names generates unique names for one function. A generated name is derived from the name of the value that it serves,
-// and differs from every other name in the function, including names in other blocks.
+// names generates unique names for one function. A generated name starts with the name of an existing value, and
+// differs from every other name in the function, including names in other blocks.
 type names struct {
 	used map[string]bool
-	next map[string]int // the number to try next, so that many of one stem cost no more each
+	next map[string]int // from a base name to the next number to try, so that each new name takes constant time
 }
 
 func namesOf(f *ir.Func) *names {

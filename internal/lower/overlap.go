@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Choice records a pair and the strategy with which it was lowered.
+// Choice records the strategy with which a pair was lowered.
 type Choice struct {
 	Pair Pair
 	// Strategy is the strategy that was applied, which may differ from the one that the chooser returned. Predictions
@@ -18,8 +18,9 @@ type Choice struct {
 	Why string
 }
 
-// overlap replaces pairs of a collective and GEMMs, as the chooser decides, by statements that run them concurrently.
-// The statements work on buffers; a claim at the end gives the values their names.
+// overlap replaces pairs of a collective and GEMMs by statements that run the collective and the GEMMs concurrently.
+// The chooser selects the strategy for each pair. The new statements use buffers; claims at the end define the values
+// with their original names.
 func overlap(u *unit) error {
 	if u.choose == nil {
 		return nil
@@ -46,7 +47,7 @@ type overlapper struct {
 	fn    *ir.Func
 	names *names
 	mesh  []string // the main mesh's axes
-	// differs holds the lets whose values differ between ranks.
+	// differs holds the names of the lets whose values differ between ranks.
 	differs map[string]bool
 	// carried holds the values that the loops around the current block carry from one iteration to the next.
 	carried []ir.Name
@@ -54,8 +55,8 @@ type overlapper struct {
 	exchanges []*exchanged
 }
 
-// block lowers the pairs of b and of its nested blocks whose current stream is main. It leaves blocks of other streams
-// alone, because there "wait main" would wait for work that is not related to the pair.
+// block lowers the pairs in b and in its nested blocks. It skips blocks whose current stream is not main, because a
+// "wait main" in them would wait for work that is not related to the pair.
 func (o *overlapper) block(b *ir.Block, at when) {
 	if b == nil {
 		return
@@ -67,8 +68,8 @@ func (o *overlapper) block(b *ir.Block, at when) {
 	b.Stmts = o.ahead(w.walk())
 }
 
-// reductions decides on the pairs that end in a collective: a reduction, or a gather whose result no GEMM uses. It
-// marks the statements of the pairs that will be replaced as owned by their regions.
+// reductions selects the strategies of the pairs whose collective is last: a reduction, or a gather whose result no
+// GEMM uses. It records in owned the statements of the regions that will be replaced.
 func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 	out := map[*region]Strategy{}
 	consumed := f.consumed()
@@ -79,7 +80,7 @@ func (o *overlapper) reductions(f *pairFinder) map[*region]Strategy {
 		r, why := f.producers(s)
 		switch {
 		case s.Op == ir.OpAllGather && (r == nil || slices.ContainsFunc(r.body, func(x *ir.Stmt) bool { return consumed[x] })):
-			continue // startsAt says why it is left
+			continue // startsAt records the reason why this gather is not lowered as a pair
 		case r == nil:
 			o.leave(f, s, why)
 			continue
@@ -130,8 +131,8 @@ func (c *Choice) text() string {
 	return text
 }
 
-// notAhead clears Ahead in the choice's strategy if the blocks cannot be sent before the pair is reached. The strategy
-// is then the exchange that is emitted.
+// notAhead clears Ahead in the strategy of the choice. It is called if the blocks cannot be sent ahead, so that the
+// choice describes the statements that were emitted.
 func (c *Choice) notAhead() {
 	c.Pair.Ahead, c.Strategy.Ahead = false, false
 	c.Why = "ahead does not apply: no preceding pair is computed while the blocks of this gather could be sent"
@@ -140,7 +141,8 @@ func (c *Choice) notAhead() {
 	}
 }
 
-// settle records whether the blocks of an exchanged gather are sent ahead, if its strategy asked for that.
+// settle records whether the blocks of an exchanged gather are sent ahead. It does nothing if the strategy does not ask
+// for this.
 func (o *overlapper) settle(x *exchanged) {
 	c := &o.choices[x.choice]
 	c.Pair.Ahead, c.Pair.Whole = x.behind != nil, x.departs.asOne
@@ -162,7 +164,7 @@ type walker struct {
 	finder     *pairFinder
 	strategies map[*region]Strategy
 	todo       []*ir.Stmt
-	// done holds the statements that replace a region, by the region's collective.
+	// done maps the collective of a region to the statements that replace the region.
 	done map[*ir.Stmt][]*ir.Stmt
 	// departed is the most recent exchanged gather of whole blocks, or nil if there was none.
 	departed *region
@@ -264,7 +266,7 @@ func (w *walker) needs(s *ir.Stmt, values map[string]bool) bool {
 	return found
 }
 
-// lower writes r with strategy st.
+// lower returns the statements that implement r with strategy st.
 func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
 	e := &emitter{overlapper: w.overlapper, finder: w.finder, region: r}
 	switch {

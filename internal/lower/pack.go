@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file writes transfers for a mesh whose size the text leaves open: one rank sends every other rank its block, or
-// receives it. The ranks that together hold the value exactly once, including the one rank, form a team over the axes
-// that split the value. Within the team, scatter and gather move only the blocks. For these collectives, the blocks of
-// a value that is split in several dimensions are packed contiguously.
+// This file emits transfers for a mesh whose size the text does not give. One rank, the root, sends a block to every
+// other rank or receives a block from every other rank. The root and the ranks that hold the other blocks form a team
+// over the axes that split the value. Within the team, scatter and gather move only the blocks. For these collectives,
+// the blocks of a value that is split in several dimensions are packed contiguously.
 
 // splitAxes returns the axes over which t's dimensions are split, in mesh order, and the remaining axes.
 func (pl *place) splitAxes(t *ir.Type) (split, rest []string) {
@@ -48,7 +48,7 @@ func (pl *place) numberOf(axes []string, rank int64) *ir.Expr {
 	return number(axes, axes, func(a string) *ir.Expr { return pl.coord(a, rank) })
 }
 
-// beside returns stmts in a branch that only some ranks take: those with the same coordinates along axes as rank.
+// beside returns stmts in a branch that only the ranks with the same coordinates along axes as rank execute.
 func (w *writer) beside(rank int64, axes []string, at *place, stmts ...*ir.Stmt) []*ir.Stmt {
 	for _, a := range slices.Backward(axes) {
 		stmts = []*ir.Stmt{{Op: ir.OpIf, Pos: w.pos, Cmp: ir.EQ, Exprs: []*ir.Expr{ir.Rank(a), at.coord(a, rank)},
@@ -57,8 +57,8 @@ func (w *writer) beside(rank int64, axes []string, at *place, stmts ...*ir.Stmt)
 	return stmts
 }
 
-// blocks describes a rank's whole tensor in the form that a collective takes: the blocks follow each other along one
-// dimension.
+// blocks describes a rank's whole tensor in the form that a collective requires, in which the blocks are consecutive
+// along one dimension.
 type blocks struct {
 	name string
 	axis int
@@ -79,9 +79,10 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	packed, local := w.names.fresh(w.name, "p"), t.LocalType()
 	w.out = append(w.out, alloc(w.pos, packed, withRows(local, 0, ir.Mul(sizeOfAxes(split), local.Dims[0].Extent))))
 
-	// Both are views whose dimensions are the coordinates along the axes and the indices inside a block.
+	// inWhole and inPacked are the shapes of views of the whole tensor and of the packed buffer. Their dimensions are
+	// the coordinates along the axes and the indices inside a block.
 	var inWhole, inPacked []*ir.Expr
-	var inside []int64 // where the indices inside a block are in the whole
+	var inside []int64 // for each index inside a block, its dimension in the view of the whole tensor
 	axisAt := make([]int64, len(split))
 	for _, a := range split {
 		inPacked = append(inPacked, ir.Size(a))
@@ -114,9 +115,9 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	return b
 }
 
-// scatterFrom gives each rank of the mesh at its block of %whole, which the rank root holds, and returns the name of
-// the buffer that receives the block. Root first scatters to its team. The members of the team then broadcast along the
-// other axes.
+// scatterFrom emits statements that send each rank of the mesh at its block of %whole, which is on the rank root. It
+// returns the name of the buffer that receives the block. The root first scatters the blocks to its team. The members
+// of the team then broadcast their blocks along the other axes.
 func (w *writer) scatterFrom(root int64, whole string, want *ir.Type, at *place) string {
 	split, rest := at.splitAxes(want)
 	if len(split) == 0 {
@@ -142,9 +143,9 @@ func (w *writer) broadcastFrom(buf string, t *ir.Type, over []string, root *ir.E
 	return all
 }
 
-// gatherTo gathers %arg into a buffer of rank root and returns its name. %arg has type t, which is split but not
-// partial. The blocks are sent by the ranks that have the same coordinates as root along the axes over which t is not
-// split.
+// gatherTo emits a gather of %arg into a buffer on the rank root, and returns the name of the buffer. %arg has type t,
+// which is split but not partial. The blocks are sent by the ranks that have the same coordinates as root along the
+// axes over which t is not split.
 func (w *writer) gatherTo(root int64, arg string, t *ir.Type, at *place) string {
 	split, rest := at.splitAxes(t)
 	buf := w.names.fresh(w.name, "b")

@@ -15,12 +15,13 @@ type Pair struct {
 	// pair. Pos is the position of the collective.
 	Func, Value string
 	Pos         ir.Pos
-	// Comm is the collective's op: OpAllGather, OpReduceScatter or OpAllReduce. Axes are the mesh axes that it runs
-	// over, and Axis is the dimension that is gathered or scattered.
+	// Comm is the operation of the collective: OpAllGather, OpReduceScatter or OpAllReduce. Axes are the mesh axes over
+	// which the collective runs. Axis is the dimension that it gathers or scatters.
 	Comm ir.Op
 	Axes []string
 	Axis int
-	// AnyOrder reports that the collective may reduce in any order. Algorithm is the algorithm that the text pins.
+	// AnyOrder reports that the collective may reduce in any order. Algorithm is the algorithm that the text of the
+	// program selects, or empty.
 	AnyOrder  bool
 	Algorithm string
 	// From and To are the types of the collective's operand and result.
@@ -35,8 +36,8 @@ type Pair struct {
 	// Ahead reports that the pair is a gather whose blocks can be sent while the preceding pair is computed. Whole
 	// reports that the GEMM is then computed with all blocks at once.
 	Ahead, Whole bool
-	// Undivided reports that the text alone shows that the number of an all-reduce's rows is not a multiple of the
-	// number of ranks. An exchange is then ragged.
+	// Undivided reports that, according to the text alone, the number of rows of an all-reduce is not a multiple of the
+	// number of ranks. An exchange then uses ragged blocks (Strategy.Ragged).
 	Undivided bool
 	// Refused maps each kind of strategy that cannot be used to the reason.
 	Refused map[StrategyKind]string
@@ -101,10 +102,10 @@ type region struct {
 	// the result of the last one has other users.
 	post []*ir.Stmt
 	in   map[*ir.Stmt]bool // body, comm, post and with
-	// with holds gathers of scales, whose blocks are sent with those of the operand.
+	// with holds the gathers of scales. Their blocks are sent together with the blocks of the operand.
 	with []*ir.Stmt
-	// blocked is set if the collective gathers or scatters the dimension Rows: each rank has a block of its rows, and
-	// a piece is the same rows of every block.
+	// blocked reports that the collective gathers or scatters the dimension Rows. Each rank then has one block of the
+	// rows, and a piece consists of the same rows of every block.
 	blocked bool
 	// across reports that pieces are not rows of the operands (see acrossAxis).
 	across bool
@@ -130,13 +131,13 @@ type pairFinder struct {
 	// carried holds the values that the loops around this block carry from one iteration to the next. They are dense.
 	carried []ir.Name
 	stmts   []*ir.Stmt
-	// owned maps the statements of reductions' regions that will be replaced to these regions; shared does the same
-	// for the regions of reductions that are left sequential.
+	// owned maps each statement in the region of a reduction that will be replaced to this region. shared does the same
+	// for the reductions that remain sequential.
 	owned, shared map[*ir.Stmt]*region
-	// taken holds the statements of regions that have been replaced. pending holds the values that these regions
-	// compute, until the walk reaches them; a region that is emitted earlier cannot use these values.
+	// taken maps each statement of a region that has been replaced to the region. pending holds the values that these
+	// regions compute, until the replacement is emitted; a region that is emitted earlier cannot use them.
 	taken   map[*ir.Stmt]*region
-	pending map[string]*ir.Stmt // with the collective of their region
+	pending map[string]*ir.Stmt // from a value to the collective of its region
 	when    when                // the block runs
 }
 
@@ -165,7 +166,7 @@ func plainValue(s *ir.Sym) bool {
 
 func (f *pairFinder) typeOf(s *ir.Stmt) *ir.Type { return f.info.Results[s][0].Type }
 
-// newRegion returns a region that has only the collective s.
+// newRegion returns a region that contains only the collective s.
 func (f *pairFinder) newRegion(s *ir.Stmt) *region {
 	r := &region{comm: s, in: map[*ir.Stmt]bool{s: true}, last: s}
 	r.Func, r.Value, r.Pos = f.fn.Name, s.Results[0].Text, s.Pos
@@ -218,7 +219,7 @@ func (f *pairFinder) pairOps(stmts []*ir.Stmt) []PairOp {
 }
 
 // undivided reports whether the text shows that the number of rows is not a multiple of the number of ranks. If the
-// text leaves a size open, undivided returns false; whether the rows divide depends on the bound dims.
+// text does not give a size as a number, undivided returns false, because divisibility then depends on the bound dims.
 func (f *pairFinder) undivided(r *region) bool {
 	sizes := literalSizes(f.prog)
 	rows, err1 := r.To.LocalType().Dims[r.Rows].Extent.Eval(sizes)
@@ -229,8 +230,8 @@ func (f *pairFinder) undivided(r *region) bool {
 // hasGEMM reports whether the region contains a GEMM with which the communication can overlap.
 func (r *region) hasGEMM() bool { return slices.ContainsFunc(r.body, isGEMM) }
 
-// rowsCandidates returns the dimensions along which the operations may be cut, best first: the dimension that the
-// collective gathers or scatters, and otherwise the outermost.
+// rowsCandidates returns the dimensions along which the results of the operations may be cut, best first. The first is
+// the dimension that the collective gathers or scatters, if there is one; the outermost dimension follows.
 func (r *region) rowsCandidates() []int {
 	if r.comm.Op == ir.OpAllReduce || r.Axis == 0 {
 		return []int{0}
@@ -242,8 +243,9 @@ func (r *region) cut(rows int) {
 	r.Rows, r.blocked = rows, r.comm.Op != ir.OpAllReduce && rows == r.Axis
 }
 
-// operandsOf returns the operands of s of which a piece needs the same rows, and the operands of which it needs all
-// elements. If s cannot be computed by rows of the dimension rows, ok is false.
+// operandsOf divides the operands of s into two lists. To compute a piece of the result, the operands in byRow are
+// needed for the same rows only, and the operands in whole are needed completely. If s cannot be computed by rows of
+// the dimension rows, ok is false.
 func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole []string, ok bool) {
 	if !pure(s) || s.Op.Info().Class != ir.ClassTensor || !f.isValue(s) {
 		return nil, nil, false

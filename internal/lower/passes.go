@@ -1,5 +1,5 @@
-// Package lower turns sharded programs into explicit host programs, pass by pass. Begin with Run. Every pass takes a
-// valid program and returns a valid one, which prints, parses back and runs. No pass changes its input.
+// Package lower turns sharded programs into explicit host programs, pass by pass. The entry point is Run. The input and
+// the result of every pass are valid programs that can be printed, parsed and run. No pass changes its input.
 package lower
 
 import (
@@ -56,7 +56,8 @@ var order = []constraint{
 	{"decompose", "overlap", "pairs are found by their collectives"},
 }
 
-// tableErr is an error in the pass table. Run returns it, so that a wrong table does not crash the importing program.
+// tableErr is an error in the pass table, or nil. Run returns it; a panic at initialization would crash every importing
+// program.
 var tableErr = checkTable(passes, order)
 
 // checkTable returns an error if a pass has no name or the name of another pass, runs before a pass that it requires,

@@ -9,8 +9,8 @@ import (
 // This file handles reshards in which ranks exchange blocks: the two layouts have the same number of blocks in every
 // dimension and use the same axes. Each rank then needs exactly one block, which exactly one other rank holds.
 
-// trades returns the permute steps that are possible from layout t: steps that reorder the axes of one dimension, and
-// one step that gives all dimensions the axes that they have in dst.
+// trades returns the permute steps that are possible from layout t. Each step either reorders the axes of one
+// dimension, or changes all dimensions to the axes that they have in dst.
 func (p *planner) trades(t *ir.Type) []step {
 	var out []step
 	add := func(u *ir.Type) {
@@ -31,8 +31,8 @@ func (p *planner) trades(t *ir.Type) []step {
 	return out
 }
 
-// arranged returns t with the axes of dst's dimensions, if both cut each dimension into the same number of blocks and
-// use the same axes; else nil. The sizes of the axes must be numbers in the text.
+// arranged returns t with the axes of dst's dimensions. It returns nil unless t and dst cut each dimension into the
+// same number of blocks and use the same axes. The sizes of the axes must be numbers in the text.
 func (p *planner) arranged(t *ir.Type) *ir.Type {
 	if !p.exact {
 		return nil
@@ -112,7 +112,7 @@ func (w *writer) permute(st step, name string, t *ir.Type, arg string) {
 func holder(axes []string, here, there *ir.Type) *ir.Expr {
 	coords := map[string]*ir.Expr{}
 	for i := range here.Dims {
-		if slices.Equal(there.Dims[i].Axes, axes) { // the team stands in the order of the blocks
+		if slices.Equal(there.Dims[i].Axes, axes) { // the members of the team are in the order of the blocks
 			return number(here.Dims[i].Axes, axes, ir.Rank)
 		}
 		block := number(here.Dims[i].Axes, axes, ir.Rank)

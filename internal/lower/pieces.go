@@ -7,9 +7,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file determines which rank sends which part of its block to which other rank. If two meshes cut a dimension into
-// p and q blocks, the largest parts of which both kinds of blocks are multiples are 1/lcm(p, q) of the dimension. The
-// text guarantees that the dimension is a multiple of lcm(p, q).
+// This file determines which part of its block each rank sends to which other rank. Suppose that one mesh cuts a
+// dimension into p blocks and the other into q blocks. The dimension is then divided into lcm(p, q) equal parts, so
+// that each block of either mesh consists of whole parts. The text guarantees that the dimension is a multiple of
+// lcm(p, q).
 
 // span selects a part of a block along one dimension: the chunk with the given index of count chunks.
 type span struct{ index, count int64 }
@@ -49,8 +50,8 @@ func overlaps(p, q, b int64) []common {
 // route returns the transfers that give every rank of to its block in layout want. A rank that already holds a part of
 // its block keeps that part. If several ranks hold the same block, the receivers are assigned to them in rotation.
 func route(have, want *ir.Type, from, to *place) []piece {
-	holders := map[string][]int64{} // by block
-	holds := map[int64]string{}     // the block of each sender
+	holders := map[string][]int64{} // the ranks that hold each block
+	holds := map[int64]string{}     // the key of each sender's block
 	for i, r := range from.devices {
 		k := key(from.blocks(have, i))
 		holders[k], holds[r] = append(holders[k], r), k
@@ -106,7 +107,8 @@ func countPieces(have, want *ir.Type, from, to *place) int {
 	return total
 }
 
-// missing returns the fraction of the whole tensor that the i-th receiver wants and does not hold.
+// missing returns the size of the part of its block that the i-th receiver does not hold yet, as a fraction of the
+// whole tensor.
 func missing(have, want *ir.Type, from, to *place, i int) float64 {
 	wanted, held := 1.0, 0.0
 	j := from.index(to.devices[i])

@@ -10,24 +10,24 @@ import (
 )
 
 // This file finds the steps that change the layout of a value on one mesh: the cheapest path through intermediate
-// layouts. It does not use statements. Blocks are contiguous and the axes of a dimension are ordered major first, so a
-// step can add or remove an axis only at the minor end of a dimension.
+// layouts. The search uses only types, not statements. The axes of a dimension are ordered major first, and blocks must
+// remain contiguous, so a step can add or remove an axis only at the minor end of a dimension.
 
 type stepKind uint8
 
 const (
-	stepCut           stepKind = iota // axes appear on dim: each rank keeps its block
-	stepReduceScatter                 // partial axes appear on dim
+	stepCut           stepKind = iota // axes are added to dim: each rank keeps its block
+	stepReduceScatter                 // partial axes are reduced and added to dim
 	stepExchange                      // axes move from dim to dimension to
-	stepAllReduce                     // partial axes become whole
-	stepGather                        // axes disappear from dim
-	stepPermute                       // ranks trade blocks: axes trade places
+	stepAllReduce                     // partial axes are reduced
+	stepGather                        // axes are removed from dim
+	stepPermute                       // ranks exchange blocks: axes change their positions
 )
 
 // step describes one change of a layout.
 type step struct {
 	kind          stepKind
-	axes          []string // major first; of a permute, all that trade places
+	axes          []string // major first; for a permute, all axes that change their positions
 	dim, to       int
 	red           ir.Red
 	before, after *ir.Type
@@ -40,9 +40,9 @@ type planner struct {
 	mesh     []string // the mesh's axes, major first
 	sizes    map[string]float64
 	exact    bool // all sizes are numbers in the text
-	permutes bool // ranks may trade blocks
-	// divisors[i] is a number that is certain to divide dimension i. It is nil if src and dst are the only information
-	// about the dimensions.
+	permutes bool // stepPermute is allowed
+	// divisors[i] is a number that is certain to divide dimension i. divisors is nil if only src and dst give
+	// information about divisibility.
 	divisors []int64
 }
 
@@ -85,7 +85,7 @@ func (p *planner) search() *node {
 	if n := nodes[len(nodes)-1]; ir.SameLayout(n.t, p.dst) {
 		return n
 	}
-	return &node{} // cannot be: gathering everything and cutting always leads there
+	return &node{} // unreachable: gathering all dimensions and then cutting them is always possible
 }
 
 // settle runs Dijkstra's algorithm. It settles the cheapest layout that is not yet settled until goal holds for it, and
@@ -323,8 +323,9 @@ func (p *planner) exchanges(t *ir.Type, i int) []step {
 	return out
 }
 
-// reductions returns the steps that reduce axes of one reduction in one step, so that the sum is rounded once: the axes
-// that are whole in dst, or all axes that are not partial in dst.
+// reductions returns the steps that reduce partial axes. Each step reduces several axes with the same reduction at
+// once, so that the sum is rounded once. These are the axes that are whole in dst, or all axes that are not partial in
+// dst.
 func (p *planner) reductions(t *ir.Type) []step {
 	var out []step
 	for _, r := range reds(t) {

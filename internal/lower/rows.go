@@ -2,23 +2,23 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file determines which operations can be computed some rows at a time: in these operations, a row of the result
-// depends on the same row of one or more operands. "Rows" are the indices of one dimension, which is the same in all
-// values of a region.
+// This file determines which operations can be computed for some rows at a time. In these operations, a row of the
+// result depends on the same row of one or more operands. "Rows" are the slices along one dimension. This dimension is
+// the same for all values of a region.
 
-// isGEMM reports whether s is an operation that takes long enough to overlap with communication.
+// isGEMM reports whether s is a linear or a matmul. Only these operations take long enough to hide communication.
 func isGEMM(s *ir.Stmt) bool { return s.Op == ir.OpLinear || s.Op == ir.OpMatmul }
 
 // scaled reports whether s is a linear whose operands have scales.
 func scaled(s *ir.Stmt) bool { return s.Op == ir.OpLinear && len(s.Args) == 4 }
 
-// role describes how an operand is used in a computation by rows.
+// role says which part of an operand is needed to compute some rows of a result.
 type role uint8
 
 const (
 	unusable role = iota // the operation cannot be computed by rows of this operand
-	byRows               // the same rows of it are needed
-	entire               // all of it is needed, for any row
+	byRows               // the same rows of the operand are needed
+	entire               // the whole operand is needed, whichever rows are computed
 )
 
 // operandRole returns which part of its i-th operand s needs to compute rows of its result along the dimension rows.
@@ -26,7 +26,7 @@ const (
 func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 	switch {
 	case s.Op == ir.OpLinear && i == 2 && scaled(s) && dims > 0 && rows < resultDims-1:
-		return byRows // scales of its rows
+		return byRows // the scales of the operand's rows
 	case s.Op == ir.OpLinear:
 		return contractionRole(i, rows, dims)
 	case s.Op == ir.OpMatmul:
@@ -34,10 +34,10 @@ func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 			return unusable
 		}
 		return contractionRole(i, rows, dims)
-	case s.Op == ir.OpRMSNorm, s.Op == ir.OpLayerNorm: // over the last dimension, with weights
+	case s.Op == ir.OpRMSNorm, s.Op == ir.OpLayerNorm: // normalizes the last dimension; operands 1 and 2 are weights
 		return contractionRole(i, rows, dims)
 	case s.Op == ir.OpSoftmax:
-		if s.Attr("axis") != nil { // dimensions are counted otherwise where rows are split in blocks
+		if s.Attr("axis") != nil { // views by blocks have one more dimension
 			return unusable
 		}
 		return contractionRole(i, rows, dims)
@@ -51,8 +51,8 @@ func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 	return unusable
 }
 
-// contractionRole returns the role of an operand of an operation that contracts the last dimension: rows of the first
-// operand give the rows of the result, and the other operands are needed entire.
+// contractionRole returns the role of operand i of an operation that contracts the last dimension. A row of the result
+// depends on the same row of the first operand and on the whole of the other operands.
 func contractionRole(i, rows, dims int) role {
 	switch {
 	case i > 0:
@@ -63,14 +63,14 @@ func contractionRole(i, rows, dims int) role {
 	return unusable
 }
 
-// acrossAxis returns the dimension of s's i-th operand whose blocks give the blocks of the dimension rows of the
-// result, for operations whose result rows are not operand rows: columns of a product, which are rows or columns of
-// its second operand, or rows of a product whose first operand is stored transposed.
+// acrossAxis handles operations for which a block of the result along the dimension rows depends on a block of the i-th
+// operand along another dimension, and returns this dimension. Examples are the columns of a GEMM's result, which
+// depend on rows or columns of the second operand, and the rows of a GEMM whose first operand is stored transposed.
 func acrossAxis(s *ir.Stmt, i, rows, dims, resultDims int) (axis int, r role) {
 	switch {
 	case s.Op.Info().Elementwise && dims == resultDims:
 		return rows, byRows
-	case !isGEMM(s) || scaled(s): // scales of blocks of columns are fewer
+	case !isGEMM(s) || scaled(s): // one scale may apply to a block of several columns
 		return 0, unusable
 	case rows == resultDims-1:
 		return secondAxis(s, i, dims)
@@ -83,7 +83,7 @@ func acrossAxis(s *ir.Stmt, i, rows, dims, resultDims int) (axis int, r role) {
 	return 0, unusable
 }
 
-// secondAxis returns the result of acrossAxis for the columns of a product.
+// secondAxis returns the result of acrossAxis for the columns of a GEMM's result.
 func secondAxis(s *ir.Stmt, i, dims int) (axis int, r role) {
 	switch {
 	case i == 0:

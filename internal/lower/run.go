@@ -11,7 +11,7 @@ import (
 
 // Options selects the passes that run, the strategies for pairs, and a check of each pass's result.
 type Options struct {
-	// StopAfter names the last pass to run. If it is empty, all passes run.
+	// StopAfter is the name of the last pass to run. If it is empty, all passes run.
 	StopAfter string
 	// Choose returns the strategy with which each pair of communication and GEMM is lowered. If Choose is nil, all
 	// pairs are lowered sequentially. A pair is also lowered sequentially if the returned strategy does not apply to it.
@@ -25,7 +25,7 @@ type Result struct {
 	// Program is the program after the last pass. Info is the result of checker.Check for it.
 	Program *ir.Program
 	Info    *ir.Info
-	// Stages has one record for each pass, in the order in which the passes ran.
+	// Stages contains one record for each pass, in the order in which the passes ran.
 	Stages []Stage
 	// Log lists every change of layout and the reason for it.
 	Log []Entry
@@ -43,7 +43,7 @@ type Stage struct {
 	Duration time.Duration
 	// Changed reports whether the pass changed the text.
 	Changed bool
-	// Origins has, for each statement of Text in text order, the position of the source statement from which it was
+	// Origins lists, for each statement of Text in text order, the position of the source statement from which it was
 	// derived. A statement precedes the statements of its blocks.
 	Origins []ir.Pos
 }
@@ -68,8 +68,8 @@ func (e Entry) String() string {
 	return fmt.Sprintf("%s: %s: %%%s: %s -> %s: %s", e.Pass, e.Func, e.Value, e.From, e.To, e.Why)
 }
 
-// PassError reports that the result of a pass is not a valid program. The cause is a fault in the pass, not in the
-// program that was lowered.
+// PassError reports that the result of a pass is not a valid program. The cause is a bug in the pass, not an error in
+// the program that was lowered.
 type PassError struct {
 	Pass string
 	Err  error
@@ -120,7 +120,7 @@ func Run(p *ir.Program, opts Options) (*Result, error) {
 	return res, nil
 }
 
-// until returns the passes up to and including the one named last.
+// until returns the passes up to and including the pass whose name is last.
 func until(last string) ([]Pass, error) {
 	if last == "" {
 		return passes, nil

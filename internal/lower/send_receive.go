@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pieces moves the value arg, piece by piece, into a new buffer named buf on the ranks of to.
+// pieces emits transfers that move the value arg, piece by piece, into a new buffer named buf on the ranks of to.
 func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
 	w.deliver(courier{writer: w, arg: arg, buf: buf}, have, want, from, to)
 }
@@ -35,7 +35,7 @@ func (w *writer) deliver(c courier, have, want *ir.Type, from, to *place) {
 	}
 }
 
-// courier writes the statements that one rank executes for a transfer.
+// courier builds the statements that one rank executes for a transfer.
 type courier struct {
 	*writer
 	arg, buf string
@@ -60,7 +60,8 @@ func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
 	return slices.Concat(c.views, group(c.pos, c.posts), c.copies)
 }
 
-// packed returns the name of a dense copy of the piece, or of the piece itself if it is dense.
+// packed returns the name of a dense tensor with the data of the piece. This is the piece itself if it is dense, and
+// otherwise a copy.
 func (c *courier) packed(p piece) string {
 	source := c.source(p)
 	if dense(p.source) {

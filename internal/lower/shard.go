@@ -6,9 +6,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// shard makes every change of layout a separate statement. Check lists where an operand is needed in another layout
-// (Needs) and where the result of an op has another layout than annotated (Natural). Shard inserts a reshard before
-// the op in the first case, and after it in the second.
+// shard makes every change of layout a separate statement. Check records the operands that are needed in another layout
+// (Needs) and the results whose layout differs from the annotation (Natural). shard inserts a reshard before the
+// operation for each such operand, and after the operation for each such result.
 func shard(u *unit) error {
 	for _, f := range u.prog.Funcs {
 		s := &sharder{unit: u, fn: f, names: namesOf(f)}
@@ -25,8 +25,9 @@ type sharder struct {
 
 // scope holds the state for one block.
 type scope struct {
-	// made maps the value and type of each reshard in the block to the name of its result. The entries are valid in
-	// this block only, because a reshard on another stream or in another branch might not have run yet.
+	// made maps the operand and type of each reshard in the block to the name of its result, so that equal reshards are
+	// emitted once. The entries are valid in this block only, because a reshard on another stream or in another branch
+	// might not have run yet.
 	made map[string]string
 	// users maps each value to the statements of the block that use it.
 	users useIndex
@@ -106,7 +107,7 @@ func (s *sharder) operand(st *ir.Stmt, i int, want *ir.Type, sc *scope) []*ir.St
 	return []*ir.Stmt{reshard(st.Pos, name, want.Clone(), value)}
 }
 
-// needed describes, for the log, the use that needs the i-th operand of st.
+// needed returns the text with which the log describes the use of the i-th operand of st.
 func needed(st *ir.Stmt, i int) string {
 	switch st.Op {
 	case ir.OpReturn:
@@ -119,8 +120,8 @@ func needed(st *ir.Stmt, i int) string {
 	return fmt.Sprintf("operand %d of %s", i, st.Op)
 }
 
-// biasLast rewrites a linear whose result is partial: the bias is added after the reduction, so that it is added once
-// (S10).
+// biasLast rewrites a linear whose result is partial. It moves the addition of the bias after the reduction, so that
+// the bias is added only once (S10).
 func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, sc *scope) []*ir.Stmt {
 	name, want := st.Results[0].Text, st.Type
 	sum := &ir.Stmt{Op: ir.OpAdd, Pos: st.Pos, Results: []ir.Name{st.Results[0]}, Type: want}
@@ -137,8 +138,8 @@ func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, sc *scope) []*ir.Stmt 
 	return append(out, sum)
 }
 
-// aim changes the layout of st's result, which must be reduced, to the layout in which all of its users need it, if
-// they need the same one. The result is then not made whole first.
+// aim changes the layout of st's partial result to the layout in which its users need it, if all users need the same
+// layout. The result is then reduced directly to this layout and not made whole first.
 func (s *sharder) aim(st *ir.Stmt, sc *scope) {
 	name := st.Results[0].Text
 	var want *ir.Type

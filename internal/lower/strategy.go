@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// StrategyKind selects the way in which a pair of communication and GEMM is overlapped.
+// StrategyKind selects how communication and GEMM of a pair are overlapped.
 type StrategyKind uint8
 
 // The kinds of strategies.
 const (
-	// Sequential leaves the pair unchanged: communication and GEMM run one after the other.
+	// Sequential leaves the pair unchanged, so that the collective and the GEMMs run one after the other.
 	Sequential StrategyKind = iota
 	// Chunked cuts the rows into chunks; the communication of one chunk runs on a separate stream while another chunk
 	// is computed.
@@ -28,15 +28,15 @@ const DefaultChunks = 4
 // maxChunks is the maximum number of chunks. It is limited because loops over chunks are unrolled.
 const maxChunks = 1024
 
-// Strategy has a kind and a number. The number is that of Chunked's chunks, or of the parts into which Exchange cuts
-// each block; 0 means one part. The number of rows need not be a multiple of it, and it need not be related to the
-// number of ranks.
+// Strategy is a kind with its parameters. For Chunked, the number is the number of chunks. For Exchange, it is the
+// number of parts into which each block is cut; 0 means one part. The number of rows need not be a multiple of the
+// number, and the number need not be related to the number of ranks.
 type Strategy struct {
 	Kind   StrategyKind
 	Chunks int64
-	// Own is used by an Exchange of whole blocks. It is the number of parts into which a reduction's own block, the
-	// last one, is cut. While one part is computed, the part before it is summed and, for an all-reduce, pushed to the
-	// peers. 0 means one part.
+	// Own is the number of parts into which a rank's own block of a reduction is cut, if an Exchange sends whole
+	// blocks. 0 means one part. The own block is computed last. While one part of the own block is computed, the
+	// previous part is summed and, for an all-reduce, put into the buffers of the peers.
 	Own int64
 	// Ahead makes the gathers of an Exchange send their blocks while the preceding pair is computed, if that is
 	// possible. The GEMM of a gather whose blocks are sent during a whole pair is computed with all blocks at once

@@ -10,13 +10,13 @@ import (
 // fetches the data that it lacks (crossing.go, pieces.go).
 //
 // If the sizes of the main mesh are open, or their product is more than maxListed, the text cannot name the ranks.
-// Collectives are then used, because choices must not depend on bound dims (S20). To leave the other mesh, one of its
-// ranks holds the whole value and scatters the blocks; to arrive there, one of its ranks gathers the blocks (pack.go).
-// If the other mesh has several ranks, they then distribute the value among themselves. This is not optimal, because
-// one of them needs memory for the whole value.
+// Collectives are then used, because choices must not depend on bound dims (S20). If the value moves to the main mesh,
+// one rank of the other mesh collects the whole value and scatters the blocks. If the value moves from the main mesh,
+// one rank of the other mesh gathers the blocks (pack.go), and the ranks of the other mesh then distribute the value
+// among themselves. This is not optimal, because one rank needs memory for the whole value.
 //
-// If one rank receives a value that is partial on all ranks, and the receiver is one of them, the value is always
-// transferred by reduce: a reduction to blocks and a fetch of the blocks would move more bytes.
+// If a value is partial on all ranks and one of these ranks is the only receiver, the value is always transferred by
+// the collective reduce. A reduction to blocks and a fetch of the blocks would move more bytes.
 
 // move writes the reshard of arg, which has type src, to the type w.dst on another mesh.
 func (w *writer) move(arg string, src *ir.Type, from, to *place) {
@@ -29,8 +29,8 @@ func (w *writer) move(arg string, src *ir.Type, from, to *place) {
 	}
 }
 
-// arrive moves the value to the ranks of to. It returns the layout in which they hold the value and the name of the
-// buffer.
+// arrive emits the transfers of the value to the ranks of to. It returns the layout that the value then has and the
+// name of the buffer.
 func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	switch {
 	case len(to.devices) == 1 && owesAll(src, from) && from.reaches(to.devices[0]):
@@ -56,7 +56,8 @@ func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, st
 // alone returns a mesh that contains one rank.
 func alone(rank int64) *place { return &place{devices: []int64{rank}, sizes: []int64{}} }
 
-// toAll moves the value to one rank of from, which then sends each rank of the main mesh its block.
+// toAll emits statements that collect the value on one rank of from. This rank then sends each rank of the main mesh
+// its block.
 func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	root := from.devices[0]
 	c := cross(src, wholeOf(w.dst), from, alone(root))
@@ -68,9 +69,10 @@ func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, str
 	return want, w.scatterFrom(root, buf, want, to)
 }
 
-// fromAll moves the value from all ranks, which the text cannot name, to the ranks of to: it is gathered on one of
-// them, which sends the others their blocks. If several ranks of to need the whole value, the value is instead made
-// whole on all ranks first, because otherwise the one rank would have to send it to each.
+// fromAll emits statements that move the value from all ranks, which the text cannot name, to the ranks of to. The
+// value is gathered on one rank of to, which sends the other ranks of to their blocks. If several ranks of to need the
+// whole value, the value is made whole on all ranks instead, because otherwise one rank would have to send it to each
+// of them.
 func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	whole, root := wholeOf(w.dst), to.devices[0]
 	single := len(to.devices) == 1
@@ -88,8 +90,8 @@ func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, s
 	return want, shares
 }
 
-// collect moves %arg into a buffer of rank root. If the value is partial, it is first reduced to the ranks that have
-// the same coordinates as root along the partial axes. These ranks then send root their blocks.
+// collect emits statements that move %arg into a buffer on the rank root. If the value is partial, it is first reduced
+// to the ranks that have the same coordinates as root along the partial axes. These ranks then send root their blocks.
 func (w *writer) collect(root int64, arg string, src *ir.Type, from *place) string {
 	split := len(dimAxes(src)) > 0
 	switch len(reds(src)) {
@@ -108,8 +110,8 @@ func (w *writer) collect(root int64, arg string, src *ir.Type, from *place) stri
 	return w.gatherTo(root, arg, src, from)
 }
 
-// reduceBeside reduces a partial value of type src into a buffer on the ranks that have the same coordinates as root
-// along the partial axes.
+// reduceBeside emits the reduction of a partial value of type src into a buffer. The buffer is on the ranks that have
+// the same coordinates as root along the partial axes.
 func (w *writer) reduceBeside(root int64, arg string, src *ir.Type, from *place) string {
 	var axes []string
 	for _, a := range from.axisNames() {
@@ -123,7 +125,7 @@ func (w *writer) reduceBeside(root int64, arg string, src *ir.Type, from *place)
 	return buf
 }
 
-// keepOn copies %arg, which is whole on all ranks, into a buffer on the given ranks.
+// keepOn emits a copy of %arg, which is whole on all ranks, into a buffer on the given ranks.
 func (w *writer) keepOn(ranks []int64, arg string, whole *ir.Type) string {
 	buf := w.names.fresh(w.name, "b")
 	w.out = append(w.out, alloc(w.pos, buf, whole.LocalType()))
@@ -133,9 +135,9 @@ func (w *writer) keepOn(ranks []int64, arg string, whole *ir.Type) string {
 	return buf
 }
 
-// reduceTo reduces the partial value on all ranks of from into a buffer of rank root, which is one of them. On a
-// sub-mesh, each rank joins the reduction in a separate branch, because ranks outside the sub-mesh must not name the
-// value.
+// reduceTo emits a reduction of the value, which is partial on all ranks of from, into a buffer on the rank root, which
+// is in from. On a sub-mesh, each rank joins the reduction in a separate branch, because ranks outside the sub-mesh
+// must not name the value.
 func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) string {
 	buf := w.names.fresh(w.name, "b")
 	w.out = append(w.out, alloc(w.pos, buf, src.LocalType()))
@@ -155,7 +157,7 @@ func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) str
 // reaches reports whether the mesh is certain to contain rank.
 func (pl *place) reaches(rank int64) bool { return pl.main || pl.index(rank) >= 0 }
 
-// owesAll reports whether t is partial over all axes of the mesh, by a single reduction.
+// owesAll reports whether t is partial over all axes of the mesh with the same reduction.
 func owesAll(t *ir.Type, at *place) bool {
 	return len(at.axes) > 0 && len(t.Partial) == len(at.axes) && len(reds(t)) == 1
 }

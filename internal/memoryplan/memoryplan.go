@@ -27,7 +27,7 @@ type Plan struct {
 	plan   *plan.Plan
 }
 
-// Of lowers and plans a checked program for b.
+// Of lowers and plans a checked program for the binding b.
 func Of(p *ir.Program, opts compile.Options, b ir.Binding) (*Plan, error) {
 	u, err := compile.Of(p, opts)
 	if err != nil {

@@ -30,7 +30,7 @@ func (p *Plan) Accesses(c *Cmd) (reads, writes []Ref) {
 	return reads, writes
 }
 
-// Touches returns the tensors that a command reads or writes.
+// Touches returns all tensors that a command reads or writes.
 func (p *Plan) Touches(c *Cmd) []Ref {
 	reads, writes := p.Accesses(c)
 	return slices.Concat(reads, writes)
@@ -46,7 +46,7 @@ func (io *IO) Of(rank int32) *IOPart {
 	return nil
 }
 
-// Held returns ios without the entries of ranks that hold no block.
+// Held returns a copy of ios without the parts of ranks that hold no block.
 func Held(ios []IO) []IO {
 	kept := slices.Clone(ios)
 	for i := range kept {
@@ -55,13 +55,13 @@ func Held(ios []IO) []IO {
 	return kept
 }
 
-// Same reports whether two references name the same elements of the same buffer.
+// Same reports whether two references refer to the same elements of the same buffer.
 func (r Ref) Same(o Ref) bool {
 	return r.Rank == o.Rank && r.Buf == o.Buf && r.DType == o.DType && r.Off == o.Off &&
 		slices.Equal(r.Shape, o.Shape) && slices.Equal(r.Strides, o.Strides)
 }
 
-// Overlaps reports whether two tensors may share bytes of a buffer: whether their spans do.
+// Overlaps reports whether two tensors may share bytes of a buffer. It compares only their spans.
 func (r Ref) Overlaps(o Ref) bool {
 	if r.Rank != o.Rank || r.Buf != o.Buf {
 		return false

@@ -12,15 +12,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Hash returns a digest of all parts of the plan that affect execution. It is equal on all ranks and in all processes
-// that plan the same execution, and differs if any rank would do anything different. Names, source positions, lifetimes
-// and memory statistics, which are only for people, are not included; the names of inputs and outputs are.
+// Hash returns a digest of all parts of the plan that affect execution. It is equal in all processes that plan the same
+// execution, and differs if any rank would do anything different. The names of inputs and outputs are included. Other
+// names, source positions, lifetimes and memory statistics are not included, because they do not affect execution.
 func (p *Plan) Hash() [32]byte {
 	sum := sha256.New()
 	e := &encoder{w: bufio.NewWriterSize(sum, 1<<16)}
 	e.text("hocket plan 3")
 	e.plan(p)
-	e.w.Flush() // a hash never fails to write
+	e.w.Flush() // writing to a hash never fails
 	return [32]byte(sum.Sum(nil))
 }
 

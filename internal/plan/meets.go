@@ -4,10 +4,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Meets reports whether the plan also terminates if the members of every collective wait until all of them have begun.
+// Meets reports whether the plan also terminates if the members of every collective wait until all members have begun.
 // The language (S5) requires members to wait for each other only in collectives in which each member reads from every
-// other; for example, the root of a broadcast need not wait. No command disables another, so examining one order of
-// execution is enough.
+// other; for example, the root of a broadcast need not wait. No command prevents another from executing, so it suffices
+// to examine one order of execution.
 func (p *Plan) Meets() bool {
 	for i := range p.Colls {
 		switch p.Colls[i].Op {
@@ -21,15 +21,15 @@ func (p *Plan) Meets() bool {
 // rehearsal is a dry run of a plan. It determines which commands can begin, and does not execute them.
 type rehearsal struct {
 	p       *Plan
-	streams [][]int32 // commands left of each stream
+	streams [][]int32 // remaining commands of each stream
 	record  map[int32]int32
-	done    map[int32]bool // records
+	done    map[int32]bool // events that have been recorded
 	count   map[counterKey]int64
-	begun   []int          // members of each collective
-	posted  map[int32]int  // sides of each pair
-	arrived map[int32]bool // commands that count in begun and posted
+	begun   []int          // number of members of each collective that have begun
+	posted  map[int32]int  // number of sides of each pair that have been posted
+	arrived map[int32]bool // commands that are counted in begun and posted
 	waiting map[any][]int32
-	ready   []int32 // streams to look at
+	ready   []int32 // streams that may be able to continue
 }
 
 type counterKey struct{ rank, counter, elem int32 }

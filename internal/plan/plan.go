@@ -2,7 +2,7 @@
 // bound and its memory is laid out.
 //
 // A plan is plain data, the same on every machine: no pointer, no map, no handle. It contains everything that ranks
-// must agree on (offsets, channels, signal counts). Plans with the same Hash are equal.
+// must agree on: offsets, channels and signal counts. Plans with the same Hash execute in the same way.
 package plan
 
 import (
@@ -42,7 +42,7 @@ type Plan struct {
 	// relative to that range.
 	HostBytes int64
 
-	// Launches describes the launches of OpLaunch commands. Each launches one of Kernels.
+	// Launches describes the kernel launches of the OpLaunch commands. Each launch refers to one of Kernels.
 	Launches []Launch
 	Kernels  []Kernel
 
@@ -79,7 +79,7 @@ type Stream struct {
 	High, Low bool
 }
 
-// Counter is an array of counters that every rank has.
+// Counter is an array of counters. Every rank has one copy of the array.
 type Counter struct {
 	Name string
 	Len  int32
@@ -102,10 +102,10 @@ type Coll struct {
 	Red     ir.Red
 	Root    int32 // team index, for rooted ops
 	Axis    int32 // concatenation or split axis (all_to_all: concat)
-	Split   int32 // all_to_all: the axis cut
-	AnyOrd  bool  // order=any was asked for
+	Split   int32 // all_to_all: the axis that is split
+	AnyOrd  bool  // the program contains order=any
 	Algo    string
-	CTAs    int32 // blocks it may take on a GPU; 0 for any number
+	CTAs    int32 // maximum number of thread blocks on a GPU; 0 for no limit
 	// Parts[i] is the part of Team[i].
 	Parts []CollPart
 }
@@ -114,8 +114,8 @@ type Coll struct {
 // write.
 type CollPart struct {
 	In, Out Ref
-	To      int32 // permute: team index that gets In; -1 for none
-	From    int32 // permute: team index that Out comes from; -1 for none
+	To      int32 // permute: team index of the member that receives In; -1 for none
+	From    int32 // permute: team index of the member that sends Out; -1 for none
 	// An uneven collective has one count of rows along Axis for each member. Counts that are known when the program is
 	// planned are in Rows. Otherwise Counts refers to an i32 tensor in device memory, which is read when the collective
 	// runs; such counts are checked only then.
@@ -218,18 +218,18 @@ const (
 	RoleInput  Role = iota // holds a parameter; written by the caller
 	RoleAlloc              // an alloc of the program
 	RoleValue              // made for a value (S3)
-	RoleOutput             // RoleAlloc or RoleValue that a result is read from
+	RoleOutput             // an alloc or value that is a result of the function
 )
 
 // Buffer is one range of memory. It has the same offset on all ranks that have it.
 type Buffer struct {
-	Name      string // "%p", with its iteration where it has one: "%p@3"
+	Name      string // "%p", or "%p@3" with the iteration
 	Site      int32
 	Space     Space
 	Role      Role
 	Symmetric bool
 	Offset    int64 // bytes from the arena's start, a multiple of Align
-	Bytes     int64 // the largest rank's need
+	Bytes     int64 // size; the largest that any rank needs
 	// First and Last are the indices in Cmds of the first and the last command, on any rank, that uses the buffer, or
 	// -1 if no command uses it.
 	First, Last int32
@@ -254,7 +254,7 @@ type IO struct {
 // IOPart describes the block of a parameter or result that one rank holds.
 type IOPart struct {
 	Ref Ref
-	Lo  []int64 // where the block begins in the global tensor
+	Lo  []int64 // position in the global tensor at which the block begins
 }
 
 // Cmd is one command. Kind determines which fields are used.
@@ -278,10 +278,10 @@ type Cmd struct {
 	Counter int32 // Signal, WaitCounter
 	Elem    int32 // Signal, WaitCounter: element
 	Peer    int32 // Signal: rank whose counter is raised; Copy: the remote rank, or -1
-	SM      bool  // Copy: by a kernel where a GPU does it, not by a copy engine
-	CTAs    int32 // Copy by a kernel: blocks it may take; 0 for as many as suit the machine
+	SM      bool  // Copy: on a GPU, a kernel copies and not a copy engine
+	CTAs    int32 // Copy by a kernel: maximum number of thread blocks; 0 for the machine's default
 	Value   int64 // WaitCounter: least value within this run
-	Late    bool  // WaitCounter: some satisfying signal comes later in Cmds: only flags can realise it
+	Late    bool  // WaitCounter: a signal that satisfies the wait is later in Cmds, so the wait must be implemented by polling a flag
 	Coll    int32 // Collective: index in Colls
 	Part    int32 // Collective: index in the team
 	Group   []P2P // Group
@@ -297,7 +297,7 @@ const (
 	Copy                    // Ins[0] to Outs[0], same shape and dtype; either may be a peer's (put, get)
 	Collective              // this rank's part of a collective or barrier
 	Group                   // sends and recvs
-	Record                  // Event captures the stream's work so far
+	Record                  // Event records the stream's work so far
 	WaitEvent               // the stream waits for Event
 	Signal                  // raises Peer's counter by one after the stream's work so far
 	WaitCounter             // the stream waits until its rank's counter is at least Value
@@ -326,8 +326,8 @@ type Launch struct {
 }
 
 // LaunchParam is an argument of a launch: a tensor or a number. In is the index of a tensor that the command reads, and
-// Out that of one that it writes; if a kernel reads and writes a tensor, both are set. If neither is set, the argument
-// is a number.
+// Out is the index of a tensor that it writes. If a kernel reads and writes a tensor, both are set. If neither is set,
+// the argument is a number.
 type LaunchParam struct {
 	In, Out int32    // -1 for none
 	DType   ir.DType // of a number
@@ -341,12 +341,12 @@ func (l *Launch) Updates(j int) bool {
 
 // Memory holds the planner's statistics on each rank's arena.
 type Memory struct {
-	// Inputs is the number of bytes of the parameters, which live as long as the plan.
+	// Inputs is the number of bytes of the parameters, which remain allocated as long as the plan.
 	Inputs int64
 	// Peak is equal to ArenaBytes: the size of the layout of all buffers, inputs included.
 	Peak int64
-	// Bound is the maximum number of bytes that are live at once in issue order, inputs included. On one stream, no
-	// layout that keeps the program's lifetimes is smaller.
+	// Bound is the maximum number of bytes that are live at once in issue order, inputs included. For a program with
+	// one stream, no layout that preserves the lifetimes of its buffers is smaller.
 	Bound int64
 }
 
@@ -385,13 +385,13 @@ func (c *Coll) Moved(i int) int64 {
 		}
 		return p.Out.Bytes()
 	}
-	if int32(i) == c.Root { // broadcast, scatter: the root has it
+	if int32(i) == c.Root { // broadcast, scatter: the root already has the data
 		return 0
 	}
 	return p.Out.Bytes()
 }
 
-// movedRows returns the result of Moved for an uneven collective.
+// movedRows is Moved for an uneven collective.
 func (c *Coll) movedRows(i int) int64 {
 	p, n := &c.Parts[i], int64(len(c.Parts))
 	all, shape := p.Out.Bytes(), p.Out.Shape

@@ -1,8 +1,8 @@
 package plan
 
-// Rank holds the commands of one rank before they are matched with those of the other ranks. The commands are in issue
-// order and differ from those of a Plan as follows. Stream is an index among the rank's own streams, of which main is
-// the first, and Event is an index among the rank's own events. Coll is an index in Joins, and the Pair of a group's
+// Rank holds the commands of one rank before they are matched with the commands of other ranks. The commands are in
+// issue order. Some fields have another meaning than in a Plan. Stream is an index in the rank's own streams, of which
+// main is the first. Event is an index in the rank's own events. Coll is an index in Joins, and the Pair of a group's
 // entry is an index in Ends.
 type Rank struct {
 	Rank    int32

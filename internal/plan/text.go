@@ -10,7 +10,7 @@ import (
 )
 
 // String returns the plan as text: sizes, streams, a map of memory, channels, and then one command in each line, in the
-// order of the world list. Equal plans have equal texts.
+// order of Cmds. Equal plans have equal texts.
 func (p *Plan) String() string {
 	pr := &printer{p: p}
 	pr.head()

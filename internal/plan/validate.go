@@ -9,8 +9,8 @@ import (
 )
 
 // Validate returns an error if the plan cannot be executed: if an index is out of range, a tensor is not inside its
-// buffer, or events or signals are inconsistent. It does not check whether the plan computes the right results; the
-// checker of plans does that.
+// buffer, or events or signals are inconsistent. It does not check for races or wrong results; package verify does
+// that.
 func Validate(p *Plan) error {
 	if p.Ranks < 1 {
 		return fmt.Errorf("it is for %d ranks", p.Ranks)
@@ -27,12 +27,12 @@ func Validate(p *Plan) error {
 type validator struct {
 	p               *Plan
 	inputs, outputs []IO
-	inChannel       []int              // instances of each channel
-	issued          map[[2]int32]int32 // by channel, member: instances issued
-	posted          map[P2P]bool       // sides of pairs issued
-	event           []int32            // the rank that has recorded it, -1 before
-	raised          [][]int64          // by counter, like PerRun
-	moved           map[[3]int32]bool  // way, IO, rank: uploaded or read back
+	inChannel       []int              // number of instances of each channel
+	issued          map[[2]int32]int32 // by channel and member: number of instances issued so far
+	posted          map[P2P]bool       // sides of pairs that were issued
+	event           []int32            // by event: the rank that has recorded the event, or -1
+	raised          [][]int64          // by counter: number of signals so far, indexed like PerRun
+	moved           map[[3]int32]bool  // by direction, IO and rank: whether the block was uploaded or read back
 }
 
 func (c *validator) streams() error {
@@ -199,8 +199,8 @@ func (c *validator) pairs() error {
 	return nil
 }
 
-// ios checks that blocks fit into the global tensors, that their positions are right, and that the blocks of each
-// output together form all of it.
+// ios checks that each block is inside its global tensor at the correct position, and that the blocks of each output
+// together cover the whole tensor.
 func (c *validator) ios() error {
 	for k, ios := range [][]IO{c.inputs, c.outputs} {
 		names := map[string]bool{}
@@ -249,7 +249,7 @@ func (c *validator) blocks(io *IO, whole bool) error {
 	return nil
 }
 
-// cmds checks every command, in the order of the world list.
+// cmds checks every command, in the order of Plan.Cmds.
 func (c *validator) cmds() error {
 	c.event = slices.Repeat([]int32{-1}, c.p.Events)
 	c.issued = map[[2]int32]int32{}
@@ -380,8 +380,8 @@ func (c *validator) record(m *Cmd) error {
 	return nil
 }
 
-// wait also checks that an event is waited for only on the rank that records it. Ranks must be ordered by counters,
-// collectives, or pairs of send and recv, which also work between processes.
+// wait checks a wait for an event. In particular, only the rank that records an event may wait for it. Ranks must be
+// ordered by counters, collectives, or pairs of send and recv, which also work between processes.
 func (c *validator) wait(m *Cmd) error {
 	switch {
 	case !within(m.Event, len(c.event)) || c.event[m.Event] < 0:

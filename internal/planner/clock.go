@@ -1,8 +1,8 @@
 package planner
 
 // The commands of a stream are numbered over all runs: position p is the p-th command that the stream executes, counted
-// from 1. The knowledge of a stream is a vector clock: for every stream of every rank, the number of that stream's
-// commands that are certain to be done.
+// from 1. The knowledge of a stream is a vector clock. It has one entry for each stream of each rank: the number of
+// commands of that stream that are certain to be done.
 
 // clock is a snapshot of a stream's knowledge. vec is shared and never changes; a nil vec is all zeros. pos holds the
 // entry for the stream itself.
@@ -11,7 +11,7 @@ type clock struct {
 	stream, pos int32
 }
 
-// knows reports whether the command at position pos of stream is certain to be done.
+// knows reports whether, according to c, the command at position pos of stream is certain to be done.
 func (c *clock) knows(stream, pos int32) bool { return c.at(stream) >= pos }
 
 // at returns the position of the last command of stream that is certain to be done.
@@ -31,7 +31,7 @@ type knowledge struct {
 	vec    []int32
 	frozen bool
 	stream int32
-	pos    int32 // commands this stream has executed
+	pos    int32 // number of commands that this stream has executed
 }
 
 func (k *knowledge) knows(stream, pos int32) bool {
@@ -46,9 +46,9 @@ func (k *knowledge) snapshot() clock {
 	return clock{k.vec, k.stream, k.pos}
 }
 
-// join adds to k the knowledge in c. A stream that knows a position of another stream also knows everything that the
-// other stream knew at that position, because knowledge grows only by commands. Joining a clock whose position is
-// already known therefore changes nothing.
+// join adds to k the knowledge in c. If k includes a position of another stream, it also includes everything that the
+// other stream knew at that position, because knowledge grows only by commands. Joining a clock whose own position is
+// already in k therefore changes nothing.
 func (k *knowledge) join(c clock, width int) {
 	if k.knows(c.stream, c.pos) {
 		return
@@ -66,10 +66,10 @@ func (k *knowledge) join(c clock, width int) {
 	k.vec[c.stream] = max(k.vec[c.stream], c.pos)
 }
 
-// adopt replaces k's vector with a shared vector, which must contain everything that k knows.
+// adopt replaces k's vector with a shared vector, whose entries must not be smaller than those of k.
 func (k *knowledge) adopt(vec []int32) { k.vec, k.frozen = vec, true }
 
-// together returns the union of the knowledge of several streams, including their own positions.
+// together returns the elementwise maximum of the vector clocks of several streams, including their own positions.
 func together(ks []*knowledge, width int) []int32 {
 	vec := make([]int32, width)
 	for _, k := range ks {

@@ -15,15 +15,15 @@ type communication struct {
 	group *openGroup
 }
 
-// team is an ordered list of ranks, with the collectives that each rank has issued to the team.
+// team is an ordered list of ranks that execute collectives together, with the collectives that each rank has issued.
 type team struct {
 	ranks  []int
-	issued [][]issue // by member, in issue order
+	issued [][]issue // for each member, its issues in issue order
 }
 
 // issue describes one member's part of a collective, before the parts of all members are matched.
 type issue struct {
-	cmd  int32 // in the rank's commands
+	cmd  int32 // index in the rank's commands
 	coll plan.Coll
 	part plan.CollPart
 }
@@ -53,14 +53,15 @@ type seatKey struct {
 	rank int
 }
 
-// seat holds a rank's team and its index in the team. The zero value means that the rank is in no team.
+// seat holds the team of a rank and the rank's index in the team. The zero value means that the rank is in no team over
+// these axes.
 type seat struct {
 	team   *team
 	member int
 }
 
 // team returns the team, over the axes of s, that this rank is in, and the rank's index in it. The first call for a
-// team creates the seats of all its members; if each member built the team again, the time would be quadratic in the
+// team creates the seats of all its members. If each member built the team again, the time would be quadratic in the
 // number of ranks.
 func (u *communication) team(s *ir.Stmt) (t *team, member int, ok bool) {
 	axes := s.Over()
@@ -209,7 +210,7 @@ func (u *communication) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (co
 	return
 }
 
-// someOf evaluates an attribute that limits the number of a GPU's multiprocessors or thread blocks that an op may use.
+// someOf evaluates an attribute that limits how many multiprocessors or thread blocks of a GPU an operation may use.
 func (u *emitter) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
 	v, err := u.eval(s, a.Exprs[0])
 	if err == nil && (v < 1 || v > mostOfGPU) {
@@ -218,13 +219,13 @@ func (u *emitter) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
 	return int32(v), err
 }
 
-// mostOfGPU is the largest number that such an attribute may have. No GPU has that many multiprocessors or runs that
-// many thread blocks at a time.
+// mostOfGPU is the maximum value of such an attribute. No GPU has that many multiprocessors or runs that many thread
+// blocks at the same time.
 const mostOfGPU = 1 << 16
 
-// denseOperand returns the operand of a collective without gaps. A value that has gaps is copied, because the planner
-// chooses a value's layout in memory. A buffer that has gaps is an error, because the program chooses a buffer's layout
-// (S16).
+// denseOperand returns the operand of a collective as a tensor without gaps. If the operand is a value with gaps, it is
+// copied, because the planner chooses the memory layout of values. If it is a buffer with gaps, that is an error,
+// because the program chooses the memory layout of buffers (S16).
 func (u *emitter) denseOperand(s *ir.Stmt, in plan.Ref) (plan.Ref, error) {
 	if in.Dense() || s.Into != nil || u.w.b.Info.Results[s][0].Kind != ir.SymValue {
 		return in, u.wantDense(s, &s.Args[0], in)
@@ -244,7 +245,7 @@ func (u *emitter) wantDense(s *ir.Stmt, p *ir.Place, r plan.Ref) error {
 		"%s needs dense tensors, but %s is a view with gaps", s.Op, p)
 }
 
-// transfer executes put, get, send and recv.
+// transfer emits a put or get. A send or recv becomes a part of the enclosing group, or a group with one transfer.
 func (u *communication) transfer(s *ir.Stmt) error {
 	if d := u.w.b.CheckStmt(s, u.env); d != nil {
 		d.Message += u.where()
@@ -287,7 +288,7 @@ func (u *communication) putGet(s *ir.Stmt, x plan.Ref, peer int32) error {
 	return u.emitCopy(s, x, y, peer)
 }
 
-// openGroup collects the sends and recvs of a group, which become one command.
+// openGroup collects the sends and recvs of one group statement. They become one command.
 type openGroup struct {
 	entries []plan.P2P
 	ends    []pendingEnd

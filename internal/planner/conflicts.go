@@ -12,17 +12,17 @@ import (
 // pairs use the online layout, which takes linear time.
 func pairsBound(n int) int { return min(n*n, 1<<18+32*n) }
 
-// mostOverlaps is the maximum number of pairs of simultaneously live buffers for which buffers are packed. Packing that
-// number takes about 100 ms.
+// mostOverlaps is the maximum number of pairs of simultaneously live buffers for which package pack is used. Packing
+// with this number of pairs takes about 100 ms.
 const mostOverlaps = 16 << 20
 
-// packItems returns the input of package pack: the items with their lifetimes on rank 0, and the conflicts that do not
-// follow from these lifetimes. If there are too many pairs to compare, ok is false.
+// packItems returns the input of package pack: the items with their lifetimes on rank 0, and the conflicts between
+// items whose lifetimes on rank 0 do not overlap. If there are too many pairs to compare, ok is false.
 //
 // Two buffers conflict if their lifetimes overlap in the issue order of a rank. Other pairs are compared only if a use
-// of one is not certain to be done before a use of the other begins. These pairs are found stream by stream: the
-// knowledge of a stream only grows, so the uses that are neither done before a use y begins nor begin after y is done
-// form a contiguous window of each stream's uses.
+// of one buffer is not certain to be done before a use of the other begins. These pairs are found stream by stream. The
+// knowledge of a stream only grows. Therefore the uses on one stream that are neither done before a use y begins nor
+// begin after y is done are consecutive. They form a window of the stream's uses.
 func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.Item, ok bool) {
 	out = make([]pack.Item, len(items))
 	index := make([]int32, len(p.Buffers))
@@ -44,7 +44,7 @@ func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.I
 	switch {
 	case late && len(items) > 2048:
 		return nil, false
-	case late: // what is known may come later in the list
+	case late: // a wait may need a later signal of the list, so all pairs are compared
 		for i := range items {
 			for j := range i {
 				f.add(int32(i), int32(j))
@@ -192,7 +192,7 @@ type usesOf struct {
 	stream int32
 	uses   []rankUse
 	leaves int32
-	last   []int32 // by node, 1 the root; use k is node leaves+k
+	last   []int32 // for each node of the tree, the largest last command; node 1 is the root, and use k is node leaves+k
 }
 
 func newUsesOf(stream int32, uses []rankUse) *usesOf {

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// declarations executes the statements that declare names: buffers, streams, events and counters.
+// declarations executes the statements that declare buffers, streams, events, counters and lets.
 type declarations struct{ *emitter }
 
 // declare executes alloc, free, stream, event, counter and let.
@@ -64,7 +64,7 @@ func (u *emitter) count(s *ir.Stmt) (int64, error) {
 	return n, err
 }
 
-// counter declares a counter on all ranks; its length must be the same on each.
+// counter declares a counter on all ranks. It reports an error if the length of the counter differs between ranks.
 func (u *declarations) counter(s *ir.Stmt, name string, n int64) (int32, error) {
 	k := instance{u.path(), s, 0}
 	id, ok := u.w.counters[k]
@@ -166,7 +166,7 @@ func (u *emitter) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role,
 	return r, nil
 }
 
-// label returns a name with the numbers of the current iteration: "%p@3".
+// label returns a name with the values of the loop variables of the current iteration: "%p@3".
 func (u *emitter) label(name string) string {
 	if len(u.iter) == 0 {
 		return "%" + name

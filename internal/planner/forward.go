@@ -10,9 +10,9 @@ import (
 // forward removes copies of kernel results. If a kernel's result %k is only used by `copy %k into %slot`, the kernel
 // writes to %slot directly and the copy is dropped.
 //
-// The kernel then writes %slot earlier than the copy did. This is safe: every command that is ordered before the copy
-// is also ordered before the kernel, since both are on one stream that does not wait between them, and no command
-// between them accesses the memory that the copy writes.
+// The kernel then writes %slot earlier than the copy did. This is safe for two reasons. First, the kernel and the copy
+// are on one stream that does not wait between them, so every command that is ordered before the copy is also ordered
+// before the kernel. Second, no command between them accesses the memory that the copy writes.
 func forward(p *plan.Plan) {
 	f := forwarder{p: p}
 	if !slices.ContainsFunc(p.Cmds, f.mayGo) {
@@ -52,7 +52,7 @@ func forward(p *plan.Plan) {
 	p.Cmds = slices.DeleteFunc(p.Cmds, func(plan.Cmd) bool { at++; return f.dropped[at] })
 }
 
-// plannedUse identifies one rank's copy of a buffer.
+// plannedUse is the map key of one rank's copy of a buffer.
 type plannedUse struct{ rank, buffer int32 }
 
 // bufferUses holds the indices of the first and the last command that access a buffer, and the number of accesses.
@@ -86,7 +86,8 @@ const (
 	mostBetween = 64
 )
 
-// mayGo reports whether c copies between buffers of its own rank and moves whole rows to whole rows.
+// mayGo reports whether command c may be removed by forward. It must be a copy between two dense tensors of its own
+// rank, from a value into an aligned position in the arena.
 func (f *forwarder) mayGo(c plan.Cmd) bool {
 	if c.Kind != plan.Copy || c.Peer >= 0 {
 		return false
@@ -96,8 +97,8 @@ func (f *forwarder) mayGo(c plan.Cmd) bool {
 		f.p.Buffers[dst.Buf].Space == plan.Arena && src.Dense() && dst.Dense() && dst.Off%aligned == 0
 }
 
-// maker returns the index of the kernel that can write directly to the destination of command i. If command i is not a
-// copy or there is no such kernel, ok is false.
+// maker returns the index of the kernel whose result command i copies, if this kernel can write directly to the
+// destination of command i. If command i is not a copy or there is no such kernel, ok is false.
 func (f *forwarder) maker(i int) (from int, ok bool) {
 	c := &f.p.Cmds[i]
 	if !f.mayGo(*c) {

@@ -8,17 +8,18 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// frame holds the names of one execution of a function. A name has one meaning at a time within a function (S9 forbids
-// shadowing), so inner blocks need no frames: a name that is defined a second time replaces the first definition.
+// frame holds the names that are defined in one execution of a function. S9 forbids shadowing, so a name has only one
+// meaning at a time within a function. Inner blocks therefore need no frames: a second definition of a name replaces
+// the first.
 type frame struct {
 	ints     map[string]int64
-	tensors  map[string][]tensor // one, or an array's elements
+	tensors  map[string][]tensor // one tensor, or one for each element of an array
 	streams  map[string][]int32  // plan streams
-	events   map[string][]int32  // slot of the most recent record, -1 before any
+	events   map[string][]int32  // slot of the most recent record, -1 before the first record
 	counters map[string]int32    // plan counter
 
 	results  []tensor
-	yielded  []tensor // by the loop body that ended last
+	yielded  []tensor // the values that the last finished iteration of a loop yielded
 	returned bool
 }
 
@@ -39,7 +40,7 @@ func set[V any](m *map[string]V, name string, v V) {
 // on other ranks.
 type tensor struct {
 	plan.Ref
-	at *ir.Stmt // of a result: its return
+	at *ir.Stmt // the return statement, if the tensor is a result
 }
 
 func absent() tensor { return tensor{Ref: plan.Absent()} }
@@ -121,9 +122,9 @@ func (u *emitter) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
 	return ids[i], nil
 }
 
-// instanceOn identifies the streams that a declaration creates when it is executed on a given stream. If a loop or
-// another call executes the declaration again on the same stream, it names the same streams. Streams are FIFOs, so this
-// only adds order, and the number of streams depends on the text alone.
+// instanceOn is the map key of the streams that a declaration creates when it is executed on a given stream. If a loop
+// or another call executes the declaration again on the same stream, the existing streams are used again. Streams are
+// FIFOs, so this only adds order. The number of streams then depends on the text alone.
 type instanceOn struct {
 	stmt *ir.Stmt
 	elem int64

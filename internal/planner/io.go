@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// bindInputs gives every parameter its buffer and emits the commands with which the caller uploads inputs.
+// bindInputs binds every parameter to its buffer and emits the commands that upload the caller's inputs.
 func (u *unroller) bindInputs(f *ir.Func) error {
 	for i, par := range f.Params {
 		if i == len(u.w.p.Inputs) {
@@ -54,7 +54,7 @@ func (u *unroller) addInput(par *ir.Param) error {
 	return nil
 }
 
-// emitOutputs emits, on main, the commands with which the caller reads back outputs: first the results, then the inout
+// emitOutputs emits on main the commands that copy outputs back to the caller: first the results, then the inout
 // parameters.
 func (u *unroller) emitOutputs(f *ir.Func, results []tensor) error {
 	if len(u.w.p.Outputs) == 0 {

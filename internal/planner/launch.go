@@ -16,11 +16,11 @@ var (
 )
 
 const (
-	mostThreads = 1024    // of a block
-	mostShared  = 1 << 20 // bytes; GPUs lend less
+	mostThreads = 1024    // maximum number of threads of a block
+	mostShared  = 1 << 20 // maximum bytes of dynamic shared memory; every GPU has less
 )
 
-// launch emits the launch of a kernel. Its tensors must have no gaps, because a kernel is not passed strides.
+// launch emits the launch of a kernel. Its tensors must have no gaps, because strides are not passed to the kernel.
 func (u *computing) launch(s *ir.Stmt) error {
 	if d := u.w.b.CheckStmt(s, u.env); d != nil {
 		d.Message += u.where()
@@ -45,7 +45,7 @@ func (u *computing) launch(s *ir.Stmt) error {
 		l.Params = append(l.Params, p)
 	}
 	if !slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 }) {
-		return nil // as a grid of no blocks would
+		return nil // a grid without blocks does nothing
 	}
 	if l.Grid, err = u.extents(s, "grid", mostGrid); err != nil {
 		return err
@@ -68,8 +68,8 @@ func (u *computing) launch(s *ir.Stmt) error {
 	return u.emit(s, c)
 }
 
-// launch returns one more than the index of l in the plan's launches. Equal launches, as the launches of all ranks
-// mostly are, share one entry.
+// launch returns one more than the index of l in the plan's launches. Equal launches share one entry; usually the
+// launches of all ranks are equal.
 func (w *world) launch(l plan.Launch) int32 {
 	key := fmt.Sprint(l)
 	i, ok := w.launches[key]

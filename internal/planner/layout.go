@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// packSteps returns the maximum number of steps in the search for a layout that needs no more memory than is live at
-// once. The search takes about a millisecond for few buffers and tens of milliseconds for many.
+// packSteps returns the maximum number of steps of the search for a small layout. The search takes about a millisecond
+// for few buffers and tens of milliseconds for many buffers.
 func packSteps(buffers int) int64 { return min(8<<20, 4096*int64(buffers+16)) }
 
-// mostBounded is the maximum number of buffers for which the lower bound of the order is computed before the search for
-// a layout.
+// mostBounded is the maximum number of buffers for which the search for a layout first computes the lower bound that
+// follows from the order of the commands (Footprint.Bound).
 const mostBounded = 512
 
 // item describes one buffer to be placed.
@@ -43,8 +43,8 @@ func layOut(p *plan.Plan, u *usage, stats *Stats) (beyond *plan.Buffer) {
 	return beyond
 }
 
-// placeSpace places all buffers of one memory space, starting at offset base. It returns the end of the last buffer,
-// and a buffer that would end beyond maxArena, if there is one.
+// placeSpace assigns offsets, starting at base, to all buffers of one memory space. It returns the end of the last
+// buffer. If a buffer would end beyond maxArena, it also returns that buffer.
 func placeSpace(
 	p *plan.Plan, u *usage, stats *Stats, space plan.Space, base int64,
 ) (end int64, beyond *plan.Buffer) {
@@ -81,7 +81,7 @@ func bestLayout(p *plan.Plan, u *usage, items []item, bound int64, stats *Stats)
 	if height(best) <= bound {
 		return best
 	}
-	// For many items, computing the lower bound of the order takes longer than the search.
+	// For more than mostBounded items, computing the lower bound takes longer than the search.
 	if len(items) <= mostBounded && p.Buffers[items[0].buf].Space == plan.Arena {
 		order, _ := mostUnordered(p, u, 0)
 		if bound = max(bound, order); height(best) <= bound {

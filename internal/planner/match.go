@@ -9,8 +9,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// match pairs the commands that ranks execute together. Collectives are matched by issue order within each team, and
-// sends with recvs by order within each lane. Waits for counters are checked against the signals that raise them.
+// match matches the commands that ranks execute together. The parts of a collective are matched by issue order within
+// each team. Sends are matched with recvs by order within each lane. Waits for counters are checked against the number
+// of signals that raise the counters.
 func (w *world) match() error {
 	for _, t := range w.teams {
 		if err := w.matchTeam(t); err != nil {
@@ -25,8 +26,8 @@ func (w *world) match() error {
 	return w.matchCounters()
 }
 
-// matchTeam creates the plan's Colls from the issues of a team. The k-th issues of all members form one collective, and
-// the streams of these issues select its channel.
+// matchTeam creates the plan's Colls from the issues of a team. The k-th issues of all members form one collective. The
+// streams of these issues determine its channel.
 func (w *world) matchTeam(t *team) error {
 	channels := map[string]int32{}
 	longest := 0
@@ -70,7 +71,7 @@ func (w *world) matchColl(t *team, lead, k int) (plan.Coll, error) {
 		if m == lead && len(t.ranks) > 1 {
 			other = (lead + 1) % len(t.ranks)
 		}
-		if here := describe(&t.issued[m][k]); here == describe(&t.issued[other][k]) { // what is wrong shows in one of them alone
+		if here := describe(&t.issued[m][k]); here == describe(&t.issued[other][k]) { // equal calls: the fault is in member m alone
 			c := w.issued(t, m, k)
 			return coll, w.diag("match", c, "%s: %s (%s)", here, why, w.where(c))
 		}
@@ -194,7 +195,7 @@ func partsFit(c *plan.Coll) (int, string) {
 	return 0, ""
 }
 
-// unpairedPermute returns a member whose to= or from= has no matching attribute of another member.
+// unpairedPermute returns a member of a permute whose to= or from= does not match the attributes of the named member.
 func unpairedPermute(c *plan.Coll) int {
 	for m, part := range c.Parts {
 		if part.To >= 0 && c.Parts[part.To].From != int32(m) || part.From >= 0 && c.Parts[part.From].To != int32(m) {

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Footprint holds two sizes with which a plan's memory is compared. Both include the parameters.
+// Footprint holds two reference sizes for the memory of a plan. Both include the parameters.
 type Footprint struct {
 	// Bound is the maximum number of bytes that can be live at once on a rank, over all orders in which the streams
 	// may run. No layout that keeps the plan's order is smaller. BoundAt lists the buffers that are then live.
@@ -31,9 +31,9 @@ func Measure(p *plan.Plan) (*Footprint, error) {
 	return measure(p, u), nil
 }
 
-// usageOf computes the usage of a plan and does not change the plan.
+// usageOf computes the usage of the buffers of a plan. It does not change the plan.
 func usageOf(p *plan.Plan) (*usage, error) {
-	q := *p // simulate writes to the buffers
+	q := *p // simulate sets fields of the buffers
 	q.Buffers = slices.Clone(p.Buffers)
 	for i := range q.Buffers {
 		q.Buffers[i].First, q.Buffers[i].Last = -1, -1
@@ -108,10 +108,10 @@ func arena(p *plan.Plan, u *usage, f func(b int32, h *holder, size int64)) {
 	}
 }
 
-// mostUnordered returns a set of a rank's buffers in which no two are ordered and whose sum of bytes is the largest,
-// and that sum. The set is the heaviest antichain of the order "certain to be done before the other begins". By
-// duality, its weight is the sum of all bytes minus the maximum number of bytes that buffers can pass on to later
-// buffers, which is a maximum flow.
+// mostUnordered returns the set of a rank's buffers that has the largest sum of bytes among the sets in which no two
+// buffers are ordered, and this sum. The set is the heaviest antichain of the order "all uses are certain to be done
+// before the other buffer is used". By duality, its weight is the sum of all bytes minus the maximum number of bytes
+// that buffers can hand over to later buffers. This maximum is computed as a maximum flow.
 func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	var bufs []int32
 	var hs []*holder
@@ -134,13 +134,13 @@ func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	source, sink := int32(2*n), int32(2*n+1)
 	total := int64(0)
 	words := (n + 63) / 64
-	behind := make([]uint64, n*words) // by place in order: those after it
+	behind := make([]uint64, n*words) // bit sets, by index in the order: the buffers that are ordered after this one
 	for i := n - 1; i >= 0; i-- {
 		a := order[i]
 		total += sizes[a]
 		net.edge(source, int32(a), sizes[a])
 		net.edge(int32(n+a), sink, sizes[a])
-		net.edge(int32(n+a), int32(a), 1<<62) // buffers after b are after a
+		net.edge(int32(n+a), int32(a), 1<<62) // every buffer that is ordered after b is also ordered after a
 		reach := behind[i*words : (i+1)*words]
 		for j := i + 1; j < n; j++ {
 			if reach[j/64]&(1<<(j%64)) != 0 {
@@ -181,8 +181,8 @@ func (u *usage) precedes(a, b *holder) bool {
 
 // network computes a maximum flow with Dinic's algorithm.
 type network struct {
-	edges []flowEdge // edge e and e^1 are opposite
-	first []int32    // by node, -1 for none
+	edges []flowEdge // edges e and e^1 have opposite directions
+	first []int32    // for each node, its first edge, or -1
 	level []int32
 	next  []int32
 }

@@ -3,10 +3,10 @@ package planner
 import "hocket.example/hocket/internal/plan"
 
 // merger creates the plan's list of commands. The ranks alternate, one command each. A rank stops at a collective until
-// all members have arrived, so that their commands are adjacent in the list, and at a wait for a counter until the
-// signals are in the list. If all ranks have stopped, the first one that stopped continues. If it had stopped at a
-// wait, that wait is Late; if it had stopped at a collective, the collective's commands are not adjacent. simulate
-// later decides whether the program would deadlock.
+// all members have arrived, so that the commands of the collective are adjacent in the list. It stops at a wait for a
+// counter until the signals are in the list. If all ranks have stopped, the rank that stopped first continues. If it
+// had stopped at a wait, the wait is marked Late. If it had stopped at a collective, the commands of the collective are
+// not adjacent. The function simulate later decides whether the program deadlocks.
 type merger struct {
 	w     *world
 	out   []plan.Cmd
@@ -15,12 +15,12 @@ type merger struct {
 	stuck []int32 // ranks that have stopped, in that order
 	still []bool
 
-	arrived []int32          // by collective: members that stand at it
-	waiting [][]int32        // by collective: their ranks
-	opened  []bool           // by collective: may be issued
-	signals map[elemOf]int64 // signals in the list
+	arrived []int32          // by collective: number of members that have arrived
+	waiting [][]int32        // by collective: the ranks that have arrived and stopped
+	opened  []bool           // by collective: whether all members may issue it
+	signals map[elemOf]int64 // number of signals in the list
 	watch   map[elemOf][]int32
-	forced  []bool // by rank: its next command is let through
+	forced  []bool // by rank: whether its next command is appended without a check
 }
 
 // elemOf identifies one rank's element of a counter.
@@ -145,7 +145,7 @@ func (m *merger) open(r, coll int32) bool {
 	if m.forced[r] {
 		return true
 	}
-	m.queue = append(m.queue, r) // after the others, so that the parts are adjacent
+	m.queue = append(m.queue, r) // this rank is last, so that the parts of all members are adjacent
 	return false
 }
 
@@ -170,9 +170,9 @@ func renumber(p *plan.Plan) {
 	p.Colls, p.Channels, p.Pairs = reorder(p.Colls, colls), reorder(p.Channels, channels), reorder(p.Pairs, pairs)
 }
 
-// newIDs assigns new ids in the order in which they are first requested.
+// newIDs maps old ids to new ids, which are numbered in the order in which they are first requested.
 type newIDs struct {
-	to   []int32 // old → new, -1 before
+	to   []int32 // new id of each old id, or -1 if none is assigned yet
 	next int32
 }
 

@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// The online layout places buffers in order of first use, like an allocator that knows the happens-before order: a
-// buffer may take a free range if it is ordered after all buffers that used the range. At most maxProbes free ranges
-// are examined for each buffer.
+// The online layout places buffers in the order of their first use, like an allocator. A buffer may use a free range if
+// happens-before orders the buffer after all buffers that used the range. At most maxProbes free ranges are examined
+// for each buffer.
 
 // maxProbes is the maximum number of free ranges that are examined for one buffer.
 const maxProbes = 64
@@ -25,10 +25,10 @@ type rangeOf struct {
 	off, size  int64
 	prev, next int32 // neighbours by address, -1 at the ends
 	free, gone bool
-	// first and last hold the buffers that used these bytes first and last in a run. A new buffer must be ordered
-	// after those in last, and those in first, in the next run, must be ordered after the new buffer. The buffers
-	// between them are then ordered too. The order holds rank by rank, so a buffer stays in the list until a buffer
-	// that exists on all of its ranks replaces it.
+	// first and last hold the buffers that used these bytes first and last in a run. A new buffer must be ordered after
+	// the buffers in last, and the buffers in first, in the next run, must be ordered after the new buffer. All other
+	// buffers of the range are then ordered too. Order is checked rank by rank. Therefore a buffer remains in last
+	// until it is replaced by a buffer that exists on all of its ranks.
 	first, last []int32
 }
 
@@ -37,7 +37,7 @@ type onlineLayout struct {
 	u      *usage
 	stats  *Stats
 	ranges []rangeOf
-	tail   int32 // the topmost range, -1 when there is none
+	tail   int32 // the topmost range, or -1 if the arena is empty
 	bins   [binCount][]int32
 	live   liveHeap
 }
@@ -76,8 +76,8 @@ func (o *onlineLayout) take(buf int32, size int64) int32 {
 	return at
 }
 
-// replaceLast returns the list last after buf has used the range: buf, and those earlier buffers that buf does not
-// replace on all of their ranks.
+// replaceLast returns the list last of a range after buf has used the range. It contains buf and those earlier buffers
+// that also exist on ranks without buf.
 func (o *onlineLayout) replaceLast(last []int32, buf int32) []int32 {
 	out := []int32{buf}
 	for _, x := range last {
@@ -194,8 +194,9 @@ func (o *onlineLayout) merge(at, end int32, most int) int32 {
 	return o.link(m)
 }
 
-// coalesce joins a free range with its free neighbours if the joined range requires no more of the next buffer than one
-// of the ranges did. Without this, many small ranges would leave no range for a large buffer.
+// coalesce joins a free range with its free neighbours if every buffer that may use one of the ranges may also use the
+// joined range. Without this, memory would be divided into many small ranges, none of which is large enough for a large
+// buffer.
 func (o *onlineLayout) coalesce(at int32) int32 {
 	for _, pair := range [2]func(r *rangeOf) (int32, int32){
 		func(r *rangeOf) (int32, int32) { return r.prev, at },
@@ -214,9 +215,9 @@ func (o *onlineLayout) coalesce(at int32) int32 {
 	return at
 }
 
-// pruned removes from list the buffers that other buffers in it imply. A buffer that is ordered after the later of two
-// buffers is ordered after both, if the later one exists on all ranks of the other. implies(x, y) compares uses on one
-// rank and reports that y is the one to keep.
+// pruned removes redundant buffers from list. Of two ordered buffers, only the later one is kept, if it exists on all
+// ranks of the other: a buffer that is ordered after the later one is ordered after both. implies(x, y) compares the
+// uses of two buffers on one rank, and reports whether y makes x redundant.
 func (o *onlineLayout) pruned(list []int32, implies func(x, y *holder) bool) []int32 {
 	var out []int32
 	for i, a := range list {

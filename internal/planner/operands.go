@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// settle adds to an op's attributes the defaults that depend on its operands, and returns the operands, cut to the
-// parts that the op reads.
+// settle sets the attributes of an operation whose defaults depend on its operands. It returns the operands, restricted
+// to the parts that the operation reads.
 func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
 	switch s.Op {
 	case ir.OpExpand:
@@ -21,7 +21,7 @@ func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.
 		}
 	case ir.OpIndexCopy:
 		attr.Axes = append(attr.Axes, 0)[:1]
-		return append(ins, out), nil // what it does not write stays
+		return append(ins, out), nil // index_copy does not write all of out, so it also reads out
 	case ir.OpIota:
 		attr.Axes = append(attr.Axes, len(out.Shape)-1)[:1]
 		u.counted(s, attr, out)
@@ -41,7 +41,7 @@ func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.
 	return ins, nil
 }
 
-// tablePart sets in attr which rows, and which experts, of the whole tensor of sym this rank holds.
+// tablePart sets First and Rows in attr: the rows, or the experts, of the whole tensor of sym that this rank has.
 func (u *computing) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir.Sym) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {
@@ -62,8 +62,8 @@ func (u *computing) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *i
 	return nil
 }
 
-// slots returns the operands of reduce_slots: the slots in its range, and the tensor with which the sum begins, if
-// there is one.
+// slots returns the operands of reduce_slots: the slots in the range lo..hi and, if the sum starts from a tensor, this
+// tensor.
 func (u *computing) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.Ref, error) {
 	axis, err := u.axis(s, "axis", x)
 	if err != nil {
@@ -79,7 +79,8 @@ func (u *computing) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.R
 	return []plan.Ref{x}, nil
 }
 
-// counted sets in attr the number of elements along an iota's axis that precede this rank's elements.
+// counted sets First in the attributes of an iota: the number of elements along the axis that precede this rank's
+// block.
 func (u *computing) counted(s *ir.Stmt, attr *ir.Attrs, out plan.Ref) {
 	if s.Into == nil && u.w.b.Info.Results[s][0].Kind == ir.SymValue {
 		attr.First = u.w.b.Offset(u.w.b.Info.Results[s][0].Type, out.Shape, u.rank)[attr.Axes[0]]

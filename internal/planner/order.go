@@ -53,8 +53,8 @@ func (u *ordering) waitStream(s *ir.Stmt, waiter, on int32) error {
 	return u.waitSlot(s, waiter, slot)
 }
 
-// record returns an event slot that captures the stream's work so far. If no command was issued since the last record,
-// it returns that record's slot.
+// record returns an event slot that records the work issued to the stream so far. If no command was issued since the
+// last record, it returns the slot of the last record.
 func (u *ordering) record(s *ir.Stmt, stream int32) (int32, error) {
 	t := &u.w.tails[stream]
 	if t.recorded == t.issued {
@@ -98,7 +98,7 @@ func (u *ordering) recordEvent(s *ir.Stmt) error {
 	return err
 }
 
-// waitEvent emits a wait for the event's most recent record in host order.
+// waitEvent emits a wait for the most recent record of an event, in the order in which the host issues commands.
 func (u *ordering) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 	i, err := u.index(p, len(slots))
 	if err != nil {
@@ -132,7 +132,7 @@ func (u *ordering) waitCounter(s *ir.Stmt, p *ir.Place, id int32) error {
 		return u.errf("structure", s.Pos, "wait "+p.String()+" >= 1", "waiting for a counter needs a least value")
 	}
 	v, err := u.eval(s, s.Exprs[0])
-	if err != nil || v <= 0 { // a counter is never below 0
+	if err != nil || v <= 0 { // the value of a counter is never below 0, so this wait needs no command
 		return err
 	}
 	return u.emit(s, plan.Cmd{Kind: plan.WaitCounter, Counter: id, Elem: elem, Value: v})

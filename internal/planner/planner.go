@@ -1,7 +1,7 @@
-// Package planner turns a bound program into a plan. It unrolls every rank's text into commands, matches the commands
-// that ranks execute together, and merges the ranks into one list. It then computes which commands happen before which
-// others over two consecutive runs, and lays out memory so that two buffers share bytes only where that order allows
-// it.
+// Package planner turns a bound program into a plan. It executes the program text once for each rank and emits the
+// rank's commands. It then matches the commands that ranks execute together, and merges the commands of all ranks into
+// one list. It computes the happens-before order of the commands over two consecutive runs. Finally it assigns memory
+// to buffers, so that two buffers share bytes only where the order allows it.
 //
 // Each step is in one file: unroll (control flow); tensor, view, order and comm (the commands of statements); match;
 // merge; forward (removal of copies); simulate (happens-before); layout. All steps after unroll use only plan.Plan.
@@ -13,12 +13,12 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Options tune planning. The zero value selects the defaults.
+// Options sets limits of planning and receives statistics. The zero value selects the defaults.
 type Options struct {
 	// Stats, if not nil, receives the numbers of operations that planning performed.
 	Stats *Stats
 	// Room returns the number of bytes of free host memory, or 0 if it is unknown. It is called once, when a plan
-	// becomes long. A plan for which there is too little memory is refused as too large.
+	// becomes long. If the plan needs more memory, planning fails with an error of kind "limit".
 	Room func() int64
 	// Commands is the maximum number of commands over all ranks, and Memory is the maximum number of bytes of host
 	// memory that a plan may need. 0 sets no limit.
@@ -34,7 +34,7 @@ type Stats struct {
 	Exprs      int64 // index expressions evaluated
 	Joins      int64 // vector clocks joined
 	Compares   int64 // pairs of buffers compared for happens-before
-	Probes     int64 // free ranges looked at by the online layout
+	Probes     int64 // free ranges examined by the online layout
 }
 
 // Plan returns the plan for a bound function. The function and all functions that it calls must be explicit: every op

@@ -8,11 +8,11 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Ranks unrolls one rank at a time, for callers that do not need a plan for all ranks. Buffers, counters and sites have
-// the same indices on all ranks that take the same path through the text.
+// Ranks unrolls one rank at a time, for callers that do not need a plan for all ranks. Buffers, counters and sites
+// (source statements of commands) have the same indices on all ranks that execute the same path through the text.
 type Ranks struct {
 	w    *world
-	last int // the rank unrolled last, whose commands' memory is used again
+	last int // the rank that was unrolled last; the memory of its commands is reused
 }
 
 // NewRanks returns the Ranks of a bound function. No rank is unrolled yet.

@@ -4,16 +4,16 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// elemState holds the state of one counter element over all runs. Its signals are numbered in the order in which its
-// raiser issues them.
+// elemState holds the state of one counter element over all runs. The signals are numbered in the order in which the
+// raising rank issues them.
 type elemState struct {
 	signals []raised
 	fired   int
 	waiting []int32
 }
 
-// raised describes one signal: the knowledge of its stream, and the number of earlier signals that were certain to be
-// done.
+// raised describes one signal: the knowledge of the signalling stream, and the number of earlier signals that were
+// certain to be done.
 type raised struct {
 	fired  bool
 	clock  clock
@@ -56,11 +56,11 @@ func (s *simulator) raise(cmd int32, run int, k *knowledge) {
 	s.wake(&e.waiting)
 }
 
-// maxUnordered is the maximum number of unordered earlier signals that are examined. A signal with more of them is
-// treated as if it knew no earlier signal.
+// maxUnordered is the maximum number of unordered earlier signals that are examined. A signal with more unordered
+// earlier signals is treated as if no earlier signal were ordered before it.
 const maxUnordered = 64
 
-// knownPrefix returns the largest m such that k knows signals 1..m, m < n.
+// knownPrefix returns the largest m < n such that, according to k, the signals 1 to m are certain to be done.
 func (e *elemState) knownPrefix(n int, k *knowledge) int {
 	m := n - 1
 	for j := n - 1; j > 0; j-- {
@@ -69,7 +69,7 @@ func (e *elemState) knownPrefix(n int, k *knowledge) int {
 		case !g.fired || !k.knows(g.clock.stream, g.clock.pos):
 			m = j - 1
 		case g.prefix == j-1:
-			return m // this one knew all before it
+			return m // this signal was ordered after all earlier signals
 		}
 		if n-j > maxUnordered {
 			return 0
@@ -79,8 +79,8 @@ func (e *elemState) knownPrefix(n int, k *knowledge) int {
 }
 
 // hear adds to k the knowledge of the first want signals of an element. It visits the signals in reverse order and
-// stops at a signal that knew all signals before it. Adding less than all knowledge is safe: fewer buffers may then
-// share memory.
+// stops at a signal that is ordered after all earlier signals. It is safe to add less knowledge than a wait guarantees:
+// then fewer buffers may share memory.
 func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 	for j := want; j > 0; j-- {
 		g := &e.signals[j-1]
@@ -95,7 +95,7 @@ func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 // satisfy. This happens if a later signal is not ordered after the wait, so that it may arrive earlier (S12). Two runs
 // are examined, because signals of the next run count as well.
 func (s *simulator) ambiguousWait() error {
-	least := map[elemOf][]int{} // by element: the least prefix of the signals behind the v-th
+	least := map[elemOf][]int{} // by element: the smallest prefix among the signals after the v-th
 	for i := range s.p.Cmds {
 		c := &s.p.Cmds[i]
 		if c.Kind != plan.WaitCounter {

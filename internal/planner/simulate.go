@@ -13,9 +13,9 @@ import (
 const runs = 2
 
 // simulator executes a plan greedily on an idealized machine, on which every stream is a separate FIFO. No command
-// disables another, and there are no wildcard receives, so the system is confluent: one execution order determines
-// whether the program can deadlock. During the execution, the simulator records for each stream the commands that are
-// certain to be done.
+// prevents another from executing, and there are no wildcard receives, so the system is confluent: executing the plan
+// in one order determines whether any order can deadlock. During the execution, the simulator maintains the vector
+// clock of each stream.
 type simulator struct {
 	w     *world
 	p     *plan.Plan
@@ -28,7 +28,7 @@ type simulator struct {
 
 	events  [runs][]eventState
 	elems   map[elemOf]*elemState
-	ordinal map[int32]int32 // by Signal command: its number among its element's, from 1
+	ordinal map[int32]int32 // by Signal command: its number among the signals of its element, from 1
 	colls   [runs][]collState
 	groups  [runs]map[int32]*groupState
 	pairs   [runs][]pairState
@@ -40,7 +40,7 @@ type eventState struct {
 	waiting []int32
 }
 
-type collState struct{ at []int32 } // streams that stand at it
+type collState struct{ at []int32 } // streams that have reached the collective
 
 // groupState holds the state of a posted group command: the transfers whose other side has not been posted yet, and the
 // knowledge of the other sides.
@@ -52,7 +52,7 @@ type groupState struct {
 
 type pairState struct {
 	posted bool
-	group  int32 // the command that posted first
+	group  int32 // the group command that posted its side first
 }
 
 // simulate executes two runs of the plan and returns the usage of its buffers with the clocks. If the plan deadlocks,
@@ -181,8 +181,8 @@ func (s *simulator) meet(st, cmd int32, run int) bool {
 	return true
 }
 
-// exchange gives each member the knowledge that the collective guarantees: for some collectives that of all members,
-// for others that of the members whose data it receives (S5).
+// exchange adds to each member's clock the knowledge that the collective guarantees. For some collectives this is the
+// knowledge of all members. For others it is only the knowledge of the members whose data the member receives (S5).
 func (s *simulator) exchange(coll *plan.Coll, streams []int32) {
 	before := make([]*knowledge, len(streams))
 	for i, st := range streams {

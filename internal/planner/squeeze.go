@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Wait describes a wait that Squeeze inserted: the first uses of the buffer Behind wait until the buffer Before is no
-// longer used, so that both buffers can share the same bytes.
+// Wait describes a wait that Squeeze inserted: the first uses of the buffer Behind wait until all uses of the buffer
+// Before are done. Both buffers can then share the same bytes.
 type Wait struct {
 	Before, Behind int32 // buffers
 	// Time is the predicted increase of the plan's run time that the wait causes.
@@ -80,8 +80,9 @@ func Squeeze(
 	return best, waits, err
 }
 
-// again inserts the waits anew, the last one first, and omits waits that others imply, because each was inserted when
-// fewer commands were ordered than are now. If the plan cannot be laid out, the returned plan is nil.
+// again inserts the waits into the original plan, in reverse order, and omits waits that other waits imply. A wait can
+// have become redundant because waits that were inserted later also order its commands. If the plan cannot be laid out,
+// the returned plan is nil.
 func (u *usage) again(
 	ctx context.Context, p *plan.Plan, waits []Wait, now float64, time func(*plan.Plan) (float64, error),
 ) (*plan.Plan, []Wait, error) {
@@ -112,7 +113,7 @@ type squeezed struct {
 	plan  *plan.Plan
 	usage *usage
 	wait  Wait
-	time  float64 // of its run
+	time  float64 // predicted time of a run
 }
 
 // squeezeOnce returns the plan with one additional wait, or nil if no wait can be added.
@@ -161,7 +162,7 @@ func squeezeOnce(
 		}
 	}
 	if best != nil && layOut(best.plan, best.usage, new(Stats)) != nil {
-		return nil, nil // no plan takes so much
+		return nil, nil // more than the memory of any plan
 	}
 	return best, nil
 }
@@ -208,7 +209,7 @@ func (u *usage) ordered(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 				if to.before[0].knows(from.stream, from.last) {
 					continue
 				}
-				// A transfer of a peer may use the buffer, and an event cannot order streams of two ranks.
+				// A peer's transfer may use the buffer, but an event cannot order streams of different ranks.
 				if p.Streams[from.stream].Rank != p.Streams[to.stream].Rank {
 					return nil, nil
 				}
@@ -239,7 +240,7 @@ func (u *usage) ordered(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 	}
 	again, err := simulate(new(world), &q, new(Stats))
 	if err != nil {
-		return nil, nil // it would stand still
+		return nil, nil // the plan would deadlock
 	}
 	return &q, again
 }

@@ -38,8 +38,8 @@ func (u *unroller) tensorStmt(s *ir.Stmt) error {
 	return u.compute(s, ins)
 }
 
-// runsHere reports whether this rank executes s. A statement with into runs on every rank; another one runs on the
-// ranks of the mesh of its result (S17).
+// runsHere reports whether this rank executes s. A statement with an into clause runs on every rank. Any other
+// statement runs on the ranks of the mesh on which its result is placed (S17).
 func (u *unroller) runsHere(s *ir.Stmt) (bool, error) {
 	if s.Into != nil {
 		return true, nil
@@ -72,7 +72,7 @@ func (u *emitter) operands(s *ir.Stmt) ([]plan.Ref, error) {
 
 func (u *emitter) define(s *ir.Stmt, t tensor) { u.frame.tensors[s.Results[0].Text] = []tensor{t} }
 
-// result returns the destination of s: the tensor after into, or a new buffer for its result.
+// result returns the destination of s: the tensor that the into clause names, or a new buffer.
 func (u *emitter) result(s *ir.Stmt) (plan.Ref, error) {
 	if s.Into != nil {
 		return u.present(s.Into)
@@ -167,7 +167,8 @@ func (u *computing) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
 	return attr, nil
 }
 
-// view executes a view op. The result is a name for existing memory; data is copied only if the statement has an into.
+// view executes a view op. The result is a name for existing memory; data is copied only if the statement has an into
+// clause.
 func (u *computing) view(s *ir.Stmt, x plan.Ref) error {
 	if s.Op == ir.OpReshape {
 		return u.reshape(s, x)

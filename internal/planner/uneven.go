@@ -34,7 +34,8 @@ func (u *communication) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) 
 // maxRows is the maximum of one count. No tensor has more rows, and sums of counts up to maxRows do not overflow.
 const maxRows = 1 << 40
 
-// countsDiffer describes a difference between two members' counts if they must be equal and are not.
+// countsDiffer describes the first difference between the counts of two members. It returns "" if the counts are equal
+// or need not be equal.
 func countsDiffer(a, b *issue) string {
 	switch x, y := &a.part, &b.part; {
 	case !a.coll.Op.Uneven():
@@ -46,9 +47,9 @@ func countsDiffer(a, b *issue) string {
 	return ""
 }
 
-// countsFit checks counts that the text gives: each operand must have the rows that are taken from it, and each
-// destination must have room for the rows that it receives. It returns the first member for which this does not hold,
-// and the reason. Both shapes have the axis.
+// countsFit checks counts that the text gives: each operand must have as many rows as are sent from it, and each
+// destination must have room for the received rows. It returns the first member for which this does not hold, and the
+// reason. Both shapes must include the dimension axis.
 func countsFit(c *plan.Coll, in, out []int64) (int, string) {
 	if c.Parts[0].Rows == nil {
 		return 0, ""
@@ -70,7 +71,7 @@ func countsFit(c *plan.Coll, in, out []int64) (int, string) {
 	return 0, ""
 }
 
-// comes returns the number of rows that member m receives.
+// comes returns the total number of rows that member m receives.
 func comes(c *plan.Coll, m int) int64 {
 	rows := c.Parts[m].Rows
 	switch c.Op {

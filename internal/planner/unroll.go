@@ -10,31 +10,31 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// unroller executes one rank's text in host order. It executes control flow itself and has a component for each other
-// kind of statement; all components emit commands through one emitter. Calls are inlined: each call has a separate
-// frame in which the parameters are bound to the caller's tensors.
+// unroller executes the program text for one rank, in the order in which the host would issue the commands. It executes
+// control flow itself and calls a component for each other kind of statement. All components emit commands through one
+// emitter. Calls are inlined: each call has a separate frame in which the parameters are bound to the caller's tensors.
 type unroller struct {
 	*emitter
 	ordering
 	computing
 	communication
 	declarations
-	depth int // of calls
+	depth int // number of nested calls
 }
 
 // emitter emits the commands of one rank and holds the current position of its execution.
 type emitter struct {
 	w    *world
 	rank int
-	env  ir.Env // of rank, looking names up in frame
+	env  ir.Env // environment of the rank; names are looked up in frame
 
 	frame *frame
-	// main is the stream on which the function was called; cur is the stream of the innermost on.
+	// main is the stream on which the current function was called. cur is the stream of the innermost on statement.
 	main, cur int32
 
-	// steps holds the loop iterations and calls on the path to the current statement. loops and iter hold the
-	// variables of the enclosing loops and their values. shared is a copy of iter to which commands refer; it is nil
-	// until a command needs it.
+	// steps holds the loop iterations and calls that lead to the current statement. loops and iter hold the variables
+	// of the enclosing loops and their values. shared is a copy of iter to which commands refer. It is nil until a
+	// command needs it.
 	steps  []step
 	loops  []string
 	iter   []int64
@@ -215,11 +215,12 @@ func (u *unroller) spendIterations(s *ir.Stmt, lo, hi int64) error {
 	if hi <= lo {
 		return nil
 	}
-	n := uint64(hi) - uint64(lo) // exact, also where hi-lo overflows
+	n := uint64(hi) - uint64(lo) // exact even if hi-lo overflows int64
 	return u.spend(&u.w.iterations, int64(min(n, 1<<62)), maxIterations, "loop iterations", s.Pos)
 }
 
-// carried returns the operands of a loop or yield. They are made dense, as the values of other statements are.
+// carried returns the operands of a loop or yield as dense tensors. Values with gaps are copied, as for other
+// statements.
 func (u *unroller) carried(s *ir.Stmt) ([]tensor, error) {
 	out := make([]tensor, len(s.Args))
 	for k := range s.Args {
@@ -309,7 +310,7 @@ func (u *unroller) call(s *ir.Stmt) error {
 	return nil
 }
 
-// path returns a number for the path of execution. The number is the same on every rank that executed the same
+// path returns a number for the current path of execution. The number is the same on all ranks that executed the same
 // iterations and calls.
 func (u *emitter) path() int32 {
 	from := len(u.steps)

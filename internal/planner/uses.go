@@ -6,20 +6,21 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// use records the use of one rank's copy of a buffer by one stream: the positions of the first and the last command in
-// a run, and the knowledge of the stream before the first command in each of two runs.
+// use records how one stream uses one rank's copy of a buffer: the positions of its first and last command that access
+// the copy, and the knowledge of the stream before the first command in each of two runs.
 type use struct {
 	stream      int32
 	first, last int32
-	next        int32 // the next use of the same copy, -1 at the end
+	next        int32 // index of the next use of the same copy, or -1
 	before      [runs]clock
 }
 
 // holder records the uses of one rank's copy of a buffer.
 type holder struct {
 	rank int32
-	uses int32 // the first of its uses, -1 for none
-	// begin and end are the indices in the world list of the first and the last command that uses the copy.
+	uses int32 // index of the first use, or -1
+	// begin and end are the indices of the first and the last command that uses the copy, in the list of all ranks'
+	// commands.
 	begin, end int32
 }
 
@@ -32,7 +33,8 @@ type usage struct {
 	opens []int32
 }
 
-// refs calls f for every reference in command c. For a collective or transfer, it visits only the part of c's rank.
+// refs calls f for every tensor that command c accesses. For a collective or transfer, it visits only the part of c's
+// rank.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref)) {
 	visit := func(r *plan.Ref) {
 		if r.Present() {
@@ -107,8 +109,8 @@ func (u *usage) add(r *plan.Ref, stream, pos, cmd int32) {
 	h.uses = int32(len(u.uses)) - 1
 }
 
-// holder returns the entry for rank's copy of a buffer, and creates it if it does not exist. Usually ranks are added in
-// order and each has every buffer, so the entry has the index rank.
+// holder returns the entry for rank's copy of a buffer, and creates it if it does not exist. Usually every rank has
+// every buffer and ranks are added in order, so the entry is at index rank.
 func (u *usage) holder(buf, rank int32) *holder {
 	hs := u.holders[buf]
 	if int(rank) < len(hs) && hs[rank].rank == rank {
@@ -163,7 +165,7 @@ func (u *usage) covers(b, a int32, before func(x, y *holder) bool) bool {
 
 // alternate reports whether a's uses precede b's uses in each run, and b's uses precede a's uses of the next run.
 func (u *usage) alternate(a, b *holder) bool {
-	if a.end >= b.begin { // the world list itself has them the other way round
+	if a.end >= b.begin { // in the list of all commands, a is used after b
 		return false
 	}
 	for i := a.uses; i >= 0; i = u.uses[i].next {

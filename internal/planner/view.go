@@ -2,14 +2,14 @@ package planner
 
 import "hocket.example/hocket/internal/plan"
 
-// The functions in this file compute views as arithmetic on references. Their indices must be in range.
+// The functions in this file compute the offset, shape and strides of views. Their indices must be in range.
 
 // slice returns the view of rows lo to hi-1 along axis.
 func slice(r plan.Ref, axis int, lo, hi int64) plan.Ref {
 	out := r
 	out.Shape = append([]int64(nil), r.Shape...)
 	out.Shape[axis] = hi - lo
-	if out.Elements() > 0 { // an empty view names no bytes
+	if out.Elements() > 0 { // an empty view covers no bytes, so its offset is not changed
 		out.Off += lo * r.Strides[axis] * r.DType.Size()
 	}
 	return out
@@ -23,7 +23,7 @@ func chunk(r plan.Ref, axis int, i, count int64) plan.Ref {
 	if extent%count != 0 {
 		rows++
 	}
-	if rows == 0 || i > extent/rows { // also keeps i·rows from overflowing
+	if rows == 0 || i > extent/rows { // also prevents an overflow of i·rows
 		return slice(r, axis, extent, extent)
 	}
 	lo := i * rows

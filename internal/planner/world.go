@@ -11,24 +11,24 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// world holds the state that the unrolled ranks share: the plan under construction, and the tables that give the same
-// instance of a statement the same buffer or counter on every rank.
+// world holds the state that all unrolled ranks share: the plan under construction, and tables that map the same
+// execution of a statement to the same buffer or counter on every rank.
 type world struct {
 	b     *ir.Bound
 	p     *plan.Plan
 	stats *Stats
 
-	cmds [][]plan.Cmd // by rank, in issue order; merge makes the world list
+	cmds [][]plan.Cmd // by rank, in issue order; merge joins them into one list
 
 	sites    map[*ir.Stmt]int32
-	launches map[string]int32 // by what they are
+	launches map[string]int32 // by their contents
 	paths    map[pathKey]int32
 	buffers  map[instance]int32
 	counters map[instance]int32
-	raisers  [][]int32 // by counter: rank·Len+elem → raising rank, -1 for none
+	raisers  [][]int32 // by counter: the raising rank of each element rank·Len+elem, or -1
 
 	tails    []tail  // by stream
-	slotFrom []int32 // by event slot: the stream it is recorded on
+	slotFrom []int32 // by event slot: the stream on which the slot is recorded
 
 	teams   []*team
 	teamIDs map[string]int32 // by their ranks
@@ -38,15 +38,15 @@ type world struct {
 
 	room         func() int64 // see Options
 	mostCommands int64
-	pathBytes    int64 // of iteration paths
+	pathBytes    int64 // bytes of iteration paths so far
 
 	stop  func() error // see Options
-	asked int          // how often goOn was
+	asked int          // number of calls of goOn
 
 	commands, iterations, calls, statements, instances, counterElems int64
 }
 
-// pathKey identifies one step of an execution path: a loop iteration or a call.
+// pathKey is the map key of one step of an execution path: a loop iteration or a call.
 type pathKey struct {
 	parent int32
 	stmt   *ir.Stmt
@@ -61,10 +61,11 @@ type instance struct {
 	elem int64
 }
 
-// tail records how many commands have been issued to a stream, and after how many the stream was last recorded.
+// tail records how many commands have been issued to a stream, and how many had been issued when an event was last
+// recorded on the stream.
 type tail struct {
 	issued   int32 // commands other than records
-	recorded int32 // issued at the last record, -1 before any
+	recorded int32 // value of issued at the last record, or -1 if there was none
 	slot     int32
 }
 
@@ -87,7 +88,8 @@ func newWorld(b *ir.Bound, stats *Stats) *world {
 	}
 }
 
-// path returns the number of the path that continues the path parent by one step. Number 0 is the empty path.
+// path returns the number of the execution path that consists of the path parent and one more step. The empty path has
+// the number 0.
 func (w *world) path(parent int32, s *ir.Stmt, iter int64) int32 {
 	k := pathKey{parent, s, iter}
 	id, ok := w.paths[k]
@@ -98,7 +100,7 @@ func (w *world) path(parent int32, s *ir.Stmt, iter int64) int32 {
 	return id
 }
 
-// site returns the index of s in the plan's sites.
+// site returns the index of s in the plan's list of source statements.
 func (w *world) site(s *ir.Stmt) int32 {
 	id, ok := w.sites[s]
 	if !ok {

@@ -15,7 +15,7 @@ type Op struct {
 	// Float computes an element from the operands' elements x and the numeric attributes c. Machines round the result to
 	// the type of the result.
 	Float func(x, c []float64) float64
-	// Int does the same for integer types; nil where ir.OpInfo.Floats is set. Results wrap.
+	// Int does the same for integer types. It is nil if ir.OpInfo.Floats is set. Results wrap on overflow.
 	Int func(x, c []int64) int64
 	// CUDA is the same computation as an expression of type A, or M with Function. The operands are a, b and c, and each
 	// numeric attribute has its name in the language. The functions that it may call are in kernels/src.
@@ -25,7 +25,8 @@ type Op struct {
 	Function bool
 }
 
-// Of returns the row of op, and whether it has one. Cast and copy have none: machines move elements for them.
+// Of returns the row of op, and reports whether op has a row. Cast and copy have no row, because machines implement
+// them as moves of elements.
 func Of(op ir.Op) (Op, bool) {
 	row, ok := table[op]
 	return row, ok
@@ -219,7 +220,7 @@ var table = map[ir.Op]Op{
 	},
 }
 
-// truth is 1 for true and 0 for false.
+// truth returns 1 for true and 0 for false.
 func truth[T float64 | int64](holds bool) T {
 	if holds {
 		return 1

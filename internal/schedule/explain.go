@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// raced records a finding that an access of agent a and an earlier access to cell c are not ordered.
+// raced records a finding: an access of agent a and an earlier access to cell c are not ordered.
 func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 	edge := acc.edge() || old.edge()
 	key := fmt.Sprintf("%v %p %p %d %d", edge, acc.op, old.op, acc.block, old.block)
@@ -55,8 +55,8 @@ func (s *sim) home(c int) int {
 	return c
 }
 
-// counterexample describes in a few lines an interleaving in which both accesses can happen next, or the reason why an
-// order in time is not sufficient.
+// counterexample returns a few lines of text. They describe an interleaving in which both accesses can happen next, or
+// the reason why an order in time does not suffice.
 func (s *sim) counterexample(a *agent, acc, old *access) []string {
 	if old.comp == a.comp {
 		return []string{"both are done by all threads of the block, and no barrier (nop) between them has the threads meet"}
@@ -121,8 +121,8 @@ func (s *sim) deadlocked() bool {
 		return false
 	}
 	f := &Finding{Kind: Deadlock}
-	// Follow the waiting blocks, each to the block for which it waits, until a block occurs twice or no block could end
-	// the wait.
+	// Go from each waiting block to the block for which it waits, until a block occurs twice or no block can end the
+	// wait.
 	b, at := stuck[0], map[int]int{}
 	var chain []int
 	for {
@@ -219,7 +219,7 @@ func (s *sim) writesPacket(b int, o *Op, c int) bool {
 	return false
 }
 
-// nothing is the number of due cells that is returned if the collective has no inputs.
+// nothing is the result of due if the collective has no inputs.
 const nothing = math.MaxInt
 
 // due returns the number of cells of rank r's output that the collective defines.
@@ -305,7 +305,7 @@ func (s *sim) results(r, launch int) {
 	}
 }
 
-// unpacked records a finding that an access reads cell c as plain data although access w wrote it as a packet.
+// unpacked records a finding: an access reads cell c as plain data, although access w wrote the cell as a packet.
 func (s *sim) unpacked(acc, w *access, c int) {
 	key := fmt.Sprintf("%p %p", acc.op, w.op)
 	if s.edges[key] || s.wrong >= 4 {
@@ -326,7 +326,7 @@ func (s *sim) lastWriter(c int) (*Op, int) {
 	return nil, 0
 }
 
-// wanted returns the value that cell c of rank r's output must have. It returns true for any if every value is correct.
+// wanted returns the value that cell c of rank r's output must have. The result any is true if every value is correct.
 func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 	p := s.p
 	in := func(q, c int) *value {
@@ -394,9 +394,9 @@ func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 	return nil, true
 }
 
-// source returns the rank whose input rank r's output copies, according to cell c of the output, which holds symbol
-// sym. The source is the same for all ranks of a broadcast, and different for each rank of a sendrecv. source returns
-// -1 if there is none.
+// source is used for collectives in which the output of rank r is a copy of the input of one rank. It determines this
+// rank from cell c of the output, which contains the symbol sym. In a broadcast, all ranks must have the same source;
+// in a sendrecv, each rank must have a different source. source returns -1 if no rank is possible.
 func (s *sim) source(r, c, sym int) int {
 	if s.from == nil {
 		s.from = map[int]int{}

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// order records properties of one interleaving of a plan for which they are the same in all interleavings: the sequence
-// number of each signal and wait within its counter, and the blocks that meet at each barrier.
+// order records properties that are the same in all interleavings of a plan: the sequence number of each signal and
+// wait within its counter, and the blocks that meet at each barrier.
 type order struct {
 	lanes map[*Op][]int
 	meets map[*Op][]int
@@ -38,14 +38,14 @@ func (r *order) meet(s *sim, blocks []int) {
 var loweredOps = map[Collective]ir.Op{AllReduce: ir.OpAllReduce, AllGather: ir.OpAllGather,
 	ReduceScatter: ir.OpReduceScatter, AllToAll: ir.OpAllToAll}
 
-// Lower returns the schedule by which kernels of a team execute a plan. It fails unless Check accepts the plan. Only
-// then is the sequence number of each signal and wait within its counter the same in all interleavings, so that a
-// signal can be lowered to a store of that number.
+// Lower returns the schedule with which the kernels of a team execute a plan. It returns an error unless Check accepts
+// the plan. If Check accepts the plan, the sequence number of each signal and wait within its counter is the same in
+// all interleavings. A signal can then be lowered to a store of this number.
 //
-// The threads of the block itself perform the puts of port channels, at once and between two barriers. This is one of
-// the orders in which a proxy may perform them. Packets have a memory area of their own, even if plain data use the
-// same cells of scratch at other times. This is correct because Check refutes a plan that reads a cell in another form
-// than that in which it was written.
+// The puts of port channels are performed by the threads of the block itself, immediately and between two barriers.
+// This is one of the orders in which a proxy may perform them. Packets have a separate memory area, even if plain data
+// use the same cells of scratch at other times. This is correct because Check refutes a plan that writes a cell as a
+// packet and reads it as plain data, or conversely.
 func Lower(p *Plan) (*device.Schedule, error) {
 	op, ok := loweredOps[p.Collective]
 	switch {
@@ -94,9 +94,9 @@ type lowering struct {
 	p        *Plan
 	out      *device.Schedule
 	order    *order
-	takers   []int // of each counter: the rank that waits for it, 0 for none
+	takers   []int // by counter: the rank that waits for it, 0 for none
 	adders   []int
-	receives map[int]int // of each first cell of a message: the rank that reads it
+	receives map[int]int // by the first cell of a message: the rank that reads the message
 	err      error
 
 	block, met int
@@ -213,7 +213,7 @@ func (l *lowering) gather(o *Op) {
 	l.sync()
 }
 
-// meeting returns the number of barriers that block b has passed once it has passed the barrier of o.
+// meeting returns the number of barriers that block b has passed, including the barrier of o.
 func (l *lowering) meeting(b int, o *Op) int {
 	n := 0
 	for i := range l.p.Blocks[b].Ops {
@@ -241,7 +241,7 @@ func (l *lowering) lanes(o *Op) {
 		case Await:
 			st.Kind, st.Member = device.ScheduleAwait, l.adders[lane.Counter]
 			st.Value = lane.Value - l.p.Counters[lane.Counter].Init
-		case Flush: // what was posted is done
+		case Flush: // the posted puts were already performed
 			continue
 		}
 		if st.Kind == device.ScheduleRaise || st.Value > 0 {

@@ -19,7 +19,7 @@ type Plan struct {
 	Collective Collective
 	InPlace    bool
 	Ranks      int
-	Shift      int // of alltonext: rank r gets the input of rank r+Shift
+	Shift      int // for alltonext: rank r receives the input of rank r+Shift
 	Parts      int
 	// Cells is the total number of cells. The cells of inputs and outputs come first; ScratchBase is the first cell of the
 	// ranks' scratch, and MessageBase the first cell of messages. If Double is set, successive launches alternate between
@@ -38,7 +38,7 @@ type Plan struct {
 	Fault *Finding
 
 	index      map[bufferKey]*Buffer
-	ops, moved int // all operations, and the cells that they access
+	ops, moved int // number of operations, and number of cells that they access
 	packets    bool
 }
 
@@ -58,7 +58,7 @@ const (
 	Broadcast     Collective = "broadcast"
 	SendRecv      Collective = "sendrecv"
 	ToNext        Collective = "alltonext"
-	Undefined     Collective = "" // no result is defined: only races and deadlocks are judged
+	Undefined     Collective = "" // no result is defined; Check finds only races and deadlocks
 )
 
 // BufferKind is the kind of a buffer.
@@ -68,7 +68,7 @@ const (
 	Input   BufferKind = 'i'
 	Output  BufferKind = 'o'
 	Scratch BufferKind = 's'
-	Message BufferKind = 'm' // what a connection holds between a send and its receive
+	Message BufferKind = 'm' // memory of a connection, for messages between send and receive
 )
 
 func (k BufferKind) String() string {
@@ -102,10 +102,11 @@ type Block struct {
 type Counter struct {
 	Name string
 	Init int
-	Kept bool // it outlives the launch: what is not taken is there in the next one
+	Kept bool // the counter keeps its value after a launch: signals that were not taken remain for the next launch
 }
 
-// Engine is a proxy that performs the puts of one port channel in order, some time after they were posted.
+// Engine is a proxy: a thread of the host that performs the puts of one port channel in order, at any time after they
+// were posted.
 type Engine struct {
 	Rank int
 	Name string
@@ -115,30 +116,30 @@ type Engine struct {
 type OpKind byte
 
 const (
-	Data   OpKind = iota // all threads move cells; nothing orders it against the block's other operations
+	Data   OpKind = iota // all threads move cells, in no order relative to the block's other operations
 	Sync                 // single threads ("lanes") wait or signal
-	Join                 // all threads of the block meet: everything before is before everything after
-	Gather               // thread blocks of a rank meet
+	Join                 // all threads of the block meet, which orders all earlier operations before all later ones
+	Gather               // several thread blocks of a rank meet
 )
 
 // Op is an operation of a block.
 type Op struct {
 	Kind  OpKind
-	Name  string // as the format calls it
-	Index int    // in the block's list
-	Inner int    // within a pipeline, else -1
-	Turn  int    // of a pipeline
+	Name  string // name of the operation in the file format
+	Index int    // index in the block's list
+	Inner int    // index within a pipeline, or -1
+	Turn  int    // iteration of a pipeline
 	Moves []Move
 	Lanes []Lane
-	Meet  int // Gather: which barrier of the plan
-	Size  int // Gather: how many blocks meet
+	Meet  int // Gather: number of the barrier
+	Size  int // Gather: number of blocks that meet
 }
 
 // Move sets each cell of each destination to the sum of the corresponding cells of the sources.
 type Move struct {
 	From, To []Span
-	Engine   int // that performs it, -1 for the block's threads
-	Lane     int // the thread that posts it to the engine
+	Engine   int // the engine that performs the move; -1 for the block's threads
+	Lane     int // the thread that posts the move to the engine
 }
 
 // Mode determines how an operand's cells are accessed.
@@ -147,10 +148,10 @@ type Mode byte
 const (
 	Plain  Mode = iota
 	Packet      // data with flags: a reader waits for the flags of this launch
-	Raw         // packets copied as bytes, flags too, without looking at the flags
+	Raw         // packets copied as bytes, including their flags, without a wait for the flags
 )
 
-// Span is an operand: N elements from cell Cell on. An element of packets takes two cells.
+// Span is an operand: N elements, the first of which is at cell Cell. An element of a packet occupies two cells.
 type Span struct {
 	Cell, N int
 	Mode    Mode
@@ -173,12 +174,12 @@ type LaneKind byte
 
 const (
 	Add   LaneKind = iota // adds one to a counter
-	Take                  // waits for one more of a counter than it has taken
+	Take                  // waits until the counter exceeds the number of signals that it has taken
 	Await                 // waits until a counter is at least Value
-	Flush                 // waits until an engine has done all that was posted
+	Flush                 // waits until an engine has performed all posted puts
 )
 
-// Never, as the Value of an Await, makes the wait endless.
+// Never is the Value of an Await that waits forever.
 const Never = 1 << 30
 
 // Lane is the part of one thread in a Sync.
@@ -187,8 +188,8 @@ type Lane struct {
 	Thread  int
 	Counter int
 	Value   int
-	Relaxed bool // counts without ordering memory
-	Engine  int  // the engine that adds after its earlier puts, or that is flushed; -1 for none
+	Relaxed bool // changes or reads the counter, but does not order memory
+	Engine  int  // the engine that adds to the counter after its earlier puts, or that is flushed; -1 for none
 }
 
 // Place is the position of an operation in its file.
@@ -196,7 +197,7 @@ type Place struct {
 	Rank  int    `json:"rank"`
 	Block int    `json:"tb"`
 	Index int    `json:"op"`
-	Inner int    `json:"inner,omitempty"` // within a pipeline, counted from 1; 0 for none
+	Inner int    `json:"inner,omitempty"` // index within a pipeline, counted from 1; 0 for none
 	Name  string `json:"name"`
 }
 

@@ -13,7 +13,7 @@ type File interface {
 	Plan() (*Plan, error)
 	// Encode writes the file.
 	Encode() ([]byte, error)
-	// Syncs lists the places of the synchronizations that can be removed.
+	// Syncs lists the places of the synchronizations, which Without can remove.
 	Syncs() []Place
 	// Without returns the file without the synchronization at a place.
 	Without(at Place) File
@@ -56,13 +56,13 @@ func Fix(f File, refuted *Report, o Options) (fix Repair, proof *Report, ok bool
 			return c, r, true
 		}
 		if r.Verdict == OK && !ok {
-			fix, proof, ok = c, r, true // signals are left over: take it if there is no better one
+			fix, proof, ok = c, r, true // signals remain after a launch: use this fix only if there is no better one
 		}
 	}
 	return fix, proof, ok
 }
 
-// leftOver returns the warnings about signals that remain for the next launch.
+// leftOver returns the warnings about signals that remain in counters for the next launch.
 func (r *Report) leftOver() []*Finding {
 	var out []*Finding
 	for _, w := range r.Warnings {
@@ -75,8 +75,8 @@ func (r *Report) leftOver() []*Finding {
 
 // Redundancy is the result of Redundant.
 type Redundancy struct {
-	Places        []Place // each of which can be removed alone without making the schedule incorrect
-	Looked, All   int     // number of synchronizations that were tested, and number of all
+	Places        []Place // the synchronizations each of which can be removed while the others remain
+	Looked, All   int     // number of tested synchronizations, and number of all synchronizations
 	Interleavings int     // number of interleavings that were executed on data
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Verdict is the decision of Check about a plan.
+// Verdict is the result of Check.
 type Verdict string
 
 const (
@@ -23,8 +23,8 @@ type Finding struct {
 	Message string   `json:"message"`
 	Places  []Place  `json:"places,omitempty"`
 	Lines   []string `json:"counterexample,omitempty"`
-	// Edge reports that the finding concerns the beginning or end of a launch, where a rank's own stream writes the input
-	// and reads the output.
+	// Edge reports that the finding concerns the accesses before or after a launch, in which a rank's stream writes the
+	// input and reads the output.
 	Edge bool `json:"edge,omitempty"`
 }
 
@@ -49,9 +49,9 @@ type Options struct {
 	Launches int
 }
 
-// Check decides whether plan p is correct: whether every interleaving of one launch ends, orders all conflicting
-// accesses, and leaves the result of the collective in the outputs. If each wait of the plan has a single possible
-// match, one simulation with vector clocks decides, since it finds the same order in every interleaving. For other
+// Check decides whether plan p is correct. A plan is correct if every interleaving terminates, orders all conflicting
+// accesses, and leaves the result of the collective in the outputs. If each wait of the plan can be satisfied by only
+// one signal, the order is the same in every interleaving, so one simulation with vector clocks suffices. For other
 // plans, Check either refutes the plan or returns Undecided.
 func Check(p *Plan, o Options) *Report {
 	launches := max(1, min(o.Launches, 2))
@@ -75,13 +75,13 @@ func Check(p *Plan, o Options) *Report {
 	return r
 }
 
-// mostThreads limits the number of cells that a plan may move if its packets are to be followed for each thread
-// separately. The limits are for one launch and for two.
+// mostThreads is the maximum number of moved cells of a plan, for one launch and for two, up to which the order that
+// packets establish is computed for each thread separately.
 var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
-// simulate executes a plan in one interleaving. Seed 0 selects the first interleaving. For most correct plans with
-// packets, it suffices to follow the knowledge that blocks have when their threads meet, which is the cheapest
-// analysis.
+// simulate executes a plan in one interleaving. Seed 0 selects the first interleaving. It first uses the cheapest
+// analysis of packets, in which a packet carries only the knowledge that its block had at the last meeting of its
+// threads. This suffices for most correct plans.
 func simulate(p *Plan, launches int, seed uint64) *sim {
 	run := func(packets packetOrder) *sim {
 		s := newSim(p, launches, nil)
@@ -155,7 +155,7 @@ func (s *sim) leftOver() []*Finding {
 	return out
 }
 
-// Told says in a line what a report is of and what it shows.
+// Told returns one line of text: the schedule, the collective and the verdict.
 func (r *Report) Told(name string, c Collective, ranks, launches int) string {
 	what := "no result is defined for it, and no two accesses race"
 	switch {

@@ -126,39 +126,40 @@ func Differ(p *Plan, m *Memory, in [][]float64) string {
 	return ""
 }
 
-// thread holds the state of one thread of a block, or of an engine (block -1).
+// thread holds the state of one thread of a block. For an engine, block is -1.
 type thread struct {
 	block, index int
 	pc           int
-	phase        int // within an operation
-	at           int // the element it is at
+	phase        int // phase of the current operation
+	at           int // the current element
 	loaded       float64
 	flag         bool
-	wait         bool // at a meeting, until it is over
+	wait         bool // the thread waits at a meeting
 	priority     float64
 }
 
 type task struct {
 	move    *Move
-	counter int // to add one to; -1
+	counter int // counter to which the engine adds one; -1 for none
 }
 
-// machine executes a plan as its threads would. Thread e modulo the number of threads of the block processes element e
-// of an operand, and each thread runs independently until all threads meet. The machine shares no code with Check.
+// machine executes a plan thread by thread. Element e of an operand is processed by the thread whose number is e modulo
+// the number of threads of the block. Each thread runs independently until all threads meet. The machine shares no code
+// with Check.
 type machine struct {
 	p       *Plan
 	m       *Memory
 	rng     *rand.Rand
 	threads []thread
 	perTB   int
-	here    []int // threads of each block that have come to where they meet
+	here    []int // number of threads of each block that have reached the meeting
 	met     map[int][]int
 	counts  []int
 	taken   []int
 	queues  [][]task
-	live    []int // threads that may go on
-	asleep  []int // threads that could not
-	woken   bool  // something happened that a sleeping thread may wait for
+	live    []int // threads that may be able to continue
+	asleep  []int // threads that could not continue
+	woken   bool  // a step was executed that may end the wait of a sleeping thread
 	steps   int
 }
 
@@ -287,7 +288,8 @@ func (t *thread) next() bool {
 	return true
 }
 
-// meet makes the threads of a block meet. For a Gather, the blocks of the operation meet too.
+// meet makes a thread wait until all threads of its block have reached the operation. For a Gather, it also waits for
+// the other blocks of the operation.
 func (r *machine) meet(t *thread, o *Op) bool {
 	if t.wait {
 		return false
@@ -399,7 +401,8 @@ func (r *machine) data(t *thread, o *Op) bool {
 	return true
 }
 
-// flagsAreThere waits for those packets of an engine's source that the thread itself must check.
+// flagsAreThere reports whether the packets of an engine's source have been written. It examines only the packets that
+// the thread must check.
 func (r *machine) flagsAreThere(t *thread, o *Op) bool {
 	for i := range o.Moves {
 		m := &o.Moves[i]
@@ -479,7 +482,7 @@ func (r *machine) load(t *thread, m *Move, e int) bool {
 		switch {
 		case sp.Mode == Raw:
 			flag = r.m.flags[i]
-		case sp.Mode == Plain && r.m.flags[i]: // half of what is read are flags
+		case sp.Mode == Plain && r.m.flags[i]: // plain reads of a packet would read its flags as data
 			sum = math.NaN()
 		}
 		sum += r.m.Data[i]
@@ -506,7 +509,7 @@ func (r *machine) store(t *thread, m *Move, e int) {
 	}
 }
 
-// proxy performs half of the move of one element in an engine's first task, or a signal.
+// proxy executes one step of an engine's first task: the loads or the stores of one element, or a signal.
 func (r *machine) proxy(t *thread) bool {
 	q := r.queues[t.index]
 	if len(q) == 0 {

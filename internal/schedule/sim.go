@@ -14,12 +14,12 @@ func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e377
 // access describes one operation's access to the cells of an operand.
 type access struct {
 	comp, tick int32
-	block      int // -1: the rank's stream
+	block      int // number of the block; -1 for the rank's stream
 	op         *Op
-	start      int // the operand's origin
+	start      int // origin of the operand (Span.origin)
 	class      byte
 	mode       Mode
-	x          clock.Clock // of a packet's write: what its reader knows to have been executed
+	x          clock.Clock // for a write of a packet: the steps that have been executed when the packet is read
 	facts      []fact
 }
 
@@ -30,8 +30,8 @@ type cell struct {
 	w     *access
 	reads []*access
 	v     *value
-	flag  int32 // the launch, from 1, in which it was written as a packet; 0: it is plain
-	again bool  // it was written as a packet more than once in that launch: who waits for it may see any of them
+	flag  int32 // the launch, counted from 1, in which the cell was written as a packet; 0 if the cell is plain
+	again bool  // the cell was written as a packet more than once in that launch, so a reader may read any of these packets
 }
 
 type laneClock struct {
@@ -42,10 +42,10 @@ type laneClock struct {
 type blockState struct {
 	pc, launch int
 	tick, join int32       // join is the tick at which all threads last met
-	v, x       clock.Clock // what all threads have: in memory order, and in execution order
+	v, x       clock.Clock // knowledge of all threads of the block: in the order of memory (v) and in the order of execution (x)
 	lanes      []laneClock
-	movers     map[mover]known // what threads have that read packets since all met
-	widest     [2]int          // by class, the most elements that an operation had since then
+	movers     map[mover]known // additional knowledge of threads that have read packets since the last meeting
+	widest     [2]int          // by class: the largest number of elements of an operation since the last meeting
 	wait       waitFor
 }
 
@@ -55,34 +55,35 @@ type mover struct {
 	class    byte
 }
 
-// fact states that a thread has executed the operation at a tick of its block. If all threads that can have executed
-// anything since the threads of the block last met take part in that operation, all is their number; otherwise it is 0.
+// fact says that a thread has executed the operation at a tick of its block. The field all is the number of threads
+// that take part in the operation, if no other threads of the block can have executed an operation since the last
+// meeting; otherwise it is 0.
 type fact struct {
 	by   mover
 	tick int32
 	all  int
 }
 
-// maxFacts limits the number of facts that packets carry, of 40 bytes each. A simulation that exceeds the limit follows
-// no further order that packets establish.
+// maxFacts limits the total number of facts that packets carry. A fact takes 40 bytes. After the limit is reached, the
+// simulation ignores further order that packets establish.
 const maxFacts = 1 << 24
 
-// known holds the operations that a thread knows to have been executed.
+// known holds, for a thread, the operations that are certain to have been executed.
 type known struct {
 	x     clock.Clock
 	facts []fact
 }
 
-// packetOrder determines how much of the order that packets establish is followed.
+// packetOrder selects an analysis of the order that packets establish between threads.
 type packetOrder byte
 
 const (
-	byThreads packetOrder = iota // all: who reads a packet knows what the thread that wrote it has done
-	byJoins                      // less: only what that thread's block had done when its threads last met
-	byBlocks                     // too much: all threads of a block have done and know what one has
+	byThreads packetOrder = iota // exact: a reader of a packet is ordered after the earlier operations of the thread that wrote the packet
+	byJoins                      // too little: a reader is ordered only after the operations before the last meeting of the writer's block
+	byBlocks                     // too much: the order of one thread is assumed for all threads of its block
 )
 
-// memo stores the last join of two clocks. The next thread often needs the same join.
+// memo caches the last join of two clocks, because the next thread often needs the same join.
 type memo struct{ a, b, sum clock.Clock }
 
 func (m *memo) of(a, b clock.Clock) clock.Clock {
@@ -110,8 +111,8 @@ func and(facts []fact, f fact) []fact {
 
 // waitFor describes the condition for which a block waits.
 type waitFor struct {
-	counter, cell, meet int // the one that is not -1
-	value               int // of the counter
+	counter, cell, meet int // exactly one is not -1
+	value               int // value of the counter for which the block waits
 }
 
 var running = waitFor{counter: -1, cell: -1, meet: -1}
@@ -119,12 +120,12 @@ var running = waitFor{counter: -1, cell: -1, meet: -1}
 type engineState struct {
 	v, x   clock.Clock
 	tick   int32
-	posted stamp // the last post, by a block's thread
+	posted stamp // the last post by a block's thread
 }
 
 type counterState struct {
 	init     int
-	v, x     []clock.Clock // after each add, of all adds so far
+	v, x     []clock.Clock // after each add: the joined clocks of all adds so far
 	taken    int
 	consumed bool
 	waiters  []int
@@ -140,37 +141,37 @@ type stamp struct {
 
 func (c *counterState) count() int { return c.init + len(c.v) }
 
-// sim executes a plan in one interleaving. It records for each step the steps that precede it in every interleaving.
+// sim simulates a plan in one interleaving. For each step, it computes the steps that precede it in every interleaving.
 type sim struct {
 	p        *Plan
 	launches int
 	follow   packetOrder
-	facts    int        // that packets carry together
-	rng      *rand.Rand // picks the next block; nil: first come, first served
+	facts    int        // number of facts that packets carry
+	rng      *rand.Rand // selects the next block; if nil, blocks run in the order in which they became ready
 	cells    []cell
-	movers   map[mover]int32   // the components of threads that have written packets
-	extra    map[int][]*access // writes of the same packet by others, which race harmlessly
+	movers   map[mover]int32   // clock components of the threads that have written packets
+	extra    map[int][]*access // further writes of the same packet, which are harmless races
 	blocks   []blockState
 	engines  []engineState
 	counters []counterState
-	adds     []int // per counter, of one launch
+	adds     []int // by counter: number of adds in one launch
 	streams  []int32
 	meets    map[int][]int
 	onCell   map[int][]int
 	queue    []int
-	left     []int // blocks of each rank that have not ended their launch
+	left     []int // by rank: number of blocks that have not finished their launch
 	values   *values
-	messages int // cells of messages
+	messages int // number of cells of messages
 
 	findings  []*Finding
 	edges     map[string]bool
 	races     int
 	wrong     int
-	from      map[int]int    // the rank that each rank's output is from
+	from      map[int]int    // by rank: the rank whose input its output copies
 	totals    map[int]*value // the sums over all ranks, by cell and launch
 	ambiguous string
 	steps     int
-	order     *order // notes what happens; nil for nothing
+	order     *order // records the interleaving; may be nil
 }
 
 func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
@@ -309,7 +310,7 @@ func (s *sim) advance(b, burst int) {
 	}
 }
 
-// at returns the cells that launch uses for an operand.
+// at returns the cells of an operand in the given launch.
 func (s *sim) at(sp Span, launch int) Span {
 	switch {
 	case sp.Cell >= s.p.MessageBase:
@@ -347,7 +348,7 @@ func (s *sim) step(b int, o *Op) bool {
 	return true
 }
 
-// joinThreads makes all threads of a block meet.
+// joinThreads simulates the meeting of all threads of a block.
 func (s *sim) joinThreads(b int) {
 	st := &s.blocks[b]
 	for i := range st.lanes {
@@ -361,8 +362,9 @@ func (s *sim) joinThreads(b int) {
 	st.x = st.x.With(int32(b), st.tick)
 }
 
-// learn gives all threads of a block the knowledge of those that have read packets. If these packets include all
-// packets of an operation, from all of its threads, then the whole sending block has executed that operation.
+// learn adds the knowledge of the threads that have read packets to the knowledge of all threads of the block. If these
+// packets include all packets that an operation wrote, then all threads of the sending block have executed this
+// operation.
 func (st *blockState) learn(s *sim) {
 	type op struct {
 		block int
@@ -504,9 +506,9 @@ func (s *sim) post(e int, now stamp, v, x clock.Clock) {
 	s.engines[e].v, s.engines[e].x = clock.Join(s.engines[e].v, v), clock.Join(s.engines[e].x, x)
 }
 
-// shared records a note if threads whose order is not fixed use the same engine. The work that the engine has completed
-// at a signal or a flush then depends on timing. Threads of one operation are assumed to post in the order of their
-// numbers, since they belong to one warp.
+// shared records a note if unordered threads use the same engine. The set of puts that the engine has completed at a
+// signal or a flush then depends on timing. Threads of one operation are assumed to post in the order of their numbers,
+// since they belong to one warp.
 func (s *sim) shared(e int, now stamp, x clock.Clock) {
 	t := s.engines[e].posted
 	if t.comp == now.comp && t.tick == now.tick {
@@ -567,8 +569,8 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock.Clock) {
 	}
 }
 
-// packets reports whether all packets that o reads have been written. If so, it adds the knowledge of the threads that
-// wrote them to the clocks of the threads that read them.
+// packets reports whether all packets that o reads have been written. If they have, it adds the knowledge of the
+// threads that wrote the packets to the clocks of the threads that read them.
 func (s *sim) packets(b int, o *Op) bool {
 	st := &s.blocks[b]
 	for i := range o.Moves {
@@ -607,7 +609,7 @@ func (s *sim) packets(b int, o *Op) bool {
 					st.x = joins.of(st.x, w.x)
 					continue
 				case byJoins:
-					me.j = -1 // for all, once they meet
+					me.j = -1 // for all threads, after the meeting
 				}
 				k := st.movers[me]
 				if x, others := w.x, s.extra[c]; len(others) > 0 {
@@ -640,13 +642,14 @@ type agent struct {
 	comp, tick, join int32
 	v, x             clock.Clock
 	facts            []fact
-	later            func() map[mover]int32 // facts by thread, found when they are asked for; nil for none
+	later            func() map[mover]int32 // returns the facts by thread, computed when needed; may be nil
 	block            int
 	op               *Op
 	class            byte
 }
 
-// packed is the class of operations on packets, which assign elements to threads in a different way.
+// packed is the class of operations on packets. They assign elements to threads in a different way than operations on
+// plain data.
 const packed = 1
 
 func classOf(o *Op) byte {
@@ -718,7 +721,7 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].origin(), class: a.class,
 			mode: sp.Mode}
 	}
-	var done clock.Clock // what the reader of a packet knows to have been executed
+	var done clock.Clock // the steps that have been executed when the packet is read
 	for k, sp := range m.To {
 		to[k] = s.at(sp, launch)
 		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].origin(), class: a.class,
@@ -792,8 +795,8 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 }
 
 // before reports whether access b to cell c is ordered before the current access of agent a, whose operand begins at
-// start. The argument inTime selects an order in time only, instead of an order of memory. The accesses are ordered by
-// the clock, or because the same thread performs both.
+// start. The argument inTime selects the order in time instead of the order of memory. Two accesses are ordered if the
+// clock says so, or if the same thread performs both.
 func (s *sim) before(b *access, a *agent, inTime bool, start, c int) bool {
 	view := a.v
 	if inTime {
@@ -833,7 +836,7 @@ func (s *sim) read(a *agent, acc *access, c int) {
 		case r == acc:
 			return
 		case r.comp == a.comp && (r.tick <= a.join || int(a.comp) >= len(s.blocks)):
-			continue // the new one is after it, and stands for both
+			continue // the new access is ordered after this access and replaces it
 		case r.comp == a.comp && r.start == acc.start && r.class == acc.class && r.mode == acc.mode:
 			continue
 		}
@@ -861,7 +864,7 @@ func (s *sim) readAfter(a *agent, acc *access, c int, w *access) {
 func (s *sim) write(a *agent, acc *access, c int, v *value, flag int32) {
 	cl := &s.cells[c]
 	if c < s.p.MessageBase {
-		// A second write of the same packet is harmless, since a reader sees one of two equal values.
+		// A second write of the same packet is harmless if both write equal values.
 		same := flag > 0 && cl.flag == flag && cl.v == v && cl.w != nil
 		s.writeAfter(a, acc, c, same)
 		for _, r := range cl.reads {
@@ -910,7 +913,8 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 	}
 }
 
-// border ends a launch of rank r: the rank's stream reads the output and writes the next input.
+// border simulates the end of a launch of rank r: the rank's stream reads the output and, unless last is set, writes
+// the input of the next launch.
 func (s *sim) border(r int, last bool) {
 	var v, x clock.Clock
 	var movers []map[mover]known
@@ -919,7 +923,7 @@ func (s *sim) border(r int, last bool) {
 		if s.p.Blocks[b].Rank == r {
 			st := &s.blocks[b]
 			st.tick++
-			if last { // nothing follows that clocks would have to say it to
+			if last { // no later access has to be ordered after this launch
 				movers = append(movers, st.movers)
 				for _, k := range st.movers {
 					x = clock.Join(x, k.x)

@@ -6,16 +6,16 @@ import (
 	"math/rand/v2"
 )
 
-// value represents the contents of a cell as a sum of symbols. There is one symbol for each cell that had contents
-// before the launch. Equal sums have equal hashes. The hash adds two random words of 64 bits for each symbol, which are
-// drawn anew in each process, so that different sums have equal hashes only with a probability of 2^-100.
+// value represents the contents of a cell as a sum of symbols. Each cell with contents before the launch has one
+// symbol. Equal sums have equal hashes. The hash adds two random words of 64 bits for each symbol, which are drawn anew
+// in each process, so that different sums have equal hashes only with a probability of 2^-100.
 type value struct {
 	hash  [2]uint64
-	terms []*value // nil: a symbol
-	sym   int      // of a symbol: its cell and launch
+	terms []*value // summands; nil if the value is a symbol
+	sym   int      // for a symbol: its cell and launch
 }
 
-// values makes values. It makes each value only once.
+// values creates values. Equal values are created only once.
 type values struct {
 	rng   *rand.ChaCha8
 	known map[[2]uint64]*value
@@ -59,7 +59,7 @@ func (vs *values) sum(terms []*value) *value {
 	return v
 }
 
-// most is the largest number of contributions that is counted; larger counts are not distinguished.
+// most is the maximum count of contributions. Larger counts are not distinguished.
 const most = 1 << 40
 
 // contributions returns how often v contains each symbol. It visits each shared sum only once.

@@ -6,18 +6,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Bound is the least time, in microseconds, that each resource of a machine needs for some work. No
-// kernel, fusion or overlap is faster.
+// Bound is the minimum time, in microseconds, that each resource of a machine needs for a set of operations. No kernel,
+// fusion or overlap can be faster.
 type Bound struct {
-	Memory  float64 `json:"memory_us"`  // traffic of the device's own memory
-	Compute float64 `json:"compute_us"` // products and attention
-	Wire    float64 `json:"wire_us"`    // bytes received from other devices
+	Memory  float64 `json:"memory_us"`  // time for the traffic of the device's own memory
+	Compute float64 `json:"compute_us"` // time for GEMMs and attention
+	Wire    float64 `json:"wire_us"`    // time for bytes received from other devices
 }
 
 // Time returns the longest of the three times: the time if all three overlap perfectly.
 func (b Bound) Time() float64 { return max(b.Memory, b.Compute, b.Wire) }
 
-// By names the resource that needs the most time. It is empty if none needs any.
+// By names the resource that needs the most time. It returns "" if no resource needs time.
 func (b Bound) By() string {
 	switch b.Time() {
 	case 0:
@@ -55,9 +55,9 @@ func NewBounds(p *plan.Plan, m *machine.Description) *Bounds {
 	return b
 }
 
-// Group returns the bound of commands that may be fused into one launch: a result that only other
-// members read need not go through memory. Memory that user kernels (ir.OpLaunch) access is unknown
-// and not counted.
+// Group returns the bound for commands that may be fused into one launch. A result that only other members of the group
+// read is not counted, because it need not be stored in memory. Memory that user kernels (ir.OpLaunch) access is
+// unknown and not counted.
 func (b *Bounds) Group(members []int) Bound {
 	var flops float64
 	var moved, bytes int64
@@ -101,9 +101,9 @@ func (b *Bounds) leaves(r plan.Ref, within map[int]bool) bool {
 	return false
 }
 
-// Whole returns a bound for the whole plan. Each byte of parameters that is read comes from memory
-// once, each byte of results and of updated inputs is written to memory once, and everything else
-// stays on chip. Each time is the largest over all ranks, so the three may be of different ranks.
+// Whole returns a bound for the whole plan. It assumes that each byte of the parameters is read from memory once, that
+// each byte of results and of updated inputs is written to memory once, and that all other data remain on chip. Each of
+// the three times is the maximum over all ranks, so they may be times of different ranks.
 func (b *Bounds) Whole() Bound {
 	ranks := make([]struct {
 		flops        float64
@@ -210,11 +210,11 @@ func (b *Bounds) touched(c *plan.Cmd) (reads, writes []touch) {
 		return reads, writes
 	case c.Op == ir.OpLaunch:
 		return nil, nil
-	case c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt(): // the lengths, known only at run time, say how many keys are read
+	case c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt(): // the number of keys that are read depends on lengths that are known only at run time
 		return []touch{reads[0], reads[3]}, writes
-	case c.Op == ir.OpGroupedLinear: // the counts, known only at run time, say how many rows and experts are read
+	case c.Op == ir.OpGroupedLinear: // the number of rows and experts that are read depends on counts that are known only at run time
 		return []touch{reads[2]}, writes
-	case c.Op == ir.OpAttention && c.Attr.Number(1).Float > 0: // a window: at least the keys that the last query sees
+	case c.Op == ir.OpAttention && c.Attr.Number(1).Float > 0: // with a window, at least the keys in the window of the last query are read
 		keys := c.Ins[1].Shape
 		if n := keys[len(keys)-3]; n > 0 {
 			share := min(1, c.Attr.Number(1).Float/float64(n))
@@ -247,8 +247,8 @@ func own(list []touch, rank int32) []touch {
 	return out
 }
 
-// moved returns how many bytes a command receives from other ranks. A put counts on the sending
-// rank.
+// moved returns the number of bytes that a command receives from other ranks. The bytes of a put are counted for the
+// sending rank.
 func (b *Bounds) moved(c *plan.Cmd) (n int64) {
 	switch c.Kind {
 	case plan.Collective:
@@ -287,11 +287,11 @@ func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 		q, k := c.Ins[0].Shape, c.Ins[1].Shape
 		tq, tk := q[len(q)-3], k[len(k)-3]
 		seen := float64(tq) * float64(tk)
-		if c.Attr.Causal { // query i sees i+1 keys more than precede the first query
+		if c.Attr.Causal { // query i uses i+1 keys in addition to the keys before the first query
 			seen = float64(tq)*float64(tk-tq) + float64(tq)*float64(tq+1)/2
 		}
 		if w := c.Attr.Number(1).Float; w > 0 {
-			// The first w queries may see fewer keys than the window has.
+			// The first w queries may use fewer keys than the window has.
 			seen = min(seen, max(0, float64(tq)-w)*w)
 		}
 		pairs := seen

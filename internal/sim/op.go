@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Op is one operation, as one rank computes it.
+// Op describes the part of an operation that one rank computes.
 type Op struct {
 	Name string `json:"name"`
 	// M, N and K are a GEMM's extents; K is 0 for other operations.
@@ -90,14 +90,14 @@ func rows(shape []int64) int64 {
 	return n
 }
 
-// Touched returns how many bytes an operation reads of each operand and writes of its result. in
-// and out are the full sizes. Only this function says which operations use a part of an operand.
+// Touched returns the number of bytes that an operation reads of each operand and writes of its result. The arguments
+// in and out are the full sizes. Operations that use only a part of an operand are defined here and nowhere else.
 func Touched(op ir.Op, in []int64, out int64) (reads []int64, written int64) {
 	reads, written = slices.Clone(in), out
 	switch op {
-	case ir.OpEmbedding: // a row of the table for each id
+	case ir.OpEmbedding: // reads one row of the table for each id
 		reads[1] = min(reads[1], out)
-	case ir.OpIndexCopy: // rows and positions; a plan has the destination as an operand too
+	case ir.OpIndexCopy: // reads rows and positions; in a plan, the destination is also an operand
 		reads, written = reads[:2], min(out, reads[0])
 	}
 	return reads, written

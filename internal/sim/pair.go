@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Pair is a collective and the operations that it can overlap with, with numbers for all extents.
-// It describes one rank; all ranks do the same.
+// Pair describes a collective and the operations with which it can overlap. All extents are numbers. Pair describes the
+// work of one rank, which is the same on all ranks.
 type Pair struct {
 	Comm  ir.Op
 	Ranks int64
@@ -16,8 +16,8 @@ type Pair struct {
 	// all_gather, or the operand of a reduction.
 	Whole int64
 	DType ir.DType
-	// AnyOrder says whether a reduction may add in any order. Algorithm is the pinned algorithm of
-	// the collective, if any.
+	// AnyOrder reports that a reduction may add in any order. Algorithm is the algorithm that the program selects for
+	// the collective, or empty.
 	AnyOrder  bool
 	Algorithm string
 	// Team lists the ranks of the first team that crosses nodes; it is nil if no team does.
@@ -62,7 +62,7 @@ const (
 
 var streamNames = [...]string{"main", "side", "sums"}
 
-// Prediction is the expected time of a strategy, and its timeline, which is the same on every rank.
+// Prediction is the predicted time of a strategy and the timeline of one rank. The timeline is the same on every rank.
 type Prediction struct {
 	Time  float64 `json:"us"`
 	Spans []Span  `json:"-"`
@@ -133,12 +133,11 @@ func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, err
 	return g.predict()
 }
 
-// Ahead predicts a gather whose blocks were sent while the previous pair was computed, within a
-// sequence of such pairs. If whole is set, one GEMM reads all blocks, and the blocks of the next
-// pair arrive while it runs. The rank first copies its own block within the device, on the
-// multiprocessors that the GEMM needs: on two H200, in a graph, layers took the sum of both times,
-// within 2 % (docs/measured/layers.md). If whole is not set, each block is computed separately, and
-// all blocks have arrived.
+// Ahead predicts a gather whose blocks were sent while the previous pair was computed, within a sequence of such pairs.
+// If whole is set, one GEMM reads all blocks, and the blocks of the next pair arrive while it runs. The rank first
+// copies its own block within the device. The copy runs on the multiprocessors that the GEMM needs, so the two do not
+// overlap: on two H200, in a graph, layers took the sum of both times, within 2 % (docs/measured/layers.md). If whole
+// is not set, each block is computed separately, and all blocks have arrived.
 func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	for i := int64(1); i < p.Ranks; i++ {
@@ -247,8 +246,8 @@ func (g *pairGraph) await(stream int, arrivals ...int) {
 	}
 }
 
-// push sends a part of a block to the i-th peer. It returns the arrival of the block that another
-// peer sends to this rank in the same step: all ranks do the same at the same time.
+// push adds the send of a part of a block to the i-th peer. It returns the task that represents the arrival of the
+// block that another peer sends to this rank. All ranks do the same at the same time, so both have the same duration.
 func (g *pairGraph) push(stream int, i, parts int64) int {
 	put := g.add(task{stream: stream, class: transfer, work: g.m.CopyTime(g.Whole / g.Ranks / parts),
 		span: &Span{Name: fmt.Sprintf("put %+d", i), Stream: streamNames[stream]}})
@@ -268,7 +267,7 @@ func (g *pairGraph) ops(parts int64, label string) int {
 	return g.kernels(onMain, g.Ops, parts, label)
 }
 
-// post adds Post for one of the parts, and returns the last task; -1 if there is none.
+// post adds Post for one of the parts. It returns the last task, or -1 if Post is empty.
 func (g *pairGraph) post(stream int, parts int64, label string) int {
 	return g.kernels(stream, g.Post, parts, label)
 }

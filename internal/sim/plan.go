@@ -11,15 +11,15 @@ import (
 
 // Timeline is the predicted run of a plan.
 type Timeline struct {
-	// Time is when the last rank finishes, in microseconds.
+	// Time is the time at which the last rank finishes, in microseconds.
 	Time float64 `json:"us"`
-	// Exposed is, for each rank, how long nothing was computed on it.
+	// Exposed is, for each rank, the time in microseconds in which the rank computes nothing.
 	Exposed []float64 `json:"exposed_us"`
 	Spans   []Span    `json:"spans"`
 }
 
-// Plan predicts the run of a plan. All ranks start at once, and the host issues every command in
-// time.
+// Plan predicts the run of a plan. It assumes that all ranks start at the same time and that the host never delays a
+// command.
 func Plan(p *plan.Plan, m *machine.Description) (*Timeline, error) {
 	b, err := newPlanGraph(p, m)
 	if err != nil {
@@ -63,11 +63,11 @@ type planGraph struct {
 	*graph
 	plan    *plan.Plan
 	m       *machine.Description
-	records map[int32]int // event → the task that it captures, -1 if there is none
+	records map[int32]int // for each event, the task that it records, or -1
 	// Tasks that commands of other streams wait for are created before all others, because the
 	// commands that complete them may come later in the plan.
-	signals map[counterAt][]int // arrivals, in order of issue
-	sent    map[*plan.Cmd]int   // by signal command: its arrival
+	signals map[counterAt][]int // for each counter element, the tasks that raise it, in order of issue
+	sent    map[*plan.Cmd]int   // by signal command: the task that raises the counter
 	posted  map[*plan.Cmd]int   // by group command: its start
 	sides   map[int32][]int     // by send/receive pair: the starts of the two groups that contain its sides
 }
@@ -219,7 +219,7 @@ func tensors(refs []plan.Ref) []Tensor {
 	return out
 }
 
-// computing returns how long each rank computed. Time in which several kernels run counts once.
+// computing returns the time in which each rank computes. Time in which several kernels run is counted once.
 func (g *graph) computing(start, end []float64) map[int]float64 {
 	busy, until := map[int]float64{}, map[int]float64{}
 	for _, i := range byStart(start) {

@@ -15,7 +15,7 @@ import (
 type class uint8
 
 const (
-	instant    class = iota // no resource: only orders tasks, or delays
+	instant    class = iota // the task needs no resource; it only orders or delays other tasks
 	compute                 // the device's multiprocessors
 	transfer                // a copy engine
 	collective              // multiprocessors and links
@@ -30,8 +30,8 @@ type task struct {
 	// deps are the tasks that must end before this one starts. They include the previous task on
 	// its stream.
 	deps []int
-	// group identifies the collective that the task is a part of, from 1; 0 if none. All parts
-	// start together.
+	// group is the number, counted from 1, of the collective of which the task is a part, or 0. All parts of a
+	// collective start together.
 	group int
 	// contested is the factor by which a collective and a GEMM slow each other down if the
 	// collective starts while the GEMM runs; see machine.Description.Contested.
@@ -43,7 +43,7 @@ type task struct {
 // Span is one bar of a timeline, in microseconds.
 type Span struct {
 	Name string `json:"name"`
-	// Comm is set if the bar moves data between ranks, or waits for them.
+	// Comm reports that the bar represents a transfer of data between ranks, or a wait for other ranks.
 	Comm   bool    `json:"comm"`
 	Rank   int     `json:"rank"`
 	Stream string  `json:"stream"`
@@ -51,8 +51,8 @@ type Span struct {
 	End    float64 `json:"end_us"`
 }
 
-// graph collects tasks. Tasks of one stream run one after another. A wait is a task too, so an
-// event that is recorded after a wait also covers it.
+// graph collects tasks. Tasks of one stream run one after another. A wait is also a task, so an event that is recorded
+// after a wait includes the wait.
 type graph struct {
 	tasks []task
 	last  map[[2]int]int // (rank, stream) → its last task
@@ -82,7 +82,7 @@ func (g *graph) join(rank, stream, on int, late float64) {
 	g.add(task{rank: rank, stream: stream, deps: []int{g.free(task{rank: rank, work: late, deps: []int{on}})}})
 }
 
-// tail returns the last task of a stream, and whether there is one.
+// tail returns the last task of a stream. It returns false if the stream has no task.
 func (g *graph) tail(rank, stream int) (int, bool) {
 	i, ok := g.last[[2]int{rank, stream}]
 	return i, ok
@@ -93,9 +93,9 @@ func (g *graph) tail(rank, stream int) (int, bool) {
 type runner struct {
 	*graph
 	machine *machine.Description
-	waiting []int       // for each task, how many of its deps have not ended
+	waiting []int       // for each task, the number of its deps that have not ended
 	users   [][]int     // for each task, the tasks that wait for it
-	parts   map[int]int // for each collective, how many parts are not ready yet
+	parts   map[int]int // for each collective, the number of parts that are not ready yet
 	members map[int][]int
 	left    []float64
 	start   []float64
@@ -107,7 +107,7 @@ type runner struct {
 	late []bool
 }
 
-// run returns when each task starts and ends.
+// run returns the times at which each task starts and ends.
 func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	n := len(g.tasks)
 	r := &runner{graph: g, machine: m, waiting: make([]int, n), users: make([][]int, n), parts: map[int]int{},
@@ -133,7 +133,7 @@ func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	done := 0
 	for len(r.running) > 0 {
 		over := r.step()
-		if over == 0 { // nor would any end in a later step
+		if over == 0 { // no task can end, so no later step would end a task either
 			return nil, nil, fmt.Errorf("none of %d operations ends: their times are beyond all numbers", len(r.running))
 		}
 		done += over
@@ -167,7 +167,7 @@ func (r *runner) begin(i int) {
 	r.running = append(r.running, i)
 }
 
-// step advances time until the next tasks end, and returns how many end.
+// step advances time until the next tasks end, and returns their number.
 func (r *runner) step() int {
 	rates := r.rates()
 	next := math.Inf(1)
@@ -233,8 +233,8 @@ func (r *runner) rates() []float64 {
 // load counts the running tasks of one rank, by class.
 type load [4]int
 
-// slowdown returns by what factor the other tasks on the rank slow a task down. Tasks of one class
-// share its resource. mixed is the factor by which a collective and a GEMM slow each other down.
+// slowdown returns the factor by which the other tasks on the rank slow down a task. Tasks of one class share its
+// resource. mixed is the factor by which a collective and a GEMM slow each other down.
 func (r *runner) slowdown(c class, beside load, mixed float64) float64 {
 	if c == instant {
 		return 1

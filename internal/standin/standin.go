@@ -1,5 +1,5 @@
-// Package standin contains the Go functions that replace user kernels if there is no GPU: on the
-// CPU machine and in the reference evaluator.
+// Package standin contains the Go functions that replace user kernels on the CPU machine and in the reference
+// evaluator, where there is no GPU.
 package standin
 
 import (
@@ -19,19 +19,19 @@ type Call struct {
 
 // Arg is an argument: a tensor or a number.
 type Arg struct {
-	Tensor *tensor.Tensor // nil if it is a number
+	Tensor *tensor.Tensor // nil if the argument is a number
 	// Writes says that the kernel may write Tensor. If the kernel does not read it, its elements
 	// are initially NaNs, or the largest integers.
 	Writes bool
-	// Err is used in the evaluator. For a tensor that is read, it is how far each element may be
-	// off on a machine. For a tensor that is written, it is initially nil; a function that knows
-	// error bounds sets it.
+	// Err is used by the evaluator. For a tensor that the kernel reads, it is the largest error that each element may
+	// have on a machine. For a tensor that the kernel writes, it is initially nil; a function that computes error
+	// bounds sets it.
 	Err   []float64
 	Int   int64
 	Float float64
 }
 
-// Func computes what a kernel computes.
+// Func computes the results of a kernel.
 type Func func(*Call) error
 
 var (
@@ -100,7 +100,7 @@ func Poison(t *tensor.Tensor) {
 	for i := range t.Data {
 		t.Data[i] = 0xff
 	}
-	if size := int(t.DType.Size()); t.DType.IsInt() { // the largest number: all bits but the sign, which is the last bit
+	if size := int(t.DType.Size()); t.DType.IsInt() { // the largest integer: all bits are 1, except the sign bit, which is the most significant bit
 		for i := size - 1; i < len(t.Data); i += size {
 			t.Data[i] = 0x7f
 		}

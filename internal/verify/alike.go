@@ -8,10 +8,11 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// likeness checks that every rank does the same as rank 0, translated to that rank's place in the grid.
+// likeness checks that the commands of every rank are those of rank 0, translated to the position of that rank in the
+// grid.
 type likeness struct {
 	grid     *grid
-	p        *plan.Plan // tables that all ranks share, as rank 0 left them
+	p        *plan.Plan // tables that all ranks share, as they are after rank 0 was unrolled
 	rank     *plan.Rank // rank 0
 	buffers  []rotations
 	counters []rotations
@@ -20,17 +21,18 @@ type likeness struct {
 	// each tensor, and the sorted keys of each run of waits or signals, stored at the run's first command.
 	opens []int32
 	refs  []placed
-	sets  [][]orderKey // by command, nil where no run begins
+	sets  [][]orderKey // by command; nil if no run begins at the command
 	why   string
 }
 
-// placed holds a tensor of rank 0 and the rotations that move it.
+// placed is a tensor of rank 0 with the rotations that move it.
 type placed struct {
 	ref    *plan.Ref
 	moving rotations
 }
 
-// orderKey holds the properties of a wait or a signal, except its position in the program.
+// orderKey holds the properties of a wait or a signal that are compared. Its position in the program is not one of
+// them.
 type orderKey struct {
 	kind          plan.Kind
 	event, peer   int32
@@ -46,7 +48,7 @@ func compareKeys(a, b orderKey) int {
 func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
 	a := &likeness{grid: g, p: p, rank: first, buffers: make([]rotations, len(p.Buffers)),
 		counters: make([]rotations, len(p.Counters))}
-	// Buffers are placed consecutively, aligned, so that their regions have different offsets.
+	// Buffers get consecutive aligned offsets, so that the regions of different buffers do not overlap.
 	at := int64(0)
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
@@ -61,8 +63,8 @@ func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
 	return a
 }
 
-// fail records a reason if rank 0 has a collective that by its definition treats ranks differently: one with a root, or
-// one with counts in the text.
+// fail records a reason if rank 0 has a collective whose members have different roles: a collective with a root, or
+// with counts in the text.
 func (a *likeness) fail() {
 	for i := range a.rank.Joins {
 		j := &a.rank.Joins[i]
@@ -130,8 +132,8 @@ func endOfSet(cmds []plan.Cmd, i int) int {
 	return end
 }
 
-// guess derives rotations from the tensors and counter elements that differ between a rank and the next rank along an
-// axis. A wrong guess is detected when ranks are compared.
+// guess derives the rotations along an axis. It compares the offsets of tensors and the counter elements of a rank with
+// those of the next rank along the axis. A wrong guess is detected when all ranks are compared.
 func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 	if len(next.Cmds) != len(rank.Cmds) {
 		return fmt.Sprintf("rank %d has %d commands, rank %d %d", next.Rank, len(next.Cmds), rank.Rank, len(rank.Cmds))
@@ -154,7 +156,7 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 			return a.differ(next, i, "it executes another statement")
 		}
 		if kindOfSet(c) == 1 {
-			continue // these may have a different order
+			continue // waits may have a different order on the next rank
 		}
 		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter &&
 			!note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
@@ -177,8 +179,8 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 	return ""
 }
 
-// settle checks that the rotations form an action of the group, and records how they act on the tensors that rank 0
-// uses.
+// settle checks that the rotations form an action of the group of translations, and records how they act on the tensors
+// that rank 0 uses.
 func (a *likeness) settle() string {
 	for i := range a.buffers {
 		if !a.buffers[i].settle(a.p.Buffers[i].Bytes) {
@@ -247,16 +249,17 @@ func (a *likeness) differ(r *plan.Rank, cmd int, how string) string {
 // comparer compares ranks with rank 0. One goroutine uses it.
 type comparer struct {
 	*likeness
-	p     *plan.Plan // tables that the goroutine's ranks share
+	p     *plan.Plan // tables that the ranks unrolled by this goroutine share
 	keys  []orderKey
-	teams map[[2]*int]bool // of one rank: whether a team is another, translated
+	teams map[[2]*int]bool // cache for one rank: whether the second team is the translated first team
 }
 
 func (a *likeness) comparer(p *plan.Plan) *comparer {
 	return &comparer{likeness: a, p: p, teams: map[[2]*int]bool{}}
 }
 
-// differs describes the first difference between a rank and the translated rank 0. It returns "" if there is none.
+// differs describes the first difference between the commands of a rank and the translated commands of rank 0. It
+// returns "" if there is none.
 func (c *comparer) differs(r *plan.Rank) string {
 	clear(c.teams)
 	mine := c.rank.Cmds
@@ -418,7 +421,8 @@ func (c *comparer) sameRefs(r *plan.Rank, i int, y *plan.Cmd) string {
 	return how
 }
 
-// sameSharing reports whether operands share memory with results in the same way as in rank 0's command.
+// sameSharing reports whether the operands and results of command y share memory in the same way as those of rank 0's
+// command x.
 func (c *comparer) sameSharing(x, y *plan.Cmd) bool {
 	for i := range x.Outs {
 		for j := range x.Ins {

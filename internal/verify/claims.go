@@ -8,13 +8,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file refutes claims that are wrong for almost all inputs. Such a claim states by a type that all ranks along an
-// axis hold the same data, although each rank's data depends on its own block of a parameter that is split along that
-// axis, and no data of the other ranks reaches it.
+// This file finds claim statements that are wrong for almost all inputs. The type of a claim may state that all ranks
+// along an axis hold the same data. The claim is wrong if each rank's data depends on its own block of a parameter that
+// is split along that axis, and if no data of the other ranks reaches it.
 //
-// The analysis follows the statements in the order of the text, which is the order of the results in a program without
-// races. A fact about a tensor holds on all ranks and for every element that was written, and is dropped where that is
-// not certain. Therefore every reported claim is wrong, but some wrong claims are not reported.
+// The analysis visits the statements in the order of the text, which determines the results of a program without races.
+// A fact about a tensor holds on all ranks and for every element that was written. A fact is dropped if this is not
+// certain. Therefore every reported claim is wrong, but some wrong claims are not reported.
 
 // facts is a bit set of facts.
 type facts uint64
@@ -33,23 +33,23 @@ const (
 
 // content holds the facts about the elements of a tensor.
 type content struct {
-	// depends: bit i states that the elements depend on this rank's own block of a parameter along axis i.
+	// depends has bit i set if the elements depend on this rank's own block of a parameter along axis i.
 	depends facts
-	// own: bit i states that the elements contain no data of other ranks along axis i, except data that all those ranks
-	// hold.
+	// own has bit i set if the elements depend on no data of other ranks along axis i, except data that is the same on
+	// all ranks along that axis.
 	own facts
 	// via identifies the statements that negated or inverted that block before it reached the tensor.
 	via int
 }
 
-// unwritten is the content of a tensor that was not written: it has all facts, since they hold for every one of its
-// zero elements.
+// unwritten is the content of a tensor of which no element was written. It has all facts, because a fact is a statement
+// about the written elements.
 var unwritten = content{^facts(0), ^facts(0), noWay}
 
 // constants is the content of a tensor that depends on no input.
 var constants = content{0, ^facts(0), noWay}
 
-// and returns the facts that hold for both k and o.
+// and returns the content with the facts that hold for both k and o.
 func (k content) and(o content) content {
 	switch {
 	case k == unwritten:
@@ -62,8 +62,8 @@ func (k content) and(o content) content {
 	return content{k.depends & o.depends, k.own & o.own, k.via}
 }
 
-// origin records where a rank's own data entered a computation: the value, and the position at which the program named
-// the rank's own part of it.
+// origin records where a rank's own data entered a computation: the value, and the source position at which the program
+// names the rank's own part of the value.
 type origin struct {
 	pos   ir.Pos
 	value *ir.Sym
@@ -75,8 +75,8 @@ type originKey struct {
 	axis int
 }
 
-// claims analyses the program for all ranks at once, and evaluates extents for one of them. Tensors are identified by
-// the symbol that owns their memory.
+// claims analyses the program for all ranks at once. Extents are evaluated for one rank. Tensors are identified by the
+// symbol that owns their memory.
 type claims struct {
 	b      *ir.Bound
 	info   *ir.Info
@@ -84,8 +84,8 @@ type claims struct {
 	rank   int
 
 	axes  []string         // names of all mesh axes
-	mesh  []int            // the mesh of each
-	sized facts            // axes of more than one rank
+	mesh  []int            // by axis: the index of its mesh
+	sized facts            // axes with more than one rank
 	puts  map[*ir.Sym]bool // buffers that peers write
 	carry map[carried]*ir.Sym
 
@@ -95,7 +95,7 @@ type claims struct {
 	tensors map[string]*ir.Sym
 	yields  []content
 	returns []content
-	quiet   int // greater than 0 if it is not certain that the statement runs
+	quiet   int // greater than 0 if the current statement may not run
 	ways    *ways
 	told    map[ir.Pos]bool
 	ds      ir.Diagnostics
@@ -159,14 +159,14 @@ func (c *claims) parameter(p *ir.Sym) {
 func (c *claims) prepare() {
 	c.puts, c.carry = map[*ir.Sym]bool{}, map[carried]*ir.Sym{}
 	for _, args := range c.info.Operands {
-		for _, a := range args { // a carried value occurs only as a symbol of its uses
+		for _, a := range args { // the symbol of a carried value occurs only where the value is used
 			if a != nil && a.Def != nil && a.Def.Op == ir.OpFor && a.Kind == ir.SymValue &&
 				!slices.Contains(c.info.Results[a.Def], a) {
 				c.carry[carried{a.Def, a.Name}] = a
 			}
 		}
 	}
-	for n := -1; n < len(c.puts); { // until calls add no further buffers
+	for n := -1; n < len(c.puts); { // repeat until calls add no further buffers
 		n = len(c.puts)
 		for _, f := range c.info.Prog.Funcs {
 			f.Body.Walk(func(s *ir.Stmt) {
@@ -253,7 +253,7 @@ func (c *claims) all(syms []*ir.Sym) []content {
 	return ks
 }
 
-// know returns the content of a tensor.
+// know returns the recorded content of a tensor.
 func (c *claims) know(s *ir.Sym) content {
 	if c.puts[s.Root()] {
 		return content{}
@@ -269,7 +269,7 @@ func (c *claims) target(s *ir.Stmt) (sym *ir.Sym, all bool) {
 	if rs := c.info.Results[s]; len(rs) == 1 && rs[0].Base == nil {
 		return rs[0], true
 	}
-	return nil, false // a view, which has its memory's facts
+	return nil, false // a view has the facts of its memory
 }
 
 // write records k as the content that a statement writes, and records the origins of that content.
@@ -292,8 +292,8 @@ func (c *claims) write(s *ir.Stmt, k content) {
 	c.set(sym, k)
 }
 
-// entered returns the origin of operand k's dependence on an axis. If this statement names a rank's own part of a
-// value, the origin is this statement.
+// entered returns the origin of the dependence of operand k on an axis. If s itself names a rank's own part of a value,
+// the origin is s.
 func (c *claims) entered(s *ir.Stmt, k int, to *ir.Sym, axis int) origin {
 	a := c.info.Operands[s][k]
 	if a.Root().Kind == ir.SymValue && to.Kind == ir.SymBuffer {
@@ -318,10 +318,10 @@ func (c *claims) collected(s *ir.Stmt) content {
 	team := facts(0)
 	for _, name := range s.Over() {
 		if team |= c.bit(name); c.bit(name) == 0 {
-			return content{} // over all ranks, which are on any axis
+			return content{} // a collective over world mixes the data of all axes
 		}
 	}
-	for i, name := range c.axes { // ranks of one mesh lie in another as they like
+	for i, name := range c.axes { // ranks along an axis of another mesh may have any coordinates in this mesh
 		if !slices.Contains(s.Over(), name) && c.mesh[i] != c.mesh[slices.Index(c.axes, s.Over()[0])] {
 			k.own &^= c.bit(name)
 		}
@@ -401,6 +401,6 @@ func (r onRank) Extent(name string, axis int) (int64, bool) {
 	return 0, false
 }
 
-// everywhere returns the environment for expressions that are the same on all ranks. A branch whose condition depends
-// on the rank is taken by some of the ranks.
+// everywhere returns the environment for expressions that have the same value on all ranks. Expressions that depend on
+// the rank have no value in it; a branch with such a condition is executed by some ranks only.
 func (c *claims) everywhere() ir.Env { return c.b.Env(-1, onRank{c, -1}) }

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// computed returns the content of the result of an operation on tensors of one rank. A fact about an operand holds for
-// the result if the result depends on the operand. A sum over no elements, a product with zeros, and the relu of
-// numbers that are never positive depend on none of their operands.
+// computed returns the content of the result of an operation on tensors of one rank. A fact about an operand also holds
+// for the result if the result depends on the operand. The result does not depend on its operands in these cases: a sum
+// over no elements, a product with zeros, and the relu of numbers that are never positive.
 func (c *claims) computed(s *ir.Stmt) content {
 	args := c.info.Operands[s]
 	in := c.all(args)
@@ -48,7 +48,7 @@ func (c *claims) computed(s *ir.Stmt) content {
 	case ir.OpExp, ir.OpRsqrt:
 		out = c.turned(s, in[0])
 		out.depends = out.depends&^signed | positive
-	case ir.OpSoftmax, ir.OpArgmax: // for one element the result is constant
+	case ir.OpSoftmax, ir.OpArgmax: // if the dimension has one element, the result is constant
 		if c.several(s, args[0]) {
 			out = c.turned(s, in[0])
 			out.depends = out.depends&^signed | positive
@@ -101,8 +101,8 @@ func (c *claims) computed(s *ir.Stmt) content {
 		}
 		out.depends &^= positive
 		out = c.sum(out, in[2])
-	case ir.OpAttention: // the weights of one key are always the same, and there may be none
-		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may hide all elements that differ
+	case ir.OpAttention: // with one key the softmax weights are constant, and a query may have no key
+		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may exclude all elements that differ
 		if !masked && c.longer(args[1], len(args[1].Type.Dims)-3, 0) && (len(in) < 4 || in[3].depends&varies != 0) {
 			out = in[2]
 		}
@@ -127,20 +127,22 @@ func (c *claims) computed(s *ir.Stmt) content {
 	return out
 }
 
-// turned returns the content k after statement s negated or inverted its elements.
+// turned returns the content that k becomes if statement s negates or inverts the elements.
 func (c *claims) turned(s *ir.Stmt, k content) content {
 	k.depends &^= positive
 	k.via = c.passed(k.via, s)
 	return k
 }
 
-// sum returns the content of a sum. It has the facts of both terms, except along axes on which the terms may cancel.
+// sum returns the content of a + b. It has the facts of both terms, except for axes on which the terms may cancel each
+// other.
 func (c *claims) sum(a, b content) content {
 	both := a.depends & b.depends & positive
 	return content{(a.depends|b.depends)&^(positive|cancels(a, b)) | both, a.own & b.own, c.union(a.via, b.via)}
 }
 
-// product returns the content of a product. It has the facts of each factor whose other factor is not always zero.
+// product returns the content of a · b. It has the facts of a if b is not always zero, and the facts of b if a is not
+// always zero.
 func (c *claims) product(a, b content) content {
 	out := content{0, a.own & b.own, c.union(a.via, b.via)}
 	if a.depends&b.depends&varies != 0 {
@@ -158,10 +160,10 @@ func cancels(a, b content) facts {
 	return a.depends & b.depends & onAxes
 }
 
-// Ways are sets of statements that negated or inverted the data on which a tensor depends. Each set has a number.
+// A way is a set of statements that negated or inverted the data on which a tensor depends. Each way has a number.
 const (
 	noWay  = 0
-	anyWay = -1 // it is not known which, as after a loop that negates
+	anyWay = -1 // the statements are not known, for example after a loop that negates
 )
 
 // ways assigns numbers to sets of statements.
@@ -217,7 +219,7 @@ func (w *ways) number(ids []int) int {
 	return n
 }
 
-// several reports whether the axis of an operation, the last by default, is certainly longer than 1.
+// several reports whether the extent of x along the axis of s, by default the last dimension, is certain to exceed 1.
 func (c *claims) several(s *ir.Stmt, x *ir.Sym) bool {
 	axis := int64(len(x.Type.Dims)) - 1
 	if a := s.Attr("axis"); a != nil {
@@ -232,7 +234,8 @@ func (c *claims) several(s *ir.Stmt, x *ir.Sym) bool {
 // allDims selects every dimension of a tensor.
 const allDims = -1
 
-// longer reports whether a dimension of a rank's part of a tensor is certainly longer than n.
+// longer reports whether the local extent of dimension dim of x, or of every dimension for allDims, is certain to
+// exceed n.
 func (c *claims) longer(x *ir.Sym, dim int, n int64) bool {
 	t := *x.Type
 	switch {

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file walks the text of functions for the analysis of claims.
+// This file visits the statements of functions for the analysis of claims.
 
-// function analyses the body of a function whose parameters have their facts.
+// function analyses the body of a function. The facts about its parameters must have been set.
 func (c *claims) function(f *ir.Func) {
 	params := c.info.Params[f]
 	for _, p := range params {
@@ -87,7 +87,8 @@ func (c *claims) stmt(s *ir.Stmt) {
 	}
 }
 
-// loop analyses one iteration, and then the facts that remain true in all later iterations.
+// loop analyses the first iteration of a loop. It then repeats the analysis with the facts that hold in all iterations,
+// until these facts do not change.
 func (c *claims) loop(s *ir.Stmt) {
 	name := s.Results[0].Text
 	outer, shadows := c.vars[name]
@@ -153,7 +154,7 @@ func (c *claims) iteration(s *ir.Stmt, in []content) []content {
 	return out
 }
 
-// follow copies the origins of from to the origins of to.
+// follow records the origins of from also as origins of to.
 func (c *claims) follow(to, from *ir.Sym) {
 	if to == nil || from == nil {
 		return

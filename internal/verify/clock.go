@@ -1,15 +1,15 @@
 package verify
 
-// view records what one stream knows: for every stream of every rank, the number of its commands that are certainly
-// complete. The vector is shared with snapshots, and copied before it changes.
+// view is the knowledge of one stream: a vector clock. For every stream of every rank it holds the number of commands
+// that are certain to be complete. The vector is shared with snapshots, and copied before it changes.
 type view struct {
 	vec    []int32
 	shared bool
 	stream int32
-	done   int32 // commands this stream has executed, over all runs
+	done   int32 // number of commands that this stream has executed, over all runs
 }
 
-// snapshot records what a stream knew at some point of its execution.
+// snapshot is the knowledge of a stream at one point of its execution.
 type snapshot struct {
 	vec    []int32
 	stream int32
@@ -23,7 +23,7 @@ func (v *view) knows(e epoch) bool {
 	return v.upTo(e.stream) >= e.pos
 }
 
-// upTo returns the number of another stream's commands that v knows to be complete.
+// upTo returns the number of commands of another stream that are complete according to v.
 func (v *view) upTo(stream int32) int32 {
 	if v.vec == nil {
 		return 0
@@ -43,9 +43,9 @@ func (s *snapshot) knows(e epoch) bool {
 	return s.vec != nil && s.vec[e.stream] >= e.pos
 }
 
-// join adds the knowledge in s to v, and reports whether v changed. A stream that knows the n-th command of another
-// stream knows everything that the other stream knew at that command. Therefore a snapshot whose own command is known
-// adds nothing.
+// join adds the knowledge in s to v, and reports whether v changed. A view that includes the n-th command of another
+// stream also includes everything that the other stream knew at that command. Therefore a snapshot whose own command is
+// already included adds nothing.
 func (v *view) join(s snapshot, width int) bool {
 	if v.knows(epoch{s.stream, s.done}) {
 		return false

@@ -9,8 +9,9 @@ import (
 // maxHeads limits the number of blocked streams that the report of a deadlock lists.
 const maxHeads = 8
 
-// deadlock returns a finding that lists the lanes that are blocked forever, or nil if all lanes have finished. If there
-// is a cycle, the first acts of the finding form it: each waits for the next.
+// deadlock returns a finding that lists the lanes that are blocked forever, or nil if all lanes have finished. If lanes
+// wait for each other in a cycle, the first acts of the finding are the acts of this cycle, and each waits for the
+// next.
 func (s *sim) deadlock() *Finding {
 	var blocked []int32
 	for l := range s.lanes.cmds {
@@ -44,8 +45,8 @@ func (s *sim) laneWord() string {
 	return "rank"
 }
 
-// cycle starts at a blocked lane and follows the lanes for which each lane waits, until a lane occurs twice. It returns
-// the lanes from the first occurrence on, which wait for each other.
+// cycle starts at a blocked lane and goes from each lane to a lane for which it waits, until a lane occurs twice. It
+// returns the lanes between the two occurrences, which wait for each other in a cycle.
 func (s *sim) cycle(lane int32) []int32 {
 	at := map[int32]int{}
 	var way []int32
@@ -63,7 +64,7 @@ func (s *sim) cycle(lane int32) []int32 {
 	}
 }
 
-// blocker returns a lane for which a blocked lane waits. It returns -1 if no lane can end the wait.
+// blocker returns a lane that must continue before the given blocked lane can. It returns -1 if there is no such lane.
 func (s *sim) blocker(lane int32) int32 {
 	cmd, run, ok := s.head(lane)
 	if !ok {
@@ -154,8 +155,8 @@ func (s *sim) name(lane int32) string {
 	return streamName(s.ix.p, lane)
 }
 
-// ambiguous reports waits that can be satisfied by other signals than the first ones of their run. After such a wait,
-// the waiting stream knows nothing about the signalling streams (S12).
+// ambiguous reports waits that signals other than the first signals of the run can satisfy. After such a wait, it is
+// not certain which commands of the signalling streams are complete (S12).
 func (s *sim) ambiguous() []Finding {
 	var out []Finding
 	p := s.ix.p
@@ -190,12 +191,13 @@ func (s *sim) ambiguous() []Finding {
 	return out
 }
 
-// unsettled returns the numbers n for which some signal after the n-th signal of an element does not know all of the
-// first n signals.
+// unsettled returns the numbers n for which some signal after the n-th signal of an element is not ordered after all of
+// the first n signals.
 func (s *sim) unsettled(k int32) map[int32]bool {
 	snaps := s.elems[k].snaps
 	bad := map[int32]bool{}
-	// weakest[st] is the smallest number of commands of stream st that some later signal knows.
+	// weakest[st] is the minimum, over the later signals, of the number of commands of stream st that are complete at
+	// the signal.
 	streams := map[int32]bool{}
 	for i := range snaps {
 		streams[snaps[i].stream] = true
@@ -204,7 +206,7 @@ func (s *sim) unsettled(k int32) map[int32]bool {
 	for st := range streams {
 		weakest[st] = 1<<31 - 1
 	}
-	last := make([]map[int32]int32, len(snaps)+1) // per stream, of the first n
+	last := make([]map[int32]int32, len(snaps)+1) // by n, for each stream: the last command of the first n signals
 	last[0] = map[int32]int32{}
 	for n := range snaps {
 		m := map[int32]int32{}

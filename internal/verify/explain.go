@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file formulates the findings of the steps as text.
+// This file builds the text of findings.
 
 func count(n int, word string) string {
 	if n == 1 {
@@ -59,8 +59,8 @@ func line(ix *index, a Act) string {
 	return fmt.Sprintf("line %d", pos.Line)
 }
 
-// findings returns the faults that touch found, as text. It returns the first maxFindings of each kind, and the number
-// of places that show other faults.
+// findings returns the faults that touch found, as findings with text. It returns at most maxFindings findings of each
+// kind, and the number of places of the faults that it does not return.
 func (m *memory) findings() (out []Finding, untold int) {
 	raced := map[[2]int32]bool{}
 	for _, r := range m.order {
@@ -79,7 +79,7 @@ func (m *memory) findings() (out []Finding, untold int) {
 		}
 		out = append(out, m.tellBlank(b))
 	}
-	if len(out) == 0 { // else what is wrong byte by byte says more
+	if len(out) == 0 { // the findings about bytes are more specific
 		for _, t := range m.turnOrder[:min(len(m.turnOrder), maxFindings)] {
 			out = append(out, m.tellTurn(t))
 		}
@@ -99,8 +99,8 @@ func together(fs []Finding, f Finding) []Finding {
 	return append(fs, f)
 }
 
-// edgeOf removes from a help text the details that do not identify the edge. One fork orders all later work on its
-// stream.
+// edgeOf removes from a help text the details that do not identify the edge. Two findings with the same edge are
+// repaired by one statement, because one fork orders all later work on its stream.
 func edgeOf(help string) string {
 	if edge, _, ok := strings.Cut(help, " before line"); ok && strings.HasPrefix(help, "fork it: ") {
 		return edge
@@ -155,7 +155,8 @@ func nextRun(a, b Act) string {
 	return ""
 }
 
-// whyNot describes up to which command b's stream had waited for a's stream.
+// whyNot explains why a is not ordered before b: it names the last command of a's stream for which b's stream has
+// waited.
 func (m *memory) whyNot(r *race, a, b Act) string {
 	ix := m.ix
 	from, to := streamName(ix.p, r.a.stream), streamName(ix.p, r.b.stream)
@@ -166,7 +167,8 @@ func (m *memory) whyNot(r *race, a, b Act) string {
 	return fmt.Sprintf("nothing orders the two ops: %s has waited for %s only up to %s at %s, which precedes %s", to, from, subject(ix, last), line(ix, last), line(ix, a))
 }
 
-// repair describes the smallest edge that orders a before b, and the place where it must be inserted.
+// repair describes the smallest edge (a wait, a signal or a barrier) that orders a before b, and the position at which
+// it must be inserted.
 func (m *memory) repair(r *race, a, b Act) string {
 	ix := m.ix
 	ca, cb := ix.cmd(a), ix.cmd(b)

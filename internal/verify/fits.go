@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// fits compares the parts of a collective that its members issue: the element types, the shapes as the operation
-// relates them, the root and the peers. It describes the first mismatch, and returns "" if there is none.
+// fits checks the parts of a collective that its members issue. The element types, the root and the peers must agree,
+// and the shapes must have the relation that the operation requires. It describes the first mismatch, and returns "" if
+// there is none.
 func fits(c *plan.Coll) string {
 	n := int32(len(c.Parts))
 	if !isOp(c.Op) || c.Op != ir.OpBarrier && c.Op.Info().Class != ir.ClassCollective {

@@ -3,19 +3,19 @@ package verify
 import "hocket.example/hocket/internal/plan"
 
 // runs is the number of consecutive runs that are checked. An order that holds between the first two runs holds between
-// any two, since later runs only know more.
+// any two consecutive runs, because the clocks of later runs are at least as large.
 const runs = 2
 
 // index holds tables of a plan that has passed the structural checks. The later steps read them.
 type index struct {
 	p       *plan.Plan
 	streams [][]int32   // by stream: its commands, in order
-	pos     []int32     // by command: its place in its stream, from 1
+	pos     []int32     // by command: its position in its stream, counted from 1
 	kinds   []plan.Kind // by command: one byte each, for fast searches in long lists
 	records []int32     // by event: the command that records it
-	waits   []int32     // by event: how many commands wait for it
-	elems   []elem      // of counters
-	elemOff []int32     // by counter: the first of its elems; rank·Len + element follow
+	waits   []int32     // by event: the number of commands that wait for it
+	elems   []elem      // the elements of all counters
+	elemOff []int32     // by counter: the index in elems of its first element; the element e of rank r is r·Len + e later
 }
 
 // elem identifies one rank's element of a counter.
@@ -24,7 +24,7 @@ type elem struct {
 	stream int32 // the stream that raises it, or -1
 	rank   int32 // the rank that raises it
 	many   bool  // whether several streams raise it
-	base   int32 // of its signals in arrays over all signals of a run
+	base   int32 // index of its first signal in arrays that contain all signals of a run
 }
 
 // elem returns the number of rank's element of a counter.
@@ -78,8 +78,7 @@ func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
 	case plan.Input:
 		visit(&p.Inputs[c.IO].Parts[c.Rank].Ref, true)
 	case plan.Output:
-		// The caller reads the result, and may overwrite it as soon as main is
-		// done (S14).
+		// The caller reads the result. It may overwrite the result's memory as soon as main is done (S14).
 		visit(&p.Outputs[c.IO].Parts[c.Rank].Ref, false)
 		visit(&p.Outputs[c.IO].Parts[c.Rank].Ref, true)
 	}

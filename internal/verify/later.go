@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Later describes a proved plan in which the waits of one statement are issued later, after the next work on their
-// streams. The proof shows that this work does not need the waits.
+// Later describes a proved plan in which the waits of one statement are issued after the work that followed them on
+// their streams. The proof shows that this work does not need the waits.
 type Later struct {
 	Plan *plan.Plan
 	// Finding reports this as a warning of lost overlap.
@@ -16,8 +16,8 @@ type Later struct {
 }
 
 // LaterWaits returns the proved plans that result from moving the waits of one statement after the next work on their
-// streams. The plan p must be proved. If source is not nil, only waits of its text are moved, and none that a strategy
-// inserted.
+// streams. The plan p must be proved. If source is not nil, only waits in the text of source are moved. Waits that a
+// strategy inserted are not moved.
 func LaterWaits(p *plan.Plan, source *ir.Program) []Later {
 	w := writtenIn(source)
 	var out []Later
@@ -50,11 +50,12 @@ func LaterWaits(p *plan.Plan, source *ir.Program) []Later {
 func isWait(c *plan.Cmd) bool { return c.Kind == plan.WaitEvent || c.Kind == plan.WaitCounter }
 
 // behindWork moves the waits of a statement after the next command on their streams that computes or communicates. It
-// returns the first wait that moved and the command after which it is now; work is -1 if no wait moved.
+// returns the first wait that was moved and the command after which this wait is now. The result work is -1 if no wait
+// was moved.
 func behindWork(p *plan.Plan, site int32) (q *plan.Plan, wait, work int32) {
 	out := *p
 	out.Cmds = make([]plan.Cmd, 0, len(p.Cmds))
-	held := map[int32][]int32{} // by stream
+	held := map[int32][]int32{} // by stream: the waits that are being moved
 	wait, work = -1, -1
 	for i := range p.Cmds {
 		c := &p.Cmds[i]

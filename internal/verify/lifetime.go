@@ -2,24 +2,25 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// lifetimes checks that buffers use the bytes they share one after the other. The first use of a buffer in a run must
-// know all uses of the buffers that occupied its bytes before, and those buffers must not be used again in that run. A
-// comparison of accesses byte by byte would accept a plan whose buffers access different halves of the shared bytes.
-// But then clearing one buffer, when its life begins or ends, would destroy the contents of another.
+// lifetimes checks that buffers that share bytes are live one after the other. The first use of a buffer in a run must
+// be ordered after all uses of the buffers that occupied its bytes before. Those buffers must not be used again in that
+// run. It would not suffice to compare accesses byte by byte: this would accept two buffers that are live at the same
+// time and access different halves of the shared bytes. Clearing one of them, when its life begins or ends, would then
+// destroy the contents of the other.
 type lifetimes struct {
 	ix     *index
 	pieces [][]int32 // by buffer: its atoms
 	atoms  int
-	owner  [][]int32     // by rank and atom: buffer, -1 before any
+	owner  [][]int32     // by rank and atom: the buffer that owns it, or -1
 	uses   [][]bufferUse // by rank and buffer
 }
 
 // bufferUse records up to which commands a rank's instance of a buffer has been used.
 type bufferUse struct {
-	last  epoch   // the last use of one stream
-	more  []epoch // of others
-	run   int8    // of the last use, -1 before any
-	ended int8    // the run in which another buffer took its bytes, -1 before any
+	last  epoch   // the last use by one stream
+	more  []epoch // the last uses by other streams
+	run   int8    // the run of the last use, or -1
+	ended int8    // the last run in which another buffer took over its bytes, or -1
 }
 
 // add records a use. For each stream, only the last use is retained.
@@ -37,7 +38,7 @@ func (u *bufferUse) add(e epoch) {
 	u.more = append(u.more, e)
 }
 
-// unknown returns a use that v does not know to be complete.
+// unknown returns a use that is not complete according to v.
 func (u *bufferUse) unknown(v *view) (epoch, bool) {
 	if u.last.pos != 0 && !v.knows(u.last) {
 		return u.last, true
@@ -127,7 +128,7 @@ func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
 	return -1, epoch{}
 }
 
-// turnsKey identifies a report about the lifetimes of two buffers, so that it is made only once.
+// turnsKey is the map key of a report about the lifetimes of two buffers. Each report is made only once.
 type turnsKey struct{ siteA, siteB, bufSite int32 }
 
 // turn records two buffers whose uses of shared bytes are not ordered.
@@ -154,7 +155,7 @@ func (m *memory) overlapLives(a epoch, bufA int32, b epoch, bufB, rank int32) {
 	t.count++
 }
 
-// tellTurn returns a finding that reports a turn.
+// tellTurn returns the finding that reports the turn t.
 func (m *memory) tellTurn(t *turn) Finding {
 	a, b := m.ix.act(t.a), m.ix.act(t.b)
 	name := func(buf int32) string { return m.ix.p.Buffers[buf].Name }

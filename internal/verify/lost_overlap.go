@@ -11,14 +11,14 @@ import (
 )
 
 // overlapWatch searches for loops whose iterations run on different streams but are nevertheless ordered one after the
-// other. Such loops are correct, but as slow as on one stream. It examines the first rank only, since all ranks have
-// the same text.
+// other. Such loops are correct, but they are as slow as loops on one stream. Only the first rank is examined, because
+// all ranks execute the same text.
 type overlapWatch struct {
 	ix     *index
-	order  *index // what orders the commands: ix, or of a rank that stands for all its own streams alone
+	order  *index // the commands that define the order: those of ix or, for a quotient, those that order streams of rank 0 alone
 	mem    *memory
 	groups []iteration
-	opens  []int32 // by command: 1 + the group that it is the first of, on its stream; or 0
+	opens  []int32 // by command: 1 + the index of the group whose work on its stream begins with it, or 0
 	loops  []watched
 }
 
@@ -26,23 +26,23 @@ type overlapWatch struct {
 type iteration struct {
 	loop  int32
 	prev  int32 // the previous iteration, or -1
-	index int64 // the loop's variable
+	index int64 // value of the loop's variable
 	spans []span
 }
 
 // span holds an iteration's work on one stream.
 type span struct {
 	stream      int32
-	first, last int32 // as places in the stream
+	first, last int32 // positions in the stream
 	firstCmd    int32
 }
 
 // watched holds the state of one loop.
 type watched struct {
 	stmt           *ir.Stmt
-	ordered, freed int      // numbers of pairs of adjacent iterations that are ordered, and that are not
-	pair           [2]int32 // the first pair that is ordered
-	first          span     // of the second's, what is in order with the first
+	ordered, freed int      // number of pairs of adjacent iterations that are ordered, and of those that are not
+	pair           [2]int32 // the first pair of adjacent iterations that is ordered
+	first          span     // the work of the pair's second iteration that is ordered after the first
 }
 
 type loopKey struct {
@@ -115,7 +115,8 @@ func (w *overlapWatch) add(g, stream, cmd int32) {
 }
 
 // enclosingLoops maps the position of each statement that may do work to its innermost loop. The entry is nil for a
-// statement outside of loops, and for a position at which lowering made statements in several loops.
+// statement outside of loops. It is also nil for a position if lowering generated statements with this position in
+// several loops.
 func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	out := map[ir.Pos]*ir.Stmt{}
 	var visit func(b *ir.Block, loop *ir.Stmt)
@@ -194,13 +195,14 @@ func (w *overlapWatch) findings() []Finding {
 	return out
 }
 
-// piece identifies an atom of a rank's buffer. Two buffers on the same bytes have separate pieces, since they may share
-// the bytes only because of the order that is being examined.
+// piece identifies an atom of a rank's buffer. Two buffers on the same bytes have separate pieces, because the order
+// that is examined may be the reason why they can share the bytes.
 type piece struct{ rank, buf, atom int32 }
 
-// depends reports whether the second iteration of a loop's first pair needs the work of the first. It does if work on
-// the stream that waits, or work on which this depends, conflicts with work of the first iteration. It also does if the
-// first command on the stream that waits needs work on a stream that the first iteration uses.
+// depends reports whether, in the first ordered pair of iterations of a loop, the second iteration needs the work of
+// the first. This is so in two cases. First, work on the waiting stream, or work on which it depends, conflicts with
+// work of the first iteration. Second, the first command on the waiting stream needs work on a stream that the first
+// iteration uses.
 func (w *overlapWatch) depends(l *watched) bool {
 	a, b := &w.groups[l.pair[0]], &w.groups[l.pair[1]]
 	work := w.work(b)
@@ -227,8 +229,8 @@ func (w *overlapWatch) work(it *iteration) (cmds []int32) {
 	return cmds
 }
 
-// needs returns the pieces that the selected commands of an iteration access, directly or through the commands on which
-// they depend, and whether each piece is written. It also returns the streams of these commands.
+// needs returns the pieces that the selected commands of an iteration, and the commands on which they depend, access.
+// The map value says whether the piece is written. It also returns the streams of these commands.
 func (w *overlapWatch) needs(work []int32, of func(cmd int32) bool) (used map[piece]bool, streams map[int32]bool) {
 	used, streams = map[piece]bool{}, map[int32]bool{}
 	for _, cmd := range slices.Backward(work) {
@@ -263,7 +265,7 @@ func (w *overlapWatch) each(cmd int32, f func(at piece, write bool)) {
 func (w *overlapWatch) tell(l *watched) Finding {
 	prev, b := &w.groups[l.pair[0]], l.first
 	a := prev.spans[0]
-	for _, s := range prev.spans { // rather one that the iterations do not share
+	for _, s := range prev.spans { // prefer a stream that the iterations do not share
 		if it := &w.groups[l.pair[1]]; it.uses(a.stream) && !it.uses(s.stream) {
 			a = s
 		}
@@ -303,9 +305,10 @@ func (w *overlapWatch) tell(l *watched) Finding {
 	return f
 }
 
-// orderingWaits returns the waits by which stream to learned of e before cmd, from the last to the first.
+// orderingWaits returns the chain of waits that orders e before command cmd of stream to, from the last wait to the
+// first.
 func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
-	by := map[int32]int32{} // by stream: the wait it learned of e by
+	by := map[int32]int32{} // by stream: the wait that ordered the stream after e
 	s := newSim(ix, nil)
 	s.joined = func(lane int32, at int32, run int) {
 		if _, known := by[lane]; !known && run == 0 && s.views[lane].knows(e) {
@@ -348,7 +351,7 @@ func (q *quotient) lostOverlap(mem *memory) []Finding {
 		case plan.WaitEvent:
 			ix.waits[c.Event]++
 		case plan.Collective, plan.Group, plan.Signal, plan.WaitCounter:
-			c.Kind = plan.Input // waits for nothing
+			c.Kind = plan.Input // replaces the command by one that does not wait
 		}
 	}
 	order := *ix

@@ -6,11 +6,11 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// qsim executes rank 0's commands for two consecutive runs, and with each command the translated commands of all ranks.
-// It does for a quotient what sim does for a plan.
+// qsim simulates a quotient, as sim simulates a plan. It executes rank 0's commands for two consecutive runs. Each
+// executed command stands for the translated commands of all ranks.
 type qsim struct {
 	q      *quotient
-	mem    *memory // nil: order only
+	mem    *memory // if nil, accesses are not compared
 	serial bool    // commands one by one in issue order, without clocks
 
 	cmds  [][]int32 // by lane
@@ -28,7 +28,7 @@ type qelemState struct {
 	fired   int32
 	snaps   []snapshot
 	waiting []int32
-	left    map[int32]int32 // by number of a signal, over both runs: waits that still need it
+	left    map[int32]int32 // by number of the signal, over both runs: the number of waits that still need its snapshot
 }
 
 // qposted records the state of a group in one run.
@@ -166,8 +166,8 @@ func (s *qsim) learn(v *view, snap snapshot, from int32) {
 	}
 }
 
-// touch compares the accesses of all ranks to rank 0's memory with earlier accesses. Rank 0 accesses the memory with
-// its own knowledge; rank -d accesses it with the same knowledge, translated.
+// touch compares the accesses of all ranks to rank 0's memory with earlier accesses. An access by rank 0 is checked
+// with the view v, and an access by rank -d with the translated view.
 func (s *qsim) touch(v *view, cmd int32, run int) {
 	if s.mem == nil {
 		return
@@ -176,7 +176,7 @@ func (s *qsim) touch(v *view, cmd int32, run int) {
 	k := s.mem.opens[cmd]
 	refsOfRank(s.q.rep.rank, c, func(r *plan.Ref, _ bool) {
 		if r.Elements() == 0 {
-			return // has no region, and so no access
+			return // an empty tensor has no region and is not accessed
 		}
 		at := v
 		if r.Rank != 0 {

@@ -8,24 +8,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// quotient describes a program, all of whose ranks do the same as rank 0, by the commands of rank 0. Stream s of rank r
-// has the number r·lanes + s, although only the streams of rank 0 are executed: the knowledge of rank 0 about the other
-// ranks is a vector over all streams.
+// quotient describes a program in which all ranks do the same as rank 0. It contains only the commands of rank 0.
+// Stream s of rank r has the number r·lanes + s. Only the streams of rank 0 are executed, but their vector clocks have
+// entries for the streams of all ranks.
 type quotient struct {
 	grid *grid
 	p    *plan.Plan // tables that all ranks share
 	rep  *likeness
-	prog *ir.Program // tells which loop a command is in; nil: no lost overlap is found
+	prog *ir.Program // used to find the loop that contains a command; if nil, lost overlap is not searched for
 
 	cmds    []plan.Cmd // rank 0's
-	lanes   int32      // streams of a rank
+	lanes   int32      // number of streams of a rank
 	streams [][]int32  // by stream: its commands
 	elems   map[[2]int32]*qelem
-	joins   []qjoin   // by rank 0's joins
+	joins   []qjoin   // one for each collective that rank 0 issues
 	groups  [][]qside // by command: the other sides of a group's transfers
 	rows    map[int32][]int32
 	faults  []Finding
-	shown   *index // the commands that faults speak of
+	shown   *index // the commands to which the acts of findings refer
 	unsure  string // the reason why nothing can be decided
 }
 
@@ -33,18 +33,18 @@ type quotient struct {
 type qelem struct {
 	perRun int32
 	from   int32 // the rank that raises it
-	stream int32 // of that
+	stream int32 // the stream of rank from that raises it
 }
 
-// qjoin records what the members of a collective learn from it.
+// qjoin says whose knowledge the members of a collective have after the collective.
 type qjoin struct {
-	all   bool    // every member learns the knowledge of all members
-	coset []int32 // by rank: a number of those who are members together with it, translated
-	from  int32   // of a permute: the rank that the data come from, -1 for none
+	all   bool    // every member has the knowledge of all members
+	coset []int32 // by rank: the number of the coset (the translated team) that contains it
+	from  int32   // for a permute: the rank from which the data come, or -1
 }
 
-// qside describes the other side of a transfer: the group with the given number in rank 0's program, executed by the
-// given rank.
+// qside describes the other side of a transfer: the given rank executes the group command that has the index cmd in
+// rank 0's list.
 type qside struct{ cmd, rank int32 }
 
 func (q *quotient) check() *Result {
@@ -150,8 +150,8 @@ func (q *quotient) structure() {
 	}
 }
 
-// raised returns the element of rank 0 that the translation of a signal of rank 0 raises, and the rank that issues the
-// translated signal.
+// raised considers a signal that rank 0 issues to a peer. It returns the element of rank 0 that is raised by the
+// translated signal of another rank, and that rank.
 func (q *quotient) raised(c *plan.Cmd) (key [2]int32, from int32) {
 	from = q.grid.add(0, c.Peer, -1)
 	return [2]int32{c.Counter, int32(q.rep.counters[c.Counter].turn(q.grid, int64(c.Elem), c.Peer, -1))}, from
@@ -198,8 +198,7 @@ func (q *quotient) signals() {
 	}
 }
 
-// collectives checks that the parts of a collective fit together on the members of rank 0's teams, and determines what
-// the members learn.
+// collectives checks that the parts of each collective on rank 0's teams match, and fills joins.
 func (q *quotient) collectives() {
 	type teamKey = *int
 	cosets := map[teamKey][]int32{}
@@ -322,8 +321,8 @@ func (q *quotient) transfers() {
 	}
 }
 
-// memory makes the model of rank 0's memory, including the accesses of other ranks to it: if a command of rank 0
-// accesses memory of rank d, then the same command of rank -d accesses memory of rank 0.
+// memory builds the model of rank 0's memory, including the accesses by other ranks. If a command of rank 0 accesses
+// memory of rank d, then the translated command of rank -d accesses memory of rank 0.
 func (q *quotient) memory() (*memory, *Finding) {
 	p := *q.p
 	p.Ranks, p.Cmds = 1, nil
@@ -390,7 +389,7 @@ func (q *quotient) row(t int32) []int32 {
 	return row
 }
 
-// shifted returns the view of rank d at the point where rank 0 has the view v.
+// shifted returns the view that rank d has when rank 0 has the view v.
 func (q *quotient) shifted(v *view, d int32) *view {
 	out := &view{stream: d*q.lanes + v.stream, done: v.done}
 	if v.vec != nil {
@@ -402,7 +401,7 @@ func (q *quotient) shifted(v *view, d int32) *view {
 	return out
 }
 
-// join adds to a view of rank 0 what rank d knew at the point where rank 0 had the snapshot s.
+// join adds to a view of rank 0 the knowledge that rank d has when rank 0 has the snapshot s.
 func (q *quotient) join(v *view, s snapshot, d int32) bool {
 	place := epoch{d*q.lanes + s.stream, s.done}
 	if v.knows(place) {
@@ -471,7 +470,7 @@ func (q *quotient) found(mem *memory) {
 		add(r.a)
 		add(r.b)
 		if len(ranks) > maxFindings {
-			break // findings tells no more
+			break // findings does not list more
 		}
 	}
 	for _, b := range mem.unread {

@@ -7,9 +7,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// memory compares accesses. For each atom of each rank it stores the last write and the reads since that write, as
-// epochs. A read must know the write; a write must know the reads too. If all earlier accesses were ordered, a
-// comparison with these epochs finds the same conflicts as a comparison with all earlier accesses.
+// memory finds conflicting accesses. For each atom of each rank it stores the last write and the reads since that
+// write, as epochs. A read must be ordered after the write. A write must be ordered after the write and the reads. If
+// all earlier accesses were ordered, a comparison with these epochs finds the same conflicts as a comparison with all
+// earlier accesses.
 //
 // It also stores the buffer whose contents an atom holds. A read through one buffer of an atom that was written through
 // another, or that was never written, is a fault even if all accesses are ordered.
@@ -21,7 +22,7 @@ type memory struct {
 	access  []access
 	opens   []int32 // by command: the first of its accesses
 	cells   [][]cell
-	crowds  [][]epoch // further reads of the atoms that several streams read; the first is nobody's
+	crowds  [][]epoch // further reads of atoms that several streams read; entry 0 is always empty
 
 	races  map[raceKey]*race
 	order  []*race // in order of discovery
@@ -43,8 +44,8 @@ type access struct {
 type cell struct {
 	write epoch
 	read  epoch
-	more  int32 // crowd of the further reads since the write, 0 for none yet
-	owner int32 // buffer it was last written through, or one of these:
+	more  int32 // index in crowds of the further reads since the write, or 0
+	owner int32 // buffer through which the atom was last written, or one of these constants:
 }
 
 const (
@@ -66,11 +67,11 @@ type race struct {
 	writeB bool
 	bufA   int32
 	bufB   int32
-	rank   int32 // whose memory
-	upTo   int32 // number of commands of a's stream that b's stream knew
+	rank   int32 // the rank whose memory is accessed
+	upTo   int32 // number of commands of a's stream that were complete according to b's stream
 	count  int
 	rough  bool
-	inside bool // one command makes both accesses
+	inside bool // one command performs both accesses
 }
 
 type blankKey struct{ site, bufSite, ownerSite int32 }
@@ -90,7 +91,7 @@ func newMemory(ix *index) (*memory, *Finding) {
 	p := ix.p
 	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks), lives: newLifetimes(ix), turns: map[turnsKey]*turn{}, crowds: make([][]epoch, 1)}
 	var set regionSet
-	var coarse []int32 // regions of too many runs
+	var coarse []int32 // regions that consist of too many runs
 	total := 0
 	m.opens = make([]int32, len(p.Cmds)+1)
 	m.access = make([]access, 0, 2*len(p.Cmds))
@@ -242,7 +243,7 @@ func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, at
 	r.count++
 	with := m.accessOf(first.Cmd, a.rank, atom, writeA)
 	rough := m.regions[a.region].rough || m.regions[with.region].rough
-	if r.count == 1 || r.rough && !rough { // the report shows an instance that is certain
+	if r.count == 1 || r.rough && !rough { // the report shows a conflict whose overlap is certain, if there is one
 		r.a, r.b, r.bufA, r.bufB, r.rank, r.upTo, r.rough = e, me, with.buf, a.buf, a.rank, v.upTo(e.stream), rough
 	}
 }

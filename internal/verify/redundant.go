@@ -7,9 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// redundancy finds waits that add no order: everything that they order is already ordered by the stream's earlier
-// knowledge or by adjacent waits. A statement is listed if this holds for each of its instances, on every rank and in
-// both runs.
+// redundancy finds waits that add no order, because the stream's earlier waits or the adjacent waits already order the
+// same commands. A statement is listed if this holds for each of its executions, on every rank and in both runs.
 type redundancy struct {
 	ix     *index
 	open   [][]heard // by stream: waits since the last other command
@@ -18,7 +17,7 @@ type redundancy struct {
 	order  []int32         // sites in the order of their first occurrence
 }
 
-// heard records one wait: the snapshot that it received, and whether the stream knew that already.
+// heard records one wait: the snapshot that the wait received, and whether the stream already had this knowledge.
 type heard struct {
 	cmd   int32
 	snap  snapshot
@@ -49,8 +48,8 @@ func (r *redundancy) other(stream int32) {
 	r.open[stream] = block[:0]
 }
 
-// implied reports whether the i-th wait of a block adds nothing to the knowledge that the other waits bring. If two
-// waits bring the same knowledge, only the first of them is needed.
+// implied reports whether the i-th wait of a block adds nothing to the knowledge that the stream receives from the
+// other waits. If two waits add the same knowledge, only the second is implied.
 func (r *redundancy) implied(block []heard, i int) (by int32, ok bool) {
 	h := &block[i]
 	e := epoch{h.snap.stream, h.snap.done}

@@ -13,11 +13,11 @@ import (
 // all bytes from its first to its last.
 const maxOuter = 3
 
-// region represents a set of bytes in canonical form: the usual ways to describe the same set give equal regions. It
-// consists of runs of bytes that are repeated with up to maxOuter strides.
+// region represents a set of bytes. The representation is canonical: the usual descriptions of the same set give equal
+// regions. A region consists of runs of bytes that are repeated with up to maxOuter strides.
 type region struct {
 	space  plan.Space
-	rough  bool // larger than the tensor
+	rough  bool // the region covers more bytes than the tensor
 	off    int64
 	run    int64 // contiguous bytes
 	n, str [maxOuter]int64
@@ -72,8 +72,8 @@ func (g region) hull(r *plan.Ref) region {
 
 // These constants limit the number of runs into which regions are divided.
 const (
-	maxRuns      = 1 << 16 // of one region
-	maxTotalRuns = 1 << 21 // of all
+	maxRuns      = 1 << 16 // maximum number of runs of one region
+	maxTotalRuns = 1 << 21 // maximum number of runs of all regions
 )
 
 // runCount returns the number of runs of contiguous bytes, at most maxRuns+1.
@@ -164,8 +164,8 @@ func byRegion(covers []cover, regions int) [][]int32 {
 // atom; two independent hashes of 64 bits identify a set.
 func sweep(edges []edge, regions int, covers []cover, atoms int) ([]cover, int) {
 	known := make(map[[2]uint64]struct{}, len(edges)/2)
-	depth := make([]int32, regions) // of regions whose own runs overlap
-	at := make([]int32, regions)    // place in active
+	depth := make([]int32, regions) // by region: how many of its runs cover the current byte, since the runs of a region may overlap
+	at := make([]int32, regions)    // by region: index in active
 	var active []int32
 	var hash [2]uint64
 	flip := func(r int32) {

@@ -4,7 +4,7 @@ package verify
 // slice, and a hash table of their numbers, which makes it fast for a million regions.
 type regionSet struct {
 	regions []region
-	slots   []int32 // number + 1 of a region, 0 for none; a power of two of them
+	slots   []int32 // number + 1 of a region, or 0; the length is a power of two
 }
 
 // id returns the number of a region, and reports whether the region had been inserted before.

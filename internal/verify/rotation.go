@@ -6,9 +6,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// rotation describes how a translation permutes the numbers 0, 1, … (the bytes of a buffer, or the elements of a
-// counter). The numbers are divided into periods of size·step, and each period into as many steps as the axis is long.
-// A translation by c along the axis rotates each period by c steps.
+// rotation describes how a translation along an axis permutes the numbers 0, 1, …, which are the bytes of a buffer or
+// the elements of a counter. The numbers are divided into periods of size·step numbers, where size is the size of the
+// axis. Each period is divided into size steps. A translation by c along the axis rotates each period by c steps.
 type rotation struct {
 	axis       int
 	step, size int64
@@ -32,7 +32,8 @@ func guessed(axis int, size, from, to int64) (rotation, bool) {
 	return rotation{axis, step, size}, step > 0
 }
 
-// settle sorts rotations. It returns false if they do not commute, or do not fit n numbers.
+// settle sorts rotations by step. It returns false if they do not commute, or if a period does not divide n, the number
+// of bytes or elements.
 func (rs rotations) settle(n int64) bool {
 	slices.SortFunc(rs, func(a, b rotation) int { return compare3(a.step, b.step) })
 	for i := range rs {
@@ -54,9 +55,9 @@ func (rs rotations) turn(g *grid, x int64, t, sign int32) int64 {
 	return x
 }
 
-// movers returns the rotations of a buffer that move a tensor in it. The other rotations map the set of the tensor's
-// bytes to itself. It returns false if some rotation does neither: then the rotated bytes of the tensor are not the
-// bytes of a tensor of the same shape.
+// movers returns the rotations of a buffer that move a tensor in the buffer as a whole. The other rotations map the set
+// of the tensor's bytes to itself. movers returns false if some rotation does neither. The rotated bytes are then not
+// the bytes of a tensor of the same shape.
 func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bool) {
 	if len(rs) == 0 {
 		return nil, true
@@ -82,9 +83,9 @@ func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bo
 
 // These constants are the ways in which a rotation can act on a set of bytes.
 const (
-	breaks = iota // in neither of the following ways
+	breaks = iota // neither of the following
 	keeps         // the set is mapped to itself
-	moves         // the set is within one step, so it is moved as a whole
+	moves         // the set lies within one step, so it is moved as a whole
 )
 
 // acts determines how a rotation acts on the bytes of a region that begins at offset off of its buffer. It examines the

@@ -2,10 +2,10 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// serialHang executes each rank's commands one by one in the order of issue. A machine executes them in this order if
-// its streams share a hardware queue or if its launches block. serialHang returns a warning that describes where this
-// order deadlocks, or nil if it does not. A program that does not deadlock in this order does not deadlock on any
-// machine.
+// serialHang simulates the plan with each rank's commands executed one by one in issue order. A machine executes
+// commands in this order if its streams share a hardware queue or if kernel launches block. If this order deadlocks,
+// serialHang returns a warning that describes where; otherwise it returns nil. A program that does not deadlock in this
+// order does not deadlock on any machine.
 func serialHang(ix *index) *Finding {
 	byRank := make([][]int32, ix.p.Ranks)
 	for i := range ix.p.Cmds {

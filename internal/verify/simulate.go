@@ -13,22 +13,23 @@ import (
 // later.
 type sim struct {
 	ix    *index
-	mem   *memory // may be nil: order only
+	mem   *memory // if nil, accesses are not compared
 	lanes laning
 	views []view  // by lane
-	given []int32 // by lane: commands the host has issued so far
+	given []int32 // by lane: number of commands that the host has issued so far
 	stuck []bool  // by lane: whether it waits for another lane before its next command
 	queue []int32 // lanes that may be able to continue
 
 	events [runs][]eventState
 	elems  []elemState
-	left   [runs][]int32 // by signal of an element: waits that still need it
-	met    [runs][]int32 // by collective: members that have reached it
-	posted [runs][]int32 // by transfer: lane that posted first, -1
+	left   [runs][]int32 // by signal of an element: number of waits that still need its snapshot
+	met    [runs][]int32 // by collective: number of members that have reached it
+	posted [runs][]int32 // by transfer: the lane that posted its side first, or -1
 	groups []groupState  // by lane: the group that it executes
 
 	stats Stats
-	// stop, when set, is called now and then. If it returns an error, the simulation ends and stores the error in stopped.
+	// stop, if not nil, is called once in askEvery commands. If it returns an error, the simulation ends and stores the
+	// error in stopped.
 	stop    func() error
 	stopped error
 	// joined, when set, is called each time a lane gains knowledge from a command.
@@ -39,8 +40,8 @@ type sim struct {
 	heard func(v *view, cmd int32, snap snapshot)
 }
 
-// laning selects the commands that are executed one after the other: the commands of a stream, or the commands of a
-// rank.
+// laning selects the lanes of a simulation. The commands of a lane are executed one after the other. A lane is either a
+// stream or all streams of a rank.
 type laning struct {
 	of   func(c *plan.Cmd) int32
 	cmds [][]int32
@@ -124,8 +125,8 @@ func (s *sim) run() {
 // askEvery is the number of commands that are executed between two calls of stop.
 const askEvery = 1 << 10
 
-// advance executes a lane's commands until it has to wait, and then those of the lanes that can continue because of
-// them.
+// advance executes the commands of a lane until the lane has to wait. It then does the same for the lanes that can
+// continue because of these commands.
 func (s *sim) advance(lane int32) {
 	s.queue = append(s.queue, lane)
 	for len(s.queue) > 0 {
@@ -244,7 +245,7 @@ func (s *sim) waitEvent(v *view, c *plan.Cmd, cmd int32, run int) bool {
 func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 	k := s.ix.elem(c.Counter, c.Peer, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]
-	n := e.fired // number of signals before this one
+	n := e.fired // number of earlier signals
 	e.fired++
 	if s.lanes.clocks {
 		snap := snapshot{}
@@ -257,8 +258,8 @@ func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 	e.waiting = e.waiting[:0]
 }
 
-// waitCounter waits for the first Value signals of this run. If the raiser signals from one stream, these are its first
-// signals in program order; otherwise the function ambiguous proves that no other signals can satisfy the wait.
+// waitCounter waits for the first Value signals of this run. If one stream issues all signals of the element, these are
+// the first in program order. Otherwise the function ambiguous checks that no other signals can satisfy the wait.
 func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	k := s.ix.elem(c.Counter, c.Rank, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]
@@ -285,7 +286,8 @@ func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 }
 
 // meet executes a lane's part of a collective. For every operation, all members are assumed to wait for each other,
-// which is the worst case for deadlocks. The members learn only what the operation's data transfer implies (S5).
+// which is the worst case for deadlocks. A member receives only the knowledge that the operation's data transfer
+// implies (S5).
 func (s *sim) meet(lane int32, c *plan.Cmd, cmd int32, run int) bool {
 	s.start(lane, cmd, run)
 	coll := &s.ix.p.Colls[c.Coll]

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// structure performs the checks that need no execution, and builds the index at the same time. Each check may rely on
-// the earlier ones.
+// structure performs the checks that need no simulation, and builds the index at the same time. Each check may assume
+// that the earlier checks succeeded.
 type structure struct {
 	p      *plan.Plan
 	ix     *index

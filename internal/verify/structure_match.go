@@ -90,8 +90,8 @@ func (s *structure) signals() {
 	}
 }
 
-// counterWaits checks that the signals of one run can satisfy each wait, and that these signals precede the wait unless
-// the wait is marked as an exception.
+// counterWaits checks that the signals of one run suffice for each wait. It also checks that these signals precede the
+// wait in the list of commands, unless the wait is marked Late.
 func (s *structure) counterWaits() {
 	p, ix := s.p, s.ix
 	fired := make([]int32, len(ix.elems))
@@ -188,8 +188,8 @@ func (s *structure) transfers() {
 	}
 }
 
-// callers checks that parameters share no bytes with other buffers, since the caller may write a parameter once for
-// many runs, and that only inout parameters are written.
+// callers checks that parameters share no bytes with other buffers, because the caller may write a parameter once for
+// many runs. It also checks that commands write only inout parameters.
 func (s *structure) callers() {
 	p := s.p
 	inout := map[int32]bool{}
@@ -221,7 +221,8 @@ func (s *structure) callers() {
 		x, y := &p.Buffers[a], &p.Buffers[b]
 		return compare3(int64(x.Space), int64(y.Space), x.Offset, y.Offset, x.Bytes, y.Bytes)
 	})
-	// In the order of addresses, far is the buffer that extends furthest so far, and farInput is the parameter that does.
+	// Buffers are visited in the order of their addresses. far is the visited buffer with the highest end, and farInput
+	// is the visited parameter with the highest end.
 	far, farInput := int32(-1), int32(-1)
 	reaches := func(of, at int32) bool {
 		if of < 0 {

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file proves a program on many ranks by executing only one of them.
+// This file proves a program on many ranks by simulating only one of them.
 //
 // The ranks are placed on a grid. G is the group of the grid's translations, which wrap around at its ends. The group
 // is commutative, and for any two ranks exactly one translation takes the first to the second. The proof chooses an
@@ -38,17 +38,17 @@ import (
 // makes known the commands before the first of them, and no memory is accessed between them.
 //
 // None of these conditions is assumed. Every rank is unrolled and compared with ρ, command by command and operand by
-// operand (alike.go); if a rank differs, the verdict is Unknown. The proof does not cover the layout of memory, since
-// it gives each buffer its own bytes. Buffers that share bytes are covered by the proof of the plan, and every run
-// has a plan.
+// operand (alike.go); if a rank differs, the verdict is Unknown. The proof does not cover the layout of memory, because
+// it assumes that buffers share no bytes. The sharing of bytes is checked by the proof of a plan, and every run has a
+// plan.
 
 // Symmetry holds the arguments of Symmetric.
 type Symmetry struct {
 	// Grid holds the sizes of the axes on which the ranks are placed in order. The last axis varies fastest.
 	Grid []int64
-	// Unroller makes an unroller of ranks, for use by one goroutine. The plan p holds the tables that all ranks share.
-	// Once rank 0 has been unrolled, the numbers in these tables do not depend on the order in which other ranks are
-	// unrolled.
+	// Unroller returns a function that unrolls one rank, for use by one goroutine. The plan p holds the tables that all
+	// ranks share. Once rank 0 has been unrolled, the numbers in these tables do not depend on the order in which other
+	// ranks are unrolled.
 	Unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
 	// MinCommands is the minimum number of commands, summed over all ranks, for which Symmetric attempts a proof. With
 	// fewer commands, checking a plan is as fast and proves more.
@@ -60,10 +60,10 @@ type Symmetry struct {
 // maxSymmetric limits the number of commands, summed over all ranks, that are compared.
 const maxSymmetric = 50_000_000
 
-// SymmetryProof holds the result for a program whose ranks all do the same.
+// SymmetryProof is the result of Symmetric.
 type SymmetryProof struct {
-	// Result has the same form as the result for a plan. For a fault it refers to an excerpt of the commands. Its verdict
-	// is Unknown if ranks differ.
+	// Result has the same form as the result for a plan. If it contains a fault, its Plan contains only the commands of
+	// a few ranks. Its verdict is Unknown if ranks differ.
 	*Result
 	// Commands is the number of commands, summed over all ranks.
 	Commands int
@@ -107,7 +107,8 @@ func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	return out, nil
 }
 
-// learn determines the rotations from the next rank after the first along each axis.
+// learn determines the rotations along each axis from the differences between the first rank and the next rank along
+// that axis.
 func (a *likeness) learn(unroll unroller) (string, error) {
 	_, one, err := unroll()
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 )
 
 // countsFit checks the counts of an uneven collective, and that only uneven collectives have counts. It describes the
-// first error, and returns "" if there is none. Members' operands have in[axis] rows, and their results have out[axis]
-// rows. If the counts are in device memory, only their location is known; the accesses that depend on them are then
-// checked as if all rows were transferred.
+// first error, and returns "" if there is none. The members' operands have in[axis] rows, and their results have
+// out[axis] rows. If the counts are in device memory, only their location is known; the accesses that depend on them
+// are then checked as if all rows were transferred.
 func countsFit(c *plan.Coll, in, out []int64) string {
 	if !c.Op.Uneven() {
 		for m := range c.Parts {
@@ -65,8 +65,8 @@ func countsFit(c *plan.Coll, in, out []int64) string {
 	return ""
 }
 
-// countsPlaced checks that there is a count for each member, that all members have their counts in the same kind of
-// place, and that the counts are equal on all members where the operation requires it.
+// countsPlaced checks that the collective has a count for each member, that the counts of all members are either in the
+// text or in device memory, and that the counts are equal on all members if the operation requires this.
 func countsPlaced(c *plan.Coll, p *plan.CollPart) string {
 	n, first := len(c.Parts), &c.Parts[0]
 	switch {

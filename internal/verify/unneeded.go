@@ -11,12 +11,12 @@ import (
 // maxTrials limits the number of commands that are checked to find unneeded waits.
 const maxTrials = 5_000_000
 
-// unneeded lists the waits and barriers that other waits do not imply, but without which the plan is proved
-// nevertheless, since the accesses that they order never conflict. The plan is proved without all listed statements and
-// all implied ones together. Waits and barriers that are not in w are not listed.
+// unneeded lists waits and barriers that other waits do not imply, but that the plan does not need: the plan is also
+// proved without them, because the accesses that they order never conflict. The plan is proved without all listed and
+// all implied statements together. Waits and barriers that are not in w are not listed.
 func unneeded(ix *index, implied []Finding, w written) []Finding {
 	p := ix.p
-	out := map[int32]bool{} // sites left out
+	out := map[int32]bool{} // sites whose waits and barriers are removed
 	for i := range implied {
 		out[p.Cmds[implied[i].Acts[0].Cmd].Site] = true
 	}
@@ -89,7 +89,7 @@ func leftOut(p *plan.Plan, sites map[int32]bool) *plan.Plan {
 	if len(barriers) == 0 {
 		return &q
 	}
-	// The commands after a barrier move to lower positions, in the list of commands and in their channel.
+	// Removing a barrier lowers the positions of the later commands, both in the list of commands and in their channel.
 	q.Colls = nil
 	to := make([]int32, len(p.Colls))
 	next := make([]int32, len(p.Channels))

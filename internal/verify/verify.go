@@ -1,16 +1,16 @@
-// Package verify proves that plans and programs have no data races, reuse of live memory, missing joins, mismatched
-// collectives or deadlocks, or reports the faults. It does not trust the planner: it reads only the plan, and derives
-// its own happens-before order.
+// Package verify checks plans and programs for data races, reuse of live memory, missing joins, mismatched collectives
+// and deadlocks. It either proves that they have none of these faults or reports the faults. It does not trust the
+// planner: it reads only the plan, and derives its own happens-before order.
 //
 // A plan is checked in four steps, with one file for each. The step structure performs the checks that need no
 // execution: ranges, matching and counts. The step simulate executes two consecutive runs greedily, with vector clocks.
 // The step memory compares each access with the clocks of earlier accesses. The step serial simulates the plan again
-// with each rank's commands one by one. The file explain.go formulates the findings as text.
+// with each rank's commands one by one. The file explain.go builds the text of the findings.
 //
 // Two kinds of proof need no plan of the whole program. Package trips proves loops of any length by plans of short
 // loops. The file symmetry.go proves any number of ranks by one rank, after it has checked that all ranks do the same.
-// Lone finds errors of a few ranks among many. Package repair edits programs until they are proved. Claims finds values
-// that the program's text claims to be the same on ranks although the ranks hold different data.
+// Package repair edits programs until they are proved. Claims finds values that the program's text claims to be the
+// same on ranks although the ranks hold different data.
 package verify
 
 import (
@@ -62,7 +62,7 @@ type Finding struct {
 	Acts []Act
 	// Why explains why the first two acts are not ordered.
 	Why string
-	// Help names the smallest edge that would order the acts, and the place where the program must contain it.
+	// Help describes the statement that would order the acts, and the position at which it must be inserted.
 	Help string
 	// Picture shows the streams of the first two acts in adjacent columns, one row a line. It is empty if a picture would
 	// show nothing more than the text.
@@ -88,21 +88,22 @@ type Result struct {
 	Reason string
 	// Findings lists first the faults, in order of issue, and then the warnings.
 	Findings []Finding
-	// SerialSafe reports that the plan also ends if each rank's commands are executed one by one in issue order.
+	// SerialSafe reports that the plan does not deadlock even if each rank's commands are executed one by one in issue
+	// order.
 	SerialSafe bool
 	// Stats describes the amount of work.
 	Stats Stats
 
 	Plan     *plan.Plan // the plan that was checked
-	Unlisted int        // number of places of findings that are not listed
+	Unlisted int        // number of faulty places whose findings are not listed
 }
 
 // Stats counts the operations that determine the duration of a check.
 type Stats struct {
 	Steps    int64 // commands executed, both runs
 	Joins    int64 // vector clocks joined
-	Accesses int64 // pieces of memory looked at
-	Atoms    int   // pieces the memory falls into
+	Accesses int64 // atoms of memory examined
+	Atoms    int   // number of atoms into which the memory is divided
 }
 
 // Options select checks in addition to the search for faults. The zero value selects faults, serial safety and lost
@@ -114,9 +115,10 @@ type Options struct {
 	// Source is the program that the author wrote, before strategies inserted waits. If it is set, Redundant lists only
 	// waits and barriers of Source, because the author cannot leave out inserted ones.
 	Source *ir.Program
-	// FaultsOnly omits the warnings. It suits checks before a run.
+	// FaultsOnly omits the warnings. It is used for the check before a run.
 	FaultsOnly bool
-	// Stop, when set, is called now and then. If it returns an error, the check ends without a decision.
+	// Stop, if not nil, is called repeatedly during the check. If it returns an error, the check ends without a
+	// decision.
 	Stop func() error
 	// Prog is the program that was planned. It is used to find the loop that contains a command. Without it, the check
 	// finds no lost overlap.

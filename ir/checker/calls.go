@@ -8,7 +8,8 @@ import (
 // callGraph records which functions call each other, and which refine each other.
 type callGraph struct {
 	*heads
-	// chainKnown and inCycle store the results for the chains of refines clauses that were followed.
+	// chainKnown holds the functions whose refines clauses have been followed. inCycle holds those whose refines
+	// clauses lead back to the function itself.
 	chainKnown, inCycle map[*ir.Func]bool
 }
 
@@ -37,8 +38,8 @@ func (c *callGraph) checkRefines(f *ir.Func) {
 	}
 }
 
-// refinesItself follows refines clauses from f, and reports whether they lead back to f. It stores the result for every
-// function on the way.
+// refinesItself follows refines clauses from f and reports whether they lead back to f. It stores the result for every
+// function that it visits.
 func (c *callGraph) refinesItself(f *ir.Func) bool {
 	var path []*ir.Func
 	onPath := map[*ir.Func]bool{}

@@ -8,7 +8,8 @@ import "hocket.example/hocket/ir"
 // layouts, scopes and aliases. The Info is complete only if no error is reported.
 func Check(p *ir.Program) (*ir.Info, ir.Diagnostics) { return checkBeside(p, &ir.Lost{}) }
 
-// checkBeside does the same as Check for a program from which the parser dropped statements.
+// checkBeside does the same as Check for a program with syntax errors. The argument lost describes the parts that the
+// parser dropped.
 func checkBeside(p *ir.Program, lost *ir.Lost) (*ir.Info, ir.Diagnostics) {
 	decls := newHeads(&reporter{p: p}, lost)
 	in := newInfo(p, decls.dims)
@@ -27,14 +28,14 @@ func checkBeside(p *ir.Program, lost *ir.Lost) (*ir.Info, ir.Diagnostics) {
 	return in, decls.ds
 }
 
-// A program is checked in passes, each with the results of those before it:
+// A program is checked by the following types. Each uses the results of the types above it:
 //
 //	reporter    collects errors
 //	heads       resolves what the program declares: dims, mesh axes, functions
 //	callGraph   follows calls and refines clauses between functions
 //	names       resolves the names that are visible in a function
 //	relations   decides relations between extents, or keeps them as constraints
-//	inference   types one tensor operation
+//	inference infers the type of the result of one tensor operation
 //	checker     goes through the statements of a function
 
 // checker checks the statements of one function.
@@ -66,7 +67,7 @@ type reporter struct {
 	failed int
 }
 
-// errorf reports an error; callers set Help or Notes on the result.
+// errorf reports an error. Callers may add help and notes to the returned report.
 func (c *reporter) errorf(kind string, pos ir.Pos, format string, args ...any) report {
 	c.failed++
 	if c.full() {
@@ -124,8 +125,8 @@ func (c *checker) checkSignatureType(t *ir.Type) bool {
 	return true
 }
 
-// divides reports an error for dimensions that are not divisible by the sizes of their axes in any binding. If the
-// result depends on dims, Bind checks it.
+// divides reports an error for a dimension that no binding can make divisible by the sizes of its axes. If divisibility
+// depends on dims, Bind checks it.
 func (c *relations) divides(t *ir.Type) bool {
 	before := c.failed
 	for _, d := range t.Dims {
@@ -157,8 +158,8 @@ func (c *checker) globalExtents(t *ir.Type) bool {
 	return c.failed == before
 }
 
-// findWanted records the layout that the signature requires of each returned name, so that operations can choose this
-// layout for their results (S20: annotations and signature first).
+// findWanted records the layout that the signature requires for each returned name. The operation that defines the name
+// then produces this layout directly (S20: annotations and signature first).
 func (c *checker) findWanted(f *ir.Func) {
 	n := len(f.Body.Stmts)
 	if n == 0 || f.Body.Stmts[n-1].Op != ir.OpReturn {

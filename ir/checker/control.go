@@ -129,8 +129,8 @@ func (c *checker) checkYield(s *ir.Stmt) {
 	}
 }
 
-// claimHelp describes how to make a value of type t from a buffer. Ranks that each hold one contribution to a sum do
-// not yet hold a value of that type.
+// claimHelp returns the help text that shows how to make a value of type t from a buffer. If the ranks of a mesh axis
+// may each hold one contribution to a sum, the text also shows the claim of a partial value.
 func (c *relations) claimHelp(buffer *ir.Sym, t *ir.Type) string {
 	claim := func(t *ir.Type) string { return "%v: " + t.String() + " = claim %" + buffer.Name }
 	text := "make the buffer a value: " + claim(t)
@@ -146,8 +146,8 @@ func (c *relations) claimHelp(buffer *ir.Sym, t *ir.Type) string {
 	return text
 }
 
-// loopVariable returns a new atom for the variable of a loop. In the body of the loop, the variable is less than the
-// upper bound.
+// loopVariable returns a new atom for the variable of a loop. The atom records that the variable is less than the upper
+// bound of the loop.
 func (c *names) loopVariable(s *ir.Stmt) poly {
 	c.syms++
 	lo, hi := c.norm.norm(s.Exprs[0]), c.norm.norm(s.Exprs[1])
@@ -155,8 +155,9 @@ func (c *names) loopVariable(s *ir.Stmt) poly {
 		atom{expr: &ir.Expr{Kind: ir.ExprVar, Name: s.Results[0].Text}, nonNegative: c.norm.nonNegative(lo), below: hi})
 }
 
-// lateBlock checks a block of s. The argument runs states whether the block runs whenever s runs. Bind checks the
-// constraints in the block only if it can decide whether the block runs.
+// lateBlock checks a block of s. The argument runs says whether the block runs whenever s runs. If the condition or the
+// bounds of s are not static, Bind cannot decide whether the block runs, so the constraints in the block become late
+// constraints.
 func (c *checker) lateBlock(s *ir.Stmt, b *ir.Block, runs tri) {
 	late := !ir.Static(s.Exprs[0]) || !ir.Static(s.Exprs[1])
 	if late {
@@ -174,7 +175,7 @@ func (c *checker) lateBlock(s *ir.Stmt, b *ir.Block, runs tri) {
 	}
 }
 
-// holds returns whether a comparison is true wherever it is evaluated.
+// holds decides whether a comparison is true for all values of its variables.
 func (c *relations) holds(cmp ir.Cmp, a, b *ir.Expr) tri {
 	less := func(a, b *ir.Expr) tri { return c.norm.atMost(ir.Bin(ir.ExprAdd, a, ir.Int(1)), b) }
 	switch cmp {
@@ -272,7 +273,7 @@ func (c *checker) checkArguments(s *ir.Stmt, f *ir.Func, syms []*ir.Sym) {
 				c.checkArgAlias(s, f, syms, i)
 			}
 		case syms[i].Kind == ir.SymBuffer:
-			// Like return: the callee's layout is claimed for the buffer.
+			// As for return, the buffer becomes a shard of a value with the layout of the callee's parameter.
 			c.assignable(s, syms[i].Type, c.localTypeOf(p.Type), pos)
 		case c.sameShape(s, syms[i].Type, p.Type, pos) && !ir.SameLayout(syms[i].Type, p.Type):
 			needs[i], reshard = p.Type, true
@@ -283,8 +284,8 @@ func (c *checker) checkArguments(s *ir.Stmt, f *ir.Func, syms []*ir.Sym) {
 	}
 }
 
-// checkArgAlias reports an inout argument whose memory another argument also names. The callee's text treats them as
-// two tensors.
+// checkArgAlias reports an error if the memory of an inout argument is also the memory of another argument. The callee
+// would treat the two as separate tensors.
 func (c *checker) checkArgAlias(s *ir.Stmt, f *ir.Func, syms []*ir.Sym, i int) {
 	for k, other := range syms {
 		switch {
@@ -300,7 +301,7 @@ func (c *checker) checkArgAlias(s *ir.Stmt, f *ir.Func, syms []*ir.Sym, i int) {
 	}
 }
 
-// checkReturn checks the returned places against the signature.
+// checkReturn checks the types of the returned places against the result types of the signature.
 func (c *checker) checkReturn(s *ir.Stmt) {
 	c.returned = true
 	syms, ok := c.tensors(s)
@@ -349,7 +350,7 @@ func (c *relations) fits(s *ir.Stmt, have, want *ir.Type, pos ir.Pos, where stri
 	for i := range have.Dims {
 		a, b := have.Dims[i].Extent, want.Dims[i].Extent
 		if c.norm.equal(a, b) == yes {
-			continue // without making the message
+			continue // skips building the error message
 		}
 		if !c.require(s, ir.CheckEqual, a, b, pos,
 			fmt.Sprintf("dimension %d of %s differs from that of %s", i, ir.Brief(have), ir.Brief(want)),

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// ended records where buffers were freed or claimed, in text order. The records of one branch of an if are undone
-// before the other branch, in time proportional to their number.
+// ended records, in text order, where buffers were freed or claimed. Before the else branch of an if is checked, the
+// records of its then branch are removed. This takes time proportional to the number of removed records.
 type ended struct {
 	at  map[*ir.Sym]bufferEnd
 	log []*ir.Sym
@@ -15,7 +15,7 @@ type ended struct {
 // bufferEnd records how and where a buffer was freed or claimed.
 type bufferEnd struct {
 	pos     ir.Pos
-	claimed bool // else freed
+	claimed bool // false if the buffer was freed
 }
 
 func (e *ended) set(s *ir.Sym, how bufferEnd) {

@@ -20,7 +20,7 @@ func (c *names) boundedType(s *ir.Sym) *ir.Type {
 			t = s.Type.Clone()
 		}
 		e := &ir.Expr{Kind: ir.ExprExtent, Pos: s.Pos, Name: s.Name, Val: int64(i)}
-		if len(d.Axes) > 0 { // extent is the block's, which divides exactly
+		if len(d.Axes) > 0 { // the dimension is split, so its extent is that of a block and divides exactly
 			e = ir.Bin(ir.ExprMul, e, ir.SizeOf(d.Axes))
 		}
 		t.Dims[i].Extent = e
@@ -28,7 +28,7 @@ func (c *names) boundedType(s *ir.Sym) *ir.Type {
 	return t
 }
 
-// nodes counts the nodes of e as a tree. It stops counting above most.
+// nodes returns the number of nodes of the expression tree e, or a number above most as soon as the count exceeds most.
 func nodes(e *ir.Expr, most int) int {
 	n := 1
 	for _, a := range e.Args {
@@ -40,7 +40,7 @@ func nodes(e *ir.Expr, most int) int {
 	return n
 }
 
-// localType returns the type of a rank's part of an operand. For a partial value it is the type of the rank's
+// localType returns the type of one rank's shard of an operand. For a partial value, it is the type of one rank's
 // contribution.
 func (c *names) localType(s *ir.Sym) *ir.Type {
 	t := c.boundedType(s)

@@ -11,9 +11,10 @@ type heads struct {
 	*reporter
 	lost *ir.Lost
 	list []*ir.Func // the program's functions, except those whose heads could not be read
-	// lostDims lists words in the function heads that the parser could not read. They may declare dims.
+	// lostDims lists the words in function heads that the parser could not read. Some of these words may have declared
+	// dims.
 	lostDims []string
-	// unknown holds the undefined names of the current function that were reported or are not to be reported.
+	// unknown holds the undefined names in the current function for which no further error must be reported.
 	unknown map[string]bool
 	dims    map[string]*ir.Dim
 	axes    map[string]*ir.Mesh
@@ -43,7 +44,7 @@ func newHeads(r *reporter, lost *ir.Lost) *heads {
 	return c
 }
 
-// sizeOfAxis returns the size of a mesh axis to the normalizer.
+// sizeOfAxis returns the size of a mesh axis as a polynomial. The normalizer calls it.
 func (c *heads) sizeOfAxis(e *ir.Expr) (poly, bool) {
 	if e.Kind != ir.ExprSize {
 		return nil, false
@@ -64,8 +65,8 @@ func (c *heads) declared(x *ir.Expr) {
 	}
 }
 
-// checkHeads checks the parts of declarations. The parser guarantees them, but a program that was built in Go may lack
-// some.
+// checkHeads checks that no declaration has missing parts. A parsed program never has missing parts, but a program that
+// was built in Go may.
 func (c *heads) checkHeads() {
 	for _, m := range c.p.Meshes {
 		if len(m.Axes) == 0 {
@@ -101,7 +102,7 @@ func (c *heads) wholeType(pos ir.Pos, t *ir.Type) {
 	}
 }
 
-// wholeExpr reports an error for an expression whose operands are missing.
+// wholeExpr reports an error for an expression that lacks an operand.
 func (c *heads) wholeExpr(pos ir.Pos, e *ir.Expr) bool {
 	if e == nil {
 		c.errorf("structure", pos, "an expression is missing")

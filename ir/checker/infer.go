@@ -6,23 +6,24 @@ import (
 	"strconv"
 )
 
-// inference holds the state of typing one tensor operation. In value mode, operands have global extents and layouts. In
-// local mode (with an into clause or a buffer among the operands), all types are local and layouts are empty.
+// inference infers the type of the result of one tensor operation. In value mode, operands have global extents and
+// layouts. Local mode applies if the statement has an into clause or a buffer operand. All types are then local and
+// have no layout.
 type inference struct {
 	*relations
 	s     *ir.Stmt
 	syms  []*ir.Sym
 	args  []*ir.Type
 	local bool
-	// want is the required layout of the result, which the annotation or the signature determines. It may be nil.
+	// want is the layout that the annotation or the signature requires for the result. It is nil if none is required.
 	want *ir.Type
-	// needs[i], where set, is the layout to which operand i must be resharded.
+	// needs[i] is the type to which operand i must be resharded, or nil if no reshard is needed.
 	needs []*ir.Type
-	// view reports that the result names memory of the operand even in value mode: a part of a rank's own shard, selected
-	// by a rank-dependent index.
+	// view reports that the result is a view of the rank's own shard of the operand, even in value mode. A view with a
+	// rank-dependent index is an example.
 	view bool
-	// after is the type of the result if the operation itself produces another type (natural). An example is a
-	// row-parallel linear with a bias, which is added after the reduction.
+	// after is the final type of the result if the operation itself produces another type. For example, a row-parallel
+	// linear produces a partial sum; the reduction and the bias follow and produce the type after.
 	after *ir.Type
 }
 
@@ -67,8 +68,8 @@ var inferOf = map[ir.Op]func(*inference) *ir.Type{
 	ir.OpAllToAllV:      by(ofCollective, (*collectiveRules).uneven),
 }
 
-// by adapts a rule of a family of operations, whose operands have common checks, to the type of the functions in
-// inferOf.
+// by converts a rule to the function type of inferOf. A rule is a method of a family such as attentionRules, which adds
+// state and checks to an inference.
 func by[F any](family func(*inference) F, rule func(F) *ir.Type) func(*inference) *ir.Type {
 	return func(in *inference) *ir.Type { return rule(family(in)) }
 }
@@ -198,7 +199,7 @@ func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
 	}
 }
 
-// stillPartial checks that a value whose annotation is partial is also partial after its operation.
+// stillPartial reports an error if the annotation of a value is partial and the operation's result is not.
 func (c *relations) stillPartial(want, have *ir.Type) bool {
 	for _, p := range want.Partial {
 		if !slices.Contains(have.Partial, p) {
@@ -211,8 +212,8 @@ func (c *relations) stillPartial(want, have *ir.Type) bool {
 	return true
 }
 
-// passesPartial reports whether an operation on local contributions produces contributions to its result (S10). Views,
-// collectives and transfers only move contributions.
+// passesPartial reports whether an operation that is applied to each rank's contribution produces the contributions to
+// its result (S10). This also holds for views, collectives and transfers, which only move contributions.
 func passesPartial(op ir.Op, red ir.Red) bool {
 	switch op {
 	case ir.OpSum:
@@ -226,8 +227,8 @@ func passesPartial(op ir.Op, red ir.Red) bool {
 		op.Info().Class != ir.ClassTensor
 }
 
-// wholeOperands reports an error, in local mode, for a partial value that the operation would read as if a rank's
-// contribution were the value.
+// wholeOperands reports an error for a partial operand in local mode. The operation would use one rank's contribution
+// as if it were the whole value.
 func (in *inference) wholeOperands() bool {
 	if !in.local {
 		return true
@@ -244,8 +245,8 @@ func (in *inference) wholeOperands() bool {
 	return true
 }
 
-// sameOnAllRanks reports an error, for operations on values, if a factor, a fill value or an extent depends on the
-// rank. The copies of the value on different ranks would then differ.
+// sameOnAllRanks reports an error for an operation on values with a factor, a fill value or an extent that depends on
+// the rank. The copies of the result on different ranks would differ.
 func (in *inference) sameOnAllRanks() bool {
 	for _, a := range in.s.Attrs {
 		if !in.local && a.Kind == ir.AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
@@ -286,9 +287,10 @@ func (in *inference) need(i int, t *ir.Type) {
 	}
 }
 
-// checkOverlap reports an error for an operation that reads memory which it also writes. Two cases are allowed: operand
-// and result are the same place and each result element depends only on the operand elements at its own index; and
-// collectives, which copy their input first.
+// checkOverlap reports an error for an operation that writes memory which it also reads. There are two exceptions. An
+// elementwise operation may overwrite an operand that has as many dimensions as the result, because each result element
+// depends only on the operand element at the same index. A collective may overwrite its operand, because it copies the
+// operand first.
 func (in *inference) checkOverlap(dst *ir.Sym) {
 	info := in.s.Op.Info()
 	if info.Class == ir.ClassCollective {

@@ -9,8 +9,8 @@ import (
 // attentionRules types the operations of attention.
 type attentionRules struct {
 	*inference
-	// lengths is the index of the operand that counts keys, and mask the index of the operand that is added to scores. An
-	// index is 0 if there is no such operand.
+	// lengths is the index of the operand that holds the numbers of keys. mask is the index of the operand that is
+	// added to the scores. An index is 0 if the operation has no such operand.
 	lengths, mask int
 }
 
@@ -27,8 +27,9 @@ func ofAttention(in *inference) *attentionRules {
 	return a
 }
 
-// forward types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. Leading dimensions and heads may be split, in the
-// same way in all three operands: block r of q's heads uses block r of k's heads. Sequences and Dh must be whole.
+// forward types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. Leading dimensions and heads may be split. All
+// three operands must be split in the same way, because block r of q's heads uses block r of k's heads. The sequence
+// dimensions and Dh must be whole.
 func (in *attentionRules) forward() *ir.Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionScores() {
 		return nil
@@ -44,7 +45,7 @@ func (in *attentionRules) forward() *ir.Type {
 		in.requireShards(t)
 		in.need(i, t)
 	}
-	if i := in.lengths; i > 0 { // split with the sequences; queries are whole
+	if i := in.lengths; i > 0 { // the lengths are split like the leading dimensions; dimension Tq is whole
 		in.follow(i, len(in.args[i].Dims), as(0, from))
 	}
 	if i := in.mask; i > 0 {
@@ -89,8 +90,8 @@ func (in *attentionRules) maskLast() bool {
 	return false
 }
 
-// headLayout returns t with its leading dimensions and heads split as in from. If t has a single head, which all heads
-// of from use, that dimension is whole.
+// headLayout returns t with its leading dimensions and heads split as in from. If t has a single head, all heads of
+// from use it, so the head dimension of t is whole.
 func (in *attentionRules) headLayout(t, from *ir.Type) *ir.Type {
 	out := t.Reduced().Clone()
 	heads := len(t.Dims) - 2
@@ -106,7 +107,8 @@ func (in *attentionRules) headLayout(t, from *ir.Type) *ir.Type {
 	return out
 }
 
-// sequences returns the operands of an attention that are queries, keys and values. attention_lse has no values.
+// sequences returns the queries, keys and values of an attention. For attention_lse, which has no values, it returns
+// the queries and keys.
 func (in *attentionRules) sequences() []*ir.Type { return in.args[:min(3, len(in.args))] }
 
 // attentionShapes checks that the shapes of queries, keys and values match.
@@ -150,7 +152,7 @@ func (in *attentionRules) attentionShapes() bool {
 			"the dimension must not be empty")
 }
 
-// attentionLengths checks that there is a length for each sequence, or for each query.
+// attentionLengths checks that the lengths operand has one element for each sequence or one for each query.
 func (in *attentionRules) attentionLengths(seq int) bool {
 	n, pos := len(in.args[3].Dims), in.s.Args[3].Pos
 	switch {
@@ -195,8 +197,8 @@ func (in *attentionRules) attentionMask(seq int) bool {
 			"the mask's number of keys differs from that of k")
 }
 
-// attentionScores checks that a window and a soft cap are positive, and that a window is used only if it has an end,
-// which is the key at the query's position.
+// attentionScores checks that a window and a soft cap are positive. A window needs the position of each query among the
+// keys, so it also checks that causal=true or lengths for each query define this position.
 func (in *attentionRules) attentionScores() bool {
 	for _, name := range []string{"window", "softcap"} {
 		a := in.s.Attr(name)
@@ -223,8 +225,8 @@ func (in *attentionRules) attentionScores() bool {
 	return true
 }
 
-// attentionSees checks that every query uses at least one key. With lengths, a query without keys is allowed, and its
-// result is zero.
+// attentionSees reports an error if a query may have no keys. If the attention has a lengths operand, a query without
+// keys is allowed, and its result is zero.
 func (in *attentionRules) attentionSees() bool {
 	if in.lengths > 0 {
 		return true
@@ -241,7 +243,7 @@ func (in *attentionRules) attentionSees() bool {
 }
 
 // gradient types attention_lse, attention_dq and attention_dkv. Their operands are split in the same way as the
-// operands of attention. Operands with one number for each query are split as the queries are.
+// operands of attention. Operands with one number for each query are split in the same way as the queries.
 func (in *attentionRules) gradient() *ir.Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionRows() {
 		return nil
@@ -273,7 +275,7 @@ func (in *attentionRules) gradient() *ir.Type {
 	both := in.args[1].Clone()
 	if heads := len(q.Dims) - 2; !in.local {
 		if both = in.headLayout(in.args[1], q); len(both.Dims[heads].Axes) == 0 {
-			both.Partial = partialOver(q.Dims[heads].Axes, ir.Sum) // of one head, which all ranks have
+			both.Partial = partialOver(q.Dims[heads].Axes, ir.Sum) // a single head is used by the heads of all ranks, so its gradient is a partial sum
 		}
 	}
 	both.Dims = append([]ir.Dimension{{Extent: ir.Int(2)}}, both.Dims...)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Collectives on values change only the layout. Collectives on local operands (with an into clause, or on a buffer)
-// operate on each rank's own tensor.
+// A collective on a value changes only the layout of the value. A collective with an into clause or a buffer operand
+// operates on the local tensors of the ranks.
 
 // collectiveRules types collectives.
 type collectiveRules struct {
@@ -32,8 +32,8 @@ func (in *collectiveRules) overMesh(t *ir.Type) bool {
 	return true
 }
 
-// takePartial removes the team's axes from the partial reductions. The value must be partial over each of these axes,
-// with the operation's reduction.
+// takePartial removes the team's axes from the partial reductions of t. The value must be partial over each of these
+// axes, with the operation's reduction.
 func (in *collectiveRules) takePartial(t *ir.Type) bool {
 	red, _ := ir.ParseRed(in.s.Word("op", ""))
 	for _, ax := range in.over {
@@ -61,13 +61,13 @@ func (in *collectiveRules) takeAxes(t *ir.Type, d int) bool {
 	return false
 }
 
-// addAxes splits dimension d over the team's axes, as axes minor to those that already split it.
+// addAxes splits dimension d over the team's axes. The new axes are minor to the axes that already split the dimension.
 func (in *collectiveRules) addAxes(t *ir.Type, d int) {
 	t.Dims[d].Axes = append(slices.Clone(t.Dims[d].Axes), in.over...)
 	in.requireShards(t)
 }
 
-// timesTeam and perTeam compute the extent of dimension d of a local result.
+// timesTeam multiplies the extent of dimension d of a local result by the size of the team, and perTeam divides it.
 func (in *collectiveRules) timesTeam(t *ir.Type, d int) {
 	t.Dims[d].Extent = in.fold(ir.Bin(ir.ExprMul, t.Dims[d].Extent, in.teamSize()))
 }

@@ -65,8 +65,9 @@ func inferSeveral(in *inference) *ir.Type {
 
 var ordinals = []string{"second", "third"}
 
-// commonLayout returns the layout of one of the operands with the rank of the result. It chooses the layout for which
-// resharding the other operands moves the fewest bytes. In a tie, the first operands are resharded (S20).
+// commonLayout returns the layout of an operand that has as many dimensions as the result. It chooses the operand for
+// which the fewest other operands have to move data between ranks (cutCost). In a tie it chooses the last such operand,
+// so earlier operands are resharded (S20).
 func (in *inference) commonLayout() *ir.Type {
 	var best *ir.Type
 	least := 0
@@ -91,7 +92,7 @@ func allSums(t *ir.Type) bool {
 	return !slices.ContainsFunc(t.Partial, func(p ir.Partial) bool { return p.Red != ir.Sum })
 }
 
-// inferCopy types copy, which accepts every partial value and leaves it partial.
+// inferCopy types copy. The operand may be partial, and the result is then partial in the same way.
 func inferCopy(in *inference) *ir.Type { return in.args[0] }
 
 // floats reports an error for integer operands if the operation is not defined for integers.
@@ -123,8 +124,8 @@ func inferCast(in *inference) *ir.Type {
 	return out
 }
 
-// axesRed maps each reducing operation to the partial reduction that remains if it reduces a split dimension. All
-// shards have the same size, so a mean is the mean of the ranks' means.
+// axesRed maps each reducing operation to the partial reduction of its result if the reduced dimension is split. For a
+// mean, this reduction is the average of the ranks' means, because all shards have the same size.
 var axesRed = map[ir.Op]ir.Red{ir.OpSum: ir.Sum, ir.OpMax: ir.Max, ir.OpMin: ir.Min, ir.OpMean: ir.Avg}
 
 var axesWord = map[ir.Op]string{ir.OpMax: "maximum", ir.OpMin: "minimum", ir.OpMean: "mean"}
@@ -194,8 +195,8 @@ func inferFill(in *inference) *ir.Type {
 	return in.s.Type
 }
 
-// constant checks that a number in the text is representable in the type of the computation. For integer types it must
-// be an integer, and it must not overflow to an infinity.
+// constant checks that a number in the text is representable in the type of the computation. An integer type requires
+// an integer. A floating-point type requires a number that does not overflow to an infinity.
 func (in *inference) constant(name string, dt ir.DType) bool {
 	a := in.s.Attr(name)
 	if a == nil || !a.IsNum {

@@ -10,9 +10,9 @@ type concatRules struct{ *inference }
 
 func ofConcatenation(in *inference) *concatRules { return &concatRules{in} }
 
-// concat types concat %a, %b, … along axis=. That dimension must be whole. If all operands have the same layout, the
-// result has their partial reductions. Otherwise the operands are resharded to the layout for which the fewest operands
-// move; in a tie, to the last such layout (S20).
+// concat types concat %a, %b, … along axis=. The dimension axis= must be whole. If all operands have the same layout,
+// the result has the same partial reductions. Otherwise all operands are resharded to the layout of one of them. That
+// layout is chosen so that the fewest operands are resharded; in a tie, the last such layout is used (S20).
 func (in *concatRules) concat() *ir.Type {
 	if !in.sameDType() || !in.wantRank(0, 1, "an operand") {
 		return nil
@@ -81,8 +81,8 @@ func (in *concatRules) concatLayout(d int) *ir.Type {
 }
 
 // cheapest returns the layout for which the fewest operands have to be resharded. In a tie it returns the last such
-// layout, so that the first operand is resharded (S20). The function as returns the layout that operand i must have if
-// the given layout is chosen.
+// layout, so that the first operand is resharded (S20). The argument as is a function that returns the layout that
+// operand i must have if the given layout is chosen.
 func (in *inference) cheapest(layouts []*ir.Type, as func(i int, layout *ir.Type) *ir.Type) int {
 	best, least := 0, len(in.args)+1
 	for k, layout := range layouts {
@@ -97,8 +97,8 @@ func (in *inference) cheapest(layouts []*ir.Type, as func(i int, layout *ir.Type
 	return best
 }
 
-// cutCost ranks the cost of a reshard from t to u, according to the text alone (S20). The result is 0 if each rank
-// extracts its own block locally, and 1 if bytes move between ranks.
+// cutCost returns 0 if each rank can extract its block of layout u from its block of layout t, and 1 if a reshard from
+// t to u moves bytes between ranks. It uses only the text of the program, not the values of dims (S20).
 func cutCost(t, u *ir.Type) int {
 	if t.Mesh != u.Mesh || len(t.Partial) > 0 {
 		if ir.SameLayout(t, u) {

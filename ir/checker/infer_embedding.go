@@ -44,7 +44,8 @@ func (in *indexRules) embedding() *ir.Type {
 	return out
 }
 
-// tablePart checks first= and of=, which describe the position of a rank's table in a larger table.
+// tablePart checks the attributes first= and of=. They give the first row of a rank's table in a larger table, and the
+// number of rows of the larger table.
 func (in *indexRules) tablePart(table *ir.Type) bool {
 	first, of := in.s.Attr("first"), in.s.Attr("of")
 	switch {

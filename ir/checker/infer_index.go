@@ -109,8 +109,9 @@ func (in *indexRules) bincount() *ir.Type {
 	return out
 }
 
-// indexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the required layout. Axes over which the result is
-// split are gathered in x. If rows of x are still split, the result is a partial sum.
+// indexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the required layout. The axes over which the
+// required layout splits the result are removed from x by a gather. If rows of x are still split over other axes, the
+// result is a partial sum.
 func (in *indexRules) indexAdd() *ir.Type {
 	n := in.s.Attr("n").Exprs[0]
 	if !in.integers(1, "ids") || !in.wantRank(0, 1, "the first operand") || !in.extentOf(n) {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// This file types operations on tensors that are preserved between runs: writing rows at given positions, and
-// operations that depend on these positions.
+// This file types the operations on key/value caches, which are preserved between runs: writing rows at given
+// positions, and operations that depend on positions.
 
 // integers checks that operand i has type i32 or i64.
 func (in *inference) integers(i int, what string) bool {
@@ -18,7 +18,7 @@ func (in *inference) integers(i int, what string) bool {
 	return true
 }
 
-// leads checks that operand i has the first n dimensions of operand 0, or only dimension n-1.
+// leads checks that the shape of operand i consists of the first n dimensions of operand 0, or only of dimension n-1.
 func (in *indexRules) leads(i, n int, what string) bool {
 	x, t := in.args[0], in.args[i]
 	if len(t.Dims) != n && len(t.Dims) != 1 {
@@ -37,7 +37,8 @@ func (in *indexRules) leads(i, n int, what string) bool {
 	return true
 }
 
-// follow requires operand i, which leads checked, in the layout of x's first n dimensions.
+// follow requires that operand i have the layout of the first n dimensions of x. The function leads must have checked
+// the shape of the operand.
 func (in *inference) follow(i, n int, x *ir.Type) {
 	t := in.args[i].Reduced().Clone()
 	first := n - len(t.Dims)
@@ -109,8 +110,8 @@ func (in *indexRules) rope() *ir.Type {
 	return x
 }
 
-// frequencies checks that the third operand of a rope has one frequency for each pair of elements of a head of dh
-// elements, or for the first pairs only.
+// frequencies checks the third operand of a rope. It must have one frequency for each pair of elements of a head, or
+// for the first pairs only. A head has dh elements.
 func (in *indexRules) frequencies(dh *ir.Expr) bool {
 	t, pos, help := in.args[2], in.s.Args[2].Pos, "rope: "+ir.OpRope.Info().Doc
 	if t.DType != ir.F32 || len(t.Dims) != 1 {
@@ -129,7 +130,7 @@ func (in *indexRules) frequencies(dh *ir.Expr) bool {
 			"there are frequencies for more pairs than a head has", help)
 }
 
-// rightRope reports an error for attributes that do not define angles.
+// rightRope reports an error for attributes of a rope whose values do not define angles.
 func (in *indexRules) rightRope() bool {
 	for _, name := range []string{"theta", "factor", "low", "high", "original", "scale"} {
 		if a := in.s.Attr(name); a != nil && !(a.IsNum && a.Num > 0) {

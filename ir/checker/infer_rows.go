@@ -5,8 +5,8 @@ import "hocket.example/hocket/ir"
 // This file types operations that need all elements along one dimension: softmax and the norms. The other dimensions
 // may be split.
 
-// wholeAlong requires operand i without partial reductions and with dimension d whole. It returns the type that the
-// operand then has.
+// wholeAlong requires that operand i have no partial reductions and that its dimension d be whole. It returns the type
+// of the operand after the reshard.
 func (in *inference) wholeAlong(i, d int) *ir.Type {
 	x := in.args[i].Reduced().Clone()
 	x.Dims[d].Axes = nil
@@ -26,8 +26,8 @@ func inferSoftmax(in *inference) *ir.Type {
 	return in.wholeAlong(0, d)
 }
 
-// inferNorm types rms_norm x[…, D], w[D] and layer_norm x[…, D], w[D], b[D]. Weight and bias are placed on the mesh of
-// x, and are whole.
+// inferNorm types rms_norm x[…, D], w[D] and layer_norm x[…, D], w[D], b[D]. The weight and the bias must be whole on
+// the mesh of x.
 func inferNorm(in *inference) *ir.Type {
 	if !in.floats() || !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.rightEps() {
 		return nil

@@ -13,8 +13,8 @@ import (
 // scale, if scales are given for blocks.
 const scaleBlock = 128
 
-// takesFloat8 reports whether an operation accepts 8-bit types: operations that move elements, and the operations in
-// this file.
+// takesFloat8 reports whether an operation accepts 8-bit types. These are the operations that only move elements, and
+// the operations in this file.
 func takesFloat8(s *ir.Stmt) bool {
 	switch s.Op {
 	case ir.OpCast, ir.OpCopy, ir.OpFill, ir.OpExpand, ir.OpConcat, ir.OpIndexCopy, ir.OpTakeAlong, ir.OpReshard,
@@ -26,7 +26,7 @@ func takesFloat8(s *ir.Stmt) bool {
 	return s.Op.Info().Class != ir.ClassTensor && s.Op.Info().AttrSpec("op") == nil
 }
 
-// arithmeticTypes reports an error for 8-bit types in all other operations.
+// arithmeticTypes reports an error for an 8-bit type in an operation for which takesFloat8 returns false.
 func (in *inference) arithmeticTypes() bool {
 	for i, t := range in.args {
 		if t != nil && t.DType.IsFloat8() && !takesFloat8(in.s) {
@@ -38,10 +38,10 @@ func (in *inference) arithmeticTypes() bool {
 	return true
 }
 
-// scalesFit types the scales, operand i, that apply to operand of, which is a weight if square is set. There is one
-// scale for the tensor, or one for each position in all dimensions but the last, or one for each block. The argument
-// need is the required layout of the scaled operand, or nil for local tensors; the scales have the corresponding
-// layout. A block must not extend over two ranks.
+// scalesFit checks the scales, operand i, of operand of. It accepts one scale for the whole tensor, one for each row
+// (all positions in all dimensions but the last), or one for each block. If square is set, operand of is a weight,
+// whose blocks also span several rows. The argument need is the required layout of the scaled operand, or nil for local
+// tensors. The scales must have the corresponding layout. A block must not extend over two ranks.
 func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 	s, x, pos := in.args[i], in.args[of], in.s.Args[i].Pos
 	last := len(x.Dims) - 1
@@ -83,7 +83,8 @@ func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 	return true
 }
 
-// scaledLinear types linear %x, %w, %sx, %sw. Its layouts are those of a linear of x and w without scales.
+// scaledLinear types linear %x, %w, %sx, %sw. The layouts of x, w and the result are the same as for a linear without
+// scales.
 func (in *productRules) scaledLinear() *ir.Type {
 	x, w := in.args[0], in.args[1]
 	for i, t := range in.args[:2] {
@@ -170,8 +171,7 @@ func (in *productRules) quantizable() bool {
 	return true
 }
 
-// scales types scales %x. If several ranks hold parts of x, or of a row of x, that share a scale, the result is a
-// partial maximum.
+// scales types scales %x. If elements that share a scale are on several ranks, the result is a partial maximum.
 func (in *productRules) scales() *ir.Type {
 	if !in.floats() || !in.constant("max", in.args[0].DType) {
 		return nil
@@ -212,8 +212,9 @@ func (in *productRules) scales() *ir.Type {
 	return out
 }
 
-// scaleBlocks reads the attribute block=: none for one scale of all of x, which has the given number of dimensions; 1
-// for one scale of each row; or two extents of blocks.
+// scaleBlocks reads the attribute block=. Without the attribute, all of x has one scale. With block=1, each row has one
+// scale. With two extents, each block of these extents has one scale. The argument dims is the number of dimensions of
+// x.
 func (in *productRules) scaleBlocks(dims int) ([]int64, bool) {
 	a := in.s.Attr("block")
 	if a == nil {

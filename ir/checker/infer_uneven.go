@@ -3,8 +3,8 @@ package checker
 import "hocket.example/hocket/ir"
 
 // uneven types all_gatherv, reduce_scatterv and all_to_allv. The extent of the result is its capacity: the extent in
-// the destination or annotation, or otherwise the largest number of rows that a rank can receive. The rows after those
-// that the counts include are zeros.
+// the destination or annotation, or otherwise the largest number of rows that a rank can receive. The rows beyond the
+// received rows are zeros.
 func (in *collectiveRules) uneven() *ir.Type {
 	s := in.s
 	if !in.local {
@@ -37,7 +37,8 @@ func countsHelp(op ir.Op) string {
 		" %x, %n, over=tp"
 }
 
-// counts checks how the counts are given. Their values are known when the program is planned, or only when it runs.
+// counts checks that the counts are given either as the attribute counts=, whose values are known when the program is
+// planned, or as an operand, whose values are known only when the program runs.
 func (in *collectiveRules) counts() bool {
 	a := in.s.Attr("counts")
 	switch {

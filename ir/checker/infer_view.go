@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// A view of a value whose index is the same on all ranks names a part of the global tensor and keeps its layout. A view
-// with a rank-dependent index names a part of each rank's own shard. Its result is local, as a view of a buffer is.
+// A view of a value names a part of the global tensor if its index is the same on all ranks. The view then has the
+// layout of the value. If the index depends on the rank, the view names a part of each rank's own shard. The result is
+// then local, as for a view of a buffer.
 
 // viewRules types views.
 type viewRules struct{ *inference }
@@ -23,7 +24,7 @@ func (in *viewRules) localView(es ...*ir.Expr) bool {
 	return true
 }
 
-// wholeDim requires that dimension d of operand 0 be whole, and returns the type that the operand then has.
+// wholeDim requires that dimension d of operand 0 be whole, and returns the type of the operand after the reshard.
 func (in *viewRules) wholeDim(d int) *ir.Type {
 	x := in.args[0]
 	if len(x.Dims[d].Axes) == 0 {
@@ -93,7 +94,7 @@ func (in *viewRules) slice() *ir.Type {
 				ir.Brief(size)).help("only where it begins may depend on the rank")
 			return nil
 		}
-		size = in.norm.expr(p) // what depends on the rank has cancelled
+		size = in.norm.expr(p) // all rank-dependent terms have cancelled
 	}
 	ok = in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "a slice begins before the tensor", sliceHelp) &&
 		in.require(in.s, ir.CheckAtMost, lo, hi, lo.Pos, "a slice ends before it begins", sliceHelp) &&
@@ -162,8 +163,8 @@ func (in *viewRules) transpose() *ir.Type {
 	return out
 }
 
-// reshape splits or merges dimensions. A split dimension keeps its axes if it is the outermost of its group of merged
-// or split dimensions; other split dimensions must be resharded to whole first.
+// reshape splits or merges dimensions. A split dimension keeps its axes if it is the outermost dimension of a group of
+// dimensions that are merged or split together. Other split dimensions must first be resharded to whole.
 func (in *viewRules) reshape() *ir.Type {
 	x := in.args[0]
 	shape := in.s.Attr("shape").Exprs
@@ -226,8 +227,8 @@ func (in *viewRules) keptAxes(x, out *ir.Type) map[int]int {
 		a, b := x.Dims[i].Extent, out.Dims[j].Extent
 		i, j = i+1, j+1
 		for in.norm.equal(a, b) != yes {
-			// Extend the side with the smaller product so far. If the symbols do not decide which side that is, no later group
-			// can be matched.
+			// Add the next dimension of the side with the smaller product of extents so far. If the products cannot be
+			// compared symbolically, no later group can be matched.
 			switch {
 			case j < len(out.Dims) && in.norm.multiple(a, b) == yes:
 				b = ir.Bin(ir.ExprMul, b, out.Dims[j].Extent)
@@ -262,7 +263,7 @@ func (in *viewRules) claim() *ir.Type {
 		return nil
 	}
 	root := sym.Root()
-	if root.Kind == ir.SymBuffer && in.of(root).depth < in.loops { // nothing writes a value
+	if root.Kind == ir.SymBuffer && in.of(root).depth < in.loops { // a value must not be written, but the loop would write the buffer again
 		in.errorf("alias", in.s.Pos, "%%%s would be claimed in one iteration and written in the next", root.Name).
 			at(root.Pos, "it is defined outside the loop").help("claim it behind the loop, or alloc it inside")
 		return nil

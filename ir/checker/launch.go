@@ -64,8 +64,8 @@ func (c *checker) checkLaunchShape(s *ir.Stmt) {
 	}
 }
 
-// checkLaunchOverlap reports an error if the kernel writes memory that two arguments name. For two parts of one buffer,
-// the planner compares the byte ranges.
+// checkLaunchOverlap reports an error if the kernel writes memory that belongs to two arguments. For two parts of one
+// buffer, the planner compares the byte ranges.
 func (c *checker) checkLaunchOverlap(s *ir.Stmt, syms []*ir.Sym) {
 	for _, par := range s.Launch.Params {
 		if par.Kind == ir.LaunchNumber || !par.Kind.Writes() {

@@ -93,7 +93,8 @@ func (c *checker) checkFree(s *ir.Stmt) {
 		c.errorf("lifetime", s.Pos, "%%%s is freed by itself after its last use",
 			sym.Name).help("free is for what alloc made")
 	case sym.Count != nil && !claimed:
-		// This statement affects one element of an array. The later uses of that element are detected when indices are known.
+		// The statement frees one element of an array. Later uses of that element are detected during planning, when
+		// the values of indices are known.
 	case claimed:
 		c.errorf("lifetime", s.Pos, "%%%s was claimed as a value and lives as long as that", sym.Name).at(claim,
 			"claimed here").help("leave the free out")

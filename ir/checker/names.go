@@ -61,8 +61,8 @@ func (c *names) of(s *ir.Sym) *facts {
 	return f
 }
 
-// takenHelp returns the help for a name that is already in use. The name may be the generated name of an operand that
-// the text does not name.
+// takenHelp returns the help for an error about a name that is already in use. The name may be generated, for an
+// operand that has no name in the text.
 func takenHelp(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		if _, err := strconv.Atoi(name[i+1:]); err == nil {
@@ -156,7 +156,7 @@ func (c *names) checkExtent(x *ir.Expr) {
 	}
 }
 
-// meaning returns to the normalizer the polynomial that a name denotes: the expression of a let, a loop variable, the
+// meaning returns the polynomial that a name denotes, for the normalizer. The name may be a let, a loop variable, the
 // size of a mesh axis, or a local extent of a tensor.
 func (c *names) meaning(e *ir.Expr) (poly, bool) {
 	switch e.Kind {
@@ -230,8 +230,8 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// similar returns the nearest known name, but only for names that are long enough for a meaningful comparison of their
-// letters.
+// similar returns the known name with the smallest edit distance to name. It returns "" for names of one character,
+// which are too short for a meaningful comparison.
 func similar(name string, known []string) string {
 	if len(name) < 2 {
 		return ""

@@ -8,10 +8,10 @@ import (
 	"strconv"
 )
 
-// This file decides the equality of index expressions as polynomials. An expression becomes a sum of products of atoms
-// (dims, variables, ranks, and divisions whose remainder is not known to be zero). Two expressions are equal if their
-// polynomials are equal. Relations that it cannot decide are checked when dims are bound (S8). Its answers hold for all
-// values for which both expressions are defined.
+// This file decides whether index expressions are equal, by converting them to polynomials. A polynomial is a sum of
+// products of atoms: dims, variables, ranks, and divisions whose remainder is not known to be zero. Two expressions are
+// equal if their polynomials are equal. Relations that cannot be decided in this way are checked when dims are bound
+// (S8). The answers hold for all values for which both expressions are defined.
 
 // tri is the answer to a question that may be undecided.
 type tri int8
@@ -27,9 +27,9 @@ type atom struct {
 	expr *ir.Expr
 	// nonNegative reports that the value is known to be at least 0.
 	nonNegative bool
-	// rankDependent: the value may differ between ranks.
+	// rankDependent reports that the value may differ between ranks.
 	rankDependent bool
-	// below, where present, is a polynomial that is known to be greater than the value.
+	// below is a polynomial that is known to be greater than the value, or nil if there is none.
 	below poly
 }
 
@@ -39,15 +39,15 @@ type normalizer struct {
 	resolve func(*ir.Expr) (poly, bool)
 	numbers map[string]uint32
 	atoms   []atom
-	// done stores the polynomials of operations, since expressions share subexpressions. The meaning of names changes
-	// between statements; then forget empties done.
+	// done caches the polynomials of operations, because expressions share subexpressions. When names change their
+	// meaning, forget empties done.
 	done map[*ir.Expr]poly
 }
 
 // forget must be called when names may change their meaning.
 func (n *normalizer) forget() {
 	if len(n.done) > maxMonomials {
-		n.done = nil // clearing costs what the map once held
+		n.done = nil // clear would take time proportional to the largest size that the map ever had
 	}
 	clear(n.done)
 }
@@ -239,7 +239,7 @@ func (n *normalizer) atMost(a, b *ir.Expr) tri {
 	if d, ok := sum(pb, pa, -1); ok && n.surely(d) {
 		return yes
 	}
-	// a > b is a-b-1 >= 0.
+	// a > b is equivalent to a-b-1 >= 0.
 	if d, ok := sum(pa, pb, -1); ok {
 		if d, ok = sum(d, constant(1), -1); ok && n.surely(d) {
 			return no

@@ -73,7 +73,7 @@ func flagsOf(s *ir.Sym) ir.AllocFlags {
 
 // sameLocal checks that the two ends of a transfer have the same dtype and local shape.
 func (c *relations) sameLocal(s *ir.Stmt, from, to *ir.Sym) {
-	// Of a partial value it is the rank's contribution that moves.
+	// For a partial value, the transfer moves the rank's contribution.
 	c.assignable(s, c.localType(from), c.localType(to), s.Into.Pos)
 }
 

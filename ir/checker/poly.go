@@ -158,7 +158,7 @@ func quotient(a, b poly) (poly, bool) {
 	return out, true
 }
 
-// cut removes the atoms of m from the atoms of n. It returns false if n lacks one of them.
+// cut returns n divided by m. It returns false if n does not contain every atom of m.
 func cut(n, m monomial) (monomial, bool) {
 	out := make([]byte, 0, len(n))
 	for ; n != ""; n = n[atomBytes:] {

@@ -11,13 +11,13 @@ import (
 type relations struct {
 	*names
 	in *ir.Info
-	// lateIf counts the enclosing conditions and loops that Bind cannot decide. unsure counts the enclosing blocks that
-	// may never run.
+	// lateIf is the number of enclosing ifs and loops whose conditions or bounds Bind cannot evaluate. unsure is the
+	// number of enclosing blocks that may never run.
 	lateIf, unsure int
 }
 
-// inRange reports an error for an index that is known to be outside of 0..count, in a statement that is known to run.
-// An index that cannot be decided here is checked when its value is known.
+// inRange reports an error if the index e is known to be outside of 0..count and the statement is known to run. If this
+// cannot be decided symbolically, it is checked when the value of e is known.
 func (c *relations) inRange(e, count *ir.Expr, what string) bool {
 	if c.unsure > 0 || c.norm.atMost(ir.Int(0), e) != no && c.norm.atMost(count, e) != yes {
 		return true
@@ -55,7 +55,7 @@ func (c *names) place(st *ir.Stmt, p *ir.Place) *ir.Sym {
 	return s
 }
 
-// rowHelp describes how to name a part of an object that is not an array.
+// rowHelp returns the help for an index on an object that is not an array. It shows how to select a part of the object.
 func rowHelp(s *ir.Sym, p *ir.Place) string {
 	if s.Kind == ir.SymValue || s.Kind == ir.SymBuffer {
 		return fmt.Sprintf("name the row first: %%row = select %%%s, axis=0, index=%s", p.Name, p.Index)
@@ -131,9 +131,9 @@ func (c *names) writable(d *ir.Sym, pos ir.Pos) bool {
 	return false
 }
 
-// require requires a relation between a and b. It decides the relation, or stores it as a constraint for Bind or for
-// unrolling. It also stores a relation that is false if its statement may never run. The message describes the error if
-// the relation does not hold.
+// require requires a relation between a and b. If it cannot decide the relation, it stores a constraint, which is
+// checked by Bind or during unrolling. It also stores a constraint if the relation is false but the statement may never
+// run. The message describes the error if the relation does not hold.
 func (c *relations) require(s *ir.Stmt, rel ir.CheckKind, a, b *ir.Expr, pos ir.Pos, message, help string) bool {
 	var t tri
 	switch rel {

@@ -150,7 +150,7 @@ func (c *checker) checkShape(s *ir.Stmt) bool {
 	return c.failed == before
 }
 
-// computes reports whether the result of op is stored in a name or a place.
+// computes reports whether op computes a result, which is either given a name or written to a place.
 func computes(op ir.Op) bool {
 	class := op.Info().Class
 	return class == ir.ClassTensor || class == ir.ClassView || class == ir.ClassCollective

@@ -1,4 +1,4 @@
-// Package irtest has what tests of programs share: random programs, and environments of expressions.
+// Package irtest contains helpers for tests: random programs, and environments in which expressions are evaluated.
 package irtest
 
 import (
@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// progGen makes random programs that are syntactically right and otherwise
-// nonsense: every operation, attribute, type and expression, with names that
-// a careless parser takes for something else.
+// progGen generates random programs that are syntactically valid but have no meaning. They contain every operation,
+// attribute, type and kind of expression, and names that a careless parser would confuse with keywords.
 type progGen struct {
 	*rand.Rand
 	depth int
@@ -51,7 +50,8 @@ func RandomProgram(seed uint64) *ir.Program {
 	return p
 }
 
-// sortLike brings the lists into the order of the text, as the parser has them.
+// sortLike sorts the program's lists of declarations by order, the order of the text. The parser returns them in this
+// order.
 func sortLike(p *ir.Program, order []ir.Decl) {
 	p.Dims, p.Meshes, p.Funcs = nil, nil, nil
 	for _, d := range order {
@@ -68,7 +68,7 @@ func sortLike(p *ir.Program, order []ir.Decl) {
 
 func pick[T any](g *progGen, list ...T) T { return list[g.IntN(len(list))] }
 
-// some returns up to most of what make makes.
+// some returns a random number of results of make, from least to most.
 func some[T any](g *progGen, least, most int, make func() T) []T {
 	var list []T
 	for range least + g.IntN(most-least+1) {
@@ -172,8 +172,8 @@ func givesValue(op ir.Op) bool {
 // isOperand reports whether s can be an operand of another operation.
 func isOperand(s *ir.Stmt) bool { return len(s.Results) == 1 && s.Into == nil && givesValue(s.Op) }
 
-// inside returns s behind some operations that are its operands. What is indexed there is declared nowhere, so it
-// would be a row of a tensor.
+// inside returns s, preceded by random operations that are its operands. It removes the indices of operands, because
+// the parser would read an indexed name that is not declared as an array as a row of a tensor.
 func (g *progGen) inside(s *ir.Stmt) []*ir.Stmt {
 	if !isOperand(s) {
 		return []*ir.Stmt{s}
@@ -348,10 +348,10 @@ func (g *progGen) number(a *ir.Attr) {
 		math.SmallestNonzeroFloat64, math.Inf(1), math.Inf(-1), math.NaN(), 1<<60, g.NormFloat64())
 }
 
-// DimRef names a dim.
+// DimRef returns the expression that refers to a dim.
 func DimRef(name string) *ir.Expr { return &ir.Expr{Kind: ir.ExprName, Name: name} }
 
-// Values gives names values.
+// Values is an ir.Env that returns the values of names from maps.
 type Values struct {
 	NoNames
 	Dims, Vars, Ranks, Sizes map[string]int64
@@ -374,8 +374,8 @@ func MustParse(t testing.TB, file, src string) *ir.Program {
 	return p
 }
 
-// RoundTrip demands that the printed text parses to the same program and
-// prints the same again, comments included.
+// RoundTrip fails the test unless the printed text of src parses to an equal program and prints as the same text again,
+// including comments.
 func RoundTrip(t testing.TB, file, src string) {
 	t.Helper()
 	p := MustParse(t, file, src)
@@ -389,7 +389,7 @@ func RoundTrip(t testing.TB, file, src string) {
 	}
 }
 
-// RandomRuns is the number of random programs of a test.
+// RandomRuns returns the number of random programs that a test generates.
 func RandomRuns() uint64 {
 	if testing.Short() {
 		return 1000
@@ -399,7 +399,7 @@ func RandomRuns() uint64 {
 
 const GoldenMark = "==== diagnostics\n"
 
-// NoNames knows no names.
+// NoNames is an ir.Env in which no name has a value.
 type NoNames struct{}
 
 func (NoNames) Dim(string) (int64, bool)         { return 0, false }

@@ -1,5 +1,5 @@
-// Package issue makes certificates. Its main function is Certificate. No other package has to trust it: if it makes a
-// wrong certificate, package certify rejects it.
+// Package issue makes certificates. Its main function is Certificate. The proof does not depend on this package: if it
+// makes a wrong certificate, package certify rejects the certificate.
 package issue
 
 import (
@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/schedule/clock"
 )
 
-// maxClocks limits the memory for clocks. Its unit is a page of a clock.
+// maxClocks limits the memory for clocks, in pages of clocks.
 const maxClocks = 1 << 26
 
 // Certificate searches for a certificate of a statement. It fails if the statement is wrong, or if certificates cannot
@@ -35,7 +35,8 @@ func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 	return c, nil
 }
 
-// Schedule returns the text of a certificate for a schedule. Package certify accepts this certificate.
+// Schedule returns the text of a certificate for a schedule. It returns an error unless package certify accepts the
+// certificate.
 func Schedule(p *schedule.Plan) ([]byte, error) {
 	s, err := certify.Schedule(p)
 	if err != nil {
@@ -65,7 +66,7 @@ func (p past) join(q past, relaxed bool) past {
 type counter struct {
 	adds    []int32 // events
 	relaxed []bool
-	sums    []past // of the adds so far
+	sums    []past // the events that precede the adds so far
 	waiting []int32
 }
 
@@ -169,7 +170,7 @@ func (is *issuer) knows(event, thread, pos int32) bool {
 }
 
 // need marks the entry for thread and pos as needed in the clock of an event, and in the clocks of the events from
-// which that event learned it.
+// which the entry was copied.
 func (is *issuer) need(event, thread, pos int32) {
 	if !is.note(event, thread, pos) {
 		return

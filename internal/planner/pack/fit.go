@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// fitLooks is the maximum number of items that the greedy orders other than sweeps may examine. These orders examine
-// all placed items for each item that they place.
+// fitLooks is the maximum number of items that greedy packings may examine, except sweeps. For each item that is
+// placed, such a packing examines all items that are already placed.
 const fitLooks = 64 << 20
 
-// fit returns the best of the greedy packings and its order. Sweeps are always tried. If many items conflict, other
-// orders are tried only until looks items have been examined.
+// fit returns the best of the greedy packings and its order. Sweeps are always tried. If many items conflict, the other
+// orders are tried only until the number of examined items reaches looks.
 func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	n := int64(len(p.items))
 	most := len(p.items)
@@ -64,8 +64,8 @@ func (p *problem) distance(i, step int32) int64 {
 	return max(0, int64(p.items[i].Begin)-int64(step), int64(step)+1-int64(p.items[i].End))
 }
 
-// alignUnit is the weight at which a difference of one average lifetime between the begin or end of two neighbours
-// counts the same as the bytes of an average item.
+// alignUnit is the unit of the weight align in gapFit. At this weight, a difference of one average lifetime between the
+// ends of two neighbouring items has the same cost as a gap of one average item's size.
 const alignUnit = 1 << 10
 
 // mostAligned is the maximum number of overlapping pairs of items for which packings with several weights are computed.
@@ -96,9 +96,9 @@ type fitter struct {
 	ended        func(i, j int32) bool
 	hottest      int32
 	align        int64
-	size, length int64   // of an average item
-	off          []int64 // -1: not placed
-	placed       []int32 // by offset, where conflicts are many
+	size, length int64   // size in bytes and lifetime in steps of an average item
+	off          []int64 // by item: its offset, or -1 if it is not placed
+	placed       []int32 // placed items sorted by offset; used if many items conflict
 	found        []span
 }
 
@@ -145,8 +145,8 @@ func (f *fitter) place(i int32) {
 	}
 }
 
-// misfit returns the cost, in the order outwards, of placing i next to a neighbour that ends at another step. The
-// neighbour is -1 at the bottom.
+// misfit returns the cost of placing i next to a neighbour whose lifetime ends at another step. It is used with the
+// order outwards. The neighbour is -1 if i is placed at the bottom.
 func (f *fitter) misfit(i, neighbour int32) int64 {
 	if neighbour < 0 {
 		return 0

@@ -6,21 +6,21 @@ import (
 )
 
 // joiner combines items into fewer blocks. It stacks blocks that are live in the same steps. It chains two blocks of
-// the same size at one offset if one begins when the other ends. Joining does not change the load of any step, and a
-// packing of the blocks is also a packing of the items. The packing may have to be higher if two joined blocks matched
-// only by chance.
+// the same size, that is, places both at one offset, if one begins when the other ends. Joining does not change the
+// number of live bytes in any step, and a packing of the blocks is also a packing of the items. If two joined blocks
+// matched only by chance, the best packing of the blocks may be higher than the best packing of the items.
 type joiner struct {
 	items []Item
-	all   []block // the items, in their order, then the blocks of two
-	left  []int32 // those that are part of no other
-	steps int64   // that may still be taken
+	all   []block // first the items in their order, then the joined blocks
+	left  []int32 // the blocks that are not part of another block
+	steps int64   // number of steps that remain
 }
 
 // block is one item or a combination of two blocks.
 type block struct {
 	Item
 	parts   [2]int32
-	stacked bool // the second part lies on the first; otherwise it follows in the same place
+	stacked bool // the second part is directly above the first; otherwise it has the same offset and is live later
 }
 
 const (
@@ -43,9 +43,9 @@ func newJoiner(items []Item, steps int64) joiner {
 }
 
 // searchJoined joins items, beginning with the matches that are least likely to be chance. Whenever the number of
-// blocks has decreased by an eighth, it searches for a packing of the blocks; then it searches longer at the stage that
-// gave the best packing. It returns the best packing of the items and the number of remaining steps. The items must not
-// have further conflicts in Also.
+// blocks has decreased by an eighth, it searches for a packing of the blocks. Finally it repeats the search with more
+// steps for the set of blocks that had the best packing. It returns the best packing of the items and the number of
+// remaining steps. The items must not have further conflicts in Also.
 func searchJoined(items []Item, best []int64, bound, steps int64) ([]int64, int64) {
 	j := newJoiner(items, steps)
 	before := Height(items, best)
@@ -116,8 +116,8 @@ func (j *joiner) unfold(off []int64) []int64 {
 	return at[:len(j.items)]
 }
 
-// stack joins blocks that are live in the same steps. It does so only if, among the blocks that begin in a step, the
-// expected number with the same lifetime by chance is at most chance.
+// stack joins blocks that are live in the same steps. It joins two blocks only if the expected number of blocks that
+// have the same lifetime by chance, among those that begin in the same step, is at most chance.
 func (j *joiner) stack(chance int64) {
 	begins, lengths := map[int32]int64{}, map[int32]int64{}
 	for _, b := range j.left {
@@ -127,7 +127,7 @@ func (j *joiner) stack(chance int64) {
 	}
 	n := int64(len(j.left))
 	j.steps -= joinCost * n
-	at := map[[2]int32]int{} // places in left, by begin and end
+	at := map[[2]int32]int{} // indices in left, by begin and end
 	left := j.left[:0]
 	for _, b := range j.left {
 		it := &j.all[b]
@@ -143,8 +143,8 @@ func (j *joiner) stack(chance int64) {
 	j.left = left
 }
 
-// chain joins blocks of the same size that follow each other in time. It does so only if, among the blocks that begin
-// in a step, the expected number with the same size by chance is at most chance.
+// chain joins blocks of the same size that follow each other in time. It joins two blocks only if the expected number
+// of blocks that have the same size by chance, among those that begin in the same step, is at most chance.
 func (j *joiner) chain(chance int64) {
 	slices.SortFunc(j.left, func(a, b int32) int {
 		return cmp.Or(cmp.Compare(j.all[a].Begin, j.all[b].Begin), cmp.Compare(a, b))
@@ -160,7 +160,7 @@ func (j *joiner) chain(chance int64) {
 		size int64
 		at   int32
 	}
-	ended := map[end][]int{} // places in left
+	ended := map[end][]int{} // indices in left
 	left := j.left[:0]
 	for _, b := range j.left {
 		it := j.all[b].Item

@@ -1,11 +1,12 @@
-// Package pack places buffers in one range of memory: it gives each buffer an offset, so that no two conflicting
-// buffers share a byte, and tries to keep the end of the last buffer low.
+// Package pack assigns an offset in one range of memory to each buffer, so that no two conflicting buffers share a
+// byte. It tries to minimize the size of the range.
 //
-// Buffers conflict if their lifetimes overlap, or if a list says so. Search first places them greedily. It then
-// searches for a packing within a capacity, which increases from the lower bound, by depth-first search as in
-// MiniMalloc (Moffitt, ASPLOS 2023), and then improves the greedy orders. Before that, it does the same with blocks:
-// buffers that are likely to be placed together are joined, which makes the problem much smaller. The effort is counted
-// in steps, not in time, and random choices use a fixed seed, so every process packs the same buffers in the same way.
+// Two buffers conflict if their lifetimes overlap, or if Item.Also lists the conflict. Search first places the buffers
+// greedily. It then searches depth-first for a packing within a capacity, as MiniMalloc does (Moffitt, ASPLOS 2023),
+// and raises the capacity from the lower bound. It then improves the greedy orders. The same search is done before with
+// blocks: buffers that are likely to be adjacent are joined into a block, which makes the problem much smaller. The
+// effort is limited by a number of steps, not by time, and random choices use a fixed seed, so every process packs the
+// same buffers in the same way.
 package pack
 
 import (
@@ -19,11 +20,12 @@ type Item struct {
 	// The buffer is live in the steps from Begin up to, but not including, End. Two items with a common step conflict.
 	// An item with Begin = End conflicts only with the items in Also.
 	Begin, End int32
-	// Also lists further conflicts. The relation is symmetric: each of two items lists the other.
+	// Also lists the indices of further items with which this item conflicts. If one item lists another, the other must
+	// list it too.
 	Also []int32
 }
 
-// Load returns the maximum number of bytes that are live in one step, and that step. No packing is smaller.
+// Load returns the maximum number of bytes that are live in one step, and that step. No packing uses fewer bytes.
 func Load(items []Item) (bytes int64, step int32) {
 	live := int64(0)
 	for _, e := range events(items) {
@@ -39,7 +41,7 @@ func Load(items []Item) (bytes int64, step int32) {
 	return bytes, step
 }
 
-// Height returns the end of the item that ends last in memory.
+// Height returns the highest end of an item in memory, which is the size of the packing.
 func Height(items []Item, offsets []int64) int64 {
 	top := int64(0)
 	for i, off := range offsets {
@@ -92,8 +94,8 @@ type problem struct {
 	// section's set. An item is live in the sections [from, to).
 	sections int
 	from, to []int32
-	load     int64 // the most that live in one section
-	steps    int64 // that may still be taken
+	load     int64 // maximum number of bytes that are live in one section
+	steps    int64 // number of steps that remain
 }
 
 func newProblem(items []Item) *problem {
@@ -104,7 +106,7 @@ func newProblem(items []Item) *problem {
 	return p
 }
 
-// cut determines the sections. A section ends at each end of an item that follows a begin.
+// cut determines the sections. A section ends where the end of an item follows the begin of an item.
 func (p *problem) cut() {
 	grown := false
 	n := int32(0)
@@ -118,7 +120,7 @@ func (p *problem) cut() {
 		}
 		p.to[e.item] = n
 	}
-	for i := range p.items { // who lives in no step has a section alone
+	for i := range p.items { // an item that is live in no step gets a separate section
 		if it := &p.items[i]; it.Begin >= it.End {
 			p.from[i], p.to[i] = n, n+1
 			n++
@@ -127,7 +129,8 @@ func (p *problem) cut() {
 	p.sections = int(n)
 }
 
-// Overlaps returns the number of pairs of items with a common step. Greedy packing examines that many pairs.
+// Overlaps returns the number of pairs of items with a common step, which is the number of pairs that greedy packing
+// examines.
 func Overlaps(items []Item) int {
 	total, live := 0, 0
 	for _, e := range events(items) {
@@ -140,7 +143,7 @@ func Overlaps(items []Item) int {
 	return total
 }
 
-// list computes near.
+// list fills near with the conflicts of each item.
 func (p *problem) list() {
 	total := Overlaps(p.items)
 	for i := range p.items {

@@ -8,8 +8,8 @@ import (
 
 // Search returns the offsets of the best packing that it finds. It first places the items greedily in several orders.
 // It then searches for up to the given number of steps, at most half of them with items joined into blocks. A step is
-// one examination of an item or of a section. Search stops when a packing ends at bound, which may be 0, or at the
-// load, because no packing is lower.
+// one examination of an item or of a section. Search stops when the height of a packing equals bound, which may be 0,
+// or the load, because no packing is lower.
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
@@ -31,8 +31,8 @@ func (p *problem) search(bound, steps int64) []int64 {
 	return p.lower(best, order, bound, steps)
 }
 
-// lower searches for a packing that is lower than best, by descend if the items' neighbors are known and then by improve.
-// order is the order in which placing the items greedily results in a packing like best.
+// lower searches for a packing that is lower than best. It calls descend if the conflicts of the items are listed, and
+// then improve. The argument order is the order of the items for which greedy placing gave best.
 func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64 {
 	if len(p.items) == 0 || Height(p.items, best) <= bound {
 		return best
@@ -52,7 +52,7 @@ func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64
 // items forward. Every second attempt starts from the lowest packing so far.
 func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Rand) []int64 {
 	n := len(p.items)
-	if p.dense && int64(n)*int64(n)/2 > p.steps { // one packing takes more
+	if p.dense && int64(n)*int64(n)/2 > p.steps { // one packing would take more than the remaining steps
 		return best
 	}
 	last := best
@@ -68,7 +68,7 @@ func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Ra
 		}
 		last = p.gapFit(order, nil, 0, 0)
 		h := Height(p.items, last)
-		if h <= lowestTop { // also where it is no better: a way on
+		if h <= lowestTop { // an equally high packing is also accepted, to continue from a different order
 			lowest, lowestOrder, lowestTop = last, order, h
 		}
 		if h < top {
@@ -92,23 +92,24 @@ func (p *problem) topFirst(order []int32, off []int64) []int32 {
 	return append(first, rest...)
 }
 
-// forward moves one item to a random earlier position in the order.
+// forward moves the item at index from to a random earlier position in the order.
 func forward(order []int32, from int, rng *rand.Rand) []int32 {
 	x := order[from]
 	return slices.Insert(slices.Delete(order, from, from+1), rng.IntN(from+1), x)
 }
 
-// tries lists the capacities that are tried, as 64ths of the distance from the lower bound to the best known packing.
+// tries lists the capacities that descend tries, in 64ths of the distance from the lower bound to the height of the
+// best known packing.
 var tries = []int64{0, 1, 2, 4, 8, 16, 32, 48, 56}
 
-// likely lists the capacities that are tried if each try takes long.
+// likely lists the capacities that descend tries if each try takes many of the remaining steps.
 var likely = []int64{24, 40, 56}
 
-// descend searches for packings within increasing capacities. It works in rounds, which become longer and differ in the
-// rule by which the next item is chosen.
+// descend searches for packings within increasing capacities. It works in rounds. Later rounds have more steps and use
+// other rules for the choice of the next item.
 func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	d := newDFS(p)
-	orders := slices.Delete(p.orders(), 1, 2) // outwards is no order to fill from below
+	orders := slices.Delete(p.orders(), 1, 2) // the order outwards is not suitable for placing from the bottom
 	top := Height(p.items, best)
 	for round := 0; p.steps > 0 && bound < top; round++ {
 		order := orders[round%len(orders)]
@@ -123,7 +124,7 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 		}
 		d.tilt, d.walls = int64(round%3), round%2 == 0
 		gap, parts, patience := top-bound, tries, int64(8)
-		if 32*d.descent > p.steps { // few descents can be made: the likelier capacities first
+		if 32*d.descent > p.steps { // only few descents can be made, so the more likely capacities are tried
 			parts, patience = likely, 2
 		}
 		for _, part := range parts {
@@ -143,37 +144,38 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 // dfs searches for a packing within a capacity by depth-first search from the bottom. Each section has a level; the
 // bytes below it are used or abandoned. The search selects a section with a low level. It either places one of the
 // section's items at that level, or places none and raises the level to the lowest offset that one of the items can
-// take. A capacity cannot be reached if a section's level plus the bytes of its unplaced items exceeds the capacity.
+// take. No packing within the capacity exists if a section's level plus the bytes of its unplaced items exceeds the
+// capacity.
 type dfs struct {
 	p        *problem
 	capacity int64
-	rank     []int32 // in the order
-	floor    []int64 // by item: the lowest place that it can still take
-	off      []int64 // -1: not placed
-	level    []int64 // by section
+	rank     []int32 // by item: its index in the order
+	floor    []int64 // by item: the lowest offset that it can still have
+	off      []int64 // by item: its offset, or -1 if it is not placed
+	level    []int64 // by section: the bytes below this offset are used or abandoned
 	lacks    []int64 // by section: bytes of the items that are not placed
 	members  [][]int32
-	across   []int32 // by section: items not placed that live in it and in the one before
+	across   []int32 // by section: number of unplaced items that are live in this section and the previous one
 	lows     lows
 	left     int
 	limit    int64
 	undo     []undo
-	looked   []int32 // by section: the placing that it was last looked at for
+	looked   []int32 // by section: the last placing for which hopeful examined it
 	placing  int32
 
-	apart   bool    // items conflict only where they live together
-	setup   int64   // the steps that a search takes before it places an item
-	descent int64   // the steps that a search takes that never goes back
-	walls   bool    // prefer items that leave no step beside them
-	tilt    int64   // how much sections with little room to spare go first, in eighths
-	weight  []int64 // by item: how often it lacked room
+	apart   bool    // items conflict only in sections in which both are live
+	setup   int64   // number of steps that a search takes before it places the first item
+	descent int64   // number of steps of a search that never backtracks
+	walls   bool    // prefer items whose placing leaves the levels of neighbouring sections even (open)
+	tilt    int64   // weight in eighths with which sections with little spare room are selected first
+	weight  []int64 // by item: how often a section had too little room for it
 }
 
 // undo records one change, so that it can be undone.
 type undo struct {
 	what  change
 	at    int32
-	level int64 // as it was
+	level int64 // the value before the change
 }
 
 type change uint8
@@ -214,7 +216,7 @@ func (d *dfs) solve(order []int32, capacity, limit int64) []int64 {
 	for k, i := range order {
 		d.rank[i] = int32(k)
 		d.off[i] = -1
-		if d.p.items[i].Size == 0 { // lies anywhere
+		if d.p.items[i].Size == 0 { // an empty item fits at any offset
 			d.off[i] = 0
 			d.left--
 			continue
@@ -238,7 +240,7 @@ type stretch struct{ lo, hi int32 }
 
 // split packs the unplaced items of a range of sections; only the sections in [lo, hi) have changed since the last
 // call. If no unplaced item is live on both sides of a section boundary, the two sides are packed separately. If one
-// side cannot be packed, the other is not tried in other ways, because that would not help.
+// side cannot be packed, no other packings of the other side are tried, because they would not help.
 func (d *dfs) split(all stretch, lo, hi int32) bool {
 	if !d.apart {
 		return d.left == 0 || d.decide(all)
@@ -494,7 +496,7 @@ func (d *dfs) back(mark int) {
 // lows is a segment tree that finds the section with the smallest value in a range, and the leftmost one of several.
 type lows struct {
 	leaves int32
-	value  []int64 // by node; the sons of n are 2n and 2n+1, and section s is node leaves+s
+	value  []int64 // by node: the smallest value; node n has children 2n and 2n+1, section s is node leaves+s
 }
 
 func (t *lows) build(sections int, value func(s int32) int64) {

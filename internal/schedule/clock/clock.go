@@ -1,5 +1,5 @@
-// Package clock implements vector clocks with many components. It stores compactly the clocks of an execution in which
-// most components are equal in most clocks.
+// Package clock implements vector clocks with many components. The clocks of an execution share memory, because most
+// components are equal in most of its clocks.
 package clock
 
 // PageSize is the number of components that share a page.
@@ -7,8 +7,8 @@ const PageSize = 32
 
 type page [PageSize]int32
 
-// Clock holds for each component the number of its steps that precede a given point of the execution. Clocks are
-// immutable and share pages.
+// Clock holds, for each component (a thread of the execution), the number of its steps that precede a given point of
+// the execution. Clocks are immutable and share pages.
 type Clock []*page
 
 // At returns the entry of component i.

@@ -6,15 +6,15 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// connection identifies a first-in first-out queue of messages from one rank to another.
+// connection is the map key of a first-in first-out queue of messages from one rank to another.
 type connection struct{ from, to, channel int }
 
 // traffic describes the messages on a connection: the chunk counts of its messages in order, and their cells.
 type traffic struct {
-	sender, receiver int // thread blocks, -1 for none
+	sender, receiver int // thread blocks of the two ranks; -1 for none
 	counts           []int
 	cells            []int
-	sent, free       int // counters
+	sent, free       int // counters of sent messages and of free slots
 	received         int
 }
 
@@ -22,14 +22,14 @@ type builder struct {
 	f     *File
 	p     *schedule.Plan
 	links map[connection]*traffic
-	// These fields hold the counters of the blocks' progress, by rank and block, and the number of each step's signal
+	// These fields hold the counters of progress, by rank and block, and the sequence number of each step's signal
 	// within its counter.
 	progress [][]int
 	rank, tb int
 	at       int
 }
 
-// slots returns the number of messages that a connection holds before a send has to wait.
+// slots returns the number of messages that a connection can hold. A send to a full connection waits.
 func (f *File) slots() int {
 	if f.Slots > 0 {
 		return f.Slots
@@ -40,8 +40,8 @@ func (f *File) slots() int {
 	return 8
 }
 
-// Plan returns the algorithm as a plan for the checker. It fails for algorithms that no loader could read. Its error
-// names the step.
+// Plan returns the algorithm as a plan for the checker. It returns an error that names the step if no loader could read
+// the algorithm.
 func (f *File) Plan() (*schedule.Plan, error) {
 	p := &schedule.Plan{Name: f.Name, Ranks: len(f.GPUs), Parts: 1, InPlace: f.InPlace == 1}
 	p.Collective, p.Shift = f.collective()
@@ -270,7 +270,8 @@ func (b *builder) threadblock(tb *TB) error {
 	return nil
 }
 
-// dependence returns the wait for a step of another block. Blocks signal their progress only at steps that have hasdep.
+// dependence returns the wait by which step s waits for a step of another block. Blocks signal their progress only at
+// steps that have the attribute hasdep.
 func (b *builder) dependence(s *Step) (schedule.Lane, error) {
 	blocks := b.f.GPUs[b.rank].TBs
 	if s.DepID >= len(blocks) {
@@ -350,7 +351,7 @@ func (b *builder) move(tb *TB, s *Step, sent *int, before, after *[]schedule.Lan
 		m.To = append(m.To, schedule.Span{Cell: l.cells[*sent], N: s.Count})
 		*sent++
 	}
-	if len(m.From) == 0 { // nobody sends what it is to receive: it waits for ever
+	if len(m.From) == 0 { // no rank sends this message, so the step waits forever
 		return nil, nil
 	}
 	return m, nil

@@ -23,7 +23,8 @@ func (f *File) Syncs() []schedule.Place {
 	return out
 }
 
-// Without returns a copy of f in which the step at a place has no dependence. It returns nil if the step has none.
+// Without returns a copy of f in which the step at a place has no dependence. It returns nil if the step has no
+// dependence in f.
 func (f *File) Without(at schedule.Place) schedule.File {
 	out := f.Clone()
 	s := out.Step(at)
@@ -64,9 +65,9 @@ func (f *File) depending(at, on schedule.Place) *File {
 	return out
 }
 
-// Repairs proposes files with one additional dependence. It proposes first dependences of the steps in the finding,
-// then of all steps of the blocks in the finding. Finally it proposes that a step for which another step waits signals
-// its progress.
+// Repairs proposes files with one additional dependence. The first proposals add a dependence to a step of the finding.
+// The next proposals add a dependence to any step of a block of the finding. The last proposals set hasdep on a step
+// for which another step waits, so that it signals its progress.
 func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		propose := func(at, on schedule.Place) bool {

@@ -28,8 +28,8 @@ type File struct {
 	MinBytes   *int64   `xml:"minBytes,attr"`
 	MaxBytes   *int64   `xml:"maxBytes,attr"`
 	GPUs       []GPU    `xml:"gpu"`
-	// Slots is the number of messages that a connection holds before a send has to wait. The value 0 selects the
-	// protocol's number: 4 for Simple and 8 for the other protocols.
+	// Slots is the number of messages that a connection can hold before a send waits. The value 0 selects the number of
+	// the protocol: 4 for Simple and 8 for the other protocols.
 	Slots int `xml:"-"`
 }
 
@@ -142,8 +142,8 @@ func (f *File) Step(at schedule.Place) *Step {
 	return &tb.Steps[at.Index]
 }
 
-// collective returns the collective that the algorithm must compute. For alltonext it also returns which neighbour's
-// input each rank receives.
+// collective returns the collective that the algorithm must compute. For alltonext it also returns the shift: rank r
+// receives the input of rank r+shift.
 func (f *File) collective() (schedule.Collective, int) {
 	switch f.Coll {
 	case "allreduce":

@@ -10,10 +10,10 @@ import (
 type builder struct {
 	f        *File
 	p        *schedule.Plan
-	turns    int // per chunk, of a pipeline
+	turns    int // number of iterations of a pipeline for each chunk
 	counters map[counterKey]int
-	other    map[counterKey]counterKey // a channel's other side
-	engines  map[[2]int]int            // by rank and its port channel
+	other    map[counterKey]counterKey // the other side of each channel
+	engines  map[[2]int]int            // engines by rank and port channel
 	meets    map[[2]int]int
 	packets  bool
 	noted    map[string]bool
@@ -29,8 +29,8 @@ type counterKey struct {
 	rank, i int
 }
 
-// Plan returns the file as a plan for the checker. It fails for files that no loader could read, and for operations
-// that it does not support. Its error names the operation.
+// Plan returns the file as a plan for the checker. It returns an error that names the operation if no loader could read
+// the file, or if an operation is not supported.
 func (f *File) Plan() (*schedule.Plan, error) {
 	b := &builder{f: f, turns: 2, counters: map[counterKey]int{}, engines: map[[2]int]int{}, meets: map[[2]int]int{},
 		noted: map[string]bool{}}
@@ -180,8 +180,8 @@ func (b *builder) memory() error {
 	return nil
 }
 
-// extent returns the numbers of chunks of rank r's input and output. It also reports whether they share memory; then
-// the smaller one begins at the given offset in the larger one.
+// extent returns the numbers of chunks of rank r's input and output. It also reports whether input and output share
+// memory. If they do, the smaller of the two begins at the given offset in the larger.
 func (b *builder) extent(r int) (in, out int, both bool, offset int) {
 	g := &b.f.GPUs[r]
 	in, out = g.InputChunks, g.OutputChunks
@@ -209,7 +209,7 @@ func lcm(a, b int) int {
 	return a / x * b
 }
 
-// channels makes the counters of rank r's channels and semaphores. The j-th channel from r to q is connected to the
+// channels creates the counters of rank r's channels and semaphores. The j-th channel from r to q is connected to the
 // j-th channel from q to r.
 func (b *builder) channels(r int) error {
 	g := &b.f.GPUs[r]

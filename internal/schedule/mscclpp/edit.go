@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// list returns the list of operations that contains a place, and the place's index in the list. It returns nil if there
-// is no such place.
+// list returns the list of operations that contains the place at, and the index of the place in the list. It returns
+// nil if there is no such place.
 func (f *File) list(at schedule.Place) (*[]Op, int) {
 	if at.Rank < 0 || at.Rank >= len(f.GPUs) || at.Block < 0 || at.Block >= len(f.GPUs[at.Rank].Threadblocks) {
 		return nil, 0
@@ -109,7 +109,7 @@ func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 		blocks := f.near(found)
 		for step, list := range [][][2]int{blocks, blocks, f.others(blocks)} {
 			if step != 1 && found.Kind == schedule.Deadlock {
-				continue // no barrier wakes a block
+				continue // a barrier does not end the wait of a block
 			}
 			for _, b := range list {
 				var ops []Op
@@ -221,7 +221,8 @@ func (f *File) available(rank, block int) []Op {
 	return out
 }
 
-// strengthened proposes for each pair of ranks a plan in which the relaxed signals and waits between them order memory.
+// strengthened proposes one plan for each pair of ranks. In the plan, the relaxed signals and waits between the two
+// ranks are replaced by signals and waits that order memory.
 func (f *File) strengthened(yield func(schedule.Repair) bool) bool {
 	strong := map[string]string{"rlxsignal": "signal", "rlxwait": "wait"}
 	for r := range f.GPUs {

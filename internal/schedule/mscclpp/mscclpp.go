@@ -46,7 +46,7 @@ type Channel struct {
 	Type        string      `json:"channel_type"`
 	ConnectedTo []int       `json:"connected_to,omitempty"`
 	BufferType  string      `json:"buffer_type,omitempty"`
-	Buff        string      `json:"buff,omitempty"` // as older plans call buffer_type
+	Buff        string      `json:"buff,omitempty"` // name of buffer_type in older plans
 	Groups      []RankGroup `json:"rank_groups,omitempty"`
 }
 
@@ -154,7 +154,7 @@ func Parse(text []byte) (*File, error) {
 			return nil, fmt.Errorf("%s, at byte %d: want %s, found %s", orTop(t.Field), t.Offset, kindName(t.Type),
 				t.Value)
 		}
-		at := int64(len(text)) // where the text ends too early
+		at := int64(len(text)) // if the text is truncated, the error is at its end
 		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 			at = syntax.Offset
 		}

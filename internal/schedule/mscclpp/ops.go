@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// emit adds the current operation to the plan.
+// emit converts the current operation and adds it to the plan.
 func (b *builder) emit() error {
 	o := b.op
 	out := schedule.Op{Name: o.Name, Index: b.index, Inner: b.inner, Turn: b.turn}
@@ -290,12 +290,12 @@ type operand struct {
 	mode   schedule.Mode
 }
 
-// shape describes an operation with one sum: how it accesses its first source, its first destination, and its other
-// operands.
+// shape describes an operation that computes one sum: how it accesses its first source, its first destination, and its
+// other operands.
 type shape struct {
 	src, srcs operand
 	dst, dsts operand
-	second    *operand // the second destination, where it differs
+	second    *operand // how the second destination is accessed, if different
 	minSrc    int
 	minDst    int
 }
@@ -473,7 +473,7 @@ func (b *builder) onEngine(m *schedule.Move, k int) error {
 	return nil
 }
 
-// forward reads the operation rppkt, which waits for packets and sends them on as packets.
+// forward reads the operation rppkt, which waits for packets and sends their data to further ranks as packets.
 func (b *builder) forward(out *schedule.Op) error {
 	o := b.op
 	if len(o.Src) == 0 || len(o.Dst) == 0 {

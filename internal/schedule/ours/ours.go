@@ -1,5 +1,4 @@
-// Package ours exports the collectives of hocket, which run by the schedules of package comm, as execution plans of
-// MSCCL++.
+// Package ours exports the collectives of hocket, whose schedules are in package comm, as execution plans of MSCCL++.
 package ours
 
 import (
@@ -23,9 +22,10 @@ var names = map[ir.Op]string{ir.OpAllReduce: "allreduce", ir.OpAllGather: "allga
 // block.
 const part = 1 << 12
 
-// Plan returns an execution plan for a collective of the given number of ranks, by the schedule with the given name. An
-// empty name selects the first schedule that can be expressed as an execution plan. The plan has one thread block for
-// each rank, and chunks as large as the schedule's pieces. All ranks meet at the beginning and at the end of the plan.
+// Plan returns an execution plan of MSCCL++ for a collective of the given number of ranks. The argument algorithm is
+// the name of the schedule. An empty name selects the first schedule that can be expressed as an execution plan. The
+// plan has one thread block for each rank, and chunks as large as the schedule's pieces. All ranks meet at the
+// beginning and at the end of the plan.
 func Plan(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 	if algorithm != "" {
 		return write(op, ranks, algorithm)
@@ -108,14 +108,14 @@ type exporter struct {
 	cmds   []plan.Cmd
 	file   *mscclpp.File
 	memory map[int32]place
-	read   map[int32]plan.Ref // by buffer that a sum reads: the peer's memory that was copied there
+	read   map[int32]plan.Ref // by buffer that a sum reads: the peer's memory from which the buffer was copied
 	chunk  int64
 	err    error
 
-	waited  map[counter]int64 // in all
+	waited  map[counter]int64 // by counter: the total number of waited signals
 	told    map[counter]int64
 	raiser  map[counter]int
-	numbers map[[2]int][]counter // of the channels from a rank to another: what each counts
+	numbers map[[2]int][]counter // by pair of ranks: the counters that correspond to the channels between them
 }
 
 // counter identifies one element of a counter array on one rank.
@@ -226,12 +226,13 @@ type writer struct {
 	gpu      *mscclpp.GPU
 	rank     int
 	ops      []mscclpp.Op
-	first    []int // of each peer: its first channel
+	first    []int // by peer: the number of its first channel
 	progress map[counter]int64
-	dirty    bool // data was moved, or something awaited, since the block's threads met
+	dirty    bool // data was moved or a wait executed since the last meeting of the block's threads
 }
 
-// connect lists the channels to all peers. The last channel to each peer is used for the meeting at the end.
+// connect adds the channels to all peers to the plan. The last channel to each peer is used for the meeting at the end
+// of the plan.
 func (w *writer) connect(ranks int) {
 	var to []int
 	for q := range ranks {
@@ -243,7 +244,7 @@ func (w *writer) connect(ranks int) {
 	w.gpu.Channels = []mscclpp.Channel{{Type: "memory", ConnectedTo: to}}
 }
 
-// links returns the number of channels between the rank and rank q, without the channel for the end.
+// links returns the number of channels between the rank and rank q, without the channel for the meeting at the end.
 func (w *writer) links(q int) int {
 	return max(len(w.numbers[[2]int{w.rank, q}]), len(w.numbers[[2]int{q, w.rank}]))
 }
@@ -262,7 +263,8 @@ func (w *writer) channel(from, to int, k counter) int {
 	return w.first[from+to-w.rank] + slices.Index(w.numbers[[2]int{from, to}], k)
 }
 
-// meet makes all ranks meet: at the beginning, so that peers may access this rank's memory, and at the end.
+// meet adds the operations by which all ranks meet. They meet at the beginning, because only then peers may access this
+// rank's memory, and at the end.
 func (w *writer) meet(kind string) {
 	var all []int
 	for q := range w.first {

@@ -13,11 +13,12 @@ import (
 // express.
 //
 // The cells of a rank are in one symmetric buffer, with E elements for each cell. Thread blocks and port channels
-// become streams. A stream executes in order, so the program fixes an order where the threads of a block have none.
-// Channels, semaphores and barriers of blocks become counters. A packet also becomes a counter, which is raised after
-// the packet's data are written. All ranks meet at the beginning and at the end, so that consecutive runs do not
-// interfere. If ranks have inputs or outputs of different sizes, the blocks of the parameter or result have the largest
-// size; the additional elements of an input are not read, and those of an output are zero.
+// become streams. A stream executes its operations in order, so the program has an order even where the schedule does
+// not order the threads of a block. Channels, semaphores and barriers of blocks become counters. A packet also becomes
+// a counter, which is raised after the packet's data are written. All ranks meet at the beginning and at the end, so
+// that consecutive runs do not interfere. If ranks have inputs or outputs of different sizes, the blocks of the
+// parameter or result have the largest size; the additional elements of an input are not read, and those of an output
+// are zero.
 func Of(p *schedule.Plan) (string, error) {
 	if p.Fault != nil {
 		return "", fmt.Errorf("%s", p.Fault.Message)
@@ -38,8 +39,8 @@ func Of(p *schedule.Plan) (string, error) {
 	return w.file(bodies), nil
 }
 
-// element identifies an element of the program's counter array. It belongs to a counter of the schedule, to the cell of
-// a packet, or to a block that meets other blocks.
+// element is the map key of an element of the program's counter array. The element represents a counter of the
+// schedule, a packet, or a block that meets other blocks.
 type element struct {
 	kind      byte
 	of, block int
@@ -47,26 +48,26 @@ type element struct {
 
 type writer struct {
 	p       *schedule.Plan
-	owner   []int  // by cell: the rank that has it, -1 for none
-	local   []int  // by cell: where the rank has it
-	size    []int  // by rank: cells
-	sides   [2]int // the most cells that a rank's input and output have
+	owner   []int  // by cell: the rank in whose memory the cell is, -1 for none
+	local   []int  // by cell: index of the cell in the memory of its rank
+	size    []int  // by rank: number of cells
+	sides   [2]int // maximum numbers of cells of a rank's input and output
 	written []bool
 
 	elements map[element]int
 	raisers  map[int]int // by element: the rank that raises it
 	waits    map[int]int // by counter: the rank that waits for it
-	taken    map[int]int // by counter
-	takers   map[int]int // by counter: the block
-	posters  map[int]int // by engine: the block
+	taken    map[int]int // by counter: number of signals taken so far
+	takers   map[int]int // by counter: the block that takes its signals
+	posters  map[int]int // by engine: the block that posts to it
 	turns    map[[2]int]int
-	users    map[int][]int // by barrier: blocks
+	users    map[int][]int // by barrier: the blocks that meet at it
 
 	// The following fields describe the current rank.
 	text    strings.Builder
-	stream  int // that is open, -1 for none
+	stream  int // the stream whose on block is open; -1 for none
 	streams []int
-	most    int // streams of a rank
+	most    int // maximum number of streams of a rank
 	names   int
 }
 
@@ -120,7 +121,7 @@ func (w *writer) memory() error {
 	return nil
 }
 
-// have assigns messages, which belong to no rank, to the given rank.
+// have assigns the cells of a message, which belong to no rank yet, to the given rank.
 func (w *writer) have(sp schedule.Span, rank int) {
 	for c := sp.Cell; c < sp.Cell+sp.N*width(sp); c++ {
 		if w.owner[c] < 0 {
@@ -171,7 +172,7 @@ func (w *writer) rank(rank int) (string, error) {
 	return w.text.String(), nil
 }
 
-// on directs the following statements to the stream of a block, or to the stream of engine e, which is given as -1-e.
+// on directs the following statements to the stream of block of or, if of is negative, to the stream of engine -1-of.
 // The stream starts after the preceding work on main.
 func (w *writer) on(of int) {
 	i := slices.Index(w.streams, of)
@@ -204,7 +205,7 @@ func (w *writer) say(format string, args ...any) {
 
 func (w *writer) op(k int, o *schedule.Op) error {
 	switch o.Kind {
-	case schedule.Join: // a stream's work is in order
+	case schedule.Join: // the operations of a stream are already ordered
 		return nil
 	case schedule.Gather:
 		return w.gather(k, o)
@@ -222,8 +223,8 @@ func (w *writer) op(k int, o *schedule.Op) error {
 	return nil
 }
 
-// gather writes a meeting of blocks of a rank: each block raises its own element, and waits for the elements of the
-// other blocks.
+// gather emits the meeting of several blocks of a rank: each block raises its own element and waits for the elements of
+// the other blocks.
 func (w *writer) gather(k int, o *schedule.Op) error {
 	users := w.users[o.Meet]
 	if len(users) != o.Size {
@@ -285,7 +286,7 @@ func (w *writer) lane(k int, l *schedule.Lane) error {
 	return nil
 }
 
-// raise writes a signal that raises an element of another rank's counter.
+// raise emits a signal that raises an element of another rank's counter.
 func (w *writer) raise(of element, rank, at int) error {
 	i := w.element(of)
 	if by, ok := w.raisers[i]; ok && by != rank {
@@ -311,7 +312,7 @@ func (w *writer) engine(k, e int) error {
 	return nil
 }
 
-// move writes a move. Packets are moved element by element, since each has a counter of its own.
+// move emits a move. Packets are moved element by element, because each packet has a separate counter.
 func (w *writer) move(k int, m *schedule.Move) error {
 	plain := true
 	w.on(k)
@@ -373,14 +374,15 @@ func (w *writer) view(p place) string {
 	return v
 }
 
-// sum writes the sum of places in the memory of any ranks to other places.
+// sum emits the statements that compute the sum of the places in from, in the memory of any ranks, and write it to the
+// places in to.
 func (w *writer) sum(rank int, from, to []place) {
 	temporary := func() string {
 		v := w.name()
 		w.say("%s = alloc f32[%d*E]", v, from[0].n)
 		return v
 	}
-	near := func(p place) string { // it, or a copy in this rank's memory
+	near := func(p place) string { // returns p, or the name of a copy in this rank's memory if p is remote
 		v := w.view(p)
 		if p.rank == rank {
 			return v
@@ -453,7 +455,7 @@ func (w *writer) file(bodies []string) string {
 	for r := range p.Ranks {
 		fmt.Fprintf(&b, "  if rank(r) == %d {\n", r)
 		buf := p.Buffers[2*r+1]
-		for lo := 0; lo < buf.Cells; { // what nobody writes stays zero
+		for lo := 0; lo < buf.Cells; { // cells that are not written are zero
 			hi := lo
 			for hi < buf.Cells && w.written[buf.Base+hi] == w.written[buf.Base+lo] {
 				hi++

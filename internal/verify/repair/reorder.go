@@ -20,8 +20,8 @@ const (
 	triedText = 40_000 // maximum number of statements, summed over all programs
 )
 
-// unlock repairs a program that cannot be planned, or for which a deadlock was found. It prefers a program that is
-// proved without further edits to one that needs further edits.
+// unlock repairs a program that cannot be planned, or for which a deadlock was found. A program that is proved without
+// further edits is preferred.
 func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	r := &reorderer{editor: editor{prog: prog, funcName: funcName}}
 	statements := 1
@@ -52,7 +52,8 @@ func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	return nil
 }
 
-// maxHalf limits the number of reordered programs with other faults for which further edits are searched.
+// maxHalf limits the number of reordered programs that still have other faults and for which further edits are
+// searched.
 const maxHalf = 4
 
 // attempt plans and checks an edited program. It returns nil if the program cannot be planned.
@@ -103,7 +104,7 @@ func (r *reorderer) collect() {
 			for i := range block.Stmts {
 				r.move(b, block, i, i-far)
 				if far > 1 {
-					r.move(b, block, i, i+far) // one step down is a neighbour's step up
+					r.move(b, block, i, i+far) // a move down by one is the same as a move up by one of the next statement
 				}
 			}
 		}
@@ -303,8 +304,9 @@ func meet(a, b map[string]bool) bool {
 	return false
 }
 
-// groups adds programs in which adjacent sends and recvs form one group. Only views may separate them. It adds one
-// program for each adjacent pair, and one for all transfers of a run.
+// groups adds programs in which adjacent sends and recvs form one group. Only views may be between the transfers. It
+// adds one program for each pair of adjacent transfers, and one program for each maximal sequence of adjacent
+// transfers.
 func (r *reorderer) groups(n int, b *ir.Block) {
 	transfer := func(s *ir.Stmt) bool { return s.Op == ir.OpSend || s.Op == ir.OpRecv || s.Op == ir.OpGroup }
 	var run []int
@@ -329,7 +331,8 @@ func (r *reorderer) groups(n int, b *ir.Block) {
 	flush()
 }
 
-// group puts the statements at the given positions in one group, after the statements that separated them.
+// group moves the statements at the given positions into one group. The statements that separated them are placed
+// before the group.
 func (r *reorderer) group(n int, b *ir.Block, at []int) {
 	first, last := at[0], at[len(at)-1]
 	says := fmt.Sprintf("lines %d to %d in one group", b.Stmts[first].Pos.Line, b.Stmts[last].Pos.Line)

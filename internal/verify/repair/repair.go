@@ -71,7 +71,8 @@ func complete(best *Repaired, funcName string, plans Planner) *Repaired {
 	return nil
 }
 
-// improve applies the best single edit. It returns nil if no edit leaves fewer faults.
+// improve applies the single edit that leaves the fewest faults. It returns nil if no edit leaves fewer faults than
+// before.
 func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 	var best *Repaired
 	least := faults(from.Result)
@@ -100,7 +101,7 @@ func improve(from *Repaired, funcName string, plans Planner) *Repaired {
 	return best
 }
 
-// faults counts the places in the findings, including the places that the result only counts.
+// faults returns the number of faulty places, including the places that the result only counts and does not list.
 func faults(r *verify.Result) int {
 	n := r.Unlisted
 	for i := range r.Findings {
@@ -188,7 +189,8 @@ func (e *editor) way(p *ir.Program, pos ir.Pos) []step {
 	return nil
 }
 
-// insert clones the program and inserts statements at the position that the function where selects on the path to pos.
+// insert clones the program and inserts statements on the path to pos. The function where selects the block and the
+// index at which they are inserted.
 func (e *editor) insert(pos ir.Pos, where func(way []step) (*ir.Block, int), says string, stmts ...*ir.Stmt) {
 	c := e.prog.Clone()
 	way := e.way(c, pos)
@@ -241,7 +243,7 @@ func on(p ir.Place, s *ir.Stmt) *ir.Stmt {
 	return &ir.Stmt{Op: ir.OpOn, Args: []ir.Place{p}, Body: &ir.Block{Stmts: []*ir.Stmt{s}}}
 }
 
-// each repeats a statement for all elements of a stream array.
+// each returns a loop that executes the statement that body returns for every element of a stream array.
 func (e *editor) each(name string, count *ir.Expr, body func(p ir.Place) *ir.Stmt) *ir.Stmt {
 	v := e.fresh("k")
 	s := body(ir.At(name, ir.Var(v)))
@@ -302,9 +304,9 @@ func innermost(way []step) (*ir.Block, int) {
 	return last.block, last.at
 }
 
-// beforeClaim returns the position before the first claim, in text order, that makes a value that the statement at the
-// end of the path uses. It returns no block if the statement uses no claimed value. A value has the contents that its
-// buffer had at the claim, for which a plan has no command.
+// beforeClaim considers the values that the statement at the end of the path uses and that claims define. It returns
+// the position before the first of these claims in text order, or no block if there is none. The position matters
+// because a value has the contents that its buffer had at the claim, although a plan has no command for a claim.
 func beforeClaim(way []step) (block *ir.Block, at int) {
 	used := map[string]bool{}
 	use := func(s *ir.Stmt) {
@@ -328,8 +330,8 @@ func beforeClaim(way []step) (block *ir.Block, at int) {
 	return block, at
 }
 
-// before inserts statement s before a claim on which the statement at pos depends, and as another edit directly before
-// that statement. The edits' descriptions call s what.
+// before proposes two edits. One inserts statement s before a claim on which the statement at pos depends. The other
+// inserts s directly before the statement at pos. The argument what describes s in the text of the edits.
 func (e *editor) before(pos ir.Pos, what string, s *ir.Stmt) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -393,9 +395,9 @@ func (e *editor) waitBefore(pos, of ir.Pos) {
 	e.before(pos, "a wait", s)
 }
 
-// waitForSignal makes the stream of the statement at pos wait for the signal after command a, if that signal is for b's
-// rank. The element for which the waiting rank must wait is given by one of the names in scope at pos; each of these is
-// tried.
+// waitForSignal proposes edits that make the stream of the statement at pos wait for the signal after command a, if
+// that signal goes to b's rank. Each loop variable and let in scope at pos is tried as the index of the counter
+// element.
 func (e *editor) waitForSignal(p *plan.Plan, a int32, b *plan.Cmd, pos ir.Pos) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -448,7 +450,8 @@ func inScope(way []step) []*ir.Expr {
 	return out
 }
 
-// barriers tries a barrier over all ranks at the start of the function, and one directly before the statement at pos.
+// barriers proposes a barrier over all ranks at the start of the function, and another directly before the statement at
+// pos. If startFirst is set, the first proposal is preferred.
 func (e *editor) barriers(pos ir.Pos, startFirst bool) {
 	barrier := func() *ir.Stmt {
 		return &ir.Stmt{Op: ir.OpBarrier, Attrs: []ir.Attr{ir.Over(e.axes()...)}}

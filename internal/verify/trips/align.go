@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// align checks the assumptions of All in a plan: no edge between commands leads back to an earlier iteration of a long
-// loop, and no edge spans more iterations than the proof allows. It describes the first violation, and returns "" if
-// there is none.
+// align checks the assumptions that All makes about a plan. No edge between commands may lead back to an earlier
+// iteration of a long loop, and no edge may span more iterations than the proof allows. It describes the first
+// violation, and returns "" if there is none.
 func align(p *plan.Plan, prog *ir.Program, a *trips) string {
 	al := &alignment{p: p, loops: loopsOfSites(p, prog, a), far: a.every + 2*a.apart}
 	return al.check()
@@ -74,7 +74,8 @@ func (al *alignment) check() string {
 	return ""
 }
 
-// same checks that two commands that meet belong to the same iteration.
+// same checks that two commands that synchronize with each other, such as the parts of a collective, belong to the same
+// iteration.
 func (al *alignment) same(x, y int32) string {
 	a, b := &al.p.Cmds[x], &al.p.Cmds[y]
 	la, lb := al.loops[a.Site], al.loops[b.Site]
@@ -88,8 +89,8 @@ func (al *alignment) same(x, y int32) string {
 	return fmt.Sprintf("line %d accesses the same memory as line %d in another iteration of a long loop", al.line(a), al.line(b))
 }
 
-// edge checks an edge from x to y, which waits for x. Either y belongs to the same iteration as x or to one a few
-// iterations later, or x is near an end of its loop.
+// edge checks an edge from command x to command y, which waits for x. Either y must belong to the same iteration as x
+// or to an iteration that is a few iterations later, or x must be near an end of its loop.
 func (al *alignment) edge(x, y int32) string {
 	a, b := &al.p.Cmds[x], &al.p.Cmds[y]
 	la, lb := al.loops[a.Site], al.loops[b.Site]
@@ -98,7 +99,7 @@ func (al *alignment) edge(x, y int32) string {
 	}
 	if len(la) == 1 && a.Iter[la[0]] <= al.far {
 		if len(lb) == 0 || len(lb) == 1 && b.Iter[lb[0]] >= a.Iter[la[0]] {
-			return "" // near the beginning
+			return "" // near the beginning of the loop
 		}
 	}
 	if len(lb) == 0 {
@@ -115,7 +116,7 @@ func (al *alignment) edge(x, y int32) string {
 	return ""
 }
 
-// nearEnd checks that waits after the loops wait for work of the last iterations.
+// nearEnd checks that a wait after a loop waits for work of the last iterations.
 func (al *alignment) nearEnd(a *plan.Cmd, la []int, b *plan.Cmd) string {
 	last := make([]int64, len(la))
 	for i := range al.p.Cmds {

@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// form represents an index expression in terms of long loops: a sum of loop variables and trip counts with constant
-// factors, plus a constant, plus possibly a term that has a bounded set of values and repeats with the iterations.
+// form represents an index expression in terms of long loops. It is a sum of loop variables and trip counts with
+// constant factors, a constant, and possibly a term with a bounded set of values that repeats with the iterations.
 type form struct {
-	loops map[*ir.Stmt]int64 // long loops' variables
-	knobs map[string]int64   // trip counts
+	loops map[*ir.Stmt]int64 // factors of the variables of long loops
+	knobs map[string]int64   // factors of trip counts
 	k     int64
-	small bool   // plus something bounded: a rank, a short loop's variable, … mod n
+	small bool   // includes a bounded term: a rank, the variable of a short loop, or an expression mod n
 	bad   string // the reason why the expression has no form
 }
 
@@ -107,7 +107,7 @@ func (a *trips) formOf(e *ir.Expr) form {
 		if t == nil || e.Val < 0 || int(e.Val) >= len(t.Dims) {
 			return spoiled("an extent")
 		}
-		delete(a.shapes, e.Name) // the extent of some is itself
+		delete(a.shapes, e.Name) // the extent may refer to the tensor itself
 		defer func() { a.shapes[e.Name] = t }()
 		if a.formOf(t.Dims[e.Val].Extent).plain() {
 			return form{small: true}
@@ -153,7 +153,7 @@ func (a *trips) number(v int64) form {
 	return constant(v)
 }
 
-// period records that the program repeats some choice every n iterations.
+// period records that an expression of the program repeats every n iterations.
 func (a *trips) period(n int64) {
 	l := a.every / gcd(a.every, n) * n
 	if l > maxPeriod {
@@ -170,7 +170,8 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// near records a constant distance between iterations, or between an iteration and an end of its loop.
+// near records that the program depends on a constant distance of k iterations, either between two iterations or
+// between an iteration and an end of its loop.
 func (a *trips) near(k int64) {
 	if k < 0 {
 		k = -k

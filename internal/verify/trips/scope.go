@@ -12,9 +12,9 @@ import (
 // viewOf records the position of a view within a buffer.
 type viewOf struct {
 	root   string
-	chain  map[int64]string // by axis: the cuts so far
-	cut    bool             // by a long loop's variable: what follows is within
-	gone   []int64          // axes of the root that were selected away, rising
+	chain  map[int64]string // by axis: the views that have cut the axis so far
+	cut    bool             // the view was cut by the variable of a long loop; further views lie within this cut
+	gone   []int64          // axes of the root that select removed, in increasing order
 	opaque bool             // the dimensions no longer correspond to the root's
 }
 
@@ -28,10 +28,10 @@ func (v *viewOf) axis(d int64) int64 {
 	return d
 }
 
-// partOf identifies a way to divide a buffer: along an axis or, if along is "[]", into elements.
+// partOf is the map key of a division of a buffer: along an axis or, if along is "[]", into the elements of an array.
 type partOf struct{ root, along string }
 
-// part is one use of a divided buffer: block f of count.
+// part is one use of a divided buffer: block f of count blocks.
 type part struct {
 	count string
 	f     form
@@ -83,7 +83,8 @@ func (a *trips) stmt(s *ir.Stmt) {
 	a.block(s.Else)
 }
 
-// fixed checks that an expression does not depend on a long loop, or repeats with its iterations.
+// fixed checks that an expression does not depend on the variable of a long loop, or repeats with the iterations of the
+// loop.
 func (a *trips) fixed(s *ir.Stmt, e *ir.Expr, what string) {
 	if e == nil {
 		return
@@ -120,7 +121,8 @@ func (a *trips) loop(s *ir.Stmt) {
 	a.block(s.Body)
 }
 
-// branch checks a condition. It must repeat with the iterations, or hold only near a loop's ends.
+// branch checks the condition of an if. The condition must repeat with the iterations, or its value must change only
+// near the ends of a loop.
 func (a *trips) branch(s *ir.Stmt) {
 	f := a.formOf(s.Exprs[0]).plus(a.formOf(s.Exprs[1]), -1)
 	if f.plain() {
@@ -154,7 +156,7 @@ func (a *trips) declare(s *ir.Stmt) {
 	}
 }
 
-// places examines the indices of operands, and the peers.
+// places checks the indices of operands and the peers of transfers.
 func (a *trips) places(s *ir.Stmt) {
 	look := func(p *ir.Place) {
 		if p == nil || p.Index == nil {
@@ -179,7 +181,7 @@ func (a *trips) attrs(s *ir.Stmt) {
 	for i := range s.Attrs {
 		at := &s.Attrs[i]
 		switch at.Name {
-		case "value", "by", "ctas", "sms", "index": // numbers; select's index is a cut
+		case "value", "by", "ctas", "sms", "index": // attributes whose values are not indices of blocks; the index of select is handled as a view
 			continue
 		}
 		for _, e := range at.Exprs {
@@ -273,7 +275,8 @@ func (a *trips) viewOf(name string) *viewOf {
 	return &viewOf{root: name}
 }
 
-// grow records the dims that determine the extent of a divided axis, so that the axis has rows for every block.
+// grow records the dims that determine the extent of a divided axis. They are enlarged with the trip counts, so that
+// the axis has rows for every block.
 func (a *trips) grow(root string, axis int64) {
 	t := a.types[root]
 	if t == nil || axis < 0 || int(axis) >= len(t.Dims) {

@@ -1,4 +1,4 @@
-// Package trips proves programs for loops with any number of iterations. It does so by proving the programs with a few
+// Package trips proves programs for loops with any number of iterations. It does so by proving the program for a few
 // small numbers of iterations.
 package trips
 
@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// This file proves loops with any number of iterations by checking loops with a few numbers of iterations.
+// This file proves a program for any number of loop iterations by checking it for a few numbers of iterations.
 //
 // The proof applies to programs whose long loops use their variable only in the following ways: in ways that repeat
 // every L iterations (… mod n, or the worker of a stream loop), in ways that differ by a constant (block i and block
@@ -21,15 +21,15 @@ import (
 // with N iterations. A path in the shorter execution is also a path in the longer one: an edge across the cut leads to
 // an iteration that occurs again L iterations later on the same stream, and streams are FIFOs. Therefore two accesses
 // that are not ordered in the longer execution are not ordered in the shorter one. They also conflict in the shorter
-// one, if the cut is not between two accesses that are separated by a constant number of iterations, nor near an end
-// of the loop. If there are three blocks of L iterations besides those, one of them can be removed. So a race with N
-// iterations is also a race with N-L iterations, down to a length of a few times L. If those lengths have no race, no
-// length has one.
+// one, unless the cut is between two accesses that are separated by a constant number of iterations, or near an end of
+// the loop. If three further blocks of L iterations exist, one of them can be removed. So a race with N iterations is
+// also a race with N-L iterations, as long as N exceeds a few times L. If the program has no race for the lengths up to
+// this limit, it has no race for any length.
 //
-// For deadlocks, no edge leads to an earlier iteration (align checks this in the plan). Hence a cycle lies within one
-// iteration, and a shorter loop has it too.
+// For deadlocks, no edge leads to an earlier iteration (align checks this in the plan). Hence a cycle of waits lies
+// within one iteration, and also occurs in a shorter loop.
 
-// Planning lowers, binds and plans a program.
+// Planning is a function that lowers, binds and plans a program. It returns the lowered program and its plan.
 type Planning func(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error)
 
 // Proof holds the result for loops of any length.
@@ -37,10 +37,10 @@ type Proof struct {
 	Verdict verify.Verdict
 	// Reason explains why nothing was decided.
 	Reason string
-	// At names the trip counts for which a fault was found: "C=7".
+	// At lists the trip counts for which a fault was found, as in "C=7".
 	At string
 	// Result is the result of checking the plan for the trip counts in At. It is nil if the planner refused these trip
-	// counts. In a proof it is the result for one of the plans that were checked, with its warnings.
+	// counts. If the program is proved, it is the result for one of the checked plans, with its warnings.
 	Result *verify.Result
 	// Planned is the program whose plan was checked for Result.
 	Planned *ir.Program
@@ -62,9 +62,9 @@ const (
 	longLoop  = 1000 // number of iterations from which LongLoops does not unroll a loop
 )
 
-// All proves a program for every value of the given dims that is at least from, which is 0 or 1; a loop without
-// iterations does not write the buffers that it writes otherwise. It ignores the values that the binding gives these
-// dims. Each dim must be the trip count of loops.
+// All proves a program for all values of the given dims that are at least from. The argument from is 0 or 1; with 0,
+// the proof includes loops without iterations, which do not write their buffers. All ignores the values of these dims
+// in the binding. Each dim must be the trip count of loops.
 func All(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planning) *Proof {
 	a, err := newTrips(prog, b, plans)
 	if err != nil {
@@ -126,12 +126,12 @@ type trips struct {
 	parts  map[partOf][]part
 	opaque map[string]bool
 	types  map[string]*ir.Type
-	shapes map[string]*ir.Type // of all tensors so far
-	scale  map[string]bool     // dims that grow with the trip counts, so that no block is empty
+	shapes map[string]*ir.Type // types of all tensors that were visited
+	scale  map[string]bool     // dims that are enlarged with the trip counts, so that no block is empty
 	long   map[ir.Pos]bool     // the long loops
 
 	every  int64 // the period
-	apart  int64 // the largest constant distance
+	apart  int64 // the largest constant distance, in iterations
 	reason string
 }
 
@@ -265,8 +265,8 @@ func (a *trips) try(out *Proof, at []int64, base int64) {
 	}
 }
 
-// refused examines an error of the planner. Trip counts for which the program cannot be bound are not counted as a
-// fault of the program; every other error is.
+// refused handles an error of the planner. If the program cannot be bound for the trip counts, this is not a fault of
+// the program. Every other error is.
 func (a *trips) refused(out *Proof, err error, words string) {
 	ds, ok := err.(ir.Diagnostics)
 	if !ok {
@@ -288,7 +288,7 @@ func (a *trips) refused(out *Proof, err error, words string) {
 	*out = Proof{Verdict: verify.Refuted, At: words, Diagnostics: ds, Checked: out.Checked}
 }
 
-// confirm checks that a fault does not occur only because dims were enlarged.
+// confirm checks that a fault also occurs without enlarged dims.
 func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Program, words string) {
 	if len(a.scale) > 0 {
 		prog, b, w := a.turned(at, false)
@@ -307,8 +307,8 @@ func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Pr
 	*out = Proof{Verdict: verify.Refuted, At: words, Result: r, Planned: planned, Checked: out.Checked}
 }
 
-// turned returns the program and binding in which the knobs have the given values. If grown is set, it also multiplies
-// the dims of divided axes by these values.
+// turned returns the program and binding in which the knobs (trip counts) have the given values. If grown is set, it
+// also multiplies the dims in scale by these values.
 func (a *trips) turned(at []int64, grown bool) (*ir.Program, ir.Binding, string) {
 	b := a.binding
 	b.Dims, b.Defines = map[string]int64{}, nil
