@@ -34,7 +34,7 @@ type Picks struct {
 	ran  map[onGPU]bool   // whether the pick has run on the GPU
 	// joint holds, by the key of a Joint, whether one launch is faster than separate launches.
 	joint map[string]bool
-	// Watch, unless nil, is called by tests' hooks with the times of all candidates and the index of the selected one.
+	// Watch, unless nil, is called with all timed candidates and the index of the selected one. Tests set it.
 	Watch func(key string, cands []Candidate, best int)
 }
 

@@ -58,7 +58,7 @@ func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	}
 	a, b, out := st.Problem.spans()
 	t := &trial{host: h, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
-	if t.bytes > h.gpu.Memory { // possible even if the operands fit, because a trial allocates memory for each operand although they may overlap
+	if t.bytes > h.gpu.Memory { // the operands fit if they overlap, but a trial does not overlap them
 		return nil, fmt.Errorf("%w: a trial needs %d bytes, but GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
 	}
 	var err error
