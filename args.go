@@ -62,14 +62,14 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 		if t == nil {
 			return nil, fmt.Errorf("%w: the tensor for %%%s is nil", blocks.ErrInput, name)
 		}
-		if err := t.host().Check(); err != nil { // a shape without bytes must not set dims
+		if err := t.host().Check(); err != nil { // a header without elements must not set dims
 			return nil, fmt.Errorf("%w: %%%s: %w", blocks.ErrInput, name, err)
 		}
 		in[name] = t.host()
 	}
 	for name := range a.DeviceIn {
 		if a.In[name] == nil {
-			delete(in, name) // the bound tensor
+			delete(in, name) // the run's argument replaces the bound tensor
 		}
 	}
 	for name := range a.InLocal {
@@ -80,7 +80,8 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 	return in, nil
 }
 
-// shapes adds, to the host tensors of a run, headers with the known shapes of the run's device tensors.
+// shapes adds to the host tensors of a run a header for each device tensor of the run. A header has the device
+// tensor's shape and no elements.
 func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 	if len(a.DeviceIn) == 0 {
 		return in

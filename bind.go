@@ -149,10 +149,10 @@ func valuesOf(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]values)
 			if of := s.Attr("of"); of != nil {
 				extent = of.Exprs[0]
 			}
-			if n, err := extent.Eval(env); err == nil { // it may depend on a loop variable
+			if n, err := extent.Eval(env); err == nil { // the extent may depend on a loop variable
 				note(syms[0], n)
 			}
-		case ir.OpGroupedLinear: // no count may exceed an even share of the rows
+		case ir.OpGroupedLinear: // with this limit, the sum of the counts cannot exceed the number of rows
 			rows, err := syms[0].Type.Dims[0].Extent.Eval(env)
 			experts, err2 := syms[1].Type.Dims[0].Extent.Eval(env)
 			if err == nil && err2 == nil && experts > 0 {
@@ -162,7 +162,7 @@ func valuesOf(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]values)
 			if n, err := s.Attr("n").Exprs[0].Eval(env); err == nil {
 				note(syms[1], n)
 			}
-		case ir.OpAttention, ir.OpAttentionLSE: // a length counts keys, so it may be all of them
+		case ir.OpAttention, ir.OpAttentionLSE: // a length is a number of keys, so it may equal the extent
 			at := 3
 			if s.Op == ir.OpAttentionLSE {
 				at = 2

@@ -88,7 +88,7 @@ func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, 
 	}
 }
 
-// planWeights finds, for each parameter, the tensors of the checkpoint that it is made from.
+// planWeights finds, for each parameter, the tensors of the checkpoint from which its weight is built.
 func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[string]*checkpoint.Weight, error) {
 	given := map[string]bool{}
 	var errs []error
@@ -129,13 +129,13 @@ func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[strin
 	return planned, errors.Join(errs...)
 }
 
-// checkWeights reports shapes that no choice of dims can fit.
+// checkWeights returns an error if no choice of dims makes the weights' shapes fit the parameters.
 func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 	wrong := f.misfits(headers)
 	if len(wrong) == 0 {
 		return nil
 	}
-	// Perhaps one weight is stored transposed.
+	// If one weight is stored transposed, name it in the error.
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		n := len(headers[name].Shape)
 		if n < 2 {
@@ -195,7 +195,7 @@ func (f *function) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
 		b.Dims[name] = s.v
 	}
 	known, ds := ir.Dims(f.unit.Source, b.ir())
-	if ds.HasErrors() { // the weights fix only some dims: check those
+	if ds.HasErrors() { // the weights fix only some dims, so only these are compared
 		known = b.Dims
 	}
 	for _, p := range f.def.Params {

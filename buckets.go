@@ -54,7 +54,7 @@ func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) err
 			}
 		}
 		for name, t := range a.In {
-			if p := m.fn.param(name); p != nil && len(t.Shape) == len(p.Type.Dims) { // runBatch reports others
+			if p := m.fn.param(name); p != nil && len(t.Shape) == len(p.Type.Dims) { // runBatch returns an error about other tensors
 				full, err := sizes[i].Pad(p, t.host())
 				if err != nil {
 					return nil, nil, err

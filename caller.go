@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// calls publishes that this process runs or loads a function. Other processes of its world name this call in their
+// calls reports to the other processes that this process now runs or loads a function. They name this call in their
 // errors.
 func (m *Machine) calls(ctx context.Context, fn *function) {
 	if peers := m.dev.Peers(); peers != nil {
@@ -19,8 +19,9 @@ func (m *Machine) calls(ctx context.Context, fn *function) {
 	}
 }
 
-// told publishes that a call of a model has ended, and with which error, and returns that error. Other processes report
-// the error if their wait for this process times out. Without an error they report this process as between its calls.
+// told reports to the other processes that a call of a model has ended, and with which error. It returns the error. If
+// another process times out while it waits for this process, it includes the error in its own. If there is no error,
+// it reports that this process is between two calls.
 func (m *Model) told(ctx context.Context, err error) error {
 	err = m.machine.why(ctx, err)
 	if peers := m.machine.dev.Peers(); peers != nil {

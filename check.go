@@ -75,7 +75,7 @@ type Verdict struct {
 	// LoadOptions.Certificate.
 	Certificate []byte
 
-	shown *counterexample // of a plan that is refuted
+	shown *counterexample // of a refuted plan
 }
 
 // CheckOptions configures Check. The zero value is ready to use.
@@ -132,7 +132,7 @@ func wrongClaims(u *compile.Unit, b Binding) (Diagnostics, error) {
 	}
 	bound, ds := ir.Bind(lowered.Info, b.ir())
 	if ds.HasErrors() {
-		return nil, nil // planning it reports them
+		return nil, nil // planning returns these errors
 	}
 	return verify.Claims(bound, u.Source.Prog), nil
 }
@@ -180,7 +180,7 @@ const longProof = 50_000
 // short tries the proofs that need no plan, and reports whether one of them reached a verdict.
 func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err error) {
 	if o.Redundant || o.Certificate {
-		return false, nil // these are about a plan
+		return false, nil // these options concern a plan
 	}
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -197,7 +197,7 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	}
 	grid, unroller, err := pr.unit.Ranks(b.ir())
 	if err != nil {
-		return false, nil // Plan says so again, and better
+		return false, nil // the plan's analysis reports the same fault more precisely
 	}
 	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof,
 		Prog: lowered.Info.Prog})
@@ -273,7 +273,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 		var edges []int32
 		switch {
 		case f.Kind == verify.KindOverlap && len(f.Acts) > 2:
-			for _, a := range f.Acts[2:] { // the first two are what is ordered
+			for _, a := range f.Acts[2:] { // the first two are the unordered operations
 				edges = append(edges, a.Cmd)
 			}
 		case f.Kind == verify.KindRedundant && len(f.Acts) > 0:
@@ -289,7 +289,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 		}
 		without, err := pr.unit.Time(verify.LeftOut(p, edges...))
 		if err != nil {
-			continue // nothing is predicted of what gets stuck
+			continue // no time is predicted for a program that deadlocks
 		}
 		f.Message += cost(whole, without, machine)
 	}
@@ -434,7 +434,7 @@ func Fix(p *Program, b Binding) (*Fixed, error) {
 		return nil, err
 	}
 	pr := &prover{unit: u}
-	source, ds := ir.Parse(p.info.Prog.File, p.String()) // positions of the text that is printed
+	source, ds := ir.Parse(p.info.Prog.File, p.String()) // Fix needs the positions in the text that is printed
 	if ds.HasErrors() {
 		return nil, ds
 	}
@@ -468,7 +468,7 @@ type proofOf struct {
 	reason string
 }
 
-// ofProved adds, to an error about ranks that hold different copies of a value, whether their plan was proved.
+// ofProved adds to an error about ranks that hold different copies of a value whether the plan was proved.
 func ofProved(err error, proof proofOf) error {
 	var differ *MismatchError
 	if errors.As(err, &differ) {

@@ -14,7 +14,7 @@ type Checkpoint struct {
 	open *checkpoint.Checkpoint
 
 	mu   sync.Mutex
-	held int // holders: the caller, models with weights of it, readers of these weights
+	held int // number of users: the caller, models with weights from the checkpoint, and readers of these weights
 	shut bool
 }
 
@@ -76,7 +76,7 @@ func (c *Checkpoint) hold() error {
 	return nil
 }
 
-// share adds a holder of the checkpoint. It also works after Close, as long as the checkpoint has another holder.
+// share adds a user of the checkpoint. It also works after Close, as long as the checkpoint has another user.
 func (c *Checkpoint) share() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,18 +92,19 @@ func (c *Checkpoint) release() error {
 	return c.open.Close()
 }
 
-// Rules describes how the weights of a model are made from the tensors of a checkpoint.
+// Rules describes how the weights of a model are built from the tensors of a checkpoint.
 type Rules struct {
-	// Weights holds the rules that make parameters. A parameter without a rule uses the tensor of the same name, if the
-	// checkpoint has one.
+	// Weights holds the rules for parameters. A parameter without a rule uses the checkpoint's tensor of the same
+	// name, if there is one.
 	Weights []WeightRule
 	// Inputs names the parameters that are not weights: each run passes them in its arguments, or BindDevice sets them.
 	// Prepare returns an error if any other parameter is not bound.
 	Inputs []string
 }
 
-// WeightRule describes how one parameter is made from tensors. The steps have this order: each tensor is transposed and
-// cut, the tensors of each layer are concatenated, the layers are stacked, and the elements are converted.
+// WeightRule describes how the weight of one parameter is built from tensors. The operations are done in this order:
+// each tensor is transposed and its rows are selected, the tensors of each layer are concatenated, the layers are
+// stacked, and the elements are converted.
 type WeightRule struct {
 	Param string
 	// From names the tensors. The * in a name like "model.layers.*.mlp.up_proj.weight" is replaced by the numbers of the
@@ -112,7 +113,8 @@ type WeightRule struct {
 	From []string
 	// Transpose swaps the last two dimensions of each tensor.
 	Transpose bool
-	// Axis is the dimension along which tensors are cut and concatenated. Dimensions are numbered after Transpose.
+	// Axis is the dimension along which rows are selected and tensors are concatenated. Dimensions are numbered after
+	// Transpose.
 	Axis int
 	// Lo and Hi select the rows Lo to Hi-1 of each tensor along Axis. If Hi is 0, the selection extends to the last row.
 	Lo, Hi int64

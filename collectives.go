@@ -34,9 +34,9 @@ type CollectiveOptions struct {
 // elements that the rank contributes: the number in its block for all_gather, and the number in the whole operand for
 // other collectives. reduce_scatter and all_to_all cut the operand into one block for each rank.
 type CollectiveCall struct {
-	Op     ir.Op  // all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
-	Red    ir.Red // of all_reduce and reduce_scatter
-	Root   int    // of broadcast
+	Op     ir.Op  // the operation: all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
+	Red    ir.Red // the reduction of all_reduce and reduce_scatter
+	Root   int    // the root of broadcast
 	DType  ir.DType
 	Count  int64
 	Stream uintptr // a CUstream; 0 for the default stream

@@ -188,8 +188,8 @@ type Comparison struct {
 	// Layers holds the comparisons of layers that were passed to ByLayers.
 	Layers []LayerComparison
 
-	sizes     string      // Within: how far off Detail's result is
-	confirmed *Comparison // on other inputs
+	sizes     string      // for Within: the error of the result in Detail
+	confirmed *Comparison // the comparison with other inputs
 }
 
 // Compare compares the results in a report with the reference.
@@ -199,7 +199,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 		c.Verdict, c.Detail = Differs, fmt.Sprintf("%d results, %d in the reference", len(rep.OutNames), len(r.outputs))
 		return c
 	}
-	share := -1.0 // of the bound that the result in Detail has used
+	share := -1.0 // largest fraction of its error bound that a result has used
 	for i, name := range rep.OutNames {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
 		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided,

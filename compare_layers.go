@@ -60,7 +60,7 @@ func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison
 		if t == nil {
 			return nil, fmt.Errorf("%w: the program has no value %%%s", ErrInput, p.Name)
 		}
-		if p.Inout { // layers update it
+		if p.Inout { // layers update an inout parameter
 			updated := *t
 			updated.Data = slices.Clone(t.Data)
 			t = &updated
@@ -75,8 +75,8 @@ func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison
 type layerRun struct {
 	model  *Model
 	ranks  int
-	most   int                       // of layers.Split
-	values map[string]*tensor.Tensor // parameters, and the reference's values
+	most   int                       // the argument most of layers.Split
+	values map[string]*tensor.Tensor // parameters and the reference's intermediate values, by name
 	loaded map[*ir.Program]*Model
 }
 

@@ -11,12 +11,10 @@
 //	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
 //	report, err := model.Run(ctx, hocket.Args{In: inputs})
 //
-// Model.Bind keeps weights on the devices from run to run. A DeviceTensor holds what runs change, or
-// hand to other runs, on the devices; Model.BindDevice lets plans work in it directly. Model.Prepare
-// loads a plan before the first run. A run whose context ends leaves its plan loaded, unless the run
-// continues for longer than LoadOptions.Grace. Machine.Stats has counters of runs and plans.
-// docs/library.md builds a server.
-// Sharded layers and explicit host programs are written in the same language
-// (docs/language.md); package ir holds its syntax and checks. Errors in a
-// program are Diagnostics, with positions and what to do about them.
+// Model.Bind keeps weights on the devices from run to run. A DeviceTensor keeps on the devices data that runs update
+// or pass to other runs. With Model.BindDevice, plans read and write a DeviceTensor directly. Model.Prepare loads a
+// plan before the first run. A run whose context ends leaves its plan loaded, unless the run continues for longer than
+// LoadOptions.Grace. Machine.Stats has counters of runs and plans. docs/library.md builds a server. Sharded layers and
+// explicit host programs are written in the same language (docs/language.md); package ir holds its syntax and checks.
+// Errors in a program are Diagnostics, with positions and what to do about them.
 package hocket

@@ -172,7 +172,7 @@ func Machines() []string { return compile.Machines() }
 // Overlapped describes a pair of a communication and a GEMM that a strategy overlaps.
 type Overlapped struct {
 	Line     int32  // of the text
-	Value    string // the collective's result; what lowering makes of the pair is named after it, with a dot
+	Value    string // name of the collective's result; lowering derives the names of new values from it, followed by a dot
 	Pair     string // "all_gather + linear"
 	Strategy string // "chunked(4)"
 }

@@ -22,13 +22,13 @@ type Export struct {
 	open    *exported.Model
 	program *Program
 	files   []*Checkpoint
-	unbound map[string]bool // parameters that the caller binds
+	unbound map[string]bool // parameters that the caller must bind
 
 	mu     sync.Mutex
 	states []exportState
 }
 
-// exportState is a state of the model, which is kept on the devices.
+// exportState is a state of the model that is stored on the devices.
 type exportState struct {
 	on    *DeviceTensor
 	begin exported.Content

@@ -74,7 +74,7 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 	for _, p := range f.def.Params {
 		t := in[p.Name]
 		if t == nil || len(t.Shape) != len(p.Type.Dims) {
-			continue // exec reports missing and misshapen tensors
+			continue // package exec returns an error about missing and misshapen tensors
 		}
 		for i, d := range p.Type.Dims {
 			if !f.free(d) {

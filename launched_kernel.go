@@ -18,10 +18,11 @@ type KernelArg struct {
 	// Tensor is the rank's block, or nil if the argument is a number. The function writes results to its Data. A tensor
 	// that the kernel only writes is filled with NaNs before the call, or with the largest value of an integer type.
 	Tensor *Tensor
-	// Err holds, in the reference evaluator, an error bound for each element of a tensor that is read: how far the element
-	// may differ from the reference on a correct machine. It is nil on the CPU machine. A function may set Err for a
-	// tensor that it writes. If it does not, the result is assumed to be within two units in the last place if all
-	// operands are exact. For other operands no bound is known, so that comparisons are undecided.
+	// Err holds the error bounds of the elements in the reference evaluator. It is nil on the CPU machine. For a
+	// tensor that is read, Err[i] is the largest difference between element i and the reference that can occur on a
+	// correct machine. For a tensor that the function writes, the function may set Err. If it does not, the result is
+	// assumed to be within two units in the last place if all operands are exact. If some operand is not exact, no
+	// bound is known, so that comparisons are undecided.
 	Err []float64
 	// Int and Float hold the number. Float is also set if the number is an integer.
 	Int   int64

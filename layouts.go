@@ -21,13 +21,13 @@ type Layout struct {
 // Block describes the part of a tensor that one rank holds.
 type Block struct {
 	Rank      int
-	Lo, Shape []int64 // where it begins in the tensor, and its shape
+	Lo, Shape []int64 // position of the block's first element in the tensor, and the block's shape
 }
 
 // Layouts returns the layouts of parameters and results in the order of the signature; inout parameters are last among
-// the results. Dims are set by the argument dims first, then by shapes, which holds the shapes of parameters by name,
-// as in Run, and then by the tensors that Bind and BindFrom have bound. Layouts plans the program if there is no plan
-// for these dims.
+// the results. The argument dims sets dims. Other dims are set by shapes, which holds the shapes of parameters by
+// name, as Run sets them from tensors. The remaining dims are set by the tensors that Bind and BindFrom have bound.
+// Layouts plans the program if there is no plan for these dims.
 func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout,
 	err error) {
 	headers := maps.Clone(m.params.current().tensors)

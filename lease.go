@@ -12,11 +12,11 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A lease gives its holder exclusive use of a model. The model executes one run or load at a time.
+// lease is a caller's exclusive use of a model. The model executes one run or load at a time.
 type lease struct {
 	*user
 	loader *loader
-	left   bool // to a load that continues in the background, which ends it
+	left   bool // the lease was passed to a load in the background, which ends it
 	// release ends the lease of device tensors that is held together with this lease. It is nil if there is none.
 	release func()
 }
@@ -109,7 +109,7 @@ func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *o
 		return o.here(), nil
 	case <-ctx.Done():
 	}
-	if t.waits.Load() { // its own error names the runs it waited for
+	if t.waits.Load() { // the error names the runs for which the call waited
 		return (<-made).here(), nil
 	}
 	t.left = true
@@ -140,7 +140,7 @@ type outcome struct {
 	l        *loaded
 	plan     *plan.Plan
 	err      error
-	panicked error // with the stack
+	panicked error // the panic of the load, with its stack
 }
 
 // here returns the outcome to the caller that waited for it. If the load panicked, here panics in the caller's
@@ -191,7 +191,7 @@ func (t *lease) use(
 			}
 			return nil, t.loader.fn.blame(b, err)
 		}
-		failed := !l.prog.Usable() // the call that waited for enqueued runs returned the cause
+		failed := !l.prog.Usable() // the call that waited for enqueued runs has returned the cause
 		if !failed {
 			err = do(l)
 		}

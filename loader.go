@@ -27,7 +27,7 @@ type loader struct {
 	fn      *function
 	params  *parameters
 	opts    LoadOptions
-	store   *resident.Weights // of weights, for all plans
+	store   *resident.Weights // holds the weights that all plans share
 	owner   *owner
 
 	// leased is a channel of capacity 1 that holds a value while the loader is leased. The fields below may only be used
@@ -79,7 +79,7 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loa
 		if err := l.tuner.choose(b, key.dims); err != nil {
 			return nil, err
 		}
-		l.planned = planned{} // it may be of another variant
+		l.planned = planned{} // planned may belong to another variant of the program
 	}
 	p, err := l.planFor(b, key.dims)
 	if err != nil {

@@ -71,7 +71,7 @@ type Machine struct {
 	dev device.Machine
 	// across describes the measured network tier between nodes. It is nil if the tier was not measured.
 	across *machine.Across
-	peers  *world.World // the processes that ranks are spread over; nil for this one alone
+	peers  *world.World // the processes over which ranks are distributed; nil if there is only this process
 	ctx    context.Context
 	end    context.CancelFunc
 	// plans caches the loaded plans of all models.
@@ -84,7 +84,7 @@ type Machine struct {
 	mu      sync.Mutex
 	models  map[*Model]bool
 	closed  bool
-	closing []*exec.Program // made unusable by failed runs, and kept open by work on the devices
+	closing []*exec.Program // programs that a failed run has made unusable, and that unfinished work on the devices keeps open
 }
 
 // Open opens a machine. The end of ctx closes the machine and aborts all its runs.
@@ -149,13 +149,13 @@ type LoadOptions struct {
 	// host memory, which buffers declared host use, does not count. A plan that needs more is an error, which is reported
 	// before other plans are unloaded to make room.
 	Arena int64
-	// Cache is the largest amount of memory, in bytes, that the loaded plans of a model may hold together; 0 means 4 GiB.
-	// A model has one plan for each choice of dims. The memory of a plan is the memory that it has allocated, used or not:
-	// its arena, staging buffers and workspaces, on the GPU where their sum is largest, plus its pinned host memory. On
-	// the CPU machine the memory of all ranks counts. Memory that plans share (see Model.Bind), and memory that the driver
-	// and NCCL allocate internally, does not count. If the plans exceed the limit, the least recently used plan is
-	// unloaded, but the last remaining plan stays loaded. A negative value disables the cache: each plan is unloaded after
-	// its run.
+	// Cache is the largest amount of memory, in bytes, that the loaded plans of a model may hold together; 0 means 4
+	// GiB. A model has one plan for each choice of dims. The memory of a plan is the memory that it has allocated,
+	// including unused parts. On GPUs, it is the sum of the arena, staging buffers and workspaces on the GPU where
+	// this sum is largest, plus the pinned host memory. On the CPU machine the memory of all ranks counts. Memory that
+	// plans share (see Model.Bind), and memory that the driver and NCCL allocate internally, does not count. If the
+	// plans exceed the limit, the least recently used plan is unloaded, but the last remaining plan stays loaded. A
+	// negative value disables the cache: each plan is unloaded after its run.
 	//
 	// If there is not enough memory to load or run a plan, idle plans of all models of the machine are unloaded, least
 	// recently used first, until there is enough memory. If all remaining plans are running, the load waits for them until
@@ -168,8 +168,8 @@ type LoadOptions struct {
 	// fit. Third, the context ends first; the error then names the running plans. An unloaded plan is loaded again at its
 	// next run. Models of other Machines are not affected.
 	//
-	// Memory for timing the algorithms of a matrix product is obtained in the same way but without waiting, and plans are
-	// unloaded only if that frees enough memory. Otherwise the product uses an algorithm that was not timed, see
+	// If there is not enough memory to time the algorithms of a GEMM, idle plans are unloaded as well, but only if
+	// that frees enough memory, and without waiting. Otherwise the GEMM uses an algorithm that was not timed; see
 	// Report.Guesses.
 	Cache int64
 	// HardCache makes Cache a hard limit: plans are unloaded before another plan is loaded, and a plan that alone exceeds
@@ -206,10 +206,11 @@ type LoadOptions struct {
 	// Algorithm names the algorithm to try first for collectives whose algorithm the program's text does not fix. If it is
 	// empty, the algorithm that was measured as the fastest on this machine is used.
 	Algorithm string
-	// FixedAlgorithms makes the bits of results independent of the batch. On GPUs, the bits of a row of a product, of a
-	// query of attention and of an element of a collective then do not depend on the other rows, queries or elements in
-	// the same operation. Algorithms are not selected by measurement, so bits do not differ between machines either.
-	// FixedAlgorithms makes runs slower: see "Bits that do not depend on the batch" in docs/kernels.md.
+	// FixedAlgorithms makes the bits of results independent of the batch. On GPUs, the bits of a row of a GEMM do not
+	// depend on the other rows. Likewise, the bits of a query of attention do not depend on other queries, and those
+	// of an element of a collective do not depend on other elements. Algorithms are not selected by measurement, so
+	// bits do not differ between machines either. FixedAlgorithms makes runs slower: see "Bits that do not depend on
+	// the batch" in docs/kernels.md.
 	FixedAlgorithms bool
 	// ProfileRange makes each batch of a plan, except the first batch, a capture range for a profiler of the process (nsys
 	// profile --capture-range=cudaProfilerApi). The range names statements if NVTX's library is found. On a machine
@@ -224,7 +225,7 @@ type LoadOptions struct {
 	// run. Without Gather, Report.Out contains the results of which this process holds every element, and Report.OutLocal
 	// contains the blocks of its ranks.
 	Gather bool
-	// Logger, if not nil, receives progress messages at debug level, and a warning if products use algorithms that were
+	// Logger, if not nil, receives progress messages at debug level, and a warning if GEMMs use algorithms that were
 	// not timed (see Report.Guesses).
 	Logger *slog.Logger
 }
@@ -253,7 +254,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if err := ir.Early(u.Source, b.ir()).Err(); err != nil {
 		return nil, err
 	}
-	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
+	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller may change its maps later, for example to load another model
 	if opts.Buckets, err = buckets.New(u.Source, opts.Buckets); err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ type autotuner struct {
 	machine *Machine
 	fn      *function
 	opts    LoadOptions
-	chose   map[string]string // the fastest variants, by everything that the choice depends on
+	chose   map[string]string // the fastest variants, keyed by everything on which the choice depends
 }
 
 // measures reports whether the model selects variants by measurement. Ranks in several processes would have to agree on
@@ -254,7 +254,7 @@ func noise(io *plan.IO) (*tensor.Tensor, error) {
 	if err != nil || io.DType.IsInt() || len(t.Data) == 0 {
 		return t, err
 	}
-	const period = 65521 // a prime, so that rows of usual lengths differ
+	const period = 65521 // a prime number, so that rows of usual lengths differ
 	some, err := tensor.New(io.DType, []int64{min(period, t.Len())})
 	if err == nil {
 		err = tensor.Fill(some, io.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: 1})

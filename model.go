@@ -48,7 +48,7 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	}
 	var weight *tensor.Tensor
 	if t != nil {
-		w := *t.host() // a new pointer: it identifies what the devices hold
+		w := *t.host() // the pointer is new for each call, because it identifies the contents on the devices
 		weight = &w
 	}
 	m.params.bind(name, weight, nil)
@@ -211,7 +211,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		err = cutBack(reports)
 	}
 	outcome = err
-	return reports, m.told(ctx, err) // also without an error: the process's call has ended
+	return reports, m.told(ctx, err) // reported even without an error, because the call of this process has ended
 }
 
 func (m *Model) runBatch(ctx context.Context, batch []Args, c *runCall) ([]*Report, error) {
@@ -242,7 +242,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args, c *runCall) ([]*Repo
 		return nil, err
 	}
 	reports := l.reports(results)
-	if err := m.loader.evict(t.user); err != nil && m.loader.opts.Logger != nil { // the runs have ended well
+	if err := m.loader.evict(t.user); err != nil && m.loader.opts.Logger != nil { // the runs have succeeded, so an error is only logged
 		m.loader.opts.Logger.Warn("unloading plans after a run", "error", err)
 	}
 	return reports, nil

@@ -18,11 +18,11 @@ import (
 type parameters struct {
 	fn *function
 
-	mu     sync.Mutex // of what follows
+	mu     sync.Mutex // guards the following fields
 	closed bool
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
-	parts  map[string]bool          // of bound: only the part of this process's rank was read, the rest is zeros
+	parts  map[string]bool          // bound parameters of which only this process's part was read; the other elements are zeros
 	// snapshot holds the current bindings for use by runs. It is nil after a change.
 	snapshot *bindings
 	// BindFrom sets the following fields: the checkpoints from which bound weights are mapped, keyed by parameter; whether
@@ -32,8 +32,8 @@ type parameters struct {
 	inputs   []string
 }
 
-// source is a checkpoint from which one call of BindFrom bound weights. It is held as long as any of these weights is
-// bound.
+// source is a checkpoint from which one call of BindFrom bound weights. It stays open as long as any of these weights
+// is bound.
 type source struct {
 	*Checkpoint
 	weights int
@@ -51,7 +51,7 @@ func (p *parameters) replaced(name string) {
 	}
 	delete(p.from, name)
 	if s.weights--; s.weights == 0 {
-		_ = s.release() // unmapping what is mapped does not fail
+		_ = s.release() // removing an existing mapping does not fail
 	}
 }
 
@@ -92,7 +92,7 @@ func (p *parameters) bindFrom(
 	}
 	p.inputs, p.weighted = slices.Clone(inputs), true
 	if len(weights) == 0 {
-		_ = c.release() // unmapping what is mapped does not fail
+		_ = c.release() // removing an existing mapping does not fail
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func shared(all []*source) (done func()) {
 	}
 	return func() {
 		for _, s := range all {
-			_ = s.release() // unmapping what is mapped does not fail
+			_ = s.release() // removing an existing mapping does not fail
 		}
 	}
 }
@@ -208,7 +208,7 @@ type bindings struct {
 	tensors map[string]*tensor.Tensor
 	weights *exec.Weights // tensors
 	on      map[string]*DeviceTensor
-	from    []*source       // checkpoints of tensors
+	from    []*source       // the checkpoints from which tensors were bound
 	inout   map[string]bool // of on
 	// dims holds the dims of the binding and of the shapes of all bound tensors. It is nil if these contradict each other.
 	dims map[string]int64

@@ -20,7 +20,7 @@ import (
 
 // choice identifies a plan among the plans of a model.
 type choice struct {
-	dims map[string]int64 // all, however they came by their values
+	dims map[string]int64 // the values of all dims, regardless of how they were set
 	// resident holds the device tensors in which the plan's runs work directly, if that is possible.
 	resident map[string]*resident.DeviceTensor
 }
@@ -44,8 +44,8 @@ type loaded struct {
 	prog *exec.Program
 	// proof is the result of proving the plan.
 	proof proofOf
-	held  device.Held // see LoadOptions.Cache
-	busy  bool        // a run has it
+	held  device.Held // the memory that the plan holds; see LoadOptions.Cache
+	busy  bool        // a run uses the plan
 	// pinned is set if a caller's graph contains a run of the plan and therefore refers to the plan's memory, or if the
 	// plan has lent a result.
 	pinned bool
@@ -98,11 +98,11 @@ func (l *loaded) unload(why string) error {
 // planCache holds the loaded plans of a machine's models. A call that loads, runs or unloads a plan is a user of the
 // cache for the duration of the call.
 type planCache struct {
-	ctx     context.Context // the machine's
+	ctx     context.Context // the context of the machine
 	mu      sync.Mutex
-	plans   []*loaded     // least recently used first
-	users   int           // without those that wait for another
-	entered int           // users so far
+	plans   []*loaded     // the least recently used plan is first
+	users   int           // number of users, except those that wait for another user
+	entered int           // number of users that have entered so far
 	changed chan struct{} // closed when a user leaves; nil if no caller waits for that
 	// evicting is a channel of capacity 1. It holds a value from the moment that a user begins to make room until that
 	// user leaves.
@@ -153,7 +153,7 @@ func newPlanCache(ctx context.Context) *planCache {
 // user represents one load, run or unload that uses the cache.
 type user struct {
 	*planCache
-	evicts bool // it makes room; others wait until it leaves
+	evicts bool // the user makes room; others that need room wait until it leaves
 	// enteredAlone is the value of planCache.entered when this user was last the only user. It is 0 if that was never the
 	// case.
 	enteredAlone int
@@ -388,9 +388,9 @@ func (u *user) room(ctx context.Context, err error) error {
 	}
 }
 
-// roomForTrial unloads the least recently used plan to free memory for timing the algorithms of a product, which
-// happens only once. It does so only if the idle plans together hold at least the missing amount of memory. It returns
-// false if they do not, or if another user has removed the plan first.
+// roomForTrial unloads the least recently used plan to free memory for timing the algorithms of a GEMM. Each GEMM is
+// timed only once. roomForTrial does so only if the idle plans together hold at least the missing amount of memory. It
+// returns false if they do not, or if another user has removed the plan first.
 func (p *planCache) roomForTrial(t *device.TrialError) (bool, error) {
 	if t.Free+p.resting() < t.Bytes {
 		return false, nil

@@ -21,7 +21,7 @@ type Diagnostics = ir.Diagnostics
 type Program struct {
 	info     *ir.Info
 	warnings Diagnostics
-	hints    Diagnostics // of the importer, for what a proof finds
+	hints    Diagnostics // notes of the importer that are added to the findings of a proof
 	limits   compile.Limits
 }
 
@@ -147,7 +147,7 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	}
 	res, err := u.LoweredFor(opts.Binding.ir())
 	if err != nil && (res == nil || opts.Strategy == compile.Auto) {
-		return nil, err // without auto, dims need no value
+		return nil, err // strategies other than auto do not need the values of dims
 	}
 	l := &Lowered{Program: &Program{info: res.Info},
 		page: report.Lowering{Source: p.IR(), Stages: res.Stages, Log: res.Log}}

@@ -29,8 +29,8 @@ type Report struct {
 	Func   string
 	Ranks  int
 	Dims   map[string]int64
-	Ops    int   // tensor ops, collectives and transfers, all ranks together
-	Bytes  int64 // moved between ranks, all ranks together
+	Ops    int   // number of tensor ops, collectives and transfers of all ranks
+	Bytes  int64 // number of bytes moved between ranks, by all ranks
 	Memory Memory
 	// Proof is Proved if the plan was proved before it ran. Otherwise Proof is Unknown, and Unproved is the reason.
 	Proof    VerdictKind
@@ -38,8 +38,8 @@ type Report struct {
 	// Detours names the pairs of devices without peer access, each with the reason. Data between these devices was copied
 	// through host memory. It is empty if there are no such pairs.
 	Detours []string
-	// Guesses names the products of this process that used the algorithm that the library proposes first, because memory
-	// was too short to time other algorithms: see LoadOptions.Cache. It is usually empty.
+	// Guesses names the GEMMs of this process that used the algorithm that the library proposes first, because there
+	// was too little memory to time other algorithms: see LoadOptions.Cache. It is usually empty.
 	Guesses []string
 	// PassedOver is the reason why a table of collectives that was tuned for this machine was not used. It is empty if the
 	// table was used or does not exist.
@@ -54,14 +54,14 @@ type Report struct {
 // Memory holds the sizes of each rank's memory, in bytes.
 type Memory struct {
 	Peak  int64 // as laid out
-	Bound int64 // the most bytes live at once in issue order
-	Host  int64 // besides, pinned memory of the host for buffers that say host
+	Bound int64 // the largest number of bytes that are live at the same time in issue order
+	Host  int64 // pinned host memory for buffers that are declared host, not included in the other sizes
 }
 
 // Overlap describes how much of one statement's communication was hidden by computation.
 type Overlap struct {
 	Op   string // "all_reduce"
-	Line int32  // of the text: the statement's, or that of which lowering made it
+	Line int32  // line in the text of the statement, or of the statement from which lowering has made it
 	// Statement is the header of the statement as it is after lowering, for example "put %y.i into %y.g.to at tp[%y.g.d]".
 	Statement string
 	// Algorithm names the algorithm of a collective, for example "two-shot". If different message sizes used different
@@ -107,7 +107,7 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 type reporter struct {
 	plan *plan.Plan
 	same Report
-	at   map[int32]int // where Overlap has a site
+	at   map[int32]int // by site of a statement: index in Overlap
 }
 
 func newReporter(p *plan.Plan, algorithms []string, proof proofOf) *reporter {
@@ -142,7 +142,7 @@ func (s *reporter) report(r *exec.Result) *Report {
 			}
 		}
 		t := (*Tensor)(r.Outputs[o.Name])
-		if t == nil { // left on the devices, or in part another process's
+		if t == nil { // the result stays on the devices, or another process holds a part of it
 			continue
 		}
 		rep.Out[o.Name] = t

@@ -13,12 +13,12 @@ import (
 // bindings. It is never changed, so that it can be reused: most runs of a server have the same device tensors as the
 // run before.
 type request struct {
-	given         []Args // the arguments, to recognise an equal batch
+	given         []Args // the arguments, to recognize an equal batch
 	batch         *exec.Batch
 	binding       Binding
 	residents     map[string]*resident.DeviceTensor // see bindings.residents
 	reads, writes []*resident.DeviceTensor
-	outs          []map[string]*Tensor // Args.Out, by run
+	outs          []map[string]*Tensor // by run: the value of Args.Out
 }
 
 // request returns the checked request for a batch, which must contain at least one run. If the arguments equal those of

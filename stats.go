@@ -48,13 +48,13 @@ func (m *Machine) Stats() Stats {
 type runStats struct {
 	mu    sync.Mutex
 	stats RunStats
-	calls map[*loader]int // calls that have not returned, by model
+	calls map[*loader]int // by model: number of calls that have not returned
 }
 
 // runCall is a call of Run or RunBatch that has not returned.
 type runCall struct {
 	loader *loader
-	since  time.Time // the start of the wait, or the end of the wait if running
+	since  time.Time // start of the wait or, if the call runs, end of the wait
 	runs   bool
 }
 
@@ -63,7 +63,7 @@ func (l *loader) enter() (*runCall, error) {
 	s := &l.machine.runs
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if most := l.opts.MaxWaiting; most > 0 && s.calls[l] > most { // one of them runs
+	if most := l.opts.MaxWaiting; most > 0 && s.calls[l] > most { // one of the calls runs and does not wait
 		s.stats.Overloaded++
 		return nil, fmt.Errorf("%w: %d runs wait for the model, and LoadOptions.MaxWaiting allows no more", ErrOverloaded, most)
 	}

@@ -20,7 +20,7 @@ func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 		return errors.New("the run has no times: it was not traced, or ran with an explored schedule")
 	}
 	t := *r.trace
-	t.Events = slices.Clone(t.Events) // accounting changes them
+	t.Events = slices.Clone(t.Events) // the accounting changes the events
 	return report.WriteRun(w, account.Of(&t, 0), report.Run{Title: title, Program: program})
 }
 
@@ -30,11 +30,11 @@ func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	o := report.Run{Title: title, Program: program, Facts: "The plan is " + v.String()}
 	for _, d := range v.Diagnostics {
 		if len(o.Notes) > 0 {
-			break // the first is what is drawn
+			break // the page draws only the first finding
 		}
 		o.Notes = append(o.Notes, d.Message)
 		for _, n := range d.Notes {
-			if !n.Pos.Valid() && len(n.Message) < 300 { // others are drawn
+			if !n.Pos.Valid() && len(n.Message) < 300 { // the other notes are part of the drawing
 				o.Notes = append(o.Notes, n.Message)
 			}
 			if n.Pos.Valid() {

@@ -62,8 +62,8 @@ func caught(do func() error) (err error) {
 	return do()
 }
 
-// aside runs do in another goroutine, and so on a thread of Go. It is for functions that may make the process's first
-// CUDA calls: at that time guarded cannot save the caller's context yet.
+// aside runs do in another goroutine, and therefore on a thread that Go created. It is for functions that may make the
+// process's first CUDA calls, because guarded cannot save the caller's context before these.
 func aside(do func() error) error {
 	done := make(chan error)
 	go func() { done <- caught(do) }()
@@ -281,8 +281,8 @@ func hocket_comparison(model C.int64_t, e **C.char) (comparison *C.char) {
 	return comparison
 }
 
-// lend returns the loan of a call. The loan ends with the call, unless work that the call has started uses the memory
-// longer.
+// lend returns the loan of a call. The loan ends with the call, unless work that the call has started still uses the
+// memory.
 func lend(owner unsafe.Pointer) *capi.Loan { return library.Lend(uintptr(owner)) }
 
 // hocket_ended returns an owner whose memory the library no longer uses. It returns each owner once for each call to
@@ -463,8 +463,8 @@ func hocket_adopt(collectives C.int64_t, owner unsafe.Pointer, at *C.uint64_t, r
 	}))
 }
 
-// hocket_calling sets the description of the caller's call for which the next function is called, and its place, such
-// as a file and a line. Errors in other processes contain both. They may differ between processes.
+// hocket_calling describes the caller's call during which the next function is called, and its position, such as a
+// file and a line. Errors in other processes contain both. They may differ between processes.
 //
 //export hocket_calling
 func hocket_calling(call, place *C.char) {

@@ -43,11 +43,11 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 
 // session holds the input and output of one invocation, and shows its results.
 type session struct {
-	stdout   *checkedWriter // the result: text, or one JSON object
-	text     io.Writer      // stdout, or nothing where JSON is asked for
+	stdout   *checkedWriter // receives the result: text, or one JSON object
+	text     io.Writer      // receives the text output: stdout, or nothing if JSON is requested
 	stderr   io.Writer
 	json     bool
-	colour   bool // of diagnostics
+	colour   bool // whether diagnostics are coloured
 	out      result
 	progress *progress
 	// expired is closed when the duration limit, which --timeout sets, has passed.
@@ -209,7 +209,7 @@ if check or a comparison cannot decide; and 130 after an interrupt.`,
 		if c.HasParent() {
 			a.out.Command = c.Name()
 		} else if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
-			return a.noSuchCommand(root, words) // its flags are unknown
+			return a.noSuchCommand(root, words) // the flags of an unknown command are not known either
 		}
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: flagHelp(c, err.Error())}
 	})

@@ -204,7 +204,7 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 	}
 	for name := range args.In {
 		if _, said := in.specs[name]; !said && !in.fixed && tensors[name] == nil {
-			delete(args.In, name) // bench has its own
+			delete(args.In, name) // bench generates this input itself
 		}
 	}
 	rep, err := bench.RunStep(ctx, p, bench.StepOptions{Options: opts, Binding: b, Inputs: args.In, Runs: o.runs,

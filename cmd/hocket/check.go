@@ -16,7 +16,7 @@ type checkFlags struct {
 	redundant, fix         bool
 	strategy, machine, out string
 	certificate            string
-	launches               int // of a collective schedule
+	launches               int // number of launches of a collective schedule
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -190,7 +190,7 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 		}
 	case !a.json:
 		fmt.Fprint(a.text, text)
-		a.text = a.stderr // the verdict must not end up in the program
+		a.text = a.stderr // the verdict must not be written into the program's text
 	default:
 		a.out.Stages = append(a.out.Stages, stage{Pass: "fix", Changed: text != p.String(), Text: text})
 	}

@@ -32,8 +32,8 @@ func (o *explainFlags) add(c *cobra.Command) {
 		"number of nodes, with the ranks spread evenly and in order, for auto, --explain and --html (default: one)")
 }
 
-// addPredicted adds the flag that selects the machine for which times are predicted. The help of the flag calls the
-// predictions what.
+// addPredicted adds the flag that selects the machine for which times are predicted. The argument what names the
+// predicted times in the flag's help.
 func addPredicted(c *cobra.Command, to *string, what string) {
 	c.Flags().StringVar(to, "machine", defaultMachine,
 		"the `MACHINE` that "+what+" for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
@@ -119,7 +119,7 @@ func showExplanation(w io.Writer, e *compile.Explanation, columns int) {
 		}
 	}
 	fmt.Fprint(w, "\n\n")
-	_ = e.WriteTimeline(w, columns) // w remembers the error
+	_ = e.WriteTimeline(w, columns) // the writer w records the error
 	if e.Cut {
 		fmt.Fprintln(w, "The timeline is cut off: the remaining part repeats the same pattern.")
 	}
@@ -147,7 +147,8 @@ func showReshards(w io.Writer, e *compile.Explanation) {
 	}
 }
 
-// grouped groups elements that differ only in their places. The groups are in the order of their first elements.
+// grouped groups elements that differ only in their lines and values. The groups are in the order of their first
+// elements.
 func grouped[T any](list []T, same func(a, b *T) bool) [][]T {
 	var out [][]T
 	for i := range list {
@@ -175,7 +176,7 @@ func samePair(a, b *compile.PairReport) bool {
 		})
 }
 
-// places describes the lines and values of a group: "line 8: %y", "lines 8 and 31: %y, %z".
+// places lists the lines and values of a group: "line 8: %y", "lines 8 and 31: %y, %z".
 func places[T any](g []T, at func(T) (line int32, value string)) string {
 	const most = 4
 	var lines, values []string

@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The exit codes of the commands.
+// These are the exit codes of the commands.
 const (
 	exitDone        = 0
-	exitProgram     = 1 // the program is refused
+	exitProgram     = 1 // the program is wrong
 	exitUsage       = 2 // the command line or an input file is wrong
 	exitMachine     = 3 // the machine failed
 	exitHocket      = 4 // a result differs from its reference, or hocket failed

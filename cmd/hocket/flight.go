@@ -34,7 +34,7 @@ func (f *flights) failed(dump func(io.Writer) error) {
 func (f *flights) keep(ctx context.Context, a *app, path string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	late := context.Cause(ctx) == errLimit // the error is classified later
+	late := context.Cause(ctx) == errLimit // the caller classifies the error later
 	if err == nil || classified(err) != exitMachine && !late || f.last == nil {
 		return err
 	}

@@ -17,7 +17,7 @@ const rareFlags = "rare"
 // rare marks flags of a command that few users need.
 func rare(c *cobra.Command, names ...string) {
 	for _, name := range names {
-		_ = c.Flags().SetAnnotation(name, rareFlags, nil) // fails for a flag that there is not, which the tests of help find
+		_ = c.Flags().SetAnnotation(name, rareFlags, nil) // fails only for an unknown flag, which the tests of help detect
 	}
 }
 

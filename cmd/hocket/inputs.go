@@ -19,9 +19,9 @@ type inputs struct {
 	specs map[string]tensor.Spec // by parameter
 	files []string               // whole safetensors files
 	dirs  []string               // checkpoints
-	rest  tensor.Spec            // of every parameter that nothing else names
-	fixed bool                   // rest was given
-	open  []io.Closer            // files that tensors were found in
+	rest  tensor.Spec            // the default input, for parameters without an input
+	fixed bool                   // the command line sets rest
+	open  []io.Closer            // the files in which tensors were found
 	// small sets every integer parameter without an input to random values -1, 0 and 1, independent of rest.
 	small bool
 	// others holds the tensors in files that match no parameter by name. If it is nil, such a tensor is an error. The
@@ -189,7 +189,7 @@ func foundIn(f *tensor.Safetensors, name string, header *tensor.Tensor) found {
 // closeFiles closes the files in which tensors were found.
 func (in *inputs) closeFiles() {
 	for _, f := range in.open {
-		_ = f.Close() // they were read only
+		_ = f.Close() // the files were only read, so an error has no consequence
 	}
 	in.open = nil
 }
@@ -277,14 +277,14 @@ func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 // inferDims sets dims from the shapes of tensors in files. It sets each dim that alone is the extent of a parameter's
 // dimension, unless the command line sets the dim.
 func inferDims(fn *ir.Func, got map[string]*hocket.Tensor, b hocket.Binding) error {
-	from := map[string]string{} // dim → where its value comes from
+	from := map[string]string{} // by dim: the parameter that has set it
 	for name := range b.Dims {
 		from[name] = "--dim"
 	}
 	for _, p := range fn.Params {
 		t := got[p.Name]
 		if t == nil || len(t.Shape) != len(p.Type.Dims) {
-			continue // checkInputs says so
+			continue // checkInputs returns an error about this tensor
 		}
 		for i, d := range p.Type.Dims {
 			name := d.Extent.Name

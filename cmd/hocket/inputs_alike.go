@@ -18,7 +18,7 @@ func (in *inputs) alike(ctx context.Context, w *hocket.World, sig *hocket.Signat
 	}
 	for _, p := range sig.In {
 		if err := w.Same(ctx, "the input %"+p.Name+" (--in, --seed)", in.text(p.Name, got[p.Name])); err != nil {
-			w.Abort(err) // so that the launcher, too, has the cause
+			w.Abort(err) // so that the launcher also receives the cause
 			return &failure{code: exitUsage, kind: "input", err: err}
 		}
 	}

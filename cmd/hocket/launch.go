@@ -178,8 +178,8 @@ func stallTimeout() (time.Duration, error) {
 // launched holds the processes of a launch.
 type launched struct {
 	all    []*exec.Cmd   // by rank
-	over   chan exit     // one for each
-	stall  time.Duration // for which they may stand still while others have exited
+	over   chan exit     // receives an exit from each process
+	stall  time.Duration // time for which processes may be stopped while others have exited
 	still  []standstill  // by rank
 	output sync.WaitGroup
 	// watcher receives the processes' reports about the process that caused a failure.
@@ -190,7 +190,7 @@ type launched struct {
 type exit struct {
 	rank  int
 	state *os.ProcessState
-	err   error // of waiting for it
+	err   error // error of the wait for the process
 }
 
 // wait waits until all processes have ended, and then terminates the remaining processes that they have started.
@@ -202,7 +202,7 @@ func (l *launched) wait(end <-chan struct{}) error {
 				l.watcher.exited(rank, state)
 			}
 			l.over <- exit{rank, state, err}
-			_ = c.Wait() // for the output, which what it has started may hold
+			_ = c.Wait() // waits also for the end of the output, which descendants of the process may keep open
 			for _, w := range []io.Writer{c.Stdout, c.Stderr} {
 				if lines, ok := w.(*lineWriter); ok {
 					lines.end()
@@ -217,14 +217,14 @@ func (l *launched) wait(end <-chan struct{}) error {
 	beat := min(time.Second, max(l.stall/10, time.Millisecond))
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	signal.Notify(make(chan os.Signal, 1), endings()...) // a second one does not end launch before the others
+	signal.Notify(make(chan os.Signal, 1), endings()...) // a second signal must not end launch before the processes have ended
 	first := -1                                          // that failed
 	var why, stopped error
 	exits := make([]exit, len(l.all)) // by rank
 	var late <-chan time.Time
 	next, sent := syscall.SIGTERM, 0
 	reported := l.watcher.reported()
-	running := make(map[int]int) // pids by rank
+	running := make(map[int]int) // by rank: pids of the processes that have not ended
 	for rank, c := range l.all {
 		running[rank] = c.Process.Pid
 	}
@@ -267,7 +267,7 @@ func (l *launched) wait(end <-chan struct{}) error {
 		}
 	}
 	if err := endOffspring(l.all, syscall.SIGTERM); err != nil {
-		return err // its output would be waited for, too
+		return err // the output of processes that still run may not end
 	}
 	l.output.Wait()
 	if first >= 0 && why == nil {
@@ -303,7 +303,7 @@ func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
 		c := exec.Command(words[0], words[1:]...)
 		c.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", n),
 			"HOCKET_RUN_ID="+id)
-		c.WaitDelay = killedAfter // for pipes that a child of the process keeps open
+		c.WaitDelay = killedAfter // time limit for output pipes that a child of the process keeps open
 		err := &lineWriter{to: a.stderr, log: &lines, once: own}
 		c.Stdout, c.Stderr = a.stdout, err
 		if rank > 0 {
@@ -415,7 +415,7 @@ func (x exit) failure(n int) error {
 // lineLog collects the output of processes.
 type lineLog struct {
 	mu   sync.Mutex
-	said map[string]*lineWriter // the first writer of each line
+	said map[string]*lineWriter // by line: the writer that was first to write it
 }
 
 // lineWriter writes whole lines with a prefix. If once is set, it drops a line that another writer has already written,

@@ -101,7 +101,7 @@ func oddText(e *hocket.DisagreeError) string {
 // codeOf returns the exit code of a launch. It is the exit code of the process that caused the failure, or 3 if that
 // process was killed or exited with code 0.
 func codeOf(state *os.ProcessState) int {
-	if code := state.ExitCode(); code > 0 { // -1 of no state
+	if code := state.ExitCode(); code > 0 { // the code is -1 without a state
 		return code
 	}
 	return exitMachine

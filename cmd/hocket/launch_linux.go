@@ -19,9 +19,10 @@ import (
 )
 
 // A launch consists of two processes. The first, started by the user, starts the second, which starts the ranks. Both
-// adopt orphaned descendants (PR_SET_CHILD_SUBREAPER). So every process that a rank has started, in any group or
-// session, stays a descendant of both, and if one of the two is killed the other ends all of them. All stay in the
-// terminal's foreground group: Ctrl-C, Ctrl-Z and the input of rank 0 work as without launch.
+// adopt orphaned descendants (PR_SET_CHILD_SUBREAPER). Every process that a rank has started, in any group or session,
+// therefore stays a descendant of both. If one of the two is killed, the other ends all descendants. All these
+// processes stay in the terminal's foreground group, so that Ctrl-C, Ctrl-Z and the input of rank 0 work as without
+// launch.
 
 // leadVariable is the environment variable that holds the descriptor of a pipe in the second process. The pipe is
 // closed when the first process ends.
@@ -33,7 +34,7 @@ func leader(ctx context.Context) (<-chan struct{}, bool) {
 	if err != nil {
 		return nil, false
 	}
-	os.Unsetenv(leadVariable) // the ranks' own launches have their own
+	os.Unsetenv(leadVariable) // a rank that itself calls launch must not use this pipe
 	unix.CloseOnExec(fd)
 	first := os.NewFile(uintptr(fd), leadVariable)
 	end := make(chan struct{})
@@ -65,7 +66,7 @@ func supervise(ctx context.Context) error {
 	}
 	defer held.Close()
 	adopt()
-	signals := make(chan os.Signal, 1) // a second one ends this process no sooner than the others
+	signals := make(chan os.Signal, 1) // a second signal must not end this process before the others
 	signal.Notify(signals, append(endings(), syscall.SIGQUIT)...)
 	defer signal.Stop(signals)
 	c := exec.Command("/proc/self/exe")
@@ -78,14 +79,14 @@ func supervise(ctx context.Context) error {
 	lead.Close()
 	over := make(chan struct{})
 	go func() {
-		_ = c.Wait() // its state says more
+		_ = c.Wait() // the process state contains the result
 		close(over)
 	}()
 	interrupted, late := ctx.Done(), (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-over:
-			err := endOffspring(nil, syscall.SIGKILL) // of a second process that was killed
+			err := endOffspring(nil, syscall.SIGKILL) // if the second process was killed, its descendants still run
 			switch code := c.ProcessState.ExitCode(); {
 			case code > 0:
 				return &failure{code: code, said: true}
@@ -97,11 +98,11 @@ func supervise(ctx context.Context) error {
 		case <-interrupted:
 			held.Close()
 			interrupted, late = nil, time.After(10*killedAfter)
-		case <-late: // it is stopped
+		case <-late: // the second process is stopped
 			_ = c.Process.Kill()
 		case s := <-signals:
 			if s == syscall.SIGQUIT {
-				_ = c.Process.Signal(s) // it prints where it is
+				_ = c.Process.Signal(s) // the signal makes the second process print its stack traces
 			}
 		}
 	}
@@ -113,7 +114,7 @@ func dieWithParent(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig
 // process describes a process as /proc shows it.
 type process struct {
 	pid, parent int
-	state       byte // T for one that is stopped, Z for one that has ended
+	state       byte // T for a stopped process, Z for a process that has ended
 }
 
 // children maps the ID of each process to the process's children.
@@ -144,10 +145,10 @@ func (c children) of(pid int) []process {
 func readProcess(name string) (p process, ok bool) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return p, false // it has ended
+		return p, false // the process has ended
 	}
 	pid, _, _ := bytes.Cut(text, []byte(" "))
-	rest := text[bytes.LastIndexByte(text, ')')+1:] // the name may hold anything
+	rest := text[bytes.LastIndexByte(text, ')')+1:] // the name may contain any characters, including parentheses
 	words := bytes.Fields(rest)
 	if len(words) < 2 {
 		return p, false

@@ -21,7 +21,7 @@ func dieWithParent(*exec.Cmd) {}
 // signalAll sends a signal to all launched processes.
 func signalAll(launched []*exec.Cmd, s syscall.Signal) {
 	for _, c := range launched {
-		_ = c.Process.Signal(s) // one that has ended needs none
+		_ = c.Process.Signal(s) // fails only for a process that has ended
 	}
 }
 

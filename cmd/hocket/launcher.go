@@ -77,7 +77,7 @@ func within(ctx context.Context, w *hocket.World) (context.Context, func(err err
 				err = &failure{code: exitMachine, kind: "machine", err: cause}
 			}
 		}
-		_ = w.Leave() // err has the cause
+		_ = w.Leave() // err contains the cause
 		return err
 	}
 }

@@ -80,7 +80,7 @@ func interruptible() (context.Context, context.CancelFunc) {
 // endings returns the signals that request the end of a command.
 func endings() []os.Signal {
 	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores SIGHUP
 		ends = append(ends, syscall.SIGHUP)
 	}
 	return ends

@@ -29,7 +29,7 @@ type memoryFlags struct {
 	pageFlags
 	strategy, machine, viz, policy, budget string
 	hostUS                                 float64
-	most                                   int64 // budget, read
+	most                                   int64 // the parsed value of --budget, in bytes
 }
 
 // memoryResult is the part of the --json output that only memory writes.
@@ -126,7 +126,7 @@ func notProgram(arg string) string {
 func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 	for _, name := range []string{"strategy", "machine", "html", "svg", "viz", "policy", "host-us", "budget"} {
 		if name == "html" && !strings.HasSuffix(file, ".csv") {
-			continue // snapshots have a page, too
+			continue // memory snapshots have an HTML page, too
 		}
 		if file != "" && c.Flags().Changed(name) {
 			return usagef("--%s applies only to programs, but %s is not a program", name, file)

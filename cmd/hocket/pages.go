@@ -91,13 +91,13 @@ func (a *programs) page(p *hocket.Program, file string, opts hocket.LowerOptions
 		page.Unexplained = firstMessage(err)
 	}
 	if page.Explanation != nil && page.Explanation.Ranks <= mostPlanned {
-		page.Memory, _ = p.PlanMemory(opts) // too large a plan has no picture
+		page.Memory, _ = p.PlanMemory(opts) // a plan that is too large has no picture
 	}
 	return writeOutput(file, func(w io.Writer) error { return l.WriteHTML(w, page) })
 }
 
-// picture draws the timelines of --svg: the timeline of the sequential program and below it, on the same scale, the
-// timeline of the strategy.
+// picture writes the timelines of --svg: the timeline of the sequential program, and below it, on the same time scale,
+// the timeline of the program with the strategy.
 func (a *programs) picture(p *hocket.Program, file string, opts hocket.LowerOptions) error {
 	var titles []string
 	var list []*hocket.Explanation

@@ -34,8 +34,8 @@ type programs struct {
 	stdin  io.Reader
 	limits hocket.Limits   // of programs
 	source string          // text of the program that was read last
-	plan   planFlags       // of exported models
-	export *exported.Model // the model that was read last, if torch exported it
+	plan   planFlags       // layouts of the parameters of exported models
+	export *exported.Model // the model that was read last, if it is an archive of torch.export
 }
 
 // boundProgram reads and parses the program that arg names, like parseProgram, and records its binding.
@@ -145,7 +145,7 @@ func (a *programs) readProgram(ctx context.Context, arg string) (name, src strin
 func (a *programs) unreadable(arg string, err error) error {
 	var call *fs.PathError
 	if errors.As(err, &call) {
-		err = call.Err // without the system's call
+		err = call.Err // without the name of the system call
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		f := inputf("file %s does not exist", arg)
@@ -165,7 +165,7 @@ func nearFile(arg string) string {
 	byName := map[string]string{}
 	var names []string
 	for _, dir := range []string{filepath.Join(dir, "examples"), filepath.Clean(dir)} {
-		list, _ := os.ReadDir(dir) // none of a folder that there is not
+		list, _ := os.ReadDir(dir) // a missing directory has no files
 		for _, e := range list {
 			if filepath.Ext(e.Name()) == ".hkt" {
 				byName[e.Name()] = filepath.Join(dir, e.Name())

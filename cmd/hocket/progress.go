@@ -11,15 +11,15 @@ import (
 // progress shows the current stage of a slow command on a terminal and, if it can be computed, an estimate of the
 // remaining time. Its zero value shows nothing.
 type progress struct {
-	w       io.Writer // nil for none
+	w       io.Writer // nil to show nothing
 	columns int
 	now     func() time.Time
 
 	mu          sync.Mutex
 	begun       time.Time // the command
 	stage       string
-	since       time.Time // the stage began
-	done, total int       // parts of the stage; total is 0 where it has none
+	since       time.Time // start time of the stage
+	done, total int       // parts of the stage; total is 0 if parts are not counted
 	most        time.Duration
 	shown       bool
 	stop        chan struct{}

@@ -29,7 +29,7 @@ type runFlags struct {
 	planCache
 	pageFlags
 	machine       string
-	kind          device.Kind // of machine, once checked
+	kind          device.Kind // the kind of machine, set by check
 	in            []string
 	strategy      string
 	compare       bool
@@ -51,7 +51,7 @@ type runFlags struct {
 	checkLaunches bool
 	profiled      bool
 
-	arena int64 // budget, read
+	arena int64 // the parsed value of --budget, in bytes
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -217,7 +217,7 @@ func (o *runFlags) checkMachine() error {
 type job struct {
 	app     *app
 	flags   *runFlags
-	again   []string // the command line, but for --schedules, --seed and outputs
+	again   []string // the words of this command line without --schedules, --seed and outputs
 	program *hocket.Program
 	inputs  *inputs
 	// processes is the number of processes that run the program together. first reports that this process is the first of
@@ -226,17 +226,17 @@ type job struct {
 	first     bool
 
 	sig     *hocket.Signature
-	files   map[string]*hocket.Tensor // what input files hold
-	arena   int64                     // what a rank may use, 0 where the device says it
+	files   map[string]*hocket.Tensor // the tensors from input files
+	arena   int64                     // memory limit of a rank in bytes; 0 if the device determines it
 	machine *hocket.Machine
 	model   *hocket.Model
 	// judged is set after the plan has been made and, if required, proved. Later errors do not refute the program.
 	judged  bool
-	batch   []hocket.Args              // one for each repetition
-	refs    []*hocket.Reference        // of each, once they are wanted
-	layers  [][]hocket.LayerComparison // of each, once they are wanted
-	verdict hocket.Comparison          // the weakest so far
-	took    []time.Duration            // by each run of the batch, sorted; empty where there are no times
+	batch   []hocket.Args              // arguments, one element for each repetition
+	refs    []*hocket.Reference        // references of the repetitions, evaluated when needed
+	layers  [][]hocket.LayerComparison // layer comparisons of the repetitions, computed when needed
+	verdict hocket.Comparison          // the weakest verdict so far
+	took    []time.Duration            // sorted durations of the runs; empty if the machine records no times
 }
 
 // runLimit returns the time limit of one run.
@@ -351,7 +351,7 @@ func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor
 	var got map[string]found
 	defer j.inputs.closeFiles()
 	var err error
-	if fn := funcOf(j.program, b); fn != nil { // otherwise bind lists the functions
+	if fn := funcOf(j.program, b); fn != nil { // without fn, bind returns an error that lists the functions
 		var surplus []string
 		if got, surplus, err = j.app.find(j.inputs, fn); err != nil {
 			return nil, err
@@ -374,7 +374,7 @@ func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor
 	if _, err := affordInputs(j.sig, 1); err != nil {
 		return nil, err
 	}
-	if w != nil && w.Size() == j.sig.Ranks && !j.flags.compare { // a rank reads its own rows of an archive's weights
+	if w != nil && w.Size() == j.sig.Ranks && !j.flags.compare { // each process reads only its rank's part of an archive's weights
 		j.inputs.rank, j.inputs.ranks, j.inputs.sums = w.Rank(), w.Size(), map[string]string{}
 	}
 	return loadAll(got)
@@ -388,7 +388,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		return err
 	}
 	j.arena = j.flags.arena
-	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // a device reports its free memory itself
+	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // for other machines, the device reports its free memory
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	if err := j.flags.known(j.sig.Dims); err != nil {
@@ -413,7 +413,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		return ofHocket(err)
 	}
 	if j.flags.schedules > 0 {
-		return nil // every schedule loads anew, on a machine of its own
+		return nil // explore loads the program on a separate machine for each schedule
 	}
 	err = j.model.Prepare(ctx, rounded)
 	j.judged = err == nil
@@ -502,7 +502,7 @@ func (j *job) print(rep *hocket.Report) error {
 	if err := rep.WriteTimeline(&timeline, a.columns); err != nil {
 		return err
 	}
-	if timeline.Len() > 0 { // a schedule has no times
+	if timeline.Len() > 0 { // there is no timeline under a scheduled machine
 		fmt.Fprintf(a.text, "\n%s", &timeline)
 	}
 	return nil
@@ -578,9 +578,9 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	}
 }
 
-// strategyOf returns the strategy with which the communication of a statement was overlapped. A statement belongs to an
-// overlapped pair if it has the line of the pair, the names of its values begin with the name of the pair's value, and
-// it is either the pair's collective or one of the exchanges that replace the collective.
+// strategyOf returns the strategy that overlaps the communication of a statement. A statement belongs to an overlapped
+// pair under three conditions: it has the line of the pair, the names of its values begin with the name of the pair's
+// value, and it is the pair's collective or one of the exchanges that replace the collective.
 func strategyOf(o hocket.Overlap, all []hocket.Overlapped) string {
 	for _, pair := range all {
 		if pair.Line == o.Line && strings.Contains(o.Statement, "%"+pair.Value+".") &&

@@ -15,7 +15,7 @@ type planCache struct {
 	hard  bool
 	round []string
 
-	bytes   int64 // of cache: less than 0 for off
+	bytes   int64 // size of the cache in bytes; negative if it is off
 	buckets map[string][]int64
 }
 

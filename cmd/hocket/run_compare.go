@@ -176,7 +176,7 @@ func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Ar
 	if !j.confirms() {
 		return nil
 	}
-	again := *j // a run of its own
+	again := *j // the repetition is a separate run
 	again.inputs = j.inputs.reals(false)
 	j.app.progress.at("comparing a run on random reals", 0, 0)
 	args, ref, err := again.drawn(ctx)
@@ -249,7 +249,7 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
 	j.app.progress.at("comparing schedules", j.flags.schedules, 0)
-	next := j.flags.seed // the schedule under way
+	next := j.flags.seed // the seed of the current schedule
 	var last *hocket.Report
 	opts := hocket.ExploreOptions{Schedules: j.flags.schedules, Seed: j.flags.seed}
 	err := j.model.Explore(guarded, j.batch, opts, func(seed int64, reports []*hocket.Report) error {
@@ -279,8 +279,9 @@ func (j *job) once(ctx context.Context, batch []hocket.Args) (reports []*hocket.
 	return reports, j.ofLoad(err)
 }
 
-// failed adds to the error of a schedule the command line that runs it alone. That must spell out the seed of the inputs,
-// since --seed then draws the schedule. Errors that do not depend on the schedule, and have a help text, are unchanged.
+// failed adds to the error of a schedule the command line that runs it alone. This command line contains the seed of
+// the inputs, because its --seed determines the schedule. Errors that do not depend on the schedule, and errors with a
+// help text, are returned unchanged.
 func (j *job) failed(seed int64, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || f.kind != "differs" && f.kind != "deadlock" && (f.kind != "machine" || f.help != "") {
@@ -294,12 +295,11 @@ func (j *job) failed(seed int64, err error) error {
 		args = append(args, "--in", j.inputs.rest.String())
 	}
 	shown := *f
-	shown.err = err // with the schedule's number
+	shown.err = err // err contains the schedule's seed
 	return shown.helping("run it alone: %s", strings.Join(args, " "))
 }
 
-// sameRun returns the words of a command line that repeats this one on other
-// schedules.
+// sameRun returns the words of a command line that repeats the current command with other schedules.
 func sameRun(c *cobra.Command, program string, b *bindFlags, o *runFlags) []string {
 	words := []string{c.CommandPath(), quoted(program)}
 	for _, name := range []string{"ranks", "func", "strategy", "repeat", "timeout", "budget", "algorithm"} {
@@ -325,7 +325,7 @@ func sameRun(c *cobra.Command, program string, b *bindFlags, o *runFlags) []stri
 	return words
 }
 
-// quoted quotes a word as a shell wants it.
+// quoted quotes a word for a shell.
 func quoted(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./=:,+%@", r)

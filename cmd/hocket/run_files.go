@@ -42,8 +42,7 @@ func (j *job) write(rep *hocket.Report) error {
 	return j.page(rep.WriteHTML)
 }
 
-// save writes the results, global tensors named as in the text, to
-// DIR/outputs.safetensors.
+// save writes the results to DIR/outputs.safetensors, as global tensors with the names in the program.
 func save(dir string, rep *hocket.Report) error {
 	var list []tensor.Named
 	for _, name := range rep.OutNames {

@@ -308,7 +308,7 @@ func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.
 		out.Text = string(text)
 	default:
 		fmt.Fprint(a.text, string(text))
-		a.text = a.stderr // the verdict must not end up in the plan
+		a.text = a.stderr // the verdict must not be written into the plan's text
 	}
 	return r, nil
 }

@@ -35,7 +35,7 @@ type result struct {
 	Memory *memory  `json:"memory,omitempty"`
 	// Detours names the pairs of devices that exchange data through host memory, each with the reason.
 	Detours []string `json:"detours,omitempty"`
-	// Guesses names the products whose algorithms could not be timed because memory was short.
+	// Guesses names the GEMMs whose algorithms were not timed because there was too little memory.
 	Guesses []string `json:"guesses,omitempty"`
 	// PassedOver is the reason why the machine's tuned table of collectives is not used.
 	PassedOver string       `json:"passed_over,omitempty"`
@@ -161,7 +161,7 @@ func (a *session) writeResult(ds hocket.Diagnostics) error {
 	if err := e.Encode(&a.out); err != nil {
 		return err
 	}
-	_, _ = a.stdout.Write(text.Bytes()) // which remembers the error
+	_, _ = a.stdout.Write(text.Bytes()) // the writer records the error
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (a *session) writeUnsaid(err error) *failure {
 	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
 		help: "run without --json to print it as text; infinite numbers and NaNs result from extreme values in the inputs or dims"}
 	a.out = result{Hocket: a.out.Hocket, Command: a.out.Command, Exit: f.code}
-	_ = a.writeResult(f.diagnostics()) // this object can be encoded
+	_ = a.writeResult(f.diagnostics()) // this object can always be encoded
 	return f
 }
 

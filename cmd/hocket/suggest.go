@@ -23,8 +23,7 @@ func nearest(word string, names []string) string {
 	return best
 }
 
-// distance returns the edit distance between a and b: the number of letters that are wrong, missing, superfluous, or
-// swapped with the next letter.
+// distance returns the edit distance between a and b: the number of wrong, missing, superfluous or swapped letters.
 func distance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {

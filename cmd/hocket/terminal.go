@@ -19,7 +19,7 @@ func columns(f *os.File) int {
 	if !isTerminal(f) {
 		return pipeColumns
 	}
-	n, _, _ := xterm.GetSize(int(f.Fd())) // 0 or less where it does not know
+	n, _, _ := xterm.GetSize(int(f.Fd())) // n is 0 or less if the terminal does not report its width
 	if c, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && c > 0 {
 		n = c
 	}
@@ -38,13 +38,13 @@ func colours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") !=
 // control the terminal.
 type harmless struct {
 	w    io.Writer
-	part []byte // of a character
+	part []byte // the first bytes of an incomplete character
 }
 
 func (h *harmless) Write(p []byte) (int, error) {
 	text := append(h.part, p...)
 	n := len(text)
-	for k := 1; k < utf8.UTFMax && k <= n; k++ { // the last character may come with the next bytes
+	for k := 1; k < utf8.UTFMax && k <= n; k++ { // the next write may contain the remaining bytes of the last character
 		if utf8.RuneStart(text[n-k]) {
 			if !utf8.FullRune(text[n-k:]) {
 				n -= k

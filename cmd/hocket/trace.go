@@ -23,7 +23,7 @@ type traceFlags struct {
 	program string
 	bound   float64 // in microseconds
 
-	conditions []*account.Condition // failIf, read
+	conditions []*account.Condition // the parsed values of failIf
 }
 
 func (a *app) traceCommand() *cobra.Command {

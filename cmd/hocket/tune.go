@@ -149,7 +149,7 @@ func (a *measurements) tune(ctx context.Context, o *tuneFlags, opts tune.Options
 	if err != nil {
 		return err
 	}
-	if figures == nil { // else the figures say all that is exported
+	if figures == nil { // figures list all measurements that are exported
 		u, err := a.tuned(ctx, o, opts)
 		if err != nil {
 			return tuneFailure(o, err)
@@ -224,7 +224,7 @@ const peersMost = 16 << 20
 // and FILE#H100,B200 those on two machines.
 func readPeers(names []string) ([]contest.Peer, error) {
 	var all []contest.Peer
-	from := map[contest.Peer]string{} // the file, by figures without their times
+	from := map[contest.Peer]string{} // by measurement, without its times: the file that contains it
 	for _, name := range names {
 		file, machines := name, []string(nil)
 		if at := strings.LastIndexByte(name, '#'); at > 0 {
@@ -264,7 +264,7 @@ func readPeers(names []string) ([]contest.Peer, error) {
 	return all, nil
 }
 
-// ofRanks selects the figures of a number of ranks; all for 0.
+// ofRanks returns the measurements with the given number of ranks, or all measurements if ranks is 0.
 func ofRanks(peers []contest.Peer, ranks int) ([]contest.Peer, error) {
 	if ranks == 0 || len(peers) == 0 {
 		return peers, nil
@@ -276,7 +276,7 @@ func ofRanks(peers []contest.Peer, ranks int) ([]contest.Peer, error) {
 	return of, nil
 }
 
-// oneMachine refuses figures of several machines.
+// oneMachine returns an error if the measurements are from several machines.
 func oneMachine(names []string, peers []contest.Peer) error {
 	if all := contest.PeerMachines(peers); len(all) > 1 {
 		file, _, _ := strings.Cut(names[0], "#")

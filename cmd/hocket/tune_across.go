@@ -24,8 +24,8 @@ var acrossSizes = []int64{4 << 10, 64 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 2
 const acrossLargest = 64 << 20
 
 const (
-	acrossWarm = 2 // runs before those that count
-	acrossRuns = 5 // of which the median counts, as programs take it
+	acrossWarm = 2 // number of runs before the measured ones
+	acrossRuns = 5 // number of measured runs; their median counts, because programs observe typical times
 )
 
 // acrossChain returns the number of collectives of a message size that one run executes back to back, as programs do.
@@ -95,7 +95,7 @@ func (a *measurements) tuneAcross(ctx context.Context, o *tuneFlags) (err error)
 	if err != nil {
 		return ofMachine(err)
 	}
-	if w.Rank() == 0 { // it is asked for what was kept
+	if w.Rank() == 0 { // only process 0 prints and stores the table
 		if err := compile.KeepAcross(o.machine, w.Nodes(), tier); err != nil {
 			return ofMachine(err)
 		}
@@ -118,13 +118,13 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 	if err != nil {
 		return nil, err
 	}
-	host, _ := os.Hostname() // it is for people
+	host, _ := os.Hostname() // the host name is only shown to users
 	t := &described.Across{NICs: 1, Source: fmt.Sprintf("%d nodes, %d processes, by hocket tune --across %s on %s, %s",
 		nodes,
 		w.Size(), version(), host, time.Now().Format(time.DateOnly))}
 	for _, c := range []struct {
 		fn    string
-		shots int64 // how often each byte of a block goes over
+		shots int64 // number of times that each byte of a block crosses the network
 		to    *[]described.Point
 	}{{"all_gather", 1, &t.AllGather}, {"reduce_scatter", 1, &t.ReduceScatter}, {"all_reduce", 2, &t.AllReduce}} {
 		for _, bytes := range sizes {
@@ -136,7 +136,7 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 			}
 			us = math.Round(us/float64(chain)*10) / 10
 			if last := len(*c.to) - 1; last >= 0 {
-				us = max(us, (*c.to)[last][1]) // tables do not fall
+				us = max(us, (*c.to)[last][1]) // times in a table must not decrease
 			}
 			*c.to = append(*c.to, described.Point{float64(c.shots * 4 * elements / nodes * (nodes - 1)), us})
 		}
@@ -148,7 +148,7 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 			"the bandwidth cannot be determined")
 	}
 	t.Latency = first[1]
-	t.Bandwidth = math.Round(max((last[0]-first[0])/(last[1]-first[1]), 1)) / 1e3 // bytes in a microsecond are MB/s
+	t.Bandwidth = math.Round(max((last[0]-first[0])/(last[1]-first[1]), 1)) / 1e3 // bytes per microsecond equal MB/s
 	return t, nil
 }
 

@@ -57,15 +57,16 @@ second line says whether both are of one commit.`,
 	return c
 }
 
-// library describes the library that HOCKET_LIBRARY names, or that a wheel installed together with this command; nil if
-// there is none.
+// library describes the library that HOCKET_LIBRARY names, or the library of a wheel that was installed together with
+// this command. It returns nil if there is none.
 func library() *versionOfLibrary {
 	path := os.Getenv("HOCKET_LIBRARY")
 	if path == "-" { // the program that runs Python contains the library
 		return nil
 	}
 	if self, err := os.Executable(); path == "" && err == nil {
-		// Where pip puts packages, from the folder of commands: of an environment, of Debian's Python, of --target.
+		// These are the directories in which pip installs packages, relative to the directory of commands: in a
+		// virtual environment, for Debian's Python, and with --target.
 		for _, at := range []string{"lib/python3*/site-packages", "lib/python3*/dist-packages", "."} {
 			found, _ := filepath.Glob(filepath.Join(filepath.Dir(self), "..", at, "hocket", "libhocket.so"))
 			if len(found) > 0 {

@@ -72,7 +72,7 @@ func (w *watchdog) stop() {
 // explain converts an error that the watchdog has caused to an error about the time limit.
 func (w *watchdog) explain(ctx context.Context, err error) error {
 	if context.Cause(ctx) == errLimit {
-		return err // the caller that set the limit reports it
+		return err // the caller that has set the limit returns this error
 	}
 	if context.Cause(ctx) != errTimeout {
 		return ofMachine(err)

@@ -23,7 +23,7 @@ func main() {
 	check(err)
 	in, err := model.RandomInputs("rand:1")
 	check(err)
-	report, err := model.Run(ctx, hocket.Args{In: in}) // planned and proved the first time
+	report, err := model.Run(ctx, hocket.Args{In: in}) // the first run also plans and proves the program
 	check(err)
 	fmt.Println(report.Proof, report.Out["y"])
 }

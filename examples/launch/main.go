@@ -83,7 +83,7 @@ func run(ctx context.Context, machine, dir string, ranks int) (err error) {
 	if err != nil {
 		return err
 	}
-	for range 2 { // the second by a graph, where there are some
+	for range 2 { // the second run replays a graph if the machine supports graphs
 		rep, err := model.Run(ctx, args)
 		if err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// config has the fields of a checkpoint's config.json that are used here.
+// config holds the fields of a checkpoint's config.json that this program uses.
 type config struct {
 	Hidden    int64   `json:"hidden_size"`
 	Inner     int64   `json:"intermediate_size"`
@@ -59,7 +59,7 @@ func readConfig(dir string) (*config, error) {
 	return c, nil
 }
 
-// settle sets the defaults of a config, and returns an error if the program does not support it.
+// settle sets the defaults of missing fields, and returns an error if the program does not support the model.
 func (c *config) settle() error {
 	c.KVHeads = cmp.Or(c.KVHeads, c.Heads)
 	c.HeadDim = cmp.Or(c.HeadDim, c.Hidden/max(c.Heads, 1))
@@ -88,7 +88,7 @@ func (c *config) settle() error {
 
 var dtypes = map[string]string{"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
-// text returns llama.hkt with the model's numbers.
+// text returns llama.hkt with the sizes and constants of the model.
 func (c *config) text() string {
 	angles := fmt.Sprintf("theta=%v", c.Rope.Theta)
 	if c.Rope.Type == "llama3" {
@@ -99,7 +99,7 @@ func (c *config) text() string {
 	return strings.NewReplacer("f32[", dtypes[c.DType]+"[", "eps=1e-5", eps, "theta=10000", angles).Replace(program)
 }
 
-// dims returns the dims of the program, without those of a step.
+// dims returns the values of the program's dims, without the dims that differ between runs.
 func (c *config) dims(tp int) map[string]int64 {
 	return map[string]int64{"V": c.Vocab, "H": c.Hidden, "L": c.Layers, "Q": c.Heads, "KV": c.KVHeads, "D": c.HeadDim,
 		"F": c.Inner, "P": int64(tp)}
@@ -117,7 +117,7 @@ func ofSize(text string) (*config, error) {
 	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "float32", Layers: 4, HeadDim: 16, KVHeads: 4,
 		Vocab: 512,
 		Rope:  &rope{Type: "llama3", Theta: 5e5, Factor: 8, Low: 1, High: 4, Original: 8192}}
-	c.Heads = 4 * int64(max(1, math.Round(math.Sqrt(weights/44)/64))) // a layer has about 11 squares of Hidden
+	c.Heads = 4 * int64(max(1, math.Round(math.Sqrt(weights/44)/64))) // a layer has about 11·Hidden² weights
 	c.Hidden, c.Inner = 16*c.Heads, 48*c.Heads
 	return c, c.settle()
 }

@@ -54,7 +54,8 @@ func load(m *hocket.Machine, c *config, tp int, opts hocket.LoadOptions) (*llama
 	return &llama{c, model}, nil
 }
 
-// bind binds the weights of a checkpoint. It returns the names of tensors that the model does not use.
+// bind loads the weights of the checkpoint in dir into the model's parameters. It returns the names of tensors that
+// the model does not use.
 func (l *llama) bind(dir string) ([]string, error) {
 	c, err := hocket.OpenCheckpoint(dir)
 	if err != nil {
@@ -64,7 +65,8 @@ func (l *llama) bind(dir string) ([]string, error) {
 	return l.model.BindFrom(c, rules(l.config))
 }
 
-// draw binds random weights: norms of 1, and matrices that keep the magnitude of their operands.
+// draw binds random weights. The weights of norms are 1, and matrices are scaled so that results have the magnitude of
+// operands.
 func (l *llama) draw(seed uint64) error {
 	ports, err := l.model.Inputs(map[string]int64{"B": 1, "T": 1, "S": 1})
 	if err != nil {
@@ -124,8 +126,8 @@ func (l *llama) open(ctx context.Context, size int, room int64) (*batch, error) 
 	return &batch{l, size}, nil
 }
 
-// step runs width tokens of each sequence: tokens[i], from position from[i] on. It returns the logits, and
-// the likeliest next token after each.
+// step runs the model on width tokens of each sequence i: tokens[i], which begin at position from[i]. It returns the
+// logits, and the likeliest next token after each token.
 func (b *batch) step(ctx context.Context, tokens [][]int32, from []int, width int) (*hocket.Tensor, []int32, error) {
 	ids, at, sees := make([]float64, b.size*width), make([]float64, b.size*width), make([]float64, b.size*width)
 	for i := range at {

@@ -91,7 +91,7 @@ type request struct {
 type server struct {
 	machine *hocket.Machine
 	model   *hocket.Model
-	ids     hocket.Port // the parameter %ids, with one row for each slot
+	ids     hocket.Port // the parameter %ids, which has one row for each slot
 	room    int64
 	queue   chan *request // requests that wait for a slot
 }
@@ -108,7 +108,7 @@ func (s *server) decode(ctx context.Context) error {
 	for {
 		ids, at, sees := make([]int32, len(slots)), slices.Repeat([]int32{-1}, len(slots)), make([]int32, len(slots))
 		for i, r := range slots {
-			if r == nil || r.ctx.Err() != nil { // the slot is free, or its request is cancelled or late
+			if r == nil || r.ctx.Err() != nil { // the slot is free, or its request was cancelled or has exceeded its deadline
 				select {
 				case r = <-s.queue:
 				default:
@@ -133,7 +133,7 @@ func (s *server) decode(ctx context.Context) error {
 		}
 		report, err := s.model.Run(ctx, hocket.Args{In: in})
 		var bad *hocket.InputError
-		if errors.As(err, &bad) && !bad.Begun { // one request has a wrong id: nothing was run, so run without it
+		if errors.As(err, &bad) && !bad.Begun { // one request contains an invalid id: nothing was run, so run again without this request
 			slots[bad.Index[0]].done <- err
 			slots[bad.Index[0]] = nil
 			continue

@@ -1,6 +1,6 @@
-// Package cabi calls C libraries that are found when the program runs: no cgo, no headers, no C compiler. It is the
-// only package that imports purego. Go pointers are passed to C only here and, as arguments of Func.Call, in
-// internal/nvlib.
+// Package cabi calls C libraries that are found when the program runs: no cgo, no headers, no C compiler. No other
+// package imports purego. Only this package and internal/nvlib pass Go pointers to C; nvlib passes them as arguments
+// of Func.Call.
 //
 // The rules that hold in both:
 //
@@ -59,7 +59,7 @@ func (f Func) CallPinned(args []uintptr) uintptr {
 
 // Library is a loaded library.
 type Library struct {
-	name   string // as it was found
+	name   string // the name under which the library was found
 	handle uintptr
 	fake   map[string]func(args []uintptr) uintptr
 }
@@ -72,7 +72,7 @@ func Fake(name string, funcs map[string]func(args []uintptr) uintptr) *Library {
 // OpenError reports that a library could not be loaded under any of its names.
 type OpenError struct {
 	Tried []string // one a name: "name: why not"
-	Err   error    // ErrNoCalls, or nil
+	Err   error    // for each name, the reason why it could not be loaded: "name: reason"
 }
 
 // Error lists the names that were tried.
@@ -111,8 +111,8 @@ func explain(name string, err error) string {
 // Name returns the name under which the library was found.
 func (l *Library) Name() string { return l.name }
 
-// Path returns the file from which the library was loaded, found by the address of one of its functions; if the system
-// does not provide that, the name under which it was opened.
+// Path returns the file from which the library was loaded. It finds the file by the address of one of the library's
+// functions. If the system does not support this, it returns the name under which the library was opened.
 func (l *Library) Path(symbol string) string {
 	if l.fake == nil {
 		if addr, err := dlsym(l.handle, symbol); err == nil {

@@ -6,12 +6,12 @@ import (
 	"unsafe"
 )
 
-// Block is zeroed Go memory that keeps its address until Free. It is used for structures that contain pointers, and for
-// memory that C reads repeatedly. It is aligned to 16 bytes. It is allocated on the heap, whose objects Go does not
-// move; a caller that passes an address in it to C must keep the Block reachable.
+// Block is zeroed Go memory that keeps its address until Free. It is used for structures that contain pointers, and
+// for memory that C reads repeatedly. It is aligned to 16 bytes. It is allocated on the heap, and Go does not move
+// objects of the heap. A caller that passes an address in the Block to C must keep the Block reachable.
 type Block struct {
 	words []uint64
-	skip  int // words before the first aligned one
+	skip  int // number of words before the first aligned word
 	size  int
 }
 
@@ -37,9 +37,9 @@ func (b *Block) Bytes() []byte {
 // Free releases the memory. Its addresses must not be used afterwards.
 func (b *Block) Free() { b.words, b.size = nil, 0 }
 
-// pointer turns an address that C gave into a pointer. It goes through memory
-// because vet takes a conversion for a mistake: in all other packages it is.
-// Go 1.26's compiler breaks down over it where it is inlined.
+// pointer converts an address that C has returned to a pointer. It converts through memory because vet reports a
+// direct conversion as a mistake, which it is in all other packages. The function must not be inlined, because Go
+// 1.26's compiler fails on the inlined code.
 //
 //go:noinline
 func pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }

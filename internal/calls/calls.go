@@ -22,8 +22,8 @@ import (
 // ErrInput is wrapped by errors about arguments.
 var ErrInput = errors.New("wrong arguments")
 
-// ErrCapturing is returned for a call that is not prepared yet while its stream is captured in a
-// graph: it cannot be prepared then.
+// ErrCapturing is returned for a call that is not yet prepared, on a stream that is being captured into a graph. A
+// call cannot be prepared during a capture.
 var ErrCapturing = errors.New("a call with these arguments must be prepared, which is impossible while a graph is captured: make the call once before the capture")
 
 var errClosed = errors.New("the group is closed")
@@ -44,8 +44,8 @@ type Group struct {
 	norms   map[normKey]*preparedNorm
 	areas   []area // from Empty and Adopt
 	staging [2]area
-	count   int    // number of steps that all processes take alike
-	place   string // the caller's source position, from the latest context that named one
+	count   int    // number of calls so far; equal in all processes at the same call
+	place   string // the caller's source position, from the most recent context that contains one
 	closed  bool
 }
 
@@ -80,7 +80,7 @@ func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, 
 	return g, nil
 }
 
-// meetOpened checks that all processes choose algorithms from the same options and the same table.
+// meetOpened returns an error unless all processes use the same options and the same table of algorithms.
 func (g *Group) meetOpened(ctx context.Context, o Options, t *comm.Table) error {
 	return g.meet(ctx, fmt.Sprintf("calls of %d ranks, algorithm %q, fixed %v, table %q", g.world.Ranks(), o.Algorithm,
 		o.Fixed, t.Hash()))
@@ -90,12 +90,12 @@ func (g *Group) meetOpened(ctx context.Context, o Options, t *comm.Table) error 
 // contributes: its block for an all_gather, otherwise the whole operand, which reduce_scatter and
 // all_to_all split into a block for each rank.
 type Call struct {
-	Op     ir.Op  // all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
-	Red    ir.Red // all_reduce, reduce_scatter
+	Op     ir.Op  // the operation: all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
+	Red    ir.Red // the reduction of all_reduce and reduce_scatter
 	Root   int    // broadcast
 	DType  ir.DType
 	Count  int64
-	Stream uintptr // CUDA handle; 0 for the default stream
+	Stream uintptr // handle of a CUDA stream; 0 for the default stream
 	// In and Out are addresses in the memory of the rank's device. They may be equal if both
 	// operands have the same size.
 	In, Out uintptr
@@ -159,20 +159,20 @@ type key struct {
 	in, out place
 }
 
-// place is the location of an operand: an offset in an area, or, if it is in no area ("loose"), its
-// address modulo 16.
+// place is the position of an operand: an offset in an area, or, for an operand in no area ("loose"), its address
+// modulo 16.
 type place struct {
-	area int // number of the area; 0 for loose
+	area int // number of the area; 0 for a loose operand
 	off  int64
 }
 
 // prepared is a prepared call.
 type prepared struct {
 	what string
-	by   device.Tuning // the algorithm that runs it
+	by   device.Tuning // the algorithm and launch parameters of the call
 	call device.Call
-	// in and out are staging areas for operands that the collective cannot use where they are. This
-	// rank copies inLen and outLen bytes to and from them.
+	// in and out are staging areas for operands that the collective cannot access directly. This rank copies inLen
+	// bytes to in, and outLen bytes from out.
 	in, out             area
 	inLen, outLen       int64
 	inStaged, outStaged bool
@@ -224,7 +224,7 @@ func (g *Group) usable() error {
 // Device returns the machine's number of the device that calls run on.
 func (g *Group) Device() int { return g.calls.Device() }
 
-// Err returns an error if calls can no longer be relied on.
+// Err returns an error if the results of calls can no longer be trusted.
 func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -239,7 +239,7 @@ func (g *Group) notCapturing(stream uintptr) error {
 	return err
 }
 
-// step publishes the next call to the other processes.
+// step reports this process's next call to the other processes.
 func (g *Group) step(what string) error {
 	if g.peers == nil {
 		return nil
@@ -248,10 +248,10 @@ func (g *Group) step(what string) error {
 	return g.peers.Step(what)
 }
 
-// meet waits until all processes have reached the same step, and compares them.
+// meet waits until all processes make the same call, and compares their calls.
 func (g *Group) meet(ctx context.Context, what string) error { return g.meetAt(ctx, what, "") }
 
-// meetAt is meet for a call at a place in the caller's source.
+// meetAt is like meet, for a call at the given position in the caller's source.
 func (g *Group) meetAt(ctx context.Context, what, place string) error {
 	if g.peers == nil {
 		return nil
@@ -289,7 +289,7 @@ func (p *prepared) do(g *Group, c *Call) error {
 	return nil
 }
 
-// placeOf returns the location of an address.
+// placeOf returns the place of the operand at an address.
 func (g *Group) placeOf(at uintptr) place {
 	for i := range g.areas {
 		if a := &g.areas[i]; a.addr != 0 && at >= a.addr && at < a.addr+uintptr(a.bytes) {
@@ -318,7 +318,7 @@ func (g *Group) describe(c *Call, k key) string {
 // prepare prepares a call, in all processes.
 func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) {
 	what := g.describe(c, k)
-	if err := g.meetAt(ctx, what, g.place); err != nil { // before memory is allocated, which waits for the others
+	if err := g.meetAt(ctx, what, g.place); err != nil { // must precede the allocation of memory, in which processes wait for each other
 		return nil, err
 	}
 	if c.Count == 0 { // nothing to do, but processes with other counts are refused
@@ -328,7 +328,7 @@ func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) 
 	if err != nil {
 		err = fmt.Errorf("%s: %w", what, err)
 		if g.peers != nil {
-			g.peers.Abort(err) // other processes may have prepared it already
+			g.peers.Abort(err) // other processes may already have prepared the call
 		}
 		return nil, err
 	}
@@ -337,8 +337,8 @@ func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) 
 	return p, g.meetAt(ctx, fmt.Sprintf("%s by %+v, staged %t %t", what, p.by, p.inStaged, p.outStaged), g.place)
 }
 
-// choose tries algorithms, the best first: on the operands where they are, and then on copies in
-// memory that peers can access. All processes choose the same.
+// choose tries algorithms in the order of preference. It tries each on the operands themselves, and then on copies in
+// memory that peers can access. All processes choose the same algorithm.
 func (g *Group) choose(c *Call, k key) (*prepared, error) {
 	var declined []error
 	for _, staged := range []bool{false, true} {
@@ -396,7 +396,7 @@ func (g *Group) stagingOf(i int, bytes int64) (area, error) {
 		if err != nil {
 			return area{}, err
 		}
-		*s = a // the previous memory stays allocated until the world is closed: prepared calls use it
+		*s = a // prepared calls use the previous memory, so it is freed only when the world is closed
 	}
 	return g.staging[i], nil
 }
@@ -437,7 +437,7 @@ type area struct {
 	bytes int64
 }
 
-// take allocates memory on all ranks. All processes call it at the same step.
+// take allocates memory on all ranks. All processes make this call at the same position in their sequence of calls.
 func (g *Group) take(bytes int64) (area, error) {
 	a := area{bytes: bytes}
 	for r := range g.world.Ranks() {
@@ -454,8 +454,8 @@ func (g *Group) take(bytes int64) (area, error) {
 	return a, nil
 }
 
-// Empty allocates memory that collectives use without copies. All processes must allocate the same
-// size at the same step. The memory is freed by Free, or when the group is closed.
+// Empty allocates memory that collectives use without copies. All processes must allocate the same size at the same
+// position in their sequence of calls. The memory is freed by Free, or when the group is closed.
 func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 	if bytes <= 0 {
 		return 0, fmt.Errorf("%w: %d bytes", ErrInput, bytes)
@@ -479,9 +479,9 @@ func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 	return a.addr, nil
 }
 
-// Adopt registers memory of the caller, for use by calls without copies. at has this process's
-// address of the memory of each rank, all of the same size. All processes must call Adopt at the
-// same step for the same memory. It stays the caller's.
+// Adopt registers memory that the caller owns, so that calls use it without copies. at[r] is the address of rank r's
+// memory in this process; all have the same size. All processes must call Adopt for the same memory, at the same
+// position in their sequence of calls. The caller still frees the memory.
 func (g *Group) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
 	if bytes <= 0 {
 		return fmt.Errorf("%w: %d bytes", ErrInput, bytes)
@@ -495,12 +495,12 @@ func (g *Group) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
 	if errors.Is(err, device.ErrAddress) {
 		err = fmt.Errorf("%w: %w", ErrInput, err)
 	}
-	// If one process cannot adopt the memory, none does.
+	// If one process cannot adopt the memory, no process adopts it.
 	if merr := g.meet(ctx, fmt.Sprintf("memory of the caller's, %d bytes, fit: %t", bytes, err == nil)); err != nil ||
 		merr != nil {
 		return errors.Join(err, merr)
 	}
-	if p := g.placeOf(at[g.rank]); p.area > 0 { // it is registered already
+	if p := g.placeOf(at[g.rank]); p.area > 0 { // the memory is already registered
 		g.areas[p.area-1] = area{}
 	}
 	g.areas = append(g.areas, area{mems: mems, addr: at[g.rank], bytes: bytes})

@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Norm is an all_reduce of In plus Residual, stored in Sum, followed by an rms_norm of Sum with
-// Weight, stored in Out. It runs as a single launch, or as an all_reduce and a launch, whichever is
-// faster. In, Residual, Sum and Out have Rows rows of Width elements; Weight has Width elements.
-// Sum may be the same as Residual, and Out the same as In.
+// Norm describes an all_reduce with the operations after it. Sum receives the all_reduce of In plus Residual, and Out
+// receives the rms_norm of Sum with Weight. This is done by a single launch, or by an all_reduce and a second launch,
+// whichever is faster. In, Residual, Sum and Out have Rows rows of Width elements; Weight has Width elements. Sum may
+// be the same memory as Residual, and Out the same as In.
 type Norm struct {
 	DType       ir.DType
 	Rows, Width int64

@@ -37,21 +37,20 @@ var ErrHandle = errors.New("it names no object")
 type Library struct {
 	objects
 	owners  owners
-	calling atomic.Pointer[calling] // the caller's call for which the next function is; see Calling
+	calling atomic.Pointer[calling] // the caller's call during which the next function is called; see Calling
 }
 
 type calling struct{ call, place string }
 
-// Calling sets the name of the caller's call for which the next run, load or collective is, its
-// place in the caller's source, and its thread. Errors in other processes mention them: see
-// world.CalledBy. Collectives name their calls themselves; for them, the place stays in effect
-// until the next Calling.
+// Calling sets the name of the caller's call during which the next run, load or collective is made, the call's
+// position in the caller's source, and its thread. Errors in other processes contain the name and the position: see
+// world.CalledBy. Collectives set their own names; for them, the position stays in effect until the next Calling.
 func (l *Library) Calling(thread uintptr, call, place string) {
 	world.CalledBy(thread)
 	l.calling.Store(&calling{call, place})
 }
 
-// named returns a context with the call that Calling has set.
+// named returns a context that contains the call that Calling has set.
 func (l *Library) named(ctx context.Context) context.Context {
 	if l.calling.Load() == nil {
 		return ctx
@@ -62,8 +61,8 @@ func (l *Library) named(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Failed reports to the other processes of a machine why this process is about to leave. It does
-// nothing if the process is alone.
+// Failed reports to the other processes of a machine the reason why this process is about to leave. It does nothing if
+// there are no other processes.
 func (l *Library) Failed(machineHandle int64, why string) error {
 	m, err := get[*machine](l, machineHandle)
 	if err == nil && m.w != nil {
@@ -277,9 +276,9 @@ type model struct {
 	extents map[string][]string
 	types   map[string]string
 	returns [][]string
-	within  []string       // dims that occur within expressions
+	within  []string       // dims that occur in expressions with other terms
 	split   []string       // dims over which parameters are split
-	export  *hocket.Export // the archive that the model comes from; nil if it was loaded from a program's text
+	export  *hocket.Export // the archive from which the model was loaded; nil for a program's text
 	unused  []string       // names of weights that the export does not use
 	bound   *bound
 
@@ -422,7 +421,8 @@ type block struct {
 	Shape []int64 `json:"shape"`
 }
 
-// sizes selects the dims for which Layouts is called: by value, and by the shapes of parameters.
+// sizes determines the dims for which Layouts is called: the values of dims, and the shapes of parameters from which
+// dims follow.
 type sizes struct {
 	Dims   map[string]int64   `json:"dims"`
 	Shapes map[string][]int64 `json:"shapes"`
@@ -468,8 +468,8 @@ func (l *Library) Parameters(handle int64) (string, error) {
 	return string(text), err
 }
 
-// Tensor is a dense tensor in the caller's memory. The memory must stay valid until Ended has
-// returned the owner that lent it.
+// Tensor is a dense tensor in the caller's memory. The memory must stay valid until Ended has returned the owner that
+// was passed with the tensor.
 type Tensor struct {
 	Name  string
 	Rank  int // the rank whose block this is; negative for a whole tensor
@@ -511,11 +511,10 @@ type call struct {
 	err    error
 }
 
-// Run starts a run with the arguments in and the destinations out of its results. The caller must
-// pass the number that it returns to Wait, until that reports the end, or to Abandon. dims, as
-// JSON, are the dims that neither the model nor shapes determine. If an inout parameter is both in
-// in and in out, its tensor is updated after the run has succeeded. Of a model's runs that do this,
-// only one executes at a time.
+// Run starts a run. in holds its arguments, and out the tensors that receive its results. dims, as JSON, sets the dims
+// that neither the model nor shapes determine. The caller must pass the returned number to Wait until Wait reports the
+// end of the run, or to Abandon. If an inout parameter is both in in and in out, its tensor is updated after the run
+// has succeeded. Of the runs of one model that update tensors, only one executes at a time.
 func (l *Library) Run(handle int64, lent *Loan, in, out []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -572,7 +571,7 @@ func (m *model) args(in, out []Tensor) (args hocket.Args, updates bool, err erro
 	for i := range out {
 		switch t := &out[i]; {
 		case args.In[t.Name] != nil || args.InLocal[t.Name] != nil:
-			updates = true // the run reads it, so it must keep its value if the run fails
+			updates = true // the run reads the tensor, so the tensor must keep its value if the run fails
 		case t.Rank < 0:
 			if args.Out[t.Name], err = t.tensor(); err != nil {
 				return args, false, err
@@ -587,7 +586,7 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 	if err != nil {
 		return err
 	}
-	results := make([]*hocket.Tensor, len(out)) // checked before any is copied
+	results := make([]*hocket.Tensor, len(out)) // all destinations are checked before any result is copied
 	for i := range out {
 		t := &out[i]
 		what := fmt.Sprintf("the block of result %s for rank %d", t.Name, t.Rank)
@@ -596,7 +595,7 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 		}
 		switch b := results[i]; {
 		case t.Rank < 0 && args.Out[t.Name] != nil:
-			results[i] = nil // the run has written it to the caller's memory
+			results[i] = nil // the run has already written the result to the caller's memory
 		case b == nil:
 			return fmt.Errorf("%w: this process does not have %s", hocket.ErrInput, what)
 		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):

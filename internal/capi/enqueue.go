@@ -17,7 +17,7 @@ type Placed struct {
 	Rank    int
 	DType   string
 	Shape   []int64
-	Address uintptr // 0 if there is none
+	Address uintptr // address of the block; 0 if it has none
 }
 
 // Prepare starts loading a model's plan for dims. The caller waits for the number that it returns.
@@ -156,7 +156,7 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 		want := &hocket.Tensor{DType: as[i].DType, Shape: as[i].Shape}
 		switch {
 		case as[i].DType.String() == p.DType && slices.Equal(b.Shape, p.Shape):
-		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // a single rank, which has the whole tensor
+		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // a single rank that holds the whole tensor
 			return fmt.Errorf("%w: %s is %s, want %v", hocket.ErrInput, p.Name, given, want)
 		default:
 			return fmt.Errorf("%w: %s %s, %v, has the block %v on rank %d, but %v is given: each process must pass the block of its "+

@@ -26,8 +26,8 @@ type foreign struct {
 	patience time.Duration
 
 	mu      sync.Mutex
-	meeting *meeting // of the run for which only some ranks have called yet; nil if none
-	late    error    // set when a rank did not call in time: later calls could no longer be matched
+	meeting *meeting // a run for which only some ranks have called so far; nil if none
+	late    error    // set when a rank did not call in time, after which calls cannot be assigned to runs
 }
 
 // meeting collects the ranks' calls for one run.
@@ -97,7 +97,7 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.late != nil { // otherwise the late rank's call would be matched with the next run of the others
+	if f.late != nil { // otherwise the late rank's call would be assigned to the other ranks' next run
 		return nil, false, fmt.Errorf("an earlier run failed: %w; load the program again", f.late)
 	}
 	m := f.meeting

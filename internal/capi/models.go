@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// program returns the program to load: from the text, which is hocket's or StableHLO's, or from the
-// archive.
+// program returns the program to load. Its source is text, which is a program of hocket or a StableHLO module, or the
+// archive in the options.
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
 		if o.Plan != nil || o.Weights != nil {
@@ -52,12 +52,11 @@ type description struct {
 	Proof string `json:"proof"` // verdict for the model's own dims
 	// States are the inout parameters.
 	States []string `json:"states"`
-	// Extents are, for each parameter, the dims that its extents consist of; "" for other
-	// expressions.
+	// Extents holds, for each parameter, the dim that each of its extents consists of; "" for other expressions.
 	Extents map[string][]string `json:"extents"`
 	// Types are the element types of parameters.
 	Types map[string]string `json:"types"`
-	// Returns are the same for each result that is not an inout parameter.
+	// Returns holds the same for each result that is not an inout parameter.
 	Returns [][]string `json:"returns"`
 	// Within lists dims that occur only as part of an expression in some extent. Split lists dims
 	// over which parameters are split.

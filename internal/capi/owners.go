@@ -9,9 +9,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// owners records the end of loans. An owner is a number that the caller passes together with
-// tensors; it identifies their memory. The library may use the memory until Ended returns the
-// owner, whether the call succeeded or not.
+// owners records the end of loans. An owner is a number that the caller passes together with tensors; it identifies
+// their memory. Even if the call fails, the library may use the memory until Ended returns the owner.
 type owners struct {
 	mu    sync.Mutex
 	ended []uintptr
@@ -126,7 +125,7 @@ func (b *bound) begin() (done func()) {
 			unused = append(unused, t.release()...)
 		}
 		b.mu.Unlock()
-		_ = end(unused) // ignored: the call succeeded, and closing a replaced tensor is not its business
+		_ = end(unused) // the call has succeeded, so an error of closing a replaced tensor is ignored
 	}
 }
 

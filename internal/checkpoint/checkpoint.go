@@ -1,5 +1,5 @@
-// Package checkpoint opens checkpoints of weights: a safetensors file, or several with an index. It
-// assembles a model's weights from the tensors of a checkpoint by rules.
+// Package checkpoint opens checkpoints of weights: a safetensors file, or several files with an index. It builds a
+// model's weights from the tensors of a checkpoint according to rules.
 package checkpoint
 
 import (
@@ -189,7 +189,7 @@ func (c *Checkpoint) Close() error {
 	return errors.Join(errs...)
 }
 
-// Rule describes how a weight is assembled from tensors.
+// Rule describes how a weight is built from tensors.
 type Rule struct {
 	From      []string
 	Transpose bool
@@ -198,10 +198,10 @@ type Rule struct {
 	Cast      bool
 }
 
-// Weight is a rule applied to a checkpoint. It describes the weight; only headers have been read.
+// Weight is a rule applied to a checkpoint. Only the headers of its tensors have been read.
 type Weight struct {
-	tensor.Tensor          // its type, without elements
-	Names         []string // the tensors that it is assembled from
+	tensor.Tensor          // the type of the weight, without elements
+	Names         []string // the tensors from which the weight is built
 
 	from   *Checkpoint
 	rule   Rule
@@ -212,8 +212,7 @@ type Weight struct {
 	scaled bool // 8-bit tensors are multiplied by their scales
 }
 
-// Plan finds the tensors from which a weight of type dt is assembled. The error lists all missing
-// tensors.
+// Plan finds the tensors from which a weight of type dt is built according to r. The error lists all missing tensors.
 func (c *Checkpoint) Plan(r Rule, dt ir.DType) (*Weight, error) {
 	w := &Weight{from: c, rule: r, to: dt}
 	if err := w.expand(); err != nil {
@@ -260,7 +259,7 @@ func (w *Weight) expand() error {
 			layers = max(layers, w.from.layers(before))
 		}
 	}
-	const most = 6 // number of errors that are reported
+	const most = 6 // largest number of errors that are reported
 	missing, more := []error{}, 0
 	for l := range layers {
 		var parts []string
@@ -343,7 +342,7 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 	return out, nil
 }
 
-// shape applies the rule's transposition and cut to the type of a tensor.
+// shape applies the rule's transposition and selection of rows to the type of a tensor.
 func (w *Weight) shape(name string, t *tensor.Tensor) error {
 	n, r := len(t.Shape), w.rule
 	if r.Transpose {
@@ -380,9 +379,9 @@ func (w *Weight) Mapped() bool {
 	return whole && !w.rule.Transpose && w.have == w.to && !w.scaled
 }
 
-// Read returns the weight: a mapped tensor if it is unchanged, otherwise a copy that combines its
-// tensors. Of a copy it reads only the box of extents n at lo, or all if these are nil. The rest of
-// the copy is zero and, if it is large, uses no memory.
+// Read returns the weight: a mapped tensor if it is unchanged, otherwise a copy that combines its tensors. If lo and n
+// are not nil, only the box of extents n at lo is read for a copy. The elements of the copy outside the box are zero;
+// if there are many, they use no memory.
 func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	if w.Mapped() {
 		return w.from.View(w.Names[0])

@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scale returns the name of the scales of t if t is an 8-bit tensor that becomes a weight of
-// another type. It is empty otherwise, and if the checkpoint has no scales for t. DeepSeek and Qwen
-// name the scales of "w" "w_scale_inv", others "w_scale".
+// scale returns the name of the scales of t if t is an 8-bit tensor that becomes a weight of another type. It returns
+// "" if t is not such a tensor, or if the checkpoint has no scales for t. DeepSeek and Qwen name the scales of "w"
+// "w_scale_inv"; others use "w_scale".
 func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
 	if !t.DType.IsFloat8() || to.IsFloat8() {
 		return ""
@@ -65,7 +65,7 @@ func (c *Checkpoint) dequantized(
 	vals := make([]float64, width)
 	size := width * to.Size()
 	for k := range out.Len() / width {
-		row, of, rest := int64(0), int64(1), k // k is a row of the box, row the same row in the tensor
+		row, of, rest := int64(0), int64(1), k // k is a row of the box, and row the corresponding row of the tensor
 		for d := last - 1; d >= 0; d-- {
 			row += (lo[d] + rest%n[d]) * of
 			of, rest = of*t.Shape[d], rest/n[d]

@@ -14,37 +14,40 @@ import (
 //
 // Fields with JSON names are stored in tables of measurements, because users of a table may not have the machine.
 type Algorithm struct {
-	// Name is the name in algorithm= and in tables. Formerly lists other names that tables and programs may contain:
-	// earlier names of the algorithm, and names of retired algorithms that it replaces.
+	// Name is the algorithm's name in programs (algorithm=) and in tables of measurements. Formerly lists other names
+	// that are still accepted there: earlier names of the algorithm, and names of retired algorithms that it replaces.
 	Name     string   `json:"name"`
 	Formerly []string `json:"formerly,omitempty"`
-	// Takes describes, for users, the collectives that it runs, if Ops is not precise enough. How describes how it works.
+	// Takes describes, for users, the supported collectives if Ops is not precise enough. How describes, for users,
+	// how the algorithm works.
 	Takes string `json:"-"`
 	How   string `json:"-"`
-	// Ops lists the collectives that it may run. MostBytes is the largest operand in bytes, 0 for no bound. Supports
-	// checks its other requirements on operands and on the machine.
+	// Ops lists the supported collectives. MostBytes is the size in bytes of the largest supported operand; 0 means no
+	// limit. Supports checks all other requirements on the operands and on the machine.
 	Ops       []ir.Op `json:"-"`
 	MostBytes int64   `json:"-"`
-	// Memory describes the memory that it needs on each device in addition to the operands.
+	// Memory describes how much memory the algorithm allocates on each device in addition to the operands.
 	Memory MemoryUse `json:"-"`
-	// OneShot reports that in an all_reduce each member receives the whole operands of all others. Otherwise, and in other
-	// collectives, it receives as little data as possible.
+	// OneShot reports that each member of an all_reduce receives the whole operands of all other members. If OneShot
+	// is false, and in other collectives, a member receives only the data that it needs.
 	OneShot bool `json:"-"`
-	// CopyEngines reports that copy engines move the data, so that it uses no blocks of a device.
+	// CopyEngines reports that copy engines move the data, so that the algorithm occupies no multiprocessors.
 	CopyEngines bool `json:"-"`
-	// FreeOrder reports that it does not add in the order of the members. It is used only for sums that have the same bits
-	// in every order, or that permit any order.
+	// FreeOrder reports that the algorithm does not add the operands in the order of the members. It is then used only
+	// for sums whose bits do not depend on the order, and for collectives that permit any order.
 	FreeOrder bool `json:"free_order,omitempty"`
-	// HostLink reports that some of the data goes through host memory, so that its speed depends on the host.
+	// HostLink reports that the algorithm transfers some of the data through host memory, so that its speed depends on
+	// the host.
 	HostLink bool `json:"host_link,omitempty"`
-	// Scheduled reports that it executes the schedule in a Tuning, and runs nothing without one.
+	// Scheduled reports that the algorithm executes the schedule in a Tuning. Without a schedule it supports no
+	// collective.
 	Scheduled bool `json:"-"`
-	// Library reports that it belongs to the vendor's library. Other algorithms are compared with it, its launch cannot be
-	// tuned, and its first call takes long because it connects the members.
+	// Library reports that the algorithm belongs to the vendor's library. It serves as the reference in comparisons.
+	// Its launch parameters cannot be tuned, and its first call takes long because it connects the members.
 	Library bool `json:"library,omitempty"`
 }
 
-// MemoryUse describes how the memory of an algorithm on each device grows, without the operands.
+// MemoryUse describes how the additional memory of an algorithm on each device grows with the size of the operands.
 type MemoryUse uint8
 
 const (
@@ -56,7 +59,8 @@ const (
 // Sparing reports whether the algorithm is suited to machines with little free memory.
 func (a *Algorithm) Sparing() bool { return a.Memory != MemoryGrows }
 
-// Check returns nil if c is among Ops and within MostBytes, or the reason why the algorithm cannot run c.
+// Check returns nil if Ops contains c's operation and c's operands are within MostBytes. Otherwise it returns the
+// reason why the algorithm cannot run c.
 func (a *Algorithm) Check(c *Collective) error {
 	if !slices.Contains(a.Ops, c.Op) {
 		return fmt.Errorf("%w: it runs %s", ErrUnsupported, a.ops())
@@ -102,9 +106,9 @@ func AlgorithmNames(list []Algorithm) []string {
 	return names
 }
 
-// These lists are the collectives that algorithms commonly support.
+// The following lists are groups of collectives that many algorithms support.
 var (
-	// Moves only move data.
+	// Moves lists the collectives that move data without computing.
 	Moves  = []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute}
 	Sums   = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce}
 	Uneven = []ir.Op{ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV}

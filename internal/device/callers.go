@@ -8,22 +8,24 @@ import (
 // ErrAddress is wrapped by errors about addresses passed by the caller.
 var ErrAddress = errors.New("wrong address")
 
-// Callers runs a world's work in order with work on streams of the caller, which belong to a library in this process or
-// to a program that uses the machine. World.Callers opens it.
+// Callers orders a world's work with work on streams of the caller. The caller is a library in this process, or a
+// program that uses the machine. World.Callers returns a Callers.
 type Callers interface {
-	// At returns caller's memory at an address of a rank's device. The caller must keep it allocated, and not use it for
-	// anything else, as long as work may use it. It need not be freed. At returns ErrAddress if the memory is not on the
-	// device.
+	// At returns a Memory for memory of the caller at an address of a rank's device. The caller must keep the memory
+	// allocated, and must not use it for anything else, while work of the world may use it. The Memory need not be
+	// freed. At returns ErrAddress if the address is not on the device.
 	At(rank int, address uintptr, bytes int64) (Memory, error)
-	// Between is Batch for work that runs after all earlier work on the caller's streams, which are given by rank, and
-	// before all later work on them. Nothing waits on the host. Streams of ranks that are not Local are ignored.
+	// Between issues a batch of work, like World.Batch. The work runs after all earlier work on the caller's streams
+	// and before all later work on them. streams holds one stream for each rank; streams of ranks that are not Local
+	// are ignored. Between does not wait on the host.
 	Between(streams []uintptr, issue func() error) error
-	// CaptureInto records the work that issue enqueues, as World.Capture does, and adds it to the graph into which the
-	// stream of the world's only Local rank is being captured, at the stream's current position. It waits until the world
-	// is idle. The memory and kernels that are recorded must remain valid as long as the graph is launched, and launches
-	// must be in order with all other work of the world. prepare is called first, and may prepare the work for issue.
+	// CaptureInto records the work that issue enqueues, as World.Capture does. It adds the work to the graph into
+	// which the caller captures the stream of the world's only Local rank, at the stream's current position.
+	// CaptureInto waits until the world is idle. The recorded memory and kernels must remain valid as long as the
+	// graph is launched, and launches must be ordered with all other work of the world. CaptureInto calls prepare
+	// before issue; prepare may prepare the work that issue enqueues.
 	CaptureInto(ctx context.Context, streams []uintptr, prepare func(), issue func() error) error
-	// Err returns the reason why the world has ended; nil if it has not, as far as is known without
-	// a call to a device.
+	// Err returns the reason why the world has ended, or nil if it has not ended. It makes no device call, so a very
+	// recent failure may be missing.
 	Err() error
 }

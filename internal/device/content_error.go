@@ -2,7 +2,7 @@ package device
 
 import "hocket.example/hocket/ir"
 
-// ContentError reports an element of an integer operand that a kernel has refused.
+// ContentError reports an element of an integer operand whose value a kernel has refused.
 type ContentError struct {
 	Op      ir.Op
 	Element int64 // index in the operand; negative if it is not known

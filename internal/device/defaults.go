@@ -7,8 +7,9 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// These are defaults for features that a machine lacks: they return an error that wraps ErrUnsupported, or do nothing
-// if that is correct. A machine embeds them and overrides the features that it has; Caps lists these features.
+// The following types implement the features that a machine may lack. Their methods return an error that wraps
+// ErrUnsupported, or do nothing where that is correct. A machine embeds these types and overrides the methods of the
+// features that it supports; Caps lists these features.
 
 func lacks(what string) error { return fmt.Errorf("%s: %w", what, ErrUnsupported) }
 
@@ -38,7 +39,7 @@ func (DefaultWorld) Node(int) int { return 0 }
 // Transport returns "".
 func (DefaultWorld) Transport() string { return "" }
 
-// Do calls f, because calls of the host itself always return.
+// Do calls f. No goroutine is needed, because calls of the host always return.
 func (DefaultWorld) Do(_ context.Context, f func()) error {
 	f()
 	return nil
@@ -94,7 +95,7 @@ func (DefaultWorld) Apart(int, int) error { return nil }
 // Detours returns nil.
 func (DefaultWorld) Detours() []string { return nil }
 
-// DefaultDevice compiles nothing ahead, and lends no memory.
+// DefaultDevice does not compile in advance, and cannot lend memory to other worlds.
 type DefaultDevice struct{}
 
 // PrepareAhead does nothing.
@@ -120,7 +121,7 @@ func (DefaultStream) Call(func()) error { return lacks("calls of the host") }
 // PrepareLaunches does nothing.
 func (DefaultStream) PrepareLaunches([]Launch) error { return nil }
 
-// DefaultMemory has no address in this process.
+// DefaultMemory has neither a device address nor an address in this process.
 type DefaultMemory struct{}
 
 // Address returns 0.
@@ -132,7 +133,7 @@ func (DefaultMemory) Host() []byte { return nil }
 // Poison does nothing.
 func (DefaultMemory) Poison(int64, int64) {}
 
-// DefaultGraph has one form.
+// DefaultGraph can be launched in only one form.
 type DefaultGraph struct{}
 
 // Forms returns nil.
@@ -144,7 +145,7 @@ func (DefaultGraph) Choose(int) {}
 // Keep does nothing.
 func (DefaultGraph) Keep(int) error { return nil }
 
-// DefaultTeam runs only collectives, and compiles nothing ahead.
+// DefaultTeam runs collectives but no Norm, and does not compile in advance.
 type DefaultTeam struct{}
 
 // PrepareAhead does nothing.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Aborted is returned by every call of a world after the world has ended. It wraps ErrAborted and the first cause.
+// Aborted is the error of every call on a world that has ended. It wraps ErrAborted and the first cause.
 type Aborted struct{ Cause error }
 
 // Error returns a message with the cause.
@@ -17,22 +17,22 @@ func (e *Aborted) Unwrap() error { return e.Cause }
 // Is reports whether target is ErrAborted.
 func (e *Aborted) Is(target error) bool { return target == ErrAborted }
 
-// Expired reports that a context ended while there was unfinished work.
+// Expired reports that a context ended before the work was finished.
 type Expired struct {
-	// Err is the context's error, Cause its cause.
+	// Err is the context's error, and Cause is the context's cause.
 	Err, Cause error
-	// At describes, for each stream with work, what it does or waits for.
+	// At describes, for each stream with unfinished work, the operation that the stream executes or waits for.
 	At []Standing
 }
 
-// Standing describes what a stream with work does, or did when its world ended.
+// Standing describes the current operation of a stream with unfinished work, or its operation when its world ended.
 type Standing struct {
 	Rank   int
 	Stream string
-	ID     int64  // the innermost Begin mark; -1 for none
-	Last   int64  // if greater than ID, the mark is one from ID to Last
+	ID     int64  // id of the innermost Begin mark; -1 for none
+	Last   int64  // if greater than ID, the mark is one of ID to Last
 	Does   string // "waits for counter 3 ≥ 2 (now 1)", "still runs"
-	// Since is the time since which the stream does that; zero if it is not known.
+	// Since is the time at which the stream began this operation; zero if unknown.
 	Since time.Time
 }
 
@@ -60,8 +60,8 @@ func (e *Expired) Error() string {
 // Unwrap returns the context's error and its cause.
 func (e *Expired) Unwrap() []error { return []error{e.Err, e.Cause} }
 
-// MarkText returns a phrase that names a Begin mark, or the marks from id to last, for a sentence about a stream; ""
-// for -1.
+// MarkText returns a phrase that names the Begin mark id, or the marks from id to last, for use in a message about a
+// stream. It returns "" if id is -1.
 func MarkText(id, last int64) string {
 	switch {
 	case id < 0:

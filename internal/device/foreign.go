@@ -1,9 +1,10 @@
 package device
 
-// Other processes drive some of a world's devices (see World.Local) and issue work to them. In this process these
-// foreign devices exist so that memory is laid out in the same way: their streams and launches do nothing.
+// Foreign devices are devices of a world that other processes drive (see World.Local). This process represents them so
+// that memory is laid out in the same way in all processes. Their streams and launches do nothing here.
 
-// ForeignDevice is a device that another process drives. Device provides its memory and counters, which are mapped.
+// ForeignDevice is a device that another process drives. The embedded Device provides the device's memory and
+// counters, which are mapped into this process.
 type ForeignDevice struct{ Device }
 
 // NewStream returns a ForeignStream.

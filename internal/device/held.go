@@ -1,8 +1,8 @@
 package device
 
-// Held is the memory that a world has allocated, in bytes, whether it is in use or not.
+// Held is the size in bytes of the memory that a world has allocated, including memory that is not in use.
 type Held struct {
-	Device int64 // of the device with the largest; if ranks share the host's memory, the sum over all ranks
+	Device int64 // of the device with the most memory; if ranks share the host's memory, the sum over all ranks
 	Host   int64 // pinned host memory of all ranks
 }
 

@@ -8,16 +8,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Kernel is a computation on one device: Op of Ins into Outs. There is one result unless the type of Op permits more.
-// Ins may be peers' memory if Reaches returns true.
+// Kernel is a computation on one device: Op of Ins into Outs. Outs has one element unless the type of Op permits more.
+// If Reaches returns true, Ins may be in peers' memory.
 type Kernel struct {
 	Op   Op
 	Ins  []View
 	Outs []View
 }
 
-// Op is the operation of a kernel: one of the types of this file, which have the fields that their kernels depend on.
-// Machines switch on the type, and return ErrUnsupported for types that they do not support.
+// Op is the operation of a kernel: one of the types in this file. Their fields are the parameters with which a kernel
+// is generated. Machines switch on the type, and return ErrUnsupported for types that they do not support.
 type Op interface {
 	code() ir.Op
 }
@@ -37,15 +37,15 @@ func Zeros() Elementwise {
 // Cast converts its operand to the result's type.
 type Cast struct{}
 
-// Chain computes several elementwise operations; the last one gives the result. Ins have the result's shape. It
-// requires Caps.Chains, and machines may decline some chains with ErrUnsupported.
+// Chain computes several elementwise operations in one kernel. Its result is that of the last operation. Ins have the
+// result's shape. Chain requires Caps.Chains, and machines may decline some chains with ErrUnsupported.
 type Chain struct{ Links []Link }
 
-// Link is one operation of a chain: elementwise, a cast or a copy. Its result is rounded to DType, as if it had been
-// stored, so that a chain gives the same bits as separate operations.
+// Link is one operation of a chain: an elementwise operation, a cast or a copy. Its result is rounded to DType even
+// though it is not stored, so that a chain computes the same bits as separate operations.
 type Link struct {
 	Op ir.Op
-	// Args lists its operands: i is Ins[i], ^i the result of link i, an earlier link.
+	// Args lists the link's operands. A value i ≥ 0 is Ins[i]; a value ^i is the result of the earlier link i.
 	Args    []int
 	DType   ir.DType // of the result
 	Numbers []ir.Number
@@ -65,82 +65,87 @@ type Copy struct{ Op ir.Op }
 // Concat concatenates Ins along an axis.
 type Concat struct{ Axis int }
 
-// IndexCopy writes rows along Axis, Ins[0], to the positions Ins[1] of the result, which is also Ins[2].
+// IndexCopy writes the rows of Ins[0] along Axis to the positions Ins[1] of the result. The result shares its memory
+// with Ins[2].
 type IndexCopy struct{ Axis int }
 
-// Embedding selects rows of a table, Ins[1], by ids, Ins[0]. Ins[1] contains the rows from First on of a table of Rows
-// rows. Ids of rows that it lacks give zeros; ids outside 0..Rows are a Fault.
+// Embedding selects rows of a table by the ids in Ins[0]. The table has Rows rows. Ins[1] contains a part of them,
+// from row First on. The result is zero for ids of rows that Ins[1] does not contain. An id outside 0..Rows is a
+// Fault.
 type Embedding struct{ First, Rows int64 }
 
-// ReduceAxes computes the sum, max, min or mean over axes, which the result does not have.
+// ReduceAxes computes the sum, max, min or mean over axes. The result does not contain these axes.
 type ReduceAxes struct {
 	Op   ir.Op
 	Axes []int
 }
 
-// ReduceSlots computes the sum along an axis, which the result does not have, and adds it to Ins[1] if there is one.
-// The result has the type of the operand or of its accumulator.
+// ReduceSlots computes the sum along an axis, which the result does not contain. It adds the sum to Ins[1] if there
+// are two operands. The result has the type of the operand or of the operand's accumulator.
 type ReduceSlots struct{ Axis int }
 
 // ReduceOperands reduces all Ins elementwise, in their order. It computes in the type's accumulator (S11) and rounds
 // once; avg divides by len(Ins) before it rounds.
 type ReduceOperands struct{ Red ir.Red }
 
-// Argmax computes the index, i32, of the first of the largest elements along an axis, which the result does not have.
+// Argmax computes, as i32, the index of the largest element along an axis; of equal elements it selects the first. The
+// result does not contain the axis.
 type Argmax struct{ Axis int }
 
-// Iota counts along Axis: Start + First + i at index i. It has no Ins.
+// Iota fills the result with consecutive numbers along Axis: the element at index i is Start + First + i. It has no
+// Ins.
 type Iota struct {
 	Axis  int
 	Start ir.Number
 	First int64
 }
 
-// Sorted sorts each row along the last axis. For OpTopK the result consists of the largest elements, in descending
-// order, as many as fit into the result, and for OpArgTopK of their indices, i32. For OpArgsort it consists of the
-// indices of all elements, i32, in ascending order of the elements. Of equal elements the one with the lower index is
-// first. A NaN is larger than any number.
+// Sorted sorts each row along the last axis. For OpTopK the result contains the largest elements in descending order;
+// the shape of the result determines their number. For OpArgTopK it contains the indices of these elements, as i32.
+// For OpArgsort it contains the indices of all elements, as i32, in ascending order of the elements. Equal elements
+// are ordered by index. A NaN is larger than any number.
 type Sorted struct{ Op ir.Op }
 
-// TakeAlong selects elements of each row along the last axis of Ins[0] by their indices, Ins[1]. An index outside the
-// row is a Fault.
+// TakeAlong selects elements of each row of Ins[0] along the last axis. Ins[1] holds the indices of the elements. An
+// index outside the row is a Fault.
 type TakeAlong struct{}
 
-// IndexAdd computes the sums of the rows of x[…, D] that have the same id in ids[…]. The result contains the rows from
-// First on of Rows rows. Ids of other rows, and -1, add nothing; ids outside -1..Rows are a fault. Rows are added in
-// their order.
+// IndexAdd adds up the rows of x[…, D] that have the same id in ids[…]. The full result has Rows rows; this kernel
+// computes a part of them, from row First on. Rows with ids outside that part, and with id -1, are ignored. An id
+// outside -1..Rows is a Fault. Rows are added in the order of x.
 type IndexAdd struct{ First, Rows int64 }
 
-// Bincount counts, for each index of the result, i32[N], the elements of its operand that are equal to the index.
+// Bincount computes result[i], an i32, as the number of elements of its operand that are equal to i.
 type Bincount struct{}
 
 // Softmax computes exp(x) / sum(exp(x)) along an axis.
 type Softmax struct{ Axis int }
 
-// RMSNorm divides rows along the last axis of Ins[0] by the root of their mean square, and multiplies by Ins[1].
+// RMSNorm divides each row of Ins[0] along the last axis by the root of its mean square, and multiplies it by Ins[1].
 type RMSNorm struct{ Eps float64 }
 
-// LayerNorm normalises rows along the last axis of Ins[0] to mean 0 and variance 1, multiplies by Ins[1] and adds
-// Ins[2].
+// LayerNorm normalises each row of Ins[0] along the last axis to mean 0 and variance 1, multiplies it by Ins[1] and
+// adds Ins[2].
 type LayerNorm struct{ Eps float64 }
 
-// Rope rotates pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1]. Ins[2],
-// if there is one, holds the angle of each pair at position 1, f32[R]: elements i and i + R are a pair, and those from
-// 2R on are copied.
+// Rope rotates pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1]. The
+// optional Ins[2], f32[R], holds the angle of each pair at position 1. Elements i and i + R are a pair, and the
+// elements from 2R on are copied.
 type Rope struct{ ir.Rope }
 
-// Attention computes softmax(Scale * q kT) v of q, k, v and optional lengths. Lengths are the numbers of keys for each
-// sequence or each query; a length larger than the number of keys of k is a Fault. The last operand may be a mask,
-// [..., Tq, Tk] or [Tq, Tk] of floating-point numbers, which is added to the scores of all heads.
+// Attention computes softmax(Scale * q kT) v. Its operands are q, k, v, optional lengths and an optional mask. Lengths
+// are the numbers of keys for each sequence or each query; a length larger than the number of keys of k is a Fault.
+// The mask, floating-point numbers of shape [..., Tq, Tk] or [Tq, Tk], is added to the scores of all heads.
 type Attention struct {
 	Scale float64
 	// Causal means that query i sees the keys up to i + Tk - Tq.
 	Causal bool
-	// Window is the number of the last of these keys that a query sees; 0 for all.
+	// Window limits a query to the last Window of these keys; 0 means no limit.
 	Window int64
 	// Softcap replaces a score s by Softcap * tanh(s / Softcap); 0 for none.
 	Softcap float64
-	// Fixed computes each query with bits that depend only on the keys that it sees, and not on the number of queries.
+	// Fixed makes the bits of each query's result depend only on the query and on the keys that it sees, and not on
+	// the number of queries.
 	Fixed bool
 }
 
@@ -151,18 +156,18 @@ type AttentionGrad struct {
 	Causal bool // as in Attention
 }
 
-// Product holds options for the computation of a linear or a matmul.
+// Product holds the options of a linear or a matmul.
 type Product struct {
-	// Relu computes the maximum of the result and 0, with the same bits as a separate relu. It requires Caps.Chains, and
-	// machines may decline some products with ErrUnsupported.
+	// Relu replaces negative elements of the result by 0, with the same bits as a separate relu. It requires
+	// Caps.Chains, and machines may decline some GEMMs with ErrUnsupported.
 	Relu bool
-	// Fixed computes each row with bits that depend only on that row and on the other operand: neither on the number of
-	// rows nor on measurements. SMs is then ignored.
+	// Fixed makes the bits of each row of the result depend only on the same row of the first operand and on the
+	// second operand. The bits depend neither on the number of rows nor on measurements. SMs is then ignored.
 	Fixed bool
-	// Timed makes Prepare return a *TrialError if there is no memory to find the fastest algorithm. Otherwise the
-	// library's first guess is used in this case; see Status.Guesses.
+	// Timed makes Prepare return a *TrialError if there is too little memory to time the algorithms. Without Timed,
+	// the first algorithm that the library suggests is used in this case; see Status.Guesses.
 	Timed bool
-	// SMs is the number of multiprocessors for which the algorithm is chosen; 0 for all.
+	// SMs is the number of multiprocessors for which Prepare chooses the algorithm; 0 means all of the device.
 	SMs int
 }
 
@@ -170,22 +175,23 @@ type Product struct {
 // and the scales of both, f32.
 type Linear struct {
 	Product
-	// Constant reports that no command writes w while this one waits for the commands before it, so that w may be read
-	// before those end.
+	// Constant reports that no work that precedes this kernel and may still run writes w, so that the kernel may read
+	// w before the preceding work has finished.
 	Constant bool
 }
 
-// Scales computes the scales by which Quantize divides blocks of its operand, f32: the largest magnitude of the block
-// divided by Max, and at least 1e-12. GrainOf determines which elements share a scale.
+// Scales computes, as f32, the scales by which Quantize divides blocks of its operand. A scale is the largest
+// magnitude in the block divided by Max, and at least 1e-12. GrainOf determines which elements share a scale.
 type Scales struct{ Max float64 }
 
 // Quantize divides Ins[0] by its scales, Ins[1], and rounds the quotients to an 8-bit type. Values outside the type's
 // range become its largest or smallest number.
 type Quantize struct{}
 
-// GroupedLinear computes x[T, K] w[E, N, K]T by groups of rows: counts, Ins[2], holds the number of rows of x for each
-// expert, one expert after another. w contains the experts from First on. Rows of other experts, and rows that no count
-// covers, give zeros. Counts below 0, or of more rows than exist, are a Fault.
+// GroupedLinear multiplies groups of the rows of x[T, K] by the weights w[E, N, K]T of different experts. Ins[2] holds
+// the number of rows for each expert; the groups are consecutive. w contains the experts from First on. The result is
+// zero for rows of other experts, and for rows that no group contains. Negative counts, and counts whose sum exceeds
+// T, are a Fault.
 type GroupedLinear struct{ First int64 }
 
 // Matmul computes a[..., M, K] b[..., K, N]. TA and TB report that an operand is read with its last two axes exchanged.
@@ -194,19 +200,20 @@ type Matmul struct {
 	TA, TB bool
 }
 
-// Linears computes several linears of one x without a bias. Ins are x and the weights, Outs one result for each. It
-// requires Caps.Chains, and machines decline with ErrUnsupported if separate linears are as fast.
+// Linears computes several linears of one x without a bias. Ins are x and the weights; Outs holds one result for each
+// linear. It requires Caps.Chains, and machines decline with ErrUnsupported if separate linears are as fast.
 type Linears struct {
-	// Gated reports that there are two linears and a third result: silu of the first result multiplied by the second, with
-	// the same bits as if both results and the silu had been stored. The first two results need not be stored.
+	// Gated reports that there are two linears and a third result: silu of the first result multiplied by the second.
+	// Its bits are the same as if both results and the silu were stored in between. A machine need not store the first
+	// two results.
 	Gated bool
 	// Constant, Fixed and Timed are as in Linear.
 	Constant, Fixed, Timed bool
 }
 
-// UnevenMove computes a member's result of an all_gatherv or all_to_allv along an axis. Ins are all members' operands,
-// followed by all members' counts, i32; all of these and the result are dense. Counts that do not fit (see Share) are a
-// Fault: the result is then undefined, and nothing else is written.
+// UnevenMove computes one member's result of an all_gatherv or all_to_allv along an axis. Ins holds the operands of
+// all members, followed by the counts of all members, which are i32. The Ins and the result are dense. If Share
+// refuses the counts, the kernel reports a Fault. The result is then undefined, and no other memory is written.
 type UnevenMove struct {
 	Op           ir.Op
 	Axis, Member int
@@ -225,15 +232,15 @@ type UserKernel struct {
 	Grid, Block [3]int64
 	Shared      int64 // bytes of dynamic shared memory
 	Params      []UserParam
-	// Checked makes the kernel work on copies that are surrounded by poison; outputs are also filled with poison.
-	// Undeclared reads then change the results, and undeclared writes are a Fault.
+	// Checked makes the kernel work on copies of its operands that are surrounded by poison; the copies of outputs are
+	// also filled with poison. Undeclared reads then change the results, and undeclared writes are a Fault.
 	Checked bool
 }
 
-// UserParam is an argument: Ins[In], Outs[Out], an operand that is both, or a number.
+// UserParam is one argument of the kernel: Ins[In], Outs[Out], an operand that is both, or a number.
 type UserParam struct {
 	In, Out int      // -1 for none
-	DType   ir.DType // of a number: i32, i64, f32 or f64
+	DType   ir.DType // type of a number: i32, i64, f32 or f64
 	Bits    uint64   // an integer, or the bits of an f64
 }
 
@@ -275,7 +282,8 @@ func (c Chain) code() ir.Op {
 	return c.Links[len(c.Links)-1].Op
 }
 
-// Code returns the operation of programs that op computes: the last one of a chain, and all_reduce for ReduceOperands.
+// Code returns the operation of programs that op implements. For a Chain it is the operation of the last link, and for
+// ReduceOperands all_reduce.
 func Code(op Op) ir.Op { return op.code() }
 
 // Name returns the name of op in messages: "add", "silu+mul", "reduction sum".
@@ -300,12 +308,12 @@ func Name(op Op) string {
 	return op.code().String()
 }
 
-// Name returns the name under which a stand-in function for the kernel is registered.
+// Name returns the name under which a Go function that replaces the kernel is registered.
 func (u *UserKernel) Name() string { return u.File + ":" + u.Entry }
 
-// OpOf returns the computation for an operation of a program with its attributes. An operation without a type in this
-// file is Elementwise; machines refuse it if package pointwise does not define it. Launches of the user's kernels are a
-// UserKernel instead.
+// OpOf converts an operation of a program and its attributes to an Op. An operation without a type in this file
+// becomes an Elementwise, which machines refuse if package pointwise does not define it. OpOf does not handle launches
+// of user kernels; these are a UserKernel.
 func OpOf(op ir.Op, a ir.Attrs) Op {
 	axis := -1 // machines refuse this value
 	if len(a.Axes) == 1 {
@@ -368,7 +376,7 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	return Elementwise{Op: op, Numbers: a.Numbers}
 }
 
-// own returns op with copies of the caller's slices, which the caller may change before the kernel runs.
+// own returns op with copies of the slices that the caller may change before the kernel runs.
 func own(op Op) Op {
 	switch op := op.(type) {
 	case Elementwise:
@@ -384,7 +392,7 @@ func own(op Op) Op {
 	return op
 }
 
-// Reaches reports whether operands may be peers' memory.
+// Reaches reports whether operands may be in peers' memory.
 func (k *Kernel) Reaches() bool {
 	switch k.Op.(type) {
 	case ReduceOperands, UnevenMove, UnevenReduce:
@@ -401,7 +409,8 @@ func AxisIn(axis, rank int) error {
 	return nil
 }
 
-// CheckSorted returns an error unless s of rows of type in can have a result of type out and the given shape.
+// CheckSorted returns an error unless s, applied to rows of type in, can have a result of type out with the given
+// shape.
 func CheckSorted(s Sorted, in, out ir.DType, rows, shape []int64) error {
 	last, want := len(rows)-1, ir.I32
 	if s.Op == ir.OpTopK {
@@ -415,7 +424,7 @@ func CheckSorted(s Sorted, in, out ir.DType, rows, shape []int64) error {
 	return nil
 }
 
-// CheckTakeAlong returns an error unless elements of rows, selected by indices, can have the given shape.
+// CheckTakeAlong returns an error unless selecting elements of rows by indices can produce the given shape.
 func CheckTakeAlong(rows, indices, shape []int64) error {
 	last := len(rows) - 1
 	if last < 0 || !slices.Equal(indices, shape) || len(shape) != len(rows) ||
@@ -436,8 +445,8 @@ func CheckGrouped(g GroupedLinear, out []int64, ins [][]int64) error {
 	return fmt.Errorf("a grouped linear of operands %v with experts from %d on cannot have shape %v", ins, g.First, out)
 }
 
-// CheckIndexAdd returns an error unless the operands and the result of a fit. The arguments are the types, followed by
-// the shapes, of the result, the rows and the ids.
+// CheckIndexAdd returns an error unless the types and shapes of an IndexAdd agree. out, x and ids are the types of the
+// result, the rows and the ids; shape, rows and at are their shapes.
 func CheckIndexAdd(a IndexAdd, out, x, ids ir.DType, shape, rows, at []int64) error {
 	last := len(rows) - 1
 	if out != x || !ids.IsInt() || len(shape) != 2 || last < 0 || !slices.Equal(at, rows[:last]) || shape[1] != rows[last] {
@@ -449,7 +458,7 @@ func CheckIndexAdd(a IndexAdd, out, x, ids ir.DType, shape, rows, at []int64) er
 	return nil
 }
 
-// CheckAttentionGrad returns an error unless the operands and the result of a fit.
+// CheckAttentionGrad returns an error unless the types and shapes of the operands and the result of a agree.
 func CheckAttentionGrad(a AttentionGrad, out ir.DType, shape []int64, types []ir.DType, ins [][]int64) error {
 	bad := func() error {
 		return fmt.Errorf("%s of operands %s%v cannot have the result %s%v", a.Op, types, ins, out, shape)
@@ -492,7 +501,8 @@ func CheckAttentionGrad(a AttentionGrad, out ir.DType, shape []int64, types []ir
 	return nil
 }
 
-// AttentionExtras returns which operands of an attention are lengths and a mask, according to their types; -1 for none.
+// AttentionExtras returns the indices of the lengths and of the mask among an attention's operands, which their types
+// determine; -1 for a missing operand.
 func AttentionExtras(types []ir.DType) (lengths, mask int, err error) {
 	lengths, mask = -1, -1
 	for i := 3; i < len(types); i++ {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// CheckLinear returns the reason why x[…, K] · w[N, K]ᵀ + bias[N] cannot have a result of the shape out; nil if it can.
+// CheckLinear returns nil if out can be the shape of x[…, K] · w[N, K]ᵀ + bias[N], and otherwise the reason why not.
 // ins holds the shapes of x and w, and of the bias if there is one.
 func CheckLinear(out []int64, ins [][]int64) error {
 	if len(ins) < 2 || len(ins) > 3 {
@@ -24,8 +24,8 @@ func CheckLinear(out []int64, ins [][]int64) error {
 	return nil
 }
 
-// CheckMatmul returns the reason why a[…, M, K] · b[…, K, N] cannot have a result of the shape out; nil if it can. ins
-// holds the shapes of a and b as they are stored; ta and tb report which of them are read with their last two axes
+// CheckMatmul returns nil if out can be the shape of a[…, M, K] · b[…, K, N], and otherwise the reason why not. ins
+// holds the shapes of a and b as they are stored. ta and tb report whether a and b are read with their last two axes
 // exchanged.
 func CheckMatmul(out []int64, ins [][]int64, ta, tb bool) error {
 	if len(ins) != 2 {

@@ -11,16 +11,17 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Opener opens a machine for this process, or, if peers is not nil, for worlds that are spread over the peers.
+// Opener opens a machine. If peers is nil, its worlds belong to this process alone; otherwise the peers share them.
 type Opener func(peers *world.World) (Machine, error)
 
-// Kind describes a kind of machine, for programs that have not opened one.
+// Kind describes a kind of machine. Programs can read the description without opening a machine.
 type Kind struct {
-	// Name is the name of the kind in programs. Default marks the one kind that is used if no name is given.
+	// Name is the kind's name in programs. Default marks the kind that is used if a program names none; only one kind
+	// has it.
 	Name    string
 	Default bool
 	Open    Opener
-	// OpenScheduled opens a machine that draws the order of work from a seed; nil if the kind has none.
+	// OpenScheduled opens a machine that draws the order of work from a seed; nil if the kind does not support this.
 	OpenScheduled func(seed int64) (Machine, error)
 	// OnHost and Graphs are as in Caps. Profiles reports that World.Profile is supported and that CheckLaunches checks
 	// kernels on copies.
@@ -35,8 +36,8 @@ var kinds struct {
 	byName map[string]Kind
 }
 
-// Register makes a kind of machine available to Named. A later kind of the same name replaces it. It is meant for init
-// functions of packages that are imported for their machine.
+// Register makes a kind of machine available to Named. A later kind of the same name replaces it. It is meant for the
+// init functions of packages that implement a machine.
 func Register(k Kind) {
 	kinds.Lock()
 	defer kinds.Unlock()
@@ -80,8 +81,8 @@ func Named(name string, peers *world.World) (Machine, error) {
 	return k.Open(peers)
 }
 
-// WhichDo returns a phrase for an error that names the registered machines with a feature that another one lacks: ";
-// cuda does", or "".
+// WhichDo returns a phrase that lists the registered machines for which has returns true, such as "; cuda does", or
+// "". Errors about a missing feature end with the phrase.
 func WhichDo(has func(Kind) bool) string {
 	var names []string
 	for _, k := range Kinds() {

@@ -7,11 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ScaleBlock is the number of elements of a row, and of rows of a weight, that share a scale if scales are by blocks.
+// ScaleBlock is the number of elements of a row that share a scale if scales are by blocks. In a weight it is also the
+// number of rows.
 const ScaleBlock = 128
 
-// Grain describes which elements of a tensor, treated as a matrix of all its rows, share a scale: blocks of Rows rows
-// and Columns columns; the last ones may be smaller. Cols is the number of scales of a row of blocks.
+// Grain describes which elements of a tensor share a scale. The tensor is treated as a matrix of all its rows. A scale
+// belongs to a block of Rows rows and Columns columns; the last blocks may be smaller. Cols is the number of blocks
+// next to each other.
 type Grain struct{ Rows, Columns, Cols int64 }
 
 // At returns the index of the scale of element (i, j) among the scales in row-major order.
@@ -50,8 +52,8 @@ func Matrix(shape []int64) (rows, cols int64) {
 	return rows, shape[len(shape)-1]
 }
 
-// CheckScales returns the grain of the scales of a tensor, of types s and x. It returns an error if there are no such
-// scales.
+// CheckScales returns the grain of the scales of a tensor. x is the type of the tensor and of its shape; s is the type
+// of the scales, and scales their shape. CheckScales returns an error if the scales cannot belong to the tensor.
 func CheckScales(op Scales, x, s ir.DType, of, scales []int64) (Grain, error) {
 	if s != ir.F32 || x.IsInt() || !(op.Max > 0) {
 		return Grain{}, fmt.Errorf("cannot compute scales of type %s for values of type %s up to %g", s, x, op.Max)
@@ -59,8 +61,8 @@ func CheckScales(op Scales, x, s ir.DType, of, scales []int64) (Grain, error) {
 	return GrainOf(of, scales)
 }
 
-// CheckQuantize returns the grain of the scales by which a tensor is quantized, of types s, x and out. It returns an
-// error if it cannot be.
+// CheckQuantize returns the grain of the scales by which a tensor is quantized. x, s and out are the types of the
+// tensor, the scales and the result. It returns an error if these types or shapes are not supported.
 func CheckQuantize(x, s, out ir.DType, of, scales, result []int64) (Grain, error) {
 	if !out.IsFloat8() || s != ir.F32 || x.IsInt() || !slices.Equal(of, result) {
 		return Grain{}, fmt.Errorf("cannot quantize %s%v with scales of type %s into %s%v", x, of, s, out, result)
@@ -68,8 +70,8 @@ func CheckQuantize(x, s, out ir.DType, of, scales, result []int64) (Grain, error
 	return GrainOf(of, scales)
 }
 
-// CheckScaled returns the grains of the scales of a linear with scales, whose ins are x, w and their scales. It returns
-// an error if there is no such linear.
+// CheckScaled returns the grains of the scales of a linear with 8-bit operands. ins holds the shapes of x, w and their
+// scales. It returns an error if the types or shapes are not supported.
 func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) {
 	for i, in := range k.Ins {
 		if in.DType.IsFloat8() != (i < 2) || i > 1 && in.DType.Size() != 4 || in.DType.IsInt() {

@@ -6,26 +6,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Schedule is a collective as a list of steps for each thread block of each member. A schedule of another tool is
-// converted to it and executed by a team's kernel. Memory is counted in cells, which are parts of the operands of equal
-// size.
+// Schedule is a collective as a list of steps for each thread block of each member. Schedules of other tools are
+// converted to a Schedule, which a team's kernel executes. Memory is counted in cells, which are parts of the operands
+// of equal size.
 type Schedule struct {
 	Name    string
 	Op      ir.Op
 	Members int
-	Blocks  int // of the member that has most
+	Blocks  int // largest number of blocks of any member
 	// In and Out are the numbers of cells of a member's operands. If Joint is set, a member's operands are in one buffer
 	// of Size cells, at the cells InAt and OutAt.
 	In, Out     int
 	Joint       bool
 	Size        int
 	InAt, OutAt []int
-	// Writes reports that the schedule writes to inputs, which collectives must not do.
+	// Writes reports that the schedule writes to inputs. Collectives must not do this, so such a schedule is executed
+	// on copies.
 	Writes bool
-	// Closes reports that members must wait for each other at the end, because the schedule does not ensure it.
+	// Closes reports that the kernel must make members wait for each other at its end, because the schedule does not.
 	Closes bool
-	// Areas holds the number of cells of each kind of memory that a member needs, except its operands; a packet uses two
-	// cells.
+	// Areas holds the number of cells of each kind of memory that a member needs in addition to its operands. A packet
+	// uses two cells.
 	Areas    [ScheduleAreas]int
 	Counters int
 	Steps    [][][]ScheduleStep // by member and block
@@ -58,7 +59,7 @@ const (
 type ScheduleStep struct {
 	Kind           ScheduleStepKind
 	Thread         int
-	Member         int // of Await: the member that raises the counter, if it is known
+	Member         int // for ScheduleAwait: the member that raises the counter, if it is known
 	Counter, Value int
 	Cells          int
 	Packed         bool // whether some operands are packets
@@ -76,7 +77,8 @@ type ScheduleSpan struct {
 // ScheduleThreads is the largest number of threads of a block that raise and await counters.
 const ScheduleThreads = 32
 
-// Check returns nil, or an error that describes an access outside its memory by a kernel that executes s.
+// Check returns an error if a kernel that executes s would access memory outside an operand or area. The error
+// describes the access.
 func (s *Schedule) Check() error {
 	if s.Members < 2 || len(s.Steps) != s.Members || s.In < 1 || s.Out < 1 || s.Blocks < 1 {
 		return fmt.Errorf("the schedule has %d blocks and is for %d members, but has steps for %d", s.Blocks, s.Members,

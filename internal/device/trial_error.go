@@ -2,7 +2,7 @@ package device
 
 import "fmt"
 
-// TrialError reports that there is no memory to time the algorithms of a GEMM.
+// TrialError reports that there is too little memory to time the algorithms of a GEMM.
 type TrialError struct {
 	What  string // the GEMM
 	Bytes int64  // required bytes

@@ -10,10 +10,10 @@ import (
 // Rows is a range of rows of an operand: Count rows from Lo on.
 type Rows struct{ Lo, Count int64 }
 
-// Share returns the rows of each member's operand that member me receives in an uneven collective. counts[i] holds
-// member i's counts, held is the number of rows of each operand, and room that of me's result. all_gatherv and
-// all_to_allv concatenate the rows, reduce_scatterv reduces them. An error names the member whose counts do not fit;
-// otherwise all returned rows are within the operands and the result.
+// Share returns, for each member, the rows of its operand that member me receives in an uneven collective. counts[i]
+// holds member i's counts. held is the number of rows of each operand, and room the number of rows of me's result.
+// all_gatherv and all_to_allv concatenate the returned rows; reduce_scatterv reduces them. If some counts do not fit,
+// Share returns an error that names the member. Otherwise all returned rows are within the operands and the result.
 func Share(op ir.Op, counts [][]int64, me int, held, room int64) ([]Rows, error) {
 	shares, gets := make([]Rows, len(counts)), int64(0)
 	for i, c := range counts {

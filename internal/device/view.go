@@ -20,8 +20,8 @@ func Dense(m Memory, dt ir.DType, shape []int64) View {
 	return v
 }
 
-// MayUse returns the reason why a rank may not use a view of owner's memory of the given kind; nil if it may. Peers'
-// memory must be shared, and is permitted only if peers is set.
+// MayUse returns nil if rank may use a view of the given kind of memory of the rank owner, and otherwise the reason
+// why not. Memory of peers must be Shared, and may be used only if peers is set.
 func MayUse(rank, owner int, kind MemKind, peers bool) error {
 	switch {
 	case rank == owner:
@@ -34,7 +34,7 @@ func MayUse(rank, owner int, kind MemKind, peers bool) error {
 	return nil
 }
 
-// Within checks that v is inside a memory of the given size, and returns the number of its elements.
+// Within returns the number of elements of v, or an error if v is not inside a memory of the given size.
 func (v View) Within(bytes int64) (elements int64, err error) {
 	whole, err := tensor.Bytes(v.DType, v.Shape)
 	if err != nil {
@@ -59,8 +59,8 @@ func (v View) Within(bytes int64) (elements int64, err error) {
 	return whole / size, nil
 }
 
-// LastElement returns the distance, in elements, from the first to the last element of a view with elements. The second
-// result is false for negative strides and after overflow.
+// LastElement returns the distance, in elements, from the first to the last element of a view with elements. The
+// second result is false if a stride is negative or the distance overflows.
 func LastElement(shape, strides []int64) (int64, bool) {
 	var last uint64
 	for i, e := range shape {
@@ -77,7 +77,7 @@ func LastElement(shape, strides []int64) (int64, bool) {
 	return int64(last), true
 }
 
-// NamesTwice reports whether a view with elements may contain some element twice: by a stride of 0, or by axes that
+// NamesTwice reports whether a view with elements may address some element twice, because a stride is 0 or axes
 // overlap.
 func NamesTwice(shape, strides []int64) bool {
 	type dim struct{ n, stride int64 }
@@ -98,7 +98,7 @@ func NamesTwice(shape, strides []int64) bool {
 	return false
 }
 
-// Holds returns the reason why the given number of dense host bytes cannot be the elements of v; nil if it can.
+// Holds returns nil if the given number of dense host bytes is the size of v's elements, and an error otherwise.
 func (v View) Holds(bytes int) error {
 	if want, _ := tensor.Bytes(v.DType, v.Shape); int64(bytes) != want {
 		return fmt.Errorf("there are %d host bytes, but %s%v has %d", bytes, v.DType, v.Shape, want)
@@ -106,9 +106,9 @@ func (v View) Holds(bytes int) error {
 	return nil
 }
 
-// Resolve converts a kernel's views with resolve, which returns the machine's representation of a view; its argument
-// peers reports whether the view may be a peer's memory. Data that the caller may change before the kernel runs is
-// copied first.
+// Resolve calls resolve for each view of a kernel, and returns the results: the machine's representation of the views.
+// The argument peers of resolve reports whether the view may be in a peer's memory. Resolve copies slices of k that
+// the caller may change before the kernel runs.
 func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out R, ins []R, err error) {
 	if k.Op == nil {
 		return out, nil, fmt.Errorf("the kernel has no operation")

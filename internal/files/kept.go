@@ -12,7 +12,8 @@ import (
 const CacheVariable = "HOCKET_CACHE"
 
 // CacheFolder returns the folder of hocket's caches: the one that HOCKET_CACHE names, or else "hocket" in the user's
-// cache folder. Links on the way to it belong to the user and are resolved here. Below it no link is followed.
+// cache folder. Links in the path of the folder are set by the user and are resolved here. Links below the folder are
+// not followed.
 func CacheFolder() (dir string, named bool, err error) {
 	if dir = os.Getenv(CacheVariable); dir != "" {
 		return resolve(dir), true, nil
@@ -54,7 +55,7 @@ func ReadKept(path string, most int64) ([]byte, error) {
 	return readAll(f, path, most)
 }
 
-// checkKept reports why the folder of path may contain files that other users put there, or may be in another place
+// checkKept returns an error if the folder of path may contain files of other users, or if the folder may be elsewhere
 // than its path says.
 func checkKept(path string) error {
 	dir := filepath.Dir(path)
@@ -82,7 +83,7 @@ func openOwn(path string, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err = f.Stat(); err == nil { // the file may have been replaced
+	if info, err = f.Stat(); err == nil { // the file may have been replaced between the two calls
 		err = ours(path, info)
 	}
 	if err != nil {
@@ -91,7 +92,7 @@ func openOwn(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// ours reports why hocket cannot have made a file for this user.
+// ours returns an error if the file cannot have been created by hocket for this user.
 func ours(path string, info fs.FileInfo) error {
 	why := ""
 	switch {

@@ -5,7 +5,7 @@ import "fmt"
 // Mapping is the content of a regular file. If the system can map files, they are read only when they are used, so the
 // file must not become shorter in the meantime.
 type Mapping struct {
-	Bytes []byte // must not be written to
+	Bytes []byte // must not be modified
 	unmap func() error
 }
 

@@ -27,7 +27,7 @@ func Open(path string) (*os.File, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if info, err = f.Stat(); err == nil { // another file may be there by now
+	if info, err = f.Stat(); err == nil { // the file may have been replaced between the two calls
 		err = regular(path, info)
 	}
 	if err != nil {
@@ -74,7 +74,7 @@ func ReadBelow(dir, name string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err == nil { // another file may be there by now
+	if info, err = f.Stat(); err == nil { // the file may have been replaced between the two calls
 		err = regular(path, info)
 	}
 	if err != nil {
@@ -89,7 +89,7 @@ func readAll(f *os.File, path string, most int64) ([]byte, error) {
 		return nil, tooLarge(path, most)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(b)) > most { // it has grown, or has no size, like files in /proc
+	if err == nil && int64(len(b)) > most { // the file has grown, or reports no size, like files in /proc
 		err = tooLarge(path, most)
 	}
 	if err != nil {

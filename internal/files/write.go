@@ -26,8 +26,8 @@ import (
 
 // Write writes a path that the user names, completely or not at all. write fills a temporary file next to path, which
 // replaces path once it is on disk. The file gets the permissions that os.Create would set. If path is a link of the
-// user or root, the file that it leads to is written. A device, or a pipe that a process reads, is written to directly.
-// Errors name path.
+// user or root, the file that it leads to is written. If path is a device, or a pipe that a process reads, Write
+// writes to it directly. Errors contain path.
 func Write(path string, write func(io.Writer) error) error {
 	return writer{sync: true}.write(path, write)
 }
@@ -44,8 +44,8 @@ func WriteUnsynced(path string, b []byte) error {
 	return writer{kept: true}.write(path, func(w io.Writer) error { _, err := w.Write(b); return err })
 }
 
-// writer writes files. Tests set before. It is called before each operation of the file system with the name of the
-// operation, and may make it fail.
+// writer writes files. Tests set before, which is called with the name of each file system operation before the
+// operation, and can make the operation fail.
 type writer struct {
 	sync   bool
 	kept   bool // hocket chose the path: see WriteKept
@@ -74,7 +74,7 @@ func (w writer) check(path string) error {
 		var f *os.File
 		if f, err = w.beside(to); err == nil {
 			err = f.Close()
-			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // others may remove it after it is closed
+			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // after the file is closed, another process may remove it
 				err = errors.Join(err, e)
 			}
 		}
@@ -88,7 +88,7 @@ func (w writer) check(path string) error {
 // destination is the target of a write.
 type destination struct {
 	path string
-	mode fs.FileMode // the mode of the file that exists; 0 without one
+	mode fs.FileMode // the mode of the existing file; 0 if there is none
 	odd  bool        // not a regular file, so it must not be replaced by one
 }
 
@@ -116,7 +116,7 @@ func (w writer) destination(path string) (destination, error) {
 // mostLinks is how many links in a row are followed. It is the same number as in Linux.
 const mostLinks = 40
 
-// follow finds what path leads to. The result need not exist.
+// follow resolves the links of path. The resulting file need not exist.
 func follow(path string) (destination, error) {
 	for range mostLinks {
 		info, err := os.Lstat(path)
@@ -166,8 +166,8 @@ func isTemporary(path, name string) bool {
 
 var errTaken = errors.New("another process took the temporary file for an abandoned one")
 
-// beside creates a file that will replace another one, and removes those of processes that have ended. The file is
-// locked while it is open, so that other processes leave it alone.
+// beside creates a temporary file that will replace another file, in the same folder. It removes temporary files of
+// processes that have ended. The new file stays locked while it is open, so that other processes do not remove it.
 func (w writer) beside(d destination) (f *os.File, err error) {
 	w.removeLeft(d.path)
 	for range 3 {
@@ -176,13 +176,13 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 			return err
 		})
 		var at *fs.PathError
-		if errors.As(err, &at) { // the caller did not ask for a file with that name
+		if errors.As(err, &at) { // the error must not contain the temporary name, which the caller does not know
 			return nil, at.Err
 		}
 		if err != nil {
 			return nil, err
 		}
-		// Before it is locked, another process may take it for an abandoned file.
+		// Until it is locked, another process may consider the file abandoned.
 		if _, others := lock(f); others {
 			err = errTaken
 		} else if _, err = os.Lstat(f.Name()); err == nil {
@@ -212,7 +212,7 @@ func (w writer) removeLeft(path string) {
 		return
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(-1) // those that can be read
+	names, _ := f.Readdirnames(-1) // the entries that could be read
 	for _, name := range names {
 		if !isTemporary(base, name) {
 			continue
@@ -304,7 +304,7 @@ func (w writer) replace(d destination, write func(io.Writer) error) error {
 }
 
 // syncFolder writes the new entry of the folder to disk. Many systems and file systems refuse to sync a folder, each
-// with a different error. Only an input/output error counts, since the file is there already.
+// with a different error. Only an input/output error is returned, because the file itself has already been written.
 func (w writer) syncFolder(dir string) error {
 	if !w.sync {
 		return nil

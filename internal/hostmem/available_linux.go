@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// Available returns the bytes that can be allocated without swapping; 0 if unknown. It is the least
-// of what the machine has available, of what the limits of the process's control groups (of both
-// versions) leave, and of what a limit of its address space leaves.
+// Available returns the number of bytes that can be allocated without swapping; 0 if unknown. It is the smallest of
+// three numbers: the available memory of the machine, the memory that the limits of the process's control groups (of
+// both versions) leave, and the address space that the process's limit leaves.
 func Available() int64 { return available("/", addressSpace()) }
 
-// available is Available for system files below root. addresses is the limit of the address space;
-// 0 if there is none.
+// available is Available with the system files below root. addresses is the limit of the address space; 0 if there is
+// none.
 func available(root string, addresses int64) int64 {
 	free := int64(0)
 	least := func(left int64) {
@@ -60,9 +60,9 @@ func addressSpace() int64 {
 	return int64(l.Cur)
 }
 
-// groupsOf lists the control groups that a /proc/…/cgroup file names, and their ancestors, since
-// each may have a limit. second are groups of cgroup version 2; first are groups of the version 1
-// controller of memory. In a container there is often only the root, "/".
+// groupsOf lists the control groups in a /proc/…/cgroup file, and their ancestors, since each may have a limit. second
+// holds groups of cgroup version 2, and first groups of the memory controller of version 1. In a container there is
+// often only the root, "/".
 func groupsOf(text string) (second, first []string) {
 	own, older := "/", "/"
 	for line := range strings.Lines(text) {

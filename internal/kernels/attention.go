@@ -11,9 +11,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention computes softmax(Scale · q·kᵀ)·v for each leading index and head, with q[…, Tq, Hq, Dh] and k and v […, Tk,
-// Hkv, Dh]. A fourth operand, integers […] or […, Tq], holds numbers of keys. The last operand may be a mask of floats,
-// […, Tq, Tk] or [Tq, Tk].
+// attention computes softmax(Scale · q·kᵀ)·v for each leading index and head, with q[…, Tq, Hq, Dh] and k and v […,
+// Tk, Hkv, Dh]. A fourth operand, integers of shape […] or […, Tq], holds the number of keys of each sequence or
+// query. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk].
 func attention(j *job, op device.Attention) ([]launch, error) {
 	f, err := newAttending(j, op)
 	switch {
@@ -34,21 +34,21 @@ type attending struct {
 	dt      string
 	lead    int   // number of batch dimensions, after merging
 	dh      int64 // elements of a head
-	result  int64 // elements of the result
+	result  int64 // number of elements of the result
 	rows    int64 // number of queries of all heads that share keys and values
 	heads   int64 // number of key heads in all batches
 	batches int64
 	keys    int64
-	given   bool  // whether an operand holds the number of keys
+	given   bool  // whether an operand holds numbers of keys
 	bent    bool  // whether scores have a cap or a mask
 	fixed   bool  // see device.Attention
-	room    int64 // see splitRoom
+	room    int64 // in bytes; see splitRoom
 	wider   int64 // see wideBlocks
 	args    words // AttentionArgs
 }
 
-// lengths describes the operand that holds the numbers of keys: its address, and its strides in bytes for each batch
-// dimension and from query to query.
+// lengths describes the operand that holds the numbers of keys: its address, and its strides in bytes. There is a
+// stride for each batch dimension, and one from query to query.
 type lengths struct {
 	addr    nvlib.Ptr // 0 if there is no such operand
 	wide    bool
@@ -130,7 +130,8 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 			q.Shape[b], k.Shape[b])
 	}
 	if op.Window >= k.Shape[b] && !op.Fixed {
-		// The window contains all keys. Fixed bits must not depend on the number of keys that memory has room for.
+		// The window contains all keys. With fixed bits, the choice must not depend on the number of keys for which
+		// memory is allocated.
 		op.Window = 0
 	}
 	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
@@ -191,8 +192,8 @@ const (
 	hopperThreads = 384
 	warpRows      = 16  // rows of a warp of flashSplit
 	splitKeys     = 128 // the size of a split is a multiple of this number of keys
-	// Each split has at least splitLeast keys. Joining more than manySplits splits takes longer, so if there are more,
-	// each has at least manyLeast keys.
+	// Each split has at least splitLeast keys. If there are more than manySplits splits, combining them takes longer,
+	// so each then has at least manyLeast keys.
 	splitLeast, manySplits, manyLeast = 256, 16, 512
 	// fewBlocks is the number of blocks below which flash leaves half of a large GPU idle. No choice depends on the
 	// size of the GPU, because the bits of results depend on the choice. flashHopper splits the keys only if there are
@@ -200,17 +201,18 @@ const (
 	// block would take longer to join them than a separate kernel.
 	fewBlocks   = 64
 	wideBlocks  = fewBlocks / 2
-	splitBlocks = 128 // number of blocks that splitting aims at
-	splitMost   = 32  // number of splits of keys with lengths
-	// splitRoom is the largest memory in bytes for the partial results of a launch with fixed bits. An attention that
-	// needs more, because it has many rows, takes several launches.
+	splitBlocks = 128 // number of blocks for which the keys are split
+	splitMost   = 32  // largest number of splits of keys with lengths
+	// splitRoom is the largest size in bytes of the partial results of a launch with fixed bits. An attention with so
+	// many rows that it needs more is computed by several launches.
 	splitRoom = 64 << 20
 )
 
 func (f *attending) blocks(rows int64) int64 { return (f.rows + rows - 1) / rows * f.heads }
 
-// few reports whether there are so few queries that the keys should be split. With lengths the answer does not depend
-// on the batch, so that the bits of a sequence do not either. With fixed bits it depends only on the heads.
+// few reports whether there are so few queries that the keys should be split. With lengths, the result does not depend
+// on the batch, so that the bits of a sequence do not depend on the batch. With fixed bits, it depends only on the
+// heads.
 func (f *attending) few() bool {
 	switch {
 	case f.dh != 64 && f.dh != 128:
@@ -357,8 +359,8 @@ func (f *attending) splitRows() int64 {
 	return warpRows * f.splitWarps()
 }
 
-// splitWarps returns the number of warps of flashSplit that load keys together and use all of them. Four are not
-// faster. The bits of results depend on this number.
+// splitWarps returns the number of warps of flashSplit that load keys together and use all of them. Four warps were
+// not faster. The bits of results depend on this number.
 func (f *attending) splitWarps() int64 {
 	if f.rows <= warpRows && !f.fixed {
 		return 1
@@ -385,8 +387,8 @@ func before80(arch string) bool {
 	return err == nil && n < 80
 }
 
-// onTensorCores reports whether tensor cores can compute an attention: its operands are 2-byte floats, its heads fit
-// into registers, and its rows can be moved in units of 16 bytes.
+// onTensorCores reports whether tensor cores can compute an attention. Its operands must be 2-byte floats, its heads
+// must fit into registers, and its rows must permit accesses of 16 bytes.
 func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
 	keys := j.Ins[1].Shape[len(j.Ins[1].Shape)-3]

@@ -22,7 +22,7 @@ func attentionGrad(j *job, op device.AttentionGrad) ([]launch, error) {
 	}
 	q, k := j.Ins[0], j.Ins[1]
 	all := append([]Operand{j.Out}, j.Ins...)
-	for len(all) < 7 { // operands that attention_lse does not read
+	for len(all) < 7 { // attention_lse does not read the other operands
 		all = append(all, Operand{Strides: make([]int64, len(q.Shape))})
 	}
 	b := len(q.Shape) - 3
@@ -168,8 +168,8 @@ func (g *graded) code(body, args string) code {
 	}
 }
 
-// onTensorCores reports whether operands are 2-byte floats, with heads that fit into registers and rows that can be
-// moved in units of 16 bytes.
+// onTensorCores reports whether tensor cores can compute the gradients. Operands must be 2-byte floats, heads must fit
+// into registers, and rows must permit accesses of 16 bytes.
 func (g *graded) onTensorCores(j *job) bool {
 	if j.Ins[0].DType.Size() != 2 || g.dh%16 != 0 || g.dh > 128 || before80(j.arch) || g.tk > flashKeys ||
 		g.tq*g.share >= flashMost {

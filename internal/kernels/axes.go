@@ -20,7 +20,7 @@ func exactGrid(n int64) (uint32, error) {
 
 // chainMost is the number of elements that one thread folds; further elements form another part, which is folded
 // concurrently. If at least warpLeast elements of a result are contiguous, a warp folds them together, and a whole
-// block from wideLeast elements. These constants determine the order of operations, and so the bits.
+// block from wideLeast elements. These constants determine the order of operations and therefore the bits.
 const (
 	chainMost = 512
 	warpLeast = 64
@@ -80,12 +80,12 @@ func axesOf(j *job, op device.ReduceAxes) ([]launch, error) {
 	return f.passes(j.Ins[0].Addr, ctype(f.dt))
 }
 
-// apartMost is the largest number of elements of a result for which apart cuts the operand.
+// apartMost is the largest number of elements of a result for which apart splits the operand.
 const apartMost = 16
 
-// apart cuts the operand along the reduced axis into separate operands if each result has only a few elements and these
-// are not contiguous. An elementwise fold of these operands uses wide accesses, as for the slots of a reduce-scatter.
-// It returns nil for other operands.
+// apart splits the operand along the reduced axis into separate operands if each result has only a few elements and
+// these are not contiguous. An elementwise fold of these operands uses wide accesses, as for the slots of a
+// reduce-scatter. apart returns nil for other operands.
 func (f *folding) apart(axes []int) []Operand {
 	if len(f.gone) != 1 || f.gone[0].s[0] <= 1 || f.count < 2 || f.count > apartMost {
 		return nil
@@ -130,7 +130,7 @@ func newFolding(j *job, in Operand, red ir.Red, gone []int) (*folding, error) {
 	return f, nil
 }
 
-// foldOf returns the name of a reduction's fold in the sources, and the value of a fold of no elements.
+// foldOf returns the name of a reduction's fold in the sources, and the result of a fold without elements.
 func foldOf(red ir.Red, dt ir.DType) (fold string, first uint64) {
 	sign := 1
 	switch red {
@@ -154,8 +154,8 @@ func foldOf(red ir.Red, dt ir.DType) (fold string, first uint64) {
 	return fold, math.Float64bits(math.Inf(sign))
 }
 
-// passes plans launches that fold the parts of all results concurrently into scratch memory, until each result has only
-// one part.
+// passes plans launches that fold the parts of all results concurrently into scratch memory. It adds launches until
+// each result has only one part.
 func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
 	var all []launch
 	for {

@@ -24,8 +24,9 @@ type Cache struct {
 	warned sync.Once
 }
 
-// OpenCache returns the cache in the folder that HOCKET_CACHE names, or else in the user's cache folder; nil if there
-// is neither. logger receives one message if the folder cannot be used; nil selects the default logger.
+// OpenCache returns the cache in the folder that HOCKET_CACHE names, or in the user's cache folder if HOCKET_CACHE is
+// not set. It returns nil if there is neither. logger receives one message if the folder cannot be used; nil selects
+// the default logger.
 func OpenCache(logger *slog.Logger) *Cache {
 	dir, named, err := files.CacheFolder()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A chain is one kernel that is generated from its links. Each operand is read once, and the result of a link stays in
-// registers for the next links, rounded as if it had been stored.
+// A chain is computed by one kernel, which is generated from the links. Each operand is read once. The result of a
+// link stays in registers for the next links, and is rounded as if it had been stored.
 
 // chaining is the state of generating a chain.
 type chaining struct {
@@ -155,7 +155,7 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	}
 	links := c.links()
 	label, hash := strings.ReplaceAll(device.Name(c.Chain), "+", "_"), fnv.New32a()
-	hash.Write([]byte(links)) // this never fails
+	hash.Write([]byte(links)) // a write to a hash never fails
 	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s%s", hash.Sum32(), rank, v, denseMark(axes), indexType(total)))
 	return launch{blocks: blocksFor(total), args: args, code: code{
 		files: []string{"map", "chain"}, functors: c.functors,

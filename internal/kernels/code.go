@@ -17,16 +17,17 @@ var sources embed.FS
 // code is an instance of the templates of some source files.
 type code struct {
 	files []string // without prelude, in order
-	// functors holds the definitions of the elementwise operations that it uses, which follow the files; each occurs once.
+	// functors holds the definitions of the elementwise operations that the instance uses. They follow the files, and
+	// each occurs once.
 	functors []string
 	own      string // source text for this instance only, after the functors
 	symbol   string
 	args     string // the type of the argument: "MapArgs<2, 1>"
 	body     string // the function with its template arguments: "map<OpAdd, …>"
-	// threads is the largest number of threads of a block of a team's kernel; 0 for other kernels.
+	// threads is the largest number of threads of a block, for kernels of teams; 0 for other kernels.
 	threads int
-	// block is the number of threads of a block, or 0 for the usual number. residents is the number of blocks that a
-	// multiprocessor must hold, or 0 for any.
+	// block is the number of threads of a block; 0 means the usual number. residents is the number of blocks that must
+	// fit on a multiprocessor at once; 0 means any.
 	block, residents int
 	// settles reports whether the body itself waits for the previous kernel. It must do so before it accesses memory
 	// that the previous kernel may write.
@@ -34,7 +35,7 @@ type code struct {
 	raw     string // the whole source, if it does not consist of files
 }
 
-// id identifies an instance: it contains everything that the text depends on, except the contents of the files.
+// id identifies an instance. It contains everything on which the text depends, except the contents of the files.
 func (c code) id() string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
 }
@@ -88,10 +89,10 @@ func file(name string) string {
 // ctype returns the name of an element type in the sources.
 func ctype(dt ir.DType) string { return dt.String() }
 
-// rawType returns an unsigned integer type of the same size as dt, for bits that are only moved.
+// rawType returns an unsigned integer type of the same size as dt, for elements that are moved but not computed with.
 func rawType(dt ir.DType) string { return fmt.Sprint("u", 8*dt.Size()) }
 
-// fnType returns the type in which functions of dt are computed.
+// fnType returns the type in which functions such as exp are computed for dt.
 func fnType(dt ir.DType) string {
 	if dt.Size() <= 2 {
 		return "f32"
@@ -99,7 +100,7 @@ func fnType(dt ir.DType) string {
 	return "f64"
 }
 
-// words holds a kernel's argument as words of 8 bytes, in the order of the structure.
+// words is a kernel's argument, as words of 8 bytes in the order of the structure's fields.
 type words []uint64
 
 func (w *words) addr(vs ...nvlib.Ptr) {

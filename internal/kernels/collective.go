@@ -10,21 +10,21 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Team holds the data about a team that a kernel needs in which members wait for each other: see src/collective.cuh.
-// Each member has a different Team.
+// Team is the part of a kernel's argument that describes a team whose members wait for each other: see
+// src/collective.cuh. Each member has a different Team.
 type Team struct {
 	Rank    int         // the member's index
-	Control []nvlib.Ptr // of each member, ControlBytes long
+	Control []nvlib.Ptr // by member: address of the control memory, which has ControlBytes bytes
 	Abort   nvlib.Ptr   // address of a word of 8 bytes in host memory that ends every wait when it is not 0
 	Record  nvlib.Ptr   // address of FaultBytes of host memory
 	Timeout int64       // nanoseconds
-	Tag     uint64      // is stored with the record
+	Tag     uint64      // identifies the launch in a record
 }
 
 // These constants limit the size of teams.
 const (
 	TeamMost   = 8   // members
-	BlocksMost = 256 // blocks of a launch
+	BlocksMost = 256 // largest number of blocks of a launch
 	// RegionsMost is the number of regions that a member's control memory can name. Each time the halves of one of a
 	// team's nine areas grow, one more region is used. Two areas never grow, and one has at most 64 MiB; the others double
 	// each time, from 64 KiB to at most 2 GiB.
@@ -73,9 +73,9 @@ type Meeting struct {
 	// the type of the function's argument, a structure of 8-byte words that begins with a Team. Symbol names the instance.
 	File, Body, Args, Symbol string
 	Upon                     []string // the sources that File depends on
-	Own                      string   // source text for this instance only, after the files
+	Own                      string   // source text for this instance only, which follows the files
 	Team                     Team
-	Words                    []uint64 // the words after Team
+	Words                    []uint64 // the words of the argument that follow Team
 	Blocks, Threads          int
 	Shared                   int // bytes of dynamic shared memory
 }
@@ -102,7 +102,7 @@ func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 // errors.
 func (l *Library) MeetingAhead(t Target, m Meeting) { l.images.ahead(m.launch().code, t.Arch) }
 
-// comments matches a comment with the space before it. No string in the kernels has two slashes.
+// comments matches a comment and the white space before it. No string in the kernels contains two slashes.
 var comments = regexp.MustCompile(`\s*//[^\n]*`)
 
 // MeetingsHash returns a hash of the code, without comments, of all kernels in which members wait for each other.

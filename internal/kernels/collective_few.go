@@ -20,11 +20,11 @@ func SMLimitedStages(shared, members, threads, unroll int) int {
 
 func smLimitedStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
 
-// smLimitedTile is the number of packs for each thread after which a block of AllReduceSMLimited signals the others,
-// for data that goes through host memory.
+// smLimitedTile is the number of packs of each thread after which a block of AllReduceSMLimited signals the other
+// members, for data that goes through host memory.
 const smLimitedTile = 8
 
-// SMLimitedTile returns that number for a block, in packs of 16 bytes.
+// SMLimitedTile returns the size of such a tile for a whole block, in packs of 16 bytes.
 func SMLimitedTile(threads int) int64 { return smLimitedTile * int64(threads) }
 
 // Slots returns the number of flags that the given number of blocks needs for each pair of members.
@@ -48,7 +48,7 @@ func (r AllReduce) smLimited(by AllReduceSMLimited, all bool) Meeting {
 	}
 }
 
-// smLimited returns the launch of a ReduceSMLimited. The flags of a Move suffice for it.
+// smLimited returns the launch of a ReduceSMLimited. It uses the flags of the Move.
 func (m *Move) smLimited() (Meeting, error) {
 	if len(m.Extents) > 0 || !m.full(m.targets()) || !m.full(m.sources()) {
 		return Meeting{}, fmt.Errorf("%w: blocks are not contiguous, or not aligned to 16 bytes", device.ErrUnsupported)

@@ -9,7 +9,7 @@ import (
 
 // These algorithms of AllReduce are in src/collective_lamport.cuh.
 type (
-	// AllReduceLamport is a one-shot algorithm in which the data itself is the flag.
+	// AllReduceLamport is a one-shot algorithm in which a receiver recognizes arrived data by its value.
 	AllReduceLamport struct{}
 	// AllReduceLamportx2 is the corresponding two-shot algorithm.
 	AllReduceLamportx2 struct {
@@ -19,10 +19,10 @@ type (
 	// memory.
 	AllReduceLamportHost struct {
 		ByHost
-		Half int64 // bytes of a half of Host
+		Half int64 // size in bytes of a half of Host
 	}
-	// AllReduceLamportResults is a two-shot algorithm that writes results directly to their destination, except the
-	// results of Split chunks of each share, which go through host memory.
+	// AllReduceLamportResults is a two-shot algorithm that writes results directly to their destination. The results
+	// of Split chunks of each share go through host memory instead.
 	AllReduceLamportResults struct{ ByHost }
 )
 
@@ -40,7 +40,7 @@ func (a AllReduceLamportResults) own() ownWords { return ownWords{ByHost: a.ByHo
 // not arrived yet.
 const Unsent = math.MaxUint32
 
-// Spares reports whether Unsent is a NaN in a type, so that it need not be sent as data.
+// Spares reports whether Unsent is a NaN in a type. Kernels can then replace it in operands by another NaN.
 func Spares(dt ir.DType) bool { return dt == ir.F32 || dt == ir.F16 || dt == ir.BF16 }
 
 // RowsPacks returns the number of packs of 16 bytes that a warp moves if each of its threads has the given number of
@@ -52,7 +52,7 @@ func RowsPacks(lines int) int64 { return int64(32 * lines) }
 func (r AllReduce) lamport(rank int, odd bool) Meeting {
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
-	if odd { // whether whole packs can be read and written
+	if odd { // whether operands permit accesses of whole packs
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
 		form, label = fmt.Sprintf("%s, %t", form, aligned), fmt.Sprintf("%s_%t", label, aligned)
 	}

@@ -21,31 +21,32 @@ const (
 	MoveLL MoveKind = iota
 	// MovePush stores into the other members' memory.
 	MovePush
-	// ReduceLL is MoveLL with a reduction where blocks arrive.
+	// ReduceLL is like MoveLL, and the receiver reduces the blocks.
 	ReduceLL
 	// ReducePull loads from the other members' memory and reduces.
 	ReducePull
 	// MoveLL128 is MoveLL with flags in each 128 bytes, for contiguous blocks; it requires that devices write 128 aligned
 	// bytes of a warp as a unit.
 	MoveLL128
-	// ReduceLL128 is MoveLL128 with a reduction where blocks arrive.
+	// ReduceLL128 is like MoveLL128, and the receiver reduces the blocks.
 	ReduceLL128
 	// MoveSpread broadcasts the block of member Root in LL128 lines: Src[Root] to Dst[Me] of every member. Each member
-	// passes a part of the lines on to the others. To, From and Own have no meaning, except that Root with Own gets the
-	// block too.
+	// passes a part of the lines on to the others. To, From and Own are ignored, except that Root also receives the
+	// block if its Own is set.
 	MoveSpread
-	// ReduceSpread reduces all members' blocks, Src[Me], in LL128 lines. Each line is added by one member, which sends the
+	// ReduceSpread reduces all members' blocks, Src[Me], in LL128 lines. One member reduces each line, and sends the
 	// result to Dst[Root] of Root.
 	ReduceSpread
-	// ReduceSMLimited is ReducePull on few multiprocessors, for contiguous blocks that are aligned to 16 bytes.
+	// ReduceSMLimited is like ReducePull but uses few multiprocessors. Its blocks are contiguous and aligned to 16
+	// bytes.
 	ReduceSMLimited
-	// MoveMeet moves nothing: it ends after all members have begun it, and makes the earlier work of their streams visible
-	// to all members.
+	// MoveMeet moves no data. It ends after all members have begun it, and makes the earlier work of their streams
+	// visible to all members.
 	MoveMeet
 	moveKinds
 )
 
-// reduces reports whether blocks are reduced where they arrive.
+// reduces reports whether the receiver reduces the blocks.
 func (k MoveKind) reduces() bool {
 	return k == ReduceLL || k == ReduceLL128 || k == ReduceSpread || k.Pulls()
 }
@@ -87,9 +88,9 @@ type Move struct {
 	Extents                []int64 // at most 3
 	SrcStrides, DstStrides [TeamMost][3]int64
 
-	Root int // of MoveSpread and ReduceSpread
+	Root int // for MoveSpread and ReduceSpread: the member that owns the block
 
-	DType ir.DType // of reductions
+	DType ir.DType // element type of reductions
 	Red   ir.Red
 
 	// Slots and Flags hold the addresses of two halves for each member. A half of Slots has SlotHalf bytes (at least
@@ -98,7 +99,7 @@ type Move struct {
 	SlotHalf     int64
 
 	Blocks, Threads, Unroll int
-	Shared                  int // of ReduceSMLimited: bytes of shared memory that a block may have, or 0 for the default
+	Shared                  int // for ReduceSMLimited: bytes of shared memory that a block may use, or 0 for the default
 }
 
 // Meeting returns the launch of m, without its Team.
@@ -219,7 +220,7 @@ func (m *Move) reduction() (args, label string, err error) {
 	return fmt.Sprintf("%s, %s, %t", ctype(m.DType), fold, m.Red == ir.Avg), m.DType.String() + "_" + m.Red.String(), nil
 }
 
-// side is a block at one end of a move: the address of its first byte, and its strides.
+// side is one end of a move: the address of the block's first byte there, and the block's strides.
 type side struct {
 	at      nvlib.Ptr
 	strides [3]int64

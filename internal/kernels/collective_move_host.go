@@ -11,7 +11,7 @@ import (
 // MoveHostArgs of src/collective_move_host.cuh. These bytes are called the rest of a block.
 type MoveHost struct {
 	Move       // Run is the number of bytes of a block that are stored directly
-	Rest int64 // the number of bytes that follow them
+	Rest int64 // number of bytes of the rest
 	// Give holds, for each receiver, the address in this member's host memory of the rest of the block; the addresses
 	// are multiples of 16. Take holds, for each sender, the address in its host memory of the rest of its block for
 	// this member. Put holds the destinations in this member's own memory; Put[Me] is the destination of the rest of
@@ -19,10 +19,11 @@ type MoveHost struct {
 	// memory only once.
 	Give, Take, Put [TeamMost]nvlib.Ptr
 	Once            bool
-	// Told holds the address of each member's flags: two halves of ToldHalf bytes, which is at least ToldBytes().
+	// Told holds, for each member, the address of its flags: two halves of ToldHalf bytes each. ToldHalf is at least
+	// ToldBytes().
 	Told             [TeamMost]nvlib.Ptr
 	ToldHalf         int64
-	Writers, Readers int64 // the first blocks of the grid write the rest, the next ones read it; the remaining blocks store
+	Writers, Readers int64 // the first Writers blocks of the grid write the rest, and the next Readers blocks read it; the other blocks store
 }
 
 // restRows must equal restRows of src/collective_move_host.cuh.

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Multimem is one member's launch of an all_reduce of sums that NVLink switches compute: MultimemArgs of
-// src/collective_multimem.cuh. It does not use By and Red of the AllReduce, and Data is each member's staging memory.
+// Multimem is one member's launch of an all_reduce whose sums NVLink switches compute: MultimemArgs of
+// src/collective_multimem.cuh. Data of the AllReduce holds each member's staging memory; By and Red are not used.
 type Multimem struct {
 	AllReduce
 	All nvlib.Ptr // the multicast address of all members' staging memory
@@ -15,7 +15,7 @@ type Multimem struct {
 
 // Meeting returns the launch on a member.
 func (m Multimem) Meeting(rank int) Meeting {
-	aligned := (uint64(m.In[rank])|uint64(m.Out[rank]))%16 == 0 // whether whole packs can be read and written
+	aligned := (uint64(m.In[rank])|uint64(m.Out[rank]))%16 == 0 // whether operands permit accesses of whole packs
 	return Meeting{
 		File: "collective_multimem", Upon: []string{"collective_reduce"}, Args: "MultimemArgs",
 		Body:   fmt.Sprintf("reduceMultimem<%s, %d, %d, %t>", ctype(m.DType), len(m.In), m.Unroll, aligned),

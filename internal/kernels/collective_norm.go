@@ -10,18 +10,18 @@ import (
 // ReduceNorm is a launch that adds the rows of all members, adds a residual, and normalises: NormArgs of
 // src/collective_norm.cuh. Operands are dense, and they and their rows are aligned to 16 bytes.
 type ReduceNorm struct {
-	DType            ir.DType // must have spare bits; see Spares
-	Members, Rows    int      // if Members is 1, In is already the sum and there is no Data
-	Packs            int64    // packs of 16 bytes in a row; at most NormPacks
+	DType            ir.DType // a type for which Spares returns true
+	Members, Rows    int      // if Members is 1, In already holds the sum and Data is not used
+	Packs            int64    // number of packs of 16 bytes in a row; at most NormPacks
 	Blocks           int      // at most Rows; all blocks run concurrently
 	Eps              float64
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr
-	Data             []nvlib.Ptr // of each member: two halves, initially filled with Unsent
+	Data             []nvlib.Ptr // by member: address of two halves, initially filled with Unsent
 	Half             int64
-	// Read is set if a block writes data that another block reads. It has two halves of ReadHalf bytes, with one word for
-	// each block; each block then has only one row. The halves are initially zero. When the number of launches wraps
-	// around, the launch that uses one half clears the other.
+	// Read is set if a block writes data that another block reads. It has two halves of ReadHalf bytes, with one word
+	// for each block; each block then has only one row. The halves are initially zero. When epochs wrap around, a
+	// launch that uses one half sets the other half to zero.
 	Read     nvlib.Ptr
 	ReadHalf int64
 }
@@ -36,8 +36,8 @@ const (
 	normThreadsMost = 1024
 )
 
-// NormThreads returns the number of threads of a block of ReduceNorm for rows of the given number of packs: one for
-// each pack up to the limit, so that a block waits for the packs of a row of all members at once.
+// NormThreads returns the number of threads of a block of ReduceNorm for rows of the given number of packs. If
+// possible, it is one for each pack, so that a block waits for the packs of all members at the same time.
 func NormThreads(packs int64) int {
 	threads := normSumming
 	for threads < normThreadsMost && int64(threads) < packs {

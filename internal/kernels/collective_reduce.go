@@ -7,12 +7,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ReduceBy is an algorithm of AllReduce: one of the types below and in collective_lamport.go, each with the fields that
-// only this algorithm has.
+// ReduceBy is an algorithm of AllReduce. It is one of the types below or in collective_lamport.go; their fields are
+// used only by this algorithm.
 type ReduceBy interface {
 	// String returns the algorithm's name in the sources, where it follows "reduce".
 	String() string
-	// own returns the words of ReduceArgs that only this algorithm uses.
+	// own returns the words of ReduceArgs that are used only by this algorithm.
 	own() ownWords
 }
 
@@ -28,21 +28,21 @@ type (
 	AllReduceLL128x2 struct{}
 	// AllReducePush is a two-shot algorithm through staging, with one flag for each chunk.
 	AllReducePush struct{ Group int64 }
-	// AllReduceScatter is the first shot of AllReducePush: Out holds one share. Each share consists of whole packs.
+	// AllReduceScatter is the first phase of AllReducePush: Out holds one share. Each share consists of whole packs.
 	AllReduceScatter struct{ Group int64 }
-	// AllReduceAddends is AllReduceScatter with the packs of each share before Split sent through host memory. The flags
-	// of these chunks are the same as without host memory.
+	// AllReduceAddends is AllReduceScatter with the packs of each share before Split sent through host memory. The
+	// chunks use the same flags as without host memory.
 	AllReduceAddends struct {
 		Group int64
 		ByHost
 	}
-	// AllReducePull reads from peers, and writes to peers.
+	// AllReducePull loads operands from peers, and stores results to peers.
 	AllReducePull struct{}
 	// AllReduceSMLimited is AllReducePull on few multiprocessors. Each block that adds sends the results of Split of its
 	// tiles, the first of every Writers tiles, through host memory. The first Readers blocks read the results of the other
 	// members.
 	AllReduceSMLimited struct {
-		Shared int // bytes of shared memory that a block may have, or 0 for the default
+		Shared int // bytes of shared memory that a block may use, or 0 for the default
 		ByHost
 	}
 	// AllReduceHost is AllReducePush for two members, with the packs from Split on exchanged through host memory.
@@ -63,11 +63,11 @@ type (
 // blocks read it, unless the algorithm defines something else. The flags of its chunks precede the flags with which all
 // blocks synchronize at the end.
 type ByHost struct {
-	Host                    []nvlib.Ptr // the host memory of each member
+	Host                    []nvlib.Ptr // by member: address of its host memory
 	Split, Writers, Readers int64
 }
 
-// ownWords holds the words of ReduceArgs that only some algorithms use.
+// ownWords holds the words of ReduceArgs that are used only by some algorithms.
 type ownWords struct {
 	ByHost
 	group, hostHalf int64
@@ -105,10 +105,10 @@ type AllReduce struct {
 	Red             ir.Red
 	Unroll          int
 	Blocks, Threads int
-	In, Out         []nvlib.Ptr // of each member, dense
-	Data            []nvlib.Ptr // of each member, for pushed data
-	Half            int64       // bytes of a half of Data
-	Flags           []nvlib.Ptr // of each member
+	In, Out         []nvlib.Ptr // by member: address of its dense operand and result
+	Data            []nvlib.Ptr // by member: address of the memory that peers push data to
+	Half            int64       // size in bytes of a half of Data
+	Flags           []nvlib.Ptr // by member: address of its flags
 	FlagHalf        int64
 	Count           int64 // elements
 	Share           int64 // LL lines, LL128 lines, rows or packs that a member reduces
@@ -142,7 +142,7 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
 	switch r.By.(type) {
 	case AllReducePush, AllReduceScatter, AllReduceAddends, AllReducePull, AllReduceHost, AllReduceResults:
-	default: // whether whole packs can be read and written
+	default: // whether operands permit accesses of whole packs
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
 		form += fmt.Sprintf(", %t", aligned)
 		label += fmt.Sprintf("_%t", aligned)
@@ -163,7 +163,7 @@ func (r AllReduce) red() string {
 func (r AllReduce) words() words {
 	var w words
 	var own ownWords
-	if r.By != nil { // nil for Multimem
+	if r.By != nil { // By is nil for Multimem
 		own = r.By.own()
 	}
 	w.addrs(r.In)

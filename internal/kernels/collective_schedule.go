@@ -16,11 +16,11 @@ import (
 type Scheduled struct {
 	*device.Schedule
 	DType      ir.DType
-	At         [device.ScheduleAreas][]nvlib.Ptr // by area and member
-	PacketHalf int64                             // bytes of a half of the packets
-	Words      []nvlib.Ptr                       // of each member: two halves
-	WordHalf   int64                             // bytes, at least ScheduleWords
-	Cell       int64                             // bytes of a cell, a multiple of 16
+	At         [device.ScheduleAreas][]nvlib.Ptr // by area and member: address of the memory
+	PacketHalf int64                             // size in bytes of a half of the packets
+	Words      []nvlib.Ptr                       // by member: address of two halves
+	WordHalf   int64                             // size in bytes of a half, at least ScheduleWords
+	Cell       int64                             // size in bytes of a cell, a multiple of 16
 	Threads    int
 }
 

@@ -51,8 +51,8 @@ func buildOf(l nvlib.Loaded) string {
 	return build
 }
 
-// Headers returns the directories near the library that contain headers such as cuda_bf16.h: those of a toolkit, or of
-// NVIDIA's wheels.
+// Headers returns the directories near the library that contain headers such as cuda_bf16.h. They belong to a toolkit
+// or to NVIDIA's wheels.
 func (c *nvrtc) Headers() []string {
 	n, err := c.open()
 	if err != nil {
@@ -81,11 +81,11 @@ func (c *nvrtc) Compile(source string, options []string) ([]byte, string, error)
 	return out.Cubin, out.Log, nil
 }
 
-// images holds the compiled sources of this process, and reads and writes those on disk.
+// images holds the machine code of this process. It also reads and writes machine code on disk.
 type images struct {
 	compiler Compiler
 	cache    *Cache
-	busy     chan struct{} // limits the number of concurrent compilations ahead of need
+	busy     chan struct{} // limits the number of concurrent compilations that ahead starts
 	mu       sync.Mutex
 	made     map[wanted]*image
 }
@@ -106,8 +106,8 @@ func newImages(c Compiler, cache *Cache) *images {
 	return &images{compiler: c, cache: cache, busy: make(chan struct{}, compilesAhead()), made: map[wanted]*image{}}
 }
 
-// compilesAhead returns the number of concurrent compilations ahead of need: the number of CPUs minus one, which is
-// left for work that does not wait for compilations.
+// compilesAhead returns the largest number of concurrent compilations that ahead starts. It is the number of CPUs
+// minus one; the remaining CPU is for other work.
 func compilesAhead() int { return min(max(runtime.GOMAXPROCS(0)-1, 1), 16) }
 
 // of returns the image of c for arch. fresh reports whether this is the first request for it.
@@ -129,8 +129,8 @@ func (m *images) get(c code, arch string) ([]byte, string, error) {
 	return i.b, i.key, i.err
 }
 
-// ahead starts to compile c for arch and returns without waiting. A call of get does not wait longer because of it: if
-// the compilation has not begun yet, get compiles the code itself.
+// ahead starts to compile c for arch and returns without waiting. It never delays a call of get: if the compilation
+// has not begun yet, get compiles the code itself.
 func (m *images) ahead(c code, arch string) {
 	i, fresh := m.of(c, arch)
 	if !fresh {
@@ -169,7 +169,7 @@ func (m *images) load(key, source string, options []string) ([]byte, error) {
 	return b, nil
 }
 
-// keyOf returns a hash of everything that machine code depends on; the architecture is among the options.
+// keyOf returns a hash of everything on which machine code depends. The options include the architecture.
 func keyOf(source string, options []string, version string) string {
 	h := sha256.New()
 	for _, part := range append([]string{version, source}, options...) {

@@ -120,7 +120,7 @@ func crossed(axes []axis) (rows int, ok bool) {
 	return 0, false
 }
 
-// tiled plans a copy by square tiles. The columns of a tile are along the last axis, and its rows along the given axis.
+// tiled plans a copy by square tiles. The columns of a tile are along the last axis, and the rows along the axis rows.
 func tiled(axes []axis, rows int, out, in Operand) (launch, error) {
 	size := int64(32)
 	if out.DType.Size() == 2 {

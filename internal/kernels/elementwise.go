@@ -16,7 +16,7 @@ import (
 // functor is an elementwise operation in the sources.
 type functor struct {
 	name   string
-	text   string   // its definition; empty if a source file defines it
+	text   string   // its definition; empty if a source file contains the definition
 	values []uint64 // its constants
 }
 
@@ -101,10 +101,10 @@ func cast(j *job) ([]launch, error) {
 
 // mapping describes an instance of the template map.
 type mapping struct {
-	label    string // part of the symbol
+	label    string // part of the kernel's name
 	functor  functor
 	to, from string // element types of the result and the operands in the sources
-	first    string // element type of the first operand; empty if it is from
+	first    string // element type of the first operand; empty if it is the same as from
 }
 
 func (m mapping) launches(out Operand, ins []Operand) ([]launch, error) {
@@ -245,9 +245,9 @@ func symbol(parts ...string) string { return "hocket_" + strings.Join(parts, "_"
 // blocksFor returns the number of blocks for one thread per item, up to a limit on the size of a grid.
 func blocksFor(n int64) uint32 { return uint32(min(ceil(n, threads), 1<<22)) }
 
-// width returns the number of elements of the last axis that move as one access. It is the number of elements of the
-// widest type that fit into 16 bytes, or fewer if some operand's pieces are not aligned. An operand, except the result,
-// may repeat one element along the last axis.
+// width returns the number of elements along the last axis that are moved by one access. It is the number of elements
+// of the widest type that fit into 16 bytes, or fewer if some operand's pieces are not aligned. An operand other than
+// the result may repeat one element along the last axis.
 func width(axes []axis, all []Operand) int64 {
 	if len(axes) == 0 {
 		return 1
@@ -260,7 +260,7 @@ func width(axes []axis, all []Operand) int64 {
 			return 1
 		}
 	}
-	// Wide pieces of many operands would not fit into registers.
+	// Wide pieces of many operands would not fit into the registers.
 	for v > 1 && v*int64(len(all)-1) > 128 {
 		v /= 2
 	}

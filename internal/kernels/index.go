@@ -14,9 +14,9 @@ import (
 // along the axis.
 type along struct {
 	name   string
-	number uint64 // Start of the kernel's arguments
+	number uint64 // the field Start of the kernel's arguments
 	first  int64
-	n, m   int64 // elements of a row of the operand, and of a row of the result
+	n, m   int64 // number of elements of a row of the operand, and of a row of the result
 	rows   int64
 }
 
@@ -110,8 +110,8 @@ func counting(j *job, op device.Iota) ([]launch, error) {
 // others.
 const sortedMost = 1 << 42
 
-// sorted orders rows along the last axis. Each thread determines the position of one element by comparing it with all
-// elements of its row.
+// sorted plans the sorting of rows along the last axis. Each thread compares one element with all elements of its row,
+// which determines the element's position in the result.
 func sorted(j *job, op device.Sorted) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err

@@ -128,13 +128,13 @@ func (f joining) fold() ([]launch, error) {
 	return slices.Concat(before, l, after), err
 }
 
-// aside returns a dense tensor in scratch memory with the shape and type of o.
+// aside returns a dense tensor in scratch memory with the shape and the type of o.
 func (f joining) aside(o Operand) (Operand, error) {
 	at, err := f.j.scratch(o.elements()*o.DType.Size(), false)
 	return o.dense(at), err
 }
 
-// mapping returns the instance for the operands; only the last launch divides.
+// mapping returns the template instance for the operands. Only the last launch divides, for avg.
 func (f joining) mapping() mapping {
 	n := len(f.ins)
 	m := mapping{to: ctype(f.out.DType), from: ctype(f.ins[n-1].DType)}

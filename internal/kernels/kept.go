@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// leads checks that operand i has integers and the given shape, or only its last dimension.
+// leads returns an error unless operand i has an integer type, and the given shape or only its last dimension.
 func (j *operands) leads(i int, shape []int64) error {
 	o, n := j.Ins[i], len(shape)
 	if !o.DType.IsInt() || !slices.Equal(o.Shape, shape) && !(n > 0 && slices.Equal(o.Shape, shape[n-1:])) {
@@ -25,7 +25,8 @@ func (j *operands) lead(i, n int) []int64 {
 	return append(make([]int64, n-len(s)), s...)
 }
 
-// densely returns o without gaps, and the launches that copy it to scratch memory if it has gaps.
+// densely returns o unchanged if it is dense. Otherwise it returns a dense copy in scratch memory, and the launches
+// that make the copy.
 func (j *job) densely(o Operand) (Operand, []launch, error) {
 	if o.isDense() || o.elements() == 0 {
 		return o, nil, nil

@@ -1,12 +1,12 @@
-// Package kernels contains hocket's own GPU kernels: their CUDA C++ sources in src, the choice of templates for an
-// operation on given operands, their compilation at run time, and a cache of the results on disk.
+// Package kernels contains hocket's own GPU kernels: their CUDA C++ sources in src, the selection of templates for an
+// operation on given operands, their compilation at run time, and a cache of machine code on disk.
 //
 // The sources are templates. A compilation unit has one entry point, and consists of the templates that it needs,
 // instantiated for element types, number of dimensions and width of accesses. Extents, strides and addresses are
 // arguments, so one compilation serves all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads,
 // unless it sets another size, and has one argument, a structure of 8-byte words.
 //
-// Results do not depend on the GPU: the order of folds follows from extents, types and strides.
+// Results do not depend on the GPU, because extents, types and strides determine the order of folds.
 package kernels
 
 import (
@@ -21,17 +21,16 @@ import (
 type Target struct {
 	Arch string // for NVRTC's --gpu-architecture: "sm_90a"
 	SMs  int    // number of multiprocessors; no result depends on it
-	// Block is the shared memory in bytes that a block may have; 0 means any size that kernels request. No result depends
-	// on it.
+	// Block is the largest size in bytes of the shared memory of a block; 0 means no limit. No result depends on it.
 	Block int
 	// Scratch reserves device memory, aligned to 256 bytes and filled with zeros if zeros is set. The memory remains
 	// reserved until the launch is released. Launches of one kernel never overlap in time.
 	Scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
-// Problem is a task that Steps plans kernels for: a Computation, a Skinny or a Transfer.
+// Problem is work for which Steps plans kernels: a Computation, a Skinny or a Transfer.
 type Problem interface {
-	// String returns the name used in messages.
+	// String returns the problem's name in messages.
 	String() string
 	// operands returns the result and the operands.
 	operands() (out Operand, ins []Operand)
@@ -139,7 +138,7 @@ type Step struct {
 	Key    string
 	Symbol string
 	Shape  nvlib.Shape
-	// Params holds the bytes of each of the kernel's parameters, in order.
+	// Params holds the kernel's parameters in order, each as bytes.
 	Params [][]byte
 }
 
@@ -151,9 +150,10 @@ func New(c Compiler, cache *Cache) *Library {
 	return &Library{images: newImages(c, cache)}
 }
 
-// Steps returns the launches that compute p on t, in order on one stream; none if the result is empty. No operand may
-// overlap the result, except that an operand may be the result itself if the operation is elementwise or a reduction of
-// operands. The error wraps device.ErrUnsupported if there is no kernel for p.
+// Steps returns the launches that compute p on t. They must run in this order on one stream. There are none if the
+// result is empty. No operand may overlap the result. The exception is an operand that is the result itself, if the
+// operation is elementwise or a reduction of operands. The error wraps device.ErrUnsupported if there is no kernel for
+// p.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 	launches, err := plan(p, t)
 	if err != nil {
@@ -219,7 +219,7 @@ type launch struct {
 // job is a problem while it is being planned.
 type job struct {
 	operands
-	fault   nvlib.Ptr // of the Computation, like tag
+	fault   nvlib.Ptr // of the Computation; tag as well
 	tag     uint64
 	arch    string // of the Target; empty for the newest
 	sms     int    // of the Target

@@ -1,9 +1,10 @@
 package kernels
 
-// Notes are small results that took long to determine, such as measurements. They are stored in the same way as
-// kernels: a note is stored as a whole, and one that is truncated, modified or stored under another key is ignored.
+// Notes are small results that took long to compute, such as measurements. They are stored like machine code: a note
+// that is truncated, modified or stored under another key is ignored.
 
-// LoadNote returns the bytes that were stored under key, a text that contains everything that they depend on.
+// LoadNote returns the bytes that were stored under key. The key is a text that contains everything on which the bytes
+// depend.
 func (c *Cache) LoadNote(key string) ([]byte, bool) {
 	return c.load(keyOf(key, nil, "note"), noteEnding)
 }

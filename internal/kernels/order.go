@@ -11,23 +11,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Join raises flags, which may belong to peers, and then waits for a flag on its device. Flags are words of 8
-// bytes, initially 0, that count the raises that were not consumed yet. A reader that observes a raised flag also
-// observes all earlier writes of the stream that raised it.
+// Join raises flags, which may be in peers' memory, and then waits for a flag on its device. A flag is a word of 8
+// bytes, initially 0, that counts the raises that no wait has consumed yet. A thread that observes a raised flag also
+// observes all earlier writes of the stream that raised the flag.
 type Join struct {
-	// List is the address, in device memory, of a number of flags, at most JoinMost, followed by their addresses; 0 for
-	// none. It is read at each launch.
+	// List is the address of a list in device memory: the number of flags, at most JoinMost, followed by their
+	// addresses. 0 means no flags. The list is read at each launch.
 	List nvlib.Ptr
-	// Count is subtracted from Flag once Flag has reached it; if it is 0, nothing is waited for.
+	// Join waits until Flag has reached Count, and then subtracts Count. If Count is 0, Join does not wait.
 	Flag  nvlib.Ptr
 	Count int64
-	// Abort is the address of a word of 8 bytes that ends the wait when it is not 0, in memory that the host or a peer
-	// writes; 0 for none.
+	// Abort is the address of a word of 8 bytes in memory that the host or a peer writes. If the word is not 0, the
+	// wait ends. An Abort of 0 means that there is no such word.
 	Abort nvlib.Ptr
-	// Timeout ends the wait, which then sets the abort word; 0 for no timeout.
+	// Timeout limits the wait, which sets the abort word when it times out; 0 means no limit.
 	Timeout time.Duration
-	// Fault is the address of six words of device memory, initially 0 except for the bell, that report why a wait failed
-	// (see ReadFault). If Fault is 0, nothing is reported. Tag identifies the caller in a report.
+	// Fault is the address of six words of device memory, initially 0 except for the bell, in which a failed wait
+	// reports its reason (see ReadFault). If Fault is 0, a failed wait reports nothing. Tag identifies the caller in a
+	// report.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -223,8 +224,8 @@ func (f Fault) counts() string {
 
 // These constants are the numbers of argument words of Raise and Await, which are changed for every launch.
 const (
-	raiseWords = 2 // address and summand
-	awaitWords = 6 // address, awaited value, abort word, nanoseconds, and fault and tag as in Join
+	raiseWords = 2 // the address, and the value to add
+	awaitWords = 6 // the address, the value to wait for, the abort word, the timeout in nanoseconds, and the fault and the tag as in Join
 )
 
 // Raise returns the step that adds to a word of 8 bytes, which may be in a peer's memory, after all earlier work of its

@@ -34,7 +34,8 @@ func linear(j *job, op device.Linear) ([]launch, error) {
 	if len(j.Ins) == 3 {
 		p.bias = &j.Ins[2]
 	}
-	// The leading axes become rows as far as they can be merged. The others are batch dimensions, which share w.
+	// The leading axes are merged with the rows as far as possible. The other leading axes are batch dimensions with
+	// the same w.
 	lead := shared(x.Shape[:last], x.Strides[:last], j.Out.Strides[:last])
 	rows := axis{1, []int64{0, 0}}
 	if n := len(lead); n > 0 {

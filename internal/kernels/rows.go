@@ -11,7 +11,7 @@ import (
 type row struct {
 	label, body  string // body is a format for the number of axes, V and W: "softmax<f32, %d, %d, %d>"
 	axis         int
-	weight, bias Operand // an address of 0 means none
+	weight, bias Operand // operands with address 0 are absent
 	eps          float64
 }
 
@@ -97,8 +97,8 @@ func (j *job) along(r row) ([]launch, error) {
 	}}}, err
 }
 
-// held returns the number of wide accesses that load a thread's part of a row along axis d into registers; 0 if rows
-// are too long or not suitably aligned.
+// held returns the number of wide accesses with which a thread loads its part of a row along axis d into registers. It
+// returns 0 if rows are too long or not suitably aligned.
 func held(rows []axis, out, in Operand, d int) int64 {
 	const most = 8
 	n, v := out.Shape[d], 16/out.DType.Size()

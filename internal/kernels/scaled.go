@@ -68,7 +68,7 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if after != nil { // there is no matrix in place
+	if after != nil { // the scales have no matrix view without a copy
 		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
 			return nil, err
 		}
@@ -137,7 +137,7 @@ func quantize(j *job) ([]launch, error) {
 		return nil, err
 	}
 	before = append(before, more...)
-	if after != nil { // the result has no matrix view in place
+	if after != nil { // the result has no matrix view without a copy
 		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
 			return nil, err
 		}

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Skinny is a linear of 1 to 32 rows. The time of its kernel is that of reading the weight. Ins holds x, the weight,
-// and the bias if there is one.
+// Skinny is a linear of 1 to 32 rows. Its kernel takes as long as reading the weight. Ins holds x, the weight, and the
+// bias if there is one.
 type Skinny struct {
 	Ins      []Operand
 	Out      Operand
@@ -20,9 +20,9 @@ type Skinny struct {
 	Constant bool
 	// Up is used with SiluMulEpilogue: the result is silu(x·wᵀ) times x·Upᵀ. It has the shape of the first weight.
 	Up *Operand
-	// Sliced permits any number of rows of x. Each row has the same bits as if it were computed alone.
+	// Sliced permits any number of rows of x. Each row of the result has the same bits as if it were computed alone.
 	Sliced bool
-	// More holds further linears of x without bias and epilogue. Rows of all results have the same bits as in separate
+	// More holds further linears of x, without bias and epilogue. All results have the same bits as in separate
 	// launches.
 	More []SkinnyPart
 }
@@ -39,7 +39,7 @@ type Epilogue int
 const (
 	NoEpilogue Epilogue = iota
 	ReluEpilogue
-	// SiluMulEpilogue multiplies silu of the product by the product with Skinny.Up. There is no bias.
+	// SiluMulEpilogue multiplies silu of the GEMM's result by the result of the GEMM with Skinny.Up. There is no bias.
 	SiluMulEpilogue
 )
 
@@ -47,7 +47,7 @@ var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnySiluMul"}
 
 const (
 	skinnyRows  = 32 // largest number of rows of a block
-	skinnyWarps = 8  // warps of a block. The bits of results depend on it.
+	skinnyWarps = 8  // number of warps of a block; the bits of results depend on it
 	// skinnyTurn is the number of columns that a warp processes at a time.
 	skinnyTurn = 64
 	// skinnyMost is the largest extent, because the kernel counts in 32 bits.
@@ -56,8 +56,8 @@ const (
 	skinnyRoom = 112 << 10
 )
 
-// skinnyForm is a choice of parameters that affects no bit of the result. tiles is the number of groups of eight weight
-// rows of a block. steps is the number of loads, of 64 columns each, that a warp's shared memory holds.
+// skinnyForm holds parameters that do not affect the bits of the result. tiles is the number of groups of eight weight
+// rows of a block. steps is the number of loads, of 64 columns each, that fit into a warp's shared memory.
 type skinnyForm struct{ tiles, steps int64 }
 
 // shared returns the shared memory of a block for the given number of rows of x.
@@ -95,7 +95,7 @@ func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 type skinnyLinear struct {
 	how     Skinny
 	dt      ir.DType
-	m, n, k int64 // n is the total of all parts
+	m, n, k int64 // n is the sum over all parts
 	rows    int64 // rows of a block: 8, 16 or 32
 	x       nvlib.Ptr
 	xm      int64

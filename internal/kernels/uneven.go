@@ -58,7 +58,7 @@ func (u uneven) launches(j *job) ([]launch, error) {
 	return []launch{{blocks: min(blocksFor(ceil(j.Out.elements()/inner*pieces, unevenFlight)), unevenBlocks), args: args, code: c}}, nil
 }
 
-// moves makes c a copy of rows in pieces that are as wide as the addresses permit. It returns the number of pieces of a
+// moves makes c copy rows, in pieces that are as wide as the addresses permit. It returns the number of pieces of a
 // row.
 func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	size := int64(16)
@@ -76,7 +76,7 @@ func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	return row / size
 }
 
-// reduces makes c a reduction of rows that processes one pack of elements at a time.
+// reduces makes c reduce rows, one pack of elements at a time.
 func (c *code) reduces(j *job, red ir.Red, row int64, all []Operand) int64 {
 	dt := j.Out.DType
 	v := 16 / dt.Size()
@@ -98,7 +98,7 @@ func multiples(size, row int64, all []Operand) bool {
 	return row%size == 0 && !slices.ContainsFunc(all, func(o Operand) bool { return int64(o.Addr)%size != 0 })
 }
 
-// indexType returns a 32-bit type if all indices, and the indices one step beyond the last one, fit into it.
+// indexType returns a 32-bit type if it can represent all indices and also the indices one step beyond the last one.
 func (j *operands) indexType() string {
 	if j.Out.elements() < 1<<29 {
 		return "u32"

@@ -58,8 +58,8 @@ func (u Unchanged) launch() launch {
 		files: []string{"sync", "map", "kept"}, symbol: symbol("unchanged"), args: "UnchangedArgs", body: "unchanged"}}
 }
 
-// Blank returns the problem of filling memory with a pattern of 4-byte words that is conspicuous when it is read: NaNs
-// in float types, large integers.
+// Blank returns the problem of filling memory with a pattern that is easy to notice when it is read: NaNs in float
+// types, and large integers.
 func Blank(at nvlib.Ptr, bytes int64) Computation {
 	const pattern = 0x7fff7fff
 	return Computation{Op: device.Elementwise{Op: ir.OpFill, Numbers: []ir.Number{ir.Whole(pattern)}},

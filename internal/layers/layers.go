@@ -1,7 +1,7 @@
-// Package layers cuts a function into layers that can be run and evaluated one by one. A layer is
-// one iteration of a loop that carries values, or a sequence of statements between such loops. Each
-// layer is a separate program. Its parameters are those parameters of the function, and those
-// values computed before it, that it uses; its results are the values that later layers use.
+// Package layers cuts a function into layers that can be run and evaluated one by one. A layer is one iteration of a
+// loop that carries values, or a sequence of statements between such loops. Each layer is a separate program. The
+// program's parameters are the function's parameters and the values of earlier layers that the layer uses. Its results
+// are the values that later layers use.
 //
 // Small parts keep error bounds small. A layer that is given exact inputs is compared within the rounding of its own
 // operations, while the bounds of a whole model soon exceed its values.
@@ -26,8 +26,8 @@ type Layer struct {
 	Program *ir.Program
 	// In are the arguments of that function, in the order of its parameters.
 	In []Input
-	// Out names the values of the cut function that the layer's results are, in the order of the
-	// results. Names of inout parameters follow, as in ir.OutputNames; they are also in In.
+	// Out names, for each result of the layer in order, the value of the original function that the result is. The
+	// names of inout parameters follow, as in ir.OutputNames; these parameters are also in In.
 	Out []string
 }
 
@@ -92,7 +92,7 @@ func (c *cutter) find() {
 		used(s, func(name string) { c.last[name] = i })
 		for _, sym := range c.b.Info.Results[s] {
 			if s.Op == ir.OpFor && sym.Kind == ir.SymIndex {
-				continue // a variable that the loop defines
+				continue // a variable that the loop itself defines
 			}
 			c.defined[sym.Name], c.at[sym.Name] = sym, i
 			c.names = append(c.names, sym.Name)
@@ -167,7 +167,7 @@ func (c *cutter) run(from, to int) {
 	}
 	part := c.stmts[from:to]
 	if len(part) == 1 && part[0].Op == ir.OpReturn && c.b.Info.Needs[part[0]] == nil {
-		return // the statements compute nothing
+		return // the statements compute no value
 	}
 	l := Layer{Pos: part[0].Pos, Name: c.spelled(part)}
 	body := &ir.Block{Stmts: cloned(part), End: c.b.Func.Body.End}
@@ -210,7 +210,8 @@ func (c *cutter) run(from, to int) {
 	c.layers = append(c.layers, l)
 }
 
-// narrowest returns the best place to cut statements [from, to); 0 if they cannot be cut.
+// narrowest returns the index at which statements [from, to) are cut: the one with the fewest live values. It returns
+// 0 if they cannot be cut.
 func (c *cutter) narrowest(from, to int) int {
 	count := 0
 	for _, s := range c.stmts[from:to] {

@@ -10,18 +10,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Across is the connection between nodes: the time of bytes that leave a node. The description has the times inside a
-// node.
+// Across describes the network between nodes: the times of bytes that leave a node. The Description contains the times
+// within a node.
 type Across struct {
 	Source string `json:"source"`
-	// Latency is the time from the call of a member until a few bytes arrive on another node.
+	// Latency is the time from a member's call until the first bytes arrive on another node.
 	Latency float64 `json:"latency_us"`
 	// Bandwidth is the bandwidth of one NIC in one direction, in GB/s, as collectives see it. NICs is the number of NICs
 	// per node.
 	Bandwidth float64 `json:"gbps"`
 	NICs      int     `json:"nics"`
-	// AllReduce, AllGather and ReduceScatter are measured times with one member on each node, by the bytes that each
-	// member must receive. They are absent if only latency and bandwidth are known.
+	// AllReduce, AllGather and ReduceScatter are measured times of collectives with one member on each node, by the
+	// number of bytes that each member must receive. They are nil if only latency and bandwidth are known.
 	AllReduce     []Point `json:"all_reduce,omitempty"`
 	AllGather     []Point `json:"all_gather,omitempty"`
 	ReduceScatter []Point `json:"reduce_scatter,omitempty"`
@@ -60,7 +60,8 @@ func (a *Across) check() error {
 	return nil
 }
 
-// Span sets in a collective of a team which nodes it spans, if the ranks are on several nodes.
+// Span sets the nodes that a collective of the given ranks spans, if the ranks of the description are on several
+// nodes.
 func (d *Description) Span(c *Collective, team []int) {
 	c.Nodes, c.Near = 1, int64(len(team))
 	on := map[int]int64{}
@@ -75,11 +76,11 @@ func (d *Description) Span(c *Collective, team []int) {
 	c.Nodes, c.Near = int64(len(on)), slices.Max(slices.Collect(maps.Values(on)))
 }
 
-// Wire is the time in which the NICs of a node transfer this many bytes.
+// Wire returns the time in which the NICs of a node transfer the given number of bytes.
 func (a *Across) Wire(bytes float64) float64 { return bytes / (a.Bandwidth * float64(a.NICs)) * 1e-3 }
 
-// crossing is the time of a collective that spans nodes. Each member transfers what it needs from other nodes by
-// itself.
+// crossing returns the time of a collective that spans nodes. Each member receives the data that it needs from other
+// nodes itself.
 func (d *Description) crossing(c *Collective) float64 {
 	a := d.Across
 	n, near, moved := float64(c.Members), float64(c.Near), float64(c.Moved)
@@ -91,7 +92,7 @@ func (d *Description) crossing(c *Collective) float64 {
 	}
 	us := a.Latency + a.Wire(moved*(n-near)/max(n-1, 1)*near)
 	if c.Op == ir.OpAllReduce && c.Members > 2 {
-		us += a.Latency // it transfers twice
+		us += a.Latency // the all_reduce transfers data twice
 	}
 	if c.Red != ir.NoRed {
 		us += d.ReduceTime(c.Message)
@@ -99,7 +100,7 @@ func (d *Description) crossing(c *Collective) float64 {
 	return us
 }
 
-// table returns the measured times of an op, or nil without any.
+// table returns the measured times of an op, or nil if there are none.
 func (a *Across) table(op ir.Op) []Point {
 	switch op {
 	case ir.OpAllReduce:

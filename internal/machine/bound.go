@@ -7,9 +7,9 @@ type Rates struct {
 	// Memory is the bandwidth of a device's own memory in GB/s: the faster of the measurements of an elementwise operation
 	// and a sum.
 	Memory float64 `json:"memory_gbps"`
-	// Wire is the bandwidth of a copy between two devices in GB/s, the fastest of the measured sizes.
+	// Wire is the bandwidth of a copy between two devices in GB/s: the largest over all measured sizes.
 	Wire float64 `json:"wire_gbps"`
-	// Peak is in TFLOP/s, by dtype.
+	// Peak is the throughput of GEMMs in TFLOP/s, by dtype.
 	Peak map[string]float64 `json:"peak_tflops"`
 }
 
@@ -24,7 +24,7 @@ func (d *Description) Rates() Rates {
 	return r
 }
 
-// peak returns the TFLOP/s of a dtype. For a dtype that was not measured it follows from the size of an element.
+// peak returns the TFLOP/s of a dtype. For a dtype that was not measured, it is derived from the size of an element.
 func (d *Description) peak(dtype ir.DType) float64 {
 	if peak := d.GEMM.Peak[dtype.String()]; peak > 0 {
 		return peak
@@ -32,18 +32,19 @@ func (d *Description) peak(dtype ir.DType) float64 {
 	return d.GEMM.Peak[d.GEMM.Of] * 2 / float64(dtype.Size())
 }
 
-// MemoryBound is the least time, in microseconds, that a device needs to read or write this many bytes of its own
-// memory.
+// MemoryBound returns the shortest time, in microseconds, in which a device can read or write the given number of
+// bytes of its own memory.
 func (d *Description) MemoryBound(bytes int64) float64 {
 	return float64(bytes) / max(d.Memory, d.Reduce) * 1e-3
 }
 
-// ComputeBound is the least time of this many floating-point operations in products.
+// ComputeBound returns the shortest time, in microseconds, of the given number of floating-point operations in GEMMs.
 func (d *Description) ComputeBound(dtype ir.DType, flops float64) float64 {
 	return flops / d.peak(dtype) * 1e-6
 }
 
-// WireBound is the least time in which a device receives this many bytes from other devices.
+// WireBound returns the shortest time, in microseconds, in which a device can receive the given number of bytes from
+// other devices.
 func (d *Description) WireBound(bytes int64) float64 {
 	if wire := d.Rates().Wire; bytes > 0 && wire > 0 {
 		return float64(bytes) / wire * 1e-3

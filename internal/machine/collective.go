@@ -11,36 +11,38 @@ type Collective struct {
 	// Message is the size of the largest operand of any member. Moved is how much each member must receive
 	// (plan.Coll.Moved). Both are in bytes.
 	Message, Moved int64
-	// AnyOrder says that sums may be added in any order. Algorithm is the one that the program requires, if any.
+	// AnyOrder reports that sums may be added in any order. Algorithm is the algorithm that the program requires;
+	// empty if it requires none.
 	AnyOrder  bool
 	Algorithm string
-	// Nodes is the number of nodes that the members are on. Near is the largest number of members on one node. See
-	// Description.Span. Without these fields all members are on one node.
+	// Nodes is the number of nodes on which the members are. Near is the largest number of members on one node.
+	// Description.Span sets both. If they are 0, all members are on one node.
 	Nodes, Near int64
 }
 
-// Times are measured times of collectives, from the machine that will run them or a similar one.
+// Times provides measured times of collectives, from the machine that will run them or from a similar one.
 type Times interface {
 	// Points returns the times of collectives like c by the bytes of their messages, in ascending order. It returns none
 	// if nothing like c was measured.
 	Points(c *Collective) []Point
 }
 
-// CollectiveTime is the time of a collective: the measured one if there is one, and otherwise the described one.
-// Between two measured sizes it interpolates linearly, which is exact for a latency and a rate; see at.
+// CollectiveTime returns the time of a collective. It is the measured time if there is one, and otherwise the time in
+// the description. Between two measured sizes it interpolates linearly, which is exact for a latency and a rate; see
+// at.
 func (d *Description) CollectiveTime(c *Collective) float64 {
 	us, _ := d.collective(c)
 	return us
 }
 
-// Measured reports whether CollectiveTime comes from Times.
+// Measured reports whether CollectiveTime returns a time from Times.
 func (d *Description) Measured(c *Collective) bool {
 	_, measured := d.collective(c)
 	return measured
 }
 
-// Contested is the factor by which a collective takes longer if it starts during a GEMM. The GEMM
-// slows down by the same factor until the collective ends.
+// Contested returns the factor by which a collective takes longer if it starts during a GEMM. The GEMM is slower by
+// the same factor until the collective ends.
 func (d *Description) Contested(c *Collective) float64 {
 	if d.KernelBesideGEMM > 0 && d.Measured(c) {
 		return d.KernelBesideGEMM
@@ -48,7 +50,7 @@ func (d *Description) Contested(c *Collective) float64 {
 	return d.GEMMBesideCollective
 }
 
-// Crosses reports whether CollectiveTime comes from the connection between nodes.
+// Crosses reports whether CollectiveTime returns a time of the network between nodes.
 func (d *Description) Crosses(c *Collective) bool { return d.Across != nil && c.Nodes > 1 }
 
 func (d *Description) collective(c *Collective) (us float64, measured bool) {
@@ -64,7 +66,8 @@ func (d *Description) collective(c *Collective) (us float64, measured bool) {
 	return d.Described(c.Op, c.Moved), false
 }
 
-// Described is the time in the description itself. An op without its own table costs as much as an all_gather.
+// Described returns the time of a collective in the description itself. An op without its own table is assumed to take
+// as long as an all_gather.
 func (d *Description) Described(op ir.Op, moved int64) float64 {
 	switch op {
 	case ir.OpBarrier:

@@ -29,20 +29,21 @@ func at(table []Point, size float64) float64 {
 	return a[1] + (size-a[0])*slope
 }
 
-// CopyTime is the time to copy this many bytes into the memory of a peer.
+// CopyTime returns the time in which a device copies the given number of bytes to a peer's memory.
 func (d *Description) CopyTime(bytes int64) float64 { return at(d.Copy, float64(bytes)) }
 
-// TouchTime is the time of an operation that reads and writes this many bytes in the device's own memory.
+// TouchTime returns the time of an operation that reads and writes the given number of bytes of the device's own
+// memory.
 func (d *Description) TouchTime(bytes int64) float64 {
 	return d.Launch + float64(bytes)/d.Memory*1e-3
 }
 
-// ReduceTime is TouchTime for a sum over a dimension.
+// ReduceTime is like TouchTime, for a sum over a dimension.
 func (d *Description) ReduceTime(bytes int64) float64 {
 	return d.Launch + float64(bytes)/d.Reduce*1e-3
 }
 
-// GEMMTime is the time of a product [m, k] · [k, n].
+// GEMMTime returns the time of a matrix product [m, k] · [k, n].
 func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
 	if m == 0 || n == 0 || k == 0 {
 		return d.Launch
@@ -54,8 +55,8 @@ func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
 	return max(d.Launch+flops/peak*1e-6*slower, d.TouchTime(bytes))
 }
 
-// slowness says how many times longer than at peak a product of this shape takes. It is the mean of the measured
-// shapes, weighted by distance to the power of -3 (Shepard, A two-dimensional interpolation function for
+// slowness returns the time of a GEMM of this shape divided by its time at peak throughput. It is the mean over the
+// measured shapes, weighted by distance to the power of -3 (Shepard, A two-dimensional interpolation function for
 // irregularly-spaced data, 1968). A factor of two in one extent is a distance of 1.
 func (d *Description) slowness(m, n, k float64) float64 {
 	if len(d.GEMM.Measured) == 0 {

@@ -15,30 +15,30 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// Description is one kind of machine. All times are in microseconds. Tables are points [size in bytes, microseconds],
-// by ascending size.
+// Description describes one kind of machine. All times are in microseconds. Tables consist of points [size in bytes,
+// microseconds], by ascending size.
 type Description struct {
 	Name string `json:"name"`
-	// Source is the source of the numbers.
+	// Source names the origin of the numbers.
 	Source string `json:"source"`
-	// GPU is the model and architecture of the devices, in the form in which the identity of a world starts. It is empty
-	// for other devices. Dispatch tables that were measured on these GPUs fit.
+	// GPU is the model and architecture of the devices, in the form with which the identity of a world begins. It is
+	// empty for other devices. Dispatch tables that were measured on these GPUs apply to the description.
 	GPU string `json:"gpu,omitempty"`
-	// Ranks is the number of devices on which it was measured, or 0 if that does not matter. Predictions for other numbers
-	// are extrapolated.
+	// Ranks is the number of devices on which the machine was measured, or 0 if the number has no influence.
+	// Predictions for other numbers are extrapolated.
 	Ranks int `json:"ranks,omitempty"`
-	// Error says how far its predictions were from measured times.
+	// Error describes how much the predictions differed from measured times.
 	Error *Error `json:"error,omitempty"`
-	// Launch is the time of an operation before it does anything.
+	// Launch is the fixed time that every operation takes in addition to its work.
 	Launch float64 `json:"launch_us"`
 	// Memory is the bandwidth of a device's own memory in GB/s, for an elementwise operation.
 	Memory float64 `json:"memory_gbps"`
 	// Reduce is the same for a sum over a dimension. For H200 it was measured with 2 and 4 slots of 2048 and 4096 rows,
 	// without the time of a launch (docs/measured/gemm.md).
 	Reduce float64 `json:"reduce_gbps"`
-	// GEMM says how fast matrices are multiplied.
+	// GEMM describes the speed of matrix products.
 	GEMM GEMM `json:"gemm"`
-	// Copy is the time to copy this many bytes into the memory of a peer.
+	// Copy holds the times of copies to a peer's memory, by size.
 	Copy []Point `json:"copy"`
 	// Signal is the time from a signal to the end of the peer's wait. Barrier is the time of a barrier.
 	Signal  float64 `json:"signal_us"`
@@ -52,30 +52,31 @@ type Description struct {
 	AllReduce     []Point `json:"all_reduce"`
 	AllGather     []Point `json:"all_gather"`
 	ReduceScatter []Point `json:"reduce_scatter"`
-	// GEMMBesideCopy is how many times longer a GEMM takes while copies arrive. GEMMBesideCollective is the same while a
-	// collective runs, and the collective slows down as much. At 2 there is nothing to gain.
+	// GEMMBesideCopy is the factor by which a GEMM takes longer while copies arrive. GEMMBesideCollective is the
+	// factor while a collective runs; the collective is slower by the same factor. With a factor of 2, overlap saves
+	// no time.
 	GEMMBesideCopy       float64 `json:"gemm_beside_copy"`
 	GEMMBesideCollective float64 `json:"gemm_beside_collective"`
 	// KernelBesideGEMM is the same for a collective that Times knows and that starts while a GEMM runs; 0 means no
-	// difference. The blocks of the collective get multiprocessors one by one as the blocks of the GEMM end. They hold
-	// them while they wait for each other and for the blocks of the peers.
+	// difference. The thread blocks of the collective get multiprocessors one by one as the blocks of the GEMM end.
+	// They occupy these multiprocessors while they wait for each other and for the blocks of the peers.
 	KernelBesideGEMM float64 `json:"kernel_beside_gemm,omitempty"`
 
-	// Across is the connection between nodes. If it is nil, nothing is known about it, and collectives between nodes are
-	// predicted as if they were inside a node.
+	// Across describes the network between nodes. If it is nil, the network is unknown, and collectives between nodes
+	// are predicted as if they were within a node.
 	Across *Across `json:"across,omitempty"`
-	// Nodes are the nodes of the ranks, if there are several. They belong to the prediction and are not a part of the
-	// description.
+	// Nodes holds the node of each rank, if there are several nodes. It belongs to the prediction and is not a part of
+	// the description.
 	Nodes []int `json:"-"`
 
-	// Times is asked about collectives before the tables above, unless it is nil. It is not a part of the description. It
-	// holds further measurements of the machine that the description is used for.
+	// Times, unless nil, provides times of collectives that are used in place of the tables above. It is not a part of
+	// the description. It contains further measurements of the machine for which the description is used.
 	Times Times `json:"-"`
 }
 
-// Error is a range of errors, as fractions of the measured times.
+// Error describes the distribution of prediction errors, as fractions of the measured times.
 type Error struct {
-	// Of says which layers were measured, and Layers how many.
+	// Of describes the measured layers, and Layers is their number.
 	Of     string `json:"of"`
 	Layers int    `json:"layers"`
 	// Half of the predictions had an error of at most Median, and nine of ten at most Most. Bias is the mean; it is
@@ -88,11 +89,11 @@ type Error struct {
 // Point is [size in bytes, microseconds].
 type Point [2]float64
 
-// GEMM is a table of measured products.
+// GEMM is a table of measured matrix products.
 type GEMM struct {
 	// Peak is the best throughput in TFLOP/s, by dtype.
 	Peak map[string]float64 `json:"peak_tflops"`
-	// Measured are [m, n, k, microseconds] of products with the dtype Of.
+	// Measured holds [m, n, k, microseconds] of matrix products with the dtype Of.
 	Measured [][4]float64 `json:"measured"`
 	Of       string       `json:"of"`
 }

@@ -11,9 +11,8 @@ type CallOrder struct {
 	event Event
 }
 
-// errCaptured is returned for a call that cannot be ordered after the previous one. An event would
-// have to be recorded after each call; that is not done, since it would keep the next call on the
-// stream from starting early.
+// errCaptured is returned for a call that cannot be ordered after the previous call. Recording an event after each
+// call would make it possible, but would prevent the next call on the stream from starting early.
 var errCaptured = errors.New("the call before was given to another stream, on which a capture has begun since: it " +
 	"may still run, and no stream can wait for it until the capture has ended; call this before the capture, or after it")
 
@@ -48,7 +47,7 @@ func (o *CallOrder) follow(before, stream Stream, capture uint64) error {
 		return err
 	case now != capture && capture == 0:
 		return errCaptured
-	case now != capture: // the capture has ended; such drivers do not number captures
+	case now != capture: // the capture has ended; these drivers do not number captures
 		return nil
 	}
 	if o.event == 0 {

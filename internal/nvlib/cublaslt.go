@@ -9,16 +9,16 @@ import (
 
 const cublasLibrary = "cuBLASLt"
 
-// CuBLASNotSupported is the status of cuBLASLt for a product without an algorithm.
+// CuBLASNotSupported is the status of cuBLASLt for a GEMM without an algorithm.
 const CuBLASNotSupported = 15
 
-// CuBLASAllocFailed is its status if there is too little memory.
+// CuBLASAllocFailed is the status of cuBLASLt if there is too little memory.
 const CuBLASAllocFailed = 3
 
-// CuBLASInvalidValue is its status for an invalid argument.
+// CuBLASInvalidValue is the status of cuBLASLt for an invalid argument.
 const CuBLASInvalidValue = 7
 
-// Handles of cuBLASLt.
+// These are handles of cuBLASLt.
 type (
 	LtHandle uintptr
 	LtDesc   uintptr
@@ -39,17 +39,17 @@ const (
 	LtF8E5M2 LtType = 29
 )
 
-// LtCompute is how products accumulate (cublasComputeType_t).
+// LtCompute is the type in which GEMMs accumulate (cublasComputeType_t).
 type LtCompute int32
 
-// Ways to accumulate.
+// These are the types in which GEMMs accumulate.
 const (
 	LtCompute32F     LtCompute = 68
 	LtCompute32FTF32 LtCompute = 77
 	LtCompute64F     LtCompute = 70
 )
 
-// Attributes of a product's description.
+// These are attributes of a GEMM's description.
 const (
 	LtDescTransA     = 3
 	LtDescTransB     = 4
@@ -73,11 +73,11 @@ const (
 	LtEpilogueBias = 4
 )
 
-// LtScale says which parts of a matrix have their own scale (cublasLtMatmulMatrixScale_t).
+// LtScale selects which parts of a matrix share a scale (cublasLtMatmulMatrixScale_t).
 type LtScale int32
 
-// Scales in f32: one for the matrix, one for each row of op(A) or column of op(B), one for each 128 elements that are
-// summed, and one for each square of 128 by 128.
+// The scales are f32. There is one scale for the matrix, one for each row of op(A) or column of op(B), one for each
+// 128 elements that are summed, or one for each square of 128 by 128.
 const (
 	LtScaleOne     LtScale = 0
 	LtScaleOuter   LtScale = 3
@@ -103,10 +103,10 @@ type LtResult struct {
 type CuBLASLt struct {
 	lib   *cabi.Library
 	f     cublasFuncs
-	watch *Watch // shows the calls of the owner; nil without one
+	watch *Watch // monitors the calls of the owner; nil if none does
 }
 
-// Watched returns the library for an owner whose calls w shows.
+// Watched returns the library for an owner whose calls w monitors.
 func (c *CuBLASLt) Watched(w *Watch) *CuBLASLt { return &CuBLASLt{c.lib, c.f, w} }
 
 type cublasFuncs struct {
@@ -245,13 +245,14 @@ func (c *CuBLASLt) FreeLayout(l LtLayout) error {
 	return c.check(c.f.layoutDestroy, "cublasLtMatrixLayoutDestroy", uintptr(l))
 }
 
-// Wish is what an algorithm must fulfil.
+// Wish lists requirements on an algorithm.
 type Wish struct {
 	Workspace int64
 	// Align are the alignments in bytes of A, B, C and D.
 	Align [4]uint32
-	// NoSplit forbids the algorithm to divide a sum into parts that are added later. Otherwise it adds parts in the type
-	// in which products accumulate, never in the type of the result, which would round more than once.
+	// NoSplit excludes algorithms that split a sum into parts and add the parts later. Without NoSplit, such an
+	// algorithm adds the parts in the type in which GEMMs accumulate. It never adds them in the type of the result,
+	// which would round more than once.
 	NoSplit bool
 }
 
@@ -280,8 +281,8 @@ func (c *CuBLASLt) Heuristic(h LtHandle, d LtDesc, la, lb, lc, ld LtLayout, w Wi
 	return good, nil
 }
 
-// Check returns what an algorithm needs for a product, or an error if it cannot compute it. The algorithm may have been
-// stored earlier.
+// Check returns the properties of an algorithm for a GEMM, or an error if the algorithm cannot compute the GEMM. The
+// algorithm may have been stored by an earlier process.
 func (c *CuBLASLt) Check(h LtHandle, d LtDesc, la, lb, lc, ld LtLayout, algo LtAlgo) (LtResult, error) {
 	var r LtResult
 	err := c.check(c.f.algoCheck, "cublasLtMatmulAlgoCheck", uintptr(h), uintptr(d), uintptr(la), uintptr(lb), uintptr(lc), uintptr(ld),
@@ -307,7 +308,8 @@ func (c *CuBLASLt) prefer(p LtPref, w Wish) error {
 	return c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), ltPrefReduce, uintptr(unsafe.Pointer(&schemes)), 4)
 }
 
-// Product is D = alpha·op(A)·op(B) + beta·C with C in the place of D. It can be computed many times.
+// Product holds the arguments of D = alpha·op(A)·op(B) + beta·C, where C is the memory of D. It can be computed many
+// times.
 type Product struct {
 	args  [16]uintptr
 	block *cabi.Block
@@ -315,7 +317,7 @@ type Product struct {
 
 const productAlgoAt = 32
 
-// Algo returns the algorithm that computes it.
+// Algo returns the algorithm that computes the product.
 func (p *Product) Algo() LtAlgo { return cabi.Load[LtAlgo](p.block.Addr(productAlgoAt)) }
 
 // NewProduct makes a product. alpha and beta are f64 if wide is set, and f32 otherwise.
@@ -336,8 +338,8 @@ func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo L
 // Free frees the memory of the product.
 func (p *Product) Free() { p.block.Free() }
 
-// Multiply computes p in the order of s. The workspace belongs to p until p is done. Only one goroutine at a time may
-// compute p. Multiply does not allocate.
+// Multiply enqueues the computation of p on s. No other work may use the workspace until p has ended. Only one
+// goroutine at a time may compute p. Multiply does not allocate.
 func (c *CuBLASLt) Multiply(p *Product, workspace Ptr, bytes int64, s Stream) error {
 	p.args[13], p.args[14], p.args[15] = uintptr(workspace), uintptr(bytes), uintptr(s)
 	return c.result("cublasLtMatmul", c.watch.Call(c.f.matmul, p.args[:]))

@@ -42,23 +42,24 @@ func CUDACode(err error) int { return Code(err, cudaLibrary) }
 type Driver struct {
 	lib   *cabi.Library
 	f     driverFuncs
-	watch atomic.Pointer[Watch] // shows the calls of the owner; nil without one
+	watch atomic.Pointer[Watch] // monitors the calls of the owner; nil if none does
 }
 
-// Watched returns the driver for a separate owner, whose calls w shows.
+// Watched returns the driver for a separate owner, whose calls w monitors.
 func (d *Driver) Watched(w *Watch) *Driver {
 	v := &Driver{lib: d.lib, f: d.f}
 	v.watch.Store(w)
 	return v
 }
 
-// Lend lets w show the calls from now on. With nil, nothing shows them. Only one owner has the driver at a time.
+// Lend makes w monitor all calls from now on. With nil, calls are not monitored. Only one owner at a time may use the
+// driver.
 func (d *Driver) Lend(w *Watch) { d.watch.Store(w) }
 
-// Watch returns what shows the calls, or nil.
+// Watch returns the Watch that monitors the calls, or nil.
 func (d *Driver) Watch() *Watch { return d.watch.Load() }
 
-// call calls a function.
+// call calls a function, which the driver's Watch monitors.
 func (d *Driver) call(f cabi.Func, args []uintptr) uintptr { return d.watch.Load().Call(f, args) }
 
 var wantDriver = want{
@@ -183,7 +184,7 @@ const (
 	MultiprocessorCount     Attribute = 16
 	ComputeCapabilityMajor  Attribute = 75
 	ComputeCapabilityMinor  Attribute = 76
-	SharedMemoryOfBlock     Attribute = 97 // the most that a launch can ask for
+	SharedMemoryOfBlock     Attribute = 97 // the largest size that a launch can request
 	VirtualMemoryManagement Attribute = 102
 )
 
@@ -215,7 +216,7 @@ func (d *Driver) PeerAtomics(dev, peer Device) (bool, error) {
 	return v != 0, err
 }
 
-// RetainPrimary makes the primary context of the device, or takes another reference to it.
+// RetainPrimary creates the primary context of the device, or adds a reference to it.
 func (d *Driver) RetainPrimary(dev Device) (Context, error) {
 	var c Context
 	err := d.check(d.f.primaryCtxRetain, "cuDevicePrimaryCtxRetain", uintptr(unsafe.Pointer(&c)), uintptr(dev))
@@ -239,8 +240,8 @@ func (d *Driver) Bind(c Context) error {
 // Unbind releases the thread that Bind locked.
 func (d *Driver) Unbind() { runtime.UnlockOSThread() }
 
-// Keep returns a function that makes the current context current again. It is for threads of C that call Go, which
-// leaves them the context of its last Bind.
+// Keep returns a function that makes the current context current again. It is for C threads that call Go, because Bind
+// changes the current context of the thread.
 func (d *Driver) Keep() (restore func()) {
 	runtime.LockOSThread()
 	var c Context

@@ -42,7 +42,7 @@ func (d *Driver) MemInfo() (free, total int64, err error) {
 	return int64(f), int64(t), err
 }
 
-// Granularity returns the number that sizes for CreateMem must be a multiple of.
+// Granularity returns the number of which sizes for CreateMem must be a multiple.
 func (d *Driver) Granularity(dev Device) (int64, error) {
 	prop, n := onDevice(dev), uint64(0)
 	err := d.check(d.f.memGetAllocationGranularity, "cuMemGetAllocationGranularity",
@@ -50,8 +50,8 @@ func (d *Driver) Granularity(dev Device) (int64, error) {
 	return int64(n), err
 }
 
-// CreateMem allocates memory of a device, without an address. Exportable memory can be passed on as a file descriptor.
-// Libraries that treat every rank as a process do so.
+// CreateMem allocates memory of a device, without an address. Exportable memory can be passed to other processes as a
+// file descriptor; NCCL does this even between ranks of one process.
 func (d *Driver) CreateMem(dev Device, bytes int64, exportable bool) (MemHandle, error) {
 	prop := onDevice(dev)
 	if exportable {
@@ -122,8 +122,9 @@ func (d *Driver) SetAccess(p Ptr, bytes int64, devs []Device) error {
 // pointerDeviceOrdinal is CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
 const pointerDeviceOrdinal = 9
 
-// DeviceOf returns the device that owns the memory at an address, whoever reserved the address. For pinned host memory
-// it is the device that mapped it first. It returns an error if the driver knows no memory there.
+// DeviceOf returns the device that owns the memory at an address, regardless of the library that reserved the address.
+// For pinned host memory it returns the device that mapped the memory first. It returns an error if the driver has no
+// memory at the address.
 func (d *Driver) DeviceOf(p Ptr) (Device, error) {
 	var ordinal int32
 	err := d.check(d.f.pointerGetAttribute, "cuPointerGetAttribute", uintptr(unsafe.Pointer(&ordinal)),
@@ -147,7 +148,7 @@ func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {
 func (d *Driver) HostFree(p Ptr) error { return d.check(d.f.memFreeHost, "cuMemFreeHost", uintptr(p)) }
 
 // HostRegister gives all devices access to host memory that the driver did not allocate, at the same address. The
-// memory must be whole pages. It needs a context.
+// memory must consist of whole pages. It needs a context.
 func (d *Driver) HostRegister(p Ptr, bytes int64) error {
 	return d.check(d.f.memHostRegister, "cuMemHostRegister", uintptr(p), uintptr(bytes),
 		memHostPortable|memHostDeviceMap)
@@ -164,7 +165,7 @@ func (d *Driver) Copy(dst, src Ptr, bytes int64, s Stream, args *[4]uintptr) err
 	return d.result("cuMemcpyAsync", d.call(d.f.memcpyAsync, args[:]))
 }
 
-// Rect is a copy of Height rows of Width bytes. The rows are a pitch apart.
+// Rect describes a copy of Height rows of Width bytes. The pitches are the distances between rows in bytes.
 type Rect struct {
 	Dst, Src           Ptr
 	DstPitch, SrcPitch int64
@@ -192,8 +193,8 @@ type memcpy2D struct {
 	width, height uint64
 }
 
-// CopyRect copies rows in the order of s. The driver limits pitches (to 2 GiB on current devices). A copy that it
-// refuses is not started.
+// CopyRect enqueues a copy of rows on s. The driver limits pitches (to 2 GiB on current devices). If the driver
+// refuses the copy, no part of it is executed.
 func (d *Driver) CopyRect(r Rect, s Stream) error {
 	c := memcpy2D{
 		srcType: memoryTypeUnified, srcDevice: r.Src, srcPitch: uint64(r.SrcPitch),

@@ -32,9 +32,9 @@ func (d *Driver) Function(m Module, name string) (Function, error) {
 	return f, err
 }
 
-// LoadFunction moves the code of f to the device now. Otherwise the driver does so at the first launch. A driver before
-// CUDA 12.4 does not have this call; it moved the code when Function was called (CUDA C Programming Guide 12.2, "Lazy
-// Loading").
+// LoadFunction loads the code of f on the device now. Otherwise the driver loads it at the first launch. Drivers
+// before CUDA 12.4 do not have this call; they load the code when Function is called (CUDA C Programming Guide 12.2,
+// "Lazy Loading").
 func (d *Driver) LoadFunction(f Function) error {
 	if !d.f.funcLoad.Present() {
 		return nil
@@ -42,7 +42,7 @@ func (d *Driver) LoadFunction(f Function) error {
 	return d.check(d.f.funcLoad, "cuFuncLoad", uintptr(f))
 }
 
-// FunctionLoaded reports whether the code of f is on the device. ok is false if the driver does not say.
+// FunctionLoaded reports whether the code of f is on the device. ok is false if the driver cannot report this.
 func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
 	if !d.f.funcIsLoaded.Present() {
 		return false, false, nil
@@ -52,8 +52,8 @@ func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
 	return state == 1, true, err
 }
 
-// ParamSizes returns the sizes of the parameters of f in bytes. ok is false if the driver does not say, as before CUDA
-// 12.4.
+// ParamSizes returns the sizes of the parameters of f in bytes. ok is false if the driver cannot report them, as
+// before CUDA 12.4.
 func (d *Driver) ParamSizes(f Function) (sizes []int, ok bool) {
 	if !d.f.funcGetParamInfo.Present() {
 		return nil, false
@@ -68,7 +68,7 @@ func (d *Driver) ParamSizes(f Function) (sizes []int, ok bool) {
 	}
 }
 
-// MostThreads returns how many threads a block of f may have, or 0 if the driver does not say.
+// MostThreads returns the largest number of threads of a block of f, or 0 if the driver does not report it.
 func (d *Driver) MostThreads(f Function) int {
 	var n int32
 	if !d.f.funcGetAttribute.Present() || d.check(d.f.funcGetAttribute, "cuFuncGetAttribute", uintptr(unsafe.Pointer(&n)), funcMaxThreads, uintptr(f)) != nil {
@@ -86,13 +86,13 @@ func (d *Driver) AllowShared(f Function, bytes int) error {
 type Launch struct {
 	block  *cabi.Block
 	args   [11]uintptr
-	config *cabi.Block // for launches that start early; nil without them
+	config *cabi.Block // launch configuration for launches that may start early; nil for other launches
 	early  [4]uintptr
 	blocks int
-	words  int // in the first parameter
+	words  int // size of the first parameter in words of eight bytes
 }
 
-// Shape says how many threads run a kernel.
+// Shape is the grid and the thread blocks of a launch.
 type Shape struct {
 	Grid, Block [3]uint32
 	Shared      uint32 // dynamic shared memory in bytes
@@ -105,7 +105,7 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 		size += (len(p) + 15) &^ 15
 	}
 	l := &Launch{block: cabi.NewBlock(size + 16), blocks: int(s.Grid[0]) * int(s.Grid[1]) * int(s.Grid[2])}
-	if len(params) == 1 { // the first parameter comes after two addresses
+	if len(params) == 1 { // a single parameter is preceded by two addresses
 		l.words = len(params[0]) / 8
 	}
 	at := (8*(len(params)+1) + 15) &^ 15
@@ -128,8 +128,8 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	if !d.f.launchKernelEx.Present() {
 		return l
 	}
-	// CUlaunchConfig has 7 words of 4 bytes, the stream, the attributes and their number. After it comes one
-	// CUlaunchAttribute: number and value.
+	// CUlaunchConfig consists of 7 words of 4 bytes, the stream, the address of the attributes and their number. One
+	// CUlaunchAttribute follows: its number and its value.
 	l.config = cabi.NewBlock(64 + 72)
 	for i, v := range []uint32{s.Grid[0], s.Grid[1], s.Grid[2], s.Block[0], s.Block[1], s.Block[2], s.Shared} {
 		cabi.Store(l.config.Addr(4*i), v)
@@ -148,7 +148,7 @@ func (l *Launch) Blocks() int { return l.blocks }
 // Words returns the size of the launch's first parameter in words of eight bytes.
 func (l *Launch) Words() int { return l.words }
 
-// Word returns one word of it.
+// Word returns word i of the launch's first parameter.
 func (l *Launch) Word(i int) uint64 { return cabi.Load[uint64](l.block.Addr(16 + 8*i)) }
 
 // SetWord changes one word of the launch's first parameter for later launches.
@@ -169,8 +169,8 @@ func (d *Driver) Launch(l *Launch, s Stream) error {
 	return d.result("cuLaunchKernel", d.call(d.f.launchKernel, l.args[:]))
 }
 
-// LaunchEarly is Launch, but l may start before the previous kernel of s has ended, if that kernel allows it. Then l
-// must itself wait for that end. If the driver cannot do this, LaunchEarly is the same as Launch.
+// LaunchEarly is like Launch, but l may start before the previous kernel of s has ended, if that kernel allows it. The
+// kernel of l must then wait for that end. If the driver does not support this, LaunchEarly is the same as Launch.
 func (d *Driver) LaunchEarly(l *Launch, s Stream) error {
 	if l.config == nil {
 		return d.Launch(l, s)

@@ -7,9 +7,10 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Multicast objects combine memory of several devices under one address for the multimem instructions of kernels.
-// NVLink's switches then add the values that are loaded from there, and distribute the values that are stored there.
-// All functions are optional: drivers have them since CUDA 12.1.
+// Multicast objects combine memory of several devices under one address for the multimem instructions of kernels. A
+// load from this address returns the sum of the devices' values, which the NVLink switches compute. A store to this
+// address is distributed to all devices. All functions are optional, because drivers provide them only since CUDA
+// 12.1.
 
 // MulticastSupported is the attribute of devices whose memory can be combined in this way.
 const MulticastSupported Attribute = 132
@@ -19,7 +20,7 @@ type multicastProp struct {
 	devices uint32
 	_       uint32
 	bytes   uint64
-	handles uint64 // kinds of handles for other processes
+	handles uint64 // kinds of handles that other processes can import
 	flags   uint64
 }
 
@@ -42,8 +43,8 @@ func (d *Driver) HasMulticast() error {
 	return nil
 }
 
-// MulticastGranularity returns the number that the size and the address of an object for this many devices must be a
-// multiple of.
+// MulticastGranularity returns the number of which the size and the address of a multicast object for the given number
+// of devices must be a multiple.
 func (d *Driver) MulticastGranularity(devices int, bytes int64) (int64, error) {
 	prop, n := multicastProp{devices: uint32(devices), bytes: uint64(bytes)}, uint64(0)
 	err := d.check(d.f.multicastGetGranularity, "cuMulticastGetGranularity",
@@ -51,8 +52,8 @@ func (d *Driver) MulticastGranularity(devices int, bytes int64) (int64, error) {
 	return int64(n), err
 }
 
-// CreateMulticast makes an object for this many bytes of this many devices. It is mapped like memory and released by
-// ReleaseMem.
+// CreateMulticast creates a multicast object for the given number of bytes on each of the given number of devices. The
+// object is mapped like memory and released by ReleaseMem.
 func (d *Driver) CreateMulticast(devices int, bytes int64) (MemHandle, error) {
 	prop := multicastProp{devices: uint32(devices), bytes: uint64(bytes)}
 	var h MemHandle
@@ -60,17 +61,17 @@ func (d *Driver) CreateMulticast(devices int, bytes int64) (MemHandle, error) {
 	return h, err
 }
 
-// AddToMulticast adds a device. All devices must be added before memory is bound.
+// AddToMulticast adds a device to a multicast object. All devices must be added before memory is bound.
 func (d *Driver) AddToMulticast(object MemHandle, dev Device) error {
 	return d.check(d.f.multicastAddDevice, "cuMulticastAddDevice", uintptr(object), uintptr(dev))
 }
 
-// BindMulticast makes memory of one of the devices its part of the object.
+// BindMulticast binds memory of one of the devices to the object.
 func (d *Driver) BindMulticast(object, mem MemHandle, bytes int64) error {
 	return d.check(d.f.multicastBindMem, "cuMulticastBindMem", uintptr(object), 0, uintptr(mem), 0, uintptr(bytes), 0)
 }
 
-// UnbindMulticast removes it again. No work may be using it.
+// UnbindMulticast removes the memory of a device from the object. No work may be using it.
 func (d *Driver) UnbindMulticast(object MemHandle, dev Device, bytes int64) error {
 	return d.check(d.f.multicastUnbind, "cuMulticastUnbind", uintptr(object), uintptr(dev), 0, uintptr(bytes))
 }

@@ -73,7 +73,7 @@ func (d *Driver) CaptureOf(s Stream) (id uint64, err error) {
 // SyncContext waits for all work of the current context.
 func (d *Driver) SyncContext() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
 
-// Profiles reports whether the driver can start and stop profilers.
+// Profiles reports whether the driver has the functions that start and stop profilers.
 func (d *Driver) Profiles() bool { return d.f.profilerStart.Present() && d.f.profilerStop.Present() }
 
 // StartProfiler starts the range that a profiler of the process captures. A context must be current.
@@ -87,7 +87,7 @@ func (d *Driver) SyncStream(s Stream) error {
 	return d.check(d.f.streamSynchronize, "cuStreamSynchronize", uintptr(s))
 }
 
-// NewEvent makes an event of the current context. It has a clock if timed is set.
+// NewEvent creates an event in the current context. The event records the time if timed is set.
 func (d *Driver) NewEvent(timed bool) (Event, error) {
 	flags := uintptr(eventDisableTiming)
 	if timed {
@@ -108,8 +108,8 @@ func (d *Driver) Record(e Event, s Stream) error {
 	return d.check(d.f.eventRecord, "cuEventRecord", uintptr(e), uintptr(s))
 }
 
-// RecordNode makes s, which is being captured, record e each time that the graph runs. Code outside of the graph can
-// then query e.
+// RecordNode adds a node to the graph into which s is being captured. The node records e each time the graph runs, so
+// that code outside the graph can query e.
 func (d *Driver) RecordNode(e Event, s Stream) error {
 	const external = 1
 	return d.check(d.f.eventRecordWithFlags, "cuEventRecordWithFlags", uintptr(e), uintptr(s), external)
@@ -132,14 +132,14 @@ func (d *Driver) Elapsed(from, to Event) (float32, error) {
 	return ms, err
 }
 
-// BeginCapture makes s, and all streams that wait for it, record their work in a graph and not run it. Other threads
-// may call any function meanwhile.
+// BeginCapture makes s, and all streams that wait for it, record their work into a graph instead of executing it.
+// Other threads may call any function meanwhile.
 func (d *Driver) BeginCapture(s Stream) error {
 	return d.check(d.f.streamBeginCapture, "cuStreamBeginCapture", uintptr(s), captureRelaxed)
 }
 
-// RelaxCaptures allows all calls of this thread even if other threads capture, until restore is called. The caller must
-// keep the thread.
+// RelaxCaptures permits all calls of this thread even if other threads are capturing, until restore is called. The
+// goroutine must stay locked to the thread.
 func (d *Driver) RelaxCaptures() (restore func(), err error) {
 	if !d.f.threadExchangeCaptureMode.Present() {
 		return func() {}, nil
@@ -151,10 +151,10 @@ func (d *Driver) RelaxCaptures() (restore func(), err error) {
 	if err := exchange(); err != nil {
 		return nil, err
 	}
-	return func() { _ = exchange() }, nil // a mode that was valid before is still valid
+	return func() { _ = exchange() }, nil // the mode was valid before, so the call does not fail
 }
 
-// AddToCapture adds a copy of g at the current position of s in the graph that s is captured in.
+// AddToCapture adds a copy of g to the graph into which s is being captured, at the current position of s.
 func (d *Driver) AddToCapture(s Stream, g Graph) error {
 	if !d.f.streamGetCaptureInfo.Present() || !d.f.streamUpdateCaptureDeps.Present() ||
 		!d.f.graphAddChildGraphNode.Present() {

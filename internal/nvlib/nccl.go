@@ -13,7 +13,7 @@ const ncclLibrary = "NCCL"
 // NCCLInProgress is the status of NCCL for work that is not done and has not failed.
 const NCCLInProgress = 7
 
-// Comm is the membership of a rank in a team of NCCL.
+// Comm is a communicator: the membership of a rank in a team of NCCL.
 type Comm uintptr
 
 // NCCLType is an element type of NCCL.
@@ -45,12 +45,12 @@ const (
 type NCCL struct {
 	lib *cabi.Library
 	f   ncclFuncs
-	// Multicast describes how NVLink multicast was set in C's environment.
+	// Multicast describes how NCCL's variable for NVLink multicast was set in C's environment.
 	Multicast string
-	watch     *Watch // shows the calls of the owner; nil without one
+	watch     *Watch // monitors the calls of the owner; nil if none does
 }
 
-// Watched returns the library for an owner whose calls w shows. With nil, nothing shows them.
+// Watched returns the library for an owner whose calls w monitors. With nil, calls are not monitored.
 func (n *NCCL) Watched(w *Watch) *NCCL { return &NCCL{n.lib, n.f, n.Multicast, w} }
 
 type ncclFuncs struct {
@@ -186,21 +186,22 @@ func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
 	return comms, err
 }
 
-// InitRank joins a team of the given size as member rank, on the device of the current context. Between GroupStart and
-// GroupEnd one thread can join as several members. comm is set when the group ends. It must be memory of a Block.
+// InitRank makes the device of the current context member rank of a team of the given size. Between GroupStart and
+// GroupEnd one thread can initialize several members. NCCL writes the communicator to the address comm when the group
+// ends. The address must be in a Block.
 func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 	words := *(*[16]uintptr)(unsafe.Pointer(&id))
 	if runtime.GOARCH == "arm64" { // large structures are passed by reference
 		return n.check(n.f.commInitRank, "ncclCommInitRank", comm, uintptr(size), uintptr(unsafe.Pointer(&id)),
 			uintptr(rank))
 	}
-	// On amd64 the id is passed on the stack, after the six register arguments. Three of these are used.
+	// On amd64 the id is passed on the stack, after the six register arguments, of which three are used.
 	args := append([]uintptr{comm, uintptr(size), uintptr(rank), 0, 0, 0}, words[:]...)
 	return n.result("ncclCommInitRank", int32(n.watch.Call(n.f.commInitRank, args)))
 }
 
-// ncclConfig selects how a communicator is made: ncclConfig_t of NCCL 2.17. Later versions use
-// defaults for the fields that it lacks.
+// ncclConfig configures the creation of a communicator: ncclConfig_t of NCCL 2.17. Later versions use defaults for the
+// fields that this version lacks.
 type ncclConfig struct {
 	size                            uint64
 	magic, version                  uint32
@@ -214,8 +215,9 @@ const (
 	ncclUndefined     = -1 << 31
 )
 
-// InitRankAside is InitRank for a communicator whose calls do not block. It and all calls on the communicator return
-// while work remains, and Settled reports when it is done. So a member that does not arrive does not block the host.
+// InitRankAside is InitRank for a communicator whose calls do not block. InitRankAside and all calls on the
+// communicator return before their work is done, and Settled reports when it is done. A member that does not arrive
+// therefore does not block the host.
 func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) error {
 	if !n.f.commInitRankConfig.Present() {
 		return &Error{Library: ncclLibrary, Call: "ncclCommInitRankConfig", Code: -1,

@@ -18,16 +18,16 @@ type KnownMistake struct {
 	// From is the first version with the mistake. Before is the first version without it, or 0 if there is none yet. Both
 	// are in the form of Version.
 	From, Before int
-	// Multicast says that the mistake occurs only with NVLink multicast.
+	// Multicast reports that the mistake occurs only with NVLink multicast.
 	Multicast bool
 	What      string // the mistake
-	Instead   string // what hocket does about it
+	Instead   string // how hocket avoids the mistake
 	Source    string
 }
 
-// ncclMistakes lists the known mistakes. An out-of-bounds write of all_reduce, which is said to be fixed in 2.27.5, is
-// not in the list, because that program had given NCCL memory that peers could not access (ggml-org/llama.cpp pull
-// request 24491).
+// ncclMistakes lists the known mistakes. It does not contain the out-of-bounds write of all_reduce that is reported as
+// fixed in 2.27.5. The cause of that report was a program that had passed NCCL memory that peers could not access
+// (ggml-org/llama.cpp pull request 24491).
 var ncclMistakes = []KnownMistake{
 	{
 		Mistake: SwitchedOrder, From: 21800, Multicast: true,

@@ -47,7 +47,7 @@ func Code(err error, library string) int {
 // LoadError reports that a library could not be loaded, what was tried, and how to fix it.
 type LoadError struct {
 	Library string
-	Env     string // the variable that names the file
+	Env     string // the environment variable that can name the file
 	Help    string
 	Err     error
 }
@@ -68,10 +68,10 @@ func (e *LoadError) Unwrap() error { return e.Err }
 // want describes a library: its possible locations and the functions that it must have.
 type want struct {
 	library  string // the name in messages
-	env      string // a variable that names the file; then nothing else is searched
-	stem     string // "libnvrtc.so"
+	env      string // environment variable that names the file; if it is set, no other file is tried
+	stem     string // file name without version, such as "libnvrtc.so"
 	versions []string
-	wheels   []string // folders in site-packages
+	wheels   []string // folders of the library in Python's site-packages
 	help     string
 }
 

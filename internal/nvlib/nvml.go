@@ -8,7 +8,7 @@ import (
 
 const nvmlLibrary = "NVML"
 
-// NVML is the management library. It has information about devices. No work depends on it.
+// NVML is the management library. It reports properties of devices, and hocket works without it.
 type NVML struct {
 	lib *cabi.Library
 	f   nvmlFuncs
@@ -59,7 +59,7 @@ func NVMLOn(lib *cabi.Library) (*NVML, error) {
 // Close ends the use of the library.
 func (n *NVML) Close() error { return n.check(n.f.shutdown, "nvmlShutdown") }
 
-// Loaded describes the loaded library. The version is the one of the driver.
+// Loaded describes the loaded library. Its version is that of the driver.
 func (n *NVML) Loaded() Loaded {
 	v, err := n.DriverVersion()
 	if err != nil {
@@ -95,7 +95,7 @@ func (n *NVML) DeviceAt(pci string) (NVMLDevice, error) {
 	return d, err
 }
 
-// maxNVLinks is more links than any device has.
+// maxNVLinks is an upper limit of the number of NVLinks of a device.
 const maxNVLinks = 36
 
 // NVLinks returns how many NVLinks of the device are up.

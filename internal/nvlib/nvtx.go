@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// NVTX is the library with which a program names its work for profilers. The names of a thread nest.
+// NVTX is the library with which a program labels its work for profilers. The labels of a thread nest.
 type NVTX struct {
 	f nvtxFuncs
 }
@@ -39,7 +39,7 @@ func NVTXOn(lib *cabi.Library) (*NVTX, error) {
 	return n, wantNVTX.resolve(lib, n.f.table(), nil)
 }
 
-// Push names what this thread does until Pop. The goroutine must be locked to its thread.
+// Push labels the work of this thread until Pop. The goroutine must be locked to its thread.
 func (n *NVTX) Push(name string) {
 	c := cabi.CString(name)
 	n.push(uintptr(unsafe.Pointer(&c[0])))
@@ -48,5 +48,5 @@ func (n *NVTX) Push(name string) {
 //go:uintptrescapes
 func (n *NVTX) push(args ...uintptr) { n.f.push.CallPinned(args) }
 
-// Pop ends the innermost name of the thread.
+// Pop ends the innermost label of the thread.
 func (n *NVTX) Pop() { n.f.pop.Call() }

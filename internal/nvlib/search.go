@@ -9,7 +9,7 @@ import (
 
 func environment(name string) string { return os.Getenv(name) }
 
-// systemFolders contain libraries that the loader may not find by itself.
+// systemFolders lists folders with libraries that the system's loader may not search.
 var systemFolders = []string{
 	"/usr/local/nvidia/lib64",
 	"/usr/local/cuda/lib64",
@@ -41,7 +41,7 @@ func searchRoots() []string {
 	for _, p := range prefixes {
 		for _, pattern := range []string{"lib/python3*/site-packages", "lib/python3*/dist-packages", "lib/python3/dist-packages"} {
 			found, _ := filepath.Glob(filepath.Join(p, pattern))
-			slices.Reverse(found) // the newest Python first
+			slices.Reverse(found) // begin with the newest Python
 			roots = append(roots, found...)
 		}
 	}

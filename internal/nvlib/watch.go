@@ -9,16 +9,15 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Watch shows in which library call its owner is, so that others can detect a call that does not
-// return. They can then disown the owner: its locks are released, and the goroutine of the call
-// ends if the call ever returns. An owner makes one call at a time. The zero value is ready to use.
-// A nil Watch does nothing.
+// Watch records the library call that its owner is making, so that other goroutines can detect a call that does not
+// return. They can then disown the owner: its locks are released, and the goroutine of the call ends if the call ever
+// returns. An owner makes one call at a time. The zero value is ready to use. A nil Watch does nothing.
 //
-// A call costs one store and two compare-and-swaps.
+// A monitored call takes one store and two compare-and-swaps more.
 type Watch struct {
-	state atomic.Uint64 // odd during a call, with a different number for each; disowned if it was given up
+	state atomic.Uint64 // odd during a call, with a different number for each call; disowned if the owner was abandoned
 	call  atomic.Pointer[string]
-	ctx   atomic.Uintptr // the context that was made current last
+	ctx   atomic.Uintptr // the context that was made current most recently
 
 	mu   sync.Mutex // protects the following fields
 	held []sync.Locker
@@ -39,8 +38,8 @@ func (w *Watch) Call(f cabi.Func, args []uintptr) uintptr {
 	return r
 }
 
-// Enter records that a call starts, and returns the argument for Leave. If several calls run at the same time, only the
-// first is shown.
+// Enter records that a call starts, and returns the argument for Leave. If several calls run at the same time, only
+// the first is recorded.
 func (w *Watch) Enter(call *string) uint64 {
 	n := w.state.Load()
 	if n&1 != 0 || !w.state.CompareAndSwap(n, n+1) {
@@ -64,7 +63,8 @@ type Pending struct {
 	state   uint64
 }
 
-// Pending returns the call in which the owner is, or false if it is in none. Equal results are the same call.
+// Pending returns the call that the owner is making, or false if it is making none. Equal results denote the same
+// call.
 func (w *Watch) Pending() (Pending, bool) {
 	n := w.state.Load()
 	call := w.call.Load()

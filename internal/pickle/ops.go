@@ -91,8 +91,7 @@ func (d *decoder) pushed(v any, bytes int64, err error) error {
 	return d.push(v, bytes)
 }
 
-// atom decodes a value without parts on the stack. It returns the value and how many bytes it
-// occupies.
+// atom decodes a value that does not contain values of the stack. It returns the value and its size in memory.
 func (d *decoder) atom(op byte) (any, int64, error) {
 	switch op {
 	case opNone:
@@ -297,8 +296,8 @@ func (d *Dict) set(items []any) error {
 	return nil
 }
 
-// appended appends items, doubling the capacity of a full slice whatever its size: copying slices
-// of pointers dominates the time for long lists.
+// appended appends items. It doubles the capacity of a full slice of any size, because copying slices of pointers
+// would otherwise take most of the time for long lists.
 func appended(to []any, items ...any) []any {
 	if len(to) > 0 && len(to)+len(items) > cap(to) {
 		to = slices.Grow(to, len(to)+len(items))
@@ -354,7 +353,7 @@ func (d *decoder) fill(op byte) error {
 	return nil
 }
 
-// object handles an import or a call: it records it in an Object and executes nothing.
+// object decodes an import or a call. It stores the import or call in an Object and executes nothing.
 func (d *decoder) object(op byte) error {
 	switch op {
 	case opGlobal:

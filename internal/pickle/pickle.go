@@ -19,8 +19,8 @@ import (
 
 // Limits bound what Decode accepts. A zero field means its default.
 type Limits struct {
-	Bytes  int64 // size of the pickle; default 256 MiB
-	Memory int64 // memory for its values, in bytes; default 512 MiB
+	Bytes  int64 // largest size of the pickle in bytes; default 256 MiB
+	Memory int64 // largest size of its values in memory in bytes; default 512 MiB
 }
 
 // Values are nil, bool, int64, *big.Int if int64 is too small, float64, string, []byte, *Tuple,
@@ -39,9 +39,9 @@ type (
 		Keys, Values []any
 
 		index map[string]int // in long dicts: the index of each string key
-		of    int            // number of keys in index
+		of    int            // number of keys in the index
 	}
-	// Object is the result of an import, or of calling what was imported.
+	// Object is the result of an import, or of a call of an imported function or class.
 	Object struct {
 		Module, Name string
 		Called       bool
@@ -145,14 +145,14 @@ type decoder struct {
 	r      *bufio.Reader
 	limits Limits
 	offset int64
-	taken  int64 // memory for values so far, in bytes
+	taken  int64 // size in memory of the values so far, in bytes
 	begun  bool
 	stack  []any
 	marks  []int // for each mark, the height of the stack
 
 	memo   []kept         // memo entries with consecutive keys
 	sparse map[uint64]any // memo entries with other keys
-	kept   int            // entries in both
+	kept   int            // number of entries in memo and sparse
 
 	tuples  slab[Tuple]
 	lists   slab[List]
@@ -168,7 +168,7 @@ type kept struct {
 	set bool
 }
 
-// These are sizes of values in bytes, in addition to 16 in the container and 16 on the stack.
+// These are sizes of values in bytes. A value occupies another 16 bytes in its container and 16 on the stack.
 const (
 	sizeHeld   = 32
 	sizeItem   = 16
@@ -176,16 +176,16 @@ const (
 	sizeMark   = 8
 	sizeKept   = 64
 	sizeSparse = 96
-	sizeList   = 24 // also of a tuple and a set
+	sizeList   = 24 // also the size of a tuple and of a set
 	sizeDict   = 64
 	sizeObject = 192
 )
 
-// slab allocates values in blocks, which saves time in the allocator and the garbage collector,
-// however deeply values are nested.
+// slab allocates values in blocks. This saves time in the allocator and in the garbage collector, for any nesting of
+// values.
 type slab[T any] struct {
 	free []T
-	size int // of the last block
+	size int // size of the last block
 }
 
 // take returns n zero values; nil if n is 0.
@@ -237,7 +237,7 @@ func (d *decoder) byte() (byte, error) {
 	return b, err
 }
 
-// bytes reads n bytes. It allocates while it reads, since n may be more than the input has.
+// bytes reads n bytes. It allocates memory while it reads, because the input may be shorter than n bytes.
 func (d *decoder) bytes(n uint64) ([]byte, error) {
 	if n > uint64(d.limits.Bytes-d.offset) {
 		return nil, fmt.Errorf("a value of %d bytes is longer than the rest of a pickle may be: %w", n, ErrLimit)

@@ -14,7 +14,7 @@ import (
 
 const (
 	magic = "SQLite format 3\x00"
-	// maxDepth is more than the depth of any b-tree of a database of 2³² pages.
+	// maxDepth is larger than the depth of any b-tree of a database with 2³² pages.
 	maxDepth = 24
 	// maxRow is the largest size of a row.
 	maxRow = 16 << 20
@@ -182,7 +182,7 @@ func (w *walk) page(n int64, depth int) error {
 	if pointers+2*cells > w.db.usable {
 		return fmt.Errorf("page %d has %d cells, more than it has room for", n, cells)
 	}
-	room := w.db.usable - pointers - 2*cells // space for rows: rows must not share bytes
+	room := w.db.usable - pointers - 2*cells // space for rows, which must not share bytes
 	for i := range cells {
 		cell := int(binary.BigEndian.Uint16(b[pointers+2*i:]))
 		if cell+4 > w.db.usable {

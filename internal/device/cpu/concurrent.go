@@ -2,9 +2,9 @@ package cpu
 
 import "time"
 
-// A stream has a goroutine only while it can continue: start creates one when work arrives, and wake when the event
-// that its head waits for has occurred. No goroutine therefore remains when there is no more work, and the world knows
-// at any time whether any stream can continue: running counts these goroutines.
+// A stream has a goroutine only while it can continue. The method start creates the goroutine when work arrives, and
+// wake creates it when the event that the stream's first task waits for has occurred. The field running counts these
+// goroutines. When it is zero, no stream can continue.
 
 // start creates a goroutine for a concurrent stream that can continue. The caller holds the world's mutex.
 func (s *stream) start() {
@@ -30,7 +30,7 @@ func (s *stream) drain() {
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	defer func() { // also after runtime.Goexit in a kernel
+	defer func() { // also runs after runtime.Goexit in a kernel
 		s.running = false
 		w.running--
 		w.rests()
@@ -49,7 +49,7 @@ func (s *stream) drain() {
 	}
 }
 
-// rests wakes the goroutines that wait until the world is idle. The caller holds the world's mutex.
+// rests wakes the goroutines that wait until the world is idle, if it is idle. The caller holds the world's mutex.
 func (w *world) rests() {
 	if w.running == 0 && w.awaiting == 0 {
 		w.quiet.Broadcast()

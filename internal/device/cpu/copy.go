@@ -67,7 +67,7 @@ func copyRange(dst, src ref, start, n int64) {
 	}
 }
 
-// stage returns a dense copy of a view's elements; done frees its memory.
+// stage returns a dense copy of a view's elements. The caller calls done to free the copy.
 func stage(r ref) (tmp ref, done func()) {
 	b := borrow(r.n * r.dt.Size())
 	gatherBytes(*b, r, 0)
@@ -157,8 +157,9 @@ func scatter[T any](dst, src []T, r ref, start int64) {
 	})
 }
 
-// runs splits the elements [start, start+n), in row-major order, into pieces that are in one row of the innermost
-// extent: element i of a piece is element k+i of the range, at offset at+i·stride, in elements, from the view's start.
+// runs splits the elements [start, start+n), in row-major order, into pieces, and calls f for each piece. A piece lies
+// within one row of the innermost extent. Element i of a piece is element k+i of the range, and its offset from the
+// view's start is at+i·stride elements.
 func (r ref) runs(start, n int64, f func(k, at, n, stride int64)) {
 	if n <= 0 {
 		return

@@ -14,7 +14,7 @@ type dev struct {
 	foreign  bool // whether another process drives it
 	mems     map[*memory]struct{}
 	used     int64
-	shared   int         // number of segments so far, of all processes
+	shared   int         // number of shared segments that all processes have created so far for this device
 	counters []*counters // counters that peers share
 }
 
@@ -126,7 +126,8 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	return &counters{dev: d, n: n, val: make([]int64, n)}, nil
 }
 
-// Prepare checks the kernel and selects the loops that compute it. No choice depends on the contents of operands.
+// Prepare checks the kernel and selects the loops that compute it. The selection does not depend on the contents of
+// operands.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	if err := d.w.check(); err != nil {
 		return nil, err

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// kernel is a checked kernel: its loops read ins and write out. Operands that overlap the result have been copied,
-// except that an elementwise kernel's operand may be its result.
+// kernel is a checked kernel: its loops read ins and write out. Operands that overlap the result have been copied. The
+// exception is an operand of an elementwise kernel that is the result.
 type kernel struct {
 	operands
 	w *world
@@ -102,8 +102,8 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	return k.runner(do), nil
 }
 
-// runner returns a function that runs do. It copies operands that overlap the result, unless they are the result and
-// may be, so that every kernel computes with the operands as they were before it began.
+// runner returns a function that runs do. It first copies operands that overlap the result, so that every kernel reads
+// the original contents of its operands. An operand that is the result is not copied if the kernel permits this.
 func (k *kernel) runner(do loops) func() error {
 	var risky []int
 	for i, in := range k.ins {
@@ -136,7 +136,7 @@ func (k *kernel) run(do loops) error {
 	return nil
 }
 
-// content returns the error about an element of an integer operand of op.
+// content returns an error that describes an invalid element of an integer operand of op.
 func content(op ir.Op, element, value int64, format string, args ...any) error {
 	return &device.ContentError{Op: op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
 }
@@ -148,7 +148,7 @@ type operands struct {
 	out ref
 }
 
-// aliasable reports whether operand i may be the result.
+// aliasable reports whether operand i may be in the memory of the result.
 func (k *operands) aliasable(i int) bool {
 	switch op := k.Op.(type) {
 	case device.Elementwise, device.Cast, device.ReduceOperands:
@@ -193,7 +193,8 @@ func (k *operands) alike(shapes bool) error {
 	return nil
 }
 
-// byAccum returns the instance of generic loops for the type in which dt is computed.
+// byAccum returns f32, f64 or i64: the instance of generic loops for the type in which kernels compute with elements
+// of type dt.
 func byAccum(dt ir.DType, f32, f64, i64 loops) loops {
 	switch dt.Accum() {
 	case ir.F32:

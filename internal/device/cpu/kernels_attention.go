@@ -123,7 +123,7 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 }
 
 // queriesAtOnce is the number of queries that a helper computes before it checks whether the world has ended. It is
-// large enough that the time to read the keys and values is negligible.
+// large enough that reading the keys and values once per group of queries takes negligible time.
 const queriesAtOnce = 64
 
 // queries computes rows [lo, hi) of q, of the query heads that share key head i.
@@ -217,8 +217,8 @@ func softmaxSums[A float32 | float64](scores, v, sums []A, d int) {
 	}
 }
 
-// product4 returns a dot product that is computed as four partial sums. The order of additions depends only on the
-// length.
+// product4 returns a dot product, which it computes as four partial sums. The order of additions depends only on the
+// length of the vectors.
 func product4[A accum](a, b []A) A {
 	var s [4]A
 	b = b[:len(a)]

@@ -7,8 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeAttentionGrad computes attention_lse and attention_dq, where a helper computes some queries at a time, and
-// attention_dkv, where a helper computes some keys from all queries that see one of them.
+// makeAttentionGrad computes attention_lse, attention_dq or attention_dkv. For the first two, each helper computes a
+// range of queries. For attention_dkv, each helper computes a range of keys from all queries that see at least one of
+// them.
 func makeAttentionGrad(k *kernel, op device.AttentionGrad) (loops, error) {
 	if err := device.CheckAttentionGrad(op, k.out.dt, k.out.shape, k.types(), k.shapes()); err != nil {
 		return nil, err
@@ -18,7 +19,7 @@ func makeAttentionGrad(k *kernel, op device.AttentionGrad) (loops, error) {
 
 // graded holds the extents and operands of an attention's gradients, with the dimension of heads before that of tokens.
 type graded[A float32 | float64] struct {
-	tq, tk, dh, share int64 // share: number of query heads that use one key head
+	tq, tk, dh, share int64 // share is the number of query heads that use one key head
 	scale             A
 	causal            bool
 	q, k, v, dy       ref // [lead…, heads, T, Dh]
@@ -106,7 +107,7 @@ func (g *graded[A]) rowsLSE(out ref, head, lo, hi int64) {
 	wr.flush(head*g.tq+lo, row)
 }
 
-// weigh returns exp(score - lse) of a query and a key, and the product of that and the score's gradient.
+// weigh returns p = exp(score - lse) for a query and a key, and p multiplied by the gradient of the score.
 func (g *graded[A]) weigh(q, k, dy, v []A, lse, delta A) (p, ds A) {
 	p = A(math.Exp(float64(product4(q, k)*g.scale - lse)))
 	return p, p * (product4(dy, v) - delta)

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// block is the number of elements that are computed at a time: with three operands of 8 bytes they fit into a
-	// first-level cache of 48 KiB.
+	// block is the number of elements that are computed at a time. Blocks of three operands of 8-byte elements fit
+	// into a first-level cache of 48 KiB.
 	block = 2048
 	// grain is the number of elements that one helper computes at a time.
 	grain = 16 * block
 )
 
-// mapper computes a block of results from blocks of operands; out may be one of them.
+// mapper computes a block of results from blocks of operands. The memory of out may be that of one of the operands.
 type mapper[A accum] func(out []A, ins [][]A)
 
 func makeElementwise(k *kernel, op device.Elementwise) (loops, error) {
@@ -61,8 +61,8 @@ func converted[A accum](xs []float64) []A {
 	return out
 }
 
-// mapperOf returns the loop of op over blocks of A. If arithmetic has no loop for op, the loop calls f, which computes
-// in C, for each element.
+// mapperOf returns a loop that computes op for blocks of A. If arithmetic has no loop for op, the returned loop calls
+// f, which computes in C, for each element.
 func mapperOf[A accum, C float64 | int64](op ir.Op, f func(x, c []C) C, own []A, numbers []C) mapper[A] {
 	if m := arithmetic(op, own); m != nil {
 		return m
@@ -78,8 +78,8 @@ func mapperOf[A accum, C float64 | int64](op ir.Op, f func(x, c []C) C, own []A,
 	}
 }
 
-// arithmetic returns the specialised loop of an operation with constants c; nil if it has none. In f32 these loops give
-// the same bits as float64 arithmetic with subsequent rounding.
+// arithmetic returns the specialised loop of an operation with constants c; nil if there is none. In f32 these loops
+// compute the same bits as float64 arithmetic that is rounded afterwards.
 func arithmetic[A accum](op ir.Op, c []A) mapper[A] {
 	switch op {
 	case ir.OpAdd:

@@ -8,13 +8,14 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Contractions compute every result as one dot product of two packed rows, with an order of additions that depends only
+// Contractions compute every result as one dot product of two packed rows, and the order of its additions depends only
 // on K. The bits are therefore the same for any tiling, any number of workers and any split of a matrix into chunks of
 // rows. Zeros are not skipped, because 0·NaN must be NaN.
 const (
 	tileRows = 64
 	tileCols = 128
-	// cachedBytes of packed rows of b are used for all rows of a tile of a before the next rows of b.
+	// cachedBytes is the number of bytes of packed rows of b that are multiplied with all rows of a tile of a before
+	// the next rows of b are read.
 	cachedBytes = 128 << 10
 	// pitch is the multiple to which packed rows of b are padded, in elements. gonum's dot product processes elements
 	// before a multiple of 16 bytes of its second operand separately, and the order of additions must not depend on
@@ -112,7 +113,7 @@ func batches(a, b, out ref, f func(a, b, out ref)) {
 	}
 }
 
-// gemmLoops returns loops that compute the matrix products that list yields.
+// gemmLoops returns loops that compute the matrix products that list passes to its argument each.
 func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
 	return byAccum(k.out.dt,
 		func(k *kernel) { list(k, func(g gemm) { multiply(g, dot32) }) },
@@ -207,7 +208,7 @@ func dot64(t tile[float64]) {
 	blas64.Implementation().Dgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
 }
 
-// dotInt wraps: the low bits of a sum do not depend on higher bits.
+// dotInt may overflow: the low bits of a sum do not depend on the higher bits.
 func dotInt(t tile[int64]) {
 	for i := range t.m {
 		a := t.a[i*t.d:][:t.d]

@@ -40,7 +40,7 @@ func makeGrouped(k *kernel, op device.GroupedLinear) (loops, error) {
 	}, nil
 }
 
-// checkGroups reports counts below 0, and counts of more rows than remain.
+// checkGroups returns an error for negative counts, and for counts that exceed the number of remaining rows.
 func checkGroups(k *kernel) error {
 	rows, left := k.ins[0].shape[0], k.ins[0].shape[0]
 	for i, n := range numbers(k.ins[2]) {

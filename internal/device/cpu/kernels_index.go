@@ -25,7 +25,7 @@ func makeIota(k *kernel, op device.Iota) (loops, error) {
 		start, _ := op.Start.For(dt)
 		return iotaLoops(op, func(at int64) int64 { return start.Int + at }, encode[int64]), nil
 	}
-	// A float64 holds the exact number, which is then rounded once.
+	// A float64 represents the exact number, so that only the conversion to the result's type rounds.
 	return iotaLoops(op, func(at int64) float64 { return op.Start.Float + float64(at) }, convert[float64]), nil
 }
 
@@ -131,7 +131,7 @@ func sortedRows[O, A accum](k *kernel, f func(out []O, row []A)) {
 	})
 }
 
-// makeTakeAlong selects elements of rows along the last axis by their indices.
+// makeTakeAlong selects elements of each row along the last axis by their indices.
 func makeTakeAlong(k *kernel) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func makeBincount(k *kernel) (loops, error) {
 	}, nil
 }
 
-// makeIndexAdd adds the rows that have the same id, in their order.
+// makeIndexAdd adds up the rows that have the same id, in the order of the rows.
 func makeIndexAdd(k *kernel, op device.IndexAdd) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func indexAddLoops[A accum](first int64) loops {
 			return
 		}
 		n, d := k.out.shape[0], k.out.shape[1]
-		of := make([][]int64, n) // by row of the result: rows of the operand
+		of := make([][]int64, n) // by row of the result: the operand's rows to add
 		for i, id := range numbers(k.ins[1]) {
 			if row := id - first; id >= 0 && row >= 0 && row < n {
 				of[row] = append(of[row], int64(i))

@@ -22,7 +22,7 @@ func numbers(r ref) []int64 {
 	return out
 }
 
-// leads checks that operand i has the given shape, or only its last dimension.
+// leads returns an error unless operand i has the given shape, or a shape that consists of its last dimension.
 func (k *operands) leads(i int, shape []int64) error {
 	t := k.ins[i]
 	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) &&
@@ -56,7 +56,7 @@ func makeIndexCopy(k *kernel, op device.IndexCopy) (loops, error) {
 	return func(k *kernel) { copyRows(k, axis) }, nil
 }
 
-// checkPositions reports positions outside the result, and positions that occur twice.
+// checkPositions returns an error for positions outside the result, and for positions that occur twice.
 func checkPositions(k *kernel, axis int) error {
 	count, room := k.ins[0].shape[axis], k.out.shape[axis]
 	taken := map[int64]bool{}

@@ -32,7 +32,8 @@ func reductionLoops[A accum](red ir.Red) loops {
 	}
 }
 
-// reduceRange accumulates in separate memory, because the result may be any of the operands, including the last one.
+// reduceRange accumulates in separate memory, because the result may share memory with any operand, including the last
+// one.
 func reduceRange[A accum](k *kernel, red ir.Red, lo, hi int64) {
 	rds := make([]*reader[A], len(k.ins))
 	for i, in := range k.ins {
@@ -60,7 +61,8 @@ func reduceRange[A accum](k *kernel, red ir.Red, lo, hi int64) {
 	}
 }
 
-// joiner returns the loop acc = acc ∘ vals. NaN wins in max and min.
+// joiner returns a loop that computes acc = acc ∘ vals for each element. In max and min, the result is NaN if either
+// operand is NaN.
 func joiner[A accum](red ir.Red) func(acc, vals []A) {
 	switch red {
 	case ir.Max:
@@ -124,7 +126,7 @@ func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 	return byAccum(k.out.dt, axesLoops[float32](f), axesLoops[float64](f), axesLoops[int64](f)), nil
 }
 
-// axesFold is a reduction over axes, which begins with the value first.
+// axesFold is a reduction over axes whose initial value is first.
 type axesFold struct {
 	axes  []int
 	red   ir.Red
@@ -132,7 +134,7 @@ type axesFold struct {
 	first start
 }
 
-// without returns the axes that remain after removing some, in order, and their extents.
+// without returns the axes that remain after the given axes are removed, in order, and their extents.
 func (r ref) without(axes ...int) (kept []int, shape []int64, err error) {
 	rank := len(r.shape)
 	gone := make([]bool, rank)
@@ -150,7 +152,7 @@ func (r ref) without(axes ...int) (kept []int, shape []int64, err error) {
 	return kept, shape, nil
 }
 
-// start is the value of a reduction of no elements.
+// start is the initial value of a reduction, which is the result for no elements.
 type start struct {
 	float float64
 	int   int64
@@ -223,7 +225,7 @@ func axesLoops[A accum](f axesFold) loops {
 // axesGrain is the number of results that one helper computes at a time.
 const axesGrain = 512
 
-// joinRows adds count rows of width elements; out covers the elements from lo on.
+// joinRows reduces count rows of width elements into out, which covers the elements from lo on.
 func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	n := int64(len(out))
 	rd := newReader[A](rows, n)
@@ -234,7 +236,7 @@ func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	}
 }
 
-// joinNarrow is joinRows for short rows, which out covers entirely: it reads many rows at once.
+// joinNarrow is like joinRows for short rows that out covers entirely. It reads many rows at a time.
 func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 	per := block / width
 	rd := newReader[A](rows, block)
@@ -248,7 +250,7 @@ func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 	}
 }
 
-// joinChains is for chains of count contiguous elements; the first chain belongs to result lo.
+// joinChains reduces chains of count contiguous elements each. The first chain belongs to result lo.
 func joinChains[A accum](out []A, chains ref, red ir.Red, count, lo int64) {
 	rd := newReader[A](chains, block)
 	defer rd.close()

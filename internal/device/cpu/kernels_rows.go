@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Softmax and the norms compute a row of results from a row of the first operand, in an order that depends only on the
-// row's length.
+// Softmax and the norms compute each row of the result from one row of the first operand. The order of their
+// operations depends only on the row's length.
 
 // rowMapper computes a row.
 type rowMapper[A accum] func(out, in []A)
@@ -29,7 +29,8 @@ func makeSoftmax(k *kernel, op device.Softmax) (loops, error) {
 		func(k *kernel) { eachRow(k, op.Axis, softmaxRow[float64]) }, nil), nil
 }
 
-// floats checks that operands and result have one floating-point type and, if shapes is set, one shape.
+// floats returns an error unless the operands and the result have the same floating-point type and, if shapes is set,
+// the same shape.
 func (k *operands) floats(shapes bool) error {
 	if k.out.dt.IsInt() {
 		return fmt.Errorf("%s is not defined for %s", device.Name(k.Op), k.out.dt)
@@ -66,7 +67,7 @@ func makeLayerNorm(k *kernel, op device.LayerNorm) (loops, error) {
 	return byAccum(k.out.dt, layerLoops[float32](op.Eps), layerLoops[float64](op.Eps), nil), nil
 }
 
-// checkNorm checks the operands of a norm: x, and n-1 vectors with the length of its rows.
+// checkNorm checks the operands of a norm: x, and n-1 vectors that are as long as x's rows.
 func (k *operands) checkNorm(n int) error {
 	if err := k.count(n, n); err != nil {
 		return err

@@ -23,7 +23,7 @@ func makeScales(k *kernel, op device.Scales) (loops, error) {
 	return byAccum(k.ins[0].dt, scaleLoops[float32](g, op.Max), scaleLoops[float64](g, op.Max), nil), nil
 }
 
-// leastScale is the smallest scale, which keeps quotients finite.
+// leastScale is the smallest scale. It keeps quotients finite.
 const leastScale = 1e-12
 
 func scaleLoops[A float32 | float64](g device.Grain, top float64) loops {
@@ -97,7 +97,8 @@ func largest(dt ir.DType) float64 {
 	}
 }
 
-// scaledGEMM is a matrix product in which the partial sum of each piece of a row is multiplied by its scales.
+// scaledGEMM is a matrix product of operands with scales. The partial sum of each piece of a row is multiplied by the
+// scales of both operands.
 type scaledGEMM struct {
 	gemm
 	x, w   device.Grain
@@ -138,7 +139,7 @@ func makeScaledLinear(k *kernel) (loops, error) {
 	}, nil
 }
 
-// tile computes m×n results from (i, j) on, piece by piece in the order of K.
+// tile computes the m×n results that start at (i, j), one piece after another in the order of K.
 func (g *scaledGEMM) tile(i, m, j, n int64) {
 	rd, wr := newReader[float32](g.a, m*g.d), newWriter[float32](g.out, n)
 	defer rd.close()

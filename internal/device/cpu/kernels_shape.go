@@ -109,8 +109,8 @@ func lookUp(k *kernel, first int64) {
 	})
 }
 
-// makeSlots computes the sum along an axis, which begins with the second operand if there is one, into the operands'
-// type or their accumulator's type.
+// makeSlots computes the sum along an axis. The sum starts with the second operand if there is one. The result has the
+// operands' type or its accumulator's type.
 func makeSlots(k *kernel, op device.ReduceSlots) (loops, error) {
 	if err := k.count(1, 2); err != nil {
 		return nil, err

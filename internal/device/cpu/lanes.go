@@ -23,8 +23,8 @@ func native[A accum](dt ir.DType) bool {
 
 func sizeOf[A accum]() int64 { return int64(unsafe.Sizeof(A(0))) }
 
-// reader returns a view's elements as A, a block at a time: the memory itself if it is dense and of that type, and
-// otherwise a converted copy.
+// reader returns a view's elements as A, one block at a time. If the view is dense and has the element type A, the
+// block is the view's own memory. Otherwise it is a converted copy.
 type reader[A accum] struct {
 	r         ref
 	raw, vals *[]byte
@@ -92,7 +92,8 @@ func newWriter[A accum](r ref, n int64) *writer[A] {
 	return wr
 }
 
-// room returns the memory for elements [start, start+n), which may be the view's own memory; flush stores them.
+// room returns memory for elements [start, start+n). It may be the view's own memory. The method flush stores the
+// elements in the view.
 func (wr *writer[A]) room(start, n int64) []A {
 	if wr.vals == nil {
 		return as[A](wr.r.bytes(start, n))

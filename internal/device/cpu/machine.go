@@ -2,9 +2,9 @@
 // modes with the same interface.
 //
 // Concurrent runs each stream that can continue in a goroutine; peers access each other's memory directly. Scheduled
-// runs nothing until World.Sync, which then selects, one step at a time, a stream whose next work can run, by a seeded
-// random strategy. The same seed gives the same run, and another seed another legal order. A missing wait in the
-// program then gives a wrong result for some seed, with a higher probability because memory is poisoned.
+// executes work only in World.Sync. Sync executes one step at a time: it selects a stream whose next work can run by a
+// seeded random strategy. The same seed results in the same execution, and another seed in another permitted order. A
+// missing wait in the program then causes a wrong result for some seed; poisoned memory makes that more likely.
 //
 // The host must not issue work while Sync runs, except from functions passed to Stream.Call. If all work is blocked,
 // the world reports a deadlock without delay.
@@ -47,22 +47,22 @@ const (
 // Options selects how the machine runs; the zero value is a concurrent machine that uses all processors.
 type Options struct {
 	Mode Mode
-	// Seed determines the order of a scheduled world, and the strategy: seed mod 4 is 0 for random priorities with Depth
-	// changes, 1 for uniformly random choices, 2 for delaying one rank as long as others can continue, and 3 for running
-	// main streams first or last.
+	// Seed determines the order of a scheduled world, and the strategy. seed mod 4 = 0 selects random priorities with
+	// Depth changes. 1 selects uniformly random choices. 2 delays one rank as long as others can continue. 3 runs main
+	// streams first or last.
 	Seed int64
 	// Depth is the number of random priority changes in a Sync; 0 means 3.
 	Depth int
-	// Workers is the largest number of goroutines that help kernels of all worlds of this machine, in addition to the
-	// streams' goroutines; 0 means GOMAXPROCS-1, a negative number none. A scheduled machine has none.
+	// Workers is the largest number of goroutines that help the kernels of all worlds of this machine, in addition to
+	// the streams' goroutines. 0 means GOMAXPROCS-1, and a negative number means none. A scheduled machine uses none.
 	Workers int
 	// Memory is the largest number of bytes that one device may have allocated; 0 means 64 GiB.
 	Memory int64
-	// Host is the largest number of bytes that all devices of all worlds may have allocated together; 0 means the memory
-	// that was available on the host when the machine was created, if this is known.
+	// Host limits the number of bytes that all devices of all worlds may have allocated together. 0 means the memory
+	// that was available on the host when the machine was created, or no limit if this is not known.
 	Host int64
-	// Peers holds the processes that share the ranks of every world; nil if there is only this process. They open worlds
-	// in one order, and make the same calls in each. A scheduled machine supports no peers.
+	// Peers holds the processes that share the ranks of every world; nil if there is only this process. All of them
+	// open worlds in the same order, and make the same calls on each world. A scheduled machine supports no peers.
 	Peers *procs.World
 }
 
@@ -106,12 +106,12 @@ type machine struct {
 	opts    Options
 	workers *workers
 	held    atomic.Int64 // bytes used by all devices
-	opened  atomic.Int64 // number of worlds, if there are peers
+	opened  atomic.Int64 // number of worlds opened so far, if there are peers
 }
 
 func (m *machine) Peers() *procs.World { return m.opts.Peers }
 
-// hold counts host memory that a device allocates.
+// hold adds bytes to the host memory that devices have allocated. It returns an error if this would exceed the limit.
 func (m *machine) hold(bytes int64) error {
 	limit := m.opts.Host
 	if limit > 0 && bytes > limit {

@@ -12,8 +12,8 @@ import (
 // alignment is the alignment of every allocation, in bytes.
 const alignment = 256
 
-// poison is the pattern of memory that was never written: a NaN in f16, bf16, f32 and f64 and a large number in i32 and
-// i64, if it is read at an even offset.
+// poison is the pattern of memory that was never written. Read at an even offset, it is a NaN in f16, bf16, f32 and
+// f64, and a large number in i32 and i64.
 var poison = [2]byte{0xff, 0x7f}
 
 // memory is a block of one device's memory.
@@ -23,7 +23,7 @@ type memory struct {
 	bytes int64
 	data  []byte // nil if it belongs to a foreign device and is not shared
 	freed atomic.Bool
-	from  *memory        // memory of another world with these bytes; nil if the bytes are its own
+	from  *memory        // the other world's memory that this memory borrows; nil if the memory is not borrowed
 	seg   *procs.Segment // segment that contains data; nil for memory of this process only
 }
 

@@ -10,10 +10,11 @@ import (
 )
 
 // This file implements worlds whose ranks are spread over processes. Every process opens the world, and allocates the
-// same memory and counters on every rank in the same order. Shared memory of a rank is a segment that its process
-// creates and all others map. Of its other memory, the other processes know only the size. Counters are words in such
-// segments: a stream that waits for one sleeps in the operating system until the process that raises it wakes it.
-// Streams of other processes' ranks accept no work, because their own process issues it.
+// same memory and counters on every rank in the same order. Shared memory of a rank is a segment that the rank's
+// process creates and all other processes map. For the rank's other memory, the other processes record only the size.
+// Counters are words in such segments: a stream that waits for a counter sleeps in the operating system until the
+// process that raises the counter wakes it. Streams of other processes' ranks ignore work, because their own process
+// issues it.
 
 // share opens a new world of ranks together with the other processes.
 func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
@@ -30,8 +31,8 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 // Local implements device.World.
 func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 
-// await waits, in the stream's goroutine, until a counter of its head is high enough, or the world ends. The caller
-// holds the world's mutex.
+// await waits until the counter has the value for which the stream's first task waits, or until the world ends. It
+// runs in the stream's goroutine. The caller holds the world's mutex.
 func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	w := s.dev.w
 	w.running--
@@ -54,12 +55,12 @@ func (d *dev) sharedKey(what string) string {
 	return fmt.Sprintf("%s rank %d %s %d", d.w.peers.Name, d.rank, what, d.shared)
 }
 
-// far reports whether the device is on another node. This process then cannot access its memory and counters.
+// far reports whether the device is on another node, so that this process cannot access its memory and counters.
 func (d *dev) far() bool {
 	return d.foreign && d.w.Node(d.rank) != d.w.peers.World.Node(d.w.peers.Process())
 }
 
-// reach returns an error unless streams of the device from can access d.
+// reach returns an error if streams of the device from cannot access d.
 func (d *dev) reach(from *dev) error {
 	if from == d || !d.far() {
 		return nil
@@ -81,7 +82,7 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 	}
 	if d.foreign {
 		s, err := p.Map(p.Ctx, p.Owner(d.rank), key)
-		if err == nil && int64(len(s.Bytes())) < bytes { // the segment that refuse creates
+		if err == nil && int64(len(s.Bytes())) < bytes { // the owner could not allocate the memory, and called refuse
 			err = errors.Join(fmt.Errorf("%w: the rank's process could not allocate %d bytes", device.ErrOutOfMemory, bytes),
 				s.Close())
 		}
@@ -105,8 +106,8 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 	return d.keep(m)
 }
 
-// refuse signals to processes that map a segment that there is no memory for it, by sharing a segment that is too
-// small.
+// refuse reports to the processes that map a segment that there is no memory for the segment. To do so, it shares a
+// segment that is too small.
 func refuse(p *procs.Spread, key string) error {
 	s, err := procs.NewSegment(1)
 	if err == nil {
@@ -118,7 +119,7 @@ func refuse(p *procs.Spread, key string) error {
 // unmap releases the memory that peers share.
 func (m *memory) unmap() {
 	if m.seg != nil {
-		m.seg.Close() // an error would concern only unused memory
+		m.seg.Close() // nothing uses the memory any longer, so an error has no consequence
 		m.seg, m.data = nil, nil
 	}
 }

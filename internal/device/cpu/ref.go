@@ -10,8 +10,8 @@ import (
 // dim is one extent of a collapsed view: n elements at a distance of stride.
 type dim struct{ n, stride int64 }
 
-// ref is a checked view. dims is its shape without extents of 1, in which neighbours that form one dimension are
-// merged. It is never empty, and the innermost dimension is last.
+// ref is a checked view. dims is the view's shape without extents of 1, with neighbouring dimensions merged where
+// possible. dims is never empty, and its last dimension is the innermost one.
 type ref struct {
 	mem            *memory
 	off            int64 // in bytes
@@ -51,7 +51,7 @@ func (r ref) permute(perm []int) ref {
 // at returns the view at index i of axis 0, without that axis.
 func (r ref) at(i int64) ref {
 	s := r.reshaped(r.shape[1:], r.strides[1:])
-	if s.n > 0 { // otherwise the memory may be empty too
+	if s.n > 0 { // without elements, the memory may be empty
 		s.off += i * r.strides[0] * r.dt.Size()
 	}
 	return s

@@ -47,10 +47,10 @@ func (w *world) ready() []*stream {
 	return list
 }
 
-// advance executes, as one step, the marks before the stream's next task, the task, and the ends of marks after it.
+// advance executes one step of a stream: the begin marks before its next task, the task, and the end marks after it.
 func (w *world) advance(s *stream) {
 	w.running++
-	defer func() { // also after runtime.Goexit in a kernel
+	defer func() { // also runs after runtime.Goexit in a kernel
 		w.running--
 		w.rests()
 	}()

@@ -1,12 +1,13 @@
 package cpu
 
-// picker selects the stream that executes the next step; ready is not empty and in order of creation.
+// picker selects the stream that executes the next step. ready is not empty, and is in the order in which the streams
+// were created.
 type picker func(ready []*stream) *stream
 
 // newPicker returns a picker with a strategy's random choices for one Sync. No single strategy finds every missing
-// wait: random priorities with few changes find those that need a few preemptions at particular points (PCT), uniform
-// choice finds those between tasks that are close to each other, and delays find those that need one side to be very
-// late.
+// wait. Random priorities with few changes (PCT) find a missing wait whose effect needs a few preemptions at
+// particular points. Uniform choices find one between tasks that are issued shortly after each other. Delays find one
+// whose effect needs one stream to be very late.
 func newPicker(w *world) picker {
 	switch uint64(w.m.opts.Seed) % 4 {
 	case 0:
@@ -21,8 +22,8 @@ func newPicker(w *world) picker {
 
 func (w *world) uniform(ready []*stream) *stream { return ready[w.rng.IntN(len(ready))] }
 
-// priorities implements PCT: every stream has a random priority, the ready stream with the highest one continues, and
-// at each of Depth random steps the stream that would continue gets the lowest priority.
+// priorities implements PCT. Every stream has a random priority, and the ready stream with the highest priority
+// continues. At each of Depth random steps, the stream that would continue gets the lowest priority.
 func (w *world) priorities() picker {
 	priority := make(map[*stream]int)
 	for i, p := range w.rng.Perm(len(w.streams)) {
@@ -45,7 +46,7 @@ func (w *world) priorities() picker {
 	}
 }
 
-// delayRank lets one rank continue only when no other can.
+// delayRank lets one rank continue only when no other rank can continue.
 func (w *world) delayRank() picker {
 	victim := w.rng.IntN(len(w.devices))
 	return func(ready []*stream) *stream {
@@ -53,7 +54,8 @@ func (w *world) delayRank() picker {
 	}
 }
 
-// mainsApart lets main streams continue only when no other can, or the reverse.
+// mainsApart lets main streams continue only when no other stream can continue, or other streams only when no main
+// stream can.
 func (w *world) mainsApart() picker {
 	mainsFirst := w.rng.IntN(2) == 0
 	return func(ready []*stream) *stream {

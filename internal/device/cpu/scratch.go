@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// scratch holds pools of buffers of 1<<class bytes, aligned like memory. Kernels allocate buffers for each run, since
-// one launch may run on several streams concurrently.
+// scratch holds pools of buffers. The buffers of scratch[class] have 1<<class bytes, and are aligned like memory.
+// Kernels allocate buffers for each execution, because one launch may execute on several streams concurrently.
 var scratch [48]sync.Pool
 
-// borrow returns n bytes with undefined contents, which must be returned with restore.
+// borrow returns n bytes with undefined contents. The caller must return the bytes with restore.
 func borrow(n int64) *[]byte {
 	class := bits.Len64(uint64(max(n, 1) - 1))
 	if b, ok := scratch[class].Get().(*[]byte); ok {

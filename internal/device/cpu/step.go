@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// step removes the stream's first task and executes it. It is called with the world's mutex held, and holds it when it
-// returns, but releases it during work and calls of observers. A failure ends the world.
+// step removes the stream's first task and executes it. The caller holds the world's mutex; step releases the mutex
+// while it executes work or calls an observer. A failure ends the world.
 func (s *stream) step() {
 	switch t := s.queue.pop(); t.kind {
 	case work:
@@ -23,7 +23,7 @@ func (s *stream) step() {
 	default:
 		t.settle()
 	}
-	if w := s.dev.w; w.peers != nil { // shows processes that wait for this one that it makes progress
+	if w := s.dev.w; w.peers != nil { // reports progress to processes that wait for this one
 		w.done++
 		w.peers.At(w.done)
 	}

@@ -19,8 +19,8 @@ type stream struct {
 	parked  bool         // its head waits and will be woken (concurrent mode)
 	busy    string       // name of the running work; "" for none
 	since   time.Time    // time at which that work, or a wait, began
-	issued  device.Marks // marks that were begun and not ended, in the issued work
-	open    device.Marks // the same, in the executed work
+	issued  device.Marks // marks that have begun and not ended, after all issued tasks
+	open    device.Marks // marks that have begun and not ended, after all executed tasks
 }
 
 func (s *stream) Name() string { return s.name }
@@ -98,8 +98,8 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	}})
 }
 
-// piecewise calls f for each piece of the host bytes of v. It stops after the world has ended, so that the bytes are in
-// use only briefly after that.
+// piecewise calls f for each piece of the host bytes of v. It stops when the world has ended, so that the host bytes
+// are used only briefly after that.
 func (w *world) piecewise(v ref, host []byte, f func(start int64, piece []byte)) {
 	size := v.dt.Size()
 	grain := copyGrain / size
@@ -117,8 +117,8 @@ func (s *stream) host(v device.View, b []byte) (ref, error) {
 	return r, v.Holds(len(b))
 }
 
-// Call runs f in stream order, without holding a lock. f may issue work. It must return by itself, since an abort
-// cannot interrupt it, and must not call Sync or Close.
+// Call runs f in stream order, without holding a lock. f may issue work. f must return without outside help, because
+// an abort cannot interrupt it. It must not call Sync or Close.
 func (s *stream) Call(f func()) error {
 	return s.add(task{kind: work, what: "call", run: func() error { f(); return nil }})
 }
@@ -232,7 +232,7 @@ func (s *stream) End(id int64) error {
 	return nil
 }
 
-// head returns the next task that is not a mark, nil if there is none, and the innermost mark around it. The caller
+// head returns the stream's next task that is not a mark, or nil, and the innermost mark around that task. The caller
 // holds the world's mutex.
 func (s *stream) head() (*task, int64) {
 	open := s.open

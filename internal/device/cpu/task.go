@@ -15,7 +15,7 @@ type task struct {
 	mark *mark        // of record and waitMark
 	ctrs *counters    // of signal and waitCounter
 	elem int          // of signal and waitCounter
-	n    int64        // of signal: the summand; of waitCounter: the awaited value; of begin and end: the id
+	n    int64        // signal: the value to add; waitCounter: the value to wait for; begin and end: the id
 }
 
 type taskKind uint8
@@ -41,7 +41,7 @@ func (t *task) ready() bool {
 	return true
 }
 
-// waitsFor describes what the task waits for. The caller holds the world's mutex.
+// waitsFor describes the event or counter value for which the task waits. The caller holds the world's mutex.
 func (t *task) waitsFor() string {
 	switch t.kind {
 	case waitMark:
@@ -52,7 +52,7 @@ func (t *task) waitsFor() string {
 	return "its turn"
 }
 
-// settle executes a ready task that is not work, and wakes the streams that waited for it. The caller holds the world's
+// settle executes a ready task other than work, and wakes the streams that waited for it. The caller holds the world's
 // mutex.
 func (t *task) settle() {
 	switch t.kind {
@@ -72,7 +72,7 @@ func (t *task) settle() {
 	}
 }
 
-// park registers s, whose head t is not ready, to be woken.
+// park registers the stream s, whose first task t is not ready, to be woken when t may be ready.
 func (t *task) park(s *stream) {
 	if t.kind == waitMark {
 		t.mark.waiters = append(t.mark.waiters, s)

@@ -9,9 +9,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Nodes share no memory, so collectives between nodes use messages: each member sends the others the data that they
-// receive from it, through wires of the world of processes. Members on one node, and in one process, use the same path,
-// so that there is only one. The transport moves bytes; sums are computed from the received data.
+// Nodes share no memory, so collectives between nodes use messages. Each member sends every other member the data that
+// this member receives from it, over connections (wires) between the processes. Members on one node, or in one
+// process, also use messages, so that only one implementation is needed. The transport only moves bytes; members
+// compute sums from the received data.
 
 // transportName is the name of the transport algorithm.
 const transportName = "tcp"
@@ -59,7 +60,7 @@ type team struct {
 	device.DefaultTeam
 	w       *world
 	members []device.Member
-	wires   uint64 // the first of the wires from each member to each other
+	wires   uint64 // number of the first of the wires, one for each ordered pair of members
 }
 
 func (t *team) Bytes() int64 { return 0 }
@@ -70,7 +71,7 @@ func (t *team) Supports(_ device.Tuning, c *device.Collective) error {
 	if err := transport.Check(c); err != nil {
 		return err
 	}
-	return c.Meets() // a sender waits until its message is received
+	return c.Meets() // a sender waits until its message is received, so members wait for each other
 }
 
 // parcel is the data that a member sends to or receives from another.
@@ -131,14 +132,14 @@ func cut(v device.View, axis, i, n int) device.View {
 	return v
 }
 
-// letter is a parcel that is ready to be sent.
+// letter is a parcel together with the memory from which it is sent or into which it is received.
 type letter struct {
 	peer  int
 	view  ref
-	bytes []byte // the message: the view's elements, dense; one byte as a signal if there are none
+	bytes []byte // the message: the view's elements, dense; if there are none, one byte, which serves as a signal
 }
 
-// Prepare implements device.Team. Letters have separate memory, so that operands may overlap in any way.
+// Prepare implements device.Team. Letters have separate memory, so operands may overlap arbitrarily.
 func (t *team) Prepare(tuning device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if err := t.Supports(tuning, c); err != nil {
 		return nil, err
@@ -202,7 +203,8 @@ func (t *team) pack(c *device.Collective, me int) (*post, error) {
 	return p, err
 }
 
-// deliver starts to receive all letters before it sends any, so that no two members wait for each other to read.
+// deliver starts to receive all letters before it sends the first one. Two members therefore never both wait for the
+// other to read.
 func (p *post) deliver() error {
 	w, n := p.t.w.peers, len(p.t.members)
 	owner := func(member int) int { return w.Owner(p.t.members[member].Rank) }
@@ -221,7 +223,7 @@ func (p *post) deliver() error {
 		}
 	}
 	for d := range n {
-		to := (p.me + d) % n // begin with a different member on each member
+		to := (p.me + d) % n // each member starts with a different receiver
 		for i := range p.sends {
 			if p.sends[i].peer != to {
 				continue

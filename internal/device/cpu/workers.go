@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// workers lends goroutines to kernels. All worlds of a machine share the limit, so that many ranks with many streams do
-// not each split their kernels over all processors.
+// workers lends goroutines to kernels. All worlds of a machine share one limit. Otherwise many ranks with many streams
+// would each use goroutines for all processors.
 type workers struct{ free chan struct{} }
 
 func newWorkers(n int) *workers {
@@ -17,8 +17,8 @@ func newWorkers(n int) *workers {
 	return w
 }
 
-// each calls f(0) … f(n-1), in any order and on as many goroutines as are free, and returns when all calls have
-// returned. Once stop is set, it skips the remaining calls. A panic of f is raised again in the caller. f must not
+// each calls f(0) … f(n-1), in any order and on as many goroutines as are available. It returns after all calls have
+// returned. After stop is set, it skips the remaining calls. If f panics, each panics with the same value. f must not
 // depend on the goroutine that calls it.
 func (w *workers) each(n int64, stop *atomic.Bool, f func(i int64)) {
 	var next atomic.Int64
@@ -43,7 +43,7 @@ func (w *workers) each(n int64, stop *atomic.Bool, f func(i int64)) {
 	loop()
 }
 
-// lend runs loop in a goroutine if one is free.
+// lend runs loop in another goroutine if the limit permits one more, and reports whether it does.
 func (w *workers) lend(wg *sync.WaitGroup, failed *atomic.Pointer[any], loop func()) bool {
 	select {
 	case <-w.free:

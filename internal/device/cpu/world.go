@@ -13,8 +13,8 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// world is a set of devices. mu guards the state that streams share: queues, marks, counter values, the cause. Kernels,
-// copies and observers run without holding mu.
+// world is a set of devices. The mutex mu guards the state that streams share: queues, marks, counter values and the
+// cause. Kernels, copies and observers run without mu.
 type world struct {
 	device.DefaultWorld
 	m       *machine
@@ -25,9 +25,9 @@ type world struct {
 
 	mu       sync.Mutex
 	streams  []*stream // of all devices, in order of creation
-	running  int       // number of streams with a goroutine (concurrent), or of steps in progress (scheduled)
+	running  int       // number of streams with a goroutine (concurrent mode), or of steps in progress (scheduled mode)
 	awaiting int       // number of streams whose goroutine waits for peers
-	quiet    sync.Cond // signals that both are 0
+	quiet    sync.Cond // signals that running and awaiting are both 0
 	done     int       // number of executed tasks, if there are peers
 	observer device.Observer
 	cause    error // the reason why the world has ended; nil while it is open
@@ -75,10 +75,10 @@ func (w *world) Observe(o device.Observer) {
 	w.observer = o
 }
 
-// Sync also ends the world when ctx ends: work in flight cannot be cancelled, so a cancelled Sync aborts. It returns
-// only when no work is running.
+// Sync ends the world when ctx ends, because work in flight cannot be cancelled otherwise. Sync returns only when no
+// work is running.
 func (w *world) Sync(ctx context.Context) error {
-	over := false // guarded by mu; once Sync has returned, the end of ctx has no effect
+	over := false // guarded by mu; set when Sync returns, so that a later end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()
@@ -149,8 +149,8 @@ func (w *world) end(cause error) {
 	}
 }
 
-// expire ends the world because ctx has ended, unless the call that ctx bounds is over. The error describes what each
-// stream was doing.
+// expire ends the world because ctx has ended, unless *over reports that the call that ctx bounds has returned. The
+// error describes the current operation of each stream.
 func (w *world) expire(ctx context.Context, over *bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,7 +168,7 @@ func (w *world) err() error {
 	return &device.Aborted{Cause: w.cause}
 }
 
-// busy reports whether work is left. The caller holds mu.
+// busy reports whether any work is unfinished. The caller holds mu.
 func (w *world) busy() bool {
 	return w.running > 0 || slices.ContainsFunc(w.streams, func(s *stream) bool { return !s.queue.empty() })
 }
@@ -182,7 +182,7 @@ func (w *world) check() error {
 	return w.err()
 }
 
-// blocked returns the streams that have work left. The caller holds mu.
+// blocked describes the streams with unfinished work. The caller holds mu.
 func (w *world) blocked() []device.Blocked {
 	var list []device.Blocked
 	for _, s := range w.streams {
@@ -200,7 +200,7 @@ func (w *world) Standings() []device.Standing {
 	return w.standing()
 }
 
-// standing describes what each stream with work does. The caller holds mu.
+// standing describes the current operation of each stream with unfinished work. The caller holds mu.
 func (w *world) standing() []device.Standing {
 	var list []device.Standing
 	for _, s := range w.streams {

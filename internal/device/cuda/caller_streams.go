@@ -11,9 +11,9 @@ import (
 )
 
 // This file orders the world's work with the caller's own streams. Before the world's work, the origin stream of each
-// GPU waits for the caller's streams. Every stream of the world waits for the origin stream when it next receives work,
-// as it also does after a graph launch (see stream.follow). After the world's work, the origin stream waits for all
-// streams of the world on its GPU, and the caller's streams wait for the origin stream. If the caller's stream is being
+// GPU waits for the caller's streams. A stream of the world waits for the origin stream when the stream next receives
+// work, as after a graph launch (see stream.follow). After the world's work, the origin stream waits for all streams
+// of the world on its GPU, and the caller's streams wait for the origin stream. If the caller's stream is being
 // captured, the world records its own graph, which becomes one node of the caller's graph. Streams of the world
 // therefore never become part of the caller's capture.
 
@@ -58,7 +58,8 @@ func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, erro
 		nil
 }
 
-// Capturing implements device.Machine. The default stream, of which each GPU has its own, is never captured.
+// Capturing implements device.Machine. The default stream is never captured, so it is not queried. Each GPU has a
+// separate default stream.
 func (m *machine) Capturing(stream uintptr) (is bool, err error) {
 	if stream == 0 {
 		return false, nil
@@ -134,7 +135,7 @@ func (c callers) follow(streams []uintptr) error {
 	return nil
 }
 
-// waitFor makes the stream s wait for the work that is already on the stream other.
+// waitFor makes the stream s wait for work that the stream other has already received.
 func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
 	ev, err := at.clock.Event(false)
 	if err != nil {
@@ -212,7 +213,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, prepare fun
 	}
 	forgetReplay(w, f)
 	for _, x := range g.faults {
-		x.Always = true // launches are not seen here
+		x.Always = true // the caller's launches of the graph are not visible here
 	}
 	return nil
 }
@@ -224,8 +225,8 @@ func (c callers) Err() error {
 	return c.w.told()
 }
 
-// told returns the world's error, after it has read the faults that kernels of teams have reported so far. It makes no
-// call to a device. The caller holds mu.
+// told reads the faults that kernels of teams have reported so far, and returns the world's error. It makes no device
+// call. The caller holds mu.
 func (w *world) told() error {
 	if w.cause == nil {
 		readTeams(w)

@@ -19,8 +19,8 @@ func (w *world) Observe(o device.Observer) {
 	}
 }
 
-// tick records that a node begins or ends, for the observer if there is one, otherwise for error messages. The context
-// is current.
+// tick records the begin or the end of a command. With an observer it records the time, and otherwise the position for
+// error messages. The context is current.
 func (s *stream) tick(began bool, id int64) error {
 	w, clock := s.dev.w, s.dev.site.clock
 	var ev nvlib.Event
@@ -31,7 +31,7 @@ func (s *stream) tick(began bool, id int64) error {
 	case w.capture != nil:
 		if ev, err = w.capture.replay.Note(&s.track, clock, s.dev.rank, s.name, began, id, s.pos); err == nil && ev != 0 {
 			err = w.drv.RecordNode(ev, s.h)
-			s.worked() // work that waits for s waits for this node too
+			s.worked() // work that waits for s waits for this event too
 		}
 		return err
 	case w.observer != nil:
@@ -45,7 +45,7 @@ func (s *stream) tick(began bool, id int64) error {
 	return s.record(ev)
 }
 
-// stamps reports whether the next begin, or the next end, needs an event.
+// stamps reports whether the next begin or the next end of a command needs an event.
 func (s *stream) stamps(begin bool) bool {
 	w := s.dev.w
 	return w.observer != nil || w.capture == nil && begin && s.track.Due()
@@ -63,14 +63,14 @@ func (s *site) rebase() {
 	})
 }
 
-// tellMarks reports all marks that devices have reached to the observer. The caller holds mu.
+// tellMarks reports to the observer all marks that devices have reached. The caller holds mu.
 func tellMarks(w *world) {
 	for _, s := range w.flight.streams {
 		s.track.Tell(s.dev.site.clock, !s.dirty, s.dev.rank, s.name, w.observer)
 	}
 }
 
-// tellReplay reports the most recent graph launch, which has ended, to the observer. The caller holds mu.
+// tellReplay reports the marks of the most recent graph launch, which has ended, to the observer. The caller holds mu.
 func tellReplay(w *world) {
 	f := w.marked
 	w.marked = nil

@@ -18,7 +18,7 @@ func (t *team) SupportsNorm(n *device.Norm) error {
 	return err
 }
 
-// worthwhile resolves parts and returns an error unless one launch for all of them is faster than separate launches.
+// worthwhile resolves the parts of n. It returns an error unless one launch is faster than separate launches.
 func (t *team) worthwhile(n *device.Norm) ([]coll.NormPart, error) {
 	all, err := t.norms(n.Parts)
 	if err != nil {

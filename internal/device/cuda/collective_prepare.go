@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// resolve checks that all views lie in their member's own memory and have one element type, and that no result view
-// contains an element twice. The caller checks the shapes that the operation requires.
+// resolve checks the views of c: each must be in its member's own memory, all must have the same element type, and no
+// result view may contain an element twice. The caller checks the shapes that the operation requires.
 func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
 	if len(c.Parts) != len(t.members) {
 		return nil, fmt.Errorf("%d parts for %d members", len(c.Parts), len(t.members))
@@ -50,8 +50,8 @@ func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
 	return r, nil
 }
 
-// check resolves c and returns an error if the algorithm that tune names cannot carry it out. The returned algorithm
-// is nil if tune names an algorithm of NCCL's.
+// check resolves c. It returns an error if the algorithm that tune names cannot run c. The returned algorithm is nil
+// if tune names NCCL.
 func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, *coll.Collective, error) {
 	if err := t.w.err(); err != nil {
 		return nil, nil, err
@@ -79,10 +79,10 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	return a, r, nil
 }
 
-// Prepare makes the launches that carry out a collective, one for each member.
+// Prepare returns one launch for each member that together run a collective.
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if tune.Algo == ncclName && t.w.guard.Enter(nil) {
-		defer t.w.guard.Leave() // it runs the call once; the co-residency lock comes before the issue lock
+		defer t.w.guard.Leave() // NCCL's call runs once here; the co-residency lock must be held before the issue lock
 	}
 	defer t.w.guard.Exclusive()()
 	a, r, err := t.check(tune, c)
@@ -106,7 +106,7 @@ func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launc
 	return launches, nil
 }
 
-// steps returns the steps that each member launches. A nil algorithm a selects NCCL.
+// steps returns the steps of each member's launch. If a is nil, NCCL runs the collective.
 func (t *team) steps(a coll.Algorithm, tune device.Tuning, c *coll.Collective) ([][]step, error) {
 	if a == nil {
 		return prepareNCCL(t, c)
@@ -118,7 +118,7 @@ func (t *team) steps(a coll.Algorithm, tune device.Tuning, c *coll.Collective) (
 	return t.carryOut(p)
 }
 
-// carryOut reserves the memory that a plan requires and loads the kernels that it launches.
+// carryOut reserves the memory that a plan requests, and loads the kernels of its launches.
 func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
 	for _, x := range p.Memory {
 		at, err := t.hold(x)
@@ -160,7 +160,7 @@ func (m *member) step(x coll.Action) (step, error) {
 // PrepareAhead starts to compile the kernels that Prepare will load, or starts to load NCCL.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if tune.Algo == ncclName {
-		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for it and returns its error
+		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for the load and returns its error
 		return
 	}
 	t.w.mu.Lock()
@@ -180,7 +180,7 @@ func (t *team) compileAhead(p *coll.Plan) {
 	if !ok {
 		return
 	}
-	for _, x := range p.Memory { // null addresses, aligned as reserved memory is
+	for _, x := range p.Memory { // without addresses; the alignment is that of reserved memory
 		x.Use(coll.Area{At: make([]nvlib.Ptr, len(t.members)), Bytes: x.Bytes})
 	}
 	list, err := p.Launches()
@@ -223,8 +223,9 @@ func (t *team) HostParts() coll.HostParts {
 	return coll.MeasuredParts()
 }
 
-// Keeps128 returns nil if the links between the members are known to deliver 128 bytes that one warp writes as a unit.
-// NVLink does, and so does a device's own memory. Over a PCI bus the last bytes may arrive before the first.
+// Keeps128 returns nil if 128 bytes that one warp writes together are known to become visible to other members
+// together. This holds for NVLink and for a device's own memory. Over a PCI bus, the last bytes may become visible
+// before the first.
 func (t *team) Keeps128() error {
 	for _, m := range t.members {
 		for _, o := range t.members {

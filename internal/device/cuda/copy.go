@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// copy copies src to dst in the order of stream s. Both views have been checked. If they overlap, the result is the
+// copy enqueues a copy of src to dst on stream s. Both views have been checked. If they overlap, the result is the
 // same as if all of src were read before dst is written. The context is current.
 func (s *stream) copy(dst, src *strided.View) error {
 	switch {
@@ -18,11 +18,11 @@ func (s *stream) copy(dst, src *strided.View) error {
 	return copyApart(s, dst, src)
 }
 
-// copyThrough copies between views that share bytes. It copies through a scratch buffer. Because all uses of the
-// buffer are on one stream, no two copies use it at the same time.
+// copyThrough copies between overlapping views through a scratch buffer. The buffer belongs to one stream, so that no
+// two copies use it at the same time.
 func copyThrough(s *stream, dst, src *strided.View) error {
 	if s.scratch == nil || s.scratch.bytes < src.Bytes() {
-		// Work on the stream may still use an older buffer, so that buffer is not freed before the world ends.
+		// Work on the stream may still use the older buffer, so that buffer is not freed before the world ends.
 		m, err := s.dev.alloc(src.Bytes(), device.Private)
 		if err != nil {
 			return err
@@ -36,8 +36,8 @@ func copyThrough(s *stream, dst, src *strided.View) error {
 	return copyApart(s, dst, &tmp)
 }
 
-// copyApart copies between views that do not overlap. A copy engine copies dense views, and views whose rows are long
-// enough. A kernel copies all other views.
+// copyApart copies between views that do not overlap. A copy engine copies dense views, and views with rows of at
+// least strided.WideRow bytes. A kernel copies all other views.
 func copyApart(s *stream, dst, src *strided.View) error {
 	if site := s.dev.site; !site.reaches(dst) || !site.reaches(src) {
 		err := copyHostStaged(s, dst, src)

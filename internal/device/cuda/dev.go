@@ -13,8 +13,8 @@ type dev struct {
 	rank     int
 	site     *site
 	counters []*counters
-	piece    int64     // piece size in bytes for the prepared copies that go through the host; 0 for none
-	sides    []*stream // streams for a step's extra copies (see sideStream), except those of a team's members
+	piece    int64     // largest size in bytes of a piece of the prepared copies through host memory; 0 if none was prepared
+	sides    []*stream // streams for the copies of steps (see sideStream), except the streams of a team's members
 }
 
 func (d *dev) Rank() int { return d.rank }
@@ -23,7 +23,7 @@ func (d *dev) errorf(format string, args ...any) error {
 	return fmt.Errorf("rank %d: %w", d.rank, fmt.Errorf(format, args...))
 }
 
-// bind makes the device's context current until the next call of the driver's Unbind.
+// bind makes the device's context current until the driver's method Unbind is called.
 func (d *dev) bind() error { return d.w.drv.Bind(d.site.ctx) }
 
 // rebind makes the device's context current again after a call for another device has changed it.
@@ -58,8 +58,8 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	return d.alloc(bytes, kind)
 }
 
-// alloc does the work of Alloc; the caller holds the world's mutex. If memory is short, alloc first frees the memory
-// that NCCL holds for later use.
+// alloc does the work of Alloc; the caller holds the world's mutex. If there is too little memory, alloc first
+// destroys idle NCCL communicators, whose memory it then uses.
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	heap := d.site.heaps[kind]
@@ -142,8 +142,8 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	return c, nil
 }
 
-// makeCounters makes n counters. Each counter that other processes raise is assigned a word in shared memory. The
-// caller holds the world's mutex and, if words are assigned, holds the world exclusively.
+// makeCounters creates n counters. In a world of several processes, a counter that other processes raise is a word in
+// shared memory. The caller holds the world's mutex and, if such words are allocated, holds the world exclusively.
 func (d *dev) makeCounters(n int) (*counters, error) {
 	if err := d.w.err(); err != nil {
 		return nil, err
@@ -161,7 +161,8 @@ func (d *dev) makeCounters(n int) (*counters, error) {
 	return c, nil
 }
 
-// seenRoom returns an empty slice for a copy of a stream's seen positions. It reuses an old slice if there is one.
+// seenRoom returns an empty slice for a copy of a stream's field seen. It reuses the slice of a freed mark if there is
+// one.
 func (s *site) seenRoom() []int64 {
 	n := len(s.seens)
 	if n == 0 {

@@ -8,8 +8,7 @@ import (
 )
 
 // dryWorld implements a world without contexts, memory or streams. The driver needs a second or more to create
-// contexts, and compilation takes about as long. A caller that knows which kernels will be launched can use a dryWorld
-// to compile them meanwhile.
+// contexts. In the meantime, a caller that knows which kernels a program launches can use a dryWorld to compile them.
 type dryWorld struct{ *world }
 
 // DryRun implements device.Machine.
@@ -30,7 +29,7 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	}
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
-			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // as far as this is known without a trial transfer
+			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // the result of an earlier test, since a dry run makes no test transfer
 				a.keepFrom(b, why)
 				b.keepFrom(a, why)
 			}

@@ -15,13 +15,13 @@ import "hocket.example/hocket/internal/nvlib"
 // uses the multiprocessors that those blocks have released, and waits only until their writes are visible, which no
 // other work can delay.
 
-// following selects how early a kernel may begin, relative to earlier work on its stream.
+// following says how early a kernel may begin relative to earlier work on its stream.
 type following uint8
 
 const (
 	atEnd   following = iota // after all earlier work on its stream
 	closely                  // early, if the launch before it is a kernel that allows it
-	always                   // early after any work: a team's kernel that is alone on its devices
+	always                   // early after any work: for a team's kernel whose stream is the only one on its device
 )
 
 // kernel issues l. The context is current.
@@ -31,7 +31,8 @@ func (s *stream) kernel(l *nvlib.Launch, f following) error {
 	case closely:
 		early = s.led
 	case always:
-		// Flags between graphs need free multiprocessors, however many kernels of teams wait.
+		// Kernels that wait for flags between graphs need free multiprocessors, which early kernels of teams would
+		// occupy.
 		early = c == nil || c.flags == nil
 	}
 	s.led = f == closely || early

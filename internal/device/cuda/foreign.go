@@ -9,7 +9,8 @@ type foreignDev struct {
 	dev *dev
 }
 
-// foreignStream represents a stream of a foreignDev. It has only a name, because teams need one stream for each member.
+// foreignStream is a stream of a foreignDev. It consists of a name only, and exists because teams need one stream for
+// each member.
 type foreignStream struct {
 	device.ForeignStream
 	dev *dev
@@ -28,7 +29,7 @@ func (d foreignDev) NewCounters(n int) (device.Counters, error) {
 	return d.dev.makeCounters(n)
 }
 
-// Borrow returns an object for memory that only the device's own process uses.
+// Borrow returns a Memory for memory that only the device's own process accesses.
 func (d foreignDev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.rank != d.dev.rank {

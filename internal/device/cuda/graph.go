@@ -10,15 +10,15 @@ import (
 )
 
 // A graph is recorded in one section that covers all GPUs, or in one section for each GPU. The capture of a section
-// begins on the section's origin, a stream that exists for this purpose. Every other stream waits for that beginning
-// when it first receives work, which makes it part of the capture. At the end of the capture it is joined to the origin
-// again. All work that a captured stream receives becomes nodes of the graph. Waits for events and counters become
-// edges within a section, and flags between sections (see graph_flags.go). Waits for work that was issued before the
-// capture are omitted, because the world was idle then.
+// begins on the section's origin, a stream that exists for this purpose. Every other stream waits for the beginning of
+// the capture when the stream first receives work, which makes the stream part of the capture. At the end of the
+// capture, the origin waits for all these streams. All work that a captured stream receives becomes nodes of the
+// graph. Waits for events and counters become edges within a section, and flags between sections (see graph_flags.go).
+// Waits for work that was issued before the capture are omitted, because the world was idle then.
 
-// The forms of a graph. The driver takes a long time to launch a graph that has edges between GPUs, and an edge between
-// GPUs takes longer than a flag. A graph for each GPU, on the other hand, requires several launches and kernels that
-// wait on the devices.
+// The following names are the forms of a graph. The driver takes a long time to launch one graph with edges between
+// GPUs, and such an edge takes longer than a flag. Separate graphs for each GPU, on the other hand, require several
+// launches, and kernels that wait on the devices.
 const (
 	formOne  = "one"  // one graph over all GPUs
 	formEach = "each" // one graph for each GPU, joined by flags
@@ -27,9 +27,9 @@ const (
 // capture holds the state of a recording in progress.
 type capture struct {
 	sections []*section
-	totals   map[*counter]int64 // values before the recording
-	flags    *flags             // between sections; nil for one section
-	bound    bool               // a call that involves several GPUs requires that they are in one section
+	totals   map[*counter]int64 // by counter: value before the recording
+	flags    *flags             // connect the sections; nil if there is only one section
+	bound    bool               // a recorded call involves several GPUs, which must be in one section
 	teams    map[*stream]int    // by stream: the largest number of blocks of a kernel of a team
 	waits    map[*stream]bool   // streams that wait for flags
 	replay   timeline.Replay
@@ -61,7 +61,7 @@ func (c *capture) refuses(t *task) error {
 	return nil
 }
 
-// bind records that a call involves several GPUs. It returns an error if each GPU has a section of its own.
+// bind records that a call involves several GPUs. It returns an error if each GPU has a separate section.
 func (c *capture) bind(what string) error {
 	if c == nil {
 		return nil
@@ -73,7 +73,7 @@ func (c *capture) bind(what string) error {
 	return nil
 }
 
-// graphRun represents one launch of a graph. Later work on a GPU waits for the end of that GPU's section, and each
+// graphRun is one launch of a graph. Later work on a GPU waits for the end of the graph's section on this GPU. Each
 // section ends only after all other sections have ended.
 type graphRun struct{ ends []*mark }
 
@@ -103,7 +103,7 @@ type graph struct {
 	forms  []*form
 	use    int // index of the form that is launched
 	raises map[*counter]int64
-	faults []*signal.Report // reports to which its kernels may write faults
+	faults []*signal.Report // memory in which the graph's kernels may report faults
 	closed bool
 }
 
@@ -131,8 +131,8 @@ func (f *form) originOf(s *site) *stream {
 	return f.sections[0].origin
 }
 
-// follow makes s join the current capture. If there is none, follow makes s wait for the most recent graph launch. The
-// context is current.
+// follow makes s part of the current capture. If there is no capture, follow makes s wait for the most recent graph
+// launch. The context is current.
 func (s *stream) follow() error {
 	w := s.dev.w
 	if c := w.capture; c != nil {

@@ -24,7 +24,7 @@ type flags struct {
 	sections []*section
 	board    signal.Board
 	raises   map[*mark]*signal.List
-	entries  []signal.Meeting // synchronize the sections at their begins and ends
+	entries  []signal.Meeting // synchronize the sections at their beginnings and ends
 	exits    []signal.Meeting
 	loads    []*nvlib.Launch
 	freed    bool
@@ -74,7 +74,7 @@ func (f *flags) issue(s *stream, j kernels.Join) error {
 	return f.w.drv.Launch(l, s.h)
 }
 
-// await returns the part of a join that waits for flag in the order of stream s.
+// await returns the join that makes stream s wait for flag.
 func (f *flags) await(s *stream, what string, flag nvlib.Ptr, count int64) (kernels.Join, error) {
 	j := kernels.Join{Flag: flag, Count: count, Abort: f.w.abort, Timeout: f.w.m.opts.teamTimeout()}
 	l := &launch{dev: s.dev, name: what, stream: s.name, id: s.open.Innermost()}
@@ -119,7 +119,7 @@ func (f *flags) waitAcross(s *stream, m *mark) error {
 	return f.issue(s, j)
 }
 
-// awaits records that kernels on s wait for flags.
+// awaits records that s contains kernels that wait for flags.
 func (c *capture) awaits(s *stream) {
 	if c.waits == nil {
 		c.waits = map[*stream]bool{}
@@ -127,8 +127,8 @@ func (c *capture) awaits(s *stream) {
 	c.waits[s] = true
 }
 
-// listFor returns a list, not yet full, of the flags that are raised when the mark m is reached. A different stream
-// raises the flags, so that m's own stream is not delayed.
+// listFor returns a list of flags, not yet full, for the mark m. When m is reached, a kernel raises these flags. The
+// kernel runs on a separate stream, so that it does not delay m's own stream.
 func (f *flags) listFor(m *mark) (*signal.List, error) {
 	if l := f.raises[m]; l != nil && !l.Full() {
 		return l, nil

@@ -91,8 +91,8 @@ func (g *graph) enqueue() error {
 	return nil
 }
 
-// joinOrigin makes the origin stream of s's GPU wait for all work that s has received. It need not wait for work on other
-// GPUs, because the sections wait for each other at their beginnings.
+// joinOrigin makes the origin stream of s's GPU wait for all work that s has received. The origin stream need not wait
+// for work on other GPUs, because the sections wait for each other at their beginnings.
 func (f *form) joinOrigin(s *stream) error {
 	origin := f.originOf(s.dev.site)
 	if origin.dev.site == s.dev.site {
@@ -116,7 +116,7 @@ func (f *form) joinOrigin(s *stream) error {
 }
 
 // launch launches the sections and records a mark at the end of each one for later work. If a launch fails, the world
-// ends. Sections that were launched before then wait for the missing ones until the end of the world stops them.
+// ends. Sections that are already launched wait for the missing sections until the end of the world stops them.
 func (f *form) launch(w *world) error {
 	next := &graphRun{}
 	for i := range f.sections {

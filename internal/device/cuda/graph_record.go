@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Capture records the work that issue gives to streams. It calls issue once for each form.
+// Capture records the work that issue enqueues on streams. It calls issue once for each form.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
 	defer w.guard.Exclusive()()
 	if err := admitCapture(w); err != nil {
@@ -19,7 +19,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	for _, name := range formsWanted(w) {
 		bound, err := g.record(name, issue)
 		if err != nil {
-			// Streams still hold parts of an incomplete recording, so the world cannot continue.
+			// Streams still refer to the incomplete recording, so the world cannot continue.
 			w.end(err)
 			return nil, errors.Join(err, g.drop())
 		}
@@ -31,7 +31,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	return g, nil
 }
 
-// admitCapture returns an error if no graph can be recorded now. Every process calls it at the same point of the
+// admitCapture returns an error if no graph can be recorded now. All processes call it at the same position of the
 // program. The caller holds the world exclusively.
 func admitCapture(w *world) error {
 	if w.Transport() != "" {
@@ -55,8 +55,8 @@ func admitCapture(w *world) error {
 }
 
 // formsWanted returns the names of the forms in which graphs are recorded. Flags need peer access between all GPUs and
-// at most one rank on each GPU. With two ranks on one GPU and other programs running on it, a rank was observed to wait
-// for a flag that never arrived; the cause is not known.
+// at most one rank on each GPU. In a test with two ranks on one GPU, while other programs used that GPU, a rank waited
+// for a flag that was never raised; the cause is not known.
 func formsWanted(w *world) []string {
 	switch {
 	case len(w.sites) == 1, w.peers != nil:
@@ -99,7 +99,8 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 }
 
 // roomForFlags is the number of multiprocessors of a device that kernels of teams must leave free for flags, in
-// addition to those that they leave free for all other kernels. Flags get their own because other GPUs wait for them.
+// addition to those that they leave free for all other kernels. Kernels that handle flags have separate
+// multiprocessors because other GPUs wait for the flags.
 const roomForFlags = 2 * roomForOthers
 
 // crowded returns an error if kernels that raise flags may find no free multiprocessor on a device. Kernels of teams
@@ -218,7 +219,7 @@ func beginCapture(w *world, name string) error {
 	return nil
 }
 
-// abandon ends a failed capture in which the first begun sections were begun, the last of them perhaps only in part. It
+// abandon ends a failed capture. The first begun sections had begun, the last of them perhaps only in part. abandon
 // also destroys the nodes that the driver has recorded for the captured streams.
 func (c *capture) abandon(begun int) error {
 	w := c.sections[0].origin.dev.w
@@ -285,7 +286,7 @@ func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 		if by := ctr.total - before; by > 0 {
 			g.raises[ctr] = by
 			ctr.forget(len(ctr.log))
-			ctr.total, ctr.base = before, before // nothing was executed
+			ctr.total, ctr.base = before, before // the capture has not executed anything
 		}
 	}
 	for _, s := range w.sites {
@@ -328,7 +329,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 		site := p.origin.dev.site
 		site.clock.Free(p.begin)
 		for _, s := range p.joined {
-			s.dirty, s.led = false, false // it received no work to execute
+			s.dirty, s.led = false, false // the stream has no work to execute
 		}
 	}
 	return raws, err

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// stagingBuffer returns a pinned buffer of at least n bytes, and the size of the buffer in bytes. It may wait until
-// transfers in progress release a buffer. The context is current.
+// stagingBuffer returns a pinned buffer of at least n bytes, and the size of the buffer in bytes. It may wait until a
+// transfer in flight releases a buffer. The context is current.
 func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 	w, size := s.dev.w, staging.Size(n)
 	for began := time.Now(); ; {
@@ -32,14 +32,14 @@ func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 	return buf, size, err
 }
 
-// awaitTransfer completes every transfer that has ended, while the caller waits for one of their buffers. The caller
-// holds mu. awaitTransfer releases mu for some time, so that a done context can end the world. It may change the
-// current context.
+// awaitTransfer waits for a free buffer: it completes every transfer that has ended. The caller holds mu.
+// awaitTransfer releases mu for some time, so that a context that is done can end the world. It may change the current
+// context.
 func awaitTransfer(w *world, began time.Time) error {
 	if w.staging.Land() {
 		return nil
 	}
-	w.flight.poll() // a failed transfer is never over, so poll must detect it
+	w.flight.poll() // the mark of a failed transfer is never reached, so poll must detect the failure
 	if w.cause == nil {
 		w.mu.Unlock()
 		gpu.Pause(time.Since(began))
@@ -87,7 +87,7 @@ func uploadView(s *stream, dst *strided.View, src []byte) error {
 	if err := s.copy(dst, &from); err != nil {
 		return err
 	}
-	s.led = false // kernels that begin early may read a constant before they wait: see device.Kernel
+	s.led = false // kernels that begin early may read a constant before they wait: see device.Linear
 	return noteTransfer(s, buf, size, nil)
 }
 

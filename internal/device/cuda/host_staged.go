@@ -12,19 +12,20 @@ import (
 )
 
 // A copy between GPUs without peer access is made through pinned host memory, in pieces. The copy engine of one GPU
-// writes a piece while the copy engine of the other reads the previous piece. The other GPU's half of the copy runs on
-// a separate stream that is used only for this purpose. That half starts after the work already on the copying stream,
-// and later work of the copying stream waits for it. The copy consists only of copies and events on streams, so a graph
-// can record it. If a kernel reads memory of such a GPU, that memory is first copied to the kernel's own GPU.
+// writes a piece while the copy engine of the other reads the previous piece. Each piece is transferred by two copies.
+// The copies of the other GPU run on a separate stream that is used only for this purpose. They start after the work
+// already on the copying stream, and later work of the copying stream waits for them. A graph can record all this,
+// because it consists only of copies and events. If a kernel reads memory of a GPU to which its own GPU has no peer
+// access, the memory is first copied to the kernel's own GPU.
 
-// hostStagedPiece is the largest size in bytes of a piece that is copied through the host; tests make it small.
-// On two H200 GPUs, pieces of 2 MiB copy large views faster than pieces of 1 MiB, and copy views of a few MiB faster
-// than pieces of 4 MiB.
+// hostStagedPiece is the largest size in bytes of a piece that is copied through host memory; tests lower it. On two
+// H200 GPUs, pieces of 2 MiB were faster than pieces of 1 MiB for large views, and faster than pieces of 4 MiB for
+// views of a few MiB.
 var hostStagedPiece int64 = 2 << 20
 
-// hostStaged holds the state that a stream needs for copies through host memory. It cannot be created while work is
-// issued (see package guard), so every stream has one if its GPU lacks access to another GPU. Its buffer is large
-// enough for the copies that were prepared on the device, and small if none were prepared.
+// hostStaged is the state of a stream for copies through host memory. It cannot be created while work is issued (see
+// package guard), so every stream has one if its GPU has no access to some other GPU. Its buffer is large enough for
+// the copies that were prepared on the device, and small if none were prepared.
 type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces
 	piece  int64     // bytes
@@ -55,8 +56,8 @@ func openHostStaged(s *stream) error {
 	return nil
 }
 
-// widenHostStaged replaces the buffer of s by one for pieces of the given number of bytes. The old buffer is not freed
-// until the world ends, because work in progress and graphs may use it.
+// widenHostStaged replaces the buffer of s by a buffer for pieces of the given number of bytes. The old buffer is
+// freed when the world ends, because unfinished work and graphs may use it.
 func widenHostStaged(s *stream, piece int64) error {
 	t := s.staged
 	if t == nil || piece <= t.piece {
@@ -83,7 +84,7 @@ func (d *dev) widenHostStaged(bytes int64) error {
 	return nil
 }
 
-// near returns the stream that copies to or from the view r for s.
+// near returns the stream whose GPU can access the view r: s or the stream on the other GPU that copies for s.
 func (s *stream) near(r *strided.View) *stream {
 	if s.dev.site.reaches(r) {
 		return s
@@ -109,13 +110,13 @@ func copyHostStaged(s *stream, dst, src *strided.View) error {
 	}
 	defer end.Release()
 	err = s.waitFor(end)
-	s.worked() // later steps of the same task wait for the marks made here
+	s.worked() // later steps of the same task wait for the marks recorded here
 	return err
 }
 
-// copyInPieces copies src to dst through s's buffer. The stream from copies into the buffer after the mark begun is
-// reached, and the stream to copies out of the buffer. copyInPieces releases begun and returns a mark for the end of
-// the copy.
+// copyInPieces copies src to dst through s's buffer. The stream from copies into the buffer after it has reached the
+// mark begun, and the stream to copies out of the buffer. copyInPieces releases begun, and returns a mark for the end
+// of the copy.
 func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
 	free := [2]*mark{begun}
 	t, i := s.staged, 0

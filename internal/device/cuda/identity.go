@@ -13,7 +13,7 @@ import (
 func (w *world) Identity() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	g := w.all[0].gpu // the first rank's: of the same model in all processes
+	g := w.all[0].gpu // the first rank's GPU: all processes have the same model
 	version, _ := w.drv.Version()
 	gpus := gpusOf(w.all)
 	links := make([]string, 0, len(gpus))
@@ -38,8 +38,8 @@ func gpusOf(sites []*site) (list []*site) {
 	return list
 }
 
-// linkOf returns a letter for the path by which a accesses b's memory: 's' on the same device, 'n' over NVLink, 'p'
-// over a bus that does not support atomic operations on peer memory, and 'h' through host memory.
+// linkOf returns a letter for the path by which a accesses b's memory: 's' if both are on the same device, 'n' for
+// NVLink, 'p' for a bus without atomic operations on peer memory, and 'h' for copies through host memory.
 func linkOf(w *world, a, b *site) byte {
 	if a.gpu == b.gpu {
 		return 's'
@@ -53,8 +53,8 @@ func linkOf(w *world, a, b *site) byte {
 	return 'p'
 }
 
-// Multiprocessors returns the smallest number of multiprocessors of any GPU in the world. A product can use at least
-// that number on every GPU.
+// Multiprocessors returns the smallest number of multiprocessors of the world's GPUs. A GEMM can use this number on
+// every GPU.
 func (w *world) Multiprocessors() int {
 	least := 0
 	for i, s := range w.sites {
@@ -65,11 +65,11 @@ func (w *world) Multiprocessors() int {
 	return least
 }
 
-// Held implements device.Status. It lists the regions of heaps at their full size, used or not, and the memory that is
-// joined to multicast objects.
+// Held implements device.Status. It adds up the sizes of the heaps' regions, including unused parts, and the memory
+// that is bound to multicast objects.
 func (w *world) Held() device.Held {
 	if !w.guard.LockLive() {
-		return device.Held{} // unknown: the lock was not available
+		return device.Held{} // unknown, because the mutex was not available
 	}
 	defer w.mu.Unlock()
 	var h device.Held

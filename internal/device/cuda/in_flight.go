@@ -8,14 +8,14 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// flight tracks the work that the world's streams have received and that is not known to have ended. The world's mutex
+// flight tracks the work that the world's streams have issued and that is not known to have ended. The world's mutex
 // guards it.
 type flight struct {
 	w       *world
 	streams []*stream
-	woken   []*stream // to be flushed
-	asked   int       // the stream that is asked next whether it is idle; see poll
-	calls   int       // host functions (Stream.Call) that run or wait to run
+	woken   []*stream // streams to be flushed
+	asked   int       // index of the stream that poll queries next
+	calls   int       // number of host functions (Stream.Call) that run or wait to run
 }
 
 // look checks which work the devices have completed since the last call. It reports whether they have completed all
@@ -29,8 +29,8 @@ func (f *flight) look() (idle bool) {
 	return idle
 }
 
-// asking runs ask while some context is current. Driver queries about streams and events need a current context, but
-// do not depend on which context it is.
+// asking runs ask while some context is current. The driver requires a current context for queries about streams and
+// events, but any context will do.
 func (f *flight) asking(ask func()) {
 	if err := f.w.drv.Bind(f.w.sites[0].ctx); err == nil {
 		defer f.w.drv.Unbind()
@@ -41,7 +41,7 @@ func (f *flight) asking(ask func()) {
 // poll reports whether the devices have completed all work. It records errors. The caller holds mu.
 func (f *flight) poll() bool {
 	if f.w.capture != nil {
-		return false // the driver refuses questions for streams that record; others wait for the end
+		return false // the driver refuses queries about captured streams, so other callers wait for the end of the capture
 	}
 	for range f.streams {
 		s := f.streams[f.asked%len(f.streams)]
@@ -77,7 +77,7 @@ func (f *flight) wake(held *[]*stream) {
 	*held = (*held)[:0]
 }
 
-// flushWoken flushes the scheduled streams, and the streams that these flushes schedule in turn.
+// flushWoken flushes the scheduled streams, and the streams that these flushes schedule.
 func (f *flight) flushWoken() {
 	for len(f.woken) > 0 {
 		s := f.woken[len(f.woken)-1]
@@ -159,7 +159,7 @@ func (f *flight) drain() (errs []error) {
 			case g.Lose(err, s.where()):
 			case err != nil:
 				errs = append(errs, err)
-				s.dirty = false // its state cannot be read
+				s.dirty = false // the driver cannot return the stream's state
 			case idle:
 				s.dirty = false
 			case time.Since(began) > patience:

@@ -20,16 +20,16 @@ type launch struct {
 	steps    []step
 	scratch  []*memory
 	released bool
-	agreeing bool // processes may agree on other algorithms for it
-	// looked is set if a kernel of the launch reports faults. stream and id then describe the most recent launch.
+	agreeing bool // processes may later agree on another algorithm for this launch
+	// looked is set if a kernel of the launch can report faults. stream and id then describe the most recent launch.
 	looked bool
 	stream string
 	id     int64
 	member *member   // the member of a team whose launch it is; nil for none
-	meets  *attendee // its share of a meeting; nil for none
+	meets  *attendee // the member's part of a collective launch; nil if the launch is not part of one
 }
 
-// step represents one part of a launch. The method run issues it; the context is current.
+// step is one operation of a launch. The method run issues the operation; the context is current.
 type step interface {
 	run(s *stream) error
 	free()
@@ -77,7 +77,7 @@ func (l *launch) drop() {
 	}
 }
 
-// Prepare compiles and loads the kernels that compute k, and selects algorithms.
+// Prepare compiles and loads the kernels that compute k, and selects their algorithms.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	return d.prepare(device.Name(k.Op), func(l *launch) error {
 		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts}
@@ -85,12 +85,12 @@ func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	})
 }
 
-// PrepareMove compiles a kernel that copies by storing to peer memory or by loading from it.
+// PrepareMove prepares a kernel that copies by stores to a peer's memory or by loads from it.
 func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, error) {
 	return d.prepare("copy", func(l *launch) error { return compute.Move(l, dst, src, blocks) })
 }
 
-// prepare makes a launch from the steps that build adds to it.
+// prepare returns a launch with the steps that build adds to it.
 func (d *dev) prepare(name string, build func(l *launch) error) (device.Launch, error) {
 	w := d.w
 	defer w.guard.Exclusive()()
@@ -123,7 +123,7 @@ func (l *launch) Scratch(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	return m, m.addr, nil
 }
 
-// Report enables fault reports from kernels of the launch.
+// Report returns the address and the tag with which kernels of the launch report faults.
 func (l *launch) Report() (nvlib.Ptr, uint64, error) {
 	s := l.dev.site
 	at, tag, err := s.report.Reserve()
@@ -134,7 +134,7 @@ func (l *launch) Report() (nvlib.Ptr, uint64, error) {
 	return at, tag, err
 }
 
-// AddProblem adds the kernels that solve p.
+// AddProblem adds the kernels that compute p.
 func (l *launch) AddProblem(p kernels.Problem) error {
 	launches, err := l.dev.site.compileAside(p, func(bytes int64, zeros bool) (nvlib.Ptr, error) {
 		_, at, err := l.Scratch(bytes)
@@ -172,7 +172,7 @@ func (l *launch) Again(prepare func() error) {
 	})
 }
 
-// AddProduct adds a matrix product that cuBLASLt computes.
+// AddProduct adds a GEMM that cuBLASLt computes.
 func (l *launch) AddProduct(p *gemm.Launch) { l.steps = append(l.steps, gemmLaunch{p}) }
 
 // AddOwn adds one of hocket's own kernels, which may begin early.
@@ -191,7 +191,7 @@ func (l *launch) AddUser(u kernels.User) error {
 	return err
 }
 
-// AddUnchanged adds a kernel that checks whether memory has changed.
+// AddUnchanged adds a kernel that reports a fault if memory has changed.
 func (l *launch) AddUnchanged(u kernels.Unchanged) error {
 	st, err := l.make(func(t kernels.Target) (kernels.Step, error) { return l.dev.w.m.opts.Kernels.Unchanged(t, u) })
 	if err != nil {
@@ -204,7 +204,7 @@ func (l *launch) AddUnchanged(u kernels.Unchanged) error {
 	return err
 }
 
-// make calls the library to make a kernel. It lets other goroutines use the world meanwhile.
+// make calls f to compile a kernel. It releases the world's mutex meanwhile.
 func (l *launch) make(f func(kernels.Target) (kernels.Step, error)) (st kernels.Step, err error) {
 	err = l.dev.w.guard.Aside(func() (err error) {
 		st, err = f(l.dev.site.target())

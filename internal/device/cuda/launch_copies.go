@@ -8,11 +8,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// copiesStep holds the copies of a team member. Some run on the member's own stream, others on additional streams.
+// copiesStep holds the copies of a team member. Some of them run on the member's own stream, and others on additional
+// streams.
 type copiesStep struct {
 	dev   *dev
-	own   []nvlib.Rect  // copies on its own stream
-	sides []*sideCopies // copies on others
+	own   []nvlib.Rect  // copies on the member's own stream
+	sides []*sideCopies // copies on additional streams
 	fork  nvlib.Event
 }
 
@@ -51,9 +52,9 @@ func (p *copiesStep) takeEvents() error {
 	})
 }
 
-// sideStream returns the additional stream with index k of the member. The member's own stream waits for work on it as
-// soon as that work is issued. Teams do not share additional streams: the copies of one team, which wait for its peers,
-// would otherwise delay copies of another team that its peers wait for.
+// sideStream returns the member's additional stream number k. As soon as work is issued to it, the member's own stream
+// waits for that work. Teams do not share additional streams. Otherwise the copies of one team, which wait for peers,
+// could delay copies of another team for which these peers wait.
 func (m *member) sideStream(k int) (*stream, error) {
 	d := m.dev
 	for len(m.sides) <= k {

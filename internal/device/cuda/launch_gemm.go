@@ -27,8 +27,8 @@ func (g gemmLaunch) run(s *stream) error {
 func (g gemmLaunch) free() { g.Launch.Free() }
 
 // PrepareLaunches implements device.Stream. Each stream that runs GEMMs has its own workspace, because concurrent
-// GEMMs must not share one. The workspace is as large as the largest GEMM requires. It is reserved before a run,
-// because mapping memory during a run may wait for kernels that themselves wait for work not yet issued.
+// GEMMs must not share one. The workspace is as large as the largest GEMM requires. It is reserved before execution.
+// During execution, a call that maps memory may wait for kernels that themselves wait for work that is not yet issued.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
 	need := int64(0)
 	for _, l := range list {
@@ -47,8 +47,8 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	return reserveWorkspace(s, need, need)
 }
 
-// workspace returns the number of bytes of workspace that the products of l need, including those that they may need
-// after the processes agree on algorithms.
+// workspace returns the number of bytes of workspace that the GEMMs of l need. It includes GEMMs for which processes
+// may still agree on another algorithm.
 func (l *launch) workspace() int64 {
 	need := int64(0)
 	if l.agreeing {
@@ -62,8 +62,9 @@ func (l *launch) workspace() int64 {
 	return need
 }
 
-// reserveWorkspace ensures that s has a workspace of at least need bytes. If s has no workspace, it reserves the given
-// number of bytes. A graph or other work may use the old workspace, so that is not freed until the world ends.
+// reserveWorkspace ensures that s has a workspace of at least need bytes. If not, it reserves a workspace of the given
+// number of bytes. It does not free the old workspace before the world ends, because a graph or unfinished work may
+// use it.
 func reserveWorkspace(s *stream, need, bytes int64) error {
 	if s.workspace != nil && s.workspace.bytes >= need {
 		return nil
@@ -91,7 +92,7 @@ func (w *world) Guesses() []string {
 // Recording reports whether the world is recording a graph.
 func (s *site) Recording() bool { return s.w.capture != nil }
 
-// NewClock returns an event from the pool that records the time.
+// NewClock returns a timing event from the pool.
 func (s *site) NewClock() (nvlib.Event, error) { return s.clock.Event(true) }
 
 // FreeClocks returns events that NewClock returned to the pool.
@@ -100,7 +101,7 @@ func (s *site) FreeClocks(list []nvlib.Event) { s.clock.FreeTimed(list...) }
 // Compile compiles the kernels for p and returns their launches.
 func (s *site) Compile(p kernels.Problem) ([]*nvlib.Launch, error) { return s.compile(p, nil) }
 
-// CompileAside does the same as Compile, and lets other goroutines use the world meanwhile.
+// CompileAside is like Compile, but releases the world's mutex while the compiler runs.
 func (s *site) CompileAside(p kernels.Problem) ([]*nvlib.Launch, error) {
 	return s.compileAside(p, nil)
 }

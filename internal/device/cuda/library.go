@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Library makes the launches of kernels. *kernels.Library implements it. Its method Steps returns an error for operands
-// that do not fit each other.
+// Library compiles kernels. *kernels.Library implements it. The method Steps returns an error if the operands of a
+// problem do not fit each other.
 type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
@@ -17,7 +17,7 @@ type Library interface {
 	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
 }
 
-// compileAside compiles for a caller that holds the world exclusively. It lets other goroutines use the world while the
+// compileAside compiles for a caller that holds the world exclusively. It releases the world's mutex while the
 // compiler runs.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
@@ -25,7 +25,7 @@ func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.
 		steps, err = s.steps(p, func(bytes int64, zeros bool) (nvlib.Ptr, error) {
 			defer s.w.guard.Exclusive()()
 			if err := s.w.err(); err != nil {
-				return 0, err // its heaps may be closed
+				return 0, err // the world's heaps may have been closed meanwhile
 			}
 			return scratch(bytes, zeros)
 		})

@@ -3,17 +3,17 @@
 //
 // # Order
 //
-// The machine never issues a wait before what it waits for. If the record of an event or the signals of a counter have
-// not been issued yet, a wait holds back later work of its stream on the host until they are. Signals and counter
-// waits become event records and event waits, which the driver can schedule. Streams that share a hardware queue
-// cannot deadlock each other. If work is held back that nothing can release, that is a deadlock, which is detected at
-// once.
+// The machine never issues a wait before the work that the wait depends on. If the record of an event or the signals
+// of a counter have not been issued yet, the host holds back the wait and all later work of its stream until they are
+// issued. Signals and counter waits become event records and event waits, which the driver can schedule. Streams that
+// share a hardware queue cannot deadlock each other. If no remaining call can release the work that is held back, the
+// machine reports a deadlock without delay.
 //
 // Three kinds of work do wait on devices: kernels of teams, for each other (see team.go); graphs of one GPU each, for
 // flags that the others raise (see graph_flags.go); and streams, for counters of other processes (see
-// peer_counters.go). These waits are bounded, and end when the world does. What they wait for is issued completely
-// before anything else could keep the driver from it (see package guard), or by another process, in the order of the
-// same plan.
+// peer_counters.go). These waits have a time limit, and end when the world ends. The work that they wait for is issued
+// before any call that could block the driver (see package guard), or another process issues this work in the order of
+// the same plan.
 //
 // # Host memory
 //
@@ -51,15 +51,16 @@ type Options struct {
 	// are GPUs set it. 0 means 1.
 	RanksPerGPU int
 	// FixedProducts selects, for each GEMM, the first algorithm that cuBLASLt proposes and that does not split sums,
-	// instead of timing several algorithms. Timing may select another algorithm on another machine or on another day.
-	// Sums are then computed in another order, within the same error bound (S11).
+	// instead of timing several algorithms. Timing may select different algorithms on different machines or on
+	// different days, so that sums are computed in a different order, within the same error bound (S11).
 	FixedProducts bool
 	// Skinny enables hocket's own kernel for GEMMs of few rows, which is timed in addition to cuBLASLt's algorithms.
 	Skinny bool
 	// TF32 rounds the operands of f32 GEMMs to 11 significant bits and accumulates in f32. This is about eight times as
 	// fast, but exceeds the error bound (S11).
 	TF32 bool
-	// Cache stores the selected algorithms. If nil, the cache of package kernels is used, or none if Kernels is set.
+	// Cache stores the selected algorithms on disk. If nil, the cache of package kernels is used. If Kernels is set
+	// too, nothing is stored.
 	Cache *kernels.Cache
 	// Graphs selects the form of recorded graphs: "one" for one graph that covers all GPUs, "each" for a graph for each
 	// GPU, joined by flags. If empty, both forms are recorded, so that the caller can measure both and select one.
@@ -68,14 +69,15 @@ type Options struct {
 	// another GPU, and how long NCCL may take to load for its first call. The world ends when the limit is exceeded.
 	// 0 means 30 seconds.
 	TeamTimeout time.Duration
-	// Peers represents the processes that share the ranks of every world. It is nil if this process runs all ranks. All
-	// of these processes must open a machine with Peers set, and open the same worlds in the same order.
+	// Peers represents the processes that share the ranks of every world; nil if this process runs all ranks. All of
+	// these processes must open a machine with Peers set, and open the same worlds in the same order.
 	Peers *procs.World
 
 	teamsLate bool // a team's kernel begins only after the previous kernel has ended
-	// teamsApart issues each member's kernel when its stream comes to it, without waiting for the other members.
+	// teamsApart issues each member's kernel when it is the next task of its stream, without waiting for the other
+	// members.
 	teamsApart bool
-	hostParts  *coll.HostParts // overrides the measured parts; nil to use those
+	hostParts  *coll.HostParts // replaces the measured values; nil to use the measured values
 }
 
 func (o *Options) teamTimeout() time.Duration {
@@ -85,8 +87,8 @@ func (o *Options) teamTimeout() time.Duration {
 	return o.TeamTimeout
 }
 
-// New returns a machine with the GPUs that this process sees. If there is no driver or no GPU, the error names the
-// missing one and the places that New searched.
+// New returns a machine with the GPUs that this process sees. If there is no driver or no GPU, the error says which of
+// them is missing and where New searched for it.
 func New(opts Options) (device.Machine, error) {
 	sys, err := process.Open()
 	if err != nil {
@@ -95,7 +97,8 @@ func New(opts Options) (device.Machine, error) {
 	return newJoined(sys, opts)
 }
 
-// newJoined calls newMachine. If there are other processes, it then exchanges with them the GPUs that each one sees.
+// newJoined calls newMachine. If there are other processes, the processes then exchange lists of the GPUs that each of
+// them sees.
 func newJoined(sys *process.Shared, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
 	if opts.Peers == nil {
@@ -125,7 +128,8 @@ type machine struct {
 	sys   *process.Shared
 	opts  Options
 	cache *kernels.Cache // of choices
-	// The next two fields are used only with peers: the GPUs that the peers see, and the number of worlds opened.
+	// The next two fields are used only if there are peers: the GPUs that the peers see, and the number of worlds that
+	// were opened.
 	view   *peers.View
 	opened atomic.Int64
 }
@@ -142,7 +146,7 @@ func (m *machine) Caps() device.Caps {
 		Concurrent: true,
 		Deadlocks:  true,
 		Traces:     true,
-		// Each GPU has a clock: see base.
+		// Each GPU has a separate clock: see base.
 		DeviceClocks: true,
 		Precompile:   m.precompiles(),
 		HostCalls:    true,

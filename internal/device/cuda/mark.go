@@ -11,14 +11,14 @@ import (
 // the driver, a driver event records the position. The world's mutex guards the mark.
 type mark struct {
 	stream *stream
-	issued bool // ev was recorded for it
-	done   bool // is known to be reached
+	issued bool // the driver event ev has been recorded for it
+	done   bool // the device is known to have reached it
 	pos    int64
 	ev     nvlib.Event
 	refs   int       // number of references
 	in     *capture  // the capture that contains it; nil for none
-	seen   []int64   // copy of its stream's seen at this position
-	held   []*stream // streams held back until it is issued
+	seen   []int64   // copy of the stream's field seen at this position
+	held   []*stream // streams that are held back until the mark is issued
 }
 
 // text describes the mark for an error message.
@@ -56,7 +56,7 @@ func (m *mark) Over() bool {
 // Lost reports whether the mark's GPU is lost.
 func (m *mark) Lost() bool { return m.stream.dev.site.lost() }
 
-// here returns a mark after all work issued to s so far. The caller owns one reference. The context is current.
+// here returns a mark that follows all work issued to s so far. The caller owns one reference. The context is current.
 func (s *stream) here() (*mark, error) {
 	if s.mark != nil && s.mark.pos == s.pos && s.mark.in == s.dev.w.capture {
 		s.mark.refs++
@@ -69,7 +69,7 @@ func (s *stream) here() (*mark, error) {
 	if s.mark != nil {
 		s.mark.Release()
 	}
-	m.refs = 2 // for the caller and for s
+	m.refs = 2 // one reference for the caller and one for s
 	s.mark = m
 	return m, nil
 }
@@ -88,10 +88,10 @@ func (s *stream) stamp(m *mark) error {
 	return nil
 }
 
-// record records ev after all work issued to s so far. The context is current.
+// record records the driver event ev after all work issued to s so far. The context is current.
 func (s *stream) record(ev nvlib.Event) error {
 	s.gave(0)
-	s.led = s.led && s.dev.w.capture != nil // a graph has no node for the record
+	s.led = s.led && s.dev.w.capture != nil // in a graph, the record is not a node
 	return s.dev.w.drv.Record(ev, s.h)
 }
 
@@ -118,14 +118,14 @@ func (s *stream) waitFor(m *mark) error {
 	return nil
 }
 
-// isBehind reports whether s already waits for everything before the mark, directly or through another stream.
+// isBehind reports whether s already waits for all work before the mark, directly or through another stream.
 func (s *stream) isBehind(m *mark) bool {
 	return m.stream.index < len(s.seen) && s.seen[m.stream.index] >= m.pos
 }
 
-// learn records that s waits for m. If all is set, s thereby also waits for everything that m's stream waited for. For
-// a flag between sections, all is false: earlier work on s's own GPU then keeps its edge in the graph, so that the
-// order does not depend only on a kernel that waits.
+// learn records that s waits for m. If all is set, s thereby also waits for all work that m's stream waited for. For a
+// flag between sections, all is false. Earlier work on s's own GPU then keeps its edge in the graph, so that this
+// order does not depend only on the flag.
 func (s *stream) learn(m *mark, all bool) {
 	if all {
 		for i, pos := range m.seen {
@@ -142,7 +142,7 @@ func (s *stream) raiseSeen(i int, pos int64) {
 	s.seen[i] = max(s.seen[i], pos)
 }
 
-// event refers to the mark that was last recorded for it. The world's mutex guards it.
+// event refers to the mark of its most recent record. The world's mutex guards it.
 type event struct {
 	dev      *dev
 	latest   *mark
@@ -159,7 +159,7 @@ func (e *event) Release() {
 	e.released, e.latest = true, nil
 }
 
-// set makes e refer to m. It takes over the caller's reference.
+// set makes e refer to m. The caller's reference to m becomes e's reference.
 func (e *event) set(m *mark) {
 	if e.latest != nil {
 		e.latest.Release()
@@ -173,17 +173,16 @@ type counters struct {
 	dev      *dev
 	elems    []counter
 	released bool
-	words    *memory      // in a world of several processes; see peer_counters.go
-	waits    []*waitedFor // by element; nil for none yet
+	words    *memory      // memory of the counters in a world of several processes; see peer_counters.go
+	waits    []*waitedFor // by element; nil if no stream has waited for the element
 }
 
-// counter holds the value that the signals issued so far add up to, and a log of the signals that may not have been
-// executed yet.
+// counter holds the sum of the signals issued so far, and a log of the signals that may not have been executed yet.
 type counter struct {
 	total int64
-	base  int64 // signals up to this value have been executed
+	base  int64 // all signals up to this value have been executed
 	log   []raise
-	held  []*stream // streams held back until more signals are issued
+	held  []*stream // streams that are held back until more signals are issued
 }
 
 // raise describes one signal: its mark, and the counter's value after the signal.
@@ -220,7 +219,7 @@ func (c *counter) forget(n int) {
 	c.log = append(c.log[:0], c.log[n:]...)
 }
 
-// longLog is the number of logged signals from which on the log is searched for signals that have been executed.
+// longLog is the length of the log from which on executed signals are searched for and removed.
 const longLog = 64
 
 // raise appends a signal to the log.
@@ -230,8 +229,8 @@ func (c *counter) raise(by int64, m *mark) {
 	if len(c.log)%longLog != 0 {
 		return
 	}
-	// Query only one signal, because a query takes the host as long as issuing work. Usually a single stream signals,
-	// and then its earlier signals have been executed as well.
+	// Query only one signal, because a query takes the host as long as issuing work. Usually one stream issues all
+	// signals, so that its earlier signals have been executed as well.
 	n := 0
 	if c.log[len(c.log)/2].mark.Over() {
 		for n < len(c.log)-1 && c.log[n].mark.known() {

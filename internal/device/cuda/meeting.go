@@ -7,10 +7,11 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// meeting combines the members' shares of a team's launch. The shares are issued to their devices together, as soon as
-// each share is next on its stream. Until then the streams are held back on the host, as they are for an event that has
-// not been recorded. A member that never issues its share is therefore detected at once, as a deadlock. Either one
-// thread makes a call for all members, or the shares are kernels that wait for each other (see the method together).
+// meeting combines the members' parts (shares) of a team's launch. The shares are issued to their devices together, as
+// soon as each share is the next task of its stream. Until then the host holds back the streams, as for an event that
+// has not been recorded. If a member never issues its share, this is therefore reported without delay as a deadlock.
+// The shares are either kernels that wait for each other (see the method together), or one thread makes a call for all
+// members.
 type meeting struct {
 	what    string
 	members []*attendee
@@ -20,10 +21,11 @@ type meeting struct {
 // together makes the devices receive the members' kernels, which wait for each other, as one group. It has no effect
 // if no other stream can issue work between the kernels.
 //
-// Streams may share a hardware queue of a device, and a queue starts work in the order of issue. If the group is issued
-// as a whole, work waits only for work that was issued before it or in the same group, so the first entry of a queue
-// never waits for a later entry. If the kernels were issued one at a time, a kernel on this device could block later
-// work in its queue that another device needs before that device starts its own kernel.
+// Streams may share a hardware queue of a device, and a queue starts work in the order of issue. If the group is
+// issued as a whole, each kernel waits only for work that was issued earlier or in the same group, so the first entry
+// of a queue never waits for a later entry. If the kernels were issued one at a time, a waiting kernel could block
+// work that is later in its queue. Another device may need that work before it can start its own kernel, so that
+// neither kernel would end.
 func (t *team) together(what string, launches []device.Launch) {
 	if t.alone() || t.w.m.opts.teamsApart {
 		return
@@ -38,24 +40,24 @@ func (t *team) together(what string, launches []device.Launch) {
 	}
 }
 
-// meets reports whether st is a kernel that waits for kernels on other devices.
+// meets reports whether st launches a kernel that waits for kernels on other devices.
 func meets(st step) bool {
 	k, ok := st.(*kernelStep)
 	return ok && k.meets
 }
 
-// attendee holds a member's share of a meeting: the work on its stream before and after the call.
+// attendee is a member's share of a meeting: the steps on the member's stream, and the call for all members.
 type attendee struct {
 	meeting       *meeting
 	stream        *stream
 	before, after []step
-	left          []step // steps that are not issued yet, while the share is being issued
-	waiting       bool   // its stream is held back until the others are ready
-	given         bool   // was issued together with the share of the member that was ready last
+	left          []step // steps that are not issued yet
+	waiting       bool   // the stream is held back until the other members are ready
+	given         bool   // the share was already issued, together with the share of the last member that became ready
 }
 
-// ready reports whether the share can be issued. It can if all other members wait for it, or if it was already issued
-// together with their shares.
+// ready reports whether the share can be issued: all other members wait for it, or it was already issued together with
+// their shares.
 func (a *attendee) ready() bool {
 	if a.given {
 		return true

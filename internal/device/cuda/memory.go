@@ -18,10 +18,10 @@ type memory struct {
 	addr  nvlib.Ptr
 	bytes int64
 	freed bool
-	lent  bool // it belongs to another world, on the same GPU
+	lent  bool // the memory belongs to another world on the same GPU
 
-	nowhere bool           // only another process uses it: the address is only a name
-	seg     *procs.Segment // host memory that processes share; nil for other memory
+	nowhere bool           // only another process accesses the memory; its address is never mapped
+	seg     *procs.Segment // segment of host memory that processes share; nil for other memory
 }
 
 func (m *memory) Bytes() int64 { return m.bytes }
@@ -50,7 +50,7 @@ func (m *memory) Free() error {
 	return w.excuse(m.giveBack())
 }
 
-// giveBack frees the memory. It does so only once. The caller holds the world exclusively.
+// giveBack frees the memory once; later calls have no effect. The caller holds the world exclusively.
 func (m *memory) giveBack() error {
 	if m.freed {
 		return nil
@@ -65,7 +65,8 @@ func (m *memory) giveBack() error {
 	return m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 }
 
-// Poison immediately overwrites bytes [off, off+n). It ignores bytes outside the memory. The next Sync reports errors.
+// Poison overwrites bytes [off, off+n) immediately, and ignores bytes outside the memory. The next Sync returns any
+// error.
 func (m *memory) Poison(off, n int64) {
 	w := m.dev.w
 	w.mu.Lock()
@@ -81,8 +82,8 @@ func (m *memory) Poison(off, n int64) {
 	}
 }
 
-// Borrow implements device.Device. Borrowed memory is never passed to peers or NCCL, because it is not part of the
-// world's heaps, which record the memory that they were given.
+// Borrow implements device.Device. Borrowed memory is never passed to peers or NCCL. It is not part of the world's
+// heaps, which record the memory that was passed to NCCL.
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {

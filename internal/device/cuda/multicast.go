@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// Multicasts returns nil if the team's memory may be joined to multicast objects, and otherwise an error with the
-// reason. Unless the user has opted in, it makes no driver call.
+// Multicasts returns nil if the team's memory may be bound to multicast objects, and otherwise an error with the
+// reason. Unless the user has enabled multicast, it makes no driver call.
 func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
 		return fmt.Errorf("%w: NVLink multicast is disabled; %s=on enables it, which is a risk for other users of a shared host",
@@ -38,8 +38,8 @@ func (t *team) Multicasts() error {
 	return nil
 }
 
-// joinMemory returns at least the given number of bytes of memory on each member, joined to a multicast object. If
-// more bytes are requested than before, it returns new memory.
+// joinMemory returns at least the given number of bytes of memory on each member, bound to a multicast object. If an
+// earlier object is large enough, joinMemory returns its memory.
 func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	if n := len(t.joints); n == 0 || t.joints[n-1].Bytes < bytes {
 		var gpus []gpu.Joined
@@ -57,8 +57,8 @@ func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	return coll.Area{At: mc.Own, Bytes: mc.Bytes, All: mc.All}, nil
 }
 
-// freeJoints frees the team's joined memory. If the GPU of any member is lost, none of that memory is freed before the
-// process ends.
+// freeJoints frees the team's multicast memory. If the GPU of any member is lost, none of this memory is freed before
+// the process ends.
 func freeJoints(t *team) error {
 	var errs []error
 	lost := slices.ContainsFunc(t.members, func(m *member) bool { return m.dev.site.lost() })

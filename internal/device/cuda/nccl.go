@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file connects teams to NCCL. Package nccl has the communicators.
+// This file connects teams to NCCL. Package nccl manages the communicators.
 
-// ncclName is the name of the algorithm that uses NVIDIA's library NCCL. NCCL chooses the order of its additions. If
-// the order can change the bits of a result, NCCL is used only for callers that allow any order.
+// ncclName is the name of the algorithm that calls NVIDIA's library NCCL. NCCL chooses the order of its additions. If
+// this order can change the bits of a result, NCCL is used only for collectives that permit any order.
 const ncclName = coll.NCCLName
 
 // supportsNCCL returns an error if NCCL cannot carry out c.
@@ -54,7 +54,7 @@ func (t *team) crosses() bool {
 	return false
 }
 
-// prepareNCCL returns the steps that each member launches.
+// prepareNCCL returns the steps of each member's launch.
 func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	w, err := nccl.Plan(c, len(t.members), t.reserve)
 	if err != nil {
@@ -67,7 +67,7 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	if err := exerciseNCCL(t, w); err != nil {
 		return nil, err
 	}
-	packed := make([]nccl.Share, len(t.members)) // of all, so that memory is laid out alike in all processes
+	packed := make([]nccl.Share, len(t.members)) // for all members, so that all processes lay out memory in the same way
 	for i := range t.members {
 		if !w.TakesPart(i) {
 			continue
@@ -104,7 +104,7 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	return steps, nil
 }
 
-// regionsGiven returns the memory regions that the calls pass to NCCL.
+// regionsGiven returns the memory regions that the members' NCCL calls access.
 func regionsGiven(members []*member, packed []nccl.Share) (list []*gpu.Region) {
 	for _, m := range members {
 		call := packed[m.index].Call
@@ -149,7 +149,7 @@ func openNCCL(t *team) (err error) {
 	return err
 }
 
-// exerciseNCCL makes NCCL run the call of w once.
+// exerciseNCCL makes NCCL execute the call of w once.
 func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 	var mems []*memory
 	return t.nccl.Exercise(t.ncclTeam, w, nccl.Trial{
@@ -170,7 +170,7 @@ func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 		},
 		Drop: func() {
 			for _, m := range mems {
-				_ = m.giveBack() // an error cannot be returned here
+				_ = m.giveBack() // the function cannot return an error
 			}
 		},
 		Issued: func() {
@@ -194,8 +194,8 @@ func membersIdle(t *team) (bool, error) {
 	return true, nil
 }
 
-// leaveNCCL returns the team's communicators to the pool. If sound is set, all their work has ended, and another team
-// may use them.
+// leaveNCCL returns the team's communicators to the pool. If sound is set, all their work has ended, so that another
+// team may use them.
 func leaveNCCL(t *team, sound bool) {
 	if t.nccl != nil {
 		t.w.m.sys.NCCLs.Leave(t.nccl, sound)
@@ -203,8 +203,8 @@ func leaveNCCL(t *team, sound bool) {
 	t.nccl = nil
 }
 
-// trimNCCL destroys communicators that no team uses until at most the given number of these remain. Without the issue
-// lock it does nothing.
+// trimNCCL destroys unused communicators until at most the given number of unused ones remains. If the world does not
+// hold the issue lock, trimNCCL does nothing.
 func trimNCCL(w *world, most int) bool { return w.guard.HoldsIssue() && w.m.sys.NCCLs.Trim(most) }
 
 // readNCCL ends the world if work that was issued to NCCL has failed. The caller holds mu.

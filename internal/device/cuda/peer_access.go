@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// findReach determines which sites lack access to each other's memory.
+// findReach finds the pairs of sites without access to each other's memory.
 func findReach(w *world) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
@@ -50,12 +50,12 @@ func (s *site) reaches(r *strided.View) bool {
 	return len(s.unreachable) == 0 || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[memoryOf(r).dev.site] == nil
 }
 
-// whole reports whether every site can access the memory of every other site.
+// whole reports whether every site can access the memory of all other sites.
 func (w *world) whole() bool {
 	return !slices.ContainsFunc(w.all, func(s *site) bool { return len(s.unreachable) > 0 })
 }
 
-// Apart returns an error if the kernels of two ranks do not access each other's memory.
+// Apart returns an error if the kernels of two ranks cannot access each other's memory.
 func (w *world) Apart(rank, peer int) error {
 	a, b := w.devices[rank].site, w.devices[peer].site
 	if why := a.unreachable[b]; why != nil {

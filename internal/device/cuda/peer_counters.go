@@ -13,23 +13,23 @@ import (
 )
 
 // In a world of several processes, a counter is a word in the memory of the device that waits for it. A signal adds to
-// the word after the earlier work of its stream. A wait is a small kernel that ends once the word is large enough.
-// Unlike other waits, this wait may be issued before the signal if another process issues the signal. All processes
-// issue work in the order of the same plan, so no hardware queue can have a signal blocked by the wait for it. All
-// waits have a time limit, and end when the world ends.
+// the word after the earlier work of its stream. A wait is a small kernel that ends once the word is large enough. If
+// another process issues the signal, this wait may be issued before the signal, unlike other waits. All processes
+// issue work in the order of the same plan. A signal is therefore never queued in a hardware queue after a wait that
+// depends on it. All waits have a time limit, and end when the world ends.
 //
 // A graph is recorded while all processes are idle. Launches of the graph begin together in all processes, and end
 // together. Each process then resets its words to 0, so that every launch waits for the same values.
 
-// wired holds the state that all counters of a world with words in device memory share.
+// wired is the state of all counters of a world whose counters are words in device memory.
 type wired struct {
 	w     *world
-	used  bool                    // some counters are words
-	raise map[*site]*nvlib.Launch // adds to a word
-	await map[*site]*nvlib.Launch // waits for a word
-	meets [2]*nvlib.Launch        // synchronize with the other processes when a graph begins and ends; nil for none
+	used  bool                    // some counters of the world are words
+	raise map[*site]*nvlib.Launch // by GPU: kernel that adds to a word
+	await map[*site]*nvlib.Launch // by GPU: kernel that waits for a word
+	meets [2]*nvlib.Launch        // kernels that synchronize with the other processes at the beginning and at the end of a graph; nil if not loaded
 	base  map[*counters][]int64   // the words' values when a graph was recorded
-	fixed bool                    // a graph was recorded; the words count from its beginning
+	fixed bool                    // a graph was recorded; words now count from the beginning of each launch
 }
 
 // wordBytes is the distance between two words in bytes. It is the size of one memory sector.
@@ -41,7 +41,7 @@ func (c *counters) wired() bool { return c.words != nil }
 // at returns the address of the word of counter elem.
 func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
 
-// wire assigns words in device memory to the counters. The caller holds the world exclusively.
+// wire allocates words in device memory for the counters. The caller holds the world exclusively.
 func (x *wired) wire(c *counters) error {
 	m, err := c.dev.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
 	if err != nil {
@@ -52,8 +52,8 @@ func (x *wired) wire(c *counters) error {
 	return nil
 }
 
-// open sets the words of a device of this process to 0 and loads the kernels that raise and await them. The caller
-// holds the world exclusively.
+// open sets the words on a device of this process to 0, and loads the kernels that add to words and wait for them. The
+// caller holds the world exclusively.
 func (x *wired) open(c *counters) error {
 	return c.dev.bound(func() error {
 		return errors.Join(signal.Fill(x.w.drv, c.words.addr, 0, c.words.bytes/4), x.openSite(c.dev.site))
@@ -137,7 +137,7 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	return w.drv.Launch(l, s.h)
 }
 
-// waitedFor holds the launch to which a fault report of a wait refers.
+// waitedFor is the launch that a wait's fault report refers to.
 type waitedFor struct {
 	*launch
 	tag uint64
@@ -162,8 +162,8 @@ func (x *wired) restTogether() error {
 		if err := x.openMeets(); err != nil {
 			return err
 		}
-		// Without this agreement, a process could raise a flag in another process before that process has set the flag
-		// to 0, and the signal would be lost.
+		// Without this agreement, a process could raise a word in another process before that process has set the word
+		// to 0. The signal would then be lost.
 		if _, err := w.peers.Agree(ctx, w.peers.Name+": graphs can meet", nil); err != nil {
 			return err
 		}
@@ -242,7 +242,7 @@ func (x *wired) openMeets() error {
 	return nil
 }
 
-// prepareJoin loads the kernel of a join. Its fault report refers to the launch l.
+// prepareJoin loads the kernel of a join. The kernel's fault reports refer to the launch l.
 func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err error) {
 	err = d.bound(func() error {
 		if j.Fault, j.Tag, err = l.Report(); err != nil {
@@ -257,14 +257,14 @@ func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err e
 	return ready, err
 }
 
-// The places in a graph at which the graphs of several processes wait for each other.
+// The following are the positions in a graph at which the graphs of several processes wait for each other.
 const (
 	graphBegins = iota
 	graphEnds
 )
 
-// meet makes the origin stream wait until all processes have reached the given place of their graphs. At the end of
-// the graph it also resets the words to 0. The context is current.
+// meet makes the origin stream wait until all processes have reached the given position of their graphs. At the end of
+// the graph it also sets the words to 0. The context is current.
 func (x *wired) meet(origin *stream, place int) error {
 	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {

@@ -14,11 +14,11 @@ import (
 )
 
 // The ranks of a world can be spread over several processes. Every process opens the world, and allocates the same
-// memory, streams and counters on every rank in the same order. The GPU of another process is represented by a site in
-// world.foreign, and its ranks by devices of type foreignDev, whose streams and launches are only names. If that GPU is
-// on the same node, its shared memory is mapped region by region, as its owner allocates it (see package peers). All
-// processes therefore compute the same limits for kernels of teams, which wait for each other in mapped memory.
-// Counters are words of device memory (see peer_counters.go).
+// memory, streams and counters on every rank in the same order. A site in world.foreign represents the GPU of another
+// process. Devices of type foreignDev represent the ranks on that GPU; their streams and launches do nothing. If that
+// GPU is on the same node, its shared memory is mapped region by region, as its owner allocates it (see package
+// peers). Since all processes create the same streams, they compute the same limits for kernels of teams, which wait
+// for each other in mapped memory. Counters are words of device memory (see peer_counters.go).
 
 // maxRanks returns the largest number of ranks that a world can have.
 func (m *machine) maxRanks() int {
@@ -46,7 +46,7 @@ func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 // Node implements device.World.
 func (w *world) Node(rank int) int { return w.peers.Node(rank) }
 
-// Transport implements device.World. Between nodes, NCCL carries the data of collectives.
+// Transport implements device.World. Between nodes, NCCL transfers the data of collectives.
 func (w *world) Transport() string {
 	if w.peers == nil || w.peers.Nodes() == 1 {
 		return ""
@@ -83,9 +83,9 @@ func spread(w *world, ranks int) error {
 	return nil
 }
 
-// apart returns the reason why two sites lack access to each other, or nil if they have access. It tries no transfer
-// between GPUs of different processes, because that would need a context on each GPU. Mapped memory is checked when it
-// is first used.
+// apart returns the reason why two sites have no access to each other, or nil if they have access. For GPUs of
+// different processes it makes no test transfer, because a test needs a context on each GPU. Mapped memory is checked
+// when it is first used.
 func apart(w *world, a, b *site) (why, err error) {
 	if a.owner == b.owner && slices.Contains(w.sites, a) {
 		return w.m.sys.Apart(a.gpu, b.gpu)
@@ -109,8 +109,8 @@ func (w *world) first() *dev {
 	return w.devices[0]
 }
 
-// nameless assigns an address that is never mapped to memory that only another process uses. Each such memory gets its
-// own addresses, so that views of different memory do not overlap.
+// nameless gives memory that only another process accesses an address that is never mapped. Each such memory has
+// different addresses, so that views of different memory do not overlap.
 func (d *dev) nameless(m *memory) *memory {
 	d.w.nowhere++
 	m.addr, m.nowhere = nvlib.Ptr(1<<60+d.w.nowhere<<44), true
@@ -127,7 +127,8 @@ func (s *site) reach(from *dev) error {
 		from.rank, w.Node(from.rank), s.owner, w.peers.World.Node(s.owner))
 }
 
-// blame adds the responsible process to the error of a kernel that timed out waiting for another process's members.
+// blame adds the name of a process to the error of a kernel that timed out while it waited for members of that
+// process.
 func (w *world) blame(err error, owner int) error {
 	if w.peers == nil || owner == w.peers.Process() {
 		return err
@@ -135,8 +136,8 @@ func (w *world) blame(err error, owner int) error {
 	return errors.Join(w.peers.Blame(owner, "did not reach a launch in which this process waits"), err)
 }
 
-// Settle implements device.World. It makes all processes compute products with the same algorithms, and compares the
-// properties that must be equal in all of them.
+// Settle implements device.World. It makes all processes compute GEMMs with the same algorithms, and compares the
+// properties that must be equal in all processes.
 func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers == nil {
 		return nil, nil
@@ -154,7 +155,7 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers.Nodes() == 1 {
 		return lines, nil
 	}
-	// Only the processes of one node map each other's memory, so only they must agree on addresses.
+	// Only the processes of one node map each other's memory, so only these processes must agree on addresses.
 	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
 }
 
@@ -168,7 +169,7 @@ func (s *site) sharedHeap(grain int64) *gpu.Heap {
 }
 
 // mapShared creates a heap for the shared memory of a GPU that another process drives, if that GPU is on this node.
-// This process makes the calls that concern that GPU from the first of its own GPUs.
+// Calls that concern this memory are made in the context of this process's first GPU.
 func (s *site) mapShared() error {
 	here := s.w.sites[0]
 	s.ctx = here.ctx

@@ -13,8 +13,8 @@ import (
 // texts when a plan is loaded. If one process launched a team's kernel with a different grid, or used a different
 // address for the data that its peer writes, the kernel would wait until it times out or overwrite other data.
 
-// describe records the kernels of all members as text. It leaves out the arguments, because these are addresses that
-// differ between processes.
+// describe records a text of the kernels of all members. The text does not contain their arguments, because these are
+// addresses that differ between processes.
 func (t *team) describe(list [][]coll.Action) {
 	if t.w.peers == nil {
 		return
@@ -36,7 +36,7 @@ func (t *team) describe(list [][]coll.Action) {
 // GPUs. The caller holds mu.
 func matched(w *world) (lines []string) {
 	for _, s := range w.all {
-		if s.far { // the processes of its node compare it
+		if s.far { // compared by the processes of that node
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("%s: %s", s.key, s.heaps[device.Shared].Layout()))

@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// naming makes a profiler label work with the names of the marks in which the work was issued.
+// naming makes a profiler label work with the names of the marks in which the work was issued. The labels are NVTX
+// ranges.
 type naming struct {
 	nvtx  *nvlib.NVTX
 	names func(id int64) string

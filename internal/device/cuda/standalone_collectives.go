@@ -10,9 +10,8 @@ import (
 )
 
 // This file implements collectives that are called one at a time, on streams and memory of the caller. One team of all
-// ranks prepares these collectives with placeholder addresses, which are replaced by the caller's addresses before each
-// launch (see package relocate). Work is issued to the caller's streams but the streams are never queried, because a
-// library may be capturing them.
+// ranks prepares these collectives with placeholder addresses, which are replaced by the caller's addresses before
+// each launch (see package relocate). The caller's streams are never queried, because a library may be capturing them.
 
 // calls implements device.Calls.
 type calls struct {
@@ -51,7 +50,7 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	return c, nil
 }
 
-// operand returns the operand with index k of a member, at a placeholder address.
+// operand returns a view at a placeholder address for a member's operand with index k.
 func (c *calls) operand(member, k int, v device.View, tail int64) device.View {
 	d := c.team.members[member].dev
 	m := &memory{dev: d, kind: device.Private, bytes: v.Elements()*v.DType.Size() + tail, nowhere: true}
@@ -152,8 +151,7 @@ func (c *calls) Err() error {
 	return c.w.told()
 }
 
-// Adopt implements device.Calls. For memory of peers, the addresses are those at which this process's kernels access
-// that memory.
+// Adopt implements device.Calls. The addresses of peers' memory are those at which this process's kernels access it.
 func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
 	if len(at) != len(c.w.devices) {
 		return nil, fmt.Errorf("%w: %d addresses for %d ranks", device.ErrAddress, len(at), len(c.w.devices))
@@ -191,7 +189,7 @@ func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 	})
 }
 
-// Close implements device.Calls. Work on the caller's streams is waited for together with all other work of the GPU.
+// Close implements device.Calls. It waits for work on the caller's streams together with all other work of the GPU.
 func (c *calls) Close() error {
 	var err error
 	if !c.w.guard.Ended() {

@@ -11,39 +11,39 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// stream checks the work that it receives, and either issues that work or holds it back. The world's mutex guards all
-// fields except the names.
+// stream checks the work that it receives, and either issues the work to the device or holds it back. The world's
+// mutex guards all fields except the names.
 type stream struct {
 	dev   *dev
 	name  string
 	index int // among the world's streams
 	h     nvlib.Stream
 
-	queue    []task    // held back, in order
+	queue    []task    // tasks that are held back, in order
 	calling  bool      // a host function runs, or will run after earlier work
 	flushing bool      // work that was held back is being issued
-	dirty    bool      // received work since it was last seen idle
-	since    time.Time // when it received the first of that work
-	led      bool      // the last work it received is a kernel after which another may begin early
-	pos      int64     // counts issued tasks
-	mark     *mark     // the latest mark, to be shared
-	reached  int64     // all tasks up to this position are known to be done
+	dirty    bool      // the stream has received work since it was last known to be idle
+	since    time.Time // time at which it received the first of that work
+	led      bool      // the last received work is a kernel after which another may begin early
+	pos      int64     // number of issued tasks
+	mark     *mark     // the most recent mark, for reuse while no work follows it
+	reached  int64     // all tasks up to this position are known to have ended
 
 	// seen[i] is the position in stream i up to which s has waited; -1 if it has not waited.
 	seen []int64
 
-	issued device.Marks // begun and not ended, in the order of calls
-	open   device.Marks // the same, in the order of issue
+	issued device.Marks // marks that have begun and not ended, after all calls
+	open   device.Marks // marks that have begun and not ended, after all issued tasks
 	track  timeline.Track
 
-	forked *capture  // the capture that s is part of
-	side   *stream   // raises flags for s within graphs; nil until there are any
-	engine bool      // carries only copies of a team's member, by copy engines
+	forked *capture  // the capture that the stream is part of
+	side   *stream   // stream that raises flags for s within graphs; nil until needed
+	engine bool      // the stream contains only copies of a team's member by copy engines
 	behind *graphRun // the graph launch that s waits for
 
-	staged    *hostStaged // for GPUs that s's cannot access; nil if there are none
+	staged    *hostStaged // for copies to and from GPUs that s's GPU cannot access; nil if there are none
 	workspace *memory     // of cuBLASLt
-	scratch   *memory     // for copies within a buffer
+	scratch   *memory     // buffer for copies between overlapping views
 	args      [4]uintptr
 }
 
@@ -70,7 +70,7 @@ func (s *stream) add(t task) error {
 		return nil
 	}
 	if t.marks() && !s.stamps(t.kind == beginning) {
-		return t.issue(s) // makes no driver call: making a context current is one
+		return t.issue(s) // needs no driver call, not even one that makes a context current
 	}
 	if err := s.dev.bind(); err != nil {
 		return s.failed(err)
@@ -85,7 +85,7 @@ func (s *stream) add(t task) error {
 }
 
 // failed ends the world, because the state of a device that refuses valid work is unknown. If the world has already
-// ended for another reason, s's device is not at fault.
+// ended for another reason, the error is not attributed to s's device.
 func (s *stream) failed(err error) error {
 	if !errors.Is(err, device.ErrAborted) {
 		s.dev.w.fault(s, err)
@@ -93,16 +93,16 @@ func (s *stream) failed(err error) error {
 	return s.dev.w.err()
 }
 
-// flush issues held-back work that no longer has to wait. The caller holds the world's mutex.
+// flush issues the tasks that are held back and no longer have to wait. The caller holds the world's mutex.
 func (s *stream) flush() {
 	if len(s.queue) == 0 || s.flushing || s.dev.w.cause != nil {
 		return
 	}
-	s.flushing = true // a wait for a buffer unlocks the world
+	s.flushing = true // waiting for a buffer releases the world's mutex
 	defer func() { s.flushing = false }()
 	n := 0
 	var err error
-	if s.queue[0].given() { // the usual case, without a driver call
+	if s.queue[0].given() { // the usual case, which needs no driver call
 		n, err = 1, s.queue[0].issue(s)
 	}
 	if err == nil && n < len(s.queue) {
@@ -123,7 +123,7 @@ func (s *stream) flush() {
 	}
 	clear(s.queue[:n])
 	if n == len(s.queue) && n <= 8 {
-		s.queue = s.queue[:0] // kept for reuse: the next collective holds back as many tasks
+		s.queue = s.queue[:0] // keeps its capacity, because the next collective holds back as many tasks
 		return
 	}
 	if s.queue = s.queue[n:]; len(s.queue) == 0 {
@@ -191,7 +191,7 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	return s.add(task{kind: downloading, src: r, host: dst})
 }
 
-// host checks a view of this device's memory and checks that it agrees with the dense host bytes b.
+// host checks a view of this device's memory, and checks that b has the size of its elements.
 func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	r, err := s.dev.resolve(v, false)
 	if err != nil {
@@ -342,8 +342,8 @@ func (s *stream) End(id int64) error {
 	return nil
 }
 
-// headMark returns the innermost mark around the first work that is held back. Marks themselves are never the first
-// held-back task.
+// headMark returns the innermost mark around the first task that is held back. A mark itself is never the first such
+// task.
 func (s *stream) headMark() int64 { return s.open.Innermost() }
 
 // where describes the stream and its current work.
@@ -363,7 +363,7 @@ func (s *stream) idle() (idle bool, err error) {
 
 // within returns the mark around the current work of s. If the marks of s record times, this is the innermost mark
 // around the running work. Otherwise it is the innermost mark around the work issued last, or -1 if there is none. If
-// no observer is set, the current mark is one of the marks from id to last.
+// no observer is set, the mark is known only approximately: it is one of the marks from id to last.
 func (s *stream) within() (id, last int64) {
 	return s.track.Within(s.dev.w.observer != nil, s.open.Innermost())
 }

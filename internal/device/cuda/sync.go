@@ -10,7 +10,7 @@ import (
 
 // Sync waits for all work. It ends the world when ctx is done, because work in flight cannot be cancelled otherwise.
 func (w *world) Sync(ctx context.Context) error {
-	over := false // guarded by mu; set when Sync has returned, so that the end of ctx has no effect
+	over := false // guarded by mu; set when Sync returns, so that a later end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()
@@ -42,7 +42,8 @@ func (w *world) Sync(ctx context.Context) error {
 	return w.err()
 }
 
-// forgetFinished drops state that is needed only for unfinished work. The caller holds mu, and the devices are idle.
+// forgetFinished drops state that is needed only while work is unfinished. The caller holds mu, and the devices are
+// idle.
 func forgetFinished(w *world) {
 	forgetLatest(w)
 	tellReplay(w)

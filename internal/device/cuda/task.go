@@ -58,11 +58,11 @@ func (t *task) ready(s *stream) bool {
 }
 
 // given reports whether t has already been issued to the device, together with the shares of the other members of a
-// meeting, and only has to be recorded.
+// meeting. The stream then only has to record this.
 func (t *task) given() bool { return t.kind == work && t.launch.meets != nil && t.launch.meets.given }
 
 // hold arranges that s is flushed when the work that t waits for has been issued. It is called for the first task that
-// is held back.
+// s holds back.
 func (t *task) hold(s *stream) {
 	switch {
 	case s.calling:
@@ -117,7 +117,7 @@ func (t *task) issue(s *stream) error {
 		return t.launch.run(s)
 	case copying:
 		s.gave(1)
-		dst, src := t.dst, t.src // copies, because addresses of fields of t would move every task to the heap
+		dst, src := t.dst, t.src // copied, because the address of a field of t would move every task to the heap
 		return s.copy(&dst, &src)
 	case uploading:
 		s.worked()
@@ -151,10 +151,10 @@ func (t *task) issue(s *stream) error {
 	}
 }
 
-// marks reports whether t is not work but the beginning or end of a mark around work.
+// marks reports whether t is the beginning or the end of a mark.
 func (t *task) marks() bool { return t.kind >= beginning }
 
-// worked records that s has received work that no later kernel may follow early.
+// worked records that the last work of s is not a kernel after which another may begin early.
 func (s *stream) worked() {
 	s.gave(1)
 	s.led = false
@@ -168,7 +168,7 @@ func (s *stream) gave(n int64) {
 	}
 }
 
-// record issues a mark that was requested while s was held back.
+// record issues an event record that was requested while s was held back.
 func (t *task) record(s *stream) error {
 	if err := s.stamp(t.mark); err != nil {
 		return err

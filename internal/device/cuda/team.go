@@ -19,20 +19,20 @@ import (
 
 // A team runs a collective as one kernel on each member. Unlike the machine's other work, these kernels wait for each
 // other on the devices (see the package comment). Three rules prevent deadlocks. First, all members issue the launches
-// of a team in the same order, each member on one stream, and the devices receive each launch as a group (see the
-// method together). Second, the thread blocks of a kernel fit on the device together with the blocks of all other
-// teams' kernels that may run at the same time (see Room). Third, every wait has a time limit.
+// of a team in the same order, each member on one stream, and the kernels of a launch are issued to the devices as a
+// group (see the method together). Second, the thread blocks of a kernel fit on the device together with the blocks of
+// all other teams' kernels that may run at the same time (see Room). Third, every wait has a time limit.
 
 // team holds a set of members that run collectives together, each on one stream.
 type team struct {
 	w        *world
 	members  []*member
 	own      []*member            // members of this process
-	regions  map[string]coll.Area // by name: the largest region
+	regions  map[string]coll.Area // by name: the largest memory allocated so far
 	memory   []*memory
-	joints   []*gpu.Multicast // the last is the largest
-	bytes    int64            // of each member
-	named    int              // number of regions that control memory lists
+	joints   []*gpu.Multicast // multicast memory; the last is the largest
+	bytes    int64            // memory of each member, in bytes
+	named    int              // number of areas in regions that the members' control memory lists
 	closed   bool
 	nccl     *nccl.Group // nil until it is needed
 	ncclTeam *nccl.Team  // nil until it is needed
@@ -45,12 +45,12 @@ type member struct {
 	index   int
 	dev     *dev
 	stream  *stream       // nil for a rank of another process
-	given   device.Stream // stream, or a substitute for a stream of another process
+	given   device.Stream // the stream passed by the caller; for a stream of another process, a substitute
 	control nvlib.Ptr
 	record  nvlib.Ptr // in pinned memory
 	sides   []*stream // streams for copies next to stream (see sideStream)
-	id      int64     // the mark within which a launch was issued last
-	doing   string    // the name of that launch
+	id      int64     // the mark in which a launch was issued most recently
+	doing   string    // the name of the most recent launch
 }
 
 // teamTimeout is the default limit on how long a kernel waits for a peer.
@@ -177,7 +177,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	return step, err
 }
 
-// place returns the description of the team that the member's kernels receive.
+// place returns the description of the team that is passed to the member's kernels.
 func (m *member) place() kernels.Team {
 	t := m.team
 	p := kernels.Team{Rank: m.index, Abort: t.w.abort, Record: m.record, Timeout: t.w.m.opts.teamTimeout().Nanoseconds()}
@@ -196,15 +196,15 @@ func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 	return steps, err
 }
 
-// roomForOthers is the number of multiprocessors of a device that kernels of teams leave free for other kernels, if the
-// device has streams that no team uses. Without them, a team's kernel could occupy the whole device while it waits for
-// a peer, and the peer could wait for a kernel that cannot start on this device.
+// roomForOthers is the number of multiprocessors of a device that kernels of teams leave free for other kernels, if
+// the device has streams that no team uses. Without these free multiprocessors, a team's kernel could occupy the whole
+// device while it waits for a peer, and the peer could wait for a kernel that cannot start on this device.
 const roomForOthers = 4
 
-// Room returns the largest number of thread blocks of the given size that a launch of the team may have, such that all
-// blocks run at once, together with those of every other stream of the device that teams use. It leaves some
-// multiprocessors for kernels on streams that no team uses. Teams and streams created later are not counted, so create
-// all of them before preparing launches.
+// Room returns the largest number of thread blocks of the given size that a launch of the team may have. All these
+// blocks can then run at once, together with those of the other streams of the device that teams use. Room leaves some
+// multiprocessors free for kernels on streams that no team uses. Teams and streams created later are not counted, so
+// callers must create all of them before they prepare launches.
 func (t *team) Room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {
@@ -219,7 +219,7 @@ func (t *team) Room(threads int) int {
 }
 
 // hasOtherStreams reports whether a device has streams that no team uses and whose kernels need multiprocessors. The
-// streams for copies of a team member do not count. If the driver carries out such copies with kernels, these use the
+// streams for copies of a team member do not count. The driver may make such copies with kernels. These can use the
 // multiprocessors of the member's own kernels, which wait for the copies.
 func hasOtherStreams(w *world, s *site) bool {
 	n := s.foreignStreams

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// openAbort allocates the word in memory that ends the waits of teams' kernels.
+// openAbort allocates the memory word through which the host ends the waits of teams' kernels.
 func openAbort(w *world) error {
 	if w.abort != 0 {
 		return nil
@@ -47,10 +47,11 @@ func readTeams(w *world) {
 	}
 }
 
-// errLate is wrapped by the error of a member that timed out while it waited for another member.
+// errLate is wrapped by the error of a member that timed out while it waited for another member of its team.
 var errLate = errors.New("gave up waiting for a member of the team")
 
-// explain returns an error that names the members that had not begun the launch in which m timed out.
+// explain returns an error for member m, which timed out in a launch. The error names the members that had not begun
+// this launch.
 func (m *member) explain(told kernels.Fault) error {
 	epoch := uint32(told.Words[0])
 	waited := time.Duration(told.Words[2]).Round(time.Millisecond)
@@ -63,11 +64,11 @@ func (m *member) explain(told kernels.Fault) error {
 		}
 	}
 	longer, launch := m.team.w.m.opts.longer(), epoch-kernels.FirstEpoch
-	if len(late) == 0 && told.Words[1] == int64(m.index) { // a kernel does not know which member writes its packets
+	if len(late) == 0 && told.Words[1] == int64(m.index) { // a kernel cannot identify the member that should have written its packets
 		return fmt.Errorf("%s: %w: packets of another member had not arrived after %v, although all members had begun the team's "+
 			"launch %d; %s", m.doing, errLate, waited, launch, longer)
 	}
-	if len(late) == 0 { // all members have begun the launch, one of them too late
+	if len(late) == 0 { // all members have begun the launch by now, at least one of them too late
 		p := m.team.members[told.Words[1]]
 		owner = p.dev.site.owner
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
@@ -88,8 +89,8 @@ func (o *Options) longer() string {
 		TimeoutVariable, 10*limit, limit)
 }
 
-// begun returns the number of the launch that the member began last. It reads the number through the device by, which
-// can access the member's memory.
+// begun returns the number of the member's most recent launch that has begun. It reads the number through the device
+// by, which can access the member's memory.
 func (m *member) begun(by *dev) (begun uint32, err error) {
 	err = by.bound(func() error {
 		word, err := signal.Read(by.w.drv, by.site.heaps[device.Pinned], m.control+kernels.ControlBegun, 4)

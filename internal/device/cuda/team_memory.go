@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// hold returns memory that a plan requests. The team keeps that memory from then on.
+// hold returns memory that a plan requests. The team frees the memory when it is closed.
 func (t *team) hold(x coll.Want) (coll.Area, error) {
 	switch x.Kind {
 	case coll.Halves:
@@ -49,8 +49,8 @@ func (t *team) reserveOf(name string, bytes int64, word uint32) (coll.Area, erro
 	return t.regions[name], nil
 }
 
-// halves returns two halves of at least half bytes each, for flags that are stored among data. Kernels clear them when
-// the launch numbers wrap around. The area may be larger than requested; each half is half of it.
+// halves returns two halves of at least half bytes each, for flags that are stored among data. Kernels set them to
+// zero when the launch numbers wrap around. The area may be larger than requested; each half is then half of the area.
 func (t *team) halves(name string, half int64) (coll.Area, error) {
 	before := t.regions[name]
 	r, err := t.reserve(name, 2*half)

@@ -28,7 +28,7 @@ type world struct {
 	sites   []*site       // GPUs that this process uses, each once
 	foreign []*site       // GPUs that other processes drive
 	all     []*site       // both, in the order of ranks
-	peers   *procs.Spread // nil if all ranks are of this process
+	peers   *procs.Spread // nil if all ranks belong to this process
 	devices []*dev        // by rank
 	own     []*dev        // the devices of this process
 	opened  time.Time
@@ -36,13 +36,13 @@ type world struct {
 
 	mu       sync.Mutex
 	flight   flight
-	capture  *capture  // in progress; nil for none
-	latest   *graphRun // the launch that later work must wait for; nil for none
-	marked   *form     // the form that was launched last and is not reported yet; nil for none
-	recorded []*graph  // graphs that are recorded and not closed
+	capture  *capture  // the capture in progress; nil for none
+	latest   *graphRun // the graph launch that later work must wait for; nil for none
+	marked   *form     // the form that was launched last and whose marks are not reported yet; nil for none
+	recorded []*graph  // graphs that have been recorded and not closed
 	staging  staging.Pool
 	teams    []*team
-	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
+	abort    nvlib.Ptr // address of the word that ends the waits of teams' kernels; 0 for none
 	copies   strided.Launches
 	observer device.Observer
 	naming   *naming // nil unless a profiler captures and NVTX is available
@@ -54,30 +54,30 @@ type world struct {
 	segments   []*memory // these segments
 	wired      wired
 
-	called bool // streams of the caller may have work of the world (see standalone_collectives.go)
+	called bool // streams of the caller may contain work of the world (see standalone_collectives.go)
 }
 
-// site holds the state that a world has for one GPU.
+// site is the state of a world for one GPU.
 type site struct {
 	w           *world
-	owner       int    // the process that drives it
-	far         bool   // on another node; its memory cannot be accessed from here
+	owner       int    // the process that drives the GPU
+	far         bool   // the GPU is on another node, so this process cannot access its memory
 	key         string // identifies the GPU if there are other processes
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
-	unreachable map[*site]error // sites that it cannot access, with the reason; nil for none
+	unreachable map[*site]error // sites that this site cannot access, with the reason; nil for none
 	heaps       [3]*gpu.Heap    // nil for memory that is not mapped in this process
 	gemms       *gemm.Host
-	seens       [][]int64 // from freed marks, for reuse
+	seens       [][]int64 // slices of freed marks, for reuse
 	clock       *timeline.Clock
 	report      *signal.Report
 	reporters   []*launch   // by tag
-	signals     *signal.GPU // its memory for flags
+	signals     *signal.GPU // the GPU's memory for flags
 	least       int         // stream priorities
 	most        int
 	origin      *stream // the stream on which graphs are recorded and launched; nil until it is needed
 
-	foreignStreams int // number of streams, for a GPU that another process drives
+	foreignStreams int // number of streams, if another process drives the GPU
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
@@ -232,7 +232,7 @@ func (w *world) Abort(cause error) {
 	}
 	if w.guard.LockLive() {
 		defer w.mu.Unlock()
-		if w.cause == nil && w.peers != nil { // other processes may wait for later work, even if this process is idle
+		if w.cause == nil && w.peers != nil { // other processes may wait for work that this process has not yet issued
 			w.peers.Abort(cause)
 		}
 		w.end(cause)

@@ -15,7 +15,7 @@ var errClosed = errors.New("the world is closed")
 func (w *world) Close() error {
 	w.guard.Closing()
 	if w.guard.GivenUp() != nil {
-		return nil // the next Open reports it
+		return nil // the next Open returns the error
 	}
 	var err error
 	if lost := w.Do(context.Background(), func() { err = w.close() }); lost != nil {
@@ -61,8 +61,8 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// finish ends the world permanently and waits for work that still runs on the devices. The result before reports
-// whether finish had already been called.
+// finish ends the world permanently and waits for work that still runs on the devices. before reports whether finish
+// was called earlier.
 func (w *world) finish() (errs []error, before bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

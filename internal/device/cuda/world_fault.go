@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// fault ends the world because work on a device failed. s is the stream on which the failure was detected. The
-// recorded fault names, if possible, a stream of the same device that was executing a command.
+// fault ends the world because work on a device failed. s is the stream on which the failure was detected. If
+// possible, the recorded fault names a stream of the same device that was executing a command.
 func (w *world) fault(s *stream, err error) {
 	s = guilty(w, s, err)
 	for _, other := range w.flight.streams {
@@ -28,8 +28,8 @@ func (w *world) fault(s *stream, err error) {
 }
 
 // guilty returns the stream to which a failure is attributed: s, or a stream of another GPU if that GPU is lost and
-// s's GPU is not. A call that concerns several GPUs, such as a graph launch, can fail because of any one of these. A
-// query of a lost GPU always returns an error.
+// s's GPU is not. A call that concerns several GPUs, such as a graph launch, can fail because of any of them. Every
+// query of a lost GPU returns an error, which identifies the GPU.
 func guilty(w *world, s *stream, err error) *stream {
 	if !gpu.IsFatal(err) || w.capture != nil { // streams that are being captured cannot be queried
 		return s
@@ -42,8 +42,8 @@ func guilty(w *world, s *stream, err error) *stream {
 	return s
 }
 
-// otherSuspects describes the other busy streams of s's device. If no observer is set, the failed work may be on any of
-// them.
+// otherSuspects describes the other streams with unfinished work on s's device. If no observer is set, the failed work
+// may be on any of these streams.
 func otherSuspects(s *stream) []string {
 	var list []string
 	for _, o := range s.dev.w.flight.streams {
@@ -57,8 +57,8 @@ func otherSuspects(s *stream) []string {
 // lost reports whether this process has lost the GPU.
 func (s *site) lost() bool { return s.gpu.Lost.Load() != nil }
 
-// excuse returns err, or nil if err only repeats that a GPU of the world is lost. Calls of other GPUs report the same
-// error for memory that they share with the lost GPU.
+// excuse returns nil if err only repeats that a GPU of the world is lost, and otherwise err. Calls on other GPUs
+// return the same error for memory that they share with the lost GPU.
 func (w *world) excuse(err error) error {
 	if !gpu.IsFatal(err) {
 		return err

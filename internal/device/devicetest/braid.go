@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testBraid runs random programs of adds and copies on many streams of several ranks, with exactly the waits that their
-// data require, by events or by counters, and compares with the same program run in text order. A wait that has no
-// effect, or a signal that precedes the data, gives a wrong number (and under the race detector a race).
+// testBraid runs random programs of adds and copies on many streams of several ranks, with exactly the waits that
+// their data require, by events or by counters, and compares with the same program run in text order. A wait without
+// effect, or a signal before its data, results in a wrong number (and in a race under the race detector).
 func testBraid(r *rig) {
 	rounds := 6
 	if testing.Short() {
@@ -27,7 +27,7 @@ func testBraid(r *rig) {
 	}
 }
 
-// mostWaits is the largest number of waits by counter in a braid.
+// mostWaits is the largest number of waits for counters in a braid.
 const mostWaits = 2000
 
 // braid is a random program during its execution.
@@ -36,12 +36,12 @@ type braid struct {
 	rng     *rand.Rand
 	streams [][]device.Stream // by rank
 	signals []device.Stream   // by rank
-	raised  []device.Counters // by rank: each element is raised once
+	raised  []device.Counters // by rank: each counter is raised once
 	next    int
 	bufs    []*braided
 }
 
-// braided is a buffer with its expected contents, and its last users.
+// braided is a buffer with its expected contents and the operations that last used it.
 type braided struct {
 	rank    int
 	view    device.View

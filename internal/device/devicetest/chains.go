@@ -27,7 +27,7 @@ func testChains(r *rig) {
 				dt = ir.BF16
 			}
 			v := r.put(0, random(rng, dt, shape...), layouts[rng.IntN(2)])
-			if i > 0 && len(shape) > 1 && rng.IntN(3) == 0 { // one row for all
+			if i > 0 && len(shape) > 1 && rng.IntN(3) == 0 { // the same row for all rows
 				v.Strides = slices.Clone(v.Strides)
 				v.Strides[0] = 0
 			}
@@ -108,7 +108,7 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 	return links
 }
 
-// fused compares one kernel of links with a kernel for each link.
+// fused runs one kernel with all links, and a kernel for each link, and compares the results.
 func (r *rig) fused(what string, ins []device.View, links []device.Link, l layout) {
 	r.Helper()
 	shape := ins[0].Shape
@@ -133,8 +133,8 @@ func (r *rig) fused(what string, ins []device.View, links []device.Link, l layou
 	r.equal(fmt.Sprintf("%s: %v", what, links), r.contents(0, out), want)
 }
 
-// testChainInPlace stores results in the memory of an operand: this works element for element; otherwise a machine must
-// decline.
+// testChainInPlace stores a chain's results in the memory of an operand. This is permitted if each element of the
+// result depends only on the same element of the operand; otherwise a machine must decline.
 func testChainInPlace(r *rig) {
 	rng := seeded("in place")
 	x, y := random(rng, ir.BF16, 5000), random(rng, ir.BF16, 5000)

@@ -1,5 +1,5 @@
-// Package devicetest is the suite that every machine must pass. It tests the promises of package device, only through
-// its interfaces.
+// Package devicetest is the suite that every machine must pass. It tests what package device documents, and uses only
+// the package's interfaces.
 //
 // Results are compared with plain arithmetic in float64 in this package, so the suite shares no code with the code
 // under test. Features that a machine lacks (according to Caps, or an error that wraps device.ErrUnsupported) are
@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Run runs the whole suite on machines that open returns; the calls may return different machines, which must all be
-// equal.
+// Run runs the whole suite. Each test calls open; the calls may return different machines, but these must behave
+// alike.
 func Run(t *testing.T, open func(t *testing.T) device.Machine) {
 	run(t, open, contents)
 	run(t, open, orders)
@@ -31,8 +31,8 @@ func RunBeside(t *testing.T, open func(t *testing.T) device.Machine) {
 	}
 }
 
-// RunOrders runs the part of the suite whose outcome may depend on the order in which streams continue. Machines that
-// draw the order at random run it once for each seed.
+// RunOrders runs the tests whose outcome may depend on the order in which streams continue. Packages with a machine
+// that draws the order at random call it once for each seed.
 func RunOrders(t *testing.T, open func(t *testing.T) device.Machine) { run(t, open, orders) }
 
 type test struct {

@@ -176,8 +176,8 @@ func (r *rig) again() {
 	r.equal("in a new world", r.contents(0, v), constant(width, links))
 }
 
-// hold prevents the world from becoming idle until release is called. If the machine does not report deadlocks by
-// itself, a counter that is never raised does this.
+// hold prevents the world from becoming idle until release is called. On a machine that does not report deadlocks,
+// hold makes a stream wait for a counter that is never raised.
 func (r *rig) hold() (release func()) {
 	r.Helper()
 	r.quarrel()

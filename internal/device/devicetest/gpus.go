@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// RequireVariable is the environment variable with the number of GPUs that must be present. If there are fewer, tests
-// that need them fail; without the variable they are skipped.
+// RequireVariable is the environment variable with the number of GPUs that must be present. If it is set and there are
+// fewer GPUs, tests that need more fail. If it is not set, these tests are skipped.
 const RequireVariable = "REQUIRE_GPUS"
 
 // NeedGPUs skips the test, with the reason, if there are fewer than need GPUs or err reports why they cannot be used.

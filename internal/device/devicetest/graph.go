@@ -15,8 +15,8 @@ func (r *rig) capturer() device.World {
 }
 
 // testGraph records a round in which ranks add to their values and pass them on in a ring, by events, counters and
-// copies. It replays the graph between rounds that are issued normally. All rounds must have the effect of running one
-// after another.
+// copies. It replays the graph between rounds that are issued normally. The results must be the same as if all rounds
+// ran one after another.
 func testGraph(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -107,7 +107,7 @@ func testGraphObserved(r *rig) {
 	g, err := c.Capture(func() error {
 		for rank := range sites {
 			at := &sites[rank]
-			for i, s := range at.streams { // the second after the first
+			for i, s := range at.streams { // the first position in the stream for i = 0, the second one for i = 1
 				if i == 1 {
 					r.must(s.Wait(at.before))
 				}

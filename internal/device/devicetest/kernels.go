@@ -289,7 +289,7 @@ func testCast(r *rig) {
 	}
 }
 
-// axesCases lists shapes with the axes to reduce; the order of axes must not matter.
+// axesCases lists shapes with the axes to reduce. The order of the axes must not change the result.
 var axesCases = []struct {
 	shape []int64
 	axes  []int

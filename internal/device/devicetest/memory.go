@@ -54,13 +54,13 @@ func testMemory(r *rig) {
 	r.refused("a second free", m.Free())
 }
 
-// holds checks that the value of Held, if the world reports it, grows with its allocations.
+// holds checks that Held, if the machine reports it, grows when the world allocates memory.
 func (r *rig) holds() {
 	w := r.w
 	if w.Held() == (device.Held{}) {
-		return // the machine does not report it
+		return // the machine does not report Held
 	}
-	const n = 100 << 20 // more than is already allocated
+	const n = 100 << 20 // more than the world has already reserved
 	before := w.Held()
 	m := r.alloc(0, n, device.Private)
 	if got := w.Held().Device - before.Device; got < n || got > n+n/10 {
@@ -72,7 +72,7 @@ func (r *rig) holds() {
 	}
 }
 
-// testBorrow makes one world use another's memory, which is allocated before and after.
+// testBorrow makes one world read and write memory that another world has allocated.
 func testBorrow(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
@@ -175,7 +175,7 @@ func testCopies(r *rig) {
 	}
 }
 
-// copyBetween writes to and reads from a peer, each from both sides.
+// copyBetween copies from a rank to its peer and back; each copy is issued once by either rank.
 func (r *rig) copyBetween(mine, peer int, dt ir.DType, shape []int64, from, to layout) {
 	r.Helper()
 	h := random(seeded(dt, shape, from.name, to.name, peer), dt, shape...)

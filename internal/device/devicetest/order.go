@@ -78,8 +78,8 @@ func testEventsAcrossRanks(r *rig) {
 	r.equal("the last rank's", r.contents(ranks-1, views[ranks-1]), constant(width, float64(links*ranks)))
 }
 
-// testEventAgain records an event a second time after work that depends on streams that waited for the first record.
-// This can end only if a wait refers to the record before it.
+// testEventAgain records an event a second time, after work that depends on streams that wait for the first record.
+// The test can end only if these waits refer to the first record.
 func testEventAgain(r *rig) {
 	r.open(1)
 	a, b := r.stream(0, "a"), r.stream(0, "b")
@@ -98,8 +98,8 @@ func testEventAgain(r *rig) {
 	r.equal("after the first record", got.vals(), constant(width, links))
 }
 
-// testEventElsewhere records an event on an idle stream while streams that wait for its earlier record on a busy stream
-// must continue to wait for that one.
+// testEventElsewhere first records an event on a busy stream, and makes other streams wait for it. It then records the
+// event on an idle stream. The other streams must still wait for the busy stream.
 func testEventElsewhere(r *rig) {
 	r.open(1)
 	a, b, idle := r.stream(0, "a"), r.stream(0, "b"), r.stream(0, "idle")

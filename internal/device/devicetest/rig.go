@@ -113,7 +113,7 @@ func (r *rig) counters(rank, n int) device.Counters {
 	return c
 }
 
-// sync waits for all work; it gives up instead of hanging.
+// sync waits for all work, and fails the test if the wait takes too long.
 func (r *rig) sync() {
 	r.Helper()
 	r.must(r.syncs())

@@ -311,7 +311,8 @@ func testConcat(r *rig) {
 	})
 }
 
-// testSlots sums slots into their own type and into the type of their accumulator, and continues from earlier sums.
+// testSlots adds up slots, with a result in the operand's type and in the accumulator's type, and with and without an
+// earlier sum to add to.
 func testSlots(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range alongCases {

@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// RunTeams runs the suite of device.Teams on machines that open returns. The machines that hasty returns give up
-// waiting for a member after some tenths of a second. Machines without teams are skipped.
+// RunTeams runs the suite of device.Teams on machines that open returns. Machines that hasty returns have a timeout of
+// some tenths of a second for a member that does not arrive. Machines without teams are skipped.
 func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 	run(t, open, []test{
 		{"AllReduce", testTeamAllReduce},
@@ -68,8 +68,8 @@ type reduction struct {
 
 const edge = 64 // bytes before and after a result that must not change
 
-// draw allocates the operands of an all-reduce. Each member's operands begin off elements after a multiple of 256
-// bytes.
+// draw allocates the operands of an all-reduce. The operands of member i begin offs[i] elements after a multiple of
+// 256 bytes.
 func (r *rig) draw(rng *rand.Rand, ranks []int, dt ir.DType, red ir.Red, count int64, offs []int64, inPlace bool) *reduction {
 	r.Helper()
 	x := &reduction{dt: dt, red: red, count: count}
@@ -137,7 +137,7 @@ func (x *reduction) want() []float64 {
 	return want
 }
 
-// accumulated rounds to dt's accumulator.
+// accumulated rounds v to the accumulator type of dt.
 func accumulated(dt ir.DType, v float64) float64 {
 	switch dt.Accum() {
 	case ir.F32:
@@ -269,8 +269,9 @@ func testTeamAllReduce(r *rig) {
 	}
 }
 
-// testTeamInTurn launches many algorithms one after another, without a sync between them, each on the result of the
-// previous one: x becomes x plus the sum of all members' x, in integers, in which no error disappears.
+// testTeamInTurn launches many algorithms one after another without a sync between them. Each launch works on the
+// result of the previous one: x becomes x plus the sum of all members' x. The numbers are integers, in which an error
+// persists.
 func testTeamInTurn(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -469,7 +470,7 @@ func testTeamNorm(r *rig) {
 		{ir.F32, 2, 1020}, {ir.BF16, 0, 16}, {ir.F64, 1, 1022}, {ir.BF16, 8, 512}, {ir.BF16, 2, 2040},
 		// some machines decline these
 		{ir.BF16, 3, 8192}, {ir.BF16, 8, 4096}, {ir.F16, 17, 1032}, {ir.F32, 9, 1028}, {ir.BF16, 3, 8184},
-		{ir.F32, 300, 1028}, {ir.BF16, 290, 2064}, // more than a GPU runs at once
+		{ir.F32, 300, 1028}, {ir.BF16, 290, 2064}, // more rows than a GPU processes at once
 	} {
 		what := fmt.Sprintf("%s[%d %d]", c.dt, c.rows, c.width)
 		rng := seeded("norm", what)
@@ -519,7 +520,8 @@ func testTeamNorm(r *rig) {
 	}
 }
 
-// below moves a tensor to memory for one more row, and returns a tensor of the same shape that begins one row later.
+// below moves a tensor to memory that is one row larger, and returns a view of the same shape that begins one row
+// later.
 func (r *rig) below(rank int, v *device.View, h host) device.View {
 	all := r.empty(rank, h.dt, h.shape[0]+1, h.shape[1])
 	all.Shape = h.shape
@@ -568,8 +570,8 @@ func testBadTeams(r *rig) {
 	r.refused("a closed team", t.Supports(device.Tuning{Algo: device.AlgorithmNames(w.TeamAlgorithms())[0]}, x.collective()))
 }
 
-// testTeamAborted aborts a world in which members wait for one that does not arrive: they must stop
-// long before their timeout, and another world must work.
+// testTeamAborted aborts a world in which members wait for a member that does not arrive. The waiting members must
+// stop long before their timeout, and another world must work afterwards.
 func testTeamAborted(r *rig) {
 	ranks := r.ranks(2)
 	r.open(2)

@@ -50,8 +50,8 @@ func (r *rig) count(k device.Kernel, counts [2][2]float64) {
 	r.sync()
 }
 
-// testUneven launches one kernel of each uneven collective repeatedly with different counts, which the kernel reads
-// when it runs.
+// testUneven launches one kernel of each uneven collective several times, and changes the counts between the launches.
+// The kernel must use the counts at the time of each launch.
 func testUneven(r *rig) {
 	r.open(r.some(2))
 	for _, dt := range r.dtypes() {
@@ -95,8 +95,8 @@ func unevenWant(op ir.Op, dt ir.DType, ins [2]host, rows [2][]int64) []float64 {
 
 var misfits = [][2][2]float64{{{1, 1}, {-1, 1}}, {{1, 1 << 30}, {0, 0}}, {{2, 2}, {0, 0}}, {{0, 3}, {0, 3}}}
 
-// testBadCounts checks that counts that do not fit are a fault of the rank whose kernel reads them, with the mark
-// around it.
+// testBadCounts checks that the kernel reports counts that do not fit as a fault, on the rank whose kernel reads them
+// and with the enclosing mark.
 func testBadCounts(r *rig) {
 	for _, c := range misfits {
 		r.open(r.some(2))
@@ -105,7 +105,7 @@ func testBadCounts(r *rig) {
 		s := r.mainOf(0)
 		r.must(s.Begin(7))
 		r.launch(s, 0, k)
-		err := s.End(7) // returns the error itself if the kernel was that fast
+		err := s.End(7) // the method returns the error itself if the kernel has already failed
 		if err == nil {
 			err = r.syncs()
 		}

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Machine opens tapes.
+// Machine opens tapes, which record work instead of executing it.
 type Machine struct {
 	device.DefaultMachine
 	Opened *Tape
@@ -32,12 +32,14 @@ func (m *Machine) Open(_ context.Context, ranks int) (device.World, error) {
 	return m.Opened, nil
 }
 
-// Tape is a world that executes nothing: the work on its streams becomes the commands of a plan, which the checker
-// proves. The proof therefore covers the operations that a channel actually issues, with the numbers of its runs.
+// Tape is a world that executes nothing. It records the work on its streams as the commands of a plan, and the plan
+// checker proves properties of the plan. The proof therefore covers the operations that a channel issues in its actual
+// runs.
 //
-// A command of a plan computes only on its own rank's memory. A launch that accesses peers' memory therefore becomes a
-// copy of each such operand to memory of the launch, followed by the launch on these copies. Its stream signals nothing
-// in between, so for all other streams this is one command. Counters count over all runs, as on a device.
+// A command of a plan computes only on its own rank's memory. A launch that accesses peers' memory is therefore
+// recorded as several commands: one copies each of these operands to temporary memory, and the last one computes on
+// the copies. The stream signals nothing between these commands, so other streams see them as one. Counters count over
+// all runs, as on a device.
 type Tape struct {
 	device.DefaultWorld
 	// Cmds holds the commands issued since the tape was rewound.
@@ -51,15 +53,15 @@ type Tape struct {
 	mains   []*tapeStream  // by rank
 	mems    []*tapeMemory  // by index of the buffer
 	lens    []int32        // by counter
-	sites   map[string]int // indices by text
+	sites   map[string]int // indices of descriptions, by text
 	texts   []string
 	events  int
-	doing   int32 // the site of the commands that follow
+	doing   int32 // index of the description that is stored in new commands
 	played  int   // number of times that the tape was rewound
 	inCall  *tapeStream
 
 	teams []plan.Channel
-	calls [][]int32 // by team: the instances since the tape was rewound
+	calls [][]int32 // by team: the indices of its collectives recorded since the tape was rewound
 	colls []plan.Coll
 }
 
@@ -73,7 +75,7 @@ func New(ranks int) *Tape {
 	return t
 }
 
-// At sets the description of the commands that follow.
+// At sets the description that is stored in the commands recorded from now on.
 func (t *Tape) At(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	n, known := t.sites[text]
@@ -99,18 +101,18 @@ func (t *Tape) stream(rank int, name string) *tapeStream {
 	return s
 }
 
-// Alloc is like Device.Alloc of a rank, with a name for findings.
+// Alloc is like Device.Alloc on a rank's device. The name identifies the buffer in the checker's findings.
 func (t *Tape) Alloc(rank int, bytes int64, kind device.MemKind, name string) device.Memory {
 	m := &tapeMemory{t: t, rank: int32(rank), kind: kind, bytes: bytes, buf: int32(len(t.mems)), name: name}
 	t.mems = append(t.mems, m)
 	return m
 }
 
-// Write makes a stream write a view, like a program that uses its results.
+// Write records that a stream writes to a view, as a program does that reuses the memory of its results.
 func (t *Tape) Write(s device.Stream, v device.View) { s.(*tapeStream).write(v) }
 
-// Plan ends the tape with a synchronisation of all streams of all ranks, and returns it as a plan. The checker
-// simulates two runs of a plan; the runs of a channel are on the tape.
+// Plan adds a synchronisation of all streams of all ranks, and returns the recorded commands as a plan. The checker
+// simulates two runs of any plan. One run of this plan contains all runs of the channel that the tape recorded.
 func (t *Tape) Plan() *plan.Plan {
 	t.At("the end")
 	for _, s := range t.streams {
@@ -200,7 +202,7 @@ func (d tapeDevice) NewCounters(n int) (device.Counters, error) {
 func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	l := &tapeLaunch{k: k, op: device.Code(k.Op)}
 	if _, ok := k.Op.(device.ReduceOperands); ok {
-		l.op = ir.OpAdd // elementwise, so that the result may be an operand
+		l.op = ir.OpAdd // elementwise, so that the result may share memory with an operand
 	}
 	for _, v := range k.Ins {
 		m := v.Mem.(*tapeMemory)
@@ -222,7 +224,7 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 
 type tapeLaunch struct {
 	k                 device.Kernel
-	op                ir.Op // an operation with the same memory accesses
+	op                ir.Op // an operation with the same memory accesses as the kernel
 	near, far, places []device.View
 }
 
@@ -237,7 +239,7 @@ type tapeMemory struct {
 	bytes int64
 	buf   int32
 	name  string
-	// temporary reports that the memory is for a peer's operand of a launch.
+	// temporary reports that the memory receives a copy of a peer's operand for a launch.
 	temporary bool
 }
 
@@ -249,7 +251,7 @@ func (m *tapeMemory) Poison(off, n int64) {
 	m.t.inCall.write(device.View{Mem: m, Off: off, DType: ir.BF16, Shape: []int64{n / 2}, Strides: []int64{1}})
 }
 
-// tapeEvent counts as recorded if it was recorded since the tape was rewound.
+// tapeEvent counts as recorded only if it was recorded after the last Rewind.
 type tapeEvent struct {
 	number   int32
 	recorded int // the value of played at that time
@@ -332,7 +334,7 @@ func (s *tapeStream) Download(_ []byte, src device.View) error {
 	return nil
 }
 
-// Record uses a new event of the plan each time, because in a plan one command records an event.
+// Record uses a new event of the plan for each call, because only one command of a plan may record an event.
 func (s *tapeStream) Record(e device.Event) error {
 	x := e.(*tapeEvent)
 	x.number, x.recorded = int32(s.t.events), s.t.played
@@ -364,7 +366,7 @@ func (s *tapeStream) Signal(c device.Counters, elem int, by int64) error {
 	return nil
 }
 
-// WaitCounter is marked as late: a device's counters may be raised by work that the host issues after the wait.
+// WaitCounter marks the command as late, because work that raises a device's counter may be issued after the wait.
 func (s *tapeStream) WaitCounter(c device.Counters, elem int, least int64) error {
 	x := c.(tapeCounters)
 	if x.rank != s.rank {
@@ -396,5 +398,5 @@ func (t *Tape) Buffers() int { return len(t.mems) }
 // RankOf returns the rank of a buffer.
 func (t *Tape) RankOf(buf int32) int { return int(t.mems[buf].rank) }
 
-// Temporary reports whether a buffer is for a peer's operand of a launch.
+// Temporary reports whether a buffer receives a copy of a peer's operand for a launch.
 func (t *Tape) Temporary(buf int32) bool { return t.mems[buf].temporary }

@@ -9,7 +9,8 @@ template <int B> struct AttentionArgs {
   i64 so[3], sq[3], sk[3], sv[3];           // strides along tokens, heads, Dh
   i64 e[B], bo[B], bq[B], bk[B], bv[B];     // extents and strides of the batch dimensions
   u64 lengths, fault, tag;                  // lengths: address of the numbers of keys; 0: all keys are used
-  // wide: lengths are i64, else i32; sl: bytes from query to query; bl: bytes of the batch dimensions
+  // wide: lengths are i64, otherwise i32; sl: stride in bytes from query to query; bl: strides in bytes of the batch
+  // dimensions
   i64 wide, sl, bl[B];
   // window: number of the last keys that a query sees, 0: all; cap: cap of scores, 0: none
   i64 window; f64 cap;
@@ -66,7 +67,7 @@ template <int B, class T> DEV i64 keysOf(const AttentionArgs<B>& a, const Sequen
 // number among those that see any key.
 template <int B, class T> DEV void keysOfMany(const AttentionArgs<B>& a, const Sequences<T>& of, i64 first, i64 last, int& most, int& fewest) {
   most = (int)keysOf(a, of, last), fewest = (int)keysOf(a, of, first);
-  if (!a.sl) return;  // each query sees at least as many keys as those before it
+  if (!a.sl) return;  // each query sees at least as many keys as earlier queries
   for (i64 i = first; i <= last; i++) {
     const int n = (int)keysOf(a, of, i);
     most = n > most ? n : most;
@@ -110,9 +111,9 @@ template <> struct Bent<true> {
   }
 };
 
-// attend computes query i of head h with those of the keys from..to-1 that it sees, if there are any. It calls done
-// with each element's sum, the largest score, and the sum of weights. PER is the number of elements of a head that each
-// thread computes: Dh is at most 256·PER.
+// attend computes query i of head h with those of the keys from..to-1 that the query sees. It calls done with each
+// element's sum, the largest score, and the sum of weights. Dh is at most 256·PER: each thread computes PER elements
+// of a head.
 template <class T, int PER, bool BENT = false, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], weight[256];

@@ -4,9 +4,9 @@
 template <int K, int R> struct AxesArgs {
   u64 out, in;
   u64 first;                     // the result for no elements
-  i64 divide;                    // for the last pass of a mean: the number of elements; else 0
-  i64 outs, count;               // number of results; number of elements that each of them reduces
-  i64 per, parts;                // the elements of a result are folded in a number of parts, with per elements each
+  i64 divide;                    // for the last pass of a mean: the number of elements; otherwise 0
+  i64 outs, count;               // number of results; number of elements that are reduced to each result
+  i64 per, parts;                // number of elements of a part of a result; number of parts of a result
   i64 n[K], so[K], si[K];        // the axes that remain
   i64 m[R], sm[R];               // the reduced axes
 };

@@ -17,16 +17,16 @@ struct Region { u64 at, half; };  // two halves of this size in bytes
 
 struct Control {
   u32 epoch[blocksMost];
-  u64 claimed;                    // not 0: this member has reported a timeout
-  u32 begun, regions;             // the epoch that was begun last; the number of regions
+  u64 claimed;                    // if not 0, this member has reported a timeout
+  u32 begun, regions;             // the epoch of the most recent launch; the number of regions
   Region region[regionsMost];     // the regions that contain both flags and data
-  u64 looked, aborted;            // the time when this member last read the abort word; not 0: the abort word was found set
+  u64 looked, aborted;            // the time when this member last read the abort word; whether the abort word was not 0
 };
 
 struct Team {
   u64 members, rank;
   u64 control[teamMost];
-  u64 abort;                      // address of a word in host memory, the same for all members: if it is not 0, every wait ends
+  u64 abort;                      // address of a word in host memory, the same for all members; if the word is not 0, all waits end
   u64 record;                     // address in host memory at which this member reports a timeout
   u64 timeout, tag;               // nanoseconds
 };
@@ -81,10 +81,10 @@ DEV void follow() {
 
 DEV Control* controlOf(const Team& t) { return (Control*)t.control[t.rank]; }
 
-// When epochs wrap around, memory may still contain flags with the same number from 2^32 launches ago. The last
-// launches before that therefore clear each half while no other member can write to it. Until block 0, which clears,
-// has signalled the other members that it is in this epoch, they are in this epoch, or in the previous one, which uses
-// the other half or has ended.
+// When epochs wrap around, memory may still contain flags from 2^32 launches ago with the same number. The last
+// launches before that therefore clear each half while no other member can write to it. Block 0 clears. Until it has
+// signalled to the other members that it is in this epoch, they are in this epoch or in the previous one. The previous
+// one uses the other half or has ended.
 DEV void clearHalves(const Team& t, u32 parity) {
   const Control* c = controlOf(t);
   for (u32 r = 0; r < c->regions; r++) {
@@ -169,8 +169,8 @@ DEV bool leads() {
 }
 
 // waited counts a poll that found nothing. It returns true if the awaited data will not arrive, because a wait has
-// timed out or was aborted. The launch then continues with whatever data is present, since the world has ended. Later
-// waits of the launch check the abort word without delay.
+// timed out or was aborted. The launch then continues with whatever data is present, since the world has ended. All
+// later waits of the launch check the abort word without delay.
 DEV bool waited(Patience& p, const Team& t, u32 peer, u32 e) {
 #ifndef __CUDA_ARCH__
   emulatedYield();
@@ -227,7 +227,7 @@ DEV void loadWhole(u64 at, Half& x) { x = *(const Half*)at; }
 DEV void storeWhole(u64 at, Line x) { storeLine(at, x); }
 DEV void storeWhole(u64 at, Half x) { *(Half*)at = x; }
 
-// Elements move in packs, which are lines or halves of lines. With V elements in a pack, pack i consists of the
+// Elements are moved in packs, which are lines or halves of lines. With V elements in a pack, pack i consists of the
 // elements i·V to i·V + V - 1. The last pack may be partial. A: the array begins at a multiple of a pack's size.
 template <class R, class T, bool A> DEV R loadCut(u64 at, i64 i, i64 count) {
   constexpr int V = sizeof(R) / sizeof(T);
@@ -273,8 +273,8 @@ template <int R> struct Sheet {
 DEV i64 warpOf() { return (i64)(threadIdx.x / 32) * gridDim.x + blockIdx.x; }
 DEV i64 warpsOf() { return (i64)(blockDim.x / 32) * gridDim.x; }
 
-// turnOf returns the member to which a warp stores first, if it stores to all members. Thus each multiprocessor stores
-// to all members at any time, and each member receives data from all multiprocessors.
+// turnOf returns the first of the members to which a warp stores, if it stores to all members. With this order, each
+// multiprocessor stores to all members at any time, and each member receives data from all multiprocessors.
 DEV u32 turnOf(const Team& t) { return (u32)t.rank + threadIdx.x / 32 + blockIdx.x; }
 
 // peerOf returns the k-th peer to which the warp stores.
@@ -323,8 +323,8 @@ template <int R> DEV void unseal(Sheet<R>& s) {
   if (R > 3) s.row[R > 3 ? 2 : 0].w = last.z;
 }
 
-// inTurn orders the threads of a warp on a CPU that emulates them, because it has no instructions of 32 threads:
-// threads with now set reach the next statements first.
+// inTurn orders the threads of a warp on a CPU that emulates them, because the CPU has no instructions of 32 threads.
+// Threads for which now is true reach the next statements first.
 DEV void inTurn(bool now) {
 #ifndef __CUDA_ARCH__
   if (now) __syncwarp();

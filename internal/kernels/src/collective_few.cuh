@@ -1,7 +1,7 @@
-// All_reduce and reduce_scatter on few multiprocessors, which leave the others to concurrent kernels. Links have a long
-// latency. With few multiprocessors, the loads that threads can have in flight in registers do not fill a link.
-// Therefore data is loaded to shared memory: for each thread S stages ahead, each with U packs of all members. No
-// thread reads data that other threads have loaded, so each waits only for its own loads.
+// All_reduce and reduce_scatter on few multiprocessors, which leave the others to concurrent kernels. Links have a
+// long latency. With few multiprocessors, the loads that threads can have in flight in registers do not fill a link.
+// Therefore each thread loads data to shared memory, S stages ahead. A stage has U packs of each member. No thread
+// reads data that other threads have loaded, so each thread waits only for its own loads.
 
 // fetchLine starts an asynchronous copy to shared memory.
 DEV void fetchLine(Line* to, u64 from) {
@@ -90,7 +90,7 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
   const u32 n = block < bales ? (u32)((bales - block + blocks - 1) / blocks) * G : 0;
   Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
   Walk<G> in = {(first + block * bale + threadIdx.x) * 16, chunk * 16, (blocks * bale - (G - 1) * chunk) * 16, 0}, out = in;
-  u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // destination of the next bale in host memory
+  u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // destination of the next bale that goes through host memory
   // bales since the last one in host memory; number of bales in host memory that were signalled
   u32 turn = 0, told = 0;
   u64 from[W], into[to];  // by member, rotated: warps begin with different members

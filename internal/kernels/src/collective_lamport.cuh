@@ -1,11 +1,12 @@
-// All_reduce in which data itself is the flag, as in Lamport's queues. The receive memory is initially filled with a
-// word that is never sent. A line has arrived when none of its words is that word. Nothing is assumed about the order
-// in which the parts of a line arrive, and no byte is used for flags. The reader of a line fills it with the word
-// again. Peers write to that half again two launches later, when this launch has ended (see collective.cuh). The memory
-// contains no epochs, so nothing must be cleared when epochs wrap around.
+// All_reduce in which receivers recognize arrived data by its value, as in Lamport's queues. The receive memory is
+// initially filled with a word that is never sent. A line has arrived when none of its words is that word. The
+// algorithm does not depend on the order in which the parts of a line arrive, and uses no bytes for flags. The reader
+// of a line fills the line with that word again. Peers write to the same half again two launches later, when this
+// launch has ended (see collective.cuh). The memory contains no epochs, so it need not be cleared when epochs wrap
+// around.
 //
-// The word is a NaN, or two NaNs, in all floating-point types except f64. If an operand contains it, another NaN is
-// sent instead. Types in which every bit pattern is valid data cannot be sent in this way.
+// In all floating-point types except f64, the word is a NaN or two NaNs. If an operand contains the word, another NaN
+// is sent instead. Types in which every bit pattern is valid data cannot be sent in this way.
 enum : u32 { unsent = 0xffffffff };
 
 DEV u32 sendable(u32 w) { return w == unsent ? unsent - 1 : w; }
@@ -50,7 +51,7 @@ template <int R> DEV Rows<R> lookRows(u64 at) {
   return x;
 }
 
-// lookAll reads the rows of each peer. Those of member q are at at + q · apart.
+// lookAll reads the rows of each peer. The rows of member q are at the address at + q · apart.
 template <int W, int R> DEV void lookAll(const Team& t, u64 at, i64 apart, Rows<R>* x) {
 #pragma unroll
   for (int q = 0; q < W; q++)
@@ -66,7 +67,7 @@ template <int W> DEV void awaitOne(Patience& p, const Team& t, u64 at, i64 apart
   __syncwarp();
 }
 
-// awaitAll polls the lines of all peers that have not arrived, until all have.
+// awaitAll polls the lines of all peers that have not arrived, until all lines have arrived.
 template <int W, int R> DEV void awaitAll(Patience& p, const Team& t, u64 at, i64 apart, Rows<R>* x, u32 e) {
   const u32 r = (u32)t.rank;
   for (;;) {

@@ -4,21 +4,21 @@ struct MoveArgs {
   Team team;
   // to, from: sets of members, one bit for each, without this one; own: 1 if the member also copies its own block
   u64 to, from, own;
-  u64 slots[teamMost];         // of each member: two halves, for packs with flags
+  u64 slots[teamMost];         // by member: two halves for packs that contain flags
   u64 slotHalf;                // bytes
-  u64 flags[teamMost];         // of each member: two halves
-  u64 src[teamMost];           // by member: the data for that member; if members pull, the data of that member in its memory
-  u64 dst[teamMost];           // by member: the destination, in that member's memory if members push, else in this one's
-  i64 run;                     // bytes that are contiguous in all blocks
+  u64 flags[teamMost];         // by member: two halves of flags
+  u64 src[teamMost];           // by member: address of the data for that member; if members pull, address of the data in that member's memory
+  u64 dst[teamMost];           // by member: address of the destination, in that member's memory if members push, else in this one's
+  i64 run;                     // number of bytes that are contiguous in all blocks
   i64 n[3];                    // extents around the runs, the innermost first
   i64 ss[teamMost][3], sd[teamMost][3];  // strides of src and dst in bytes
-  u64 root;                    // spreads: the member that owns the block
+  u64 root;                    // for spreads: the member that owns the block
 };
 
 // Kinds of flags: a block has entered a launch; it has finished the launch; a member has entered a launch in which it
 // sends nothing. Waits compare for equality, which is sufficient because no member is two launches ahead, and
 // successive launches use different halves. A half has space for four kinds, because the host allocates halves whose
-// size is a power of two, and these are cleared as a whole.
+// size is a power of two, and a half is cleared as a whole.
 enum { flagEntered, flagDone, flagIdle, flagRoom = 4 };
 
 DEV u64 flagOf(const MoveArgs& a, u32 at, u32 kind, u32 by, u32 block, u32 e) {

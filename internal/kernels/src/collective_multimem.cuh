@@ -46,7 +46,7 @@ DEV void giveAll(u64 at, Line v) {
 }
 
 // meetAcross is meet for memory that one side accesses by its unicast address and the other by its multicast address.
-// Only a proxy fence orders accesses by different addresses.
+// Accesses by different addresses are ordered only by a proxy fence.
 template <int W> DEV void meetAcross(Patience& p, const ReduceArgs& a, i64 slot, u32 e) {
 #ifdef __CUDA_ARCH__
   asm volatile("fence.proxy.alias;" ::: "memory");

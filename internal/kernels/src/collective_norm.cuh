@@ -5,8 +5,8 @@
 struct NormArgs {
   Team team;
   u64 in, residual, weight, sum, out;  // the member's own memory; sum receives the row before normalisation
-  u64 data[teamMost], half;            // of each member: two halves, initially filled with unsent
-  i64 rows, packs;                     // packs of a row
+  u64 data[teamMost], half;            // by member: two halves, initially filled with unsent
+  i64 rows, packs;                     // number of packs of a row
   // two halves of words in which blocks record that they have read their row; 0 if no block writes memory that another
   // block reads
   u64 read, readHalf;
@@ -105,9 +105,10 @@ template <class T, int P> DEV void scaleRow(const NormArgs& a, i64 first, const 
   }
 }
 
-// Data itself is the flag (see collective_lamport.cuh). A block pushes its next row before it waits for the current
-// one, so the link is busy while rows are normalised. All blocks run concurrently. If blocks write memory that other
-// blocks read, each block has only one row, and no block writes before all have read.
+// A receiver recognizes arrived data by its value (see collective_lamport.cuh). A block pushes its next row before it
+// waits for the current one, so that the link is in use while rows are normalised. All blocks run concurrently. If
+// blocks write memory that other blocks read, each block has only one row, and no block writes before all blocks have
+// read.
 template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);

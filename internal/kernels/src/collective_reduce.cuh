@@ -2,14 +2,14 @@
 
 struct ReduceArgs {
   Team team;
-  u64 in[teamMost], out[teamMost];  // of each member; only its own if data and flags share memory
-  u64 data[teamMost], half;         // of each member: two halves for pushed data, or staging memory
-  u64 flags[teamMost], flagHalf;    // of each member: two halves of flags, for data without flags
-  i64 count, share, slots;          // elements; packs or sheets that each member reduces; number of flags of a member
+  u64 in[teamMost], out[teamMost];  // by member; only the member's own addresses if data and flags share memory
+  u64 data[teamMost], half;         // by member: two halves for pushed data, or staging memory
+  u64 flags[teamMost], flagHalf;    // by member: two halves of flags, for data that contains no flags
+  i64 count, share, slots;          // number of elements; number of packs or sheets that each member reduces; number of flags of a member
   // of each member: host memory, for the packs from split on or, in some algorithms, for the packs before split
   u64 host[teamMost];
-  i64 split, writers, readers;      // in packs; number of blocks that write to host memory, and of blocks that read what peers wrote
-  i64 group;                        // number of chunks that a block pushes before it raises their flags
+  i64 split, writers, readers;      // split: in packs; number of blocks that write to host memory; number of blocks that read data of peers from it
+  i64 group;                        // number of chunks that a block pushes before it raises the flags of these chunks
   // hostHalf: bytes of a half of host memory, 0 if it is not divided; calm: 1 if one thread of a warp polls first
   i64 hostHalf, calm;
 };
@@ -245,7 +245,7 @@ template <class F, class T, int W, int R, bool A> DEV void reduceLL128x2(const R
     S got[W];
     const u64 at = a.data[r] + second + i * S::bytes;
     const i64 apart = share * S::bytes;
-    if (W * R <= 8) {  // if there are enough registers
+    if (W * R <= 8) {  // registers suffice for both
 #pragma unroll
       for (int q = 0; q < W; q++)
         if (q != r) got[q] = lookSheet<R>(at + q * apart);
@@ -308,8 +308,8 @@ struct IntoOwn {
   }
 };
 
-// ByStaging and ByHost return the address at which a member stores its pack i of an owner's share until the owner
-// reduces it: in the owner's staging memory, or in the member's own host memory.
+// ByStaging and ByHost return the address at which a member stores pack i of an owner's share until the owner reduces
+// the pack. The address is in the owner's staging memory, or in the member's own host memory.
 struct ByStaging {
   static __device__ __forceinline__ u64 at(const ReduceArgs& a, u32 from, u32 owner, i64 i) { return a.data[owner] + (from * a.share + i) * 16; }
   static __device__ __forceinline__ Line load(u64 at) { return look(at); }
@@ -381,9 +381,9 @@ template <int W> DEV void tellChunks(const ReduceArgs& a, i64 c, i64 step, i64 n
 template <int W> DEV void awaitChunk(Patience& p, const ReduceArgs& a, i64 c, u32 e) { awaitChunks<W>(p, a, c, 0, 1, e); }
 template <int W> DEV void tellAll(const ReduceArgs& a, i64 c, u32 e) { tellChunks<W>(a, c, 0, 1, e); }
 
-// pushChunks does both shots with the blocks from first on. The first shot processes the chunks from pushed on, and the
-// second those from folded on; other blocks process the earlier chunks. A block pushes a group of its chunks and raises
-// their flags, which waits until the data has arrived. Then it reduces the previous group.
+// pushChunks runs both phases with the blocks from first on. The first phase processes the chunks from pushed on, and
+// the second those from folded on; other blocks process the earlier chunks. A block pushes a group of its chunks and
+// raises their flags, which waits until the data has arrived. The block then reduces the previous group.
 template <class F, class T, int W, int U, class Into> DEV void pushChunks(Patience& p, const ReduceArgs& a, i64 total, u32 first, i64 pushed, i64 folded, u32 e) {
   const i64 chunk = (i64)blockDim.x * U, step = gridDim.x - first, begin = pushed + blockIdx.x - first;
   const i64 mine = ((a.share + chunk - 1) / chunk - begin + step - 1) / step;

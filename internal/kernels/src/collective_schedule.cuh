@@ -6,12 +6,12 @@ enum { scheduleAreas = 5, packetArea = 3 };
 
 struct ScheduleArgs {
   Team team;
-  u64 at[scheduleAreas][teamMost];  // addresses of input, output, scratch, packets and messages
-  u64 packetHalf;                   // packets have two halves
+  u64 at[scheduleAreas][teamMost];  // by area and member: address of input, output, scratch, packets and messages
+  u64 packetHalf;                   // size in bytes of a half of the packets
   // of each member: two halves of flags for each block of each member, followed by counters
   u64 words[teamMost], wordHalf;
-  i64 cell;                         // bytes of a cell
-  i64 closes;                       // not 0: the members also synchronize at the end
+  i64 cell;                         // size in bytes of a cell
+  i64 closes;                       // if not 0, the members also synchronize at the end
 };
 
 // Steps are encoded as words. The first word has four bytes: the kind; the thread or, for a move, whether it is packed;

@@ -1,6 +1,6 @@
 // Attention on tensor cores, in one pass over keys and values: FlashAttention-2 (Dao, 2023; arXiv 2307.08691). The
 // partial results of a warp are scaled down whenever a much larger score occurs. Keys and values are loaded 64 at a
-// time: values while scores are computed, and the next keys while values are added.
+// time. Values are loaded while scores are computed, and the next keys are loaded while values are added.
 
 // Tile holds 64 rows of DH elements in shared memory. Rows are padded by 16 bytes, so that 8 of them are in different
 // banks.

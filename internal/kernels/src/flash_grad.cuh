@@ -45,7 +45,7 @@ struct GradRow {
 template <class T, int B> struct GradRows {
   u32 rows, first, kv;
   GradOperands<T> of;
-  int keys;  // number of keys that at least one row sees
+  int keys;  // largest number of keys that one of the rows sees
   __device__ __forceinline__ GradRows(const GradArgs<B>& a) : GradRows(a, (u32)(a.tq * a.share), (u32)(a.heads / a.share)) {}
   __device__ __forceinline__ GradRows(const GradArgs<B>& a, u32 rows, u32 kvs) : GradRows(a, rows, kvs, gridDim.x / ((rows + 127) / 128)) {}
   __device__ __forceinline__ GradRows(const GradArgs<B>& a, u32 rows, u32 kvs, u32 groups)

@@ -51,10 +51,10 @@ template <int DH, int KEYS> struct HopperRoom {
 
 struct HopperGates {
   Gate q;            // opens when the queries are loaded
-  Gate next[2];      // opens when it is the warpgroup's turn to multiply
+  Gate next[2];      // opens when the warpgroup may multiply
   Gate k[2], v[3];   // open when a tile is loaded
   Gate kFree[2], vFree[3];
-  Gate end;          // opens when both computing warpgroups have finished
+  Gate end;          // opens when both warpgroups that compute have finished
   int odd;           // set if a value is not finite; a weight of zero does not cancel such a value
 
   __device__ __forceinline__ void make() {
@@ -112,7 +112,7 @@ template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopp
     gates.v[values.at].arriveCopied();
     values.next();
   }
-  endCopies();  // gates are not copy groups: without a group there would be nothing to wait for
+  endCopies();  // awaitCopies waits for groups, which gates do not create
   awaitCopies();
 }
 
@@ -210,7 +210,7 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
     turn ^= 1;
     beginProducts();
     scores();
-    left(gates.next[group() ^ 1]);  // starting this takes as long as starting the values here
+    left(gates.next[group() ^ 1]);  // starting the scores takes as long as starting the values here
     values();
     if (MASKED) hides(t);
     awaitProducts<1>();

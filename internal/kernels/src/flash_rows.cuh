@@ -33,7 +33,7 @@ template <class T, int B> struct FlashBlock {
   // row returns the thread's first row.
   __device__ __forceinline__ u32 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 
-  // asTold computes the rows one by one, directly by the definition of attention.
+  // asTold computes the rows one by one, according to the definition of attention.
   __device__ __forceinline__ void asTold(const AttentionArgs<B>& a) const {
     for (u32 r = first; r < first + 128 && r < rows; r++) {
       const QueryRow<B> is(a, kv, r);
@@ -69,7 +69,7 @@ template <class T, int B, int DH> struct FlashQueries {
 };
 
 template <class T, int B, int DH> struct FlashRows {
-  f32 scale;    // scale of scores as exponents of 2; a negative sign is applied to the queries
+  f32 scale;    // scale of scores as exponents of 2; the queries contain a negative sign
   int seen[2];  // numbers of keys
   f32 o[DH / 8][4], sum[2];
   f32 shift[2], limit[2];  // shift of exponents; limit of scores that need no larger shift

@@ -206,7 +206,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
     f32 s[2][4], down[2];
     u32 keys[DH / 16][4], values[DH / 16][4];
     x.keys(keys, at);
-    x.values(values, at);  // the values are loaded before the weights are known
+    x.values(values, at);  // reads the values before the weights are computed
     x.scores(s, q, keys);
     if (j + 16 <= b.clear ? r.template weigh<false>(s, j, down) : r.template weigh<true>(s, j, down)) r.scaleDown(down);
     bool finite = true;

@@ -2,7 +2,7 @@
 
 template <int B> struct AlongArgs {
   u64 out, in, by;               // by: indices
-  i64 n, m, rows;                // elements of a row of in, and of out; number of rows
+  i64 n, m, rows;                // number of elements of a row of in, and of a row of out; number of rows
   i64 so, si, sb;                // strides along the axis
   u64 start; i64 first;          // of iota
   u64 fault, tag;

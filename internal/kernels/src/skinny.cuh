@@ -41,8 +41,8 @@ template <bool SEVERAL> DEV SkinnyPart skinnyPart(const SkinnyArgs& a, i64 block
   return block < a.part[1].first ? a.part[0] : block < a.part[2].first ? a.part[1] : a.part[2];
 }
 
-// let permits the next kernel on the stream to begin early, as soon as all blocks of this kernel have called let. The
-// next kernel itself waits for the end of this one.
+// let permits the next kernel on the stream to begin early, after all blocks of this kernel have called let. The next
+// kernel must itself wait for the end of this kernel.
 DEV void let() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

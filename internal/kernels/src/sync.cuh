@@ -57,15 +57,15 @@ DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
 
 struct JoinArgs {
   u64 list;                      // address of a list: the number of flags to raise, at most 31, and their addresses; 0: none
-  u64 flag, count;               // waits until flag is at least count, and subtracts count; 0: does not wait
-  u64 abort;                     // address of a word; the wait ends if it is not 0
+  u64 flag, count;               // waits until flag is at least count, and then subtracts count; 0: does not wait
+  u64 abort;                     // address of a word; if the word is not 0, the wait ends
   u64 timeout;                   // ends the wait after this time in nanoseconds; 0: never
   u64 fault, tag;
 };
 
-// A flag counts raises that have not been consumed. Each wait consumes the raises that belong to its launch, so replays
-// of a graph need no numbers. The waiting thread sees all writes that precede the raises. A wait that times out sets
-// the abort word, so that no other thread waits for a signal that will not be sent.
+// A flag counts raises that no wait has consumed. Each wait consumes the raises that belong to its launch, so replays
+// of a graph need no sequence numbers. The waiting thread sees all writes that precede the raises. A wait that times
+// out sets the abort word, so that other threads do not wait for signals that will not be sent.
 DEV void join(const JoinArgs& a) {
   const u64* list = (const u64*)a.list;
   if (list && threadIdx.x < list[0]) raise64((u64*)list[1 + threadIdx.x], 1);

@@ -3,7 +3,7 @@
 
 template <int B> struct TileArgs {
   u64 out, in;
-  i64 rows, cols;                // consecutive rows follow each other in out, columns in in
+  i64 rows, cols;                // consecutive rows are contiguous in out, and consecutive columns in in
   i64 outRow, inCol;             // strides: out is contiguous along cols, in along rows
   i64 tileRows, tileCols;        // number of tiles of T×T
   i64 n[B], so[B], si[B];        // extents and strides of the batch dimensions

@@ -4,7 +4,7 @@
 struct TransferArgs {
   u64 out, in;
   i64 total;  // number of accesses
-  i64 rest;   // number of bytes after them
+  i64 rest;   // number of bytes after the last access
 };
 
 // T is the type of one access; both addresses are multiples of its size.

@@ -15,7 +15,7 @@ struct UnevenArgs {
 // the result. In a reduction all of them end at the same row.
 struct Shares {
   i64 lo[unevenMost], end[unevenMost], rows;
-  u64 bad, about, number;        // the kind of fault, 0 for none; the member and the index of the count; a number
+  u64 bad, about, number;        // the kind of the fault, 0 for none; the member and the index of the invalid count; the value
 };
 enum { countOutside = 1, countsDiffer, takesTooMany, getsTooMany };
 

@@ -21,7 +21,7 @@ typedef u64 Spot;
 
 DEV Spot spotOf(const void* x) {
 #ifdef __CUDA_ARCH__
-  return (Spot)__cvta_generic_to_shared(x);  // the compiler knows this address for variables
+  return (Spot)__cvta_generic_to_shared(x);  // CUDA provides this address for variables
 #else
   return (Spot)x;
 #endif

@@ -88,7 +88,7 @@ struct Gate {
   }
   void arriveCopied() { arrive(); }
   bool ask(u32) { return false; }
-  void pass(u32 odd) { // all waiting threads observe that it is open in the same turn
+  void pass(u32 odd) { // every waiting thread observes in the same turn that the gate is open
     while (((opened - (since == emulatedTurn && opened > 0)) & 1) == odd) __syncthreads();
   }
 };

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Collective holds a device.Collective with resolved views.
+// Collective is a device.Collective whose views are resolved to addresses.
 type Collective struct {
 	*device.Collective
 	Operands []Part // by member
@@ -25,10 +25,10 @@ func (c *Collective) Empty() bool {
 	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.Operands, func(p Part) bool { return p.Reads && p.In.N > 0 || p.Writes && p.Out.N > 0 })
 }
 
-// Whole is the value of an axis for an operand that is not cut into blocks.
+// Whole is the axis of an operand that is not split into blocks.
 const Whole = -1 << 31
 
-// InAxis returns the dimension along which inputs are cut into blocks.
+// InAxis returns the dimension along which inputs are split into blocks.
 func InAxis(c *Collective) int {
 	switch c.Op {
 	case ir.OpReduceScatter, ir.OpScatter:
@@ -39,7 +39,7 @@ func InAxis(c *Collective) int {
 	return Whole
 }
 
-// OutAxis returns the dimension along which blocks are joined to results.
+// OutAxis returns the dimension along which received blocks are joined to the result.
 func OutAxis(c *Collective) int {
 	switch c.Op {
 	case ir.OpAllGather, ir.OpGather, ir.OpAllToAll:

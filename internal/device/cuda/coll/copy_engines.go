@@ -11,14 +11,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// copyAlgorithm copies blocks into the other members' results with copy engines. Before and after the copies, a kernel
-// of one thread block synchronizes the members: first until all results may be written, then until all are written.
-// Each member writes to the others on its own stream, which was the fastest choice of stream. The block that stays with
-// the member is copied concurrently on another stream.
+// copyAlgorithm copies blocks into the other members' results with copy engines. A kernel of one thread block before
+// the copies waits until all results may be written, and another one after the copies waits until all results are
+// written. Each member issues its copies to the other members on its own stream, which was faster than on other
+// streams. The block that stays with the member is copied concurrently on another stream.
 type copyAlgorithm struct{}
 
-// RoutedAlgorithms lists the algorithms that do not transfer all data by kernels over links, but with copy engines or
-// through host memory.
+// RoutedAlgorithms lists the algorithms in which copy engines or host memory transfer some of the data, instead of
+// kernels over links.
 var RoutedAlgorithms = []Entry{
 	{Info{Name: "move-copy", Ops: device.Moves, Memory: device.MemoryFlags, CopyEngines: true, Takes: "collectives that only move data",
 		How: "copy engines write into the peers' outputs, between two kernels of one thread block that synchronize the ranks: the copies use no SMs"},
@@ -29,7 +29,7 @@ var RoutedAlgorithms = []Entry{
 		HostMove{}},
 }
 
-// Supports returns an error if the algorithm cannot carry out c.
+// Supports returns an error if copy engines cannot run c.
 func (a copyAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
@@ -45,8 +45,8 @@ func (copyAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePlan,
 	return enginePlan(t, tune, c)
 }
 
-// enginePlan plans c as stores, and returns an error if copy engines cannot make these stores: an input would have to
-// be copied first, or the rows of blocks are unsuitable.
+// enginePlan plans c as stores to the receivers. It returns an error if copy engines cannot make these stores, because
+// an input would have to be copied first or because the rows of blocks are unsuitable.
 func enginePlan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
 	p, err := MoveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
 	switch {
@@ -101,7 +101,7 @@ func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, e
 func enginePushes(share *kernels.Move) Copies {
 	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {
-		q := (share.Me + k) % share.Members // members start with different receivers
+		q := (share.Me + k) % share.Members // each member starts with another receiver
 		r := nvlib.Rect{Dst: share.Dst[q], Src: share.Src[q], Width: share.Run, Height: 1}
 		if len(share.Extents) == 1 {
 			r.Height, r.DstPitch, r.SrcPitch = share.Extents[0], share.DstStrides[q][0], share.SrcStrides[q][0]

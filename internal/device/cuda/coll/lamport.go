@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// spares returns an error for types in which every bit pattern is valid data. The lamport algorithms need a bit pattern
-// that is never sent.
+// spares returns an error for types in which every bit pattern is valid data. The lamport algorithms need one bit
+// pattern that is never sent.
 func spares(dt ir.DType) error {
 	if !kernels.Spares(dt) {
 		return fmt.Errorf("%w: lines of %s, of which any bits may be data, cannot be their own flags", device.ErrUnsupported, dt)
@@ -32,7 +32,8 @@ func (a ReduceAlgorithm) planLamport(p *Plan, t Team, tune device.Tuning, r *ker
 	p.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
-// rest requests memory for received data, in two halves that are initially filled with the value that is never sent.
+// rest requests memory for received data. The memory has two halves, which initially contain the value that is never
+// sent.
 func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 	p.resting(half, func(a Area) { r.Data, r.Half = a.At, a.half() })
 }
@@ -55,7 +56,8 @@ func lamportByHost(bytes int64, members int) HostPart {
 	return HostPart{170, 8, 16}
 }
 
-// lamportHostable returns nil, or why no part of an all_reduce by lamport can be transferred through host memory.
+// lamportHostable returns nil if a part of an all_reduce by a lamport algorithm can be transferred through host
+// memory, and otherwise the reason why not.
 func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	if t.Members() == 2 {
 		return hostable(t, r, c)
@@ -67,7 +69,8 @@ func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 }
 
 // lamportResults is for more than two members. It sets the number of rows that each member reduces, and returns the
-// number of chunks of results that are transferred through host memory. A chunk is the rows of one block of threads.
+// number of chunks of results that are transferred through host memory. A chunk contains the rows that one thread
+// block handles together.
 func lamportResults(t Team, r *kernels.AllReduce) int64 {
 	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))
 	r.Share = ceil(ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll)), members)
@@ -75,13 +78,13 @@ func lamportResults(t Team, r *kernels.AllReduce) int64 {
 }
 
 // planLamportHost is planLamport with a part of the data transferred through host memory. With two members the kernel
-// is one shot, and a part of the operands is transferred so. With more members it is two shots, and a part of the
-// results is.
+// exchanges whole operands, and a part of the operands goes through host memory. With more members the kernel reduces
+// and then distributes shares, and a part of the results goes through host memory.
 func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes, rows, members := r.Count*r.DType.Size(), kernels.RowsPacks(r.Unroll), int64(t.Members())
 	part := t.HostParts().Lamport(bytes, t.Members())
 	aside := part.Writers + part.Readers
-	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few blocks would remain for the link
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few blocks would remain for transfers over the link
 		if a.kind, a.shots = (kernels.AllReduceLamport{}), 1; members > 2 {
 			a.kind, a.shots = kernels.AllReduceLamportx2{}, 2
 		}

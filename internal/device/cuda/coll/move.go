@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MoveAlgorithm carries out, as one kernel on each member, the collectives in which members send blocks to each other,
-// and those that reduce the blocks at the receiver.
+// MoveAlgorithm runs, as one kernel on each member, the collectives in which members send blocks to each other. It
+// also runs those in which the receiver reduces the blocks.
 type MoveAlgorithm struct{ move, reduce kernels.MoveKind }
 
 const noMove = kernels.MoveKind(0xff)
@@ -57,7 +57,7 @@ func (a MoveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
 	return k, nil
 }
 
-// Supports returns an error if the algorithm cannot carry out c. It plans c to find out.
+// Supports returns an error if the algorithm cannot run c. It makes a plan for c to find out.
 func (a MoveAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
@@ -69,9 +69,9 @@ func (a MoveAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error
 	return p.launchable()
 }
 
-// launchOf completes a tuning with the values that were fastest on two H200. If flags travel with the data, there are
-// enough threads for every pack. If blocks synchronize, there are few blocks unless the data is large enough to fill a
-// link.
+// launchOf completes a tuning with the values that were fastest on two H200. If flags are sent with the data, the
+// launch has one thread for every pack. If thread blocks synchronize, the launch has few blocks unless the data is
+// large enough to fill a link.
 func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members int) (blocks, threads, unroll int) {
 	bytes := r.bytes()
 	switch kind {
@@ -106,7 +106,7 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 	return cmp.Or(tune.Blocks, blocks), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
-// within returns the number of parts of each bytes, limited to the range from least to most.
+// within returns bytes/each, limited to the range from least to most.
 func within(bytes, each, least, most int64) int {
 	return int(min(max((bytes+each-1)/each, least), most))
 }
@@ -149,7 +149,7 @@ func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
 		for _, m := range Parts(&moves[i]) {
 			fit(t, &m)
 			need = max(need, m.SlotBytes())
-			if m.Kind.LL128() { // LL128 data could look like flags of packs
+			if m.Kind.LL128() { // LL128 data in the same memory could look like flags of packs
 				name = "sheets of moves"
 			}
 		}

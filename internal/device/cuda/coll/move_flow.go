@@ -57,7 +57,7 @@ func FlowOf(c *Collective, n int) (*flow, error) {
 	return nil, fmt.Errorf("%w: it does not move blocks", device.ErrUnsupported)
 }
 
-// cuts checks the root, and that operands can be divided into n blocks.
+// cuts returns an error if the root is not a member, or if operands cannot be split into n blocks.
 func (c *Collective) cuts(n int) error {
 	if c.Root < 0 || c.Root >= n {
 		return fmt.Errorf("root %d of %d members", c.Root, n)
@@ -87,9 +87,9 @@ func (f *flow) Pairs(do func(i, p int)) {
 	}
 }
 
-// blockRows describes the common layout of views of one shape, with adjacent dimensions merged if all views are
-// contiguous across them. A run is the number of contiguous bytes. The extents are the remaining dimensions, innermost
-// first.
+// blockRows describes the layout that all views of one shape have in common. Adjacent dimensions are merged if all
+// views are contiguous across them. A run is the number of bytes that are contiguous in all views. The extents are
+// those of the remaining dimensions, innermost first.
 type blockRows struct {
 	run     int64
 	extents []int64

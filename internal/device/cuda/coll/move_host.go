@@ -12,15 +12,15 @@ import (
 )
 
 // HostMove is move-push with a part of each block transferred through host memory. The sender writes this part to its
-// host memory, and the receivers read it there. Links are already saturated by stores, while the bus to the host would
-// be idle. Data that goes to all members is written once.
+// host memory, and the receivers read it there. This uses the bus to the host while stores saturate the links. A block
+// that all members receive is written to host memory only once.
 type HostMove struct{}
 
-// movesByHost returns the HostPart of blocks of the given size. The values were the fastest on two and four H200,
-// chosen slightly below the size at which the time suddenly grows. In an all_gather of four members each member reads
-// three times as much as it writes, and a bus carries more in that ratio than of equal amounts. Small blocks arrive
-// before data through host memory would. Data that flows in one direction at a time is transferred as fast by copy
-// engines.
+// movesByHost returns the HostPart of blocks of the given size. The values are slightly below those at which the time
+// suddenly grew, measured on two and four H200. In an all_gather of four members, each member reads three times as
+// much as it writes, and the bus to the host transfers more in that ratio than if both amounts are equal. Small blocks
+// do not use host memory, because it has a higher latency than the link. Collectives with data in only one direction
+// do not use it either, because copy engines are as fast.
 func movesByHost(op ir.Op, block int64, members int) HostPart {
 	switch {
 	case block < 4<<20:
@@ -80,8 +80,8 @@ func (HostMove) Supports(t Team, tune device.Tuning, c *Collective) error {
 	return nil
 }
 
-// Pushed is the plan for the part of the data that is stored over the link. It uses all blocks that can run at once;
-// some of them then handle the transfers through host memory.
+// Pushed plans the part of the data that is stored over the link. The launch has all thread blocks that can run at
+// once; some of them then handle the transfers through host memory instead.
 var Pushed = MoveAlgorithm{kernels.MovePush, noMove}
 
 func withBlocks(tune device.Tuning) device.Tuning {
@@ -116,13 +116,13 @@ func (HostMove) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	return p, nil
 }
 
-// hostShares describes the members' moves with a part of each block transferred through host memory.
+// hostShares describes the members' moves in which a part of each block is transferred through host memory.
 type hostShares struct {
-	stored, each int64 // bytes of a block that are stored over the link, and bytes of host memory for the remainder
+	stored, each int64 // bytes of a block that are stored over the link, and bytes of host memory for the rest of the block
 	blocks       int
 	writers      int64
 	readers      int64
-	once         []bool // by member: all receivers get the same data, so that it is written once
+	once         []bool // by member: all receivers get the same data, so that the member writes it once
 	told, host   Area
 }
 
@@ -132,7 +132,7 @@ func (s *hostShares) kernel(m *MovePlan, i int, flags Area) (Action, error) {
 	return Kernel{k}, err
 }
 
-// Complete returns member i's move with the addresses of the memory that the plan has received.
+// Complete returns member i's move, with the addresses of the memory that was reserved for the plan.
 func (s *hostShares) Complete(m *MovePlan, i int, flags Area) *kernels.MoveHost {
 	x := s.share(m, i)
 	copy(x.Flags[:], flags.At)
@@ -151,7 +151,7 @@ func (s *hostShares) Complete(m *MovePlan, i int, flags Area) *kernels.MoveHost 
 	return x
 }
 
-// share returns member i's move without addresses of memory.
+// share returns member i's move before memory is reserved for it.
 func (s *hostShares) share(m *MovePlan, i int) *kernels.MoveHost {
 	x := &kernels.MoveHost{Move: m.Moves[i], Rest: m.Moves[i].Run - s.stored, Writers: s.writers, Readers: s.readers}
 	x.Run, x.Blocks = s.stored, s.blocks
@@ -159,8 +159,9 @@ func (s *hostShares) share(m *MovePlan, i int) *kernels.MoveHost {
 	return x
 }
 
-// RestByHost splits the members' moves into a part stored over the link and a remainder through host memory, and
-// requests memory for the latter. It returns nil if the grid is too small for blocks that handle host memory.
+// RestByHost splits each block of the members' moves into a part that is stored over the link and a part that is
+// transferred through host memory. It requests the host memory. It returns nil if the grid is too small to use some
+// thread blocks for host memory.
 func RestByHost(p *Plan, t Team, m *MovePlan, part HostPart) *hostShares {
 	blocks := min(m.Moves[0].Blocks, t.Room(m.Moves[0].Threads))
 	writers, readers := part.Aside(int64(blocks))

@@ -17,7 +17,7 @@ type MovePlan struct {
 	stage  int64 // bytes of a copied input
 }
 
-// launchable returns an error if some member's move cannot be launched, whatever memory is available.
+// launchable returns an error if the kernel cannot run some member's move, regardless of the available memory.
 func (p *MovePlan) launchable() error {
 	for i := range p.Moves {
 		m := &p.Moves[i]
@@ -98,7 +98,7 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	for i := range c.Operands {
 		if p.staged[i] = overlapping(c, f, i); p.staged[i] {
 			p.stage = max(p.stage, c.Operands[i].In.Bytes())
-			part := c.Operands[i].In.At(c.Operands[i].In.Addr) // the copy is dense; its address does not matter here
+			part := c.Operands[i].In.At(c.Operands[i].In.Addr) // the copy is dense; its address is not needed for the layout
 			views = append(views, cutLike(c, part, f.n))
 		}
 	}
@@ -145,7 +145,7 @@ func DTypeOf(c *Collective) ir.DType {
 	return c.Operands[0].Out.DType
 }
 
-// reach returns an error if members would have to access private memory of another GPU.
+// reach returns an error if a member would have to access private memory of another GPU.
 func reach(t Team, f *flow, kind kernels.MoveKind) (err error) {
 	if !kind.Pulls() && !pushes(kind) {
 		return nil
@@ -255,15 +255,15 @@ func Parts(m *kernels.Move) []kernels.Move {
 	return list
 }
 
-// Shares is plan for p, and adds copies of inputs that results overlap. The returned moves are complete only after p
-// has received its memory, because they may read the copies.
+// Shares plans c for p, and adds copies of the inputs that results overlap. The returned moves may read these copies,
+// so they are complete only after memory has been reserved for p.
 func (a MoveAlgorithm) Shares(p *Plan, t Team, tune device.Tuning, c *Collective) (*MovePlan, [][]Action, error) {
 	first := make([][]Action, t.Members())
 	m, err := a.plan(t, tune, c)
 	if err != nil || m.stage == 0 {
 		return m, first, err
 	}
-	// The addresses of the copies are not known yet. The plan is made for dense inputs at address 0.
+	// The copies have no addresses yet, so the plan is made for dense inputs at address 0.
 	staged, inputs := m.staged, make([]strided.View, len(c.Operands))
 	for i := range c.Operands {
 		if staged[i] {
@@ -291,7 +291,7 @@ func (a MoveAlgorithm) Shares(p *Plan, t Team, tune device.Tuning, c *Collective
 	return m, first, nil
 }
 
-// sharedCopy is shared memory of the same device as other memory.
+// sharedCopy is memory of a copied input. It is marked as shared, on the same device as the input.
 type sharedCopy struct{ strided.Memory }
 
 func (sharedCopy) Kind() device.MemKind { return device.Shared }

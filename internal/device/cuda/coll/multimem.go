@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// multimem carries out an all_reduce whose sums are computed by NVLink switches. Operands are copied to multicast
-// memory, and results from it. It was tested only on an emulation so far.
+// multimem runs an all_reduce in which NVLink switches compute the sums. Operands are copied to multicast memory, and
+// results are copied from it. So far it was tested only with an emulated switch.
 type multimem struct{ ReduceAlgorithm }
 
 var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,

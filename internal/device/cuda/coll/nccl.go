@@ -12,13 +12,14 @@ import (
 // NCCLName is the name of the algorithm that uses NVIDIA's library NCCL.
 const NCCLName = "nccl"
 
-// NCCL describes the algorithm. It has no Algorithm: package cuda passes the result of PlanNCCL to the library.
+// NCCL describes the algorithm that calls NCCL. It is not an Algorithm of this package: package cuda calls the library
+// with the result of PlanNCCL.
 var NCCL = Info{Name: NCCLName, Formerly: []string{"nccl-window"}, Ops: device.Even, FreeOrder: true,
 	Library: true, Takes: "all but uneven ones",
 	How: "NVIDIA's library, if it is installed. It adds in its own order, so it is selected only if this cannot change a " +
 		"bit, or with order=any"}
 
-// NCCL's names of types and reductions.
+// ncclTypes and the following map are NCCL's names of types and reductions.
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
 	ir.F8E4M3: nvlib.NCCLInt8, ir.F8E5M2: nvlib.NCCLInt8, // only moved, never reduced
@@ -26,7 +27,7 @@ var ncclTypes = map[ir.DType]nvlib.NCCLType{
 
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
 
-// pairwise reports whether NCCL carries out op as sends and receives.
+// pairwise reports whether op is implemented by NCCL's sends and receives.
 func pairwise(op ir.Op) bool {
 	return op == ir.OpAllToAll || op == ir.OpGather || op == ir.OpScatter || op == ir.OpPermute
 }
@@ -35,7 +36,8 @@ func reduces(op ir.Op) bool {
 	return op == ir.OpAllReduce || op == ir.OpReduceScatter || op == ir.OpReduce
 }
 
-// ncclExact returns an error for reductions whose bits might differ from the defined order of summation (S11).
+// ncclExact returns an error for reductions in which NCCL's order of summation may differ from the defined order (S11)
+// and change bits.
 func ncclExact(c *Collective, n int) error {
 	dt := DTypeOf(c)
 	switch {
@@ -51,15 +53,15 @@ func ncclExact(c *Collective, n int) error {
 	return fmt.Errorf("%w: NCCL's %s treats NaNs, zeros and tiny numbers in its own way; order=any allows that", device.ErrUnsupported, c.Red)
 }
 
-// NCCLShare is one member's part of a call: dense operands of one or n blocks, with copies before and after the call
-// for views that are not dense.
+// NCCLShare is one member's part of an NCCL call. Its operands are dense and consist of one or n blocks. Views that
+// are not dense are copied before and after the call.
 type NCCLShare struct {
-	In, Out      *strided.View // the view in NCCL's layout: one block, or n consecutive blocks; nil for none
-	Pack, Unpack bool          // copied from or to dense memory
-	Staged       bool          // copied to other memory, because the result overlaps the input
+	In, Out      *strided.View // the view in NCCL's layout: one block, or n consecutive blocks; nil if the member has no such operand
+	Pack, Unpack bool          // the operand is copied to dense memory before the call, or the result from it after the call
+	Staged       bool          // the input is copied to other memory, because the result overlaps it
 }
 
-// NCCLWork describes a collective in the form that NCCL requires.
+// NCCLWork is a collective in the form that NCCL requires.
 type NCCLWork struct {
 	Op     ir.Op
 	Shares []NCCLShare
@@ -70,7 +72,7 @@ type NCCLWork struct {
 	gives  func(i, p int) bool
 }
 
-// PlanNCCL describes c for NCCL, or returns why NCCL cannot carry it out.
+// PlanNCCL converts c to the form that NCCL requires. It returns an error if NCCL cannot run c.
 func PlanNCCL(c *Collective, n int) (*NCCLWork, error) {
 	if reduces(c.Op) {
 		if err := ncclExact(c, n); err != nil {
@@ -152,7 +154,7 @@ func cutView(r strided.View, axis, n int) strided.View {
 	return v
 }
 
-// inPlace reports whether NCCL supports the overlap of input and output as an in-place call.
+// inPlace reports whether the overlap of input and output is one that NCCL supports as an in-place call.
 func inPlace(op ir.Op, s *NCCLShare, i int, block int64) bool {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduce, ir.OpBroadcast:
@@ -185,7 +187,7 @@ func (w *NCCLWork) Issue(lib *nvlib.NCCL, c nvlib.Comm, i int, call NCCLCall, s 
 	case ir.OpAllGather:
 		return lib.AllGather(call.In, call.Out, bytes, nvlib.NCCLInt8, c, s)
 	case ir.OpBroadcast:
-		if call.Out == 0 { // the root's result is its input
+		if call.Out == 0 { // NCCL needs a result on the root, which is here its input
 			call.Out = call.In
 		}
 		return lib.Broadcast(call.In, call.Out, bytes, nvlib.NCCLInt8, w.Root, c, s)

@@ -14,17 +14,18 @@ import (
 var Norm = Info{Name: "lamport-norm", OneShot: true, Takes: "all_reduce with the add and the rms_norm after it",
 	How: "one shot as lamport; cannot be asked for by name, only reported"}
 
-// NormLimit is the limit up to which one fused launch is used: at most Rows rows, for up to Members members and rows of
-// up to Packs packs.
+// NormLimit limits the use of one fused launch: with up to Members members and rows of up to Packs packs, the launch
+// is used for at most Rows rows.
 type NormLimit struct {
 	Members     int
 	Packs, Rows int64
 }
 
-// NormLimits are from measurements on H200 and H100 (docs/measured). Every member sends its operand to all others. With
-// two members this is no more data than any all_reduce sends, so rows of up to 64 MiB in total are taken, for which
-// staging memory is four times as large. Rows that leave half of a block's threads idle are taken only if they all run
-// at once. With more members the limit is where sending everything to all takes longer than two additional launches.
+// NormLimits are from measurements on H200 and H100 (docs/measured). In the fused launch, every member sends its
+// operand to all others. With two members, other all_reduce algorithms send as much, so the fused launch is used for
+// rows of up to 64 MiB in total, which needs staging memory of four times this size. Rows that leave half of a block's
+// threads idle are fused only if the blocks of all rows can run at once. With more members, the limit is where sending
+// operands to all members takes longer than two additional launches.
 var NormLimits = []NormLimit{
 	{2, 128, 256},
 	{2, 1024, 4096},
@@ -45,7 +46,7 @@ func NormLimitFor(members int, packs int64) NormLimit {
 	return NormLimit{}
 }
 
-// NormPart holds a device.NormPart with resolved views.
+// NormPart is a device.NormPart whose views are resolved to addresses.
 type NormPart struct {
 	In, residual, weight, sum, out strided.View
 	across                         bool // a result overlaps an operand at another address
@@ -56,7 +57,8 @@ func (n *NormPart) List() []*strided.View {
 	return []*strided.View{&n.In, &n.residual, &n.weight, &n.sum, &n.out}
 }
 
-// Check compares n with the first member's part. room is the number of blocks that can run at once.
+// Check returns an error if the kernel does not support n, or if n does not match the first member's part. room is the
+// number of blocks that can run at once.
 func (n *NormPart) Check(first *NormPart, room int) error {
 	last := len(n.In.Shape) - 1
 	if last < 0 || n.In.DType.IsInt() || !slices.Equal(n.weight.Shape, n.In.Shape[last:]) {

@@ -1,6 +1,6 @@
-// Package coll plans the collectives that hocket's own kernels and copy engines run. It defines which algorithms there
-// are (plan.go lists them), what each supports, and, as a Plan, which memory and launches a collective needs. It issues
-// nothing: package cuda reserves the memory and runs the launches.
+// Package coll plans the collectives that hocket's own kernels and copy engines run. It lists the algorithms (see
+// plan.go), decides whether an algorithm supports a collective, and computes a Plan: the memory and launches that the
+// collective needs. Package cuda reserves this memory and runs these launches.
 package coll
 
 import (
@@ -13,12 +13,13 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Algorithm plans collectives in one particular way: it computes the memory and launches that a collective needs from
-// properties of the team, a tuning and the operands. It makes no call to a device. The caller reserves the memory and
-// runs the launches of a plan, or only inspects them.
+// Algorithm plans collectives. It computes the memory and launches of a collective from the team's properties, the
+// tuning and the operands, without any call to a device. The caller reserves the memory and runs the launches, or only
+// inspects them.
 type Algorithm interface {
-	// Supports returns an error if the algorithm cannot carry out c, for which Info.Check has returned nil. The result
-	// must not depend on the memory that the team holds.
+	// Supports returns an error if the algorithm cannot run c. The caller has checked c with Info.Check.
+	// Implementations must not let the result depend on memory that the team has already reserved, so that the result
+	// does not change between calls.
 	Supports(t Team, tune device.Tuning, c *Collective) error
 	// Plan returns the memory and launches for c. The caller has checked that Supports(t, tune, c) is nil and that c is
 	// not empty.
@@ -50,8 +51,8 @@ func Infos() (list []Info) {
 // Described returns the descriptions of all algorithms that reports can name: Infos and Norm.
 func Described() []Info { return append(Infos(), Norm) }
 
-// ByName returns the algorithm with the given name, if it may run c. For NCCL the algorithm is nil. If there is no
-// usable algorithm, the error states the reason.
+// ByName returns the algorithm with the given name. For NCCL it returns nil. It returns an error if there is no such
+// algorithm or if it does not support c.
 func ByName(name string, c *device.Collective) (Algorithm, error) {
 	if name == NCCLName {
 		return nil, NCCL.Check(c)
@@ -67,44 +68,44 @@ func ByName(name string, c *device.Collective) (Algorithm, error) {
 // Team provides the properties of a team that algorithms use.
 type Team interface {
 	Members() int
-	// Room returns the largest number of blocks of the given number of threads that a launch may have such that all
-	// blocks run at once.
+	// Room returns the largest number of blocks of the given number of threads that can run at once on every member's
+	// device.
 	Room(threads int) int
-	// BlockShared returns the number of bytes of shared memory that a block can have on every member's device.
+	// BlockShared returns the number of bytes of shared memory that a block can use on every member's device.
 	BlockShared() int
 	// SharesGPU reports whether members i and k run on the same GPU.
 	SharesGPU(i, k int) bool
-	// Keeps128 returns nil if 128 bytes that a warp writes together also become visible together.
+	// Keeps128 returns nil if 128 bytes that a warp writes together also become visible to readers together.
 	Keeps128() error
-	// Multicasts returns nil if multicast objects of the members' memory can be created.
+	// Multicasts returns nil if a multicast object can be created for the members' memory.
 	Multicasts() error
-	// HostParts returns the split of transfers that go through host memory.
+	// HostParts returns the parts of the data that are transferred through host memory.
 	HostParts() HostParts
 }
 
-// Plan describes how one algorithm carries out a collective.
+// Plan is the memory and the launches with which one algorithm runs a collective.
 type Plan struct {
-	// Memory lists the memory that every member needs. Each area is passed to its Use function before Launches is
-	// called.
+	// Memory lists the memory that every member needs. The caller reserves the memory and passes each area to its Use
+	// function before it calls Launches.
 	Memory []Want
 	// Launches returns the actions of each member, in order. The list of a member may be empty.
 	Launches func() ([][]Action, error)
 }
 
-// MemoryKind selects where memory is allocated and what it initially contains.
+// MemoryKind selects where memory is allocated and its initial contents.
 type MemoryKind uint8
 
-// Kinds of memory.
+// These are the kinds of memory.
 const (
 	zeroed MemoryKind = iota // initially zero
-	Halves                   // two halves, initially zero; kernels clear them when epochs wrap around
-	Unsent                   // filled with kernels.Unsent
+	Halves                   // two halves, initially zero; kernels set them to zero again when epochs wrap around
+	Unsent                   // initially filled with kernels.Unsent
 	Pinned                   // pinned host memory
 	Joined                   // bound to a multicast object
 )
 
-// Want requests at least the given number of bytes of memory on every member. Requests with the same name return the
-// same memory.
+// Want requests at least the given number of bytes of memory on every member. Requests with the same name share the
+// memory.
 type Want struct {
 	Kind  MemoryKind
 	Name  string
@@ -112,7 +113,7 @@ type Want struct {
 	Use   func(Area)
 }
 
-// Area holds the memory of one request on every member.
+// Area holds the addresses of the memory that was reserved for one Want, for every member.
 type Area struct {
 	At    []nvlib.Ptr // by member
 	Bytes int64       // of each member; at least the requested size
@@ -132,7 +133,7 @@ func (p *Plan) halves(name string, half int64, use func(Area)) {
 }
 
 // resting requests two halves of at least the given number of bytes each, filled with the value that is never sent.
-// They contain no epochs, so kernels need not clear them when epochs wrap around.
+// They contain no epochs, so kernels need not reset them when epochs wrap around.
 func (p *Plan) resting(half int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Unsent, "lamport", 2 * half, use})
 }
@@ -148,16 +149,17 @@ func (p *Plan) joined(bytes int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Joined, "joined memory", bytes, use})
 }
 
-// Action is one step of a member.
+// Action is one operation of a member: a launch or copies.
 type Action interface{ isAction() }
 
-// Kernel launches a kernel in which the members wait for each other. Its Team is not set.
+// Kernel launches a kernel in which the members wait for each other. The caller sets its field Team.
 type Kernel struct{ kernels.Meeting }
 
 // Copy copies Src to Dst.
 type Copy struct{ Dst, Src strided.View }
 
-// Copies are copies by copy engines. Own runs on the member's own stream, and each list of Beside on a separate stream.
+// Copies are copies by copy engines. The copies in Own run on the member's own stream. Each list in Beside runs on a
+// separate stream.
 type Copies struct {
 	Own    []nvlib.Rect
 	Beside [][]nvlib.Rect

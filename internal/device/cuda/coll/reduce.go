@@ -51,14 +51,14 @@ var ReduceAlgorithms = []Entry{
 		ReduceAlgorithm{kind: kernels.AllReduceHost{}, unrolls: []int{1, 2, 4}, Direct: true}},
 }
 
-// ReduceAlgorithm carries out an all_reduce as one kernel on each member.
+// ReduceAlgorithm runs an all_reduce as one kernel on each member.
 type ReduceAlgorithm struct {
-	kind    kernels.ReduceBy // type of the launch, with zero fields
+	kind    kernels.ReduceBy // a zero value of the launch's type
 	unrolls []int
-	shots   int64 // 2 if each member reduces a share
-	Direct  bool  // members access peers' operands, in packs of 16 bytes
+	shots   int64 // 1 if members exchange whole operands; 2 if each member reduces a share and then distributes it
+	Direct  bool  // members access peers' operands directly, in packs of 16 bytes
 	ll128   bool  // every 128 bytes contain a flag
-	lamport bool  // arrived data is recognized by its value
+	lamport bool  // a receiver recognizes arrived data by its value
 }
 
 // Supports returns an error if the algorithm cannot carry out c.
@@ -124,13 +124,13 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 	return nil
 }
 
-// is reports whether the algorithm's launches have type K.
+// is reports whether a's launches have the type K.
 func is[K kernels.ReduceBy](a ReduceAlgorithm) bool {
 	_, ok := a.kind.(K)
 	return ok
 }
 
-// request returns the launch with the fields that follow from the tuning and the collective.
+// request returns the launch. Its fields are set as far as the tuning and the collective determine them.
 func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.AllReduce {
 	first := &c.Operands[0].In
 	r := &kernels.AllReduce{By: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads,
@@ -202,7 +202,8 @@ func (p *Plan) meeting(t Team, r *kernels.AllReduce) *Plan {
 
 func ceil(a, b int64) int64 { return (a + b - 1) / b }
 
-// grid returns the number of blocks: at most the number that can run at once, the tuned number, and work.
+// grid returns the number of thread blocks: the smallest of the number that can run at once, the tuned number, and
+// work.
 func grid(t Team, tune device.Tuning, threads int, work int64) int {
 	n := int64(t.Room(threads))
 	if tune.Blocks > 0 {
@@ -211,7 +212,7 @@ func grid(t Team, tune device.Tuning, threads int, work int64) int {
 	return int(max(1, min(n, work)))
 }
 
-// shared returns how much of n each member reduces, and how many pieces of that size the receive memory holds.
+// shared returns how much of n each member reduces, and how many shares the receive memory holds.
 func (a ReduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
 	if a.shots < 2 {
 		return n, members
@@ -219,7 +220,7 @@ func (a ReduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
 	return ceil(ceil(n, members), grain) * grain, 2 * members
 }
 
-// planLL plans a kernel that sends packs of which half is data and half is flags.
+// planLL plans a kernel that sends packs; half of each pack is data and half is flags.
 func (a ReduceAlgorithm) planLL(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	units := ceil(r.Count*r.DType.Size(), 8)
 	var times int64

@@ -8,13 +8,15 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// operandsByHost was the fastest on two H200, whose buses carry 50 GB/s in one direction and 39 GB/s in each of both.
+// operandsByHost was the fastest HostPart on two H200. Their buses to the host transfer 50 GB/s in one direction, or
+// 39 GB/s in each of both directions.
 var operandsByHost = HostPart{80, 8, 16}
 
 // The number of packs that are sent over the link is a multiple of hostGrain.
 const hostGrain = 16
 
-// hostSplit returns the first pack of 16 bytes that is transferred through host memory; 0 if the data is too small.
+// hostSplit returns the index of the first pack of 16 bytes that is transferred through host memory; 0 if the data is
+// too small for that.
 func hostSplit(t Team, bytes int64) int64 {
 	packs := ceil(bytes, 16)
 	split := packs * (1000 - t.HostParts().Operands.Permille) / 1000 / hostGrain * hostGrain
@@ -24,9 +26,9 @@ func hostSplit(t Team, bytes int64) int64 {
 	return split
 }
 
-// resultsByHost returns the HostPart of the results of more than two members. The values were the fastest on four H200.
-// Each member reads three times as much as it writes, and its first read has to wait for results, so the part is
-// smaller for a small all_reduce.
+// resultsByHost returns the HostPart of the results of more than two members. The values were the fastest on four
+// H200. Each member reads three times as much as it writes, and its first read has to wait for results. A small
+// all_reduce therefore uses a smaller part.
 func resultsByHost(bytes int64) HostPart {
 	permille := max(60, 195-1500<<20/max(bytes, 1))
 	if bytes < 24<<20 {
@@ -42,9 +44,9 @@ func hostResults(t Team, r *kernels.AllReduce) int64 {
 	return r.Share * t.HostParts().Results(r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
-// hostable returns nil, or why no part of r can be transferred through host memory. With two members a part of the
-// operands is. A result must then not overwrite its operand, because a block could overwrite data that another block
-// has still to send. With more members a part of the results is.
+// hostable returns nil if a part of r can be transferred through host memory, and otherwise the reason why not. With
+// two members it is a part of the operands. A result must then not overlap its own operand, because a thread block
+// could overwrite data that another block has not yet sent. With more members it is a part of the results.
 func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	bytes := c.Operands[0].In.Bytes()
 	if t.Members() > 2 && hostResults(t, r) == 0 || t.Members() == 2 && hostSplit(t, bytes) == 0 {
@@ -61,21 +63,21 @@ func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	return nil
 }
 
-// planPushHost is planPush with host memory, and with blocks for the transfers through it.
+// planPushHost is like planPush, and also requests host memory and sets the thread blocks that use it.
 func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	part := t.HostParts().Operands
 	if t.Members() > 2 {
 		part = t.HostParts().Results(r.Count * r.DType.Size())
 	}
 	aside := part.Writers + part.Readers
-	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few blocks would remain for the link
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few blocks would remain for transfers over the link
 		r.By = kernels.AllReducePush{}
 		planPush(p, t, tune, r)
 		return
 	}
 	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
 	chunk, members := int64(r.Threads*r.Unroll), int64(t.Members())
-	var aboard, told int64 // packs through host memory, and the number of flags for them
+	var aboard, told int64 // number of packs that are transferred through host memory, and number of their flags
 	if members == 2 {
 		bytes := r.Count * r.DType.Size()
 		host.Split = hostSplit(t, bytes)

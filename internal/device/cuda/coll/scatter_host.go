@@ -12,25 +12,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pushSum carries out a reduce_scatter like the first shot of push. Members store their parts of each other's blocks
-// into staging memory, chunk by chunk, and reduce the chunks that have arrived. The first chunks of each block are
-// transferred through the host memory of the sender. Stores are faster than the loads of move-pull.
+// pushSum runs a reduce_scatter like the first phase of the algorithm push. Members store their parts of each other's
+// blocks into staging memory in chunks, and reduce the chunks that have arrived. The first chunks of each block are
+// transferred through the sender's host memory. Its stores are faster than the loads of move-pull.
 type pushSum struct{}
 
-// SumAlgorithms lists the algorithms that reduce with transfers through host memory.
+// SumAlgorithms lists the reduction algorithms that use host memory.
 var SumAlgorithms = []Entry{{Info{Name: "move-sum-host", Ops: []ir.Op{ir.OpReduceScatter}, HostLink: true,
 	Takes: "reduce_scatter; blocks of whole 16 bytes one after the other, from some 400 KiB on",
 	How: "blocks pushed into staging memory of the member that adds them up, a flag for each chunk, as the first shot of " +
 		"push, and some of each block by way of host memory"},
 	pushSum{}}}
 
-// pushSumUnrolls lists the supported unrollings. A thread loads at most pushSumTogether packs at once. A larger
-// unrolling means that a block signals several chunks together, since each signal takes a round trip over the link.
+// pushSumUnrolls lists the supported unrollings. A thread loads at most pushSumTogether packs at once. With a larger
+// unrolling, a block sends one signal for several chunks, because each signal costs a round trip over the link.
 var pushSumUnrolls = []int{1, 2, 4, 8}
 
 const pushSumTogether = 2
 
-// Supports returns nil, or why the algorithm cannot carry out c.
+// Supports returns an error if the algorithm cannot run c.
 func (a pushSum) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
@@ -74,9 +74,9 @@ func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.
 	return r, split, nil
 }
 
-// addendsByHost returns the HostPart of a reduce_scatter. The values were the fastest on two and four H200. Each member
-// reads as much as it writes, 30 to 37 GB/s in each direction. The bandwidth is highest if few blocks write, so that
-// readers read data that was just written. Large blocks need fewer writers.
+// addendsByHost returns the HostPart of a reduce_scatter. The values were the fastest on two and four H200. Each
+// member reads as much as it writes, 30 to 37 GB/s in each direction. The bandwidth is highest with few writing thread
+// blocks, because readers then read data that was just written. Large blocks of data need fewer writers.
 func addendsByHost(members int, bytes int64) HostPart {
 	switch {
 	case members == 2:
@@ -95,8 +95,8 @@ func hostAddends(t Team, r *kernels.AllReduce) int64 {
 	return r.Share * t.HostParts().Addends(len(r.In), r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
-// operands requires blocks of whole packs that are contiguous in the order of members. A result may overlap its
-// member's input only if it is the member's own block.
+// operands returns an error unless the blocks consist of whole packs and are contiguous in the order of members. A
+// result may overlap its member's input only if it is the member's own block.
 func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 	first := f.In(0, 0)
 	bytes := first.Bytes()
@@ -137,8 +137,9 @@ func (a pushSum) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	return p.meeting(t, r), nil
 }
 
-// addends requests host memory for a part of r's blocks and sets the thread blocks that write and read it. If too few
-// blocks would remain for the link, it does nothing. It returns the number of these blocks.
+// addends requests host memory for a part of r's blocks, and sets the thread blocks that write and read this memory.
+// It returns the number of these thread blocks. If too few thread blocks would remain for the link, it changes nothing
+// and returns 0.
 func addends(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce, split int64) (aside int64) {
 	part := t.HostParts().Addends(t.Members(), r.Count*r.DType.Size())
 	aside = part.Writers + part.Readers

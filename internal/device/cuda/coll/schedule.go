@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scheduled executes schedules that other tools generated. A schedule is passed as part of the tuning.
+// scheduled executes schedules that other tools generated. The tuning contains the schedule.
 type scheduled struct{}
 
 var scheduleOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll}
@@ -24,13 +24,13 @@ var scheduleAlgorithms = []Entry{{Info{Name: "executor", Scheduled: true, Ops: s
 // The size of a cell is a multiple of scheduleLine bytes.
 const scheduleLine = 16
 
-// layout describes the memory that a schedule works on.
+// layout describes the memory in which a schedule accesses its operands.
 type layout struct {
 	cell    int64 // size of a cell in bytes
-	in, out bool  // the schedule works on copies of the operands, and on a buffer from which the result is copied
+	in, out bool  // whether the schedule uses copies of the operands, and a buffer from which the result is copied
 }
 
-// Supports returns nil, or why the schedule cannot carry out c.
+// Supports returns an error if the schedule cannot run c.
 func (scheduled) Supports(t Team, tune device.Tuning, c *Collective) error {
 	_, err := scheduleLayout(t, tune, c)
 	return err
@@ -123,8 +123,8 @@ func outermost(axis int, shape []int64) bool {
 
 func scheduleThreads(tune device.Tuning) int { return cmp.Or(tune.Threads, TeamThreads) }
 
-// Plan returns a plan of one launch on each member. Operands that the schedule cannot access are copied before, and
-// results after.
+// Plan returns a plan of one launch on each member. Operands that the schedule cannot access are copied before the
+// launch, and results are copied after it.
 func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	l, err := scheduleLayout(t, tune, c)
 	if err != nil {
@@ -136,7 +136,7 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	for a := range k.At {
 		k.At[a] = make([]nvlib.Ptr, s.Members)
 	}
-	// own requests memory of the team for an area of the schedule.
+	// own requests the team's memory for an area of the schedule.
 	own := func(area device.ScheduleArea, name string, cells int) {
 		p.reserve(name, int64(cells)*l.cell, func(a Area) { copy(k.At[area], a.At) })
 	}
@@ -182,7 +182,8 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	return p, nil
 }
 
-// scheduleCopies adds the copies of member i's operand to the memory of the schedule, and of the result from it.
+// scheduleCopies adds a copy of member i's operand to the schedule's memory before the launch, and a copy of the
+// result from that memory after the launch.
 func scheduleCopies(s *device.Schedule, l *layout, c *Collective, i int, k *kernels.Scheduled, before, after [][]Action) {
 	inAt, outAt, outArea := int64(0), int64(0), device.ScheduleOut
 	if s.Joint {

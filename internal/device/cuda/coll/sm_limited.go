@@ -9,7 +9,7 @@ import (
 )
 
 // SMLimitedLaunch completes the tuning of an SM-limited kernel with the values that were fastest with 8 blocks on two
-// H200. They keep as many loads in flight as shared memory holds.
+// H200. With these values, as many loads are in flight as fit into shared memory.
 func SMLimitedLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	threads, unroll = TeamThreads, 1
 	switch {
@@ -33,9 +33,9 @@ func smLimitedFits(t Team, tune device.Tuning) error {
 // whatever its number of threads.
 func smLimitedRoom(t Team, threads int) int { return t.Room(max(threads, TeamThreads)) }
 
-// smLimitedByHost returns which part of their results, in thousandths, members exchange through host memory, and how
-// many blocks of each member read from it. The values were the fastest with 8 blocks on four H200. With more blocks,
-// the reading blocks are too slow.
+// smLimitedByHost returns the part of the results, in thousandths, that members exchange through host memory, and the
+// number of thread blocks of each member that read from host memory. The values were the fastest with 8 blocks on four
+// H200. If there are more blocks, those that read host memory are too slow.
 func smLimitedByHost(members int, bytes int64) (permille, readers int64) {
 	switch {
 	case members != 4 || bytes < 24<<20:
@@ -63,9 +63,9 @@ func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	flagged(p, t, r, by.Slots(r.Blocks))
 }
 
-// SMLimitedTiles returns how r's results are split between the link and host memory. Each block sends the same number
-// of tiles through host memory. All of these tiles are whole, also on the last member, whose share may be smaller. The
-// last of them is written early enough to be read before the end.
+// SMLimitedTiles returns how r's results are split between the link and host memory. Each thread block sends the same
+// number of tiles through host memory. These tiles are whole on all members, including the last one, whose share may
+// be smaller. The last of these tiles is written early enough to be read before the launch ends.
 func SMLimitedTiles(parts HostParts, r *kernels.AllReduce) (host kernels.ByHost) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
 	permille, readers := parts.SMLimited(len(r.In), bytes)

@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MulticastVariable is the name of an environment variable. The value "on" opts in to NVLink multicast: multicast
-// objects may be created, NCCL's use of NVLS is left to NCCL's own variables, and the algorithm multimem is available
-// for sums in any order. On a host that is shared with others a fault of multicast can put GPUs out of service.
+// MulticastVariable is the name of an environment variable. The value "on" enables NVLink multicast: hocket may create
+// multicast objects, NCCL's own variables decide whether NCCL uses NVLS, and the algorithm multimem is available for
+// sums in any order. On a host that is shared with others, a failure of multicast can make GPUs unusable for all.
 const MulticastVariable = "HOCKET_MULTICAST"
 
 // Values of Report.Multicast.
@@ -21,13 +21,14 @@ const (
 
 // Report describes the CUDA installation and the GPUs.
 type Report struct {
-	// Libraries lists every library that was looked for, found or not.
+	// Libraries lists all libraries that hocket searched for, including those that it did not find.
 	Libraries []Found `json:"libraries"`
 	GPUs      []GPU   `json:"gpus,omitempty"`
-	// Detours lists the GPUs that do not reach each other's memory, with the reason. Data between them goes through
-	// host memory.
+	// Detours lists the pairs of GPUs without peer access, with the reason. Data between these GPUs goes through host
+	// memory.
 	Detours []string `json:"detours,omitempty"`
-	// Multicast reports whether the user opted in to NVLink multicast: "on" or "off", or an error in the variable.
+	// Multicast is "on" if the user has enabled NVLink multicast, "off" if not, or else an error about the variable's
+	// value.
 	Multicast string `json:"multicast"`
 	// Missing is the reason why the machine cannot be used; empty if it can.
 	Missing string `json:"missing,omitempty"`
@@ -39,7 +40,7 @@ type Found struct {
 	Path    string `json:"path,omitempty"`
 	Version string `json:"version,omitempty"`
 	Missing string `json:"missing,omitempty"`
-	// Mistakes lists known bugs of this version, and what is done about them.
+	// Mistakes lists known bugs of this version, and how hocket works around them.
 	Mistakes []string `json:"mistakes,omitempty"`
 }
 
@@ -50,10 +51,10 @@ type GPU struct {
 	Arch    string `json:"arch"`
 	Memory  int64  `json:"memory"` // bytes
 	NVLinks int    `json:"nvlinks"`
-	// Multicast reports whether the GPU supports NVLink multicast, used or not.
+	// Multicast reports whether the GPU supports NVLink multicast, even if it is not enabled.
 	Multicast bool `json:"multicast"`
-	// Peers[i] is how this GPU reaches the memory of GPU i: "nvlink", "pcie", "host" for copies through host memory, or
-	// "self".
+	// Peers[i] is the path by which this GPU accesses the memory of GPU i: "nvlink", "pcie", "host" for copies through
+	// host memory, or "self".
 	Peers []string `json:"peers"`
 }
 
@@ -65,7 +66,7 @@ func (r *Report) AddGPUs(s *gpu.System, nvml *nvlib.NVML) {
 	}
 }
 
-// Note keeps the first reason why the machine cannot be used.
+// Note sets Missing unless it is already set.
 func (r *Report) Note(missing string) {
 	if r.Missing == "" {
 		r.Missing = missing

@@ -2,11 +2,12 @@ package gemm
 
 import "crypto/sha256"
 
-// Each process measures for itself, but ranks of several processes must compute products with the same algorithms. Once
-// everything is prepared, the processes exchange their choices. A product for which another choice was agreed is then
-// prepared again.
+// Each process measures for itself, but ranks of several processes must compute GEMMs with the same algorithms. After
+// all GEMMs have been prepared, the processes therefore exchange their choices. If the agreed choice for a GEMM
+// differs from that of this process, this process prepares the GEMM again.
 
-// Sum is a hash of everything on which a choice depends. It is the same in every process with the same kind of GPU.
+// Sum is a hash of everything on which the choice of an algorithm depends. It is equal in all processes with the same
+// kind of GPU.
 type Sum [8]byte
 
 // ChosenBytes is the size in bytes of a stored choice.
@@ -18,14 +19,14 @@ func sumOf(key string) (s Sum) {
 	return s
 }
 
-// Values that are stored as the workspace size of a choice that is no algorithm.
+// The following values are stored instead of a workspace size if the choice is not an algorithm of cuBLASLt.
 const (
 	ownNeed   = -1 // hocket's kernel
 	jointNeed = -2 // one launch for linears of one x
 	apartNeed = -3 // separate launches, because one launch is not faster or was not tried
 )
 
-// jointChoice returns the stored form of the choice whether linears run as one launch.
+// jointChoice returns the stored form of a choice that says whether linears run as one launch.
 func jointChoice(joint bool) []byte {
 	p := Pick{Need: apartNeed}
 	if joint {
@@ -34,22 +35,23 @@ func jointChoice(joint bool) []byte {
 	return p.bytes()
 }
 
-// Apart reports whether a choice is to run linears as separate launches. Such a choice applies to all processes,
-// because a process that prepared linears separately does not join them later.
+// Apart reports whether choice says that linears run as separate launches. If one process makes this choice, it
+// applies to all processes: a process that has prepared linears separately cannot join them later.
 func Apart(choice []byte) bool { return string(choice) == string(jointChoice(false)) }
 
-// Chosen returns the choices for all products, and for all groups of linears with a common input, that were prepared.
+// Chosen returns this process's choices for all GEMMs, and for all groups of linears with a common input, that were
+// prepared.
 func (h *Host) Chosen() map[Sum][]byte { return h.chosen }
 
-// Again registers prepare, which prepares a product again if Adopt changes a choice.
+// Again registers the function prepare. Adopt calls it if a choice changes, to prepare a GEMM again.
 func (h *Host) Again(prepare func() error) { h.again = append(h.again, prepare) }
 
-// Adopted reports whether Adopt was called. Choices do not change after that.
+// Adopted reports whether Adopt was called. Choices do not change after Adopt.
 func (h *Host) Adopted() bool { return h.agreed != nil }
 
-// Adopt applies the agreed choices to all products that are prepared from now on. If any choice differs from this
-// process's own, Adopt also prepares the registered products again. None of them may be running. The context is
-// current.
+// Adopt applies the agreed choices to all GEMMs that are prepared later. If an agreed choice differs from this
+// process's choice, Adopt also calls the functions registered with Again, which prepare earlier GEMMs again. None of
+// these GEMMs may be running. The caller has made the context current.
 func (h *Host) Adopt(theirs map[Sum][]byte) error {
 	changed, again := false, h.again
 	for s, own := range h.chosen {

@@ -7,22 +7,23 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// In graphs, GEMMs with a common operand that cannot fill a GPU alone run concurrently, each on its own branch: q, k
-// and v of a layer, or the two halves of its gate. The results have the same bits.
+// In graphs, GEMMs that share an operand and are too small to fill a GPU run concurrently, each on a separate branch.
+// Examples are q, k and v of a layer, and the gate and up projections. The results have the same bits as without
+// concurrency.
 
-// tileSide is the approximate number of rows, and of columns, that a thread block of cuBLASLt computes.
+// tileSide is the approximate number of rows, and of columns, of the result that a thread block of cuBLASLt computes.
 const tileSide = 128
 
-// fills reports whether g has at least one thread block for each of sms multiprocessors. Running two such products
-// concurrently gains nothing: for the gate and up products with 512 rows it was 2 % slower on two H100 GPUs.
+// fills reports whether g has at least one thread block for each of sms multiprocessors. Running two such GEMMs
+// concurrently is not faster: for the gate and up projections with 512 rows it was 2 % slower on two H100 GPUs.
 func (g *Problem) fills(sms int) bool {
 	tiles := g.Batch * ((g.M + tileSide - 1) / tileSide) * ((g.N + tileSide - 1) / tileSide)
 	return tiles >= int64(sms)
 }
 
-// PrepareBeside returns one launch for products that run concurrently in graphs, and one after another elsewhere. It
-// returns nil if each product fills the GPU, if cuBLASLt does not compute some product, or if the products have so few
-// rows that hocket's own kernel may compute some of them. The context is current.
+// PrepareBeside returns one launch for several GEMMs. In graphs they run concurrently, and outside graphs one after
+// another. PrepareBeside returns nil if each GEMM fills the GPU, if cuBLASLt does not compute some of them, or if they
+// have so few rows that hocket's own kernel may compute some of them. The caller has made the context current.
 func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
 	small := false
 	for i := range list {
@@ -69,8 +70,8 @@ type branches struct {
 	list  []*branch
 }
 
-// room ensures that a branch has a workspace of the given number of bytes. The world keeps the old workspace, because a
-// graph may use it.
+// room ensures that a branch has a workspace of at least the given number of bytes. The world keeps a replaced
+// workspace, because a graph may use it.
 func (b *branch) room(h *Host, bytes int64) error {
 	if b.bytes >= bytes {
 		return nil
@@ -82,7 +83,7 @@ func (b *branch) room(h *Host, bytes int64) error {
 	return err
 }
 
-// branchesOf returns the branches of a stream, with workspaces for the products. It creates missing branches.
+// branchesOf returns the branches of a stream, with workspaces for the GEMMs in list. It creates missing branches.
 func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	all := h.branches[s]
 	if all == nil {
@@ -116,7 +117,7 @@ func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	return all, nil
 }
 
-// runBeside records the products as concurrent branches of the graph that is being recorded from s.
+// runBeside records the GEMMs as concurrent branches of the graph that is being recorded from s.
 func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	all, err := st.host.branchesOf(s, st.beside)
 	if errors.Is(err, device.ErrOutOfMemory) {
@@ -152,7 +153,7 @@ func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	return nil
 }
 
-// runInTurn issues the products to s one after another.
+// runInTurn issues the GEMMs to s one after another.
 func (st *Launch) runInTurn(ws nvlib.Ptr, s nvlib.Stream) error {
 	err := st.multiply(ws, s)
 	for i := 0; err == nil && i < len(st.beside); i++ {
@@ -165,8 +166,8 @@ func (st *Launch) multiply(ws nvlib.Ptr, s nvlib.Stream) error {
 	return st.Library.Multiply(st.Product, ws, st.Need, s)
 }
 
-// EndBranches frees the branches at the end of the world, except the workspaces, which are freed with the world's
-// heaps. The context is current.
+// EndBranches frees the branches when the world ends. Their workspaces are freed with the world's heaps. The caller
+// has made the context current.
 func (h *Host) EndBranches() error {
 	var errs []error
 	for _, all := range h.branches {

@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// LtProblem describes a GEMM in the form that cuBLASLt requires. Its matrices are stored by columns: it computes
-// outᵀ = bᵀ·aᵀ.
+// LtProblem is a GEMM in the form that cuBLASLt requires. cuBLASLt stores matrices by columns, so it computes outᵀ =
+// bᵀ·aᵀ.
 type LtProblem struct {
 	Problem
 	ld     [3]int64 // leading dimensions of b, a, out
-	ta, tb bool     // b, a are read transposed
+	ta, tb bool     // b, a are passed as transposed
 	tf32   bool
 }
 
@@ -38,9 +38,9 @@ func (g Problem) CuBLASLt() (LtProblem, bool) {
 	return l, good && g.addsBiasOnce(l.ld[:]...)
 }
 
-// addsBiasOnce reports whether cuBLASLt adds g's bias before it rounds. If extents, leading dimensions or addresses do
-// not permit 16-byte accesses, cuBLASLt 13.1 on an H200 was seen to store the product in the narrow type and to add the
-// bias in a second pass. This rounds twice, where S11 permits one rounding.
+// addsBiasOnce reports whether cuBLASLt adds g's bias before it rounds, as S11 requires. If extents, leading
+// dimensions or addresses do not permit 16-byte accesses, cuBLASLt 13.1 on an H200 stored the GEMM's result in the
+// narrow type and added the bias in a second pass, which rounds twice.
 func (g Problem) addsBiasOnce(ld ...int64) bool {
 	if g.Bias == 0 || g.DType.Size() >= 4 {
 		return true
@@ -59,7 +59,7 @@ func (g Problem) addsBiasOnce(ld ...int64) bool {
 	return true
 }
 
-// Launch holds a product that cuBLASLt computes.
+// Launch is a GEMM that cuBLASLt computes.
 type Launch struct {
 	host    *Host
 	Library *nvlib.CuBLASLt
@@ -70,15 +70,15 @@ type Launch struct {
 	Layouts [3]nvlib.LtLayout
 	Need    int64         // workspace, in bytes
 	guess   bool          // the algorithm was not measured: see Pick
-	own     *nvlib.Launch // hocket's kernel for few rows, while it may be chosen; else nil
-	few     bool          // own was considered, even if it was dropped later
+	own     *nvlib.Launch // hocket's kernel for few rows, as long as it may be chosen; otherwise nil
+	few     bool          // own was considered as a candidate, even if it was dropped later
 	beside  []*Launch     // see PrepareBeside
 }
 
 // WorkspaceBytes limits the workspace that algorithms may use on each stream, in bytes.
 const WorkspaceBytes = 32 << 20
 
-// notTaken returns nil if err only reports that cuBLASLt does not support a product, and err otherwise.
+// notTaken returns nil if err only reports that cuBLASLt does not support a GEMM, and err otherwise.
 func notTaken(err error) error {
 	switch nvlib.Code(err, "cuBLASLt") {
 	case nvlib.CuBLASNotSupported, nvlib.CuBLASInvalidValue:
@@ -105,7 +105,7 @@ func ltTypes(dt ir.DType, tf32 bool) (t nvlib.LtType, c nvlib.LtCompute, scale n
 	return nvlib.LtF32, nvlib.LtCompute32F, nvlib.LtF32
 }
 
-// Describe creates cuBLASLt's descriptors of the product.
+// Describe creates cuBLASLt's descriptors of the GEMM.
 func (st *Launch) Describe() error {
 	lib, g := st.Library, &st.Problem
 	_, compute, scale := ltTypes(g.DType, g.tf32)
@@ -125,7 +125,7 @@ func (st *Launch) Describe() error {
 			set(nvlib.LtDescTransA+i, 1)
 		}
 	}
-	if g.Bias != 0 { // a relu is added later: see withRelu
+	if g.Bias != 0 { // withRelu adds a relu later
 		set(nvlib.LtDescEpilog, nvlib.LtEpilogueBias)
 	}
 	if g.SMs > 0 {
@@ -164,7 +164,7 @@ func (st *Launch) setRelu() error {
 	return st.Library.SetDesc32(st.Desc, nvlib.LtDescEpilog, epilogue)
 }
 
-// setBias sets the address of the bias, if the product has one.
+// setBias sets the address of the bias, if the GEMM has a bias.
 func (st *Launch) setBias(at nvlib.Ptr) error {
 	if st.Problem.Bias == 0 {
 		return nil
@@ -172,7 +172,7 @@ func (st *Launch) setBias(at nvlib.Ptr) error {
 	return st.Library.SetDesc64(st.Desc, nvlib.LtDescBias, uint64(at))
 }
 
-// NewProduct returns st as a product that the given algorithm computes on the given operands.
+// NewProduct returns the arguments of a cuBLASLt call that computes st with the given algorithm and operands.
 func (st *Launch) NewProduct(algo nvlib.LtAlgo, b, a, out nvlib.Ptr) *nvlib.Product {
 	la := st.Layouts
 	return nvlib.NewProduct(st.Handle, st.Desc, la[0], la[1], la[2], b, a, out, algo, st.Problem.DType == ir.F64)
@@ -189,8 +189,8 @@ func (st *Launch) dropOwn() {
 	}
 }
 
-// Free frees cuBLASLt's descriptors of the product. It does so once, when the product's launch is released or when the
-// world ends. The caller holds the world's mutex.
+// Free frees cuBLASLt's descriptors of the GEMM. It is called when the launch is released and again when the world
+// ends; only the first call has an effect. The caller holds the world's mutex.
 func (st *Launch) Free() {
 	if !st.host.live[st] {
 		return
@@ -205,7 +205,7 @@ func (st *Launch) Free() {
 	st.dropOwn()
 	for _, l := range st.Layouts {
 		if l != 0 {
-			_ = st.Library.FreeLayout(l) // it only frees memory, so an error has no consequence
+			_ = st.Library.FreeLayout(l) // the call only frees memory, so the caller can ignore an error
 		}
 	}
 	if st.Desc != 0 {
@@ -213,8 +213,8 @@ func (st *Launch) Free() {
 	}
 }
 
-// key returns a text with everything on which the choice of an algorithm depends. The text does not contain the choice
-// itself. Products with equal keys use the same algorithm.
+// key returns a text that contains everything on which the choice of an algorithm depends. GEMMs with equal keys use
+// the same algorithm.
 func (st *Launch) key() string {
 	g, own := &st.Problem, ""
 	if st.few {
@@ -233,7 +233,7 @@ func (g *Problem) scaledKey() string {
 	return fmt.Sprintf("; of %s, %s with scales %d", g.In[0], g.In[1], g.Modes)
 }
 
-// Alignments returns the alignments of the operands, and that of the result twice, as cuBLASLt expects them.
+// Alignments returns the alignments of b, a, the result, and the result again, as cuBLASLt expects them.
 func (g *LtProblem) Alignments() [4]uint32 {
 	return [4]uint32{aligned(g.B), aligned(g.A), aligned(g.Out), aligned(g.Out)}
 }

@@ -7,15 +7,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Site provides the services of a world that GEMMs require. Its methods are called while the world is held exclusively
-// and the GPU's context is current.
+// Site is the part of a world that GEMMs use. Its methods are called while the world's mutex is held and the GPU's
+// context is current.
 type Site interface {
-	// Recording reports whether a graph is being recorded. A trial would then become part of the graph.
+	// Recording reports whether a graph is being recorded. GEMMs are then not timed, because the runs would become
+	// part of the graph.
 	Recording() bool
 	// NewClock returns an event that records the time. FreeClocks frees such events.
 	NewClock() (nvlib.Event, error)
 	FreeClocks([]nvlib.Event)
-	// Compile compiles the launches of a problem. CompileAside does the same and lets other goroutines use the world
+	// Compile compiles the launches of a problem. CompileAside does the same, but releases the world's mutex
 	// meanwhile.
 	Compile(p kernels.Problem) ([]*nvlib.Launch, error)
 	CompileAside(p kernels.Problem) ([]*nvlib.Launch, error)
@@ -29,14 +30,14 @@ type Host struct {
 	heaps    *[3]*gpu.Heap // by kind
 	picks    *Picks
 	cache    *kernels.Cache             // stores picks on disk; nil for none
-	tf32     bool                       // GEMMs of f32 multiply operands rounded to 11 bits
-	skinny   bool                       // hocket's kernel for few rows may be picked
+	tf32     bool                       // round operands of f32 GEMMs to TF32, with 11 significant bits
+	skinny   bool                       // consider hocket's kernel for few rows
 	live     map[*Launch]bool           // launches that are not freed
-	chosen   map[Sum][]byte             // choices of this process
+	chosen   map[Sum][]byte             // choices that this process has made
 	agreed   map[Sum][]byte             // choices that all processes agreed on
 	again    []func() error             // see Again; empty if there is only one process
 	apart    map[member]bool            // see noteApart
-	branches map[nvlib.Stream]*branches // of streams with concurrent products
+	branches map[nvlib.Stream]*branches // by stream: branches for concurrent GEMMs
 }
 
 // NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
@@ -46,7 +47,7 @@ func NewHost(site Site, drv *nvlib.Driver, g *gpu.GPU, heaps *[3]*gpu.Heap, all 
 		branches: map[nvlib.Stream]*branches{}}
 }
 
-// NewStep returns a GEMM that has not yet been described to cuBLASLt. The caller must free it.
+// NewStep returns a GEMM without cuBLASLt descriptors; Describe creates these. The caller must free it.
 func (h *Host) NewStep(lib *nvlib.CuBLASLt, handle nvlib.LtHandle, g LtProblem) *Launch {
 	st := &Launch{host: h, Library: lib, Handle: handle, Problem: g}
 	h.live[st] = true
@@ -88,7 +89,7 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	return st, nil
 }
 
-// TakesScaled reports whether cuBLASLt may support g, a product of operands with scales whose modes are not determined
+// TakesScaled reports whether cuBLASLt may support g, a GEMM of 8-bit operands whose scale modes are not determined
 // yet.
 func (h *Host) TakesScaled(g Problem) (bool, error) {
 	if _, ok := g.CuBLASLt(); !ok {
@@ -98,7 +99,7 @@ func (h *Host) TakesScaled(g Problem) (bool, error) {
 	return err == nil && lib.Version() >= nvlib.LtScalesSince, err
 }
 
-// Guesses describes the GEMMs whose algorithm was not timed, because there was no memory for a trial.
+// Guesses describes the GEMMs whose algorithms were not timed because of too little memory.
 func (h *Host) Guesses() (list []string) {
 	for st := range h.live {
 		if st.guess {
@@ -115,7 +116,7 @@ func (h *Host) FreeAll() {
 	}
 }
 
-// Workspace returns the number of bytes of workspace that st needs.
+// Workspace returns the size in bytes of the workspace that st needs.
 func (st *Launch) Workspace() int64 {
 	need := st.Need
 	for _, other := range st.beside {
@@ -132,8 +133,8 @@ func (st *Launch) Run(workspace nvlib.Ptr, h nvlib.Stream) error {
 	return st.runInTurn(workspace, h)
 }
 
-// TakeOwn returns hocket's own kernel if it was selected, and frees everything else. It returns nil if cuBLASLt
-// computes st.
+// TakeOwn returns hocket's own kernel if it was selected, and frees the cuBLASLt descriptors. It returns nil if
+// cuBLASLt computes st.
 func (st *Launch) TakeOwn() *nvlib.Launch {
 	own := st.own
 	if own != nil {

@@ -12,15 +12,15 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Several linears of one x can be computed by one launch of hocket's kernel for few rows. One launch is used if it is
-// faster than separate launches with the picked algorithms, and if it has the same bits when all sums are exact.
+// One launch of hocket's kernel for few rows can compute several linears of one x. One launch is used if it is faster
+// than separate launches with the selected algorithms, and if its bits are the same when all sums are exact.
 
-// Joint describes several linears of one x. The problems in List differ only in B, Out and N. If Gated is set, there
-// are two. Their results are not stored; Out is silu of the first times the second.
+// Joint describes several linears of one x. The problems in List differ only in B, Out and N. If Gated is set, List
+// contains two linears. Their results are not stored; Out receives silu of the first multiplied by the second.
 type Joint struct {
 	List  []Problem
 	Gated bool
-	Out   nvlib.Ptr // result if Gated; its row stride is that of List[0]
+	Out   nvlib.Ptr // result if Gated is set; its row stride is that of List[0]
 }
 
 // PrepareJoint returns one launch for all linears. It returns nil if one launch is not faster, or not supported. The
@@ -74,7 +74,7 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 	return own, err
 }
 
-// member holds the operands of one linear of a Joint.
+// member identifies one linear of a Joint by the addresses of its operands.
 type member struct{ a, b, out nvlib.Ptr }
 
 func (j *Joint) members() (list []member) {
@@ -84,9 +84,9 @@ func (j *Joint) members() (list []member) {
 	return list
 }
 
-// noteApart records linears that are computed separately, if there are several processes. They must not be part of
-// another Joint later: a process that computes all of them in one launch never tries a smaller Joint, so it could not
-// agree to one.
+// noteApart records linears that run as separate launches, if there are several processes. These linears must not be
+// part of another Joint later. A process that runs all of them as one launch never tries a smaller Joint, so it could
+// not agree on one.
 func (h *Host) noteApart(j *Joint, joint bool) {
 	if joint || len(h.again) == 0 {
 		return
@@ -114,13 +114,13 @@ func (j *Joint) fits() bool {
 		bytes >= skinnyLeast
 }
 
-// jointOperands holds addresses of operands on scratch memory.
+// jointOperands holds addresses of scratch memory for the operands of a Joint.
 type jointOperands struct {
-	a, out  nvlib.Ptr // out: result if Gated
+	a, out  nvlib.Ptr // out is the result if Gated is set
 	b, outs []nvlib.Ptr
 }
 
-// problem returns j as a problem of hocket's kernel, on the operands at, or on j's own operands if at is nil.
+// problem returns j as a problem of hocket's kernel. It uses the operands in at, or j's own operands if at is nil.
 func (j *Joint) problem(at *jointOperands) kernels.Skinny {
 	if at == nil {
 		at = &jointOperands{a: j.List[0].A, out: j.Out}
@@ -146,7 +146,7 @@ func (j *Joint) problem(at *jointOperands) kernels.Skinny {
 	return p
 }
 
-// gate returns the computation of the gated result from the results of the two linears.
+// gate returns the computation of the gated result from the results of both linears.
 func (j *Joint) gate(at *jointOperands) kernels.Computation {
 	out := j.problem(at).Out
 	one, two := out, out
@@ -154,9 +154,9 @@ func (j *Joint) gate(at *jointOperands) kernels.Computation {
 	return kernels.Computation{Op: device.SiluMul(out.DType), Ins: []kernels.Operand{one, two}, Out: out}
 }
 
-// fasterJoint reports whether one launch is faster than separate launches. It uses the choice that processes agreed on,
-// else one that was stored before, else a measurement. If no measurement is possible, this process uses separate
-// launches.
+// fasterJoint reports whether one launch is faster than separate launches. It returns the choice that the processes
+// agreed on. If there is none, it returns a stored choice, or measures. If it cannot measure, it returns false, for
+// separate launches.
 func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
@@ -204,7 +204,8 @@ type jointTrial struct {
 	at    []jointOperands
 }
 
-// raceJoint compares the bits of both variants with operands for which sums are exact, and then their times.
+// raceJoint compares both variants: first the bits of their results, with operands for which all sums are exact, and
+// then their times.
 func (h *Host) raceJoint(j Joint, alone []*Launch) (faster bool, err error) {
 	t, err := h.newJointTrial(j, alone)
 	if err != nil {

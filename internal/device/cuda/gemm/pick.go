@@ -12,56 +12,58 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// cuBLASLt predicts which of its algorithms is fastest, and is often wrong by a few percent. The best predictions are
-// therefore run on scratch memory and timed, once for each product that differs from earlier products. The result is
-// stored in the process and on disk. If there is no memory to time several algorithms, the first prediction is stored
-// in the process only: results of this process keep the same bits, and the next process measures again.
+// cuBLASLt predicts which of its algorithms is fastest, and the prediction is often wrong by a few percent. The
+// algorithms that it predicts to be fastest are therefore timed on scratch memory, once for each distinct GEMM. The
+// selected algorithm is stored in the process and on disk. If there is too little memory to time several algorithms,
+// the first prediction is stored in the process only. Results of this process then keep the same bits, and the next
+// process measures again.
 
-// Pick describes the algorithm selected for a product.
+// Pick is the algorithm that was selected for a GEMM.
 type Pick struct {
 	Algo  nvlib.LtAlgo
 	Need  int64 // workspace, in bytes
-	guess bool  // the first suggestion, because there was no memory for timing others
-	own   bool  // hocket's kernel for few rows is selected; Algo is not used
+	guess bool  // cuBLASLt's first suggestion, used without timing because of too little memory
+	own   bool  // hocket's kernel for few rows was selected; Algo is not used
 }
 
-// Picks holds the selected algorithms of this process. The mutex mu is held during a measurement, because two
-// measurements at the same time would disturb each other.
+// Picks holds the selected algorithms of this process. A goroutine holds the mutex mu during a measurement, because
+// concurrent measurements would distort each other.
 type Picks struct {
 	mu   sync.Mutex
-	made map[string]*Pick // by key; nil if no algorithm supports the product
+	made map[string]*Pick // by key; nil if no algorithm supports the GEMM
 	ran  map[onGPU]bool   // whether the pick has run on the GPU
-	// joint holds, by the key of a Joint, whether one launch is faster.
+	// joint holds, by the key of a Joint, whether one launch is faster than separate launches.
 	joint map[string]bool
-	// Watch, unless nil, is called with the times of the candidates. It is for tests.
+	// Watch, unless nil, is called with all timed candidates and the index of the selected one. Tests set it.
 	Watch func(key string, cands []Candidate, best int)
 }
 
-// onGPU identifies a pick, by its key, on a GPU.
+// onGPU identifies a pick, by its key, together with a GPU.
 type onGPU struct {
 	gpu *gpu.GPU
 	key string
 }
 
 const (
-	// MostCandidates is the number of cuBLASLt's suggestions that are tried.
+	// MostCandidates is the number of cuBLASLt's suggestions that are timed.
 	MostCandidates = 12
-	// TrialMs limits the device time in milliseconds, approximately, of the race of a product's candidates and the duel
-	// after it.
+	// TrialMs is the approximate limit of the device time, in milliseconds, for timing the candidates of one GEMM: the
+	// race and the duel after it.
 	TrialMs = 30
-	// TrialRounds is the largest number of times that each candidate is timed. chainMs is the smallest duration of a
-	// timing in milliseconds.
+	// TrialRounds is the largest number of times that each candidate is timed. chainMs is the smallest duration of one
+	// timing, in milliseconds.
 	TrialRounds = 5
 	chainMs     = 1
-	// leastWork is the number of multiplications from which algorithms are timed. A smaller product takes about a
+	// leastWork is the number of multiplications from which algorithms are timed. A smaller GEMM takes about a
 	// microsecond with any algorithm.
 	leastWork = 1 << 27
-	// worthwhile is the ratio of times below which another algorithm is picked instead of the first suggestion.
+	// worthwhile limits when another algorithm replaces the first suggestion: its time divided by that of the first
+	// suggestion must be below worthwhile.
 	worthwhile = 0.99
 )
 
-// pick returns the algorithm for st, after the algorithm has run once on this GPU. It returns nil if no algorithm
-// supports st. The context is current.
+// pick returns the algorithm for st, and ensures that it has run once on this GPU. It returns nil if no algorithm
+// supports st. The caller has made the context current.
 func (h *Host) pick(st *Launch) (*Pick, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
@@ -98,8 +100,8 @@ func (h *Host) pick(st *Launch) (*Pick, error) {
 	return h.withRelu(st, *p, key)
 }
 
-// withRelu adds a relu to st. It uses the algorithm p, which was picked without the relu, so that the order of sums
-// does not change. It returns nil if that algorithm does not support a relu.
+// withRelu adds a relu to st. It keeps the algorithm p, which was selected without the relu, so that the order of
+// additions does not change. It returns nil if this algorithm does not support a relu.
 func (h *Host) withRelu(st *Launch, p Pick, key string) (*Pick, error) {
 	if err := st.setRelu(); err != nil {
 		return nil, err
@@ -143,11 +145,12 @@ func (h *Host) runOnce(st *Launch, p *Pick) (ran bool, err error) {
 	return err == nil, err
 }
 
-// smallSide is the number of rows and columns that runSmall computes: whole tiles of any algorithm.
+// smallSide is the number of rows and of columns that runSmall computes. It is a multiple of every algorithm's tile
+// size.
 const smallSide = 256
 
-// runSmall runs a pick on a corner of st, if there is no memory for all of it; the code is the same. It does nothing if
-// the corner would be all of st, or if the algorithm does not support the corner.
+// runSmall runs a pick on a corner of st if there is too little memory for all of st; the corner uses the same code.
+// It does nothing if the corner would be all of st, or if the algorithm does not support the corner.
 func (h *Host) runSmall(st *Launch, p *Pick) (ran bool, err error) {
 	g := st.Problem
 	g.M, g.N, g.Batch = min(g.M, smallSide), min(g.N, smallSide), 1
@@ -180,8 +183,8 @@ func (p *Picks) noteRan(g *gpu.GPU, key string, ran bool) {
 	p.ran[onGPU{g, key}] = ran
 }
 
-// choose selects an algorithm: a stored one, else one of cuBLASLt's suggestions. It times the suggestions if the
-// product is large enough and there is memory for it.
+// choose returns the stored algorithm for key, or else one of cuBLASLt's suggestions. It times the suggestions if the
+// GEMM is large enough and if there is enough memory.
 func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
 	g := &st.Problem
 	if b, ok := h.cache.LoadNote(key); ok && !g.Fixed {
@@ -201,7 +204,7 @@ func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
 	var cands []Candidate
 	for i, f := range found {
 		cands = append(cands, Candidate{Pick: Pick{Algo: f.Algo, Need: int64(f.Workspace)}})
-		if i == 0 && st.own != nil { // second, so that it is tried even if few candidates are
+		if i == 0 && st.own != nil { // at the second place, so that it is tried even if there are few candidates
 			cands = append(cands, Candidate{Pick: Pick{own: true}})
 		}
 	}
@@ -266,7 +269,7 @@ func (p *Pick) bytes() []byte {
 	return b
 }
 
-// kept returns the pick stored in b, if cuBLASLt reports that it can compute st with this pick.
+// kept decodes a pick stored as b. It returns nil if cuBLASLt reports that st cannot be computed with this pick.
 func (st *Launch) kept(b []byte) *Pick {
 	var p Pick
 	if len(b) != 8*(1+len(p.Algo)) {
@@ -289,14 +292,14 @@ func (st *Launch) kept(b []byte) *Pick {
 	return &p
 }
 
-// takes returns the workspace that the algorithm needs for st, and whether it supports st.
+// takes returns the size of the workspace that the algorithm needs for st, and whether it supports st.
 func (st *Launch) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
 	la := st.Layouts
 	r, err := st.Library.Check(st.Handle, st.Desc, la[0], la[1], la[2], la[2], algo)
 	return int64(r.Workspace), err == nil && r.State == 0 && r.Workspace <= WorkspaceBytes
 }
 
-// Candidate holds an algorithm under trial.
+// Candidate is an algorithm that is being timed.
 type Candidate struct {
 	Pick
 	runs   []func() error // one for each copy of b
@@ -305,7 +308,7 @@ type Candidate struct {
 	events [2]nvlib.Event
 }
 
-// fastest returns the index of the candidate to pick. It records the times of the candidates.
+// fastest returns the index of the candidate to select, after it has timed all candidates.
 func (t *trial) fastest(cands []Candidate) (int, error) {
 	if err := t.try(cands[0]); err != nil {
 		return 0, err
@@ -363,8 +366,8 @@ func (t *trial) race(cands []Candidate, chain int) (best int, err error) {
 	return best, nil
 }
 
-// duel returns the ratio of b's time to a's time: the median of several pairs, measured in alternating order. In a race
-// a candidate can win only because the device's clock was higher while it ran.
+// duel returns b's time divided by a's time: the median over several pairs of timings, in alternating order. The race
+// before the duel can be won by a candidate only because the device's clock was higher while it ran.
 func (t *trial) duel(a, b *Candidate, rounds, chain int) (float32, error) {
 	var ratios []float32
 	for i := range rounds {

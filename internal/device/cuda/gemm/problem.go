@@ -1,5 +1,6 @@
-// Package gemm computes matrix products on one GPU. It times cuBLASLt's algorithms and hocket's own kernel for few
-// rows, and uses the fastest (host.go prepares a product, pick.go selects, trial.go times).
+// Package gemm computes matrix products (GEMMs) on one GPU. It times algorithms of cuBLASLt and hocket's own kernel
+// for few rows, and uses the fastest. host.go prepares a GEMM, pick.go selects the algorithm, and trial.go times
+// candidates.
 package gemm
 
 import (
@@ -13,15 +14,15 @@ type Product struct {
 	DType         ir.DType
 	out, a, b     nvlib.Ptr
 	bias          nvlib.Ptr // 0 for none
-	Dims          []Axis    // leading axes, rows, columns
+	Dims          []Axis    // leading axes, then rows, then columns
 	Depth, Ka, Kb int64
-	batch         int // number of leading axes of Dims that both a and b have
+	batch         int // number of leading axes in Dims along which both a and b have their own elements
 }
 
 // Axis is a dimension of the result: its extent, and the stride of each operand along it.
 type Axis struct{ N, Out, A, B, bias int64 }
 
-// Linear returns out = x·wᵀ (+ bias) for the operands of a linear, which have been checked.
+// Linear returns out = x·wᵀ (+ bias). The caller has checked the operands.
 func Linear(out *strided.View, ins []strided.View) Product {
 	x, w := &ins[0], &ins[1]
 	r := len(x.Shape) - 1
@@ -37,8 +38,7 @@ func Linear(out *strided.View, ins []strided.View) Product {
 	return p
 }
 
-// Matmul returns out = a·b for the operands of a matmul, which have been checked. ta and tb report which operands are
-// transposed.
+// Matmul returns out = a·b. The caller has checked the operands. ta and tb report which of them are transposed.
 func Matmul(out *strided.View, ins []strided.View, ta, tb bool) Product {
 	a, b := &ins[0], &ins[1]
 	r := len(out.Shape)
@@ -90,21 +90,21 @@ type Problem struct {
 	Om, On                int64 // strides
 	Am, Ak, Bk, Bn        int64
 	OutStep, AStep, BStep int64 // strides between consecutive products
-	SMs                   int   // number of multiprocessors that the algorithm should be for; 0 for all
+	SMs                   int   // number of multiprocessors for which the algorithm is selected; 0 for all
 	Relu                  bool  // the result is max(out, 0)
 	Fixed                 bool  // use the first algorithm of cuBLASLt that does not split sums
 	Timed                 bool  // algorithms must be timed: lack of memory for timing is an error
-	Constant              bool  // b is constant: see device.Kernel
-	// In are the 8-bit types of a and b, and Scales their scales in the order that cuBLASLt requires. Both are empty
-	// for other types.
+	Constant              bool  // b is constant: see device.Linear
+	// In holds the 8-bit types of a and b, and Scales their scales, in the order that cuBLASLt requires. Both are
+	// empty for other types.
 	In     [2]ir.DType
 	Scales [2]nvlib.Ptr
 	Modes  [2]nvlib.LtScale
 }
 
-// Problem returns p as a batch of matrix products, if possible: p has at most one batch axis, at most one axis of rows,
-// a float type, and a sum of at least one term. Two axes of rows, as a chunk of every rank's rows has, become a batch
-// whose products have the same b.
+// Problem converts p to a batch of matrix products, and reports whether that is possible. It is possible if p has at
+// most one batch axis and one axis of rows, a float type, and a sum of at least one term. Two axes of rows, which a
+// chunk of every rank's rows has, become a batch whose matrix products have the same b.
 func (p *Product) Problem() (Problem, bool) {
 	batch := p.batch
 	if batch == 0 && len(p.Dims) == 3 {
@@ -141,7 +141,7 @@ func (g *Problem) types() [3]ir.DType {
 	return [3]ir.DType{g.DType, g.DType, g.DType}
 }
 
-// items cuts the merged product p into matrix products, one for each index of the axes before the last two.
+// items splits the merged product p into matrix products, one for each index of the axes before the last two.
 func (p *Product) items() []Problem {
 	n := p.Dims[len(p.Dims)-1]
 	g := Problem{DType: p.DType, Out: p.out, A: p.a, B: p.b, Bias: p.bias, Batch: 1, M: 1, N: n.N, K: p.Depth,
@@ -177,8 +177,8 @@ func (g Problem) turned() Problem {
 	return g
 }
 
-// columns describes a matrix for cuBLASLt, which requires a stride of 1 down the columns or, if the matrix is passed as
-// transposed, along the rows.
+// columns returns the leading dimension with which cuBLASLt reads a matrix. cuBLASLt requires a stride of 1 down the
+// columns, or along the rows if the matrix is passed as transposed. ok is false if neither stride is 1.
 func columns(rows, cols, rs, cs int64) (ld int64, transposed, ok bool) {
 	if rs == 1 || rows == 1 {
 		if cols == 1 {

@@ -9,28 +9,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The time of a product of few rows is that of reading its weight. Hocket has its own kernel for such products, which
-// is timed together with cuBLASLt's algorithms.
+// A GEMM with few rows takes as long as reading its weight from memory. Hocket's own kernel for such GEMMs is timed
+// together with cuBLASLt's algorithms.
 
 const (
-	// skinnyRows is the largest number of rows for which hocket's kernel is timed. skinnySlice is the number of rows of
-	// a block. If there are more rows, the weight is read from memory once and from the L2 cache afterwards.
+	// skinnyRows is the largest number of rows for which hocket's kernel is timed. skinnySlice is the number of rows
+	// that a thread block computes. With more than skinnySlice rows, the first reads of the weight are from memory and
+	// later ones from the L2 cache.
 	skinnyRows, skinnySlice = 64, 32
 	// skinnyLeast is the smallest size of a weight, in bytes, for which hocket's kernel is considered. Reading a
 	// smaller weight takes little longer than a launch.
 	skinnyLeast = 4 << 20
-	// coldBytes is the number of bytes of weights that a trial reads before it reads the same weight again. They exceed
-	// the L2 cache, because a program does not find its weights in the cache either.
+	// coldBytes is the number of bytes of weights that a trial reads before it reads the same weight again. They do
+	// not fit into the L2 cache, because weights are usually not in the cache when a program needs them.
 	coldBytes = 128 << 20
 )
 
-// skinny reports whether hocket's kernel for few rows is considered for g.
+// skinny reports whether hocket's kernel for few rows is a candidate for g.
 func (g *Problem) skinny() bool {
 	return !g.Fixed && g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
 }
 
-// plain reports whether g is a single matrix product whose elements are contiguous along rows, and whose type hocket's
-// kernel supports.
+// plain reports whether g is a single matrix product of a type that hocket's kernel supports, with contiguous elements
+// in each row.
 func (g *Problem) plain() bool {
 	return !g.scaled() && g.Batch == 1 && (g.DType == ir.BF16 || g.DType == ir.F16) && g.Ak == 1 && g.Bk == 1 && g.On == 1
 }
@@ -51,7 +52,7 @@ func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Skinny {
 	return p
 }
 
-// skinnyLaunch returns hocket's kernel for g; nil if the kernel is not considered or does not support g.
+// skinnyLaunch returns hocket's kernel for g; nil if the kernel is not a candidate or does not support g.
 func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
 	if !h.skinny || !g.skinny() {
 		return nil, nil
@@ -71,9 +72,9 @@ func (h *Host) compileSkinny(g *Problem) (*nvlib.Launch, error) {
 }
 
 // PrepareRows returns launches of hocket's kernel for few rows that together compute p, which may have any number of
-// rows. Each row has the same bits as if it were computed alone. It returns none if there would be more than most
-// launches, or if the kernel does not support p. If the rows of x are dense, support depends on the weight, the bias
-// and the strides of the result's elements, but not on the number of rows.
+// rows. Each row has the same bits as if it were computed alone. It returns nil if more than most launches would be
+// needed, or if the kernel does not support p. If the rows of x are dense, whether the kernel supports p depends on
+// the weight, the bias and the strides of the result's elements, but not on the number of rows.
 func (h *Host) PrepareRows(p Product, relu, constant bool, most int) ([]*nvlib.Launch, error) {
 	p.Merge()
 	if last := p.Dims[len(p.Dims)-1]; p.bias != 0 && last.bias != 1 && last.N > 1 {

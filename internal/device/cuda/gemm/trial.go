@@ -14,15 +14,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// trial runs a product on scratch memory and on its own stream. It does not use the program's operands, because these
-// may be in use, or may hold zeros, with which products run faster.
+// trial runs a GEMM on scratch memory and on a separate stream. It does not use the program's operands: they may be in
+// use, or may contain zeros, with which GEMMs run faster.
 type trial struct {
 	host     *Host
 	st       *Launch
 	h        nvlib.Stream
 	at       nvlib.Ptr
 	bytes    int64
-	a, b     nvlib.Ptr // b is also used as the bias
+	a, b     nvlib.Ptr // b also serves as the bias
 	copies   int64     // number of copies of b; runs cycle through them
 	step     int64     // distance between copies of b
 	out, ws  nvlib.Ptr
@@ -31,17 +31,17 @@ type trial struct {
 	launches []*nvlib.Launch
 }
 
-// errRecording reports that nothing can be timed because a graph is being recorded.
+// errRecording reports that algorithms cannot be timed because a graph is being recorded.
 var errRecording = errors.New("algorithms cannot be timed while a graph is recorded")
 
-// withoutTrial reports whether err means that a product must do without a trial: there is no memory for it, or a graph
-// is being recorded. Other errors of a trial are returned.
+// withoutTrial reports whether err means that a GEMM must be prepared without timing, because there is too little
+// memory or because a graph is being recorded. Callers return other errors of a trial.
 func withoutTrial(err error) bool {
 	return errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, errRecording)
 }
 
-// weights returns the number of copies of b in a trial of st. If hocket's kernel is a candidate, there are so many that
-// no run finds its weight in the cache.
+// weights returns the number of copies of b in a trial of st. If hocket's kernel is a candidate, there are enough
+// copies that no run finds its copy in the cache.
 func (st *Launch) weights() int64 {
 	_, b, _ := st.Problem.spans()
 	if st.own == nil {
@@ -50,15 +50,15 @@ func (st *Launch) weights() int64 {
 	return 1 + (coldBytes-1)/b
 }
 
-// newTrial reserves the memory of a trial of st: a workspace of the given size and the given number of copies of b. The
-// context is current.
+// newTrial reserves the memory for a trial of st: a workspace of the given size, and the given number of copies of b.
+// The caller has made the context current.
 func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	if h.site.Recording() {
 		return nil, errRecording
 	}
 	a, b, out := st.Problem.spans()
 	t := &trial{host: h, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
-	if t.bytes > h.gpu.Memory { // possible if operands overlap, since a trial uses separate memory for each
+	if t.bytes > h.gpu.Memory { // the operands fit if they overlap, but a trial does not overlap them
 		return nil, fmt.Errorf("%w: a trial needs %d bytes, but GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
 	}
 	var err error
@@ -86,8 +86,8 @@ func (t *trial) operands(pattern []byte) error {
 	return FillPattern(t.host.drv, t.host.heaps[device.Pinned], t.at, int64(t.out-t.at), pattern, t.h)
 }
 
-// spans returns the number of bytes from the first to the last element of each operand. For b it is at least the size
-// of the bias.
+// spans returns the number of bytes from the first to the last element of each operand. The span of b is at least the
+// size of the bias.
 func (g *LtProblem) spans() (a, b, out int64) {
 	types := g.types()
 	reach := func(dt ir.DType, step int64, dims ...int64) int64 { // dims: extent, stride, …
@@ -123,8 +123,8 @@ const patternLength = 65521
 
 var noises sync.Map // by dtype
 
-// NoiseOf returns normally distributed numbers. The power that a product needs, and therefore its time, depends on how
-// many bits change between operands.
+// NoiseOf returns normally distributed numbers. The power that a GEMM needs, and therefore its time, depends on the
+// number of bits that change between consecutive operands.
 func NoiseOf(dt ir.DType) []byte {
 	if b, ok := noises.Load(dt); ok {
 		return b.([]byte)
@@ -135,7 +135,7 @@ func NoiseOf(dt ir.DType) []byte {
 	return b
 }
 
-// PatternOf returns patternLength numbers, which next draws.
+// PatternOf returns patternLength numbers that it gets from next.
 func PatternOf(dt ir.DType, next func() float64) []byte {
 	vals := make([]float64, patternLength)
 	for i := range vals {
@@ -146,7 +146,7 @@ func PatternOf(dt ir.DType, next func() float64) []byte {
 	return b
 }
 
-// try runs a candidate once and waits for its end, so that its code is loaded before it is timed.
+// try runs a candidate once and waits for its end. This loads the candidate's code before it is timed.
 func (t *trial) try(c Candidate) error {
 	run, err := t.runOf(&c, 0)
 	if err == nil {
@@ -171,7 +171,7 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 		bias = t.b
 	}
 	g := t.st.Problem.Problem
-	g.Relu = false // as for the other candidates: see withRelu
+	g.Relu = false // without the relu, like the other candidates: see withRelu
 	list, err := t.host.site.Compile(g.skinnyProblem(t.out, t.a, b, bias))
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 	return func() error { return t.host.drv.Launch(list[0], t.h) }, nil
 }
 
-// round times each candidate that is in the race, beginning with the one at index from.
+// round times once each candidate that is still in the race, beginning with the candidate at index from.
 func (t *trial) round(cands []Candidate, from, chain int) error {
 	var racing []*Candidate
 	for i := range cands {
@@ -249,8 +249,8 @@ func (t *trial) enter(c *Candidate) error {
 	return nil
 }
 
-// close frees everything that the trial has allocated, and resets the product's bias. It returns err together with
-// errors of freeing. It also returns empty regions of the heap to the driver.
+// close frees everything that the trial has allocated, resets the GEMM's bias, and returns empty regions of the heap
+// to the driver. It returns err joined with errors of freeing.
 func (t *trial) close(err error) error {
 	drv := t.host.drv
 	errs := []error{err}

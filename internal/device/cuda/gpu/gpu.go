@@ -1,5 +1,5 @@
 // Package gpu manages the CUDA state of a process: the driver, the GPUs with their contexts and loaded code, heaps of
-// memory, peer access between GPUs, and lost GPUs.
+// device memory, and peer access between GPUs. It records which GPUs are lost.
 package gpu
 
 import (
@@ -91,7 +91,7 @@ func (g *GPU) Context() (nvlib.Context, error) {
 	return c, nil
 }
 
-// lock locks mu for the world that is using the driver (see nvlib.Watch).
+// lock locks mu on behalf of the world that is using the driver (see nvlib.Watch).
 func (g *GPU) lock() (unlock func(), err error) {
 	w := g.System.Lent.Watch()
 	if !w.Hold(&g.mu) {
@@ -100,10 +100,10 @@ func (g *GPU) lock() (unlock func(), err error) {
 	return func() { w.Release(&g.mu) }, nil
 }
 
-// errGivenUp is the error for a caller whose world was given up because a driver call did not return.
+// errGivenUp is the error of a call on behalf of a world that was abandoned because a driver call did not return.
 var errGivenUp = errors.New("canceled: a call of the driver did not return")
 
-// Function returns a kernel of an image. The first call for a key loads the image. The context is current.
+// Function returns a kernel of a compiled image. The first call for a key loads the image. The context is current.
 func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function, error) {
 	unlock, err := g.lock()
 	if err != nil {
@@ -132,8 +132,8 @@ func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function,
 	return f, nil
 }
 
-// AllowShared lets launches of f use the given number of bytes of dynamic shared memory. It never lowers a limit set
-// before. The context is current.
+// AllowShared permits launches of f to use the given number of bytes of dynamic shared memory. It never lowers an
+// earlier limit. The context is current.
 func (g *GPU) AllowShared(f nvlib.Function, bytes uint32) error {
 	unlock, err := g.lock()
 	if err != nil {

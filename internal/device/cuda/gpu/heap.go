@@ -14,20 +14,20 @@ import (
 // Alignment is the alignment of every allocation in bytes.
 const Alignment = 256
 
-// Source provides a heap with regions of memory. Reserve returns a region of most bytes, or of least bytes if there is
-// not enough memory for that.
+// Source allocates the regions of a heap. Reserve returns a region of most bytes, or of least bytes if there is too
+// little memory for most.
 type Source interface {
 	Reserve(most, least int64) (*Region, error)
 	Release(*Region) error
 }
 
-// Region represents a range of memory that a heap divides into allocations.
+// Region is a range of memory from which a heap allocates.
 type Region struct {
 	Addr   nvlib.Ptr
 	Bytes  int64
 	handle nvlib.MemHandle
-	shown  bool      // created so that other processes and NCCL can share it
-	Known  bool      // some of it was passed to NCCL within a graph
+	shown  bool      // created in a form that other processes and NCCL can map
+	Known  bool      // some of its memory was passed to NCCL while a graph was recorded
 	Free   []stretch // sorted by address; adjacent stretches are merged
 }
 
@@ -46,12 +46,13 @@ type Heap struct {
 	Regions            []*Region
 }
 
-// Sizes of regions.
+// Sizes of regions in bytes.
 const (
 	DeviceLeast = 2 << 20 // the granularity of a mapping
 	DeviceSlab  = 64 << 20
 	HostSlab    = 4 << 20
-	// mostBytes is more memory than any machine has. Larger sizes are refused, because they could overflow.
+	// mostBytes is larger than the memory of any machine. Allocations of more bytes are refused, because their size
+	// could overflow.
 	mostBytes = 1 << 50
 )
 
@@ -84,8 +85,8 @@ func (h *Heap) Alloc(bytes int64) (nvlib.Ptr, error) {
 	return p, nil
 }
 
-// size returns the size of a new region for an allocation of n bytes. Sizes up to a slab are powers of 2 times least,
-// so that the remainder is useful for other allocations. A larger allocation gets a region of its size.
+// size returns the size of a new region for an allocation of n bytes. Sizes up to slab are powers of 2 times least, so
+// that the unused part can serve other allocations. For a larger allocation, the region is as large as the allocation.
 func (h *Heap) size(n int64) int64 {
 	size := h.least
 	for i := 0; size < h.slab && (i < len(h.Regions) || size < n); i++ {
@@ -132,7 +133,7 @@ func (h *Heap) RegionOf(p nvlib.Ptr) *Region {
 	return h.Regions[i]
 }
 
-// Free frees memory. If its region is then empty and larger than a slab, the region is released.
+// Free frees memory. If this makes its region empty and the region is larger than slab, Free releases the region.
 func (h *Heap) Free(p nvlib.Ptr, bytes int64) error {
 	r := h.RegionOf(p)
 	if r == nil {
@@ -187,7 +188,7 @@ func (h *Heap) Close() error {
 	return errors.Join(errs...)
 }
 
-// DeviceMemory is a source of regions in a GPU's memory that the given devices can access.
+// DeviceMemory is a source of regions in one GPU's memory. It maps them so that the given devices can access them.
 type DeviceMemory struct {
 	GPU      *GPU
 	Devices  []nvlib.Device
@@ -202,7 +203,7 @@ func (m DeviceMemory) driver() *nvlib.Driver {
 	return m.Driver
 }
 
-// MemoryError adds to an out-of-memory error how much memory is free.
+// MemoryError adds the size of the free memory to an out-of-memory error.
 func (g *GPU) MemoryError(bytes int64, err error) error {
 	if !OutOfMemory(err) {
 		return err
@@ -218,7 +219,7 @@ func (m DeviceMemory) Reserve(most, least int64) (*Region, error) {
 	return orLess(most, least, m.reserve)
 }
 
-// orLess calls take with most, and with least if memory is insufficient.
+// orLess calls take with most, and again with least if there is too little memory for most.
 func orLess(most, least int64, take func(int64) (*Region, error)) (*Region, error) {
 	r, err := take(most)
 	if OutOfMemory(err) && least < most {
@@ -277,11 +278,11 @@ func (m DeviceMemory) Import(file *os.File, bytes int64) (*Region, error) {
 	return m.mapAt(&Region{Bytes: bytes, handle: h})
 }
 
-// Release releases a region. Addresses that NCCL may have recorded stay reserved, so that no other memory is mapped
-// there. NCCL registers memory by address if it is passed to NCCL within a graph. It reads from these registrations
-// before it removes those of destroyed graphs (2.28.3: ncclRegister, and ncclCommPollCallbacks every tenth group).
-// Peers would then write to the new memory. A reserved address costs the driver some host memory and is never freed;
-// only memory that was passed to NCCL within a graph causes this.
+// Release releases a region. Addresses that NCCL may have registered stay reserved, so that no other memory is mapped
+// there. If a graph passes memory to NCCL, NCCL registers the memory by its address. NCCL may use a registration after
+// the graph was destroyed (2.28.3: ncclRegister looks it up before ncclCommPollCallbacks, called every tenth group,
+// removes it). Peers would then write to new memory at the same address. A reserved address uses some host memory of
+// the driver and is never freed. Only memory that was passed to NCCL within a graph causes this.
 //
 // Addresses also stay reserved if unmapping failed. New memory at these addresses would otherwise be reachable through
 // the old mapping.
@@ -310,7 +311,7 @@ func (p HostMemory) reserve(bytes int64) (*Region, error) {
 	return &Region{Addr: addr, Bytes: bytes}, nil
 }
 
-// Release frees pinned memory.
+// Release frees the region's pinned memory.
 func (p HostMemory) Release(r *Region) error { return p.Driver.HostFree(r.Addr) }
 
 // Held returns the total size of the heap's regions.
@@ -331,7 +332,7 @@ func (h *Heap) Layout() string {
 	return b.String()
 }
 
-// Place describes the position of an address. Heaps that received the same requests describe it by the same text.
+// Place describes an address by its position in the heap. Heaps that received the same requests return the same text.
 func (h *Heap) Place(at nvlib.Ptr) string {
 	for i, r := range h.Regions {
 		if at >= r.Addr && at < r.Addr+nvlib.Ptr(r.Bytes) {

@@ -9,10 +9,10 @@ import (
 )
 
 // Fatal is the set of statuses after which a process cannot use a device again. For most of them the driver API's
-// documentation of CUresult says: "the process must be terminated and relaunched". For 700 and 719 this was measured
-// (driver 580.159, CUDA 13.0, H200): cuDevicePrimaryCtxReset and cuCtxDestroy return success, and the next
-// cuDevicePrimaryCtxRetain or cuCtxCreate returns the same status again. For 214, 220 and 999 the documentation makes
-// no statement, but the contents of device memory are in doubt.
+// documentation of CUresult says: "the process must be terminated and relaunched". A test confirmed this for 700 and
+// 719 (driver 580.159, CUDA 13.0, H200): cuDevicePrimaryCtxReset and cuCtxDestroy returned success, but the next
+// cuDevicePrimaryCtxRetain or cuCtxCreate returned the same status again. For 214, 220 and 999 the documentation makes
+// no statement, but the contents of device memory may be wrong.
 var Fatal = map[int]bool{
 	214: true, // uncorrectable ECC error
 	220: true, // uncorrectable NVLink error
@@ -34,8 +34,9 @@ var Fatal = map[int]bool{
 // IsFatal reports whether err is a status of Fatal.
 func IsFatal(err error) bool { return err != nil && Fatal[nvlib.CUDACode(err)] }
 
-// loss describes why, where and since when a GPU is lost to this process. It unwraps to the driver's error but not to a
-// *device.Fault. A fault concerns one world's work, whereas a loss affects all later worlds.
+// loss describes the cause, the place and the time of the loss of a GPU to this process. Its Unwrap returns the
+// driver's error but no *device.Fault, because a fault concerns one world's work, whereas a loss affects all later
+// worlds.
 type loss struct {
 	gpu   *GPU
 	since time.Time
@@ -53,7 +54,7 @@ func (l *loss) Unwrap() error { return l.err }
 // Is reports whether target is device.ErrDeviceLost.
 func (l *loss) Is(target error) bool { return target == device.ErrDeviceLost }
 
-// Lose marks g as lost if err is fatal, and reports whether it is. The first cause is kept.
+// Lose marks g as lost if err is fatal, and reports whether err is fatal. Only the first cause is recorded.
 func (g *GPU) Lose(err error, where string) bool {
 	if !IsFatal(err) {
 		return false
@@ -62,7 +63,7 @@ func (g *GPU) Lose(err error, where string) bool {
 	return true
 }
 
-// Hang marks g as lost because its work does not end. Only the end of the process stops a kernel.
+// Hang marks g as lost because its work does not end. A running kernel can be stopped only by ending the process.
 func (g *GPU) Hang(patience time.Duration, where string) error {
 	g.Lost.CompareAndSwap(nil, &loss{g, time.Now(), where, fmt.Errorf("work still ran %v after its world was closed", patience)})
 	return g.Lost.Load()

@@ -7,10 +7,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Multicast is memory on each of several GPUs, with one additional address that refers to the memory of all of them.
+// Multicast is memory on each of several GPUs, with one additional address. Multimem instructions on that address
+// access the memory of all these GPUs.
 type Multicast struct {
 	Bytes int64
-	Own   []nvlib.Ptr // by GPU: the address of its own memory
+	Own   []nvlib.Ptr // by GPU: the address of the GPU's own memory
 	All   nvlib.Ptr   // the multicast address, for multimem instructions on any of the GPUs
 
 	drv  *nvlib.Driver
@@ -51,7 +52,7 @@ func (mc *Multicast) Free() error {
 	return errors.Join(errs...)
 }
 
-// make creates the object, adds all devices to it, and only then binds memory. The driver requires this order.
+// make creates the object, adds all devices to it, and then binds memory. The driver requires this order.
 func (mc *Multicast) make(bytes int64) error {
 	drv, n := mc.drv, len(mc.gpus)
 	grain, err := mc.grain(bytes)

@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// watchful is how long Pause returns immediately, so that callers poll devices continuously. A notification or a
-	// sleep would take longer than short executions do.
+	// watchful is the waiting time up to which Pause returns immediately, so that callers poll devices continuously.
+	// For short executions, a notification or a sleep would take longer than the execution.
 	watchful = 2 * time.Millisecond
-	// One of yields calls lets other goroutines run first. Each time, the scheduler wakes a thread, and the polling
-	// goroutine moves to another thread. On two H100 with 32 processors, yielding in every call made callers of
-	// executions of 0.4 ms return 31 µs later.
+	// One of yields calls lets other goroutines run before it returns. Each yield makes the scheduler wake a thread
+	// and move the polling goroutine to another thread. On two H100 with 32 processors, yielding in every call delayed
+	// the callers of executions of 0.4 ms by 31 µs.
 	yields = 32
-	// A nap lasts at most 1/restless of the time waited so far, because the caller may learn of the end that much
-	// later.
+	// A nap lasts at most 1/restless of the time waited so far, because the caller may notice the end later by the
+	// length of a nap.
 	restless = 64
 	longest  = 500 * time.Microsecond
 )

@@ -11,22 +11,22 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// P2PVariable is the name of the environment variable that disables peer access between GPUs: "off" for all GPUs,
-// "0-1,0-2" for these pairs.
+// P2PVariable is the name of the environment variable that disables peer access between GPUs. "off" disables peer
+// access between all GPUs, and a list such as "0-1,0-2" disables it for these pairs.
 const P2PVariable = "HOCKET_P2P"
 
-// reach records which GPUs of the process can access each other's memory, with kernels and copy engines of both. Pairs
-// that cannot are called apart. Their data goes through host memory (see host_staged.go of package cuda). A pair is
-// apart if the user says so, if the driver denies peer access, or if a real transfer fails. The transfer is necessary
-// because virtual machines and PCIe switches can lose or corrupt transfers, without an error, between devices that
-// report peer access.
+// reach records which GPUs of the process can access each other's memory. In a pair with peer access, kernels and copy
+// engines of both GPUs can. Pairs without peer access are called apart; their data goes through host memory (see
+// host_staged.go of package cuda). A pair is apart if P2PVariable names it, if the driver denies peer access, or if a
+// test transfer fails. The test is necessary because virtual machines and PCIe switches can lose or corrupt transfers,
+// without an error, between devices that report peer access.
 type reach struct {
 	setting string // value of P2PVariable
 	denied  map[Couple]bool
 	NVML    func() (*nvlib.NVML, error)
 	mu      sync.Mutex
 	Why     map[Couple]error // by tested pair: nil, or why the pair is apart
-	Deceit  bool             // the driver reports peer access for a pair that is apart
+	Deceit  bool             // there is a pair that is apart although the driver reports peer access
 }
 
 // Couple is a pair of GPUs in ascending order.
@@ -56,8 +56,9 @@ func NewReach(setting string) (*reach, error) {
 	return r, nil
 }
 
-// Apart returns why two GPUs are apart, or nil if they are not. It tests the pair unless it was tested before. err
-// reports that the test was not possible, or left a GPU unusable. The caller holds the issue lock.
+// Apart returns the reason why two GPUs are apart, or nil if they are not. It tests the pair if no earlier call has
+// tested it. err reports that the test was not possible, or that it made a GPU unusable. The caller holds the issue
+// lock.
 func (s *System) Apart(a, b *GPU) (why, err error) {
 	r := s.Reach
 	w := s.Lent.Watch()
@@ -76,7 +77,7 @@ func (s *System) Apart(a, b *GPU) (why, err error) {
 	return why, nil
 }
 
-// told returns why GPUs are apart according to the user and the driver, without a transfer.
+// told returns the reason why two GPUs are apart according to P2PVariable and the driver, without a test transfer.
 func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	if s.Reach.setting == "off" || s.Reach.denied[coupleOf(a, b)] {
 		return fmt.Errorf("%s=%s disables peer access between them", P2PVariable, s.Reach.setting)
@@ -91,7 +92,8 @@ func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	return nil
 }
 
-// noPeer returns the error for peer access that the driver denies, with NVML's reason if it has one.
+// noPeer returns the error for a pair between which the driver denies peer access. It adds NVML's reason if NVML
+// reports one.
 func (r *reach) noPeer(a, b *GPU) error {
 	const what = "the driver offers no peer access: the GPUs have no NVLink, and PCIe peer access is off"
 	nvml, err := r.NVML()
@@ -104,11 +106,11 @@ func (r *reach) noPeer(a, b *GPU) error {
 	return errors.New(what)
 }
 
-// ask is Apart for a pair that was not tested before.
+// ask does the work of Apart for a pair that was not tested before.
 func (s *System) ask(a, b *GPU) (why, err error) {
 	switch why := s.told(s.Lent, a, b); {
 	case OutOfMemory(why):
-		return nil, why // lack of memory says nothing about the connection
+		return nil, why // too little memory for the test does not mean that the pair is apart
 	case why != nil:
 		return why, nil
 	}
@@ -127,7 +129,7 @@ func (s *System) ask(a, b *GPU) (why, err error) {
 	return nil, nil
 }
 
-// ApartNow returns why two GPUs are apart, without testing the pair.
+// ApartNow returns the reason why two GPUs are apart, as far as it is known without a test transfer.
 func (s *System) ApartNow(a, b *GPU) error {
 	if why := s.Reach.Known(a, b); why != nil {
 		return why
@@ -135,21 +137,21 @@ func (s *System) ApartNow(a, b *GPU) error {
 	return s.told(s.Driver, a, b)
 }
 
-// Known returns the result for a tested pair; nil for others.
+// Known returns the result for a pair that was tested; nil for other pairs.
 func (r *reach) Known(a, b *GPU) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Why[coupleOf(a, b)]
 }
 
-// Deceives reports whether the driver reports peer access for a pair that is apart.
+// Deceives reports whether there is a pair that is apart although the driver reports peer access.
 func (r *reach) Deceives() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Deceit
 }
 
-// Detours returns a line for each reason, with the pairs that are apart for it.
+// Detours returns, for each reason, a line with the pairs that are apart for this reason.
 func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 	var reasons []string
 	pairs := map[string][]string{}

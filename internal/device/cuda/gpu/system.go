@@ -14,16 +14,16 @@ import (
 // handles are kept for the life of the process, because creating them takes longer than most executions.
 type System struct {
 	Driver *nvlib.Driver
-	// Lent is the driver for a world that uses the process's GPUs exclusively. Its calls are monitored by the
-	// nvlib.Watch of that world.
+	// Lent is the driver for a world that uses the process's GPUs exclusively. The nvlib.Watch of that world monitors
+	// the calls.
 	Lent  *nvlib.Driver
 	GPUs  []*GPU
 	Reach *reach
 	BLAS  func() (*nvlib.CuBLASLt, error)
 	NCCL  func() (*nvlib.NCCL, error)
 	NVTX  func() (*nvlib.NVTX, error)
-	// Patience is the time limit for work in flight that waits for nothing else. If it takes longer, its device counts
-	// as hung.
+	// Patience is the time limit for unfinished work that does not wait for other work. If it takes longer, its device
+	// counts as hung.
 	Patience     time.Duration
 	CallPatience Patience
 	EarlyEdges   bool // graphs support programmatic dependent launch
@@ -73,7 +73,7 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 	return s, nil
 }
 
-// Patience is the time limit of a driver call. A GPU whose call takes longer is lost.
+// Patience is the time limit of a driver call. A GPU for which a call takes longer counts as lost.
 type Patience struct {
 	Call  time.Duration // while a caller waits for the result
 	Late  time.Duration // after that caller's context has ended and the grace period has passed
@@ -96,8 +96,8 @@ var ErrNoDevice = errors.New("the NVIDIA driver finds no GPU: check that the hos
 // laterCompiler is the advice for code that the driver rejects.
 const laterCompiler = "libnvrtc may be from a later CUDA version than the driver: hocket doctor shows both versions; HOCKET_LIBNVRTC selects another file"
 
-// WaysOut gives advice for statuses that occur when the driver, a GPU or code is first used. It follows the
-// documentation of CUresult.
+// WaysOut maps statuses that can occur at the first use of the driver, of a GPU or of code to advice. The advice
+// follows the documentation of CUresult.
 var WaysOut = map[int]string{
 	200: laterCompiler, 209: laterCompiler, 222: laterCompiler, // the image, no binary for the GPU, the version of PTX
 	46:  "another process may use the GPU exclusively: nvidia-smi -q -d COMPUTE shows the compute mode",

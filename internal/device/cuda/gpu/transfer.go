@@ -11,11 +11,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// trialBytes is the size of a trial transfer.
+// trialBytes is the size in bytes of a test transfer.
 const trialBytes = 1 << 20
 
-// trialPattern is the data to send. A trial sends trialBytes of it, from an offset below 256 that depends on the
-// receiver.
+// trialPattern is the data that test transfers send. A transfer sends trialBytes of it, from an offset below 256 that
+// depends on the receiver.
 var trialPattern = sync.OnceValue(func() []byte {
 	b := make([]byte, 256+trialBytes)
 	for i := range b {
@@ -24,7 +24,7 @@ var trialPattern = sync.OnceValue(func() []byte {
 	return b
 })
 
-// passage holds the memory of a trial transfer: three buffers on the host, two on the sending GPU, and one on the
+// passage holds the memory of a test transfer: three buffers on the host, two on the sending GPU, and one on the
 // receiving GPU.
 type passage struct {
 	sys       *System
@@ -34,8 +34,9 @@ type passage struct {
 	giveBack  []func() error
 }
 
-// tryTransfer makes from write a pattern to memory of to, where to reads it, and then read it back. why is what is
-// wrong with the connection. err reports that the trial was not possible, or that a GPU is lost.
+// tryTransfer tests the connection of two GPUs. It makes from write a pattern to memory of to, makes to read the
+// pattern there, and makes from read it back. why describes a fault of the connection. err reports that the test was
+// not possible, or that a GPU is lost.
 func (s *System) tryTransfer(from, to *GPU) (why, err error) {
 	t := &passage{sys: s, from: from, to: to}
 	if err = errors.Join(t.on(to, func() error { return nil }), t.on(from, t.take)); err == nil {
@@ -65,8 +66,8 @@ func (g *GPU) Bound(f func() error) error {
 	return f()
 }
 
-// on runs f with the context of g current. If f fails with a fatal error, g is lost, unless one of the two GPUs was
-// lost before.
+// on runs f while the context of g is current. If f fails with a fatal error, on marks g as lost, unless one of the
+// two GPUs was lost before.
 func (t *passage) on(g *GPU, f func() error) error {
 	err := g.Bound(f)
 	if t.from.Lost.Load() == nil && t.to.Lost.Load() == nil {
@@ -75,7 +76,7 @@ func (t *passage) on(g *GPU, f func() error) error {
 	return err
 }
 
-// run grants from access to the memory of to, and transfers the pattern.
+// run gives from access to the memory of to, and transfers the pattern.
 func (t *passage) run() error {
 	if err := t.sys.Lent.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
 		return err
@@ -106,7 +107,7 @@ func (t *passage) run() error {
 	return nil
 }
 
-// take allocates the memory. The context of from is current.
+// take allocates the memory of the test. The context of from is current.
 func (t *passage) take() (err error) {
 	drv := t.sys.Lent
 	if t.host, err = drv.HostAlloc(3 * trialBytes); err != nil {

@@ -17,21 +17,21 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Team describes the GPUs that communicators are made for, and gives access to the world that uses them. Its functions
-// are called with the world's mutex held.
+// Team describes the GPUs for which communicators are created, and provides functions of the world that uses them.
+// These functions are called while the world's mutex is held.
 type Team struct {
 	Members []Member
 	System  *gpu.System
 	Peers   *procs.Spread // nil if all members are of this process
 	Calls   *nvlib.Watch  // monitors the calls of the world
-	// Patience bounds how long NCCL may take to initialize, and to complete a trial. Longer is a hint in error messages
-	// on how to increase it.
+	// Patience limits how long NCCL may take to initialize, and to complete a trial. Longer is a hint for error
+	// messages: it says how to raise the limit.
 	Patience time.Duration
 	Longer   string
 
-	GivenUp func() error             // the reason why the world was given up; nil if it was not
+	GivenUp func() error             // the reason why the world was abandoned; nil if it was not
 	Ended   func() bool              // reports whether the world has ended
-	Aside   func(func() error) error // runs a function without the world's mutex; the world may end meanwhile
+	Aside   func(func() error) error // runs a function while the world's mutex is released; the world may end meanwhile
 	Apart   func() error             // the reason why members cannot access each other's memory; nil if they can
 }
 
@@ -39,7 +39,7 @@ type Team struct {
 type Member struct {
 	Rank    int
 	Device  nvlib.Device
-	Foreign bool // another process drives it
+	Foreign bool // another process drives the GPU
 	Stream  nvlib.Stream
 	Bound   func(func() error) error // runs a function with the GPU's context current
 }
@@ -47,19 +47,19 @@ type Member struct {
 // Group holds a team's communicators, one for each member. Creating them takes long, so a Pool keeps some of them for
 // later teams and worlds (see IdleMost).
 type Group struct {
-	lib       *nvlib.NCCL // for calls of the world that uses the group; they are monitored
-	own       *nvlib.NCCL // for ending communicators; these calls are not monitored
-	key       string      // the devices in order
+	lib       *nvlib.NCCL // for calls that the world's nvlib.Watch monitors
+	own       *nvlib.NCCL // for calls that destroy communicators, which are not monitored
+	key       string      // identifies the devices and their order
 	comms     []nvlib.Comm
 	exercised map[string]bool
-	joined    bool // created with other processes: calls do not block (see settle), and the communicators of their members are 0
+	joined    bool // created together with other processes: calls do not block (see settle), and the communicators of other processes' members are 0
 	used      bool // some work was issued
-	failed    bool // not to be used again
+	failed    bool // must not be used again
 	ended     bool // aborted
 }
 
-// Open returns communicators for t. They are from p if all members are of this process, else created together with the
-// other processes.
+// Open returns communicators for t. If all members belong to this process, they are from the pool p. Otherwise they
+// are created together with the other processes.
 func (p *Pool) Open(t *Team) (*Group, error) {
 	open := p.take
 	if t.Peers != nil {
@@ -72,8 +72,8 @@ func (p *Pool) Open(t *Team) (*Group, error) {
 	return g, err
 }
 
-// Issue issues the NCCL calls of this process's members as one group. member returns the call of member i, or false if
-// it has none.
+// Issue issues the NCCL calls of this process's members as one group. The function member returns the call of member
+// i, or false if the member has no call.
 func (g *Group) Issue(t *Team, w *coll.NCCLWork, member func(i int) (coll.NCCLCall, bool)) error {
 	g.used = true
 	err := g.lib.GroupStart()
@@ -96,7 +96,7 @@ type Trial struct {
 	// Reserve returns the addresses of zeroed memory of the given size on every member. The address of a foreign member
 	// is arbitrary.
 	Reserve func(bytes int64) ([]nvlib.Ptr, error)
-	// Drop frees what Reserve returned. It is not called if NCCL may still use the memory.
+	// Drop frees the memory that Reserve returned. It is not called if NCCL may still use this memory.
 	Drop func()
 	// Issued records that work was issued to the members' streams.
 	Issued func()
@@ -104,7 +104,8 @@ type Trial struct {
 	Idle func() (bool, error)
 }
 
-// trialMost bounds the memory of an exercise. For larger data NCCL uses the same connections and kernels.
+// trialMost is the largest number of bytes of memory that Exercise uses. For larger data, NCCL uses the same
+// connections and kernels.
 const trialMost = 64 << 20
 
 // Exercise runs the call w once on scratch memory, so that NCCL connects and loads its kernels now. It does nothing for
@@ -124,7 +125,7 @@ func (g *Group) Exercise(t *Team, w *coll.NCCLWork, x Trial) error {
 	inUse := false
 	defer func() {
 		if !inUse {
-			x.Drop() // else the memory is freed with the world
+			x.Drop() // otherwise the memory is freed when the world is closed
 		}
 	}()
 	if err != nil {
@@ -158,8 +159,8 @@ func (t *Team) firstOwn() *Member {
 	return &t.Members[0]
 }
 
-// awaitTrial waits until the members' streams have completed a trial. The wait is bounded, because a trial never ends
-// if GPUs or processes are isolated from each other in a way that NCCL does not detect.
+// awaitTrial waits until the members' streams have completed a trial. The wait has a time limit, because a trial never
+// ends if GPUs or processes are isolated from each other and NCCL does not detect this.
 func (t *Team) awaitTrial(idle func() (bool, error)) error {
 	for began := time.Now(); !t.Ended(); gpu.Pause(time.Since(began)) {
 		done, err := idle()
@@ -198,11 +199,11 @@ func (g *Group) Abort() { g.end(g.own.Abort) }
 // destroy frees idle communicators.
 func (g *Group) destroy() { g.end(g.own.Destroy) }
 
-// endPatience bounds how long end waits. An abort may itself wait for kernels that never end.
+// endPatience limits how long end waits. An abort of NCCL may itself wait for kernels that never end.
 const endPatience = 2 * time.Second
 
-// end calls last for every communicator, each in a separate goroutine, because ending one communicator may wait for the
-// end of another. Calls that take longer than endPatience are abandoned.
+// end calls last for every communicator. Each call has a separate goroutine, because one call may wait for another.
+// end returns after endPatience even if some calls have not returned.
 func (g *Group) end(last func(nvlib.Comm) error) {
 	if g.ended {
 		return
@@ -212,7 +213,7 @@ func (g *Group) end(last func(nvlib.Comm) error) {
 	done := make(chan struct{}, len(own))
 	for _, c := range own {
 		go func() {
-			_ = last(c) // the error would have no recipient
+			_ = last(c) // no caller could receive the error
 			done <- struct{}{}
 		}()
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 // The rest of this file is for teams with members in several processes. The process of the first member creates a
-// unique ID, and all processes learn it in a round of agreement. Then each process joins with its own members. NCCL's
-// calls do not block here: the host polls the communicators until they are ready. It stops polling after a bounded
-// time, or when the world ends; then the communicators are aborted.
+// unique ID and sends it to all processes. Then each process initializes the communicators of its members. NCCL's
+// calls do not block here: the host polls the communicators until they are ready. After a time limit, or when the
+// world ends, the host stops polling and aborts the communicators.
 
 // join creates the team's communicators together with the other processes. The world's mutex is released while this
 // process waits.
@@ -40,7 +40,7 @@ func (p *Pool) join(t *Team) (*Group, error) {
 	return g, nil
 }
 
-// tellLocked calls tell with the pool locked.
+// tellLocked calls tell while the pool is locked.
 func (p *Pool) tellLocked(t *Team) error {
 	if !t.Calls.Hold(&p.mu) {
 		return t.GivenUp()
@@ -49,7 +49,7 @@ func (p *Pool) tellLocked(t *Team) error {
 	return p.tell(t)
 }
 
-// agreeName returns the unique ID that the process of the first member has created.
+// agreeName returns the unique ID that the process of the first member has created, to all processes.
 func (t *Team) agreeName(lib *nvlib.NCCL) (id nvlib.UniqueID, err error) {
 	var name []byte
 	first := &t.Members[0]
@@ -99,7 +99,7 @@ func (g *Group) join(t *Team, id nvlib.UniqueID) error {
 	return t.Aside(func() error { return g.settle(t) })
 }
 
-// settle waits until the last calls of all communicators have finished on the host.
+// settle waits until the most recent calls on all communicators have completed on the host.
 func (g *Group) settle(t *Team) error {
 	for began := time.Now(); ; gpu.Pause(time.Since(began)) {
 		all := true

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Usable returns nil, or the reason why NCCL cannot be used for op: NCCL is missing, or this version computes op
-// wrongly.
+// Usable returns nil if NCCL can be used for op, and otherwise the reason why not: NCCL is missing, or its version
+// computes op wrongly.
 func Usable(sys *gpu.System, op ir.Op) error {
 	lib, err := sys.NCCL()
 	if err != nil {
@@ -31,7 +31,8 @@ func Usable(sys *gpu.System, op ir.Op) error {
 // Reserve returns memory of the given size on every member. Calls with the same name return the same memory.
 type Reserve func(name string, bytes int64) (coll.Area, error)
 
-// Plan calls coll.PlanNCCL. NCCL has no barrier, so a barrier is an all_reduce of a word whose result is not read.
+// Plan calls coll.PlanNCCL. Since NCCL has no barrier, a barrier becomes an all_reduce of one word whose result is
+// ignored.
 func Plan(c *coll.Collective, n int, reserve Reserve) (*coll.NCCLWork, error) {
 	if c.Op == ir.OpBarrier {
 		mem, err := reserve("barriers by NCCL", ir.I32.Size())
@@ -53,7 +54,7 @@ type Share struct {
 	Before, After []coll.Copy
 }
 
-// Pack adds copies where member i's operands are not laid out as NCCL requires.
+// Pack adds copies for the operands of member i that are not laid out as NCCL requires.
 func Pack(w *coll.NCCLWork, i int, reserve Reserve) (x Share, err error) {
 	s := &w.Shares[i]
 	if s.In != nil {

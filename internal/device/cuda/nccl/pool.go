@@ -14,18 +14,18 @@ import (
 // Pool keeps the process's unused groups, and records whether NCCL may use peer access.
 type Pool struct {
 	mu   sync.Mutex
-	idle []*Group // longest idle first
-	told bool     // NCCL has read its setting on peer access
-	may  bool     // and that setting permits peer access
+	idle []*Group // the group that has been idle longest is first
+	told bool     // NCCL has read the setting for peer access
+	may  bool     // the setting permits peer access
 }
 
 // IdleMost is the number of unused groups that are kept, which is more than programs usually need at once. Creating a
-// group takes long, and a process that kept creating and destroying them was seen to grow. On four H200 a group takes
-// 0.15 s to create, and 0.2 GB on each GPU. The memory grows to 1.6 GB at its first gather, send and receive, which
-// takes another 0.15 s.
+// group takes long, and the memory of a process that repeatedly created and destroyed groups grew. On four H200,
+// creating a group took 0.15 s and 0.2 GB on each GPU. Its first gather, send and receive took another 0.15 s, and
+// raised the memory to 1.6 GB.
 const IdleMost = 16
 
-// PeersVariable is NCCL's environment variable that disables peer access if it is 1.
+// PeersVariable is NCCL's environment variable that disables peer access if its value is 1.
 const PeersVariable = "NCCL_P2P_DISABLE"
 
 // UsesPeers reports whether NCCL was permitted to use peer access.
@@ -35,8 +35,8 @@ func (p *Pool) UsesPeers() bool {
 	return p.may
 }
 
-// tell disables NCCL's peer access if the driver reports access that does not work. NCCL reads the setting only once,
-// for all GPUs. The pool is locked.
+// tell disables NCCL's peer access if a pair of GPUs is apart although the driver reports access. NCCL reads the
+// setting only once, for all GPUs. The pool is locked.
 func (p *Pool) tell(t *Team) error {
 	deceit := t.System.Reach.Deceives()
 	switch {
@@ -90,8 +90,8 @@ func (p *Pool) take(t *Team) (*Group, error) {
 	return g, nil
 }
 
-// pick removes an idle group for these devices from the pool. It picks the one that has exercised the most kinds of
-// calls, since NCCL allocates memory for each kind in each group and keeps it. The pool is locked.
+// pick removes an idle group for these devices from the pool. It selects the group that has exercised the most kinds
+// of calls, because NCCL allocates memory for each kind in each group and does not free it. The pool is locked.
 func (p *Pool) pick(key string) *Group {
 	best := -1
 	for i, g := range p.idle {
@@ -107,12 +107,12 @@ func (p *Pool) pick(key string) *Group {
 	return g
 }
 
-// Leave returns a group to the pool for the next team, or destroys it if it failed or is shared with other processes.
-// sound reports that all its work has ended.
+// Leave returns a group to the pool for another team. It destroys the group instead if the group has failed or is
+// shared with other processes. sound reports that all its work has ended.
 func (p *Pool) Leave(g *Group, sound bool) {
 	switch sound = sound && !g.failed && !g.ended; {
 	case sound && g.joined:
-		g.destroy() // processes would have to agree on a team that reuses it
+		g.destroy() // all processes would have to agree on the team that uses the group next
 	case sound:
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -122,9 +122,9 @@ func (p *Pool) Leave(g *Group, sound bool) {
 	}
 }
 
-// Trim destroys the groups that have been idle longest until at most the given number is left, and reports whether it
-// destroyed any. NCCL frees memory meanwhile, for which the driver may wait until devices are idle, so the caller holds
-// the issue lock.
+// Trim destroys the groups that have been idle longest until at most the given number of idle groups remains. It
+// reports whether it destroyed any. NCCL then frees memory, for which the driver may wait until devices are idle. The
+// caller therefore holds the issue lock.
 func (p *Pool) Trim(most int) bool {
 	p.mu.Lock()
 	n := max(len(p.idle)-most, 0)

@@ -10,10 +10,11 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Each process manages the memory that processes share with an identical heap per GPU. When the heap of the GPU's owner
-// adds a region, the owner exports the region. The heaps of the other processes need a region of the same size at the
-// same point, and map the exported one. The owner first shares the size of the region; size 0 means that it could not
-// allocate one.
+// Processes map each other's device memory region by region. Every process manages the memory of a GPU that processes
+// share with a heap, and all these heaps allocate in the same way. When the heap of the GPU's own process adds a
+// region, that process exports it. The heaps of the other processes need a region of the same size at the same time,
+// and map the exported one. The GPU's process first shares the size of the region; size 0 means that it could not
+// allocate the region.
 
 // owned is the source of regions for a GPU of this process.
 type owned struct {
@@ -84,7 +85,7 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 		return nil, err
 	}
 	bytes := int64(binary.LittleEndian.Uint64(note.Bytes()))
-	note.Close() // the mapping is no longer used, so an error is harmless
+	note.Close() // the mapping is no longer needed, so the caller ignores an error
 	if bytes < least {
 		return nil, fmt.Errorf("%w: process %d could not allocate %d bytes on its GPU", device.ErrOutOfMemory, i.owner,
 			least)

@@ -1,7 +1,7 @@
-// Package peers manages GPU state that the processes of a world share. Look finds out which GPUs there are, and Place
-// assigns them to ranks. Memory that one process allocates is mapped by the others, region by region in the same order
-// (Owned, Imported). All processes use the choices of algorithms that one process measured (AgreeProducts). Package
-// cuda implements worlds.
+// Package peers manages GPU state that the processes of a world share. Look finds the GPUs that each process sees, and
+// Place assigns GPUs to ranks. Other processes map the memory that one process allocates, region by region in the same
+// order (Owned, Imported). For each GEMM, all processes use the algorithm that one process has selected
+// (AgreeProducts). Package cuda implements worlds.
 package peers
 
 import (
@@ -37,7 +37,7 @@ type sight struct {
 // Look exchanges with the other processes of p which GPUs each of them sees.
 func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
 	var own []sight
-	host, _ := os.Hostname() // on error all processes count as being on one host
+	host, _ := os.Hostname() // if this fails, all processes count as being on one host
 	for _, g := range gpus {
 		own = append(own, sight{host, g.PCI, g.Name, g.Arch, g.SMs, g.BlockShared, g.Memory})
 	}
@@ -66,8 +66,8 @@ func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
 	return v, nil
 }
 
-// GPUs returns the number of GPUs. GPUs of a host on which all processes see the same are counted once; otherwise each
-// process counts as having GPUs of its own.
+// GPUs returns the number of GPUs in the world. If all processes of a host see the same GPUs, these are counted once.
+// Otherwise the GPUs that each process sees count as different.
 func (v *View) GPUs() int {
 	n, counted := 0, map[string]bool{}
 	for p, list := range v.seen {
@@ -84,9 +84,9 @@ func (v *View) GPUs() int {
 type Place struct {
 	Key     string // identifies the GPU in all processes; ranks of one process that share a GPU have the same key
 	GPU     *gpu.GPU
-	Owner   int  // the process that drives it
-	Foreign bool // the owner is another process
-	Far     bool // on another node; its memory cannot be accessed from here
+	Owner   int  // the process that drives the GPU
+	Foreign bool // another process drives the GPU
+	Far     bool // the GPU is on another node, so this process cannot access its memory
 }
 
 // Place assigns GPUs to the ranks of a world of several processes. At most the given number of ranks share a GPU. If
@@ -104,7 +104,7 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 		case seat >= 0 && ranks%p.Processes() != 0:
 			return nil, fmt.Errorf("%w: %d ranks in a group of %d processes on GPUs; give each process the same number of ranks",
 				device.ErrUnsupported, ranks, p.Processes())
-		case v.alike[host] && seat >= 0: // of a group: the process has the GPUs that it has in the world
+		case v.alike[host] && seat >= 0: // in a group, the process uses the GPUs that it has in the world
 			i += seat * ranks / p.Processes()
 		case v.alike[host]:
 			i = ranksOn[host]

@@ -12,14 +12,14 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Products gives access to the products of one GPU of this process.
+// Products are the GEMMs of one GPU of this process.
 type Products struct {
 	*gemm.Host
 	Bound func(func() error) error // runs a function with the GPU's context current
 }
 
-// SettleProducts makes all processes compute products by the same algorithms. Products for which this process had
-// chosen another algorithm are prepared again. lock locks the world's mutex.
+// SettleProducts makes all processes compute GEMMs with the same algorithms. It prepares GEMMs again for which this
+// process had chosen another algorithm. lock locks the world's mutex.
 func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock func()), here []Products) error {
 	unlock := lock()
 	own := map[gemm.Sum][]byte{}
@@ -40,10 +40,11 @@ func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock fu
 	return nil
 }
 
-// AgreeProducts makes all processes compute products by the same algorithms, so that sums are taken in one order on all
-// ranks. Each process has timed its own choices; for each product the choice of the process with the lowest number is
-// returned. Exception: if a process computes linears with a common operand separately, all do. The processes exchange
-// their choices in as many rounds as the process with the most choices needs.
+// AgreeProducts returns, for each GEMM, the algorithm that all processes use, so that all ranks compute sums in the
+// same order. Each process has measured and chosen for itself. The choice of the process with the lowest number is
+// used. If one process runs linears with a common operand as separate launches, however, all processes do. The
+// processes exchange their choices in several rounds; the process with the most choices determines the number of
+// rounds.
 func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte) (map[gemm.Sum][]byte, error) {
 	const entry = len(gemm.Sum{}) + gemm.ChosenBytes
 	const most = procs.MaxValue / entry

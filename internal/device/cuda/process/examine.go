@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Examine reports on libraries and devices. If try is set, every two GPUs make a real transfer, which creates a context
-// on each. Otherwise the report uses the results of transfers made before.
+// Examine reports on libraries and devices. If try is set, it makes a test transfer between every two GPUs, which
+// creates a context on each. Otherwise it uses the results of earlier test transfers.
 func Examine(try bool) doctor.Report {
 	r := doctor.Report{Multicast: doctor.MulticastOff}
 	if asked, err := multicastAsked(); err != nil {
@@ -46,7 +46,7 @@ func Examine(try bool) doctor.Report {
 	return r
 }
 
-// openNVML returns the process's NVML if the driver was opened, else it opens NVML.
+// openNVML returns the NVML that the process has opened together with the driver, or opens NVML.
 func openNVML(sys *Shared) (*nvlib.NVML, error) {
 	if sys != nil {
 		return sys.Reach.NVML()
@@ -54,8 +54,8 @@ func openNVML(sys *Shared) (*nvlib.NVML, error) {
 	return nvlib.OpenNVML()
 }
 
-// AddGPUs adds the GPUs to a report. If try is set, it first makes a transfer between every two of them. nvml may be
-// nil.
+// AddGPUs adds the GPUs to a report. If try is set, it first makes a test transfer between every two of them. nvml may
+// be nil.
 func (s *Shared) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
 	if try {
 		r.Note(s.tryAll())

@@ -62,8 +62,8 @@ var Open = sync.OnceValues(func() (*Shared, error) {
 var opened atomic.Pointer[Shared]
 
 // Keep saves the context that is current on the calling thread, and returns a function that makes it current again. It
-// is for C code that calls Go: other libraries of the C program, such as torch, rely on their current context. Before
-// Open, Keep does nothing.
+// is called when C code calls Go, because other libraries of the C program, such as torch, rely on their current
+// context. Before Open, Keep does nothing.
 func Keep() (restore func()) {
 	if s := opened.Load(); s != nil {
 		return s.Driver.Keep()
@@ -74,16 +74,16 @@ func Keep() (restore func()) {
 // QueuesVariable is the driver's environment variable for the number of hardware queues of a GPU.
 const QueuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS"
 
-// expected is the number of streams per GPU that are expected to be in use; 0 if unknown.
+// expected is the number of streams per GPU that the process declared with ExpectStreams; 0 if it did not.
 var expected atomic.Int32
 
 // ExpectStreams declares that no GPU will have more than n streams in use. It must be called before the process opens
-// its first machine. Fewer streams make opening faster.
+// its first machine. With fewer streams, opening is faster.
 func ExpectStreams(n int) { expected.Store(int32(n)) }
 
-// queues returns how many hardware queues a GPU should have; the driver reads the number once. If there are more
-// streams than queues, streams share a queue and wait for each other needlessly. The driver's default is 8 queues. The
-// maximum is 32, with which opening takes 0.35 s longer per GPU.
+// queues returns the number of hardware queues for each GPU. The driver reads the number once. If there are more
+// streams than queues, streams that share a queue wait for each other needlessly. The driver's default is 8 queues.
+// With the maximum of 32 queues, opening takes 0.35 s longer per GPU.
 func queues(streams int32) int {
 	if streams <= 0 {
 		return 32
@@ -91,7 +91,7 @@ func queues(streams int32) int {
 	return int(min(max(streams, 8), 32))
 }
 
-// multicastAsked reports whether the user opted in to NVLink multicast.
+// multicastAsked reports whether the user has enabled NVLink multicast.
 func multicastAsked() (bool, error) {
 	switch v := os.Getenv(doctor.MulticastVariable); v {
 	case "", doctor.MulticastOff:

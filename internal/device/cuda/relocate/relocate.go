@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Operand returns the k-th operand of a member, with the shape of v. The tail bytes before the operand may also be
-// read.
+// Operand returns a view for the k-th operand of a member, with the shape of v. The kernel may also read the tail
+// bytes before the operand.
 type Operand func(member, k int, v device.View, tail int64) device.View
 
-// The placeholder address of the first operand, and the distance between the placeholder addresses of consecutive
-// operands.
+// These are the placeholder address of the first operand, and the distance between the placeholder addresses of
+// consecutive operands.
 const (
 	placeholder = 1 << 59
 	stride      = 1 << 44
@@ -22,8 +22,8 @@ const (
 // Address returns the placeholder address of the k-th operand.
 func Address(k int) nvlib.Ptr { return nvlib.Ptr(placeholder + k*stride) }
 
-// Place returns a copy of c in which operand provides the views that have no memory. With inPlace, results overwrite
-// inputs.
+// Place returns a copy of c in which the views without memory are replaced by those that operand returns. With
+// inPlace, results use the memory of inputs.
 func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *device.Collective {
 	placed := *c
 	placed.Parts = append([]device.Part(nil), c.Parts...)
@@ -43,7 +43,7 @@ func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *
 	return &placed
 }
 
-// PlaceNorm is like Place, for a normalised sum.
+// PlaceNorm is like Place for a device.Norm.
 func PlaceNorm(n *device.Norm, sumIsResidual, outIsIn bool, operand Operand) *device.Norm {
 	placed := &device.Norm{Eps: n.Eps, Reduced: n.Reduced, Parts: append([]device.NormPart(nil), n.Parts...)}
 	for i := range placed.Parts {
@@ -61,14 +61,14 @@ func PlaceNorm(n *device.Norm, sumIsResidual, outIsIn bool, operand Operand) *de
 	return placed
 }
 
-// Call is a list of kernels whose operands are relocated before each launch.
+// Call holds kernels whose operands' addresses are replaced before each launch.
 type Call struct {
 	Kernels []*nvlib.Launch
 	moves   []relocation
 }
 
-// relocation describes a word of a kernel's arguments that holds an address: off bytes after the beginning of an
-// operand.
+// relocation describes a word of a kernel's arguments that holds an address inside an operand: off is the number of
+// bytes from the operand's beginning.
 type relocation struct {
 	kernel  *nvlib.Launch
 	word    int
@@ -76,8 +76,8 @@ type relocation struct {
 	off     uint64
 }
 
-// Find finds the words that hold placeholder addresses. tails[k] is the number of bytes before operand k that may be
-// read.
+// Find finds the argument words of the kernels that hold placeholder addresses. tails[k] is the number of bytes before
+// operand k that the kernels may read.
 func Find(kernels []*nvlib.Launch, tails []int64) *Call {
 	c := &Call{Kernels: kernels}
 	for _, k := range kernels {

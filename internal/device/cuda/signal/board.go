@@ -11,13 +11,14 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Board allocates flags, and lists of flags, in the memory of several GPUs. All these GPUs can write the flags.
+// Board allocates flags and lists of flags in the memory of several GPUs. Kernels of all these GPUs can write the
+// flags.
 type Board struct {
 	chunks []*chunk
 	lists  []*List
 }
 
-// GPU gives access to a GPU in whose memory a board allocates.
+// GPU is a GPU in whose memory a board allocates.
 type GPU struct {
 	Drv   *nvlib.Driver
 	Heaps *[3]*gpu.Heap
@@ -35,8 +36,8 @@ type List struct {
 // Full reports whether the list is full.
 func (l *List) Full() bool { return len(l.Flags) >= kernels.JoinMost }
 
-// Meeting is one GPU's part of a meeting of several GPUs, in which all wait for each other. Flag is the flag for which
-// the GPU waits; List holds the flags that it raises.
+// Meeting is one GPU's part of a synchronization in which several GPUs wait for each other. The GPU waits for Flag,
+// and raises the flags in List.
 type Meeting struct {
 	Flag nvlib.Ptr
 	List *List
@@ -50,7 +51,7 @@ type chunk struct {
 }
 
 const (
-	flagBytes  = 32 // a separate sector for each flag
+	flagBytes  = 32 // each flag has a separate sector
 	listBytes  = 8 * (1 + kernels.JoinMost)
 	chunkBytes = 64 << 10
 )
@@ -85,7 +86,8 @@ func (b *Board) cut(g *GPU, bytes int64) (nvlib.Ptr, error) {
 	return at, nil
 }
 
-// Meet allocates flags and lists with which the given GPUs can meet. Each GPU raises the flags of all others.
+// Meet allocates flags and lists with which the given GPUs can wait for each other. Each GPU raises the flags of all
+// others.
 func (b *Board) Meet(gpus []*GPU) (at []Meeting, err error) {
 	for _, g := range gpus {
 		flag, err := b.Flag(g)
@@ -108,7 +110,7 @@ func (b *Board) Meet(gpus []*GPU) (at []Meeting, err error) {
 	return at, nil
 }
 
-// Fill zeroes the flags in device memory and writes the lists there. All lists must be complete, and no kernel may use
+// Fill sets the flags in device memory to zero and writes the lists. All lists must be complete, and no kernel may use
 // the board yet.
 func (b *Board) Fill() error {
 	var errs []error

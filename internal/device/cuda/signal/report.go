@@ -1,6 +1,7 @@
-// Package signal manages memory through which kernels report errors and signal each other. In a Report, kernels of a
-// GPU report errors in their data. A Board holds flags that kernels of one GPU raise and kernels of another wait for,
-// and lists of flags that a kernel raises together. Package cuda issues the kernels.
+// Package signal manages memory through which kernels report errors and signal each other. Kernels of a GPU write
+// errors that they find in their data to a Report. A Board holds flags that kernels of one GPU raise and for which
+// kernels of another GPU wait. It also holds lists of flags that a kernel raises together. Package cuda issues the
+// kernels.
 package signal
 
 import (
@@ -13,16 +14,16 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Report is memory in which kernels of a GPU that check their data report errors. The first error is kept. The world's
-// mutex guards it.
+// Report is memory in which kernels of a GPU that check their data report errors. Only the first error is recorded.
+// The world's mutex guards it.
 type Report struct {
-	Armed  bool // a kernel that may report was launched since the last call of Rang
-	Always bool // others may launch such a kernel at any time
+	Armed  bool // a kernel that may report was launched after the last call of Rang
+	Always bool // callers outside the world may launch such a kernel at any time
 
 	drv    *nvlib.Driver
 	heaps  *[3]*gpu.Heap
 	at     nvlib.Ptr // in device memory; 0 until it is needed
-	copied nvlib.Ptr // a buffer in pinned memory for Read, followed by the bell; allocated in advance, because Sync must not allocate
+	copied nvlib.Ptr // pinned memory: a buffer for Read, followed by the bell; allocated in advance, because Sync must not allocate
 	tags   uint64
 }
 
@@ -34,7 +35,8 @@ func NewReport(drv *nvlib.Driver, heaps *[3]*gpu.Heap) *Report {
 // At returns the report's address in device memory; 0 before Open.
 func (r *Report) At() nvlib.Ptr { return r.at }
 
-// Reserve returns the address to report to, and the next tag. Tags start at 0. The context is current.
+// Reserve returns the address to which a kernel reports, and the kernel's tag. Tags count from 0. The context is
+// current.
 func (r *Report) Reserve() (nvlib.Ptr, uint64, error) {
 	if err := r.Open(); err != nil {
 		return 0, 0, err
@@ -66,8 +68,8 @@ func (r *Report) Open() error {
 
 const bellBytes = 8
 
-// bell returns the address of a word in host memory that kernels set when they report. An execution without errors thus
-// needs no driver call to find out.
+// bell returns the address of a word in host memory that kernels set when they report an error. The host can thus
+// check for errors without a driver call.
 func (r *Report) bell() nvlib.Ptr { return r.copied + kernels.FaultBytes }
 
 // Rang reports whether a kernel reported an error. The device is idle.

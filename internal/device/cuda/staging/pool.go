@@ -17,7 +17,8 @@ const (
 	Chunk = 8 << 20
 	// Least is the size of the smallest buffer.
 	Least = 4 << 10
-	// most is the default bound on a pool's bytes. At the bound, transfers wait for a buffer of a transfer in flight.
+	// most is the default limit of a pool's size in bytes. At the limit, a transfer waits until another transfer
+	// releases its buffer.
 	most = 512 << 20
 )
 
@@ -31,7 +32,7 @@ func Size(n int64) int64 {
 
 // Pool holds a world's staging buffers. The world's mutex guards it. The zero value is an empty pool.
 type Pool struct {
-	Bound    int64                 // on the total bytes of all buffers; 0 for the default
+	Bound    int64                 // limit of the total size in bytes of all buffers; 0 for the default
 	free     map[int64][]nvlib.Ptr // by size
 	total    int64
 	landings []landing
@@ -44,7 +45,7 @@ type Mark interface {
 	Release()
 }
 
-// landing is a transfer in flight. When a download has ended, buf is copied to dst.
+// landing is a transfer in flight. When a download has ended, the pool copies buf to dst.
 type landing struct {
 	mark Mark
 	buf  nvlib.Ptr
@@ -70,7 +71,7 @@ func (p *Pool) give(buf nvlib.Ptr, size int64) {
 	p.free[size] = append(p.free[size], buf)
 }
 
-// Grows reports whether another buffer of the given size fits into the pool's bound.
+// Grows reports whether the pool may allocate another buffer of the given size.
 func (p *Pool) Grows(size int64) bool { return p.total+size <= cmp.Or(p.Bound, most) }
 
 // Grow allocates another buffer of the given size in pinned memory. A context is current.
@@ -82,8 +83,8 @@ func (p *Pool) Grow(pinned *gpu.Heap, size int64) (nvlib.Ptr, error) {
 	return buf, err
 }
 
-// Stage allocates buffers in advance for concurrent transfers: times transfers of each of the given numbers of bytes.
-// It stops at the pool's bound. A context is current.
+// Stage allocates buffers in advance, for times concurrent transfers of each of the given sizes in bytes. It stops at
+// the pool's limit. A context is current.
 func (p *Pool) Stage(pinned *gpu.Heap, transfers []int64, times int) error {
 	need := map[int64]int{}
 	for _, n := range transfers {
@@ -103,13 +104,13 @@ func (p *Pool) Stage(pinned *gpu.Heap, transfers []int64, times int) error {
 	return nil
 }
 
-// Note records a transfer through buf. The transfer has ended when the mark is reached; then the pool releases the
-// mark. dst is the destination of a download, nil for an upload.
+// Note records a transfer through buf. The transfer has ended when the mark is reached; the pool then releases the
+// mark. dst is the destination of a download, or nil for an upload.
 func (p *Pool) Note(m Mark, buf nvlib.Ptr, size int64, dst []byte) {
 	p.landings = append(p.landings, landing{m, buf, size, dst})
 }
 
-// InFlight reports whether a buffer of the given size will become free without allocating one.
+// InFlight reports whether a transfer in flight will release a buffer of the given size.
 func (p *Pool) InFlight(size int64) bool {
 	for i := range p.landings {
 		if l := &p.landings[i]; l.size == size && !l.mark.Lost() {
@@ -139,7 +140,7 @@ func (p *Pool) Land() bool {
 	return landed
 }
 
-// Disown drops the destinations of all downloads, because the callers may reuse their bytes.
+// Disown drops the destinations of all downloads, because the callers may use these bytes for other purposes.
 func (p *Pool) Disown() {
 	for i := range p.landings {
 		p.landings[i].dst = nil

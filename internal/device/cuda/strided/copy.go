@@ -30,7 +30,8 @@ func CheckCopy(dst, src *View) error {
 // MaxDims is the largest number of dimensions of a copy, after merging.
 const MaxDims = 8
 
-// maxStaged is the largest number of bytes of a copy between overlapping views, which goes through a temporary buffer.
+// maxStaged is the largest size in bytes of a copy between overlapping views. Such a copy goes through a temporary
+// buffer.
 const maxStaged = 1 << 30
 
 // CheckDims returns an error if there are more than MaxDims dimensions.
@@ -68,7 +69,7 @@ func Merge(dst, src *View) []Dim {
 // WideRow is the smallest length of rows, in bytes, for which a copy engine is efficient.
 const WideRow = 512
 
-// ByEngine reports whether a copy engine copies to dst efficiently.
+// ByEngine reports whether a copy engine is efficient for a copy to dst.
 func ByEngine(dst *View, dims []Dim) bool {
 	in, size := dims[len(dims)-1], dst.DType.Size()
 	switch {
@@ -90,7 +91,7 @@ func Pieces(dst, src *View, most int64, f func(dst, src *View) error) error {
 	}
 	d, r := *dst, *src
 	d.Shape, d.Strides, r.Strides = nil, nil, nil
-	for _, p := range Merge(dst, src) { // merged, and without extents of 1
+	for _, p := range Merge(dst, src) { // the dimensions, merged and without extents of 1
 		d.Shape, d.Strides, r.Strides = append(d.Shape, p.N), append(d.Strides, p.Dst), append(r.Strides, p.Src)
 	}
 	r.Shape = d.Shape
@@ -105,7 +106,7 @@ func Pieces(dst, src *View, most int64, f func(dst, src *View) error) error {
 	return nil
 }
 
-// CopyProblem returns the copy, with merged dimensions dims, in the form that package kernels takes.
+// CopyProblem returns the copy, with the merged dimensions dims, in the form that package kernels compiles.
 func CopyProblem(dst, src *View, dims []Dim) kernels.Problem {
 	out, in := kernels.Operand{Addr: dst.Addr, DType: dst.DType}, kernels.Operand{Addr: src.Addr, DType: src.DType}
 	for _, d := range dims {

@@ -7,9 +7,9 @@ type Launches struct{ kept map[key][]*nvlib.Launch }
 
 // key identifies copies that share a launch.
 type key struct {
-	on       any // the device that the kernels are loaded on
+	on       any // the device on which the kernels are loaded
 	dst, src nvlib.Ptr
-	size     int64 // of an element, in bytes
+	size     int64 // size of an element in bytes
 	dims     [MaxDims]Dim
 }
 

@@ -1,5 +1,5 @@
-// Package strided describes checked views of device memory: where their elements are, whether views overlap, and which
-// part of a copy between two views a copy engine can do.
+// Package strided describes checked views of device memory: the positions of their elements and whether views overlap.
+// It also decides which part of a copy a copy engine can do.
 package strided
 
 import (
@@ -14,7 +14,7 @@ import (
 // View is a tensor in device or host memory.
 type View struct {
 	Mem            Memory    // nil for host memory, and for memory that a team reserved
-	Addr           nvlib.Ptr // of element 0
+	Addr           nvlib.Ptr // address of element 0
 	DType          ir.DType
 	N              int64 // elements
 	Shape, Strides []int64
@@ -54,7 +54,7 @@ func (r *View) Same(o *View) bool {
 // NamesTwice reports whether two indices refer to the same element.
 func (r *View) NamesTwice() bool { return r.N > 0 && device.NamesTwice(r.Shape, r.Strides) }
 
-// Dense reports whether elements lie in row-major order without gaps.
+// Dense reports whether the elements are in row-major order without gaps.
 func (r *View) Dense() bool {
 	step := int64(1)
 	for i := len(r.Shape) - 1; i >= 0; i-- {
@@ -92,7 +92,7 @@ func RowMajor(shape []int64) []int64 {
 	return strides
 }
 
-// Memory is the memory that holds a view.
+// Memory is the memory that contains a view.
 type Memory interface {
 	// Rank returns the rank whose device owns the memory.
 	Rank() int
@@ -100,7 +100,7 @@ type Memory interface {
 	Kind() device.MemKind
 }
 
-// Block returns the i-th of n equal blocks along axis. A view without this axis, or n = 0, is returned unchanged.
+// Block returns the i-th of n equal blocks along axis. It returns r unchanged if r has no such axis or if n is 0.
 func (r View) Block(axis, i, n int) View {
 	if n == 0 || axis >= len(r.Shape) {
 		return r

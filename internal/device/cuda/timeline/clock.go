@@ -1,6 +1,7 @@
 // Package timeline measures when work on devices began and ended. A Clock creates the events of one GPU and converts
-// the times of recorded events. A Track holds the begins and ends on a stream that the device is not yet known to have
-// reached. A Replay holds the begins and ends within a graph. Package cuda records the events.
+// the times of recorded events. A Track holds the begins and ends of commands on a stream that the device is not yet
+// known to have reached. A Replay holds the begins and ends of commands within a graph. Package cuda records the
+// events.
 package timeline
 
 import (
@@ -16,7 +17,7 @@ type Clock struct {
 	events []nvlib.Event // free events without timing
 	timed  []nvlib.Event // free events with timing
 	made   []nvlib.Event // all events, free or not
-	base   nvlib.Event   // an event that the device reached at ns
+	base   nvlib.Event   // an event that the device reached at time ns
 	ns     int64
 }
 
@@ -41,7 +42,7 @@ func (c *Clock) Event(timed bool) (nvlib.Event, error) {
 	return e, err
 }
 
-// Free returns events without timing to the clock, FreeTimed events with timing.
+// Free returns events without timing to the clock's pool, and FreeTimed events with timing.
 func (c *Clock) Free(list ...nvlib.Event)      { c.events = append(c.events, list...) }
 func (c *Clock) FreeTimed(list ...nvlib.Event) { c.timed = append(c.timed, list...) }
 
@@ -61,19 +62,20 @@ func (c *Clock) Destroy() error {
 // decreases as the time grows.
 const baseLife = 4 * time.Second
 
-// Reset makes Stale report true, so that a new base is made.
+// Reset makes Stale return true, so that the caller makes a new base.
 func (c *Clock) Reset() { c.ns = -int64(baseLife) }
 
 // Stale reports whether the base is too old at time now, which is measured since the world was opened.
 func (c *Clock) Stale(now time.Duration) bool { return now-time.Duration(c.ns) >= baseLife }
 
-// trials is the number of events of which Rebase picks one.
+// trials is the number of events from which Rebase selects one.
 const trials = 8
 
 // Rebase makes a new base. Times are measured since opened. The device must be idle, and its context current.
 //
-// The device reaches an event between the call that records it and the end of the wait for it. The base is the event
-// for which that took the shortest time, and counts as reached in the middle (Cristian's algorithm).
+// Rebase records several events, and waits for each. The device reaches an event at some time between the call that
+// records it and the end of the wait. The base is the event for which this interval is shortest. Its time is the
+// middle of the interval (Cristian's algorithm).
 func (c *Clock) Rebase(opened time.Time) {
 	shortest := time.Duration(-1)
 	for range trials {

@@ -5,9 +5,9 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Replay holds the begins and ends within a graph that was recorded for an observer. A graph node records an event for
-// each. The times can be read once a launch has ended. The next launch overwrites them, so of consecutive launches only
-// the last is reported.
+// Replay holds the begins and ends of commands within a graph that was recorded for an observer. A graph node records
+// an event for each of them. The times can be read after a launch has ended. The next launch overwrites them, so only
+// the last of several consecutive launches is reported.
 type Replay struct {
 	nodes  []node
 	latest map[*Track]place
@@ -21,7 +21,7 @@ type node struct {
 	began  bool
 	id     int64
 	ev     nvlib.Event
-	shared bool // has the event of the previous node of the same stream
+	shared bool // the event is that of the previous node of the same stream
 }
 
 // place is a position in a stream, directly after an event.
@@ -30,8 +30,8 @@ type place struct {
 	ev  nvlib.Event
 }
 
-// Note adds a begin or end on a rank's stream, whose track is t, at position pos. It returns the event for which the
-// caller adds a graph node, or 0 if none is needed. The context is current.
+// Note adds a begin or an end on a rank's stream, whose track is t, at position pos. It returns the event that the
+// caller records with a graph node, or 0 if none is needed. The context is current.
 func (r *Replay) Note(t *Track, c *Clock, rank int, stream string, began bool, id, pos int64) (nvlib.Event, error) {
 	n := node{clock: c, rank: rank, stream: stream, began: began, id: id}
 	if at, ok := r.latest[t]; ok && at.pos == pos { // an end and the next begin share an event

@@ -5,15 +5,15 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Track holds the begins and ends of a stream that the device is not known to have reached.
+// Track holds the begins and ends of commands on a stream that the device is not known to have reached.
 type Track struct {
 	ticks  []tick
-	pos    int64       // of the latest tick
+	pos    int64       // position of the most recent tick
 	lastNs int64       // time of the tick reported last
-	lastEv nvlib.Event // its event, if the next tick shares it
+	lastEv nvlib.Event // event of the tick reported last, if the next tick shares it
 
-	// These are used without an observer: the number of commands begun since the stream was last seen idle, the id of
-	// the latest of them, and the id of one that the device is known to have reached.
+	// These fields are used without an observer: the number of commands begun since the stream was last known to be
+	// idle, the id of the most recent of these, and the id of one that the device is known to have reached.
 	begun         int
 	given, passed int64
 }
@@ -22,10 +22,10 @@ type Track struct {
 type tick struct {
 	began  bool
 	id     int64
-	before int64 // for milestones: the id of the command begun before
+	before int64 // for milestones: the id of the preceding command
 	ev     nvlib.Event
-	shared bool // the next tick has the same event
-	clock  bool // ev has timing; else it is a milestone
+	shared bool // the next tick shares this tick's event
+	clock  bool // ev has timing; otherwise the tick is a milestone
 }
 
 // Note adds a begin or end for an observer, at position pos of the stream. It returns the event that the caller must
@@ -45,15 +45,16 @@ func (t *Track) Note(c *Clock, began bool, id, pos int64) (nvlib.Event, error) {
 	return ev, nil
 }
 
-// Sparse is the number of commands per milestone. Recording an event costs the host a third of the time of a launch, so
-// not every command gets one.
+// Sparse is the number of commands per milestone. Recording an event takes the host a third of the time of a launch,
+// so not every command has a milestone.
 const Sparse = 16
 
 // Due reports whether the next milestone needs an event.
 func (t *Track) Due() bool { return (t.begun+1)%Sparse == 0 }
 
-// Milestone adds the beginning of a command when there is no observer. For every Sparse-th it returns an event to
-// record; otherwise 0. Error messages can then say approximately where the stream was. The context is current.
+// Milestone adds the beginning of a command when there is no observer. For every Sparse-th command it returns an event
+// to record, and otherwise 0. These events let error messages name the stream's position approximately. The context is
+// current.
 func (t *Track) Milestone(c *Clock, id int64) (nvlib.Event, error) {
 	if t.begun == 0 {
 		t.passed = id
@@ -121,9 +122,9 @@ func (t *Track) tell(c *Clock, x tick, atRest bool, rank int, stream string, o d
 // Inside reports whether the stream is known to be executing a command: it has begun one and not ended it.
 func (t *Track) Inside() bool { return len(t.ticks) > 0 && !t.ticks[0].began }
 
-// Within returns the id of the command that the stream is executing. If the ticks show it, that is the command around
-// the current position; otherwise it is innermost, the command issued last. Without an observer the command is one of
-// id to last.
+// Within returns the id of the command that the stream is executing. If the ticks show the current position, it is the
+// command around that position. Otherwise it is the argument innermost, the command issued last. Without an observer,
+// the command is one of id to last.
 func (t *Track) Within(observed bool, innermost int64) (id, last int64) {
 	switch {
 	case t.Inside():
