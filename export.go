@@ -22,6 +22,7 @@ type Export struct {
 	open    *exported.Model
 	program *Program
 	files   []*Checkpoint
+	paths   []string        // of files
 	unbound map[string]bool // parameters that the caller must bind
 
 	mu     sync.Mutex
@@ -76,7 +77,7 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%w: weights: %w", ErrInput, err), e.Close())
 		}
-		e.files = append(e.files, c)
+		e.files, e.paths = append(e.files, c), append(e.paths, name)
 	}
 	return e, nil
 }
@@ -147,7 +148,8 @@ func (e *Export) Sources() map[string][]string {
 
 // Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the
 // model's states, which keep their contents between runs and begin with the values in the archive. Bind returns the
-// names of the tensors in ExportOptions.Weights that the model does not use.
+// names of the tensors in ExportOptions.Weights that the model does not use. It returns an error if the model uses no
+// tensor of a file.
 func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error) {
 	files := map[string]exported.Source{}
 	for _, c := range e.files {
@@ -158,6 +160,11 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 	contents, used, err := e.open.Contents(files, func(name string) bool { return e.unbound[name] })
 	if err != nil {
 		return nil, ofExport(err)
+	}
+	for i, c := range e.files {
+		if err := e.open.CheckFile(e.paths[i], c.Names(), used); err != nil {
+			return nil, ofExport(err)
+		}
 	}
 	rank, ranks := m.rows()
 	for i := range contents {

@@ -131,7 +131,7 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 	if a.export == nil {
 		return in.find(fn)
 	}
-	in.others = map[string]exported.Source{}
+	in.others, in.unnamed = map[string]exported.Source{}, nil
 	in.open = append(in.open, a.export)
 	if got, surplus, err = in.find(fn); err != nil {
 		return nil, nil, err
@@ -142,6 +142,11 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 	})
 	if err != nil {
 		return nil, nil, inputf("%w", err)
+	}
+	for _, f := range in.unnamed {
+		if err := a.export.CheckFile(f.path, f.tensors, used); err != nil {
+			return nil, nil, inputf("--in: %w", err)
+		}
 	}
 	for _, c := range list {
 		sums := c.Checksums()

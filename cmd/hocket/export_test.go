@@ -133,6 +133,12 @@ func TestExportedWeights(t *testing.T) {
 	if worst, _ := logitsError(t, dir, saved); worst != 1 {
 		t.Errorf("with weights of zero, the largest error is %g of the largest logit", worst)
 	}
+	foreign := filepath.Join(dir, "..", "gpt2", "model.safetensors")
+	_, errs, code := hocketHere("run", filepath.Join(dir, "static.pt2"), "--in", foreign)
+	if code != 2 || !strings.Contains(errs, "no tensor of "+foreign+" has the name of a weight") ||
+		!strings.Contains(errs, "transformer.h.0.attn.c_attn.bias") || !strings.Contains(errs, "m.model.embed_tokens.weight") {
+		t.Errorf("with weights of another model: exit %d\n%s", code, errs)
+	}
 }
 
 // TestExportedExperts: weights of experts that a file has under transformers' older names are found, and packed.

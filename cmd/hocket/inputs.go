@@ -27,10 +27,18 @@ type inputs struct {
 	// others holds the tensors in files that match no parameter by name. If it is nil, such a tensor is an error. The
 	// weights of an exported model have other names than the parameters into which they are stacked.
 	others map[string]exported.Source
+	// unnamed holds the files and checkpoints of which no tensor has a parameter's name.
+	unnamed []unnamedFile
 	// rank is the rank whose part of an archive's weights is read, and ranks is the number of ranks. If ranks is 0, the
 	// weights are read whole. sums holds the checksums of weights that are not read whole.
 	rank, ranks int
 	sums        map[string]string
+}
+
+// unnamedFile is a file or checkpoint and the names of its tensors.
+type unnamedFile struct {
+	path    string
+	tensors []string
 }
 
 // reals returns inputs in which parameters without an input have random real numbers instead of small integers. If
@@ -157,6 +165,7 @@ func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[stri
 		return inputf("%w", err)
 	}
 	in.open = append(in.open, f)
+	in.noteUnnamed(path, f.Names(), names)
 	for _, name := range f.Names() {
 		_, named := in.specs[name]
 		if !slices.Contains(names, name) && in.others != nil {
@@ -176,6 +185,15 @@ func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[stri
 		got[name] = foundIn(f, name, t)
 	}
 	return nil
+}
+
+// noteUnnamed adds a file to in.unnamed if none of its tensors has a parameter's name.
+func (in *inputs) noteUnnamed(path string, tensors, params []string) bool {
+	if slices.ContainsFunc(tensors, func(name string) bool { return slices.Contains(params, name) }) {
+		return false
+	}
+	in.unnamed = append(in.unnamed, unnamedFile{path, tensors})
+	return true
 }
 
 // foundIn describes a tensor in a safetensors file that stays open.
@@ -202,6 +220,10 @@ func (in *inputs) findCheckpoint(dir string, names []string, got map[string]foun
 		return nil, inputf("--in %s: %w", dir, err)
 	}
 	in.open = append(in.open, c)
+	if in.noteUnnamed(dir, c.Names(), names) && in.others == nil {
+		return nil, inputf("--in %s: no tensor has the name of a parameter: its tensors are %s", dir,
+			exported.Some(c.Names())).helping("the parameters are %s", exported.Some(names))
+	}
 	for _, name := range c.Names() {
 		_, named := in.specs[name]
 		switch {
@@ -225,14 +247,8 @@ func (in *inputs) findCheckpoint(dir string, names []string, got map[string]foun
 
 // ofSurplus returns a warning about tensors that match no parameter.
 func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
-	const most = 8
-	shown := names[:min(len(names), most)]
-	text := strings.Join(shown, ", ")
-	if more := len(names) - len(shown); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
 	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
-		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, text)}
+		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, exported.Some(names))}
 }
 
 func unknownInput(fn *ir.Func, name, where string) error {

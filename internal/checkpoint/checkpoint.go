@@ -43,6 +43,9 @@ func Open(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
+// Path returns the path that was passed to Open.
+func (c *Checkpoint) Path() string { return c.path }
+
 func (c *Checkpoint) open() error {
 	info, err := os.Stat(c.path)
 	switch {

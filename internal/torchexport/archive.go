@@ -16,10 +16,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"path"
 	"strings"
+	"sync"
 
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/graph"
@@ -59,6 +61,9 @@ type Archive struct {
 	entries map[string]*zip.File // by the name below the archive's folder
 	program *program
 	tensors map[string]*stored // by name in the module tree
+
+	mu     sync.Mutex
+	intact map[*zip.File]bool // entries whose contents have the recorded checksum
 }
 
 // stored describes where a tensor is stored in the archive.
@@ -90,7 +95,8 @@ func Open(name string) (*Archive, error) {
 
 // Read opens an archive of size bytes. from must stay readable as long as the archive is used.
 func Read(name string, from io.ReaderAt, size int64) (*Archive, error) {
-	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{}}
+	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{},
+		intact: map[*zip.File]bool{}}
 	if err := a.read(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -324,7 +330,7 @@ func (a *Archive) Checksum(name string) uint32 {
 }
 
 // ReadAt reads bytes of a tensor's elements into to, beginning at the byte offset from. The elements are in row-major
-// order.
+// order. It returns an error unless the whole file of the tensor has the checksum that the archive records.
 func (a *Archive) ReadAt(to []byte, name string, from int64) error {
 	s := a.tensors[name]
 	if s == nil {
@@ -382,6 +388,15 @@ func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 		}
 		return nil
 	}
+	if dense && uint64(len(to)) == f.UncompressedSize64 {
+		if err := read(to, 0); err != nil {
+			return err
+		}
+		return a.verify(name, f, bytes.NewReader(to))
+	}
+	if err := a.verify(name, f, from); err != nil {
+		return err
+	}
 	if dense {
 		return read(to, s.offset*size+start)
 	}
@@ -406,6 +421,25 @@ func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 			idx[d] = 0
 		}
 	}
+	return nil
+}
+
+// verify compares the contents of a tensor's file with the checksum that the archive records, once for each file.
+func (a *Archive) verify(tensor string, f *zip.File, contents io.Reader) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.intact[f] {
+		return nil
+	}
+	sum := crc32.NewIEEE()
+	if _, err := io.CopyBuffer(sum, contents, make([]byte, 1<<20)); err != nil {
+		return malformed("%s cannot be read: %w", clip(f.Name), err)
+	}
+	if sum.Sum32() != f.CRC32 {
+		return malformed("tensor %q is corrupt: the CRC-32 of %s is %08x, and the archive records %08x; copy or export "+
+			"the archive again", clip(tensor), clip(f.Name), sum.Sum32(), f.CRC32)
+	}
+	a.intact[f] = true
 	return nil
 }
 

@@ -287,3 +287,50 @@ func TestState(t *testing.T) {
 		})
 	}
 }
+
+// TestCorruptWeights: no part of a tensor is read from a file whose contents do not have the recorded checksum.
+func TestCorruptWeights(t *testing.T) {
+	const values = "\x00\x00\x80\x3f\x00\x00\x00\x40\x00\x00\x40\x40\x00\x00\x80\x40" // 1, 2, 3, 4
+	strided := strings.Replace(weights, "META", strings.ReplaceAll(meta, `{"as_int": 1}`, `{"as_int": 2}`), 1)
+	for _, c := range []struct {
+		name, index string
+		from, bytes int64
+	}{
+		{"whole", strings.Replace(weights, "META", strings.ReplaceAll(meta, `{"as_int": 2}`, `{"as_int": 4}`), 1), 0, 16},
+		{"part", weights, 0, 8},
+		{"second element", weights, 4, 4},
+		{"strided", strided, 0, 8},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			good := archive(t, map[string]string{"data/weights/weight_0": values,
+				"data/weights/model_weights_config.json": c.index})
+			at := bytes.Index(good, []byte(values))
+			for i := -1; i < len(values); i++ {
+				text := bytes.Clone(good)
+				if i >= 0 {
+					text[at+i] ^= 1
+				}
+				a, err := Read("m.pt2", bytes.NewReader(text), int64(len(text)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := make([]byte, c.bytes)
+				for range 2 { // the first error is not forgotten
+					err := a.ReadAt(to, "a.w", c.from)
+					if i < 0 && err != nil {
+						t.Errorf("intact: %v", err)
+					}
+					if i >= 0 && (!errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), `m.pt2: `) ||
+						!strings.Contains(err.Error(), `tensor "a.w" is corrupt`)) {
+						t.Errorf("byte %d is wrong: %v", i, err)
+					}
+				}
+			}
+		})
+	}
+	bad := archive(t, map[string]string{"data/constants/tensor_0": values[8:]})
+	bad[bytes.Index(bad, []byte(values[8:]))] ^= 1
+	if _, err := readAll(bad); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), `tensor "a.c" is corrupt`) {
+		t.Errorf("a corrupt constant: %v", err)
+	}
+}

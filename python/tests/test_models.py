@@ -273,6 +273,15 @@ class Models(unittest.TestCase):
                            ({n: a[:2] for n, a in arrays.items()}, "is f32")):
             with self.assertRaisesRegex(hocket.InputError, why):
                 hocket.load(self.plain, weights=wrong)
+        foreign = os.path.join(self.folder.name, "foreign.safetensors")
+        with open(path, "rb") as f:
+            text = f.read()
+        with open(foreign, "wb") as f:
+            f.write(text.replace(b'"layers.', b'"blocks.'))
+        for weights in (foreign, [path, foreign]):
+            with self.assertRaisesRegex(hocket.InputError, "no tensor of .*foreign.safetensors has the name of a weight: its "
+                                        "tensors are blocks.*; the model's weights are layers"):
+                hocket.load(self.plain, weights=weights)
 
     def test_blocks(self):
         for out, code in launch(2, "blocks", self.plain):
