@@ -207,7 +207,7 @@ func TestBindDeviceFails(t *testing.T) {
 	if err := c.runs(bad); err == nil || errors.Is(err, hocket.ErrInput) {
 		t.Fatalf("an id that is none of the table's: %v", err)
 	}
-	if err := c.runs(bare); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has no contents") {
+	if err := c.runs(bare); !errors.Is(err, hocket.ErrNoContents) || errors.Is(err, hocket.ErrInput) {
 		t.Errorf("behind a run that failed: %v", err)
 	}
 	if err := c.state.Write(t.Context(), vals(t, ir.F32, make([]float64, 8), 4, 2)); err != nil {

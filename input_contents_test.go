@@ -86,7 +86,7 @@ func TestInputContentsAgain(t *testing.T) {
 	if !errors.As(err, &e) || !e.Begun || fmt.Sprint(e.Param, e.Index, e.Value, e.Low, e.High) != "ids[0] 6 0 5" {
 		t.Errorf("left by a run: %v", err)
 	}
-	if _, err := at["n"].Read(t.Context()); !errors.Is(err, hocket.ErrInput) {
+	if _, err := at["n"].Read(t.Context()); !errors.Is(err, hocket.ErrNoContents) {
 		t.Errorf("the state is not lost: %v", err)
 	}
 }

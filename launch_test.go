@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/ir"
@@ -24,6 +25,7 @@ extern "C" __global__ void meddle(const float* x, float* y, int n) {}
 extern "C" __global__ void peek(const float* x, float* y, int n) {}
 extern "C" __global__ void fails(const float* x, float* y, int n) {}
 extern "C" __global__ void exits(const float* x, float* y, int n) {}
+extern "C" __global__ void late(const float* x, float* y, int n) {}
 extern "C" __global__ void panics(const float* x, float* y, int n) {}
 `
 
@@ -55,6 +57,10 @@ func init() {
 	})
 	hocket.RegisterKernel("k.cu:meddle", func(c *hocket.KernelCall) error {
 		c.Args[0].Tensor.Data[5]++
+		return floatsOf(c, 0, 1, double)
+	})
+	hocket.RegisterKernel("k.cu:late", func(c *hocket.KernelCall) error {
+		time.Sleep(200 * time.Millisecond)
 		return floatsOf(c, 0, 1, double)
 	})
 	hocket.RegisterKernel("k.cu:fails", func(*hocket.KernelCall) error { return errors.New("no luck") })

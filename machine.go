@@ -48,6 +48,10 @@ var ErrAlgorithm = image.ErrAlgorithm
 // tensor. It is also wrapped by errors of runs, loads and memory copies that are aborted because the machine is closed.
 var ErrClosed = resident.ErrClosed
 
+// ErrNoContents is wrapped by errors of runs and methods that would read a device tensor without contents. The tensor
+// was never written, or a run that updates it has failed or was aborted. Write the tensor before the next run.
+var ErrNoContents = resident.ErrNoContents
+
 // MachineOptions selects and configures a machine. The zero value selects the built-in CPU machine with streams that
 // run concurrently.
 type MachineOptions struct {

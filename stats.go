@@ -23,8 +23,9 @@ type Stats struct {
 // counted.
 type RunStats struct {
 	// Succeeded is the number of calls that returned results. All other calls that have returned are counted once: in
-	// Refused if the error wraps ErrInput, in Overloaded if it wraps ErrOverloaded, in Expired if it wraps the error of the
-	// call's context, and otherwise in Failed.
+	// Failed if the error is a RunError, in Refused if it wraps ErrInput, in Overloaded if it wraps ErrOverloaded, in
+	// Expired if it wraps the error of the call's context, and otherwise in Failed. A run that is aborted after its context
+	// has ended thus counts as failed. Expired counts runs that did not begin, and runs that ended within the grace.
 	Succeeded, Refused, Overloaded, Expired, Failed int64
 	// Waiting is the number of calls that wait now for other runs or loads of their model or for device tensors. Running is
 	// the number of calls that have ended this wait and have not returned.
@@ -99,9 +100,12 @@ func (c *runCall) returns(ctx context.Context, err error) {
 		s.stats.Waiting--
 		s.stats.WaitTime += time.Since(c.since)
 	}
+	var failed *RunError
 	switch {
 	case err == nil:
 		s.stats.Succeeded++
+	case errors.As(err, &failed):
+		s.stats.Failed++
 	case errors.Is(err, ErrInput):
 		s.stats.Refused++
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):

@@ -143,3 +143,51 @@ func TestIntegers(t *testing.T) {
 		t.Error("one value fills two elements")
 	}
 }
+
+// TestAborted: a run that is aborted at its deadline is a RunError, counts as failed, and loses the state that it
+// updates. Later runs return ErrNoContents, and not ErrInput, until the state is written.
+func TestAborted(t *testing.T) {
+	prog, err := launchProgram(t, "dim N = 300\nmesh tp[1]\n\nfunc f(%x: f32[N], %s: inout f32[N]) {\n"+
+		"  launch \"k.cu\":late(%x, into %s, N), grid=1, block=256\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	model, err := m.Load(prog, hocket.Binding{}, hocket.LoadOptions{Grace: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := model.BindState(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeros, err := hocket.NewTensor(ir.F32, 300)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(model.Bind("x", zeros), model.Prepare(t.Context(), nil)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var run *hocket.RunError
+	if _, err := model.Run(ctx, hocket.Args{}); !errors.As(err, &run) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("aborted: %v", err)
+	}
+	for range 2 {
+		_, err := model.Run(t.Context(), hocket.Args{})
+		if !errors.Is(err, hocket.ErrNoContents) || errors.Is(err, hocket.ErrInput) {
+			t.Errorf("without state: %v", err)
+		}
+	}
+	if err := state["s"].Write(t.Context(), zeros); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := model.Run(t.Context(), hocket.Args{}); err != nil {
+		t.Error(err)
+	}
+	s := m.Stats().Runs
+	if s.WaitTime, s.RunTime = 0, 0; s != (hocket.RunStats{Succeeded: 1, Failed: 3}) {
+		t.Errorf("counted %+v, want the aborted run and those without state as failed", s)
+	}
+}

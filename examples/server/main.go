@@ -19,6 +19,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -34,15 +35,28 @@ func main() {
 	slots := flag.Int64("slots", 8, "the number of sequences that are decoded at a time")
 	room := flag.Int64("room", 1024, "the largest number of tokens of a sequence")
 	flag.Parse()
-	if flag.NArg() != 1 {
+	switch {
+	case flag.NArg() != 1:
 		log.Fatal("usage: server [flags] MODEL")
+	case *slots < 1 || *room < 1:
+		log.Fatal("-slots and -room must be at least 1")
 	}
 	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
 	model := load(m, flag.Arg(0), *weights, map[string]int64{"B": *slots, "T": 1, "S": *room})
 	s := newServer(m, model, *room, 64)
-	web := &http.Server{Addr: *addr, Handler: s.routes(), ReadTimeout: time.Minute}
-	go func() { log.Fatal(web.ListenAndServe()) }()
-	log.Fatal(s.decode(context.Background()))
+	web := &http.Server{Handler: s.routes(), ReadTimeout: time.Minute}
+	listener := must(net.Listen("tcp", *addr))
+	log.Printf("serving %s at http://%s", flag.Arg(0), listener.Addr())
+	go func() {
+		if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Fatal(err)
+		}
+	}()
+	err := s.decode(context.Background())
+	late, cancel := context.WithTimeout(context.Background(), time.Second)
+	_ = web.Shutdown(late) // the requests in the slots get their answers
+	cancel()
+	log.Fatal(err)
 }
 
 func must[T any](v T, err error) T {
@@ -52,14 +66,18 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// load loads a program or an archive, binds its weights, and creates its state.
+// load loads a program or an archive, binds its weights, and creates its state. It then prepares the first run, so that
+// a parameter without a tensor is an error before the server listens.
 func load(m *hocket.Machine, file, weights string, dims map[string]int64) *hocket.Model {
 	ctx := context.Background()
 	if filepath.Ext(file) == ".pt2" {
+		if weights != "" {
+			log.Fatal("-weights cannot be used with a .pt2 archive, which contains its own weights")
+		}
 		e := must(hocket.OpenExport(file, hocket.ExportOptions{}))
 		model := must(m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{}))
 		must(e.Bind(ctx, model))
-		return model
+		return must(model, model.Prepare(ctx, nil))
 	}
 	p := must(hocket.Parse(file, string(must(os.ReadFile(file)))))
 	model := must(m.Load(p, hocket.Binding{Dims: dims}, hocket.LoadOptions{}))
@@ -67,21 +85,21 @@ func load(m *hocket.Machine, file, weights string, dims map[string]int64) *hocke
 	inputs := []string{"ids", "at", "sees"}
 	if weights != "" {
 		must(model.BindFrom(must(hocket.OpenCheckpoint(weights)), hocket.Rules{Inputs: inputs}))
-		return model
+		return must(model, model.Prepare(ctx, nil))
 	}
 	for name, t := range must(model.RandomInputs("rand:1")) {
 		if state[name] == nil && !slices.Contains(inputs, name) {
 			must(name, model.Bind(name, t))
 		}
 	}
-	return model
+	return must(model, model.Prepare(ctx, nil))
 }
 
 // request is a sequence that is generated. Its exported fields are the body of an HTTP request.
 type request struct {
 	IDs  []int32         // the prompt, followed by the generated tokens
 	N    int             // the number of tokens that are still to be generated
-	MS   int64           // the time that the request may take, in milliseconds
+	MS   int64           // the time that the request may take, in milliseconds: a minute if the body has no ms
 	ctx  context.Context // ends at the deadline, and if the client disconnects
 	at   int             // the number of tokens that are in the state
 	done chan error      // receives the outcome of the sequence
@@ -99,6 +117,9 @@ type server struct {
 func newServer(m *hocket.Machine, model *hocket.Model, room int64, waiting int) *server {
 	ports := must(model.Inputs(nil))
 	ids := slices.IndexFunc(ports, func(p hocket.Port) bool { return p.Name == "ids" })
+	if ids < 0 {
+		log.Fatal("the model has no parameter %ids")
+	}
 	return &server{m, model, ports[ids], room, make(chan *request, waiting)}
 }
 
@@ -133,12 +154,19 @@ func (s *server) decode(ctx context.Context) error {
 		}
 		report, err := s.model.Run(ctx, hocket.Args{In: in})
 		var bad *hocket.InputError
-		if errors.As(err, &bad) && !bad.Begun { // one request contains an invalid id: nothing was run, so run again without this request
-			slots[bad.Index[0]].done <- err
-			slots[bad.Index[0]] = nil
+		if errors.As(err, &bad) && !bad.Begun { // one request has an invalid id, and nothing was run: run again without this request
+			i := bad.Index[0]
+			slots[i].done <- fmt.Errorf("%w: %s[%d] is %d, want a value from %d to %d", hocket.ErrInput, bad.Param,
+				slots[i].at, bad.Value, bad.Low, bad.High-1)
+			slots[i] = nil
 			continue
 		}
-		if err != nil {
+		if err != nil { // the sequences in the slots cannot be continued
+			for _, r := range slots {
+				if r != nil {
+					r.done <- err
+				}
+			}
 			return err
 		}
 		for i, next := range cmp.Or(report.Out["next"], report.Out["out0"]).Ints() {
@@ -160,8 +188,15 @@ func (s *server) decode(ctx context.Context) error {
 
 // await gives a request to decode and waits until the sequence is complete or the request's context ends.
 func (s *server) await(r *request) error {
-	if len(r.IDs) == 0 || r.N < 1 || int64(len(r.IDs)+r.N) > s.room {
-		return fmt.Errorf("%w: want ids and n, together at most %d tokens", hocket.ErrInput, s.room)
+	switch {
+	case len(r.IDs) == 0:
+		return fmt.Errorf("%w: ids is empty, want the ids of the prompt", hocket.ErrInput)
+	case r.N < 1:
+		return fmt.Errorf("%w: n is %d, want the number of tokens to generate, at least 1", hocket.ErrInput, r.N)
+	case int64(r.N) > s.room-int64(len(r.IDs)): // the sum could overflow
+		return fmt.Errorf("%w: %d ids and n=%d, want together at most %d tokens", hocket.ErrInput, len(r.IDs), r.N, s.room)
+	case r.MS < 0 || r.MS > mostMS:
+		return fmt.Errorf("%w: ms is %d, want a value from 0 to %d", hocket.ErrInput, r.MS, mostMS)
 	}
 	select {
 	case s.queue <- r:
@@ -176,24 +211,33 @@ func (s *server) await(r *request) error {
 	}
 }
 
+const mostMS = 60 * 60 * 1000 // the longest time of a request, in milliseconds
+
 // generate answers POST /generate.
 func (s *server) generate(w http.ResponseWriter, req *http.Request) {
-	r := &request{done: make(chan error, 1)}
-	err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20)).Decode(r)
-	ctx, cancel := context.WithTimeout(req.Context(), time.Duration(r.MS)*time.Millisecond)
-	defer cancel()
-	if r.ctx = ctx; err == nil {
-		err = s.await(r)
+	r := &request{MS: 60_000, done: make(chan error, 1)}
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20)).Decode(r); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
+	ctx, cancel := context.WithTimeout(req.Context(), time.Duration(min(r.MS, mostMS))*time.Millisecond)
+	defer cancel()
+	r.ctx = ctx
+	err := s.await(r)
+	var failed *hocket.RunError
 	switch {
 	case err == nil:
 		_ = json.NewEncoder(w).Encode(map[string][]int32{"ids": r.IDs})
+	case errors.As(err, &failed), errors.Is(err, hocket.ErrNoContents): // the state is lost, and the server ends
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 	case errors.Is(err, hocket.ErrOverloaded):
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	case errors.Is(err, ctx.Err()): // the deadline has passed, or the client has disconnected
 		http.Error(w, err.Error(), http.StatusGatewayTimeout)
-	default: // hocket.ErrInput, or an error of json
+	case errors.Is(err, hocket.ErrInput):
 		http.Error(w, err.Error(), http.StatusBadRequest)
+	default: // for example hocket.ErrDeviceLost
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
 

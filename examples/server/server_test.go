@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -8,10 +9,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -244,6 +247,27 @@ func TestBatched(t *testing.T) {
 	}
 }
 
+// safetensors writes a file of f32 tensors and returns its name.
+func safetensors(t *testing.T, tensors map[string]*hocket.Tensor) string {
+	t.Helper()
+	header, data := map[string]any{}, []byte(nil)
+	for name, x := range tensors {
+		at := len(data)
+		data = append(data, x.Data...)
+		header[name] = map[string]any{"dtype": "F32", "shape": x.Shape, "data_offsets": []int{at, len(data)}}
+	}
+	text, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "weights.safetensors")
+	all := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, data)
+	if err := os.WriteFile(file, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // TestWeights: the weights of a program are read from a file of safetensors.
 func TestWeights(t *testing.T) {
 	e := newEvaluator(t)
@@ -251,23 +275,10 @@ func TestWeights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header, data := map[string]any{}, []byte(nil)
-	for name, x := range weights {
-		if !slices.Contains([]string{"ids", "at", "sees", "keys", "values"}, name) {
-			at := len(data)
-			data = append(data, x.Data...)
-			header[name] = map[string]any{"dtype": "F32", "shape": x.Shape, "data_offsets": []int{at, len(data)}}
-		}
+	for _, name := range []string{"ids", "at", "sees", "keys", "values"} {
+		delete(weights, name)
 	}
-	text, err := json.Marshal(header)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "llama.safetensors")
-	all := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, data)
-	if err := os.WriteFile(file, all, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := safetensors(t, weights)
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +323,7 @@ func TestImported(t *testing.T) {
 		seen[fmt.Sprint(want[len(ids):])] = true
 		all.Go(func() { s.wants(body(ids, n, time.Minute), 200, want, "") })
 	}
-	s.wants(body([]int32{12}, 1, time.Minute), 400, nil, "%ids[")
+	s.wants(body([]int32{12}, 1, time.Minute), 400, nil, "ids[0] is 12, want a value from 0 to 11")
 	all.Wait()
 	if len(seen) < 6 {
 		t.Errorf("only %d different results: sequences could be mixed up unnoticed", len(seen))
@@ -331,16 +342,20 @@ func TestBadRequests(t *testing.T) {
 	}
 	for range 5 {
 		for text, message := range map[string]string{
-			body([]int32{3, vocab}, 4, time.Minute):          "%ids[",
-			body([]int32{-1}, 4, time.Minute):                "is -1",
-			body([]int32{1}, room, time.Minute):              "at most 1024 tokens",
-			body(make([]int32, room+1), 1, time.Minute):      "at most 1024 tokens",
-			body(nil, 4, time.Minute):                        "want ids and n",
-			body([]int32{1}, 0, time.Minute):                 "want ids and n",
-			`{"ids": [1099511627776], "n": 1, "ms": 1000}`:   "int32",
-			`{"ids": [1.5], "n": 1, "ms": 1000}`:             "int32",
-			`{"ids": [`:                                      "unexpected EOF",
-			`{"ids": [` + strings.Repeat("1, ", 1<<19) + `]`: "too large",
+			body([]int32{3, vocab}, 4, time.Minute):           "wrong inputs: ids[1] is 16, want a value from 0 to 15\n",
+			body([]int32{-1}, 4, time.Minute):                 "wrong inputs: ids[0] is -1, want a value from 0 to 15\n",
+			body([]int32{1}, room, time.Minute):               "1 ids and n=1024, want together at most 1024 tokens",
+			body(make([]int32, room+1), 1, time.Minute):       "1025 ids and n=1, want together at most 1024 tokens",
+			body([]int32{1}, math.MaxInt, time.Minute):        "want together at most 1024 tokens",
+			body(nil, 4, time.Minute):                         "ids is empty",
+			body([]int32{1}, 0, time.Minute):                  "n is 0",
+			body([]int32{1}, 1, 1e6*time.Hour):                "ms is 3600000000000, want a value from 0 to 3600000",
+			body([]int32{1}, 1, -time.Hour):                   "ms is -3600000",
+			`{"ids": [1], "n": 1, "ms": 9223372036854775807}`: "ms is 9223372036854775807",
+			`{"ids": [1099511627776], "n": 1, "ms": 1000}`:    "int32",
+			`{"ids": [1.5], "n": 1, "ms": 1000}`:              "int32",
+			`{"ids": [`:                                       "unexpected EOF",
+			`{"ids": [` + strings.Repeat("1, ", 1<<19) + `]`:  "too large",
 		} {
 			s.wants(text, 400, nil, message)
 		}
@@ -420,7 +435,92 @@ func TestCancelled(t *testing.T) {
 	others.Wait()
 }
 
-// TestClosed: a run that fails ends decode with its error, and requests end at their deadlines.
+// TestMilliseconds: a request without ms has a minute.
+func TestMilliseconds(t *testing.T) {
+	s, e := serve(t, 1, 1), newEvaluator(t)
+	s.start()
+	s.wants(`{"ids": [1, 2], "n": 3}`, 200, e.sequence([]int32{1, 2}, 3), "")
+	s.wants(`{"ids": [1, 2], "n": 3, "ms": 0}`, 504, nil, "deadline")
+}
+
+// TestLostState: when the state is lost, the request is answered with status 500, and decode ends.
+func TestLostState(t *testing.T) {
+	s := serve(t, 2, 100)
+	empty, err := s.model.NewDeviceTensor(t.Context(), "keys", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.model.BindDevice("keys", empty); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.decode(context.Background()) }()
+	s.wants(body([]int32{1}, 1, time.Minute), 500, nil, "the device tensor for keys has no contents")
+	if err := <-ended; !errors.Is(err, hocket.ErrNoContents) {
+		t.Errorf("decode without state: %v", err)
+	}
+}
+
+// TestMain runs the server in place of the tests if the environment says so.
+func TestMain(m *testing.M) {
+	if os.Getenv("HOCKET_TEST_SERVER") == "" {
+		os.Exit(m.Run())
+	}
+	main()
+}
+
+// command returns the command of a server with the given arguments.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, os.Args[0], args...)
+	c.Env = append(os.Environ(), "HOCKET_TEST_SERVER=1")
+	return c
+}
+
+// TestRefused: wrong arguments and weights end the server before it listens.
+func TestRefused(t *testing.T) {
+	other := safetensors(t, map[string]*hocket.Tensor{"other": must(hocket.NewTensor(ir.F32, 2))})
+	noIDs := filepath.Join(t.TempDir(), "f.hkt")
+	if err := os.WriteFile(noIDs, []byte("dim B\ndim T\ndim S\nmesh tp[1]\nfunc f(%x: f32[B, T, S]) -> f32[B, T, S] {\n"+
+		"  return %x\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for says, args := range map[string][]string{
+		"usage: server":                         {},
+		"-slots and -room must be at least 1":   {"-slots", "0", llama},
+		"-slots and -room must be at least 1\n": {"-room", "0", llama},
+		"no tensor is bound to %embed, %wq":     {"-weights", other, llama},
+		"-weights cannot be used with a .pt2":   {"-weights", other, "testdata/recurrent.pt2"},
+		"the model has no parameter %ids":       {noIDs},
+	} {
+		text, err := command(t.Context(), args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(text), says) || strings.Contains(string(text), "serving") {
+			t.Errorf("%v: %s, %v; want %q", args, text, err, says)
+		}
+	}
+}
+
+// TestListens: the server logs its address when it listens.
+func TestListens(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := command(ctx, "-addr", "localhost:0", "-room", "16", llama)
+	out, err := c.StderrPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = c.Wait() }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	_, url, found := strings.Cut(strings.TrimSpace(line), " at ")
+	if err != nil || !found {
+		t.Fatalf("%q, %v", line, err)
+	}
+	s := &served{t: t, url: url}
+	s.wants(body([]int32{1}, 16, time.Minute), 400, nil, "at most 16 tokens")
+}
+
+// TestClosed: a run that fails ends decode with its error, which the requests in the slots get.
 func TestClosed(t *testing.T) {
 	s := serve(t, 2, 100)
 	ended := make(chan error, 1)
@@ -429,7 +529,7 @@ func TestClosed(t *testing.T) {
 		s.until(func() bool { return s.machine.Stats().Runs.Succeeded > 3 })
 		_ = s.machine.Close() // the test closes it again
 	}()
-	s.wants(body([]int32{1}, room-1, 300*time.Millisecond), 504, nil, "deadline")
+	s.wants(body([]int32{1}, room-1, time.Minute), 500, nil, "closed")
 	if err := <-ended; !errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("decode of a closed machine: %v", err)
 	}

@@ -740,7 +740,7 @@ func Describe(err error) string {
 	case errors.As(err, &input):
 		f.Kind, f.Rank, f.Parameter, f.Index, f.Value = "input", &input.Rank, input.Param, input.Index, input.Value
 		f.Low, f.High, f.Begun = input.Low, input.High, input.Begun
-	case errors.Is(err, hocket.ErrInput), errors.Is(err, hocket.ErrCapturing):
+	case errors.Is(err, hocket.ErrInput), errors.Is(err, hocket.ErrCapturing), errors.Is(err, hocket.ErrNoContents):
 		f.Kind = "input"
 	case errors.Is(err, hocket.ErrOutOfMemory), errors.Is(err, hocket.ErrBudget):
 		f.Kind = "memory"

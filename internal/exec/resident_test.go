@@ -258,7 +258,7 @@ func TestResidentTrials(t *testing.T) {
 				if !errors.Is(err, c.fails) || !errors.As(err, &spoiled) {
 					t.Errorf("got %v", err)
 				}
-				if _, err := d.Read(t.Context()); !errors.Is(err, blocks.ErrInput) {
+				if _, err := d.Read(t.Context()); !errors.Is(err, resident.ErrNoContents) {
 					t.Errorf("reading a tensor that a failed trial left: %v", err)
 				}
 				return

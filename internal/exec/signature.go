@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,15 +23,10 @@ func (s signature) check(batch []Args, weights *Weights, ins []int) error {
 	filled := map[*resident.DeviceTensor]bool{} // device tensors that earlier runs of the batch write
 	for i, a := range batch {
 		wrong := s.wrongInputs(a, weights, ins)
-		for _, name := range slices.Sorted(maps.Keys(a.DeviceIn)) {
-			if t := a.DeviceIn[name]; !filled[t] && !t.HasContents() {
-				wrong = append(wrong, fmt.Sprintf("the device tensor for %s has no contents: %s", name, resident.HowToFill))
-			}
-		}
 		wrong = append(wrong, s.wrongOutputs(a.DeviceOut)...)
 		wrong = append(wrong, s.wrongResidents(a)...)
 		wrong = append(wrong, s.wrongEnqueued(a)...)
-		if err := blocks.InputError(wrong); err != nil {
+		if err := cmp.Or(blocks.InputError(wrong), noContents(a, filled)); err != nil {
 			if len(batch) > 1 {
 				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
 			}
@@ -38,6 +34,21 @@ func (s signature) check(batch []Args, weights *Weights, ins []int) error {
 		}
 		for _, t := range a.DeviceOut {
 			filled[t] = true
+		}
+	}
+	return nil
+}
+
+// noContents returns an error about the first device tensor that a run reads and that has no contents. filled holds the
+// tensors that earlier runs of the batch write.
+func noContents(a Args, filled map[*resident.DeviceTensor]bool) error {
+	for _, name := range slices.Sorted(maps.Keys(a.DeviceIn)) {
+		switch t := a.DeviceIn[name]; {
+		case filled[t] || t.HasContents():
+		case t.Lost() != nil:
+			return t.Errorf("%w", t.Lost())
+		default:
+			return fmt.Errorf("the device tensor for %s has %w: %s", name, resident.ErrNoContents, resident.HowToFill)
 		}
 	}
 	return nil

@@ -253,7 +253,7 @@ func (w *walk) read(d *onDevice) {
 	got, err := d.Read(w.t.Context())
 	switch {
 	case d.vals == nil:
-		if !errors.Is(err, hocket.ErrInput) {
+		if !errors.Is(err, hocket.ErrNoContents) {
 			w.t.Errorf("read of what holds nothing: %v", err)
 		}
 	case err != nil:

@@ -106,7 +106,7 @@ func (w *walk) view(d *onDevice) {
 	})
 	switch {
 	case d.vals == nil:
-		if !errors.Is(err, hocket.ErrInput) {
+		if !errors.Is(err, hocket.ErrNoContents) {
 			w.t.Errorf("view of what holds nothing: %v", err)
 		}
 	case err != nil || seen != 2:

@@ -78,7 +78,7 @@ func TestEnqueueInputContents(t *testing.T) {
 		!strings.Contains(err.Error(), "undefined contents") {
 		t.Fatalf("a wrong id: %v", err)
 	}
-	if err := run(1, 4); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "holds nothing") {
+	if err := run(1, 4); !errors.Is(err, hocket.ErrNoContents) || errors.Is(err, hocket.ErrInput) {
 		t.Errorf("after it: %v", err)
 	}
 	for r := range 2 {

@@ -23,6 +23,9 @@ import (
 // ErrClosed is wrapped by errors about an object that was closed.
 var ErrClosed = errors.New("closed")
 
+// ErrNoContents is wrapped by errors about a device tensor that would be read although it has no contents.
+var ErrNoContents = errors.New("no contents")
+
 // DeviceTensors is the set of tensors that callers store on a machine's devices.
 type DeviceTensors struct {
 	pool *pool
@@ -239,8 +242,9 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	return r.Finish()
 }
 
-// HowToFill describes how a tensor gets contents.
-const HowToFill = "write it, fill it, or let a successful run store a result in it"
+// HowToFill describes why a tensor has no contents and how it gets contents.
+const HowToFill = "it was never written, or a run that updates it has failed: write it, fill it, or let a successful run " +
+	"store a result in it"
 
 // Fill calls f, which writes the blocks, while nothing else uses the tensor. If that fails, the tensor holds nothing.
 func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
@@ -277,7 +281,7 @@ func (t *DeviceTensor) View(ctx context.Context, f func() error) error {
 }
 
 func (t *DeviceTensor) empty() error {
-	return t.Errorf("%w: it has no contents: %s", blocks.ErrInput, HowToFill)
+	return t.Errorf("it has %w: %s", ErrNoContents, HowToFill)
 }
 
 // Fail records that an operation that is no longer waited for may still access the tensor.
@@ -345,7 +349,7 @@ func (t *DeviceTensor) stage() error {
 // Lost returns the reason why the memory is lost; nil if it is not.
 func (t *DeviceTensor) Lost() error {
 	if err := t.loan.world.failed.Load(); err != nil {
-		return fmt.Errorf("its memory is lost: close the tensor and create another: %w", *err)
+		return fmt.Errorf("it has %w: its memory is lost: close the tensor and create another: %w", ErrNoContents, *err)
 	}
 	return nil
 }
