@@ -343,3 +343,55 @@ func TestAgainst(t *testing.T) {
 		t.Error("the all_reduces of the two reports are not compared")
 	}
 }
+
+// timesOf returns a profile of ranks that each call gemm and then all_reduce, n times. Their clocks agree.
+func timesOf(ranks, n int, gemm, reduce int64) *Report {
+	tr := &trace.Trace{Ranks: ranks, Source: "test", Clocks: make([]int, ranks)}
+	for r := range ranks {
+		tr.IDs = append(tr.IDs, r)
+		for k := range n {
+			at := int64(k) * (gemm + reduce)
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: "gemm", Start: at, End: at + gemm, Group: trace.NoGroup},
+				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + gemm,
+					End: at + gemm + reduce, Group: trace.NoGroup, Call: &trace.Call{Group: "tp", Seq: int64(k), In: 8, Out: 8}})
+		}
+	}
+	return Of(tr, 0)
+}
+
+// TestAgainstPerCall compares 6 calls of 2 ranks with 8 calls of 2 ranks and with 6 of one rank. Each gemm takes 173 µs
+// in all of them, so sums would differ by 8/6 − 1 = 33 %, and by 1/2. Each all_reduce takes 80 µs and then 60 µs: per
+// call −25 %, although the sums 6 · 2 · 80 = 960 and 8 · 2 · 60 = 960 are equal.
+func TestAgainstPerCall(t *testing.T) {
+	old := timesOf(2, 6, 173_000, 80_000)
+	got := map[string]Difference{}
+	r := timesOf(2, 8, 173_000, 60_000)
+	for _, d := range r.Against(old) {
+		got[d.What] = d
+	}
+	if d, ok := got["gemm"]; ok {
+		t.Errorf("gemm is equal per call, but differs: %+v", d)
+	}
+	d := got["exposed transfer"]
+	near(t, "was", *d.Was, 80, 1e-6)
+	near(t, "is", *d.Is, 60, 1e-6)
+	if d.WasTimes != 6*2 || d.Times != 8*2 {
+		t.Errorf("%d and %d calls", d.WasTimes, d.Times)
+	}
+	var b strings.Builder
+	if err := WriteAgainst(&b, r.Against(old), r.Unlike(old)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"warning: the older and the newer profile have 6 and 8 calls of all_reduce: ", "-25.0 %", "12 → 16"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+	if w := old.Unlike(timesOf(1, 6, 173_000, 80_000)); len(w) != 1 || !strings.Contains(w[0], "has 1 rank, and the newer one 2") {
+		t.Errorf("warnings: %q", w)
+	}
+	if w := old.Unlike(old); len(w) > 0 {
+		t.Errorf("a profile against itself: %q", w)
+	}
+}
