@@ -26,7 +26,7 @@ type Difference struct {
 // profiles may have different numbers of steps or ranks.
 func (r *Report) Against(old *Report) []Difference {
 	value := func(v float64) *float64 { return &v }
-	out := []Difference{{What: "span", Was: value(old.SpanUS), Is: value(r.SpanUS)}}
+	out := []Difference{{What: "span", Was: value(old.commonUS()), Is: value(r.commonUS())}}
 	if r.Steps != nil && old.Steps != nil {
 		out = append(out, Difference{What: "step, median", Was: value(old.Steps.P50US), Is: value(r.Steps.P50US)})
 	}
@@ -37,7 +37,7 @@ func (r *Report) Against(old *Report) []Difference {
 	out = append(out, perCall("exposed waiting", func(r *Report) *float64 { return r.Exposed.WaitUS }),
 		perCall("exposed transfer", func(r *Report) *float64 { return r.Exposed.TransferUS }))
 	out = append(out, byOp(r, old, "transfer of %s, median", func(c *Collective) *float64 { return c.TransferUS })...)
-	out = append(out, byOp(r, old, "skew of %s, median", func(c *Collective) *float64 { return &c.SkewUS })...)
+	out = append(out, byOp(r, old, "skew of %s, median", func(c *Collective) *float64 { return c.SkewUS })...)
 	return append(out, byKernel(r, old)...)
 }
 
