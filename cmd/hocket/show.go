@@ -54,6 +54,7 @@ type result struct {
 	// Report is the report of trace; its fields are embedded in this object.
 	*account.Report
 	Against       []account.Difference `json:"against,omitempty"`
+	Unlike        []string             `json:"against_warnings,omitempty"`
 	*memoryResult                      // memory
 	// Diagnostics lists every failure, including failures of hocket and of the machine.
 	Diagnostics []diagnostic `json:"diagnostics,omitempty"`

@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/trace/account"
+	"hocket.example/hocket/internal/trace/profile"
 )
 
 // traceFlags holds the flags of trace.
@@ -107,21 +108,23 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 	}
 	a.progress.at("reading profiles", 0, 0)
 	r, err := account.Files(paths, int64(o.bound*1e3))
+	var old *account.Report
+	if err == nil && len(o.against) > 0 {
+		if old, err = account.Files(o.against, int64(o.bound*1e3)); err != nil {
+			err = fmt.Errorf("--against: %w", err)
+		}
+	}
 	a.progress.end()
 	if err != nil {
-		return inputf("%w", err)
+		return o.unread(err)
 	}
 	a.out.Ranks, a.out.Report = r.Ranks, r
 	if err := r.WriteText(a.text); err != nil {
 		return err
 	}
-	if len(o.against) > 0 {
-		old, err := account.Files(o.against, int64(o.bound*1e3))
-		if err != nil {
-			return inputf("--against: %w", err)
-		}
-		a.out.Against = r.Against(old)
-		if err := account.WriteAgainst(a.text, a.out.Against); err != nil {
+	if old != nil {
+		a.out.Against, a.out.Unlike = r.Against(old), r.Unlike(old)
+		if err := account.WriteAgainst(a.text, a.out.Against, a.out.Unlike); err != nil {
 			return err
 		}
 	}
@@ -132,6 +135,17 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 		fmt.Fprintf(a.text, "\nwritten: %s\n", o.html)
 	}
 	return o.judge(r)
+}
+
+// unread returns the failure for profiles that could not be read.
+func (o *traceFlags) unread(err error) error {
+	f := inputf("%w", err)
+	var twice *profile.TwiceError
+	if errors.As(err, &twice) && len(o.against) > 0 {
+		return f.helping("--against takes one file: repeat it for each file of the older profile, as in --against %s --against %s",
+			"old.rank0.json", "old.rank1.json")
+	}
+	return f
 }
 
 // judge returns an error if one of the conditions in the flags is true for the report.

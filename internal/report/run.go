@@ -99,7 +99,7 @@ type collective struct {
 	Group      string        `json:"group"`
 	Bytes      *int64        `json:"bytes"`
 	TransferUS *float64      `json:"transfer_us"`
-	SkewUS     float64       `json:"skew_us"`
+	SkewUS     *float64      `json:"skew_us"`
 	BusGBs     float64       `json:"bus_gb_s,omitempty"`
 	Late       *account.Late `json:"late"`
 	Start      int64         `json:"start"`
@@ -159,6 +159,9 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	}
 	v.Verdict, v.Words = r.Verdict(), r.Sentences()
 	v.Waits = slices.ContainsFunc(r.Collectives, func(c account.Collective) bool { return c.TransferUS != nil })
+	if r.StartSkew != nil {
+		v.About += "; " + r.StartSkew.Words()
+	}
 	for _, p := range r.Problems {
 		if p.Kind != "late" || r.Source == "flight" {
 			v.Problems = append(v.Problems, p.Kind+": "+p.Text)

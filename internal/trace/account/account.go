@@ -5,6 +5,7 @@ package account
 
 import (
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/trace"
 )
@@ -16,7 +17,9 @@ type Report struct {
 	Alignment   Alignment    `json:"alignment"`
 	Collectives []Collective `json:"collectives"`
 	Exposed     Exposed      `json:"exposed"`
-	Problems    []Problem    `json:"problems"`
+	// StartSkew is the waiting that is caused only by profiles that begin at different times, or nil if there is none.
+	StartSkew *StartSkew `json:"start_skew,omitempty"`
+	Problems  []Problem  `json:"problems"`
 	// Findings are the causes of lost time, the most expensive first.
 	Findings []Finding `json:"findings"`
 
@@ -46,7 +49,7 @@ type Collective struct {
 	// Bytes is the size of the largest buffer that a member passes in or receives, or null if that is unknown.
 	Bytes      *int64   `json:"bytes"`
 	TransferUS *float64 `json:"transfer_us"`
-	SkewUS     float64  `json:"skew_us"`
+	SkewUS     *float64 `json:"skew_us"` // null if times of its members cannot be compared
 	Late       *Late    `json:"late"`
 	ByRank     []Member `json:"by_rank"`
 	// GBs is Bytes divided by the transfer time. BusGBs is the part of it that one link carries. Both are in 10⁹ bytes per
@@ -75,8 +78,22 @@ type Late struct {
 type Member struct {
 	Rank       int      `json:"rank"`
 	StartUS    float64  `json:"start_us"` // from the start of the trace
-	WaitUS     *float64 `json:"wait_us"`
+	WaitUS     *float64 `json:"wait_us"`  // without StartSkewUS
 	TransferUS *float64 `json:"transfer_us"`
+	// StartSkewUS is the part of the waiting that is start skew. See StartSkew.
+	StartSkewUS float64 `json:"start_skew_us,omitempty"`
+}
+
+// StartSkew says how much waiting is caused only by profiles that begin at different times. The profile of a rank begins
+// with the first event on its device. If a rank enters a collective before the profile of the rank that arrives last
+// begins, then its waiting is start skew for as long as the second profile begins after the first.
+type StartSkew struct {
+	US     float64 `json:"us"`      // from the first begin of a profile to the last
+	Rank   int     `json:"rank"`    // the rank whose profile begins last
+	From   int     `json:"from"`    // the rank whose profile begins first
+	WaitUS float64 `json:"wait_us"` // the sum over all ranks; no other number includes it
+
+	beforeUS float64 // the sum over all ranks of the time before their profiles begin
 }
 
 // Exposed is communication during which the same rank computed nothing, summed over the ranks.
@@ -150,7 +167,10 @@ func Of(t *trace.Trace, bound int64) *Report {
 		r.SpanUS = us(a.longest())
 	}
 	r.Untold = a.untold
+	a.lanes = a.byRank()
+	a.bare = !slices.ContainsFunc(a.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
 	a.split()
+	a.skewed()
 	a.blame()
 	a.expose()
 	a.idle()
@@ -190,6 +210,7 @@ func (a *matching) problem(kind string, rank int, format string, args ...any) {
 type share struct {
 	event          call
 	wait, transfer int64
+	skew           int64 // the part of wait that is start skew
 	told           bool
 }
 
@@ -209,7 +230,7 @@ func (a *accounting) split() {
 		last := 0
 		for k, s := range shares {
 			m := &a.t.Events[s.event]
-			starts.add(m.Start)
+			starts.add(m.Start + s.skew)
 			if m.Start > a.t.Events[shares[last].event].Start {
 				last = k
 			}
@@ -219,12 +240,15 @@ func (a *accounting) split() {
 			x := Member{Rank: a.t.ID(m.Rank), StartUS: us(m.Start - a.origin)}
 			if s.told {
 				a.r.waits[s.event] = s.wait
-				wait, transfer := us(s.wait), us(s.transfer)
-				x.WaitUS, x.TransferUS = &wait, &transfer
+				wait, transfer := us(s.wait-s.skew), us(s.transfer)
+				x.WaitUS, x.TransferUS, x.StartSkewUS = &wait, &transfer, us(s.skew)
 			}
 			c.ByRank = append(c.ByRank, x)
 		}
-		c.SkewUS = us(starts.hi - starts.lo)
+		if len(shares) > 1 && a.compared() {
+			skew := us(starts.hi - starts.lo)
+			c.SkewUS = &skew
+		}
 		if shares[last].told {
 			c.TransferUS = c.ByRank[last].TransferUS
 			c.bandwidth(len(shares))
@@ -241,17 +265,73 @@ func (a *accounting) split() {
 // sharesOf separates waiting from transfer for each member, if that is possible.
 func (a *accounting) sharesOf(list []call) []share {
 	told := a.untold == "" && len(list) > 1 && len(list) >= a.size(list) && !a.far(list)
-	arrival := a.t.Events[list[0]].Start
+	last := &a.t.Events[list[0]]
 	for _, i := range list {
-		arrival = max(arrival, a.t.Events[i].Start)
+		if e := &a.t.Events[i]; e.Start > last.Start {
+			last = e
+		}
 	}
+	arrival := last.Start
 	out := make([]share, len(list))
 	for k, i := range list {
 		e := &a.t.Events[i]
 		begun := min(arrival, e.End)
 		out[k] = share{event: i, wait: begun - e.Start, transfer: e.End - begun, told: told}
+		if begins := a.lanes[last.Rank].begin(); told && a.separate() && e.Start < begins {
+			out[k].skew = min(begins-a.lanes[e.Rank].begin(), begun-e.Start)
+		}
 	}
 	return out
+}
+
+// separate reports whether the ranks were profiled separately, so that their profiles may begin at different times. It
+// is false if the profile contains only communication: then the first rows are not the begin of a profile.
+func (a *accounting) separate() bool { return a.t.Source != "" && !oneClock(a.t.Clocks) && !a.bare }
+
+// skewed sums up the start skew.
+func (a *accounting) skewed() {
+	x := &StartSkew{}
+	for _, list := range a.shares {
+		for _, s := range list {
+			x.WaitUS += us(s.skew)
+		}
+	}
+	if x.WaitUS == 0 {
+		return
+	}
+	first, last := -1, -1
+	for r := range a.lanes {
+		if len(a.lanes[r].events) == 0 {
+			continue
+		}
+		x.beforeUS += us(a.lanes[r].begin() - a.origin)
+		if first < 0 || a.lanes[r].begin() < a.lanes[first].begin() {
+			first = r
+		}
+		if last < 0 || a.lanes[r].begin() > a.lanes[last].begin() {
+			last = r
+		}
+	}
+	x.US = us(a.lanes[last].begin() - a.lanes[first].begin())
+	x.Rank, x.From = a.t.ID(last), a.t.ID(first)
+	a.r.StartSkew = x
+}
+
+// commonUS returns the span from the time when the profiles of all ranks have begun.
+func (r *Report) commonUS() float64 {
+	if r.StartSkew == nil {
+		return r.SpanUS
+	}
+	return r.SpanUS - r.StartSkew.US
+}
+
+// ranksUS returns the sum over all ranks of the time in the span that is no start skew.
+func (r *Report) ranksUS() float64 {
+	whole := r.SpanUS * float64(max(r.Ranks, 1))
+	if x := r.StartSkew; x != nil {
+		whole -= x.beforeUS + x.WaitUS
+	}
+	return whole
 }
 
 // size returns how many members a collective has, or 0 if that is unknown.
@@ -286,7 +366,7 @@ func (a *accounting) late(c *Collective, shares []share, last int) {
 	var most int64
 	for k, s := range shares {
 		if k != last {
-			most = max(most, s.wait)
+			most = max(most, s.wait-s.skew)
 		}
 	}
 	if most > a.residual() {

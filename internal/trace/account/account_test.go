@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"math"
@@ -104,7 +105,7 @@ func TestKinetoLate(t *testing.T) {
 		near(t, "transfer", *c.TransferUS, min(a[i].end-a[i].start, b[i].end-b[i].start), 2)
 		near(t, "transfer of every all_reduce", *c.TransferUS, 76, 3)
 		for k, own := range []kernel{a[i], b[i]} {
-			near(t, "wait + transfer", *c.ByRank[k].WaitUS+*c.ByRank[k].TransferUS, own.end-own.start, 0.01)
+			near(t, "wait + transfer", *c.ByRank[k].WaitUS+c.ByRank[k].StartSkewUS+*c.ByRank[k].TransferUS, own.end-own.start, 0.01)
 		}
 	}
 	late := r.Collectives[4].Late
@@ -144,11 +145,11 @@ func TestKinetoCorpus(t *testing.T) {
 		rank        int
 		cause       string
 	}{
-		// The first all_reduce of this one takes 239 µs on both ranks, after 423 ms of waiting.
-		"tp-mlp-ar":            {6, map[string]float64{"all_reduce": 76}, 0, 1, "its profile begins"},
+		// The first all_reduce of this one takes 239 µs on both ranks, after 423 ms of waiting. Start skew is 422.8 of that.
+		"tp-mlp-ar":            {6, map[string]float64{"all_reduce": 76}, 0, 1, "its host issued 227 µs after"},
 		"tp-mlp-ar-late":       {8, map[string]float64{"all_reduce": 76}, 4, 1, "spin_kernel"},
 		"tp-mlp-agrs":          {12, map[string]float64{"all_gather": 54, "reduce_scatter": 53}, 4, 0, "spin_kernel"},
-		"row-parallel-streams": {12, map[string]float64{"all_reduce": 49}, 0, 1, "its profile begins"},
+		"row-parallel-streams": {12, map[string]float64{"all_reduce": 49}, -1, 0, ""}, // nearly all waiting is start skew
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := accounted(t, corpus(t, "kineto/"+name+".rank*.json.gz")...)
@@ -164,6 +165,9 @@ func TestKinetoCorpus(t *testing.T) {
 					continue
 				}
 				near(t, c.Op, *c.TransferUS, want.transfer[c.Op], 3)
+			}
+			if want.late < 0 {
+				return
 			}
 			c := r.Collectives[want.late]
 			if c.Late == nil || c.Late.Rank != want.rank || !strings.Contains(c.Late.After, want.cause) {
@@ -187,6 +191,26 @@ func TestExposedStreams(t *testing.T) {
 	for i := range ranks[1] {
 		ranks[1][i].start += (lo + hi) / 2
 		ranks[1][i].end += (lo + hi) / 2
+	}
+	a, b = collectives(ranks[0]), collectives(ranks[1])
+	// Start skew does not count: a rank that enters a collective before the first kernel of the other rank is taken to
+	// enter later by the difference of the first kernels.
+	begins := func(list []kernel) float64 {
+		return slices.MinFunc(list, func(x, y kernel) int { return cmp.Compare(x.start, y.start) }).start
+	}
+	first := [2]float64{begins(ranks[0]), begins(ranks[1])}
+	for r, list := range ranks {
+		other := [][]kernel{b, a}[r]
+		nth := -1
+		for i := range list {
+			k := &list[i]
+			if !k.nccl {
+				continue
+			}
+			if nth++; k.start < first[1-r] && other[nth].start > k.start {
+				k.start += min(first[1-r]-first[r], other[nth].start-k.start)
+			}
+		}
 	}
 	a, b = collectives(ranks[0]), collectives(ranks[1])
 	var wait, transfer, hidden float64
@@ -229,7 +253,7 @@ func TestExposedStreams(t *testing.T) {
 	near(t, "exposed waiting", *r.Exposed.WaitUS, wait, 0.1)
 	near(t, "exposed transfer", *r.Exposed.TransferUS, transfer, 0.1)
 	near(t, "hidden", r.Exposed.HiddenUS, hidden, 0.1)
-	if wait < 3000 || transfer < 1000 || hidden < 500 {
+	if wait < 2800 || transfer < 1000 || hidden < 500 {
 		t.Errorf("the test computes %v, %v, %v: it misreads the file", wait, transfer, hidden)
 	}
 }

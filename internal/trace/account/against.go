@@ -6,29 +6,98 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/trace"
 )
 
 // Difference is one number in two reports.
 type Difference struct {
-	What  string   `json:"what"`
-	Was   *float64 `json:"was_us"`
-	Is    *float64 `json:"is_us"`
-	Times int      `json:"times,omitempty"` // how often an operation ran, in the new report
+	What string   `json:"what"`
+	Was  *float64 `json:"was_us"`
+	Is   *float64 `json:"is_us"`
+	// WasTimes and Times are the numbers of calls in the old and in the new report, if Was and Is are means over calls.
+	WasTimes int `json:"was_times,omitempty"`
+	Times    int `json:"times,omitempty"`
 }
 
 // Against compares a report with an older one: the whole run, the collectives of each operation, and the computations
-// whose times differ most.
+// whose times differ most. The times of computations and of exposed communication are means over calls, because the two
+// profiles may have different numbers of steps or ranks.
 func (r *Report) Against(old *Report) []Difference {
 	value := func(v float64) *float64 { return &v }
-	out := []Difference{{What: "span", Was: value(old.SpanUS), Is: value(r.SpanUS)}}
+	out := []Difference{{What: "span", Was: value(old.commonUS()), Is: value(r.commonUS())}}
 	if r.Steps != nil && old.Steps != nil {
 		out = append(out, Difference{What: "step, median", Was: value(old.Steps.P50US), Is: value(r.Steps.P50US)})
 	}
-	out = append(out, Difference{What: "exposed waiting", Was: old.Exposed.WaitUS, Is: r.Exposed.WaitUS},
-		Difference{What: "exposed transfer", Was: old.Exposed.TransferUS, Is: r.Exposed.TransferUS})
+	was, is := old.communications(), r.communications()
+	perCall := func(what string, of func(*Report) *float64) Difference {
+		return Difference{What: what, Was: mean(of(old), was), Is: mean(of(r), is), WasTimes: was, Times: is}
+	}
+	out = append(out, perCall("exposed waiting", func(r *Report) *float64 { return r.Exposed.WaitUS }),
+		perCall("exposed transfer", func(r *Report) *float64 { return r.Exposed.TransferUS }))
 	out = append(out, byOp(r, old, "transfer of %s, median", func(c *Collective) *float64 { return c.TransferUS })...)
-	out = append(out, byOp(r, old, "skew of %s, median", func(c *Collective) *float64 { return &c.SkewUS })...)
+	out = append(out, byOp(r, old, "skew of %s, median", func(c *Collective) *float64 { return c.SkewUS })...)
 	return append(out, byKernel(r, old)...)
+}
+
+// communications returns the number of communication events on all ranks.
+func (r *Report) communications() int {
+	n := 0
+	for _, o := range r.Ops {
+		if o.Class == trace.Comm.String() {
+			n += o.Count
+		}
+	}
+	return n
+}
+
+// mean returns the sum divided by n, or nil if either is unknown.
+func mean(sum *float64, n int) *float64 {
+	if sum == nil || n == 0 {
+		return nil
+	}
+	v := *sum / float64(n)
+	return &v
+}
+
+// Unlike returns warnings if two reports have different numbers of ranks, steps or calls, so that their sums and spans
+// cannot be compared.
+func (r *Report) Unlike(old *Report) []string {
+	var out []string
+	if r.Ranks != old.Ranks {
+		out = append(out, fmt.Sprintf("the older profile has %s, and the newer one %d: give the files of all ranks of both, "+
+			"with --against before each file of the older one", plural(old.Ranks, "rank"), r.Ranks))
+	}
+	var differ []string
+	note := func(what string, was, is int) {
+		if was != is {
+			differ = append(differ, fmt.Sprintf("%d and %d %s", was, is, what))
+		}
+	}
+	if old.Steps != nil && r.Steps != nil {
+		note("steps", old.Steps.Count+old.Steps.Cut, r.Steps.Count+r.Steps.Cut)
+	}
+	was, is := map[string]int{}, map[string]int{}
+	var ops []string
+	count := func(r *Report, to map[string]int) {
+		for i := range r.Collectives {
+			op := r.Collectives[i].Op
+			if to[op]++; !slices.Contains(ops, op) {
+				ops = append(ops, op)
+			}
+		}
+	}
+	count(old, was)
+	count(r, is)
+	for _, op := range ops {
+		note("calls of "+op, was[op], is[op])
+	}
+	if len(differ) > 0 {
+		out = append(out, fmt.Sprintf("the older and the newer profile have %s: compare the times per call, not the span",
+			strings.Join(differ, ", ")))
+	}
+	return out
 }
 
 func byOp(r, old *Report, what string, of func(*Collective) *float64) []Difference {
@@ -69,22 +138,22 @@ const shownKernels = 8
 func byKernel(r, old *Report) []Difference {
 	all := map[string]*Difference{}
 	var list []*Difference
-	note := func(o Op, to func(d *Difference) **float64) *Difference {
+	of := func(o Op) *Difference {
 		d := all[o.Name]
 		if d == nil {
 			d = &Difference{What: o.Name}
 			all[o.Name] = d
 			list = append(list, d)
 		}
-		v := o.TimeUS
-		*to(d) = &v
 		return d
 	}
 	for _, o := range r.busiest(len(r.Ops)) {
-		note(o, func(d *Difference) **float64 { return &d.Is }).Times = o.Count
+		d := of(o)
+		d.Is, d.Times = mean(&o.TimeUS, o.Count), o.Count
 	}
 	for _, o := range old.busiest(len(old.Ops)) {
-		note(o, func(d *Difference) **float64 { return &d.Was })
+		d := of(o)
+		d.Was, d.WasTimes = mean(&o.TimeUS, o.Count), o.Count
 	}
 	slices.SortStableFunc(list, func(a, b *Difference) int { return cmp.Compare(b.size(), a.size()) })
 	var out []Difference
@@ -96,25 +165,42 @@ func byKernel(r, old *Report) []Difference {
 	return out
 }
 
-// size returns the absolute difference of the two numbers.
+// size returns the absolute difference of the two means, times the number of calls in the report that has more.
 func (d *Difference) size() float64 {
 	a, _ := deref(d.Was)
 	b, _ := deref(d.Is)
-	return math.Abs(a - b)
+	return math.Abs(a-b) * float64(max(d.WasTimes, d.Times))
 }
 
-// WriteAgainst writes the differences as a table.
-func WriteAgainst(w io.Writer, list []Difference) error {
+// calls describes the number of calls, if Was and Is are means over calls.
+func (d *Difference) calls() string {
+	switch {
+	case d.WasTimes == d.Times && d.Times == 0:
+		return ""
+	case d.WasTimes == d.Times:
+		return fmt.Sprint(d.Times)
+	}
+	return fmt.Sprintf("%d → %d", d.WasTimes, d.Times)
+}
+
+// WriteAgainst writes the warnings, and the differences as a table.
+func WriteAgainst(w io.Writer, list []Difference, warnings []string) error {
 	t := &writer{w: w}
-	rows := [][]string{{"", "was", "is", "change"}}
+	t.printf("\n")
+	for _, s := range warnings {
+		t.printf("warning: %s\n", s)
+	}
+	rows := [][]string{{"", "was", "is", "change", "calls"}}
 	for _, d := range list {
-		row := []string{d.What, told(d.Was), told(d.Is), ""}
+		row := []string{d.What, told(d.Was), told(d.Is), "", d.calls()}
+		if d.WasTimes > 0 || d.Times > 0 {
+			row[0] += ", per call"
+		}
 		if d.Was != nil && d.Is != nil && *d.Was > 0 {
 			row[3] = fmt.Sprintf("%+.1f %%", 100*(*d.Is / *d.Was - 1))
 		}
 		rows = append(rows, row)
 	}
-	t.printf("\n")
 	t.rows(rows)
 	return t.err
 }

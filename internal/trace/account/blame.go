@@ -15,8 +15,6 @@ import (
 // blame explains why each late rank was late: by the activities that it had, and the rank that
 // waited longest did not have, since the last collective that both left.
 func (a *accounting) blame() {
-	a.lanes = a.byRank()
-	a.bare = !slices.ContainsFunc(a.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
 	type sum struct {
 		n     int
 		waits float64
@@ -162,16 +160,16 @@ func (a *tracer) causes(g int) (since string, causes []Cause) {
 		if late < 0 || a.t.Events[s.event].Start > a.t.Events[a.shares[g][late].event].Start {
 			late = k
 		}
-		if early < 0 || s.wait > a.shares[g][early].wait {
+		if early < 0 || s.wait-s.skew > a.shares[g][early].wait-a.shares[g][early].skew {
 			early = k
 		}
 	}
-	x, y := a.shares[g][late].event, a.shares[g][early].event
+	x, y, skew := a.shares[g][late].event, a.shares[g][early].event, a.shares[g][early].skew
 	p, q := &a.t.Events[x], &a.t.Events[y]
 	if a.bare {
 		return "", a.unknown(p.Rank, "the profile holds no work but collectives")
 	}
-	c := &comparison{a: a, slowAt: x, fastAt: y, least: max((p.Start-q.Start)/10, 1)}
+	c := &comparison{a: a, slowAt: x, fastAt: y, least: max((p.Start-q.Start-skew)/10, 1)}
 	if h, left, otherLeft := a.parted(g, p, q); h >= 0 {
 		c.slow, c.fast = a.window(x, left), a.window(y, otherLeft)
 		before := &a.r.Collectives[h]
@@ -181,7 +179,7 @@ func (a *tracer) causes(g int) (since string, causes []Cause) {
 		return "", a.unknown(p.Rank, fmt.Sprintf("none of the %d collectives before it was left by both", mostBack))
 	} else {
 		c.slow, c.fast = a.window(x, a.lanes[p.Rank].begin()), a.window(y, a.lanes[q.Rank].begin())
-		c.begun(c.slow.from - c.fast.from)
+		c.begun(c.slow.from-c.fast.from, skew)
 	}
 	c.compare()
 	if len(c.out) == 0 {
@@ -249,10 +247,11 @@ func (c *comparison) left(op string, after int64) {
 		c.other())
 }
 
-// begun records the cause that the profile of the late rank begins later.
-func (c *comparison) begun(after int64) {
-	if after >= c.least {
-		c.add("begins", "", after, after, 0,
+// begun records the cause that the profile of the late rank begins later. Of that time, skew is start skew and explains
+// nothing of the waiting.
+func (c *comparison) begun(after, skew int64) {
+	if after-skew >= c.least {
+		c.add("begins", "", after-skew, after, 0,
 			"its profile begins %s after that of rank %d, and does not show what came before",
 			short(after), c.other())
 	}

@@ -34,13 +34,16 @@ var metrics = []struct {
 	}},
 	{"skew", false, false, func(r *Report) (float64, bool) {
 		var most float64
+		known := false
 		for i := range r.Collectives {
-			most = max(most, r.Collectives[i].SkewUS)
+			if v, ok := deref(r.Collectives[i].SkewUS); ok {
+				most, known = max(most, v), true
+			}
 		}
-		return most, len(r.Collectives) > 0
+		return most, known
 	}},
 	{"residual", false, false, func(r *Report) (float64, bool) { return deref(r.Alignment.ResidualUS) }},
-	{"span", false, false, func(r *Report) (float64, bool) { return r.SpanUS, true }},
+	{"span", false, false, func(r *Report) (float64, bool) { return r.commonUS(), true }},
 	{"step", false, false, func(r *Report) (float64, bool) {
 		if r.Steps == nil {
 			return 0, false
@@ -117,8 +120,7 @@ func (c *Condition) Holds(r *Report) (bool, string, error) {
 			shown = fmt.Sprint(v)
 		}
 		if c.share {
-			whole := r.SpanUS * float64(max(r.Ranks, 1))
-			if whole > 0 {
+			if whole := r.ranksUS(); whole > 0 {
 				v /= whole
 			}
 			shown = fmt.Sprintf("%.1f %%", 100*v)

@@ -145,7 +145,8 @@ func (f *flights) collective(group string, members, given []int, seq int64, list
 			}
 		}
 	}
-	c.SkewUS = us(span.hi - span.lo)
+	skew := us(span.hi - span.lo)
+	c.SkewUS = &skew
 	problems := Disagreements(where, entries)
 	for i := range problems {
 		problems[i].Text += stack(list[problems[i].Rank])

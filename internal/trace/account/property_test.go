@@ -95,14 +95,16 @@ func TestProperties(t *testing.T) {
 		if *r.Alignment.ResidualUS > slack+0.01 {
 			t.Fatalf("residual %v with jitter of %v", *r.Alignment.ResidualUS, us(w.jitter))
 		}
+		skews := map[int]float64{} // by rank
 		for k, c := range r.Collectives {
 			for _, m := range c.ByRank {
+				skews[m.Rank] += m.StartSkewUS
 				own := us(long[m.Rank][int64(k)]) // a clock may seem to run faster by 200 ppm
-				if d := *m.WaitUS + *m.TransferUS - own; math.Abs(d) > 0.002+own*200e-6 {
+				if d := *m.WaitUS + m.StartSkewUS + *m.TransferUS - own; math.Abs(d) > 0.002+own*200e-6 {
 					t.Fatalf("collective %d, rank %d: %v + %v is %v more than its duration", k, m.Rank, *m.WaitUS,
 						*m.TransferUS, d)
 				}
-				if want := us(w.arrive[k] - w.begins[k][m.Rank]); math.Abs(*m.WaitUS-want) > 2*slack+0.01 {
+				if want := us(w.arrive[k] - w.begins[k][m.Rank]); math.Abs(*m.WaitUS+m.StartSkewUS-want) > 2*slack+0.01 {
 					t.Fatalf("collective %d, rank %d waited %v; want %v within %v", k, m.Rank, *m.WaitUS, want, 2*slack)
 				}
 			}
@@ -115,7 +117,7 @@ func TestProperties(t *testing.T) {
 			}
 		}
 		for _, x := range r.Exposed.ByRank {
-			if d := x.TotalUS + x.HiddenUS - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives))+union[x.Rank]*200e-6 {
+			if d := x.TotalUS + x.HiddenUS + skews[x.Rank] - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives))+union[x.Rank]*200e-6 {
 				t.Fatalf("rank %d: exposed %v + hidden %v differs from the total %v", x.Rank, x.TotalUS, x.HiddenUS,
 					union[x.Rank])
 			}
@@ -167,6 +169,14 @@ func TestAnyTrace(t *testing.T) {
 		r := Of(tr, rapid.Int64Range(0, 1e6).Draw(t, "bound"))
 		for _, x := range r.Exposed.ByRank {
 			var comm, compute []trace.Interval
+			var skew float64
+			for _, c := range r.Collectives {
+				for _, m := range c.ByRank {
+					if m.Rank == x.Rank {
+						skew += m.StartSkewUS
+					}
+				}
+			}
 			for _, e := range tr.Events {
 				switch {
 				case tr.ID(e.Rank) != x.Rank:
@@ -176,7 +186,8 @@ func TestAnyTrace(t *testing.T) {
 					compute = append(compute, trace.Interval{Lo: e.Start, Hi: e.End})
 				}
 			}
-			if d := x.TotalUS + x.HiddenUS - us(trace.Length(trace.Union(comm))); math.Abs(d) > 0.002 {
+			// Other communication may run during the start skew.
+			if d := x.TotalUS + x.HiddenUS - us(trace.Length(trace.Union(comm))); d > 0.002 || d < -skew-0.002 {
 				t.Fatalf("rank %d: exposed %v + hidden %v is off by %v", x.Rank, x.TotalUS, x.HiddenUS, d)
 			}
 			if d := x.ComputeUS - us(trace.Length(trace.Union(compute))); math.Abs(d) > 0.002 {
@@ -297,10 +308,10 @@ func TestProblems(t *testing.T) {
 func TestConditions(t *testing.T) {
 	r := accounted(t, "testdata/tp-mlp-ar-late.rank0.json.gz", "testdata/tp-mlp-ar-late.rank1.json.gz")
 	for text, want := range map[string]bool{
-		"exposed > 10%": true, "exposed>90%": false, "exposed > 14ms": true, "wait > 13ms": true,
+		"exposed > 10%": true, "exposed>90%": false, "exposed > 12ms": true, "wait > 11ms": true,
 		"transfer > 2ms": false,
 		"skew > 11.5ms":  true, "skew > 1s": false, "residual > 6us": false, "problems > 0": false,
-		"span > 16 ms": true,
+		"span > 15 ms": true, "span > 16 ms": false, // 16.9 ms, and 1.3 ms of that is start skew
 	} {
 		c, err := ParseCondition(text)
 		if err != nil {
@@ -341,5 +352,109 @@ func TestAgainst(t *testing.T) {
 	}
 	if !found {
 		t.Error("the all_reduces of the two reports are not compared")
+	}
+}
+
+// TestStartSkew checks a run whose ranks do the same, but the profile of rank 1 begins 400 µs later than that of rank 0.
+// Both start gemm (100 µs) with their profiles. Rank 0 enters the first all_reduce at 100 and rank 1 at 400 + 130 = 530:
+// the wait of 430 consists of 400 of start skew and 30 that count. The all_reduce moves data for 20 µs, until 550. The
+// second step has no waiting: gemm until 650 and all_reduce until 670.
+func TestStartSkew(t *testing.T) {
+	traced := func(source string) *trace.Trace {
+		tr := &trace.Trace{Ranks: 2, Source: source, IDs: []int{0, 1}, Clocks: []int{0, 1}}
+		add := func(rank int, name string, class trace.Class, start, end, seq int64) {
+			e := trace.Event{Rank: rank, Stream: "s", Name: name, Class: class, Start: start * 1000, End: end * 1000,
+				Group: trace.NoGroup}
+			if class == trace.Comm {
+				e.Call = &trace.Call{Group: "tp", Seq: seq, In: 8, Out: 8}
+			}
+			tr.Events = append(tr.Events, e)
+		}
+		for rank, at := range []int64{0, 400} {
+			add(rank, "gemm", trace.Compute, at, at+100, 0)
+			add(rank, "all_reduce", trace.Comm, []int64{100, 530}[rank], 550, 0)
+			add(rank, "gemm", trace.Compute, 550, 650, 0)
+			add(rank, "all_reduce", trace.Comm, 650, 670, 1)
+		}
+		return tr
+	}
+	r := Of(traced("kineto"), 0)
+	s := r.StartSkew
+	if s == nil || s.US != 400 || s.WaitUS != 400 || s.Rank != 1 || s.From != 0 {
+		t.Fatalf("start skew: %+v", s)
+	}
+	near(t, "exposed waiting", *r.Exposed.WaitUS, 30, 1e-6)
+	near(t, "exposed", r.Exposed.TotalUS, 30+2*(20+20), 1e-6)
+	near(t, "skew", *r.Collectives[0].SkewUS, 30, 1e-6)
+	near(t, "late", r.Collectives[0].Late.US, 30, 1e-6)
+	near(t, "common span", r.commonUS(), 670-400, 1e-6)
+	// Each rank has 270 µs: rank 0 its 670 less 400 of waiting, and rank 1 from its begin at 400.
+	near(t, "time of ranks", r.ranksUS(), 2*270, 1e-6)
+	for text, want := range map[string]bool{"exposed > 20%": true, "exposed > 21%": false, "skew > 31us": false} { // 110 / 540 = 20.4 %
+		c, err := ParseCondition(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, words, err := c.Holds(r); err != nil || got != want {
+			t.Errorf("%s: %v (%s), %v", text, got, words, err)
+		}
+	}
+	if !strings.Contains(words(t, r), "start skew: the profile of rank 1 begins 400 µs after that of rank 0; 400 µs of waiting ") {
+		t.Errorf("words:\n%s", words(t, r))
+	}
+	if r := Of(traced(""), 0); r.StartSkew != nil {
+		t.Errorf("a run of hocket is traced on all ranks from its begin, but has start skew: %+v", r.StartSkew)
+	}
+}
+
+// timesOf returns a profile of ranks that each call gemm and then all_reduce, n times. Their clocks agree.
+func timesOf(ranks, n int, gemm, reduce int64) *Report {
+	tr := &trace.Trace{Ranks: ranks, Source: "test", Clocks: make([]int, ranks)}
+	for r := range ranks {
+		tr.IDs = append(tr.IDs, r)
+		for k := range n {
+			at := int64(k) * (gemm + reduce)
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: "gemm", Start: at, End: at + gemm, Group: trace.NoGroup},
+				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + gemm,
+					End: at + gemm + reduce, Group: trace.NoGroup, Call: &trace.Call{Group: "tp", Seq: int64(k), In: 8, Out: 8}})
+		}
+	}
+	return Of(tr, 0)
+}
+
+// TestAgainstPerCall compares 6 calls of 2 ranks with 8 calls of 2 ranks and with 6 of one rank. Each gemm takes 173 µs
+// in all of them, so sums would differ by 8/6 − 1 = 33 %, and by 1/2. Each all_reduce takes 80 µs and then 60 µs: per
+// call −25 %, although the sums 6 · 2 · 80 = 960 and 8 · 2 · 60 = 960 are equal.
+func TestAgainstPerCall(t *testing.T) {
+	old := timesOf(2, 6, 173_000, 80_000)
+	got := map[string]Difference{}
+	r := timesOf(2, 8, 173_000, 60_000)
+	for _, d := range r.Against(old) {
+		got[d.What] = d
+	}
+	if d, ok := got["gemm"]; ok {
+		t.Errorf("gemm is equal per call, but differs: %+v", d)
+	}
+	d := got["exposed transfer"]
+	near(t, "was", *d.Was, 80, 1e-6)
+	near(t, "is", *d.Is, 60, 1e-6)
+	if d.WasTimes != 6*2 || d.Times != 8*2 {
+		t.Errorf("%d and %d calls", d.WasTimes, d.Times)
+	}
+	var b strings.Builder
+	if err := WriteAgainst(&b, r.Against(old), r.Unlike(old)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"warning: the older and the newer profile have 6 and 8 calls of all_reduce: ", "-25.0 %", "12 → 16"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+	if w := old.Unlike(timesOf(1, 6, 173_000, 80_000)); len(w) != 1 || !strings.Contains(w[0], "has 1 rank, and the newer one 2") {
+		t.Errorf("warnings: %q", w)
+	}
+	if w := old.Unlike(old); len(w) > 0 {
+		t.Errorf("a profile against itself: %q", w)
 	}
 }

@@ -219,7 +219,7 @@ func (f *facts) late(text string) error {
 		}
 		r := m.n()
 		e := f.member(g, r)
-		if err := same("wait", m.s(), min(arrival, e.End)-e.Start); err != nil {
+		if err := same("wait", m.s(), min(arrival, e.End)-f.counts(e, last)); err != nil {
 			return err
 		}
 		if named++; early < 0 {
@@ -227,7 +227,7 @@ func (f *facts) late(text string) error {
 		}
 	}
 	for _, i := range f.groups[g] {
-		if e := &f.t.Events[i]; e.Start < arrival && e.End > e.Start {
+		if e := &f.t.Events[i]; f.counts(e, last) < min(arrival, e.End) {
 			named--
 		}
 	}
@@ -262,6 +262,28 @@ type span struct {
 	from, to           int64
 	otherFrom, otherTo int64
 	before             int
+}
+
+// counts returns when a wait of e for a rank begins to count: later by the difference of the begins of their profiles, if
+// the ranks were profiled separately and e starts before that rank's first event.
+func (f *facts) counts(e *trace.Event, last int) int64 {
+	compute := slices.ContainsFunc(f.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
+	if f.t.Source == "" || oneClock(f.t.Clocks) || !compute {
+		return e.Start
+	}
+	begins := func(rank int) int64 {
+		at := int64(math.MaxInt64)
+		for i := range f.t.Events {
+			if x := &f.t.Events[i]; f.t.ID(x.Rank) == rank {
+				at = min(at, x.Start)
+			}
+		}
+		return at
+	}
+	if e.Start >= begins(last) {
+		return e.Start
+	}
+	return e.Start + begins(last) - begins(f.t.ID(e.Rank))
 }
 
 func (f *facts) begin(rank int) int64 {

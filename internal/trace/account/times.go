@@ -11,17 +11,21 @@ import (
 // without returns how long a lasts while b does not. Both are unions.
 func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
-// expose measures communication during which the rank computed nothing. Time in which one collective waits and another
+// expose measures communication during which the rank computed nothing. Start skew is left out. Time in which one collective waits and another
 // moves data counts as transfer. So does communication that is no collective, or of which waiting is unknown, except
 // barriers, which move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
 	begun := map[call]int64{} // when the transfer began
+	skew := map[call]int64{}
 	for _, list := range a.shares {
 		for _, s := range list {
 			if s.told {
 				begun[s.event] = a.t.Events[s.event].Start + s.wait
+				if s.skew > 0 {
+					skew[s.event] = s.skew
+				}
 			}
 		}
 	}
@@ -31,7 +35,7 @@ func (a *accounting) expose() {
 		case trace.Compute:
 			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
 		case trace.Comm:
-			comm[e.Rank] = append(comm[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+			comm[e.Rank] = append(comm[e.Rank], trace.Interval{Lo: e.Start + skew[i], Hi: e.End})
 			from := e.Start
 			if at, ok := begun[i]; ok {
 				from = at

@@ -66,6 +66,9 @@ func (r *Report) words(t *writer) {
 		r.Untold == "" && len(r.Collectives) > 0 {
 		t.printf("no rank waited for another for longer than the error of the clocks\n")
 	}
+	if s := r.StartSkew; s != nil {
+		t.printf("%s\n", s.Words())
+	}
 	for _, p := range r.Problems {
 		if p.Kind != "late" && p.Text != r.Untold || r.Source == "flight" {
 			t.printf("%s: %s\n", p.Kind, p.Text)
@@ -77,6 +80,12 @@ func (r *Report) words(t *writer) {
 func (r *Report) Facts() string {
 	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source,
 		r.Alignment.words())
+}
+
+// Words describes the start skew in one sentence.
+func (s *StartSkew) Words() string {
+	return fmt.Sprintf("start skew: the profile of rank %d begins %s after that of rank %d; %s of waiting "+
+		"is due to that, and is not counted", s.Rank, text(s.US), s.From, text(s.WaitUS))
 }
 
 func (a *Alignment) words() string {
@@ -105,7 +114,7 @@ func (r *Report) Verdict() string {
 		return r.Facts()
 	}
 	kind := slices.MaxFunc(c.ByKind, func(a, b KindTime) int { return cmp.Compare(a.US, b.US) })
-	s := fmt.Sprintf("The run took %s, bounded by %s: %s of the critical path", text(r.SpanUS), bounds[kind.Kind],
+	s := fmt.Sprintf("The run took %s, bounded by %s: %s of the critical path", text(r.commonUS()), bounds[kind.Kind],
 		text(kind.US))
 	sums := map[string]float64{}
 	name := ""
@@ -126,7 +135,7 @@ func (r *Report) Verdict() string {
 		return s + "; there was no communication."
 	}
 	return s + fmt.Sprintf("; %.0f %% of the ranks' time was exposed communication.",
-		100*r.Exposed.TotalUS/(r.SpanUS*float64(max(r.Ranks, 1))))
+		100*r.Exposed.TotalUS/max(r.ranksUS(), 1e-9))
 }
 
 // bounds names the kinds of KindTime.
@@ -192,7 +201,7 @@ func (r *Report) table(t *writer) {
 	rows := [][]string{{"", "op", "group", "bytes", "transfer", "bus GB/s", "skew", "last", "waits by rank"}}
 	for i := range r.Collectives[:min(len(r.Collectives), shownRows)] {
 		c := &r.Collectives[i]
-		row := []string{fmt.Sprint(c.Index), c.Op, c.Group, "?", "?", "", text(c.SkewUS), "", c.waits()}
+		row := []string{fmt.Sprint(c.Index), c.Op, c.Group, "?", "?", "", told(c.SkewUS), "", c.waits()}
 		if c.Bytes != nil {
 			row[3] = fmt.Sprint(*c.Bytes)
 		}
@@ -233,7 +242,7 @@ func (r *Report) whole(t *writer) {
 	if len(r.Exposed.ByRank) == 0 {
 		return
 	}
-	t.printf("\nof %s in all\n", text(r.SpanUS))
+	t.printf("\nof %s in all\n", text(r.commonUS()))
 	rows := [][]string{{"", "compute", "communication hidden", "exposed waiting", "exposed transfer", "idle for host",
 		"for signal", "for event", "launching", "unknown"}}
 	idle := map[int]Idle{}

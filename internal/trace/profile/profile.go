@@ -170,6 +170,16 @@ func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.
 	return t, nil, err
 }
 
+// TwiceError is returned for two files of one rank.
+type TwiceError struct {
+	First, Second string // names of files
+	Rank          int
+}
+
+func (e *TwiceError) Error() string {
+	return fmt.Sprintf("%s and %s are both of rank %d: give each rank once", e.First, e.Second, e.Rank)
+}
+
 // join combines several traces into one. Each keeps its own ranks and clocks.
 func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 	out := &trace.Trace{Source: parts[0].Source, Virtual: parts[0].Virtual}
@@ -193,7 +203,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 			}
 			if other, twice := owner[id]; twice {
 				if t.Source != "nsys" {
-					return nil, fmt.Errorf("%s and %s are both of rank %d: give each rank once", other, names[i], id)
+					return nil, &TwiceError{other, names[i], id}
 				}
 				id = base + r // a container sees its own device 0
 				for owner[id] != "" {
