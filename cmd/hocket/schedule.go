@@ -258,17 +258,20 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 		}
 	}
 	n := max(o.schedules, 1)
-	in := schedule.Inputs(p, elements, uint64(o.seed))
 	for i := range n {
-		got, err := schedule.Run(ctx, p, in, elements, uint64(o.seed)+uint64(i))
-		if err != nil {
-			if ctx.Err() == nil {
-				err = &failure{code: exitProgram, kind: "deadlock", err: fmt.Errorf("interleaving %d: %w", i+1, err)}
-			}
-			return ended(err)
+		seed := uint64(o.seed) + uint64(i)
+		in := schedule.Inputs(p, elements, seed)
+		got, err := schedule.Run(ctx, p, in, elements, seed)
+		code, kind := exitProgram, "deadlock"
+		if err == nil {
+			err, code, kind = schedule.Differ(p, got.Memory, in), exitHocket, "differs"
 		}
-		if d := schedule.Differ(p, got.Memory, in); d != "" {
-			return ended(&failure{code: exitHocket, kind: "differs", err: fmt.Errorf("interleaving %d: %s", i+1, d)})
+		switch {
+		case ctx.Err() != nil:
+			return ended(err)
+		case err != nil:
+			f := &failure{code: code, kind: kind, err: fmt.Errorf("interleaving %d of %d: %w", i+1, n, err)}
+			return ended(f.helping("this repeats it: hocket run %s --no-prove --schedules 1 --seed %d", arg, seed))
 		}
 	}
 	out.Interleavings = n
@@ -276,7 +279,11 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 	if p.Collective == schedule.Undefined {
 		what = "and no result is defined for it"
 	}
-	fmt.Fprintf(a.text, "%s on %d ranks: %d %s, %s\n", p.Name, p.Ranks, n, plural(n, "interleaving"), what)
+	if o.noProve {
+		what += "; nothing was proved, and other interleavings can differ"
+	}
+	fmt.Fprintf(a.text, "%s on %d ranks: %d random %s from seed %d on, %s\n", p.Name, p.Ranks, n,
+		plural(n, "interleaving"), o.seed, what)
 	return ended(nil)
 }
 
@@ -318,23 +325,6 @@ func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 	out := a.out.Schedule
 	a.out.Verdict = string(r.Verdict)
 	out.Findings, out.Warnings, out.Notes = r.Findings, r.Warnings, r.Notes
-	warn := func(kind, text string, lines []string) {
-		d := &ir.Diagnostic{Severity: ir.Warning, File: arg, Kind: kind, Message: text}
-		for _, line := range lines {
-			d.Notes = append(d.Notes, ir.Note{Message: line})
-		}
-		a.warnings = append(a.warnings, d)
-	}
-	for _, w := range r.Warnings {
-		kind := "left"
-		if w.Kind == schedule.Race {
-			kind = "edge"
-		}
-		warn(kind, w.Message, w.Lines)
-	}
-	for _, n := range r.Notes {
-		warn("loader", n, nil)
-	}
 	fmt.Fprintf(a.text, "%s: %s\n", r.Verdict, r.Told(out.Name, out.Collective, a.out.Ranks, out.Launches))
 	for _, at := range out.Redundant {
 		fmt.Fprintf(a.text, "redundant: %s\n", at)
@@ -347,17 +337,14 @@ func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 		}
 		fmt.Fprintln(a.text)
 	}
+	ds := r.Diagnostics(arg, !a.json)
 	if r.Verdict == schedule.OK {
+		a.warnings = append(a.warnings, ds...)
 		return nil
 	}
-	f := r.Findings[0]
-	d := &ir.Diagnostic{Severity: ir.Error, File: arg, Kind: string(f.Kind), Message: f.Message}
-	for _, line := range f.Lines {
-		d.Notes = append(d.Notes, ir.Note{Message: line})
-	}
+	ds, a.warnings = append(ds, a.warnings...), nil // errors come first
 	if r.Verdict == schedule.Undecided {
-		d.Severity = ir.Warning
-		return &failure{code: exitUndecided, err: d}
+		return &failure{code: exitUndecided, err: ds}
 	}
-	return &failure{code: exitProgram, err: d}
+	return &failure{code: exitProgram, err: ds}
 }

@@ -88,7 +88,7 @@ func TestCheckSchedule(t *testing.T) {
 		t.Error(code, out)
 	}
 	if code, out, errs := hocketRun(t, "run", fixed, "--schedules", "30"); code != exitDone ||
-		!strings.Contains(out, "30 interleavings, equal to plain arithmetic") {
+		!strings.Contains(out, "30 random interleavings from seed 0 on, equal to plain arithmetic\n") {
 		t.Error(code, out, errs)
 	}
 	for _, words := range [][]string{{"check", fixed, "--dim", "T=1"}, {"check", fixed, "--launches", "3"},
@@ -97,6 +97,65 @@ func TestCheckSchedule(t *testing.T) {
 		if code, _, errs := hocketRun(t, words...); code != exitUsage {
 			t.Error(words, code, errs)
 		}
+	}
+}
+
+// TestRefutedSchedule: check prints every finding with the state of its blocks before the warnings, and limits both. A run
+// without the proof says that nothing was proved, and names the seed that repeats a wrong result.
+func TestRefutedSchedule(t *testing.T) {
+	hasty := exchangeWithout(t, `"name": "wait"`, `"name": "nop"`)
+	code, out, errs := hocketRun(t, "check", hasty)
+	if code != exitProgram || strings.Count(errs, ": error: ") != 2 ||
+		strings.LastIndex(errs, ": error: ") > strings.Index(errs, ": warning: ") {
+		t.Errorf("exit %d, %s%s", code, out, errs)
+	}
+	for _, says := range []string{"rank 1, tb 0 has completed no operation, and a thread of it is at op 0 (put), the first access",
+		"rank 0, tb 0 has completed ops 0 to 4, and a thread of it is at op 6 (put), the second access"} {
+		if !strings.Contains(errs, says) {
+			t.Errorf("%s\nwant %s", errs, says)
+		}
+	}
+	_, out, _ = hocketRun(t, "check", "--json", hasty)
+	var got struct {
+		Schedule struct {
+			Findings []struct {
+				Counterexample []struct {
+					Rank, Completed, Op int
+					Access              string
+				}
+			}
+			Warnings []struct{ Kind string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatal(err)
+	}
+	if list := got.Schedule.Findings[0].Counterexample; len(list) != 2 || list[1].Completed != 5 || list[1].Op != 6 ||
+		list[1].Access != "second" {
+		t.Error(out)
+	}
+	if list := got.Schedule.Warnings; list[len(list)-1].Kind != "left" {
+		t.Error(out)
+	}
+	code, out, _ = hocketRun(t, "run", hasty, "--no-prove")
+	if code != exitDone || !strings.Contains(out, "1 random interleaving from seed 0 on") ||
+		!strings.Contains(out, "nothing was proved") {
+		t.Errorf("exit %d, %s", code, out)
+	}
+	code, _, errs = hocketRun(t, "run", hasty, "--no-prove", "--schedules", "300")
+	_, again, found := strings.Cut(errs, "this repeats it: hocket ")
+	if code != exitHocket || !found || !strings.Contains(errs, " of 300: ") {
+		t.Fatalf("exit %d, %s", code, errs)
+	}
+	code, _, repeated := hocketRun(t, strings.Fields(again)...)
+	_, want, _ := strings.Cut(errs, " of 300: ")
+	if _, is, _ := strings.Cut(repeated, " of 1: "); code != exitHocket || is != want {
+		t.Errorf("exit %d, %s, want %s", code, repeated, want)
+	}
+	many := testcorpus.Need(t, "schedules") + "/plans/sn_allgather_ring_n8.json"
+	if code, _, errs := hocketRun(t, "check", many); code != exitDone || strings.Count(errs, ": warning: ") != 5 ||
+		!strings.Contains(errs, "and 60 more warnings: --json lists all") {
+		t.Errorf("exit %d, %s", code, errs)
 	}
 }
 

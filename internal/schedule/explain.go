@@ -42,7 +42,7 @@ func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 	if !edge {
 		s.races++
 	}
-	f.Lines = s.counterexample(a, acc, old)
+	s.counterexample(f, a, acc, old)
 	s.findings = append(s.findings, f)
 }
 
@@ -55,56 +55,126 @@ func (s *sim) home(c int) int {
 	return c
 }
 
-// counterexample returns a few lines of text. They describe an interleaving in which both accesses can happen next, or
-// the reason why an order in time does not suffice.
-func (s *sim) counterexample(a *agent, acc, old *access) []string {
-	if old.comp == a.comp {
-		return []string{"both are done by all threads of the block, and no barrier (nop) between them has the threads meet"}
+// counterexample describes in a few lines an interleaving in which both accesses can happen next, or the reason why an
+// order in time is not sufficient.
+func (s *sim) counterexample(f *Finding, a *agent, acc, old *access) {
+	switch {
+	case old.comp == a.comp:
+		f.Lines = []string{"all threads of the block execute both, and there is no barrier (nop) between the two operations"}
+		return
+	case a.x.At(old.comp) >= old.tick:
+		f.Lines = []string{"the first access starts after the second in time, but only relaxed signals, packets or proxies order the two:",
+			"these do not make written data visible; a signal and a wait, with a barrier before and after, would"}
+		return
 	}
-	if a.x.At(old.comp) >= old.tick {
-		return []string{"the second starts after the first in time, but only relaxed signals, packets or proxies say so:",
-			"they do not make the first one's writes visible; a signal and a wait, with a barrier before and after, would"}
+	first := *acc
+	first.x = a.x // which may be more than its block knows
+	state, ahead := s.state(&first, old)
+	f.State = state
+	f.Lines = []string{"nothing orders the two accesses: this state of the thread blocks is possible, and then either access can be first"}
+	for i, p := range f.State {
+		if i == mostProgress {
+			f.Lines = append(f.Lines, fmt.Sprintf("  and %d more blocks (--json lists them)", len(f.State)-i))
+			break
+		}
+		f.Lines = append(f.Lines, "  "+p.String())
 	}
-	lines := []string{"nothing orders them; they meet when these have run, which the second needs, and no others:"}
-	var runs []string
-	for b := range s.blocks {
-		if t := a.x.At(int32(b)); t > 0 || b == int(old.comp) {
-			blk := &s.p.Blocks[b]
-			switch n := s.opAt(b, t); {
-			case b == int(a.comp):
-				continue
-			case n >= 0:
-				runs = append(runs, fmt.Sprintf("rank %d tb %d up to op %d", blk.Rank, blk.ID, blk.Ops[n].Index))
-			case b == int(old.comp):
-				runs = append(runs, fmt.Sprintf("rank %d tb %d nothing", blk.Rank, blk.ID))
+	if len(f.State) < len(s.blocks) {
+		f.Lines = append(f.Lines, "  no other block has completed an operation")
+	}
+	if ahead {
+		f.Lines = append(f.Lines, "  a thread that signals or waits may be ahead of its block, up to the block's next barrier")
+	}
+}
+
+// mostProgress limits the thread blocks whose progress a finding's lines describe.
+const mostProgress = 8
+
+// state returns an interleaving in which two unordered accesses are both next: how many operations each thread block
+// has completed. It consists of the operations that precede one of the accesses in every interleaving. Blocks that have
+// completed no operation are omitted, except those of the accesses, which come first. A block has completed an operation
+// if all its threads have. Between two barriers the threads of a block run independently, so a thread that signals may
+// have to be ahead; state returns true if a block has such threads.
+func (s *sim) state(first, second *access) (list []Progress, ahead bool) {
+	done := make([]int32, len(s.blocks)) // in ticks
+	for b := range done {
+		done[b] = max(first.x.At(int32(b)), second.x.At(int32(b)))
+	}
+	for _, acc := range []*access{first, second} {
+		if acc.edge() {
+			continue
+		}
+		p := Progress{Access: "first", b: acc.block}
+		if acc == second {
+			p.Access = "second"
+		}
+		p.Proxy = int(acc.comp) >= len(s.blocks)
+		p.Place = s.p.place(acc.block, acc.op)
+		list = append(list, p)
+	}
+	for b, t := range done {
+		if t > 0 && !slices.ContainsFunc(list, func(p Progress) bool { return p.b == b }) {
+			list = append(list, Progress{b: b, Place: Place{Rank: s.p.Blocks[b].Rank, Block: s.p.Blocks[b].ID}})
+		}
+	}
+	for i := range list {
+		p := &list[i]
+		ops := s.p.Blocks[p.b].Ops
+		t := int(done[p.b])
+		p.done = t
+		p.Launch = max(t-1, 0)/(len(ops)+1) + 1
+		switch last := (t - 1) % (len(ops) + 1); {
+		case t == 0:
+		case last >= len(ops)-1 && p.Access != "" && !p.Proxy: // of its previous launch
+			p.Launch++
+		case last >= len(ops)-1:
+			p.Ended = true
+		default:
+			p.Completed = ops[last+1].Index
+			if p.Access == "" {
+				p.Place = s.p.place(p.b, &ops[last+1])
+				p.Begun = p.Place == s.p.place(p.b, &ops[last]) && ops[last].Turn == ops[last+1].Turn
 			}
 		}
 	}
-	if len(runs) == 0 {
-		return []string{"nothing orders them: they may be the first that run"}
+	for b, t := range done {
+		ops := s.p.Blocks[b].Ops
+		for i := int(t) % (len(ops) + 1); i < len(ops) && ops[i].Kind != Join && ops[i].Kind != Gather; i++ {
+			ahead = ahead || len(ops[i].Lanes) > 0
+		}
 	}
-	more := len(runs) - 8
-	if more > 0 {
-		runs = runs[:8]
-	}
-	for len(runs) > 0 {
-		n := min(4, len(runs))
-		lines = append(lines, "  "+strings.Join(runs[:n], "; "))
-		runs = runs[n:]
-	}
-	if more > 0 {
-		lines = append(lines, fmt.Sprintf("  and %d more blocks", more))
-	}
-	return lines
+	return list, ahead
 }
 
-// opAt returns the index in block b's list of the operation that was the block's t-th step, or -1 if there is none.
-func (s *sim) opAt(b int, t int32) int {
-	ops := s.p.Blocks[b].Ops
-	if t <= 0 || len(ops) == 0 {
-		return -1
+// String describes the progress in one line.
+func (p Progress) String() string {
+	at := fmt.Sprintf("rank %d, tb %d", p.Rank, p.Block)
+	text := at + " has completed "
+	switch {
+	case p.Ended:
+		text += "all its operations"
+	case p.Completed == 0:
+		text += "no operation"
+	case p.Completed == 1:
+		text += "op 0"
+	default:
+		text += fmt.Sprintf("ops 0 to %d", p.Completed-1)
 	}
-	return int(t-1) % (len(ops) + 1) % len(ops)
+	if p.Launch > 1 {
+		text += fmt.Sprintf(" of launch %d", p.Launch)
+	}
+	next := strings.TrimPrefix(p.Place.String(), at+", ")
+	switch {
+	case p.Proxy:
+		text += ", and its proxy is at " + next + ", the " + p.Access + " access"
+	case p.Access != "":
+		text += ", and a thread of it is at " + next + ", the " + p.Access + " access"
+	case p.Begun:
+		text += " and has begun " + next
+	case p.Inner > 0:
+		text += "; next is " + next
+	}
+	return text
 }
 
 // deadlocked reports whether blocks remain that wait, and records a finding that describes for what they wait.

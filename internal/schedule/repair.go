@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 )
@@ -66,7 +65,7 @@ func Fix(f File, refuted *Report, o Options) (fix Repair, proof *Report, ok bool
 func (r *Report) leftOver() []*Finding {
 	var out []*Finding
 	for _, w := range r.Warnings {
-		if w.Kind == OK {
+		if w.Kind == Left {
 			out = append(out, w)
 		}
 	}
@@ -110,9 +109,7 @@ func Redundant(ctx context.Context, f File, whole *Report, o Options) (Redundanc
 			if err == nil {
 				ran += got.Steps
 				out.Interleavings++
-				if d := Differ(p, got.Memory, in); d != "" {
-					err = errors.New(d)
-				}
+				err = Differ(p, got.Memory, in)
 			}
 			if err != nil && ctx.Err() == nil {
 				return out, fmt.Errorf("the proof that %s is redundant is wrong, interleaving %d: %w", at, seed, err)

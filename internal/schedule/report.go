@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"hocket.example/hocket/ir"
 )
 
 // Verdict is the result of Check.
@@ -15,17 +17,40 @@ const (
 	Deadlock  Verdict = "deadlock"
 	Wrong     Verdict = "wrong"
 	Undecided Verdict = "undecided"
+
+	// Left is the kind of a warning about signals that remain for the next launch. It is no verdict.
+	Left Verdict = "left"
 )
 
 // Finding describes one error in a plan.
 type Finding struct {
-	Kind    Verdict  `json:"kind"`
-	Message string   `json:"message"`
-	Places  []Place  `json:"places,omitempty"`
-	Lines   []string `json:"counterexample,omitempty"`
-	// Edge reports that the finding concerns the accesses before or after a launch, in which a rank's stream writes the
-	// input and reads the output.
+	Kind    Verdict `json:"kind"`
+	Message string  `json:"message"`
+	Places  []Place `json:"places,omitempty"`
+	// Lines describes the counterexample, one sentence or list item each. State holds it as fields.
+	Lines []string   `json:"notes,omitempty"`
+	State []Progress `json:"counterexample,omitempty"`
+	// Edge reports that the finding concerns the beginning or end of a launch, where a rank's own stream writes the input
+	// and reads the output.
 	Edge bool `json:"edge,omitempty"`
+}
+
+// Progress is the part of a counterexample that describes one thread block. All threads of the block have executed the
+// operations before index Completed. If Ended is set, these are all operations of the launch.
+type Progress struct {
+	// Place is the operation of the finding that a thread is about to execute, if Access is set. Otherwise it is the
+	// operation after the completed ones.
+	Place
+	Completed int  `json:"completed"`
+	Launch    int  `json:"launch"` // the launch that the block executes, from 1
+	Ended     bool `json:"ended,omitempty"`
+	// Access is "first" or "second" if the operation is that access of the finding's message. If Proxy is set, the block
+	// has posted the operation, and its proxy is about to execute it.
+	Access string `json:"access,omitempty"`
+	Proxy  bool   `json:"proxy,omitempty"`
+	// Begun is set if a barrier within the next operation has been executed: the steps of MSCCL have several.
+	Begun   bool `json:"begun,omitempty"`
+	b, done int  // the index of the block in the plan, and the number of its ticks
 }
 
 func (f *Finding) String() string {
@@ -143,11 +168,11 @@ func (s *sim) leftOver() []*Finding {
 			continue
 		}
 		if n := c.count() - c.taken; n > s.p.Counters[i].Init {
-			out = append(out, &Finding{Kind: OK, Edge: true, Message: fmt.Sprintf(
+			out = append(out, &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
 				"%s ends with %d more signals than waits: the next launch does not wait for its own",
 				s.p.Counters[i].Name, n-s.p.Counters[i].Init)})
 		} else if n < s.p.Counters[i].Init {
-			out = append(out, &Finding{Kind: OK, Edge: true, Message: fmt.Sprintf(
+			out = append(out, &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
 				"%s ends %d below its initial value: later launches wait for ever", s.p.Counters[i].Name,
 				s.p.Counters[i].Init-n)})
 		}
@@ -171,4 +196,49 @@ func (r *Report) Told(name string, c Collective, ranks, launches int) string {
 		number = "two launches"
 	}
 	return fmt.Sprintf("%s on %d ranks, %s: %s", name, ranks, number, what)
+}
+
+// These constants limit the errors and warnings that Diagnostics returns if it is asked for few.
+const (
+	fewErrors   = 3
+	fewWarnings = 4
+)
+
+// Diagnostics returns the findings, the warnings and then the notes of a report about the named file. If few is set, it
+// returns the first of each kind and says how many it omits.
+func (r *Report) Diagnostics(file string, few bool) ir.Diagnostics {
+	var ds, warnings ir.Diagnostics
+	of := func(f *Finding, severity ir.Severity) *ir.Diagnostic {
+		d := &ir.Diagnostic{Severity: severity, File: file, Kind: string(f.Kind), Message: f.Message}
+		for _, line := range f.Lines {
+			d.Notes = append(d.Notes, ir.Note{Message: line})
+		}
+		return d
+	}
+	for _, f := range r.Findings {
+		severity := ir.Error
+		if f.Kind == Undecided {
+			severity = ir.Warning
+		}
+		ds = append(ds, of(f, severity))
+	}
+	for _, w := range r.Warnings {
+		d := of(w, ir.Warning)
+		if w.Kind == Race {
+			d.Kind = "edge"
+		}
+		warnings = append(warnings, d)
+	}
+	for _, n := range r.Notes {
+		warnings = append(warnings, &ir.Diagnostic{Severity: ir.Warning, File: file, Kind: "loader", Message: n})
+	}
+	cut := func(ds ir.Diagnostics, most int, what string) ir.Diagnostics {
+		if !few || len(ds) <= most {
+			return ds
+		}
+		last := &ir.Diagnostic{Severity: ds[0].Severity, File: file, Kind: "more",
+			Message: fmt.Sprintf("and %d more %s: --json lists all", len(ds)-most, what)}
+		return append(ds[:most:most], last)
+	}
+	return append(cut(ds, fewErrors, "errors"), cut(warnings, fewWarnings, "warnings")...)
 }

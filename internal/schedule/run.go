@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -96,34 +97,38 @@ func reference(p *Plan, in [][]float64, width int) [][]float64 {
 	return out
 }
 
-// Differ describes how an outcome differs from a direct computation on the inputs. It returns "" if there is no
-// difference.
-func Differ(p *Plan, m *Memory, in [][]float64) string {
+// Differ returns an error that describes how an outcome differs from a direct computation on the inputs, or nil if there
+// is no difference.
+func Differ(p *Plan, m *Memory, in [][]float64) error {
 	for r, list := range reference(p, in, m.Width) {
 		for i, v := range m.Of(p, r, Output) {
 			if i < len(list) && !math.IsNaN(list[i]) && v != list[i] {
-				return fmt.Sprintf("%s holds %v, want %v", p.chunkName(p.buffer(r, Output), i/m.Width), v, list[i])
+				name := p.chunkName(p.buffer(r, Output), i/m.Width)
+				if math.IsNaN(v) {
+					return fmt.Errorf("%s depends on memory that was read before it was written (NaN), want %.0f", name, list[i])
+				}
+				return fmt.Errorf("%s contains %.0f, want %.0f", name, v, list[i])
 			}
 		}
 	}
 	if p.Collective != Broadcast && p.Collective != SendRecv {
-		return ""
+		return nil
 	}
 	from := map[int]int{} // how often each rank's input is an output
 	for r := range p.Ranks {
 		q := slices.IndexFunc(in, func(list []float64) bool { return slices.Equal(list, m.Of(p, r, Output)) })
 		if q < 0 {
-			return fmt.Sprintf("the output of rank %d is no rank's input", r)
+			return fmt.Errorf("the output of rank %d is no rank's input", r)
 		}
 		from[q]++
 	}
 	if p.Collective == Broadcast && len(from) > 1 {
-		return "the outputs are the inputs of several ranks"
+		return errors.New("the outputs are the inputs of several ranks")
 	}
 	if p.Collective == SendRecv && len(from) < p.Ranks {
-		return "the outputs of two ranks are the same rank's input"
+		return errors.New("the outputs of two ranks are the same rank's input")
 	}
-	return ""
+	return nil
 }
 
 // thread holds the state of one thread of a block. For an engine, block is -1.

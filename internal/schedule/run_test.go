@@ -79,7 +79,7 @@ func TestInterleavingsRefuteNoOK(t *testing.T) {
 			}
 			steps += got.Steps
 			all++
-			if d := schedule.Differ(p, got.Memory, in); d != "" {
+			if d := schedule.Differ(p, got.Memory, in); d != nil {
 				t.Fatalf("%s, interleaving %d: %s", name, seed, d)
 			}
 			if p.Collective != schedule.Undefined {

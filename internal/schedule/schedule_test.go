@@ -206,7 +206,7 @@ func TestPacketsReadAsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if schedule.Differ(p, got.Memory, in) == "" {
+	if schedule.Differ(p, got.Memory, in) == nil {
 		t.Error("a run reads the data of packets without their flags")
 	}
 }
@@ -240,7 +240,7 @@ func TestRunRefutes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if seen = schedule.Differ(p, got.Memory, in) != ""; seen {
+			if seen = schedule.Differ(p, got.Memory, in) != nil; seen {
 				break
 			}
 		}

@@ -706,7 +706,8 @@ func (s *sim) move(b int, o *Op) {
 }
 
 func (s *sim) readAll(a *agent, sp Span) {
-	acc := &access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: sp.origin(), class: a.class, mode: sp.Mode}
+	acc := &access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: sp.origin(), class: a.class, mode: sp.Mode,
+		x: a.x}
 	for c := sp.Cell; c < sp.Cell+sp.N*sp.width(); c++ {
 		s.read(a, acc, c)
 	}
@@ -719,13 +720,13 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 	for k, sp := range m.From {
 		from[k] = s.at(sp, launch)
 		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].origin(), class: a.class,
-			mode: sp.Mode}
+			mode: sp.Mode, x: a.x}
 	}
 	var done clock.Clock // the steps that have been executed when the packet is read
 	for k, sp := range m.To {
 		to[k] = s.at(sp, launch)
 		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].origin(), class: a.class,
-			mode: sp.Mode}
+			mode: sp.Mode, x: a.x}
 		if sp.Mode == Plain {
 			continue
 		}
@@ -958,7 +959,7 @@ func (s *sim) border(r int, last bool) {
 		if buf == nil {
 			continue
 		}
-		acc := &access{comp: comp, tick: tick, block: -1, start: 2 * buf.Base}
+		acc := &access{comp: comp, tick: tick, block: -1, start: 2 * buf.Base, x: x}
 		for c := buf.Base; c < buf.Base+buf.Cells; c++ {
 			if k == Output {
 				s.read(&a, acc, c)

@@ -48,7 +48,7 @@ func TestPlans(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if d := schedule.Differ(p, got.Memory, in); d != "" {
+					if d := schedule.Differ(p, got.Memory, in); d != nil {
 						t.Errorf("%s of %d by %q: %s", op, ranks, algorithm, d)
 					}
 				}
