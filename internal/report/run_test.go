@@ -99,7 +99,7 @@ draw();
 document.title = faults.length ? "faults: " + faults.join("; ") : String(out);`).one(t, "head").one(t, "title").content()
 }
 
-// TestBrowserLarge checks that 100,000 events open within the time limit and that every key does what the page says.
+// TestBrowserRunLarge checks that 100,000 events open within the time limit and that every key does what the page says.
 // The limit is ten times as long here because the machine may be busy.
 func TestBrowserRunLarge(t *testing.T) {
 	r := account.Of(large(100_000), 0)
@@ -142,7 +142,7 @@ out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tb
 	t.Logf("%d bytes, open after %d ms", len(text), ms)
 }
 
-// TestBrowserSplit checks that waiting and transfer of a collective are drawn separately and described.
+// TestBrowserRunSplit checks that waiting and transfer of a collective are drawn separately and described.
 func TestBrowserRunSplit(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Events: []trace.Event{
 		{Rank: 0, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: 0, End: 100_000, Group: 0},
