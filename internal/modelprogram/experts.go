@@ -279,8 +279,7 @@ func (l *lowerer) grouped(n *graph.Node) (*val, error) {
 	return l.groupedOf(n, -1)
 }
 
-// groupWeight returns the stored weight of a grouped product, without the transpositions and casts that are applied to
-// it.
+// groupWeight returns the weight of a grouped product, without a transposition that exchanges its last two dimensions.
 func groupWeight(n *graph.Node) *graph.Value {
 	w := n.In[1]
 	if t := made(w, graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
