@@ -19,9 +19,9 @@ type array struct {
 	// e[i] bounds the difference between element i and the number that a correct machine may hold for it. A bound of 0
 	// certifies the element as exact.
 	e []float64
-	// mag is set for the total of a partial sum of a float type, and is nil otherwise: mag[i] ≥ Σ over ranks of
-	// |contribution to element i|. No rank holds such a total, so f is not rounded to dt. For a total, e[i] = 0 also
-	// certifies that every contribution, for every way to split the sum, is an integer.
+	// mag is set if the array is the total of a partial sum of a float type, and is nil otherwise. mag[i] is at least
+	// the sum over ranks of |contribution to element i|. No rank stores such a total, so f is not rounded to dt. For a
+	// total, e[i] = 0 also certifies that all contributions are integers, however the sum is split.
 	mag []float64
 	// infinite[i] reports that element i, whose bound is +Inf, is an infinity of one sign or the other on every correct
 	// machine. Only a division by a certified zero produces such elements, and only operations that move or negate

@@ -8,11 +8,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// claim makes a global value from the contents that the ranks' buffers have when each rank's task runs. A claim
-// statement, a return, an argument of a call, and an inout parameter at the end of the function each make one.
+// claim is the conversion of the ranks' buffers to a global value. Each rank's buffer is read when the rank's task
+// runs. A claim is made by a claim statement, a return, an argument of a call, and an inout parameter at the end of the
+// function.
 type claim struct {
 	*value
-	parts map[int]*array // each rank's block
+	parts map[int]*array // block of each rank
 }
 
 func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) {
@@ -31,7 +32,7 @@ func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) 
 	return c, nil
 }
 
-// claimed issues this rank's part of the claim that makes a value from operand i.
+// claimed issues this rank's part of the claim of operand i.
 func (r *queues) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 	k := part{s, i}
 	c := r.frame.claims[k]

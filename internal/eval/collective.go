@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// collKey identifies one collective. The collectives that one team issues on one stream form a channel, and the
-// collectives of a channel match in the order in which they are issued (S6). For each team, a rank's channels are
-// numbered in the order in which the rank first uses their streams.
+// collKey is the map key of one collective. The collectives that a team issues on one stream form a channel. The parts
+// of the collectives of a channel are matched in the order of issue (S6). For each team, a rank's channels are numbered
+// in the order in which the rank first uses their streams.
 type collKey struct {
 	team    string
 	channel int
@@ -35,7 +35,7 @@ type meeting struct {
 	team    []int
 	seq     int64
 	members []member
-	all     *array // the reduction, once computed
+	all     *array // result of the reduction; nil until it is computed
 }
 
 // member describes one rank's part in a collective.
@@ -43,9 +43,9 @@ type member struct {
 	stmt     *ir.Stmt
 	kind     kindOf
 	arrived  bool
-	in       *array // nil where the rank contributes nothing
+	in       *array // nil if the rank contributes no tensor
 	to, from int64
-	counts   *array // of an uneven collective, once arrived
+	counts   *array // counts of an uneven collective; nil until the member has arrived
 	tally    func() (*array, error)
 }
 
@@ -189,7 +189,7 @@ func (c *meeting) run(m *machine, me int, in, out view) error {
 	if !c.takes(me) {
 		return nil
 	}
-	if err := out.st.open(); err != nil { // opened before memory is reserved for the result
+	if err := out.st.open(); err != nil { // the destination is opened before memory is reserved for the result
 		return err
 	}
 	a, err := c.result(me, out.shape)
@@ -199,7 +199,7 @@ func (c *meeting) run(m *machine, me int, in, out view) error {
 	return out.write(a)
 }
 
-// gives reports whether a member's tensor is read.
+// gives reports whether the collective reads the tensor of a member.
 func (c *meeting) gives(me int) bool {
 	switch p := c.members[me]; p.kind.op {
 	case ir.OpBroadcast, ir.OpScatter:
@@ -208,7 +208,7 @@ func (c *meeting) gives(me int) bool {
 	return true
 }
 
-// takes reports whether a member's destination is written.
+// takes reports whether the collective writes the destination of a member.
 func (c *meeting) takes(me int) bool {
 	switch p := c.members[me]; p.kind.op {
 	case ir.OpReduce, ir.OpGather:

@@ -17,8 +17,8 @@ const (
 	Exact Kind = iota
 	// Within: every element is within the bound of the reference.
 	Within
-	// Undecided: nothing is wrong, but an element has no bound, or the bounds are
-	// so wide that a result of zeros would match too.
+	// Undecided: no element is outside its bound, but an element has no bound, or the bounds are so wide that a result
+	// of zeros would also match.
 	Undecided
 	// Differs: the error of some element exceeds its bound, or the element types or shapes differ.
 	Differs
@@ -68,7 +68,7 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	}
 	a, b := fromTensor(got), fromTensor(w)
 	v.Elements = a.len()
-	tells := v.Elements == 0 // whether the bound of some element excludes a result of zeros
+	tells := v.Elements == 0 // whether the bound of some element is narrow enough to exclude a result of zeros
 	for i := range a.len() {
 		x, y, bound := a.float(i), b.float(i), want.Err[i]
 		if !math.IsInf(y, 0) && y == y {
@@ -110,7 +110,7 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 }
 
 // decide makes the verdict undecided if there are unknown elements, or if the bounds are so wide that the comparison
-// proves nothing; tells reports whether some bound is narrow enough.
+// proves nothing; the argument tells reports whether some bound excludes a result of zeros.
 func (v *Verdict) decide(want *Output, tells bool) {
 	switch {
 	case v.Kind == Differs:
@@ -147,7 +147,8 @@ func (o *Output) Widened(own *Output) *Output {
 	return &w
 }
 
-// distance returns |a − b| of elements i. It is NaN, which no bound allows, if only one of the elements is a NaN.
+// distance returns the absolute difference of elements i of a and b. It is NaN, which no bound allows, if only one of
+// the elements is a NaN.
 func distance(a, b *array, i int64) float64 {
 	if a.n == nil {
 		return math.Abs(a.f[i] - b.f[i])
@@ -156,8 +157,8 @@ func distance(a, b *array, i int64) float64 {
 	return float64(uint64(max(x, y)) - uint64(min(x, y)))
 }
 
-// measured returns |a − b| of elements i. The argument anyInfinity reports that element i of b is an infinity of
-// unknown sign.
+// measured returns the absolute difference of elements i of a and b. The argument anyInfinity reports that element i of
+// b is an infinity of unknown sign.
 func measured(a, b *array, i int64, anyInfinity bool) float64 {
 	if a.same(b, i) || anyInfinity && math.IsInf(a.float(i), 0) {
 		return 0
@@ -168,7 +169,7 @@ func measured(a, b *array, i int64, anyInfinity bool) float64 {
 	return math.Inf(1)
 }
 
-// text formats element i exactly, also where it is a large integer.
+// text formats element i exactly, even if it is a large integer.
 func (a *array) text(i int64) string {
 	if a.n != nil {
 		return fmt.Sprint(a.n[i])

@@ -22,7 +22,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Options limit the work and memory of an evaluation.
+// Options limits the work and memory of an evaluation.
 type Options struct {
 	// MaxStatements limits the number of statements that are executed, counted over all ranks and iterations. The value 0
 	// selects DefaultMaxStatements.

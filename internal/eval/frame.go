@@ -15,13 +15,13 @@ type frame struct {
 	counters map[*ir.Stmt]*counters
 }
 
-// step identifies a frame inside another frame: that of a call, or of one iteration of a loop.
+// step is the map key of a frame inside another frame: the frame of a call or of one iteration of a loop.
 type step struct {
 	stmt *ir.Stmt
 	iter int64
 }
 
-// part identifies the i-th object that a statement makes.
+// part is the map key of the i-th object that a statement creates.
 type part struct {
 	stmt *ir.Stmt
 	i    int
@@ -31,7 +31,7 @@ func (f *frame) child(s *ir.Stmt, iter int64) *frame {
 	return entry(&f.children, step{s, iter}, func() *frame { return &frame{} })
 }
 
-// entry returns the map's entry for k, and makes the entry on the first use of k.
+// entry returns the map's entry for k. It creates the entry on the first call for k.
 func entry[K comparable, V any](m *map[K]V, k K, make_ func() V) V {
 	if v, ok := (*m)[k]; ok {
 		return v

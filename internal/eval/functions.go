@@ -17,8 +17,8 @@ func tanh(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, math.Tanh(x), ex)
 }
 
-// sloped applies the rule of a function that machines compute with an error of a few units of their arithmetic. The
-// argument y is the function's value, and pre is the error that the operand's error causes in it.
+// sloped applies the rule of a function that machines compute with an error of a few units in the last place. The
+// argument y is the function's value, and pre is the error of y that the operand's error causes.
 func sloped(dt ir.DType, y, pre float64) (float64, float64) {
 	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+vanishing(dt))
 }

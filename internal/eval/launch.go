@@ -9,11 +9,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// launch issues a launch of a user's kernel. A stand-in function computes the kernel's outputs.
-// Without a stand-in, nothing is known about these.
+// launch issues a launch of a user's kernel. The outputs are computed by the Go function that is registered for the
+// kernel (package standin). Without such a function, the outputs are unknown.
 func (r *rank) launch(s *ir.Stmt) error {
 	var call standin.Call
-	views := make([]view, len(s.Launch.Params)) // of tensors
+	views := make([]view, len(s.Launch.Params)) // views of the tensor arguments
 	var uses []view
 	for i, par := range s.Launch.Params {
 		a := standin.Arg{Writes: par.Kind.Writes()}
@@ -103,7 +103,7 @@ func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 		}
 	} else {
 		for i, par := range params {
-			if par.Kind == ir.LaunchWrites { // its contents are unknown, so any numbers are valid
+			if par.Kind == ir.LaunchWrites { // the kernel does not read the tensor, so its initial contents may be any numbers
 				clear(call.Args[i].Tensor.Data)
 			}
 		}
@@ -118,8 +118,9 @@ func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 	return nil
 }
 
-// found returns the contents that a kernel wrote. The stand-in function may return error bounds. Without them the bound
-// is 2 units in the last place if all operands that the kernel reads are exact, and infinite otherwise.
+// found returns the contents that a kernel wrote. The registered Go function may return error bounds. Without error
+// bounds, the bound is 2 units in the last place if all operands that the kernel reads are exact, and infinite
+// otherwise.
 func found(a *standin.Arg, known, exact bool) *array {
 	out := fromTensor(a.Tensor)
 	for i := range out.e {

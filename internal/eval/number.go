@@ -9,7 +9,7 @@ import (
 
 // This file holds the rules of S11. For each kind of arithmetic a rule defines the number that the evaluator computes
 // and a bound on its difference from the number that a correct machine may compute. A rule receives the result y of
-// float64 arithmetic, and returns y rounded to the declared type and the bound e.
+// float64 arithmetic. It returns y rounded to the declared type, and the bound e.
 //
 // For an operand element with value a and bound ea, a correct machine holds some number within ea of a. A machine
 // accumulates contractions and reductions in the accumulator type, in any order within a rank, and loses at most one
@@ -27,7 +27,7 @@ import (
 // slack is a factor that covers the rounding errors of the bounds themselves, which are computed in floating point.
 const slack = 1 + 0x1p-20
 
-// inf is the bound of a number about which nothing is known.
+// inf is the bound of an unknown number.
 var inf = math.Inf(1)
 
 // format describes a floating-point type.
@@ -101,7 +101,7 @@ func finish(dt ir.DType, y, pre float64) (float64, float64) {
 }
 
 // single applies the rule of cast and fill: one correctly rounded conversion of a known number. A machine may convert
-// to f32 first; e is not 0 only where that gives another number.
+// to f32 first. The bound e is nonzero only if this changes the result.
 func single(dt ir.DType, y float64) (float64, float64) {
 	r := tensor.Round(dt, y)
 	if dt == ir.F64 || r != r {
@@ -396,8 +396,8 @@ func wrap(dt ir.DType, v int64) int64 {
 	return v
 }
 
-// integer applies the rule of integer arithmetic, which is exact and wraps. If an operand is not exact, nothing is
-// known of a result that may wrap on a machine but not in the evaluator.
+// integer applies the rule of integer arithmetic, which is exact and wraps. If an operand is not exact, a result that
+// may wrap on a machine but not in the evaluator is unknown.
 func integer(dt ir.DType, y int64, pre float64) (int64, float64) {
 	y = wrap(dt, y)
 	if pre != 0 && !(math.Abs(float64(y))+pre < holdsIntegers(dt)) {

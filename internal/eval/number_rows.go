@@ -8,13 +8,13 @@ import (
 
 // This file holds the rules of operations that normalise a row: softmax, which attention contains, and the norms.
 
-// weights holds the weights of a softmax row. For the row's known elements the weights are p. For every row within the
-// bounds, the weights in real arithmetic are within e of p and at most most. A machine that computes in the accumulator
-// type finds these weights up to a factor of 1 ± rel.
+// weights holds the weights of a softmax row. p holds the weights for the evaluator's elements of the row. For every
+// row within the bounds, the weights in real arithmetic differ from p by at most e and do not exceed most. A machine
+// that computes in the accumulator type obtains these weights up to a factor of 1 ± rel.
 type weights struct{ p, e, most, rel []float64 }
 
-// weigh returns the softmax weights of x, whose elements are known within ex. It returns false for ok where the weights
-// have no bound.
+// weigh returns the softmax weights of x, whose elements have the error bounds ex. The result ok is false if the
+// weights have no bound.
 func weigh(dt ir.DType, x, ex []float64) (w weights, ok bool) {
 	n := len(x)
 	w = weights{make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)}
@@ -54,8 +54,9 @@ func (w weights) spread(x, ex []float64, top float64) {
 	}
 }
 
-// lose bounds the rounding errors of a machine: the error of each exponent, in proportion to the element and to the
-// maximum that the machine subtracts and may have scaled before, and the error of the sum.
+// lose computes rel, the bound of a machine's rounding errors. These are the error of each exponent and the error of
+// the sum. The error of an exponent is proportional to the element and to the maximum that the machine subtracts, which
+// it may have scaled before.
 func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 	u := stepUnit(dt.Accum())
 	short := gamma(int64(len(x)), u) + float64(len(x))*vanishing(dt)
@@ -76,8 +77,8 @@ func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 type row struct{ x, e []float64 }
 
 // normalised applies the rule of dividing a row by the root of its mean square plus eps, after subtracting the row's
-// mean if centred. No result in a row of n elements exceeds √n on any machine, so that a result has a bound also where
-// the errors of the row are as large as its elements.
+// mean if centred. No result in a row of n elements exceeds √n on any machine. Therefore a result has a finite bound
+// even if the errors of the row are as large as its elements.
 func normalised(dt ir.DType, in row, eps float64, centred bool) row {
 	count, u := int64(len(in.x)), stepUnit(dt.Accum())
 	n := float64(count)

@@ -27,7 +27,7 @@ type attrs struct {
 	// index of the first of them. If rows is 0, the operand is the whole table.
 	first, rows int64
 	rope        ir.Rope
-	// goOn is called now and then by long operations, and returns an error if they are to end. It may be nil.
+	// Long operations call goOn repeatedly, and end if it returns an error. goOn may be nil.
 	goOn func() error
 }
 
@@ -39,7 +39,7 @@ func (at *attrs) number(i int) scalar {
 	return scalar{isInt: true}
 }
 
-// ended returns an error that explains why an operation is to end before it is complete, or nil.
+// ended returns the error of goOn, or nil if the operation may continue.
 func (at *attrs) ended() error {
 	if at.goOn == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 )
 
 // attention computes softmax(scale · q·kᵀ)·v for each leading index and head. With lengths, only the first keys of each
-// sequence take part; the result of a query that sees no key is zero.
+// sequence are used. The result of a query without keys is zero.
 func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	q, k, v := ins[0], ins[1], ins[2]
 	n := len(q.shape)
@@ -57,12 +57,12 @@ type heads struct {
 	causal              bool
 	window              int64   // 0 for all keys
 	cap                 float64 // 0 for none
-	lengths             *array  // of each sequence, or perQuery; nil for all keys
+	lengths             *array  // numbers of keys of each sequence or, if perQuery is set, of each query; nil for all keys
 	perQuery            bool
-	mask                *array // of each sequence, or for all; nil for none
+	mask                *array // masks of the sequences, or one mask for all; nil for none
 }
 
-// sees returns the number of keys that query i of batch b sees, and whether that number is certain.
+// sees returns the number of keys that query i of batch b uses, and reports whether this number is certain.
 func (h heads) sees(b, i int64) (n int64, known bool) {
 	n, known = h.tk, true
 	if h.lengths != nil {
@@ -149,8 +149,8 @@ func (h heads) masked(x, ex float64, at int64) (float64, float64) {
 	return x + m, ex + e + 2*stepUnit(h.dt.Accum())*(math.Abs(x)+math.Abs(m)+ex+e)
 }
 
-// hide replaces by minus infinity the scores that are so far below the largest score that their weights are zero in
-// every machine's arithmetic.
+// hide replaces scores by minus infinity if they are so far below the largest score that their weights are zero on
+// every machine.
 func hide(x, ex []float64) {
 	top := math.Inf(-1)
 	for j, v := range x {

@@ -13,8 +13,8 @@ import (
 type gradOf struct {
 	heads
 	q, k, v, dy, lse, delta *array
-	// finite reports that all elements of all operands are finite numbers. Otherwise nothing is known about the result,
-	// since a weight of 0 does not always remove an infinity or a NaN.
+	// finite reports that all elements of all operands are finite numbers. Otherwise the result is unknown, because a
+	// weight of 0 does not always remove an infinity or a NaN.
 	finite bool
 }
 
@@ -44,7 +44,7 @@ func newGradOf(op ir.Op, at attrs, ins []*array, dt ir.DType) (g gradOf, err err
 }
 
 // each calls f for each query of each head. The argument r is the query's row number in lse, and sees is the number of
-// keys that the query sees.
+// keys that the query uses.
 func (g gradOf) each(at attrs, f func(r, sees int64)) error {
 	for r := range g.q.len() / g.dh {
 		if err := at.ended(); err != nil {
@@ -57,7 +57,7 @@ func (g gradOf) each(at attrs, f func(r, sees int64)) error {
 	return nil
 }
 
-// key returns the position at which key j, of those that row r sees, begins.
+// key returns the index of the first element of key j of the keys that row r uses.
 func (g gradOf) key(r, j int64) int64 {
 	return ((r/g.hq/g.tq*g.tk+j)*g.hkv + r%g.hq/(g.hq/g.hkv)) * g.dh
 }

@@ -28,14 +28,14 @@ func floatToInt(dt ir.DType, v, e float64) (int64, float64) {
 	r := math.RoundToEven(v)
 	switch {
 	case r != r:
-		return 0, inf // machines differ
+		return 0, inf // the result differs between machines
 	case r >= 1<<63:
 		return saturate(dt, math.MaxInt64), e
 	case r < -1<<63:
 		return saturate(dt, math.MinInt64), e
 	}
 	if e != 0 {
-		e++ // half of one for each of the two roundings
+		e++ // one half for each of the two roundings
 	}
 	return saturate(dt, int64(r)), e
 }
@@ -47,8 +47,8 @@ func saturate(dt ir.DType, v int64) int64 {
 	return v
 }
 
-// intToFloat rounds once; a machine may go through f32 for the narrow types,
-// and an integer past 1<<53 is not held by the float64 that single looks at.
+// intToFloat converts an integer with one rounding. For narrow types, a machine may convert to f32 first. Integers
+// above 1<<53 are handled separately, because float64, in which single computes, does not represent them.
 func intToFloat(dt ir.DType, v int64, e float64) (float64, float64) {
 	t := tensor.Tensor{DType: dt, Data: make([]byte, dt.Size())}
 	t.SetInt64(0, v)

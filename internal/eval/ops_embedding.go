@@ -38,7 +38,7 @@ func embedding(at attrs, ids, table *array, sp split) (*array, error) {
 	return out, nil
 }
 
-// looked completes element j, which was looked up by an id whose bound is eid.
+// looked sets the bound of element j, which an id with the error bound eid selected.
 func (a *array) looked(j int64, eid float64) {
 	if eid != 0 {
 		a.e[j] = inf

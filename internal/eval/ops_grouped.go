@@ -43,7 +43,7 @@ func groupedLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error
 		if e == 0 {
 			continue
 		}
-		for i := range out.e { // rows may be any expert's
+		for i := range out.e { // rows may belong to any expert
 			out.e[i] = inf
 		}
 	}

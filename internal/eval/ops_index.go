@@ -81,9 +81,8 @@ func topK(a *array, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// sortedIndices returns the indices of each row's elements in sorted order, as many as the result's shape holds.
-// Nothing is known about the index of an element that may equal another element on some machine, unless both are
-// certified.
+// sortedIndices returns the indices of each row's elements in sorted order, as many as the result's shape holds. If an
+// element may equal another element on some machine, its index is unknown, unless both elements are certified.
 func sortedIndices(a *array, shape []int64, largest bool) (*array, error) {
 	out := newArray(ir.I32, shape)
 	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]

@@ -34,7 +34,7 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 					fmt.Sprintf("position %d (element %d of the positions) is given twice", p, i),
 					"each row has a position of its own"}
 			case at.e[i] != 0:
-				for x := range out.e { // the row may be any row
+				for x := range out.e { // the row may be written to any position
 					out.e[x] = inf
 				}
 				return out, nil
@@ -54,12 +54,12 @@ func rope(r ir.Rope, ins []*array, dt ir.DType) (*array, error) {
 	dh := x.shape[n-1]
 	row, u, scale := x.shape[n-2]*dh, stepUnit(dt.Accum()), cmp.Or(r.Scale, 1)
 	freqs := r.Frequencies(dh)
-	off := make([]float64, len(freqs)) // error bounds of the frequencies
+	off := make([]float64, len(freqs)) // error bound of each frequency
 	if len(ins) == 3 {
 		freqs, off = ins[2].f, ins[2].e
 	}
 	half, units := int64(len(freqs)), 3.0
-	if scale != 1 { // rounded, and multiplied by
+	if scale != 1 { // the scale is rounded, and the product is rounded
 		units += 3
 	}
 	out := newArray(dt, x.shape)
@@ -86,8 +86,8 @@ func rope(r ir.Rope, ins []*array, dt ir.DType) (*array, error) {
 	return out, nil
 }
 
-// argmax returns the index of the first largest element along axis. Nothing is known about the index if another element
-// may be as large on some machine.
+// argmax returns the index of the first largest element along axis. The index is unknown if another element may be
+// equally large on some machine.
 func argmax(axis int, a *array) (*array, error) {
 	r, shape := reducedRows(a, []int{axis})
 	out := newArray(ir.I32, shape)

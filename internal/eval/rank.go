@@ -6,14 +6,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rank unrolls the program for one rank: it walks the text in host order and issues tasks to streams.
+// rank unrolls the program for one rank: it executes the text in host order and issues tasks to streams.
 type rank struct {
 	queues
 	// group collects the sends and recvs of the current group block.
 	group *[]end
 	// returned holds the values that the function's return statement returns.
 	returned []*value
-	yielded  []*binding // values yielded by the loop body that ended last
+	yielded  []*binding // the values that the last finished iteration of a loop yielded
 
 	channels map[string][]*stream
 	issued   map[channelKey]int64
@@ -25,10 +25,10 @@ type queues struct {
 	values
 	streams []*stream
 	main    *stream
-	cur     *stream // S4
+	cur     *stream // the current stream (S4)
 }
 
-// values makes global values, and issues no tasks.
+// values creates global values. It issues no tasks.
 type values struct{ *scope }
 
 // scope evaluates names, indices and attributes for one rank.
@@ -45,9 +45,9 @@ type binding struct {
 	name    string
 	index   int64
 	value   *value
-	shard   *storage // value: this rank's part, made on first use
-	views   []view   // buffer, or an array of them
-	absent  bool     // a view of a value that this rank holds no part of
+	shard   *storage // for a value: this rank's shard, created on first use
+	views   []view   // for a buffer: one view, or one for each element of an array
+	absent  bool     // the name is a view of a value of which this rank has no shard
 	streams []*stream
 	events  []*event
 	counter *counters

@@ -15,11 +15,11 @@ type storage struct {
 	dt    ir.DType
 	shape []int64
 
-	// from, where set, computes the contents: then the storage holds a rank's shard of a value.
+	// from computes the contents of the storage if it is a rank's shard of a value. It is nil for buffers.
 	from func() (*array, error)
-	// arr holds the contents. It is nil before the first use and after the last.
+	// arr holds the contents. It is nil before the first use and after the last use.
 	arr     *array
-	written []bool // nil: all
+	written []bool // by element: whether it was written; nil if all were
 	// uses counts the remaining tasks that refer to the storage.
 	uses  int
 	freed bool

@@ -62,7 +62,7 @@ func (r *rank) localStmt(s *ir.Stmt) error {
 				return err
 			}
 		}
-		if err := out.st.open(); err != nil { // before memory is taken for the result
+		if err := out.st.open(); err != nil { // the destination is opened before memory is allocated for the result
 			return err
 		}
 		a, err := run(arrays)
@@ -205,7 +205,7 @@ func (r *scope) attrs(s *ir.Stmt) (attrs, error) {
 	case s.Op == ir.OpScales:
 		at.axes = unscaled(s, len(r.m.b.Info.Operands[s][0].Type.Dims))
 	case s.Op == ir.OpIota:
-		at.axes = nil // the last
+		at.axes = nil // nil means the last dimension
 	default:
 		at.axes = []int{0}
 	}

@@ -19,7 +19,7 @@ type value struct {
 	// part computes the contribution of the ranks that share rank's coordinates on the partial axes, as a global tensor.
 	// It is nil for values that are not partial.
 	part func(rank int) (*array, error)
-	// own, where set, returns rank's shard, computed from the rank's own data.
+	// own, if not nil, returns rank's shard, which is computed from the rank's own data.
 	own func(rank int) *array
 
 	done  *array
@@ -104,7 +104,7 @@ func (m *machine) coords(t *ir.Type, rank int) string {
 	return fmt.Sprint(c)
 }
 
-// parts returns how many ranks a dimension is split over.
+// parts returns the number of ranks over which a dimension is split.
 func (m *machine) parts(axes []string) int64 {
 	n := int64(1)
 	for _, ax := range axes {
@@ -129,7 +129,7 @@ func (m *machine) localShape(t *ir.Type, shape []int64) ([]int64, error) {
 }
 
 // restricted returns the block of a that rank holds along dimension dim, which typ splits. In all other dimensions the
-// block is whole, as a is.
+// block has the extent of a.
 func (m *machine) restricted(a *array, typ *ir.Type, dim, rank int) (*array, error) {
 	n := m.parts(typ.Dims[dim].Axes)
 	if n == 1 {
@@ -148,8 +148,8 @@ func (m *machine) restricted(a *array, typ *ir.Type, dim, rank int) (*array, err
 	return blocks[block], nil
 }
 
-// resharded returns the value v in type t, whose partial axes are those of v or a part of them. It adds the ranks'
-// contributions along the other axes. A value that is not partial cannot become partial.
+// resharded returns the value v in the layout of type t. The partial axes of t must be partial axes of v. Along the
+// other partial axes of v, the ranks' contributions are added. A value that is not partial cannot become partial.
 func (m *machine) resharded(v *value, t *ir.Type, anyOrder bool) (*value, error) {
 	if t == nil || ir.SameLayout(t, v.typ) {
 		return v, nil
@@ -189,8 +189,8 @@ func partialAxes(t *ir.Type) []string {
 	return axes
 }
 
-// reducedTotal converts the total of a partial sum to the result of adding n ranks' contributions: the rounded value,
-// or a partial sum over the ranks that are left.
+// reducedTotal converts the total of a partial sum to the result of adding the contributions of n ranks. The result is
+// the rounded value or, if partial is set, a partial sum over the left remaining ranks.
 func reducedTotal(a *array, n int64, partial bool, left int64, anyOrder bool) *array {
 	if a.mag == nil {
 		return a

@@ -12,13 +12,15 @@ import (
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// An export may leave extents open, as the number of tokens. The program that is made of it has dims for them: it is
-// made of the model at several extents, and must be the same at each but for its numbers.
+// An export may leave extents open, for example the number of tokens. The program has a dim for each open extent. To
+// find the program, the model is converted for several values of the extents. The resulting texts must be equal except
+// for numbers.
 
-// largest bounds the extents that are tried, for masks of as many tokens have its square of elements.
+// largest is the maximum of the extents that are tried, because a mask has a number of elements that is the square of
+// the number of tokens.
 const largest = 2048
 
-// programOf makes the program of an archive.
+// programOf converts the model of an archive to a program.
 func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*modelprogram.Model, error) {
 	symbols, err := a.Symbols()
 	if err != nil {
@@ -74,7 +76,7 @@ func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*mo
 	return modelprogram.Unify(name, models, dims)
 }
 
-// given writes extents of symbols for people: "s0=2, s1=3".
+// given formats the extents of symbols for messages: "s0=2, s1=3".
 func given(at map[string]int64) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(at)) {
@@ -83,8 +85,8 @@ func given(at map[string]int64) string {
 	return strings.Join(list, ", ")
 }
 
-// extents are those to try for a symbol, the default first. Those of the i-th symbol come in another order than those
-// of others, so that no two have the same ratio everywhere.
+// extents returns the extents to try for a symbol, the default first. The order is different for each i, so that no two
+// symbols have the same ratio in all trials.
 func extents(s torchexport.Symbol, i int) []int64 {
 	lo, hi := max(s.Min, 2), int64(largest)
 	if s.Max > 0 {
@@ -101,14 +103,14 @@ func extents(s torchexport.Symbol, i int) []int64 {
 	for k := range more {
 		list = append(list, more[(k+i)%len(more)])
 	}
-	for len(list) < 6 { // symbols of few extents: some twice
+	for len(list) < 6 { // a symbol with few possible extents uses some of them twice
 		list = append(list, list[(len(list)+i)%max(1, len(more)+1)])
 	}
 	return list
 }
 
-// depends refuses a graph in which a count has a constant part that is larger than the extents that are tried, such as
-// a sliding window.
+// depends returns an error for a graph that adds, subtracts or compares a constant integer that exceeds the tried
+// extents, such as the size of a sliding window. The trials could not detect the effect of such a constant.
 func depends(g *graph.Graph, most int64) error {
 	for _, n := range g.Nodes {
 		switch n.Op {
@@ -129,7 +131,8 @@ func depends(g *graph.Graph, most int64) error {
 	return nil
 }
 
-// dimName names a dim by where inputs have it first: B for the first dimension, T for others.
+// dimName returns the name of a dim: B if the extent first occurs as the first of several dimensions of an input, T if
+// it first occurs as another dimension, and N if no input has it. A number is appended if the name is taken.
 func dimName(g *graph.Graph, extent int64, taken map[string]bool) string {
 	name := "N"
 	for _, v := range g.Inputs {

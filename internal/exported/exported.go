@@ -1,9 +1,10 @@
-// Package exported is a model that torch exported: its program, and the contents of the parameters that calls do not
-// give: weights, constants and states.
+// Package exported opens a model that torch exported. It provides the program, and the contents of the parameters that
+// are not inputs: weights, constants and states.
 //
-// Contents come from the archive, or from other files that have the same weights by the names of the model's modules,
-// as save_pretrained writes them. Names and packings that transformers changes while it loads such files are a table
-// (renames.go). Layers are stacked while they are read, and a process reads the rows of its own ranks only.
+// The contents are read from the archive, or from other files that contain the same weights under the names of the
+// model's modules, such as the files that save_pretrained writes. The transformers library renames and packs some
+// weights when it loads such files; renames.go lists these changes. Layers are stacked while they are read. A process
+// reads only the rows of its own ranks.
 package exported
 
 import (
@@ -27,8 +28,8 @@ type Model struct {
 	archive *torchexport.Archive
 }
 
-// Open opens the archive of that name, and makes a program of its model. Errors wrap ErrMalformed or ErrUnsupported of
-// package torchexport, or ErrUnsupported of package modelprogram.
+// Open opens the archive with the given file name and converts its model to a program. Errors wrap ErrMalformed or
+// ErrUnsupported of package torchexport, or ErrUnsupported of package modelprogram.
 func Open(name string, o modelprogram.Options) (*Model, error) {
 	a, err := torchexport.Open(name)
 	if err != nil {
@@ -67,7 +68,8 @@ type Content struct {
 	pieces []piece
 }
 
-// piece is a tensor of a source, and where in the parameter its bytes are, which it has in order.
+// piece is a tensor of a source, with the position of its bytes in the parameter. The bytes are in the same order in
+// both.
 type piece struct {
 	from Source
 	name string
@@ -75,9 +77,9 @@ type piece struct {
 	size int64
 }
 
-// Contents lists the initial contents of parameters, except inputs and the parameters for which given returns true.
-// files maps names to tensors in other files, which override the tensors in the archive; used lists those that were
-// found there.
+// Contents lists the initial contents of parameters, except inputs and the parameters for which given returns true. The
+// argument files maps names to sources, which override the tensors in the archive. The result used lists the names that
+// were found in files.
 func (m *Model) Contents(files map[string]Source, given func(string) bool) (list []Content, used []string, err error) {
 	for _, p := range m.Params {
 		if p.Input || given(p.Name) {
@@ -152,11 +154,11 @@ func Some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// names lists the names of a weight: several where tensors are tied.
+// names lists the names of a weight. Tied weights have several names.
 func (m *Model) names(weight string) []string { return append([]string{weight}, m.Tied[weight]...) }
 
-// Checksums identifies the contents without reading them, by the checksums that the archive has of its files; "" for
-// contents that are not the archive's.
+// Checksums returns a text that identifies the contents without reading them. It consists of the checksums of files
+// that the archive stores. It is "" for contents that are not in the archive.
 func (c *Content) Checksums() string {
 	text := ""
 	for _, p := range c.pieces {
@@ -199,7 +201,8 @@ func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {
 	return t, nil
 }
 
-// rows lists the bytes that a rank has, as ranges in order; all where ranks is 0 or the parameter is whole.
+// rows lists the ranges of bytes that a rank holds, in order. It returns one range of all bytes if ranks is 0 or the
+// parameter is not split.
 func (c *Content) rows(rank, ranks int) [][2]int64 {
 	shape, d := c.Header.Shape, c.Param.Split
 	inner := c.Header.DType.Size()
@@ -223,7 +226,7 @@ func (c *Content) rows(rank, ranks int) [][2]int64 {
 	return list
 }
 
-// readPermuted reads contents whose dimensions the parameter has in another order.
+// readPermuted reads contents whose dimensions are in another order than in the parameter.
 func (c *Content) readPermuted(t *tensor.Tensor) error {
 	layer := t.Shape
 	if len(c.pieces) > 1 || len(layer) > len(c.Param.Perm) {
@@ -259,16 +262,16 @@ func (c *Content) readPermuted(t *tensor.Tensor) error {
 	return nil
 }
 
-// bytesOf returns how many bytes a tensor of a type has.
+// bytesOf returns the size in bytes of the tensor that a header describes.
 func bytesOf(header *tensor.Tensor) int64 {
 	n, err := tensor.NumElements(header.Shape)
 	if err != nil {
-		return 0 // the reader of the file has refused it
+		return 0 // the size overflows; the reader of the file reported this
 	}
 	return n * header.DType.Size()
 }
 
-// fits reports whether a tensor of a file is as the model needs it.
+// fits returns an error unless a tensor in a file has the element type and shape that the model requires.
 func fits(name string, have *tensor.Tensor, dt ir.DType, shape []int64) error {
 	if have.DType != dt || !slices.Equal(have.Shape, shape) {
 		want := tensor.Tensor{DType: dt, Shape: shape}

@@ -7,15 +7,16 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// rename says that a model's weight has other names in files. Of a pattern with "*", which is the number of an expert,
-// the tensors of all experts make the weight, one after another; of several patterns each expert has one tensor, and
-// the first dimension of the weight below the expert's joins them.
+// rename describes a weight that has other names in files. A "*" in a pattern is the number of an expert. The weight
+// then consists of the tensors of all experts, one after another. If there are several patterns, each expert has one
+// tensor for each pattern, and these tensors are concatenated along the first dimension after the dimension of the
+// experts.
 type rename struct {
-	module string   // the end of the weight's name
-	files  []string // what stands there in files
+	module string   // suffix of the weight's name
+	files  []string // the corresponding suffixes in files
 }
 
-// renames are those of transformers (conversion_mapping.py).
+// renames lists the renames of transformers (conversion_mapping.py).
 var renames = []rename{
 	{"mlp.gate.weight", []string{"block_sparse_moe.gate.weight"}},
 	{"mlp.experts.gate_up_proj", []string{"block_sparse_moe.experts.*.w1.weight",
@@ -31,8 +32,9 @@ var renames = []rename{
 	{"LayerNorm.bias", []string{"LayerNorm.beta"}},
 }
 
-// find finds a weight in files: the tensors that make it, in order, nil if there are none. names are the weight's. The
-// archive may have modules around the model that the files have not, so a file's name may be the end of the weight's.
+// find searches files for a weight with the given names. It returns the tensors of which the weight consists, in order,
+// or nil if the weight is not in files. In the archive, the model may be inside further modules, so a name in a file
+// may be a suffix of the weight's name.
 func find(files map[string]Source, names []string, want *tensor.Tensor) ([]piece, error) {
 	if len(files) == 0 {
 		return nil, nil
@@ -60,7 +62,7 @@ func find(files map[string]Source, names []string, want *tensor.Tensor) ([]piece
 	return nil, nil
 }
 
-// packed finds the tensors that a weight is packed of; nil if the first is not there.
+// packed returns the tensors from which a weight is packed, or nil if the first of them is not in files.
 func packed(files map[string]Source, before string, patterns []string, want *tensor.Tensor) ([]piece, error) {
 	experts, shape := int64(1), want.Shape
 	many := strings.Contains(patterns[0], "*")

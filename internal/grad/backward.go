@@ -18,19 +18,19 @@ type backward struct {
 	avail map[string]string
 	// contributions lists the summands of each value's gradient, keyed by the value's name.
 	contributions map[string][]contribution
-	// parts lists contributions to single rows of values that are defined outside of a loop.
+	// parts lists the contributions to single rows of values that are defined outside of the current loop.
 	parts map[string][]part
 }
 
 // contribution is one summand of a value's gradient.
 type contribution struct {
 	name string
-	// typ is the type of the summand. It is nil if inference determines the type. Then the summand is the result of a
-	// statement of its own, and an annotation of that statement can choose the layout.
+	// typ is the type of the summand. It is nil if the checker infers the type. The summand is then the result of a
+	// separate statement, so an annotation of this statement can set the layout.
 	typ *ir.Type
-	// partial reports that each rank is likely to hold only a part of the sum.
+	// partial reports that the summand is probably a partial sum.
 	partial bool
-	// own reports that no other statement uses the summand, although it has a type.
+	// own reports that no other statement uses the summand, so that its layout may be changed although typ is set.
 	own bool
 }
 
@@ -72,7 +72,7 @@ func (b *backward) stmt(s *ir.Stmt) {
 			"%%%s has type %s, which is too imprecise for gradients", y, results[0].Type.DType)
 		return
 	}
-	if moves(s) { // whatever layout contributions have, they need not have that of y
+	if moves(s) { // contributions may have any layout, since the operation only changes the layout
 		x := g.info.Operands[s][0].Name
 		b.contributions[x] = append(b.contributions[x], b.contributions[y]...)
 		delete(b.contributions, y)
@@ -143,7 +143,7 @@ func (b *backward) finish(name, called string) string {
 	return sum.name
 }
 
-// take returns a name for a gradient: called, which reserve may have reserved for it, or a similar name that is free.
+// take returns a name for a gradient: the name called, which may have been reserved, or a similar unused name.
 func (g *gradder) take(called string) string {
 	if g.reserved[called] {
 		delete(g.reserved, called)
@@ -202,7 +202,8 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// use returns the name in the backward pass of a value of the forward pass. The value is either kept or computed again.
+// use returns the name that a value of the forward pass has in the backward pass. The value is either kept or computed
+// again.
 func (b *backward) use(name string) string {
 	g := b.g
 	if g.home[name] != b.fwd {
@@ -243,7 +244,7 @@ func (b *backward) recompute(name string, def *ir.Stmt) string {
 	return s.Results[0].Text
 }
 
-// restore selects the element that an iteration of the forward loop has stored for a value.
+// restore adds a select of the element that the corresponding iteration of the forward loop stored for a value.
 func (b *backward) restore(name string) string {
 	stack, index := b.g.stack(b.fwd, name)
 	s := stmt(ir.Pos{}, ir.OpSelect, name, nil, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)},
@@ -261,8 +262,8 @@ type call struct {
 type statement struct {
 	*backward
 	s *ir.Stmt
-	// y is the name of the result, and dy the name of its gradient. dyType is the type of dy: the layout in which the
-	// operation leaves its result, without partial reductions.
+	// y is the name of the result, and dy is the name of its gradient. dyType is the type of dy: the natural layout of
+	// the operation's result, without partial reductions.
 	y, dy  string
 	dyType *ir.Type
 	// local reports that the statement operates on each rank's own tensors.
@@ -312,7 +313,7 @@ func (c *statement) op(op ir.Op, t *ir.Type, attrs []ir.Attr, args ...string) st
 	return name
 }
 
-// give adds x as a contribution to the gradient of operand i.
+// give adds the contribution x to the gradient of operand i.
 func (c *statement) give(i int, x contribution) {
 	sym := c.g.info.Operands[c.s][i]
 	if c.local && sym.Kind == ir.SymValue {

@@ -10,7 +10,7 @@ import (
 
 // This file decides which values of the forward pass are computed again so that the kept values fit a budget of memory.
 
-// BudgetError reports a budget that is less than the memory that the backward pass needs at least.
+// BudgetError reports a budget that is less than Least, the minimum memory that the backward pass needs.
 type BudgetError struct{ Budget, Least int64 }
 
 func (e *BudgetError) Error() string {
@@ -90,9 +90,9 @@ func within(in *ir.Info, opts Options) (*gradder, error) {
 // kept is a value of the forward pass that is kept for the backward pass.
 type kept struct {
 	name  string
-	bytes int64   // on a rank, of all iterations
-	cost  float64 // of computing it again, for each byte
-	again bool    // whether that can be
+	bytes int64   // size on one rank, for all iterations
+	cost  float64 // cost of computing the value again, for each byte
+	again bool    // whether the value can be computed again
 }
 
 // keptValues lists the values of the forward pass that the backward pass uses, except parameters and views.
@@ -117,7 +117,7 @@ func (g *gradder) keptValues(b *ir.Bound) (list []kept, err error) {
 		if as != name {
 			continue
 		}
-		for def != nil && def.Op.Info().Class == ir.ClassView && def.Op != ir.OpClaim { // of memory that stays
+		for def != nil && def.Op.Info().Class == ir.ClassView && def.Op != ir.OpClaim { // a view needs no memory: its operand is kept
 			name = def.Args[0].Name
 			def = g.root.defs[name]
 		}

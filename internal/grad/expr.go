@@ -11,9 +11,9 @@ import (
 // are names or formulas.
 type formula struct {
 	op   ir.Op
-	name string // of an operand; then op is InvalidOp
+	name string // name of an operand; op is then InvalidOp
 	args []*formula
-	by   string // the value of by=: a number, or the name of an attribute of the operation, less 1 with "-1" behind
+	by   string // the value of by=: a number, the name of an attribute of the operation, or such a name with the suffix "-1" for the attribute minus 1
 }
 
 // parseFormula parses a rule in the notation of ir.OpInfo.Gradients. Rules are constants in the Op table, so an error

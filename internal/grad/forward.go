@@ -177,7 +177,7 @@ func (g *gradder) loopOf(yield *ir.Stmt) (loop *ir.Stmt) {
 }
 
 // in returns the name, in the forward pass, of operand i of s in the layout that s requires. If the operand has another
-// layout, the reshard becomes a statement of its own, so that both passes can use its result.
+// layout, in adds a reshard as a separate statement, so that both passes can use its result.
 func (g *gradder) in(f *forward, s *ir.Stmt, i int) string {
 	name := g.info.Operands[s][i].Name
 	needs := g.info.Needs[s]

@@ -3,8 +3,8 @@
 //
 // A value of the language is global, so the rule of an operation is its mathematical derivative, for all layouts.
 // Layouts determine the placement of gradients: the gradient of a value has the value's layout, without partial
-// reductions. Therefore the gradient of a gathered operand is a partial sum, which the checker scatters, and the
-// gradient of a partial sum is held whole by every rank.
+// reductions. Therefore the gradient of a gathered operand is a partial sum, for which the checker inserts a
+// reduce_scatter, and the gradient of a partial sum is whole on every rank.
 //
 // The rule of an elementwise operation is in its row of the Op table (ir.OpInfo.Gradients). The rules of other
 // operations are functions, which rules.go lists.
@@ -34,8 +34,8 @@ type Options struct {
 	Dims   map[string]int64
 	// again holds the values that are computed again because of a budget.
 	again map[string]bool
-	// split reports that the gradient is written as two programs. Then the gradient of a scalar result is also a
-	// parameter, and no partial value can be passed from one program to the other.
+	// split reports that the gradient is computed by two programs. In this case, the gradient of a scalar result is
+	// also a parameter, and partial values cannot be passed from one program to the other.
 	split bool
 }
 
@@ -44,9 +44,9 @@ type Keep string
 
 // The values of Keep.
 const (
-	KeepAll    Keep = "all"    // all that the rules read
-	KeepInputs Keep = "inputs" // parameters and what loops carry; all else is computed again
-	KeepAuto   Keep = "auto"   // what products, attention and reductions over ranks give; cheaper ones are computed again
+	KeepAll    Keep = "all"    // all values that the rules read
+	KeepInputs Keep = "inputs" // parameters and values that loops carry; all other values are computed again
+	KeepAuto   Keep = "auto"   // results of GEMMs, attention and reductions over ranks; cheaper values are computed again
 )
 
 // Keeps lists the values of Keep.
@@ -176,8 +176,8 @@ type gradder struct {
 	// recomputed holds the values of Options.again.
 	recomputed map[string]bool
 	ds         ir.Diagnostics
-	// split has the meaning of Options.split. given and results are the numbers of the function's original parameters and
-	// results, of lists the results that are differentiated, and cut is the index of the statement at which the
+	// split has the meaning of Options.split. given and results are the numbers of the function's original parameters
+	// and results. of lists the results that are differentiated. cut is the index of the statement at which the
 	// computation of gradients begins.
 	split               bool
 	given, results, cut int

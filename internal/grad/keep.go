@@ -12,7 +12,7 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 		return true
 	}
 	if g.recomputed != nil {
-		for f.parent == nil && def.Op.Info().Class == ir.ClassView { // as what it is a view of
+		for f.parent == nil && def.Op.Info().Class == ir.ClassView { // a view is treated like the value that it is a view of
 			if of := f.defs[def.Args[0].Name]; of != nil {
 				def = of
 				continue
@@ -31,8 +31,8 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	return false
 }
 
-// alone reports whether a statement has the same meaning in another block. It has, if none of its expressions refers to
-// a local extent.
+// alone reports whether a statement has the same meaning in another block. This is so if none of its expressions refers
+// to a local extent.
 func alone(s *ir.Stmt) bool {
 	ok := true
 	see := func(e *ir.Expr) { ok = ok && e.Kind != ir.ExprExtent }

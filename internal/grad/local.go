@@ -120,8 +120,8 @@ func (b *backward) leftOver() {
 	}
 }
 
-// held returns the name of a local tensor that s reads or, if made is set, that s defines. It reports an error if a
-// later statement has overwritten the tensor.
+// held returns the name of a local tensor that s reads or, if made is set, that s writes. It reports an error if a
+// later statement overwrites the tensor.
 func (c *statement) held(sym *ir.Sym, made bool) string {
 	list := c.g.writers[sym.Root().Name]
 	if n := len(list); n > 0 && (c.g.at(list[n-1]) > c.g.at(c.s) || list[n-1] == c.s && !made) {
@@ -140,8 +140,8 @@ func (g *gradder) at(s *ir.Stmt) int {
 	return g.order[s]
 }
 
-// claimed adds a contribution to the gradient of value x: the gradient of a rank's shard of x. Over axes on which x is
-// not split, each rank holds a part of the sum.
+// claimed adds the gradient of each rank's shard of x as a contribution to the gradient of x. Over axes that do not
+// split x, the ranks' gradients are partial sums.
 func (c *statement) claimed(x *ir.Sym, local string) {
 	t := x.Type.Clone()
 	if len(t.Partial) > 0 || t.Mesh != "" {
@@ -169,8 +169,9 @@ func claim(c *call) {
 	c.give(0, contribution{name: c.share(c.s.Pos, c.dy, c.g.info.Results[c.s][0].Type), typ: sym.Type})
 }
 
-// share adds the gradient of each rank's part of a value of type t, whose gradient is dy. If several ranks hold copies,
-// the value is treated as the mean of the copies, so that each copy receives an equal share of the gradient.
+// share adds a statement that defines the gradient of each rank's part of a value of type t, whose gradient is dy. If
+// several ranks hold copies, the value is treated as the mean of the copies, so that each copy receives an equal share
+// of the gradient.
 func (b *backward) share(pos ir.Pos, dy string, t *ir.Type) string {
 	g := b.g
 	local := g.fresh(dy + ".l")
@@ -260,7 +261,7 @@ func collective(c *call) {
 		attrs = append(attrs, to, from)
 	}
 	switch dual {
-	case ir.OpAllToAllV: // what came from each rank goes back
+	case ir.OpAllToAllV: // the rows that came from each rank are sent back
 		args = append(args, c.op(ir.OpAllToAll, nil, []ir.Attr{over}, c.arg(1)))
 	case ir.OpReduceScatterV, ir.OpAllGatherV:
 		args = append(args, c.arg(1))

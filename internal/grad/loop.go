@@ -140,7 +140,8 @@ func (b *backward) settle(name string, p part, t *ir.Type) string {
 	return made
 }
 
-// into writes a value to a place, or adds it to the contents of the place, according to op.
+// into adds a statement that writes a value to a place, or that adds the value to the contents of the place. The
+// argument op selects which.
 func (b *backward) into(op ir.Op, place, value string) {
 	s := &ir.Stmt{Op: op, Into: &ir.Place{Name: place}}
 	if op == ir.OpAdd {
@@ -186,7 +187,7 @@ func (g *gradder) stack(f *forward, name string) (string, *ir.Expr) {
 // keep inserts statements after the definition of a value.
 func (f *forward) keep(name string, add []*ir.Stmt) {
 	def := f.defs[name]
-	if def == nil { // carried
+	if def == nil { // a value that the loop carries
 		f.first = append(f.first, add...)
 		return
 	}

@@ -21,8 +21,8 @@ var rules = map[ir.Op]func(*call){
 	ir.OpAttention: attention, ir.OpRope: rope, ir.OpEmbedding: embedding, ir.OpIndexAdd: indexAdd,
 }
 
-// differentiable reports whether a result of op is a differentiable function of its operands, instead of one that is
-// constant between steps.
+// differentiable reports whether a result of op is a differentiable function of its operands and not piecewise
+// constant.
 func differentiable(op ir.Op) bool {
 	g := op.Info().Gradients
 	return g == nil || slices.ContainsFunc(g, func(rule string) bool { return rule != "" })
@@ -118,7 +118,7 @@ func matmul(c *call) {
 		}
 		return c.op(ir.OpMatmul, nil, attrs, x, y)
 	}
-	alone := len(b.Dims) < n // one matrix for a batch
+	alone := len(b.Dims) < n // one matrix for all batches
 	if c.wants(0) {
 		last := len(b.Dims) - 1
 		if tb {

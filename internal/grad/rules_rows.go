@@ -30,7 +30,8 @@ func (c *statement) narrow(name string, t *ir.Type) string {
 	return c.op(ir.OpCast, reduced(t), nil, name)
 }
 
-// giveWide contributes a value that was computed in the wider type to the gradient of operand i.
+// giveWide rounds a value that was computed in the wider type, and adds it as a contribution to the gradient of operand
+// i.
 func (c *statement) giveWide(i int, name string, t *ir.Type) {
 	if wider(t.DType) == t.DType {
 		c.give(i, contribution{name: name})
@@ -93,8 +94,8 @@ func layerNorm(c *call) {
 	}
 }
 
-// normed contributes to the gradients of x and w. The argument n names the normalised rows, and r the factors by which
-// the rows were multiplied.
+// normed adds contributions to the gradients of x and w. The argument n is the name of the normalised rows, and r is
+// the name of the factors by which the rows were multiplied.
 func (c *call) normed(n, r string, t *ir.Type, centred bool) {
 	last := len(t.Dims) - 1
 	dy := c.wide(c.dy, c.dyType)

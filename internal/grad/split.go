@@ -94,7 +94,7 @@ type splitter struct {
 	takes []string
 	// extra lists the types of the further results of the forward program, which are parameters of the backward program.
 	extra []*ir.Type
-	// all reports that the backward program computes the whole forward pass again.
+	// all reports that the backward program repeats all statements of the forward pass.
 	all bool
 }
 
@@ -152,7 +152,7 @@ func (sp *splitter) need(name string) {
 		sp.takes = append(sp.takes, name)
 	case !made || sp.all:
 	case def.sym.Kind != ir.SymValue:
-		sp.all = true // what a buffer holds depends on other statements than its definition
+		sp.all = true // the contents of a buffer depend on further statements
 	case len(def.sym.Type.Partial) > 0, free(def.s.Op) && def.s.Op != ir.OpClaim && alone(def.s):
 		if !sp.again[def.s] {
 			sp.again[def.s] = true
@@ -215,7 +215,7 @@ func (sp *splitter) programs() *Parts {
 	return parts
 }
 
-// returned returns how often a return statement returns the value called name.
+// returned returns the number of times that a return statement returns the value called name.
 func returned(ret *ir.Stmt, name string) (n int) {
 	for _, a := range ret.Args {
 		if a.Name == name {
@@ -239,7 +239,7 @@ func (sp *splitter) text(fn *ir.Func) string {
 	return p.String()
 }
 
-// mentioned calls see with the name of each tensor that occurs in a statement or in the blocks of the statement.
+// mentioned calls see for the name of each tensor that occurs in a statement or in its blocks.
 func mentioned(s *ir.Stmt, see func(string)) {
 	expr := func(e *ir.Expr) {
 		if e == nil {

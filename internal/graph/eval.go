@@ -122,7 +122,7 @@ func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 		known[v] = t
 	}
 	elems := int64(math.MaxInt64)
-	for _, n := range g.Nodes { // in order, so that compute does not recurse deeply
+	for _, n := range g.Nodes { // in the order of the graph, so that compute does not recurse deeply
 		if _, err := compute(n.Out[0], known, &elems); err != nil {
 			return nil, err
 		}
@@ -744,7 +744,7 @@ func takeOrPut(n *Node, in []*Tensor, y *Tensor, place func(float64, int64) (int
 	}
 	var failed error
 	row := int64(0)
-	var rows []int64 // the offset of each indexed row in x
+	var rows []int64 // offset in x of each indexed row
 	each(shape, func(o []int64) {
 		to := int64(0)
 		for k, t := range at {

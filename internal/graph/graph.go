@@ -51,11 +51,11 @@ type Value struct {
 	Shape []int64
 
 	Leaf LeafKind
-	Path string   // of a weight or state: its name in the module tree, "model.layers.0.mlp.up_proj.weight"
+	Path string   // name of a weight or state in the module tree: "model.layers.0.mlp.up_proj.weight"
 	Also []string // other names of the same tensor
-	Data *Tensor  // of a constant
+	Data *Tensor  // elements of a constant
 
-	Layout Layout // of an input: its layout in the export; nil if the export has none
+	Layout Layout // layout of an input in the export; nil if the export has none
 
 	Node  *Node // the node that computes the value; nil for leaves
 	Index int   // index of the value among the node's results
@@ -88,9 +88,9 @@ type Node struct {
 
 // Origin describes the part of the model from which a node was made.
 type Origin struct {
-	Name   string // of the operator in the export: "aten.add.Tensor"
+	Name   string // name of the operator in the export: "aten.add.Tensor"
 	Module string // path of the module that called it: "model.layers.0.mlp"
-	Source string // of the model: "modeling_llama.py:259"
+	Source string // line in the source of the model: "modeling_llama.py:259"
 }
 
 func (o Origin) String() string {
@@ -150,7 +150,7 @@ const (
 	Not      Op = "not"
 	Cast     Op = "cast"    // to the result's type
 	Reshard  Op = "reshard" // the same value in another layout
-	// AllReduce reduces the values of all ranks. Eval has one rank.
+	// AllReduce reduces the values of all ranks. Eval evaluates it for one rank.
 	AllReduce Op = "all_reduce"
 
 	AddOp    Op = "add"
@@ -201,7 +201,7 @@ const (
 	PutAt     Op = "put_at"     // x with x[i0, …] = the second operand; the indices follow
 	IndexCopy Op = "index_copy" // x, indices[R], rows: x with its rows at the indices along Axis replaced
 	IndexAdd  Op = "index_add"  // row i of K rows is the sum of the rows of x[N, D] where ids[N] are i; -1 skips a row
-	BinCount  Op = "bin_count"  // how often each of 0..K occurs
+	BinCount  Op = "bin_count"  // number of occurrences of each of 0..K
 )
 
 // Graph is a model's computation.
@@ -212,18 +212,18 @@ type Graph struct {
 	States  []*Value
 	Nodes   []*Node // each after the nodes that it depends on
 	Outputs []*Value
-	// Mesh has the axes that layouts name. It is empty for an export without layouts, which the
-	// importer lays out on a single axis.
+	// Mesh lists the axes that occur in layouts. It is empty for an export without layouts; the importer then uses a
+	// mesh with a single axis.
 	Mesh []MeshAxis
 	// OutputLayouts are the layouts of the outputs. A nil layout, or one missing at the end, means
 	// that the output is not split.
 	OutputLayouts []Layout
-	// Notes are comments for readers of the resulting program: parts of the export that it leaves
-	// out, and why.
+	// Notes are comments for the resulting program. They describe the parts of the export that are omitted, and the
+	// reasons.
 	Notes   []string
 	Updates []Update
 
-	nodes  map[string]*Node // by a key of operation and operands
+	nodes  map[string]*Node // by a key that contains the operation and the operands
 	consts map[string]*Value
 }
 
@@ -265,7 +265,7 @@ func (g *Graph) Constant(name string, t *Tensor) *Value {
 	return v
 }
 
-// maxShared is the most elements of a constant that is compared with others.
+// maxShared is the maximum number of elements of a constant for which Constant searches for an equal constant.
 const maxShared = 1 << 10
 
 // Change turns a constant or weight into a state: a buffer that calls change.
@@ -319,10 +319,10 @@ func (g *Graph) Add(op Op, a Attrs, from Origin, dts []DType, in ...*Value) (*No
 	return n, nil
 }
 
-// maxElems is the most elements that a value may have.
+// maxElems is the maximum number of elements of a value.
 const maxElems = 1 << 48
 
-// count returns how many elements a shape has.
+// count returns the number of elements of a tensor with the given shape.
 func count(shape []int64) (int64, error) {
 	n := int64(1)
 	for _, d := range shape {
@@ -334,7 +334,7 @@ func count(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Count returns how many elements a value has.
+// Count returns the number of elements of the value.
 func (v *Value) Count() int64 {
 	n, _ := count(v.Shape) // no error: checked when the value was made
 	return n

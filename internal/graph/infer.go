@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// operands is the least and the largest number of operands of each operation.
+// operands maps each operation to its minimum and maximum number of operands.
 var operands = map[Op][2]int{
 	Where: {3, 3}, Concat: {1, 1 << 16}, Linear: {2, 3}, MatMul: {2, 2}, GroupedMatMul: {3, 3}, LayerNorm: {1, 3},
 	RMSNorm: {1, 2}, Attention: {3, 4}, Embedding: {2, 2}, Take: {2, 9}, TakeAlong: {2, 2}, PutAt: {3, 10},
@@ -29,7 +29,7 @@ func set(ops ...Op) map[Op]bool {
 	return m
 }
 
-// infer returns the shapes of a node's results.
+// infer returns the shapes of a node's results, or an error if the operands do not fit.
 func infer(n *Node) ([][]int64, error) {
 	most, ok := operands[n.Op]
 	switch {
@@ -284,7 +284,7 @@ func broadcastShapes(a, b []int64) ([]int64, error) {
 	return out, nil
 }
 
-// reduced returns a shape without the given dimensions, or, with keep, with extent 1 there.
+// reduced returns a shape without the given dimensions. If keep is set, these dimensions remain with extent 1.
 func reduced(shape, axes []int64, keep bool) ([]int64, error) {
 	out := []int64{}
 	for _, d := range axes {

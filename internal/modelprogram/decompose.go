@@ -7,10 +7,10 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// An operation that the language does not have is composed of operations that it has. These are added to the graph as
-// nodes.
+// The functions in this file express operations that the language does not have by operations that it has. They add
+// these operations to the graph as nodes.
 
-// node adds a node at the position of n in the graph's order.
+// node adds a node to the graph. The node has the position of n in the order of nodes.
 func (l *recognition) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) (*graph.Value,
 	error) {
 	m, err := l.g.Add(op, a, n.From, []graph.DType{dt}, in...)
@@ -25,7 +25,8 @@ func (l *recognition) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.D
 	return m.Out[0], nil
 }
 
-// order is the place of what n becomes: nodes added in the place of another have that of the other.
+// order returns the position of n in the order of nodes. A node that was added in place of another node has the
+// position of that node.
 func (l *recognition) order(n *graph.Node) int {
 	if at, ok := l.places[n]; ok {
 		return at
@@ -33,7 +34,7 @@ func (l *recognition) order(n *graph.Node) int {
 	return n.Order
 }
 
-// chain adds operations one after another, and stops at the first error.
+// chain adds a sequence of operations to the graph. After an error it adds no further operations.
 type chain struct {
 	l   *lowering
 	n   *graph.Node
@@ -76,7 +77,7 @@ func (c *chain) swap(v *graph.Value, i, j int) *graph.Value {
 	return c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
 }
 
-// lower lowers what the chain has made.
+// lower converts the value v, which the chain computes, to instructions.
 func (c *chain) lower(v *graph.Value) (*val, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -87,8 +88,8 @@ func (c *chain) lower(v *graph.Value) (*val, error) {
 // maxCumsum is the largest length of a cumulative sum, which is computed as a product with a triangular matrix.
 const maxCumsum = 4096
 
-// cumsum lowers a cumulative sum to a product with a triangular matrix of ones. Sums of integers are exact in f32 below
-// 2²⁴, which suffices for masks, and in f64 below 2⁵³.
+// cumsum converts a cumulative sum to a product with a triangular matrix of ones. In f32, sums of integers are exact
+// below 2²⁴, which suffices for masks. In f64, they are exact below 2⁵³.
 func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 	x, out := n.In[0], n.Out[0]
 	axis, size := n.Attrs.Axis, int64(1)
@@ -121,7 +122,8 @@ func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 	return c.lower(c.cast(c.swap(y, axis, end), out.DType))
 }
 
-// take lowers a selection of elements by index. It selects rows of a table whose leading dimensions are merged.
+// take converts a selection of elements by index. The indexed leading dimensions are merged, so that the selection
+// becomes a selection of rows of a table.
 func (l *lowering) take(n *graph.Node) (*val, error) {
 	x, at := n.In[0], n.In[1:]
 	if !x.DType.IsFloat() {
@@ -172,8 +174,9 @@ func (l *lowering) take(n *graph.Node) (*val, error) {
 	return c.lower(c.reshape(y, n.Out[0].Shape))
 }
 
-// productOfBatches lowers a product of matrices whose leading dimensions broadcast, as one whose are equal. It returns
-// nil where they are, and where the second operand has none.
+// productOfBatches converts a matrix product whose leading dimensions must be broadcast. It repeats the operands so
+// that their leading dimensions are equal. It returns nil if they are already equal, or if the second operand has no
+// leading dimensions.
 func (l *lowering) productOfBatches(n *graph.Node) (*val, error) {
 	if n.Op != graph.MatMul || len(n.In[1].Shape) <= 2 {
 		return nil, nil
@@ -218,7 +221,7 @@ func (l *lowering) attentionByParts(n *graph.Node) (*val, error) {
 	d := len(q.Shape)
 	dt := q.DType
 	if dt == graph.BF16 || dt == graph.F16 {
-		dt = graph.F32 // as torch's kernels compute
+		dt = graph.F32 // torch's kernels also compute in f32
 	}
 	s := c.add(graph.MatMul, graph.Attrs{}, dt, c.cast(q, dt), c.swap(c.cast(k, dt), d-1, d-2))
 	s = c.add(graph.Mul, graph.Attrs{}, dt, s, l.g.Scalar(dt, n.Attrs.Scale))
@@ -246,18 +249,18 @@ func (l *lowering) attentionByParts(n *graph.Node) (*val, error) {
 		}
 	}
 	p := c.add(graph.Softmax, graph.Attrs{Axis: d - 1}, dt, s)
-	if seen != nil { // a query that sees no key gives zeros
+	if seen != nil { // the result of a query without keys is zero
 		p = c.add(graph.Mul, graph.Attrs{}, dt, p, c.cast(seen, dt))
 	}
 	y := c.add(graph.MatMul, graph.Attrs{}, dt, p, c.cast(w, dt))
 	return c.lower(c.cast(y, n.Out[0].DType))
 }
 
-// hidden is the score of a key that is hidden from a query.
+// hidden is the score of a key that the mask excludes for a query.
 const hidden = -1e30
 
-// attentionOfShape lowers attention of other than four dimensions, or whose heads have other extents for values than
-// for keys, as one that has neither. It returns nil for attention that has both right.
+// attentionOfShape converts attention to attention with four dimensions and with heads of equal extents for keys and
+// values. It returns nil if the attention already has this form.
 func (l *lowering) attentionOfShape(n *graph.Node) (*val, error) {
 	q, k, w, out := n.In[0], n.In[1], n.In[2], n.Out[0]
 	c := &chain{l: l, n: n}

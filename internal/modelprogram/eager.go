@@ -10,11 +10,11 @@ import (
 // scores describes the scores of attention that the model computes by separate operations: scale · q·kᵀ, which may be
 // capped, and the keys that each query sees.
 type scores struct {
-	q, k    *graph.Value // k is transposed
+	q, k    *graph.Value // queries and keys; k is transposed
 	scale   float64
 	softcap float64
-	add     []float64    // what is added for each query and key; nil for nothing
-	zeroed  map[int]bool // scores that a mask has multiplied by zero, which what is added must hide
+	add     []float64    // the numbers that are added to the scores, by query and key; nil for none
+	zeroed  map[int]bool // indices of scores that a mask multiplied by zero; the numbers in add must exclude these keys
 	tq, tk  int64
 }
 
@@ -55,7 +55,7 @@ func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
 			case x == 0 && !s.zeroed[i]:
 				mask.Elems[i] = 1
 			case x > -1e4:
-				return nil, nil // a bias
+				return nil, nil // the added numbers are a bias and not a mask
 			}
 		}
 		in = append(in, l.g.Constant("mask", mask))
@@ -72,14 +72,14 @@ func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
 	return c.lower(y)
 }
 
-// sameMatrices reports whether two shapes end alike in two dimensions.
+// sameMatrices reports whether the last two dimensions of two shapes are equal.
 func sameMatrices(a, b *graph.Value) bool {
 	x, y := a.Shape, b.Shape
 	return len(x) >= 2 && len(y) >= 2 && slices.Equal(x[len(x)-2:], y[len(y)-2:])
 }
 
-// scores finds what v is as scores of attention. It goes from v to the product of queries and keys, and returns
-// computing what each operation on the way adds.
+// scores recognizes v as scores of attention. It recurses through the operations from v to the product of queries and
+// keys, and then applies the effect of each operation to s in the order of computation.
 func (l *recognition) scores(s *scores, v *graph.Value) bool {
 	n := v.Node
 	if n == nil || len(v.Shape) < 2 {
@@ -97,7 +97,7 @@ func (l *recognition) scores(s *scores, v *graph.Value) bool {
 	case graph.Div:
 		c, ok := l.uniform(n.In[1])
 		return ok && c != 0 && l.scores(s, n.In[0]) && s.scaleBy(1/c)
-	case graph.Max: // with the smallest number there is
+	case graph.Max: // the maximum with the smallest number of the type, which changes nothing
 		c, x, ok := l.number(n)
 		return ok && c <= -1e30 && l.scores(s, x) && (s.add != nil)
 	case graph.Mul:
@@ -196,7 +196,8 @@ func (s *scores) maskBy(by []float64) bool {
 	return true
 }
 
-// perKey returns a constant as one number for each query and key, if it is the same for all heads and sequences.
+// perKey returns the elements of a constant, one for each query and key, if they are the same for all heads and
+// sequences.
 func (l *recognition) perKey(s *scores, v *graph.Value) ([]float64, bool) {
 	t, err := l.folder.Value(v)
 	if err != nil || s.tq*s.tk > maxMask || s.tq*s.tk == 0 {

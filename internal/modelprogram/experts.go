@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// A mixture of experts is dispatched: the router's topk says which experts a token goes to, rows of tokens are sorted
-// by expert, each group is multiplied with the weights of its expert, and the rows go back where they came from. The
-// model marks rows of experts that there are none of; bounds of indices show that it has none.
+// In a mixture of experts, the router's topk selects the experts of each token. The rows of tokens are sorted by
+// expert, each group of rows is multiplied by the weights of its expert, and the rows are put back in their original
+// order. The model masks rows whose expert does not exist. The bounds of the indices show that there are no such rows.
 
 func init() { recognizers = append(recognizers, dispatch) }
 
-// dispatch lowers the operations that sort rows by expert, and the products of the groups.
+// dispatch converts the operations that sort rows by expert, and the products of the groups.
 func dispatch(l *lowerer, v *graph.Value) (*val, error) {
 	n := v.Node
 	switch n.Op {
@@ -84,7 +84,7 @@ func dispatch(l *lowerer, v *graph.Value) (*val, error) {
 	return nil, nil
 }
 
-// index lowers indices that a sort or topk returns, as i32. ok is false for all other values.
+// index converts the indices that a sort or topk returns to an operand of type i32. For all other values, ok is false.
 func (l *lowerer) index(v *graph.Value) (o operand, ok bool, err error) {
 	if o, ok := l.indices[v]; ok {
 		return o, true, nil
@@ -133,7 +133,7 @@ func (l *lowerer) makeIndex(v *graph.Value) (operand, bool, error) {
 			}
 			return made("take_along", "", x, at)
 		}
-		if n.Attrs.Desc { // equal elements keep their order
+		if n.Attrs.Desc { // in a descending sort, equal elements must keep their order
 			x = l.emitted(n, "neg", "", x.dtype(), v.Shape, -1, x).operand
 		}
 		return made("argsort", "", x)
@@ -161,7 +161,7 @@ func (l *lowerer) makeIndex(v *graph.Value) (operand, bool, error) {
 	case graph.BinCount:
 		ids := n.In[0]
 		for ids.Node != nil && (ids.Node.Op == graph.Cast || ids.Node.Op == graph.SortOp && ids.Index == 0) {
-			ids = ids.Node.In[0] // the counts are the same
+			ids = ids.Node.In[0] // sorting the ids does not change the counts
 		}
 		if _, _, known := l.bounds(ids); !known && !n.In[0].DType.IsFloat() {
 			ids = n.In[0]
@@ -180,7 +180,8 @@ func (l *lowerer) makeIndex(v *graph.Value) (operand, bool, error) {
 	return none(nil)
 }
 
-// token lowers which token a row belongs to: the row's number divided by how many rows a token has.
+// token converts the index of the token to which a row belongs: the number of the row divided by the number of rows of
+// each token.
 func (l *lowerer) token(n *graph.Node) (o operand, ok bool, err error) {
 	k, x, is := l.number(n)
 	lo, hi, known := l.bounds(x)
@@ -204,7 +205,8 @@ func (l *lowerer) token(n *graph.Node) (o operand, ok bool, err error) {
 	return l.emitted(n, "take_along", "", graph.I32, x.Shape, -1, operand{in: l.fills[key]}, at).operand, true, nil
 }
 
-// inverse lowers the inverse of a permutation: 0, 1, 2 and so on, put where the permutation says.
+// inverse converts the computation of an inverse permutation, which stores 0, 1, 2, … at the positions in the
+// permutation.
 func (l *lowerer) inverse(n *graph.Node) (o operand, ok bool, err error) {
 	if len(n.In) != 3 || len(n.In[0].Shape) != 1 || !l.folder.IsConstant(n.In[1]) {
 		return o, false, nil
@@ -228,7 +230,7 @@ func (l *lowerer) inverse(n *graph.Node) (o operand, ok bool, err error) {
 	return l.emitted(n, "argsort", "", graph.I32, perm.Shape, -1, at).operand, true, nil
 }
 
-// takeRows lowers rows, or elements of a vector, by one index that a sort gives.
+// takeRows converts a selection of rows, or of elements of a vector, by indices that a sort returns.
 func (l *lowerer) takeRows(n *graph.Node) (*val, error) {
 	x, out := n.In[0], n.Out[0]
 	if len(n.In) != 2 || len(n.In[1].Shape) != 1 {
@@ -261,7 +263,7 @@ func (l *lowerer) takeRows(n *graph.Node) (*val, error) {
 	return seen(z, out.Shape), nil
 }
 
-// grouped lowers the product of sorted rows with the weights of their groups.
+// grouped converts the product of sorted rows with the weights of their groups.
 func (l *lowerer) grouped(n *graph.Node) (*val, error) {
 	if p := l.packed(groupWeight(n)); p != nil {
 		var parts []operand
@@ -277,7 +279,7 @@ func (l *lowerer) grouped(n *graph.Node) (*val, error) {
 	return l.groupedOf(n, -1)
 }
 
-// groupWeight is the weight of a grouped product, however it is stored.
+// groupWeight returns the weight of a grouped product, without a transposition that exchanges its last two dimensions.
 func groupWeight(n *graph.Node) *graph.Value {
 	w := n.In[1]
 	if t := made(w, graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
@@ -286,7 +288,7 @@ func groupWeight(n *graph.Node) *graph.Value {
 	return w
 }
 
-// groupedOf lowers a grouped product, of one part of a packed weight if part is not negative.
+// groupedOf converts a grouped product. If part is not negative, it uses only this part of a packed weight.
 func (l *lowerer) groupedOf(n *graph.Node, part int) (*val, error) {
 	ends := n.In[2]
 	for made(ends, graph.Cast) != nil {
@@ -331,7 +333,8 @@ func (l *lowerer) groupedOf(n *graph.Node, part int) (*val, error) {
 	return y, nil
 }
 
-// groupedPart lowers a slice that is one part of a grouped product with a packed weight; nil if it is not.
+// groupedPart converts a slice that selects one part of a grouped product with a packed weight. It returns nil for
+// other slices.
 func (l *lowerer) groupedPart(n *graph.Node) (*val, error) {
 	v := n.In[0]
 	for v.Node != nil && v.Node.Op == graph.Where {
@@ -348,7 +351,8 @@ func (l *lowerer) groupedPart(n *graph.Node) (*val, error) {
 	return l.groupedOf(g, int(n.Attrs.Lo/max(n.Attrs.Hi-n.Attrs.Lo, 1)))
 }
 
-// decided reports whether all elements of a bool are known to be the same, whatever the input: which.
+// decided returns the value of all elements of a bool if they are equal and independent of the input. Otherwise ok is
+// false.
 func (l *recognition) decided(v *graph.Value) (yes, ok bool) {
 	if x, ok := l.uniform(v); ok {
 		return x != 0, true
@@ -412,7 +416,7 @@ func (l *recognition) bounds(v *graph.Value) (lo, hi float64, ok bool) {
 		}
 	case graph.PutAt:
 		if made := n.In[2].Node; len(n.In) == 3 && made != nil && made.Op == graph.SortOp {
-			return l.bounds(n.In[1]) // all elements are put
+			return l.bounds(n.In[1]) // all elements are overwritten
 		}
 	case graph.Min, graph.Max:
 		alo, ahi, ok1 := l.bounds(n.In[0])

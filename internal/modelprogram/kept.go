@@ -9,11 +9,11 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// A state is an inout parameter. A cache, whose one use is that rows are copied into it, is updated in place, and
-// attention reads as many of its rows as the mask lets a query see. Any other state is read as a copy, before all that
-// changes it, and written last.
+// A state is an inout parameter. A state is treated as a cache if its only use is a copy of rows into it. A cache is
+// updated in place, and attention reads the rows that the mask permits for each query. Any other state is copied before
+// the operations that change it, and is written at the end.
 
-// updates lowers the new contents of the states after a call.
+// updates converts the computation of the states' contents after a call.
 func (l *lowerer) updates() error {
 	for _, u := range l.g.Updates {
 		if l.keeps(u.To) != nil {
@@ -40,7 +40,7 @@ func (l *lowerer) updates() error {
 	return nil
 }
 
-// readState is a value of what a state has when the instructions of an order have run.
+// readState returns a value with the contents that a state has after the instructions up to the given order.
 func (l *emission) readState(v *graph.Value, order int) *val {
 	p := l.param(v)
 	c := l.emit(&inst{op: "copy", args: []operand{{p: p}}, dt: p.dt, shape: p.shape, split: p.split, order: order})
@@ -68,8 +68,8 @@ func inverse(perm []int64) []int64 {
 	return out
 }
 
-// keeps returns the state that v is the new contents of, if v is rows copied into it and nothing else reads the old
-// ones; nil for others.
+// keeps returns the state whose new contents are v, if v is the result of copying rows into the state and no other
+// operation reads the old contents. Otherwise it returns nil.
 func (l *recognition) keeps(v *graph.Value) *graph.Value {
 	n := made(v, graph.IndexCopy)
 	if n == nil || n.In[0].Leaf != graph.State || len(l.users[n.In[0]]) != 1 {
@@ -83,7 +83,8 @@ func (l *recognition) keeps(v *graph.Value) *graph.Value {
 	return nil
 }
 
-// cache copies rows into the cache that v is the new contents of, once, and returns its parameter.
+// cache emits the copy of rows into the cache whose new contents are v, and returns the parameter of the cache. The
+// copy is emitted only once.
 func (l *lowering) cache(v *graph.Value) (*param, error) {
 	n, s := v.Node, v.Node.In[0]
 	if p := l.params[s]; p != nil {
@@ -92,7 +93,7 @@ func (l *lowering) cache(v *graph.Value) (*param, error) {
 	p := l.param(s)
 	axis := n.Attrs.Axis
 	if len(s.Shape) == 4 && axis == 2 {
-		// As attention has it: [B, S, H, D].
+		// The layout that the language's attention requires: [B, S, H, D].
 		p.perm, axis = []int64{0, 2, 1, 3}, 1
 		p.shape = []int64{s.Shape[0], s.Shape[2], s.Shape[1], s.Shape[3]}
 	}
@@ -123,7 +124,7 @@ func (l *lowering) cache(v *graph.Value) (*param, error) {
 	return p, nil
 }
 
-// indexCopy lowers rows copied into a tensor.
+// indexCopy converts a copy of rows into a tensor.
 func (l *lowering) indexCopy(n *graph.Node) (*val, error) {
 	out := n.Out[0]
 	if s := l.keeps(out); s != nil {
@@ -156,7 +157,8 @@ func (l *lowering) indexCopy(n *graph.Node) (*val, error) {
 	return &val{operand: operand{in: l.claim(b)}}, nil
 }
 
-// keptAttention finds attention to caches, with a mask that lets each query see the first keys; nil if it is none.
+// keptAttention recognizes attention with caches whose mask permits the first keys for each query. It returns nil for
+// other attention.
 func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) {
 	if len(n.In) != 4 || n.Attrs.Causal || l.keeps(k) == nil || l.keeps(w) == nil {
 		return nil, nil
@@ -207,7 +209,7 @@ func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) 
 	return permuted(&val{operand: operand{in: l.claim(y.in)}}, heads), nil
 }
 
-// length is how many keys each of b·tq queries sees: seen and so many more.
+// length returns the number of keys of each of b·tq queries: seen + plus.
 func (l *lowerer) length(seen *graph.Value, plus float64, b, tq int64) (operand, error) {
 	key := fmt.Sprintf("%p %v %d %d", seen, plus, b, tq)
 	if o, ok := l.lengths[key]; ok {
@@ -241,8 +243,8 @@ func (l *lowerer) length(seen *graph.Value, plus float64, b, tq int64) (operand,
 	return o, nil
 }
 
-// firstKeys finds a mask that lets a query see the first of tk keys: those below seen + plus, where seen has a number
-// for each query.
+// firstKeys recognizes a mask that permits the first of tk keys for each query: the keys whose index is below seen +
+// plus, where seen has one number for each query.
 func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, plus float64, ok bool) {
 	for m.Node != nil {
 		n := m.Node
@@ -260,7 +262,7 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 			}
 			m = other
 			continue
-		case graph.Where: // 0 where a query sees a key, and next to nothing elsewhere
+		case graph.Where: // 0 for permitted keys, and a very small number for others
 			yes, is := l.uniform(n.In[1])
 			no, is2 := l.uniform(n.In[2])
 			if !is || !is2 || yes != 0 || no > -1e4 {
@@ -284,7 +286,8 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 	return nil, 0, false
 }
 
-// below returns seen if keys count from 0 to tk along the last dimension, and seen has one number for each query.
+// below returns seen and plus if the elements of keys are 0 to tk-1 along the last dimension and seen has one number
+// for each query.
 func (l *recognition) below(keys, seen *graph.Value, tk int64, plus float64) (*graph.Value, float64, bool) {
 	if !l.folder.IsConstant(keys) || keys.Count() != tk || last(keys.Shape) != tk || last(seen.Shape) != 1 ||
 		seen.DType != graph.I64 && seen.DType != graph.I32 {
@@ -305,7 +308,7 @@ func (l *recognition) below(keys, seen *graph.Value, tk int64, plus float64) (*g
 	return seen, plus, true
 }
 
-// reshaped is v in another shape, for node n.
+// reshaped returns v in another shape. The new node has the position of n.
 func (l *recognition) reshaped(v *graph.Value, shape []int64, n *graph.Node) *graph.Value {
 	if slices.Equal(v.Shape, shape) {
 		return v

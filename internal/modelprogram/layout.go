@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Exports that state layouts have a mesh and its axes in place of a plan.
+// An export that contains layouts has a mesh with axes, and no tensor-parallel plan is used.
 
 // layoutText returns a type with its layout in the language's notation.
 func layoutText(dt graph.DType, shape []int64, layout graph.Layout) string {
@@ -30,8 +30,9 @@ func layoutText(dt graph.DType, shape []int64, layout graph.Layout) string {
 	return string(dt) + "[" + strings.Join(dims, ", ") + "]"
 }
 
-// typeOf is the type of an instruction as printed, split along dimension split or, where the export has a mesh, in its
-// layout: the one that it asks for, or the one that its operand is likely to have.
+// typeOf returns the printed type of an instruction's result. Without a mesh in the export, the type is split along
+// dimension split. With a mesh, it has the layout that the instruction requests, or otherwise the layout that its
+// operand probably has.
 func (p *printer) typeOf(in *inst, split int) string {
 	switch {
 	case in.layout != nil:
@@ -42,8 +43,8 @@ func (p *printer) typeOf(in *inst, split int) string {
 	return typeText(in.dt, in.shape, split)
 }
 
-// likely guesses the layout of an operand, by the layouts of parameters and by what operations do to them. A wrong
-// guess costs a reshard.
+// likely returns the probable layout of an operand. It is derived from the layouts of parameters and from the
+// operations. A wrong result causes an unnecessary reshard.
 func (p *printer) likely(o operand) graph.Layout {
 	if o.p != nil {
 		if o.p.value != nil && o.p.stack == nil && o.p.value.Layout != nil {
@@ -61,7 +62,7 @@ func (p *printer) likely(o operand) graph.Layout {
 	p.guesses[o.in] = layout
 	copy(layout, p.after(o.in))
 	used := map[string]bool{}
-	for d, axes := range layout { // an axis splits one dimension, evenly
+	for d, axes := range layout { // an axis can split only one dimension, and only evenly
 		size := int64(1)
 		for _, a := range axes {
 			if used[a] {
@@ -124,7 +125,7 @@ func (p *printer) after(in *inst) graph.Layout {
 	return nil
 }
 
-// paramType is the type of a parameter as printed.
+// paramType returns the printed type of a parameter.
 func (p *printer) paramType(q *param) string {
 	shape, split, front := q.shape, q.split, 0
 	if q.stack != nil {
@@ -155,7 +156,7 @@ func (p *printer) mesh() string {
 	}
 }
 
-// resultLayout is the layout of result i; nil for a whole one.
+// resultLayout returns the layout of result i, or nil if each rank holds the whole result.
 func (l *recognition) resultLayout(i int) graph.Layout {
 	if i < len(l.g.OutputLayouts) {
 		return l.g.OutputLayouts[i]
@@ -163,7 +164,7 @@ func (l *recognition) resultLayout(i int) graph.Layout {
 	return nil
 }
 
-// splitOf is the dimension that a layout over the only axis of a mesh splits; -1 for none.
+// splitOf returns the dimension that a layout splits over the only axis of a mesh, or -1.
 func (l *recognition) splitOf(layout graph.Layout) int {
 	if len(l.g.Mesh) != 1 {
 		return -1
@@ -171,8 +172,8 @@ func (l *recognition) splitOf(layout graph.Layout) int {
 	return slices.IndexFunc(layout, func(axes []string) bool { return len(axes) > 0 })
 }
 
-// allReduce lowers a collective that the model calls itself: of what each rank holds, so weights keep the shapes that
-// they have in the export.
+// allReduce converts a collective that the model itself calls. In such a model, each rank has its own tensors, so
+// weights keep the shapes of the export.
 func (l *lowering) allReduce(n *graph.Node) (*val, error) {
 	if len(l.plan) > 0 {
 		return nil, refuse(n, "the model reduces over ranks itself, and a plan has hocket reduce: leave --plan and --shard out")
@@ -193,7 +194,7 @@ func (l *lowering) allReduce(n *graph.Node) (*val, error) {
 	return x, nil
 }
 
-// reshard lowers a change of layout.
+// reshard converts a change of layout.
 func (l *lowering) reshard(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])
 	if err != nil {

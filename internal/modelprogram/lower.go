@@ -14,7 +14,7 @@ import (
 type lowerer struct {
 	lowering
 	results []*inst
-	lengths map[string]operand // of kept keys, by what they are
+	lengths map[string]operand // lengths operands for caches, by key
 	indices map[*graph.Value]operand
 }
 
@@ -23,11 +23,11 @@ type lowerer struct {
 // inverse emits nothing.
 type val struct {
 	operand
-	perm  []int64 // dimension i is the operand's dimension perm[i]; nil for a plain one
-	shape []int64 // the operand in this shape; nil for its own
+	perm  []int64 // dimension i is the operand's dimension perm[i]; nil for the same order
+	shape []int64 // the shape in which the operand is viewed; nil for the operand's own shape
 }
 
-// outputs lowers the graph's outputs.
+// outputs converts the graph's outputs.
 func (l *lowerer) outputs() error {
 	for i, v := range l.g.Outputs {
 		x, err := l.plain(v)
@@ -52,12 +52,12 @@ type emission struct {
 	plan      Plan
 	layout    map[*graph.Value]layout
 	unmatched []string       // patterns of the plan
-	params    map[any]*param // by value or name of the constant
+	params    map[any]*param // by value, or by name of the constant
 	list      []*inst
 	constants []*param
-	fills     map[string]*inst // by what they are
+	fills     map[string]*inst // by attributes
 	reshapes  map[operand][]*inst
-	writers   map[*param]*inst // of caches
+	writers   map[*param]*inst // by cache: the instruction that writes it
 }
 
 // sorted returns the instructions in the order of the graph, each after those that it depends on.
@@ -89,7 +89,7 @@ func (l *emission) emit(in *inst) *inst {
 	return in
 }
 
-// emitted is a plain val of a new instruction of node n, elementwise where split is that of x.
+// emitted adds an instruction for node n and returns its result as a val without a view.
 func (l *emission) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
 	args ...operand) *val {
 	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From,
@@ -97,16 +97,17 @@ func (l *emission) emitted(n *graph.Node, op, attrs string, dt graph.DType, shap
 	return &val{operand: operand{in: in}}
 }
 
-// lowering lowers one node after another.
+// lowering converts the nodes of a graph one after another.
 type lowering struct {
 	emission
-	// recognized lowers a value that one instruction makes in place of many operations; nil if v is none.
+	// recognized converts a value that one instruction computes in place of many operations. It returns nil if no such
+	// instruction exists for v.
 	recognized func(v *graph.Value) (*val, error)
 
 	values map[*graph.Value]*val
 }
 
-// lower returns what represents v in the program.
+// lower returns the val that represents v in the program. It emits the instructions on the first call.
 func (l *lowering) lower(v *graph.Value) (*val, error) {
 	if x := l.values[v]; x != nil {
 		return x, nil
@@ -122,7 +123,7 @@ func (l *lowering) lower(v *graph.Value) (*val, error) {
 	return x, nil
 }
 
-// plain lowers v to an operand of its own shape.
+// plain returns an operand with the elements and the shape of v. It emits the views that are needed.
 func (l *lowering) plain(v *graph.Value) (operand, error) {
 	x, err := l.lower(v)
 	if err != nil {
@@ -151,7 +152,7 @@ func (l *emission) settle(v *graph.Value, x *val) operand {
 	return x.operand
 }
 
-// shaped returns x, which is v, in another shape. One that has been made is taken again.
+// shaped returns x, which represents v, in another shape. An existing reshape to this shape is used again.
 func (l *emission) shaped(v *graph.Value, x *val, shape []int64) operand {
 	if x.perm != nil {
 		l.settle(v, x)
@@ -169,15 +170,16 @@ func (l *emission) shaped(v *graph.Value, x *val, shape []int64) operand {
 	return o
 }
 
-// seen returns x, whose operand is plain, in a shape.
+// seen returns x viewed in another shape. The operand of x must not be permuted.
 func seen(x *val, shape []int64) *val {
 	if slices.Equal(x.operand.shape(), shape) {
 		return &val{operand: x.operand}
 	}
-	return &val{operand: x.operand, shape: append([]int64{}, shape...)} // of a scalar not nil, but empty
+	return &val{operand: x.operand, shape: append([]int64{}, shape...)} // for a scalar, the shape must be empty but not nil
 }
 
-// reshapedSplit is the dimension of a reshaped value that starts where the split dimension does.
+// reshapedSplit returns the dimension of a reshaped value that begins at the same element as the split dimension, or
+// -1.
 func reshapedSplit(from, to []int64, split int) int {
 	if split < 0 {
 		return -1
@@ -221,7 +223,7 @@ func number(x float64) string {
 	return strconv.FormatFloat(x, 'g', -1, 64)
 }
 
-// make makes v.
+// make emits the instructions that compute v.
 func (l *lowering) make(v *graph.Value) (*val, error) {
 	if v.Leaf == graph.State {
 		return l.readState(v, -1), nil
@@ -319,7 +321,7 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 	case graph.Cumsum:
 		return l.cumsum(n)
 	case graph.Take, graph.TakeAlong:
-		if x, ok := l.uniform(n.In[0]); ok { // whatever the index is
+		if x, ok := l.uniform(n.In[0]); ok { // the result is the same for any index
 			t := graph.NewTensor(v.DType, v.Shape)
 			for i := range t.Elems {
 				t.Elems[i] = x
@@ -347,7 +349,7 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 	return nil, refuse(n, "hocket's language has no %s", n.Op)
 }
 
-// unaryOps are the names of elementwise operations in the language.
+// unaryOps maps elementwise operations of the graph to their names in the language.
 var unaryOps = map[graph.Op]string{graph.Neg: "neg", graph.Exp: "exp", graph.Rsqrt: "rsqrt", graph.SiLU: "silu",
 	graph.GELU: "gelu", graph.ReLU: "relu", graph.Softplus: "softplus", graph.Tanh: "tanh", graph.GELUTanh: "gelu_tanh",
 	graph.Sigmoid: "sigmoid", graph.Sqrt: "sqrt", graph.Sin: "sin", graph.Cos: "cos", graph.Erf: "erf",
@@ -362,7 +364,7 @@ func (l *emission) mapped(n *graph.Node, x *val, op, attrs string) (*val, error)
 	return y, nil
 }
 
-// permuted is x with its dimensions in another order.
+// permuted returns x with its dimensions in another order.
 func permuted(x *val, perm []int64) *val {
 	y := &val{operand: x.operand, perm: make([]int64, len(perm))}
 	plain := true
@@ -393,8 +395,8 @@ func (l *lowering) reshape(v *graph.Value) (*val, error) {
 	return seen(x, v.Shape), nil
 }
 
-// row lowers a reshape that only takes out the dimension along which its operand is one row of another: a weight of a
-// stack of them, as scans over layers have. nil if it is something else.
+// row converts a reshape that only removes the dimension of extent 1 of a slice. An example is the weight of one layer
+// in a stack, in a scan over layers. It returns nil for other reshapes.
 func (l *lowering) row(v *graph.Value) (*val, error) {
 	of := made(v.Node.In[0], graph.SliceOp)
 	if of == nil || of.Attrs.Step != 1 || of.Attrs.Hi-of.Attrs.Lo != 1 || len(l.users[v.Node.In[0]]) != 1 {
@@ -421,7 +423,7 @@ func (l *lowering) row(v *graph.Value) (*val, error) {
 	return y, nil
 }
 
-// param returns the parameter that an input or weight is.
+// param returns the program's parameter for an input or weight.
 func (l *emission) param(v *graph.Value) *param {
 	if p := l.params[v]; p != nil {
 		return p
@@ -464,7 +466,8 @@ func (l *recognition) uniform(v *graph.Value) (float64, bool) {
 	return u.number, u.ok
 }
 
-// constant lowers a value that is known: a fill, or a parameter that the import binds.
+// constant converts a value that depends only on constants. It becomes a fill, or a parameter whose contents the
+// importer provides.
 func (l *emission) constant(v *graph.Value) (*val, error) {
 	t, err := l.folder.Value(v)
 	if err != nil {
@@ -476,7 +479,7 @@ func (l *emission) constant(v *graph.Value) (*val, error) {
 	return l.known(t)
 }
 
-// known lowers a constant.
+// known converts a constant.
 func (l *emission) known(t *graph.Tensor) (*val, error) {
 	if x, ok := t.Uniform(); ok && !math.IsInf(x, 0) && !math.IsNaN(x) {
 		key := fmt.Sprint(typeText(t.DType, t.Shape, -1), x)
@@ -519,7 +522,7 @@ func (l *emission) iota(dt graph.DType, shape []int64, start int64) *inst {
 	return l.fills[key]
 }
 
-// constantParam is the parameter that holds a constant.
+// constantParam returns the parameter that holds a constant.
 func (l *emission) constantParam(t *graph.Tensor, hint string) *param {
 	for _, p := range l.constants {
 		if p.dt == t.DType && slices.Equal(p.shape, t.Shape) && slices.Equal(p.constant.Elems, t.Elems) {
@@ -545,7 +548,7 @@ func (l *emission) fill(dt graph.DType, shape []int64, x float64) (operand, erro
 	return v.operand, nil
 }
 
-// product lowers linear and matmul.
+// product converts linear and matmul.
 func (l *lowering) product(n *graph.Node) (*val, error) {
 	w := n.In[1]
 	if y, err := l.productOfBatches(n); y != nil || err != nil {
@@ -576,7 +579,7 @@ func (l *emission) packed(w *graph.Value) *param {
 	return nil
 }
 
-// productOf lowers a product, of one part of a packed weight if part is not negative.
+// productOf converts a matrix product. If part is not negative, it uses only this part of a packed weight.
 func (l *lowering) productOf(n *graph.Node, part int) (*val, error) {
 	out := n.Out[0]
 	x, err := l.lower(n.In[0])
@@ -649,7 +652,7 @@ func (l *emission) part(n *graph.Node, w operand, k int) *val {
 	return l.emitted(n, "select", fmt.Sprintf("axis=%d, index=%d", w.p.packed, k), w.p.dt, shape, w.p.split-1, w)
 }
 
-// slice lowers a part of a dimension.
+// slice converts a slice along a dimension.
 func (l *lowering) slice(n *graph.Node) (*val, error) {
 	if n.Attrs.Step != 1 {
 		return nil, refuse(n, "a slice with step %d", n.Attrs.Step)
@@ -659,7 +662,7 @@ func (l *lowering) slice(n *graph.Node) (*val, error) {
 			return x, err
 		}
 	}
-	if c := made(n.In[0], graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis { // of one of what was joined
+	if c := made(n.In[0], graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis { // the slice is one operand of the concat, or a part of it
 		at := int64(0)
 		for _, v := range c.In {
 			end := at + v.Shape[n.Attrs.Axis]
@@ -688,8 +691,8 @@ func (l *lowering) slice(n *graph.Node) (*val, error) {
 	return y, nil
 }
 
-// slicePacked lowers a slice that is one part of a product with a packed weight, perhaps with a bias and in another
-// shape; nil if it is not.
+// slicePacked converts a slice that selects one part of a product with a packed weight. The product may have a bias and
+// another shape. It returns nil for other slices.
 func (l *lowering) slicePacked(n *graph.Node, v *graph.Value) (*val, error) {
 	at := v.Node
 	for at != nil && at.Op == graph.Reshape && last(at.In[0].Shape) == last(v.Shape) {
@@ -726,7 +729,7 @@ func last(shape []int64) int64 {
 	return shape[len(shape)-1]
 }
 
-// concat lowers what joins tensors, transposed alike or not.
+// concat converts a concatenation. The operands may be permuted in the same way.
 func (l *lowering) concat(n *graph.Node) (*val, error) {
 	var list []*val
 	dt := n.Out[0].DType
@@ -770,7 +773,7 @@ func (l *lowering) concat(n *graph.Node) (*val, error) {
 	return y, nil
 }
 
-// reduce lowers a reduction.
+// reduce converts a reduction.
 func (l *lowering) reduce(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])
 	if err != nil {
@@ -794,7 +797,7 @@ func (l *lowering) reduce(n *graph.Node) (*val, error) {
 	return y, nil
 }
 
-// norm lowers a normalization of x; params are its weight and bias, which may lack.
+// norm converts a normalization of x. params holds its weight and bias, each of which may be absent.
 func (l *lowering) norm(n *graph.Node, x *graph.Value, params []*graph.Value, eps float64) (*val, error) {
 	out := n.Out[0]
 	y, err := l.lower(x)
@@ -826,7 +829,7 @@ func (l *lowering) norm(n *graph.Node, x *graph.Value, params []*graph.Value, ep
 	return seen(l.emitted(n, op, "eps="+number(eps), out.DType, xo.shape(), xo.splitDim(), args...), out.Shape), nil
 }
 
-// vector lowers a value of one dimension that is not 1, as a vector of type dt.
+// vector converts a value in which only one dimension has an extent other than 1 to a vector of type dt.
 func (l *lowering) vector(v *graph.Value, dt graph.DType) (operand, error) {
 	for v.Node != nil && (v.Node.Op == graph.Cast && v.Node.In[0].DType == dt) {
 		v = v.Node.In[0]
@@ -849,7 +852,7 @@ func (l *lowering) vector(v *graph.Value, dt graph.DType) (operand, error) {
 	return o, nil
 }
 
-// binary lowers elementwise operations of two operands.
+// binary converts elementwise operations with two operands.
 func (l *lowering) binary(n *graph.Node) (*val, error) {
 	a, b := n.In[0], n.In[1]
 	out := n.Out[0]
@@ -881,11 +884,11 @@ func (l *lowering) binary(n *graph.Node) (*val, error) {
 	if len(a.Shape) < len(b.Shape) && commutes {
 		a, b, x, y = b, a, y, x
 	}
-	if b.Count() == 1 && len(b.Shape) > 0 && slices.Equal(a.Shape, out.Shape) { // one number for all
+	if b.Count() == 1 && len(b.Shape) > 0 && slices.Equal(a.Shape, out.Shape) { // b has one element, which is used for all elements of a
 		y = &val{operand: l.shaped(b, y, []int64{})}
 		b = &graph.Value{DType: b.DType, Shape: []int64{}, Node: b.Node, Leaf: b.Leaf}
 	}
-	// A vector goes with an operand whose last dimension stays last, in whichever shape.
+	// The operand a may have any shape in which its last dimension remains last.
 	vector := len(b.Shape) == 1 && slices.Equal(a.Shape, out.Shape)
 	if base := x.operand.shape(); vector && x.perm == nil && last(base) == last(a.Shape) {
 		z := l.emitted(n, name, "", out.DType, base, x.splitDim(), x.operand, l.settle(b, y))
@@ -909,7 +912,7 @@ func (l *lowering) binary(n *graph.Node) (*val, error) {
 var binaryOps = map[graph.Op]string{graph.AddOp: "add", graph.Sub: "sub", graph.Mul: "mul", graph.Div: "div",
 	graph.Max: "maximum", graph.Min: "minimum"}
 
-// withNumber lowers an operation of a and a number; first says that the number is the first operand.
+// withNumber converts an operation on a and a number. The argument first reports that the number is the first operand.
 func (l *lowering) withNumber(n *graph.Node, a *graph.Value, c float64, first bool) (*val, error) {
 	x, err := l.lower(a)
 	if err != nil {

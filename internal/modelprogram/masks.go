@@ -6,14 +6,15 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Programs have no bools. A bool that depends on the input is a mask: 1 or 0, of the type of the numbers that were
-// compared for it.
+// Programs have no type bool. A bool that depends on the input becomes a mask: 1 or 0 in the type of the compared
+// numbers.
 
-// comparisons are the names of comparisons in the language, and the same with operands exchanged.
+// comparisons maps each comparison to its name in the language, and to the name of the comparison with exchanged
+// operands.
 var comparisons = map[graph.Op][2]string{graph.Eq: {"eq", "eq"}, graph.Ne: {"ne", "ne"}, graph.Lt: {"lt", "gt"},
 	graph.Le: {"le", "ge"}, graph.Gt: {"gt", "lt"}, graph.Ge: {"ge", "le"}}
 
-// lowerAs lowers v as numbers of type dt: a bool is 1 or 0.
+// lowerAs converts v to numbers of type dt. A bool becomes 1 or 0.
 func (l *lowering) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
 	if l.folder.IsConstant(v) && v.DType != dt {
 		t, err := l.folder.Value(v)
@@ -31,7 +32,7 @@ func (l *lowering) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
 	return &val{operand: operand{in: y}, perm: x.perm, shape: x.shape}, nil
 }
 
-// maskType is the type that the mask of a bool has, f32 where nothing says.
+// maskType returns the type of the mask that represents a bool. It is f32 if no operand determines the type.
 func (l *lowering) maskType(list ...*graph.Value) (graph.DType, error) {
 	for _, v := range list {
 		if v.DType != graph.Bool {
@@ -48,7 +49,7 @@ func (l *lowering) maskType(list ...*graph.Value) (graph.DType, error) {
 	return graph.F32, nil
 }
 
-// compare lowers a comparison, and what joins bools.
+// compare converts comparisons, and logical operations on bools.
 func (l *lowering) compare(n *graph.Node) (*val, error) {
 	a, b := n.In[0], n.In[1]
 	dt, err := l.maskType(a, b)
@@ -75,7 +76,7 @@ func (l *lowering) compare(n *graph.Node) (*val, error) {
 	return l.elementwise(n, op, dt, []*graph.Value{a, b})
 }
 
-// isZero lowers whether a number or mask is 0 by the comparison op, eq, or its opposite by ne.
+// isZero converts a comparison of a number or mask with 0. The argument op is eq, or ne for the opposite.
 func (l *lowering) isZero(n *graph.Node, op string) (*val, error) {
 	dt, err := l.maskType(n.In[0])
 	if err != nil {
@@ -84,7 +85,7 @@ func (l *lowering) isZero(n *graph.Node, op string) (*val, error) {
 	return l.elementwise(n, op, dt, []*graph.Value{n.In[0], l.g.Scalar(dt, 0)})
 }
 
-// where lowers an elementwise selection.
+// where converts an elementwise selection.
 func (l *lowering) where(n *graph.Node) (*val, error) {
 	dt := n.Out[0].DType
 	if dt == graph.Bool {
@@ -102,8 +103,9 @@ func (l *lowering) where(n *graph.Node) (*val, error) {
 	return l.elementwise(n, "where", dt, in)
 }
 
-// elementwise lowers an operation of operands in type dt, the first of which has the result's shape in the program and
-// the others its trailing dimensions. Operands of other shapes are repeated.
+// elementwise converts an elementwise operation on operands of type dt. In the program, the first operand must have the
+// result's shape, and the shapes of the others must be trailing dimensions of it. Operands with other shapes are
+// repeated.
 func (l *lowering) elementwise(n *graph.Node, op string, dt graph.DType, in []*graph.Value) (*val, error) {
 	shape := n.Out[0].Shape
 	var args []operand
@@ -112,7 +114,7 @@ func (l *lowering) elementwise(n *graph.Node, op string, dt graph.DType, in []*g
 		if err != nil {
 			return nil, err
 		}
-		if i > 0 && v.Count() == 1 && len(v.Shape) > 0 { // one number for all
+		if i > 0 && v.Count() == 1 && len(v.Shape) > 0 { // one element is used for all elements
 			args = append(args, l.shaped(v, x, []int64{}))
 			continue
 		}

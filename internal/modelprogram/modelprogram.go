@@ -1,4 +1,5 @@
-// Package modelprogram makes a program of a model's graph (package graph): the second stage of an import.
+// Package modelprogram converts the graph of a model (package graph) to a program. This is the second stage of an
+// import.
 //
 // Make goes through these steps:
 //
@@ -10,8 +11,8 @@
 //   - roll.go makes one loop of equal layers.
 //   - text.go names everything and prints the program.
 //
-// The layouts of activations are stated only where the tensor-parallel plan asks for them. The language's rules give
-// the others.
+// The program contains the layouts of activations only where the tensor-parallel plan requires them. The language's
+// rules determine all other layouts.
 package modelprogram
 
 import (
@@ -30,7 +31,7 @@ var ErrUnsupported = errors.New("not supported")
 // Options configures Make.
 type Options struct {
 	Plan  Plan
-	Ranks int // the default of the mesh's size; 0 for 1
+	Ranks int // default size of the mesh; 0 means 1
 }
 
 // Model is a program that was made from a graph.
@@ -38,7 +39,7 @@ type Model struct {
 	Text   string
 	Info   *ir.Info
 	Params []Param
-	// Tied maps the name of a weight that several modules share, as Params has it, to the weight's other names.
+	// Tied lists the other names of weights that several modules share. The keys are the names in Params.
 	Tied map[string][]string
 	// Unmatched lists the patterns of the plan that match no weight.
 	Unmatched []string
@@ -66,7 +67,7 @@ type Param struct {
 	Split int
 }
 
-// Make makes a program from g. Diagnostics use name for the program.
+// Make converts g to a program. Errors use name as the name of the program.
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l := &lowerer{}
 	l.recognized = l.recognize
@@ -101,13 +102,15 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	return m, nil
 }
 
-// maxDepth bounds how deep the lowerer goes, and maxInsts how many instructions it makes: what a program may have.
+// maxDepth limits the depth of the recursion during the conversion. maxInsts limits the number of instructions to the
+// number that a program may have.
 const (
 	maxDepth = 1 << 16
 	maxInsts = 1 << 16
 )
 
-// maxFolded bounds the elements of everything that is computed while a program is made: 512 MiB.
+// maxFolded is the maximum total number of elements of constants that are computed during the conversion. They need 512
+// MiB.
 const maxFolded = 64 << 20
 
 // refuse returns an error about a node.
@@ -119,23 +122,24 @@ func refuse(n *graph.Node, format string, args ...any) error {
 type inst struct {
 	op    string
 	args  []operand
-	after []*inst // what changes a state that this reads
-	into  bool    // the last of args is what it writes, and it has no result
-	attrs string  // as printed: "causal=true, scale=0.5"
+	after []*inst // later instructions that change a state that this instruction reads
+	into  bool    // the last argument is the destination, and the instruction has no result
+	attrs string  // attributes as text: "causal=true, scale=0.5"
 	dt    graph.DType
 	shape []int64
-	// selects: it is a select, of that row.
+	// selects reports that the instruction is a select; row is the selected row.
 	selects bool
 	row     int64
-	// whole asks for the result on every rank; typed for its type in the text, split along dimension split if that is
-	// not negative.
+	// whole requests the whole result on every rank. typed requests that the result's type be printed. The type is
+	// split along dimension split if split is not negative.
 	whole, typed bool
 	split        int
-	layout       graph.Layout // instead of split, if not nil
-	// reduce are the attributes of an all_reduce of the result where it is, in a buffer of that name.
+	layout       graph.Layout // if not nil, replaces split
+	// reduce holds the attributes of an all_reduce that is applied in place to the result. buffer is the name of the
+	// result's buffer.
 	reduce, buffer string
 	from           graph.Origin
-	order          int // that of the node it comes from; -1 before all
+	order          int // order of the node for which the instruction was emitted; -1 for instructions that precede all others
 
 	name string
 }
@@ -160,7 +164,7 @@ func (o operand) dtype() graph.DType {
 	return o.in.dt
 }
 
-// splitDim is the dimension along which a value is split as far as that is known; -1 for none.
+// splitDim returns the dimension along which a value is known to be split, or -1.
 func (o operand) splitDim() int {
 	if o.p != nil {
 		return o.p.split
@@ -170,22 +174,22 @@ func (o operand) splitDim() int {
 
 // param is a parameter of the program, before layers are stacked.
 type param struct {
-	value    *graph.Value  // an input or weight
-	constant *graph.Tensor // else
+	value    *graph.Value  // the input or weight; nil for a constant
+	constant *graph.Tensor // the constant; nil for an input or weight
 	dt       graph.DType
 	shape    []int64
 	split    int // the dimension that is split; -1 for none
-	parts    int // how many parts a packed weight has, which have a dimension of their own, at packed
+	parts    int // number of parts of a packed weight; the parts have a separate dimension with index packed
 	packed   int
-	number   int     // in order of their making
+	number   int     // index in the order of creation
 	state    bool    // calls change it
-	perm     []int64 // of a state: which dimensions of the value it has in order; nil for the same
+	perm     []int64 // for a state: dimension i is the value's dimension perm[i]; nil for the same order
 
 	name  string
-	stack []*param // of each layer, if this stands for a stack of them
+	stack []*param // parameters of the layers, if this parameter is a stack
 }
 
-// typeText is a type as programs write it.
+// typeText returns a type in the notation of programs.
 func typeText(dt graph.DType, shape []int64, split int) string {
 	var b strings.Builder
 	b.WriteString(string(dt) + "[")

@@ -26,7 +26,7 @@ type Rule struct {
 var Styles = []string{"colwise", "rowwise", "colwise_gather_output", "rowwise_split_input", "embedding_rowwise",
 	"packed_colwise", "moe_tp_experts", "replicated_with_grad_allreduce"}
 
-// instead holds advice for the styles of transformers that hocket does not support.
+// instead maps styles of transformers that hocket does not support to advice.
 var instead = map[string]string{
 	"all_reduce":     "leave the entry out: hocket reduces sums where that is needed",
 	"mla_kv_a_proj":  "leave the entry out, for a weight that is whole on each rank",
@@ -78,7 +78,7 @@ func (r Rule) matches(path string) bool {
 		func(w, have string) bool { return w == "*" || w == have })
 }
 
-// style returns the style of the first of the paths that has one, "" for none.
+// style returns the style of the first path that has a style, or "".
 func (p Plan) style(paths ...string) string {
 	for _, path := range paths {
 		best, style := 0, ""
@@ -97,18 +97,18 @@ func (p Plan) style(paths ...string) string {
 // layout describes how a weight is split.
 type layout struct {
 	split int // dimension; -1 for none
-	parts int // of a packed one
+	parts int // number of parts of a packed weight
 	style string
 }
 
-// use is a place where a weight is used: the dimensions of the weight that are features of the output and the input,
-// -1 for none.
+// use describes one use of a weight: the dimensions of the weight that are output features and input features, -1 for
+// none.
 type use struct {
 	node    *graph.Node
 	out, in int
 }
 
-// uses lists where a weight is an operand of a product, and so on.
+// uses lists the uses of a weight as an operand of products, embeddings and similar operations.
 func (l *recognition) uses(w *graph.Value) []use {
 	var list []use
 	for _, n := range l.users[w] {
@@ -144,7 +144,7 @@ func isProduct(v *graph.Value) bool {
 	return v.Node != nil && (v.Node.Op == graph.MatMul || v.Node.Op == graph.Linear)
 }
 
-// swapsLast reports whether a permutation swaps the last two dimensions alone.
+// swapsLast reports whether a permutation exchanges the last two dimensions and no others.
 func swapsLast(perm []int64) bool {
 	d := len(perm)
 	for i, p := range perm {
@@ -200,7 +200,8 @@ func (l *emission) layouts() error {
 	return nil
 }
 
-// partsOf returns into how many equal parts the last dimension of a product is cut, 0 if it is not.
+// partsOf returns the number of equal parts into which slices cut the last dimension of a product, or 0 if it is not
+// cut so.
 func (l *recognition) partsOf(n *graph.Node) int {
 	v := n.Out[0]
 	for range 16 {

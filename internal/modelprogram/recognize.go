@@ -45,7 +45,7 @@ func uncast(v *graph.Value) *graph.Value {
 	return v
 }
 
-// either returns the operands of a node in the order in which the first fits.
+// either returns the two operands of a node so that fits returns true for the first.
 func either(n *graph.Node, fits func(*graph.Value) bool) (a, b *graph.Value, ok bool) {
 	if n == nil || len(n.In) != 2 {
 		return nil, nil, false
@@ -61,13 +61,13 @@ type recognition struct {
 	g        *graph.Graph
 	folder   *graph.Folder
 	users    map[*graph.Value][]*graph.Node
-	given    int                      // how many nodes the graph had
-	places   map[*graph.Node]int      // of nodes added while the graph is lowered
-	uniforms map[*graph.Value]uniform // of constants
-	masks    map[maskKey]mask         // those that were found good
+	given    int                      // number of nodes in the graph before conversion
+	places   map[*graph.Node]int      // positions of the nodes that were added during conversion
+	uniforms map[*graph.Value]uniform // by constant
+	masks    map[maskKey]mask         // masks that were recognized
 }
 
-// number is either of an operation's operands that is one number, and the other.
+// number returns the operand of n that is a single number, and the other operand.
 func (l *recognition) number(n *graph.Node) (c float64, other *graph.Value, ok bool) {
 	_, other, ok = either(n, func(v *graph.Value) bool { _, is := l.uniform(v); return is })
 	if !ok {
@@ -104,7 +104,7 @@ func (l *recognition) normalized(v *graph.Value) (x *graph.Value, eps float64, o
 	return x, eps, p != nil && p.In[0] == x && p.In[1] == x
 }
 
-// rmsNorm finds x · rsqrt(mean(x²) + eps) · w, with casts between types.
+// rmsNorm recognizes x · rsqrt(mean(x²) + eps) · w, with casts between types.
 func rmsNorm(l *lowerer, v *graph.Value) (*val, error) {
 	n := v.Node
 	inner := v
@@ -124,7 +124,7 @@ func rmsNorm(l *lowerer, v *graph.Value) (*val, error) {
 	} else if x, eps, ok = l.normalized(inner); !ok {
 		return nil, nil
 	}
-	// In a wider type on the way, as rms_norm computes.
+	// The intermediate values have a wider type, as in rms_norm.
 	if u := uncast(x); u.DType == v.DType {
 		x = u
 	}
@@ -139,7 +139,7 @@ func isVector(v *graph.Value, n int64) bool {
 	return len(v.Shape) > 0 && last(v.Shape) == n && v.Count() == n
 }
 
-// geluTanh finds x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
+// geluTanh recognizes x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
 func geluTanh(l *lowerer, v *graph.Value) (*val, error) {
 	_, half, ok := either(made(v, graph.Mul), func(v *graph.Value) bool {
 		one, t, ok := l.number(made(v, graph.AddOp))
@@ -182,7 +182,7 @@ func geluTanh(l *lowerer, v *graph.Value) (*val, error) {
 	return l.mapped(v.Node, y, "gelu_tanh", "")
 }
 
-// rope finds x·cos + rotate(x)·sin, where rotate swaps the halves of the last dimension and negates the first.
+// rope recognizes x·cos + rotate(x)·sin, where rotate swaps the halves of the last dimension and negates the first.
 func rope(l *lowerer, v *graph.Value) (*val, error) {
 	r, err := l.turned(v)
 	if r == nil || err != nil {
@@ -191,7 +191,8 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 	return l.rope(v, r.x, r)
 }
 
-// partialRope finds the concatenation of a part of each head that is turned and of the rest that is not.
+// partialRope recognizes a rotary embedding that rotates only a part of each head and concatenates it with the
+// unrotated part.
 func partialRope(l *lowerer, v *graph.Value) (*val, error) {
 	c := made(v, graph.Concat)
 	if c == nil || len(c.In) != 2 || c.Attrs.Axis != len(v.Shape)-1 {
@@ -214,14 +215,15 @@ func partialRope(l *lowerer, v *graph.Value) (*val, error) {
 	return l.rope(v, part.In[0], r)
 }
 
-// turn is a rotary embedding of x at positions: by theta, or by frequencies where these are no powers of a base.
+// turn describes a rotary embedding of x at given positions. Its frequencies are powers of theta, or are listed if they
+// are not powers of a number.
 type turn struct {
 	x *graph.Value
 	angle
 	at operand
 }
 
-// turned returns what turns x in v = x·cos + rotate(x)·sin; nil for another v.
+// turned returns the rotary embedding of which v is the result, if v = x·cos + rotate(x)·sin. Otherwise it returns nil.
 func (l *lowerer) turned(v *graph.Value) (*turn, error) {
 	n := made(v, graph.AddOp)
 	if n == nil {
@@ -264,13 +266,13 @@ func (l *lowerer) turned(v *graph.Value) (*turn, error) {
 	return r, nil
 }
 
-// rope emits the rotary embedding r of x, which is v.
+// rope emits the instruction for v, which is the rotary embedding r of x.
 func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 	y, err := l.lower(x)
 	if err != nil {
 		return nil, err
 	}
-	// Positions count along dimension 2 of x[B, H, T, D], or 1 of x[B, T, H, D].
+	// Positions are along dimension 2 of x[B, H, T, D], or along dimension 1 of x[B, T, H, D].
 	tokens := last(r.at.shape())
 	heads := []int64{0, 2, 1, 3}
 	turn := r.shape[1] == 1 && r.shape[2] == tokens && x.Shape[2] == tokens
@@ -329,16 +331,17 @@ func rotated(v *graph.Value) *graph.Value {
 	return lo.In[0]
 }
 
-// angle is what tables of cosines and sines are made of: scale·cos(t·f) for each position t and frequency f, twice for
-// the halves. theta is not 0 where the frequencies are theta^(-2i/D).
+// angle describes tables of cosines and sines. Their elements are scale·cos(t·f) and scale·sin(t·f) for each position t
+// and frequency f, repeated for the two halves of a head. If the frequencies are theta^(-2i/D), theta is not 0.
 type angle struct {
 	theta, scale float64
 	freqs        []float64
 	positions    []float64
-	shape        []int64 // of the tables
+	shape        []int64 // shape of the tables
 }
 
-// angles finds the frequencies, the scale and the positions 0, 1, … of tables of cosines and sines that are known.
+// angles determines the frequencies and the scale from the elements of constant tables of cosines and sines, whose
+// positions are 0, 1, ….
 func (l *recognition) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, err error) {
 	c, err := l.folder.Value(wider(cos))
 	if err != nil {
@@ -361,7 +364,7 @@ func (l *recognition) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, 
 	if math.Abs(a.scale-1) < 1e-6 {
 		a.scale = 1
 	}
-	// The angle at position 1 says the frequency; those at 2, 4, … say it with more digits.
+	// The angle at position 1 is the frequency. The angles at positions 2, 4, … determine it with more digits.
 	a.freqs = make([]float64, half)
 	for i := range half {
 		f := math.Atan2(s.Elems[d+i], c.Elems[d+i])
@@ -385,7 +388,8 @@ func (l *recognition) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, 
 	return a, true, nil
 }
 
-// base finds theta of the frequencies, which are then its powers to the last digit.
+// base determines theta from the frequencies, if they are powers of theta up to rounding, and replaces them by the
+// exact powers.
 func (a *angle) base() {
 	half := len(a.freqs)
 	theta := baseOf(a.freqs[half-1], int64(half))
@@ -399,7 +403,7 @@ func (a *angle) base() {
 	a.theta, a.freqs = theta, exact
 }
 
-// baseOf is theta of the last of so many frequencies, theta^(-2i/D).
+// baseOf returns theta, given the last of half frequencies, theta^(-2i/D).
 func baseOf(slowest float64, half int64) float64 {
 	if half < 2 {
 		return 10000
@@ -414,8 +418,8 @@ func baseOf(slowest float64, half int64) float64 {
 	return theta
 }
 
-// phase finds the frequencies, the scale and the positions of tables of cosines and sines by how they are computed: of
-// products of positions and frequencies, twice for the halves.
+// phase determines the frequencies, the scale and the positions of tables of cosines and sines from the operations that
+// compute them: products of positions and frequencies, repeated for the two halves of a head.
 func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok bool, err error) {
 	angles, scale := unscaled(&l.recognition, cos, graph.Cos)
 	if other, same := unscaled(&l.recognition, sin, graph.Sin); angles == nil || angles != other || scale != same ||
@@ -482,7 +486,7 @@ func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok
 	return a, l.shaped(pos, x, []int64{batch, tokens / batch}), tokens%batch == 0, nil
 }
 
-// unscaled returns what v is the cosine or sine of, in whichever shape and type, and what that is multiplied by.
+// unscaled returns x and c if v is c·op(x), where op is the cosine or sine. Reshapes and casts in between are ignored.
 func unscaled(l *recognition, v *graph.Value, op graph.Op) (*graph.Value, float64) {
 	scale := 1.0
 	for v.Node != nil {
@@ -504,7 +508,7 @@ func unscaled(l *recognition, v *graph.Value, op graph.Op) (*graph.Value, float6
 	return nil, 0
 }
 
-// wider returns what v was before it was cast to a smaller type and given its shape.
+// wider returns the value from which v was computed by reshapes and casts to a smaller type.
 func wider(v *graph.Value) *graph.Value {
 	for v.Node != nil && (v.Node.Op == graph.Cast || v.Node.Op == graph.Reshape) {
 		v = v.Node.In[0]
@@ -512,7 +516,7 @@ func wider(v *graph.Value) *graph.Value {
 	return v
 }
 
-// repeated returns k and how often each of its heads is repeated, if v[B, H·n, T, D] repeats those of k[B, H, T, D].
+// repeated returns k and n if v[B, H·n, T, D] contains each head of k[B, H, T, D] n times.
 func repeated(v *graph.Value) *graph.Value {
 	r := made(v, graph.Reshape)
 	if r == nil || len(v.Shape) != 4 {
@@ -536,7 +540,8 @@ func repeated(v *graph.Value) *graph.Value {
 	return u.In[0]
 }
 
-// attention finds attention: the operation as it is, with heads that are repeated for groups of queries, and a mask.
+// attention converts the operation attention. Heads that are repeated for groups of queries are used without the
+// repetition, and a known mask becomes attributes.
 func attention(l *lowerer, v *graph.Value) (*val, error) {
 	n := made(v, graph.Attention)
 	if n == nil {
@@ -598,20 +603,20 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	return permuted(y, heads), nil
 }
 
-// mask says which keys a query sees: all, or with causal those that are not later, and of these the last window if
-// window is not 0.
+// mask describes the keys that a query uses. If causal is set, they are the keys up to the query's position; otherwise
+// all keys. If window is not 0, only the last window of these keys are used.
 type mask struct {
 	causal bool
 	window int64
 }
 
-// maskKey is a constant mask, for so many queries and keys.
+// maskKey is the map key of a constant mask for given numbers of queries and keys.
 type maskKey struct {
 	v      *graph.Value
 	tq, tk int64
 }
 
-// mask finds what a constant mask is.
+// mask determines the mask that a constant represents.
 func (l *recognition) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 	v := n.In[3]
 	key := maskKey{v, tq, tk}
@@ -630,7 +635,7 @@ func (l *recognition) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 		return m, refuse(n, "a mask of shape %v for %d queries and %d keys", s, tq, tk)
 	}
 	rows := s[len(s)-2]
-	sees := func(i, j int64) bool { // of the first mask
+	sees := func(i, j int64) bool { // whether query i uses key j, in the first mask of the batch
 		x := t.Elems[min(i, rows-1)*tk+j]
 		return x != 0 && t.DType == graph.Bool || t.DType != graph.Bool && x == 0
 	}

@@ -10,7 +10,7 @@ import (
 
 // part is a sequence of instructions, or a loop of several sequences that are equal except for their weights.
 type part struct {
-	list []*inst // without a loop, or what the loop's first iteration does
+	list []*inst // the instructions, or those of the loop's first iteration
 	loop *loop
 }
 
@@ -18,18 +18,18 @@ type part struct {
 type loop struct {
 	iterations [][]*inst
 	carried    []carry
-	stacks     map[*param]*param // of the first iteration's parameters, those that are stacked
-	steps      map[*inst]int64   // of the first iteration's selects: how many rows further each iteration's is
+	stacks     map[*param]*param // from a parameter of the first iteration to the stack that replaces it
+	steps      map[*inst]int64   // from a select of the first iteration to the number of rows by which its row increases in each iteration
 }
 
 // carry is a value that one iteration passes to the next.
 type carry struct {
 	at    int     // the instruction that yields it
-	first operand // what it begins with
+	first operand // initial value
 }
 
-// roll makes loops of what repeats, the longest repetition first. Instructions are in the order of the program.
-// It compares at most so many pairs of instructions.
+// roll replaces repeated instructions by loops, the longest repetition first. The instructions in list are in the order
+// of the program. The argument pairs limits the number of pairs of instructions that are compared.
 func roll(list []*inst, pairs int) []part {
 	if len(list) == 0 {
 		return nil
@@ -46,8 +46,8 @@ func roll(list []*inst, pairs int) []part {
 	return append(parts, roll(list[at+n:], pairs/2)...)
 }
 
-// rowsApart puts a select in front of each instruction that uses a row of a stack, for this instruction alone: a loop can
-// have it then, though other loops use the row too.
+// rowsApart inserts a separate select before each instruction that uses a row of a stack. The select can then be moved
+// into a loop, even if other loops use the same row.
 func rowsApart(list []*inst) []*inst {
 	out := make([]*inst, 0, len(list))
 	for _, in := range list {
@@ -66,10 +66,11 @@ func rowsApart(list []*inst) []*inst {
 	return out
 }
 
-// maxCompared bounds the pairs of instructions that are compared, of programs of 65,536.
+// maxCompared is the maximum number of pairs of instructions that are compared. It suffices for programs of 65,536
+// instructions.
 const maxCompared = 1 << 33
 
-// repetition finds the repetition that covers most instructions: it begins at list[at] and has n instructions.
+// repetition returns the repetition that covers the most instructions. It begins at list[at] and covers n instructions.
 func repetition(list []*inst) (best *loop, at, n int) {
 	keys, numbers := make([]int, len(list)), map[string]int{}
 	scans := slices.ContainsFunc(list, func(in *inst) bool { return in.selects })
@@ -111,11 +112,11 @@ func repetition(list []*inst) (best *loop, at, n int) {
 	return best, at, n
 }
 
-// maxTries bounds the instructions that are looked at for loops.
+// maxTries is the maximum number of instructions that the search for loops examines.
 const maxTries = 1 << 26
 
-// key says what an instruction does, whatever its operands. Of scans, an input counts as what a loop carries, which may
-// begin as it.
+// key returns a text that is equal for instructions that differ only in their operands. If scans is set, an input is
+// treated like a carried value, because a carried value may have an input as its initial value.
 func (in *inst) key(scans bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into, in.layout,
@@ -127,19 +128,20 @@ func (in *inst) key(scans bool) string {
 	return b.String()
 }
 
-// tryLoop returns the loop of count iterations of period instructions from list[from] on, nil if they are none.
+// tryLoop returns the loop with count iterations of period instructions each, beginning at list[from]. It returns nil
+// if the instructions do not form a loop.
 func tryLoop(list []*inst, from, period, count int) *loop {
 	place := map[*inst]int{}
 	for i, in := range list[from : from+count*period] {
 		place[in] = i
 	}
 	l := &loop{stacks: map[*param]*param{}, steps: map[*inst]int64{}}
-	carried := map[int]int{} // by the instruction that yields it
+	carried := map[int]int{} // by the index of the instruction that yields the value
 	for k := range count {
 		l.iterations = append(l.iterations, list[from+k*period:from+(k+1)*period])
 	}
-	same := map[operand]bool{} // operands of every iteration
-	number := -1               // what weights' names say of the first iteration
+	same := map[operand]bool{} // operands that are the same in every iteration
+	number := -1               // the number of the first layer in the names of weights
 	for k := 1; k < count; k++ {
 		for i, in := range l.iterations[k] {
 			zero := l.iterations[0][i]
@@ -161,7 +163,7 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 				at, inside := place[b.in]
 				switch {
 				case a.p != nil:
-					// Only a carried value can begin as a parameter.
+					// Only a carried value can have a parameter as its initial value.
 					if !inside || at/period != k-1 || !l.carries(carried, at%period, a) {
 						return nil
 					}
@@ -190,11 +192,11 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 		}
 	}
 	for _, c := range l.carried {
-		if same[c.first] { // the body could not tell it from what it carries
+		if same[c.first] { // the loop body could not distinguish this operand from the carried value
 			return nil
 		}
 	}
-	// What comes after sees what the last iteration yields.
+	// Instructions after the loop may use only the values that the last iteration yields.
 	for _, in := range list[from+count*period:] {
 		for _, a := range in.args {
 			if i, inside := place[a.in]; inside {
@@ -206,7 +208,7 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 	}
 	for _, it := range l.iterations {
 		for i, in := range it {
-			if in.name != "" { // a result
+			if in.name != "" { // a result of the program
 				if _, ok := carried[i]; !ok {
 					return nil
 				}
@@ -221,8 +223,8 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 
 func has(place map[*inst]int, in *inst) bool { _, ok := place[in]; return ok }
 
-// carries notes that the loop carries what instruction at yields, which begins as first. It returns false if the loop
-// cannot.
+// carries records that the loop carries the value that instruction at yields, with the initial value first. It returns
+// false if this is not possible.
 func (l *loop) carries(carried map[int]int, at int, first operand) bool {
 	if c, ok := carried[at]; ok {
 		return l.carried[c].first == first
@@ -232,15 +234,15 @@ func (l *loop) carries(carried map[int]int, at int, first operand) bool {
 		return false
 	}
 	if slices.ContainsFunc(l.carried, func(c carry) bool { return c.first == first }) {
-		return false // the first iteration's operands do not say which of the two values they are
+		return false // the two carried values could not be distinguished in the first iteration
 	}
 	carried[at] = len(l.carried)
 	l.carried = append(l.carried, carry{at, first})
 	return true
 }
 
-// stacked notes that parameter a of the first iteration is b in iteration k: the same, or the weight of layer k, by
-// its name. number is the number of the first layer.
+// stacked records that iteration k uses parameter b where the first iteration uses a. It returns false unless b is the
+// same parameter or, according to its name, the weight of layer k. number is the number of the first layer.
 func (l *loop) stacked(a, b *param, k int, number *int) bool {
 	s := l.stacks[a]
 	if a == b {
@@ -249,7 +251,7 @@ func (l *loop) stacked(a, b *param, k int, number *int) bool {
 	if a.value == nil || b.value == nil || a.parts != b.parts || a.packed != b.packed {
 		return false
 	}
-	if a.value.Leaf == graph.Input || b.value.Leaf == graph.Input { // calls give each
+	if a.value.Leaf == graph.Input || b.value.Leaf == graph.Input { // both are inputs of the model
 		return false
 	}
 	if a.state != b.state || !slices.Equal(a.perm, b.perm) {
@@ -281,8 +283,8 @@ func (l *loop) stacked(a, b *param, k int, number *int) bool {
 	return true
 }
 
-// layerOf returns the number in the one component in which two paths differ, and the difference; 0 where they differ
-// in anything else.
+// layerOf returns the number in the only component in which two paths differ, and the difference of the two numbers.
+// The difference is 0 if the paths differ in any other way.
 func layerOf(a, b string) (n, step int) {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	if len(as) != len(bs) {

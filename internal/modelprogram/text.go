@@ -14,14 +14,14 @@ type printer struct {
 	ranks int
 	parts []part
 
-	params []*param // of the program, in order
+	params []*param // parameters of the program, in order
 	names  map[string]bool
-	// numbers has the last number that was given to a name.
+	// numbers maps a name to the last number that was appended to it.
 	numbers map[string]int
 	out     strings.Builder
-	used    map[*inst]int // how often an instruction is an operand
+	used    map[*inst]int // number of uses of an instruction as an operand
 
-	guesses map[*inst]graph.Layout // of exports that have a mesh
+	guesses map[*inst]graph.Layout // probable layouts, for exports that have a mesh
 }
 
 // print returns the program's text.
@@ -36,19 +36,19 @@ func (p *printer) print(name string) string {
 				p.used[a.in]++
 			}
 			if a.in != nil && (in.into || in.reduce != "") {
-				p.used[a.in]++ // what has a destination takes names
+				p.used[a.in]++ // an instruction with a destination requires named operands
 			}
 		}
 	}
 	for _, r := range p.results {
-		p.used[r] += 2 // they have a name
+		p.used[r] += 2 // results have a name
 		p.names[r.name] = true
 	}
 	for _, part := range p.parts {
 		if part.loop != nil {
 			for _, c := range part.loop.carried {
 				if c.first.in != nil {
-					p.used[c.first.in] += 2 // carry takes names
+					p.used[c.first.in] += 2 // initial values of carried values need a name
 				}
 			}
 		}
@@ -100,7 +100,8 @@ func base(name string) string {
 	}, name)
 }
 
-// collect lists the parameters: inputs in the order of the model, then what instructions use, in order.
+// collect lists the parameters: first the inputs in the order of the model, then the parameters that instructions use,
+// in the order of their first use.
 func (p *printer) collect() {
 	seen := map[*param]bool{}
 	add := func(q *param) {
@@ -135,7 +136,7 @@ func (p *printer) collect() {
 	}
 }
 
-// nameParams gives each parameter the shortest end of its path that is its own.
+// nameParams names each parameter by the shortest suffix of its path that is unique.
 func (p *printer) nameParams() {
 	paths := map[*param][]string{}
 	for _, q := range p.params {
@@ -149,7 +150,7 @@ func (p *printer) nameParams() {
 		}
 		components, others := strings.Split(q.value.Path, "."), strings.Split(other, ".")
 		for i, c := range components {
-			if i < len(others) && others[i] != c { // "layers.0" and "key_cache_0" have the layer's number
+			if i < len(others) && others[i] != c { // components such as "layers.0" and "key_cache_0" contain the number of the layer
 				c = strings.TrimSuffix(strings.TrimRight(c, "0123456789"), "_")
 			}
 			if c != "" {
@@ -164,12 +165,12 @@ func (p *printer) nameParams() {
 		}
 		paths[q] = list
 	}
-	for _, q := range p.params { // the caller's names first
+	for _, q := range p.params { // the names of inputs are assigned first
 		if q.value != nil && q.value.Leaf == graph.Input {
 			q.name = p.fresh(identifier(q.value.Name))
 		}
 	}
-	// How many parameters have each end of a path, by its number of components.
+	// Count the parameters that have the same suffix of a path, by the number of its components.
 	end := func(list []string, n int) string { return strings.Join(list[max(len(list)-n, 0):], ".") }
 	const most = 16
 	ends := map[string]int{}
@@ -197,7 +198,7 @@ func (p *printer) nameParams() {
 	}
 }
 
-// identifier makes a name of the language of s.
+// identifier converts s to an identifier of the language.
 func identifier(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -211,7 +212,7 @@ func identifier(s string) string {
 	return s
 }
 
-// fresh returns name, or name with a number where it is taken.
+// fresh returns name, or name with a number if it is already used.
 func (p *printer) fresh(name string) string {
 	full := name
 	for p.names[full] {
@@ -222,11 +223,11 @@ func (p *printer) fresh(name string) string {
 	return full
 }
 
-// scope is what names mean within a loop.
+// scope holds the meaning of names inside a loop.
 type scope struct {
 	loop    *loop
 	index   string
-	carried map[*inst]string // what the loop begins with, in the body, by instruction
+	carried map[*inst]string // names of the carried values in the loop body, by instruction
 	params  map[*param]string
 }
 
@@ -262,7 +263,7 @@ func (p *printer) nests(in *inst) bool {
 var nested = map[string]bool{"reshape": true, "select": true, "slice": true, "transpose": true, "silu": true,
 	"gelu": true, "gelu_tanh": true, "relu": true, "neg": true, "scale": true}
 
-// call is an instruction without its name.
+// call returns the text of an instruction without the name of its result.
 func (p *printer) call(in *inst, s *scope) string {
 	text := in.op
 	sep := " "
@@ -291,7 +292,7 @@ func (p *printer) call(in *inst, s *scope) string {
 	return text
 }
 
-// rowText is the row that a select takes, which in a loop may move with the iterations.
+// rowText returns the text of the row that a select selects. In a loop, it may depend on the loop variable.
 func (in *inst) rowText(s *scope) string {
 	step := int64(0)
 	if s != nil {
@@ -314,7 +315,7 @@ func (in *inst) rowText(s *scope) string {
 	return fmt.Sprintf("%d + %d * %%%s", in.row, step, s.index)
 }
 
-// printList prints instructions, in a loop where s is not nil.
+// printList prints instructions. If s is not nil, they are in a loop.
 func (p *printer) printList(list []*inst, indent string, s *scope) {
 	for _, in := range list {
 		if p.nests(in) {
@@ -335,7 +336,7 @@ func (p *printer) printList(list []*inst, indent string, s *scope) {
 			continue
 		}
 		typed := ""
-		whole := in.whole && len(p.g.Mesh) == 0 // stated layouts say enough
+		whole := in.whole && len(p.g.Mesh) == 0 // with a mesh, the printed layouts suffice
 		if whole || in.typed {
 			split := in.split
 			if whole {
@@ -347,7 +348,7 @@ func (p *printer) printList(list []*inst, indent string, s *scope) {
 	}
 }
 
-// title is a name for what an instruction gives.
+// title returns a name for the result of an instruction.
 func (in *inst) title() string {
 	if in.op == "linear" || in.op == "matmul" {
 		module := in.from.Module[strings.LastIndexByte(in.from.Module, '.')+1:]
@@ -372,7 +373,7 @@ func (in *inst) title() string {
 	return in.op
 }
 
-// weight is the parameter that an operand is, or a part of; nil for others.
+// weight returns the parameter if the operand is a parameter or a part of one, and nil otherwise.
 func (o operand) weight() *param {
 	for o.in != nil && (o.in.op == "select" || o.in.op == "transpose") {
 		o = o.in.args[0]
@@ -405,7 +406,7 @@ func (p *printer) printLoop(l *loop) {
 	fmt.Fprintf(&p.out, "  %s = for %%%s in 0..%d carry %s {\n", strings.Join(results, ", "), s.index,
 		len(l.iterations),
 		strings.Join(firsts, ", "))
-	for _, q := range p.params { // what is changed in place has a name
+	for _, q := range p.params { // a value that is changed in place has a name
 		if q.state && q.stack != nil && l.stacks[q.stack[0]] == q {
 			s.params[q.stack[0]] = p.fresh(q.name + "_l")
 			fmt.Fprintf(&p.out, "    %%%s = select %%%s, axis=0, index=%%%s\n", s.params[q.stack[0]], q.name, s.index)
@@ -421,7 +422,7 @@ func (p *printer) printLoop(l *loop) {
 	}
 }
 
-// bindings says what each parameter is made of.
+// bindings describes the contents of each parameter.
 func (p *printer) bindings() []Param {
 	var list []Param
 	for _, q := range p.params {

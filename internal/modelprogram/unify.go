@@ -10,18 +10,18 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// Dim is an extent that a model leaves open.
+// Dim is an extent whose value a model leaves open.
 type Dim struct {
 	Name   string
-	Values []int64 // in each of the models that Unify is given
+	Values []int64 // values in the models that are passed to Unify
 }
 
-// Unify makes one program of those of a model at several extents. They must be equal except for numbers, and each of
-// these a constant, a multiple of a dim plus a constant, or a multiple of the product of two dims. The first is the
-// model whose extents are the dims' defaults.
+// Unify combines the programs of a model for several extents into one program with dims. The programs must be equal
+// except for numbers. Each number must be a constant, a multiple of a dim plus a constant, or a multiple of the product
+// of two dims. The extents of the first model become the defaults of the dims.
 //
-// What the dims leave open is so found from examples. Extents should therefore include the smallest and the largest
-// that the model is for, and others that have nothing in common.
+// The dependence on the dims is thus inferred from examples. The extents should therefore include the smallest and the
+// largest for which the model is valid, and further extents without common factors.
 func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 	if len(models) < 2 {
 		return nil, fmt.Errorf("%w: one model says nothing about its dims", ErrUnsupported)
@@ -89,7 +89,7 @@ func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 	return &m, nil
 }
 
-// words are names, numbers, blanks and signs.
+// words matches names, numbers, blanks and punctuation.
 var words = regexp.MustCompile(`[%A-Za-z_][A-Za-z0-9_.]*|[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|\s+|[^\sA-Za-z0-9_%]`)
 
 func dimsText(dims []Dim) string {
@@ -110,7 +110,7 @@ func differs(models []*Model, dims []Dim, i int, line string) error {
 		line)
 }
 
-// lineOf is the first line in which two texts differ in more than numbers.
+// lineOf returns the first line in which two texts differ in more than numbers.
 func lineOf(a, b []string) string {
 	for k := range a {
 		if k >= len(b) || a[k] != b[k] &&
@@ -121,7 +121,7 @@ func lineOf(a, b []string) string {
 	return ""
 }
 
-// lineAt is the line of word k.
+// lineAt returns the line that contains word k.
 func lineAt(list []string, k int) string {
 	from, to := k, k
 	for from > 0 && !strings.Contains(list[from-1], "\n") {
@@ -133,7 +133,7 @@ func lineAt(list []string, k int) string {
 	return strings.Join(list[from:to], "")
 }
 
-// express is a number as an expression over dims, "" if it is none.
+// express returns an expression over dims that has the given values, or "" if there is none.
 func express(values []int64, dims []Dim) string {
 	linear := func(name string, of []int64, constant bool) string {
 		for i, v := range of {

@@ -2,16 +2,16 @@ package nvfuser
 
 import "hocket.example/hocket/ir"
 
-// storage describes memory that tensors name: an input, an output, or the result of an ALLOCATE. It records whether the
-// memory is ever written and read, because a dump that only reads it or only writes it computes nothing.
+// storage describes the memory of one or several tensors: an input, an output, or the result of an ALLOCATE. It records
+// whether the memory is ever written and read, because a dump that only reads it or only writes it computes nothing.
 type storage struct {
 	id            string
 	input, output bool
 	written, read ir.Pos
 }
 
-// binding describes the buffer or view of the program to which a tensor's id refers at one place, and the printed axes
-// that the buffer or view has.
+// binding describes the buffer or view of the program to which a tensor's id refers at one point of the dump, and the
+// printed axes that the buffer or view has.
 type binding struct {
 	name string
 	t    *tensor
@@ -41,7 +41,7 @@ func localAxes(t *tensor, sharded bool) []axis {
 type memories struct {
 	streams
 	unit    *unitState
-	slicing *loop // the stream-parallel loop whose part a statement works on
+	slicing *loop // the stream-parallel loop whose part of a tensor the current statement uses
 	// The following fields describe tensors.
 	homes    map[string]*node
 	seen     map[string]*tensor
@@ -49,7 +49,7 @@ type memories struct {
 	outputAt map[string]ir.Pos
 	results  map[string]string
 	memory   []*storage
-	locals   map[string]*ir.Stmt // inputs' local views
+	locals   map[string]*ir.Stmt // local views of inputs
 }
 
 func (t *memories) shapeOf(axes []axis) []*ir.Expr {

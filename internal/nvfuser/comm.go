@@ -17,10 +17,10 @@ type communication struct {
 // comms translates collectives and transfers, and the statements that wait for them.
 type comms struct {
 	memories
-	around []*stmt               // the loops' statements
+	around []*stmt               // statements of the enclosing loops
 	posted map[string]*posted    // communications, by number
-	copies map[string][]*ir.Stmt // transfers of CUDA that copy, by number
-	idle   []*stmt               // Waits for these
+	copies map[string][]*ir.Stmt // copies of CUDA transfers, by number
+	idle   []*stmt               // Waits that have no effect
 }
 
 // communicate translates a Communication to a collective on the stream of its communicator.

@@ -168,7 +168,7 @@ func (c *computation) sources(in, out *tensor) []int {
 	// The operand's axes are in the printed order. The exception is an operand whose device axis is printed first although
 	// it has another position; its axes are in the order of their numbers.
 	for _, order := range [][]int{identityOrder(len(a)), numbered(a)} {
-		source := make([]int, len(b)) // of out axis i: in axis source[i]
+		source := make([]int, len(b)) // axis i of out is axis source[i] of in
 		fits := true
 		for k, i := range byNumber {
 			source[i] = order[k]
@@ -287,7 +287,7 @@ func (c *computation) reduce() {
 		c.errorf(c.s.pos, "%s has %d axes and the result of its reduction %d", c.s.in[0].t.id, len(in), len(out)).Help = "the dump contradicts itself"
 		return
 	}
-	whole := *c.s.out // as if nothing were reduced, to find where axes come from
+	whole := *c.s.out // the output without reduced axes, to find the source of each axis
 	whole.axes = slices.Clone(out)
 	var drop []*ir.Expr
 	for i := range whole.axes {
@@ -332,7 +332,7 @@ func (c *computation) reduceInto(op ir.Op, reduced map[int]bool, drop []*ir.Expr
 		return
 	}
 	var shape []*ir.Expr
-	place := map[int]int{} // of a dimension of in: its dimension in the reduced tensor
+	place := map[int]int{} // from a dimension of in to the dimension of the reduced tensor
 	for i, e := range in.shape {
 		if !reduced[i] {
 			place[i] = len(shape)

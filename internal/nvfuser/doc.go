@@ -1,5 +1,5 @@
 // Package nvfuser reads the Host IR text that nvFuser prints (NVFUSER_DUMP=host_ir) and converts it to a program of
-// package ir. Begin with Import.
+// package ir. The entry point is Import.
 //
 // Import has two steps. First, the reader (lines, lex, parse_*) builds a tree of the dump, which contains the tensors
 // with their printed axes, the statements, and the loops. Indentation determines the contents of loops; if pasting the

@@ -25,7 +25,7 @@ type block struct {
 	// names holds the names that are defined in the block itself, and inner the names that are defined in nested blocks.
 	names, inner map[string]bool
 	binds        map[string]*binding
-	lets         map[string]string // the names of indices' lets
+	lets         map[string]string // names of the lets of indices
 	// pushed counts the detours to this block while a nested block is being filled.
 	pushed int
 	depth  int

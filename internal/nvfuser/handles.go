@@ -29,10 +29,10 @@ type handleCheck struct {
 	unknown *scalar
 
 	rank  int64
-	moved bool                // every ALLOCATE returns memory that it did not return before
+	moved bool                // every ALLOCATE returns new memory
 	bound map[string]string   // tensors' memory: "T4[2]"
-	cache map[string]bool     // of the rank at hand
-	calls []exchange          // of the rank at hand
+	cache map[string]bool     // for the current rank
+	calls []exchange          // for the current rank
 	wrong *ir.Diagnostic      // the first use without a handle
 	all   []map[string]bool   // caches of all ranks
 	roots map[string]struct{} // exchanged buffers that ALLOCATE made
@@ -102,7 +102,7 @@ func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
 		}
 		for _, x := range h.t.d.outputs {
 			if !h.t.d.allocates(x.id) {
-				h.bound[x.id] = x.id // the caller's
+				h.bound[x.id] = x.id // the caller allocates the memory of inputs
 			}
 		}
 		for _, x := range slices.Concat(h.t.d.inputs, h.t.d.outputs) {

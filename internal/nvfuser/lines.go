@@ -36,7 +36,7 @@ func (l *line) start() ir.Pos { return l.parts[0].pos }
 // is indented less than the container's statements.
 type joiner struct {
 	lines []line
-	text  strings.Builder // of the line at hand, while parts is not empty
+	text  strings.Builder // text of the current line, while parts is not empty
 	parts []part
 	indnt int
 	depth int
@@ -66,10 +66,10 @@ const (
 // splitLines returns the logical lines of a dump.
 func splitLines(raws []rawLine) []line {
 	j := &joiner{first: -1}
-	inside := false // a container's statements, where indentation counts
+	inside := false // inside the statements of a container, where indentation matters
 	for _, l := range raws {
 		if len(j.lines) > maxLines {
-			break // Import says so
+			break // Import reports the error
 		}
 		raw, ended := l.text, l.text
 		raw = strings.TrimRight(raw, " \t")

@@ -17,18 +17,18 @@ import (
 // rawLine is a line of the file without the tag that names a rank.
 type rawLine struct {
 	text string
-	pos  ir.Pos // of text
+	pos  ir.Pos // position of text
 }
 
 // excerpt is a dump as it was found in a file.
 type excerpt struct {
 	lines []rawLine
-	noise []rawLine // lines between those of the dump that were left out
-	key   string    // equal for dumps that say the same
-	times int       // how often the file has it
+	noise []rawLine // omitted lines between the lines of the dump
+	key   string    // equal for dumps with the same contents
+	times int       // number of times that the dump is in the file
 	cut   bool      // the next dump begins before its end
-	open  bool      // the file ends before it does
-	test  string    // that printed it first; "" where the log does not say
+	open  bool      // the file ends before the end of the dump
+	test  string    // name of the test that printed the dump first; "" if unknown
 }
 
 // dumpTag matches the text that launchers and web pages put before each line of a rank. The submatch is the part that
@@ -209,7 +209,7 @@ func (c *cutter) excerpt() excerpt {
 		e.noise = e.noise[:len(e.noise)-1] // after the end of a dump
 	}
 	var key strings.Builder
-	names := map[string]string{} // ranks have their streams at other addresses
+	names := map[string]string{} // the addresses of streams differ between ranks
 	for _, l := range e.lines {
 		key.WriteString(address.ReplaceAllStringFunc(strings.TrimSpace(l.text), func(a string) string {
 			if names[a] == "" {

@@ -255,5 +255,5 @@ func neutral(op string, v float64) bool {
 	case "reduction.min", "reduction.fmin":
 		return v >= leastHuge
 	}
-	return v == 0 // a sum's; others are not known anyway
+	return v == 0 // the neutral element of a sum; other operations are refused elsewhere
 }

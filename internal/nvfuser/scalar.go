@@ -84,7 +84,7 @@ type scalars struct {
 	defining  map[string]bool
 	inlined   int
 	sizes     map[*ir.Expr]int // of expressions, in nodes
-	tooLarge  bool             // said once
+	tooLarge  bool             // reported only once
 	// symbols holds the extents of inputs that become dims.
 	symbols    map[string]*ir.Dim
 	symbolList []string

@@ -31,8 +31,8 @@ type streams struct {
 	scalars
 	cur streamRef
 	// The following fields describe streams.
-	names       map[string]bool      // that GetCurrentStream gives
-	captured    map[string]streamRef // what they stand for
+	names       map[string]bool      // names that GetCurrentStream defines
+	captured    map[string]streamRef // the streams to which the names refer
 	limits      map[string]bool
 	streamCount *ir.Expr
 	changes     map[*stmt]bool
@@ -46,7 +46,7 @@ func (t *streams) current(pos ir.Pos) streamRef {
 	d := t.errorf(pos, "which stream is current here depends on the iteration")
 	d.Notes = append(d.Notes, ir.Note{Pos: t.cur.why, Message: "this leaves another stream current than it finds"})
 	d.Help = "a SetCurrentStream must stand in front of it"
-	t.cur = mainStream() // said once
+	t.cur = mainStream() // reported only once
 	return t.cur
 }
 
@@ -80,7 +80,7 @@ func (t *streams) settled(n streamName, ref streamRef) streamRef {
 	d := t.errorf(n.pos, "which stream Stream %s is depends on the iteration or the branch", n.name)
 	d.Notes = append(d.Notes, ir.Note{Pos: ref.why, Message: "not every way through this captures the same one"})
 	d.Help = "a GetCurrentStream must stand in front of it"
-	t.captured[n.name] = mainStream() // said once
+	t.captured[n.name] = mainStream() // reported only once
 	return mainStream()
 }
 

@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FuncName is the name of the function that is made from a dump.
+// FuncName is the name of the function to which a dump is converted.
 const FuncName = "host_ir"
 
-// translator makes a program from the tree of a dump.
+// translator converts the tree of a dump to a program.
 type translator struct {
 	comms
 }
@@ -19,7 +19,7 @@ type loop struct {
 	name   string
 	lo, hi *scalar
 	fromTo bool
-	depth  int // of its body
+	depth  int // nesting depth of the loop body
 }
 
 // unitState is the scope of a HostUnit, which has separate tensors.
@@ -60,7 +60,7 @@ func newTranslator(r *reader, d *dump, defines map[string]*scalar) *translator {
 	return t
 }
 
-// translate makes the program. It has one function with the parameters and results of the container.
+// translate builds the program. It has one function with the parameters and results of the container.
 func (t *translator) translate() {
 	t.collectTeams()
 	t.collectSymbols()

@@ -122,7 +122,7 @@ func (t *translator) allocateStmt(s *stmt) {
 	}
 	t.checkSize(s)
 	if t.lookup(s.out.id) != nil {
-		return // bound already, by a select for example: then ALLOCATE does nothing
+		return // already bound, for example by a select; the ALLOCATE then has no effect
 	}
 	b := t.allocate(s.out)
 	if s.zero {
@@ -193,7 +193,7 @@ func (t *memories) selection(s *stmt, in *binding) *binding {
 		}
 		index := t.expr(s.index)
 		if s.op == "HirAliasSelect" && isOne(in.shape[i]) {
-			index = num(s.pos, 0) // nvFuser ignores the index there
+			index = num(s.pos, 0) // nvFuser ignores the index in this case
 		}
 		return t.selected(in, i, index, t.fresh(s.out.id), s.pos)
 	}
@@ -214,9 +214,8 @@ func (t *memories) selection(s *stmt, in *binding) *binding {
 	return nil
 }
 
-// shardByStream names one stream's part. Where the operand is printed with the
-// stream's axis that is one index of it, else a chunk of the axis that the
-// result is split along.
+// shardByStream defines a view of one stream's part of the operand. If the operand is printed with the stream axis, the
+// part is one index of that axis. Otherwise it is a chunk of the axis along which the result is split.
 func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 	count := (*scalar)(nil)
 	for _, a := range s.out.axes {
@@ -251,9 +250,9 @@ func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 	return nil
 }
 
-// slice names rows lo..hi of each axis.
+// slice defines a view of rows lo..hi of each axis.
 func (t *memories) slice(s *stmt, in *binding) *binding {
-	var axes []axis // printed axes that ranges count
+	var axes []axis // printed axes to which the ranges refer
 	for _, a := range s.in[0].t.axes {
 		if !a.reduced() {
 			axes = append(axes, a)
@@ -287,7 +286,7 @@ func (t *memories) slice(s *stmt, in *binding) *binding {
 	return &v
 }
 
-// postUnit runs a HostUnit's kernel on the current stream.
+// postUnit emits the statements of a HostUnit's kernel on the current stream.
 func (t *translator) postUnit(s *stmt) {
 	u := t.d.units[s.id]
 	switch {
@@ -314,7 +313,7 @@ func (t *translator) postUnit(s *stmt) {
 	t.unit = nil
 }
 
-// elided reports HostUnits whose text was left out.
+// elided reports an error for HostUnits whose text is not in the dump.
 func (t *translator) elided() {
 	said := map[string]bool{}
 	t.d.everyStmt(func(s *stmt) {
@@ -329,7 +328,7 @@ func (t *translator) elided() {
 	})
 }
 
-// pass makes a unit's tensor stand for one of the container's.
+// pass binds a tensor of a unit to the binding of a tensor of the container.
 func (t *translator) pass(u *unitState, inner *tensor, outer *binding) {
 	if outer == nil {
 		return

@@ -10,34 +10,34 @@ type dump struct {
 	body    []*stmt
 	end     ir.Pos
 	units   map[string]*unit
-	// defs are the definitions of indices, printed behind the container.
+	// defs holds the definitions of indices, which are printed after the container.
 	defs map[string]*scalar
 }
 
-// unit is a HostUnit: a piece of the program that is compiled as one kernel.
+// unit is a HostUnit: a part of the program that nvFuser compiles to one kernel.
 type unit struct {
 	pos     ir.Pos
 	inputs  []*tensor
 	outputs []*tensor
 	body    []*stmt
-	// elided: its text was printed as "[...]".
+	// elided reports that the text of the unit was printed as "[...]".
 	elided bool
 }
 
-// tensor is a mention of a tensor, with its axes as printed.
+// tensor is one occurrence of a tensor in the dump, with its printed axes.
 type tensor struct {
 	pos   ir.Pos
 	id    string // "T5"
 	dtype ir.DType
 	axes  []axis
-	mesh  *mesh // nil without
+	mesh  *mesh // nil if no mesh is printed
 }
 
 // axis is one printed axis: "istreamIdx12{8}".
 type axis struct {
 	pos    ir.Pos
 	kind   byte   // 'i' iterated, 'r' reduced, 'b' broadcast
-	par    string // what it is spread over: "S" nothing, "deviceIdx.x", "streamIdx"
+	par    string // how it is parallelized: "S" for serial, "deviceIdx.x", "streamIdx"
 	num    int
 	extent *scalar
 }
@@ -54,7 +54,7 @@ type mesh struct {
 	devices []int64
 }
 
-// scalar is an integer expression as printed.
+// scalar is a printed integer expression.
 type scalar struct {
 	pos  ir.Pos
 	op   string // "" for a number or name, an operator, or a function's name
@@ -88,19 +88,20 @@ const (
 	stPost
 )
 
-// stmt is one statement; kind decides which fields are used.
+// stmt is one statement. Its kind determines which fields are used.
 type stmt struct {
 	kind stmtKind
 	pos  ir.Pos
 	out  *tensor
 	in   []operand
-	// op is the computation's name, the communication's type, "send" or "recv".
+	// op is the name of a computation, the type of a communication, "send" or "recv".
 	op string
 	// id numbers a communication or names a HostUnit.
 	id string
-	// backend of a communication: NCCL where none is printed.
+	// backend is the backend of a communication. It is NCCL if none is printed.
 	backend string
-	// index of alias, shard, for (upper bound: hi), root or peer.
+	// index is the index of an alias or shard, the lower bound of a loop, the root, or the peer. hi is the upper bound
+	// of a loop.
 	index, hi *scalar
 	axis      int // printed number of the selected axis
 	stream    streamName
@@ -110,10 +111,11 @@ type stmt struct {
 	zero      bool
 	size      *scalar
 	red       ir.Red
-	// fromTo: a loop of the second generation, all of which stream-parallelise.
+	// fromTo reports a loop of the second generation of dumps ("FOR i from 0 to 3"). All of these loops are
+	// stream-parallel.
 	fromTo    bool
 	body, alt []*stmt
-	ins, outs []*tensor // of PostOnStream
+	ins, outs []*tensor // operands of PostOnStream
 	shared    []*stmt   // the communications of ShareMemHandles
 }
 
@@ -126,8 +128,8 @@ type operand struct {
 
 type sliceRange struct{ lo, hi, step *scalar }
 
-// streamName is a stream as printed: by name (an address, or the number that
-// GetCurrentStream gave it), or by the value of an index.
+// streamName is a printed stream: a name (an address, or the number that GetCurrentStream defines), or an index
+// expression.
 type streamName struct {
 	pos   ir.Pos
 	name  string

@@ -7,25 +7,26 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A communication runs beside the stream that posts it: on a stream of its communicator, which
-// waits for the posting stream. An event records its end, and Wait waits for that event.
+// A communication runs concurrently with the stream that posts it, on a stream of its communicator. The communicator's
+// stream first waits for the posting stream. An event records the end of the communication, and Wait waits for this
+// event.
 
 const (
 	backendNCCL = "NCCL"
 	backendCUDA = "CUDA"
 )
 
-// posted is a communication that a Wait may name.
+// posted is a communication for which a later Wait may wait.
 type posted struct {
 	event string
-	ranks rankSet // that post it
-	// group is the EndCoalescing that completes it, where one does.
+	ranks rankSet // the ranks that post the communication
+	// group is the number of the EndCoalescing that completes the communication, or "".
 	group string
-	// inOrder: it ran on the stream that posted it, so its Wait adds nothing.
+	// inOrder reports that the communication ran on the stream that posted it, so its Wait has no effect.
 	inOrder bool
 }
 
-// post emits a communication on stream to and records its end.
+// post emits a communication on the stream to, and records an event at its end.
 func (t *comms) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 	from := t.current(s.pos)
 	p := t.completes(s, ranks)
@@ -48,8 +49,8 @@ func (t *comms) completes(s *stmt, ranks rankSet) *posted {
 	return p
 }
 
-// postedLater finds the transfer that a Wait in a loop names and that the loop posts below: it waits for the one that
-// an earlier iteration posted. The proof reports an iteration before which there is none.
+// postedLater handles a Wait in a loop for a transfer that the loop posts after the Wait. The Wait then waits for the
+// transfer of an earlier iteration. The proof reports an iteration for which no earlier transfer exists.
 func (t *comms) postedLater(id string) *posted {
 	var found *posted
 	var see func(list []*stmt)
@@ -75,7 +76,7 @@ func (t *comms) postedLater(id string) *posted {
 	return found
 }
 
-// waitComm translates Wait: the current stream waits for the communication's end.
+// waitComm translates Wait to a wait of the current stream for the end of the communication.
 func (t *comms) waitComm(s *stmt) {
 	p := t.posted[s.id]
 	if p == nil {
@@ -94,17 +95,17 @@ func (t *comms) waitComm(s *stmt) {
 	}
 }
 
-// Hint ends the kind of a warning that is none of the import: its notes belong to what a proof finds of that kind, such
-// as "race", at its position.
+// Hint is the suffix of the kind of a warning that Import does not report itself. The notes of such a warning are added
+// to a finding of a proof that has the same position and the same kind without the suffix, for example "race".
 const Hint = " hint"
 
-// hint adds a note to what a proof finds of a kind at a statement.
+// hint adds a note for findings of the given kind at a statement.
 func (t *comms) hint(kind string, at *ir.Stmt, n ir.Note) {
 	d := t.errorf(at.Pos, "%s", n.Message)
 	d.Severity, d.Kind, d.Notes = ir.Warning, kind+Hint, []ir.Note{n}
 }
 
-// idleWaits says of each Wait that orders nothing so, at the transfers that it names.
+// idleWaits adds hints for Waits that have no effect, at the transfers for which they wait.
 func (t *comms) idleWaits() {
 	for _, s := range t.idle {
 		for _, x := range t.copies[s.id] {
@@ -116,7 +117,7 @@ func (t *comms) idleWaits() {
 	}
 }
 
-// commStream is the stream of a communicator: each backend has one for each list of devices.
+// commStream returns the stream of a communicator. Each backend has one communicator for each list of devices.
 func (t *streams) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
 	axis := ir.WorldAxis
 	if tm := t.teamOf(m); tm != nil {
@@ -127,8 +128,9 @@ func (t *streams) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
 	return streamRef{key: name, place: place(name, pos)}
 }
 
-// pairStream is the stream on which this rank and a send's or recv's peer communicate. NCCL has one for each pair. What
-// says with CUDA that a buffer is ready waits for no other communication, so each has its own.
+// pairStream returns the stream on which this rank communicates with the peer of a send or recv. NCCL has one stream
+// for each pair of ranks. With CUDA, the signal that a buffer is ready does not wait for other communications, so each
+// communication has a separate stream.
 func (t *streams) pairStream(s *stmt) streamRef {
 	name, peer := strings.ToLower(s.backend)+"_p2p", t.expr(s.index)
 	if s.backend == backendCUDA {
@@ -140,7 +142,7 @@ func (t *streams) pairStream(s *stmt) streamRef {
 	return streamRef{key: name + " " + peer.String(), place: at}
 }
 
-// declareStream declares a stream, or an array of count streams, at the function's top.
+// declareStream declares a stream, or an array of count streams, at the beginning of the function.
 func (t *output) declareStream(name string, count *ir.Expr, pos ir.Pos) {
 	if !t.declared[name] {
 		t.declared[name] = true
@@ -149,7 +151,7 @@ func (t *output) declareStream(name string, count *ir.Expr, pos ir.Pos) {
 	}
 }
 
-// everyDevice is the mesh of all devices, which sends and recvs are among.
+// everyDevice returns the mesh of all devices, on which sends and recvs are executed.
 func (t *output) everyDevice() *mesh {
 	m := &mesh{}
 	for d := range t.world {
@@ -158,7 +160,7 @@ func (t *output) everyDevice() *mesh {
 	return m
 }
 
-// waited is a stream as the operand of a wait at pos.
+// waited returns a stream as the operand of a wait at pos.
 func waited(s streamRef, pos ir.Pos) ir.Place {
 	p := s.place
 	p.Pos = pos

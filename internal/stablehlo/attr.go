@@ -12,14 +12,14 @@ import (
 
 // attr is an attribute. One of its fields is set, according to the kind of the attribute.
 type attr struct {
-	number   float64 // of a number or bool
-	text     string  // of a string, symbol or word
+	number   float64 // value of a number or bool
+	text     string  // value of a string, symbol or word
 	list     []*attr
 	dict     map[string]*attr
-	raw      string // of what is not understood
+	raw      string // text of an attribute that is not supported
 	dense    *dense
 	sharding *sharding
-	per      []*sharding // of several values
+	per      []*sharding // shardings of several values
 	mesh     *mesh
 	typ      *typ
 	words    []string // of "#stablehlo<comparison_direction LT>"
@@ -46,7 +46,7 @@ func (a *attr) ints() []int64 {
 // attributes parses types and attributes.
 type attributes struct {
 	scanner
-	elems   int64 // of constants
+	elems   int64 // total number of elements of constants
 	aliases map[string]*attr
 }
 
@@ -75,7 +75,7 @@ func (p *attributes) attr() *attr {
 	if a.dense == nil && a.typ == nil && p.peek() == ':' && !strings.HasPrefix(p.src[p.at:], "::") {
 		at := p.at
 		p.accept(":")
-		if !p.isType() || p.peek() == '(' { // the type of the operation, not of the attribute
+		if !p.isType() || p.peek() == '(' { // the type that follows belongs to the operation and not to the attribute
 			p.at = at
 			return a
 		}
@@ -250,7 +250,7 @@ func (p *attributes) dense() *dense {
 	d := &dense{}
 	p.expect("<")
 	from := p.at
-	if p.peek() != '>' { // once for the extent, since the type that says what numbers mean comes at the end
+	if p.peek() != '>' { // the elements are skipped first, because the type, which determines the meaning of the numbers, follows them
 		p.skipElements()
 	}
 	end := p.at
@@ -411,7 +411,7 @@ func (p *attributes) raw(text string, dt graph.DType, n int64) []float64 {
 	if p.elems += int64(len(data)) / size; p.elems > maxElems {
 		p.fail("constants have more than %d elements", maxElems)
 	}
-	if dt == graph.Bool && int64(len(data)) == (n+7)/8 && n != int64(len(data)) { // packed
+	if dt == graph.Bool && int64(len(data)) == (n+7)/8 && n != int64(len(data)) { // eight bools are packed in each byte
 		list := make([]float64, n)
 		for i := range list {
 			list[i] = float64(data[i/8] >> (i % 8) & 1)

@@ -12,13 +12,13 @@ import (
 // These constants limit the size of the graph that is made from a text.
 const (
 	maxNodes = 1 << 18 // operations of the graph
-	maxCalls = 100     // functions that call each other
-	maxSteps = 1 << 17 // operations that are walked, in all calls and iterations
+	maxCalls = 100     // maximum depth of nested calls
+	maxSteps = 1 << 17 // operations that are translated, in all calls and iterations
 	maxUses  = 1 << 22 // operands of all operations of the graph
 )
 
-// tens is a value as operations use it. v broadcasts to the type's shape by the rules of numpy, so that no elements are
-// repeated before an operation requires it.
+// tens is a value of the text. It is represented by the graph value v, which broadcasts to the type's shape by the
+// rules of numpy. Elements are therefore repeated only when an operation requires it.
 type tens struct {
 	v *graph.Value
 	t typ
@@ -54,11 +54,11 @@ type nodes struct {
 	name   string
 	g      *graph.Graph
 	folder *graph.Folder
-	op     *op // that is walked
+	op     *op // the operation that is being translated
 	calls  int
 	uses   int
-	lift   int64 // how many devices values have a dimension for; 0 outside of manual computations
-	given  bool  // constants of main are inputs, in a test
+	lift   int64 // extent of the dimension for devices; 0 outside of manual computations
+	given  bool  // in a test: constants of main become inputs
 	checks []Check
 }
 
@@ -141,7 +141,7 @@ func (b *devices) held(x tens, t typ) tens {
 	list := b.known(x)
 	if list == nil {
 		if name := strings.TrimPrefix(b.op.name, "stablehlo."); moves[name] ||
-			name == "scatter" && bodyOp(b.op.region(&b.nodes, 0), 0, 1) != "add" { // what it is of was held
+			name == "scatter" && bodyOp(b.op.region(&b.nodes, 0), 0, 1) != "add" { // the operand was checked before
 			return x
 		}
 		b.refuse("%s that depends on the input", t)
@@ -169,7 +169,7 @@ func (b *devices) input(name string, a arg) tens {
 	return tens{v: v, t: a.t}
 }
 
-// tensor refuses types whose elements graphs do not support.
+// tensor reports an error for types whose elements graphs do not support.
 func (b *nodes) tensor(t typ) {
 	if t.other != "" {
 		b.refuse("type %s; elements are of i1, i32, i64, f16, bf16, f32 or f64, and extents are known", t.other)
@@ -237,7 +237,7 @@ func (b *builder) block(blk *block, s *scope, results int) []tens {
 var controls = map[string]bool{"interpreter.run_parallel": true, "call": true, "func.call": true, "while": true,
 	"case": true, "if": true, "composite": true, "sdy.manual_computation": true, "sdy.named_computation": true}
 
-// walk translates one operation and returns its results.
+// walk translates an operation and returns its results.
 func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 	one := func(x tens) []tens { return []tens{x} }
 	if isCheck(o.name) {
@@ -438,7 +438,7 @@ func (b *builder) choose(in []tens, s *scope) []tens {
 		b.wrong("it has no branches")
 	}
 	index := in[0]
-	if o.name == "stablehlo.if" { // the first branch is that of true
+	if o.name == "stablehlo.if" { // the first branch is executed if the condition is true
 		if n != 2 {
 			b.wrong("it has %d branches", n)
 		}

@@ -7,12 +7,12 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Tests of StableHLO's interpreter are programs that check their own results. ReadTest converts the two values that a
-// check compares to two outputs.
+// The tests of StableHLO's interpreter are programs that check their own results. ReadTest converts each check to two
+// outputs: the values that the check compares.
 
 // Check describes a pair of outputs that should be equal within a tolerance.
 type Check struct {
-	Name string // of the operation: "check.expect_eq_const"
+	Name string // name of the operation: "check.expect_eq_const"
 	Line int
 	// Tolerance is the largest permitted difference between the outputs, if the check specifies one.
 	Tolerance float64
@@ -173,7 +173,7 @@ func (b *builder) runParallel(in []tens) []tens {
 	return list
 }
 
-// agree reports an error if parts differ that are equal according to a sharding.
+// agree reports an error if the parts of two processes differ although the sharding requires that they be equal.
 func (b *devices) agree(m *manual, s *sharding, parts []tens) {
 	_, axes := b.split(m, s, len(s.dims))
 	first := map[int64]tens{}
@@ -211,7 +211,7 @@ func (b *devices) processes(rows [][]int64) [][]int64 {
 		switch {
 		case flat && channel:
 			out = append(out, r)
-		case channel && byPartition: // each replica for itself
+		case channel && byPartition: // one group for each replica
 			for rep := range m.replicas {
 				var g []int64
 				for _, p := range r {
@@ -219,7 +219,7 @@ func (b *devices) processes(rows [][]int64) [][]int64 {
 				}
 				out = append(out, g)
 			}
-		case channel: // all partitions of the replicas together
+		case channel: // all partitions of the replicas in one group
 			var g []int64
 			for p := range m.partitions {
 				for _, rep := range r {
@@ -227,7 +227,7 @@ func (b *devices) processes(rows [][]int64) [][]int64 {
 				}
 			}
 			out = append(out, g)
-		default: // each partition for itself
+		default: // one group for each partition
 			for p := range m.partitions {
 				var g []int64
 				for _, rep := range r {

@@ -71,7 +71,7 @@ func (b *shapes) contracted(x, y tens, bx, by, cx, cy []int64) tens {
 	t := b.result()
 	dt := t.dt
 	wide := dt
-	for _, v := range []tens{x, y} { // operands of one type, that of the result or a wider one
+	for _, v := range []tens{x, y} { // both operands are converted to one type: the type of the result or a wider type
 		if v.t.dt != wide && (wide == graph.F16 || wide == graph.BF16) {
 			wide = graph.F32
 		}

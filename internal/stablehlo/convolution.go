@@ -107,7 +107,7 @@ func (b *shapes) batched(x, y tens, dt graph.DType) tens {
 	if !dt.IsFloat() || x.t.dt != dt {
 		dt = graph.F32
 		if !x.t.dt.IsFloat() || x.t.dt == graph.F64 {
-			dt = graph.F64 // which has whole numbers below 2⁵³
+			dt = graph.F64 // f64 represents all integers below 2⁵³ exactly
 		}
 		x, y = b.convert(x, typ{dt: dt}), b.convert(y, typ{dt: dt})
 	}

@@ -47,7 +47,7 @@ func init() {
 	}
 }
 
-// float refuses operands that are not floating-point numbers.
+// float reports an error for operands that are not floating-point numbers.
 func (b *nodes) float(x tens) {
 	if !x.t.dt.IsFloat() {
 		b.refuse("of %s", x.t)
@@ -94,7 +94,7 @@ func (b *arithmetic) convert(x tens, t typ) tens {
 	return b.elementwise(graph.Cast, t.dt, x)
 }
 
-// bools refuses operands that are not bools, because bitwise operations on integers are not supported.
+// bools reports an error for operands that are not bools, because bitwise operations on integers are not supported.
 func (b *nodes) bools(in ...tens) {
 	for _, x := range in {
 		if x.t.dt != graph.Bool {
@@ -247,8 +247,8 @@ func ending(shape []int64) []int64 {
 	return shape
 }
 
-// integers refuses integers that depend on the input. It is used for operations that hocket's language supports only on
-// known integers.
+// integers reports an error for integers that depend on the input. It is used for operations that hocket's language
+// does not support on integers, so that they must be computed in advance.
 func (b *nodes) integers(in ...tens) {
 	for _, x := range in {
 		if b.known(x) == nil {

@@ -65,7 +65,7 @@ func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 		known = known && b.folder.IsConstant(w)
 	}
 	wide := v.DType
-	if !known && !wide.IsFloat() { // hocket takes rows of floating-point numbers
+	if !known && !wide.IsFloat() { // hocket's language selects rows only of floating-point tensors
 		if wide == graph.I64 && b.long {
 			b.refuse("elements of %s by an index", x.t)
 		}
@@ -178,7 +178,7 @@ func (b *indexing) updated(x, u tens, at []tens, d int) tens {
 // lack (collapsed).
 type indices struct {
 	offset, collapsed, batch, at, mapped []int64
-	vector                               int64 // the dimension of the indices that has the parts of an index
+	vector                               int64 // the dimension of the indices tensor that contains the components of an index
 	sizes                                []int64
 }
 
@@ -202,7 +202,7 @@ func (b *indexing) parts(x *indices, idx tens) ([]tens, []int64) {
 	return list, shape
 }
 
-// check refuses dimension numbers that do not fit the operand and the indices.
+// check reports an error for dimension numbers that do not fit the operand and the indices.
 func (b *indexing) check(x *indices, operand, idx tens) {
 	rank := len(operand.t.shape)
 	b.inRange(slices.Concat(x.collapsed, x.batch), rank)
@@ -224,9 +224,10 @@ func (b *indexing) check(x *indices, operand, idx tens) {
 	}
 }
 
-// reached lists the dimensions of an operand along which the positions of windows differ, and the positions of the
-// windows along each: for every index and, if windows have several elements along that dimension, for each of these
-// elements. start holds the positions at which windows begin along the mapped dimensions, in the shape of the indices.
+// reached lists the dimensions of an operand along which the positions of windows differ. For each of these dimensions,
+// it also returns the positions of the window elements: one for every index and, if windows have several elements along
+// the dimension, for each of these elements. start holds the start positions of windows along the mapped dimensions, in
+// the shape of the indices.
 func (b *indexing) reached(x *indices, operand tens, start map[int64]tens, shape []int64) (dims []int64, at []tens,
 	wide []int64, full []int64) {
 	full = slices.Clone(shape)
@@ -237,7 +238,7 @@ func (b *indexing) reached(x *indices, operand tens, start map[int64]tens, shape
 			full = append(full, n)
 		}
 	}
-	spread := func(t tens) tens { // dimensions for the elements of windows at the end
+	spread := func(t tens) tens { // appends dimensions for the elements of windows
 		dims := make([]int64, len(shape))
 		for i := range dims {
 			dims[i] = int64(i)
@@ -298,7 +299,7 @@ func (b *indexing) gather(in []tens) tens {
 	}
 	dims, at, wide, full := b.reached(n, x, start, shape)
 	y := x
-	order := rest(len(x.t.shape), dims) // what the dimensions of y are of x, after those of the indices
+	order := rest(len(x.t.shape), dims) // the dimensions of x to which the dimensions of y after those of the indices correspond
 	if len(dims) > 0 {
 		y = b.take(x, dims, at, full)
 	} else {
@@ -324,7 +325,7 @@ func (b *indexing) gather(in []tens) tens {
 		}
 		perm[i] = int64(len(shape) + j)
 	}
-	if len(dims) == 0 { // no index matters: one window for all
+	if len(dims) == 0 { // the result does not depend on the indices: all windows are equal
 		var of []int64
 		for i := range t.shape {
 			if k := slices.Index(n.offset, int64(i)); k >= 0 {
@@ -405,7 +406,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	}
 	for _, d := range windows {
 		if _, mapped := start[d]; !mapped && n.sizes[d] != x.t.shape[d] {
-			start[d] = b.stretched(b.scalar(graph.I64, 0), shape) // it begins at 0
+			start[d] = b.stretched(b.scalar(graph.I64, 0), shape) // the window begins at 0
 			start[d] = b.retyped(start[d], typ{dt: graph.I64, shape: shape})
 		}
 	}
@@ -501,7 +502,7 @@ func counting(n int) []int64 {
 func (b *indexing) added(hot, base, u tens) tens {
 	dt := graph.F32
 	if u.t.dt != graph.F16 && u.t.dt != graph.BF16 && u.t.dt != graph.F32 {
-		dt = graph.F64 // which has whole numbers below 2⁵³
+		dt = graph.F64 // f64 represents all integers below 2⁵³ exactly
 	}
 	lifted := anyLifted(hot, base, u)
 	cast := func(x tens) *graph.Value {
@@ -522,7 +523,7 @@ func (b *indexing) added(hot, base, u tens) tens {
 }
 
 // placed returns base[R, W] with each row replaced by the row of u[N, W] that hot[R, N] assigns to it. If hot assigns
-// several, the last one is used.
+// several rows to one row, the last of them is used.
 func (b *indexing) placed(hot, base, u tens, count int64) tens {
 	rows := base.t.shape[0]
 	lifted := anyLifted(hot)

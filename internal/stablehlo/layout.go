@@ -37,7 +37,7 @@ func (b *devices) layouts(o Options) {
 		taken[name] = true
 		list = append(list, graph.MeshAxis{Name: name, Size: a.size})
 	}
-	if o.Ranks > 0 { // the last axes stay as large as they may
+	if o.Ranks > 0 { // the last axes keep as much of their size as possible
 		left := int64(o.Ranks)
 		for i := len(list) - 1; i >= 0; i-- {
 			list[i].Size = gcd(list[i].Size, left)

@@ -11,7 +11,7 @@ import (
 // devices are numbered along these axes in the order of the mesh; the number along the last axis varies fastest.
 type manual struct {
 	mesh *mesh
-	axes []axis // the manual ones
+	axes []axis // the manual axes
 	// replicas and partitions are the numbers of replicas and partitions in a test. They are 0 in a manual computation.
 	replicas, partitions int64
 }
@@ -121,7 +121,7 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 type devices struct {
 	complexes
 	module *module
-	meshes map[string]*mesh // that layouts have, in place of the text's
+	meshes map[string]*mesh // meshes by name, with the axis sizes that layouts use
 	devs   *manual          // the manual computation
 }
 
@@ -210,7 +210,7 @@ func (b *devices) globalized(m *manual, x tens, s *sharding, t typ) tens {
 	}
 	v := b.reshaped(b.fullAs(x, true), slices.Concat(m.sizes(), x.t.shape))
 	var kept []axis
-	for i := len(m.axes) - 1; i >= 0; i-- { // where nothing is split, all devices have the same
+	for i := len(m.axes) - 1; i >= 0; i-- { // along an axis that splits no dimension, all devices have equal parts
 		if !slices.Contains(order, m.axes[i]) {
 			v = b.cut(tens{v: v, t: typ{dt: v.DType, shape: v.Shape}}, i, 0, 1).v
 			v = b.reshaped(v, slices.Delete(slices.Clone(v.Shape), i, i+1))
@@ -476,7 +476,7 @@ func (b *devices) allToAll(in []tens) []tens {
 		t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
 		t.shape[from] /= n
 		t.shape[to] *= n
-		v := b.parted(b.grouped(x, groups), from+2, n) // [G, to whom, from whom, …]
+		v := b.parted(b.grouped(x, groups), from+2, n) // [G, receiver, sender, …]
 		perm := rest(len(v.Shape), []int64{2})
 		v = b.permuted(v, slices.Insert(perm, to+2, 2))
 		v = b.reshaped(v, slices.Concat([]int64{int64(len(groups)), n}, t.shape))

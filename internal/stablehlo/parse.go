@@ -11,7 +11,7 @@ import (
 
 // These constants limit the size of a text.
 const (
-	maxDepth = 200     // of regions and attributes within each other
+	maxDepth = 200     // maximum nesting of regions and attributes
 	maxOps   = 1 << 18 // operations in the text
 	maxRank  = 64
 )
@@ -21,8 +21,8 @@ type typ struct {
 	dt    graph.DType
 	shape []int64
 	other string
-	// narrow is the name of an integer type that graphs do not have. Graphs hold such integers as i64, and only known ones
-	// are supported.
+	// narrow is the name of an integer type that graphs do not support. Such integers are stored as i64, and must be
+	// known.
 	narrow string
 	// complex reports that elements have a real and an imaginary part, both of type dt.
 	complex bool
@@ -70,7 +70,7 @@ type op struct {
 	words   []string // words and symbols of the pretty form, in order
 	attrs   map[string]*attr
 	regions []*block
-	types   []typ // of results
+	types   []typ // types of the results
 }
 
 // function is a function.
@@ -78,7 +78,7 @@ type function struct {
 	name    string
 	line    int
 	args    []arg
-	results []arg // without names
+	results []arg // types of the results; the names are empty
 	body    *block
 }
 
@@ -115,7 +115,7 @@ func newParser(name, src string) *parser {
 type scanner struct {
 	name, src string
 	at        int
-	lines     []int // where lines begin
+	lines     []int // offsets at which lines begin
 	depth     int
 	module    *module
 }
@@ -403,7 +403,7 @@ func (p *attributes) typ() typ {
 	defer p.deeper()()
 	p.space()
 	from := p.at
-	if p.peek() == '(' { // of a function
+	if p.peek() == '(' { // a function type
 		p.list("(", ")", func() { p.typ() })
 		if p.accept("->") {
 			p.typ()

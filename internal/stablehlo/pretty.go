@@ -48,7 +48,7 @@ func (p *parser) pretty(o *op) {
 		case c == '<':
 			o.attrs["sharding"] = &attr{sharding: p.sharding()}
 		case p.nextWord() == "dense":
-			o.attrs["value"] = p.attr() // which has the type
+			o.attrs["value"] = p.attr() // the attribute includes the type
 			if c := p.peek(); len(o.out) == 0 && c != ',' && c != '{' {
 				return
 			}
@@ -71,7 +71,7 @@ func (p *parser) pretty(o *op) {
 				p.word()
 				a = &attr{list: []*attr{a, p.attr()}}
 			}
-			if p.accept("->") { // of a convolution
+			if p.accept("->") { // dimension numbers of a convolution
 				a.list = append(a.list, p.attr())
 			}
 			o.attrs[w] = a
@@ -80,7 +80,7 @@ func (p *parser) pretty(o *op) {
 			p.prettyTypes(o)
 			return
 		default:
-			if len(o.out) == 0 { // a return of nothing
+			if len(o.out) == 0 { // a return without operands
 				return
 			}
 			p.fail("%s: want a type, found %q", o.name, p.found())
@@ -192,7 +192,7 @@ func (p *parser) reduce(o *op) {
 	}
 	p.expect(":")
 	p.prettyTypes(o)
-	if len(o.regions) == 1 { // what "applies" says has the types of its operand
+	if len(o.regions) == 1 { // the operation after "applies" has the types of the operands
 		if len(o.types) != 1 {
 			p.fail("applies is of one operand, not of %d", len(o.types))
 		}

@@ -11,7 +11,7 @@ import (
 // reducer is a reduction that graphs support.
 type reducer struct {
 	op   graph.Op
-	unit func(dt graph.DType) float64 // what changes nothing
+	unit func(dt graph.DType) float64 // the neutral element
 }
 
 var reducers = map[string]reducer{
@@ -134,7 +134,7 @@ func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []te
 	if lifted {
 		kept *= b.lift
 	}
-	list := make([]*graph.Value, n) // [size, kept], the devices first of what is kept
+	list := make([]*graph.Value, n) // shape [size, kept]; in kept, the dimension of devices is first
 	for i, x := range in {
 		v := b.fullAs(x, lifted)
 		off := 0

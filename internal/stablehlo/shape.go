@@ -69,7 +69,7 @@ func init() {
 // shapes builds contractions and operations that move elements.
 type shapes struct {
 	arithmetic
-	long bool // an input is of i64, which f64 does not hold
+	long bool // an input has type i64, which f64 does not represent exactly
 }
 
 func (b *shapes) constant([]tens) tens {
@@ -179,7 +179,7 @@ func (b *nodes) spread(x tens, t typ, dims []int64) tens {
 	if x.lifted {
 		off = 1
 	}
-	order := make([]int64, len(dims)) // the dimensions of x in the order of the result's
+	order := make([]int64, len(dims)) // the dimensions of x in the order of the result's dimensions
 	for i := range order {
 		order[i] = int64(i)
 	}
@@ -308,13 +308,13 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 	if lo == 0 && hi == x.t.shape[d] {
 		return x
 	}
-	k := d - (len(x.t.shape) - (len(x.v.Shape) - x.off())) // the dimension of v, if it has it
+	k := d - (len(x.t.shape) - (len(x.v.Shape) - x.off())) // the corresponding dimension of v; negative if v lacks it
 	if k < 0 || x.v.Shape[k+x.off()] == 1 && x.t.shape[d] != 1 {
 		return tens{v: x.v, t: t, lifted: x.lifted}
 	}
 	k += x.off()
 	v := x.v
-	if c := node(v, graph.Concat); c != nil && c.Attrs.Axis == k { // of what was joined
+	if c := node(v, graph.Concat); c != nil && c.Attrs.Axis == k { // slice the operands of the concat instead
 		var parts []*graph.Value
 		at := int64(0)
 		for _, p := range c.In {
@@ -331,7 +331,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 			return tens{v: b.add(graph.Concat, graph.Attrs{Axis: k}, t.dt, parts...), t: t, lifted: x.lifted}
 		}
 	}
-	if c := node(v, graph.Broadcast); c != nil { // of what was repeated: less of it
+	if c := node(v, graph.Broadcast); c != nil { // repeat the operand less often instead
 		shape := slices.Clone(v.Shape)
 		shape[k] = hi - lo
 		if j := k - (len(v.Shape) - len(c.In[0].Shape)); j < 0 || c.In[0].Shape[j] == 1 {
@@ -349,7 +349,7 @@ func (b *shapes) strided(x tens, d int, lo, hi, step int64) tens {
 	}
 	n := (hi - lo + step - 1) / step
 	end := lo + n*step
-	if have := x.t.shape[d]; end > have { // more at the end, which is left out again
+	if have := x.t.shape[d]; end > have { // pad at the end; the padding is removed again
 		rest := slices.Clone(x.t.shape)
 		rest[d] = end - have
 		x = b.joined(d, x, tens{v: b.scalar(x.t.dt, 0).v, t: typ{dt: x.t.dt, shape: rest}})

@@ -5,7 +5,7 @@ import "math"
 // mesh is a mesh of devices.
 type mesh struct {
 	axes  []axis
-	order []int64 // of the devices; empty for that of their numbers
+	order []int64 // order of the devices; empty for ascending numbers
 }
 
 // axis is an axis of a mesh.
@@ -18,13 +18,13 @@ type axis struct {
 // factor pre.
 type part struct {
 	axis      string
-	pre, size int64 // 0 for the whole axis
+	pre, size int64 // 0 if the part is the whole axis
 }
 
 // dimension describes how a dimension is split.
 type dimension struct {
 	parts []part
-	open  bool // may be split further
+	open  bool // the dimension may be split over further axes
 }
 
 // sharding describes how a value is distributed over devices.

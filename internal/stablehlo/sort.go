@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// sort sorts the operand that the comparator compares, and puts the other operands into the same order.
+// sort sorts the operand that the comparator compares, and permutes the other operands in the same way.
 func (b *shapes) sort(in []tens) []tens {
 	key, desc := b.comparator(len(in))
 	shape := in[0].t.shape
@@ -40,7 +40,7 @@ func (b *shapes) sort(in []tens) []tens {
 		v := n.Out[1]
 		if !b.counts(y, d) {
 			z := b.full(b.moved(y, d, last))
-			if !z.DType.IsFloat() { // hocket takes floating-point numbers by indices
+			if !z.DType.IsFloat() { // hocket's language selects elements by index only from floating-point tensors
 				z = b.add(graph.Cast, graph.Attrs{}, graph.F64, z)
 			}
 			v = b.add(graph.TakeAlong, graph.Attrs{Axis: last}, z.DType, z, n.Out[1])

@@ -3,10 +3,11 @@
 //
 //   - parse.go, pretty.go, attr.go and sharding.go read the text, in MLIR's generic form and in the pretty forms of
 //     StableHLO, CHLO, func and Shardy.
-//   - build.go makes the graph: it walks the function main, puts functions in the place of their calls, and runs loops
-//     whose counters are known. elementwise.go, shape.go, contract.go, index.go and reduce.go have the operations.
-//   - layout.go makes layouts of Shardy's shardings, and manual.go a global view of what each device computes in
-//     manual_computation: a value there has a dimension for the devices in front.
+//   - build.go builds the graph. It translates the operations of the function main, inlines called functions, and
+//     unrolls loops whose trip counts are known. elementwise.go, shape.go, contract.go, index.go and reduce.go
+//     translate the operations.
+//   - layout.go converts Shardy's shardings to layouts. manual.go translates manual_computation, in which each device
+//     computes on its own data: each value gets an additional first dimension for the devices.
 package stablehlo
 
 import (
@@ -30,7 +31,7 @@ type Options struct {
 	Ranks int
 }
 
-// Is reports whether a text is StableHLO. It examines the first word.
+// Is reports whether a text is StableHLO. It examines only the first word.
 func Is(text string) bool {
 	for {
 		text = strings.TrimLeft(text, " \t\r\n")

@@ -76,8 +76,8 @@ func fillFromFile(t *Tensor, name string, spec Spec) error {
 	return f.ReadInto(t, name)
 }
 
-// each calls set to set all elements, by several goroutines if they are many. set must depend on
-// the index alone.
+// each calls set for every element. If there are many elements, it uses several goroutines. The effect of set must
+// depend only on the index.
 func each(t *Tensor, set func(i int64)) {
 	Share(int64(len(t.Data)), t.Len(), func(lo, hi int64) {
 		for i := lo; i < hi; i++ {
@@ -143,7 +143,7 @@ func significand(dt ir.DType) uint {
 	return 24
 }
 
-// stream is the word sequence of one tensor.
+// stream is the sequence of random words of one tensor. Its value is the key.
 type stream uint64
 
 const golden = 0x9e3779b97f4a7c15

@@ -12,7 +12,7 @@ import (
 
 const (
 	npyMagic = "\x93NUMPY"
-	// maxNpyHeader is far more than the header of a numeric array needs.
+	// maxNpyHeader is the maximum size of a header in bytes. It is much larger than the header of any numeric array.
 	maxNpyHeader = 1 << 20
 )
 

@@ -60,7 +60,7 @@ func oddFloat32(v float64) float32 {
 	}
 	u := math.Float32bits(f)
 	if math.Abs(float64(f)) > math.Abs(v) {
-		u-- // towards zero; infinity becomes the largest finite number, which is odd
+		u-- // round towards zero; infinity becomes the largest finite number, which is odd
 	}
 	return math.Float32frombits(u | 1)
 }

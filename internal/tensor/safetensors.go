@@ -115,8 +115,8 @@ func safetensorsHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return header, readAt(r, header, 8)
 }
 
-// layOut checks that the sizes of the tensors match their types and that the tensors cover size
-// bytes of data exactly. It sorts the names by offset.
+// layOut sorts the names by offset. It checks that the sizes of the tensors match their types and shapes, and that the
+// tensors cover size bytes of data exactly.
 func (s *Safetensors) layOut(size int64) error {
 	s.names = slices.SortedFunc(maps.Keys(s.entries), func(a, b string) int {
 		x, y := s.entries[a], s.entries[b]
@@ -163,7 +163,7 @@ func (e safetensorsEntry) check() error {
 // Names returns the names of the tensors in the order of their data.
 func (s *Safetensors) Names() []string { return slices.Clone(s.names) }
 
-// Metadata returns the file's __metadata__, nil if it has none.
+// Metadata returns the file's __metadata__, or nil if there is none.
 func (s *Safetensors) Metadata() map[string]string { return maps.Clone(s.meta) }
 
 // Info returns a tensor's element type, in the file's spelling ("BF16"), and its shape.

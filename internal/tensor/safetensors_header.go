@@ -11,7 +11,8 @@ import (
 
 const metadataKey = "__metadata__"
 
-// These limits of a header are far more than checkpoints need, and small enough to read at once.
+// These limits of a header are much larger than the headers of checkpoints, and small enough that the header can be
+// read at once.
 const (
 	mostEntries = 1 << 17 // tensors in a file; also entries of metadata
 	mostDims    = 64      // dimensions of a tensor: the limit of numpy and torch

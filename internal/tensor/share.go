@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// leastShare is the least number of bytes that one goroutine copies. Copying them takes about
-	// 50 µs at 10 GB/s, far longer than starting a goroutine and waiting for it.
+	// leastShare is the minimum number of bytes that one goroutine copies. At 10 GB/s, copying them takes about 50 µs,
+	// which is much longer than starting a goroutine and waiting for it.
 	leastShare = 512 << 10
-	// mostShares is the largest number of goroutines, so that some processors stay free for other
+	// mostShares is the maximum number of goroutines. It is limited so that other processors remain available for other
 	// work.
 	mostShares = 8
 )
@@ -21,8 +21,9 @@ func CopyBytes(dst, src []byte) int {
 	return n
 }
 
-// Share calls do on parts of [0, n) that together cover it. bytes is how much data all of the work
-// moves. If that is enough for several goroutines, the parts run concurrently. do must not panic.
+// Share calls do for disjoint parts that together cover [0, n). The argument bytes is the number of bytes that the
+// calls move in total. If it is large enough, the calls run concurrently in several goroutines. The function do must
+// not panic.
 func Share(bytes, n int64, do func(lo, hi int64)) {
 	parts := min(bytes/leastShare, n, mostShares, int64(runtime.GOMAXPROCS(0)))
 	if parts < 2 {

@@ -22,15 +22,15 @@ const (
 // Spec describes an input. The zero value is the default, ints:0.
 type Spec struct {
 	Kind SpecKind
-	Seed uint64 // of SpecInts and SpecRand
+	Seed uint64 // seed of SpecInts and SpecRand
 	// If Below is not 0, SpecInts and SpecRand draw integers from 0..Below. If Ascending is set
 	// too, the first element of each row (the elements along the last dimension) is drawn, and each
 	// further one is larger by one. If a row has more elements than Below, the elements at its end
 	// are -1.
 	Below     int64
 	Ascending bool
-	File      string // of SpecSafetensors and SpecNpy
-	Name      string // of SpecSafetensors: the tensor in the file; "" is the input's own name
+	File      string // path of the file, for SpecSafetensors and SpecNpy
+	Name      string // name of the tensor in the file, for SpecSafetensors; "" means the name of the input
 }
 
 const specHelp = "want rand:SEED, ints:SEED, zeros, arange, FILE.safetensors#NAME or FILE.npy"
@@ -80,7 +80,7 @@ func fileSpec(kind SpecKind, s, file, name string) (Spec, error) {
 	return Spec{Kind: kind, File: file, Name: name}, nil
 }
 
-// String returns a text from which ParseSpec reads s.
+// String returns the text that ParseSpec parses as s.
 func (s Spec) String() string {
 	switch s.Kind {
 	case SpecInts:

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MaxBytes is the size of the largest tensor that New allocates: 1 TiB. A larger request is most
-// likely a mistake, and would otherwise end the process for lack of memory.
+// MaxBytes is the size of the largest tensor that New allocates: 1 TiB. A larger request is probably a mistake. Without
+// this limit, it would end the process for lack of memory.
 const MaxBytes = 1 << 40
 
 // Tensor is a dense host tensor: row-major, no padding, little-endian elements

@@ -1,10 +1,10 @@
 // Package torchexport reads the archives that torch.export.save writes (.pt2) into a graph of package graph.
 //
-// An archive is a zip: models/*.json is the program; data/weights and data/constants have an index in JSON and the raw
-// bytes of tensors. Nothing is unpickled. Open reads the indexes and the program; Graph makes a graph of the program,
-// by tables of ATen operators; Tensor reads a weight. operators.go lists the tables, which are in arithmetic.go,
-// shapes.go, indexing.go and layers.go. torch's docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml
-// define the format.
+// An archive is a zip file. The file models/*.json in it contains the program. The folders data/weights and
+// data/constants contain an index in JSON and the raw bytes of tensors. Nothing is unpickled. Open reads the indexes
+// and the program. Graph converts the program to a graph. Tensor reads a weight. The conversion uses tables of ATen
+// operators: operators.go joins the tables, which are in arithmetic.go, shapes.go, indexing.go and layers.go. torch's
+// docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml define the format.
 //
 // Archives are untrusted. Errors in an archive wrap ErrMalformed. Errors about features that hocket lacks wrap
 // ErrUnsupported, and name the operator, the module and the line of the model.
@@ -47,8 +47,8 @@ func unsupported(format string, args ...any) error {
 // 20 MiB and 500,000 separators.
 const (
 	maxJSON       = 64 << 20 // bytes of a JSON file
-	maxSeparators = 4 << 20  // braces, brackets and commas of one: they bound what it decodes to
-	maxEntries    = 1 << 20  // of the zip
+	maxSeparators = 4 << 20  // braces, brackets and commas of a JSON file; their number limits the size of the decoded data
+	maxEntries    = 1 << 20  // entries of the zip file
 	maxConstants  = 64 << 20 // bytes of all constants
 )
 
@@ -58,7 +58,7 @@ type Archive struct {
 	file    io.Closer
 	from    io.ReaderAt
 	size    int64
-	entries map[string]*zip.File // by the name below the archive's folder
+	entries map[string]*zip.File // by path relative to the archive's folder
 	program *program
 	tensors map[string]*stored // by name in the module tree
 
@@ -68,7 +68,7 @@ type Archive struct {
 
 // stored describes where a tensor is stored in the archive.
 type stored struct {
-	file    string // below the archive's folder
+	file    string // path relative to the archive's folder
 	dtype   graph.DType
 	shape   []int64
 	strides []int64
@@ -93,7 +93,7 @@ func Open(name string) (*Archive, error) {
 	return a, nil
 }
 
-// Read opens an archive of size bytes. from must stay readable as long as the archive is used.
+// Read opens an archive of size bytes. The archive reads from the reader from as long as it is used.
 func Read(name string, from io.ReaderAt, size int64) (*Archive, error) {
 	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{},
 		intact: map[*zip.File]bool{}}
@@ -199,7 +199,7 @@ func (a *Archive) contents(f *zip.File, most int64) ([]byte, error) {
 		return nil, malformed("%s: %w", clip(f.Name), err)
 	}
 	defer r.Close()
-	text, err := io.ReadAll(io.LimitReader(r, most+1)) // grows with what is there, not with what is claimed
+	text, err := io.ReadAll(io.LimitReader(r, most+1)) // the buffer grows with the data that exist, not with the size that the zip file states
 	if err != nil {
 		return nil, malformed("%s: %w", clip(f.Name), err)
 	}
@@ -280,7 +280,7 @@ func (a *Archive) check(name string, s *stored) error {
 	for i, d := range s.shape {
 		n *= d
 		if d > 0 {
-			last += (d - 1) * s.strides[i] // at most maxExtent each
+			last += (d - 1) * s.strides[i] // each factor is at most maxExtent
 		}
 		if last > a.size {
 			last = a.size // outside of any file of the archive
@@ -321,7 +321,8 @@ func (a *Archive) Header(name string) (*tensor.Tensor, error) {
 	return &tensor.Tensor{DType: k, Shape: s.shape}, nil
 }
 
-// Checksum returns the checksum that the archive has of the file that a tensor is in, which is not read.
+// Checksum returns the checksum of the file that contains a tensor. It is stored in the archive, so the file is not
+// read.
 func (a *Archive) Checksum(name string) uint32 {
 	if s := a.tensors[name]; s != nil && a.entries[s.file] != nil {
 		return a.entries[s.file].CRC32

@@ -7,8 +7,9 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// scalar returns a number as an operand of an operation with a tensor of type dt. A number that is an integer does not
-// change a floating-point type.
+// scalar returns a number as an operand of an operation with a tensor of type dt. The operand has type dt, with two
+// exceptions. If dt is not a floating-point type and the number is not an integer, it has type f32. Otherwise, if dt is
+// bool, it has type i64.
 func (c *call) scalar(name string, dt graph.DType) *graph.Value {
 	x := c.number(name, 0)
 	if c.arg(name) == nil {
@@ -23,7 +24,7 @@ func (c *call) scalar(name string, dt graph.DType) *graph.Value {
 	return c.Scalar(dt, x)
 }
 
-// rank orders types: the result of arithmetic between two types has the one with the higher rank.
+// rank orders types. The result of arithmetic between two types has the type with the higher rank.
 var rank = map[graph.DType]int{graph.Bool: 0, graph.I32: 1, graph.I64: 2, graph.F16: 3, graph.BF16: 3, graph.F32: 4,
 	graph.F64: 5}
 
@@ -78,7 +79,7 @@ func arithmetic(c *call, op graph.Op) ([]*graph.Value, error) {
 	return one(c.add(op, graph.Attrs{}, dt, a, b))
 }
 
-// elementwise are operators that several of the graph compute.
+// elementwise holds the operators that are composed of several elementwise operations of the graph.
 var elementwise = map[string]operator{
 	"rsub": func(c *call) ([]*graph.Value, error) {
 		a, b := c.pair("other", "self")
@@ -240,7 +241,8 @@ func (c *call) scaled(v *graph.Value, by float64) *graph.Value {
 	return c.add(graph.Mul, graph.Attrs{}, v.DType, v, c.Scalar(v.DType, by))
 }
 
-// extreme reads max and min: of two tensors, of all elements, or of a dimension and where they are.
+// extreme reads max and min. They compare two tensors, reduce all elements, or reduce one dimension and also return the
+// indices of the extreme elements.
 func extreme(two, of graph.Op) operator {
 	return func(c *call) ([]*graph.Value, error) {
 		if c.has("other") {

@@ -9,33 +9,33 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// builder makes a graph from a program.
+// builder converts a program to a graph.
 type builder struct {
 	*graph.Graph
 	archive *Archive
 	program *program
-	text    *subgraph               // what is being read
-	depth   int                     // of text: 0 is the program
-	env     map[string]*graph.Value // by the names of the export
-	// storage groups names that may share memory, since one is a view of the other; members lists those of a group.
-	// last is where each name is used last.
+	text    *subgraph               // the graph that is being read
+	depth   int                     // nesting depth of text; 0 is the program's own graph
+	env     map[string]*graph.Value // by name in the export
+	// storage maps each name to its group. Names in one group may share memory, because one is a view of another.
+	// members lists the names of each group. last maps each name to the position of its last use.
 	storage map[string]string
 	members map[string][]string
-	owner   map[string]string // by group: the name whose memory the others are views of
-	outer   map[string]bool   // groups of storage that belong to the graph around this one
-	copied  map[string]bool   // names that are views or copies, as torch finds them
+	owner   map[string]string // by group: the name that owns the memory; the other names are views of it
+	outer   map[string]bool   // groups that belong to the enclosing graph
+	copied  map[string]bool   // names that torch may create as views or as copies
 	last    map[string]int
-	at      int                     // the node being read
+	at      int                     // index of the node that is being read
 	buffers map[string]string       // names of buffers by their names in the module tree
-	leaf    map[string]*graph.Value // what env begins with
-	numbers map[string]int64        // that the program computes from extents
+	leaf    map[string]*graph.Value // initial contents of env
+	numbers map[string]int64        // integers that the program computes from extents
 }
 
-// maxNodes bounds the operations of a program.
+// maxNodes is the maximum number of operations in a program.
 const maxNodes = 1 << 18
 
-// Graph makes a graph from the archive's program. Buffers and constants that the program changes become states; others
-// become constants. extents sets the values of symbols: see Symbols.
+// Graph converts the archive's program to a graph. Buffers and constants that the program changes become states; all
+// others become constants. The argument extents sets the values of symbols (see Symbols).
 func (a *Archive) Graph(extents map[string]int64) (*graph.Graph, error) {
 	b := newBuilder(&graph.Graph{File: a.path}, a, &a.program.GraphModule.Graph)
 	err := b.resolve(extents)
@@ -77,7 +77,7 @@ func (b *builder) nodes() error {
 		b.at = i
 		if err := b.node(&b.text.Nodes[i]); err != nil {
 			if _, placed := errors.AsType[*placedError](err); placed {
-				return err // by a call of a graph within
+				return err // the error is in a nested graph and already has a position
 			}
 			return &placedError{b.text.Nodes[i].origin(), err}
 		}
@@ -85,7 +85,7 @@ func (b *builder) nodes() error {
 	return nil
 }
 
-// placedError is an error of a call.
+// placedError is an error with the call in which it occurred.
 type placedError struct {
 	at  graph.Origin
 	err error
@@ -102,7 +102,7 @@ func (b *builder) leaves() error {
 			return malformed("an input has %d specifications", len(specs))
 		}
 		for kind, spec := range specs {
-			if kind == "constant_input" { // an argument that is no tensor, such as use_cache=False: the graph has it
+			if kind == "constant_input" { // an argument that is not a tensor, such as use_cache=False; its value is a part of the graph
 				continue
 			}
 			name, err := specName(spec.Arg)
@@ -155,8 +155,8 @@ func (b *builder) share(name, group string) {
 	b.members[group] = append(b.members[group], name)
 }
 
-// buffer adds a buffer: a constant, or a weight where constants would have too many elements. elems counts those there
-// are. Two names of one tensor are one.
+// buffer adds a buffer as a constant, or as a weight if constants would have too many elements. elems counts the
+// elements of constants so far. Two names of one tensor have the same value.
 func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	switch {
@@ -192,7 +192,7 @@ func (s *stored) same(o *stored) bool {
 		slices.Equal(o.strides, s.strides) && o.dtype == s.dtype
 }
 
-// weight adds a parameter. Two names of one tensor are one weight.
+// weight adds a parameter. Two names of one tensor have the same value.
 func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	if have != nil {
@@ -282,7 +282,8 @@ func (b *builder) node(n *node) error {
 		return nil
 	}
 	for i := range n.Outputs {
-		// A number that the program computes, as for its own checks. What uses it as an argument is refused.
+		// The program computes a number, for example for its own checks. A call that uses the number as an argument is
+		// refused.
 		if k := n.Outputs[i].kind; k == "as_sym_int" || k == "as_sym_bool" || k == "as_sym_float" {
 			return nil
 		}
@@ -373,7 +374,7 @@ func (c *call) shares(self, result string) bool {
 		return true
 	case !views[base] || from == nil || from.DType != to.DType || base == "_to_copy" || c.flag("copy", false):
 		return false
-	case base == "contiguous" || base == "to": // which copy to change the order of elements
+	case base == "contiguous" || base == "to": // these operators copy if they change the order of elements
 		a, err := ints(from.Strides)
 		b, err2 := ints(to.Strides)
 		return err != nil || err2 != nil || slices.Equal(a, b)
@@ -437,7 +438,7 @@ func (b *builder) results() error {
 	return nil
 }
 
-// updates says what is left in states, and drops those whose contents nothing reads that a result depends on.
+// updates sets the new contents of states. It removes the states on whose contents no result depends.
 func (b *builder) updates() {
 	left := map[*graph.Value]*graph.Value{}
 	for _, s := range b.States {

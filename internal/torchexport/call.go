@@ -14,18 +14,19 @@ type call struct {
 	arguments
 	from     graph.Origin
 	overload string
-	inPlaced bool // it has changed its operand
+	inPlaced bool // the call changes its operand in place
 }
 
 // arguments reads the arguments of a call.
 type arguments struct {
 	*builder
 	node *node
-	outs []string // names of the results; "" where nothing uses one
+	outs []string // names of the results; "" for a result that is not used
 	err  error
 }
 
-// base returns the operator's name without namespace, overload and the mark of what changes its operand.
+// base returns the operator's name without namespace, overload and the suffix "_" of operators that change their
+// operand.
 func (c *arguments) base() string {
 	name, _ := operatorName(c.node.Target)
 	return strings.TrimSuffix(name, "_")
@@ -48,7 +49,7 @@ func (c *arguments) fail(err error) {
 	}
 }
 
-// arg returns an argument, nil where it is absent or None.
+// arg returns an argument, or nil if it is absent or None.
 func (c *arguments) arg(name string) *arg {
 	for i := range c.node.Inputs {
 		if a := &c.node.Inputs[i]; a.Name == name && a.Arg.kind != "as_none" {
@@ -64,7 +65,7 @@ func (c *arguments) tensorNamed(name string) string {
 	if a == nil || a.kind != "as_tensor" {
 		return ""
 	}
-	n, _ := a.tensor() // uses has read it
+	n, _ := a.tensor() // no error: uses has already read the argument
 	return n
 }
 
@@ -89,7 +90,7 @@ func (c *arguments) tensor(name string) *graph.Value {
 	return c.lookup(c.tensorNamed(name))
 }
 
-// tensors returns a list of tensors; those that are None are nil.
+// tensors returns the elements of an argument that is a list of tensors. An element that is None is returned as nil.
 func (c *arguments) tensors(name string) []*graph.Value {
 	a := c.arg(name)
 	if a == nil {
@@ -111,7 +112,7 @@ func (c *arguments) tensors(name string) []*graph.Value {
 	return list
 }
 
-// number returns a number, or def.
+// number returns an argument that is a number, or def if the argument is absent.
 func (c *arguments) number(name string, def float64) float64 {
 	a := c.arg(name)
 	if a == nil {
@@ -156,7 +157,7 @@ func (c *arguments) number(name string, def float64) float64 {
 	return x
 }
 
-// int returns a whole number, or def.
+// int returns an argument that is an integer, or def if the argument is absent.
 func (c *arguments) int(name string, def int64) int64 {
 	a := c.arg(name)
 	if a == nil {
@@ -183,7 +184,7 @@ func (c *arguments) int(name string, def int64) int64 {
 	return n
 }
 
-// ints returns a list of whole numbers; one number is a list of one.
+// ints returns an argument that is a list of integers. A single integer is returned as a list of one.
 func (c *arguments) ints(name string) []int64 {
 	a := c.arg(name)
 	if a == nil {
@@ -248,7 +249,7 @@ func (c *arguments) word(name, def string) string {
 	return s
 }
 
-// outDType is the type that the export has for result i.
+// outDType returns the element type of result i according to the export.
 func (c *arguments) outDType(i int) graph.DType {
 	if i < len(c.outs) {
 		if meta := c.text.TensorValues[c.outs[i]]; meta != nil {
@@ -263,7 +264,7 @@ func (c *arguments) outDType(i int) graph.DType {
 	return graph.F32
 }
 
-// axis returns a dimension of v, counted from the end where it is negative.
+// axis returns an argument that names a dimension of v. A negative number counts from the end.
 func (c *arguments) axis(name string, def int64, v *graph.Value) int {
 	return c.dim(c.int(name, def), v)
 }
@@ -283,7 +284,7 @@ func (c *arguments) dim(d int64, v *graph.Value) int {
 	return int(d)
 }
 
-// axes returns dimensions of v; all if there are none.
+// axes returns an argument that lists dimensions of v. If the list is empty or absent, it returns all dimensions.
 func (c *arguments) axes(name string, v *graph.Value) []int64 {
 	list := []int64{}
 	for _, d := range c.ints(name) {
@@ -389,7 +390,7 @@ func (c *call) slice(v *graph.Value, axis int, lo, hi, step int64) *graph.Value 
 	return c.strided(v, axis, lo, (hi-lo+step-1)/step, step)
 }
 
-// strided takes count elements along a dimension, step apart: of groups of step elements the same one of each.
+// strided selects every step-th element along a dimension, count elements in total, beginning with element lo.
 func (c *call) strided(v *graph.Value, axis int, lo, count, step int64) *graph.Value {
 	if step > 1<<24 {
 		c.fail(malformed("step %d", step))

@@ -173,7 +173,8 @@ var indexers = map[string]operator{
 	},
 }
 
-// scatter reads the scattering of one number along a dimension, as in masks of the experts of each token.
+// scatter reads the operator that writes one number to indexed elements along a dimension, for example in masks of the
+// experts of each token.
 func scatter(c *call) ([]*graph.Value, error) {
 	x, at := c.tensor("self"), c.tensor("index")
 	axis := c.axis("dim", 0, x)
@@ -192,7 +193,7 @@ func scatter(c *call) ([]*graph.Value, error) {
 	if n > 1<<24 {
 		return nil, unsupported("scatter along %d elements", n)
 	}
-	// Element j of a line is set where one of the line's indices is j.
+	// Element j of a line is written if one of the indices of the line is j.
 	end := len(x.Shape) - 1
 	x, at = c.transpose(x, axis, end), c.transpose(at, axis, end)
 	if c.err != nil {

@@ -7,9 +7,9 @@ import (
 // maxDepth is the largest depth to which graphs may be nested in calls.
 const maxDepth = 16
 
-// inline reads the graph that a call has as an argument, in place of the call. Torch makes such calls of code that
-// switches gradients or automatic conversions on or off, neither of which changes the values of a model that is run
-// for its results. Positional arguments after the graph are its inputs.
+// inline reads the graph that is an argument of a call, in place of the call. Torch exports such calls for code that
+// enables or disables gradients or automatic conversions. Neither changes the results of inference. Positional
+// arguments after the graph are its inputs.
 func (c *call) inline() error {
 	base := c.base()
 	ins := c.node.Inputs
@@ -52,7 +52,7 @@ func (c *call) inline() error {
 	if len(args) != len(named.Graph.Inputs) {
 		return malformed("its graph has %d inputs, and it is called with %d", len(named.Graph.Inputs), len(args))
 	}
-	group := map[string]string{} // of storage within: its group outside
+	group := map[string]string{} // from the group of a name in the nested graph to the group in the enclosing graph
 	for i := range args {
 		inner, err := named.Graph.Inputs[i].tensor()
 		if err != nil {
@@ -69,7 +69,7 @@ func (c *call) inline() error {
 		if c.err != nil {
 			return c.err
 		}
-		g := c.storage[outer] // inputs that share memory outside do so within
+		g := c.storage[outer] // inputs that share memory in the enclosing graph also share it in the nested graph
 		sub.share(inner, g)
 		sub.outer[g], group[g] = true, g
 	}
@@ -95,7 +95,7 @@ func (c *call) inline() error {
 	if err := c.define(results); err != nil {
 		return err
 	}
-	// Results that share memory with each other, or with an argument, do so outside.
+	// Results that share memory with each other, or with an argument, also share it in the enclosing graph.
 	for i, name := range c.outs {
 		if name == "" {
 			continue

@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Values of a graph do not change. What changes a tensor in place gives its name a new value, and so the names of all
-// tensors that share its memory: a group has the name of the tensor that owns the memory, and the others are views of
-// it, made by reshapes, transpositions, slices and broadcasts.
+// Values of a graph are immutable. An operator that changes a tensor in place assigns a new value to the tensor's name,
+// and to the names of all tensors that share its memory. One tensor of such a group owns the memory. The others are
+// views of it that reshapes, transpositions, slices and broadcasts create.
 
-// mayCopy reports whether a call makes a view of its operand self or a copy, which depends on strides.
+// mayCopy reports whether a call returns either a view of its operand self or a copy, depending on strides.
 func (c *call) mayCopy(self string) bool {
 	switch c.base() {
 	case "reshape", "flatten", "reshape_as":
@@ -20,7 +20,7 @@ func (c *call) mayCopy(self string) bool {
 	return false
 }
 
-// contiguous reports whether a tensor's elements lie in the order of its indices.
+// contiguous reports whether a tensor's elements are in row-major order without gaps.
 func contiguous(m *tensorMeta) bool {
 	if m == nil {
 		return false
@@ -40,8 +40,8 @@ func contiguous(m *tensorMeta) bool {
 	return true
 }
 
-// inPlace makes the first operand's name that of the result, and changes the tensors that share its memory alike. A
-// buffer that is changed becomes a state.
+// inPlace assigns the result to the name of the first operand, and updates the values of the tensors that share its
+// memory. A buffer that is changed becomes a state.
 func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	self := c.tensorNamed("self")
 	old := c.env[self]
@@ -62,7 +62,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 		return nil, malformed("its result %s is not of the shape of %s", v, old)
 	}
 	c.inPlaced = true
-	var others []string // that are looked at later, or are buffers
+	var others []string // other names of the group that are used later or are buffers
 	for _, name := range c.members[group] {
 		seen := c.last[name] > c.at || c.leaf[name] != nil
 		if name != self && c.storage[name] == group && seen {
@@ -104,7 +104,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	return []*graph.Value{v}, c.err
 }
 
-// pathOf lists the nodes that make the view v of root.
+// pathOf lists the nodes that compute the view v from root.
 func pathOf(v, root *graph.Value) ([]*graph.Node, bool) {
 	var path []*graph.Node
 	for v != root {
@@ -123,7 +123,7 @@ func pathOf(v, root *graph.Value) ([]*graph.Node, bool) {
 	return path, true
 }
 
-// view makes the view of root that a path makes.
+// view applies the operations of a path to root.
 func (c *call) view(root *graph.Value, path []*graph.Node) *graph.Value {
 	for _, n := range path {
 		if c.err != nil {
@@ -134,7 +134,7 @@ func (c *call) view(root *graph.Value, path []*graph.Node) *graph.Value {
 	return root
 }
 
-// put returns root with v in the place of the view of it that a path makes.
+// put returns root in which the elements that a path selects are replaced by v.
 func (c *call) put(root *graph.Value, path []*graph.Node, v *graph.Value) *graph.Value {
 	if len(path) == 0 || c.err != nil {
 		return v

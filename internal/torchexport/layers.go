@@ -50,22 +50,22 @@ func allReduce(c *call) ([]*graph.Value, error) {
 	return one(c.add(graph.AllReduce, graph.Attrs{Red: red}, x.DType, x))
 }
 
-// addProduct reads beta × self + alpha × the product of two operands.
+// addProduct reads operators that compute beta · self + alpha · first · second, with a matrix product of two operands.
 func addProduct(first, second string) operator {
 	return func(c *call) ([]*graph.Value, error) {
 		bias, a, b := c.tensor("self"), c.tensor(first), c.tensor(second)
 		dt := c.outDType(0)
 		y := c.scaled(c.add(graph.MatMul, graph.Attrs{}, dt, a, b), c.number("alpha", 1))
 		beta := c.number("beta", 1)
-		if beta == 0 { // torch reads nothing of self then, not even NaN
+		if beta == 0 { // torch then ignores self, even a NaN in it
 			return one(y)
 		}
 		return one(c.add(graph.AddOp, graph.Attrs{}, dt, y, c.scaled(bias, beta)))
 	}
 }
 
-// conv1d reads a convolution as one product for each element of the kernel: of matrices, or elementwise where each
-// channel is a group.
+// conv1d converts a convolution to one product for each element of the kernel. The products are matrix products, or
+// elementwise products if each channel is a group.
 func conv1d(c *call) ([]*graph.Value, error) {
 	x, w := c.tensor("input"), c.tensor("weight")
 	first := func(name string, def int64) int64 {
@@ -121,7 +121,8 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	return one(y)
 }
 
-// einsum reads a product of two operands whose indices are letters: a product of matrices after transpositions.
+// einsum converts a product of two operands, whose dimensions are named by letters, to transpositions and a matrix
+// product.
 func einsum(c *call) ([]*graph.Value, error) {
 	text, list := strings.ReplaceAll(c.word("equation", ""), " ", ""), c.tensors("tensors")
 	in, out, ok := strings.Cut(text, "->")
@@ -225,7 +226,7 @@ func normalize(c *call, op graph.Op, eps float64) ([]*graph.Value, error) {
 		}
 		in = append(in, c.tensor("bias"))
 	}
-	if math.IsNaN(eps) { // torch's default is the type's own
+	if math.IsNaN(eps) { // torch's default is the machine epsilon of the type
 		eps = map[graph.DType]float64{graph.F32: 0x1p-23,
 			graph.BF16: 0x1p-23, graph.F16: 0x1p-23, graph.F64: 0x1p-52}[x.DType]
 	}
@@ -252,7 +253,7 @@ func attention(c *call) ([]*graph.Value, error) {
 	if c.flag("enable_gqa", false) {
 		k, v = c.groups(k, q), c.groups(v, q)
 	}
-	// Leading dimensions broadcast, as one head of keys for all of queries.
+	// Leading dimensions are broadcast, for example one head of keys for all heads of queries.
 	d := len(q.Shape)
 	lead := q.Shape[:d-2]
 	for _, x := range []**graph.Value{&k, &v} {
@@ -270,7 +271,7 @@ func attention(c *call) ([]*graph.Value, error) {
 	return one(c.add(graph.Attention, a, c.outDType(0), in...))
 }
 
-// groups repeats the heads of k as often as q has heads for one of them.
+// groups repeats each head of k for all heads of q that use it.
 func (c *call) groups(k, q *graph.Value) *graph.Value {
 	d := len(k.Shape)
 	have, want := k.Shape[d-3], q.Shape[d-3]
@@ -290,7 +291,7 @@ func (c *call) groups(k, q *graph.Value) *graph.Value {
 	return c.reshape(y, out)
 }
 
-// grouped reads the product of sorted rows with the matrix of their group.
+// grouped reads the product of each sorted row with the matrix of its group.
 func grouped(c *call) ([]*graph.Value, error) {
 	list := []*graph.Value{}
 	for i := range c.node.Inputs {

@@ -24,7 +24,8 @@ func names(list ...string) map[string]bool {
 
 func one(v *graph.Value) ([]*graph.Value, error) { return []*graph.Value{v}, nil }
 
-// operators are ATen's, by name without overload; of those that end with "_" the functional form is read.
+// operators maps the names of ATen operators, without overload, to their translations. An operator whose name ends with
+// "_" is translated as its functional form.
 var operators map[string]operator
 
 func init() {
@@ -82,7 +83,7 @@ func init() {
 	for name := range views {
 		operators[name] = same
 	}
-	operators["detach_"] = same // it changes no element
+	operators["detach_"] = same // it does not change any element
 	for _, list := range []map[string]operator{elementwise, shapes, creators, indexers, layers} {
 		for name, op := range list {
 			operators[name] = op
@@ -94,7 +95,8 @@ func init() {
 	}
 }
 
-// same returns its operand, converted where the result has another type: contiguous, detach, to and the like.
+// same translates contiguous, detach, to and similar operators. It returns the operand, converted if the result has
+// another type.
 func same(c *call) ([]*graph.Value, error) {
 	x := c.tensor("self")
 	if c.err != nil {

@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// program is models/*.json: what is used of an ExportedProgram of torch/_export/serde/schema.yaml.
+// program is the contents of models/*.json: the fields of ExportedProgram, in torch/_export/serde/schema.yaml, that
+// this package uses.
 type program struct {
 	GraphModule struct {
 		Graph     subgraph `json:"graph"`
@@ -27,7 +28,7 @@ type program struct {
 	} `json:"schema_version"`
 }
 
-// subgraph is the program's graph, or one that a call of it has as an argument.
+// subgraph is the program's graph, or a nested graph that is an argument of a call.
 type subgraph struct {
 	Inputs       []arg                  `json:"inputs"`
 	Outputs      []arg                  `json:"outputs"`
@@ -49,7 +50,7 @@ type namedArg struct {
 	Arg  arg    `json:"arg"`
 }
 
-// arg is a union: one key, "as_tensor" or the like, and its value.
+// arg is a union: an object with one key, such as "as_tensor", and its value.
 type arg struct {
 	kind  string
 	value json.RawMessage
@@ -69,7 +70,7 @@ func (a *arg) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// into decodes the value of a kind.
+// into decodes the value into v.
 func (a *arg) into(v any) error {
 	if err := json.Unmarshal(a.value, v); err != nil {
 		return malformed("an argument %s: %w", clip(a.kind), err)
@@ -81,7 +82,7 @@ type tensorName struct {
 	Name string `json:"name"`
 }
 
-// tensor returns the name of a tensor, "" for none.
+// tensor returns the name of the tensor, or "" for None.
 func (a *arg) tensor() (string, error) {
 	switch a.kind {
 	case "as_none":
@@ -106,7 +107,7 @@ type outputSpec struct {
 	BufferName string          `json:"buffer_name"`
 }
 
-// name returns the graph's name of the tensor that a specification is about.
+// specName returns the name, in the graph, of the tensor that a specification describes.
 func specName(text json.RawMessage) (string, error) {
 	var named struct {
 		Name     string      `json:"name"`
@@ -137,10 +138,10 @@ type symInt struct {
 	AsName string          `json:"as_name"`
 }
 
-// maxExtent bounds extents and strides, so that sums of products of two stay within 64 bits.
+// maxExtent is the maximum of extents and strides. Sums of products of two of them then fit 64 bits.
 const maxExtent = 1 << 30
 
-// maxRank bounds the number of dimensions, more than torch's kernels take.
+// maxRank is the maximum number of dimensions. It exceeds the number that torch's kernels support.
 const maxRank = 16
 
 func ints(list []symInt) ([]int64, error) {
@@ -160,7 +161,7 @@ func ints(list []symInt) ([]int64, error) {
 	return out, nil
 }
 
-// into puts the type into s.
+// into stores the type in s.
 func (m *tensorMeta) into(s *stored) (err error) {
 	if s.dtype, err = dtypeOf(m.DType); err != nil {
 		return err
@@ -190,7 +191,7 @@ func (m *tensorMeta) into(s *stored) (err error) {
 	return nil
 }
 
-// scalarTypes are torch's element types, by number.
+// scalarTypes maps the numbers of torch's element types to types of the graph.
 var scalarTypes = map[int]graph.DType{
 	4: graph.I32, 5: graph.I64, 6: graph.F16, 7: graph.F32, 8: graph.F64, 12: graph.Bool, 13: graph.BF16,
 }
@@ -216,7 +217,7 @@ func (n *node) origin() graph.Origin {
 			o.Module = clip(parts[1])
 		}
 	}
-	// The innermost line that is not torch's own.
+	// Use the innermost line of code that does not belong to torch.
 	trace := n.Metadata["stack_trace"]
 	for trace != "" && o.Source == "" {
 		i := strings.LastIndex(trace, `File "`)

@@ -157,7 +157,7 @@ var shapes = map[string]operator{
 			}
 			list[i] = c.cast(v, dt)
 		}
-		// Of tensors of other shapes torch skips those of shape [0].
+		// If the shapes differ, torch skips tensors of shape [0].
 		if c.err == nil {
 			if rest := slices.DeleteFunc(slices.Clone(list), func(v *graph.Value) bool {
 				return len(v.Shape) == 1 && v.Shape[0] == 0
@@ -243,7 +243,7 @@ var shapes = map[string]operator{
 	"tril": triangle, "triu": triangle,
 }
 
-// pad reads padding by a number; negative widths cut.
+// pad reads padding with a number. A negative width removes elements.
 func pad(c *call) ([]*graph.Value, error) {
 	x, widths := c.tensor("self"), c.ints("pad")
 	if mode := c.word("mode", "constant"); mode != "constant" {
@@ -260,7 +260,7 @@ func pad(c *call) ([]*graph.Value, error) {
 	return one(x)
 }
 
-// padded returns v with so many elements more before and after along a dimension.
+// padded returns v with additional elements before and after along a dimension.
 func (c *call) padded(v *graph.Value, axis int, before, after int64, by float64) *graph.Value {
 	if c.err != nil {
 		return nil
@@ -303,7 +303,7 @@ func reshape(c *call) ([]*graph.Value, error) {
 	return one(c.reshape(x, shape))
 }
 
-// reshapeToOutput gives the operand the shape that the export has for the result.
+// reshapeToOutput reshapes the operand to the shape of the result according to the export.
 func reshapeToOutput(c *call) ([]*graph.Value, error) {
 	x := c.tensor("self")
 	if len(c.outs) != 1 {
@@ -340,7 +340,7 @@ func expand(c *call) ([]*graph.Value, error) {
 	return one(c.add(graph.Broadcast, graph.Attrs{Shape: shape}, x.DType, x))
 }
 
-// split reads what cuts a tensor into several.
+// split reads the operators that cut a tensor into several tensors.
 func split(c *call) ([]*graph.Value, error) {
 	x := c.tensor("self")
 	axis := c.axis("dim", 0, x)
@@ -411,7 +411,7 @@ func triangle(c *call) ([]*graph.Value, error) {
 	return one(c.add(graph.Where, graph.Attrs{}, x.DType, c.Constant("", mask), x, c.Scalar(x.DType, 0)))
 }
 
-// creators make tensors of nothing.
+// creators holds the operators that create tensors without tensor operands.
 var creators = map[string]operator{
 	"arange": func(c *call) ([]*graph.Value, error) {
 		start, step, end := c.number("start", 0), c.number("step", 1), c.number("end", 0)
@@ -447,8 +447,8 @@ var creators = map[string]operator{
 	},
 }
 
-// full makes a tensor of one number; NaN stands for the argument fill_value. The contents of empty ones are read by
-// nothing.
+// full translates operators that fill a tensor with one number. If x is NaN, the number is the argument fill_value. The
+// contents of a tensor that torch.empty creates are never read.
 func full(x float64) operator {
 	return func(c *call) ([]*graph.Value, error) {
 		dt := c.outDType(0)
@@ -472,6 +472,6 @@ func filled(c *call, dt graph.DType, x float64) ([]*graph.Value, error) {
 	if err != nil || len(shape) == 0 {
 		return []*graph.Value{c.Scalar(dt, x)}, err
 	}
-	// A broadcast, which needs no memory.
+	// A broadcast needs no memory.
 	return one(c.add(graph.Broadcast, graph.Attrs{Shape: shape}, dt, c.Scalar(dt, x)))
 }

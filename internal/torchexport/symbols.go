@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Symbol is an extent that the export leaves open, for example the number of tokens.
+// Symbol is an extent whose value the export does not fix, for example the number of tokens.
 type Symbol struct {
-	Name     string // torch's: "s70"
-	Min, Max int64  // what the export was made for; Max is 0 where there is no bound
-	Hint     int64  // what it was when the model was exported; 0 if that is unknown
+	Name     string // name in the export: "s70"
+	Min, Max int64  // range of values for which the export is valid; Max is 0 if there is no upper limit
+	Hint     int64  // value when the model was exported; 0 if unknown
 }
 
-// expr is an expression over symbols, as sympy prints it.
+// expr is an expression over symbols in the notation of sympy.
 type expr struct {
 	Text string `json:"expr_str"`
 	Hint *struct {
@@ -144,7 +144,7 @@ func (c *arguments) named(s symInt) (int64, bool) {
 	return n, ok
 }
 
-// exprParser computes an expression that sympy's srepr has printed: Mul(Integer(2), Symbol('s0', integer=True)).
+// exprParser evaluates an expression in the notation of sympy's srepr: Mul(Integer(2), Symbol('s0', integer=True)).
 type exprParser struct {
 	text  string
 	at    int
@@ -211,7 +211,7 @@ func (p *exprParser) expr() (int64, error) {
 			return 0, p.wrong()
 		}
 		symbol := p.word()
-		for p.at < len(p.text) && p.text[p.at] != ')' { // its assumptions
+		for p.at < len(p.text) && p.text[p.at] != ')' { // the assumptions of a symbol
 			p.at++
 		}
 		v, ok := p.value(symbol)
@@ -239,7 +239,7 @@ func (p *exprParser) expr() (int64, error) {
 	return p.apply(name, args)
 }
 
-// apply computes a function of whole numbers.
+// apply computes a function of integers.
 func (p *exprParser) apply(name string, args []int64) (int64, error) {
 	v := args[0]
 	for i, a := range args[1:] {
