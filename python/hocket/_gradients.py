@@ -1,4 +1,4 @@
-"""Gradients of programs, as torch's autograd takes them: load(…, grad=True).
+"""Gradients of programs for torch's autograd: load(…, grad=True).
 
 The gradient of a program is two programs. The first computes the results and what the second needs of them; the second
 computes the gradients of parameters. Both are loaded when a call first wants gradients of these parameters."""
