@@ -95,7 +95,8 @@ func (p *Program) enqueue(
 	} else if p.issuer.run == 0 || brings || p.issuer.tracer != nil {
 		err = ErrCapturing
 	} else if p.peers != nil && p.issuer.replay == nil {
-		// With several processes, later runs are launched as a graph, because counters count from the beginning of a graph.
+		// With several processes, later runs are launched as a graph, because counters count from the beginning of
+		// each launch of the graph.
 		p.issuer.replay, err = newReplay(p.im)
 	}
 	if err != nil {

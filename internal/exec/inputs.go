@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// inputChecker checks the contents of a batch's integer inputs before its first run begins, so that a wrong id neither
+// inputChecker checks the contents of a batch's integer inputs before its first run begins. A wrong id then neither
 // makes the program unusable nor corrupts the state that runs update.
 //
 // Inputs in device tensors are downloaded for the check, unless they were checked before or a run has written them.

@@ -213,8 +213,8 @@ type circleLink struct {
 	beats uint64
 }
 
-// findCircle publishes what this process waits for, and ends the world if the process is part of a
-// circle. It is called with every beat.
+// findCircle publishes a description of this process's wait, and ends the world if the process is part of a circle. It
+// is called with every beat.
 //
 // A circle counts only if it was seen twice and each of its processes has written its wait at least
 // three times in between. In that time no wait has ended, and each process has found that the next

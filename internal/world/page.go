@@ -49,8 +49,8 @@ const (
 	maxError = 1 << 10
 )
 
-// entry is the record of a step. what is the step's description, which must be the same in all processes. call is the
-// program's call and place the position of that call; these may differ.
+// entry is the record of a step. The field what is the step's description, which must be the same in all processes.
+// call is the program's call and place the position of that call; these may differ.
 type entry struct{ what, call, place string }
 
 // text returns the name of the call, or the description of the step if the call is unknown.

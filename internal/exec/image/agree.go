@@ -76,9 +76,9 @@ func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err erro
 	return most, err
 }
 
-// settle makes all processes run the plan in the same way: they adopt the measurements of one process, and compare the
-// properties that each has resolved by itself. If a process used another algorithm or another size of staging, the
-// others would wait for it forever.
+// settle makes all processes execute the plan in the same way. They adopt the measurements of one process, and compare
+// the properties that each process has determined. If one process used another algorithm or another size of staging,
+// the others would wait for it forever.
 func (im *Image) settle(ctx context.Context, g *world.World) error {
 	lines, err := im.World.Settle(ctx)
 	if err != nil { // the other processes report this as a difference

@@ -151,7 +151,7 @@ type comparison struct {
 	out            []Cause
 }
 
-// mostCauses is how many causes a sentence names.
+// mostCauses is the largest number of causes in a sentence.
 const mostCauses = 3
 
 // causes compares the late rank of collective g with the rank that waited longest. It returns the collective from which
