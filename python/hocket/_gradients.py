@@ -35,7 +35,7 @@ class Gradient:
         self.parts(tuple(n for n in self._model._parameters() if n in given or n in self._leaves))
 
     def arguments(self, given):
-        """The arguments of a call, with bound tensors that require gradients."""
+        """Returns the arguments of a call, including bound tensors that require gradients."""
         return {**{n: leaf() for n, leaf in self._leaves.items() if n not in given}, **given}
 
     def parts(self, wrt):
