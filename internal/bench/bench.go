@@ -1,6 +1,6 @@
-// Package bench measures collectives, layers under each strategy, and whole programs, and compares
-// layers and programs with their bounds. Every figure is a median with its spread. A way is called
-// faster only if the median of paired differences exceeds their spread.
+// Package bench measures collectives, layers under each strategy, and whole programs, and compares layers and programs
+// with their bounds. Every figure is a median with its spread. An algorithm or strategy is reported as faster than
+// another only if the median of the paired differences exceeds their spread.
 package bench
 
 import (
@@ -44,12 +44,12 @@ type Options struct {
 	Rows bool
 	// Cold makes each call of a collective use operands that are not in a cache.
 	Cold bool
-	// Peers are figures of other programs, shown for comparison.
+	// Peers are figures of other programs for comparison.
 	Peers []contest.Peer
-	// Turns is a folder in which a peers' program answers, which times the same layers alternately
-	// with this one; see turns. Empty for none.
+	// Turns is a folder through which the peers' program times the same layers alternately with this program; see
+	// turns. It is empty if there is no such program.
 	Turns string
-	// Eager leaves out measurements of graphs.
+	// Eager omits measurements of graphs.
 	Eager bool
 	// Progress, if not nil, is called with the number of finished parts of a benchmark.
 	Progress func(done, total int)
@@ -62,7 +62,7 @@ type Report struct {
 	Ranks   int    `json:"ranks"`
 	// Environment describes the machine, one line each. The caller sets it.
 	Environment []string `json:"environment,omitempty"`
-	// Method describes how it was measured, one line each.
+	// Method describes the method of measurement, one line each.
 	Method []string `json:"method"`
 
 	// Table is the table from which the algorithms of collectives were chosen.
@@ -194,7 +194,7 @@ func (o *Options) check(b *bench) error {
 	return nil
 }
 
-// complete sets options that were left to the machine.
+// complete sets the options that the caller left to the machine.
 func (j *job) complete(b *bench) error {
 	most := j.machine.Caps().MaxRanks
 	if j.Ranks == 0 {

@@ -23,7 +23,7 @@ type Collective struct {
 	// Bound is the time in which the bytes that a rank must send or receive are transferred at the
 	// rate of a copy between two ranks. It is 0 on the CPU machine.
 	Bound float64 `json:"bound_us"`
-	// Ways are the measured ways, the chosen one first.
+	// Ways are the measured algorithms, the chosen one first.
 	Ways []contest.Way `json:"ways"`
 	// Peers are the times of other programs in microseconds, by name.
 	Peers map[string]float64 `json:"peers_us,omitempty"`
@@ -177,7 +177,7 @@ func (j *job) collectiveMethod(calls []contest.Call) {
 // collective measures one size.
 func (j *job) collective(ctx context.Context, a *contest.Arena, c contest.Call) error {
 	row := Collective{Op: c.Op.String(), DType: j.DType.String(), Bytes: c.Bytes, Peers: peersOf(j.Peers, c, j.Ranks)}
-	if !j.embedded() { // on the host, the handover between ranks takes longer than transferring any bytes
+	if !j.embedded() { // on the host, the synchronization of ranks takes longer than transferring the bytes
 		row.Bound = wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3
 	}
 	list, refused, err := j.entrants(a, c)
@@ -226,8 +226,8 @@ func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) e
 	return a.Choose(ctx, e)
 }
 
-// entrants opens the chosen way to run a call and the requested ones. It returns the requested ways
-// that cannot run, with the reasons.
+// entrants opens the chosen algorithm of a call and the requested ones. It also returns the requested algorithms that
+// cannot run, with the reasons.
 func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entrant, refused []contest.Way, err error) {
 	chosen, err := a.Enter(c, a.Dispatch, device.Tuning{}, false)
 	if err != nil {
@@ -285,7 +285,7 @@ func (j *job) schedules(op ir.Op) error {
 	return nil
 }
 
-// wireBytesOf returns the least number of bytes that the busiest rank of a call sends or receives.
+// wireBytesOf returns the smallest number of bytes that the busiest rank of a call has to send or receive.
 func wireBytesOf(c contest.Call, ranks int) float64 {
 	s, n := float64(c.Bytes), float64(ranks)
 	switch c.Op {

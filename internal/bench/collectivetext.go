@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// collectives writes a line for each way of each size.
+// collectives writes a line for each algorithm at each size.
 func (t *table) collectives(rows []Collective) {
 	if len(rows) == 0 {
 		return
@@ -33,7 +33,7 @@ func (t *table) collectives(rows []Collective) {
 	t.refusals(rows)
 }
 
-// Line returns the cells of way k. The chosen way has a star.
+// line returns the cells of algorithm k. The chosen algorithm is marked with a star.
 func (r *Collective) line(k int, peers []string) []string {
 	w := &r.Ways[k]
 	size, name := "", contest.TuningText(w.Tuning)
@@ -79,7 +79,7 @@ func (r *Collective) nccl() float64 {
 	return best
 }
 
-// bestPeer returns the least time of other programs and of NCCL in this run.
+// bestPeer returns the shortest time among those of other programs and of NCCL in this run.
 func (r *Collective) bestPeer() float64 {
 	best := r.nccl()
 	for name, us := range r.Peers {

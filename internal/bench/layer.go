@@ -25,7 +25,7 @@ type Layer struct {
 	// copy. Bound is the larger of GEMM and Wire.
 	Wire  float64 `json:"wire_us"`
 	Bound float64 `json:"bound_us"`
-	// Checked is how many elements of each run's result were compared with their expected values.
+	// Checked is the number of elements of each run's result that were compared with their expected values.
 	Checked    int             `json:"checked"`
 	Strategies []StrategyTimes `json:"strategies"`
 }
@@ -38,8 +38,7 @@ type StrategyTimes struct {
 	Time    contest.Figure `json:"us"`
 	// OverBound is the time divided by the bound measured in the same run.
 	OverBound contest.Figure `json:"over_bound"`
-	// Graph and GraphOverBound are the same for the plan replayed as a graph, if the machine
-	// supports that.
+	// Graph and GraphOverBound are the same times for the plan replayed as a graph, if the machine supports graphs.
 	Graph          *contest.Figure `json:"graph_us,omitempty"`
 	GraphOverBound *contest.Figure `json:"graph_over_bound,omitempty"`
 	// GraphForm is the form of the graph, if there are several.
@@ -47,8 +46,8 @@ type StrategyTimes struct {
 	// GraphRefused is the reason why there are no figures for graphs on a machine that supports
 	// them.
 	GraphRefused string `json:"graph_refused,omitempty"`
-	// Guesses names the GEMMs whose algorithm was guessed, because there was no memory to time
-	// others (see exec.Result). The times include those GEMMs.
+	// Guesses names the GEMMs whose algorithms were not timed, because there was too little memory (see exec.Result).
+	// The times of the layer include these GEMMs.
 	Guesses []string `json:"guesses,omitempty"`
 	// Against is the paired difference to sequential, and Verdict the conclusion that it supports.
 	Against *contest.Figure `json:"minus_sequential_us,omitempty"`
@@ -58,9 +57,8 @@ type StrategyTimes struct {
 // layerRepeats is the number of layers in a chain, and of GEMMs.
 const layerRepeats = 6
 
-// resting is how long GPUs idle before each run, so that every run begins at full clocks. Without
-// it a run begins at the power limit that the previous runs have caused, and times vary ten times
-// as much.
+// resting is the time for which GPUs are idle before each run, so that every run begins at full clocks. Without it,
+// the power limit that earlier runs have caused slows a run down, and times vary ten times as much.
 const resting = 100 * time.Millisecond
 
 func layersOf(k *layerKind) func(*job, context.Context) error {
@@ -150,7 +148,7 @@ type candidate struct {
 	prog     *exec.Program
 	replayed *exec.Program // the program that runs as a graph; nil without graphs
 	noReplay string        // why replayed is nil although graphs are measured
-	guesses  []string      // see StrategyTimes; of every run
+	guesses  []string      // see StrategyTimes; collected from all runs
 
 	gemm, eager, over     []float64
 	graphTime, graphBound []float64
@@ -232,7 +230,7 @@ func (c *candidate) giveUp(ctx context.Context, err error) error {
 	c.noReplay = err.Error()
 	if p := c.replayed; p != nil {
 		c.replayed = nil
-		_ = p.Close() // the reason of the failure is more important
+		_ = p.Close() // err, the reason of the failure, is more important
 	}
 	return nil
 }
@@ -302,9 +300,8 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	return (before + behind) / 2, layer, errors.Join(err, err1, err2)
 }
 
-// part returns the index of the timed part that a command belongs to; see exec.Options.Ends. Waits
-// belong to no part, because a stream without earlier work begins to wait when the run begins, long
-// before the event.
+// part returns the index of the timed part to which a command belongs; see exec.Options.Ends. Waits belong to no part,
+// because a stream without earlier work begins to wait when the run begins, long before the event is recorded.
 func (c *candidate) part(cmd int) int {
 	switch x := &c.plan.Cmds[cmd]; x.Kind {
 	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:

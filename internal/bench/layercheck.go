@@ -12,7 +12,7 @@ import (
 // ErrDiffers is wrapped by the error for a layer with a wrong result.
 var ErrDiffers = errors.New("the result differs from what was recomputed")
 
-// perSample is how many elements of each sampled row or column are recomputed.
+// perSample is the number of elements of each sampled row or column that are recomputed.
 const perSample = 32
 
 // element is the expected value of an element of y, with an error bound.
@@ -53,9 +53,9 @@ func (k *layerKind) step() float64 {
 	return 1.0 / 128
 }
 
-// dot returns Σ x·w and an error bound for y. Each rank rounds its product to bf16, and the result
-// is rounded once more. An operand may also have been rounded to the other neighbour. The bound is
-// several rounding steps of the size of a sum of random terms.
+// dot returns Σ x·w and an error bound for y. Each rank rounds its result to bf16, and the sum is rounded once more.
+// An operand may also have been rounded in the other direction. The bound is several rounding steps of the size of a
+// sum of random terms.
 func dot(x, w []float64, step float64) (sum, bound float64) {
 	squares := 0.0
 	for i := range x {

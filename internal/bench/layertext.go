@@ -44,18 +44,18 @@ type layerKind struct {
 	name string
 	// x, w and y are the types of the layer's tensors with their sharding.
 	x, w, y string
-	// partial says that the GEMM's result is a partial sum, which is reduced. gathered says that
-	// the GEMM's result is gathered. If neither is set, the GEMM's operand is gathered.
+	// partial reports that the GEMM's result is a partial sum, which is reduced. gathered reports that the GEMM's
+	// result is gathered. If both are false, the GEMM's operand is gathered.
 	partial, gathered bool
 	// sample is the shape of one sample of y, and axis the axis from which it is cut.
 	sample string
 	axis   int
-	// trips is how often each byte that is communicated is sent. moves is how many elements are
-	// communicated, summed over all ranks.
+	// trips is the number of times that each communicated byte is sent. moves is the number of communicated elements,
+	// summed over all ranks.
 	trips float64
 	moves func(Shape) int64
-	// scales says which elements of 8-bit operands share a scale: "tensor", "row" or "block". If it
-	// is empty, operands are bf16.
+	// scales selects which elements of 8-bit operands share a scale: "tensor", "row" or "block". If it is empty,
+	// operands are bf16.
 	scales string
 }
 
@@ -114,28 +114,25 @@ var (
 		sample: "bf16[1, N]", axis: 0, trips: 1, moves: func(s Shape) int64 { return s.M * s.N }}
 )
 
-// inner is the inner dimension of the products from which operands are made: x is a·bᵀ and w is
-// c·dᵀ, rounded. So the caller uploads little. The elements have nearly a normal distribution, like
-// the operands with which peers are timed: power consumption, and therefore time, depends on the
-// data.
+// inner is the inner dimension of the matrix products from which operands are computed: x is a·bᵀ and w is c·dᵀ,
+// rounded. The caller therefore uploads little data. The elements are nearly normally distributed, like the operands
+// with which peers are timed, because the power consumption, and with it the time, depends on the data.
 const inner = 128
 
-// layerText is the text of a program that repeats a layer. The operands are made on the devices.
-// Then the GEMM alone runs repeatedly on all ranks; after a barrier, the layers; after another
-// barrier, the GEMM alone again. GPUs slow down while they work, so the layers are compared with
-// the mean of both GEMM times.
+// layerText is the text of a program that repeats a layer. The program computes the operands on the devices. It then
+// runs the GEMM alone repeatedly on all ranks, after a barrier the layers, and after another barrier the GEMM alone
+// again. GPUs become slower under load, so the layers are compared with the mean of both GEMM times.
 type layerText struct {
 	text string
-	// The first and the last line, from 1, of the GEMMs before the layers and after them, of the
-	// timed layers, and of the untimed layer before them.
+	// These are the first and the last line, counted from 1, of the GEMMs before and after the layers, of the timed
+	// layers, and of the untimed layer before them.
 	before, behind, layers, first [2]int32
 	// timed lists the first and the last line of each timed part.
 	timed [][2]int32
 }
 
-// textOf writes the program for repeats timed layers, after one that is not timed: links that were
-// idle for some ms take 0.1 ms to wake up. Each layer has a separate x, so that nothing gathered
-// can be reused.
+// textOf writes the program with repeats timed layers after one that is not timed, because links that were idle for
+// some ms take 0.1 ms to wake up. Each layer has a separate x, so that no layer can reuse gathered data.
 func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
 	k.head(&b, s, ranks, 1+repeats)
@@ -208,8 +205,7 @@ func (k *layerKind) layer(b *lineWriter, i int) {
 	b.add("  %%y%d: %s = reshard %%p%d", i, k.y, i)
 }
 
-// places returns the row or column of y that the program returns for the first layer, and that for
-// the last one.
+// places returns the indices of the row or column of y that the program returns for the first and for the last layer.
 func (k *layerKind) places(s Shape) [2]int64 {
 	if k.axis == 1 {
 		return [2]int64{s.N / 3, s.N - 1}

@@ -36,8 +36,8 @@ func layerPeers(list []contest.Peer, op string, ranks int) []contest.Peer {
 	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != op || p.Ranks != ranks })
 }
 
-// lackPeers notes in the report that figures of peers were given, but that none fits the op, the
-// number of ranks and, if given, one of the sizes.
+// lackPeers adds a note to the report if peers have figures, but none for the op, the number of ranks and, if given,
+// one of the sizes.
 func (j *job) lackPeers(op string, sizes []int64) {
 	var ranks []string
 	for _, p := range j.Peers {

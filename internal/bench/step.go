@@ -46,9 +46,9 @@ type Step struct {
 	// Weights are the parameters that were bound; all others were in bound device tensors.
 	Weights []string `json:"weights,omitempty"`
 	State   []string `json:"device_tensors,omitempty"`
-	// Bound is the bound of all that a rank does (see sim.Bounds.Whole), for the sequential plan.
-	// BoundBy is the resource that takes longest. At is the name of the machine description, and
-	// Fits says whether it describes this machine.
+	// Bound is the lower bound of the time of all commands of a rank (see sim.Bounds.Whole), for the sequential plan.
+	// BoundBy is the resource that takes longest. At is the name of the machine description, and Fits reports whether
+	// it describes this machine.
 	Bound   sim.Bound     `json:"bound"`
 	BoundUS float64       `json:"bound_us"`
 	BoundBy string        `json:"bound_by,omitempty"`
@@ -58,7 +58,7 @@ type Step struct {
 	Ways    []StepTimes   `json:"ways"`
 }
 
-// StepTimes is the measurement of a program under one strategy, issued in one way.
+// StepTimes is the measurement of a program under one strategy, issued either command by command or as a graph.
 type StepTimes struct {
 	Strategy string `json:"strategy"`
 	Issued   string `json:"issued"` // "eager" or "graph"
@@ -66,16 +66,15 @@ type StepTimes struct {
 	Refused string `json:"refused,omitempty"`
 	// Overlap lists the pairs that the strategy overlaps, one line each.
 	Overlap []string `json:"overlap,omitempty"`
-	// BackToBack is the time that each further run adds to a batch. Single is the time of a run
-	// that the host waits for. Host is by how much Single exceeds BackToBack: the time of the host,
-	// if devices do not wait for it within a batch. If a batch took no longer than a single run,
-	// BackToBack means nothing, nor do figures derived from it.
+	// BackToBack is the time that each further run adds to a batch. Single is the time of a run for which the host
+	// waits. Host is Single minus BackToBack: the time of the host, if devices do not wait for the host within a
+	// batch. If a batch took no longer than a single run, BackToBack and the figures derived from it have no meaning.
 	BackToBack contest.Figure `json:"back_to_back_us"`
 	Single     contest.Figure `json:"single_us"`
 	Host       contest.Figure `json:"host_us"`
 	OverBound  float64        `json:"over_bound,omitempty"` // BackToBack over BoundUS
-	// Against is the paired difference, in BackToBack, to the first way that is issued alike, and
-	// Verdict the conclusion that it supports.
+	// Against is the paired difference, in BackToBack, to the first strategy that is issued in the same way. Verdict
+	// is the conclusion that the difference supports.
 	Against *contest.Figure `json:"minus_first_us,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
 	Guesses []string        `json:"guesses,omitempty"` // see StrategyTimes
@@ -176,7 +175,7 @@ func (s *stepJob) run(ctx context.Context) (err error) {
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	for _, w := range s.ways { // frees memory for the programs that are timed op by op
+	for _, w := range s.ways { // frees memory for the programs whose ops are timed one by one
 		if err := w.shut(); err != nil {
 			return err
 		}
@@ -381,7 +380,7 @@ func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*ho
 	args := hocket.Args{DeviceOut: map[string]*hocket.DeviceTensor{}}
 	for _, out := range s.plan.Outputs {
 		if out.Inout {
-			continue // it is bound already
+			continue // the parameter is already bound
 		}
 		if args.DeviceOut[out.Name], err = w.onDevices(ctx, out.Name); err != nil {
 			return err
@@ -445,7 +444,7 @@ func (s *stepJob) measure(ctx context.Context) error {
 			}
 		}
 	}
-	first := map[string]*stepWay{} // by the way of issuing
+	first := map[string]*stepWay{} // by form of issue: the first strategy measured
 	for _, w := range s.ways {
 		if w.Refused != "" {
 			continue
@@ -469,8 +468,8 @@ func (s *stepJob) measure(ctx context.Context) error {
 	return nil
 }
 
-// timeSingle returns the median of a few runs, each of which the host waits for. One run before
-// them is a warm-up.
+// timeSingle returns the median time of a few runs. The host waits for each of them. An additional first run is a
+// warm-up.
 func (s *stepJob) timeSingle(ctx context.Context, w *stepWay) (float64, error) {
 	const singles = 5
 	var took []float64
@@ -499,7 +498,7 @@ func (s *stepJob) time(ctx context.Context, w *stepWay, n int) (float64, error) 
 func (s *stepJob) timeOps(ctx context.Context, w *stepWay, m *machine.Description,
 	inputs map[string]*hocket.Tensor) (err error) {
 	if w.Strategy == measuredAuto {
-		return nil // the commands are those of another way, or of one of its variants
+		return nil // the commands belong to another strategy, or to a variant of this one
 	}
 	p, err := s.planOf(w.Strategy)
 	if err != nil {

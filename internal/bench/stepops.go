@@ -25,7 +25,7 @@ type OpTime struct {
 	Bound   sim.Bound      `json:"bound"`
 	BoundUS float64        `json:"bound_us"`
 	BoundBy string         `json:"bound_by,omitempty"`
-	// Lost is by how much US exceeds the bound.
+	// Lost is the time by which US exceeds the bound.
 	Lost float64 `json:"lost_us"`
 }
 
@@ -47,7 +47,7 @@ type opTimes struct {
 // opSamples are the times of a statement on a rank, one for each run.
 type opSamples struct {
 	us    []float64
-	first int // its first command
+	first int // index of its first command
 	times int
 	bound sim.Bound
 	limit float64 // sum of the bounds of its executions
@@ -59,7 +59,7 @@ func newOpTimes(p *plan.Plan, members func(cmd int) []int, bounds *sim.Bounds) *
 	return &opTimes{p: p, members: members, bounds: bounds, keys: map[opKey]*opSamples{}}
 }
 
-// add adds a run. It leaves out commands that only order streams, and the caller's transfers.
+// add adds the times of a run. It ignores commands that only order streams, and the caller's transfers.
 func (o *opTimes) add(t *trace.Trace) {
 	if t == nil || t.Virtual {
 		return
@@ -77,7 +77,7 @@ func (o *opTimes) add(t *trace.Trace) {
 			o.keys[k] = s
 			o.order = append(o.order, k)
 		}
-		if len(s.us) == 0 { // in the first run
+		if len(s.us) == 0 { // set in the first run
 			b := o.boundOf(int(e.ID))
 			s.times++
 			s.limit += b.Time()

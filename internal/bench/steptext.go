@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// shownOps is how many statements of each way are shown as text; JSON contains all.
+// shownOps is the number of statements of each strategy that the text shows; JSON contains all.
 const shownOps = 8
 
 // step writes a program's times.

@@ -70,7 +70,7 @@ func (l *Layer) teraFLOPs(ranks int, us float64) float64 {
 	return 2 * float64(l.M) * float64(l.N) * float64(l.K) / float64(ranks) / us / 1e6
 }
 
-// guesses writes which GEMMs ran with a guessed algorithm.
+// guesses writes the names of the GEMMs whose algorithms were not timed.
 func (t *table) guesses(of string, products []string) {
 	for _, p := range products {
 		t.Line("%sproduct %s by a guess: no memory was free to time its algorithms in", of, p)

@@ -25,7 +25,7 @@ import (
 // and then renamed.
 type turns struct {
 	dir    string
-	times  map[string][]float64 // of the current layer, by name
+	times  map[string][]float64 // times of the current layer, by name
 	names  []string             // in the order of the first answer
 	issued map[string]string    // by name; "eager" if the answer does not say
 }
@@ -33,8 +33,8 @@ type turns struct {
 // peerPatience is the longest wait for an answer; the first one includes the start of the program.
 const peerPatience = 2 * time.Minute
 
-// ask makes the peers' program time the layer once more. The answer is recorded only if counts is
-// set; otherwise it is a warm-up.
+// ask makes the peers' program time the layer once more. If counts is set, ask records the answer; otherwise the round
+// is a warm-up.
 func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error {
 	if t.dir == "" {
 		return nil
@@ -73,7 +73,7 @@ func (t *turns) send(text string) (answer string, err error) {
 	return at + ".answer", nil
 }
 
-// take returns the figures for a layer since the last call.
+// take returns the figures for a layer that were recorded since the last call.
 func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	var out []contest.Peer
 	for _, name := range t.names {

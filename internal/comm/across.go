@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Members on different nodes reach each other only through the world's transport, which moves data but adds nothing in
-// a defined order. The algorithms of this file use the transport to fill each member's staging memory, and do the
-// reductions there.
+// Members on different nodes can access each other only through the world's transport. The transport moves data, but
+// does not add in a defined order. The algorithms in this file use the transport to fill each member's staging memory,
+// and reduce the data there.
 
 // crosses returns an error if all members are on one node.
 func (in *Instance) crosses() error {
@@ -19,10 +19,10 @@ func (in *Instance) crosses() error {
 	return nil
 }
 
-// across runs collectives between nodes. It sums in the order of the members, as rule S11 requires, so its results have
-// the same bits as those of the algorithms inside a node. Each member receives the other members' operands, or for a
-// large all_reduce its chunk of them. It reduces them with one launch, and for a large all_reduce then sends its chunk
-// of the sum to the others.
+// across runs collectives between nodes. It sums in the order of the members, as rule S11 requires, so its results
+// have the same bits as those of the algorithms inside a node. Each member receives the other members' operands and
+// reduces them with one launch. In a large all_reduce, each member receives and reduces only one chunk of the
+// operands, and then sends its chunk of the sum to the other members.
 type across struct{}
 
 func (across) Info() device.Algorithm {
@@ -48,8 +48,8 @@ var acrossTwoShotFrom int64 = twoShotFrom
 // that it receives follows.
 type acrossPlan struct {
 	chunk  int64 // elements of a chunk of an all_reduce in two shots; 0 if it runs in one shot
-	came   int64 // offset of the received data
-	counts int64 // offset of the member's own counts, which those of all members follow
+	came   int64 // offset of the data that the member receives
+	counts int64 // offset of the member's own counts; the counts of all members follow them
 	bytes  int64
 }
 
@@ -162,8 +162,8 @@ func (b *Build) all() []int {
 	return list
 }
 
-// transport makes members run a collective through the world's transport, each on its stream. part returns a member's
-// operands; an In or Out without memory means that the member has no such operand.
+// transport makes members run a collective through the world's transport, each on its own stream. part returns a
+// member's operands. If In or Out has no memory, the member has no such operand.
 func (b *Build) transport(c device.Collective, members []int, part func(me int) Part) {
 	if b.err != nil {
 		return

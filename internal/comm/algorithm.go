@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Algorithm is a schedule: an implementation of collectives by copies, signals and reductions that runs on any machine.
-// It has no state and reads everything about a channel from a Build. To add a schedule, write its type and list it in
-// schedules.
+// Algorithm is a schedule: an implementation of collectives by copies, signals and reductions that runs on any
+// machine. It has no state, and a Build describes the channel to it. To add a schedule, write its type and list the
+// type in schedules.
 type Algorithm interface {
 	// Info returns the algorithm's description.
 	Info() device.Algorithm
@@ -17,8 +17,8 @@ type Algorithm interface {
 	// with these capabilities. The caller has checked that the op of the instance is one of Info's
 	// Ops.
 	Supports(in *Instance, caps device.Caps) error
-	// Usual reports whether the algorithm is the default for the instance if no table of
-	// measurements applies. If several algorithms report true, the last one in the list is used.
+	// Usual reports whether the algorithm is the default for the instance if there is no table of measurements for it.
+	// If several algorithms return true, the last one in the list is used.
 	Usual(in *Instance) bool
 	// Staging returns the bytes of staging memory that each member needs.
 	Staging(in *Instance) int64
@@ -37,15 +37,15 @@ type splitter interface {
 	Split(in *Instance) []Instance
 }
 
-// schedules lists the schedules for members on one node, the most general one first: staged runs every collective.
-// crossers lists the schedules for members on several nodes; the first of them runs every collective that the transport
+// schedules lists the schedules for members on one node. The first one, staged, supports every collective. crossers
+// lists the schedules for members on several nodes. The first of them supports every collective that the transport
 // does not run by itself.
 var (
 	schedules = []Algorithm{staged{}, twoShot{}, oneShotPush{}, twoShotPush{}, direct{}, directTwoShot{}, chunked{}}
 	crossers  = []Algorithm{across{}}
 )
 
-// These lists of ops are the ones that schedules support.
+// The following lists contain the ops that schedules support.
 var (
 	allReduce     = []ir.Op{ir.OpAllReduce}
 	sumsAndMoves  = slices.Concat(device.Sums, device.Moves)

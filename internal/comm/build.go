@@ -14,7 +14,7 @@ type stepKind uint8
 const (
 	stepCopy   stepKind = iota // performs copied
 	stepReduce                 // issues launch
-	stepTell                   // raises element elem of counters, which belong to a peer
+	stepTell                   // adds to element elem of counters, which belong to a peer
 	stepAwait                  // waits for element elem of counters, which belong to the member itself
 )
 
@@ -26,8 +26,8 @@ type step struct {
 	copied   *copied
 	launch   device.Launch
 	counters device.Counters
-	// least is the counter value to await in run 0; each later run adds perRun. least may be negative if the awaited
-	// signal belongs to the previous run.
+	// least is the counter value to wait for in run 0; each later run adds perRun. least may be negative if the signal
+	// belongs to the previous run.
 	least, perRun int64
 }
 
@@ -54,10 +54,10 @@ type memberLog struct {
 	steps              []step
 	reads              []bool // by peer: whether the member reads the peer's staging
 	takes              []bool // by peer: whether the member reads the slot that the peer pushes to
-	signalled, awaited []int  // by peer: number of signals sent to it, and awaited from it
+	signalled, awaited []int  // by peer: number of signals sent to it, and number of signals awaited from it
 	wrote              bool   // whether the member has written its own staging
 	pushed             []bool // by peer: whether the member has pushed to it
-	moved              int64  // bytes received from peers
+	moved              int64  // number of bytes received from peers
 }
 
 func newBuild(ch *Channel, in *Instance, half int) *Build {
@@ -87,9 +87,9 @@ func (b *Build) Slot(at, from int, off int64, shape []int64) device.View {
 	return packed(b.ch.slots[at], n*b.ch.slotBytes+off, b.dt, shape)
 }
 
-// Copy makes member me copy src to dst. Both may be its own operands or staging. src may also be a peer's staging, and
-// dst the member's slot at a peer. If operands are shared, either may be a peer's operand. Copies of a view onto itself
-// and copies of no elements are left out.
+// Copy makes member me copy src to dst. Both may be the member's own operands or its staging. src may also be a peer's
+// staging, and dst the member's slot at a peer. If operands are shared, either may also be a peer's operand. No step
+// is added if both are the same view, or if the view has no elements.
 func (b *Build) Copy(me int, dst, src device.View) {
 	if src.Elements() == 0 || same(dst, src) {
 		return
@@ -123,8 +123,8 @@ func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 	b.add(me, step{kind: stepReduce, launch: l})
 }
 
-// Tell makes member me raise its counter in the memory of another member, whose index is to. Once
-// the matching Await has returned, everything that me did before is visible to that member.
+// Tell makes member me raise its counter in the memory of the member to. After the matching Await has returned, all
+// earlier writes of me are visible to that member.
 func (b *Build) Tell(me, to int) {
 	b.log[me].signalled[to]++
 	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: int32(me)})
@@ -152,7 +152,7 @@ func (b *Build) meet(me int) {
 func (b *Build) join(me int, from func(int) device.View) {
 	p, n := &b.in.Parts[me], b.Size()
 	for d := range n {
-		i := (me + d) % n // begin with a different peer on each member
+		i := (me + d) % n // each member begins with a different peer
 		dst := block(p.Out, b.in.Axis, i, n)
 		if i != me || !same(dst, p.In) {
 			b.Copy(me, dst, from(i))
@@ -189,8 +189,8 @@ func (b *Build) fail(err error) {
 	}
 }
 
-// claim makes member me await the acknowledgements of all readers before its first write to its staging or to its slot
-// at a peer.
+// claim precedes a member's first write to its staging or to its slot at a peer. It makes member me wait until all
+// readers have acknowledged their reads of the old contents.
 func (b *Build) claim(me int, dst device.View) {
 	p, ok := b.ch.owner[dst.Mem]
 	switch log := &b.log[me]; {
@@ -237,7 +237,7 @@ func (b *Build) memberOf(v device.View) (int, bool) {
 	return 0, false
 }
 
-// finish adds the acknowledgements of all reads and passes the steps to the channel.
+// finish adds the acknowledgements of all reads, and stores the steps in the channel.
 func (b *Build) finish() error {
 	if b.err != nil {
 		return b.err

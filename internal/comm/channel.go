@@ -10,13 +10,13 @@ import (
 // Channel runs the collectives that one team issues on one stream of each member, in an order that is the same in every
 // run.
 //
-// Instances that run by schedules share two memories on each member, staging and slots. A member writes its own staging
-// and its peers read it. Each peer has a slot, which the peer writes and the member reads. Both memories have two
-// halves that instances use alternately. The instances also share 3·n counters: element i counts the signals of member
-// i to this member, element n+i counts how often member i has read this member's staging, and element 2n+i counts how
-// often member i has read the data that this member pushed to it. Counters are never reset. Every run raises a counter
-// by the same number, so the value to await in run k is a constant plus k times that number, and runs may follow each
-// other without a barrier.
+// Instances that run by schedules share two memories on each member, staging and slots. A member writes its own
+// staging and its peers read it. Each peer has a slot, which the peer writes and the member reads. Both memories have
+// two halves that instances use alternately. The instances also share 3·n counters on each member. Element i counts
+// the signals of member i to this member. Element n+i counts how often member i has read this member's staging.
+// Element 2n+i counts how often member i has read the data that this member pushed to it. Counters are never reset.
+// Every run raises a counter by the same number, so the value to await in run k is a constant plus k times that
+// number, and runs may follow each other without a barrier.
 //
 // Instances that run by the machine's own launches use one device.Team, which is opened when the first of them is met
 // and which does its own synchronisation. A channel can have instances of both kinds: streams keep them in order.
@@ -29,8 +29,8 @@ type Channel struct {
 	team     device.Team // nil until an instance needs it
 	teamErr  error       // the reason why team could not be opened
 
-	halfBytes int64 // size of a half of staging
-	slotBytes int64 // size of one slot of a half
+	halfBytes int64 // size in bytes of a half of staging
+	slotBytes int64 // size in bytes of one slot of a half
 	half      int   // index of the half that the next schedule uses
 	staging   []device.Memory
 	slots     []device.Memory       // nil if no schedule pushes
@@ -49,8 +49,8 @@ type Channel struct {
 	scratch [][]step
 }
 
-// ledger counts, while building, the acknowledgements by which readers report to writers that they have finished
-// reading a memory.
+// ledger counts acknowledgements while the channel is built. With an acknowledgement, a reader reports to a writer
+// that it has finished reading a memory.
 type ledger struct {
 	base int // first element of the counters
 	// acked[r][w] is how often reader r acknowledges writer w in a run.
@@ -69,9 +69,10 @@ func newLedger(base, n int) *ledger {
 	return l
 }
 
-// least returns the number of reader r's acknowledgements in this run that writer w has to await before it writes half:
-// those up to the last use of half. Before the first use of half in a run, these are all acknowledgements of the
-// previous run, which count as zero in this one. The second result is false if w has already awaited that number.
+// least returns the number of reader r's acknowledgements in this run for which writer w has to wait before it writes
+// half: those up to the last use of half. Before the first use of half in a run, w has to wait for all
+// acknowledgements of the previous run, which is expressed as zero acknowledgements in this run. The second result is
+// false if w has already waited for that number.
 func (l *ledger) least(w, half, r int) (int64, bool) {
 	n := l.lastUse[w][half][r]
 	if n <= l.awaited[w][r] {
@@ -90,14 +91,14 @@ type InstanceError struct {
 	Err   error
 }
 
-// Error returns the reason without the index, because callers can describe the instance better than by its index.
+// Error returns the reason without the index, because callers can describe the instance better than by the index.
 func (e *InstanceError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *InstanceError) Unwrap() error { return e.Err }
 
 // Design checks the instances, which are in channel order, and chooses the algorithm of each. It reserves no memory,
-// except that it opens a team if an instance needs one. Its errors are of type *InstanceError.
+// except for a team that it opens if an instance needs one. Its errors are of type *InstanceError.
 func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) {
 	c := &Channel{dispatch: d, world: d.world, members: members, insts: insts}
 	apart, nodes := d.apart(members), d.nodes(members)
@@ -165,8 +166,8 @@ func (c *Channel) Choice(i int) Choice { return c.choices[i].Choice }
 // computed from the description of the algorithm.
 func (c *Channel) Moved(i, m int) int64 { return c.moved[i][m] }
 
-// Precompile starts, on machines that can, the compilations that Open waits for. A program with several channels calls
-// it on all of them first, so that they compile concurrently.
+// Precompile starts the compilations for which Open waits, on machines that support this. A program with several
+// channels calls Precompile on all of them first, so that all compilations run concurrently.
 func (c *Channel) Precompile() {
 	if c.team == nil {
 		return
@@ -212,7 +213,7 @@ func (c *Channel) open() error {
 	c.settle()
 	c.scratch = nil
 	for i := range c.insts {
-		c.insts[i].Norm = nil // the launches have copied what they need from it
+		c.insts[i].Norm = nil // the launches no longer need the description
 	}
 	return nil
 }
@@ -260,7 +261,7 @@ func (c *Channel) build(i int) error {
 		c.half = 1 - c.half
 		x.schedule.Build(b)
 		err := b.finish()
-		for m := range b.log { // also after an error, so that their launches are released
+		for m := range b.log { // also after an error, because the launches must be released
 			c.scratch[m] = b.log[m].steps
 			steps[m] = append(steps[m], b.log[m].steps...)
 			got[m] += b.log[m].moved
@@ -285,8 +286,8 @@ func square(n int, v int64) [][]int64 {
 
 func (c *Channel) device(m int) device.Device { return c.world.Device(c.members[m].Rank) }
 
-// settle sets the amount by which each await's value grows from run to run, which is known only after all instances are
-// built, and removes awaits that are always satisfied.
+// settle sets the amount by which the awaited value of each wait grows from run to run. The amount is known only after
+// all instances are built. settle also removes waits that are always satisfied.
 func (c *Channel) settle() {
 	n := len(c.members)
 	for _, inst := range c.plans {

@@ -89,7 +89,7 @@ func (in *Instance) rooted() bool {
 	return false
 }
 
-// checkRed reports a reduction that is none.
+// checkRed returns an error if red is not a reduction.
 func checkRed(red ir.Red) error {
 	if red < ir.Sum || red > ir.Avg {
 		return fmt.Errorf("it names no valid reduction (sum, max, min or avg)")

@@ -32,7 +32,7 @@ func (chunked) Supports(in *Instance, _ device.Caps) error {
 	if in.Bytes()/chunkBytes >= mostChunks {
 		return fmt.Errorf("%w: the operand has %d or more pieces", device.ErrUnsupported, mostChunks)
 	}
-	return in.aside(true) // otherwise a piece's result would overwrite the input of the next one
+	return in.aside(true) // otherwise a piece's result would overwrite the input of the next piece
 }
 
 func (chunked) Split(in *Instance) []Instance { return in.split(chunkBytes) }

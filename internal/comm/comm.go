@@ -2,8 +2,9 @@
 // copies, reduction launches, signals and counter waits, or as the machine's own launches for whole collectives.
 //
 // A Channel is the sequence of collectives that one team issues on one stream of each member. A Dispatch chooses the
-// algorithm of each collective. Everything is resolved when the channel is opened, so issuing only iterates over
-// prepared steps. Only the values of counters differ from run to run, and they follow from the number of the run.
+// algorithm of each collective. All steps are prepared when the channel is opened, so issuing a collective only
+// iterates over them. Only the values of counters differ from run to run; they are computed from the number of the
+// run.
 package comm
 
 import (
@@ -28,8 +29,8 @@ type Instance struct {
 	// Shared reports whether peers can read and write all operands in place.
 	Shared bool
 	// Norm describes this all_reduce together with the add and the rms_norm that directly follow it on every member's
-	// stream. It is set only if nothing else reads the sum, and nil otherwise. The launches may then do the add and the
-	// norm too; Channel.Normed reports whether they do.
+	// stream. It is nil unless only these operations read the sum. The launches may then also do the add and the norm;
+	// Channel.Normed reports whether they do.
 	Norm *device.Norm
 	// apart reports whether some members lack peer access to each other (World.Apart). Design sets it.
 	apart bool
@@ -74,8 +75,8 @@ func (in *Instance) Message() int64 {
 	return most
 }
 
-// source reports whether one member (reader) receives data, or in a barrier a signal, from another
-// (from). It defines the data flow of each collective.
+// source reports whether the member reader receives data from the member from, or a signal in a barrier. It defines
+// the data flow of each collective.
 func (in *Instance) source(reader, from int) bool {
 	switch in.Op {
 	case ir.OpBroadcast, ir.OpScatter:
@@ -101,7 +102,7 @@ func (in *Instance) gives(from int) bool {
 	return false
 }
 
-// least returns the number of bytes that member m must get from its peers with any algorithm.
+// least returns the number of bytes that member m has to receive from its peers, whatever the algorithm.
 func (in *Instance) least(m int) int64 {
 	p, n := &in.Parts[m], int64(len(in.Parts))
 	switch op := in.Op; {

@@ -8,10 +8,10 @@ import (
 )
 
 // direct runs collectives in place: it uses no staging and moves data directly between the members' operands. All
-// members must begin the collective before any of them ends it (S5). Collectives that only move data, except uneven
-// ones, are pushed: a reader signals that its output may be written, and the source copies into the output and signals
-// completion. Reductions and uneven collectives are pulled: a source signals that its input may be read, and the reader
-// reads it and signals that it has finished.
+// members must begin the collective before any of them ends it (S5). In collectives that only move data, except uneven
+// ones, members push: a reader signals that its output may be written, and the source copies into the output and
+// signals completion. In reductions and uneven collectives, members pull: a source signals that its input may be read,
+// and the reader reads it and signals that it has finished.
 //
 // A member's output is therefore written, and its input read, only while the member is between the start and the end of
 // the collective on its stream, and runs may follow each other without a barrier.
@@ -60,21 +60,21 @@ func (d direct) Build(b *Build) {
 }
 
 func (direct) pull(b *Build, me int) {
-	b.meet(me) // all inputs are ready
+	b.meet(me) // waits until all inputs are complete
 	if b.in.Op.Uneven() {
 		b.takeRows(me, b.each(func(from int) device.View { return b.in.Parts[from].In }),
 			b.each(func(from int) device.View { return b.in.Parts[from].Counts }))
 	} else {
 		b.take(me, func(from int) device.View { return b.in.given(from, me) })
 	}
-	b.meet(me) // all members have read the inputs
+	b.meet(me) // waits until all members have read the inputs
 }
 
 func (direct) push(b *Build, me int) {
 	gets := func(to, from int) bool { return b.in.source(to, from) && b.in.Parts[to].Writes }
 	for from := range b.others(me) {
 		if gets(me, from) {
-			b.Tell(me, from) // my output is free
+			b.Tell(me, from) // signals that the member's output may be written
 		}
 	}
 	if gets(me, me) {
@@ -84,7 +84,7 @@ func (direct) push(b *Build, me int) {
 		if gets(to, me) {
 			b.Await(me, to)
 			b.Copy(me, b.in.placed(to, me), b.in.given(me, to))
-			b.Tell(me, to) // the output is written
+			b.Tell(me, to) // signals that the output is written
 		}
 	}
 	for from := range b.others(me) {
@@ -94,8 +94,7 @@ func (direct) push(b *Build, me int) {
 	}
 }
 
-// placed returns the part of a member's output that receives another member's data. to is the index
-// of the first member, from that of the second.
+// placed returns the part of the output of the member to that receives the data of the member from.
 func (in *Instance) placed(to, from int) device.View {
 	if in.Op == ir.OpBroadcast {
 		return in.Parts[to].Out

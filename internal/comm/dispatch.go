@@ -11,12 +11,12 @@ import (
 )
 
 // Policy defines how to choose algorithms for collectives that do not pin one. The zero value chooses the fastest
-// algorithm known for each.
+// known algorithm for each collective.
 type Policy struct {
 	// Algorithm is the name of the algorithm to try first.
 	Algorithm string
-	// Fixed requires that a collective gives the same bits for every message size: it uses one algorithm for all sizes, or
-	// where that algorithm does not apply another one that gives the same bits.
+	// Fixed makes a collective compute the same bits for every message size. It then uses one algorithm for all sizes.
+	// If that algorithm does not support a size, it uses another algorithm that computes the same bits.
 	Fixed bool
 	// Sparing prefers algorithms that need little memory in addition to the operands.
 	Sparing bool
@@ -52,12 +52,12 @@ func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch
 // Table returns the table that d uses, or nil if it uses none.
 func (d *Dispatch) Table() *Table { return d.table }
 
-// Algorithms returns the names that the attribute algorithm= accepts in this world: those of schedules, those of the
-// machine's own algorithms, and, if the world has several nodes, those of the algorithms between nodes.
+// Algorithms returns the names that the attribute algorithm= accepts in this world. They include schedules, the
+// machine's own algorithms and, if the world has several nodes, the algorithms between nodes.
 func (d *Dispatch) Algorithms() []string { return device.AlgorithmNames(d.known) }
 
 // Info returns the description of the algorithm with the given name. If the world does not have the algorithm, the
-// description holds only what the table records about it.
+// description contains only the fields that the table records.
 func (d *Dispatch) Info(name string) device.Algorithm {
 	for i := range d.known {
 		if d.known[i].Name == name {
@@ -102,11 +102,11 @@ type Choice struct {
 	Declined []string
 }
 
-// choice is a Choice together with the objects that run it.
+// choice is a Choice together with the schedule or the launches that implement it.
 type choice struct {
 	Choice
-	rest     []candidate // alternatives to try if the choice turns out not to work
-	schedule Algorithm   // nil if launches of the channel's team run the instance
+	rest     []candidate // further candidates, in case the choice cannot be prepared
+	schedule Algorithm   // the schedule that runs the instance; nil if launches of the channel's team run it
 	launches []device.Launch
 	normed   bool // the launches also do the add and the norm of Instance.Norm
 }
@@ -190,7 +190,7 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	if name := d.policy.Algorithm; name != "" {
 		list = append(list, candidate{in.capped(d.launched(in, device.Tuning{Algo: name})), "policy"})
 	}
-	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil { // tables are measured inside a node
+	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil { // tables contain measurements within a node
 		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
 			list = append(list, candidate{in.capped(t), "table"})
 		}
@@ -216,7 +216,8 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	return list
 }
 
-// rank returns 0 for candidates that need little memory or that the policy names, and 1 for others.
+// rank returns 0 for candidates that need little memory, and for candidates that the policy names. It returns 1 for
+// all others.
 func (d *Dispatch) rank(c candidate) int {
 	if a := d.Info(c.tuning.Algo); c.by == "policy" || a.Sparing() {
 		return 0
@@ -245,8 +246,8 @@ func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	return list
 }
 
-// modestFirst sorts list by the number of blocks that each tuning would have to give up to stay within in.CTAs. Tunings
-// that were measured within that bound are first.
+// modestFirst sorts list by the number of blocks by which each tuning exceeds in.CTAs. Tunings that were measured
+// within this limit are first.
 func (in *Instance) modestFirst(list []device.Tuning) []device.Tuning {
 	if in.CTAs == 0 {
 		return list

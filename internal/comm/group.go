@@ -7,9 +7,9 @@ import (
 )
 
 // Group is a set of sends and receives of one rank that are posted together and completed together. It first signals
-// "ready" for all its sends, then executes its receives, then waits for its sends, so that a ring of groups does not
-// deadlock. Receives do not wait for each other: each receive except the first runs on a separate stream, which is
-// forked from the group's stream and joined to it.
+// "ready" for all its sends, then executes its receives, and then waits for its sends to be received. This order
+// prevents a deadlock in a ring of groups. Receives do not wait for each other: each receive except the first runs on
+// a separate stream, which is forked from the group's stream and joined to it.
 type Group struct {
 	pairs  *Pairs
 	stream device.Stream

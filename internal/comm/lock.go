@@ -43,8 +43,8 @@ func lock(ctx context.Context, path string, within time.Duration) (release func(
 	}
 }
 
-// tryMake acquires a lock by creating a file that must not exist. It is used where the system offers no better lock: if
-// the process is killed while it holds the lock, the file remains.
+// tryMake acquires a lock by creating a file that must not exist. It is used on systems without better locks, because
+// the file remains if the process is killed while it holds the lock.
 func tryMake(path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	switch {

@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// tryLock locks the file at path, which it creates if necessary. It returns heldError if another process has locked the
-// file. The lock ends when the process ends for any reason. Releasing the lock removes the file, so a file that was
-// opened in the meantime may no longer be the one at path; a lock on such a file is not valid.
+// tryLock locks the file at path, which it creates if necessary. It returns heldError if another process has locked
+// the file. The lock ends when the process ends for any reason. Releasing the lock removes the file. If the file was
+// opened before it was removed, it is no longer the file at path, and a lock on it is not valid.
 func tryLock(path string) (release func(), err error) {
 	f, err := files.OpenLock(path)
 	if err != nil {

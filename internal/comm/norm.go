@@ -8,8 +8,8 @@ import (
 )
 
 // normalise makes instance i run as one launch together with the add and the norm that follow it, if that is possible.
-// It replaces only the machine's own launches: an algorithm that was asked for, a schedule and the vendor's library are
-// left unchanged.
+// It replaces only the machine's own launches. An algorithm that the program names, a schedule, and the vendor's
+// library are left unchanged.
 func (c *Channel) normalise(i int) {
 	x, in := c.choices[i], &c.insts[i]
 	if in.Norm == nil {

@@ -65,8 +65,8 @@ func (s oneShotPush) Build(b *Build) {
 	}
 }
 
-// given returns the part of a member's input (from) that another member (to) reads: the whole
-// input, or the block for that member.
+// given returns the part of the input of the member from that the member to reads: the whole input, or the block for
+// that member.
 func (in *Instance) given(from, to int) device.View {
 	v := in.Parts[from].In
 	if axis, cut := in.cutAxis(); cut {
@@ -78,7 +78,7 @@ func (in *Instance) given(from, to int) device.View {
 // take makes member me copy or reduce the data of all members, which from returns by member, into its output.
 func (b *Build) take(me int, from func(int) device.View) {
 	p := &b.in.Parts[me]
-	gets := b.in.source(me, me) // for the ops whose result only the root gets
+	gets := b.in.source(me, me) // for ops whose result only the root receives
 	switch op := b.in.Op; {
 	case op == ir.OpAllReduce, op == ir.OpReduceScatter, op == ir.OpReduce && gets:
 		b.Reduce(me, p.Out, b.each(from))
@@ -91,9 +91,9 @@ func (b *Build) take(me int, from func(int) device.View) {
 	}
 }
 
-// aside returns an error if a member's output overlaps its input. It permits an output that contains the input, or an
-// input that contains the output, as the block that stays with the member. It permits an output that is the input only
-// if inPlace is set.
+// aside returns an error if a member's output overlaps its input. The output may contain the input, or the input the
+// output, if the smaller one is the block that stays with the member. The output may be the input only if inPlace is
+// set.
 func (in *Instance) aside(inPlace bool) error {
 	for m := range in.Parts {
 		p := &in.Parts[m]
@@ -190,8 +190,8 @@ func (twoShotPush) Build(b *Build) {
 	}
 }
 
-// chunk returns the i-th chunk of a dense view that is cut into one chunk for each member. All chunks except the last
-// ones have the same size.
+// chunk returns the i-th chunk of a dense view that is split into one chunk for each member. All chunks have the same
+// size, except that the last ones may be smaller.
 func (in *Instance) chunk(v device.View, i int) device.View {
 	whole, c := v.Elements(), (twoShot{}).chunk(in)
 	return flat(v, min(int64(i)*c, whole), min(int64(i+1)*c, whole))

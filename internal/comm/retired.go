@@ -18,8 +18,9 @@ func current(t device.Tuning, known []device.Algorithm) device.Tuning {
 	return t
 }
 
-// retire removes retired algorithms from a table. A bracket that would become empty gets the replacements without
-// times, as the times were measured with the retired algorithms. Entry.Fixed is replaced too.
+// retire replaces retired algorithms in a table by the algorithms that replace them. In a bracket that would become
+// empty, it lists the replacements without times, because the times were measured with the retired algorithms. It also
+// replaces Entry.Fixed.
 func (t *Table) retire(known []device.Algorithm) {
 	gone := func(x Timed) bool { return current(x.Tuning, known).Algo != x.Algo }
 	for i := range t.Entries {

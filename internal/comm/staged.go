@@ -23,7 +23,7 @@ func (staged) Info() device.Algorithm {
 		How: "each member copies its input to its staging; readers copy or reduce from there"}
 }
 
-// Usual returns true: staged runs every collective that no other schedule is the default for.
+// Usual returns true: staged is the default for every collective for which no other schedule is.
 func (staged) Usual(*Instance) bool { return true }
 
 func (staged) Supports(*Instance, device.Caps) error { return nil }
@@ -65,7 +65,8 @@ func (s staged) Build(b *Build) {
 	}
 }
 
-// post copies member me's input into its staging: as a whole, or as a sequence of blocks, one for each reader.
+// post copies member me's input into its staging. The input is copied as a whole, or as a sequence of blocks, one for
+// each reader.
 func (staged) post(b *Build, me int) {
 	if !b.in.gives(me) {
 		return

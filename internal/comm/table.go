@@ -67,8 +67,9 @@ type Entry struct {
 	Reduction string `json:"reduction,omitempty"`
 	Elem      int64  `json:"element_bytes"`
 	Members   int    `json:"members"`
-	// Full reports whether the entry was measured at every power of two and over the whole parameter grid of each kernel.
-	// Shipped reports whether the entry was copied from the shipped table and not measured on this table's machine.
+	// Full reports whether the entry was measured at every power of two and with all combinations of each kernel's
+	// parameters. Shipped reports whether the entry was copied from the shipped table instead of being measured on
+	// this table's machine.
 	Full    bool `json:"full,omitempty"`
 	Shipped bool `json:"shipped,omitempty"`
 	// Checked lists the message sizes, in bytes, at which a quick tuning compared the shipped table with measurements.
@@ -78,8 +79,8 @@ type Entry struct {
 	// Brackets is sorted by ascending size. The choice of algorithms is not interpolated between brackets, but predicted
 	// times are (see Found.Points).
 	Brackets []Bracket `json:"brackets"`
-	// Fixed is the tuning that is best over all sizes among those that sum in order; nil if no such tuning supports all
-	// sizes.
+	// Fixed is the best tuning over all sizes among those that add in the order of the members; nil if no such tuning
+	// supports all sizes.
 	Fixed *device.Tuning `json:"fixed,omitempty"`
 }
 
@@ -113,9 +114,9 @@ func ReductionOf(red ir.Red, op ir.Op) string {
 	return "sum"
 }
 
-// best returns the tunings for the instance, the best one first; nil if t is nil or has no entry
-// for it. If fixed is set, the entry's Fixed tuning is first, followed only by tunings that give
-// the same bits: those that do not add in a free order.
+// best returns the tunings for the instance, the best one first; nil if t is nil or has no entry for it. If fixed is
+// set, the entry's Fixed tuning is first, and only tunings that compute the same bits follow: those that add in the
+// order of the members.
 func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	e := t.find(in)
 	if e == nil {
@@ -155,7 +156,8 @@ func (t *Table) Put(e Entry) {
 	t.Entries = append(t.Entries, e)
 }
 
-// kin maps an op to one that moves data in the same way, and whose entry is used if the op has none.
+// kin maps an op to another op that moves data in the same way. If the table has no entry for the op, the entry of the
+// other op is used.
 var kin = map[ir.Op]ir.Op{ir.OpGather: ir.OpAllGather, ir.OpScatter: ir.OpAllToAll, ir.OpPermute: ir.OpBroadcast, ir.OpReduce: ir.OpReduceScatter}
 
 // Clone returns a copy of t that shares no mutable data with t.
@@ -238,7 +240,7 @@ func (t *Table) Hash() string {
 		return ""
 	}
 	data, err := json.Marshal(t.Entries)
-	if err != nil { // a number that JSON cannot represent; Check refuses such tables
+	if err != nil { // fails for a number that JSON cannot represent; Check refuses such tables
 		return "?"
 	}
 	sum := sha256.Sum256(data)

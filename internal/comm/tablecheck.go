@@ -62,7 +62,7 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// checkNames returns an error for a collective or a reduction that does not exist, and which no lookup would find.
+// checkNames returns an error for a collective or a reduction that does not exist. No lookup would find such an entry.
 func (e *Entry) checkNames() error {
 	op, ok := ir.ParseOp(e.Op)
 	if !ok || op.Info().Class != ir.ClassCollective {
@@ -90,8 +90,8 @@ func reductionsOf(op ir.Op) (list []string) {
 	return list
 }
 
-// check returns an error for a bracket whose sizes or times are out of range, also if they are too large for
-// predictions; see the bounds in package machine.
+// check returns an error for a bracket whose sizes or times are out of range. The limits are those for predictions;
+// see package machine.
 func (b *Bracket) check() error {
 	switch {
 	case b.UpTo > machine.MostBytes:

@@ -189,8 +189,9 @@ const untuned = "this machine has not been tuned: run hocket tune"
 // PassedOver reports whether a tuned table exists but cannot be used; Ignored holds the reason.
 func (f *Found) PassedOver() bool { return f.Ignored != "" && f.Ignored != untuned }
 
-// Find returns the tuned table of the machine that w runs on. If there is none, or it cannot be used, Find returns the
-// shipped table, provided that the world has teams: on any GPU its choices are better than none.
+// Find returns the tuned table of the machine on which w runs. If there is none, or if it cannot be used, Find returns
+// the shipped table, provided that the world has teams. On any GPU, the choices of the shipped table are better than
+// choices without a table.
 func Find(machine string, w device.World) Found {
 	identity := Identity(machine, w)
 	t, err := Tuned(identity, w.Ranks())

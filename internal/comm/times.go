@@ -22,9 +22,9 @@ func FindOn(m device.Machine, ranks int) Found {
 	return Find(m.Name(), w)
 }
 
-// FindFor is like Find for a model of GPU that need not be in this machine. gpu is the prefix of identities that names
-// the model (see Table.Of). FindFor returns the most recently written tuned table for the number of ranks, or else the
-// shipped table if the model is of the same maker.
+// FindFor is like Find for a GPU model that need not be in this machine. gpu is the prefix of identities that names
+// the model (see Table.Of). FindFor returns the most recently written tuned table for the number of ranks. If there is
+// none, it returns the shipped table if the model is of the same maker.
 func FindFor(gpu string, ranks int) Found {
 	f := Found{Identity: gpu}
 	if gpu == "" {
@@ -64,7 +64,7 @@ func (f *Found) Points(c *machine.Collective) []machine.Point {
 	return list
 }
 
-// just returns the entry for exactly the kind of collective of c; nil if there is none.
+// just returns the entry for exactly this kind of collective; nil if there is none.
 func (t *Table) just(c *machine.Collective) *Entry {
 	if t == nil {
 		return nil
@@ -79,8 +79,8 @@ func (t *Table) just(c *machine.Collective) *Entry {
 	return &t.Entries[i]
 }
 
-// taken returns the tuning of bracket b that the dispatcher would use for c, as far as this can be decided without the
-// operands; nil if it would use none.
+// taken returns the tuning of bracket b that the dispatcher would select for c, as far as this can be decided without
+// the operands. It returns nil if the dispatcher would select none.
 func (f *Found) taken(b *Bracket, c *machine.Collective) *Timed {
 	i := slices.IndexFunc(b.Best, func(x Timed) bool {
 		switch {

@@ -9,9 +9,9 @@ import (
 )
 
 // The direct and staged algorithms run uneven collectives: each member reads its own rows from its peers' operands, in
-// place or from staging. If the counts are known on the host, the steps are copies or a reduction. If the counts are in
-// device memory, a kernel reads them when it runs; peers read them in place or from staging too. In both cases the rest
-// of the result is filled with zeros.
+// place or from staging. If the counts are known on the host, the steps are copies or a reduction. If the counts are
+// in device memory, a kernel reads them when it runs; peers read them in place or from staging too. In both cases the
+// unused rows of the result are filled with zeros.
 
 // counted reports whether the counts are in device memory.
 func (in *Instance) counted() bool { return in.Op.Uneven() && in.Parts[0].Counted }
@@ -51,7 +51,7 @@ func (b *Build) takeRows(me int, whole, counts []device.View) {
 	b.run(me, device.Kernel{Op: device.Zeros(), Outs: []device.View{rows(p.Out, axis, at, p.Out.Shape[axis]-at)}})
 }
 
-// takeCounted makes a kernel move the rows of member me by the counts in device memory.
+// takeCounted makes a kernel move the rows of member me. The kernel reads the counts in device memory.
 func (b *Build) takeCounted(me int, whole, counts []device.View) {
 	out := b.in.Parts[me].Out
 	for p := range b.others(me) {

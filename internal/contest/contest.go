@@ -1,5 +1,5 @@
-// Package contest measures ways to run a collective against each other. It opens a world with memory for the calls,
-// checks the result of each way, runs the ways alternately, and compares their times.
+// Package contest compares algorithms of a collective by measurement. It opens a world with memory for the calls,
+// checks the result of each algorithm, runs the algorithms alternately, and compares their times.
 package contest
 
 import (
@@ -28,14 +28,14 @@ type Arena struct {
 	Members  []comm.Member
 	In, Out  []device.Memory
 	pattern  []*tensor.Tensor // the repeated pattern of each rank's input
-	scratch  []device.Memory  // four words, whose copy orders a stream after a graph
+	scratch  []device.Memory  // four words of memory; a copy of them orders a stream after a graph
 }
 
 // PatternLength is the period of inputs, in elements. It is unlikely to divide a shard, so blocks
 // in the wrong place are detected.
 const PatternLength = 499_980
 
-// coldBytes is the least total size of operands that are used alternately: more than a GPU's cache.
+// coldBytes is the smallest total size of operands that are used alternately. It is larger than a GPU's cache.
 const coldBytes = 256 << 20
 
 // OpenArena opens a world with enough memory for each of the calls.
@@ -59,7 +59,7 @@ func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, d
 // Within calls f, which uses a world, and returns its error. If a call of the machine's driver does
 // not return, Within returns the world's error, and the world is lost (see device.World.Do).
 func Within(ctx context.Context, w device.World, f func() error) (err error) {
-	var got error // not the result parameter, since f may write it after Do has returned
+	var got error // a separate variable, because f may write it after Do has returned
 	if lost := w.Do(ctx, func() { got = f() }); lost != nil {
 		return lost
 	}
@@ -136,10 +136,10 @@ func (a *Arena) value(rank int, i int64) float64 {
 	return p.Float64(i % int64(p.Len()))
 }
 
-// Call is a collective to measure: an op and its message size.
+// Call is a collective to measure: its op and its message size.
 type Call struct {
 	Op    ir.Op
-	Red   ir.Red // for ops that reduce; sum if unset
+	Red   ir.Red // reduction, for ops that reduce; sum if unset
 	Bytes int64
 }
 
@@ -200,7 +200,7 @@ func Vector(mem device.Memory, off int64, dt ir.DType, n int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: dt, Shape: []int64{n}, Strides: []int64{1}}
 }
 
-// Entrant is one way to run a call, with its measurements.
+// Entrant is one algorithm for a call, with its measurements.
 type Entrant struct {
 	Way     Way
 	Call    Call
@@ -317,13 +317,13 @@ func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
 	}
 	names := short.Forms()
 	if len(names) == 0 || !slices.Equal(names, long.Forms()) {
-		return nil // the two lengths have different forms, so these cannot be compared
+		return nil // the graphs of the two lengths have different forms, so their times cannot be compared
 	}
 	best, least := 0, math.Inf(1)
 	for i := range names {
 		short.Choose(i)
 		long.Choose(i)
-		for range 2 { // the first is a warm-up
+		for range 2 { // the first round is a warm-up
 			us, err := a.timeGraph(ctx, e)
 			if err != nil {
 				return err
@@ -392,9 +392,8 @@ func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
 	return slices.Max(us) / float64(e.Chains.Eager), nil
 }
 
-// timeGraph returns microseconds per call within a graph, on the slowest rank: the difference
-// between a long and a short chain, so that the time of a launch cancels out. A launch before them
-// hides the host's time.
+// timeGraph returns microseconds per call within a graph, on the slowest rank: the difference between a long and a
+// short chain, so that the time of a launch cancels out. Another launch before these two hides the host's time.
 func (a *Arena) timeGraph(ctx context.Context, e *Entrant) (float64, error) {
 	if err := a.Replay(ctx, e, e.Long, e.Chains.Long); err != nil {
 		return 0, err

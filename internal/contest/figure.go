@@ -39,7 +39,7 @@ func Mapped(samples []float64, f func(float64) float64) []float64 {
 	return out
 }
 
-// Differences returns the paired differences of two things that were measured alternately.
+// Differences returns the paired differences of two series of samples that were measured alternately.
 func Differences(a, b []float64) []float64 {
 	out := make([]float64, min(len(a), len(b)))
 	for i := range out {

@@ -72,7 +72,7 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 	return list, nil
 }
 
-// whole reports whether a figure has all required fields, with valid values.
+// whole reports whether a figure has valid values in all required fields.
 func (p *Peer) whole() bool {
 	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Micros > 0 && p.Micros <= mostMicros &&
 		p.HostMicros >= 0 && p.Spread >= 0

@@ -30,7 +30,7 @@ func readVLLMTable(text string) ([]Peer, error) {
 	var list []Peer
 	var columns []string
 	machine, dtype, ranks, n := "", "bf16", 0, 0
-	lines := map[Peer]int{} // by figures without their times
+	lines := map[Peer]int{} // by figure, without its time: line
 	for line := range strings.Lines(text) {
 		n++
 		line = strings.TrimSpace(line)

@@ -19,18 +19,18 @@ type Way struct {
 	// not measured.
 	Graph *Figure `json:"graph_us,omitempty"`
 	Eager *Figure `json:"eager_us,omitempty"`
-	// Skew is how much longer an eager call takes on the slowest rank than on the fastest.
+	// Skew is the difference between the times of an eager call on the slowest and on the fastest rank.
 	Skew float64 `json:"skew_us"`
 	// Form is the form of its graphs, if there are several.
 	Form string `json:"form,omitempty"`
-	// Wrong is how many of the checked elements (Checked) were wrong.
+	// Wrong is the number of wrong elements among the Checked elements that were compared.
 	Wrong   int64 `json:"wrong"`
 	Checked int64 `json:"checked"`
 	// Refused is the reason why it was not measured; empty if it was.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Best is the time by graph if measured, or else the eager time; 0 if neither was measured.
+// Best is the time by graph if it was measured, and otherwise the eager time. It is 0 if neither was measured.
 func (w *Way) Best() float64 {
 	switch {
 	case w.Graph != nil:

@@ -7,8 +7,8 @@ import (
 
 // Args holds the arguments of one run. A device tensor may be in both DeviceIn and DeviceOut.
 type Args struct {
-	// In holds global tensors in host memory, by parameter. They are read until the run returns. Parameters without an
-	// argument are taken from the batch's Weights.
+	// In holds global tensors in host memory, by parameter. They are read until the run returns. A parameter without
+	// an argument is read from the batch's Weights.
 	In map[string]*tensor.Tensor
 	// InLocal holds, by parameter and rank, the blocks of this process's ranks, as an alternative to a global tensor.
 	InLocal map[string]map[int]*tensor.Tensor
@@ -27,8 +27,9 @@ type Args struct {
 	Into map[string]*tensor.Tensor
 }
 
-// Batch is a sequence of runs, together with the weights used for arguments that a run does not set. Neither may change
-// after the batch has run: a program recognizes the batch that it ran last by its address, and then skips most checks.
+// Batch is a sequence of runs, together with the weights used for arguments that a run does not set. Neither the runs
+// nor the weights may change after the batch has run. A program recognizes the batch that it ran last by its address,
+// and then skips most checks.
 type Batch struct {
 	Runs    []Args
 	Weights *Weights
@@ -51,8 +52,8 @@ func (b *Batch) ready() bool {
 	return true
 }
 
-// SpoiledError is the error of a run that updates arguments in place and may have begun to do so. The run cannot be
-// repeated with these arguments.
+// SpoiledError is the error of a run that may have begun to update its arguments in place. The run cannot be repeated
+// with these arguments.
 type SpoiledError struct{ Err error }
 
 // Error returns the run's error and states that the updated arguments are lost.
@@ -95,8 +96,8 @@ func updates(batch []Args) bool {
 	return false
 }
 
-// UsesOnlyAs reports whether a run reads a parameter from t, writes it back to t if it is inout, and does not use t for
-// anything else. A further copy from or to t would conflict with the run's accesses.
+// UsesOnlyAs reports whether a run reads a parameter from t, writes the new value to t if the parameter is inout, and
+// does not use t otherwise. An additional copy from or to t would conflict with these accesses.
 func (a Args) UsesOnlyAs(t *resident.DeviceTensor, param string, inout bool) bool {
 	other := func(all map[string]*resident.DeviceTensor, name string) bool {
 		for n, o := range all {
@@ -154,7 +155,8 @@ func names[T any](given map[string]T, weights *Weights) bool {
 	return false
 }
 
-// host returns the host tensor from which a run reads a parameter; nil if it reads the parameter from elsewhere.
+// host returns the host tensor from which a run reads a parameter; nil if the run reads the parameter from a device
+// tensor or an address.
 func (a Args) host(name string, weights *Weights) *tensor.Tensor {
 	if t := a.In[name]; t != nil {
 		return t

@@ -12,7 +12,7 @@ import (
 // backup holds copies, in device memory, of all residents that a program updates.
 type backup struct {
 	im *image.Image
-	// copies may outlive a failed world that still accesses them; their memory is freed when that world is closed.
+	// copies may be in use by a failed world after the trials. Their memory is then freed when that world is closed.
 	copies []*residentCopy
 }
 
@@ -33,8 +33,8 @@ func (b *backup) give() error {
 	return errors.Join(errs...)
 }
 
-// take copies, in device memory, the tensors that the program's runs update in place, and marks the tensors as empty
-// until restore. The world must be idle, and is idle when take returns.
+// take copies, in device memory, the tensors that the program's runs update in place. It marks these tensors as empty
+// until restore. The world must be idle, and is idle again when take returns.
 func (b *backup) take(ctx context.Context) (err error) {
 	for i, t := range b.im.Residents {
 		if err == nil && t != nil && b.im.Inputs[i].Inout {
@@ -44,7 +44,7 @@ func (b *backup) take(ctx context.Context) (err error) {
 	if len(b.copies) == 0 {
 		return err
 	}
-	if serr := b.im.World.Sync(ctx); serr != nil { // copies may still run: freed memory could be reused
+	if serr := b.im.World.Sync(ctx); serr != nil { // copies may still be running, and would write to memory that is reused
 		return serr
 	}
 	if err != nil {

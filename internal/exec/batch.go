@@ -26,7 +26,7 @@ type Result struct {
 	Algorithms []string
 	// Detours lists the devices without peer access, with the reason (see device.Status); empty if there are none.
 	Detours []string
-	// Guesses names the GEMMs that run by the library's first guess (see device.Status).
+	// Guesses names the GEMMs whose algorithm was not timed (see device.Status).
 	Guesses []string
 	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if it was used.
 	PassedOver string
@@ -50,9 +50,10 @@ func (p *Program) RunBatch(ctx context.Context, runs []Args, weights *Weights) (
 // returns their results in order. The caller must hold leases of all device tensors among the arguments.
 //
 // Arguments that a run does not set are taken from the batch's weights. Weights that all runs of the batch use are
-// uploaded before the batch, and remain on the devices until a batch has other weights. Inout parameters are uploaded
-// for each run nevertheless. A batch with the same Weights as the previous one does not check the weights again. A
-// batch that is repeated, and whose other arguments are all on the devices, is not bound again.
+// uploaded before the batch, and remain on the devices until a batch has other weights. Weights of inout parameters
+// are nevertheless uploaded for each run. A batch with the same Weights as the previous one does not check the weights
+// again. If the same batch is executed again and its other arguments are all on the devices, its arguments are not
+// checked or bound again.
 //
 // A failed run makes the program unusable, and device tensors that the batch was to write are then empty. The following
 // errors do not make it unusable: wrong inputs, a context that has already ended, a context that ends less than
@@ -113,7 +114,7 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 		return nil, p.breakDown(err)
 	}
 	setContents(runs, false)
-	first := p.issuer.run // trials of graphs count as runs too
+	first := p.issuer.run // trials of graphs are counted as runs, too
 	issued, err := p.runAdmitted(late, len(runs))
 	ended := ctx.Err()
 	if err != nil {
@@ -123,7 +124,7 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 		return nil, err
 	}
 	results, err := p.collect(first, len(runs))
-	setContents(runs, err == nil) // even if ctx has ended: the runs have succeeded
+	setContents(runs, err == nil) // also if ctx has ended, because the runs have succeeded
 	if ended != nil && err == nil {
 		return nil, fmt.Errorf("the run succeeded, but only after its context had ended: %w", ended)
 	}
@@ -138,8 +139,8 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 	return results, nil
 }
 
-// admit checks a batch's arguments and prepares its runs. It checks only some inputs if the others are unchanged since
-// the previous batch, and no inputs if b is the previous batch.
+// admit checks a batch's arguments and prepares its runs. If some inputs are unchanged since the previous batch, it
+// does not check these. If b is the previous batch, it checks no inputs.
 func (p *Program) admit(ctx, late context.Context, b *Batch) error {
 	ins, known := p.weights.unsettled(b.Runs, b.Weights)
 	kept := known && !p.recorder.wanted() && p.binder.keeps(b)
@@ -165,7 +166,7 @@ func (p *Program) admit(ctx, late context.Context, b *Batch) error {
 	return err
 }
 
-// bring uploads those arguments of a batch that remain on the devices.
+// bring uploads the arguments of a batch that stay on the devices between runs.
 func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) error {
 	err := p.upload(ctx, func(name string) *tensor.Tensor { return batch[0].host(name, weights) })
 	if err == nil {
@@ -174,10 +175,10 @@ func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) err
 	return err
 }
 
-// upload uploads parameters that remain on the devices and are not there yet. It finishes one parameter before it
-// begins the next, so that at most one is copied in host memory to cut it into blocks. The world is idle. If ctx ends,
-// upload stops before the next parameter and the program remains usable: otherwise deadlines shorter than the upload
-// would make the program start the upload again forever.
+// upload uploads the parameters that stay on the devices and have not been uploaded yet. It finishes one parameter
+// before it begins the next, so that at most one is copied in host memory to split it into blocks. The world is idle.
+// If ctx ends, upload stops before the next parameter, and the program remains usable. If it did not, callers with
+// deadlines shorter than the upload would make the program start the upload again and again.
 func (p *Program) upload(ctx context.Context, take func(name string) *tensor.Tensor) error {
 	for i, t := p.weights.missing(0, take); i >= 0; i, t = p.weights.missing(i+1, take) {
 		if err := ctx.Err(); err != nil {
@@ -222,8 +223,8 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 	return err
 }
 
-// announce sends the other processes a description of the runs that come next. A process that runs something else gets
-// an error that ends both worlds.
+// announce sends a description of the next runs to the other processes. If a process announces different runs, all
+// processes get an error, and the world ends.
 func (p *Program) announce(k int) error {
 	if p.peers == nil {
 		return nil
@@ -239,7 +240,7 @@ func (p *Program) announce(k int) error {
 	return p.peers.Step(what)
 }
 
-// runAdmitted issues k runs and waits for them until late ends.
+// runAdmitted issues k runs and waits for them. It gives up when the context late ends.
 func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration, err error) {
 	if p.opts.ProfileRange && p.issuer.run > 0 {
 		if err := p.im.World.Profile(symbolizer{p.im}.profiled); err != nil {
@@ -252,7 +253,7 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 		}()
 	}
 	began := time.Now()
-	err = p.issuer.within(late, func() error { // issue all runs in one Batch call
+	err = p.issuer.within(late, func() error { // one Batch call issues all runs
 		return p.im.World.Batch(func() error { return p.issuer.runs(p.binder.frames[:k]) })
 	})
 	issued = time.Since(began)
@@ -267,9 +268,9 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 	return issued, err
 }
 
-// prepareRuns prepares the resources that k runs need and later runs reuse. If ctx ends meanwhile, the runs do not
-// begin and the program remains usable: otherwise deadlines shorter than the preparation would make it start again
-// forever. If the batch has no grace, the program becomes unusable.
+// prepareRuns prepares the resources that k runs need and that later runs reuse. If ctx ends meanwhile, the runs do
+// not begin, and the program remains usable. If it did not, callers with deadlines shorter than the preparation would
+// make it start again and again. If the batch has no grace, the program becomes unusable.
 func (p *Program) prepareRuns(ctx context.Context, k int) error {
 	wait := grace.Transfer
 	if p.opts.Grace <= 0 {

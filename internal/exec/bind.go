@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// binder binds arguments to runs: it checks them, and stores in frames the memory that runs copy from and to.
+// binder checks the arguments of runs, and stores in frames the memory from and to which the runs copy.
 type binder struct {
 	im        *image.Image
 	signature signature
@@ -40,7 +40,7 @@ func newBinder(im *image.Image, weights *weightCache, enqueued *enqueued) *binde
 // receives reports whether this process receives the output blocks of a rank.
 func (b *binder) receives(rank int) bool { return b.gathers || b.im.World.Local(rank) }
 
-// keep keeps the frames for the next execution of the batch, if its runs copy nothing from or to the host.
+// keep marks the frames as prepared for another execution of the batch, if its runs copy nothing from or to the host.
 func (b *binder) keep(batch *Batch) {
 	if n := len(batch.Runs); n <= keptFrames && !slices.Contains(copied(b.frames[:n]), true) {
 		b.kept = weak.Make(batch)
@@ -50,7 +50,8 @@ func (b *binder) keep(batch *Batch) {
 // keeps reports whether the frames are prepared for a batch.
 func (b *binder) keeps(batch *Batch) bool { return b.kept == weak.Make(batch) && batch.ready() }
 
-// trim drops surplus frames and references to the caller's memory, unless the frames are kept.
+// trim drops frames that exceed keptFrames, and references to the caller's memory, unless the frames are kept for a
+// batch.
 func (b *binder) trim() {
 	if b.kept != (weak.Pointer[Batch]{}) {
 		return
@@ -64,8 +65,8 @@ func (b *binder) trim() {
 	}
 }
 
-// bind checks the inputs of all runs and prepares their blocks. It considers only the inputs ins; the others are
-// unchanged.
+// bind checks the inputs of all runs and prepares their blocks. It handles only the inputs whose indices are in ins;
+// the others are unchanged.
 func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
 	b.kept = weak.Pointer[Batch]{}
 	if err := b.signature.check(batch, weights, ins); err != nil {
@@ -95,8 +96,8 @@ func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
 	return nil
 }
 
-// fillInputs prepares the input blocks of run i of a batch, except blocks that are on the devices. It reuses the blocks
-// of the previous run if that run has the same tensor.
+// fillInputs prepares the input blocks of run i of a batch, except blocks that are on the devices. If the previous run
+// has the same tensor, fillInputs reuses its blocks.
 func (b *binder) fillInputs(i int, a Args, before *Args, weights *Weights, ins []int) error {
 	f := b.frames[i]
 	for _, k := range ins {
@@ -153,8 +154,8 @@ func byName(ios []plan.IO) map[string]ioBlocks {
 	return all
 }
 
-// borrowAll returns, for each of n blocks, a view of the device tensor that the block is copied from (if from is set)
-// or to. It returns nil if there are no such views.
+// borrowAll returns views of device tensors, one for each of n blocks. Blocks are copied from these views if from is
+// set, and to them otherwise. borrowAll returns nil if no block is in a device tensor.
 func (b *binder) borrowAll(
 	ios map[string]ioBlocks, n int, tensors map[string]*resident.DeviceTensor, from bool,
 ) ([]device.View, error) {
@@ -210,7 +211,8 @@ func (b *binder) prepareCopy(ref plan.Ref, v device.View, from bool) error {
 	return b.im.World.Device(int(ref.Rank)).PrepareCopy(dst, src)
 }
 
-// hostUploads returns an error that names an input, among ins, that the prepared run would upload from host memory.
+// hostUploads returns an error if the prepared run would upload one of the inputs in ins from host memory. The error
+// names the input.
 func (b *binder) hostUploads(ins []int) error {
 	f := b.frames[0]
 	for _, i := range ins {
@@ -226,7 +228,8 @@ func (b *binder) hostUploads(ins []int) error {
 	return nil
 }
 
-// addressed sets, in views, each block for which at has an address to a view at that address, and returns views.
+// addressed replaces, in views, the view of each block that has an address in at by a view at that address. It returns
+// views.
 func (b *binder) addressed(
 	views []device.View, ios []plan.IO, at map[string]map[int]uintptr, from bool,
 ) ([]device.View, error) {

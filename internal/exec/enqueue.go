@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// ErrCapturing reports that preparation is necessary which is impossible while a stream of the caller is being
+// ErrCapturing reports that a run needs preparation, which is impossible while a stream of the caller is being
 // captured.
 var ErrCapturing = errors.New("the run needs preparation, which is impossible while a graph is being captured: " +
 	"enqueue the run once before the capture")
@@ -47,7 +47,7 @@ func (p *Program) enqueue(
 ) error {
 	defer p.binder.trim()
 	if capturing && p.enqueued.callers == nil {
-		return ErrCapturing // opening requires streams that are not captured
+		return ErrCapturing // a world cannot be opened for streams that are being captured
 	}
 	if err := p.enqueued.open(); err != nil {
 		return err
@@ -95,7 +95,8 @@ func (p *Program) enqueue(
 	} else if p.issuer.run == 0 || brings || p.issuer.tracer != nil {
 		err = ErrCapturing
 	} else if p.peers != nil && p.issuer.replay == nil {
-		// With several processes, later runs are launched as a graph, because counters count from the beginning of a graph.
+		// With several processes, later runs are launched as a graph, because counters count from the beginning of
+		// each launch of the graph.
 		p.issuer.replay, err = newReplay(p.im)
 	}
 	if err != nil {
@@ -117,7 +118,8 @@ func (p *Program) enqueue(
 	return nil
 }
 
-// makeReady prepares the resources that later runs reuse. It waits only if something has not been prepared before.
+// makeReady prepares the resources that later runs reuse. It waits only if some resource has not been prepared by an
+// earlier run.
 func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights, known, brings bool) error {
 	if brings || p.recorder.wanted() {
 		if err := p.rest(ctx); err != nil {
@@ -160,7 +162,7 @@ func (p *Program) Rest(ctx context.Context) error {
 		return nil
 	}
 	_, err := p.do(ctx, func(context.Context) error {
-		p.enqueued.inFlight = p.enqueued.inFlight || p.enqueued.captured // graph launches are not counted here
+		p.enqueued.inFlight = p.enqueued.inFlight || p.enqueued.captured // launches of the caller's graphs are not counted in inFlight
 		return p.rest(ctx)
 	})
 	return err

@@ -14,7 +14,7 @@ import (
 type enqueued struct {
 	im       *image.Image
 	callers  device.Callers                  // nil until a run is enqueued
-	inFlight bool                            // whether runs may not have ended
+	inFlight bool                            // whether some runs may not have ended
 	ended    chan struct{}                   // closed when they have ended; nil if no call waits
 	captured bool                            // whether a graph of the caller contains a run
 	left     map[*resident.DeviceTensor]bool // device tensors that runs in flight write
@@ -55,7 +55,7 @@ func (e *enqueued) byRank(streams []uintptr, capturing bool) ([]uintptr, error) 
 	return all, nil
 }
 
-// leaves records the device tensors that a run writes.
+// leaves records the device tensors that a run writes, until the run has ended.
 func (e *enqueued) leaves(a Args) {
 	for _, t := range a.DeviceOut {
 		e.left[t] = true
@@ -72,7 +72,7 @@ func (e *enqueued) wait(ctx context.Context) error {
 		e.ended = make(chan struct{})
 		go func(w device.World, ended chan struct{}) {
 			defer close(ended)
-			_ = w.Sync(context.Background()) // the world keeps its error
+			_ = w.Sync(context.Background()) // the world records its error
 		}(e.im.World, e.ended)
 	}
 	select {

@@ -21,7 +21,7 @@ type Flight struct {
 	Failure string           `json:"failure,omitempty"`
 }
 
-// FlightBatch describes a batch of runs.
+// FlightBatch describes one batch of runs.
 type FlightBatch struct {
 	First int64     `json:"first_run"`
 	Runs  int       `json:"runs"`
@@ -55,14 +55,14 @@ type FlightCommand struct {
 	Text  string `json:"text"` // with its position in the program
 }
 
-// These constants limit the length of the lists in a Flight.
+// These constants are the largest lengths of the lists in a Flight.
 const (
 	flightBatches     = 16
 	flightBefore      = 8
 	flightCollectives = 4
 )
 
-// flightRecorder stores the data of a flight record that nothing else stores. A batch costs two readings of the clock.
+// flightRecorder stores the data of flight records that no other type stores. For each batch it reads the clock twice.
 type flightRecorder struct {
 	im        *image.Image
 	onFailure func(*Flight) // Options.Failed, which is called when the program fails
@@ -119,7 +119,7 @@ func (r *flightRecorder) failed(err error) {
 	}
 }
 
-// stood returns the positions of the streams when the world ended with err.
+// stood returns the standings of the streams when the world ended with err.
 func (r *flightRecorder) stood(err error) []device.Standing {
 	var fault *device.Fault
 	var dead *device.Deadlock
@@ -167,8 +167,8 @@ func (r *flightRecorder) command(id int64) FlightCommand {
 	return FlightCommand{int(id % n), id / n, r.im.Plan.Where(id)}
 }
 
-// before lists the commands that the stream of s has completed before the current one. The plan's order is the order of
-// the stream.
+// before lists the commands that the stream of s completed before its current command. A stream executes commands in
+// the order of the plan.
 func (r *flightRecorder) before(f *FlightStream, s device.Standing) {
 	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	stream := pl.Cmds[s.ID%n].Stream
@@ -191,8 +191,8 @@ func (r *flightRecorder) before(f *FlightStream, s device.Standing) {
 	slices.Reverse(f.Collectives)
 }
 
-// waitsFor returns the ranks whose earlier commands s's current command needs and which have not completed them.
-// Streams that are not in at have completed all commands.
+// waitsFor returns the ranks that have not completed commands on which s's current command depends. Streams that are
+// not in at have completed all commands.
 func (r *flightRecorder) waitsFor(s device.Standing, at []device.Standing) []int {
 	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	c, run := &pl.Cmds[s.ID%n], s.ID/n

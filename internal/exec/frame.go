@@ -14,12 +14,14 @@ type frame struct {
 	spare []*tensor.Tensor   // by input block: separate storage, if the block needs it
 	out   []*blocks.Receiver // by output
 	get   [][]byte           // by output block: the memory to download to; nil for no download
-	uses  []int32            // counted by the adversary
-	// deviceIn and deviceOut are the device views to copy from and to instead, by block; nil if there are none.
+	uses  []int32            // the adversary's use counts of the run
+	// deviceIn and deviceOut hold, by block, device views from and to which the run copies in place of host memory;
+	// nil if there are none.
 	deviceIn, deviceOut []device.View
-	// moved holds the relocated commands that the run issues if some of its blocks are not in the arena; otherwise nil.
+	// moved holds the relocated commands that the run issues if some of its blocks are not in the arena; nil if all
+	// are.
 	moved *image.Relocation
-	graph device.Graph // the graph that replays a run with moved
+	graph device.Graph // the graph that replays runs with the commands moved
 	lent  []bool       // by output block: whether it remains in the arena; nil if none does
 }
 
@@ -101,11 +103,12 @@ func blocksOf(ios []plan.IO) (n int) {
 	return n
 }
 
-// staging records the transfers for which a world has buffers: the number of runs, and the blocks that these transfer.
+// staging describes the transfers for which a world has reserved buffers: the number of runs, and the blocks that each
+// run transfers.
 type staging struct {
 	im     *image.Image
 	runs   int
-	blocks []bool // of inputs, followed by those of outputs
+	blocks []bool // by block, inputs before outputs: whether it is transferred
 }
 
 // reserve makes the world allocate buffers for the transfers of the runs, unless it has them.

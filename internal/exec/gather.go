@@ -14,9 +14,9 @@ import (
 type gatherer struct {
 	peers  *world.World
 	owners []int            // by rank
-	at     [][]outputAt     // by process: positions of its blocks in its segment
-	segs   []*world.Segment // by process; for one on another node, this process's own segment for received data
-	wires  uint64           // the first of the wires from each process to each other one
+	at     [][]outputAt     // by process: positions of the blocks in its segment
+	segs   []*world.Segment // by process; for a process on another node, this process's own segment for received data
+	wires  uint64           // number of the first of the wires, one for each ordered pair of processes
 }
 
 // outputAt is the position of an output block in a segment.

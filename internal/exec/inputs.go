@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// inputChecker checks the contents of a batch's integer inputs before its first run begins, so that a wrong id neither
+// inputChecker checks the contents of a batch's integer inputs before its first run begins. A wrong id then neither
 // makes the program unusable nor corrupts the state that runs update.
 //
 // Inputs in device tensors are downloaded for the check, unless they were checked before or a run has written them.
@@ -32,9 +32,9 @@ type inputChecker struct {
 	all     []*contents.Check // of all ranks
 	own     []ownCheck
 	checked map[*contents.Check]origin
-	// whole reports, by input, whether all ranks have the same block. Each process then checks the input for all ranks.
-	// sum is the checksum of those inputs that are in host memory. Processes compare it instead of the errors that they
-	// find: with equal inputs, all of them find the same error.
+	// whole reports, by input, whether all ranks have the same block. Each process then checks the input for all
+	// ranks. sum is the checksum of those of these inputs that are in host memory. Processes compare the checksum
+	// instead of the errors that they find, because with equal inputs all of them find the same error.
 	whole []bool
 	sum   uint32
 }
@@ -68,7 +68,7 @@ func newInputChecker(im *image.Image, peers *world.World, b *binder, s *issuer) 
 		parts := im.Inputs[k.Input].Parts
 		part := slices.IndexFunc(parts, func(p plan.IOPart) bool { return im.World.Local(int(p.Ref.Rank)) })
 		switch {
-		case c.whole[k.Input] && part >= 0: // all processes make the same checks
+		case c.whole[k.Input] && part >= 0: // all processes make these checks
 			if !slices.ContainsFunc(c.own, func(o ownCheck) bool { return o.Same(k) }) {
 				c.own = append(c.own, ownCheck{k, part, int(parts[part].Ref.Rank)})
 			}
@@ -228,7 +228,7 @@ func (c *inputChecker) met(cause error) *fault.InputError {
 		}
 		return k.Met(content.Element, content.Value, content.Text)
 	}
-	var of *contents.Check // the only check of the op
+	var of *contents.Check // the only check of an operand of the op
 	for _, k := range c.all {
 		if k.Rank != f.Rank || k.Op != content.Op {
 			continue
@@ -244,7 +244,7 @@ func (c *inputChecker) met(cause error) *fault.InputError {
 	return of.Met(content.Element, content.Value, content.Text)
 }
 
-// computes reports whether some operand that a content error may be about is computed.
+// computes reports whether one of the operands to which a content error may refer is computed.
 func (c *inputChecker) computes(content *device.ContentError) bool {
 	for i := range c.im.Plan.Cmds {
 		if cmd := &c.im.Plan.Cmds[i]; cmd.Kind == plan.Compute && cmd.Op == content.Op &&

@@ -17,15 +17,16 @@ import (
 type issuer struct {
 	im      *image.Image
 	weights *weightCache
-	marked  []bool               // by command: whether it is bracketed by marks
+	marked  []bool               // by command: whether marks bracket it
 	adv     *adversary.Adversary // nil unless the machine is virtual
 	tracer  *tracer              // nil unless Options.Trace
 	replay  *replay              // nil unless Options.Graph
-	run     int64                // runs issued so far
+	run     int64                // number of runs issued so far
 }
 
-// within calls issue, and aborts the world if ctx ends before issue returns, because issue may wait for other worlds or
-// for transfers. It returns only after it is known whether ctx has aborted the world, so that ctx aborts no later run.
+// within calls issue, and aborts the world if ctx ends before issue returns, because issue may wait for other worlds
+// or for transfers. within returns only after the end of ctx can no longer abort the world, so that ctx cannot abort a
+// later run.
 func (s *issuer) within(ctx context.Context, issue func() error) error {
 	aborted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -107,7 +108,7 @@ func (s *issuer) some(cmds []int, base, run int64, f *frame) error {
 	return nil
 }
 
-// command issues a command, or the relocated command that f has in its place. It skips uploads of blocks that are
+// command issues a command, or the relocated command in f that replaces it. It skips uploads of blocks that are
 // already on the devices, and downloads of blocks that remain there.
 func (s *issuer) command(i int, base, run int64, f *frame) error {
 	c := &s.im.Cmds[i]
@@ -128,7 +129,7 @@ func (s *issuer) command(i int, base, run int64, f *frame) error {
 	return s.mark(i, c, base, run, f)
 }
 
-// mark issues c as command i, bracketed by marks if the command is to have them.
+// mark issues the command c, which has the index i. If marks bracket the command, mark issues them, too.
 func (s *issuer) mark(i int, c *image.Command, base, run int64, f *frame) error {
 	id := base + int64(i)
 	var err error

@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 )
 
-// lender lends results: it reports their addresses in the arena, and runs do not copy them. After a run, work on the
-// caller's streams can read them there until the next run, which waits for that work. See Image.Lendable.
+// lender lends results to the caller. It returns their addresses in the arena, and runs do not copy these results.
+// After a run, work on the caller's streams can read them there until the next run, which waits for that work. See
+// Image.Lendable.
 type lender struct {
 	im    *image.Image
 	moves *moves
@@ -26,7 +27,7 @@ func (l *lender) lendable() []string {
 	return l.names
 }
 
-// lend makes a run of f leave in place the results that a.Lend names, and stores their addresses in a.Lend. Arguments
+// lend makes a run of f leave the results that a.Lend names in place, and stores their addresses in a.Lend. Arguments
 // of the run must not overlap lent results, because the run may write the results before it has read the arguments.
 func (l *lender) lend(a Args, f *frame) error {
 	for name := range a.Lend {
@@ -59,7 +60,7 @@ func (l *lender) lend(a Args, f *frame) error {
 	return nil
 }
 
-// apart returns an error if an argument of the run is memory of the arena.
+// apart returns an error if an argument of the run is in memory of the arena.
 func (l *lender) apart(a Args) error {
 	given := l.moves.blocks(nil, l.im.Inputs, a.InAt, l.im.MovableIn, 0)
 	given = l.moves.blocks(given, l.im.Outputs, a.OutAt, l.im.MovableOut, 0)

@@ -11,17 +11,17 @@ import (
 )
 
 // moves lets enqueued runs use the caller's blocks in place, instead of copies in the arena. Kernels are prepared for
-// fixed addresses, so each set of addresses has a move with its own commands. Each process moves only blocks of its own
-// ranks, which no other rank uses, so processes need not coordinate their moves.
+// fixed addresses, so each set of addresses needs separate commands, which a move holds. Each process moves only
+// blocks of its own ranks that no other rank uses, so processes need not coordinate their moves.
 type moves struct {
 	im       *image.Image
 	enqueued *enqueued
 	known    []*move // moves of runs that were issued, in the order in which their addresses were first used
-	inGraphs []*move // moves of runs that were captured or recorded; they are never released
+	inGraphs []*move // moves of runs that were captured or recorded; they are released only at the end
 	current  *move   // move of the run that was enqueued last; nil if its blocks are copied
 	missed   int     // number of runs that copied because known was full
 	off      bool    // set if moves cannot be resolved
-	asked    bool    // set once a run was enqueued
+	asked    bool    // set after a run was enqueued
 }
 
 // move holds the addresses of a run's blocks, those of the inputs followed by those of the outputs, and the commands of
@@ -57,9 +57,9 @@ func (r region) meets(all []region) (n int) {
 	return n
 }
 
-// addresses returns the addresses of a run's movable blocks; nil if none moves. A block does not move if its alignment
-// is less than a buffer's, or if it shares bytes with another block of the run and one of the two is written: then the
-// copies keep reads and writes separate.
+// addresses returns the addresses of a run's movable blocks; nil if none can be used. The address of a block is not
+// used if its alignment is less than a buffer's. It is also not used if the block shares bytes with another block of
+// the run and the run writes one of the two. The blocks are then copied, which keeps reads and writes separate.
 func (m *moves) addresses(a Args) []uintptr {
 	if m.off || len(a.InAt)+len(a.OutAt) == 0 {
 		return nil
@@ -128,8 +128,9 @@ func (m *moves) closest(at []uintptr) (best *move) {
 	return best
 }
 
-// shared returns a move with the addresses that all moves have in common. An example are the addresses of weights, if
-// results have other addresses in each run. It returns nil if the moves have no address in common, or all of them.
+// shared returns a move with the addresses that all moves in all have in common. For example, weights have the same
+// addresses in each run while results have other addresses. It returns nil if the moves have no address in common, or
+// if all their addresses are equal.
 func shared(all []*move) *move {
 	if len(all) < 2 {
 		return nil
@@ -207,7 +208,7 @@ func (m *moves) forget() {
 	m.known, m.current, m.missed = nil, nil, 0
 }
 
-// keep marks v as used by a graph, so that it is not released.
+// keep marks v as used by a graph, so that v is not released.
 func (m *moves) keep(v *move) {
 	if !slices.Contains(m.inGraphs, v) {
 		m.known = slices.DeleteFunc(m.known, func(o *move) bool { return o == v })
@@ -215,8 +216,8 @@ func (m *moves) keep(v *move) {
 	}
 }
 
-// resolve resolves v if necessary, and reports whether it is resolved. If that fails, runs with v's addresses copy
-// their blocks. If the machine does not support it, all runs of the program do.
+// resolve resolves the commands of v if necessary, and reports whether they are resolved. If that fails, runs with v's
+// addresses copy their blocks. If the machine does not support moves, all runs of the program copy.
 func (m *moves) resolve(v *move) bool {
 	if v.cmds == nil && !v.failed && !m.off {
 		var err error
@@ -269,7 +270,7 @@ func (m *moves) toRecord(together bool) (list []*move) {
 		if known := m.find(v.at); known != nil {
 			v = known
 		}
-		last = append(last, v) // the latest: it serves runs whose other blocks have other addresses
+		last = append(last, v) // the latest, because it serves runs that differ in the other addresses
 	}
 	for _, v := range slices.Backward(last) {
 		if v != nil && !slices.Contains(list, v) && len(list) < mostGraphs && m.there(v) && m.resolve(v) {

@@ -49,9 +49,9 @@ type Options struct {
 	// On a GPU, tracing costs the host more time than issuing the commands.
 	Trace bool
 	// Ends limits Trace to the first and the last command that each stream has in each part of the plan; the commands
-	// between run untraced, because each mark costs a device several microseconds, and also host time. Ends returns the
-	// number of the part that a command belongs to, or a negative number for none. If Ends is nil, every command is
-	// marked.
+	// between run untraced, because each mark costs a device several microseconds, and also host time. Ends returns
+	// the number of the part to which a command belongs, or a negative number if it belongs to none. If Ends is nil,
+	// every command is marked.
 	Ends func(cmd int) int
 	// Graph makes every run except the first replay a recording of it, with one launch instead of many calls. It requires
 	// a machine that records graphs, and a plan with its inputs first and its outputs last. A trace of a batch then shows
@@ -61,9 +61,9 @@ type Options struct {
 	// Grace is the time that a run may continue after its context has ended. Then the run is aborted, which makes the
 	// program unusable.
 	Grace time.Duration
-	// Gather makes every process receive the output blocks of the others; the processes then wait for each other at the
-	// end of a batch. Without it, a global output exists only in a process whose ranks hold all its elements; see
-	// Result.Local.
+	// Gather makes every process receive the output blocks of the other processes. At the end of a batch the processes
+	// then wait for each other. Without Gather, a global output exists only in a process whose ranks hold all its
+	// elements; see Result.Local.
 	Gather bool
 	// ProfileRange opens a profiler range around each batch except the first, with the names of statements in it. The
 	// range lasts until the batch has ended.
@@ -78,7 +78,7 @@ type Program struct {
 	opts   Options
 	flight flightRecorder
 	peers  *world.World // nil if all ranks belong to this process
-	title  string       // of the plan, with its hash; set only if there are peers
+	title  string       // the plan's name with its hash; set only if there are peers
 	gather *gatherer    // nil unless Options.Gather, and there are peers
 
 	mu       sync.Mutex // protects the following fields
@@ -94,7 +94,7 @@ type Program struct {
 	fate     error // the value of broken once all users of the world have finished
 	broken   error
 
-	closing atomic.Pointer[closing] // nil before a run has failed
+	closing atomic.Pointer[closing] // nil until a run has failed
 }
 
 // closing is the state of closing a program that a failed run has made unusable. Work that devices still execute may
@@ -170,9 +170,9 @@ func (p *Program) Usable() bool {
 
 // Stats holds the sizes of a loaded program, and the form of its graph.
 type Stats struct {
-	Commands int   // of all ranks
-	Arena    int64 // planned bytes on each rank
-	Staging  int64 // bytes that collectives reserve, on the rank that reserves most
+	Commands int   // number of commands of all ranks
+	Arena    int64 // size in bytes of each rank's arena
+	Staging  int64 // number of bytes that collectives reserve on the rank where they reserve most
 	// Graph is the name of the graph's fastest form; empty if there is no graph, or only one form.
 	Graph string
 }
@@ -212,7 +212,7 @@ func (p *Program) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), grace.Transfer)
 		defer cancel()
 		if _, err := p.do(ctx, func(context.Context) error { return p.rest(ctx) }); p.broken != nil {
-			if errors.Is(err, context.Canceled) { // the world's own context ended before
+			if errors.Is(err, context.Canceled) { // the world's own context had ended before
 				return nil
 			}
 			return err
@@ -230,8 +230,8 @@ func (p *Program) close() error {
 	return err
 }
 
-// breakDown converts the error of a run into one that names the program's statement, and aborts the world, because its
-// state is unknown.
+// breakDown is called when a run has failed. It converts the error to an error that names the program's statement. It
+// also aborts the world, because its state is unknown.
 func (p *Program) breakDown(cause error) error {
 	err := symbolizer{p.im}.explain(cause, p.issuer.replay.ready())
 	if met := p.inputs.met(cause); met != nil {
@@ -248,7 +248,7 @@ func (p *Program) breakDown(cause error) error {
 	p.im.World.Abort(err)
 	for _, w := range p.im.Shared {
 		if w != nil {
-			w.Forget() // a failed run may have written anything to it
+			w.Forget() // a failed run may have overwritten the weight
 		}
 	}
 	c := &closing{done: make(chan struct{})}
@@ -268,7 +268,8 @@ func (p *Program) breakDown(cause error) error {
 	return err
 }
 
-// closesWithin is the time that a failed run waits for work on the devices, since a kernel may never end.
+// closesWithin is the time for which a failed run waits for unfinished work on the devices, since a kernel may never
+// end.
 const closesWithin = time.Second
 
 // Closing reports whether a program that a failed run has made unusable still waits for work on the devices.
@@ -285,7 +286,8 @@ func (p *Program) Closing() bool {
 	}
 }
 
-// AwaitClosed waits until such a program is closed. Its error reports what could not be released.
+// AwaitClosed waits until a program that a failed run has made unusable is closed. The error reports the resources
+// that could not be released.
 func (p *Program) AwaitClosed() error {
 	c := p.closing.Load()
 	if c == nil {

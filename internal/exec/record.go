@@ -13,14 +13,14 @@ import (
 // trialRounds is the number of times that each form of a graph is run; the first time is a warm-up.
 const trialRounds = 4
 
-// longRun is the duration of a run from which the time of its launch is negligible.
+// longRun is the duration of a run above which the time of its launch is negligible.
 const longRun = 50 * time.Millisecond
 
 // graphRecorder records a program as a graph, and selects the graph's fastest form.
 type graphRecorder struct {
 	issuer *issuer
 	peers  bool  // whether other processes record it too
-	first  int64 // number of the run that all processes record it as; 0 if not yet known
+	first  int64 // number of the run as which all processes record the graph; 0 if not yet known
 	backup backup
 	moves  *moves
 	lender *lender
@@ -63,8 +63,7 @@ func (g *graphRecorder) record(ctx context.Context, f *frame) error {
 // capture records a run of f as a graph. If f is nil, all its blocks are in the arena.
 func (g *graphRecorder) capture(f *frame) (device.Graph, error) {
 	graph, err := g.issuer.im.World.Capture(func() error {
-		// Commands are marked so that faults of later launches can be located. The run that such a fault belongs to is not
-		// known.
+		// Commands have marks so that faults of later launches can be located. The run of such a fault is not known.
 		return g.issuer.some(g.issuer.replay.body, 0, g.runNumber(), f)
 	})
 	if err != nil {
@@ -81,7 +80,7 @@ func (g *graphRecorder) recordMoves(ctx context.Context) error {
 		if v != nil {
 			f.moved = v.cmds
 		}
-		if err := g.issuer.im.World.Sync(ctx); err != nil { // the previous graph may still be uploading
+		if err := g.issuer.im.World.Sync(ctx); err != nil { // the previous graph launch may still be uploading
 			return err
 		}
 		graph, err := g.capture(f)
@@ -108,7 +107,7 @@ func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
 	if len(names) < 2 {
 		return nil
 	}
-	if g.lender.lent { // the caller's streams may still read it, and trials would not wait for them
+	if g.lender.lent { // the caller's streams may still read the result, and trials would not wait for them
 		return r.keep(len(names) - 1)
 	}
 	err := g.backup.take(ctx)

@@ -9,12 +9,12 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// replay is a recorded run. The commands between the inputs and the outputs are a graph. Inputs and outputs are issued
-// one by one, since their host memory differs from run to run.
+// replay is a recorded run. Its graph contains the commands between the inputs and the outputs. Inputs and outputs are
+// issued one by one, since their host memory differs from run to run.
 //
-// One graph serves all runs, although waits for counters depend on the run's number. Launches follow each other, so a
-// signal of the previous run that a run waits for has always been given; every other wait is for a signal of the same
-// run.
+// One graph serves all runs, although the value that a wait for a counter needs depends on the run's number. Launches
+// follow each other. If a run waits for a signal of the previous run, that signal has therefore always been issued.
+// Every other wait is for a signal of the same run.
 type replay struct {
 	graph         device.Graph // nil until it is recorded
 	form          string       // name of the selected form, if there are several
@@ -78,7 +78,7 @@ func (r *replay) keep(i int) error {
 	return r.graph.Keep(i)
 }
 
-// keepOf keeps, of another graph of the same commands, the form that was found fastest.
+// keepOf makes graph, which records the same commands, keep only the form that was the fastest.
 func (r *replay) keepOf(graph device.Graph) error {
 	if i := slices.Index(graph.Forms(), r.form); i >= 0 {
 		return graph.Keep(i)

@@ -115,7 +115,7 @@ func (s signature) wrongLocal(io *plan.IO, a Args) (wrong []string) {
 	return wrong
 }
 
-// wayOut describes the tensor to pass instead of t, which is not a block of io.
+// wayOut describes the tensor that the caller should pass instead of t, which is not a block of io.
 func (s signature) wayOut(io *plan.IO, t *tensor.Tensor) string {
 	var dims []string
 	for _, d := range s.im.Plan.Dims {
@@ -237,9 +237,10 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 }
 
 // sharedInto returns the tensors for outputs that share bytes with another tensor of the batch. Arguments of a run may
-// be read while outputs of an earlier run arrive, and arguments of one rank while outputs of another rank arrive. A
-// single run may update a tensor in place if every rank has a different part of it. In this case spoils is set, since
-// the argument may be lost if the run fails. skip reports which blocks are on the devices before the runs begin.
+// be read while outputs of an earlier run arrive. Arguments of one rank may be read while outputs of another rank
+// arrive. A single run may update a tensor in place if every rank has a different part of it. In this case spoils is
+// set, because the argument may be lost if the run fails. skip reports which blocks are on the devices before the runs
+// begin.
 func (s signature) sharedInto(
 	batch []Args, weights *Weights, ins []int, skip []bool,
 ) (shared map[*tensor.Tensor]bool, spoils bool) {

@@ -138,14 +138,15 @@ func (s symbolizer) explain(err error, replayed bool) error {
 	return &fault.RunError{Rank: -1, Message: message, Err: err}
 }
 
-// failedAt returns the error of a run that failed in one place. why is the part of the error err that the message shows.
+// failedAt returns the error of a run for which one statement is known as the cause. why is the part of the error err
+// that the message shows.
 func failedAt(rank int, stream, statement string, why, err error) error {
 	return &fault.RunError{Rank: rank, Stream: stream, Statement: statement, Err: err,
 		Message: fmt.Sprintf("rank %d, stream %s: %s: %v", rank, stream, statement, why)}
 }
 
 // issueError wraps the error of a stream that refused a command. If the world has ended, err already contains the
-// reason, which explain uses.
+// reason, and explain uses it.
 func (s symbolizer) issueError(err error, id int64) error {
 	if errors.Is(err, device.ErrAborted) {
 		return err

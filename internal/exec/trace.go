@@ -43,7 +43,7 @@ func observe(im *image.Image) *tracer {
 	return t
 }
 
-// markedOf returns which commands are bracketed by marks, so that errors can be located.
+// markedOf returns the commands that marks bracket, so that errors can be located.
 func markedOf(im *image.Image) []bool {
 	marked := make([]bool, len(im.Cmds))
 	for i := range im.Cmds {
@@ -52,7 +52,7 @@ func markedOf(im *image.Image) []bool {
 	return marked
 }
 
-// endsOf returns, of the marked commands, the first and the last of each part on each stream.
+// endsOf returns the first and the last marked command of each part on each stream.
 func endsOf(im *image.Image, marked []bool, parts func(cmd int) int) []bool {
 	type place struct {
 		stream int32

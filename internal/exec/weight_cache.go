@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// weightCache records which inputs remain on the devices from run to run: weights to which no command writes.
+// weightCache records the inputs that stay on the devices between runs. These are weights that no command writes.
 type weightCache struct {
 	im     *image.Image
 	all    []int // indices of all inputs
@@ -83,8 +83,8 @@ func (c *weightCache) decide(batch []Args, weights *Weights, ins []int) {
 	}
 }
 
-// missing returns the first input, from i on, that remains on the devices and is not there yet, together with its
-// tensor as returned by take; the index is -1 if there is none.
+// missing returns the first input, from index i on, that stays on the devices and has not been uploaded yet. It also
+// returns the input's tensor, which it gets from take. The index is -1 if there is no such input.
 func (c *weightCache) missing(i int, take func(name string) *tensor.Tensor) (int, *tensor.Tensor) {
 	for ; i < len(c.im.Inputs); i++ {
 		io := &c.im.Inputs[i]

@@ -41,7 +41,7 @@ var roles = []struct {
 // lines are the colours of curves.
 var lines = []tone{{"#c0392b", "#ef6a5b"}, {"#2a78c4", "#6aaef0"}, {"#c98a12", "#e0ac4b"}, {"#7d3c98", "#c08ad8"}}
 
-// rule gives a class of marks its colour. property is what comes before the colour.
+// rule assigns a colour to a class of marks. property is the CSS property that has the colour.
 type rule struct {
 	class, property string
 	tone

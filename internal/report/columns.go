@@ -16,7 +16,8 @@ type column struct {
 	Pass     bool
 	Duration time.Duration
 	Changed  bool
-	// Folded columns open on a click. All are folded except the source and the last one that changed.
+	// Folded columns open when they are clicked. All columns are folded except the source and the last one that
+	// changed.
 	Folded bool
 	Parts  []part
 	// Lines is the number of its lines. Added is the number of lines that the previous column does not have, and Removed
@@ -35,7 +36,7 @@ type part struct {
 type line struct {
 	text string
 	HTML template.HTML
-	// Origin is the line of the source that it was made from; 0 if unknown.
+	// Origin is the line of the source from which lowering made this line; 0 if unknown.
 	Origin int32
 	// New says that the previous column does not have this line in this function.
 	New bool
@@ -53,7 +54,7 @@ func columns(l *Lowering) []*column {
 			list = append(list, canonical)
 		}
 	}
-	before := canonical // not the source, which may be formatted differently
+	before := canonical // compared in canonical form, because the source may be formatted differently
 	for i := range l.Stages {
 		c := l.stage(&l.Stages[i])
 		if c.Changed {
@@ -102,8 +103,8 @@ func (l *Lowering) stage(s *lower.Stage) *column {
 // origins maps lines of a text to lines of the source.
 type origins map[int32]int32
 
-// origins pairs the statements of p with the positions that they come from. A function comes from the function with the
-// same name.
+// origins maps the statements of p to their positions in the source. A function is assigned to the source's function
+// of the same name.
 func (l *Lowering) origins(places []ir.Pos, p *ir.Program) origins {
 	out := origins{}
 	var stmts []*ir.Stmt

@@ -34,11 +34,11 @@ func asset(name string) string {
 	return string(b)
 }
 
-// frame is the part that all pages have in common.
+// frame holds the elements that all pages have in common.
 type frame struct {
 	// Title is the subject of the page. Command is the command that wrote it, if the title does not name it.
 	Title, Command string
-	// About is a line of facts, and Verdict the sentence that the page begins with.
+	// About is a line of facts about the subject. Verdict is the first sentence of the page.
 	About, Verdict string
 	// Hint is the first text of the status line.
 	Hint string
@@ -72,8 +72,8 @@ func (f *frame) write(w io.Writer, name, script string, view any) error {
 	return layout.ExecuteTemplate(w, name, view)
 }
 
-// policy allows only the one script and the styles in the page. So even text that was not escaped could not run or load
-// anything.
+// policy permits only the one script and the styles in the page. Text that was not escaped by mistake could therefore
+// not run or load anything.
 func policy(script string) string {
 	sum := sha256.Sum256([]byte(script))
 	return fmt.Sprintf("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))

@@ -19,7 +19,7 @@ type Lowering struct {
 	Log []lower.Entry
 	// Memory is the memory of the plan, or nil if it is unknown.
 	Memory *MemoryPlan
-	// Prediction may be nil. In this case Unpredicted may say why.
+	// Prediction may be nil. Unpredicted may then contain the reason.
 	Prediction  *Prediction
 	Unpredicted string
 }
@@ -55,9 +55,9 @@ type Note struct {
 // Choice is one of several ways to do something.
 type Choice struct {
 	Name   string
-	Time   float64 // microseconds
+	Time   float64 // in microseconds
 	Taken  bool
-	Reason string // why it is not possible; then Time has no meaning
+	Reason string // reason why the choice is not possible; Time is then not valid
 }
 
 // view is the input of the template.
@@ -102,7 +102,7 @@ func (l *Lowering) WriteHTML(w io.Writer) error {
 	return v.write(w, "lowering.html", "lowering.js", v)
 }
 
-// verdict says how long the program is predicted to take, and how much communication is exposed.
+// verdict describes the predicted time of the program and its exposed communication.
 func (l *Lowering) verdict() string {
 	p := l.Prediction
 	if p == nil || p.Time == 0 {

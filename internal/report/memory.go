@@ -14,8 +14,8 @@ import (
 type MemoryPlan struct {
 	// Title is the strategy, and Subject the function and the number of ranks.
 	Title, Subject string
-	// Peak is the end of the last buffer. Bound is the least that any layout needs, and Sequential the most that is live
-	// at once in the order of the text.
+	// Peak is the end of the last buffer. Bound is a lower bound for any layout. Sequential is the largest number of
+	// bytes that are live at once if statements execute in the order of the text.
 	Peak, Bound, Sequential, Reserved int64
 	Buffers                           []Buffer
 	// Commands are the commands of the rank, in the order of issue.
@@ -43,7 +43,7 @@ type chart struct {
 	Steps    []tick
 	Legend   []legend
 	Constant string // describes the buffers that are drawn in the strip at the bottom; empty if there is no strip
-	Left     int    // buffers that are not drawn
+	Left     int    // number of buffers that are not drawn
 }
 
 // block is a buffer of a chart. X and Width are in percent, Y and Height in pixels.
@@ -64,14 +64,14 @@ const (
 	chartStrip  = 36 // height of the strip for buffers that are used throughout
 	chartTop    = 10 // free pixels above the highest line
 	mostBlocks  = 20_000
-	panelWidth  = 380 // of a chart next to two others in a large window
+	panelWidth  = 380 // width of a chart next to two others in a large window
 )
 
 // Height is the height of a chart in pixels, without the names of its steps.
 func (*chart) Height() int { return chartHeight }
 
-// field converts bytes to vertical positions. The bytes below base are drawn in a strip, so that the buffers above them
-// are visible even if they are small.
+// field converts bytes to vertical positions. The bytes below base are drawn as a strip, so that the buffers above
+// them are visible even if they are small.
 type field struct{ base, top int64 }
 
 func (f field) y(bytes int64) float64 {
@@ -241,7 +241,7 @@ func WriteMemory(w io.Writer, title string, plans []*MemoryPlan) error {
 	return v.write(w, "memory.html", "", v)
 }
 
-// memoryVerdict says how much the plans need.
+// memoryVerdict describes how much memory the plans need.
 func memoryVerdict(plans []*MemoryPlan) string {
 	if p := plans[0]; len(plans) == 1 {
 		if p.Peak == p.Bound {
@@ -278,7 +278,7 @@ type Curves struct {
 	// Axis describes the horizontal axis.
 	Axis   string
 	Curves []Curve
-	// Plan is the size of a plan for the same lifetimes, or 0.
+	// Plan is the size of a memory plan for the same lifetimes, or 0 if there is none.
 	Plan int64
 }
 
@@ -342,7 +342,7 @@ func WriteCurves(w io.Writer, c *Curves) error {
 	return pic.write(w, "curves.svg")
 }
 
-// Device is what a page shows of one device of a memory snapshot.
+// Device holds the data that a page shows about one device of a memory snapshot.
 type Device struct {
 	Title string
 	Curves

@@ -13,13 +13,14 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// operation is what all events of one name and class have in common.
+// operation identifies all events of one name and class.
 type operation struct {
 	class trace.Class
 	name  string
 }
 
-// legend names one colour, or one kind of line, by its class. Total is an amount in words, and may be empty.
+// legend explains one colour, or one kind of line, which its class selects. Total is an amount as text, and may be
+// empty.
 type legend struct {
 	Class, Name, Total string
 	Line               bool
@@ -94,7 +95,8 @@ type swimlane struct {
 	Spans []span
 }
 
-// span is one event. Wide ones have room for their name in a picture of usual width, and Roomy ones on a phone.
+// span is one event. Wide spans have room for their name in a picture of the usual width, and Roomy spans also on a
+// phone.
 type span struct {
 	X, Width          string
 	Class, Name, Hint string
@@ -111,12 +113,12 @@ const (
 	mostSpans = 20_000
 )
 
-// fits returns whether a text fits in a share of a picture's width.
+// fits reports whether a text fits in the given percentage of a picture's width.
 func fits(text string, percent, width float64) bool {
 	return percent*width/100 > 6.2*float64(len([]rune(text)))+8
 }
 
-// widths of pictures in which names must fit, in pixels.
+// usual and phone are the widths of pictures, in pixels, in which names must fit.
 const usual, phone = 800, 320
 
 // draw makes the drawing of a trace: one lane for each stream, with main first. whole is the length of the axis in

@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/internal/trace/account"
 )
 
-// Run is what a page about a run shows in addition to the account of its time.
+// Run holds the data that a page about a run shows in addition to the account of its time.
 type Run struct {
 	Title string
 	// Program is the text of the program whose lines the events name. It is empty if there is none.
@@ -31,7 +31,7 @@ type Run struct {
 	Notes []string
 }
 
-// maxEvents is how many events a page shows. It shows the longest.
+// maxEvents is the largest number of events that a page shows. If there are more, it shows the longest ones.
 const maxEvents = 400_000
 
 // runView is the input of the template.
@@ -288,7 +288,7 @@ func path(tr *trace.Trace, shown []int) []int {
 	return out
 }
 
-// lineOf finds the line number in a statement's place: "all_gather %x (mlp.hkt:8:10), by staged".
+// lineOf matches the line number in the position of a statement: "all_gather %x (mlp.hkt:8:10), by staged".
 var lineOf = regexp.MustCompile(`:(\d+):\d+[),]`)
 
 // program returns the lines of the program, and whether any of them has a time.

@@ -12,8 +12,9 @@ import (
 //   - from a wait to the event that it waited for, if that ended after the wait began
 //   - from any other event to the previous event of its stream
 //
-// The chain ends at the first event of a stream. Profiles of other tools do not say what streams waited for. In these,
-// Critical goes back from any other event to the event that ended last on its rank before it started.
+// The chain ends at the first event of a stream. Profiles of other tools do not record the events for which streams
+// waited. In these, Critical goes back from any other event to the event that ended last on its rank before it
+// started.
 func (t *Trace) Critical() []Event {
 	if len(t.Events) == 0 {
 		return nil
@@ -71,9 +72,9 @@ func (c *Chains) Before(i int, seen map[int]bool) int {
 // stream had to do, or the signal that brought the counter to its value.
 func (c *Chains) Released(i int) int { return c.c.released(i) }
 
-// Others reports, for profiles of other tools, whether an event other than j ended within ns before
-// the start of i, on the rank of i and on another stream than that of j. If so, the profile does
-// not show which of them i waited for.
+// Others applies to profiles of other tools. It reports whether an event other than j ended within ns before the start
+// of i, on the rank of i and on another stream than that of j. If so, the profile does not show for which of these
+// events i waited.
 func (c *Chains) Others(i, j int, ns int64) bool {
 	if c.c.ends == nil {
 		return false

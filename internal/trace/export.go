@@ -24,7 +24,7 @@ type chromeEvent struct {
 	Args map[string]any `json:"args,omitempty"`
 }
 
-// Head is what WriteJSON says about a trace, in a field "hocket" next to its events.
+// Head is the information about a trace that WriteJSON writes in a field "hocket" next to the events.
 type Head struct {
 	Virtual bool  `json:"virtual,omitempty"`
 	Clocks  []int `json:"clocks,omitempty"`

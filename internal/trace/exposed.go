@@ -1,6 +1,6 @@
 package trace
 
-// Exposure is how much of some communication was not hidden by computation, in nanoseconds.
+// Exposure is the time, in nanoseconds, of some communication, and the part of it that computation does not hide.
 type Exposure struct {
 	Busy    int64 // the sum of the durations of its events
 	Exposed int64 // the part during which the rank computed nothing

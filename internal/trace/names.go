@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/internal/names"
 )
 
-// MaxNames is how many bytes the names of one profile may take, in all of its files together.
+// MaxNames is the largest total size in bytes of the names of one profile, over all of its files.
 const MaxNames = 128 << 20
 
-// nameBytes is the memory that a name takes in addition to its bytes.
+// nameBytes is the memory of a name in addition to its bytes.
 const nameBytes = 64
 
 // Names stores each name in a profile's events once. All readers of a profile share this one limit on memory: names can

@@ -19,9 +19,10 @@ type Style struct {
 // operation, a time axis and a legend.
 func (t *Trace) Timeline(w io.Writer, width int) error { return t.Draw(w, Style{Width: width}) }
 
-// Draw draws the trace as text. A column shows the operation that takes most of its time. It is empty only if nothing
-// runs in it, so events without duration are visible there, too. The part of a collective in which a member waits for
-// late ones is drawn as a line and counts as an operation. The legend names everything that is drawn.
+// Draw draws the trace as text. A column shows the operation with the longest time in the column. A column is empty
+// only if no operation runs in it, so that events without duration are visible, too. The part of a collective in which
+// a member waits for late members is drawn as a line and counts as an operation. The legend explains all letters and
+// lines.
 func (t *Trace) Draw(w io.Writer, s Style) error {
 	lanes := t.lanes()
 	if len(lanes) == 0 {

@@ -1,6 +1,5 @@
-// Package trace holds the events of a run with their times. It computes where the time went: busy
-// time, communication that is not hidden by computation, waiting and transfer in collectives, and
-// the chain of events that determined the length of the run.
+// Package trace holds the events of a run with their times. It computes busy time, communication that is not hidden by
+// computation, waiting and transfer in collectives, and the chain of events that determined the duration of the run.
 package trace
 
 import (
@@ -39,11 +38,11 @@ type Event struct {
 	Run    int64  // number of the run, from 0
 	ID     int64  // the index of the command in its plan
 	Name   string // the operation: "linear", "all_reduce", "put"
-	Detail string // the statement and its place
+	Detail string // the statement and its position in the program
 	Class  Class
 	// Start and End are nanoseconds on a clock that all ranks share.
 	Start, End int64
-	// Bytes is how many bytes this event moved between memories; 0 for computation.
+	// Bytes is the number of bytes that the event moved between memories; 0 for computation.
 	Bytes int64
 	// Group is the collective that the event is a part of, as an index in the plan, or NoGroup.
 	Group int
@@ -72,7 +71,7 @@ type Tie struct {
 // Call describes the call of a collective by one rank. It determines which calls of other ranks belong to it.
 type Call struct {
 	Group   string // the name of the group of ranks
-	Members []int  // of the group, by their numbers in the job; nil if unknown
+	Members []int  // members of the group, by their numbers in the job; nil if unknown
 	Seq     int64  // number of the call in its group; -1 if not recorded
 	DType   string // such as "BFloat16"; empty if unknown
 	// In and Out are the elements passed in and received; -1 if unknown.
@@ -82,7 +81,7 @@ type Call struct {
 	PointToPoint bool
 }
 
-// HostCall is something that the host of a rank did for some time, if it was recorded.
+// HostCall is an activity of a rank's host with its duration.
 type HostCall struct {
 	Rank       int
 	Name       string

@@ -27,8 +27,8 @@ func (u *tuner) keep(ctx context.Context, t *comm.Table, e comm.Entry) error {
 	return err
 }
 
-// shared reports whether the table is written to the file where worlds look for it, which other
-// tunings may write at the same time.
+// shared reports whether the table is written to the file that worlds read by default. Other tunings may write this
+// file at the same time.
 func (u *tuner) shared() bool {
 	path, err := comm.Path(u.identity, u.Ranks)
 	return err == nil && path == u.File

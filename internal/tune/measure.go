@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// These are the numbers of rounds that count. Large calls need few, since their times vary by less
+// These are the numbers of rounds after the warm-up. Large calls need few rounds, because their times vary by less
 // than 1 % from round to round.
 const (
 	tuneRounds = 5
@@ -52,9 +52,9 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 	return u.keep(ctx, t, e)
 }
 
-// measureAll measures a kind's calls, starting from a shipped entry (upon) if there is one, and
-// returns the calls with figures, by size. The largest call is measured first: its measurement
-// includes NCCL, whose communicators can be made while kernels are compiled.
+// measureAll measures a kind's calls, and returns the calls with figures, by size. If there is a shipped entry (upon),
+// the measurement starts from it. The largest call is measured first. Its measurement includes NCCL, whose
+// communicators are then created while kernels are compiled.
 func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *comm.Entry) ([]measured, error) {
 	var list []measured
 	for _, c := range slices.Backward(u.calls(k)) {
@@ -175,12 +175,12 @@ func (u *tuner) forget() error {
 type measured struct {
 	call contest.Call
 	best []timed
-	// confirmed says that the first tuning of the shipped table is right at this size. known says
-	// that no other tunings than the measured ones can be the fastest.
+	// confirmed reports that the first tuning of the shipped table is the fastest at this size. known reports that no
+	// tuning other than the measured ones can be the fastest.
 	confirmed, known bool
 }
 
-// timed is a tuning with its time. ordered says that it sums in order, as some programs require.
+// timed is a tuning with its time. ordered reports that it adds in the order of the members, as some programs require.
 type timed struct {
 	comm.Timed
 	ordered bool
@@ -194,9 +194,8 @@ func (u *tuner) finalists() int {
 	return 4
 }
 
-// tuneCall measures a call roughly with all algorithms; in a full tuning, also with various launch
-// parameters of algorithms that are nearly as fast as the fastest. It then measures the best of all
-// alternately.
+// tuneCall measures a call roughly with all algorithms. In a full tuning, it also measures various launch parameters
+// of the algorithms that are nearly as fast as the fastest. It then measures the best tunings alternately.
 func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) (measured, error) {
 	m := measured{call: c}
 	first, err := u.glance(ctx, a, c, u.names(a, c))
@@ -241,8 +240,8 @@ func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
 	others := slices.DeleteFunc(a.Dispatch.Algorithms(), func(n string) bool {
 		return a.Dispatch.Info(n).Library || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
 	})
-	// Libraries come first: their first call makes communicators, which takes as long as compiling
-	// the first kernels.
+	// Libraries are first, because their first call creates communicators, which takes as long as compiling the first
+	// kernels.
 	list := contest.NamesOnly(append(a.Dispatch.Libraries(), others...))
 	if u.own {
 		in := a.Instance(c, 0, device.Tuning{}, true)
@@ -274,8 +273,9 @@ type axis struct {
 	of     func(t *device.Tuning) *int
 }
 
-// launchAxes are searched one after another, each over all its values with the best values of the
-// others. Blocks are searched again at the end, when the other parameters are known.
+// launchAxes lists the launch parameters, which are searched one after another. The search of each parameter tries all
+// its values, with the best values of the other parameters. The number of blocks is searched again at the end, when
+// the other parameters are known.
 var launchAxes = func() []axis {
 	blocks := axis{[]int{4, 8, 16, 32, 64, 96, 132}, func(t *device.Tuning) *int { return &t.Blocks }}
 	unroll := axis{[]int{1, 2, 4, 8}, func(t *device.Tuning) *int { return &t.Unroll }}
@@ -433,9 +433,8 @@ func (u *tuner) wrong(c contest.Call, t device.Tuning, elements int64) {
 	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.Op, contest.BytesText(c.Bytes), contest.TuningText(t), elements)
 }
 
-// admit opens a channel for a tuning, and reports whether the tuning sums in order. It returns no
-// entrant for a tuning that declines, nor, after adding a note, for one that fails or has a wrong
-// result.
+// admit opens a channel for a tuning, and reports whether the tuning adds in the order of the members. If the tuning
+// is declined, it returns no entrant. If the tuning fails or has a wrong result, it also adds a note.
 func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t device.Tuning) (*contest.Entrant, bool, error) {
 	if !u.possible(a, c, t) {
 		return nil, false, nil

@@ -44,8 +44,8 @@ func (p *pace) measured() {
 	}
 }
 
-// ends returns the time after which nothing more is begun. If opening the machine took long, it
-// extends the limit so that a third of it is left for measuring.
+// ends returns the time after which no measurement is started. If opening the machine took long, it extends the limit
+// so that a third of the limit is left for measuring.
 func (p *pace) ends() time.Time {
 	end, least := p.begun.Add(p.within), p.opened.Add(p.within/3)
 	if end.Before(least) {

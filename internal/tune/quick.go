@@ -10,20 +10,20 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// If the GPUs are of the model on which the shipped table was measured, a quick tuning does not
-// search for the fastest algorithms. It checks at some sizes whether that table is right. Where it
-// is, its brackets are kept, which are finer than those of a quick tuning. Where another of the
-// table's best tunings is fastest, that one is entered for the sizes around. Where the fastest
-// cannot be determined from these, all algorithms are measured. If that happens at most sizes, or
-// if an algorithm in the table has a wrong result, the shipped entry is not used at all.
+// If the GPUs are of the model on which the shipped table was measured, a quick tuning does not search for the fastest
+// algorithms. It checks at some sizes whether that table is right. At sizes where the table is right, its brackets are
+// kept, because they are finer than those of a quick tuning. At sizes where another of the table's best tunings is the
+// fastest, this tuning is entered for the neighbouring sizes. If none of the table's tunings is known to be the
+// fastest, all algorithms are measured. If that happens at most sizes, or if an algorithm in the table has a wrong
+// result, the shipped entry is not used at all.
 
 // These ratios apply to times in the shipped table.
 const (
-	// distinct: a tuning whose time is more than this multiple of the fastest is not measured
-	// again. The ratio is larger than the variation between machines and between days.
+	// distinct is the ratio to the fastest time above which a tuning is not measured again. It is larger than the
+	// variation between machines and between days.
 	distinct = 1.15
-	// confirming: the table's first tuning is right if its time on this machine is at most this
-	// multiple of the fastest.
+	// confirming is the largest ratio to the fastest time on this machine with which the table's first tuning counts
+	// as right.
 	confirming = 1.05
 )
 
@@ -159,8 +159,7 @@ func retime(b *comm.Bracket, m measured) {
 	}
 }
 
-// splice inserts b, for sizes above lo, into ascending brackets, and replaces what they have for
-// these sizes.
+// splice inserts b into ascending brackets, for sizes above lo. It replaces the existing brackets for these sizes.
 func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) {
 	end := int64(0)
 	for _, x := range list {

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// alike is how much slower than the fastest a tuning may be to be preferred for using fewer
+// alike is the largest ratio to the fastest time with which a tuning is preferred because it uses fewer
 // multiprocessors.
 const alike = 1.02
 
@@ -54,7 +54,7 @@ func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 	}
 }
 
-// kept is how many algorithms a bracket lists, including one that sums in order.
+// kept is the largest number of algorithms that a bracket lists, including one that adds in the order of the members.
 const kept = 4
 
 // entryOf returns the entry of a kind from measurements at ascending sizes. A bracket ends at the
@@ -92,8 +92,8 @@ func halfway(a, b measured) int64 {
 // rounded rounds microseconds to the precision of tables.
 func rounded(us float64) float64 { return math.Round(us*100) / 100 }
 
-// fixedOf returns the algorithm that supports all sizes, sums in order, and is the least slower
-// than the best in the geometric mean.
+// fixedOf returns, among the algorithms that support all sizes and add in the order of the members, the one with the
+// smallest geometric mean of the ratios to the fastest time.
 func fixedOf(list []measured) *device.Tuning {
 	var found *device.Tuning
 	least := math.Inf(1)

@@ -24,16 +24,16 @@ type Options struct {
 	Full bool
 	// Ops are the collectives to tune; nil for all of TunedOps.
 	Ops []ir.Op
-	// Within limits the time of a quick tuning of the machine's own sizes, counted from Begun (the
-	// current time if zero). Collectives for which there is no time are left unchanged, but the
-	// first one is always measured. 0 means no limit.
+	// Within limits the time of a quick tuning of the machine's own sizes, counted from Begun (the current time if
+	// zero). If the time is used up, the remaining collectives are left unchanged, but the first one is always
+	// measured. 0 means no limit.
 	Begun  time.Time
 	Within time.Duration
 	// Sizes are message sizes in bytes; nil for a list that suits the machine.
 	Sizes []int64
-	// Base is the existing table. Its entries are kept where nothing is measured. Entries that were
-	// measured on this machine, as completely as requested, are not measured again unless Again is
-	// set or Sizes are given.
+	// Base is the existing table. Its entries are kept for collectives that are not measured. Entries that were
+	// measured on this machine, as completely as requested, are not measured again unless Again is set or Sizes are
+	// given.
 	Base  comm.Found
 	Again bool
 	// Made is stored in the table: the program and version that made it.
@@ -59,13 +59,13 @@ func (e *KeepError) Error() string { return "the table cannot be kept: " + e.Err
 // Unwrap returns the reason.
 func (e *KeepError) Unwrap() error { return e.Err }
 
-// Tuned is a table and how it was made.
+// Tuned is a table, with a description of its measurement.
 type Tuned struct {
 	Table *comm.Table `json:"table"`
 	Hash  string      `json:"hash"`
 	// File is the file that contains the table; empty if it was not written.
 	File string `json:"file,omitempty"`
-	// Fresh says that some entry was measured by this tuning.
+	// Fresh reports that this tuning measured some entry.
 	Fresh bool    `json:"fresh"`
 	Took  float64 `json:"took_s,omitempty"`
 	// Phases divides Took.
@@ -92,10 +92,10 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 			return nil, err
 		}
 	}
-	slices.Sort(o.Sizes) // brackets must ascend
+	slices.Sort(o.Sizes) // brackets must be in ascending order
 	o.Sizes = slices.Compact(o.Sizes)
 	if o.File != "" {
-		if err := comm.Writable(o.File); err != nil { // check before minutes of measuring
+		if err := comm.Writable(o.File); err != nil { // checked before the measurements, which take minutes
 			return nil, &KeepError{err}
 		}
 	}
@@ -119,7 +119,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	for _, k := range todo {
 		u.total += len(u.calls(k))
 	}
-	if u.Base.PassedOver() && !u.shared() { // otherwise keep reports it
+	if u.Base.PassedOver() && !u.shared() { // otherwise the method keep reports this
 		u.note("%s", u.Base.Ignored)
 	}
 	err = contest.Within(ctx, a.World, func() error {
@@ -315,8 +315,8 @@ func (u *tuner) inherited() []comm.Entry {
 	return list
 }
 
-// settle removes shipped entries for other GPUs once every collective has been measured, by this
-// tuning or before: then a measured entry for a similar collective is a better guess.
+// settle removes shipped entries for other GPUs after all collectives have been measured, by this tuning or an earlier
+// one. For such an entry, a measured entry of a similar collective is a better prediction.
 func (u *tuner) settle(t *comm.Table) {
 	if u.shipped.Of(t.Identity) {
 		return
@@ -391,7 +391,7 @@ func (u *tuner) sizes(k kind) []int64 {
 		return u.Options.sizes
 	case embedded:
 		list := []int64{4 * kb, 64 * kb, mb / 2}
-		// Many ranks share few cores: a call that moves more than this takes seconds.
+		// With many ranks on few cores, a call that moves more bytes than this takes seconds.
 		for int64(u.Ranks*u.Ranks)*list[len(list)-1] > 256*mb {
 			list = list[:len(list)-1]
 		}

@@ -84,7 +84,7 @@ func WriteVLLM(w io.Writer, list []Figures) error {
 type rows struct {
 	arch string
 	of   map[int]limit
-	ours bool // the figures are not of vLLM's kernels, or not as vLLM calls them
+	ours bool // the figures are not of vLLM's kernels, or were not measured as vLLM calls them
 }
 
 // limit is a size in bytes, with its derivation.
@@ -153,7 +153,7 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 // times are the times for one number of ranks: by bytes, the column and its time.
 type times struct {
 	custom, symm, nccl map[int64]column
-	torch              bool // symm has figures of torch only
+	torch              bool // whether symm contains only figures of torch
 }
 
 type column struct {
@@ -262,11 +262,10 @@ func (t *times) limits(ranks int, custom, symm map[int]limit) {
 	}
 }
 
-// handOver returns at how many sizes, from the smallest, vLLM should run the first kernel, and at
-// how many the first or the second, to minimize the product of the times. vLLM considers the first
-// kernel, the second and NCCL in this order, and uses the first one whose limit permits the size.
-// Of equal products, the one with the larger limits is used. A list is empty if there is no such
-// kernel.
+// handOver returns at how many sizes, from the smallest, vLLM should run the first kernel, and at how many the first
+// or the second, to minimize the product of the times. vLLM considers the first kernel, the second and NCCL in this
+// order, and uses the first one whose limit permits the size. If several limits have the same product, the largest
+// limits are used. A list is empty if there is no such kernel.
 func handOver(first, second, nccl []float64) (int, int) {
 	least, a, b := math.Inf(1), 0, 0
 	for i := 0; i <= len(first) || i == 0; i++ {

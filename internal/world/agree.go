@@ -10,10 +10,10 @@ import (
 )
 
 // Agree is an all-gather. Every process calls it with the same step, as it calls Step, and with a value of at most
-// MaxValue bytes. Agree returns the values of all processes, ordered by rank. It waits for the other processes, so call
-// it only when no work is in flight. If a process is at another step, the error is a *DisagreeError. If a process does
-// not call Agree and makes no progress for the time T (see Step, At), the error is a *PeerError. An error ends the
-// world, because it is then unknown which processes received the values.
+// MaxValue bytes. Agree returns the values of all processes, ordered by rank. It waits for the other processes, so no
+// work may be in flight. If a process is at another step, the error is a *DisagreeError. If a process does not call
+// Agree and makes no progress for StallTimeout (see Step, At), the error is a *PeerError. An error ends the world,
+// because it is then unknown which processes received the values.
 func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte, error) {
 	if len(value) > MaxValue || len(step) > maxStep {
 		return nil, fmt.Errorf("agreement on %.80q: a value of %d bytes; at most %d are supported", step, len(value), MaxValue)
@@ -165,13 +165,12 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 	return nil
 }
 
-// Calls records what this process's program calls, and where, for errors in other processes. The
-// calls of processes may differ.
+// Calls records the name and the position of the current call of this process's program. Errors in other processes
+// contain them. The calls of processes may differ.
 func (w *World) Calls(call, place string) { w.call.Store(&entry{call: call, place: place}) }
 
-// Failed records that this process's call has ended, and with which error; nil if it succeeded. The
-// world remains usable. Other processes report the error if they wait for this process until a
-// timeout, or until it leaves.
+// Failed records the error with which this process's call has ended; nil if it succeeded. The world remains usable. If
+// other processes wait for this process until a timeout, or until it leaves, they report the error.
 func (w *World) Failed(err error) {
 	why := ""
 	if err != nil {
@@ -185,10 +184,10 @@ func (w *World) Failed(err error) {
 	w.detector.sendPulse()
 }
 
-// Step records that this process begins its next step, such as a batch of runs, and compares it
-// with what other processes recorded under the same number. If these are equal, it does not wait.
-// If they differ, one of the processes ends the world with a *DisagreeError, which lists all
-// processes that reach the step soon.
+// Step records that this process begins its next step, such as a batch of runs. It compares the description with those
+// of the other processes for the step with the same number. If all of them are equal, Step does not wait. If they
+// differ, one of the processes ends the world with a *DisagreeError, which lists all processes that begin the step
+// soon.
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()
@@ -212,7 +211,7 @@ func (w *World) Step(what string) error {
 }
 
 // At records the command that this process has reached in its step. Other processes wait longer for a process that
-// makes progress, and name the command if the wait fails.
+// makes progress. If a wait for this process fails, the error contains the command.
 func (w *World) At(command int) { w.mesh.page.at(w.mesh.o.Rank, command) }
 
 type callKey struct{}

@@ -16,7 +16,7 @@ import (
 // build identifies the version from which a process's hocket was built. Processes of different builds cannot share a
 // world, because they would plan and run the same program differently.
 type build struct {
-	Version string // version of hocket's module, with the commit if it was built from a checkout; "" if unknown
+	Version string // version of hocket's module, with the commit if hocket was built from a checkout; "" if unknown
 	Dirty   bool   // the checkout had uncommitted changes, which Version does not identify
 	Program string // the main package
 	ID      string // ID that Go's linker wrote into the program or library; "" if it has none
@@ -67,9 +67,9 @@ func buildOf(info *debug.BuildInfo) build {
 	return b
 }
 
-// fits reports whether two processes may have the same build. They must have the same version. If
-// the version is unknown, or does not identify the build, they must run the same file, unless they
-// run different programs, such as the command and the library.
+// fits reports whether two processes may have the same build. They must have the same version. If the version is
+// unknown, or does not identify the build, they must execute the same file. Processes of different programs, such as
+// the command and the library, need not execute the same file.
 func (b build) fits(o build) bool {
 	if b.Version != "" && o.Version != "" && b.Version != o.Version || b.Dirty != o.Dirty {
 		return false

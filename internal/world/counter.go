@@ -12,7 +12,7 @@ type Counters struct {
 	segment  *Segment
 }
 
-// The layout of a counter, which has a separate cache line.
+// These are the offsets in a counter's memory. Each counter has a separate cache line.
 const (
 	counterBytes = 64
 
@@ -53,8 +53,8 @@ func (c *Counters) line(i int) []byte { return c.segment.mem[i*counterBytes:][:c
 // Load returns the value of a counter.
 func (c *Counters) Load(i int) uint64 { return word(c.line(i), counterValue).Load() }
 
-// Add raises a counter by n. A process that reads the new value also sees everything that this process wrote to shared
-// memory before the call.
+// Add raises a counter by n. A process that reads the new value also sees all earlier writes of this process to shared
+// memory.
 func (c *Counters) Add(i int, n uint64) {
 	line := c.line(i)
 	word(line, counterValue).Add(n)
@@ -81,11 +81,10 @@ func wake(line []byte) {
 // spin limits how long Wait polls a counter before it sleeps. It is about the time that waking a sleeper takes.
 const spin = 50 * time.Microsecond
 
-// Wait waits until a counter is at least atLeast. The argument from is the process that will raise
-// it, or Any. Wait fails if that process leaves the world. If that process has not reached this
-// process's step, and makes no progress for the time T (see Step, At), Wait ends the world. Within
-// the same step there is no time limit as long as the process lives; use ctx to set one. A waiting
-// goroutine occupies a thread.
+// Wait waits until a counter is at least atLeast. The argument from is the process that will raise it, or Any. Wait
+// fails if that process leaves the world. If that process has not begun this process's step, and makes no progress for
+// StallTimeout (see Step, At), Wait ends the world. Within the same step there is no time limit as long as the process
+// lives; use ctx to set one. A waiting goroutine occupies a thread.
 func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) error {
 	line := c.line(i)
 	value := word(line, counterValue)
@@ -98,7 +97,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 				return nil
 			}
 		}
-		runtime.Gosched() // let other goroutines run on this processor first
+		runtime.Gosched() // first lets other goroutines run on this processor
 	}
 	sleepers, turn := word32(line, counterSleepers), word32(line, counterTurn)
 	sleepers.Add(1)
@@ -108,7 +107,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 		now := turn.Load()
 		err := c.detector.check(ctx, from, &v)
 		switch {
-		case value.Load() >= atLeast: // check again: a process raises counters before it leaves
+		case value.Load() >= atLeast: // checks again, because a process raises counters before it leaves
 			return nil
 		case err != nil:
 			return err

@@ -17,8 +17,8 @@ type detector struct {
 	world  *World
 	silent []atomic.Int32 // for each process, the number of beats since its last heartbeat
 
-	seen    []circleLink // the circle of waits that contains this process, when it was first seen; used only by watch
-	circled int          // for how many beats it has been seen
+	seen    []circleLink // the circle of waits that contains this process, as it was first observed; used only by watch
+	circled int          // number of beats for which the circle has been observed
 }
 
 // watch sends this process's heartbeats, and detects processes that send none and processes that
@@ -43,7 +43,8 @@ func (d *detector) watch() {
 			return
 		}
 		for r := range seen {
-			// Time is counted in beats of this process, so that a process that was itself stopped blames no other.
+			// Time is counted in this process's beats. A process that was itself stopped therefore does not blame
+			// other processes.
 			silent := int(d.silent[r].Add(1))
 			if now := d.mesh.page.beats(r); now != seen[r] || r == d.mesh.o.Rank || d.mesh.hasLeft(r) {
 				seen[r], silent = now, 0
@@ -57,8 +58,8 @@ func (d *detector) watch() {
 	}
 }
 
-// sendPulse sends this process's heartbeat and step to processes of other nodes; those of this node
-// read them from the page. If a message cannot be sent now, the next beat sends another soon.
+// sendPulse sends this process's heartbeat and step to processes of other nodes. Processes of this node read them from
+// the page. If a message cannot be sent now, the next beat sends another one.
 func (d *detector) sendPulse() {
 	if len(d.mesh.page.far) == 0 {
 		return
@@ -90,14 +91,13 @@ func (d *detector) receivePulse(p *peer, m pulse) error {
 		return nil
 	}
 	if mine, ok := page.recorded(d.mesh.o.Rank, step); ok && mine.what != m.texts[0] {
-		d.mesh.running.Go(func() { d.mesh.abort(d.differ(step)) }) // not here, because this goroutine must continue to receive
+		d.mesh.running.Go(func() { d.mesh.abort(d.differ(step)) }) // in another goroutine, because this one must continue to receive
 	}
 	return nil
 }
 
-// differ returns the error for a step that is not the same in all processes. It waits a little for
-// processes that have not begun the step, because only with their values is it clear which process
-// differs from the others.
+// differ returns the error for a step that is not the same in all processes. It waits a short time for processes that
+// have not begun the step, because their values show which process differs from the others.
 func (d *detector) differ(step uint64) *DisagreeError {
 	e := &DisagreeError{}
 	for i := 0; ; i++ {
@@ -146,8 +146,9 @@ func (d *detector) stalled(rank int) *PeerError {
 	return d.mesh.member(rank).failed("stalled: no progress and no reaction for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
 }
 
-// awaitPeers is await for an action of a process, or of all others. late returns the processes that the last call of
-// ready still missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
+// awaitPeers is await for an action of the process from, or of all other processes. late returns the processes for
+// which the most recent call of ready was still waiting. awaitPeers returns an error when none of these has made
+// progress for StallTimeout.
 func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, ready func() (bool, error)) error {
 	const looks = 10 // number of times that it looks for progress within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
@@ -173,8 +174,8 @@ func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, 
 	}
 }
 
-// blame returns the error about a process that did not arrive in time. If a process has stalled, the error blames it
-// instead, since the late process may wait for it too.
+// blame returns the error about a process that did not arrive in time. If some process has stalled, the error blames
+// that process instead, because the late process may also be waiting for it.
 func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	const many = 5 // number of beats that a process may miss because the machine is busy
 	stalled := late
@@ -199,7 +200,7 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 // patience returns StallTimeout as a number of beats.
 func (d *detector) patience() int { return int(max(d.mesh.o.StallTimeout/beat, 1)) }
 
-// Any selects all other processes, if it is not known which process raises a counter.
+// Any selects all other processes. It is used if it is not known which process raises a counter.
 const Any = -1
 
 // vigil measures for how long a process that is not in the waiter's step has made no progress.
@@ -209,7 +210,7 @@ type vigil struct {
 	seen  progress
 }
 
-// check returns an error if there is no point in waiting longer for a process (from).
+// check returns an error if waiting longer for the process from has no purpose.
 func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	if err := d.mesh.err(); err != nil {
 		return err
@@ -240,9 +241,9 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	return d.mesh.err()
 }
 
-// late returns a process that prevents a step from ending; -1 if there is none. Such a process has
-// left, or has not begun the step. If from is Any, a process that left during the step or later
-// does not count, because it may have done its part, unless all others have left.
+// late returns a process that prevents a step from ending; -1 if there is none. Such a process has left the world, or
+// has not begun the step. If from is Any, a process that left during the step or later may have finished its part. It
+// is then ignored, unless all other processes have left.
 func (d *detector) late(from int, step uint64) int {
 	if from != Any {
 		if from != d.mesh.o.Rank && (d.mesh.hasLeft(from) || d.mesh.page.steps(from) < step) {
@@ -283,7 +284,7 @@ func (d *detector) until(ctx context.Context, process int, pending func() <-chan
 		default:
 		}
 		if err := d.check(ctx, process, &v); err != nil {
-			if pending() == nil { // a process sends its data before it leaves
+			if pending() == nil { // a process sends all its data before it leaves
 				return nil
 			}
 			return err

@@ -13,11 +13,12 @@ type launcher struct {
 	name                         string
 	size, rank, local, localSize string
 	node                         string   // the node's number; "" if the launcher sets none
-	id                           []string // together they identify the run; unset ones are skipped
+	id                           []string // variables that together identify the run; those that are not set are skipped
 }
 
-// launchers are tried in this order. For Slurm the variables of the step are used: SLURM_NTASKS is
-// set for a whole allocation, also in a batch script, which is a single process.
+// launchers lists the launchers in the order in which they are tried. For Slurm the variables of the step are used.
+// SLURM_NTASKS is not used, because it is set for a whole allocation, also in a batch script, which is a single
+// process.
 var launchers = []launcher{
 	{"hocket", "HOCKET_WORLD_SIZE", "HOCKET_RANK", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_WORLD_SIZE", "", nil},
 	{"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",

@@ -12,8 +12,8 @@ import (
 // ErrLeft is the error that methods of a world return after Leave.
 var ErrLeft = errors.New("this process has left the world")
 
-// ErrWentOn is wrapped by the error of a wait for an action that another process will no longer
-// perform, because it has passed the point where it would have.
+// ErrWentOn is wrapped by the error of a wait for an action of another process that will not happen: the process has
+// already continued beyond it.
 var ErrWentOn = errors.New("another process has already continued")
 
 // These errors are public, in package fault.
@@ -80,7 +80,7 @@ func (c cause) encode() []byte {
 		if err == nil && len(text) <= maxCause {
 			return text
 		}
-		if limit == 0 { // there are too many ranks to fit
+		if limit == 0 { // there are so many ranks that no text fits
 			return []byte("{}")
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Export lets other processes of this node import file, each once, by this process's rank and key.
-// It is for the processes listed in to, or for all if the list is empty. It does not wait for them.
-// The file remains the caller's, which may close it immediately.
+// Export lets other processes of this node import file by this process's rank and key. Each process may import it
+// once. to lists these processes; an empty list means all. Export does not wait for them. The caller keeps its own
+// file, and may close it immediately.
 func (w *World) Export(key string, file *os.File, to ...int) error {
 	if key == "" || len(key) > maxKey {
 		return fmt.Errorf("export of %.80q: the key must have 1 to %d bytes", key, maxKey)
@@ -38,10 +38,9 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 	return nil
 }
 
-// Import returns the file that a process exports by key. It waits until the process has exported
-// it. It fails if the process makes no progress (see Step, At) for the time T. If the process has
-// reached the next agreement without exporting the file, it fails immediately with an error that
-// wraps ErrWentOn.
+// Import returns the file that a process exports by key. It waits until the process has exported it. It fails if the
+// process makes no progress (see Step, At) for StallTimeout. If the process has reached the next agreement without
+// exporting the file, it fails immediately with an error that wraps ErrWentOn.
 func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
 	if err := w.checkPeer(process); err != nil {
 		return nil, err
@@ -58,7 +57,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 			gone = p
 			return false, ErrLeft
 		}
-		if len(p.inbox) > 0 { // the process reached an agreement, and all exports before it have arrived
+		if len(p.inbox) > 0 { // the process has called Agree, so all its earlier exports have arrived
 			return false, fmt.Errorf("%w: it did not export %q, %w", ErrWentOn, key, p.failed("is at %q", p.inbox[0].step))
 		}
 		return false, nil
@@ -90,8 +89,8 @@ func (w *World) Forget(prefix string) {
 	}
 }
 
-// Share lets other processes of this node map s, each once, by this process's rank and key. It is
-// for the processes listed in to, or for all if the list is empty.
+// Share lets other processes of this node map s by this process's rank and key. Each process may map it once. to lists
+// these processes; an empty list means all.
 func (w *World) Share(key string, s *Segment, to ...int) error {
 	if w.mesh.o.Size == 1 {
 		return nil

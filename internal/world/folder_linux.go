@@ -37,7 +37,7 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, _ := readNames(base) // ignore the error: tryFolder returns it
+	names, _ := readNames(base) // an error is ignored here, because tryFolder returns it
 	for _, name := range names {
 		if isFolderName(name) {
 			sweep(filepath.Join(base, name))
@@ -50,7 +50,7 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 		if !errors.Is(err, errAgain) {
 			return d, err
 		}
-		select { // another process is sweeping it at this moment
+		select { // another process is removing the folder at this moment
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s stays locked by another process", path)
 		case <-time.After(time.Millisecond):
@@ -69,7 +69,7 @@ func readNames(dir string) ([]string, error) {
 
 func folderPrefix() string { return fmt.Sprintf("hocket-%d-", os.Geteuid()) }
 
-// isFolderName reports whether openFolder creates such names: the prefix and 16 hexadecimal digits.
+// isFolderName reports whether a name is of the form that openFolder creates: the prefix and 16 hexadecimal digits.
 func isFolderName(name string) bool {
 	digits, ok := strings.CutPrefix(name, folderPrefix())
 	return ok && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
@@ -89,7 +89,7 @@ func tryFolder(path string) (*folder, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	} else if err == nil {
-		_ = os.Chmod(path, 0o700) // in spite of the umask; check detects a failure
+		_ = os.Chmod(path, 0o700) // overrides the umask; check detects a failure
 	}
 	file, err := openDirectory(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -167,9 +167,8 @@ func sweep(path string) {
 	}
 }
 
-// remove removes the folder if no other process has locked it and it contains only sockets of
-// processes. Before that it releases this process's lock, so that the last of several processes
-// succeeds.
+// remove removes the folder if no other process has locked it and it contains only sockets of processes. It first
+// releases this process's lock, so that the last process of a run can remove the folder.
 func (d *folder) remove() {
 	if d.lock(unix.LOCK_EX) == nil && d.isThere() {
 		_ = files.RemoveFolder(d.path, isSocket) // files that remain are removed by the next run
@@ -218,6 +217,6 @@ func (d *folder) bind(rank int) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("%s is not a socket: remove it, or set HOCKET_RUN_DIR to another folder",
 			filepath.Join(d.path, info.Name()))
 	}
-	os.Remove(addr.Name) // left by a process that has died
+	os.Remove(addr.Name) // the socket of a process that has died
 	return net.ListenUnix(addr.Net, addr)
 }

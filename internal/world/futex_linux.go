@@ -14,9 +14,8 @@ const (
 	opFutexWake = 1
 )
 
-// futexWait sleeps until futexWake is called for word in any process, or until d has passed, and
-// reports whether d has passed. It returns immediately if the value of word is not was. It may
-// return spuriously.
+// futexWait sleeps until a process calls futexWake for word, or until d has passed, and reports whether d has passed.
+// It returns immediately if the value of word is not was. It may also return without a reason.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
 	t := unix.NsecToTimespec(d.Nanoseconds())
 	_, _, err := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opFutexWait, uintptr(was),

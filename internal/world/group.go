@@ -76,7 +76,7 @@ func JoinGroup(ctx context.Context, w *World, name string, members []int) (*Worl
 	g, err := Join(ctx, o)
 	if err != nil {
 		w.Abort(err)
-		return nil, w.Err() // the first cause of all processes
+		return nil, w.Err() // returns the first cause in all processes
 	}
 	w.mesh.running.Go(func() { shareEnd(w, g) })
 	return g, nil

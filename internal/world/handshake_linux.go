@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// maxGuests is the largest number of connections that have not identified themselves yet. If
-	// more arrive, the oldest is closed; a process whose connection is closed dials again.
+	// maxGuests is the largest number of connections that have not identified themselves yet. If there are more, the
+	// oldest is closed; its process connects again.
 	maxGuests = 32
 	// greeting is how long a guest may take to identify itself.
 	greeting = 5 * time.Second
 )
 
-// reception holds connections whose processes have not identified themselves yet.
+// reception holds the connections (guests) whose processes have not identified themselves yet.
 type reception struct {
 	mesh  *mesh
 	slots chan struct{}
@@ -32,8 +32,8 @@ func newReception(m *mesh) *reception {
 	return &reception{mesh: m, slots: make(chan struct{}, maxGuests)}
 }
 
-// receive handles new connections until the listener is closed. For each it calls greet, which
-// reads who is at the other end and returns the peer; nil if it is not a peer.
+// receive handles new connections until the listener is closed. For each connection it calls greet, which reads the
+// identity of the process at the other end. greet returns the peer, or nil if the process is not a peer.
 func (r *reception) receive(listener net.Listener, greet func(*reception, net.Conn) *peer) {
 	for {
 		conn, err := listener.Accept()
@@ -112,7 +112,7 @@ func (hs handshake) answer(l link, h hello) (*peer, error) {
 		return nil, err
 	}
 	if h.Rank <= hs.mesh.o.Rank || h.Rank >= hs.mesh.o.Size {
-		return nil, nil // no process that dials this one has such a rank
+		return nil, nil // a process with this rank never connects to this one
 	}
 	return hs.admit(l, h, hs.hello().encode())
 }
@@ -140,7 +140,7 @@ func (hs handshake) introduce(l link, rank int) (*peer, error) {
 	m, fds, err := l.receive()
 	closeAll(fds)
 	if err != nil {
-		return nil, nil // closed because of too many guests, or dead
+		return nil, nil // the connection was closed because of too many guests, or because its process has died
 	}
 	switch m := m.(type) {
 	case aborted:

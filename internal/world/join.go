@@ -45,7 +45,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	}
 	if err != nil {
 		m.abort(err)
-		err = m.err() // the cause from another process, if that was first
+		err = m.err() // if another process has failed first, its cause
 		m.leave()
 		return nil, err
 	}

@@ -31,8 +31,8 @@ type Launcher struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	open    map[*net.UnixConn]joiner
-	joined  map[int]int  // by rank: the number of worlds that the process has joined
-	exited  []*PeerError // in order of exit
+	joined  map[int]int  // by rank: number of worlds that the process has joined
+	exited  []*PeerError // errors of exited processes, in the order of their exits
 	ended   *cause       // the first cause that a process has reported
 
 	reported chan struct{} // closed when ended is set
@@ -40,7 +40,7 @@ type Launcher struct {
 
 // joiner is a connected process.
 type joiner struct {
-	rank, world int  // world counts the worlds that the process joins, from 1
+	rank, world int  // world is the number of the world that the process joins, counted from 1
 	in          bool // whether it has joined
 }
 
@@ -120,7 +120,7 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 		l.ended = m.Ended
 		close(l.reported)
 	}
-	for _, gone := range l.exited { // the first one is the cause
+	for _, gone := range l.exited { // the first process that exited is the cause
 		l.sendExit(conn, j, gone)
 	}
 }
@@ -143,7 +143,7 @@ func (l *Launcher) Exited(rank, pid int, how string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	late := time.After(time.Second)
-	for l.connected(rank) { // its last messages may still be unread
+	for l.connected(rank) { // the launcher may not have read its last messages yet
 		changed := l.changed
 		l.mu.Unlock()
 		select {
@@ -225,7 +225,7 @@ func dialLauncher(m *mesh) *launched {
 	}
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: m.o.Launcher, Net: "unixpacket"})
 	if err != nil {
-		return nil // the launcher may be in another network namespace, for example; then timeouts apply
+		return nil // the launcher may be unreachable, for example in another network namespace; timeouts then apply
 	}
 	if !sameUser(conn) {
 		conn.Close()

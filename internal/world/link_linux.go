@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unixLink is a socket to another process of the node. The socket preserves packet boundaries, so
-// messages are received whole, together with their files.
+// unixLink is a socket to another process of the node. The socket preserves packet boundaries, so a message and its
+// files are received as a whole.
 type unixLink struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
@@ -29,7 +29,7 @@ func newLink(conn *net.UnixConn) (*unixLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	// One more byte than a message may have: a packet that fills the buffer is too long.
+	// The buffer has one more byte than the largest message, so a packet that fills it is too long.
 	return &unixLink{conn, raw, make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))}, nil
 }
 
@@ -79,7 +79,7 @@ func parseRights(b []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// closeAll closes descriptors that no caller has taken over.
+// closeAll closes the descriptors that no caller has taken (see take).
 func closeAll(fds []int) {
 	for _, fd := range fds {
 		if fd >= 0 {

@@ -19,13 +19,13 @@ type rendezvous struct {
 	roll     *rollCall // nil if there is only one node
 }
 
-// meet creates links to all other processes. Each process dials those of lower rank. A process that
-// has all its links reports that to all others, and has joined when all others have reported it
-// too. As soon as a process has a link, it receives reports of the failure of the process at the
-// other end. When the time is up, processes to which it has no link are reported as absent.
+// meet creates links to all other processes. Each process dials those of lower rank. A process that has all its links
+// reports this to all others. It has joined when all others have reported the same. Over each link, a process receives
+// reports of failures of the process at the other end. After the time limit, the error lists the processes to which
+// this process has no link.
 func (v *rendezvous) meet(ctx context.Context) (err error) {
-	// A process that has all links waits a little longer than one that lacks some, because the latter knows which are
-	// absent.
+	// A process that has all its links waits a little longer than a process that lacks some, because the latter can
+	// report which processes are absent.
 	ctx, cancel := context.WithTimeout(ctx, v.mesh.o.JoinTimeout+min(v.mesh.o.JoinTimeout/4, 5*time.Second))
 	defer cancel()
 	linking, cancelLinking := context.WithTimeout(ctx, v.mesh.o.JoinTimeout)
@@ -125,8 +125,8 @@ func (v *rendezvous) awaitAll(ctx context.Context, what string, there func(*peer
 	return v.mesh.absent(ctx, what, absent)
 }
 
-// greetUnix reads who a guest of this node is. A process of the world becomes a peer; any other is
-// rejected.
+// greetUnix reads the identity of a guest on this node. If it is a process of the world, it becomes a peer; otherwise
+// it is rejected.
 func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 	l, err := newLink(conn.(*net.UnixConn))
 	if err != nil {
@@ -175,9 +175,9 @@ func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, 
 	p, err := handshake{v.mesh}.introduce(l, rank)
 	if p == nil {
 		if ctx.Err() != nil {
-			<-v.mesh.done // meet returns the error
+			<-v.mesh.done // the method meet returns the error
 		}
-		if why := v.mesh.err(); why != nil { // the other end may already count this process as a peer
+		if why := v.mesh.err(); why != nil { // the process at the other end may already consider this process a peer
 			l.post(encodeCause(causeOf(v.mesh.self, why)))
 		}
 		l.close()

@@ -12,8 +12,7 @@ import (
 	"hocket.example/hocket/internal/ranklist"
 )
 
-// mesh is a process's links to all others, together with the end of the world, which any of the
-// processes can cause.
+// mesh holds a process's links to all others. It also records the end of the world, which any process can cause.
 type mesh struct {
 	o      Options
 	self   member
@@ -22,7 +21,7 @@ type mesh struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when any of the following fields changes
 	peers   []*peer       // by rank; nil for this process, and for processes that have not joined
-	nodes   []int         // by rank, if there are several nodes; complete before there are peers
+	nodes   []int         // by rank, if there are several nodes; complete before any process becomes a peer
 	page    *page         // nil until all have joined
 	why     error         // why the world has ended; nil while it has not
 	left    bool
@@ -37,7 +36,7 @@ type mesh struct {
 type peer struct {
 	member
 	link  link
-	ready bool // whether it has joined: it has links to all others
+	ready bool // whether it has joined, that is, has links to all others
 	left  bool // whether it has left the world
 
 	inbox []agreement         // values that it has sent for Agree and that have not been read yet
@@ -82,8 +81,8 @@ func (m *mesh) end(c cause, err error) {
 	if m.why != nil {
 		return
 	}
-	// A process that ends the world ends its groups a moment later. If it exits in between, the members of a group
-	// lose it first, but the cause is on the page of the world.
+	// A process that ends the world ends its groups a moment later. If the process exits in between, the members of a
+	// group first observe its exit, but the cause is on the page of the world.
 	if m.o.group != nil {
 		if first, ended := m.o.group.of.mesh.page.cause(); ended {
 			c, err = first, first.err()
@@ -99,7 +98,7 @@ func (m *mesh) end(c cause, err error) {
 	message := encodeCause(c)
 	for _, p := range m.peers {
 		if p != nil && !p.left {
-			p.link.post(message) // a process that cannot receive it finds the cause on the page
+			p.link.post(message) // a process that cannot receive the message reads the cause from the page
 			p.link.hangUp()
 		}
 	}
@@ -140,8 +139,8 @@ func (m *mesh) await(ctx context.Context, ready func() (bool, error)) error {
 	}
 }
 
-// leave announces to the other processes that this one leaves, and closes all links. It returns why
-// the world had ended before; nil if it had not.
+// leave reports to the other processes that this process leaves, and closes all links. It returns the reason why the
+// world had already ended; nil if it had not.
 func (m *mesh) leave() error {
 	m.mu.Lock()
 	if m.left {
@@ -161,7 +160,7 @@ func (m *mesh) leave() error {
 			continue
 		}
 		if err == nil {
-			p.link.send(encodeBye(), time.Second) // an error means that the process has ended, and does not need the message
+			p.link.send(encodeBye(), time.Second) // a process for which this fails has ended, and does not need the message
 		}
 		p.link.close()
 		phase("within goodbye")
@@ -264,9 +263,9 @@ func (m *mesh) leftBy(p *peer) error {
 	return p.failed("left the world before %s: %s", page.step(m.o.Rank, step), why)
 }
 
-// alone returns the error if this process is the only one, of three or more, that begins a step,
-// because all others have left without an error; otherwise nil. It waits a little for processes
-// that may be about to leave.
+// alone returns an error if this process is the only one, of three or more, that begins a step, because all others
+// have left without an error. Otherwise it returns nil. It waits a short time for processes that may be about to
+// leave.
 func (m *mesh) alone(step uint64) error {
 	e := &DisagreeError{What: fmt.Sprintf("step %d%s", step, m.o.ofGroup())}
 	for i := 0; i < patienceRounds; i++ {
@@ -342,8 +341,8 @@ func (m *mesh) broadcast(message []byte) error {
 	return nil
 }
 
-// sendTo sends a message, with files (fds), to a process. It waits, for at most T, only if that
-// process has not read earlier messages.
+// sendTo sends a message, with the files fds, to a process. It waits only if that process has not read earlier
+// messages, for at most StallTimeout.
 func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	m.mu.Lock()
 	p, left, err := m.peers[rank], m.peers[rank].left, m.why
@@ -358,7 +357,7 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	switch {
 	case err == nil:
 		return nil
-	case isGone(err): // the end of its link has a more precise cause
+	case isGone(err): // the error of its closed link contains a more precise cause
 		_ = m.await(context.Background(), func() (bool, error) { return p.left, nil })
 		if err := m.err(); err != nil {
 			return err

@@ -33,7 +33,7 @@ type rollCall struct {
 
 	sync.Mutex            // guards the following fields, which process 0 fills while the others arrive
 	came       []*arrival // by rank
-	lines      []link     // by rank: the connections on which they wait for the list
+	lines      []link     // by rank: connection on which the process waits for the list
 	all        chan struct{}
 	first      string // why the first guest was rejected; "" if none was
 }
@@ -55,7 +55,7 @@ func (c *rollCall) dial(ctx context.Context, addr string) (net.Conn, link, error
 	return conn, newTCPLink(conn), nil
 }
 
-// greetTCP reads who a guest is that connected over TCP. A guest that does not know the token is
+// greetTCP reads the identity of a guest that has connected over TCP. A guest that does not know the token is
 // rejected.
 func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 	conn, err := c.secret.accept(raw)
@@ -78,7 +78,7 @@ func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 		c.mesh.mu.Lock()
 		complete := c.list != nil
 		c.mesh.mu.Unlock()
-		if m.ID == c.mesh.o.ID && complete { // a process that arrives too early dials again
+		if m.ID == c.mesh.o.ID && complete { // a process that connects too early connects again
 			return handshake{c.mesh}.welcome(conn, l, m)
 		}
 	case arrival:
@@ -94,7 +94,7 @@ func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 	return nil
 }
 
-// sentAway records why the first guest was rejected: it may be a process of this run.
+// sentAway records why the first guest was rejected, because the guest may be a process of this run.
 func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
 	if bad, ok := m.(malformed); ok && err == nil {
 		err = bad
@@ -121,7 +121,7 @@ func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 		if old := c.came[a.Rank]; old != nil && *old != a {
 			err = old.member.failed("has joined already, so process %d on %s cannot join with the same rank", a.PID, a.Host)
 		} else {
-			if c.lines[a.Rank] != nil { // an earlier connection of the same process, which broke
+			if c.lines[a.Rank] != nil { // closes an earlier connection of the same process that has failed
 				c.lines[a.Rank].post(encodeBye())
 			}
 			c.came[a.Rank], c.lines[a.Rank] = &a, l
@@ -149,8 +149,8 @@ func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 	}
 }
 
-// everybody returns the arrivals of all processes, once all have arrived; nil before. The address
-// of process 0 is omitted, because all processes know it.
+// everybody returns the arrivals of all processes, or nil if some have not arrived. It omits the address of process 0,
+// because all processes know it.
 func (c *rollCall) everybody() []arrival {
 	c.Lock()
 	defer c.Unlock()
@@ -161,9 +161,9 @@ func (c *rollCall) everybody() []arrival {
 	return all
 }
 
-// call returns when this process has the list of all processes. If a listener is returned, other
-// processes connect to it. ctx bounds the wait for process 0. linking bounds the wait of process 0
-// for the others; it ends earlier, because process 0 knows which processes are absent.
+// call returns when this process has the list of all processes. It also returns the listener, if any, to which other
+// processes connect. ctx limits the wait for process 0. linking limits the wait of process 0 for the others. It ends
+// earlier than ctx, because process 0 can report which processes are absent.
 func (c *rollCall) call(ctx, linking context.Context) (listener net.Listener, err error) {
 	if c.secret, err = newSecret(c.mesh.o); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func numberNodes(roll []arrival) []int {
 	return nodes
 }
 
-// awaitRoll is the part of process 0: it listens, and waits until all others have arrived.
+// awaitRoll runs in process 0. It listens, and waits until all other processes have arrived.
 func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
 	listener, err := c.listenMeet()
 	if err != nil {
@@ -260,7 +260,7 @@ func (c *rollCall) listenMeet() (net.Listener, error) {
 	return net.FileListener(file)
 }
 
-// askRoll is the part of the other processes: they connect to process 0, and wait for the list.
+// askRoll runs in the other processes. It connects to process 0, and waits for the list.
 func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
 	var last, greeted error // greeted is the error of the first connection that succeeded; later attempts may merely be refused
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
@@ -296,7 +296,7 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 		c.mesh.o.JoinTimeout, last)
 }
 
-// refusal is an error that will not go away by retrying.
+// refusal is an error for which retrying has no purpose.
 type refusal struct{ error }
 
 // askOnce connects to process 0 once. The first time it creates the listener, on the interface that

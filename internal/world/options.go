@@ -19,8 +19,8 @@ const (
 
 // Options describe this process and its world, and limit how long it waits for others.
 type Options struct {
-	Rank, Size       int // this process's rank, and the number of processes; Size 0 means a world of one
-	Local, LocalSize int // likewise among the processes of this node; LocalSize 0 means that all are on it
+	Rank, Size       int // this process's rank, and the number of processes; if Size is 0, the world has one process
+	Local, LocalSize int // the same among the processes of this node; if LocalSize is 0, all processes are on this node
 
 	// ID names the run. It is the same in all its processes, and different in every other run of
 	// the user.
@@ -49,8 +49,8 @@ type Options struct {
 
 	// JoinTimeout is how long Join waits for others. Default: 60 s.
 	JoinTimeout time.Duration
-	// StallTimeout (T) is how long other processes wait for a process that sends no heartbeats, or
-	// that makes no progress towards a point where they wait for it. Default: 30 s.
+	// StallTimeout is how long other processes wait for a process that sends no heartbeats. It is also how long they
+	// wait for a process that makes no progress towards an action for which they wait. Default: 30 s.
 	StallTimeout time.Duration
 
 	group *group // set if the world is a group of another world's processes
@@ -87,5 +87,6 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// phase is called between actions that other processes can observe. Tests end processes there.
+// phase is called between actions that other processes can observe. Tests replace it to end processes at these
+// positions.
 var phase = func(name string) {}

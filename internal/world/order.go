@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// Processes that use several groups in different orders can wait for each other in a circle. With
-// every beat, each process writes what it waits for on the page of the outer world. A process that
-// is part of a circle ends the world with a DisagreeError that has the call of each process.
+// Processes that use several groups in different orders can wait for each other in a circle. With every beat, each
+// process writes a description of its wait on the page of the outer world. If a process is part of a circle, it ends
+// the world with a DisagreeError that contains the call of each process.
 
 // threads records which threads have called this process's worlds.
 var threads struct {
@@ -39,7 +39,7 @@ func oneThread() bool {
 	return threads.known && !threads.several
 }
 
-// waits are the waits of this process for others, in a world and its groups.
+// waits holds the waits of this process for others, in a world and its groups.
 type waits struct {
 	mu    sync.Mutex
 	open  map[openWait]int // number of open waits of each kind
@@ -53,7 +53,7 @@ type openWait struct {
 	from int
 }
 
-// everyOther stands for all other processes: the wait needs each of them.
+// everyOther means all other processes: the wait ends only when each of them has arrived.
 const everyOther = -2
 
 // begin records a wait. The function that it returns ends the wait.
@@ -91,23 +91,22 @@ func outermost(w *World) *World {
 	return w
 }
 
-// wait describes what a process waits for: other processes that have not begun its step of a world
-// or group.
+// wait describes a wait of a process: the other processes that have not begun its step of a world or group.
 type wait struct {
 	in    uint64 // identifies the world or group; 0 if the process does not wait, or waits in several of them
 	step  uint64 // the step that the process is in; 0 while it joins
 	ended uint64
-	late  [MaxProcesses / 64]uint64 // the processes that it waits for: a bit for each process of the outermost world
-	sure  bool                      // whether the process calls from one thread only, and needs each of late
-	name  string                    // of the group
+	late  [MaxProcesses / 64]uint64 // the processes for which it waits: a bit for each process of the outermost world
+	sure  bool                      // whether the process calls from one thread only, and waits for each process in late
+	name  string                    // name of the group
 	call  entry                     // the call that waits
 }
 
 func (w *wait) add(rank int)      { w.late[rank/64] |= 1 << (rank % 64) }
 func (w *wait) has(rank int) bool { return w.late[rank/64]&(1<<(rank%64)) != 0 }
 
-// The layout of a wait in a slot: a sequence number, odd while the wait is being written; how often
-// the wait has been written; its fields as words; the lengths of its texts; the texts.
+// This is the layout of a wait in a slot. A sequence number, which is odd while the wait is being written, is followed
+// by the number of times the wait has been written, its fields as words, the lengths of its texts, and the texts.
 const (
 	waitBeats = 8
 	waitWords = 16 // in, step, ended, sure, late
@@ -203,7 +202,7 @@ func (w *waits) now(of *World) wait {
 func nameOf(g *group) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, g.name, g.members)
-	return h.Sum64() | 2 // neither 0 nor 1
+	return h.Sum64() | 2 // the number is neither 0 nor 1
 }
 
 // circleLink is a process of a circle: its wait, and how often the wait had been written when the
@@ -214,8 +213,8 @@ type circleLink struct {
 	beats uint64
 }
 
-// findCircle publishes what this process waits for, and ends the world if the process is part of a
-// circle. It is called with every beat.
+// findCircle publishes a description of this process's wait, and ends the world if the process is part of a circle. It
+// is called with every beat.
 //
 // A circle counts only if it was seen twice and each of its processes has written its wait at least
 // three times in between. In that time no wait has ended, and each process has found that the next
@@ -275,7 +274,7 @@ func (d *detector) circle(path []circleLink, seen map[int]bool, from, self int) 
 			continue
 		}
 		y, _, ok := d.mesh.page.readWait(next)
-		if !ok || y.in == 0 || y.in == x.in && y.step >= x.step { // next has begun the step
+		if !ok || y.in == 0 || y.in == x.in && y.step >= x.step { // the process next has begun the step
 			continue
 		}
 		if next == self {

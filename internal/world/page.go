@@ -43,14 +43,14 @@ const (
 	ringSteps = 32
 	stepBytes = 384
 	stepHead  = 32
-	stepText  = 112 // bytes of a step's description, and of the place of its call
+	stepText  = 112 // bytes of a step's description, and of the position of its call
 	callText  = 128
 
 	maxError = 1 << 10
 )
 
-// entry is the record of a step: what, its description, which must be the same in all processes;
-// and the program's call and the place of that call, which may differ.
+// entry is the record of a step. The field what is the step's description, which must be the same in all processes.
+// call is the program's call and place the position of that call; these may differ.
 type entry struct{ what, call, place string }
 
 // text returns the name of the call, or the description of the step if the call is unknown.
@@ -92,8 +92,8 @@ func word(mem []byte, at int) *atomic.Uint64 {
 
 func (p *page) abortWord() *atomic.Uint32 { return word32(p.Bytes(), 0) }
 
-// abort ends the world with cause c of process rank, unless it has already ended. It returns the
-// first cause, which is the valid one, and whether that is c. It is called once in each process.
+// abort ends the world with the cause c of the process rank, unless the world has already ended. It returns the first
+// cause, which is valid, and reports whether that is c. Each process calls abort once.
 func (p *page) abort(rank int, c cause) (first cause, own bool) {
 	text := c.encode()
 	s := p.slot(rank)
@@ -185,7 +185,7 @@ func (p *page) record(rank int, step uint64, e entry) entry {
 	}
 	e.call, e.place = cutText(e.call, callText), lastOf(e.place, stepText)
 	r := p.ring(rank, step)
-	word(r, 0).Store(0) // invalid until all of it is written
+	word(r, 0).Store(0) // the record is invalid until it is completely written
 	word(r, 8).Store(uint64(len(e.what)))
 	word(r, 16).Store(uint64(len(e.call)))
 	word(r, 24).Store(uint64(len(e.place)))

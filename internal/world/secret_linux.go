@@ -40,7 +40,7 @@ const proofLabel = "EXPORTER-hocket-nodes"
 func newSecret(o Options) (*secret, error) {
 	s := &secret{token: []byte(o.Token), tls: &tls.Config{
 		MinVersion:                  tls.VersionTLS13,
-		InsecureSkipVerify:          true, // verified by comparison with the own certificate, or not authenticating at all
+		InsecureSkipVerify:          true, // the certificate is compared with the own certificate, or does not authenticate
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true,
 	}}
@@ -92,9 +92,8 @@ func newCertificate() (tls.Certificate, error) {
 var errToken = errors.New("the peer does not know this run's token: set HOCKET_TOKEN to the same text in all processes " +
 	"of the run, and HOCKET_MEET to a port at which no other program listens")
 
-// dial secures a connection that this process has opened. This process sends its proof first. So a
-// process that merely listens learns nothing but the proof, and one that merely connects learns
-// nothing at all.
+// dial secures a connection that this process has opened. This process sends its proof first. A process that only
+// listens therefore receives nothing but the proof, and a process that only connects receives nothing.
 func (s *secret) dial(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	conn.SetDeadline(time.Now().Add(greeting))
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
@@ -130,7 +129,7 @@ func (s *secret) accept(conn net.Conn) (net.Conn, error) {
 		return nil, err
 	}
 	if !hmac.Equal(theirs, client) {
-		_, _ = c.Write(make([]byte, sha256.Size)) // not a valid proof, so that the other end reports its token too
+		_, _ = c.Write(make([]byte, sha256.Size)) // an invalid proof, so that the other end also reports that the tokens differ
 		return nil, errToken
 	}
 	if _, err := c.Write(server); err != nil {

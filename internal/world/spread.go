@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// Spread assigns a machine's ranks to the processes of a world. It holds what the machines have in
-// common for that.
+// Spread assigns a machine's ranks to the processes of a world. It contains the data for this that all kinds of
+// machines need.
 type Spread struct {
 	*World
-	Name   string          // the same in all processes, after Begin
-	Ctx    context.Context // cancelled when the machine's world ends; bounds waits for peers
+	Name   string          // the same in all processes; set by Begin
+	Ctx    context.Context // cancelled when the machine's world ends; limits waits for peers
 	owners []int
 	cancel context.CancelFunc
 }
@@ -57,8 +57,8 @@ func (s *Spread) Watch(end func(error)) {
 	}
 }
 
-// End ends the world in the other processes too, if operations were in progress (busy), because
-// they may wait for these operations.
+// End ends the world in the other processes too, if busy reports that operations were in progress, because the other
+// processes may wait for these operations.
 func (s *Spread) End(cause error, busy bool) {
 	if busy {
 		s.Abort(cause)

@@ -25,7 +25,7 @@ type tcpLink struct {
 	conn       net.Conn
 	in         *bufio.Reader
 	packet     []byte // used by the one goroutine that receives
-	limit      int    // the largest accepted message
+	limit      int    // size in bytes of the largest accepted message
 	trusted    bool   // whether the other end is a peer, from which messages are read until it hangs up
 	out        chan []byte
 	closing    chan struct{}

@@ -21,7 +21,7 @@ const (
 	kindWanted    = 'w' // number of a wire, number of bytes
 	kindData      = 'd' // number of a wire, data
 
-	// protocol changes when the meaning of messages or of the page does.
+	// protocol is the version of the protocol. It changes when the meaning of messages or of the page changes.
 	protocol = 3
 	// pulseTexts is the number of texts in a pulse, and mostText the largest length of each.
 	pulseTexts = 4
@@ -29,7 +29,7 @@ const (
 
 	maxStep    = 256
 	maxKey     = 256
-	minToken   = 16 // bytes: a shorter token could be found from a proof by trying all
+	minToken   = 16 // in bytes; a shorter token could be found from a proof by trying all tokens
 	maxToken   = 1 << 10
 	dataHeader = 1 + 8
 	tcpPayload = 32<<10 - 4 - dataHeader // data bytes in a message between nodes: a message fills two TLS records
@@ -79,7 +79,7 @@ type (
 func (h hello) encode() []byte {
 	text, err := json.Marshal(h)
 	if err != nil {
-		panic(err) // cannot happen: it contains only numbers and strings
+		panic(err) // does not happen, because the value contains only numbers and strings
 	}
 	return append([]byte{kindHello}, text...)
 }
@@ -138,7 +138,7 @@ func decodePulse(body []byte) (p pulse, ok bool) {
 func (a arrival) encode() []byte {
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // cannot happen: it contains only numbers and strings
+		panic(err) // does not happen, because the value contains only numbers and strings
 	}
 	return append([]byte{kindArrival}, text...)
 }

@@ -25,8 +25,8 @@ type wireEnd struct {
 	wire    uint64
 }
 
-// These limits are larger than any correct process needs: the number of wires that are wanted at
-// the same time, and the number of bytes of one Send.
+// These limits are larger than any correct process needs: the number of wires on which bytes are expected at the same
+// time, and the number of bytes of one Send.
 const (
 	maxWanted = 1 << 16
 	maxWire   = 1 << 40 // bytes of one Send
@@ -100,7 +100,7 @@ func (r *Receipt) Wait(ctx context.Context) error {
 			return r.done
 		}
 	})
-	if err != nil { // the sender does not know of this error; bytes that still arrive are dropped
+	if err != nil { // the sender is not informed of this error; bytes that still arrive are dropped
 		r.wires.Lock()
 		defer r.wires.Unlock()
 		r.to = nil

@@ -1,6 +1,6 @@
-// Package world is a set of processes that run one program together. It decides which processes belong to it, compares
-// what they must agree on, provides memory and counters that they share, and reports failures of processes to the
-// others.
+// Package world is a set of processes that run one program together. It establishes which processes belong to the set,
+// compares values that must be equal in all of them, provides memory and counters that they share, and reports
+// failures of a process to the others.
 //
 // The processes of a world are on one node or several. Those of a node share memory. Every two processes are
 // connected: by a local socket on one node, over TCP between nodes. If a connection ends without a goodbye, its
@@ -18,12 +18,11 @@ import (
 	"time"
 )
 
-// World is a process's end of a set of processes. Several goroutines may call its methods, but all
+// World represents a set of processes in one of these processes. Several goroutines may call its methods, but all
 // processes must make the calls of Agree, Same and Step in the same order.
 //
-// It consists of a mesh of links to the other processes (mesh.go), which a rendezvous creates
-// (meet_linux.go, nodes_linux.go); a failure detector, which all waits use (detector.go); and wires
-// (wires.go).
+// It consists of a mesh of links to the other processes (mesh.go), which a rendezvous creates (meet_linux.go,
+// nodes_linux.go); a failure detector, which all waits use (detector.go); and wires (wires.go).
 type World struct {
 	mesh     *mesh
 	detector *detector
@@ -125,9 +124,8 @@ func (w *World) Owners(ranks int) ([]int, error) {
 	return owners, nil
 }
 
-// Blame returns an error about a process that did not arrive; why says what it did not do. If some
-// process sends no heartbeats, or has not begun the step that this process is in, the error blames
-// that process first.
+// Blame returns an error about a process that did not arrive. why describes the missing action. If some process sends
+// no heartbeats, or has not begun this process's step, the error blames that process instead.
 func (w *World) Blame(process int, why string) *PeerError {
 	mine := w.mesh.page.steps(w.mesh.o.Rank)
 	for r := range w.mesh.o.Size {
@@ -193,5 +191,6 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 	return fmt.Errorf("an unexpected %T", m)
 }
 
-// Late returns a process that has not reached the current step of this process, or has left before it; -1 for none.
+// Late returns a process that has not begun the current step of this process, or that left before it; -1 if there is
+// none.
 func (w *World) Late() int { return w.detector.late(Any, w.mesh.page.steps(w.mesh.o.Rank)) }

@@ -1,5 +1,5 @@
-"""Gradients of collectives, as torch's autograd takes them. A collective of a tensor that requires a gradient is a
-torch.autograd.Function; one that has no gradient is refused."""
+"""Gradients of collectives for torch's autograd. A collective of a tensor that requires a gradient is called as a
+torch.autograd.Function. If the collective has no gradient, the call is refused."""
 
 import sys
 
@@ -9,28 +9,28 @@ _functions = None
 
 
 def wanted(*tensors):
-    """Whether a gradient of a call with these tensors is wanted."""
+    """Returns whether autograd needs a gradient of a call with these tensors."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.is_grad_enabled() and any(
         isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 
 
 def none(what, *tensors, how=""):
-    """Refuses a call that has no gradient, if one is wanted."""
+    """Raises an error for a collective without a gradient, if autograd needs one."""
     if wanted(*tensors):
         raise UnsupportedError(f"{what} has no gradient, and a tensor of the call requires one: {how}call it under "
                                "torch.no_grad(), or give t.detach()")
 
 
 def overwritten(t, what):
-    """Refuses a leaf of which a gradient is wanted as the tensor that a call overwrites."""
+    """Raises an error if a call would overwrite a leaf tensor that requires a gradient."""
     if wanted(t) and t.is_leaf:
         raise InputError(f"{what} overwrites a leaf that requires a gradient: give t.clone(), or call it under "
                          "torch.no_grad()")
 
 
 def written(t):
-    """Has autograd know that a tensor of torch's has another value: what was saved for a gradient is not the same."""
+    """Notifies autograd that a torch tensor was overwritten, so that saved copies of it are not used for gradients."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(t, torch.Tensor) or t.is_inference():
         return
@@ -42,7 +42,7 @@ def written(t):
 
 
 def apply(name, *args):
-    """Calls a collective as a function with a gradient. The functions are made when torch is there."""
+    """Calls a collective as a torch.autograd.Function. These functions are created after torch has been imported."""
     global _functions
     if _functions is None:
         _functions = _made(sys.modules["torch"])
@@ -53,7 +53,7 @@ def _made(torch):
     from . import _collectives as c
 
     class AllReduce(torch.autograd.Function):
-        """In place. The gradient is the own one of the result, or the ranks' sum."""
+        """Works in place. The gradient is the rank's own gradient of the result, or the sum over all ranks."""
 
         @staticmethod
         def forward(ctx, t, op, s, grad):

@@ -13,7 +13,7 @@ _LOGICAL = {"sum": "max", "max": "max", "min": "min"}  # of bool, as torch has t
 
 
 def type_of(t):
-    """The name of t's element type if it is of one byte, else None."""
+    """Returns the name of t's element type if its elements have one byte, otherwise None."""
     if _cuda.is_cuda(t) and t.element_size() != 1:
         return None
     name = _tensors.TORCH.get(str(t.dtype)[6:]) if _cuda.is_cuda(t) else _tensors.view(t, "the tensor").dtype
@@ -21,7 +21,7 @@ def type_of(t):
 
 
 def result(t, out, shape):
-    """The tensor that receives a result: out, or a new one of t's type."""
+    """Returns the tensor that receives a result: out, or a new tensor of t's type."""
     dtype = type_of(t)
     if out is None:
         return t.new_empty(shape) if _cuda.is_cuda(t) else _tensors.empty(_tensors.view(t), dtype, shape)[0]
@@ -31,7 +31,7 @@ def result(t, out, shape):
 
 
 class _Flat:
-    """The bytes of a tensor: one of torch's on a GPU, or a view of the host's memory."""
+    """Gives access to the bytes of a torch tensor on a GPU, or of a view of host memory."""
 
     def __init__(self, t, what="the tensor", written=False):
         self.cuda = _cuda.is_cuda(t)
@@ -46,15 +46,15 @@ class _Flat:
             self.bytes = memoryview(memory).cast("B") if self.of.nbytes else memoryview(bytearray())
 
     def new(self, n):
-        """So many bytes more."""
+        """Returns a new buffer of n bytes in the same kind of memory."""
         return self.bytes.new_empty(n) if self.cuda else memoryview(bytearray(n))
 
     def words(self, data):
-        """Bytes as i32."""
+        """Converts bytes to i32 elements."""
         return data.view(_torch().int32) if self.cuda else data.cast("i")
 
     def of_words(self, words):
-        """i32 as bytes."""
+        """Converts i32 elements to bytes."""
         return words.view(_torch().uint8) if self.cuda else memoryview(words).cast("B")
 
 
@@ -85,7 +85,7 @@ def move(t, out, blocks, lengths, run):
 
 
 def reduce(t, dtype, op, out, run):
-    """Reduces t to out. run is the collective: it takes i32 and an op, and returns i32."""
+    """Reduces t into out. run is the collective, which reduces i32 elements with the given op."""
     if dtype.startswith("f8"):
         raise UnsupportedError(f"a reduction of {dtype}: convert to bf16 or f32 before")
     if dtype == "bool":

@@ -1,4 +1,4 @@
-"""Calls of models on GPUs: what is the same in all calls with tensors of the same shapes and types."""
+"""Calls of models on GPUs. Calls with tensors of the same shapes and types share prepared data."""
 
 import ctypes
 import sys
@@ -7,7 +7,7 @@ from . import _autograd, _cuda, _lib, _tensors, _world
 
 
 class Call:
-    """A way to call a model: with these tensors given and these bound, for these dims."""
+    """The prepared data for calls of a model with given dims and with given shapes of arguments and bound tensors."""
 
     def __init__(self, model, given, bound, layouts, text):
         self.text, self._rank = text, model._world.rank
@@ -37,7 +37,7 @@ class Call:
         self._outs = _Structs(outs)
 
     def __call__(self, model, given, bound, lendable):
-        """Gives torch's current stream a run."""
+        """Enqueues a run on torch's current stream."""
         torch, tensors = sys.modules["torch"], list(given.values())
         for n, t in given.items():
             if not (t.is_cuda and t.is_contiguous()) or t.is_neg():
@@ -77,14 +77,14 @@ class Call:
 
 
 class _Structs:
-    """Tensors of the library's, but for their addresses."""
+    """Tensors in the library's format, without their addresses."""
 
     def __init__(self, structs):
         self._array, _ = _lib.pack(structs)
         self._keep = structs  # their names and shapes
 
     def at(self, addresses):
-        """Them at addresses, in an array of their own: other threads call, too."""
+        """Returns a copy of the tensors with the given addresses. It is a copy because other threads make calls, too."""
         array = type(self._array)()
         ctypes.memmove(array, self._array, ctypes.sizeof(array))
         for t, address in zip(array, addresses):

@@ -1,4 +1,4 @@
-"""Collectives on tensors: programs of one statement, kept by dtype and size.
+"""Collectives on tensors. On the host they are programs of one statement, which are cached by dtype and size.
 
 Every rank makes the same calls, in one order. A collective is planned and proved when it is first called for a size.
 """
@@ -31,14 +31,14 @@ def _flat(t, what, written=False):
 
 
 def _run(s, model, v, n, out, m):
-    """Runs a collective of n elements of the view v, of which m come to the view out."""
+    """Runs a collective that reads the n elements of the view v and writes m elements to the view out."""
     r = s.rank if s.size > 1 else -1
     a, b = _tensors.View(v.keep, v.dtype, (n,), v.address, v.kind), _tensors.View(out.keep, v.dtype, (m,), out.address, out.kind)
     _lib.run(model._handle, [a.struct("x", r)], [b.struct("y", r)], b"{}")
 
 
 def _statement(w, name, dt, n, m, statement):
-    """A function that has each of w ranks give n elements and get m."""
+    """Returns the program of a collective in which each of w ranks passes n elements and receives m."""
     return (f"mesh r[{w}]\nfunc {name}(%x: {dt}[{n * w}/r]) -> {dt}[{m * w}/r] {{\n"
             f"  %y = alloc {dt}[{m * w}/r]\n  {statement}\n  return %y\n}}\n")
 
@@ -64,7 +64,7 @@ def _collective(s, name, t, out, shape, m, statement, variant="", of=None):
 
 
 def _state(t, group):
-    """The processes of a collective of t."""
+    """Returns the processes that take part in a collective of t."""
     return _world.of(group, "cuda" if _cuda.is_cuda(t) else "cpu")
 
 
@@ -73,7 +73,7 @@ def _shape(t):
 
 
 def _length(shape):
-    """The elements of a tensor of a shape."""
+    """Returns the number of elements of a tensor with the given shape."""
     n = 1
     for e in shape:
         n *= e
@@ -81,7 +81,7 @@ def _length(shape):
 
 
 def _blocks(s, shape, what):
-    """The shape of a rank's block of the first dimension."""
+    """Returns the shape of a rank's block if the first dimension is split over the ranks."""
     if not shape or shape[0] % s.size:
         raise InputError(f"{what} of shape {list(shape)}: its first dimension does not divide by {s.size} processes")
     return (shape[0] // s.size, *shape[1:])
@@ -110,7 +110,7 @@ def _reduction(op):
 
 
 def _has_gradient(what, t, op, out):
-    """Whether a call is to have a gradient. A call that cannot have the one that is wanted is refused."""
+    """Returns whether a call needs a gradient. Raises an error if the collective does not support that gradient."""
     if not _autograd.wanted(t, out):
         return False
     if out is not None:
@@ -186,7 +186,7 @@ def _all_gather(s, t, out, of=None):
 
 
 def _moved(s, t, out, shape, blocks, lengths, collective):
-    """A collective of elements of one byte, which it moves as words."""
+    """Runs a collective of one-byte elements, which are moved as words."""
     of = _bytes.type_of(t), _shape(t)
     return _bytes.move(t, _bytes.result(t, out, shape), blocks, lengths, lambda words: collective(s, words, None, of))
 
@@ -346,7 +346,7 @@ def _exchanged(s, send, recv):
 
 
 def broadcast(t, root=0, group=None):
-    """Gives all ranks the tensor of rank ``root`` of the group, in place. It has no gradient."""
+    """Copies the tensor of rank ``root`` of the group to all ranks, in place. It has no gradient."""
     _autograd.none("broadcast", t)
     s = _state(t, group)
     if not 0 <= root < s.size:
@@ -379,7 +379,7 @@ def all_reduce_rms_norm(t, residual, weight, eps=1e-6, group=None):
 
 
 def _normalised(s, weight, eps):
-    """rms_norm(s) * weight, and s."""
+    """Returns rms_norm(s) * weight, and s."""
     import torch
     if hasattr(torch.nn.functional, "rms_norm"):  # torch 2.4
         return torch.nn.functional.rms_norm(s, s.shape[-1:], weight, eps), s

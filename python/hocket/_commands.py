@@ -20,7 +20,7 @@ def _command():
     named = os.environ.get("HOCKET_COMMAND")
     if named:
         return named
-    # Where the wheel's installer put it: beside other commands, or below the folder that was asked for.
+    # The installer puts the command next to other commands, or in a folder below the one given with --target.
     for folder in (sysconfig.get_path("scripts"), pathlib.Path(__file__).parents[1] / "bin"):
         path = shutil.which("hocket", path=str(folder))
         if path:

@@ -3,7 +3,7 @@
 import collections
 
 Error = collections.namedtuple("Error", "name error largest quotient")
-Error.__doc__ = """How far a result is off: the largest error, the largest value of the reference, and their quotient."""
+Error.__doc__ = """The error of a result: its largest error, the largest value of the reference, and the quotient of both."""
 
 Layer = collections.namedtuple("Layer", "name line verdict error largest quotient")
 Layer.__doc__ = """How far a layer is from the reference, which gives it its inputs: of its results the one with the largest
@@ -31,7 +31,7 @@ class Comparison:
 
     @property
     def worst(self):
-        """The layer with the largest quotient; None if the model has no layers."""
+        """Returns the layer with the largest quotient; None if the model has no layers."""
         return max(self.layers, key=lambda layer: layer.quotient, default=None)
 
     def __str__(self):
@@ -54,7 +54,7 @@ def _quotient(error, largest):
 
 
 def against_module(got, module, args, kwargs):
-    """The errors of results against those of a torch module for the same arguments."""
+    """Returns the differences between results and those of a torch module for the same arguments."""
     import torch
 
     with torch.no_grad():
@@ -73,7 +73,7 @@ def against_module(got, module, args, kwargs):
 
 
 def tensors(out):
-    """The tensors of what a module returns, in order."""
+    """Returns the tensors in the value that a module has returned, in order."""
     if hasattr(out, "to_tuple"):  # transformers' outputs
         out = out.to_tuple()
     if isinstance(out, dict):

@@ -14,21 +14,21 @@ _warned = set()
 
 
 def compile_backend(graph, example_inputs, *, mode=None, options=None):
-    """Compiles a graph of torch's, when it is called first. One that hocket refuses runs as torch runs it; a warning
-    says why, once for each reason. ``options`` are those of load, with ``plan``."""
+    """Compiles a torch graph at its first call. If hocket does not support the graph, torch runs it, and a warning
+    gives the reason, once for each reason. ``options`` are those of load, with ``plan``."""
     return Compiled(graph, dict(options or {}))
 
 
 class Compiled:
-    """A graph that hocket runs. torch gives the parameters of modules with the inputs of each call: they are weights of
-    the model, and bound again when they have changed."""
+    """A graph that hocket runs. torch passes the parameters of modules as inputs of each call. They are bound as weights
+    of the model, and bound again after they have changed."""
 
     def __init__(self, graph, options):
         self.graph, self.options = graph, options
         self.paths, self.models = {}, {}  # of models, one for calls with gradients and one for others
 
     def __call__(self, *args):
-        """Runs the graph by hocket; by torch if hocket refuses it."""
+        """Runs the graph with hocket, or with torch if hocket does not support the graph."""
         grad = _autograd.wanted(*args)
         if grad not in self.models:  # the first call; torch traces no longer, and arguments are real
             self.models[grad] = None

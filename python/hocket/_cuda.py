@@ -16,13 +16,13 @@ _REDS = {"sum": 0, "avg": 1, "max": 2, "min": 3}
 
 
 def is_cuda(t):
-    """Whether t is a tensor of torch's on a GPU."""
+    """Returns whether t is a torch tensor on a GPU."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(t, torch.Tensor) and t.is_cuda
 
 
 def of_dlpack(t):
-    """A tensor that another library than torch has on a GPU, as torch's; others as they are."""
+    """Converts a GPU tensor of another library to a torch tensor. Other arguments are returned unchanged."""
     torch = sys.modules.get("torch")
     if torch is None or isinstance(t, torch.Tensor) or not hasattr(t, "__dlpack_device__"):
         return t
@@ -34,7 +34,7 @@ def of_dlpack(t):
 
 
 class Block:
-    """A dense tensor of torch's on a GPU: a rank's block of a parameter or result."""
+    """A dense torch tensor on a GPU that is a rank's block of a parameter or result."""
 
     def __init__(self, t, name):
         self.tensor, self.name = t, name
@@ -66,7 +66,7 @@ class Block:
 
 
 def torch_dtype(dtype):
-    """torch's name for an element type."""
+    """Returns torch's name of an element type."""
     return getattr(sys.modules["torch"], _tensors.NAMES[dtype])
 
 
@@ -80,7 +80,7 @@ def lent(address, dtype, shape, device):
 
 
 def operand(t, what):
-    """The number of t's element type. Refuses a tensor that cannot be an operand."""
+    """Returns the number of t's element type. Raises an error if t cannot be an operand."""
     n = _DTYPES.get(str(t.dtype))
     if n is None:
         raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(_DTYPES)}")
@@ -111,7 +111,7 @@ class Group:
         self.lent = []
 
     def dtype(self, t, what):
-        """The number of t's element type, if t can be an operand."""
+        """Returns the number of t's element type, if t can be an operand."""
         n = self.dtypes.get(t.dtype)
         if n is None or not t.is_contiguous() or t.is_neg():
             operand(t, what)  # says why it is none
@@ -121,7 +121,7 @@ class Group:
         return n
 
     def at(self, frame):
-        """Names the line that calls, for errors in other processes, if it is another one than the last time."""
+        """Reports the caller's source line for errors in other processes, if it differs from that of the last call."""
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
             frame = frame.f_back
         site = frame.f_code, frame.f_lasti
@@ -130,14 +130,14 @@ class Group:
             self._calling(b"", f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())
 
     def do(self, op, red, dtype, root, count, a, b):
-        """Gives torch's current stream a collective."""
+        """Enqueues a collective on torch's current stream."""
         error = _lib._text()
         self._do(self.handle, op, red, dtype, root, count, self.stream(self.device), a, b, ctypes.byref(error))
         if error:
             raise _errors.of(_lib._take(error))
 
     def do_norm(self, dtype, rows, width, eps, addresses):
-        """Likewise, a normalised sum."""
+        """Enqueues a normalised sum on torch's current stream."""
         error = _lib._text()
         self._norm(self.handle, dtype, rows, width, eps, self.stream(self.device), *addresses, ctypes.byref(error))
         if error:
@@ -152,7 +152,7 @@ def group(s):
 
 
 def collective(s, op, t, out, shape, red="sum", root=0):
-    """A collective of t into out, or a new tensor of a shape; returns where the result is."""
+    """Runs a collective of t into out, or into a new tensor with the given shape. Returns the result."""
     g = group(s) if s.size > 1 else None
     number = g.dtype if g else operand
     code = _REDS.get(red)
@@ -175,7 +175,7 @@ def collective(s, op, t, out, shape, red="sum", root=0):
 
 
 def all_gather_v(s, t, counts):
-    """Blocks of different lengths: padded to the longest, gathered, and cut."""
+    """Gathers blocks of different lengths: pads them to the longest, gathers them, and removes the padding."""
     torch = sys.modules["torch"]
     most = max(counts)
     padded = t.new_empty((most, *t.shape[1:]))
@@ -205,13 +205,13 @@ def all_reduce_rms_norm(s, t, residual, weight, eps):
 
 
 class _Lent:
-    """Memory of the library's, as torch takes it."""
+    """Memory of the library, in the form from which torch makes a tensor."""
 
     def __init__(self, address, nbytes):
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
     def tensor(self, dtype, shape, device):
-        """A tensor of torch's there, which keeps this object."""
+        """Returns a torch tensor in this memory. The tensor keeps this object alive."""
         torch = sys.modules["torch"]
         with torch.cuda.device(device):
             return torch.as_tensor(self, device=device).view(dtype).view(shape)
@@ -228,7 +228,7 @@ def empty(shape, dtype):
 
 
 def rest():
-    """Waits until the GPU has done what torch's streams were given."""
+    """Waits until the GPU has finished the work on torch's streams."""
     sys.modules["torch"].cuda.synchronize()
 
 

@@ -29,7 +29,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """hocket cannot make a program of it, or the machine cannot do it."""
+    """hocket cannot convert a model to a program, or the machine lacks a feature."""
 
 
 class DeviceLostError(Error):
@@ -71,7 +71,7 @@ _kinds = {
 
 
 def of(text):
-    """The exception for the library's JSON."""
+    """Returns the exception for an error that the library returned as JSON."""
     f = json.loads(text)
     if f["kind"] == "peer":
         return PeerError(f["message"], f.get("rank"), f.get("pid"), f.get("host"))

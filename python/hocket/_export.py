@@ -1,4 +1,4 @@
-"""torch.export, and loading what it gives."""
+"""Exports of torch modules, and loading them."""
 
 import contextlib
 import importlib
@@ -28,12 +28,12 @@ def export(module, args=(), kwargs=None, *, plan=None, dynamic=None, **options):
 
 
 def name_of(module):
-    """The file of a module's archive, which is in messages."""
+    """Returns the name of a module's archive in messages."""
     return type(module).__name__.lower() + ".pt2"
 
 
 def torch_export():
-    """The module torch.export; an error if torch is too old."""
+    """Returns the module torch.export. Raises an error if torch is too old."""
     torch = importlib.import_module("torch")
     try:
         return importlib.import_module("torch.export")
@@ -42,7 +42,7 @@ def torch_export():
 
 
 def exported(module, args, kwargs=None, dynamic=None):
-    """torch's ExportedProgram of a module, whose DTensors are gathered for that."""
+    """Exports a module, whose DTensors are gathered meanwhile, and returns the ExportedProgram."""
     api = torch_export()
     with _whole(module):
         return api.export(module, tuple(args), kwargs, dynamic_shapes=_dims(dynamic, api.Dim))
@@ -87,7 +87,7 @@ def _dims(shapes, dim):
 
 
 class _whole:
-    """Has a module's DTensors replaced by whole tensors."""
+    """Replaces a module's DTensors by whole tensors while the context is active."""
 
     def __init__(self, module):
         self._split = [(m, name, p) for m in (module.modules() if hasattr(module, "modules") else ())

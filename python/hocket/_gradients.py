@@ -1,4 +1,4 @@
-"""Gradients of programs, as torch's autograd takes them: load(…, grad=True).
+"""Gradients of programs for torch's autograd: load(…, grad=True).
 
 The gradient of a program is two programs. The first computes the results and what the second needs of them; the second
 computes the gradients of parameters. Both are loaded when a call first wants gradients of these parameters."""
@@ -35,7 +35,7 @@ class Gradient:
         self.parts(tuple(n for n in self._model._parameters() if n in given or n in self._leaves))
 
     def arguments(self, given):
-        """The arguments of a call, with bound tensors that require gradients."""
+        """Returns the arguments of a call, including bound tensors that require gradients."""
         return {**{n: leaf() for n, leaf in self._leaves.items() if n not in given}, **given}
 
     def parts(self, wrt):

@@ -26,7 +26,7 @@ def jax(f, *, mesh=None, in_shardings=None, out_shardings=None, **options):
 
 
 class Function:
-    """A function of JAX that hocket runs."""
+    """A JAX function that hocket runs."""
 
     def __init__(self, f, mesh, shardings, options):
         self._api, self._loaded, self._mesh = importlib.import_module("jax"), {}, mesh
@@ -91,7 +91,7 @@ class Function:
         return self._api.tree.map(one, shardings, is_leaf=lambda x: x is None or type(x).__name__ == "PartitionSpec")
 
     def _result(self, x, info):
-        """A result as an array of JAX's."""
+        """Converts a result to a JAX array."""
         numpy = importlib.import_module("numpy")
         if _cuda.is_cuda(x):
             x = self._api.dlpack.from_dlpack(x)
@@ -104,7 +104,7 @@ class Function:
 
 
 class _Loaded:
-    """What JAX lowered, loaded."""
+    """A loaded program that JAX has lowered."""
 
     def __init__(self, lowered, api, options, foreign):
         if not (text := lowered.as_text()).lstrip().startswith(("module", "#")):
@@ -142,7 +142,7 @@ class _Loaded:
 
 
 class _Missing(Exception):
-    """A call of these shapes and types has no loaded program."""
+    """Raised if no program is loaded for the shapes and types of a call."""
 
 
 _DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "i64": "int64"}
@@ -153,7 +153,7 @@ def _key(tree, leaves):
 
 
 def _foreign(api, model, ranks, ins, outs):
-    """The number of a model that XLA calls."""
+    """Returns the number of a model that XLA calls."""
     if not _registered:
         lib = _lib.lib()
         api.ffi.register_ffi_target("hocket", api.ffi.pycapsule(lib.hocket_xla), platform="CUDA")
@@ -183,7 +183,7 @@ def _on_gpu(x):
 
 
 def _argument(x, whole):
-    """An array as a model takes it: bool as i32, others without a copy if they are where the model is."""
+    """Converts an array to the form that a model accepts: bool becomes i32; others are copied only between devices."""
     if str(x.dtype) == "bool":
         x = x.astype("int32")
     if whole or not _on_gpu(x):

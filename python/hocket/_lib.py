@@ -115,7 +115,7 @@ def _load():
 
 
 def lib():
-    """The library; an error in a process that was forked since, which has none of its threads."""
+    """Returns the library. Raises an error in a forked process, which has none of the library's threads."""
     if _process not in (None, os.getpid()):
         raise _errors.UnsupportedError(
             "hocket was used before this process was forked: use it in the parent, or start workers by spawn")
@@ -123,7 +123,7 @@ def lib():
 
 
 def build():
-    """The library's version, with the commit if it is known: "0.1.0+703982d6abcd"."""
+    """Returns the library's version, with the commit if it is known: "0.1.0+703982d6abcd"."""
     return lib().hocket_build().decode()
 
 
@@ -134,7 +134,7 @@ def _take(text):
 
 
 def call(name, *args):
-    """Calls a function that can fail; its exception if it does."""
+    """Calls a function of the library, and raises the exception for its error."""
     error = _text()
     result = getattr(lib(), name)(*args, ctypes.byref(error))
     if error:
@@ -143,12 +143,12 @@ def call(name, *args):
 
 
 def call_text(name, *args):
-    """Likewise, one that returns text."""
+    """Calls a function of the library that returns text, and raises the exception for its error."""
     return _take(call(name, *args))
 
 
 def open_machine(options):
-    """Opens a machine; its number and who this process is."""
+    """Opens a machine. Returns its number, and the rank and size of this process's world."""
     who = _text()
     handle = call("hocket_open", json.dumps(options).encode(), ctypes.byref(who))
     return handle, json.loads(_take(who))
@@ -162,7 +162,7 @@ def open_group(machine, options):
 
 
 def pack(ts):
-    """Tensors as an array, and how many."""
+    """Returns an array of the tensors, and its length."""
     return (Tensor * len(ts))(*ts), len(ts)
 
 
@@ -190,7 +190,7 @@ def close(handle):
 
 
 def close_dropped(rest=lambda: True):
-    """Closes objects that were dropped. rest waits for the work on GPUs; it returns False if it cannot wait now."""
+    """Closes objects that were dropped. rest waits for work on GPUs; it returns False if it cannot wait now."""
     while dropped:
         try:
             handle, lends = first = dropped[0]

@@ -118,7 +118,7 @@ def _source(program, plan, shard):
 
 
 def open_text(name):
-    """The text of a file."""
+    """Returns the text of a file."""
     with open(name, encoding="utf-8") as f:
         return f.read()
 
@@ -128,7 +128,7 @@ def _dims(dims):
 
 
 def _unload(state):
-    """Unloads closed models whose lent results are gone, and models that were dropped."""
+    """Unloads models that were dropped, and closed models whose lent results have been freed."""
     for model in [m for m in state.closing if not m._lent]:
         if model.lends() and not _rested():
             continue
@@ -139,7 +139,7 @@ def _unload(state):
 
 
 def _rested():
-    """Waits for GPU work, which may still read lent results that are gone. False if a graph is being captured."""
+    """Waits for GPU work that may still read freed lent results. Returns False if a graph is being captured."""
     if _cuda.Block.capturing():
         return False
     _cuda.rest()
@@ -216,7 +216,7 @@ class Model:
             self._rebound(name, t)
 
     def _rebound(self, name, t):
-        """Forgets what another tensor than t was to a parameter."""
+        """Updates the gradients and drops cached data of a parameter that is now bound to t."""
         if self._gradient is not None:
             self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
         if name in self._loaded:
@@ -269,7 +269,7 @@ class Model:
         return self._runs(given, bound, dims, version)
 
     def _runs(self, given, bound, dims, version):
-        """Runs the program once, on given and bound tensors."""
+        """Runs the program once with the given arguments and bound tensors."""
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
             return self._enqueue(given, bound, dims, version)
         views = {**{n: _tensors.view(t, n) for n, t in given.items()}, **bound}
@@ -315,7 +315,7 @@ class Model:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _check_buckets(self):
-        """Refuses buckets of dims that calls cannot fill up and cut."""
+        """Raises an error for buckets of dims for which calls cannot pad arguments and cut results."""
         for dim in self._buckets:
             known = {d: None for extents in (*self._about["extents"].values(), *self._about["returns"]) for d in extents if d}
             if dim in self._about["within"]:
@@ -370,7 +370,7 @@ class Model:
         return json.loads(_lib.call_text("hocket_plan_stats", self._handle))
 
     def _enqueue(self, given, bound, dims, version):
-        """Gives torch's current stream a run. bound is what was bound at a version."""
+        """Enqueues a run on torch's current stream. bound holds the tensors that were bound at a version."""
         key = (version, tuple((n, getattr(t, "dtype", None), getattr(t, "shape", None)) for n, t in given.items()),
                tuple(sorted(dims.items())) if dims else ())
         call = self._calls.get(key)
@@ -393,7 +393,7 @@ class Model:
         return call(self, given, bound, self._lendable.get(text, ()))
 
     def _dims_text(self, given, bound, dims):
-        """The dims of a call on GPUs, which it is refused if it is not one."""
+        """Returns the dims of a call on GPUs. Raises an error if the arguments do not belong to such a call."""
         if self._gather:
             raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
         for n, b in bound.items():
@@ -408,12 +408,12 @@ class Model:
 
     @property
     def text(self):
-        """The program's text."""
+        """Returns the program's text."""
         return self._about["text"]
 
     @property
     def inputs(self):
-        """The names of the parameters that calls give, in order."""
+        """Returns the names of the parameters that calls pass, in order."""
         return list(self._about.get("inputs") or self._parameters())
 
     @property
@@ -457,13 +457,13 @@ class Model:
         return _compare.Comparison(out, against)
 
     def _changed(self):
-        """Forgets what is kept of calls with what was bound."""
+        """Drops the cached data of calls with bound tensors."""
         self._version += 1
         self._calls.clear()
         self._rest.clear()
 
     def _others(self, given):
-        """What is bound of the parameters that a call is not given."""
+        """Returns the tensors bound to the parameters that a call does not pass."""
         key = self._version, tuple(given)
         bound = self._rest.get(key)
         if bound is None:
@@ -474,7 +474,7 @@ class Model:
         return bound
 
     def _dims_of(self, shapes):
-        """The dims that shapes of parameters come to."""
+        """Returns the dims that follow from shapes of parameters."""
         extents = self._about["extents"]
         return {dim: int(e) for n, shape in shapes.items() if n in extents and len(extents[n]) == len(shape)
                 for dim, e in zip(extents[n], shape) if dim}
@@ -487,23 +487,23 @@ class Model:
         return {**of, **(self._dims_of(shapes) if shapes else {}), **(dims or {})}
 
     def _keeps(self, name):
-        """Whether the library keeps the state of that name."""
+        """Returns whether the library keeps the state of that name."""
         return "inputs" in self._about and name in self._about["states"]
 
     def lends(self):
-        """Whether a call that was made lent a result: only with load's ``lend=True``."""
+        """Returns whether an earlier call lent a result, which requires ``lend=True`` in load."""
         return any(self._lendable.values())
 
     def prepare(self, dims=None):
-        """Loads the plan for dims, which the first call for them does otherwise."""
+        """Loads the plan for dims. Otherwise the first call for these dims loads it."""
         _lib.held("hocket_call_prepare", self._handle, _dims(dims))
 
     def synchronize(self):
-        """Waits until runs on GPUs have ended, and raises what went wrong in them."""
+        """Waits until runs on GPUs have ended, and raises their errors."""
         _lib.held("hocket_call_sync", self._handle)
 
     def _named(self, args, kwargs):
-        """Arguments by parameter."""
+        """Returns the arguments by parameter."""
         free = [n for n in self.inputs if n not in kwargs and self._bound.get(n) is None and n not in self._loaded]
         if len(args) > len(free):
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
@@ -515,7 +515,7 @@ class Model:
         return self._names
 
     def _check(self, layouts, views):
-        """The library says what is missing or misshapen; that a name is no parameter it says here."""
+        """Raises an error for names that are no parameters. The library reports missing and misshapen arguments."""
         unknown = sorted(set(views) - {p["name"] for p in layouts["in"]})
         if unknown:
             raise InputError(f"there is no parameter {', '.join(unknown)}")
@@ -525,19 +525,19 @@ class Model:
                              f"each: start {n} processes, as by hocket launch -n {n}")
 
     def _call(self, views):
-        """The call for errors in other processes."""
+        """Returns the description of the call for errors in other processes."""
         return f"{self._func}({', '.join(f'{n} {v.dtype}{list(v.shape)}' for n, v in views.items())})"
 
     def _several(self):
-        """Whether there are several processes, of a rank each."""
+        """Returns whether there are several processes with one rank each."""
         return self._world.size > 1
 
     def _uploads(self):
-        """Whether bound weights of the host are uploaded once."""
+        """Returns whether bound weights in host memory are uploaded only once."""
         return not self._several() and self._world.name != "cpu"
 
     def _upload(self, name, v):
-        """Uploads a bound weight unless it is on the devices; False if another was bound meanwhile."""
+        """Uploads a bound weight unless it is on the devices. Returns False if another tensor was bound meanwhile."""
         with self._binding:
             if self._bound.get(name) is not v:
                 return False
@@ -547,7 +547,7 @@ class Model:
             return True
 
     def _rank(self, port, gathered):
-        """The rank whose block of a parameter or result this process has: -1 for the whole, None for none."""
+        """Returns the rank whose block of a parameter or result this process has: -1 for the whole, None for none."""
         if not self._several() or gathered:
             return -1
         return next((b["rank"] for b in port["blocks"] if b["rank"] == self._world.rank), None)

@@ -170,12 +170,12 @@ def _of_dlpack(t, what):
 
 
 def foreign(t):
-    """Why a tensor that came by DLPack must not be written."""
+    """Returns the reason why a tensor from DLPack must not be written."""
     return f"is a {type(t).__name__}, which DLPack does not mark as writable"
 
 
 def empty(like, dtype, shape):
-    """A new tensor by the library of the view ``like``, and its view."""
+    """Creates a tensor with the library of the view ``like``. Returns the tensor and its view."""
     if like.kind == "torch":
         torch = sys.modules["torch"]
         t = torch.empty(tuple(shape), dtype=getattr(torch, NAMES[dtype]))
@@ -204,7 +204,7 @@ def on_host(t):
 
 
 def bytes_of(v):
-    """A copy of a view's bytes."""
+    """Returns a copy of a view's bytes."""
     return ctypes.string_at(v.address, v.nbytes)
 
 

@@ -70,7 +70,7 @@ def _rule(param, r):
 
 
 def _some(tensors):
-    """Names that there are."""
+    """Lists existing names for a message."""
     names = sorted(tensors)
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
@@ -111,7 +111,7 @@ def _shape(model, param, rule, layers, tensors):
 
 
 def _shape_of_part(model, param, rule, name, tensors, joined):
-    """The shape of a tensor that is transposed and cut."""
+    """Returns the shape of a tensor after transposition and selection of rows."""
     t, axis = tensors[name], rule["axis"]
     if not any(hasattr(t, name) for name in ("detach", "swapaxes", "full_tensor")):
         raise InputError(f"a weight of {param} is a {type(t).__name__}: give tensors of torch or arrays of numpy")
@@ -178,7 +178,7 @@ def _library(t):
 
 
 def _part(rule, t, live):
-    """A tensor that a parameter is made of, transposed and cut."""
+    """Returns a tensor from which a parameter is built, transposed and with its rows selected."""
     if hasattr(t, "full_tensor"):
         t = t.full_tensor()
     if hasattr(t, "detach") and not live:
@@ -191,7 +191,7 @@ def _part(rule, t, live):
 
 
 def _typed(model, param, rule, t):
-    """A tensor dense, and cast if that is to be."""
+    """Returns a dense tensor, cast if the rule requests it."""
     want = model._about["types"][param]
     if rule["cast"] and _dtype(t) != want:
         kind = _tensors.NAMES[want]
@@ -277,7 +277,7 @@ def _joined(model, layout, names, parts, live=False):
 
 
 def _stack(parts, shape, layout, live):
-    """Parts one after another, as one tensor of a shape."""
+    """Concatenates parts to one tensor with the given shape."""
     numpy = sys.modules.get("numpy")
     if hasattr(parts[0], "detach"):
         import torch

@@ -76,7 +76,7 @@ def init(machine=None, algorithm="", fixed=False, **options):
 
 
 def state(machine="cpu"):
-    """The open machine; opened now if it is not yet."""
+    """Returns the open machine. Opens it if necessary."""
     if _state is None:
         with _lock:
             if _state is None:
@@ -116,7 +116,7 @@ def of(group, machine="cpu"):
 
 
 def _of_torch(s, group):
-    """The processes of torch's process group, all of which come here."""
+    """Returns the processes of torch's process group. All of these processes make this call."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not isinstance(group, dist.ProcessGroup):
         raise InputError(f"group is a {type(group).__name__}: hocket.new_group, a process group of torch or a DeviceMesh of "
@@ -137,22 +137,22 @@ def _of_torch(s, group):
 
 
 def is_initialized():
-    """Whether the machine is open."""
+    """Returns whether the machine is open."""
     return _state is not None
 
 
 def rank(group=None):
-    """This process's number, from 0."""
+    """Returns this process's number, counted from 0."""
     return of(group).rank
 
 
 def world_size(group=None):
-    """How many processes there are."""
+    """Returns the number of processes."""
     return of(group).size
 
 
 def calling(call):
-    """Names the call of the user's that the library's next function is for: other processes have it in their errors."""
+    """Sets the user's call during which the library's next function is called, for errors in other processes."""
     if _state is None or _state.size == 1:
         return
     frame = sys._getframe(1)

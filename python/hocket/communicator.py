@@ -34,7 +34,7 @@ class Communicator:
         self.available, self.disabled, self.stream = True, self.world_size == 1, None
 
     def should_use(self, t):
-        """Whether all_reduce takes a tensor: those that it does not are for another communicator."""
+        """Returns whether all_reduce supports a tensor. Other tensors need another communicator."""
         return not self.disabled and t.device.type == self.device.type and t.is_contiguous() and _type(t) is not None
 
     should_custom_ar = should_use
@@ -50,15 +50,15 @@ class Communicator:
                                            group=self._s)
 
     def custom_all_reduce(self, input_):
-        """As all_reduce; None for a tensor that it does not take."""
+        """Like all_reduce; returns None for a tensor that it does not support."""
         return self.all_reduce(input_) if self.should_use(input_) else None
 
     def all_gather(self, input_, dim=-1):
-        """The ranks' tensors, joined along a dimension."""
+        """Joins the ranks' tensors along a dimension."""
         return self.all_gatherv(input_, dim)
 
     def all_gatherv(self, input_, dim=0, sizes=None):
-        """Likewise, of so many rows along the dimension of each rank; of several tensors if they are a list."""
+        """Like all_gather, with a number of rows for each rank along the dimension; also accepts a list of tensors."""
         if isinstance(input_, (list, tuple)):
             return [self.all_gatherv(t, dim, sizes) for t in input_]
         if self._alone("all_gatherv"):
@@ -70,11 +70,11 @@ class Communicator:
             return got.movedim(0, dim).contiguous()
 
     def reduce_scatter(self, input_, dim=-1):
-        """The rank's block, along a dimension, of the ranks' sum."""
+        """Returns the rank's block, along a dimension, of the sum over all ranks."""
         return self.reduce_scatterv(input_, dim)
 
     def reduce_scatterv(self, input_, dim=-1, sizes=None):
-        """Likewise, of blocks of different lengths."""
+        """Like reduce_scatter, with blocks of different lengths."""
         if self._alone("reduce_scatterv"):
             return input_
         with self._on(None):
@@ -107,22 +107,22 @@ class Communicator:
         return got if self.rank == dst else None
 
     def broadcast(self, tensor, src=0, stream=None):
-        """The tensor of the rank src of the group, in place."""
+        """Copies the tensor of the rank src of the group to all ranks, in place."""
         with self._on(stream):
             return tensor if self._alone("broadcast") else _collectives.broadcast(tensor, src, group=self._s)
 
     def send(self, tensor, dst=None):
-        """Sends a tensor to a rank of the group, by default the next, by the device group."""
+        """Sends a tensor to a rank of the group, by default the next one, through the device group."""
         self._messages().send(tensor, self.ranks[(self.rank + 1) % self.world_size if dst is None else dst], self.device_group)
 
     def recv(self, size, dtype, src=None):
-        """A tensor from a rank of the group, by default the one before, by the device group."""
+        """Receives a tensor from a rank of the group, by default the previous one, through the device group."""
         t = sys.modules["torch"].empty(size, dtype=dtype, device=self.device)
         self._messages().recv(t, self.ranks[(self.rank - 1) % self.world_size if src is None else src], self.device_group)
         return t
 
     def barrier(self):
-        """Returns when all ranks have come."""
+        """Returns when all ranks have called it."""
         _collectives.barrier(group=self._s)
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ class Communicator:
             self.disabled, self.stream = was
 
     def prepare_communication_buffer_for_model(self, model):
-        """Nothing is to be prepared."""
+        """Does nothing, because calls need no preparation."""
 
     def dispatch(self, hidden_states, router_logits, sizes=None):
         """All ranks' rows of both, of so many each: experts are split, and tokens are not."""
@@ -150,11 +150,11 @@ class Communicator:
         return both[0], both[1]
 
     def combine(self, hidden_states, sizes=None):
-        """The rank's rows of the sum of the experts' results."""
+        """Returns the rank's rows of the sum of the experts' results."""
         return self.reduce_scatterv(hidden_states, 0, sizes)
 
     def destroy(self):
-        """Takes no more calls. The machine stays open."""
+        """Makes later calls fail. The machine stays open."""
         self.available, self.disabled = False, True
 
     def _alone(self, call):
@@ -180,7 +180,7 @@ class Communicator:
 
 
 def _type(t):
-    """The name of an element type that all_reduce takes; None for others."""
+    """Returns the name of an element type that all_reduce supports; None for other types."""
     from . import _tensors
 
     name = _tensors.TORCH.get(str(t.dtype).removeprefix("torch."))

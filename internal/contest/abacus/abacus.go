@@ -1,5 +1,5 @@
 // Package abacus is a machine for tests of measurements: the CPU machine with launches for whole collectives, and a
-// clock that counts issued work. So measurements do not depend on what else the host does. It is registered as
+// clock that counts issued work. Measurements therefore do not depend on other work of the host. It is registered as
 // "abacus-with-teams".
 package abacus
 
@@ -58,7 +58,7 @@ type lane struct {
 }
 
 const (
-	ofCommand    = 5000 // of a schedule, or a kernel
+	ofCommand    = 5000 // time of a schedule's command, or of a kernel
 	ofQuick      = 2000
 	ofUnordered  = 1500
 	ofSlow       = 500_000
@@ -134,7 +134,7 @@ func (w *Beads) TeamAlgorithms() []device.Algorithm {
 		{Name: library, Ops: device.Even, FreeOrder: true, Library: true}, {Name: "wrong", Ops: device.Even}}
 }
 
-// Capture returns a graph that issues its work again at each launch.
+// Capture returns a graph. Each launch of the graph issues its work again.
 func (w *Beads) Capture(issue func() error) (device.Graph, error) { return again{issue: issue}, nil }
 
 type again struct {

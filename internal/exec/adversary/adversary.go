@@ -7,8 +7,8 @@
 //   - every rank's inputs and outputs after its last command on main, because the caller may reuse them (S14), except
 //     inputs that remain on the devices.
 //
-// A command uses the bytes that it names, on whichever rank they are, and no others of their buffer: the next run may
-// have written the others. For a collective or a send/recv pair, each side only uses its own bytes, because the
+// A command uses the bytes that it names, on any rank, and no other bytes of their buffer, because the next run may
+// have written the other bytes. For a collective or a send/recv pair, each side only uses its own bytes, because the
 // language lets peers access them only during the command. Bytes that several buffers share need no special treatment:
 // in a correct plan, the first use of one buffer is ordered after all uses of the other, and therefore after the
 // other's poison.
@@ -29,7 +29,7 @@ import (
 type Adversary struct {
 	uses  [][]int32 // by command: the indices of the spots that it uses
 	spots []spot
-	exits map[int][]spot // by command that is the last of a rank on main: the memory that the caller may reuse
+	exits map[int][]spot // by command that is the last command of a rank on main: the memory that the caller may reuse after it
 }
 
 // spot is a range of bytes of a buffer on one rank, of which each command uses either all or none.
@@ -38,7 +38,7 @@ type spot struct {
 	off, n int64
 	uses   int32 // number of uses in each run
 	input  bool
-	block  int // index of the input block, as in skip of After; -1 for none
+	block  int // index of the input block, as in the argument skip of After; -1 if the spot is not an input
 }
 
 // New returns an Adversary for an image on a virtual machine.
@@ -55,7 +55,7 @@ func New(im *image.Image) (*Adversary, error) {
 		for _, r := range p.Touches(&p.Cmds[c]) {
 			at := place{r.Rank, r.Buf}
 			if r.Elements() == 0 {
-				continue // uses no byte, and so needs no order
+				continue // a command that uses no byte needs no order
 			}
 			if _, ok := first[at]; !ok {
 				first[at] = int32(len(a.spots))
@@ -95,8 +95,8 @@ func cutUses(p *plan.Plan) map[place][]int64 {
 	return cuts
 }
 
-// spotsOf yields the indices of the spots, between the given cuts of its buffer, that r uses; some occur more than
-// once.
+// spotsOf yields the indices of the spots that r uses. cuts are the boundaries of the spots in r's buffer. Some
+// indices occur more than once.
 func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	return func(yield func(int32) bool) {
 		for lo, hi := range runsOf(r) {
@@ -110,11 +110,11 @@ func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	}
 }
 
-// mostRuns is the number of contiguous runs of a tensor above which the gaps between the runs count as used.
+// mostRuns is the largest number of contiguous runs of a tensor for which the gaps between runs do not count as used.
 const mostRuns = 1 << 16
 
-// runsOf yields the range of bytes, in r's buffer, of each run of r without gaps; if there are more than mostRuns, it
-// yields the range from the first to the last element.
+// runsOf yields, for each contiguous run of r's elements, its range of bytes in r's buffer. If there are more than
+// mostRuns runs, it yields one range from the first to the last element.
 func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 	run, dims, runs := r.DType.Size(), len(r.Shape), int64(1)
 	for dims > 0 && (r.Shape[dims-1] == 1 || r.Strides[dims-1]*r.DType.Size() == run) {
@@ -191,8 +191,8 @@ func (a *Adversary) watchExits(im *image.Image, used map[place]int32) {
 	}
 }
 
-// Begin returns the counts of a run. It reuses those of a run that has ended, or allocates new ones if left is nil. A
-// nil Adversary has no counts.
+// Begin returns the use counts of a run. left is the counts of a run that has ended, which Begin reuses, or nil. A nil
+// Adversary has no counts.
 func (a *Adversary) Begin(left []int32) []int32 {
 	if a == nil {
 		return nil
@@ -206,8 +206,8 @@ func (a *Adversary) Begin(left []int32) []int32 {
 	return left
 }
 
-// After enqueues the overwriting that follows command c of a run with the given counts. skip reports the input blocks
-// that the run does not upload.
+// After enqueues the overwriting that follows command c of a run. left is the run's use counts. skip reports the input
+// blocks that the run does not upload.
 func (a *Adversary) After(c int, s device.Stream, left []int32, skip []bool) error {
 	uses, exits := a.uses[c], a.exits[c]
 	if len(uses) == 0 && len(exits) == 0 {

@@ -1,7 +1,7 @@
-// Package blocks cuts global tensors in host memory into the blocks of ranks, and joins blocks into global tensors.
+// Package blocks splits global tensors in host memory into the blocks of ranks, and joins blocks to global tensors.
 //
-// Cut returns the bytes to upload for one block. A Receiver receives one output. It receives blocks directly into the
-// global tensor where they are contiguous in it, and into temporary storage otherwise.
+// Cut returns the bytes to upload for one block. A Receiver receives one output. Blocks that are contiguous in the
+// global tensor are received directly into it, and other blocks into temporary storage.
 package blocks
 
 import (
@@ -25,7 +25,7 @@ func InputError(wrong []string) error {
 	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// Wrong returns the faults in a tensor that is passed for io.
+// Wrong describes the differences between t and the tensor that io requires.
 func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 	switch {
 	case t == nil:
@@ -41,9 +41,9 @@ func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 // Header returns a tensor with io's type and shape, without data.
 func Header(io *plan.IO) *tensor.Tensor { return &tensor.Tensor{DType: io.DType, Shape: io.Shape} }
 
-// Cut returns the bytes of t's block: t's own bytes if they are contiguous, and otherwise a copy. The copy is stored in
-// spare, which may be nil, or else in new storage. storage is the spare to pass the next time; nil if no spare was
-// needed and none was passed.
+// Cut returns the bytes of t's block. They are t's own bytes if these are contiguous, and otherwise a copy. The copy
+// is stored in spare or, if spare is nil, in new storage. The returned storage is the spare for the next call; it is
+// nil if no copy was needed and spare is nil.
 func Cut(t *tensor.Tensor, part *plan.IOPart, spare *tensor.Tensor) (data []byte, storage *tensor.Tensor, err error) {
 	if own := tensor.Window(t, part.Lo, part.Ref.Shape); own != nil {
 		return own, spare, nil

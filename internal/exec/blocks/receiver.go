@@ -13,17 +13,17 @@ import (
 // Receiver receives one output on the host. If several ranks hold the same block, it uses the block of the first rank
 // and compares the others with it. It is reused for later runs.
 //
-// Blocks of other processes' ranks may not arrive. If some elements are then missing, the output consists of blocks,
-// and there is no global tensor.
+// Blocks of other processes' ranks may not be received. If some elements of the output are missing for this reason,
+// the output consists of blocks, and there is no global tensor.
 type Receiver struct {
 	io    *plan.IO
-	first []int // by part: the first received part with the same block; -1 if it is not received
+	first []int // by part: the first received part that contains the same block; -1 if the part is not received
 	parts bool  // whether some elements are not received
 
 	whole  *tensor.Tensor   // nil if nothing is received
 	into   *tensor.Tensor   // the caller's tensor, if it passed one
 	blocks []*tensor.Tensor // by part
-	own    []*tensor.Tensor // by part: separate storage, if it was needed
+	own    []*tensor.Tensor // by part: separate storage, if the part needs it
 	spare  *tensor.Tensor   // storage of whole if it cannot be the caller's tensor
 }
 
@@ -63,9 +63,9 @@ func (r *Receiver) Forget() {
 	clear(r.blocks)
 }
 
-// Expect prepares for the next run's output, which is stored in into, or in a new tensor if into is nil. If shared is
-// set, the bytes of into may still be read when blocks arrive: the receiver uses separate storage, and Finish copies
-// from it.
+// Expect prepares for the next run's output. The output is stored in into or, if into is nil, in a new tensor. shared
+// reports that the bytes of into may still be read when blocks arrive. In this case the receiver uses separate
+// storage, and Finish copies from it.
 func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	if r.parts && into != nil {
 		return InputError([]string{fmt.Sprintf(
@@ -78,7 +78,7 @@ func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	var err error
 	switch {
 	case r.parts:
-		clear(r.own) // the blocks belong to the caller of the run, which keeps them
+		clear(r.own) // the caller of the run owns these blocks
 	case into == nil:
 		r.whole, err = tensor.New(r.io.DType, r.io.Shape)
 	case shared && r.spare == nil:
@@ -154,11 +154,11 @@ func (r *Receiver) Finish() (*tensor.Tensor, error) {
 	return r.whole, nil
 }
 
-// Part returns block k as it was received, which then belongs to the caller; nil if it was not received. It may be a
-// part of the global tensor.
+// Part returns block k as it was received, or nil if it was not received. The caller then owns the block, which may be
+// a part of the global tensor.
 func (r *Receiver) Part(k int) *tensor.Tensor {
 	t := r.blocks[k]
-	if t != nil && t == r.own[k] && !r.parts { // the next run reuses the storage
+	if t != nil && t == r.own[k] && !r.parts { // otherwise the next run would reuse the storage
 		return t.Clone()
 	}
 	return t

@@ -2,8 +2,8 @@
 // of take_along, positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives.
 // Kernels check these values too, but only when other kernels may already have updated state.
 //
-// Of follows each such operand through views, casts and copies on its rank to the input that contains it. Operands that
-// are computed, or come from another rank, have no check.
+// Of follows each such operand through views, casts and copies on its rank to the input that contains it. Operands
+// that are computed, or received from another rank, are not checked.
 package contents
 
 import (
@@ -32,9 +32,9 @@ type Check struct {
 // limit describes the values that an op accepts.
 type limit struct {
 	low, high int64
-	row       int64 // length of a row in which no value except -1 may occur twice; 0 if values may repeat
+	row       int64 // length of a row in which a value other than -1 may not occur twice; 0 if values may repeat
 	most      int64 // largest sum of all elements; negative for no limit
-	own       int   // index of the element whose limit is ownHigh; negative for none
+	own       int   // index of the element whose limit is ownHigh; negative if there is none
 	ownHigh   int64
 }
 
@@ -51,7 +51,7 @@ func Of(p *plan.Plan, inputs []plan.IO) []*Check {
 		if f.writers == nil {
 			f.study()
 		}
-		key := fmt.Sprint(ref, l, len(f.before(i, ref))) // loops have many commands with equal checks
+		key := fmt.Sprint(ref, l, len(f.before(i, ref))) // loops contain many commands with equal checks
 		if known[key] {
 			continue
 		}
@@ -149,7 +149,7 @@ func (f *finder) study() {
 	}
 }
 
-// find returns a check of the elements that a command reads; nil if they are computed.
+// find returns a check of the elements that a command reads. It returns nil if the elements are computed.
 func (f *finder) find(cmd int, ref plan.Ref) *Check {
 	c := &Check{Rank: int(ref.Rank), at: offsets(ref)}
 	dtype := ref.DType
@@ -172,7 +172,7 @@ func (f *finder) find(cmd int, ref plan.Ref) *Check {
 		for i, off := range c.at {
 			k := (off - out.Off) / dtype.Size()
 			if k < 0 || k >= int64(len(in)) {
-				return nil // another command has written the remaining elements
+				return nil // another command has written the other elements
 			}
 			c.at[i] = in[k]
 		}
@@ -197,8 +197,8 @@ func (f *finder) writes(cmd int, ref plan.Ref) bool {
 	return slices.ContainsFunc(writes, ref.Overlaps)
 }
 
-// ofInput completes a check of elements at the given offsets in the buffer of ref; it returns nil unless the buffer
-// contains an input.
+// ofInput completes the check c with the elements at the given offsets in the buffer of ref. It returns nil if the
+// buffer does not contain an input.
 func (f *finder) ofInput(c *Check, ref plan.Ref, dtype ir.DType) *Check {
 	at, ok := f.blocks[buffer{ref.Rank, ref.Buf}]
 	if !ok {
@@ -308,8 +308,8 @@ func (c *Check) Forget() { c.at = nil }
 // Name returns the name of the input.
 func (c *Check) Name() string { return c.io.Name }
 
-// Met returns the error for an element of the operand that a kernel has refused. element is its index in the operand;
-// negative if it is not known.
+// Met returns an error for an element of the operand that a kernel has refused. element is the element's index in the
+// operand; negative if unknown.
 func (c *Check) Met(element, value int64, text string) *fault.InputError {
 	e := &fault.InputError{Param: c.io.Name, Rank: c.Rank, Value: value, Low: c.limit.low, High: c.limit.high,
 		Where: c.where, Begun: true}
@@ -322,8 +322,8 @@ func (c *Check) Met(element, value int64, text string) *fault.InputError {
 	return e
 }
 
-// Behind returns the check of the input from which a command's operand with limited contents comes;
-// nil if the operand is computed.
+// Behind returns the check of the input that contains a command's integer operand. It returns nil if the operand is
+// computed.
 func Behind(p *plan.Plan, inputs []plan.IO, cmd int) *Check {
 	ref, l, ok := wants(p, &p.Cmds[cmd])
 	if !ok {

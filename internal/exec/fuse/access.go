@@ -18,7 +18,7 @@ type access struct {
 type uses struct {
 	all     []access         // in the order of the plan
 	streams map[int32]bool   // the streams of all uses
-	writers map[written]span // by stream and range: a loop has many writes of the same range
+	writers map[written]span // by stream and range, because a loop contains many writes of the same range
 }
 
 // written identifies writes of the bytes [lo, hi) by commands of one stream.
@@ -30,7 +30,7 @@ type written struct {
 // span holds the first and the last command of equal writes.
 type span struct{ first, last int }
 
-// accesses holds the uses of the buffers that norms involve.
+// accesses holds the uses of the buffers that the commands of norms access.
 type accesses struct {
 	p     *plan.Plan
 	norms map[int32]*Norm
@@ -82,8 +82,8 @@ func (a *accesses) add(x access) {
 	}
 }
 
-// free reports whether only the add uses the member's plain sum, and whether the operands that the launch reads early
-// are complete by then.
+// free reports whether no other command uses the member's sum before the add, and whether the operands that the launch
+// reads early are complete by then.
 func (a *accesses) free(m NormMember) bool {
 	return a.unread(m) && a.early(m, m.Residual(a.p)) && a.early(m, a.p.Cmds[m.Norm].Ins[1])
 }
@@ -103,7 +103,7 @@ func (a *accesses) early(m NormMember, r plan.Ref) bool {
 	return true
 }
 
-// reachedBy returns, by stream, the last command that certainly precedes a member's all_reduce; -1 for none.
+// reachedBy returns, by stream, the last command that is known to precede a member's all_reduce; -1 if there is none.
 func (a *accesses) reachedBy(reduce int) []int32 {
 	if a.order == nil {
 		reduces := map[int]bool{}
@@ -117,8 +117,8 @@ func (a *accesses) reachedBy(reduce int) []int32 {
 	return a.order[reduce]
 }
 
-// reached returns, for each command in of and by stream, the last command that certainly precedes it: by the order of
-// streams and by events that the list of commands alone determines.
+// reached returns, for each command in of and each stream, the last command of the stream that is known to precede the
+// command. It considers the order of streams, and those events whose order follows from the list of commands.
 func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	now, events := make([][]int32, len(p.Streams)), make([][]int32, p.Events)
 	for s := range now {
@@ -144,8 +144,8 @@ func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	return at
 }
 
-// unread reports whether only the add reads the plain sum: only this stream uses its buffer, and the next command that
-// uses these bytes overwrites them.
+// unread reports whether only the add reads the sum before the add. This is the case if only this stream uses its
+// buffer, and the next command that uses these bytes overwrites them.
 func (a *accesses) unread(m NormMember) bool {
 	sum := m.Part(a.p).Out
 	at := placeOf(sum)

@@ -13,11 +13,12 @@ const (
 	operandsMost = 8
 )
 
-// Chain is a sequence of elementwise commands. Only later members read the result of each member except the last.
+// Chain is a sequence of elementwise commands. The result of each member except the last is read only by later
+// members.
 type Chain struct {
 	Members  []int      // command indices, in order
 	Operands []plan.Ref // distinct operands from outside the chain
-	// Args holds the operands of each member: i is Operands[i], ^i the result of member i.
+	// Args holds the operands of each member: a value i ≥ 0 is Operands[i], and ^i is the result of member i.
 	Args [][]int
 }
 
@@ -44,7 +45,8 @@ func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
 	return nil
 }
 
-// Candidates calls visit for the chains that Chains finds if every one is accepted, until visit returns an error.
+// Candidates calls visit for the chains that Chains would find if accept always returned true. It stops if visit
+// returns an error.
 func (f *Finder) Candidates(visit func(*Chain) error) error {
 	for _, run := range f.runs() {
 		for len(run) > 1 {
@@ -175,8 +177,8 @@ func (f *Finder) chain(members []int) *Chain {
 	return c
 }
 
-// Relus calls accept for each linear or matmul that belongs to no accepted group and whose result only the relu after
-// it reads: a GEMM can apply the relu before it rounds.
+// Relus calls accept for each linear or matmul whose result is read only by the relu after it, and that belongs to no
+// accepted group. A GEMM can apply the relu before it rounds.
 func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 	before := map[int32]int{} // by stream: the previous command
 	for i := range f.p.Cmds {

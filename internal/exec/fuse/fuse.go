@@ -4,9 +4,9 @@
 // commands (Finder.Chains), GEMMs followed by a relu (Finder.Relus), and all_reduces followed by an add and a rms_norm
 // (Norms). The caller decides whether the machine has such a launch, and whether it is faster.
 //
-// The commands of a group are consecutive on their stream. No other stream can wait for a point between them, so the
-// first commands may be executed later. Values that only the group reads need not be stored in memory. The results have
-// the same bits, because machines round these values as if they had been stored.
+// The commands of a group are consecutive on their stream. No other stream can wait for a position between them, so
+// the first commands may be executed as late as the last one. Values that only the group reads need not be stored in
+// memory. The results have the same bits, because machines round these values as if they had been stored.
 package fuse
 
 import (

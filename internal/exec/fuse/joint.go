@@ -8,13 +8,13 @@ import (
 // jointMost is the largest number of linears of a Joint: q, k and v.
 const jointMost = 3
 
-// Joint is a group of linears that share their input but have different weights. They are consecutive on a stream, and
-// none of them reads or writes memory that another one writes.
+// Joint is a group of linears that share their input but have different weights. They are consecutive on a stream. No
+// linear of the group reads or writes memory that another linear of the group writes.
 type Joint struct {
 	Linears []int // command indices, in order
-	// Gate holds, for a group of two linears, the silu of the first result and the mul of the silu by the second result,
-	// if they follow the linears and nothing else reads the three intermediate results. The launch then stores only the
-	// result of the mul. It is nil if there is no gate.
+	// Gate describes a group of two linears after which silu is applied to the first result and multiplied by the
+	// second result. It holds the commands silu and mul if no other command reads the three intermediate results. The
+	// launch then stores only the result of the mul. Gate is nil if these conditions do not hold.
 	Gate []int
 }
 
@@ -118,8 +118,8 @@ func (f *Finder) gate(cmds []int) []int {
 	return cmds[2:4]
 }
 
-// meets reports whether a tensor may share bytes with others, in one buffer or in two buffers that occupy the same
-// bytes at different times.
+// meets reports whether a tensor may share bytes with one of the others. They may be in one buffer, or in two buffers
+// that occupy the same bytes at different times.
 func (f *Finder) meets(r plan.Ref, others ...plan.Ref) bool {
 	lo, hi := f.span(r)
 	for _, o := range others {

@@ -8,12 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Norm is an all_reduce, the add of a residual to its result, and the rms_norm of the sum, which
-// together end a block of a tensor-parallel model. The three commands are consecutive on every
-// member's stream, nothing but the add reads the plain sum, and the residual and the weights are
-// complete before the all_reduce begins. One launch on each member, in the place of the all_reduce,
-// can therefore do all three. It does not store the plain sum, and may read residual and weights
-// before the other members have begun.
+// Norm is an all_reduce, the add of a residual to its result, and the rms_norm of the sum, which together end a block
+// of a tensor-parallel model. The three commands are consecutive on every member's stream, only the add reads the
+// result of the all_reduce, and the residual and the weights are complete before the all_reduce begins. One launch on
+// each member can therefore replace all three commands. It does not store the result of the all_reduce, and may read
+// residual and weights before the other members have begun.
 type Norm struct {
 	Members []NormMember
 }
@@ -75,7 +74,8 @@ func (m NormMember) Part(p *plan.Plan) *plan.CollPart {
 	return &p.Colls[c.Coll].Parts[c.Part]
 }
 
-// Residual returns the tensor that the member adds to the plain sum, which is the add's other operand.
+// Residual returns the tensor that the member adds to the result of the all_reduce, which is the other operand of the
+// add.
 func (m NormMember) Residual(p *plan.Plan) plan.Ref {
 	ins := p.Cmds[m.Add].Ins
 	if ins[0].Same(m.Part(p).Out) {
@@ -84,7 +84,8 @@ func (m NormMember) Residual(p *plan.Plan) plan.Ref {
 	return ins[0]
 }
 
-// connected reports whether the add reads the plain sum exactly once, and the rms_norm reads the result of the add.
+// connected reports whether the add reads the result of the all_reduce exactly once, and whether the rms_norm reads
+// the result of the add.
 func connected(p *plan.Plan, m NormMember) bool {
 	part, add, norm := m.Part(p), &p.Cmds[m.Add], &p.Cmds[m.Norm]
 	if !part.In.Present() || !part.Out.Present() || len(add.Ins) != 2 || len(norm.Ins) != 2 ||

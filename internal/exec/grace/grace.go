@@ -1,5 +1,5 @@
-// Package grace provides contexts that end some time after another context. When a caller cancels an operation, the
-// work under way usually ends soon; it is aborted only if it does not.
+// Package grace provides contexts that end some time after another context. When a caller cancels an operation,
+// unfinished work usually ends soon. It is aborted only if it has not ended when the later context ends.
 package grace
 
 import (
@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Transfer is the time that copies and trials outside of runs may continue after the context has ended. Then the world
-// is abandoned, as in a run. Tests change it.
+// Transfer is the time for which copies and trials outside of runs may continue after their context has ended. After
+// that time, the world is abandoned, as in a run. Tests change Transfer.
 var Transfer = time.Minute
 
 // lateContext is a context that ends some time after another one, for the same reason.

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// If the ranks of a plan are spread over several processes, either all of them load the plan, or none does. The
-// processes compare the plans before they reserve anything, and exchange the results of the load at its end.
+// If the ranks of a plan are distributed over several processes, either all of them load the plan, or none does. The
+// processes compare the plans before they reserve any resources, and exchange the results of the load at its end.
 
 // agreePlan returns an error unless the peers load the same plan, with the same options that affect how it is resolved.
 func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) error {
@@ -29,7 +29,7 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	}
 	what += fmt.Sprintf(" [plan %.16s]", p.HashString())
 	err := g.Same(ctx, "the plan to load", what)
-	if err != nil { // processes that compare later must get the error too
+	if err != nil { // so that processes that compare later also get the error
 		g.Abort(err)
 	}
 	return err
@@ -76,12 +76,12 @@ func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err erro
 	return most, err
 }
 
-// settle makes all processes run the plan in the same way: they adopt the measurements of one process, and compare the
-// properties that each has resolved by itself. If a process used another algorithm or another size of staging, the
-// others would wait for it forever.
+// settle makes all processes execute the plan in the same way. They adopt the measurements of one process, and compare
+// the properties that each process has determined. If one process used another algorithm or another size of staging,
+// the others would wait for it forever.
 func (im *Image) settle(ctx context.Context, g *world.World) error {
 	lines, err := im.World.Settle(ctx)
-	if err != nil { // the others detect this as a difference
+	if err != nil { // the other processes report this as a difference
 		lines = []string{err.Error()}
 	}
 	var own []string

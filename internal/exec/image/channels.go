@@ -34,7 +34,7 @@ func (b *builder) openChannels() error {
 		c := &im.Plan.Colls[i]
 		im.Algorithms[i] = im.channels[c.Channel].Algorithm(int(c.Seq))
 	}
-	if err := b.countStaging(); err != nil { // the memory of teams is known only now
+	if err := b.countStaging(); err != nil { // the size of the teams' memory is known only after the channels are open
 		return err
 	}
 	return b.openPairs()

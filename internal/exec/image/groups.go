@@ -11,9 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// group prepares launches that execute several commands, if the machine has such kernels. The launch of a group takes
-// the place of the group's last command, or for a norm the place of the all_reduce. The other commands of the group
-// have no launch.
+// group prepares launches that execute several commands, if the machine has such kernels. The launch of a group
+// replaces the group's last command, or the all_reduce of a norm. The other commands of the group get no launch.
 func (b *builder) group() error {
 	im := b.im
 	im.Groups = map[int]*Group{}
@@ -91,8 +90,8 @@ func (b *builder) chainKernel(chain *fuse.Chain) device.Kernel {
 	return device.Kernel{Op: op, Ins: b.im.Views(chain.Operands...), Outs: b.im.Views(last.Outs...)}
 }
 
-// launchFor prepares a launch of the kernel in the place of the last member, and of nothing in the place of the others.
-// It returns false if the machine declines the kernel.
+// launchFor prepares a launch of the kernel that replaces the last member; the other members get no launch. It returns
+// false if the machine declines the kernel.
 func (b *builder) launchFor(members []int, kernel func(*builder) device.Kernel) (bool, error) {
 	im := b.im
 	last := members[len(members)-1]
@@ -140,7 +139,7 @@ func (b *builder) takeNorms() {
 	im.opts.Logger.Debug("all_reduces followed by an add and a rms_norm", "found", len(b.found), "joined", joined)
 }
 
-// On machines that compile kernels, the compilations of a program begin before the first kernel is prepared, so that
+// On machines that compile kernels, the compilations for a program start before the first kernel is prepared, so that
 // they run concurrently.
 
 // precompiledMost is the largest number of commands that precompilation considers. Loops are unrolled, so most later

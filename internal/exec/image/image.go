@@ -1,8 +1,8 @@
 // Package image resolves plans on a machine.
 //
 // An Image is a loaded plan: a world, its memory, and a list of commands with everything that the plan refers to:
-// views, prepared launches, streams, events and channels of collectives. After Build has returned, an Image does not
-// change until Close, except for the internal state of the machine's objects.
+// views, prepared launches, streams, events and channels of collectives. After Build has returned, only the internal
+// state of the machine's objects changes until Close.
 //
 // Build works in stages. Each is a function of the results of earlier stages: streams, events and counters (build.go);
 // parameters that can remain on the devices (params.go); locations of buffers (memory.go); channels and pairs
@@ -46,16 +46,16 @@ type Options struct {
 	// Algorithm names the algorithm to try first for collectives that do not pin one. If it is empty, the fastest known
 	// algorithm is used.
 	Algorithm string
-	// Fixed uses only algorithms whose result bits depend neither on the batch size nor on measurements: see
-	// device.Linear.Fixed and comm.Policy.
+	// Fixed restricts the algorithms to those whose result bits depend neither on the batch size nor on measurements:
+	// see device.Linear.Fixed and comm.Policy.
 	Fixed bool
 	// Sparing prefers algorithms of collectives that need little memory in addition to the operands.
 	Sparing bool
-	// Timed makes Build fail with a *device.TrialError if there is no memory to find the fastest algorithm of a GEMM.
-	// Otherwise the library's first guess is used.
+	// Timed makes Build fail with a *device.TrialError if there is too little memory to time the algorithms of a GEMM.
+	// Without Timed, the GEMM uses the first algorithm that the library suggests.
 	Timed bool
-	// Store holds the parameters that Weights names, for this program and others; it may be nil. The parameters that runs
-	// are given as weights do not depend on it.
+	// Store holds the parameters that Weights names, and shares them with other programs; it may be nil. Parameters
+	// that runs are given as weights do not depend on it.
 	Store   *resident.Weights
 	Weights map[string]bool
 	// Resident stores parameters in device tensors, if the plan's commands can use them in place. Runs must then pass
@@ -74,8 +74,8 @@ type Image struct {
 	World device.World
 	Caps  device.Caps
 
-	// Inputs and Outputs are those of the plan, without absent blocks. Blocks are numbered consecutively over all inputs,
-	// and over all outputs.
+	// Inputs and Outputs are those of the plan, without absent blocks. Blocks of all inputs are numbered
+	// consecutively, and so are blocks of all outputs.
 	Inputs, Outputs []plan.IO
 	// FirstBlock holds, by parameter, the index of the input's first block. For an input without blocks it is the index of
 	// the next input's first block.
@@ -95,21 +95,21 @@ type Image struct {
 	// already in its device tensor.
 	Residents []*resident.DeviceTensor
 	Stays     []bool
-	// MovableIn and MovableOut report, by input and output block, whether runs may use memory of the caller for it: see
-	// Relocate.
+	// MovableIn and MovableOut report, by input and output block, whether a run may use the caller's memory for the
+	// block: see Relocate.
 	MovableIn, MovableOut []bool
 	// Shared holds, by input, its weight in Options.Store, or nil.
 	Shared []*resident.Weight
 
 	// Algorithms holds the algorithms of the plan's collectives.
 	Algorithms []string
-	// Guesses names the GEMMs that use the library's first guess (see device.Status).
+	// Guesses names the GEMMs whose algorithm was not timed (see device.Status).
 	Guesses []string
 	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if it was used.
 	PassedOver string
 
 	opts     Options
-	held     *device.Held // of the process with the largest, after the load; nil with one process
+	held     *device.Held // Held of the process with the largest value, after the load; nil with one process
 	memory   memory
 	channels []*comm.Channel
 }
@@ -117,14 +117,14 @@ type Image struct {
 // Command is a resolved plan.Cmd, with only the data that issuing it needs.
 type Command struct {
 	Kind     plan.Kind
-	Marked   bool // whether it is bracketed by marks
+	Marked   bool // whether marks bracket the command
 	Stream   device.Stream
-	Launch   device.Launch // Compute: nil if there is nothing to compute; Copy: if a kernel copies
+	Launch   device.Launch // Compute: the launch, or nil if there is nothing to compute; Copy: the launch if a kernel copies
 	Dst, Src device.View   // Copy; Input: Dst; Output: Src
 	Event    device.Event
 	Counters device.Counters
 	Elem     int
-	Value    int64 // WaitCounter, in run 0
+	Value    int64 // WaitCounter: the value to wait for in run 0
 	PerRun   int64
 	Channel  *comm.Channel
 	Seq      int
@@ -140,7 +140,7 @@ type Group struct {
 	kernel func(*builder) device.Kernel
 }
 
-// Close closes the world, frees everything and returns what the image has borrowed.
+// Close closes the world, frees all memory, and returns borrowed weights to their store.
 func (im *Image) Close() error {
 	errs := []error{im.World.Close()}
 	for i, w := range im.Shared {
@@ -221,9 +221,9 @@ func (im *Image) Views(refs ...plan.Ref) []device.View {
 type memory struct {
 	arenas  []device.Memory
 	host    []device.Memory         // by rank, for Space Host; nil if the rank has no such buffer
-	lent    map[place]device.Memory // blocks of the store and of device tensors, and
-	gaps    []gap                   // the gaps that these leave in the arena, by address
-	staging int64                   // staging of collectives, on the rank that has most
+	lent    map[place]device.Memory // memory of blocks that are in the store or in device tensors
+	gaps    []gap                   // gaps that these blocks leave in the plan's arena, by address
+	staging int64                   // size of the staging of collectives, on the rank where it is largest
 }
 
 // place identifies a buffer of a rank.
@@ -247,7 +247,7 @@ func (m *memory) gapsBelow(at int64) int64 {
 	return sum
 }
 
-// builder is an image under construction, with the data that only its stages share.
+// builder is an image under construction, together with data that only the stages of the construction use.
 type builder struct {
 	im      *Image
 	machine string // the machine's name
@@ -255,7 +255,7 @@ type builder struct {
 	events   []device.Event
 	counters [][]device.Counters // by counter of the plan and rank
 	pairs    *comm.Pairs
-	found    map[int32]*fuse.Norm // norms that teams were asked about, by collective
+	found    map[int32]*fuse.Norm // by collective: norms that a team may run as one launch
 
 	inputBlocks, outputBlocks map[ioKey]int
 }

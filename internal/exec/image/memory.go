@@ -70,9 +70,9 @@ func (b *builder) afford() error {
 	}
 }
 
-// borrow obtains the blocks of weights from the store, and those of residents from their device tensors. They need no
-// bytes of the arena, which is then smaller. Only parameters that only their own rank uses are borrowed: borrowed
-// memory is not accessible to peers, nor to libraries that run collectives.
+// borrow obtains the memory of weights from the store, and that of residents from their device tensors. The arena is
+// smaller because it does not contain this memory. Only parameters that are used by their own rank alone are borrowed:
+// borrowed memory is accessible neither to peers nor to libraries that run collectives.
 func (b *builder) borrow(ctx context.Context, params params) error {
 	im := b.im
 	im.memory.lent = map[place]device.Memory{}
@@ -116,14 +116,14 @@ func (b *builder) borrowWeight(ctx context.Context, i int) error {
 }
 
 // borrowResident makes input i use the blocks of t, if the plan's commands can work there. Runs then read and update t
-// in place, and copy nothing. Otherwise runs copy from t and to t.
+// in place, without copies. If this is not possible, runs copy from t and to t.
 func (b *builder) borrowResident(i int, t *resident.DeviceTensor) error {
 	im := b.im
 	io := &im.Inputs[i]
 	switch {
 	case len(t.Unlike(io, im.Plan.Ranks)) > 0 || !fills(im.Plan, io),
 		io.Inout && !returnsInPlace(io, im.Outputs),
-		!io.Inout && im.Uploads[i] == nil: // a written input that is not inout: t must not change
+		!io.Inout && im.Uploads[i] == nil: // the plan writes an input that is not inout, but t must not change
 		return nil
 	}
 	if err := t.Lost(); err != nil {

@@ -19,7 +19,7 @@ type params struct {
 func studyParams(p *plan.Plan, inputs, outputs []plan.IO) params {
 	out := params{uploads: make([][]int, len(inputs)), shown: make([]bool, len(inputs))}
 	written := make([]bool, len(inputs))
-	of := map[int32]int{} // by buffer: the input in it
+	of := map[int32]int{} // by buffer: the input that it contains
 	for i := range inputs {
 		for _, part := range inputs[i].Parts {
 			if j, two := of[part.Ref.Buf]; two && j != i {
@@ -60,7 +60,7 @@ func studyParams(p *plan.Plan, inputs, outputs []plan.IO) params {
 // command is a computation, a copy within the rank, or the download of an inout parameter as the result.
 func staysOnRank(c *plan.Cmd, refs []plan.Ref, input *plan.IO, outputs []plan.IO) bool {
 	switch c.Kind {
-	case plan.Compute: // its operands are on its own rank
+	case plan.Compute: // its operands are on the command's own rank
 		return true
 	case plan.Copy:
 		return !slices.ContainsFunc(refs, func(r plan.Ref) bool { return r.Rank != c.Rank })

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A block of an input or output is movable if only computations and copies of the same rank use its buffer. Then
-// neither peers nor channels know its address, and a run may use the caller's memory for it.
+// A block of an input or output is movable if only computations and copies of the same rank use its buffer. Peers and
+// channels then do not use its address, and a run may use the caller's memory in its place.
 
 // Relocation holds the commands of runs that use the caller's memory for some movable blocks.
 type Relocation struct {
@@ -68,7 +68,7 @@ func movableNames(ios []plan.IO, movable []bool) (names []string) {
 // use records how a plan uses a buffer.
 type use struct {
 	ios   int  // number of inputs and outputs in the buffer
-	shown bool // whether anything but computations and copies of its own rank uses it
+	shown bool // whether the buffer is used by anything except computations and copies of its own rank
 }
 
 func (b *builder) studyBuffers() []use {

@@ -52,7 +52,7 @@ type DeviceTensor struct {
 
 	// The following fields are guarded by of.mu.
 	holds bool // whether the tensor has contents
-	lent  bool // whether some blocks are in memory of the caller
+	lent  bool // whether some blocks are in the caller's memory
 	// computed reports whether a run has written the contents. puts counts how often contents were stored.
 	computed bool
 	puts     uint64
@@ -60,14 +60,14 @@ type DeviceTensor struct {
 	users    map[User]bool // programs whose enqueued runs may not have ended
 }
 
-// New allocates a tensor with the layout of io on the given number of ranks. It holds nothing yet. A world that New
-// opens for it ends when ctx ends.
+// New allocates a tensor with the layout of io on the given number of ranks. The tensor has no contents. If New opens
+// a world for it, the world ends when ctx ends.
 func (s *DeviceTensors) New(ctx context.Context, ranks int, io *plan.IO) (*DeviceTensor, error) {
 	return s.NewAt(ctx, ranks, io, nil)
 }
 
-// NewAt creates a tensor from memory of the caller at the given addresses, by rank, which already has contents. On
-// other ranks it allocates memory.
+// NewAt creates a tensor from memory of the caller, which already has contents. at holds, by rank, the addresses of
+// this memory. On other ranks NewAt allocates memory.
 func (s *DeviceTensors) NewAt(ctx context.Context, ranks int, io *plan.IO, at map[int]uintptr) (*DeviceTensor, error) {
 	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0], holds: len(at) > 0, lent: len(at) > 0}
 	var err error
@@ -99,7 +99,7 @@ func (t *DeviceTensor) Ranks() int { return len(t.loan.blocks) }
 // Spare reserves memory for a copy of the tensor. The caller must return the loan with Give.
 func (t *DeviceTensor) Spare(ctx context.Context) (*Loan, error) {
 	return t.of.pool.take(context.WithoutCancel(ctx), t.blockBytes(len(t.loan.blocks)),
-		nil) // others may use its world later
+		nil) // other tensors may use the world later
 }
 
 // blockBytes returns the size in bytes of each rank's block; negative if the rank has none.
@@ -175,8 +175,8 @@ func (t *DeviceTensor) Put(byRun bool) {
 	t.puts++
 }
 
-// Origin reports whether a run has written the contents, and returns a number that changes whenever the contents do.
-// The number is 0 if the contents may change without notice.
+// Origin reports whether a run has written the contents. It also returns a number that changes whenever the contents
+// do. The number is 0 if the contents may change without notice.
 func (t *DeviceTensor) Origin() (computed bool, number uint64) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -284,11 +284,11 @@ func (t *DeviceTensor) empty() error {
 	return t.Errorf("it has %w: %s", ErrNoContents, HowToFill)
 }
 
-// Fail records that an operation that is no longer waited for may still access the tensor.
+// Fail records that an operation may still access the tensor although no caller waits for it.
 func (t *DeviceTensor) Fail(cause error) { t.loan.Fail(cause) }
 
-// transfer calls each to enqueue the copy of every block, and waits until all copies have ended. When ctx ends it
-// continues to wait for at most grace.Transfer, because copies under way access host memory.
+// transfer calls each to enqueue the copy of every block, and waits until all copies have ended. After ctx has ended
+// it continues to wait for at most grace.Transfer, because unfinished copies access host memory.
 func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.Stream, v device.View) error) error {
 	end, err := t.loan.world.take(ctx)
 	if err != nil {
@@ -336,8 +336,8 @@ func (t *DeviceTensor) transferNow(
 	return wrong
 }
 
-// stage reserves the buffers for a copy of the tensor. A lack of memory during a copy would make the world and all its
-// tensors unusable.
+// stage reserves the buffers for a copy of the tensor. If memory were missing during a copy, the world and all its
+// tensors would become unusable.
 func (t *DeviceTensor) stage() error {
 	var bytes []int64
 	for _, part := range t.io.Parts {

@@ -59,7 +59,7 @@ func (s *DeviceTensors) rest(ctx context.Context, tensors []*DeviceTensor) error
 		t.users = nil
 		s.mu.Unlock()
 		for u := range users {
-			_ = u.Rest(ctx) // if it failed, the tensor holds nothing
+			_ = u.Rest(ctx) // if the run failed, the tensor has no contents
 			if err := ctx.Err(); err != nil {
 				t.UsedBy(u)
 				return fmt.Errorf("while waiting for enqueued runs that use a device tensor: %w", err)
@@ -85,7 +85,7 @@ func (s *DeviceTensors) LeaseInOrder(ctx context.Context, reads, writes []*Devic
 		return func() {}, nil
 	}
 	l := &lease{reads, writes, make(chan struct{})}
-	ended := ctx.Done() // before others wait for l: a nil context panics here
+	ended := ctx.Done() // before other leases wait for l, because a nil context panics here
 	s.join(l)
 	select {
 	case <-l.granted:

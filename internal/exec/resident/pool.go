@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// pool opens worlds only for their memory, which the worlds of programs borrow. A world is open as long as some of its
-// memory is in use.
+// pool opens worlds for the memory that worlds of programs borrow. A world stays open as long as some of its memory is
+// in use.
 type pool struct {
 	m      device.Machine
 	mu     sync.Mutex
@@ -49,8 +49,8 @@ func (n *Loan) Give() error {
 	return n.pool.drop(n)
 }
 
-// Fail records that an operation that is no longer waited for may still access the memory: nothing in its world may be
-// used again.
+// Fail records that an operation may still access the memory although no caller waits for it. No memory of its world
+// may be used again.
 func (n *Loan) Fail(cause error) { n.world.fail(cause) }
 
 // take reserves bytes[r] bytes on each rank r, and none if the number is negative. On ranks with an address in at it
@@ -70,7 +70,7 @@ func (p *pool) take(ctx context.Context, bytes []int64, at map[int]uintptr) (*Lo
 	}
 	if err != nil {
 		if !errors.Is(err, device.ErrOutOfMemory) && !errors.Is(err, device.ErrAddress) {
-			w.fail(err) // the world may have ended: the next loan uses another
+			w.fail(err) // the world may have ended, so the next loan uses another world
 		}
 		return nil, errors.Join(err, p.drop(n))
 	}

@@ -13,9 +13,9 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Weights stores weights on a machine's devices for all programs that are loaded with it: programs that differ in other
-// respects share one copy. A weight is stored as long as some program that uses it is loaded. Programs that share
-// weights must not run concurrently.
+// Weights stores weights on a machine's devices for all programs that are loaded with it. Programs that differ in
+// other respects share one copy of a weight. A weight is stored as long as some program that uses it is loaded.
+// Programs that share weights must not run concurrently.
 type Weights struct {
 	pool *pool
 	mu   sync.Mutex
@@ -35,8 +35,8 @@ type Weight struct {
 	uses int // number of programs that use it
 }
 
-// Contents records the tensor whose bytes are in a parameter's blocks; the zero value means that they are unknown. It
-// does not keep the tensor alive.
+// Contents records the tensor whose bytes are in a parameter's blocks; the zero value means that the contents are
+// unknown. Contents does not keep the tensor alive.
 type Contents struct{ of weak.Pointer[tensor.Tensor] }
 
 // changes counts changes of all Contents.

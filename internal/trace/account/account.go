@@ -1,6 +1,6 @@
-// Package account computes where the time of a run went. It matches the collectives of a trace across ranks, puts the
-// ranks on one clock, splits every rank's time in a collective into waiting and transfer, and finds which rank was
-// late and why. docs/trace.md defines its numbers.
+// Package account computes how the time of a run was spent. It matches the collectives of a trace across ranks and
+// converts the times of all ranks to one clock. It splits every rank's time in a collective into waiting and transfer,
+// and finds which rank was late and why. docs/trace.md defines its numbers.
 package account
 
 import (
@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Report shows where the time of a run went. Times are in microseconds.
+// Report describes how the time of a run was spent. Times are in microseconds.
 type Report struct {
 	Source      string       `json:"source"` // "hocket", "kineto", "nsys", "flight"
 	Ranks       int          `json:"ranks"`
@@ -52,22 +52,22 @@ type Collective struct {
 	SkewUS     *float64 `json:"skew_us"` // null if times of its members cannot be compared
 	Late       *Late    `json:"late"`
 	ByRank     []Member `json:"by_rank"`
-	// GBs is Bytes divided by the transfer time. BusGBs is the part of it that one link carries. Both are in 10⁹ bytes per
-	// second.
+	// GBs is Bytes divided by the transfer time. BusGBs is the part of GBs that one link transfers. Both are in 10⁹
+	// bytes per second.
 	GBs    float64 `json:"gb_s,omitempty"`
 	BusGBs float64 `json:"bus_gb_s,omitempty"`
-	// This is the Nth of OfOp collectives of this operation.
+	// This is collective number Nth of the OfOp collectives with this operation.
 	Nth  int `json:"-"`
 	OfOp int `json:"-"`
 }
 
-// Late identifies the rank that the others waited for.
+// Late identifies the rank for which the other ranks waited.
 type Late struct {
 	Rank  int     `json:"rank"`
 	US    float64 `json:"us"`    // the longest wait for it
 	After string  `json:"after"` // why it was late, as far as the profile shows: the texts of Causes
-	// Since is the last collective that both ranks had left before this one. They are compared from there on. It is empty
-	// if there is none.
+	// Since is the last collective before this one that both ranks had left. The comparison of the ranks begins there.
+	// It is empty if there is none.
 	Since string `json:"since,omitempty"`
 	// Causes are activities of the late rank that the rank that waited longest did not have, the
 	// one that explains most first.
@@ -130,20 +130,20 @@ type Op struct {
 	TimeUS float64 `json:"time_us"`
 }
 
-// DefaultBound is how far apart the ends of one collective may be, in nanoseconds. If they are farther apart, the
-// clocks do not agree.
+// DefaultBound is the largest permitted distance between the ends of one collective, in nanoseconds. If the distance
+// is larger, the clocks do not agree.
 const DefaultBound = 50_000
 
 // accounting is a report that is being computed.
 type accounting struct {
 	tracer
 	origin int64
-	slowNS map[string]int64 // by operation: how much of its time slow transfers explain
+	slowNS map[string]int64 // by operation: the part of its time that slow transfers explain
 }
 
-// Of computes the report for a trace. bound is the largest residual, in nanoseconds, at which waiting is separated from
-// transfer; 0 means DefaultBound. Of sorts the trace, shifts its times, and sets Run and Group of its events to those
-// of the report.
+// Of computes the report for a trace. bound is the largest error of the clocks, in nanoseconds, with which waiting is
+// separated from transfer; 0 means DefaultBound. Of sorts the trace, shifts its times, and sets Run and Group of its
+// events to those of the report.
 func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound
@@ -159,7 +159,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 	t.Sort()
 	a.match()
 	a.align()
-	a.renumber() // after the alignment they may start in another order
+	a.renumber() // after the alignment, collectives may start in a different order
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)
@@ -360,8 +360,7 @@ func (a *tracer) residual() int64 {
 	return int64(*a.r.Alignment.ResidualUS * 1e3)
 }
 
-// late records which rank the others waited for, if a rank waited for longer than the error of the
-// clocks.
+// late records the rank for which the others waited, if a rank waited for longer than the error of the clocks.
 func (a *accounting) late(c *Collective, shares []share, last int) {
 	var most int64
 	for k, s := range shares {

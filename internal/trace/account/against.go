@@ -132,7 +132,7 @@ func byOp(r, old *Report, what string, of func(*Collective) *float64) []Differen
 	return out
 }
 
-// shownKernels is how many computations a comparison lists.
+// shownKernels is the largest number of computations that a comparison lists.
 const shownKernels = 8
 
 func byKernel(r, old *Report) []Difference {

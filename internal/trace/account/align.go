@@ -16,7 +16,7 @@ type Clock struct {
 	Rank     int     `json:"rank"`
 	OffsetUS float64 `json:"offset_us"` // is added to its times, at the start of the profile
 	DriftPPM float64 `json:"drift_ppm"`
-	// Collectives is how many ends the two clocks had in common.
+	// Collectives is the number of collectives whose ends were compared on both clocks.
 	Collectives int `json:"collectives"`
 }
 
@@ -54,7 +54,7 @@ func (a *matching) align() {
 	}
 	a.r.Alignment.Method = "ends"
 	clocks := a.t.Clocks
-	if oneClock(clocks) { // the ends show that this one clock is not right
+	if oneClock(clocks) { // the ends show that this single clock is not correct
 		clocks = make([]int, a.t.Ranks)
 		for r := range clocks {
 			clocks[r] = r
@@ -134,7 +134,7 @@ func (a *matching) refuse(format string, args ...any) {
 // steps.
 type onClock struct {
 	ranks, events, host, steps []int
-	shared                     map[int][]call // its events in each shared collective that it takes part in
+	shared                     map[int][]call // by shared collective: its events in that collective
 }
 
 // byClock groups the parts of the trace by clock.
@@ -172,8 +172,8 @@ func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 // ends in common with the aligned ones.
 func (a *matching) fitAll(clocks []int, shared [][]call) {
 	all := a.byClock(clocks, shared)
-	there := make([]ends, len(shared)) // the ends on the aligned clocks
-	common := map[int]int{}            // for each other clock: how many collectives it shares with the aligned ones
+	there := make([]ends, len(shared)) // by shared collective: the ends on the clocks that are already aligned
+	common := map[int]int{}            // by other clock: number of collectives that it shares with the aligned clocks
 	var ready most                     // those other clocks; a clock is added again each time its count grows
 	left := map[int]bool{}
 	for c := range all {
@@ -238,7 +238,7 @@ func (m *most) Pop() any {
 	return x
 }
 
-// point is the end of a collective on one clock, and by how much it lags behind the first clock.
+// point is the end of a collective on one clock, and its delay relative to the first clock.
 type point struct {
 	at, behind int64
 	group      int
@@ -286,9 +286,9 @@ type line struct {
 func (l line) behind(at int64) int64 { return l.offset + int64(math.Round(l.drift*float64(at-l.from))) }
 
 const (
-	// mostDrift is more than the drift between any two quartz clocks.
+	// mostDrift is larger than the drift between any two quartz clocks.
 	mostDrift = 200e-6
-	// leastForDrift is how many ends are needed to distinguish drift from noise.
+	// leastForDrift is the number of ends that are needed to distinguish drift from noise.
 	leastForDrift = 8
 	// gross is the smallest error, in nanoseconds, of an end that is ignored as an outlier.
 	gross = 100_000

@@ -39,10 +39,9 @@ type tracer struct {
 	chains *trace.Chains
 }
 
-// back divides the time between from and the start of event i, on the rank of i, into the
-// activities that i had to wait for. The latest comes first. A wait for another stream of the rank
-// counts as the work of that stream. unsure reports that the profile, of another tool, does not
-// show for which of several streams the event waited.
+// back divides the time from the time from until the start of event i, on the rank of i, into the activities for which
+// i had to wait, the latest first. A wait for another stream of the rank counts as the work of that stream. unsure
+// reports that the profile, of another tool, does not show for which of several streams the event waited.
 func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	chains := a.chain()
 	now := a.t.Events[i].Start
@@ -65,7 +64,7 @@ func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 		if now > from && a.t.Events[j].Stream != a.t.Events[at].Stream && chains.Others(at, j, launchGap) {
 			unsure = true
 		}
-		for seen[j] = true; now > from; seen[j] = true { // follow waits to the work of other streams of the rank
+		for seen[j] = true; now > from; seen[j] = true { // follows waits to the work of other streams of the rank
 			e := &a.t.Events[j]
 			d := chains.Released(j)
 			if d < 0 || a.t.Events[d].Rank != e.Rank || a.t.Events[d].End <= e.Start || seen[d] {
@@ -98,7 +97,7 @@ func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int))
 			put(isLag, max(a.t.Events[by].End, e.Start), j, -1)
 		}
 		put(isSignal, e.Start, j, by)
-	case e.Waits() && a.chains.Released(j) >= 0: // that event ended before this wait began
+	case e.Waits() && a.chains.Released(j) >= 0: // that event had ended before this wait began
 		put(isLag, e.Start, j, -1)
 	case e.Waits():
 		put(isStream, e.Start, j, -1)

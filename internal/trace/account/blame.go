@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// blame explains why each late rank was late: by the activities that it had, and the rank that
-// waited longest did not have, since the last collective that both left.
+// blame explains why each late rank was late. The explanation consists of the activities that the late rank had, and
+// the rank that waited longest did not have, since the last collective that both ranks left.
 func (a *accounting) blame() {
 	type sum struct {
 		n     int
@@ -75,8 +75,8 @@ type Cause struct {
 	Kind string `json:"kind"`
 	Rank int    `json:"rank"` // the rank on which that happened
 	Op   string `json:"op,omitempty"`
-	// US is how much of the delay it explains. TookUS is how long it took on this rank, and OtherUS on the rank that
-	// waited.
+	// US is the part of the delay that it explains. TookUS is its duration on this rank, and OtherUS its duration on
+	// the rank that waited.
 	US      float64 `json:"us"`
 	TookUS  float64 `json:"took_us"`
 	OtherUS float64 `json:"other_us"`
@@ -93,12 +93,12 @@ func joined(causes []Cause) string {
 
 func short(ns int64) string { return trace.Microseconds(us(ns)) }
 
-// what is the key of a sum of times that is compared between two ranks.
+// what identifies a sum of times that is compared between two ranks.
 type what struct {
 	kind  string
 	class trace.Class
 	name  string
-	by    int // the number of the rank that it waited for, or -1
+	by    int // the number of the rank for which it waited, or -1
 	group int // for isPeer: the collective
 }
 
@@ -145,11 +145,11 @@ type comparison struct {
 	slowAt, fastAt call
 	slow, fast     *window
 	since          string // the collective that both left before; empty if there is none
-	least          int64  // causes that explain less are not named
+	least          int64  // causes that explain less than this are not reported
 	out            []Cause
 }
 
-// mostCauses is how many causes a sentence names.
+// mostCauses is the largest number of causes in a sentence.
 const mostCauses = 3
 
 // causes compares the late rank of collective g with the rank that waited longest. It returns the collective from which
@@ -207,8 +207,8 @@ func (a *tracer) unknown(rank int, why string) []Cause {
 // mostBack is how many earlier collectives are examined to find one that both ranks left.
 const mostBack = 1024
 
-// parted returns the latest collective before g that the ranks of x and y had left when they entered g, and when each
-// left it. It returns -1 if there is none.
+// parted returns the latest collective before g that the ranks of x and y had left when they entered g, and the times
+// at which each rank left it. It returns -1 if there is none.
 func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
 	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
 		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
@@ -309,7 +309,7 @@ func (c *comparison) worked(k what, took, other int64) {
 		}
 	}
 	slow, fast := c.total(c.slow, k), c.total(c.fast, k)
-	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and none of it ran on other streams at the same time
+	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and no part of it ran on other streams at the same time
 	whole := slow.full == slow.ns && fast.full == fast.ns
 	switch {
 	case fast.times == 0 && slow.ns == took && slow.full == slow.ns:
@@ -376,13 +376,14 @@ func (c *comparison) upTo(w *window, k what) int {
 	return c.a.lanes[w.rank].until(k.class, k.name, w.to)
 }
 
-// total returns all that the rank of a window ran of one name, even if nothing waited for it.
+// total returns the total of all activities of one name on the rank of a window, including those for which no event
+// waited.
 func (c *comparison) total(w *window, k what) ran {
 	return c.a.lanes[w.rank].ran(k.class, k.name, w.from, w.to)
 }
 
-// instead finds kernels that each of the two ranks ran and the other did not, if both have some: they are two ways to
-// do the same work. It returns a cause for them, and the keys of the late rank that the cause covers.
+// instead finds kernels that only one of the two ranks ran, if both ranks ran such kernels. These are two
+// implementations of the same work. It returns a cause for them, and the keys of the late rank that the cause covers.
 func (c *comparison) instead() ([]Cause, map[what]bool) {
 	alone := func(w, against *window) (keys []what, sum int64, names string) {
 		for k, ns := range w.sums {
@@ -483,7 +484,7 @@ func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 		a.lanes[e.Rank].meanwhile(gap.lo, issued))
 }
 
-// mostCalls limits how many of the host's calls before a time are examined.
+// mostCalls is the largest number of the host's calls before a time that are examined.
 const mostCalls = 4096
 
 // meanwhile describes what the host did between two times: the call that took most of it, or that
@@ -509,7 +510,7 @@ func (l *lane) meanwhile(from, to int64) string {
 		return ""
 	case most > (to-from)/2:
 		return fmt.Sprintf("; the host was in %s for %s of that", best.Name, short(most))
-	case k > 0 && k == least && l.hostEnd[k] > from: // not all were examined
+	case k > 0 && k == least && l.hostEnd[k] > from: // some calls were not examined
 		return ""
 	}
 	if quiet := to - from - trace.Length(trace.Union(during)); quiet > (to-from)/2 {

@@ -100,8 +100,8 @@ func ParseCondition(text string) (*Condition, error) {
 	return nil, fmt.Errorf("%q: there is no metric %s; there are %s", text, c.metric, strings.Join(names, ", "))
 }
 
-// Holds reports whether the condition is true for a report, and says so in words. It returns an error if the report
-// does not have the number.
+// Holds reports whether the condition is true for a report, and describes the result. It returns an error if the
+// report does not contain the number.
 func (c *Condition) Holds(r *Report) (bool, string, error) {
 	for _, x := range metrics {
 		if x.name != c.metric {

@@ -19,8 +19,8 @@ type Finding struct {
 	//   - "transfer": a transfer was slower than similar ones
 	//   - "exposed": data moved while nothing was computed
 	Kind string `json:"kind"`
-	// Rank is the rank that the others waited for, or the one that the time or transfer belongs to. It is -1 if the
-	// profile does not say which.
+	// Rank is the rank for which the others waited, or the rank to which the time or the transfer belongs. It is -1 if
+	// the profile does not identify the rank.
 	Rank  int    `json:"rank"`
 	Op    string `json:"op"`
 	Index int    `json:"index"` // of the collective; -1 for no collective or several
@@ -56,7 +56,8 @@ func (a *accounting) found(kind string, rank int, op string, index int, ns int64
 	a.r.Findings = append(a.r.Findings, Finding{kind, rank, op, index, us(ns), fmt.Sprintf(format, args...)})
 }
 
-// mostSignals limits how many waits for signals are explained. The longest are.
+// mostSignals is the largest number of waits for signals that are explained. If there are more, the longest ones are
+// explained.
 const mostSignals = 100
 
 // signals adds the waits for signals of other ranks.
@@ -101,11 +102,11 @@ type doing struct {
 	rank, via int
 }
 
-// mostTurns limits how long a chain of ranks that wait for each other may be.
+// mostTurns is the largest length of a chain of ranks that wait for each other.
 const mostTurns = 16
 
-// during returns the activities that the sender of a signal had to wait for between two times.
-// Where it waited for the signal of another rank, that rank's activities are returned instead.
+// during returns the activities for which the sender of a signal had to wait between two times. If the sender itself
+// waited for the signal of another rank, during returns the activities of that rank instead.
 func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	var out []doing
 	parts, _ := a.back(signal, from)
@@ -123,8 +124,8 @@ func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	return out
 }
 
-// meantime describes what the ranks did while one waited for a signal, and returns the rank that
-// did the most.
+// meantime describes the activities of the ranks while one rank waited for a signal. It returns the rank with the
+// longest activities.
 func (a *tracer) meantime(s stretch) (rank int, why string) {
 	type key struct {
 		rank, via int
@@ -159,7 +160,7 @@ func (a *tracer) meantime(s stretch) (rank int, why string) {
 	return rank, strings.Join(texts, "; ")
 }
 
-// did describes what a rank did for a part of the time that another rank waited.
+// did describes the activity of a rank during a part of the time for which another rank waited.
 func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 	who := fmt.Sprintf("rank %d", a.t.ID(rank))
 	if via >= 0 {
@@ -399,7 +400,7 @@ func (a *accounting) uneven(c *Collective, g int) {
 		c.Op, c.Nth, c.OfOp, a.t.ID(rank), short(longest), short(next))
 }
 
-// excess adds to the time of an operation that slow transfers explain.
+// excess adds ns to the part of an operation's time that slow transfers explain.
 func (a *accounting) excess(op string, ns int64) {
 	if a.slowNS == nil {
 		a.slowNS = map[string]int64{}
@@ -418,7 +419,7 @@ func (a *accounting) exposures() {
 	computes := map[stream]bool{}
 	key := func(e *trace.Event) stream { return stream{e.Rank, e.Stream} }
 	moving := map[string][][]trace.Interval{}
-	alone := map[string][]bool{} // by rank: it has, somewhere, a stream without kernels
+	alone := map[string][]bool{} // by rank: whether it has a stream without kernels
 	for i := range a.t.Events {
 		if e := &a.t.Events[i]; e.Class == trace.Compute && e.End > e.Start {
 			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
@@ -442,7 +443,7 @@ func (a *accounting) exposures() {
 		compute[r] = trace.Union(compute[r])
 	}
 	if a.bare {
-		return // the profile may have left out the kernels
+		return // the profile may not contain the kernels
 	}
 	for _, op := range slices.Sorted(maps.Keys(moving)) {
 		rank, most, whole := -1, int64(0), int64(0)
@@ -475,8 +476,8 @@ func (a *accounting) exposures() {
 	}
 }
 
-// oddOnes adds the collectives of an operation that are not overlapped, if most of them are. It returns how much of the
-// time of these is exposed.
+// oddOnes adds the collectives of an operation that are not overlapped, if most collectives of the operation are. It
+// returns the exposed time of these collectives.
 func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
 	type one struct {
 		g, rank       int

@@ -20,9 +20,9 @@ type flights struct {
 	r       *Report
 	records []*flight.Record  // by rank
 	byGroup map[string][]made // in the order of ranks and of their calls
-	given   map[int]bool      // ranks that gave a record
+	given   map[int]bool      // ranks for which there is a record
 	origin  int64
-	behind  map[int][]int64 // by rank: how late it made the calls that completed
+	behind  map[int][]int64 // by rank: how late it made each of the calls that completed
 }
 
 // made is an entry and its rank.
@@ -35,9 +35,9 @@ type made struct {
 // cause one for each rank.
 const mostProblems = 1 << 16
 
-// OfFlight computes the report for the flight records of several ranks: which collectives they
-// called differently, which are incomplete, and which ranks have not arrived. A record contains the
-// times, by the wall clock, at which the host made calls, and nothing about transfer.
+// OfFlight computes the report for the flight records of several ranks. The report shows which collectives the ranks
+// called differently, which collectives are incomplete, and which ranks have not arrived. A record contains the times,
+// by the wall clock, at which the host made calls, but no times of transfers.
 func OfFlight(records []*flight.Record) *Report {
 	f := &flights{behind: map[int][]int64{}, byGroup: map[string][]made{}, given: map[int]bool{},
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),

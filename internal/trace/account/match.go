@@ -18,7 +18,7 @@ type matching struct {
 	r       *Report
 	bound   int64
 	members [][]call     // of collectives, by number
-	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
+	outlier map[int]bool // collectives whose ends are not used to fit clocks
 	lost    map[int]bool // ranks whose clocks are not aligned
 	untold  string       // the reason why waiting is unknown; empty if it is known
 }
@@ -161,8 +161,9 @@ func (a *matching) order(list []call) {
 // mostShifts limits the search for the call at which a shorter series begins.
 const mostShifts = 256
 
-// shift returns which call of the longer series the first call of the shorter one belongs to: the position at which
-// most calls are the same. Among equal positions it takes the one at which the distances of the ends vary least.
+// shift returns the index of the call of the longer series that corresponds to the first call of the shorter one. It
+// is the position at which most calls are equal. Among several such positions, it is the one at which the distances of
+// the ends vary least.
 func (a *matching) shift(long, short []call) int {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
@@ -199,7 +200,7 @@ func (a *matching) compare(group string, nth int64, list []call) {
 	a.r.Problems = append(a.r.Problems, Disagreements(fmt.Sprintf("call %d of group %q", nth, group), calls)...)
 }
 
-// Entry is what one rank passed to a collective.
+// Entry describes the arguments of one rank's call of a collective.
 type Entry struct {
 	Rank             int
 	Op, Group, DType string
@@ -225,7 +226,7 @@ func Disagreements(where string, calls []Entry) []Problem {
 		return true
 	}
 	if differ("order", "called", func(e *Entry) string { return e.Op }) {
-		return out // then other differences say nothing
+		return out // other differences then have no meaning
 	}
 	differ("dtype", "dtype", func(e *Entry) string { return e.DType })
 	switch calls[0].Op {

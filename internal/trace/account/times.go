@@ -11,9 +11,9 @@ import (
 // without returns how long a lasts while b does not. Both are unions.
 func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
-// expose measures communication during which the rank computed nothing. Start skew is left out. Time in which one collective waits and another
-// moves data counts as transfer. So does communication that is no collective, or of which waiting is unknown, except
-// barriers, which move no data.
+// expose measures communication during which the rank computed nothing. Start skew is left out. If one collective waits while another one
+// moves data, the time counts as transfer. Communication that is not a collective, or whose waiting is unknown, also
+// counts as transfer. Barriers do not, because they move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
@@ -40,7 +40,7 @@ func (a *accounting) expose() {
 			if at, ok := begun[i]; ok {
 				from = at
 			}
-			if e.Name == barrier { // it moves no data
+			if e.Name == barrier { // a barrier moves no data
 				from = e.End
 			}
 			moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
@@ -73,7 +73,8 @@ type Idle struct {
 	TotalUS float64 `json:"total_us"`
 	// HostUS is time in which the host had not issued the next work. SignalUS is time in which a stream waited for a
 	// signal of another rank. EventUS is time in which a stream waited for another stream of its rank, and no stream
-	// waited for a signal. LaunchUS is the rest of each short gap. UnknownUS is time that the profile does not explain.
+	// waited for a signal. LaunchUS is the part of each short gap that is none of these. UnknownUS is time that the
+	// profile does not explain.
 	HostUS    float64 `json:"host_us"`
 	SignalUS  float64 `json:"signal_us"`
 	EventUS   float64 `json:"event_us"`
@@ -83,7 +84,7 @@ type Idle struct {
 	PeerUS float64 `json:"peer_us"`
 }
 
-// launchGap is the longest gap between two pieces of work that can be the time it takes to start the second one.
+// launchGap is the longest gap between two operations that can be the time of a launch.
 const launchGap = 20_000
 
 func (a *accounting) idle() {
@@ -179,7 +180,8 @@ type CriticalPart struct {
 	US      float64 `json:"us"`
 }
 
-// maxPath is how many stretches of the critical path a report lists. It lists the longest.
+// maxPath is the largest number of stretches of the critical path that a report lists. If there are more, it lists the
+// longest ones.
 const maxPath = 200
 
 func (a *accounting) critical() {

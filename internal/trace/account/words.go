@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// These constants say how much of each list the text shows.
+// These constants are the largest numbers of elements of each list that the text shows.
 const (
 	shownWaits = 5
 	shownRows  = 24
@@ -107,7 +107,7 @@ func (a *Alignment) words() string {
 	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
 }
 
-// Verdict says in one sentence which kind of work bounded the run, and how much communication was exposed.
+// Verdict describes in one sentence which kind of work limited the run, and how much communication was exposed.
 func (r *Report) Verdict() string {
 	c := r.Critical
 	if c == nil || len(c.ByKind) == 0 || r.SpanUS <= 0 {

@@ -53,10 +53,10 @@ type file struct {
 	found bool // an array of events
 	own   bool // written by hocket
 	base  int64
-	rank  int // the rank that the file names, or -1
+	rank  int // the rank according to the file, or -1
 
 	words   *trace.Names
-	members map[string][]int  // of each group, by its text
+	members map[string][]int  // members of each group, by the text that lists them
 	ranks   map[string]int    // by the process of device events
 	labels  map[string]string // the names of processes
 	threads map[string]string // by process and thread
@@ -126,7 +126,7 @@ func (f *file) events() error {
 	})
 }
 
-// entry is an event as the file has it.
+// entry is an event in the form in which the file contains it.
 type entry struct {
 	Ph, Cat, Name string
 	PID, TID      json.RawMessage

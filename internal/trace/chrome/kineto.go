@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// kernelArgs is what torch's profiler records about an event on a device.
+// kernelArgs holds the fields that torch's profiler records about an event on a device.
 type kernelArgs struct {
 	Device, Stream, Correlation *int64
 	Bytes                       int64
@@ -85,7 +85,7 @@ func (f *file) membersOf(text string) []int {
 	list, ok := f.members[text]
 	if !ok {
 		list = members(text)
-		_ = f.words.Spend(8 * len(list)) // events checks the budget
+		_ = f.words.Spend(8 * len(list)) // the loop over events checks the limit
 		f.members[f.word(text)] = list
 	}
 	return list
@@ -132,7 +132,7 @@ func (f *file) hostCall(e *entry) error {
 	return nil
 }
 
-// finish computes what needs the whole file.
+// finish computes the parts of the trace that depend on the whole file.
 func (f *file) finish() (*trace.Trace, error) {
 	if f.virtual {
 		return nil, errors.New("its times are steps of a schedule: trace a run without --schedules")

@@ -26,7 +26,7 @@ const (
 
 // Record is the data of one rank's flight recorder.
 type Record struct {
-	Rank    int // -1 if the file does not say it
+	Rank    int // -1 if the file does not contain it
 	Entries []Entry
 	Groups  map[string]Group // by the name that the entries use
 

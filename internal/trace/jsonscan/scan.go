@@ -39,7 +39,7 @@ func (s *Scanner) next() (byte, error) {
 }
 
 func (s *Scanner) back() {
-	_ = s.r.UnreadByte() // after next, which read one
+	_ = s.r.UnreadByte() // the byte that next has just read
 	s.offset--
 }
 
@@ -111,7 +111,7 @@ func (s *Scanner) members(open, shut byte, each func() error) error {
 			if b, err = s.Peek(); err != nil {
 				return err
 			}
-			if b == shut { // one comma too many, which some writers leave
+			if b == shut { // a superfluous comma, which some programs write
 				continue
 			}
 		}

@@ -188,7 +188,7 @@ func (x *export) strings() error {
 	if t == nil || t.Column("id") < 0 || t.Column("value") < 0 {
 		return fmt.Errorf("it has no table %s with the columns id, value: kernels have no names", stringTable)
 	}
-	named := map[int64]*trace.Event{} // one event of each name, because names may be long and are converted once
+	named := map[int64]*trace.Event{} // converts one event of each name, because names may be long
 	for _, id := range x.names {
 		named[id] = nil
 	}

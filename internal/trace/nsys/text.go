@@ -58,7 +58,7 @@ type place struct{ session, device int }
 // table is the rows read so far.
 type table struct {
 	line    int
-	unit    float64 // how many nanoseconds the unit of the report's times has
+	unit    float64 // number of nanoseconds in the report's unit of time
 	columns map[string]int
 	session int
 	last    int64 // start of the previous row
@@ -251,7 +251,7 @@ func (t *table) add(r row) error {
 	return t.words.Err()
 }
 
-// maxRanks is how many ranks a report may have.
+// maxRanks is the largest number of ranks in a report.
 const maxRanks = 1 << 14
 
 // event converts a row to an event.

@@ -20,10 +20,10 @@ import (
 	"hocket.example/hocket/internal/trace/nsys"
 )
 
-// maxBytes is how large a file may be after it is unpacked.
+// maxBytes is the largest size in bytes of a file after it is unpacked.
 const maxBytes = 4 << 30
 
-// maxRanks is how many ranks all files may have together.
+// maxRanks is the largest number of ranks in all files together.
 const maxRanks = 1 << 16
 
 // Profile is the content of the files: a trace of all ranks, or the flight records of the ranks.
@@ -205,7 +205,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 				if t.Source != "nsys" {
 					return nil, &TwiceError{other, names[i], id}
 				}
-				id = base + r // a container sees its own device 0
+				id = base + r // in a container, the number is that of the container's device 0
 				for owner[id] != "" {
 					id++
 				}

@@ -12,15 +12,15 @@ import (
 // Access records which device of a fake may access which memory. A copy or kernel that uses memory to which its device
 // was not given access fails the test.
 type Access struct {
-	Apart   func(a, b int32) bool     // the driver reports no peer access
-	Refuses func(a, b int32) bool     // the driver reports peer access, but refuses to grant it
-	Mangles func(from, to int32) bool // copies deliver wrong data
-	created map[uintptr]int32         // owning device, by handle of memory
+	Apart   func(a, b int32) bool     // reports pairs between which the driver reports no peer access
+	Refuses func(a, b int32) bool     // reports pairs between which the driver reports peer access, but refuses to grant it
+	Mangles func(from, to int32) bool // reports pairs between which copies deliver wrong data
+	created map[uintptr]int32         // by handle of memory: the device that owns it
 	ranges  map[uintptr]*Mapping      // mapped memory, by address
 	current map[int]int32             // by thread: the device of the current context
 	streams map[uintptr]int32
 	uses    map[string][]use  // operands of kernels, by name
-	usedBy  map[uintptr][]use // the same, by function
+	usedBy  map[uintptr][]use // by function: operands of kernels
 }
 
 // Mapping is a mapped range of a device's memory.

@@ -8,21 +8,21 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// LT is a fake cuBLASLt. Its algorithms are numbered from 1. Each takes a time that the test sets, on a clock that
-// events read, and computes only a number.
+// LT is a fake cuBLASLt. Its algorithms are numbered from 1. The test sets the time of each algorithm, on a clock that
+// events read. The algorithms do not compute the GEMM; each writes a number.
 type LT struct {
 	T       *testing.T
 	Costs   []float32 // time of each algorithm in milliseconds; negative if it fails when it is run
-	Cold    int       // the first that many runs take twice as long
+	Cold    int       // number of runs, at the beginning, that take twice as long
 	Need    uint64    // workspace bytes
-	Refuse  bool      // checks whether an algorithm can compute a product fail
+	Refuse  bool      // checks whether an algorithm can compute a GEMM fail
 	Late    int       // the algorithm whose results differ from those of the others; 0 for none
 	Now     float32
 	Asked   int // number of requests for algorithms
 	Checked int
-	Live    int       // live descriptors, layouts and preferences
+	Live    int       // number of descriptors, layouts and preferences that are not freed
 	Schemes []uint32  // allowed reduction schemes
-	SMs     []int32   // targeted numbers of multiprocessors
+	SMs     []int32   // numbers of multiprocessors for which algorithms were requested
 	Version uintptr   // 0 for 13.1
 	Modes   []int32   // scale modes, alternately of A and B
 	Scales  []uintptr // addresses of scales, alternately of A and B

@@ -17,7 +17,7 @@ func (f *GPU) Block(call string) (release func()) {
 	return f.Gate.when(func(name string) bool { return name == call })
 }
 
-// BlockNth makes only the n-th call from now hang. which returns the name of that call once it was made.
+// BlockNth makes only the n-th call from now hang. which returns the name of that call after it was made.
 func (f *GPU) BlockNth(n int) (which func() string, release func()) {
 	made, call := 0, ""
 	release = f.Gate.when(func(name string) bool {

@@ -18,7 +18,7 @@ type memoryFiles struct {
 	f     *GPU
 	fds   map[uintptr]int // by handle
 	owner map[uintptr]int32
-	sizes map[uintptr]int64 // of memory created here, by handle
+	sizes map[uintptr]int64 // by handle: size of memory that this process created
 }
 
 // ShareMemory makes the fake's memory shareable with other processes.

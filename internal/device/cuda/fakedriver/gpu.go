@@ -21,9 +21,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// GPU is a fake driver that executes all work immediately. This order is legal, because the machine never makes a
-// device wait for something that was not issued before: the fake refuses a wait for an event that was never recorded.
-// It also reports objects that are never freed.
+// GPU is a fake driver that executes all work immediately. This order is permitted, because the machine never makes a
+// device wait for work that was not issued before. The fake refuses a wait for an event that was never recorded. It
+// also reports objects that are never freed.
 type GPU struct {
 	testing.TB
 	Mu        sync.Mutex
@@ -35,9 +35,9 @@ type GPU struct {
 	Named     map[string]func(params uintptr)
 	Users     map[string]func(params [][]byte) // kernels of the user, by file and name
 	Returns   map[string]uintptr               // status that calls return, by name
-	Kills     map[string]uintptr               // status that a call returns and, from then on, all calls, by name
+	Kills     map[string]uintptr               // by name: status that the call returns and that, from then on, all calls return
 	Dead      uintptr                          // status that all calls return; 0 for none
-	Vain      []string                         // calls that returned Dead
+	Vain      []string                         // names of calls that returned Dead
 	Called    map[string]int                   // number of calls, by name
 	Nth       func(name string) bool           // reports whether a call of any library fails; nil for none
 	Failure   uintptr                          // status of driver calls for which Nth returns true
@@ -46,7 +46,7 @@ type GPU struct {
 	Model     string               // name of the GPUs
 	Limit     int64                // memory of a device; 0 for 1 TiB
 	HostLimit int64                // bytes that can be pinned; 0 for no limit
-	Plain     bool                 // without kernels that take long in Go
+	Plain     bool                 // omits kernels that take long in Go
 	LT        *LT                  // fake cuBLASLt; nil for one without algorithms
 	last      int                  // number of the last capture; numbers begin at 2
 	Begun     map[uintptr]*Capture // captures in progress, by origin stream
@@ -54,7 +54,7 @@ type GPU struct {
 	Graphs    map[uintptr][]Task
 	running   [][]Task          // remaining nodes of launched graphs
 	joins     map[string]*join  // kernels that raise and await flags (kernels.Join), by name
-	joinOf    map[uintptr]*join // the same, by function
+	joinOf    map[uintptr]*join // by function: kernels that raise and await flags
 	Hasty     bool              // waiting kernels time out immediately
 	Mute      bool              // kernels do not raise flags
 	Patient   bool              // with Queues: waiting kernels never time out
@@ -66,7 +66,7 @@ type GPU struct {
 	share     func(map[string]func([]uintptr) uintptr) // makes memory shareable between processes; nil for none
 	Numbers   []int                                    // by device: number of the GPU on the host; nil for 0, 1, …
 	several   map[string]func(params uintptr) []Task   // with Queues: kernels that consist of several tasks, by name
-	severalOf map[uintptr]func(params uintptr) []Task  // the same, by function
+	severalOf map[uintptr]func(params uintptr) []Task  // by function: kernels that consist of several tasks
 	OnCall    func(name string, a []uintptr)           // called for each call; may be nil
 	Haunted   bool                                     // calls that hang may still use the memory
 	Gate      gate                                     // makes calls hang
@@ -79,7 +79,7 @@ type GPU struct {
 type Capture struct {
 	id    int
 	work  []Task
-	tails map[uintptr][]int // with Queues: tasks that the next task of a stream follows
+	tails map[uintptr][]int // with Queues: the tasks after which the next task of a stream runs
 }
 
 // join is a kernel in two steps: it raises flags, and completes when ready returns true.
@@ -93,7 +93,7 @@ type Task struct {
 	Ready  func() bool
 	Do     func()
 	wait   func(since time.Time) bool // with Queues: like Ready, for waits with a timeout
-	behind []int                      // with Queues: tasks of the graph that it follows
+	behind []int                      // with Queues: indices of the graph's tasks after which it runs
 }
 
 const deviceMemory = 1 << 40
@@ -139,7 +139,7 @@ func (f *GPU) handle(kind string) uintptr {
 }
 
 // The fakes' memory is large and contains no pointers, so frequent garbage collections gain little. The memory limit
-// keeps tests below the 3 GB that CONTRIBUTING.md promises.
+// keeps tests below the 3 GB that CONTRIBUTING.md states.
 func init() {
 	debug.SetGCPercent(300)
 	debug.SetMemoryLimit(3 << 29)
@@ -602,8 +602,8 @@ func (f *GPU) ill(name string, a []uintptr) uintptr {
 	return status
 }
 
-// failing makes calls of another library return status where Gate or Nth says so. It calls tell for each call that
-// fails because of Nth.
+// failing makes calls of another library return status if Gate or Nth makes them fail. It calls tell for each call
+// that fails because of Nth.
 func (f *GPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, tell func(name string)) {
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
@@ -679,7 +679,7 @@ func (f *GPU) CuBLASLt() (*nvlib.CuBLASLt, error) {
 	return noAlgorithms(f.TB), nil
 }
 
-// noAlgorithms returns a cuBLASLt that has no algorithm for any product.
+// noAlgorithms returns a cuBLASLt that has no algorithm for any GEMM.
 func noAlgorithms(t testing.TB) *nvlib.CuBLASLt {
 	zero := func([]uintptr) uintptr { return 0 }
 	table := map[string]func([]uintptr) uintptr{}
@@ -842,7 +842,7 @@ func (f *GPU) pinned() int64 {
 	return n
 }
 
-// Taken returns how many device allocations were made since its last call.
+// Taken returns the number of device allocations since the previous call of Taken.
 func (f *GPU) Taken() int {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

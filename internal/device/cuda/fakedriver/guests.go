@@ -10,8 +10,8 @@ import (
 // forbids unsafe calls in all threads. Threads must set the relaxed capture mode for themselves to make these calls.
 type Guests struct {
 	streams map[uintptr]bool // captured by the caller
-	relaxed map[int]bool     // threads in relaxed capture mode
-	deps    []uintptr        // of the last capture that was queried: index + 1 of the node after which the next follows
+	relaxed map[int]bool     // by thread: whether it is in relaxed capture mode
+	deps    []uintptr        // for the capture that was queried last: index + 1 of the node that the next node follows
 	Foreign map[uintptr]bool // addresses that are unknown to the driver
 	Off     map[uintptr]int  // by address: number of its device, relative to the current device
 	Added   int              // number of graphs added to captures

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// goKernel computes a problem in float64. It supports what the examples and the tests of ordering need.
+// goKernel computes a problem in float64. It supports the operations of the examples and of the tests of ordering.
 func goKernel(p kernels.Problem) (func(), error) {
 	switch p := p.(type) {
 	case kernels.Skinny:

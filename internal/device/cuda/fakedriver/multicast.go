@@ -11,9 +11,9 @@ import (
 // Multicast implements multicast objects. Calls in a wrong order fail the test.
 type Multicast struct {
 	Objects map[uintptr]*object // by handle
-	Unable  int32               // the device without support; 0 for none
+	Unable  int32               // number of the device that does not support multicast; 0 for none
 	Watched bool                // calls are added to Log
-	Log     []string            // calls that create, add, bind, map and undo these
+	Log     []string            // calls that create objects, add devices, bind and map memory, and undo these
 }
 
 type object struct {

@@ -20,9 +20,9 @@ type NCCL struct {
 	Aborted []uintptr
 	Left    []uintptr // destroyed communicators
 	Async   int32     // result of ncclCommGetAsyncError
-	Version int32     // 0 for one without known bugs
+	Version int32     // version that the library reports; 0 for one without known bugs
 
-	shared interface { // shared with fakes of other processes; nil if not
+	shared interface { // state shared with fakes of other processes; nil if there are none
 		calls(table map[string]func([]uintptr) uintptr)
 		give(calls []Call)
 	}

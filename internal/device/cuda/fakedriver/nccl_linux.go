@@ -38,7 +38,7 @@ type sharedComm struct {
 	gone       bool
 }
 
-// sharedCall is a call as other processes need it.
+// sharedCall is a call in the form in which it is written for other processes.
 type sharedCall struct {
 	Name string
 	N    uintptr

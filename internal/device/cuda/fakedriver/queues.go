@@ -13,9 +13,10 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Queues make a fake run asynchronously, as a device does: a stream is a queue, and a wait for another process blocks
-// the queue, not the call that issued it. Each piece of work is a node that runs after others: the previous one of its
-// stream, and those for which the stream waits. Graphs consist of the same nodes. The fake's mutex guards all fields.
+// Queues make a fake execute work asynchronously, as a device does. A stream is a queue, and a wait for another
+// process blocks the queue, not the call that issued the wait. Each piece of work is a node that runs after other
+// nodes: the previous node of its stream, and those for which the stream waits. Graphs consist of the same nodes. The
+// fake's mutex guards all fields.
 type Queues struct {
 	f       *GPU
 	tails   map[queueKey][]*node // nodes that the next node of a stream follows
@@ -36,8 +37,8 @@ type queueKey struct {
 // node is issued work.
 type node struct {
 	Task
-	deps  []*node   // nodes not done that it follows
-	since time.Time // when the last of deps was done
+	deps  []*node   // nodes that it follows and that have not run yet
+	since time.Time // time when the last of deps had run
 	done  bool
 }
 

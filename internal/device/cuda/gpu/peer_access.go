@@ -56,9 +56,9 @@ func NewReach(setting string) (*reach, error) {
 	return r, nil
 }
 
-// Apart returns the reason why two GPUs are apart, or nil if they are not. It tests the pair if no earlier call has
-// tested it. err reports that the test was not possible, or that it made a GPU unusable. The caller holds the issue
-// lock.
+// Apart returns nil if two GPUs have peer access, and otherwise the reason why not. It tests the pair if no earlier
+// call has tested it. err reports that the test was not possible, or that it made a GPU unusable. The caller holds the
+// issue lock.
 func (s *System) Apart(a, b *GPU) (why, err error) {
 	r := s.Reach
 	w := s.Lent.Watch()

@@ -35,8 +35,8 @@ func (p *Pool) UsesPeers() bool {
 	return p.may
 }
 
-// tell disables NCCL's peer access if a pair of GPUs is apart although the driver reports access. NCCL reads the
-// setting only once, for all GPUs. The pool is locked.
+// tell disables NCCL's peer access if peer access between some GPUs does not work although the driver reports it. NCCL
+// reads the setting only once, for all GPUs. The pool is locked.
 func (p *Pool) tell(t *Team) error {
 	deceit := t.System.Reach.Deceives()
 	switch {
