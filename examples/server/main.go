@@ -44,11 +44,13 @@ func main() {
 	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
 	model := load(m, flag.Arg(0), *weights, map[string]int64{"B": *slots, "T": 1, "S": *room})
 	s := newServer(m, model, *room, 64)
-	web := &http.Server{Handler: s.routes(), ReadTimeout: time.Minute}
-	listener := must(net.Listen("tcp", *addr))
-	log.Printf("serving %s at http://%s", flag.Arg(0), listener.Addr())
+	listens := func(l net.Listener) context.Context {
+		log.Printf("serving %s at http://%s", flag.Arg(0), l.Addr())
+		return context.Background()
+	}
+	web := &http.Server{Addr: *addr, Handler: s.routes(), ReadTimeout: time.Minute, BaseContext: listens}
 	go func() {
-		if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := web.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 			log.Fatal(err)
 		}
 	}()
