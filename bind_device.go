@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // BindDevice binds a parameter to a device tensor, from which all later runs read the parameter. If the parameter is
@@ -28,16 +29,18 @@ import (
 // the bound LoadOptions.Cache. Call BindDevice before Prepare and the first Run. A load uses the tensors that were
 // bound when the load started, even if the load continues in the background.
 //
-// If a run fails, the tensor of an inout parameter has no defined contents. If a run is refused with an InputError
-// whose Begun is false, the tensor is unchanged.
+// If a run fails, the tensor of an inout parameter has no contents: later runs return ErrNoContents until it is written.
+// If a run is refused with an InputError whose Begun is false, the tensor is unchanged.
 func (m *Model) BindDevice(name string, d *DeviceTensor) error {
-	if err := m.fn.fits(name, nil); err != nil {
-		return err
-	}
+	var header *tensor.Tensor
 	if d != nil {
 		if _, err := m.machine.own(map[string]*DeviceTensor{name: d}); err != nil {
 			return err
 		}
+		header = d.header()
+	}
+	if err := m.fn.fits(name, header); err != nil {
+		return err
 	}
 	m.params.bind(name, nil, d)
 	return nil
@@ -45,7 +48,7 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 
 // BindState creates the state that runs update: for each inout parameter that has no binding, it allocates a device
 // tensor for the given dims, as NewDeviceTensor does, fills it with zeros and binds it with BindDevice. It returns these
-// tensors, keyed by the names of the parameters. If it fails, it binds nothing.
+// tensors, keyed by the names of the parameters; a second call thus returns none. If it fails, it binds nothing.
 func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map[string]*DeviceTensor, err error) {
 	state = map[string]*DeviceTensor{}
 	defer func() {

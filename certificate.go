@@ -28,20 +28,22 @@ func certificate(p *plan.Plan) ([]byte, error) {
 
 // certified returns diagnostics if text is not a valid certificate of the plan.
 func certified(p *plan.Plan, text []byte) error {
-	rejected := func(err error) error {
-		return ir.Diagnostics{{Severity: ir.Error, File: p.Program, Kind: "certificate",
-			Message: "the certificate is rejected: " + err.Error(), Help: "hocket check --certificate writes one for this plan"}}
-	}
 	c, err := certify.Parse(text)
 	if err != nil {
-		return rejected(err)
+		return rejected(p.Program, err)
 	}
 	s, err := certify.Plan(p)
 	if err == nil {
 		err = certify.Check(s, c)
 	}
 	if err != nil {
-		return rejected(err)
+		return rejected(p.Program, err)
 	}
 	return nil
+}
+
+// rejected returns the error about a certificate for the program in the given file.
+func rejected(file string, why error) error {
+	return ir.Diagnostics{{Severity: ir.Error, File: file, Kind: "certificate",
+		Message: "the certificate is rejected: " + why.Error(), Help: "hocket check --certificate writes one for this plan"}}
 }

@@ -2,6 +2,7 @@ package hocket
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"hocket.example/hocket/internal/checkpoint"
@@ -67,6 +68,9 @@ func (c *Checkpoint) Close() error {
 }
 
 func (c *Checkpoint) hold() error {
+	if c == nil || c.open == nil {
+		return fmt.Errorf("%w: the Checkpoint is nil or zero: open one with OpenCheckpoint", ErrInput)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.shut {

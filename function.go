@@ -35,20 +35,24 @@ func (f *function) free(d ir.Dimension) bool {
 	return d.Extent.Kind == ir.ExprName && !defined
 }
 
-// fits returns an error if no choice of dims makes a tensor fit the parameter with the given name. A nil tensor fits
-// every parameter that exists.
-func (f *function) fits(name string, t *Tensor) error {
+// fits returns an error if no choice of dims makes a tensor of the given type and shape fit the parameter with the given
+// name. A nil tensor fits every parameter that exists.
+func (f *function) fits(name string, t *tensor.Tensor) error {
 	p := f.param(name)
 	if p == nil {
-		return fmt.Errorf("%s has no parameter %%%s", f.def.Name, name)
+		return fmt.Errorf("%w: %s has no parameter %%%s", ErrInput, f.def.Name, name)
 	}
-	switch want := p.Type; {
-	case t == nil:
+	if t == nil {
 		return nil
-	case t.host().Check() != nil:
-		return fmt.Errorf("%w: %%%s: %w", ErrInput, name, t.host().Check())
-	case t.DType != want.DType || len(t.Shape) != len(want.Dims):
-		return fmt.Errorf("%w: %%%s is %s, but the tensor to bind is %s", ErrInput, name, want, t)
+	}
+	if t.DType != p.Type.DType || len(t.Shape) != len(p.Type.Dims) {
+		return fmt.Errorf("%w: %%%s is %s, but the tensor to bind is %s", ErrInput, name, p.Type, t)
+	}
+	for i, d := range p.Type.Dims {
+		if n, err := d.Extent.Eval(dimsOnly(f.binding.Dims)); err == nil && n != t.Shape[i] {
+			return fmt.Errorf("%w: %%%s is %s, where dimension %d is %d, but the tensor to bind is %s", ErrInput, name, p.Type,
+				i, n, t)
+		}
 	}
 	return nil
 }
@@ -91,12 +95,16 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 }
 
 // setDims sets, in the binding of a run, the dims that the caller of the run has given. It returns an error if they
-// change a dim that the model's own binding fixes.
+// change a dim that the model's own binding or the shape of a tensor fixes.
 func (f *function) setDims(b Binding, dims map[string]int64) error {
 	for _, name := range slices.Sorted(maps.Keys(dims)) {
 		if fixed, ok := f.binding.Dims[name]; ok && fixed != dims[name] {
 			return fmt.Errorf("%w: the run has %s=%d, but the model was loaded with %s=%d", ErrInput, name, dims[name], name,
 				fixed)
+		}
+		if shaped, ok := b.Dims[name]; ok && shaped != dims[name] {
+			return fmt.Errorf("%w: Args.Dims sets %s=%d, but the shapes of the run's tensors set %s=%d", ErrInput, name,
+				dims[name], name, shaped)
 		}
 		b.Dims[name] = dims[name]
 	}

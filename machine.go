@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/buckets"
+	"hocket.example/hocket/internal/certify"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	_ "hocket.example/hocket/internal/device/cpu" // the default machine
@@ -245,11 +246,17 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, fmt.Errorf("LoadOptions.Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
 	}
+	if opts.MaxWaiting < 0 {
+		return nil, fmt.Errorf("%w: LoadOptions.MaxWaiting is %d, want 0 or more", ErrInput, opts.MaxWaiting)
+	}
 	if opts.MaxWaiting > 0 && m.peers != nil {
 		return nil, fmt.Errorf("LoadOptions.MaxWaiting in a World of several processes: %w", ErrUnsupported)
 	}
 	if err := compile.CheckStrategy(opts.Strategy); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)
+	}
+	if _, err := certify.Parse(opts.Certificate); opts.Certificate != nil && err != nil {
+		return nil, rejected(p.info.Prog.File, err)
 	}
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Device: m.dev, Across: m.across})
 	if err != nil {

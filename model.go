@@ -43,11 +43,14 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 // before Prepare and the first Run. Plans that were loaded before the call have separate copies. So do plans that
 // return the parameter, and plans in which a collective or a copy to another rank reads it.
 func (m *Model) Bind(name string, t *Tensor) error {
-	if err := m.fn.fits(name, t); err != nil {
+	if err := m.fn.fits(name, t.host()); err != nil {
 		return err
 	}
 	var weight *tensor.Tensor
 	if t != nil {
+		if err := t.host().Check(); err != nil {
+			return fmt.Errorf("%w: %%%s: %w", ErrInput, name, err)
+		}
 		w := *t.host() // the pointer is new for each call, because it identifies the contents on the devices
 		weight = &w
 	}
@@ -57,7 +60,8 @@ func (m *Model) Bind(name string, t *Tensor) error {
 
 // Prepare plans and loads the program for the given dims and uploads bound weights, so that the first Run with these
 // dims starts without delay. The given dims are added to those of the binding, and override dims that the shapes of
-// bound tensors imply. LoadOptions.Buckets rounds them up like the dims of a run. If ctx ends first, Prepare returns
+// bound tensors imply. LoadOptions.Buckets rounds them up like the dims of a run. Runs may pass any parameter, so a
+// parameter without a binding is an error only after BindFrom, see Rules.Inputs. If ctx ends first, Prepare returns
 // the error of ctx and the load continues: the next call waits for the load or uses its result, and uploads the
 // remaining weights.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
@@ -182,9 +186,10 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 // Run runs the model once and returns its results. Dims that the binding fixes must agree with the shapes of the
 // arguments. Other dims are set from these shapes or, if they imply no value, from the program's defaults.
 //
-// If ctx ends after the run has begun, the run may continue for LoadOptions.Grace and is then aborted on all ranks; Run
-// returns an error that wraps the error of ctx. If the plan is still being loaded when ctx ends, the load continues in
-// the background, as in Prepare.
+// If ctx ends after the run has begun, Run waits for the run's end for at most LoadOptions.Grace and then aborts it on
+// all ranks. An aborted run is a RunError, and the device tensors that it updates have no contents. If the run ends in
+// time, Run nevertheless returns an error, but these tensors have their new contents. Both errors wrap the error of ctx.
+// If the plan is still being loaded when ctx ends, the load continues in the background, as in Prepare.
 func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 	reports, err := m.RunBatch(ctx, []Args{args})
 	if err != nil {

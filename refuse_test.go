@@ -73,6 +73,8 @@ func TestRefusals(t *testing.T) {
 		"a vector":       vals(t, ir.F32, make([]float64, 12), 12),
 		"too few bytes":  {DType: ir.F32, Shape: []int64{6, 2}, Data: make([]byte, 7)},
 		"no tensor type": {},
+		"a fixed dim":    vals(t, ir.F32, make([]float64, 16), 8, 2),
+		"a number":       vals(t, ir.F32, make([]float64, 18), 6, 3),
 	} {
 		if err := model.Bind("x", x); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "%x") {
 			t.Errorf("bound to %s: %v", what, err)
@@ -83,6 +85,55 @@ func TestRefusals(t *testing.T) {
 	}
 	if _, err := model.NewDeviceTensor(t.Context(), "x", map[string]int64{"T": -2}); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("a tensor of -2 rows: %v", err)
+	}
+}
+
+// TestRefusedEarly: what is wrong with options and bindings is refused by the call that is given it.
+func TestRefusedEarly(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	p, err := hocket.Parse("f.hkt", "dim T = 4\nmesh tp[2]\nfunc f(%x: f32[T/tp, 2], %y: f32[T/tp, 2]) -> f32[T/tp, 2] {\n"+
+		"  %z = add %x, %y\n  return %z\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{MaxWaiting: -1}); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("MaxWaiting: -1: %v", err)
+	}
+	var ds hocket.Diagnostics
+	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Certificate: []byte("{")}); !errors.As(err, &ds) ||
+		!strings.Contains(err.Error(), "the certificate is rejected") {
+		t.Errorf("a broken certificate: %v", err)
+	}
+	if _, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "gpu"}); !errors.Is(err, hocket.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "see MachineOptions.Name") {
+		t.Errorf("machine gpu: %v", err)
+	}
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := vals(t, ir.F32, make([]float64, 8), 4, 2)
+	for _, c := range []*hocket.Checkpoint{nil, {}} {
+		if _, err := model.BindFrom(c, hocket.Rules{}); !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("no checkpoint: %v", err)
+		}
+	}
+	if err := model.Bind("wQ", x); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("no such parameter: %v", err)
+	}
+	for _, dims := range []map[string]int64{{"Q": 1}, {"T": 5}, {"T": -2}} {
+		if err := model.Prepare(t.Context(), dims); !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("prepared for %v: %v", dims, err)
+		}
+	}
+	args := hocket.Args{In: map[string]*hocket.Tensor{"x": x, "y": x}, Dims: map[string]int64{"T": 6}}
+	if _, err := model.Run(t.Context(), args); !errors.Is(err, hocket.ErrInput) ||
+		!strings.Contains(err.Error(), "Args.Dims sets T=6, but the shapes of the run's tensors set T=4") {
+		t.Errorf("dims that the tensors do not have: %v", err)
+	}
+	args.Dims["T"] = 4
+	if _, err := model.Run(t.Context(), args); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -99,7 +99,7 @@ func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
 	if err := on["x"].Fill(ctx, func([]hocket.DeviceBlock) error { return failed }); !errors.Is(err, failed) {
 		t.Fatal(err)
 	}
-	if _, err := model.Run(ctx, given); !errors.Is(err, hocket.ErrInput) { // it holds nothing
+	if _, err := model.Run(ctx, given); !errors.Is(err, hocket.ErrNoContents) {
 		t.Errorf("a tensor without contents: %v", err)
 	}
 	must(on["x"].Write(ctx, full(3)))

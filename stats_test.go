@@ -91,6 +91,9 @@ func TestBindState(t *testing.T) {
 	if err != nil || len(state) != 1 || state["c"] == nil {
 		t.Fatalf("state %v, %v; want %%c, since the others are bound", state, err)
 	}
+	if again, err := model.BindState(t.Context(), dims); err != nil || len(again) != 0 {
+		t.Errorf("a second call: %v, %v; want no tensors, since all are bound", again, err)
+	}
 	var rep *hocket.Report
 	for range 3 {
 		if rep, err = model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": ones}}); err != nil {
@@ -139,8 +142,11 @@ func TestIntegers(t *testing.T) {
 			t.Errorf("%d as i32: %v", v, err)
 		}
 	}
-	if _, err := hocket.FromInts(ir.I32, []int{1}, 2); err == nil {
-		t.Error("one value fills two elements")
+	if _, err := hocket.FromInts(ir.I32, []int{1}, 2); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("one value for two elements: %v", err)
+	}
+	if _, err := hocket.FromFloats(ir.F32, []float64{1}, 2); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("one value for two elements: %v", err)
 	}
 }
 

@@ -24,7 +24,8 @@ func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
 	return (*Tensor)(t), nil
 }
 
-// FromFloats returns a tensor that contains vals, rounded to dt.
+// FromFloats returns a tensor that contains vals, rounded to dt. The error wraps ErrInput if the number of vals is not
+// that of the elements.
 func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
 	t, err := tensor.New(dt, shape)
 	if err != nil {
@@ -37,8 +38,8 @@ func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
 	return (*Tensor)(t), nil
 }
 
-// FromInts returns a tensor that contains vals. Floating-point types round them. The error wraps ErrInput if dt cannot
-// represent a value: an id of 1<<40, for example, does not fit an i32.
+// FromInts returns a tensor that contains vals. Floating-point types round them. The error wraps ErrInput as in
+// FromFloats, and if dt cannot represent a value: an id of 1<<40, for example, does not fit an i32.
 func FromInts[E int | int32 | int64](dt ir.DType, vals []E, shape ...int64) (*Tensor, error) {
 	t, err := tensor.New(dt, shape)
 	if err != nil {
@@ -79,5 +80,5 @@ func (t *Tensor) String() string { return t.host().String() }
 func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }
 
 func errShape(n int, t *tensor.Tensor) error {
-	return fmt.Errorf("%d numbers are given for %s, which has %d elements", n, t, t.Len())
+	return fmt.Errorf("%w: %d numbers are given for %s, which has %d elements", ErrInput, n, t, t.Len())
 }

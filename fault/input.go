@@ -25,7 +25,7 @@ type InputError struct {
 
 // Error names the element, the range, the statement and the rank.
 func (e *InputError) Error() string {
-	why := fmt.Sprintf("the value is outside %d..%d", e.Low, e.High)
+	why := fmt.Sprintf("the value must be from %d to %d", e.Low, e.High-1)
 	if e.Why != "" {
 		why = e.Why
 	}

@@ -1,5 +1,5 @@
 // Command server generates tokens over HTTP. Its model decodes several sequences at a time: each sequence has a slot,
-// which is a row of the model's state, and each run computes one more token of every sequence.
+// with a part of the model's state, and each run computes one more token of every sequence.
 //
 //	go run ./examples/server examples/llama/llama.hkt
 //	curl -d '{"ids": [1, 2, 3], "n": 8, "ms": 1000}' localhost:8080/generate
@@ -7,8 +7,8 @@
 //
 // The model is a program with the parameters and results of examples/llama/llama.hkt, with random weights unless
 // -weights names a safetensors file. Or it is an archive of torch.export (.pt2), with its weights, that has the inputs
-// ids, at and sees and the next tokens as its result. Its buffers have one row for each slot, and at position 0 of a
-// sequence the model ignores what a row contains.
+// ids, at and sees and the next tokens as its result. The first dimension of its buffers is the number of slots,
+// and at position 0 of a sequence the model ignores what the buffers contain for its slot.
 package main
 
 import (
@@ -44,11 +44,13 @@ func main() {
 	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
 	model := load(m, flag.Arg(0), *weights, map[string]int64{"B": *slots, "T": 1, "S": *room})
 	s := newServer(m, model, *room, 64)
-	web := &http.Server{Handler: s.routes(), ReadTimeout: time.Minute}
-	listener := must(net.Listen("tcp", *addr))
-	log.Printf("serving %s at http://%s", flag.Arg(0), listener.Addr())
+	listens := func(l net.Listener) context.Context {
+		log.Printf("serving %s at http://%s", flag.Arg(0), l.Addr())
+		return context.Background()
+	}
+	web := &http.Server{Addr: *addr, Handler: s.routes(), ReadTimeout: time.Minute, BaseContext: listens}
 	go func() {
-		if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := web.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 			log.Fatal(err)
 		}
 	}()

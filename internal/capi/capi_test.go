@@ -171,7 +171,7 @@ func TestWrong(t *testing.T) {
 		"model":        {noModel, "handle"},
 		"element type": {noDType, "input"}, "dims": {layouts, "program"}, "closed twice": {l.Close(12345), "handle"},
 		"cancel": {l.Cancel(m), "handle"},
-		"bind":   {l.Bind(m, nil, Tensor{Name: "q", DType: "f32", Data: []byte{}}), "machine"},
+		"bind":   {l.Bind(m, nil, Tensor{Name: "q", DType: "f32", Data: []byte{}}), "input"},
 		"peer":   {&hocket.PeerError{Rank: 1}, "peer"}, "disagree": {&hocket.DisagreeError{What: "x"}, "disagree"},
 	} {
 		if got := kindOf(tc.err); got != tc.want {

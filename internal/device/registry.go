@@ -2,7 +2,6 @@ package device
 
 import (
 	"fmt"
-	"go/token"
 	"maps"
 	"slices"
 	"strings"
@@ -64,12 +63,8 @@ func KindNamed(name string) (Kind, error) {
 		}
 		names = append(names, k.Name)
 	}
-	more := ""
-	if token.IsIdentifier(name) {
-		more = "; to add a machine, import its package, for example hocket.example/hocket/" + name
-	}
-	return Kind{}, fmt.Errorf("machine %q: %w; the registered machines are: %s%s", name, ErrUnsupported,
-		strings.Join(names, ", "), more)
+	return Kind{}, fmt.Errorf("machine %q: %w; the registered machines are: %s; a program registers another one by importing "+
+		"its package: see MachineOptions.Name", name, ErrUnsupported, strings.Join(names, ", "))
 }
 
 // Named opens a machine of the kind that KindNamed returns.

@@ -10,7 +10,8 @@ import (
 
 func TestNamed(t *testing.T) {
 	_, err := Named("abacus", nil)
-	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), `"abacus"`) || !strings.Contains(err.Error(), "hocket/abacus") {
+	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), `"abacus"`) ||
+		!strings.Contains(err.Error(), "importing its package: see MachineOptions.Name") {
 		t.Fatalf("got %v", err)
 	}
 	t.Cleanup(func() { delete(kinds.byName, "abacus") })
@@ -22,12 +23,8 @@ func TestNamed(t *testing.T) {
 	if _, err := Named("", nil); !errors.Is(err, broken) {
 		t.Errorf("the default: got %v", err)
 	}
-	for name, importing := range map[string]bool{"loom": true, "a loom": false} {
-		_, err := Named(name, nil)
-		if err == nil || !strings.Contains(err.Error(), "the registered machines are: "+
-			"abacus") || strings.Contains(err.Error(), "import its package") != importing {
-			t.Errorf("got %v", err)
-		}
+	if _, err := Named("loom", nil); err == nil || !strings.Contains(err.Error(), "the registered machines are: abacus;") {
+		t.Errorf("got %v", err)
 	}
 	t.Cleanup(func() { delete(kinds.byName, "harp") })
 	Register(Kind{Name: "harp", Graphs: true})

@@ -73,10 +73,10 @@ var wrongContents = []struct {
 	high  int64
 	says  string
 }{
-	{"ids", []float64{0, 1, 5000, 0, 3, 0}, 2, 5000, 0, 1000, "outside 0..1000"},
+	{"ids", []float64{0, 1, 5000, 0, 3, 0}, 2, 5000, 0, 1000, "must be from 0 to 999"},
 	{"ids", []float64{0, 1, 0, 0, -1, 0}, 4, -1, 0, 1000, "embedding"},
 	{"at", []float64{8, 1}, 0, 8, -1, 8, "index_copy"},
-	{"at", []float64{0, -2}, 1, -2, -1, 8, "outside -1..8"},
+	{"at", []float64{0, -2}, 1, -2, -1, 8, "must be from -1 to 7"},
 	{"at", []float64{5, 5}, 1, 5, -1, 8, "element [0] has the same position"},
 	{"len", []float64{0, 1, 9, 3}, 2, 9, 0, 9, "attention"},
 	{"counts", []float64{2, 3}, 1, 3, 0, 5, "add up to 5 rows"},
