@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/checkpoint"
+	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -17,7 +18,7 @@ import (
 // binds nothing. A weight that equals a tensor of the checkpoint stays mapped from the file; all other weights are
 // copies. If each of several processes drives one rank, each process copies only the part of a weight that its rank
 // holds: Reference, Compare and Explore then return ErrUnsupported, unless Args.In has these weights. BindFrom returns
-// the names of the tensors that no rule uses.
+// the names of the tensors that no rule uses. It returns an error if neither a rule nor a name binds any parameter.
 func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -30,6 +31,14 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	planned, err := m.fn.planWeights(c.open, rules)
 	if err != nil {
 		return nil, err
+	}
+	if len(planned) == 0 {
+		var params []string
+		for _, p := range m.fn.def.Params {
+			params = append(params, p.Name)
+		}
+		return nil, fmt.Errorf("%w: no tensor of %s has the name of a parameter, and there are no rules: its tensors are "+
+			"%s; the parameters are %s", ErrInput, c.open.Path(), modelprogram.Some(c.Names()), modelprogram.Some(params))
 	}
 	headers := map[string]*tensor.Tensor{}
 	used := map[string]bool{}

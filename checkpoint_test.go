@@ -193,7 +193,13 @@ func TestBindFromRefuses(t *testing.T) {
 			}
 		})
 	}
-	model := loadCheckpointModel(t, checkpointSource)
+	model := loadCheckpointModel(t, "func f(%other: f32[3, 2]) -> f32[3, 2] {\n  %y = copy %other\n  return %y\n}\n")
+	_, err = model.BindFrom(c, hocket.Rules{Inputs: []string{"other"}})
+	if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "has the name of a parameter") ||
+		!strings.Contains(err.Error(), "embed, ") || !strings.Contains(err.Error(), "the parameters are other") {
+		t.Errorf("no tensor has the name of a parameter: %v", err)
+	}
+	model = loadCheckpointModel(t, checkpointSource)
 	rules := checkpointRules()
 	rules.Weights = rules.Weights[:2]
 	if _, err := model.BindFrom(c, rules); err != nil {

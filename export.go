@@ -22,6 +22,7 @@ type Export struct {
 	open    *exported.Model
 	program *Program
 	files   []*Checkpoint
+	paths   []string        // of files
 	unbound map[string]bool // parameters that the caller binds
 
 	mu     sync.Mutex
@@ -38,7 +39,7 @@ type exportState struct {
 type ExportOptions struct {
 	// Plan sets the layouts of parameters. It maps patterns of module paths to tensor-parallel styles, like
 	// base_model_tp_plan of transformers. docs/models.md lists the styles. Each rank holds the whole of a parameter
-	// without a style.
+	// without a style. OpenExport returns an error if the plan has entries, and none of them matches a weight.
 	Plan map[string]string
 	// Ranks is the default number of ranks of the program. 0 means 1.
 	Ranks int
@@ -64,6 +65,9 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err != nil {
 		return nil, ofExport(err)
 	}
+	if err := m.CheckPlan(plan); err != nil {
+		return nil, errors.Join(ofExport(err), m.Close())
+	}
 	e := &Export{open: m, unbound: map[string]bool{}}
 	for _, p := range m.Params {
 		e.unbound[p.Name] = o.Unbound && len(p.Weights) > 0 && !p.State
@@ -76,7 +80,7 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%w: weights: %w", ErrInput, err), e.Close())
 		}
-		e.files = append(e.files, c)
+		e.files, e.paths = append(e.files, c), append(e.paths, name)
 	}
 	return e, nil
 }
@@ -108,7 +112,7 @@ func ofExport(err error) error {
 		errors.Is(err, stablehlo.ErrUnsupported), errors.Is(err, graph.ErrTooLarge):
 		return refusedImport{err}
 	case errors.Is(err, torchexport.ErrMalformed), errors.Is(err, stablehlo.ErrMalformed),
-		errors.Is(err, exported.ErrMismatch):
+		errors.Is(err, exported.ErrMismatch), errors.Is(err, modelprogram.ErrPlan):
 		return fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	return err
@@ -147,7 +151,8 @@ func (e *Export) Sources() map[string][]string {
 
 // Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the
 // model's states, which keep their contents between runs and begin with the values in the archive. Bind returns the
-// names of the tensors in ExportOptions.Weights that the model does not use.
+// names of the tensors in ExportOptions.Weights that the model does not use. It returns an error if the model uses no
+// tensor of a file.
 func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error) {
 	files := map[string]exported.Source{}
 	for _, c := range e.files {
@@ -158,6 +163,11 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 	contents, used, err := e.open.Contents(files, func(name string) bool { return e.unbound[name] })
 	if err != nil {
 		return nil, ofExport(err)
+	}
+	for i, c := range e.files {
+		if err := e.open.CheckFile(e.paths[i], c.Names(), used); err != nil {
+			return nil, ofExport(err)
+		}
 	}
 	rank, ranks := m.rows()
 	for i := range contents {

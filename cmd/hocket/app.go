@@ -55,6 +55,8 @@ type session struct {
 	limit   time.Duration
 	// warnings are shown before the final result or error.
 	warnings hocket.Diagnostics
+	// ofPlan are the warnings about --plan and --shard. Other warnings are added to them.
+	ofPlan hocket.Diagnostics
 }
 
 // mute makes the process print errors only.

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/checkpoint"
 	"hocket.example/hocket/internal/exported"
+	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -27,10 +29,18 @@ type inputs struct {
 	// others holds the tensors in files that match no parameter by name. If it is nil, such a tensor is an error. The
 	// weights of an exported model have other names than the parameters into which they are stacked.
 	others map[string]exported.Source
+	// unnamed holds the files and checkpoints of which no tensor has a parameter's name.
+	unnamed []unnamedFile
 	// rank is the rank whose part of an archive's weights is read, and ranks is the number of ranks. If ranks is 0, the
 	// weights are read whole. sums holds the checksums of weights that are not read whole.
 	rank, ranks int
 	sums        map[string]string
+}
+
+// unnamedFile is a file or checkpoint and the names of its tensors.
+type unnamedFile struct {
+	path    string
+	tensors []string
 }
 
 // reals returns inputs in which parameters without an input have random real numbers instead of small integers. If
@@ -135,51 +145,74 @@ func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 		}
 	}
 	for _, path := range in.files {
-		if err := in.findAll(fn, path, names, got); err != nil {
+		f, err := tensor.OpenSafetensors(path)
+		if err != nil {
+			return nil, nil, inputf("%w", err)
+		}
+		if surplus, err := in.findAll(path, f, names, got); err != nil {
 			return nil, nil, err
+		} else if len(surplus) > 0 {
+			return nil, nil, unknownInput(fn, surplus[0], path)
 		}
 	}
 	var surplus []string
 	for _, dir := range in.dirs {
-		more, err := in.findCheckpoint(dir, names, got)
+		c, err := checkpoint.Open(dir)
+		if err != nil {
+			return nil, nil, inputf("--in %s: %w", dir, err)
+		}
+		more, err := in.findAll(dir, c, names, got)
 		if err != nil {
 			return nil, nil, err
+		}
+		if len(more) == len(c.Names()) {
+			return nil, nil, inputf("--in %s: no tensor has the name of a parameter: its tensors are %s", dir,
+				modelprogram.Some(more)).helping("the parameters are %s", modelprogram.Some(names))
 		}
 		surplus = append(surplus, more...)
 	}
 	return got, surplus, nil
 }
 
-// findAll assigns every tensor in a file to the parameter of the same name.
-func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[string]found) error {
-	f, err := tensor.OpenSafetensors(path)
-	if err != nil {
-		return inputf("%w", err)
-	}
-	in.open = append(in.open, f)
-	for _, name := range f.Names() {
-		_, named := in.specs[name]
-		if !slices.Contains(names, name) && in.others != nil {
-			in.others[name] = f
-			continue
-		}
-		switch {
-		case !slices.Contains(names, name):
-			return unknownInput(fn, name, path)
-		case named || got[name].header != nil:
-			return inputf("%s: parameter %%%s is given twice", path, name)
-		}
-		t, err := f.Header(name)
-		if err != nil {
-			return inputf("%w", err)
-		}
-		got[name] = foundIn(f, name, t)
-	}
-	return nil
+// tensorFile is an open safetensors file or checkpoint.
+type tensorFile interface {
+	exported.Source
+	io.Closer
+	Names() []string
+	Read(name string) (*tensor.Tensor, error)
 }
 
-// foundIn describes a tensor in a safetensors file that stays open.
-func foundIn(f *tensor.Safetensors, name string, header *tensor.Tensor) found {
+// findAll assigns the tensors in a file to the parameters of the same names. It adds the other tensors to in.others, or
+// returns their names if in.others is nil.
+func (in *inputs) findAll(path string, f tensorFile, names []string, got map[string]found) (surplus []string, err error) {
+	in.open = append(in.open, f)
+	unnamed := true
+	for _, name := range f.Names() {
+		_, named := in.specs[name]
+		switch {
+		case !slices.Contains(names, name) && in.others != nil:
+			in.others[name] = f
+			continue
+		case !slices.Contains(names, name):
+			surplus = append(surplus, name)
+			continue
+		case named || got[name].header != nil:
+			return nil, inputf("%s: parameter %%%s is given twice", path, name)
+		}
+		header, err := f.Header(name)
+		if err != nil {
+			return nil, inputf("%w", err)
+		}
+		got[name], unnamed = foundIn(f, name, header), false
+	}
+	if unnamed && in.others != nil {
+		in.unnamed = append(in.unnamed, unnamedFile{path, f.Names()})
+	}
+	return surplus, nil
+}
+
+// foundIn describes a tensor in a file that stays open.
+func foundIn(f tensorFile, name string, header *tensor.Tensor) found {
 	return found{(*hocket.Tensor)(header), func() (*hocket.Tensor, error) {
 		t, err := f.Read(name)
 		return (*hocket.Tensor)(t), err
@@ -194,45 +227,10 @@ func (in *inputs) closeFiles() {
 	in.open = nil
 }
 
-// findCheckpoint assigns the tensors in a checkpoint to the parameters of the same names, and returns the names of the
-// other tensors.
-func (in *inputs) findCheckpoint(dir string, names []string, got map[string]found) (surplus []string, err error) {
-	c, err := hocket.OpenCheckpoint(dir)
-	if err != nil {
-		return nil, inputf("--in %s: %w", dir, err)
-	}
-	in.open = append(in.open, c)
-	for _, name := range c.Names() {
-		_, named := in.specs[name]
-		switch {
-		case !slices.Contains(names, name) && in.others != nil:
-			in.others[name] = checkpointSource{c}
-			continue
-		case !slices.Contains(names, name):
-			surplus = append(surplus, name)
-			continue
-		case named || got[name].header != nil:
-			return nil, inputf("%s: parameter %%%s is given twice", dir, name)
-		}
-		header, err := c.Header(name)
-		if err != nil {
-			return nil, inputf("--in %s: %w", dir, err)
-		}
-		got[name] = found{header, func() (*hocket.Tensor, error) { return c.Tensor(name) }}
-	}
-	return surplus, nil
-}
-
 // ofSurplus returns a warning about tensors that match no parameter.
 func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
-	const most = 8
-	shown := names[:min(len(names), most)]
-	text := strings.Join(shown, ", ")
-	if more := len(names) - len(shown); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
 	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
-		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, text)}
+		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, modelprogram.Some(names))}
 }
 
 func unknownInput(fn *ir.Func, name, where string) error {

@@ -123,6 +123,16 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 	return list, used, nil
 }
 
+// CheckFile returns an error that wraps ErrMismatch if none of a file's tensors is among the used ones, which Contents
+// returned.
+func (m *Model) CheckFile(file string, tensors, used []string) error {
+	if slices.ContainsFunc(tensors, func(name string) bool { return slices.Contains(used, name) }) {
+		return nil
+	}
+	return fmt.Errorf("%w: no tensor of %s has the name of a weight: its tensors are %s; the model's weights are %s",
+		ErrMismatch, file, modelprogram.Some(tensors), modelprogram.Some(m.WeightNames()))
+}
+
 // names lists the names of a weight: several where tensors are tied.
 func (m *Model) names(weight string) []string { return append([]string{weight}, m.Tied[weight]...) }
 

@@ -273,6 +273,15 @@ class Models(unittest.TestCase):
                            ({n: a[:2] for n, a in arrays.items()}, "is f32")):
             with self.assertRaisesRegex(hocket.InputError, why):
                 hocket.load(self.plain, weights=wrong)
+        foreign = os.path.join(self.folder.name, "foreign.safetensors")
+        with open(path, "rb") as f:
+            text = f.read()
+        with open(foreign, "wb") as f:
+            f.write(text.replace(b'"layers.', b'"blocks.'))
+        for weights in (foreign, [path, foreign]):
+            with self.assertRaisesRegex(hocket.InputError, "no tensor of .*foreign.safetensors has the name of a weight: its "
+                                        "tensors are blocks.*; the model's weights are layers"):
+                hocket.load(self.plain, weights=weights)
 
     def test_blocks(self):
         for out, code in launch(2, "blocks", self.plain):
@@ -285,6 +294,8 @@ class Models(unittest.TestCase):
                 ({"program": self.plain, "plan": {"up": "sideways"}}, hocket.InputError, "sideways"),
                 ({"program": self.plain, "plan": 7}, hocket.InputError, "plan is a int"),
                 ({"program": self.plain, "shard": "up"}, hocket.InputError, "PATTERN=STYLE"),
+                ({"program": self.plain, "shard": "upp=colwise"}, hocket.InputError, "no weight matches upp"),
+                ({"program": self.plain, "plan": {"h.0.up": "colwise"}}, hocket.InputError, "no weight matches h.0.up"),
                 ({"program": "func f(%x: f32[1]) -> f32[1] {\n  return %x\n}\n", "plan": {}}, hocket.InputError, "is none"),
                 ({"program": self.plain, "weights": "none.safetensors"}, hocket.Error, "none.safetensors")):
             with self.assertRaisesRegex(kind, why):
