@@ -273,6 +273,12 @@ class Models(unittest.TestCase):
                            ({n: a[:2] for n, a in arrays.items()}, "is f32")):
             with self.assertRaisesRegex(hocket.InputError, why):
                 hocket.load(self.plain, weights=wrong)
+        with self.assertWarnsRegex(UserWarning, "the model has 1 rank: pass ranks=N"):
+            hocket.load(self.plain, plan=PLAN).close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            hocket.load(self.plain, plan=PLAN, ranks=2).close()
+            hocket.load(self.plain, plan={}).close()
         foreign = os.path.join(self.folder.name, "foreign.safetensors")
         with open(path, "rb") as f:
             text = f.read()
