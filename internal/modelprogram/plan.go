@@ -90,7 +90,13 @@ var instead = map[string]string{
 func ParsePlan(text []byte) (Plan, error) {
 	var m map[string]string
 	if err := json.Unmarshal(text, &m); err != nil {
-		return nil, err
+		at := int64(len(text))
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			at = syntax.Offset
+		} else if kind := (*json.UnmarshalTypeError)(nil); errors.As(err, &kind) {
+			at = kind.Offset
+		}
+		return nil, fmt.Errorf("line %d: %w", 1+strings.Count(string(text[:min(at, int64(len(text)))]), "\n"), err)
 	}
 	var p Plan
 	for _, pattern := range slices.Sorted(maps.Keys(m)) {
