@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/checkpoint"
-	"hocket.example/hocket/internal/exported"
+	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -38,7 +38,7 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 			params = append(params, p.Name)
 		}
 		return nil, fmt.Errorf("%w: no tensor of %s has the name of a parameter, and there are no rules: its tensors are "+
-			"%s; the parameters are %s", ErrInput, c.open.Path(), exported.Some(c.Names()), exported.Some(params))
+			"%s; the parameters are %s", ErrInput, c.open.Path(), modelprogram.Some(c.Names()), modelprogram.Some(params))
 	}
 	headers := map[string]*tensor.Tensor{}
 	used := map[string]bool{}

@@ -39,7 +39,7 @@ type exportState struct {
 type ExportOptions struct {
 	// Plan sets the layouts of parameters. It maps patterns of module paths to tensor-parallel styles, like
 	// base_model_tp_plan of transformers. docs/models.md lists the styles. Each rank holds the whole of a parameter
-	// without a style.
+	// without a style. OpenExport returns an error if the plan has entries, and none of them matches a weight.
 	Plan map[string]string
 	// Ranks is the default number of ranks of the program. 0 means 1.
 	Ranks int
@@ -64,6 +64,9 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	m, err := exported.Open(path, modelprogram.Options{Plan: plan, Ranks: o.Ranks})
 	if err != nil {
 		return nil, ofExport(err)
+	}
+	if err := m.CheckPlan(plan); err != nil {
+		return nil, errors.Join(ofExport(err), m.Close())
 	}
 	e := &Export{open: m, unbound: map[string]bool{}}
 	for _, p := range m.Params {
@@ -109,7 +112,7 @@ func ofExport(err error) error {
 		errors.Is(err, stablehlo.ErrUnsupported), errors.Is(err, graph.ErrTooLarge):
 		return refusedImport{err}
 	case errors.Is(err, torchexport.ErrMalformed), errors.Is(err, stablehlo.ErrMalformed),
-		errors.Is(err, exported.ErrMismatch):
+		errors.Is(err, exported.ErrMismatch), errors.Is(err, modelprogram.ErrPlan):
 		return fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	return err

@@ -55,6 +55,8 @@ type session struct {
 	limit   time.Duration
 	// warnings are shown before the final result or error.
 	warnings hocket.Diagnostics
+	// ofPlan are the warnings about --plan and --shard. Other warnings are added to them.
+	ofPlan hocket.Diagnostics
 }
 
 // mute makes the process print errors only.
@@ -299,7 +301,7 @@ func onePROGRAM(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	takes := "PROGRAM: a .hkt file, or - for standard input"
+	takes := "PROGRAM: a .hkt or .pt2 file, or - for standard input"
 	if c.Name() == "memory" {
 		takes += "; or one SNAPSHOT.pickle of torch's allocator, or FILE.csv"
 	}

@@ -26,7 +26,7 @@ type bindFlags struct {
 func (a *programs) addBindFlags(c *cobra.Command) *bindFlags {
 	b := &bindFlags{limits: &a.limits}
 	f := c.Flags()
-	f.IntVarP(&b.ranks, "ranks", "n", 0, "number of `RANKS` (default: the mesh's size)")
+	f.IntVarP(&b.ranks, "ranks", "n", 0, "number of `RANKS` (default: the mesh's size; 1 for a .pt2)")
 	f.StringVar(&b.fn, "func", "", "the function `F` (default: the last)")
 	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim, such as `T=4096`; repeatable")
 	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression, such as `C=ceildiv(T,16)`; repeatable")

@@ -151,7 +151,7 @@ func (a *session) conclude(v hocket.Verdict) error {
 	if v.Kind == hocket.Refuted {
 		return ofDiagnostics(v.Diagnostics)
 	}
-	a.warnings = v.Diagnostics
+	a.warnings = slices.Concat(a.ofPlan, v.Diagnostics)
 	fmt.Fprintln(a.text, v)
 	if v.Kind == hocket.Proved {
 		return nil

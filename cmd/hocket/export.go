@@ -2,10 +2,10 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/exported"
@@ -13,7 +13,6 @@ import (
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/stablehlo"
-	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/torchexport"
 	"hocket.example/hocket/ir"
 )
@@ -77,19 +76,20 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	if err != nil {
 		return nil, ofExport(err)
 	}
-	for _, s := range a.plan.shards {
-		r, _ := modelprogram.ParseRule(s)
-		if slices.Contains(m.Unmatched, r.Pattern) {
-			var names []string
-			for _, p := range m.Params {
-				if !p.State {
-					names = append(names, p.Weights...)
-				}
-			}
-			return nil, errors.Join(usagef("--shard: no weight of %s matches %s", arg, r.Pattern).helping(
-				"its weights are %s", strings.Join(names[:min(len(names), 20)], ", ")), m.Close())
+	for _, u := range m.Unused {
+		if slices.ContainsFunc(a.plan.shards, func(s string) bool { r, _ := modelprogram.ParseRule(s); return r == u.Rule }) {
+			return nil, errors.Join(usagef("--shard: %s: %s", arg, u).helping("its weights are %s",
+				modelprogram.Some(m.WeightNames())), m.Close())
 		}
 	}
+	if err := m.CheckPlan(plan); err != nil {
+		return nil, errors.Join(inputf("--plan %s: %w", a.plan.file, err), m.Close())
+	}
+	if n := len(m.Unused); n > 0 {
+		a.ofPlan = hocket.Diagnostics{{Severity: ir.Warning, Kind: "plan", Message: fmt.Sprintf(
+			"--plan: %d of %d entries match; %s", len(plan)-n, len(plan), m.UnusedText())}}
+	}
+	a.warnings = a.ofPlan
 	a.export = m
 	return m, nil
 }
@@ -110,6 +110,10 @@ func (a *programs) parseExport(arg string, b *hocket.Binding) (*hocket.Program, 
 	if err != nil {
 		return nil, err
 	}
+	if b.Ranks == 0 && (a.plan.file != "" || len(a.plan.shards) > 0) {
+		a.ofPlan = append(a.ofPlan, &ir.Diagnostic{Severity: ir.Warning, Kind: "plan", Message: "without -n, " + arg +
+			" has 1 rank, and --plan and --shard split nothing: pass -n RANKS"})
+	}
 	return a.programOf(m.Model)
 }
 
@@ -120,7 +124,7 @@ func (a *programs) programOf(m *modelprogram.Model) (*hocket.Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.warnings = p.Warnings()
+	a.warnings = slices.Concat(a.ofPlan, p.Warnings())
 	return p.Within(a.limits), nil
 }
 
@@ -167,20 +171,4 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 	}
 	slices.Sort(surplus)
 	return got, surplus, nil
-}
-
-// checkpointSource reads the tensors of a checkpoint for an import.
-type checkpointSource struct{ *hocket.Checkpoint }
-
-func (c checkpointSource) Header(name string) (*tensor.Tensor, error) {
-	t, err := c.Checkpoint.Header(name)
-	return (*tensor.Tensor)(t), err
-}
-
-func (c checkpointSource) ReadAt(to []byte, name string, from int64) error {
-	t, err := c.Tensor(name)
-	if err == nil {
-		copy(to, t.Data[from:])
-	}
-	return err
 }

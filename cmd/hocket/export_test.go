@@ -204,13 +204,60 @@ func TestExportedCommands(t *testing.T) {
 	}{
 		{[]string{"check", cut}, 2, "malformed archive"},
 		{[]string{"check", model, "--shard", "lm_head=sideways"}, 2, `no style "sideways"`},
-		{[]string{"check", model, "--shard", "lm_haed=colwise"}, 2, "no weight of " + model + " matches lm_haed"},
+		{[]string{"check", model, "--shard", "lm_haed=colwise"}, 2, "--shard: " + model + ": no weight matches lm_haed"},
 		{[]string{"check", model, "--plan", model}, 2, "--plan"},
 		{[]string{"check", "../../examples/mlp.hkt", "--shard", "lm_head=colwise"}, 2, "is not one"},
 	} {
 		if _, errs, code := hocketHere(c.args...); code != c.code || !strings.Contains(errs, c.says) {
 			t.Errorf("%v: exit %d, want %d; %s", c.args, code, c.code, errs)
 		}
+	}
+}
+
+// TestPlanFits: a plan or --shard that lays out no weight is refused. Unused entries of a plan are a warning, and so is a
+// plan without -n.
+func TestPlanFits(t *testing.T) {
+	const model = "../../testdata/layers.pt2"
+	plan := func(text string) string {
+		path := filepath.Join(t.TempDir(), "plan.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	none, some := plan(`{"nothing": "colwise", "q": "rowwise"}`), plan(`{"nothing": "colwise", "up": "colwise", "q": "rowwise"}`)
+	const warned = "warning: --plan: 1 of 3 entries match; no weight matches nothing, q\n"
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"-n", "2", "--plan", none}, 2, "--plan " + none + ": the plan does not fit the model: no weight matches " +
+			"nothing, q; the model's weights are layers.0.up.weight"},
+		{[]string{"-n", "2", "--plan", some}, 0, warned},
+		{[]string{"-n", "2", "--plan", none, "--shard", "up=colwise"}, 0, warned},
+		{[]string{"-n", "2", "--plan", plan("{}")}, 0, ""},
+		{[]string{"-n", "2", "--plan", some, "--shard", "upp=colwise"}, 2, "--shard: " + model + ": no weight matches upp"},
+		{[]string{"-n", "2", "--shard", "upp=colwise", "--shard", "upp=colwise"}, 2, "no weight matches upp"},
+		{[]string{"--shard", "up=colwise"}, 0, "without -n, " + model + " has 1 rank, and --plan and --shard split nothing"},
+		{[]string{"-n", "1", "--shard", "up=colwise"}, 0, ""},
+	} {
+		_, errs, code := hocketHere(append([]string{"check", model}, c.args...)...)
+		if code != c.code || !strings.Contains(errs, c.says) || c.says == "" && errs != "" {
+			t.Errorf("check %v: exit %d, want %d; %s", c.args, code, c.code, errs)
+		}
+	}
+	if _, errs, code := hocketHere("import", model, "-n", "2", "--plan", some); code != 0 || errs != warned {
+		t.Errorf("import: exit %d; %s", code, errs)
+	}
+	llama := filepath.Join(exportedModels(t), "llama", "static.pt2")
+	_, errs, code := hocketHere("check", llama, "-n", "2", "--shard", "norm=colwise")
+	if code != 2 || !strings.Contains(errs, "norm matches m.model.norm.weight, f32[64], but colwise splits only") ||
+		!strings.Contains(errs, "and 9 more") {
+		t.Errorf("a layout of a vector: exit %d; %s", code, errs)
+	}
+	if _, errs, code := hocketHere("check", llama, "-n", "2", "--shard", "norm=replicated_with_grad_allreduce"); code != 0 || errs != "" {
+		t.Errorf("a whole vector: exit %d; %s", code, errs)
 	}
 }
 

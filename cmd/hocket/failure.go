@@ -176,7 +176,11 @@ var (
 func flagError(err error) error {
 	text := err.Error()
 	if m := valueNamed.FindStringSubmatch(text); m != nil {
-		return fmt.Errorf("%s cannot be %s", strings.Replace(m[2], "--ranks", "-n", 1), m[1])
+		unit := ""
+		if strings.Contains(text, "missing unit in duration") {
+			unit = ": the unit is missing, as in 5s"
+		}
+		return fmt.Errorf("%s cannot be %s%s", strings.Replace(m[2], "--ranks", "-n", 1), m[1], unit)
 	}
 	return errors.New(goNumberError.ReplaceAllString(text, ""))
 }

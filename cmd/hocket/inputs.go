@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/checkpoint"
 	"hocket.example/hocket/internal/exported"
+	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -143,61 +145,74 @@ func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 		}
 	}
 	for _, path := range in.files {
-		if err := in.findAll(fn, path, names, got); err != nil {
+		f, err := tensor.OpenSafetensors(path)
+		if err != nil {
+			return nil, nil, inputf("%w", err)
+		}
+		if surplus, err := in.findAll(path, f, names, got); err != nil {
 			return nil, nil, err
+		} else if len(surplus) > 0 {
+			return nil, nil, unknownInput(fn, surplus[0], path)
 		}
 	}
 	var surplus []string
 	for _, dir := range in.dirs {
-		more, err := in.findCheckpoint(dir, names, got)
+		c, err := checkpoint.Open(dir)
+		if err != nil {
+			return nil, nil, inputf("--in %s: %w", dir, err)
+		}
+		more, err := in.findAll(dir, c, names, got)
 		if err != nil {
 			return nil, nil, err
+		}
+		if len(more) == len(c.Names()) {
+			return nil, nil, inputf("--in %s: no tensor has the name of a parameter: its tensors are %s", dir,
+				modelprogram.Some(more)).helping("the parameters are %s", modelprogram.Some(names))
 		}
 		surplus = append(surplus, more...)
 	}
 	return got, surplus, nil
 }
 
-// findAll assigns every tensor in a file to the parameter of the same name.
-func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[string]found) error {
-	f, err := tensor.OpenSafetensors(path)
-	if err != nil {
-		return inputf("%w", err)
-	}
+// tensorFile is an open safetensors file or checkpoint.
+type tensorFile interface {
+	exported.Source
+	io.Closer
+	Names() []string
+	Read(name string) (*tensor.Tensor, error)
+}
+
+// findAll assigns the tensors in a file to the parameters of the same names. It adds the other tensors to in.others, or
+// returns their names if in.others is nil.
+func (in *inputs) findAll(path string, f tensorFile, names []string, got map[string]found) (surplus []string, err error) {
 	in.open = append(in.open, f)
-	in.noteUnnamed(path, f.Names(), names)
+	unnamed := true
 	for _, name := range f.Names() {
 		_, named := in.specs[name]
-		if !slices.Contains(names, name) && in.others != nil {
+		switch {
+		case !slices.Contains(names, name) && in.others != nil:
 			in.others[name] = f
 			continue
-		}
-		switch {
 		case !slices.Contains(names, name):
-			return unknownInput(fn, name, path)
+			surplus = append(surplus, name)
+			continue
 		case named || got[name].header != nil:
-			return inputf("%s: parameter %%%s is given twice", path, name)
+			return nil, inputf("%s: parameter %%%s is given twice", path, name)
 		}
-		t, err := f.Header(name)
+		header, err := f.Header(name)
 		if err != nil {
-			return inputf("%w", err)
+			return nil, inputf("%w", err)
 		}
-		got[name] = foundIn(f, name, t)
+		got[name], unnamed = foundIn(f, name, header), false
 	}
-	return nil
+	if unnamed && in.others != nil {
+		in.unnamed = append(in.unnamed, unnamedFile{path, f.Names()})
+	}
+	return surplus, nil
 }
 
-// noteUnnamed adds a file to in.unnamed if none of its tensors has a parameter's name.
-func (in *inputs) noteUnnamed(path string, tensors, params []string) bool {
-	if slices.ContainsFunc(tensors, func(name string) bool { return slices.Contains(params, name) }) {
-		return false
-	}
-	in.unnamed = append(in.unnamed, unnamedFile{path, tensors})
-	return true
-}
-
-// foundIn describes a tensor in a safetensors file that stays open.
-func foundIn(f *tensor.Safetensors, name string, header *tensor.Tensor) found {
+// foundIn describes a tensor in a file that stays open.
+func foundIn(f tensorFile, name string, header *tensor.Tensor) found {
 	return found{(*hocket.Tensor)(header), func() (*hocket.Tensor, error) {
 		t, err := f.Read(name)
 		return (*hocket.Tensor)(t), err
@@ -212,43 +227,10 @@ func (in *inputs) closeFiles() {
 	in.open = nil
 }
 
-// findCheckpoint assigns the tensors in a checkpoint to the parameters of the same names, and returns the names of the
-// other tensors.
-func (in *inputs) findCheckpoint(dir string, names []string, got map[string]found) (surplus []string, err error) {
-	c, err := hocket.OpenCheckpoint(dir)
-	if err != nil {
-		return nil, inputf("--in %s: %w", dir, err)
-	}
-	in.open = append(in.open, c)
-	if in.noteUnnamed(dir, c.Names(), names) && in.others == nil {
-		return nil, inputf("--in %s: no tensor has the name of a parameter: its tensors are %s", dir,
-			exported.Some(c.Names())).helping("the parameters are %s", exported.Some(names))
-	}
-	for _, name := range c.Names() {
-		_, named := in.specs[name]
-		switch {
-		case !slices.Contains(names, name) && in.others != nil:
-			in.others[name] = checkpointSource{c}
-			continue
-		case !slices.Contains(names, name):
-			surplus = append(surplus, name)
-			continue
-		case named || got[name].header != nil:
-			return nil, inputf("%s: parameter %%%s is given twice", dir, name)
-		}
-		header, err := c.Header(name)
-		if err != nil {
-			return nil, inputf("--in %s: %w", dir, err)
-		}
-		got[name] = found{header, func() (*hocket.Tensor, error) { return c.Tensor(name) }}
-	}
-	return surplus, nil
-}
-
 // ofSurplus returns a warning about tensors that match no parameter.
 func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
-		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, exported.Some(names))}
+		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, modelprogram.Some(names))}
 }
 
 func unknownInput(fn *ir.Func, name, where string) error {

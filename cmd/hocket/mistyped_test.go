@@ -70,17 +70,17 @@ var mistyped = []struct {
 	{"run p.hkt --dim T=4k", 2, `"4k" is not an integer`, "use --define for an expression"},
 	{"run p.hkt --dim X=4", 2, "X", "dims"},
 	{"run p.hkt --strategy exchnage", 2, "exchnage", "one of: sequential, chunked, exchange"},
-	{"run p.hkt -m gpu", 2, `unknown machine "gpu"`, "see hocket doctor"},
+	{"run p.hkt -m gpu", 2, `unknown machine "gpu"; the machines are cpu, cuda`, "see hocket doctor"},
 	{"run p.hkt --in y=zeros", 2, "f has no parameter %y", "its parameters are %x: f32[T]"},
 	{"run p.hkt --in zero", 2, "zero", "rand:SEED"},
 	{"run p.hkt --repeat 0", 2, "--repeat is 0, but must be at least 1", ""},
-	{"run p.hkt --timeout 30", 2, `--timeout cannot be "30"`, "see hocket run --help"},
+	{"run p.hkt --timeout 30", 2, `--timeout cannot be "30": the unit is missing, as in 5s`, "see hocket run --help"},
 	{"opt p.hkt --explain --machine h200", 2, "h200", "h200x4"},
 	{"opt p.hkt --print-after shrad", 2, `unknown pass "shrad"`, "one of: shard"},
 	{"bench allreduces", 2, "allreduces", "allreduce"},
 	{"bench", 2, "one benchmark is required", "see hocket bench --help"},
 	// Files.
-	{"run", 2, "it takes one PROGRAM", "see hocket run --help"},
+	{"run", 2, "it takes one PROGRAM: a .hkt or .pt2 file", "see hocket run --help"},
 	{"run p.hkt q.hkt", 2, "it takes one PROGRAM", "see hocket run --help"},
 	{"run nosuch.hkt", 2, "file nosuch.hkt does not exist", "a PROGRAM is a .hkt file"},
 	{"run examples/mpl.hkt", 2, "file examples/mpl.hkt does not exist", "did you mean examples/mlp.hkt?"},
@@ -89,6 +89,9 @@ var mistyped = []struct {
 	{"run examples", 2, "examples is not a file", "name a program in it"},
 	{"trace nosuch.json", 2, "nosuch.json: no such file or directory", ""},
 	{"memory nosuch.pickle", 2, "nosuch.pickle: no such file or directory", ""},
+	{"check empty.pt2", 2, "empty.pt2 is empty", ""},
+	{"check cut.pt2", 2, "malformed archive: it is truncated", ""},
+	{"check cut.pt2 --plan plan.json", 2, "--plan plan.json: line 3: invalid character", ""},
 	{"check job.log", 2, `job.log is no program, and no line has "%HostIrContainer {"`, `as a program, line 1: expected "dim"`},
 	{"check snapshot", 2, "snapshot is not a program: it is a pickle", "use hocket memory for snapshots"},
 	{"check job.log.gz", 2, "is not a program", "decompress logs first"},
@@ -105,6 +108,7 @@ func TestMistyped(t *testing.T) {
 	files := map[string]string{
 		"p.hkt":            "dim T = 8\nmesh tp[2]\nfunc f(%x: f32[T]) -> f32[T] {\n  %y = relu %x\n  return %y\n}\n",
 		"examples/mlp.hkt": "", "empty.hkt": "", "job.log": "$ mpirun pytest\nPASSED\n", "snapshot": "\x80\x04\x95",
+		"empty.pt2": "", "cut.pt2": "PK\x03\x04", "plan.json": "{\n  \"up\": \"colwise\",\n  up\n}\n",
 		"job.log.gz": "\x1f\x8b\x08",
 	}
 	for name, text := range files {

@@ -93,6 +93,8 @@ func otherFile(arg, src string, err error) error {
 		return err
 	}
 	switch {
+	case strings.TrimSpace(src) == "":
+		return inputf("%s is empty", arg)
 	case pickled(src) && arg == "-":
 		return inputf("standard input is not a program: it is a pickle, or compressed with gzip").helping(
 			"pass a pickle as a file, as in hocket memory SNAPSHOT.pickle; decompress logs first")

@@ -204,7 +204,11 @@ func (o *runFlags) check(c *cobra.Command) error {
 func (o *runFlags) checkMachine() error {
 	var err error
 	if o.kind, err = device.KindNamed(o.machine); err != nil || o.machine == "" {
-		return usagef("-m: unknown machine %q", o.machine).helping("see hocket doctor")
+		var names []string
+		for _, k := range device.Kinds() {
+			names = append(names, k.Name)
+		}
+		return usagef("-m: unknown machine %q; the machines are %s", o.machine, strings.Join(names, ", ")).helping("see hocket doctor")
 	}
 	if m := machineNamed(o.machine, false); !m.OK {
 		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("machine %s: %s", m.Name, m.Missing),

@@ -182,6 +182,22 @@ func (c *Checkpoint) View(name string) (*tensor.Tensor, error) {
 	return c.in[name].View(name)
 }
 
+// Read reads a tensor into memory.
+func (c *Checkpoint) Read(name string) (*tensor.Tensor, error) {
+	if _, err := c.Header(name); err != nil {
+		return nil, err
+	}
+	return c.in[name].Read(name)
+}
+
+// ReadAt reads bytes of a tensor's elements into to, beginning at the byte offset from.
+func (c *Checkpoint) ReadAt(to []byte, name string, from int64) error {
+	if _, err := c.Header(name); err != nil {
+		return err
+	}
+	return c.in[name].ReadAt(to, name, from)
+}
+
 // Close unmaps the files. Names and types can still be read.
 func (c *Checkpoint) Close() error {
 	var errs []error

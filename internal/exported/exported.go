@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
@@ -132,26 +131,8 @@ func (m *Model) CheckFile(file string, tensors, used []string) error {
 	if slices.ContainsFunc(tensors, func(name string) bool { return slices.Contains(used, name) }) {
 		return nil
 	}
-	var weights []string
-	for _, p := range m.Params {
-		if !p.State {
-			weights = append(weights, p.Weights...)
-		}
-	}
 	return fmt.Errorf("%w: no tensor of %s has the name of a weight: its tensors are %s; the model's weights are %s",
-		ErrMismatch, file, Some(tensors), Some(weights))
-}
-
-// Some lists at most 12 names for a message.
-func Some(names []string) string {
-	const most = 12
-	switch more := len(names) - most; {
-	case len(names) == 0:
-		return "none"
-	case more > 0:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
-	}
-	return strings.Join(names, ", ")
+		ErrMismatch, file, modelprogram.Some(tensors), modelprogram.Some(m.WeightNames()))
 }
 
 // names lists the names of a weight. Tied weights have several names.

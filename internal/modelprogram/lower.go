@@ -51,7 +51,7 @@ type emission struct {
 	recognition
 	plan      Plan
 	layout    map[*graph.Value]layout
-	unmatched []string       // patterns of the plan
+	unused    []Unused       // entries of the plan
 	params    map[any]*param // by value, or by name of the constant
 	list      []*inst
 	constants []*param

@@ -41,8 +41,8 @@ type Model struct {
 	Params []Param
 	// Tied lists the other names of weights that several modules share. The keys are the names in Params.
 	Tied map[string][]string
-	// Unmatched lists the patterns of the plan that match no weight.
-	Unmatched []string
+	// Unused lists the entries of the plan that lay out no weight.
+	Unused []Unused
 }
 
 // Param describes what a parameter of the program is made from.
@@ -65,6 +65,17 @@ type Param struct {
 	Shape []int64
 	// Split is the dimension that is split over ranks, or -1 if none is.
 	Split int
+}
+
+// WeightNames lists the names of the weights, in the module tree, from which parameters are made.
+func (m *Model) WeightNames() []string {
+	var names []string
+	for _, p := range m.Params {
+		if !p.State {
+			names = append(names, p.Weights...)
+		}
+	}
+	return names
 }
 
 // Make converts g to a program. Errors use name as the name of the program.
@@ -93,7 +104,7 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
 	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{},
-		Unmatched: l.unmatched}
+		Unused: l.unused}
 	for _, w := range g.Weights {
 		if len(w.Also) > 0 {
 			m.Tied[w.Path] = w.Also

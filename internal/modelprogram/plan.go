@@ -22,6 +22,59 @@ type Rule struct {
 	Style   string
 }
 
+// Unused is an entry of a plan that lays out no weight.
+type Unused struct {
+	Rule
+	Weight string // a weight that the pattern matches but the style cannot split; "" for none
+}
+
+func (u Unused) String() string {
+	if u.Weight == "" {
+		return "no weight matches " + u.Pattern
+	}
+	return fmt.Sprintf("%s matches %s, but %s splits only weights of linears, matrix products and embeddings", u.Pattern,
+		u.Weight, u.Style)
+}
+
+// ErrPlan is wrapped by errors about a plan of which no entry lays out a weight.
+var ErrPlan = errors.New("the plan does not fit the model")
+
+// CheckPlan returns an error if the plan from which the model was made has entries, and none of them lays out a weight.
+func (m *Model) CheckPlan(p Plan) error {
+	if len(p) == 0 || len(m.Unused) < len(p) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s; the model's weights are %s", ErrPlan, m.UnusedText(), Some(m.WeightNames()))
+}
+
+// UnusedText lists the reasons why entries of the plan are unused.
+func (m *Model) UnusedText() string {
+	var list, unmatched []string
+	for _, u := range m.Unused {
+		if u.Weight != "" {
+			list = append(list, u.String())
+		} else {
+			unmatched = append(unmatched, u.Pattern)
+		}
+	}
+	if len(unmatched) > 0 {
+		list = append(list, "no weight matches "+Some(unmatched))
+	}
+	return strings.Join(list, "; ")
+}
+
+// Some lists at most 12 names for a message.
+func Some(names []string) string {
+	const most = 12
+	switch more := len(names) - most; {
+	case len(names) == 0:
+		return "none"
+	case more > 0:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
 // Styles lists the styles that a plan may contain.
 var Styles = []string{"colwise", "rowwise", "colwise_gather_output", "rowwise_split_input", "embedding_rowwise",
 	"packed_colwise", "moe_tp_experts", "replicated_with_grad_allreduce"}
@@ -37,7 +90,13 @@ var instead = map[string]string{
 func ParsePlan(text []byte) (Plan, error) {
 	var m map[string]string
 	if err := json.Unmarshal(text, &m); err != nil {
-		return nil, err
+		at := int64(len(text))
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			at = syntax.Offset
+		} else if kind := (*json.UnmarshalTypeError)(nil); errors.As(err, &kind) {
+			at = kind.Offset
+		}
+		return nil, fmt.Errorf("line %d: %w", 1+strings.Count(string(text[:min(at, int64(len(text)))]), "\n"), err)
 	}
 	var p Plan
 	for _, pattern := range slices.Sorted(maps.Keys(m)) {
@@ -162,13 +221,13 @@ func swapsLast(perm []int64) bool {
 // layouts chooses the layout of every weight.
 func (l *emission) layouts() error {
 	l.layout = map[*graph.Value]layout{}
-	var paths []string
+	var laidOut []string
 	for _, w := range l.g.Weights {
 		at := layout{split: -1}
 		for _, u := range l.uses(w) {
-			parent := w.Path[:max(strings.LastIndexByte(w.Path, '.'), 0)]
-			paths = append(paths, w.Path, u.node.From.Module, parent)
-			style := l.plan.style(paths[len(paths)-3:]...)
+			paths := []string{w.Path, u.node.From.Module, parent(w.Path)}
+			laidOut = append(laidOut, paths...)
+			style := l.plan.style(paths...)
 			got := layout{split: -1, style: style}
 			switch style {
 			case "colwise", "colwise_gather_output", "embedding_rowwise":
@@ -193,12 +252,23 @@ func (l *emission) layouts() error {
 		l.layout[w] = at
 	}
 	for _, r := range l.plan {
-		if !slices.ContainsFunc(paths, r.matches) {
-			l.unmatched = append(l.unmatched, r.Pattern)
+		if slices.ContainsFunc(laidOut, r.matches) {
+			continue
+		}
+		i := slices.IndexFunc(l.g.Weights, func(w *graph.Value) bool { return r.matches(w.Path) || r.matches(parent(w.Path)) })
+		switch {
+		case i < 0:
+			l.unused = append(l.unused, Unused{r, ""})
+		case r.Style != "replicated_with_grad_allreduce": // the weight is whole without the entry, too
+			w := l.g.Weights[i]
+			l.unused = append(l.unused, Unused{r, fmt.Sprintf("%s, %s%v", w.Path, w.DType, w.Shape)})
 		}
 	}
 	return nil
 }
+
+// parent returns the path of the module of a weight.
+func parent(path string) string { return path[:max(strings.LastIndexByte(path, '.'), 0)] }
 
 // partsOf returns the number of equal parts into which slices cut the last dimension of a product, or 0 if it is not
 // cut so.

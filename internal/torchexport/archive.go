@@ -118,6 +118,9 @@ func (a *Archive) read() error {
 		if errors.As(err, &call) {
 			return err
 		}
+		if errors.Is(err, zip.ErrFormat) {
+			return malformed("it is truncated: the index at the end of the zip is missing")
+		}
 		return malformed("%w", err)
 	}
 	if len(z.File) > maxEntries {
@@ -145,6 +148,9 @@ func (a *Archive) read() error {
 		}
 	}
 	if model == "" {
+		if a.entries["constants.pkl"] != nil {
+			return unsupported("this is a TorchScript archive of torch.jit.save; save the module by torch.export.save")
+		}
 		if a.entries["data.pkl"] != nil {
 			return unsupported("this is a checkpoint of torch.save, which is a pickle; save weights as safetensors, " +
 				"and the program by torch.export.save")

@@ -128,6 +128,8 @@ func TestHostile(t *testing.T) {
 		"no program": {map[string]string{"models/model.json": ""}, ErrMalformed, "models/*.json"},
 		"a pickle": {map[string]string{"models/model.json": "", "data.pkl": "\x80\x02"},
 			ErrUnsupported, "torch.save"},
+		"TorchScript": {map[string]string{"models/model.json": "", "data.pkl": "\x80\x02", "constants.pkl": "\x80\x02",
+			"code/__torch__.py": "class M(Module):\n"}, ErrUnsupported, "TorchScript archive of torch.jit.save"},
 		"no JSON": {map[string]string{"models/model.json": "{"}, ErrMalformed, "unexpected end"},
 		"many values": {map[string]string{"models/model.json": strings.Repeat("[", maxSeparators+1)},
 			ErrMalformed, "values"},

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import warnings
 import weakref
 
 from . import _autograd, _calls, _compare, _cuda, _export, _gradients, _lib, _plans, _tensors, _weights, _world
@@ -61,6 +62,9 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     if "export" in o:
         o["unbound"] = own is not None
         ranks = ranks or (s.size if s.size > 1 else None)
+        if o["plan"] and ranks is None:
+            warnings.warn("plan and shard split weights over ranks, but the model has 1 rank: pass ranks=N, or start N "
+                          "processes", stacklevel=3)
         if isinstance(weights, (str, os.PathLike)):
             weights = [weights]
         if isinstance(weights, (list, tuple)):

@@ -273,6 +273,12 @@ class Models(unittest.TestCase):
                            ({n: a[:2] for n, a in arrays.items()}, "is f32")):
             with self.assertRaisesRegex(hocket.InputError, why):
                 hocket.load(self.plain, weights=wrong)
+        with self.assertWarnsRegex(UserWarning, "the model has 1 rank: pass ranks=N"):
+            hocket.load(self.plain, plan=PLAN).close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            hocket.load(self.plain, plan=PLAN, ranks=2).close()
+            hocket.load(self.plain, plan={}).close()
         foreign = os.path.join(self.folder.name, "foreign.safetensors")
         with open(path, "rb") as f:
             text = f.read()
@@ -294,6 +300,8 @@ class Models(unittest.TestCase):
                 ({"program": self.plain, "plan": {"up": "sideways"}}, hocket.InputError, "sideways"),
                 ({"program": self.plain, "plan": 7}, hocket.InputError, "plan is a int"),
                 ({"program": self.plain, "shard": "up"}, hocket.InputError, "PATTERN=STYLE"),
+                ({"program": self.plain, "shard": "upp=colwise"}, hocket.InputError, "no weight matches upp"),
+                ({"program": self.plain, "plan": {"h.0.up": "colwise"}}, hocket.InputError, "no weight matches h.0.up"),
                 ({"program": "func f(%x: f32[1]) -> f32[1] {\n  return %x\n}\n", "plan": {}}, hocket.InputError, "is none"),
                 ({"program": self.plain, "weights": "none.safetensors"}, hocket.Error, "none.safetensors")):
             with self.assertRaisesRegex(kind, why):

@@ -1,0 +1,85 @@
+package hocket_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestForeignWeights: a file of weights is refused if the model uses none of its tensors; otherwise the unused ones are
+// returned.
+func TestForeignWeights(t *testing.T) {
+	write := func(file string, names ...string) string {
+		var list []tensor.Named
+		for _, name := range names {
+			x, err := tensor.New(ir.F32, []int64{8, 4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, tensor.Named{Name: name, Tensor: x})
+		}
+		path := filepath.Join(t.TempDir(), file)
+		if err := tensor.WriteSafetensorsFile(path, list, nil); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	own := write("own.safetensors", "layers.0.up.weight", "spare.weight")
+	foreign := write("foreign.safetensors", "h.0.up.weight")
+	bind := func(weights ...string) ([]string, error) {
+		e, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Weights: weights})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		model, err := m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Bind(t.Context(), model)
+	}
+	if unused, err := bind(own); err != nil || len(unused) != 1 || unused[0] != "spare.weight" {
+		t.Errorf("unused: %v, %v", unused, err)
+	}
+	for _, files := range [][]string{{foreign}, {own, foreign}} {
+		_, err := bind(files...)
+		if !errors.Is(err, hocket.ErrInput) {
+			t.Fatalf("%d files: %v", len(files), err)
+		}
+		for _, want := range []string{foreign, "h.0.up.weight", "layers.2.down.weight"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v\nlacks %q", err, want)
+			}
+		}
+	}
+}
+
+// TestForeignPlan: a plan of which no entry matches a weight is refused.
+func TestForeignPlan(t *testing.T) {
+	open := func(plan map[string]string) error {
+		e, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Ranks: 2, Plan: plan})
+		if err != nil {
+			return err
+		}
+		return e.Close()
+	}
+	if err := open(map[string]string{"h.*.attn": "colwise"}); !errors.Is(err, hocket.ErrInput) ||
+		!strings.Contains(err.Error(), "no weight matches h.*.attn; the model's weights are layers.0.up.weight") {
+		t.Errorf("%v", err)
+	}
+	for _, plan := range []map[string]string{nil, {}, {"h.*.attn": "colwise", "up": "colwise"}} {
+		if err := open(plan); err != nil {
+			t.Errorf("%v: %v", plan, err)
+		}
+	}
+}
