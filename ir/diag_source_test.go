@@ -14,7 +14,7 @@ func TestExcerpt(t *testing.T) {
 	for _, c := range []struct {
 		line   string
 		col    int
-		under  string // what the caret must stand below; "" for the line's end
+		under  string // the text above the caret; "" for the end of the line
 		prefix string
 	}{
 		{"%y = foo %x", 6, "foo", "%y = foo"},

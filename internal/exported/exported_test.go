@@ -18,7 +18,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// memory is a source of tensors of f32 whose elements count from a first one, which counts the bytes that are read.
+// memory is a source of f32 tensors. The elements of a tensor are first, first+1, and so on. It counts the bytes that
+// are read.
 type memory struct {
 	tensors map[string]*tensor.Tensor
 	read    int64
@@ -78,7 +79,8 @@ func contents(t *testing.T, pieces []piece) (list []float64) {
 	return list
 }
 
-// TestPacked: the experts of a Mixtral's file make the two weights of its module, gate before up of each expert.
+// TestPacked checks that the experts in a file of Mixtral are packed into the two weights of the module, with gate
+// before up for each expert.
 func TestPacked(t *testing.T) {
 	m := &memory{}
 	for e := range 2 {
@@ -128,7 +130,7 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// TestTied: a weight of two modules is found under either's name.
+// TestTied checks that a weight that two modules share is found under the name of either module.
 func TestTied(t *testing.T) {
 	m := &memory{}
 	files := m.add("transformer.wte.weight", 5, 2, 1)
@@ -138,7 +140,7 @@ func TestTied(t *testing.T) {
 	}
 }
 
-// TestRows: a rank reads its rows of each layer, and no others.
+// TestRows checks that a rank reads only its own rows of each layer.
 func TestRows(t *testing.T) {
 	m := &memory{}
 	m.add("a", 0, 2, 4)
@@ -164,7 +166,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestPermuted: a cache of [H, S] is a parameter of [S, H], also where layers are stacked.
+// TestPermuted checks that a cache of shape [H, S] is read into a parameter of shape [S, H], also if layers are
+// stacked.
 func TestPermuted(t *testing.T) {
 	m := &memory{}
 	m.add("a", 0, 2, 3)
@@ -190,8 +193,8 @@ func TestPermuted(t *testing.T) {
 	}
 }
 
-// TestFiles: each weight of the corpus's models is found in the file that save_pretrained wrote, with the archive's
-// bytes, and every tensor of the file is used.
+// TestFiles checks that each weight of the corpus's models is found in the file that save_pretrained wrote, with the
+// same bytes as in the archive, and that every tensor of the file is used.
 func TestFiles(t *testing.T) {
 	models := corpus(t)
 	for _, name := range []string{"gpt2", "gpt_neox", "llama", "llama_bf16", "mixtral", "mixtral_bf16", "qwen2",
@@ -252,7 +255,7 @@ func corpus(t *testing.T) string {
 	return testcorpus.Need(t, "models")
 }
 
-// TestConstant: a parameter that the export knows needs no weights.
+// TestConstant checks that a parameter whose contents are constant needs no weights.
 func TestConstant(t *testing.T) {
 	raw := binary.LittleEndian.AppendUint32(nil, 3)
 	c := Content{Param: modelprogram.Param{Split: -1, Constant: constantOf(3)},

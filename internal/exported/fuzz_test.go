@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// program is a model with a linear layer, a cache that it copies rows into, and a count that it adds to.
+// program is a model with a linear layer, a cache into which it copies rows, and a counter that it increments.
 const program = `{"graph_module": {"graph": {
 "inputs": [{"as_tensor": {"name": "w"}}, {"as_tensor": {"name": "cache"}}, {"as_tensor": {"name": "count"}},
  {"as_tensor": {"name": "x"}}, {"as_tensor": {"name": "at"}}],
@@ -77,7 +77,7 @@ func zipped(t testing.TB, program, weights, buffers string) []byte {
 	return b.Bytes()
 }
 
-// readModel makes a program of an archive and reads its small parameters. A panic is for the fuzzer.
+// readModel converts the model of an archive to a program and reads its small parameters. The fuzzer reports panics.
 func readModel(text []byte) (*modelprogram.Model, error) {
 	a, err := torchexport.Read("m.pt2", bytes.NewReader(text), int64(len(text)))
 	if err != nil {
@@ -103,13 +103,13 @@ func readModel(text []byte) (*modelprogram.Model, error) {
 	return m, nil
 }
 
-// classified reports whether an error of an archive says whose fault it is.
+// classified reports whether an error about an archive wraps one of the documented errors.
 func classified(err error) bool {
 	return errors.Is(err, torchexport.ErrMalformed) || errors.Is(err, torchexport.ErrUnsupported) ||
 		errors.Is(err, modelprogram.ErrUnsupported) || errors.Is(err, graph.ErrTooLarge)
 }
 
-// TestModel: the fuzzer's first model is a program with two states.
+// TestModel checks that the fuzzer's first model becomes a program with two states.
 func TestModel(t *testing.T) {
 	m, err := readModel(zipped(t, program, weightIndex, bufferIndex))
 	if err != nil {
@@ -122,8 +122,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestCut: of an archive that is cut short anywhere, or has a bit that is wrong, the error says so, or the program is
-// made; none takes much memory.
+// TestCut truncates an archive at any byte or changes one bit. The archive must either be read or be refused with a
+// classified error, without using much memory.
 func TestCut(t *testing.T) {
 	text := zipped(t, program, weightIndex, bufferIndex)
 	var before, after runtime.MemStats
@@ -145,7 +145,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// FuzzModel: whatever an archive says, it is made a program, or refused with an error that says whose fault it is.
+// FuzzModel checks that any archive is either converted to a program or refused with a classified error.
 func FuzzModel(f *testing.F) {
 	f.Add(program, weightIndex, bufferIndex)
 	for _, c := range [][2]string{{"aten.linear.default", "aten.matmul.default"}, {"index_copy_", "copy_"},
@@ -165,7 +165,7 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// FuzzArchive is FuzzModel of the bytes of the zip.
+// FuzzArchive does the same as FuzzModel for arbitrary bytes of the zip file.
 func FuzzArchive(f *testing.F) {
 	text := zipped(f, program, weightIndex, bufferIndex)
 	f.Add(text)

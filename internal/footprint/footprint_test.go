@@ -276,7 +276,7 @@ func picture(t *testing.T, name, axis string, curves []report.Curve, plan int64)
 	golden.File(t, filepath.Join("..", "..", "docs", name), b.String())
 }
 
-// TestPage: the page has a rectangle and a title for each buffer, shows equal plans once, and escapes names.
+// TestPage checks that the page has a rectangle and a title for each buffer, shows equal plans once, and escapes names.
 func TestPage(t *testing.T) {
 	p := forumPlan(t, 8)
 	r, err := OfPlan(p)

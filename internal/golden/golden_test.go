@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// note is a test that keeps what it is told.
+// note is a testing.TB that records the errors that are reported to it.
 type note struct {
 	testing.TB
 	said []string

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// of makes an f32 tensor.
+// of returns an f32 tensor with the given shape and elements.
 func of(shape []int64, elems ...float64) *Tensor {
 	return &Tensor{DType: F32, Shape: shape, Elems: elems}
 }

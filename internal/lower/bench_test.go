@@ -20,7 +20,7 @@ func stack(n int) string {
 	return b.String()
 }
 
-// chain returns n elementwise operations after one all_gather. The search for GEMMs goes through all of them and finds
+// chain returns n elementwise operations after one all_gather. The search for GEMMs examines all of them and finds
 // none.
 func chain(n int) string {
 	var b strings.Builder
@@ -55,7 +55,7 @@ func BenchmarkLower(b *testing.B) {
 	})
 }
 
-// TestLoweringIsLinear: ten times the program takes about ten times as long.
+// TestLoweringIsLinear checks that lowering a program of ten times the length takes about ten times as long.
 func TestLoweringIsLinear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures time")

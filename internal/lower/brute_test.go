@@ -12,9 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestReshardsMoveTheRightElements draws layouts on meshes of one to three
-// axes, lowers the change from one to the other and looks at what each rank
-// then holds, element by element.
+// TestReshardsMoveTheRightElements draws random layouts on meshes with one to three axes and lowers the reshard from
+// one layout to the other. It compares the shard of each rank with the expected shard, element by element.
 func TestReshardsMoveTheRightElements(t *testing.T) {
 	for _, kind := range []string{"one mesh", "main to sub", "sub to main", "sub to sub", "one sub-mesh",
 		"one mesh, sizes open", "main to sub, sizes open", "sub to main, sizes open"} {
@@ -32,8 +31,8 @@ type testMesh struct {
 	text  string
 }
 
-// drawMesh draws a mesh. ranks is 0 for a main mesh, else the number of ranks
-// of which a sub-mesh takes some in any order.
+// drawMesh draws a random mesh. The argument ranks is 0 for a main mesh. For a sub-mesh, it is the number of all ranks,
+// from which some are drawn in random order.
 func drawMesh(t *rapid.T, prefix string, ranks int64) testMesh {
 	m := testMesh{text: "mesh"}
 	places := int64(1)
@@ -67,7 +66,7 @@ func (m testMesh) ranks() int64 {
 	return n
 }
 
-// layout draws which dimension each of some axes splits, in any order.
+// layout draws a random layout: the dimension that each of the given axes splits, in random order.
 func (m testMesh) layout(t *rapid.T, dims int, axes []string) [][]string {
 	out := make([][]string, dims)
 	for _, a := range rapid.Permutation(axes).Draw(t, "order") {
@@ -105,8 +104,7 @@ func (m testMesh) typ(extents []int64, layout [][]string) string {
 	return b.String()
 }
 
-// testCase is one change of layout; where red is set, the value is first a
-// partial result over some axes.
+// testCase is one reshard. If red is set, the source value is partial over some axes.
 type testCase struct {
 	source string
 	red    string
@@ -172,7 +170,7 @@ func drawCase(t *rapid.T, kind string) testCase {
 
 var meshSize = regexp.MustCompile(`\[(\d+)\]`)
 
-// openSizes makes the main mesh's sizes dims.
+// openSizes replaces the sizes of the main mesh by dims.
 func openSizes(text string) string {
 	dims, out := "", ""
 	for line := range strings.Lines(text) {
@@ -222,7 +220,8 @@ func (c testCase) check(t rapid.TB) {
 	c.compare(t, b)
 }
 
-// boundRanks: without a main mesh the ranks are those the sub-meshes name.
+// boundRanks returns the number of ranks for which the program is bound. Without a main mesh, it is determined by the
+// device lists of the sub-meshes.
 func (c testCase) boundRanks(p *ir.Program) int {
 	for _, m := range p.Meshes {
 		if !m.HasDevices {
@@ -296,8 +295,8 @@ func shardOf(t rapid.TB, b *ir.Bound, whole *array, typ *ir.Type, rank int) *arr
 	return out
 }
 
-// TestEveryPairOfSplits changes from p to q blocks for all small p and q, on
-// the outermost and on an inner dimension, between overlapping sub-meshes.
+// TestEveryPairOfSplits reshards from p to q blocks for all small p and q, along the outermost and along an inner
+// dimension, between overlapping sub-meshes.
 func TestEveryPairOfSplits(t *testing.T) {
 	list := func(lo, n int) string {
 		words := make([]string, n)
@@ -318,9 +317,8 @@ func TestEveryPairOfSplits(t *testing.T) {
 	}
 }
 
-// TestAxesChangeOrder goes from each order of three axes of different sizes to
-// each other: an axis that keeps its place between two that trade theirs has
-// other blocks then.
+// TestAxesChangeOrder reshards from each order of three axes to every other order. The axes have different sizes, so an
+// axis between two exchanged axes selects other blocks, although its own position is unchanged.
 func TestAxesChangeOrder(t *testing.T) {
 	orders := append(permutations([]string{"a", "b", "c"}), []string{"a", "b", "c"})
 	for _, sizes := range [][3]int{{2, 3, 1}, {3, 2, 2}, {1, 2, 3}, {2, 2, 2}} {

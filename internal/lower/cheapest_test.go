@@ -11,11 +11,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestNoReshardMovesTooMuch goes through all changes of layout of a matrix on
-// some meshes. What lowering makes of each must bring a rank no more than the
-// cheapest single collective, or pair of them, with cuts in between; that is
-// found by trying all, on arrays that tell which elements a rank holds, and
-// which ranks' contributions.
+// TestNoReshardMovesTooMuch lowers all reshards of a matrix on some meshes. In the lowered program, no rank may receive
+// more than in the cheapest implementation by one or two collectives with local cuts. The test finds this
+// implementation by trying all. Its arrays record the elements that each rank holds, and the contributions that they
+// include.
 func TestNoReshardMovesTooMuch(t *testing.T) {
 	for _, c := range []struct {
 		sizes []int64
@@ -89,7 +88,7 @@ func (g *grid) team(rank int64, axes []int) []int64 {
 	return out
 }
 
-// gridLayout says which axes split which of two dimensions, and which are owed.
+// gridLayout lists the axes that split each of two dimensions, and the axes over which the value is partial (owed).
 type gridLayout struct {
 	dims [2][]int
 	owed []int
@@ -135,8 +134,8 @@ func (l gridLayout) text(prefix string, extents [2]int64) string {
 	return "i64[" + strings.Join(dims, ", ") + "]"
 }
 
-// world is what each rank holds. An element is its number times a power of
-// two, plus a bit for each contribution that it includes.
+// world holds the array of each rank. An element is its index times a power of two, plus one bit for each contribution
+// that it includes.
 type world struct {
 	rows, cols int64 // of each rank's array
 	held       [][]int64
@@ -164,7 +163,7 @@ func (g *grid) spread(l gridLayout, extents [2]int64) world {
 	return w
 }
 
-// complete marks as including all contributions what includes n.
+// complete marks the elements that include n contributions as complete.
 func (w world) complete(n int64) world {
 	out := world{rows: w.rows, cols: w.cols}
 	all := int64(1)<<n - 1
@@ -244,13 +243,13 @@ func summed(parts [][]int64) (out []int64, ok bool) {
 	return out, true
 }
 
-// reached is a world and what it cost to get there.
+// reached is a world and the cost of the operations that lead to it.
 type reached struct {
 	world
 	cost float64
 }
 
-// teams returns the ordered choices of axes.
+// teams returns all ordered selections of axes.
 func (g *grid) teams() [][]int {
 	if len(g.sizes) == 1 {
 		return [][]int{{0}}
@@ -258,7 +257,7 @@ func (g *grid) teams() [][]int {
 	return [][]int{{0}, {1}, {0, 1}, {1, 0}}
 }
 
-// cuts returns what local cuts make of w, w among it.
+// cutsOf returns w and all worlds that result from w by local cuts.
 func (g *grid) cutsOf(w world) []world {
 	out := []world{w}
 	for _, axes := range g.teams() {
@@ -281,7 +280,7 @@ func (g *grid) cutsOf(w world) []world {
 	return out
 }
 
-// each makes a world of what f gives each rank.
+// each returns the world in which rank r has the array that f returns for r.
 func (g *grid) each(_ world, f func(r int64) (rows, cols int64, x []int64, ok bool)) (world, bool) {
 	var out world
 	for r := range g.ranks {
@@ -295,7 +294,7 @@ func (g *grid) each(_ world, f func(r int64) (rows, cols int64, x []int64, ok bo
 	return out, true
 }
 
-// collectives returns what each collective makes of w, and what it costs.
+// collectives returns the results of all collectives on w, with their costs.
 func (g *grid) collectives(w world) []reached {
 	var out []reached
 	for _, axes := range g.teams() {
@@ -341,8 +340,8 @@ func (g *grid) collectives(w world) []reached {
 	return out
 }
 
-// permuted is the cost of giving each rank what it has in want by a permute;
-// infinite where that is no other rank's whole array, or one rank's twice.
+// permuted returns the cost of changing w to want by a permute. It is infinite unless each rank needs the whole array
+// of exactly one rank.
 func (w world) permuted(want world) float64 {
 	if w.rows != want.rows || w.cols != want.cols {
 		return math.Inf(1)
@@ -367,8 +366,8 @@ func (w world) permuted(want world) float64 {
 	return cost
 }
 
-// cheapest tries all single collectives and pairs of them that cost less than
-// least, and returns that where there are none.
+// cheapest returns the lowest cost of one or two collectives, with local cuts, that change from to to. It returns least
+// if no cost is lower.
 func (g *grid) cheapest(from, to world, owed int64, least float64) float64 {
 	goal := to.key()
 	see := func(w world, cost float64) {
@@ -421,7 +420,7 @@ func (g *grid) check(t *testing.T, src, dst gridLayout, rows int64) {
 	}
 }
 
-// lowered returns how many elements the lowered reshard brings a rank.
+// lowered returns the number of elements that a rank receives in the lowered reshard.
 func (g *grid) lowered(t *testing.T, src, dst gridLayout, extents [2]int64) float64 {
 	t.Helper()
 	from := &ir.Type{DType: ir.I64, Dims: typeDims(src, extents)}

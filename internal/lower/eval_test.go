@@ -45,7 +45,7 @@ func goldenSource(t *testing.T, name string) string {
 
 var axisSize = regexp.MustCompile(`\b(dp|tp)\[\d+\]`)
 
-// openMesh gives a golden file's main mesh sizes A and B that a test may bind.
+// openMesh reads a golden file and replaces the sizes of its main mesh by the dims A and B, which a test can bind.
 func openMesh(t *testing.T, name string) string {
 	t.Helper()
 	source := axisSize.ReplaceAllStringFunc(goldenSource(t, name), func(s string) string {

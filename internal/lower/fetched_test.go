@@ -12,11 +12,9 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// TestNoRankFetchesTooMuch goes through all changes of layout of a matrix
-// between a mesh and another, or on one sub-mesh. It runs what lowering makes
-// of each and counts what ranks receive. A rank must receive no more than its
-// own block lacks; where the value is partial, no more than it would by the
-// best single collective with cuts around it, and then what its block lacks.
+// TestNoRankFetchesTooMuch lowers and runs all reshards of a matrix between two meshes or on one sub-mesh, and counts
+// the elements that ranks receive. A rank may receive only the elements of its block that it does not hold yet. If the
+// value is partial, the elements of the best single collective, with local cuts, are permitted in addition.
 func TestNoRankFetchesTooMuch(t *testing.T) {
 	for _, c := range []struct {
 		from, to string // the sizes, and the ranks of a sub-mesh
@@ -43,10 +41,10 @@ func TestNoRankFetchesTooMuch(t *testing.T) {
 	}
 }
 
-// trip is all reshards from one mesh to another.
+// trip describes all reshards from one mesh to another.
 type trip struct {
 	from, to   *grid
-	fromRanks  []int64 // by place on the grid
+	fromRanks  []int64 // by position on the grid
 	toRanks    []int64
 	rows       int64
 	sameMesh   bool
@@ -135,8 +133,8 @@ func (w *trip) check(t *testing.T) {
 	}
 }
 
-// function writes the program of one change; a partial value is the sum over a
-// dimension that is split over what is owed.
+// function returns the program for one reshard. A partial value is computed as a sum over a dimension that is split
+// over the owed axes.
 func (w *trip) function(name string, c change) string {
 	at := func(own bool, prefix string) string {
 		if own {
@@ -162,8 +160,8 @@ func (w *trip) function(name string, c change) string {
 	return fmt.Sprintf("func %s(%%x: %s) -> %s {\n  %%y = sum %%x, axis=0\n  return %%y\n}\n", name, src, dst)
 }
 
-// traffic is how many elements the rank receives that receives the most, and
-// how many all do.
+// traffic holds the maximum number of elements that one rank receives, and the number of elements that all ranks
+// receive.
 type traffic struct{ most, total float64 }
 
 func trafficOf(byRank map[int64]float64) traffic {
@@ -174,13 +172,13 @@ func trafficOf(byRank map[int64]float64) traffic {
 	return out
 }
 
-// within compares the most first.
+// within reports whether a is not larger than b. It compares the maximum first.
 func (a traffic) within(b traffic) bool {
 	const equal = 1e-6
 	return a.most < b.most-equal || a.most < b.most+equal && a.total < b.total+equal
 }
 
-// received runs a lowered function on the machine and counts.
+// received runs a lowered function on the test's machine and returns its traffic.
 func received(t *testing.T, info *ir.Info, name string) traffic {
 	b, ds := ir.Bind(info, ir.Binding{Func: name})
 	if ds.HasErrors() {
@@ -200,7 +198,7 @@ func received(t *testing.T, info *ir.Info, name string) traffic {
 	return trafficOf(m.received)
 }
 
-// cheapest tries what can be done.
+// cheapest returns the lowest traffic of all implementations of a reshard that the test considers.
 func (w *trip) cheapest(c change) traffic {
 	from, to := w.from.spread(c.src, c.extents), w.to.spread(c.dst, c.extents)
 	if len(c.src.owed) == 0 {
@@ -234,8 +232,8 @@ func (w world) isComplete(n int64) bool {
 	return !slices.ContainsFunc(slices.Concat(w.held...), func(x int64) bool { return x%contributions != 1<<n-1 })
 }
 
-// fetched counts what the ranks want and do not hold, after each of from has
-// received cost; infinite where nobody has it.
+// fetched returns the traffic if each rank of the target fetches the elements that it lacks, after each source rank has
+// received cost elements. It is infinite if no rank has a needed element.
 func (w *trip) fetched(from, to world, cost float64) traffic {
 	byRank, holds, exists := map[int64]float64{}, map[int64]map[int64]bool{}, map[int64]bool{}
 	for i, r := range w.fromRanks {
@@ -258,8 +256,8 @@ func (w *trip) fetched(from, to world, cost float64) traffic {
 	return trafficOf(byRank)
 }
 
-// TestOneRankAndAllMoveNoMore: where the text leaves the size of the main mesh
-// open, what one rank gives to all, or gets from all, is still the least.
+// TestOneRankAndAllMoveNoMore checks that transfers between one rank and all ranks have the lowest traffic even if the
+// text does not give the size of the main mesh.
 func TestOneRankAndAllMoveNoMore(t *testing.T) {
 	const owed = "\n  %y = sum %x, axis=0\n  return %y\n"
 	for _, c := range []struct {
@@ -303,7 +301,7 @@ func TestOneRankAndAllMoveNoMore(t *testing.T) {
 	}
 }
 
-// TestManyRanks: the text of a reshard stays small, whatever the meshes' sizes.
+// TestManyRanks checks that the text of a lowered reshard remains short for meshes of any size.
 func TestManyRanks(t *testing.T) {
 	list := func(n int) string {
 		words := make([]string, n)

@@ -14,8 +14,8 @@ import (
 
 const section = "\n---- "
 
-// TestGolden runs the passes on the first section of each file of testdata and
-// compares every stage and the log with the others.
+// TestGolden runs the passes on the first section of each file in testdata, and compares the program after each pass
+// and the log with the other sections.
 func TestGolden(t *testing.T) {
 	golden.Each(t, "testdata/*.txt", section, func(t *testing.T, _, source string) string {
 		return "\n" + stages(lowerText(t, source))
@@ -37,7 +37,7 @@ func stages(res *Result) string {
 	return b.String()
 }
 
-// lowerText lowers a program and checks what every lowered program must hold.
+// lowerText lowers a program and checks the properties that every lowered program must have.
 func lowerText(t testing.TB, source string) *Result {
 	t.Helper()
 	p := parse(t, source)
@@ -55,8 +55,8 @@ func lowerText(t testing.TB, source string) *Result {
 	return res
 }
 
-// checkStage demands that a stage parse back, check with nothing left to do
-// for the passes so far, and not change when they run again.
+// checkStage checks the program after a pass. It must be parsed as the same program, must not need the passes that have
+// run, and must not change if they run again.
 func checkStage(t testing.TB, s Stage) {
 	t.Helper()
 	p := parse(t, s.Text)
@@ -99,7 +99,7 @@ func parse(t testing.TB, source string) *ir.Program {
 	return p
 }
 
-// TestSharedLayers lowers the layers that come with the language, where they are.
+// TestSharedLayers lowers the layers of the shared test corpus, if it exists.
 func TestSharedLayers(t *testing.T) {
 	files, _ := filepath.Glob("../../../shared/language/*.hkt")
 	if len(files) == 0 {

@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file is a small machine for what the passes emit: all ranks in step, one
-// stream, whole numbers. It shares no code with the passes and reads nothing
-// of Check's layouts: what a rank holds follows from the operations alone.
+// This file implements a small machine that executes lowered programs. All ranks execute in step, on one stream, with
+// integers. The machine shares no code with the passes and does not use the layouts that Check infers: the contents of
+// a rank's memory follow from the operations alone.
 
-// array is row-major local storage: where each element is. Blocks alias.
+// array is a local tensor: a list of the locations of its elements in row-major order. Views share the locations.
 type array struct {
 	shape []int64
 	at    []*int64
@@ -54,7 +54,7 @@ func (a *array) set(b *array) {
 	}
 }
 
-// runs returns how often blocks of dimension d repeat and how long one row is.
+// runs returns the product of the extents before dimension d, and the product of the extents after it.
 func (a *array) runs(d int) (outer, inner int64) {
 	outer, inner = 1, 1
 	for _, n := range a.shape[:d] {
@@ -145,13 +145,13 @@ func reduceFirst(a *array, op string) *array {
 
 type pair struct{ from, to int }
 
-// machine holds what each rank has under each name.
+// machine holds the arrays of each rank by name.
 type machine struct {
 	bound *ir.Bound
 	held  []map[string]*array
-	// Posted transfers that wait for their other half.
+	// sends and recvs hold the posted transfers whose other side has not been posted yet.
 	sends, recvs map[pair][]*array
-	later        []func() // what ranks do behind a transfer
+	later        []func() // statements after a transfer, which run once the transfer is complete
 	returned     string
 	// received counts elements by rank. Collectives run as rings.
 	received map[int64]float64
@@ -165,9 +165,8 @@ func newMachine(b *ir.Bound) *machine {
 	return m
 }
 
-// run executes a block on ranks; a fault panics with what went wrong. What a
-// rank does alone, behind a transfer, comes when the other ranks have done
-// their part of it.
+// run executes a block on the given ranks. It panics with a description of any error. The statements of a rank after a
+// transfer are executed once the other ranks have executed their side of the transfer.
 func (m *machine) run(b *ir.Block, ranks []int) {
 	for _, s := range b.Stmts {
 		if s.Op != ir.OpIf {
@@ -229,7 +228,7 @@ func (m *machine) eval(e *ir.Expr, rank int) int64 {
 	return v
 }
 
-// extents gives the sizes of what a rank holds.
+// extents is an ir.Env that returns the extents of a rank's tensors.
 type extents struct{ held map[string]*array }
 
 func (extents) Var(string) (int64, bool) { return 0, false }
@@ -245,8 +244,8 @@ func (m *machine) attr(s *ir.Stmt, name string, rank int) int64 {
 	return m.eval(s.Attr(name).Exprs[0], rank)
 }
 
-// step executes one statement on one rank. A value operation runs where its
-// operand is; transfers and writes must find it.
+// step executes one statement on one rank. An operation on values runs on the ranks that have the operand. For
+// transfers and writes, a missing operand is an error.
 func (m *machine) step(s *ir.Stmt, r int) {
 	if s.Op == ir.OpAlloc {
 		shape := make([]int64, len(s.Type.Dims))
@@ -309,7 +308,7 @@ func (m *machine) compute(s *ir.Stmt, r int, x *array) *array {
 	return m.collective(s, r)
 }
 
-// post queues one half of a transfer and completes it where the other is there.
+// post queues one side of a transfer, and completes the transfer if the other side is already queued.
 func (m *machine) post(queue map[pair][]*array, p pair, a *array) {
 	queue[p] = append(queue[p], a)
 	if len(m.sends[p]) == 0 || len(m.recvs[p]) == 0 {
@@ -324,8 +323,8 @@ func (m *machine) post(queue map[pair][]*array, p pair, a *array) {
 	m.sends[p], m.recvs[p] = m.sends[p][1:], m.recvs[p][1:]
 }
 
-// share returns how many elements place me of n receives in a collective, to
-// which each brings size.
+// share returns the number of elements that member me of n receives in a collective in which each operand has size
+// elements.
 func (m *machine) share(s *ir.Stmt, r int, me, n int64, size float64) float64 {
 	others := float64(n-1) / float64(n)
 	switch s.Op {

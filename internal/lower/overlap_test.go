@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestGoldenOverlap lowers the first section of each file of testdata/overlap
-// under each strategy and compares program and log with the other sections.
+// TestGoldenOverlap lowers the first section of each file in testdata/overlap with each strategy, and compares the
+// program and the log with the other sections.
 func TestGoldenOverlap(t *testing.T) {
 	golden.Each(t, "testdata/overlap/*.txt", section, func(t *testing.T, _, source string) string {
 		got := "\n"
@@ -28,9 +28,8 @@ func TestGoldenOverlap(t *testing.T) {
 	})
 }
 
-// overlapped lowers a program with one strategy and checks what must hold of
-// the result: it parses back, needs nothing more, and a second run of all
-// passes changes nothing.
+// overlapped lowers a program with one strategy and checks the result. It must be parsed as the same program, must need
+// no further passes, and must not change if all passes run again.
 func overlapped(t testing.TB, source string, st Strategy) *Result {
 	t.Helper()
 	choose := func(*Pair) Strategy { return st }
@@ -53,8 +52,8 @@ func overlapped(t testing.TB, source string, st Strategy) *Result {
 	return res
 }
 
-// TestOwnInParts: the peers' blocks are whole, and pushed before the own is computed, in parts that are each summed
-// and, of an all-reduce, pushed.
+// TestOwnInParts checks an exchange that cuts only the rank's own block. The peers' blocks are sent whole before the
+// own block is computed. The own block is computed in parts; each part is summed and, in an all-reduce, sent.
 func TestOwnInParts(t *testing.T) {
 	const head, body = "mesh tp[4]\nfunc f(%x: f32[16, 8/tp], %w: f32[6, 8/tp]) -> ", " {\n  %y: "
 	for to, want := range map[string][]string{
@@ -105,7 +104,8 @@ func TestParseStrategy(t *testing.T) {
 	}
 }
 
-// TestScalesGatheredFirst: scales that are gathered before the values that they belong to are sent with their blocks.
+// TestScalesGatheredFirst checks that scales are sent together with the blocks of their values even if the text gathers
+// the scales first.
 func TestScalesGatheredFirst(t *testing.T) {
 	const head = "mesh tp[2]\nfunc f(%x: f8e4m3[t/tp, k], %s: f32[t/tp], %w: f8e4m3[n/tp, k], %v: f32[n/tp]) -> f32[t, n/tp] {\n"
 	const scales, values = "  %sg: f32[t] = reshard %s\n", "  %xg: f8e4m3[t, k] = reshard %x\n"
@@ -123,7 +123,7 @@ func TestScalesGatheredFirst(t *testing.T) {
 	}
 }
 
-// TestLeftSequential names, for collectives that are left alone, the reason.
+// TestLeftSequential checks the reasons that are recorded for collectives that remain sequential.
 func TestLeftSequential(t *testing.T) {
 	const head = "mesh dp[2] tp[2]\nfunc f"
 	for _, c := range []struct{ name, source, want string }{
@@ -163,7 +163,7 @@ func TestLeftSequential(t *testing.T) {
 	}
 }
 
-// TestAValueNeededByRowsAndEntire: %x is needed by rows for %v and entire for the product.
+// TestAValueNeededByRowsAndEntire uses %x in two ways: %v needs it by rows, and the matrix product needs all of it.
 func TestAValueNeededByRowsAndEntire(t *testing.T) {
 	p := parse(t, `mesh a[4]
 

@@ -138,7 +138,7 @@ type pairFinder struct {
 	// regions compute, until the replacement is emitted; a region that is emitted earlier cannot use them.
 	taken   map[*ir.Stmt]*region
 	pending map[string]*ir.Stmt // from a value to the collective of its region
-	when    when                // the block runs
+	when    when                // how often the block runs, and on which ranks
 }
 
 // overMain reports whether s is a collective that may be part of a pair and whose values are on the main mesh.

@@ -123,8 +123,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestSubMeshOfOpenSizes: where the text does not say how a mesh is arranged,
-// or the list does not fill it, the value travels whole and nothing panics.
+// TestSubMeshOfOpenSizes checks that the whole value is transferred, without a panic, if the text does not determine
+// the arrangement of a mesh, or if the device list does not fill the mesh.
 func TestSubMeshOfOpenSizes(t *testing.T) {
 	for _, mesh := range []string{"mesh p[A] q[B] = {3 2 1 0}", "mesh p[2] q[3] = {3 2 1 0}",
 		"mesh p[9] q[9] = {3 2 1 0}"} {

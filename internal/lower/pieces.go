@@ -24,7 +24,7 @@ type piece struct {
 
 // common describes the part that a receiver's block and a sender's block share along one dimension, or a part of it.
 type common struct {
-	block          int64 // the sender's
+	block          int64 // index of the sender's block
 	source, target span
 }
 

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzStrategy: a strategy is the same once it is printed and read again; errors quote what was written.
+// FuzzStrategy checks that a strategy is unchanged after it is printed and parsed again, and that errors quote the
+// input.
 func FuzzStrategy(f *testing.F) {
 	for _, s := range []string{"", "sequential", "chunked", "chunked(8)", "exchange", "exchange(1)", "exchange(2)",
 		"exchange(1,4)", "exchange(2,4)", "exchange(1,)", "ahead",

@@ -9,9 +9,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// TestPassesTwice lowers every example with every strategy. What each pass
-// leaves must parse back as the same program and stay as it is when the pass,
-// with those before it, runs again: no pass is excepted.
+// TestPassesTwice lowers every example with every strategy. The result of each pass must be parsed as the same program,
+// and must not change if this pass and all earlier passes run again.
 func TestPassesTwice(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.hkt")
 	if err != nil || len(files) < 18 {
@@ -39,7 +38,7 @@ func TestPassesTwice(t *testing.T) {
 	}
 }
 
-// twice returns how a stage's text changes when its pass runs again.
+// twice returns the difference in the text of a stage if its pass runs again.
 func twice(t *testing.T, key string, stage Stage, choose func(*Pair) Strategy) string {
 	t.Helper()
 	back := parse(t, stage.Text)

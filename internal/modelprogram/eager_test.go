@@ -9,7 +9,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// TestEagerAttention finds attention that is written out, in the ways models do, and leaves alone what adds biases.
+// TestEagerAttention checks that attention that models compute by separate operations is recognized, and that scores to
+// which a bias is added are not.
 func TestEagerAttention(t *testing.T) {
 	const tokens, width = 6, 4
 	causal := func(hidden float64) *graph.Tensor {
@@ -30,7 +31,7 @@ func TestEagerAttention(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		scores func(o *ops) *graph.Value
-		want   string // "" where it is left alone
+		want   string // "" if attention must not be recognized
 	}{
 		"no mask": {func(o *ops) *graph.Value { return o.s }, "scale=1"},
 		"scaled, then masked": {func(o *ops) *graph.Value {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// experts makes a graph as transformers' mixtures of experts are exported: of 4 tokens of 2 features, each goes to 2 of
-// 3 experts, and experts from none on are masked out.
+// experts builds a graph like the exported mixtures of experts of transformers. There are 4 tokens with 2 features.
+// Each token is sent to 2 of 3 experts. Experts with the number none or more are masked out.
 func experts(t *testing.T, none float64) (m *maker, x, scores *graph.Value) {
 	m = &maker{&graph.Graph{}, t}
 	x, scores = m.Input("x", graph.F32, []int64{4, 2}), m.Input("scores", graph.F32, []int64{4, 3})
@@ -45,8 +45,8 @@ func experts(t *testing.T, none float64) (m *maker, x, scores *graph.Value) {
 	return m, x, scores
 }
 
-// TestDispatch: each token is the sum of its two best experts' results, by their scores. A mask that bounds of indices
-// decide is left out, and another one is not.
+// TestDispatch checks that the result of each token is the sum of the results of its two best experts, weighted by
+// their scores. A mask must be omitted if the bounds of indices decide it, and must not be omitted otherwise.
 func TestDispatch(t *testing.T) {
 	features := []float64{1, 2, 3, 4, 5, 6, 7, 8}
 	scores := []float64{.5, .25, .125, .125, .25, .5, .5, .125, .25, .25, .5, .125}
@@ -85,7 +85,7 @@ func TestDispatch(t *testing.T) {
 	}
 }
 
-// TestBounds: what is known of indices.
+// TestBounds checks the bounds that are derived for indices.
 func TestBounds(t *testing.T) {
 	m := &maker{&graph.Graph{}, t}
 	x := m.Input("x", graph.F32, []int64{4, 3})
@@ -129,7 +129,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestOddNames: parameters have names, whatever those of modules are.
+// TestOddNames checks that parameters get valid names for any names of modules.
 func TestOddNames(t *testing.T) {
 	m := &maker{&graph.Graph{}, t}
 	y := m.Input("x", graph.F32, []int64{2, 2})
@@ -150,7 +150,7 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// TestDeep: a program of too many operations one after another is refused, and does not exhaust the stack.
+// TestDeep checks that a graph with too long a chain of operations is refused and does not exhaust the stack.
 func TestDeep(t *testing.T) {
 	m := &maker{&graph.Graph{}, t}
 	y := m.Input("x", graph.F32, []int64{1})

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maker makes graphs in tests.
+// maker builds graphs for tests.
 type maker struct {
 	*graph.Graph
 	t *testing.T
@@ -30,7 +30,7 @@ func (m *maker) constant(dt graph.DType, shape []int64, elems ...float64) *graph
 	return m.Constant("", &graph.Tensor{DType: dt, Shape: shape, Elems: elems})
 }
 
-// ran makes a program of the graph, evaluates it and returns its results.
+// ran converts the graph to a program, evaluates the program and returns its results.
 func (m *maker) ran(given map[*graph.Value]*graph.Tensor) []*graph.Tensor {
 	t := m.t
 	t.Helper()
@@ -78,7 +78,7 @@ func (m *maker) ran(given map[*graph.Value]*graph.Tensor) []*graph.Tensor {
 	return out
 }
 
-// TestMasks holds programs with bools to the results by hand.
+// TestMasks compares the results of programs with bools with results that were computed by hand.
 func TestMasks(t *testing.T) {
 	x := func(m *maker) *graph.Value { return m.Input("x", graph.F32, []int64{2, 3}) }
 	number := func(m *maker, v float64) *graph.Value { return m.Scalar(graph.F32, v) }
@@ -178,7 +178,7 @@ func TestMasks(t *testing.T) {
 	}
 }
 
-// TestAttentionByParts holds attention of unusual masks and shapes to the formula.
+// TestAttentionByParts compares attention with unusual masks and shapes with its formula.
 func TestAttentionByParts(t *testing.T) {
 	for name, c := range map[string]struct {
 		q, k, v []int64
@@ -216,7 +216,7 @@ func TestAttentionByParts(t *testing.T) {
 			if c.mask != nil {
 				mask := input("mask", c.mask)
 				if c.dt == graph.Bool {
-					for i := range len(given[mask].Elems) / 3 { // a row of zeros: its query sees nothing
+					for i := range len(given[mask].Elems) / 3 { // a row of zeros: its query uses no key
 						given[mask].Elems[i] = -1
 					}
 					mask = m.add(graph.Gt, graph.Attrs{}, graph.Bool, mask, m.Scalar(graph.F32, 0))

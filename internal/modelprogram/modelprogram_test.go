@@ -38,7 +38,8 @@ func made1(t *testing.T, name string) *Model {
 	return m
 }
 
-// TestPlanCheck: a style that hocket lacks is refused, with what to do about transformers' others.
+// TestPlanCheck checks that an unsupported style is refused, and that the error for a style of transformers contains
+// advice.
 func TestPlanCheck(t *testing.T) {
 	for style, want := range map[string]string{"all_reduce": "leave the entry out: hocket reduces",
 		"mla_kv_a_proj": "whole on each rank", "packed_rowwise": "name packed_colwise", "sideways": "styles are colwise,"} {
@@ -50,7 +51,7 @@ func TestPlanCheck(t *testing.T) {
 	}
 }
 
-// TestPrograms: a person can read what is made of a model, which has one loop over its layers.
+// TestPrograms compares the programs of models with golden files. The layers of a model become one loop.
 func TestPrograms(t *testing.T) {
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "mixtral",
 		"mixtral_bf16"} {
@@ -64,8 +65,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestAllReduceOfModel: a model that reduces over ranks itself keeps its weights whole. A product is reduced where it is,
-// and a value that is used elsewhere in a copy.
+// TestAllReduceOfModel checks a model that itself calls a reduction over ranks. Its weights remain whole. A product is
+// reduced in place, and a value with other uses is reduced in a copy.
 func TestAllReduceOfModel(t *testing.T) {
 	g := &graph.Graph{}
 	add := func(op graph.Op, a graph.Attrs, in ...*graph.Value) *graph.Value {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// TestRope finds rotary embeddings of a part of each head, of frequencies that are no powers of a base, and with a
-// scale, whether their tables are computed or given, and holds results to the formula.
+// TestRope checks that rotary embeddings are recognized, and compares their results with the formula. Variants rotate a
+// part of each head, have frequencies that are not powers of a base, have a scale, or compute their tables.
 func TestRope(t *testing.T) {
 	const tokens, width = 40, 8
 	for name, c := range map[string]struct {

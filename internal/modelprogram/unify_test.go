@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestExpress: numbers that follow dims are expressions of them, and others are not.
+// TestExpress checks that numbers that depend on dims become expressions over dims, and that others do not.
 func TestExpress(t *testing.T) {
 	dims := []Dim{{"B", []int64{2, 3, 7, 5}}, {"T", []int64{12, 5, 6, 31}}}
 	for _, c := range []struct {
@@ -24,7 +24,8 @@ func TestExpress(t *testing.T) {
 	}
 }
 
-// TestUnify: programs that are equal but for numbers are one with dims, and others are refused.
+// TestUnify checks that programs that are equal except for numbers are combined into one program with dims, and that
+// others are refused.
 func TestUnify(t *testing.T) {
 	model := func(text string) *Model { return &Model{Text: text} }
 	texts := func(rows, op string) string {

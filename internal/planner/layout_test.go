@@ -125,7 +125,7 @@ func f(%x: f32[64]) -> f32[64] {
 		share      bool
 	}{
 		{"", "", false},
-		{"", "wait %s", false}, // the next run's %a is not behind this run's %b
+		{"", "wait %s", false}, // the next run's %a is not ordered after this run's %b
 		{"on %s { wait main }", "", false},
 		{"on %s { wait main }", "wait %s", true},
 	} {
@@ -179,8 +179,8 @@ func f(%x: f32[64]) -> f32[64] {
 	}
 }
 
-// TestWhatMeetingsTeach checks which earlier work of another rank a rank knows to be done after a collective or a
-// transfer (S5): rank from fills %a, then rank to puts data over it.
+// TestWhatMeetingsTeach checks whether a collective or a transfer orders earlier work of another rank (S5): rank from
+// fills %a, and then rank to overwrites %a by a put.
 func TestWhatMeetingsTeach(t *testing.T) {
 	all := func(from, to int) bool { return true }
 	for _, c := range []struct {

@@ -6,7 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestEveryOperationHasARow holds the table to the language: machines could not run an operation without a row.
+// TestEveryOperationHasARow checks that every elementwise operation of the language has a row in the table. Machines
+// could not run an operation without a row.
 func TestEveryOperationHasARow(t *testing.T) {
 	for _, op := range ir.Ops() {
 		info := op.Info()

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// known are values of functions, computed with 50 digits by mpmath. They do not depend on any code of this module.
+// known lists values of functions that mpmath computed with 50 digits, independently of this module.
 var known = []struct {
 	op      ir.Op
 	x       []float64

@@ -26,8 +26,8 @@ type timed struct {
 // docs/measured/README.md gives the reasons.
 var unsound = []string{"4ea3074", "35949f4", "3a9a112"}
 
-// fitted is, for each machine, the commit whose measured GEMMs its description was fitted to. Error
-// bands leave out rows of that commit.
+// fitted maps each machine to the commit with the GEMM measurements to which its description was fitted. Error bands
+// leave out rows of that commit.
 var fitted = map[string]string{"h100x2": "290aea6", "h200x2": "db40ba6"}
 
 // timedLayers returns predictions for the sound rows of a table in docs/measured that were measured

@@ -12,13 +12,13 @@ import (
 	"hocket.example/hocket/internal/testcorpus"
 )
 
-// models returns the folder of exported models of the corpus.
+// models returns the folder of the corpus that contains the exported models.
 func models(t testing.TB) string {
 	t.Helper()
 	return testcorpus.Need(t, "models")
 }
 
-// modelNames are the models of the corpus.
+// modelNames lists the models of the corpus.
 var modelNames = []string{"gpt2", "gpt_neox", "llama", "llama_bf16", "mixtral", "mixtral_bf16",
 	"qwen2", "qwen3", "qwen3_bf16"}
 
@@ -76,7 +76,7 @@ func TestLogits(t *testing.T) {
 }
 
 // TestDecode computes each model's logits token by token, by the graph alone, and compares them with those of the
-// prefill. Its states are the caches of keys and values, which the archive has as zeros.
+// prefill. Its states are the caches of keys and values, which are zeros in the archive.
 func TestDecode(t *testing.T) {
 	dir := models(t)
 	for _, name := range modelNames {

@@ -38,7 +38,7 @@ const (
 	buffers = `{"config": {"a.c": {"path_name": "tensor_0", "use_pickle": false, "tensor_meta": META}}}`
 )
 
-// archive returns an archive with some of its files replaced; those that are "" are left out.
+// archive returns an archive in which some files are replaced. Files whose replacement is "" are omitted.
 func archive(t testing.TB, replaced map[string]string) []byte {
 	t.Helper()
 	all := map[string]string{
@@ -91,7 +91,8 @@ func readAll(text []byte) (*graph.Graph, error) {
 	return g, nil
 }
 
-// TestSmall computes the small program, so that what TestHostile changes in it is wrong for the change alone.
+// TestSmall evaluates the small program. It shows that the errors in TestHostile are caused only by the changes of that
+// test.
 func TestSmall(t *testing.T) {
 	g, err := readAll(archive(t, nil))
 	if err != nil {
@@ -108,7 +109,7 @@ func TestSmall(t *testing.T) {
 	}
 }
 
-// TestHostile: archives that torch does not write, or asks for what hocket lacks, are clear errors.
+// TestHostile checks the errors for archives that torch cannot have written, and for features that hocket lacks.
 func TestHostile(t *testing.T) {
 	change := func(file, text, old, new string) map[string]string {
 		if !strings.Contains(text, old) {
@@ -195,7 +196,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestClaimedSize: an entry that claims more than is there costs no memory for the claim.
+// TestClaimedSize checks that no memory is allocated for the size of an entry that is larger than its data.
 func TestClaimedSize(t *testing.T) {
 	text := archive(t, map[string]string{"models/model.json": small + strings.Repeat(" ", 1000)})
 	for _, cut := range []int{1, 4, 22, 100, len(text) / 2, len(text) - 10} {
@@ -216,7 +217,8 @@ func TestClaimedSize(t *testing.T) {
 	}
 }
 
-// FuzzProgram: whatever a program says, it is read or refused, and one that is read and computes, computes finite work.
+// FuzzProgram checks that any program is either read or refused, and that the evaluation of a program that was read
+// terminates.
 func FuzzProgram(f *testing.F) {
 	f.Add(strings.ReplaceAll(small, "META", meta))
 	for _, target := range []string{"view.default", "cat.default", "embedding.default", "index.Tensor", "topk.default",
@@ -250,7 +252,8 @@ func FuzzProgram(f *testing.F) {
 	})
 }
 
-// TestState: a buffer that is changed in place, or by a result that says so, has in the next call what this one left.
+// TestState checks that a buffer that is changed, either in place or by a result that the signature assigns to it, has
+// the new contents in the next call.
 func TestState(t *testing.T) {
 	self := func(old, new string) func(string) string {
 		return func(text string) string {

@@ -19,8 +19,8 @@ import (
 //
 //	y f32[2,3] = add.Tensor self=x other=2.5
 //
-// that name a result, its type, an operator of ATen and its arguments: names of tensors, numbers, lists as [1,2] or
-// [a,b], bools and 'words'.
+// Each line contains the name of a result, its type, an operator of ATen and its arguments: names of tensors, numbers,
+// lists as [1,2] or [a,b], bools and 'words'.
 
 var (
 	typeForm = regexp.MustCompile(`^(\w+) (\w+)\[([\d,]*)\]$`)
@@ -295,7 +295,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// TestSame: only operators that keep every element where it is are read as their operand.
+// TestSame checks that an operator is replaced by its operand only if it changes no element and no position.
 func TestSame(t *testing.T) {
 	for name := range views {
 		if got := reflect.ValueOf(operators[name]).Pointer(); got == reflect.ValueOf(same).Pointer() &&
@@ -306,7 +306,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestInPlace changes tensors and parts of them in place: views of the memory see it.
+// TestInPlace changes tensors and parts of tensors in place, and checks that views of the same memory change too.
 func TestInPlace(t *testing.T) {
 	const double = "x f32[2,2]\nb f32[2,2] = mul.Tensor self=x other=2\n" // b is [[2, 4], [6, 8]]
 	for _, c := range []struct {
@@ -361,7 +361,7 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// TestInline reads graphs within calls.
+// TestInline reads programs in which calls have graphs as arguments.
 func TestInline(t *testing.T) {
 	graphs := map[string]object{
 		"inner": graphOf(t, "a f32[2]\nc f32[2] = mul.Tensor self=a other=3\nreturn c", nil),
@@ -400,7 +400,7 @@ func TestAllReduce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := g.Outputs[0].Node.In[0].Node // what neg reads is what was reduced
+	n := g.Outputs[0].Node.In[0].Node // the operand of neg is the result of the reduction
 	if n == nil || n.Op != graph.AllReduce || n.Attrs.Red != "sum" || n.In[0].Node.Op != graph.ReLU {
 		t.Errorf("neg reads %+v", n)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestExpressions computes what sympy prints of extents.
+// TestExpressions evaluates extents in the notation of sympy.
 func TestExpressions(t *testing.T) {
 	value := func(name string) (int64, bool) { return 12, name == "s0" }
 	for text, want := range map[string]int64{

@@ -91,7 +91,7 @@ func TestMutationScore(t *testing.T) {
 			case disagree == "":
 				s.equivalent++
 			case strings.HasPrefix(disagree, "every"):
-				s.other++ // a wrong program, but the same wrong one always
+				s.other++ // the program is wrong, but always returns the same wrong results
 			default:
 				s.missed++
 				t.Errorf("%s: %s is %v, and yet %s", l.name, what, r.Verdict, disagree)
@@ -198,7 +198,7 @@ func sameUnderAll(p *plan.Plan, want reference) string {
 	for seed := range int64(n) {
 		out, err := runOnce(p, want.in, seed)
 		if err != nil && strings.Contains(err.Error(), "should hold the same elements") {
-			return "every schedule leaves ranks with different results" // what ranks compute is not the checker's claim
+			return "every schedule leaves ranks with different results" // the checker makes no claim about the computed values
 		}
 		if err != nil {
 			return fmt.Sprintf("schedule %d fails: %v", seed, err)

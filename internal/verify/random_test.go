@@ -153,7 +153,7 @@ func (p *randomProgram) motif(r *rand.Rand) {
 			randomStep{kind: doSignal, stream: s, elem: mine, peer: peer},
 			randomStep{kind: doWait, k: s, elem: back, value: 1},
 			randomStep{kind: doRelu, a: randomPart{1, false, back}, b: randomPart{last, false, back}}, join)
-	case 2: // an exchange: my block to everybody, then everybody's
+	case 2: // an exchange: this rank's block is put to all ranks, then the blocks of all ranks are read
 		p.loops = append(p.loops, n-1, n-1)
 		l := len(p.loops)
 		next := spot{at: 1, turned: true, moving: true}
@@ -182,14 +182,14 @@ func (p *randomProgram) motif(r *rand.Rand) {
 		p.add(join)
 	case 7:
 		p.add(randomStep{kind: doBroadcast, stream: s, k: r.IntN(n), a: a, b: b}, join)
-	case 8: // a get, behind a barrier and before another
+	case 8: // a get between two barriers
 		p.add(randomStep{kind: doBarrier}, randomStep{kind: doGet, a: a, b: b, peer: peer}, randomStep{kind: doBarrier})
-	case 9: // a send and its recv apart, on two streams
+	case 9: // a send and its recv on two different streams
 		p.add(fork, randomStep{kind: doSend, stream: s, a: randomPart{0, false, mine}, peer: peer},
 			randomStep{kind: doRecv, b: randomPart{1, false, back}, peer: peer}, join)
 	case 10:
 		p.add(randomStep{kind: doRelu, a: a, b: b})
-	case 11: // a credit goes round
+	case 11: // a credit is passed around the ring of ranks
 		p.add(randomStep{kind: doSignal, elem: mine, peer: peer},
 			randomStep{kind: doWait, k: 0, elem: back, value: 1 + p.signals(0)})
 	}
@@ -225,7 +225,7 @@ func (p *randomProgram) mistake(r *rand.Rand) {
 		s.peer.at = r.IntN(p.ranks)
 	case 7:
 		s.only, s.not = r.IntN(p.ranks), r.IntN(2) == 0
-	case 9: // posts apart what must be posted together
+	case 9: // separates transfers that must be posted together
 		if s.kind == doTransfer {
 			recv := *s
 			s.kind, recv.kind = doSend, doRecv

@@ -241,7 +241,7 @@ func TestLongLoopsAgreeWithUnrolling(t *testing.T) {
 	for i := range loops {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		src := randomLoop(r)
-		if r.IntN(4) == 0 { // a mistake on one rank
+		if r.IntN(4) == 0 { // a mistake on one rank only
 			src = strings.Replace(src, "      record", "      if rank(tp) == 1 {\n        fill into %y, value=3\n      }\n      record", 1)
 		}
 		n := int64(1000 + r.IntN(50))

@@ -1149,7 +1149,7 @@ func TestInferredLayoutsHold(t *testing.T) {
 		case ir.OpFill, ir.OpIota, ir.OpReshard, ir.OpClaim: // their result is what is annotated
 		case ir.OpLocal: // its result is the shard itself
 		case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute, ir.OpAllGatherV, ir.OpReduceScatterV,
-			ir.OpAllToAllV: // never on values
+			ir.OpAllToAllV: // these are not defined for values
 		default:
 			if generators[op] == nil {
 				t.Errorf("%s is not judged", op)
