@@ -75,8 +75,13 @@ func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
 	if !ok {
 		return nil, errors.New("this pickle is no snapshot of torch's allocator: it holds no dict")
 	}
-	if top.Get("segments") == nil || top.Get("device_traces") == nil {
-		return nil, errors.New(`this pickle is no snapshot of torch's allocator: it has no "segments" and "device_traces"`)
+	if top.Get("entries") != nil && top.Get("segments") == nil {
+		return nil, errors.New("this pickle is a flight record of torch: hocket trace explains it")
+	}
+	for _, key := range []string{"segments", "device_traces"} {
+		if top.Get(key) == nil {
+			return nil, fmt.Errorf("this pickle is no snapshot of torch's allocator: it has no %q", key)
+		}
 	}
 	d := &snapshotReader{byDevice: map[int64]*Snapshot{}}
 	d.segments(top.Get("segments"))
