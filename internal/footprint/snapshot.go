@@ -64,8 +64,12 @@ func ReadSnapshot(r io.Reader) ([]*Snapshot, error) {
 }
 
 func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
-	if _, err := r.Peek(1); errors.Is(err, io.EOF) {
+	switch head, err := r.Peek(1); {
+	case errors.Is(err, io.EOF):
 		return nil, errors.New("the file is empty: torch.cuda.memory._dump_snapshot(file) writes a snapshot")
+	case len(head) > 0 && (head[0] == '{' || head[0] == '['):
+		return nil, errors.New("it is JSON: hocket trace explains timelines; a snapshot is a pickle, as " +
+			"torch.cuda.memory._dump_snapshot(file) writes it")
 	}
 	v, err := pickle.Decode(r, pickle.Limits{})
 	if err != nil {
@@ -229,6 +233,9 @@ func (d *snapshotReader) event(dev int64, v any, k int) {
 // Explanation is the result of Snapshot.Explain.
 type Explanation struct {
 	Device int64 `json:"device"`
+	// NoHistory reports that the snapshot has no trace of the device. Then all amounts are those at its end, and there is
+	// no plan.
+	NoHistory bool `json:"no_history,omitempty"`
 	// ReservedPeak is the most memory that the allocator had reserved. AllocatedPeak is the most
 	// that the program had allocated.
 	ReservedPeak  int64 `json:"reserved_peak"`
@@ -263,7 +270,7 @@ type Explanation struct {
 // memory before the trace is computed as that at the end minus what the trace added. A block that
 // no other stream uses is freed by two consecutive events and does not wait.
 func (s *Snapshot) Explain() *Explanation {
-	x := &Explanation{Device: s.Device}
+	x := &Explanation{Device: s.Device, NoHistory: len(s.Events) == 0}
 	var reserved, allocated, waiting int64
 	for _, g := range s.Segments {
 		reserved += g.Bytes
@@ -318,7 +325,9 @@ func (s *Snapshot) Explain() *Explanation {
 			x.Waiting, x.WaitingBySite = waiting, sites.bySite()
 		}
 	}
-	s.plan(x)
+	if !x.NoHistory {
+		s.plan(x)
+	}
 	return x
 }
 
