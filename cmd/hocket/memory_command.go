@@ -116,7 +116,7 @@ func notProgram(arg string) string {
 	if f, _, err := files.Open(arg); err == nil {
 		defer f.Close()
 		begins := make([]byte, 2)
-		if n, _ := io.ReadFull(f, begins); pickled(string(begins[:n])) {
+		if n, _ := io.ReadFull(f, begins); pickled(string(begins[:n])) || n > 0 && begins[0] == '{' {
 			return arg
 		}
 	}
@@ -320,6 +320,11 @@ func (a *measurements) explainSnapshot(name, page string) error {
 			fp.Report = x.Report()
 		}
 		tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
+		if x.NoHistory {
+			x.WriteEnd(tw)
+			_ = tw.Flush()
+			continue
+		}
 		fmt.Fprintf(tw, "device %d\t\tof one rank: %d allocations traced\n", x.Device, x.Blocks)
 		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", bothUnits(x.ReservedPeak))
 		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", bothUnits(x.AllocatedPeak))

@@ -162,6 +162,7 @@ func TestMemoryRefuses(t *testing.T) {
 		"negative.csv":   "id,lower,upper,size\n0,5,3,10\n",
 		"large.csv":      "id,lower,upper,size\n0,0,1,9223372036854775807\n",
 		"ragged.csv":     "id,lower,upper,size\n0,0\n",
+		"timeline.json":  `{"traceEvents":[]}`,
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

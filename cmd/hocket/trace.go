@@ -107,16 +107,15 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 		}
 	}
 	a.progress.at("reading profiles", 0, 0)
-	r, err := account.Files(paths, int64(o.bound*1e3))
-	var old *account.Report
-	if err == nil && len(o.against) > 0 {
-		if old, err = account.Files(o.against, int64(o.bound*1e3)); err != nil {
-			err = fmt.Errorf("--against: %w", err)
-		}
-	}
+	r, old, err := account.Pair(paths, o.against, int64(o.bound*1e3))
 	a.progress.end()
 	if err != nil {
-		return o.unread(err)
+		f := inputf("%w", err)
+		if len(o.against) > 0 && errors.As(err, new(*profile.TwiceError)) {
+			f = f.helping("--against takes one file: repeat it for each file of the older profile, as in " +
+				"--against old.rank0.json --against old.rank1.json")
+		}
+		return f
 	}
 	a.out.Ranks, a.out.Report = r.Ranks, r
 	if err := r.WriteText(a.text); err != nil {
@@ -135,17 +134,6 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 		fmt.Fprintf(a.text, "\nwritten: %s\n", o.html)
 	}
 	return o.judge(r)
-}
-
-// unread returns the failure for profiles that could not be read.
-func (o *traceFlags) unread(err error) error {
-	f := inputf("%w", err)
-	var twice *profile.TwiceError
-	if errors.As(err, &twice) && len(o.against) > 0 {
-		return f.helping("--against takes one file: repeat it for each file of the older profile, as in --against %s --against %s",
-			"old.rank0.json", "old.rank1.json")
-	}
-	return f
 }
 
 // judge returns an error if one of the conditions in the flags is true for the report.

@@ -2,8 +2,10 @@ package footprint
 
 import (
 	"fmt"
+	"io"
 
 	"hocket.example/hocket/internal/planner/pack"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // plan packs the lifetimes of a trace. A lifetime extends from alloc to free_requested, which follows the last use in
@@ -64,9 +66,27 @@ func (x *Explanation) base(s *Snapshot) int64 {
 	return max(bytes, 0)
 }
 
-// Planned reports whether a plan was made. No plan is made if more than 2^28 pairs of allocations are live at the same
-// time.
-func (x *Explanation) Planned() bool { return x.Peak >= x.Bound }
+// Planned reports whether a plan was made. It is not made if more than 2^28 pairs of allocations
+// are live at the same time.
+func (x *Explanation) Planned() bool { return !x.NoHistory && x.Peak >= x.Bound }
+
+// WriteEnd writes the amounts of a snapshot without history. Columns are separated by tabs.
+func (x *Explanation) WriteEnd(w io.Writer) {
+	fmt.Fprintf(w, "device %d\t\tno history: these are the amounts at the end\n", x.Device)
+	for _, row := range []struct {
+		name string
+		n    int64
+		what string
+	}{
+		{"reserved", x.ReservedPeak, "of the device"},
+		{"allocated", x.AllocatedPeak, "held by the program"},
+		{"waiting", x.Waiting, "freed, and waiting for other streams (record_stream)"},
+		{"free", x.Free, "of the segments, neither held nor waiting"},
+	} {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", row.name, tensor.Size(row.n), row.what)
+	}
+	fmt.Fprint(w, "a plan\tnone\tcall torch.cuda.memory._record_memory_history() before the run to record its history\n")
+}
 
 // Report returns the memory that a plan of the snapshot's lifetimes needs.
 func (x *Explanation) Report() *Report {

@@ -77,3 +77,34 @@ func TestWaitingWithoutStacks(t *testing.T) {
 		t.Errorf("%d waits, %+v", x.Waiting, x.WaitingBySite)
 	}
 }
+
+// TestNoHistory explains a snapshot whose device has a segment of 16 MiB and no trace. At its end 4 MiB are allocated and 3
+// wait, so 16 − 4 − 3 = 9 MiB are free. Lifetimes are unknown, so there is no plan.
+func TestNoHistory(t *testing.T) {
+	const mib = int64(1 << 20)
+	segment := fields{
+		{"address", int64(0)}, {"total_size", 16 * mib}, {"stream", int64(0)}, {"device", int64(0)},
+		{"blocks", []any{fields{{"size", 4 * mib}, {"state", "active_allocated"}},
+			fields{{"size", 3 * mib}, {"state", "active_pending_free"}},
+			fields{{"size", 9 * mib}, {"state", "inactive"}}}},
+	}
+	var b bytes.Buffer
+	k := &pickler{w: bufio.NewWriter(&b)}
+	k.bytes(0x80, 2)
+	k.value(fields{{"segments", []any{segment}}, {"device_traces", []any{[]any{}}}})
+	k.bytes('.')
+	if err := k.w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadSnapshot(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := all[0].Explain()
+	if !x.NoHistory || x.Planned() || x.ReservedPeak != 16*mib || x.AllocatedPeak != 4*mib || x.Waiting != 3*mib || x.Free != 9*mib {
+		t.Errorf("%+v", x)
+	}
+	if recorded(t, "record_stream-eager").Explain().NoHistory {
+		t.Error("a snapshot with a trace has no history")
+	}
+}

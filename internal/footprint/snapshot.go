@@ -64,8 +64,12 @@ func ReadSnapshot(r io.Reader) ([]*Snapshot, error) {
 }
 
 func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
-	if _, err := r.Peek(1); errors.Is(err, io.EOF) {
+	switch head, err := r.Peek(1); {
+	case errors.Is(err, io.EOF):
 		return nil, errors.New("the file is empty: torch.cuda.memory._dump_snapshot(file) writes a snapshot")
+	case len(head) > 0 && (head[0] == '{' || head[0] == '['):
+		return nil, errors.New("it is JSON: hocket trace explains timelines; a snapshot is a pickle, as " +
+			"torch.cuda.memory._dump_snapshot(file) writes it")
 	}
 	v, err := pickle.Decode(r, pickle.Limits{})
 	if err != nil {
@@ -75,8 +79,13 @@ func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
 	if !ok {
 		return nil, errors.New("this pickle is no snapshot of torch's allocator: it holds no dict")
 	}
-	if top.Get("segments") == nil || top.Get("device_traces") == nil {
-		return nil, errors.New(`this pickle is no snapshot of torch's allocator: it has no "segments" and "device_traces"`)
+	if top.Get("entries") != nil && top.Get("segments") == nil {
+		return nil, errors.New("this pickle is a flight record of torch: hocket trace explains it")
+	}
+	for _, key := range []string{"segments", "device_traces"} {
+		if top.Get(key) == nil {
+			return nil, fmt.Errorf("this pickle is no snapshot of torch's allocator: it has no %q", key)
+		}
 	}
 	d := &snapshotReader{byDevice: map[int64]*Snapshot{}}
 	d.segments(top.Get("segments"))
@@ -224,6 +233,9 @@ func (d *snapshotReader) event(dev int64, v any, k int) {
 // Explanation is the result of Snapshot.Explain.
 type Explanation struct {
 	Device int64 `json:"device"`
+	// NoHistory reports that the snapshot has no trace of the device. Then all amounts are those at its end, and there is
+	// no plan.
+	NoHistory bool `json:"no_history,omitempty"`
 	// ReservedPeak is the most memory that the allocator had reserved. AllocatedPeak is the most
 	// that the program had allocated.
 	ReservedPeak  int64 `json:"reserved_peak"`
@@ -258,7 +270,7 @@ type Explanation struct {
 // the trace is the memory at the end minus the memory that the trace added. A block that no other stream uses is freed
 // by two consecutive events and does not wait.
 func (s *Snapshot) Explain() *Explanation {
-	x := &Explanation{Device: s.Device}
+	x := &Explanation{Device: s.Device, NoHistory: len(s.Events) == 0}
 	var reserved, allocated, waiting int64
 	for _, g := range s.Segments {
 		reserved += g.Bytes
@@ -313,7 +325,9 @@ func (s *Snapshot) Explain() *Explanation {
 			x.Waiting, x.WaitingBySite = waiting, sites.bySite()
 		}
 	}
-	s.plan(x)
+	if !x.NoHistory {
+		s.plan(x)
+	}
 	return x
 }
 

@@ -163,9 +163,7 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 		v.About += "; " + r.StartSkew.Words()
 	}
 	for _, p := range r.Problems {
-		if p.Kind != "late" || r.Source == "flight" {
-			v.Problems = append(v.Problems, p.Kind+": "+p.Text)
-		}
+		v.Problems = append(v.Problems, p.Kind+": "+p.Text)
 	}
 	if left > 0 {
 		v.Problems = append(v.Problems,

@@ -115,9 +115,10 @@ type RankExposed struct {
 	ComputeUS  float64  `json:"compute_us"`
 }
 
-// Problem is an error in the run, or a reason why something is unknown.
+// Problem is an error in the run, or a reason why something is unknown. A rank that is late in a timeline is no problem but
+// a Finding.
 type Problem struct {
-	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "late", "alignment"
+	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "alignment"; in flight records "late"
 	Rank int    `json:"rank"`
 	Text string `json:"text"`
 }

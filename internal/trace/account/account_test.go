@@ -120,10 +120,8 @@ func TestKinetoLate(t *testing.T) {
 			"4 of 8: ") {
 		t.Errorf("words:\n%s", words(t, r))
 	}
-	for _, p := range r.Problems {
-		if p.Kind != "late" {
-			t.Errorf("problem: %+v", p)
-		}
+	if len(r.Problems) > 0 { // a rank that is late is a finding
+		t.Errorf("problems: %+v", r.Problems)
 	}
 }
 

@@ -15,38 +15,10 @@ import (
 // blame explains why each late rank was late. The explanation consists of the activities that the late rank had, and
 // the rank that waited longest did not have, since the last collective that both ranks left.
 func (a *accounting) blame() {
-	type sum struct {
-		n     int
-		waits float64
-		worst *Collective
-	}
-	by := map[int]*sum{}
 	for g := range a.r.Collectives {
-		c := &a.r.Collectives[g]
-		if c.Late == nil {
-			continue
-		}
-		c.Late.Since, c.Late.Causes = a.causes(g)
-		c.Late.After = joined(c.Late.Causes)
-		s := by[c.Late.Rank]
-		if s == nil {
-			s = &sum{}
-			by[c.Late.Rank] = s
-		}
-		s.n++
-		for _, m := range c.ByRank {
-			s.waits += *m.WaitUS
-		}
-		if s.worst == nil || c.Late.US > s.worst.Late.US {
-			s.worst = c
-		}
-	}
-	for r := range a.t.Ranks {
-		if s := by[a.t.ID(r)]; s != nil {
-			a.problem("late", a.t.ID(r),
-				"rank %d was last in %s; the others waited %s in all, at most %s, in %s %d of %d", a.t.ID(r),
-				plural(s.n, "collective"), trace.Microseconds(s.waits), trace.Microseconds(s.worst.Late.US), s.worst.Op,
-				s.worst.Nth, s.worst.OfOp)
+		if c := &a.r.Collectives[g]; c.Late != nil {
+			c.Late.Since, c.Late.Causes = a.causes(g)
+			c.Late.After = joined(c.Late.Causes)
 		}
 	}
 }

@@ -70,6 +70,13 @@ func TestFlightStates(t *testing.T) {
 	if !found(r, "late", 1, "its device has not begun it, as those of ranks [0 2] have") || len(r.Problems) != 1 {
 		t.Errorf("want a problem that rank 1's device has not begun: %+v", r.Problems)
 	}
+	c, err := ParseCondition("problems > 0") // it counts all that Problems has
+	if err != nil {
+		t.Fatal(err)
+	}
+	if holds, words, err := c.Holds(r); err != nil || !holds || !strings.HasSuffix(words, "it is 1") {
+		t.Errorf("%v, %s, %v; want 1 problem", holds, words, err)
+	}
 	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "started")})
 	if !found(r, "missing", 2, "rank 2 gave no record") {
 		t.Errorf("want a problem that rank 2 has no record: %+v", r.Problems)

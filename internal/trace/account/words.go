@@ -70,7 +70,7 @@ func (r *Report) words(t *writer) {
 		t.printf("%s\n", s.Words())
 	}
 	for _, p := range r.Problems {
-		if p.Kind != "late" && p.Text != r.Untold || r.Source == "flight" {
+		if p.Text != r.Untold || r.Source == "flight" {
 			t.printf("%s: %s\n", p.Kind, p.Text)
 		}
 	}

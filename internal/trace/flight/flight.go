@@ -133,6 +133,9 @@ func ReadPickle(r io.Reader) (*Record, error) {
 		return nil, errors.New("the pickle is not a flight record: it does not hold a dict")
 	}
 	entries, ok := top.Get("entries").(*pickle.List)
+	if !ok && top.Get("segments") != nil {
+		return nil, errors.New("it is a memory snapshot of torch: hocket memory explains it")
+	}
 	if !ok {
 		return nil, errors.New(`the pickle has no list "entries": no flight record`)
 	}

@@ -4,6 +4,7 @@ package nsys
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -31,12 +32,23 @@ func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	t := &table{ranks: map[place]int{}, words: names, unit: 1}
 	in := bufio.NewScanner(r)
 	in.Buffer(make([]byte, 4096), maxLine)
+	ended := true // the last line ends with a newline
+	in.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		if atEOF && len(data) > 0 {
+			ended = bytes.IndexByte(data, '\n') >= 0
+		}
+		return bufio.ScanLines(data, atEOF)
+	})
 	var totals sums
 	for in.Scan() {
 		t.line++
 		totals.read(t.line, in.Text())
 		if err := t.read(in.Text()); err != nil {
 			return nil, fmt.Errorf("line %d: %w", t.line, err)
+		}
+		if !ended && len(t.events) > 0 && startsWithDigit(in.Text()) {
+			return nil, fmt.Errorf("line %d: the file ends within this row, so it is cut short: export it again, or add a "+
+				"newline if the row is complete", t.line)
 		}
 	}
 	switch err := in.Err(); {

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/trace"
@@ -40,7 +42,11 @@ func Read(paths []string) (*Profile, error) {
 	words := &trace.Names{}
 	for _, path := range paths {
 		t, f, err := readFile(path, words)
-		if err != nil {
+		var named *fs.PathError
+		switch {
+		case errors.As(err, &named): // it names the file
+			return nil, fmt.Errorf("%s: %w", named.Path, named.Err)
+		case err != nil:
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		if f != nil {
@@ -131,10 +137,13 @@ func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record
 		})
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = fmt.Errorf("%w: it is cut short", err)
+		err = errCut
 	}
 	return t, f, err
 }
+
+// errCut is returned for a file that ends too early.
+var errCut = errors.New("it is cut short: copy the whole file")
 
 // errUnknown lists the supported formats.
 var errUnknown = errors.New("it is none of the formats that can be read: timelines of hocket run --trace and of torch.profiler (JSON, " +
@@ -150,6 +159,10 @@ func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.
 	}
 	start := bytes.TrimLeft(head, " \t\r\n\ufeff")
 	switch {
+	case strings.HasSuffix(path, ".nsys-rep"), strings.HasSuffix(path, ".qdrep"):
+		return nil, nil, fmt.Errorf("it is a report of nsys: export it with nsys stats --report cuda_gpu_trace %s > trace.txt", path)
+	case bytes.HasPrefix(head, []byte{0xff, 0xfe}), bytes.HasPrefix(head, []byte{0xfe, 0xff}):
+		return nil, nil, errors.New("it is UTF-16 text: convert it to UTF-8, as by iconv -f UTF-16 -t UTF-8")
 	case bytes.HasPrefix(head, []byte("SQLite format 3\x00")):
 		if size < 0 {
 			return nil, nil, errors.New("a gzipped database: unpack it first")
@@ -163,9 +176,13 @@ func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.
 		t, err := chrome.Read(r, words)
 		return t, nil, err
 	}
+	begin, _ := r.Peek(1 << 10)
+	line, _, _ := bytes.Cut(begin, []byte("\n"))
 	t, err := nsys.ReadText(r, words)
 	if errors.Is(err, nsys.ErrOther) {
-		err = errUnknown
+		if err = errUnknown; bytes.Count(line, []byte(";")) >= 3 {
+			err = errors.New("its columns are separated by semicolons: export it with commas, as nsys stats --format csv writes it")
+		}
 	}
 	return t, nil, err
 }

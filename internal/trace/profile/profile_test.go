@@ -74,6 +74,15 @@ func TestTruncated(t *testing.T) {
 		!strings.Contains(err.Error(), "line 18: the row ends") {
 		t.Errorf("text: %v", err)
 	}
+	last := bytes.LastIndexByte(text[:bytes.LastIndex(text, []byte("NVIDIA"))], '\n') + 1 // the first byte of the last row
+	for cut := last + 4; cut < last+bytes.IndexByte(text[last:], '\n'); cut += 7 {
+		if _, err := Read([]string{write(t, "cut.txt", text[:cut])}); err == nil || !strings.Contains(err.Error(), "line 18: ") {
+			t.Errorf("text cut %d bytes after its last row begins: %v", cut-last, err)
+		}
+	}
+	if _, err := Read([]string{write(t, "lines.txt", text[:last])}); err != nil {
+		t.Errorf("text cut between two rows: %v", err)
+	}
 }
 
 func event(name string, ts, dur float64, args string) string {
@@ -89,6 +98,9 @@ func TestRefused(t *testing.T) {
 	for want, text := range map[string]string{
 		"it is empty": "",
 		"it is none of the formats that can be read":  "What is this?",
+		"it is UTF-16 text: convert it":               "\xff\xfeS\x00t\x00",
+		"its columns are separated by semicolons":     "Start (ns);Duration (ns);Device;Strm;Name\n1;2;NVIDIA (0);7;k\n",
+		"a memory snapshot of torch: hocket memory":   "\x80\x02}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]u.",
 		"is neither a timeline nor a flight record":   `{"a":1}`,
 		"no events of a device":                       timeline(),
 		`event 2, "b": it ends 3 µs before it begins`: timeline(event("a", 1, 2, ""), event("b", 9, -3, "")),
@@ -112,6 +124,19 @@ func TestRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "odd: ") {
 			t.Errorf("%.80q: %v; want %q", text, err, want)
 		}
+	}
+	report := write(t, "run.nsys-rep", []byte("anything"))
+	if _, err := Read([]string{report}); err == nil || !strings.Contains(err.Error(), "nsys stats --report cuda_gpu_trace "+report) {
+		t.Errorf("a report of nsys: %v", err)
+	}
+	missing := filepath.Join(t.TempDir(), "nope.json")
+	if _, err := Read([]string{missing}); err == nil || strings.Count(err.Error(), "nope.json") != 1 {
+		t.Errorf("the file should be named once: %v", err)
+	}
+	cut := write(t, "cut.json", []byte(one[:len(one)-1]))
+	if _, err := Read([]string{cut}); err == nil || strings.Count(err.Error(), "cut short") != 1 ||
+		strings.Contains(err.Error(), "unexpected EOF") {
+		t.Errorf("a file that is cut short: %v", err)
 	}
 	two := []string{write(t, "a.rank3.json", []byte(one)), write(t, "b.rank3.json", []byte(one))}
 	if _, err := Read(two); err == nil || !strings.Contains(err.Error(), "are both of rank 3") {
