@@ -70,7 +70,7 @@ func (a *schedules) readSchedule(ctx context.Context, arg string) (schedule.File
 	}
 	unreadable := func(err error) error {
 		return (&failure{code: exitUsage, kind: "input",
-			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md lists the supported formats")
+			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md lists the formats, operations and keys")
 	}
 	if msccl.IsAlgorithm(src) {
 		f, err := msccl.Parse([]byte(src))
@@ -96,7 +96,7 @@ func (a *schedules) openSchedule(ctx context.Context, arg string) (schedule.File
 	p, err := f.Plan()
 	if err != nil {
 		err := &failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", arg, err)}
-		return nil, nil, nil, err.helping("docs/schedules.md lists what is supported")
+		return nil, nil, nil, err.helping("docs/schedules.md lists the formats, operations and keys")
 	}
 	out := &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: 1}
 	a.out.Schedule, a.out.Ranks = out, p.Ranks

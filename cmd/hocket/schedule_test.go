@@ -58,8 +58,13 @@ func TestCheckSchedule(t *testing.T) {
 		{race, exitProgram, "race", "rank 0, tb 0, op 1 (copy)"},
 		{exchangeWithout(t, signal, `"name": "wait"`), exitProgram, "deadlock", "waits for ever"},
 		{exchangeWithout(t, `"name": "re"`, `"name": "xyz"`), exitUsage, "",
-			`rank 0, tb 0, op 5 (xyz): there is no operation "xyz"`},
-		{exchangeWithout(t, `"gpus"`, `"gpu"`), exitUsage, "", "no gpus"},
+			`rank 0, tb 0, op 5 (xyz): unknown operation "xyz": the known ones are barrier, copy, `},
+		{exchangeWithout(t, `"gpus"`, `"gpu"`), exitUsage, "", `unknown key "gpu"`},
+		{exchangeWithout(t, `"reuse_resources"`, `"reuse_resurces"`), exitUsage, "", `unknown key "reuse_resurces"`},
+		{exchangeWithout(t, `"src_buff"`, `"src_buf"`), exitUsage, "", `unknown key "src_buf"`},
+		{exchangeWithout(t, `"allreduce"`, `"alreduce"`), exitUsage, "", `unknown collective "alreduce": the known ones are allgather, `},
+		{exchangeWithout(t, `"allreduce"`, `"custom"`), exitDone, "ok", ""},
+		{exchangeWithout(t, `"Simple"`, `"Simpel"`), exitDone, "ok", `unknown protocol "Simpel"`},
 		{exchangeWithout(t, `{`, `[`), exitUsage, "", "execution plan"},
 	} {
 		code, out, _ := hocketRun(t, "check", "--json", c.path)
