@@ -152,7 +152,7 @@ func (a *programs) unreadable(arg string, err error) error {
 		if like := nearFile(arg); like != "" {
 			return f.helping("did you mean %s?", like)
 		}
-		return f.helping("a PROGRAM is a .hkt file, a log with a dump of nvFuser, an export of torch's (.pt2), or - for standard input")
+		return f.helping("a PROGRAM is a .hkt file, a collective schedule (.json or .xml; check, run and import), a log with a dump of nvFuser, an export of torch's (.pt2), or - for standard input")
 	}
 	return inputf("%s: %w", arg, err)
 }
