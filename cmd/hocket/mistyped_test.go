@@ -82,6 +82,10 @@ var mistyped = []struct {
 	// Files.
 	{"run", 2, "it takes one PROGRAM", "see hocket run --help"},
 	{"run p.hkt q.hkt", 2, "it takes one PROGRAM", "see hocket run --help"},
+	{"check nosuch.json", 2, "file nosuch.json does not exist", "a collective schedule (.json or .xml"},
+	{"opt plan.json", 2, "plan.json is not a program", "hocket import "},
+	{"export all_reduce", 2, "--to is missing", ""},
+	{"export broadcast2 --to mscclpp", 2, "all_gather and all_to_all", ""},
 	{"run nosuch.hkt", 2, "file nosuch.hkt does not exist", "a PROGRAM is a .hkt file"},
 	{"run examples/mpl.hkt", 2, "file examples/mpl.hkt does not exist", "did you mean examples/mlp.hkt?"},
 	{"run mlp.hkt", 2, "file mlp.hkt does not exist", "did you mean examples/mlp.hkt?"},
@@ -105,7 +109,7 @@ func TestMistyped(t *testing.T) {
 	files := map[string]string{
 		"p.hkt":            "dim T = 8\nmesh tp[2]\nfunc f(%x: f32[T]) -> f32[T] {\n  %y = relu %x\n  return %y\n}\n",
 		"examples/mlp.hkt": "", "empty.hkt": "", "job.log": "$ mpirun pytest\nPASSED\n", "snapshot": "\x80\x04\x95",
-		"job.log.gz": "\x1f\x8b\x08",
+		"job.log.gz": "\x1f\x8b\x08", "plan.json": "{\"gpus\": []}",
 	}
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o777); err != nil {
