@@ -301,7 +301,7 @@ func onePROGRAM(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	takes := "PROGRAM: a .hkt or .pt2 file, or - for standard input"
+	takes := "PROGRAM: a .hkt or .pt2 file, a schedule (.json or .xml), or - for standard input"
 	if c.Name() == "memory" {
 		takes += "; or one SNAPSHOT.pickle of torch's allocator, or FILE.csv"
 	}

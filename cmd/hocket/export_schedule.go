@@ -10,6 +10,9 @@ import (
 	"hocket.example/hocket/internal/schedule/ours"
 )
 
+// planned lists the collectives of which export writes plans.
+const planned = "all_reduce, reduce_scatter, all_gather and all_to_all"
+
 func (a *app) exportCommand() *cobra.Command {
 	var to, algorithm, out string
 	ranks := 2
@@ -23,7 +26,7 @@ MSCCL++'s loader reads and hocket check proves: one thread block a rank, out of 
   hocket export all_reduce --to mscclpp -n 4 -o plan.json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("one collective is required: %s", contest.OpNames()).helping("see hocket export --help")
+				return usagef("one collective is required: %s", planned).helping("see hocket export --help")
 			}
 			return nil
 		},
@@ -37,7 +40,10 @@ MSCCL++'s loader reads and hocket check proves: one thread block a rank, out of 
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		op, ok := contest.OpNamed(args[0])
 		if !ok {
-			return usagef("unknown collective %q; the collectives are %s", args[0], contest.OpNames())
+			return usagef("unknown collective %q; export writes plans of %s", args[0], planned)
+		}
+		if to == "" {
+			return usagef("--to is missing: it names the format, mscclpp")
 		}
 		if to != "mscclpp" {
 			return usagef("--to: unknown format %q; the only format is mscclpp", to)

@@ -82,6 +82,10 @@ var mistyped = []struct {
 	// Files.
 	{"run", 2, "it takes one PROGRAM: a .hkt or .pt2 file", "see hocket run --help"},
 	{"run p.hkt q.hkt", 2, "it takes one PROGRAM", "see hocket run --help"},
+	{"check nosuch.json", 2, "file nosuch.json does not exist", "a collective schedule (.json or .xml"},
+	{"opt gpus.json", 2, "gpus.json is not a program", "hocket import "},
+	{"export all_reduce", 2, "--to is missing", ""},
+	{"export broadcast2 --to mscclpp", 2, "all_gather and all_to_all", ""},
 	{"run nosuch.hkt", 2, "file nosuch.hkt does not exist", "a PROGRAM is a .hkt file"},
 	{"run examples/mpl.hkt", 2, "file examples/mpl.hkt does not exist", "did you mean examples/mlp.hkt?"},
 	{"run mlp.hkt", 2, "file mlp.hkt does not exist", "did you mean examples/mlp.hkt?"},
@@ -109,7 +113,7 @@ func TestMistyped(t *testing.T) {
 		"p.hkt":            "dim T = 8\nmesh tp[2]\nfunc f(%x: f32[T]) -> f32[T] {\n  %y = relu %x\n  return %y\n}\n",
 		"examples/mlp.hkt": "", "empty.hkt": "", "job.log": "$ mpirun pytest\nPASSED\n", "snapshot": "\x80\x04\x95",
 		"empty.pt2": "", "cut.pt2": "PK\x03\x04", "plan.json": "{\n  \"up\": \"colwise\",\n  up\n}\n",
-		"job.log.gz": "\x1f\x8b\x08",
+		"job.log.gz": "\x1f\x8b\x08", "gpus.json": "{\"gpus\": []}",
 	}
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o777); err != nil {

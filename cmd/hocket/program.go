@@ -101,6 +101,9 @@ func otherFile(arg, src string, err error) error {
 	case pickled(src):
 		return inputf("%s is not a program: it is a pickle, or compressed with gzip", arg).helping(
 			"decompress logs first; use hocket memory for snapshots of torch's allocator, and hocket trace for flight records of torch")
+	case strings.HasSuffix(arg, ".json") || strings.HasSuffix(arg, ".xml"):
+		return inputf("%s is not a program: collective schedules are for check, run and import", arg).helping(
+			"hocket import %s -o FILE.hkt writes a program", arg)
 	case strings.HasSuffix(arg, ".py"):
 		return inputf("%s is Python code, not a program", arg).helping("hocket reads a module that it exports " +
 			"(torch.export.save), and hocket memory a snapshot that it writes (torch.cuda.memory._dump_snapshot)")
@@ -154,7 +157,7 @@ func (a *programs) unreadable(arg string, err error) error {
 		if like := nearFile(arg); like != "" {
 			return f.helping("did you mean %s?", like)
 		}
-		return f.helping("a PROGRAM is a .hkt file, a log with a dump of nvFuser, an export of torch's (.pt2), or - for standard input")
+		return f.helping("a PROGRAM is a .hkt file, a collective schedule (.json or .xml; check, run and import), a log with a dump of nvFuser, an export of torch's (.pt2), or - for standard input")
 	}
 	return inputf("%s: %w", arg, err)
 }

@@ -70,7 +70,7 @@ func (a *schedules) readSchedule(ctx context.Context, arg string) (schedule.File
 	}
 	unreadable := func(err error) error {
 		return (&failure{code: exitUsage, kind: "input",
-			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md lists the supported formats")
+			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md lists the formats, operations and keys")
 	}
 	if msccl.IsAlgorithm(src) {
 		f, err := msccl.Parse([]byte(src))
@@ -96,7 +96,7 @@ func (a *schedules) openSchedule(ctx context.Context, arg string) (schedule.File
 	p, err := f.Plan()
 	if err != nil {
 		err := &failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", arg, err)}
-		return nil, nil, nil, err.helping("docs/schedules.md lists what is supported")
+		return nil, nil, nil, err.helping("docs/schedules.md lists the formats, operations and keys")
 	}
 	out := &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: 1}
 	a.out.Schedule, a.out.Ranks = out, p.Ranks
@@ -172,8 +172,14 @@ func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) e
 		}
 	}
 	if o.redundant && r.Verdict == schedule.OK {
-		found, err := schedule.Redundant(c.Context(), f, r, options)
-		if err != nil && c.Context().Err() == nil {
+		ctx := c.Context()
+		if c.Flags().Changed("max-time") && a.limits.Time > 0 { // by default the limit does not depend on the machine
+			limited, cancel := context.WithTimeout(ctx, a.limits.Time)
+			defer cancel()
+			ctx = limited
+		}
+		found, err := schedule.Redundant(ctx, f, r, options)
+		if err != nil && ctx.Err() == nil {
 			return ofHocket(err)
 		}
 		out.Redundant, out.Looked, out.Syncs, out.Interleavings = found.Places, found.Looked, found.All,
@@ -329,13 +335,13 @@ func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 	for _, at := range out.Redundant {
 		fmt.Fprintf(a.text, "redundant: %s\n", at)
 	}
-	if out.Looked > 0 {
-		fmt.Fprintf(a.text, "%d of %d synchronizations can each be removed alone; %d interleavings with data confirm it",
+	if out.Syncs > 0 {
+		fmt.Fprintf(a.text, "%d of %d tried synchronizations can each be removed alone; %d interleavings with data confirm it\n",
 			len(out.Redundant), out.Looked, out.Interleavings)
 		if out.Looked < out.Syncs {
-			fmt.Fprintf(a.text, "; %d were not tried", out.Syncs-out.Looked)
+			fmt.Fprintf(a.text, "the schedule has %d synchronizations: the search stopped at its limit (see docs/schedules.md)\n",
+				out.Syncs)
 		}
-		fmt.Fprintln(a.text)
 	}
 	ds := r.Diagnostics(arg, !a.json)
 	if r.Verdict == schedule.OK {

@@ -58,8 +58,13 @@ func TestCheckSchedule(t *testing.T) {
 		{race, exitProgram, "race", "rank 0, tb 0, op 1 (copy)"},
 		{exchangeWithout(t, signal, `"name": "wait"`), exitProgram, "deadlock", "waits for ever"},
 		{exchangeWithout(t, `"name": "re"`, `"name": "xyz"`), exitUsage, "",
-			`rank 0, tb 0, op 5 (xyz): there is no operation "xyz"`},
-		{exchangeWithout(t, `"gpus"`, `"gpu"`), exitUsage, "", "no gpus"},
+			`rank 0, tb 0, op 5 (xyz): unknown operation "xyz": the known ones are barrier, copy, `},
+		{exchangeWithout(t, `"gpus"`, `"gpu"`), exitUsage, "", `unknown key "gpu"`},
+		{exchangeWithout(t, `"reuse_resources"`, `"reuse_resurces"`), exitUsage, "", `unknown key "reuse_resurces"`},
+		{exchangeWithout(t, `"src_buff"`, `"src_buf"`), exitUsage, "", `unknown key "src_buf"`},
+		{exchangeWithout(t, `"allreduce"`, `"alreduce"`), exitUsage, "", `unknown collective "alreduce": the known ones are allgather, `},
+		{exchangeWithout(t, `"allreduce"`, `"custom"`), exitDone, "ok", ""},
+		{exchangeWithout(t, `"Simple"`, `"Simpel"`), exitDone, "ok", `unknown protocol "Simpel"`},
 		{exchangeWithout(t, `{`, `[`), exitUsage, "", "execution plan"},
 	} {
 		code, out, _ := hocketRun(t, "check", "--json", c.path)
@@ -84,7 +89,7 @@ func TestCheckSchedule(t *testing.T) {
 		t.Error(code, out, errs)
 	}
 	if code, out, _ := hocketRun(t, "check", fixed, "--redundant"); code != exitDone ||
-		!strings.Contains(out, "2 of 16 synchronizations") {
+		!strings.Contains(out, "2 of 16 tried synchronizations") {
 		t.Error(code, out)
 	}
 	if code, out, errs := hocketRun(t, "run", fixed, "--schedules", "30"); code != exitDone ||
@@ -151,6 +156,10 @@ func TestRefutedSchedule(t *testing.T) {
 	_, want, _ := strings.Cut(errs, " of 300: ")
 	if _, is, _ := strings.Cut(repeated, " of 1: "); code != exitHocket || is != want {
 		t.Errorf("exit %d, %s, want %s", code, repeated, want)
+	}
+	code, out, _ = hocketRun(t, "check", "../../examples/schedules/exchange.json", "--redundant", "--max-time", "1ns")
+	if code != exitDone || !strings.Contains(out, "the schedule has 16 synchronizations") {
+		t.Errorf("exit %d, %s", code, out)
 	}
 	many := testcorpus.Need(t, "schedules") + "/plans/sn_allgather_ring_n8.json"
 	if code, _, errs := hocketRun(t, "check", many); code != exitDone || strings.Count(errs, ": warning: ") != 5 ||

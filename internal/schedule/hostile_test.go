@@ -13,7 +13,7 @@ import (
 // are refused before a plan is built.
 func TestHostileFiles(t *testing.T) {
 	plan := func(ops, more string) string {
-		return `{"gpus":[{"id":0,"input_chunks":4,"output_chunks":4,"scratch_chunks":4,"threadblocks":[{"id":0,"ops":[` + ops + `]}]` + more + `}]}`
+		return `{"collective":"test","gpus":[{"id":0,"input_chunks":4,"output_chunks":4,"scratch_chunks":4,"threadblocks":[{"id":0,"ops":[` + ops + `]}]` + more + `}]}`
 	}
 	copies := func(tbg, size string) string {
 		return `{"name":"copy","src_buff":[{"type":"i","index":0,"size":` + size +
@@ -21,15 +21,15 @@ func TestHostileFiles(t *testing.T) {
 	}
 	for _, c := range []struct{ text, want string }{
 		{"", "no JSON of an execution plan, at byte 0: EOF"},
-		{`{"gpus": [`, "no JSON of an execution plan, at byte 10: unexpected EOF"},
-		{`{"gpus": x}`, "no JSON of an execution plan, at byte 10: invalid character 'x'"},
+		{`{"collective":"test","gpus": [`, "no JSON of an execution plan, at byte 30: unexpected EOF"},
+		{`{"collective":"test","gpus": x}`, "no JSON of an execution plan, at byte 30: invalid character 'x'"},
 		{strings.Repeat("[", 1<<16), "depth"},
-		{`{"gpus":[{"id":"x"}]}`, "want a whole number, found string"},
-		{`{"gpus":[{"id":1}]}`, "gpus[0] has id 1"},
-		{`{"gpus":[{"id":0}]} {}`, "text after the end"},
-		{`{"gpus":[{"id":0,"scratch_chunks":-1}]}`, "a buffer of -1 chunks"},
-		{`{"gpus":[{"id":0,"scratch_chunks":1048576,"input_chunks":1048576}]}`, ""},
-		{plan(`{"name":"\u001b[31m"}`, ""), `op 0 ("\x1b[31m"): there is no operation`},
+		{`{"collective":"test","gpus":[{"id":"x"}]}`, "want a whole number, found string"},
+		{`{"collective":"test","gpus":[{"id":1}]}`, "gpus[0] has id 1"},
+		{`{"collective":"test","gpus":[{"id":0}]} {}`, "text after the end"},
+		{`{"collective":"test","gpus":[{"id":0,"scratch_chunks":-1}]}`, "a buffer of -1 chunks"},
+		{`{"collective":"test","gpus":[{"id":0,"scratch_chunks":1048576,"input_chunks":1048576}]}`, ""},
+		{plan(`{"name":"\u001b[31m"}`, ""), `op 0 ("\x1b[31m"): unknown operation`},
 		{plan(`{"name":"wait","channel_type":"memory","channel_ids":[0]}`, ""),
 			"op 0 (wait): the thread block has no memory channels"},
 		{plan(copies(`,"tbg_info":{"tb_id":2,"tbg_size":2}`, "1"), ""), "tbg_info has block 2 of 2"},
@@ -41,13 +41,13 @@ func TestHostileFiles(t *testing.T) {
 			"operations"},
 		{plan(`{"name":"sem_acquire","semaphore_ids":[-1]}`, ""), "there is no semaphore -1"},
 		{plan(`{"name":"barrier","barrier_id":1}`, ""), "num_threadblocks is missing"},
-		{`{"gpus":[{"id":0,"channels":[{"channel_type":"port","connected_to":[7]}]}]}`, "connected to rank 7 of 1"},
-		{`<algo ngpus="2"><gpu id="0"/></algo>`, "ngpus is 2, and the algorithm has 1 gpus"},
-		{`<algo ngpus="1"><gpu id="0" i_chunks="x"/></algo>`, `line 1: "x" is no whole number`},
-		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="3"/></gpu></algo>`, "its peer is rank 3 of 1"},
-		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1"/></tb></gpu></algo>`, `there is no buffer ""`},
-		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "depends on step 9 of tb 0, which has 1"},
-		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="-1"`, "unexpected EOF"},
+		{`{"collective":"test","gpus":[{"id":0,"channels":[{"channel_type":"port","connected_to":[7]}]}]}`, "connected to rank 7, but the ranks are 0 to 0"},
+		{`<algo coll="test" ngpus="2"><gpu id="0"/></algo>`, "ngpus is 2, and the algorithm has 1 gpus"},
+		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="x"/></algo>`, `line 1: "x" is no whole number`},
+		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="3"/></gpu></algo>`, "its peer is rank 3, but the ranks are 0 to 0"},
+		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1"/></tb></gpu></algo>`, `there is no buffer ""`},
+		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "depends on step 9 of tb 0, which has 1"},
+		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1"`, "unexpected EOF"},
 	} {
 		var f schedule.File
 		var err error

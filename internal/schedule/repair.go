@@ -80,8 +80,8 @@ type Redundancy struct {
 }
 
 // Redundant removes the synchronizations of a correct file, each by itself. It returns the synchronizations without
-// which the file is still correct according to Check and to several interleavings on data. If testing all would take
-// more than about a minute, it tests only some of them.
+// which the file is still correct according to Check and to several interleavings on data. It tests them in the order of
+// the file, until it has executed a fixed number of steps or ctx ends.
 func Redundant(ctx context.Context, f File, whole *Report, o Options) (Redundancy, error) {
 	syncs := f.Syncs()
 	out, work, ran := Redundancy{All: len(syncs)}, 0, 0

@@ -44,7 +44,14 @@ func (f *File) slots() int {
 // the algorithm.
 func (f *File) Plan() (*schedule.Plan, error) {
 	p := &schedule.Plan{Name: f.Name, Ranks: len(f.GPUs), Parts: 1, InPlace: f.InPlace == 1}
-	p.Collective, p.Shift = f.collective()
+	var err error
+	if p.Collective, p.Shift, err = f.collective(); err != nil {
+		return nil, err
+	}
+	if f.Proto != "" && f.Proto != "Simple" && f.Proto != "LL" && f.Proto != "LL128" {
+		p.Notes = append(p.Notes, fmt.Sprintf("unknown proto %.40q: the known ones are Simple, LL and LL128; "+
+			"a connection is assumed to contain %d messages", f.Proto, f.slots()))
+	}
 	if p.InPlace && f.OutOfPlace != nil && *f.OutOfPlace == 1 {
 		p.Notes = append(p.Notes, "it is for separate buffers, too: judged in place")
 	}
@@ -155,7 +162,7 @@ func (b *builder) connections() error {
 			p.Counters = append(p.Counters, schedule.Counter{Name: fmt.Sprintf("the progress of rank %d tb %d", r, t)})
 			for _, q := range []int{tb.Send, tb.Recv} {
 				if q < -1 || q >= len(f.GPUs) {
-					return fmt.Errorf("gpu %d tb %d: its peer is rank %d of %d", r, t, q, len(f.GPUs))
+					return fmt.Errorf("gpu %d tb %d: its peer is rank %d, but the ranks are 0 to %d", r, t, q, len(f.GPUs)-1)
 				}
 			}
 			if tb.Send >= 0 {
@@ -303,7 +310,7 @@ func (b *builder) move(tb *TB, s *Step, sent *int, before, after *[]schedule.Lan
 		return nil, nil
 	case "s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re":
 	default:
-		return nil, b.errorf("there is no step type %q", s.Type)
+		return nil, b.errorf("unknown step type %.40q: the known ones are cpy, nop, r, rcs, re, rrc, rrcs, rrs and s", s.Type)
 	}
 	if s.Count < 1 || s.Count > maxChunks {
 		return nil, b.errorf("it has a count of %d", s.Count)

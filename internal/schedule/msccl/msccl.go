@@ -142,26 +142,30 @@ func (f *File) Step(at schedule.Place) *Step {
 	return &tb.Steps[at.Index]
 }
 
-// collective returns the collective that the algorithm must compute. For alltonext it also returns the shift: rank r
-// receives the input of rank r+shift.
-func (f *File) collective() (schedule.Collective, int) {
+// collective returns the collective that the algorithm must compute, or an error for an unknown name. For alltonext it
+// also returns the shift: rank r receives the input of rank r+shift.
+func (f *File) collective() (schedule.Collective, int, error) {
 	switch f.Coll {
 	case "allreduce":
-		return schedule.AllReduce, 0
+		return schedule.AllReduce, 0, nil
 	case "allgather":
-		return schedule.AllGather, 0
+		return schedule.AllGather, 0, nil
 	case "reducescatter", "reduce_scatter":
-		return schedule.ReduceScatter, 0
+		return schedule.ReduceScatter, 0, nil
 	case "alltoall":
-		return schedule.AllToAll, 0
+		return schedule.AllToAll, 0, nil
 	case "broadcast":
-		return schedule.Broadcast, 0
+		return schedule.Broadcast, 0, nil
 	}
 	if strings.HasPrefix(f.Name, "alltonext") {
 		if strings.Contains(f.Name, "backward") {
-			return schedule.ToNext, 1
+			return schedule.ToNext, 1, nil
 		}
-		return schedule.ToNext, -1
+		return schedule.ToNext, -1, nil
 	}
-	return schedule.Undefined, 0
+	if f.Coll != "custom" && f.Coll != "test" {
+		return schedule.Undefined, 0, fmt.Errorf("unknown coll %.40q: the known ones are allgather, allreduce, alltoall, "+
+			"broadcast, custom, reducescatter and test; custom and test have no defined result", f.Coll)
+	}
+	return schedule.Undefined, 0, nil
 }

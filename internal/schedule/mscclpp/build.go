@@ -2,6 +2,9 @@ package mscclpp
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/schedule"
 )
@@ -38,8 +41,11 @@ func (f *File) Plan() (*schedule.Plan, error) {
 	b.p = p
 	known := false
 	if p.Collective, known = collectives[f.Collective]; !known {
-		b.note("collective %.40q is not known: no result is defined for it, and only races and deadlocks are judged",
-			f.Collective)
+		return nil, fmt.Errorf("unknown collective %.40q: the known ones are %s; test and custom have no defined result",
+			f.Collective, strings.Join(slices.Sorted(maps.Keys(collectives)), ", "))
+	}
+	if f.Protocol != "" && f.Protocol != "Simple" && f.Protocol != "LL" {
+		b.note("unknown protocol %.40q: MSCCL++ has Simple and LL; the check does not depend on it", f.Protocol)
 	}
 	if err := b.memory(); err != nil {
 		return nil, err
@@ -224,7 +230,7 @@ func (b *builder) channels(r int) error {
 	for _, kind := range []string{"memory", "port"} {
 		for i, q := range b.peers(r, kind) {
 			if q < 0 || q >= len(b.f.GPUs) {
-				return fmt.Errorf("rank %d: %s channel %d is connected to rank %d of %d", r, kind, i, q, len(b.f.GPUs))
+				return fmt.Errorf("rank %d: %s channel %d is connected to rank %d, but the ranks are 0 to %d", r, kind, i, q, len(b.f.GPUs)-1)
 			}
 			b.counters[counterKey{kind, r, i}] = len(b.p.Counters)
 			b.p.Counters = append(b.p.Counters, schedule.Counter{

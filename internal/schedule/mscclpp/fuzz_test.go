@@ -16,8 +16,8 @@ func FuzzPlan(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(text)
-	f.Add([]byte(`{"gpus":[{"id":0,"threadblocks":[{"ops":[{"name":"pipeline","iter_context":{"num_chunks":2},"ops":[{"name":"nop"}]}]}]}]}`))
-	f.Add([]byte(`{"gpus":[{"id":0,"input_chunks":1,"threadblocks":[{"ops":[{"name":"copy","tbg_info":{"tb_id":0,"tbg_size":3},"src_buff":[{"type":"i","size":1}],"dst_buff":[{"type":"i","index":0,"size":1}]}]}]}]}`))
+	f.Add([]byte(`{"collective":"test","gpus":[{"id":0,"threadblocks":[{"ops":[{"name":"pipeline","iter_context":{"num_chunks":2},"ops":[{"name":"nop"}]}]}]}]}`))
+	f.Add([]byte(`{"collective":"test","gpus":[{"id":0,"input_chunks":1,"threadblocks":[{"ops":[{"name":"copy","tbg_info":{"tb_id":0,"tbg_size":3},"src_buff":[{"type":"i","size":1}],"dst_buff":[{"type":"i","index":0,"size":1}]}]}]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > 1<<14 {
 			return

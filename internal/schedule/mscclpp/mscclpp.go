@@ -147,12 +147,16 @@ func IsPlan(text string) bool {
 // Parse reads an execution plan. Errors name the operation in which they occur.
 func Parse(text []byte) (*File, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields() // what a plan means cannot be decided if a key of it is ignored
 	f := &File{}
 	if err := d.Decode(f); err != nil {
 		var t *json.UnmarshalTypeError
 		if errors.As(err, &t) {
 			return nil, fmt.Errorf("%s, at byte %d: want %s, found %s", orTop(t.Field), t.Offset, kindName(t.Type),
 				t.Value)
+		}
+		if key, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return nil, fmt.Errorf("unknown key %.40s, before byte %d", key, d.InputOffset())
 		}
 		at := int64(len(text)) // if the text is truncated, the error is at its end
 		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {

@@ -2,6 +2,9 @@ package mscclpp
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/schedule"
 )
@@ -225,7 +228,7 @@ func (b *builder) remote(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 				id)
 		}
 		if q := list[id].Rank; q < 0 || q >= len(b.f.GPUs) {
-			return schedule.Span{}, b.errorf("remote buffer %d is rank %d's of %d", id, q, len(b.f.GPUs))
+			return schedule.Span{}, b.errorf("remote buffer %d is on rank %d, but the ranks are 0 to %d", id, q, len(b.f.GPUs)-1)
 		}
 		return b.span(list[id].Rank, list[id].Type, c.Index, c.Size, mode)
 	}
@@ -253,7 +256,7 @@ func (b *builder) group(i int) ([]int, string, error) {
 		}
 		for _, q := range c.Groups[ch].Ranks {
 			if q < 0 || q >= len(b.f.GPUs) {
-				return nil, "", b.errorf("the switch channel has rank %d of %d", q, len(b.f.GPUs))
+				return nil, "", b.errorf("the switch channel has rank %d, but the ranks are 0 to %d", q, len(b.f.GPUs)-1)
 			}
 		}
 		if len(c.Groups[ch].Ranks) == 0 {
@@ -347,7 +350,10 @@ func (b *builder) data(out *schedule.Op) error {
 	}
 	how, ok := sums[o.Name]
 	if !ok {
-		return b.errorf("there is no operation %.40q", o.Name)
+		names := slices.Concat(syncs, slices.Collect(maps.Keys(sums)), slices.Collect(maps.Keys(pairs)),
+			[]string{"glre", "glres", "gstore", "gstorepkt", "pipeline", "rppkt"})
+		slices.Sort(names)
+		return b.errorf("unknown operation %.40q: the known ones are %s", o.Name, strings.Join(names, ", "))
 	}
 	if o.ReduceOp != "" && o.ReduceOp != "sum" {
 		return b.errorf("reduce_op is %.40q, and only sum is known", o.ReduceOp)
