@@ -36,7 +36,6 @@ var namesAllowed = []struct {
 	{"cmd/hocket/launch.go", []string{"tcp"}, "the protocol"},
 	{"internal/world", []string{"tcp"}, "the protocol"},
 	{"internal/modeltest/nodes.go", []string{"tcp"}, "the protocol"},
-	{"examples/server", []string{"tcp"}, "the protocol"},
 	{"cmd/hocket", []string{"across"}, "the tier between nodes, in its flag and file"},
 	{"internal/compile/across.go", []string{"across"}, "the tier between nodes, in its file"},
 	{"examples", []string{"cpu", "cuda"}, "programs with a command line of their own"},

@@ -488,7 +488,7 @@ func TestRefused(t *testing.T) {
 		"usage: server":                         {},
 		"-slots and -room must be at least 1":   {"-slots", "0", llama},
 		"-slots and -room must be at least 1\n": {"-room", "0", llama},
-		"no tensor is bound to %embed, %wq":     {"-weights", other, llama},
+		"has the name of a parameter":           {"-weights", other, llama},
 		"-weights cannot be used with a .pt2":   {"-weights", other, "testdata/recurrent.pt2"},
 		"the model has no parameter %ids":       {noIDs},
 	} {

@@ -43,12 +43,12 @@ func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	for in.Scan() {
 		t.line++
 		totals.read(t.line, in.Text())
+		rows := len(t.events)
 		if err := t.read(in.Text()); err != nil {
 			return nil, fmt.Errorf("line %d: %w", t.line, err)
 		}
-		if !ended && len(t.events) > 0 && startsWithDigit(in.Text()) {
-			return nil, fmt.Errorf("line %d: the file ends within this row, so it is cut short: export it again, or add a "+
-				"newline if the row is complete", t.line)
+		if !ended && rows > 0 && len(t.events) == rows && startsWithDigit(in.Text()) {
+			return nil, fmt.Errorf("line %d: the file ends within this row, so it is cut short: export it again", t.line)
 		}
 	}
 	switch err := in.Err(); {
