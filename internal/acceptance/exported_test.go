@@ -26,17 +26,7 @@ var gpt2Plan = map[string]string{"h.*.attn.c_attn": "packed_colwise", "h.*.attn.
 func TestDecode(t *testing.T) {
 	models := testcorpus.Need(t, "models")
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2"} {
-		plan := gpt2Plan
-		if name != "gpt2" {
-			text, err := os.ReadFile(filepath.Join(models, name, "tp_plan.json"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			plan = nil
-			if err := json.Unmarshal(text, &plan); err != nil {
-				t.Fatal(err)
-			}
-		}
+		plan := planOf(t, models, name)
 		for _, ranks := range []int{1, 2, 4} {
 			if testing.Short() && ranks != 2 {
 				continue
@@ -49,6 +39,22 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// planOf returns the tensor parallel plan of a model in the corpus.
+func planOf(t *testing.T, models, name string) map[string]string {
+	if name == "gpt2" {
+		return gpt2Plan
+	}
+	text, err := os.ReadFile(filepath.Join(models, name, "tp_plan.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var plan map[string]string
+	if err := json.Unmarshal(text, &plan); err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
 // TestOpenExtents runs models that were exported for any number of tokens, with several numbers of
 // tokens. Since attention is causal, the logits of the first tokens do not depend on later ones.
 func TestOpenExtents(t *testing.T) {
@@ -57,7 +63,7 @@ func TestOpenExtents(t *testing.T) {
 	for _, name := range []string{"gpt2", "gpt_neox"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(models, name)
-			_, model := loadExport(t, filepath.Join(dir, "dynamic.pt2"), hocket.ExportOptions{Plan: gpt2Plan, Ranks: 2})
+			_, model := loadExport(t, filepath.Join(dir, "dynamic.pt2"), hocket.ExportOptions{Plan: planOf(t, models, name), Ranks: 2})
 			ids, want := expected(t, dir)
 			vocabulary := len(want) / len(ids)
 			for _, tokens := range []int{12, 5, 2} {

@@ -193,7 +193,7 @@ func TestAutoRunsRight(t *testing.T) {
 		c.run(t, res, 1)
 	}
 	if _, err := Build(c.info, Options{Strategy: Auto, Machine: "abacus"}); err == nil ||
-		!strings.Contains(err.Error(), "there are cpu, h100x2") {
+		!strings.Contains(err.Error(), "the machines are cpu, h100x2") {
 		t.Errorf("a machine that there is not: %v", err)
 	}
 }

@@ -17,9 +17,9 @@ func TestRefusals(t *testing.T) {
 		line               int32
 	}{
 		{"inout", "func f(%s: inout f64[4], %x: f64[4]) -> f64[4] {\n  %y = exp %x\n  return %y\n}", "%s is inout", 1},
-		{"taken by a value", "func f(%x: f64[4]) -> f64[4] {\n  %dx = exp %x\n  return %dx\n}", "name is taken", 1},
+		{"taken by a value", "func f(%x: f64[4]) -> f64[4] {\n  %dx = exp %x\n  return %dx\n}", "already uses this name", 1},
 		{"taken by a parameter", "func f(%x: f64[4], %dy: f64[4]) -> f64[4] {\n  %y = exp %x\n  return %y\n}",
-			"name is taken", 1},
+			"already uses this name", 1},
 		{"written in parts", "func f(%x: f64[4]) -> f64[8] {\n  %b = alloc f64[8] zero\n  %p = slice %b, axis=0, 0..4\n  exp %x into %p\n" +
 			"  %y: f64[8] = claim %b\n  return %y\n}", "written in parts", 4},
 		{"on a stream", "func f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4]\n  %s = stream\n  on %s {\n    wait main\n" +
@@ -29,7 +29,7 @@ func TestRefusals(t *testing.T) {
 		{"overwritten later", "func f(%x: f64[4]) -> (f64[4], f64[4]) {\n  %b = alloc f64[4]\n  exp %x into %b\n" +
 			"  %c = mul %b, %b\n  neg %b into %b\n  return %c, %b\n}", "overwritten", 3},
 		{"a part of what is overwritten", "func f(%x: f64[4]) -> f64[2] {\n  %b = alloc f64[4]\n  exp %x into %b\n" +
-			"  %p = slice %b, axis=0, 0..2\n  neg %b into %b\n  %y = neg %p\n  return %y\n}", "written later", 4},
+			"  %p = slice %b, axis=0, 0..2\n  neg %b into %b\n  %y = neg %p\n  return %y\n}", "written after the part is taken", 4},
 		{"launch", "func f(%x: f32[4]) -> f32[4] {\n  %b = alloc f32[4]\n" +
 			"  launch \"k.ptx\":k(%x, into %b), grid=1, block=4\n  return %b\n}", "no backward kernel", 3},
 		{"claimed in a loop", "func f(%x: f64[4]) -> f64[4] {\n  %y = for %i in 0..2 carry %h = %x {\n    %b = alloc f64[4]\n" +
@@ -43,9 +43,9 @@ func TestRefusals(t *testing.T) {
 		{"window", "func f(%q: f64[2, 1, 4]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, causal=true, window=1\n  return %y\n}", "with window=", 2},
 		{"soft cap", "func f(%q: f64[2, 1, 4]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, softcap=2\n  return %y\n}", "with softcap=", 2},
 		{"8 bits", "func f(%x: f32[4, 4], %w: f8e4m3[4, 4]) -> f32[4, 4] {\n  %v: f32[4, 4] = cast %w\n  %c: f8e5m2[4, 4] = cast %x\n" +
-			"  %d: f32[4, 4] = cast %c\n  %y = linear %d, %v\n  return %y\n}", "too coarse", 3},
+			"  %d: f32[4, 4] = cast %c\n  %y = linear %d, %v\n  return %y\n}", "too imprecise for gradients", 3},
 		{"ragged", "func f(%x: f64[5], %z: f64[1]) -> f64[1] {\n  %y = for %i in 0..2 carry %h = %z {\n    %c = chunk %x, axis=0, %i of 2\n" +
-			"    %e = exp (mul %c, %c)\n    %s = sum (mul %e, %e), axis=0\n    %r = reshape %s, shape=(1)\n    %k = add %h, %r\n    yield %k\n  }\n  return %y\n}", "another in each", 2},
+			"    %e = exp (mul %c, %c)\n    %s = sum (mul %e, %e), axis=0\n    %r = reshape %s, shape=(1)\n    %k = add %h, %r\n    yield %k\n  }\n  return %y\n}", "differs between iterations", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in, ds := checker.Read("test.hkt", c.src)

@@ -320,7 +320,7 @@ func TestRefused(t *testing.T) {
 			"the output T1 is never written"},
 		{container(copyT1 + "  T1_g_float[iS2{i0}, iS3{5}] = Set( " + t0 + " )\n"), "4:3:",
 			"T1 has other axes here than elsewhere"},
-		{container("  T2_g_float[iS4{i0}, iS5{5}] = Set( " + t0 + " )\n" + copyT1), "2:", "does not fit f32[i0, 5]"},
+		{container("  T2_g_float[iS4{i0}, iS5{5}] = Set( " + t0 + " )\n" + copyT1), "2:", "dimension 1 of f32[i0, 4] differs from that of f32[i0, 5]"},
 		{container(copyT1 + "  T2_g_float[iS4{3}, iS5{5}] = ALLOCATE(buffer=T2_g_float[iS4{3}, iS5{5}], mem_type=global, size=16)\n"), "4:", "has 16 elements, and its axes make 15"},
 		{container(copyT1 + "  FOR i0 from 0 to 3:\n    Synchronize Stream 1\n"), "4:", "the name of something else"},
 		{container("  FOR i9 from 0 to 3:\n    Synchronize Stream 1\n     Synchronize Stream 2\n" + copyT1), "4:6:",

@@ -285,7 +285,7 @@ func TestEnqueueWrong(t *testing.T) {
 		"x: no address is passed for the block of rank 1": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: a.In["x"][0]}
 		},
-		"rank 7 has no block": func(a *hocket.EnqueueArgs) {
+		"is passed for rank 7, but this process has no block": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: 64, 1: 64, 7: 64}
 		},
 		"not a multiple of 4": func(a *hocket.EnqueueArgs) {
@@ -295,7 +295,7 @@ func TestEnqueueWrong(t *testing.T) {
 		"address 0x1230 is not memory of a GPU": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: 0x1230, 1: a.In["x"][1]}
 		},
-		"is on GPU 1, and rank 0 is on GPU 0": func(a *hocket.EnqueueArgs) {
+		"is on GPU 1, but rank 0 is on GPU 0": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: 0x4560, 1: a.In["x"][1]}
 		},
 	} {

@@ -126,7 +126,7 @@ func TestNoMapping(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := process.New(drv, nil); err == nil || !strings.Contains(err.Error(), "GPU 1, fake, lacks") || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES can leave it out") {
+	if _, err := process.New(drv, nil); err == nil || !strings.Contains(err.Error(), "GPU 1, fake, lacks") || !strings.Contains(err.Error(), "exclude the GPU with CUDA_VISIBLE_DEVICES") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -49,7 +49,7 @@ func TestMultimemSupports(t *testing.T) {
 	}{
 		"taken": {},
 		"not opted": {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.Multicast = false },
-			why: "HOCKET_MULTICAST=on opts in"},
+			why: "HOCKET_MULTICAST=on enables it"},
 		"in order": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.AnyOrder = false },
 			why: "order=any"},
 		"maximum": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Max },

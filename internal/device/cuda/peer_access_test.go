@@ -139,9 +139,9 @@ func TestTrialFails(t *testing.T) {
 		lost bool
 	}{
 		"address": {func(f *fakedriver.GPU) { f.Kills["cuMemcpyAsync"] = 700 },
-			[]string{"a transfer from GPU 0 to GPU 1: GPU 0, fake, is lost", "HOCKET_P2P=0-1 keeps"}, true},
+			[]string{"a transfer from GPU 0 to GPU 1: GPU 0, fake, was lost", "a new process with HOCKET_P2P=0-1"}, true},
 		"hang": {func(f *fakedriver.GPU) { f.Late["cuStreamQuery"] = 1 << 30 },
-			[]string{"a transfer from GPU 0 to GPU 1: ", "the transfer has not ended after 30ms", "HOCKET_P2P=0-1 keeps"}, true},
+			[]string{"a transfer from GPU 0 to GPU 1: ", "the transfer has not ended after 30ms", "a new process with HOCKET_P2P=0-1"}, true},
 		"memory": {func(f *fakedriver.GPU) { f.Returns["cuMemHostAlloc"] = 2 },
 			[]string{"a transfer from GPU 0 to GPU 1: CUDA: cuMemHostAlloc"}, false},
 	} {
@@ -174,8 +174,8 @@ func TestTrialLoses(t *testing.T) {
 		t.Cleanup(func() { f.Dead = 1 }) // its memory is not freed
 		m := newMachine(system(f), Options{Kernels: f})
 		_, err := m.Open(t.Context(), 2)
-		isLost(t, err, fmt.Sprintf("GPU %d, fake, is lost", ill), "a transfer from GPU 0 to GPU 1",
-			"HOCKET_P2P=0-1 keeps")
+		isLost(t, err, fmt.Sprintf("GPU %d, fake, was lost", ill), "a transfer from GPU 0 to GPU 1",
+			"a new process with HOCKET_P2P=0-1")
 		if m.sys.GPUs[ill].Lost.Load() == nil || m.sys.GPUs[1-ill].Lost.Load() != nil {
 			t.Errorf("GPU %d fails: lost: %v, %v", ill, m.sys.GPUs[0].Lost.Load(), m.sys.GPUs[1].Lost.Load())
 		}

@@ -22,7 +22,7 @@ func TestTeamGivesUp(t *testing.T) {
 	}{
 		{0, 0, []string{"after 2s member 0 (rank 0)", "had not begun the team's launch 3"}},
 		{0, 3, []string{"after 2s member 0 (rank 0), now there, had not begun the team's launch 3"}},
-		{1, 3, []string{"after 2s , although all members had begun the team's launch 3"}},
+		{1, 3, []string{"had not arrived after 2s, although all members had begun the team's launch 3"}},
 	} {
 		f := fakedriver.New(t, 2)
 		w, err := newMachine(system(f), Options{Kernels: f, TeamTimeout: 2 * time.Second}).Open(t.Context(), 2)

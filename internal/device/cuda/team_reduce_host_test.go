@@ -26,10 +26,10 @@ func TestHostDeclines(t *testing.T) {
 		Want  string
 	}{
 		"fine":     {[]int{0, 1}, []int64{4096}, false, ""},
-		"small":    {[]int{0, 1}, []int64{64}, false, "not worth cutting"},
+		"small":    {[]int{0, 1}, []int64{64}, false, "too few to divide"},
 		"in place": {[]int{0, 1}, []int64{4096}, true, "lies over the operand"},
 		"three":    {[]int{0, 1, 2}, []int64{4 << 20}, true, ""},
-		"less":     {[]int{0, 1, 2}, []int64{64 << 10}, false, "not worth cutting"},
+		"less":     {[]int{0, 1, 2}, []int64{64 << 10}, false, "too few to divide"},
 	} {
 		r := newTeamRig(t, w, what, x.team)
 		r.place(teamCase{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, shape: x.shape, inPlace: x.over})
