@@ -99,8 +99,8 @@ func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*pl
 	return o.plan, cmp.Or(err, o.err)
 }
 
-// aside runs do in another goroutine. If ctx ends first, do keeps the lease of the model and, if keeps is set, that of
-// the device tensors.
+// aside calls the function do in another goroutine. If ctx ends first, that goroutine keeps the lease of the model and,
+// if keeps is set, the lease of the device tensors.
 func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *outcome)) (outcome, error) {
 	made := make(chan outcome, 1)
 	go func() { made <- outcomeOf(do) }()

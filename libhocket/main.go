@@ -62,7 +62,7 @@ func caught(do func() error) (err error) {
 	return do()
 }
 
-// aside runs do in another goroutine, and therefore on a thread that Go created. It is for functions that may make the
+// aside calls the function do in another goroutine, and therefore on a thread that Go created. It is for functions that may make the
 // process's first CUDA calls, because guarded cannot save the caller's context before these.
 func aside(do func() error) error {
 	done := make(chan error)

@@ -189,9 +189,9 @@ type param struct {
 	constant *graph.Tensor // the constant; nil for an input or weight
 	dt       graph.DType
 	shape    []int64
-	split    int // the dimension that is split; -1 for none
-	parts    int // number of parts of a packed weight; the parts have a separate dimension with index packed
-	packed   int
+	split    int     // the dimension that is split; -1 for none
+	parts    int     // number of parts of a packed weight
+	packed   int     // the dimension of the parts
 	number   int     // index in the order of creation
 	state    bool    // calls change it
 	perm     []int64 // for a state: dimension i is the value's dimension perm[i]; nil for the same order

@@ -343,7 +343,7 @@ func TestRefused(t *testing.T) {
 			"Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "is defined by itself"},
 		{"%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) -> (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) :\n}\n", "1:", "3 long and its mesh has 2 devices"},
 		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{{0 1}{2 3}})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:",
-			"mesh of more than one dimension"},
+			"mesh has more than one dimension"},
 		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 0})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:",
 			"listed twice"},
 	} {

@@ -91,7 +91,7 @@ func (c *cursor) devices(open, end string) *mesh {
 	seen := map[int64]bool{}
 	for !c.bad && !c.is(end) {
 		if c.is("{") {
-			c.fail("a mesh of more than one dimension cannot be read: this program would have to be printed with a mesh of one")
+			c.fail("the device mesh has more than one dimension: only programs for meshes of one dimension can be imported")
 			return m
 		}
 		v, err := strconv.ParseInt(c.tok.text, 10, 64)

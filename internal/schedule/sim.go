@@ -79,8 +79,8 @@ type packetOrder byte
 
 const (
 	byThreads packetOrder = iota // exact: a reader of a packet is ordered after the earlier operations of the thread that wrote the packet
-	byJoins                      // too little: a reader is ordered only after the operations before the last meeting of the writer's block
-	byBlocks                     // too much: the order of one thread is assumed for all threads of its block
+	byJoins                      // orders less than is guaranteed: a reader is ordered only after the operations before the last meeting of the writer's block
+	byBlocks                     // orders more than is guaranteed: the order of one thread is assumed for all threads of its block
 )
 
 // memo caches the last join of two clocks, because the next thread often needs the same join.

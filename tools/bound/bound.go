@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket"
 )
 
-// Args binds a model's parameters to inputs, and returns the arguments of later runs. Results stay on the devices, in
+// Args binds each input to the model's parameter of that name, and returns the arguments for later runs. Results stay on the devices, in
 // tensors that the model owns until it is closed.
 func Args(ctx context.Context, model *hocket.Model, inputs map[string]*hocket.Tensor) (hocket.Args, error) {
 	a := hocket.Args{DeviceOut: map[string]*hocket.DeviceTensor{}}

@@ -698,8 +698,8 @@ func noAlgorithms(t testing.TB) *nvlib.CuBLASLt {
 	return lib
 }
 
-// Meeting refuses kernels that compute in a meeting, because the fake executes one kernel at a time. Kernels in which
-// members only wait for each other need no computation, and are executed with Queues.
+// Meeting refuses kernels that compute in a meeting, because the fake executes one kernel at a time. A kernel in
+// which members only wait for each other computes nothing; the fake executes it by Queues.
 func (f *GPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
 	if strings.HasPrefix(m.Body, "moveMeet<") { // members only wait for each other
 		f.Mu.Lock()
