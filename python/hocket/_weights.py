@@ -101,7 +101,7 @@ def _shape(model, param, rule, layers, tensors):
         shape = list(parts[0])
         for name, part in zip(layer[1:], parts[1:]):
             if _dtype(tensors[name]) != _dtype(tensors[layer[0]]) or shape[:axis] + shape[axis + 1 :] != part[:axis] + part[axis + 1 :]:
-                raise InputError(f"the rule of {param}: {_about(layer[0], tensors)} and {_about(name, tensors)} cannot be joined "
+                raise InputError(f"the rule of {param}: {_about(layer[0], tensors)} and {_about(name, tensors)} cannot be concatenated "
                                  f"along dimension {axis}")
             shape[axis] += part[axis]
         shapes.append(shape)
@@ -130,7 +130,7 @@ def _shape_of_part(model, param, rule, name, tensors, joined):
         raise InputError(f"the rule of {param}: {_about(name, tensors)} and has no dimension {axis}")
     lo, hi = rule["lo"], rule["hi"] or shape[axis]
     if not 0 <= lo <= hi <= shape[axis]:
-        raise InputError(f"the rule of {param}: {_about(name, tensors)}, of which {lo}..{hi} along dimension {axis} is no part")
+        raise InputError(f"the rule of {param}: {_about(name, tensors)}, which has no range {lo}..{hi} along dimension {axis}")
     shape[axis] = hi - lo
     return shape
 

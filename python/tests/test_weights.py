@@ -101,10 +101,10 @@ class Weights(unittest.TestCase):
         for rule, why in (({"from": "a", "axis": -1, "lo": 0, "hi": 2}, "has no dimension -1"),
                           ({"from": "a", "axis": 2, "lo": 1}, "has no dimension 2"),
                           ({"from": "one", "transpose": True}, "cannot be transposed"),
-                          (["a", "b"], "cannot be joined along dimension 0"), (["a", "one"], "cannot be joined"),
-                          ({"from": ["a", "d"], "cast": True}, "cannot be joined"), ("l.*", "layers differ"),
-                          ({"from": "a", "lo": 2, "hi": 5}, "of which 2..5 along dimension 0 is no part"),
-                          ({"from": "a", "lo": -1, "hi": 2}, "is no part")):
+                          (["a", "b"], "cannot be concatenated along dimension 0"), (["a", "one"], "cannot be concatenated"),
+                          ({"from": ["a", "d"], "cast": True}, "cannot be concatenated"), ("l.*", "layers differ"),
+                          ({"from": "a", "lo": 2, "hi": 5}, "which has no range 2..5 along dimension 0"),
+                          ({"from": "a", "lo": -1, "hi": 2}, "has no range")):
             for weights in (path, tensors, {n: x.numpy() for n, x in tensors.items()}):
                 with hocket.load(COPY) as m, self.assertRaisesRegex(hocket.InputError, why):
                     m.load(weights, {"x": rule})
