@@ -103,7 +103,8 @@ func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[strin
 	var errs []error
 	for _, name := range rules.Inputs {
 		if f.param(name) == nil {
-			errs = append(errs, fmt.Errorf("%w: %%%s is listed as an input, but %s has no such parameter", ErrInput, name, f.def.Name))
+			errs = append(errs, fmt.Errorf("%w: %%%s is listed as an input, but %s has no such parameter", ErrInput, name,
+				f.def.Name))
 		}
 		given[name] = true
 	}
@@ -111,7 +112,8 @@ func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[strin
 	plan := func(r WeightRule) {
 		switch {
 		case f.param(r.Param) == nil:
-			errs = append(errs, fmt.Errorf("%w: a rule is for %%%s, but %s has no such parameter", ErrInput, r.Param, f.def.Name))
+			errs = append(errs, fmt.Errorf("%w: a rule is for %%%s, but %s has no such parameter", ErrInput, r.Param,
+				f.def.Name))
 			return
 		case given[r.Param]:
 			errs = append(errs, fmt.Errorf("%w: %%%s has two rules, or a rule although it is listed as an input", ErrInput, r.Param))

@@ -44,7 +44,7 @@ type Group struct {
 	norms   map[normKey]*preparedNorm
 	areas   []area // from Empty and Adopt
 	staging [2]area
-	count   int    // number of calls so far; equal in all processes at the same call
+	count   int    // number of comparisons that meetAt has made; equal in all processes
 	place   string // the caller's source position, from the most recent context that contains one
 	closed  bool
 }

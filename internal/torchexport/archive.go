@@ -62,8 +62,8 @@ type Archive struct {
 	program *program
 	tensors map[string]*stored // by name in the module tree
 
-	mu     sync.Mutex
-	intact map[*zip.File]bool // entries whose contents have the recorded checksum
+	mu   sync.Mutex // guards sums; a sum of an entry is computed without it, so that entries are read concurrently
+	sums map[*zip.File]*entrySum
 }
 
 // stored describes where a tensor is stored in the archive.
@@ -96,7 +96,7 @@ func Open(name string) (*Archive, error) {
 // Read opens an archive of size bytes. The archive reads from the reader from as long as it is used.
 func Read(name string, from io.ReaderAt, size int64) (*Archive, error) {
 	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{},
-		intact: map[*zip.File]bool{}}
+		sums: map[*zip.File]*entrySum{}}
 	if err := a.read(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -431,11 +431,24 @@ func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 	return nil
 }
 
+// entrySum says whether the contents of an entry have the checksum that the archive records.
+type entrySum struct {
+	mu    sync.Mutex
+	right bool
+}
+
 // verify compares the contents of a tensor's file with the checksum that the archive records, once for each file.
 func (a *Archive) verify(tensor string, f *zip.File, contents io.Reader) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.intact[f] {
+	s := a.sums[f]
+	if s == nil {
+		s = &entrySum{}
+		a.sums[f] = s
+	}
+	a.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.right {
 		return nil
 	}
 	sum := crc32.NewIEEE()
@@ -446,7 +459,7 @@ func (a *Archive) verify(tensor string, f *zip.File, contents io.Reader) error {
 		return malformed("tensor %q is corrupt: the CRC-32 of %s is %08x, and the archive records %08x; copy or export "+
 			"the archive again", clip(tensor), clip(f.Name), sum.Sum32(), f.CRC32)
 	}
-	a.intact[f] = true
+	s.right = true
 	return nil
 }
 

@@ -375,8 +375,8 @@ func TestHangTold(t *testing.T) {
 }
 
 // TestHangsUnopened checks two cases. A world that is not opened because one of its GPUs is lost makes no calls for the
-// other GPUs, which might not return. A world that is given up before a GPU is known blames some GPU, and its locks are
-// released.
+// other GPUs, which might not return. A world that ends because a call hangs before a GPU is known blames some GPU, and its
+// locks are released.
 func TestHangsUnopened(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})

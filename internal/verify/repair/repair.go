@@ -396,7 +396,7 @@ func (e *editor) waitBefore(pos, of ir.Pos) {
 }
 
 // waitForSignal proposes edits that make the stream of the statement at pos wait for the signal after command a, if
-// that signal goes to b's rank. Each loop variable and let in scope at pos is tried as the index of the counter
+// that signal raises a counter of b's rank. Each loop variable and let in scope at pos is tried as the index of the counter
 // element.
 func (e *editor) waitForSignal(p *plan.Plan, a int32, b *plan.Cmd, pos ir.Pos) {
 	way := e.way(e.prog, pos)

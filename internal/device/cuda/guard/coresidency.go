@@ -63,8 +63,8 @@ func (c *coresidency) take(w, h *World, entered uint64, streams []uintptr) bool 
 	return true
 }
 
-// restsNow calls Rests for a goroutine of another world. If a driver call in it does not return, w is given up, not the
-// world of the caller.
+// restsNow calls Rests for a goroutine of another world. If a driver call in Rests does not return, w ends, not the world
+// of the caller.
 func (w *World) restsNow() bool {
 	over, end := context.WithCancel(context.Background())
 	end()
