@@ -124,7 +124,7 @@ func TestCountsInMemoryThatDoNotFit(t *testing.T) {
 		{ir.OpAllToAllV, [2][2]float64{{1, 1}, {1, 1 << 30}}, "counts[1] of member 1 of the team is 1073741824"},
 		{ir.OpAllToAllV, [2][2]float64{{2, 2}, {1, 1}}, "take 4 rows from an operand of 3"},
 		{ir.OpAllToAllV, [2][2]float64{{3, 0}, {2, 0}}, "member 0 of the team gets 5 rows, and its result has room for 4"},
-		{ir.OpAllGatherV, [2][2]float64{{1, 1}, {1, 2}}, "they must be the same"},
+		{ir.OpAllGatherV, [2][2]float64{{1, 1}, {1, 2}}, "members must have equal counts"},
 		{ir.OpAllGatherV, [2][2]float64{{3, 2}, {3, 2}}, "gets 5 rows"},
 		{ir.OpAllGatherV, [2][2]float64{{4, 0}, {4, 0}}, "take 4 rows from an operand of 3"},
 		{ir.OpReduceScatterV, [2][2]float64{{2, 2}, {2, 2}}, "take 4 rows from an operand of 3"},
@@ -168,7 +168,7 @@ func TestBadUneven(t *testing.T) {
 		},
 		"it names no valid reduction":      func(in *Instance) { in.Op = ir.OpReduceScatterV },
 		"two-shot: not supported":          func(in *Instance) { in.Pin.Algo = "two-shot" },
-		"they must be the same":            func(in *Instance) { in.Op, in.Parts[1].Rows = ir.OpAllGatherV, []int64{0, 3} },
+		"members must have equal counts":            func(in *Instance) { in.Op, in.Parts[1].Rows = ir.OpAllGatherV, []int64{0, 3} },
 		"its counts have type f32[2], but": func(in *Instance) { countIn(in, ir.F32, 2) },
 		"its counts have type i32[3], but": func(in *Instance) { countIn(in, ir.I32, 3) },
 	} {

@@ -18,7 +18,8 @@ func Share(op ir.Op, counts [][]int64, me int, held, room int64) ([]Rows, error)
 	shares, gets := make([]Rows, len(counts)), int64(0)
 	for i, c := range counts {
 		if op != ir.OpAllToAllV && !slices.Equal(c, counts[me]) {
-			return nil, fmt.Errorf("the counts of member %d of the team are %v, those of member %d %v: they must be the same", i, c, me, counts[me])
+			return nil, fmt.Errorf("the counts of member %d of the team are %v, those of member %d %v: all members must have equal counts",
+				i, c, me, counts[me])
 		}
 		gives, before := int64(0), int64(0)
 		for j, n := range c {

@@ -104,7 +104,8 @@ func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
 	for i, p := range c.members {
 		rows, held := p.counts.n, p.in.shape[k.axis]
 		if k.op != ir.OpAllToAllV && !slices.Equal(rows, c.members[me].counts.n) {
-			return c.misfit(i, "the counts of member %d of the team are %v, those of member %d %v: they must be the same", i, rows, me, c.members[me].counts.n)
+			return c.misfit(i, "the counts of member %d of the team are %v, those of member %d %v: all members must have equal counts",
+				i, rows, me, c.members[me].counts.n)
 		}
 		for j, n := range rows {
 			if n < 0 || n > max(held, capacity) {

@@ -79,10 +79,10 @@ func TestUnevenRefused(t *testing.T) {
 			"rank 1 of all_gatherv: the counts [1 4] of member 1 of the team take 4 rows"},
 		{"all_gatherv %x, %n into %b, over=tp", []float64{3, 3, 3, 3}, 1,
 			"rank 1 of all_gatherv: member 1 of the team gets 6 rows"},
-		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 2, 1, 1}, 1, "they must be the same"},
+		{"all_gatherv %x, %n into %b, over=tp", []float64{1, 2, 1, 1}, 1, "members must have equal counts"},
 		{"reduce_scatterv %x, %n into %b, over=tp, op=sum", []float64{2, 2, 2, 2}, 0,
 			"the counts [2 2] of member 0 of the team take 4 rows"},
-		{"reduce_scatterv %x, %n into %b, over=tp, op=min", []float64{1, 2, 2, 1}, 1, "they must be the same"},
+		{"reduce_scatterv %x, %n into %b, over=tp, op=min", []float64{1, 2, 2, 1}, 1, "members must have equal counts"},
 		{"all_to_allv %x into %b, over=tp, counts=(1, 0 - rank(tp))", nil, 0,
 			"rank 1 of all_to_allv: counts[1] of member 1 of the team is -1"},
 	} {

@@ -3,6 +3,7 @@ package cuda
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -97,6 +98,8 @@ func newWeaver(t testing.TB) *weaver {
 // newWeaverOn returns a weaver for the given number of devices, with the image that compile returns.
 func newWeaverOn(t testing.TB, drv *nvlib.Driver, devices int, compile func(arch string) []byte) *weaver {
 	must := mustOf(t)
+	runtime.LockOSThread() // a context is current on one thread
+	t.Cleanup(runtime.UnlockOSThread)
 	r := &weaver{TB: t, drv: drv, bound: long}
 	for i := range devices {
 		dev, err := drv.Device(i)
@@ -129,7 +132,7 @@ func newWeaverOn(t testing.TB, drv *nvlib.Driver, devices int, compile func(arch
 
 func (r *weaver) bind(gpu int) {
 	mustOf(r)(r.drv.Bind(r.ctx[gpu]))
-	r.drv.Unbind() // the test keeps its thread
+	r.drv.Unbind() // the context stays current on the test's thread
 }
 
 // clear resets the board.
