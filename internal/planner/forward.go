@@ -35,21 +35,29 @@ func forward(p *plan.Plan) {
 		}
 		r := &p.Cmds[from].Outs[0]
 		to := p.Cmds[i].Outs[0]
-		delete(f.uses, plannedUse{r.Rank, r.Buf})
 		r.Buf, r.Off = to.Buf, to.Off
 		f.dropped[i] = true
 	}
-	used := map[int32]bool{}
-	for of := range f.uses {
-		used[of.buffer] = true
+	remove(p, f.dropped)
+}
+
+// remove removes commands. Values that no command accesses any more get no memory.
+func remove(p *plan.Plan, dropped []bool) {
+	at := -1
+	p.Cmds = slices.DeleteFunc(p.Cmds, func(plan.Cmd) bool { at++; return dropped[at] })
+	used := make([]bool, len(p.Buffers))
+	for i := range p.Cmds {
+		for _, r := range p.Touches(&p.Cmds[i]) {
+			if r.Present() {
+				used[r.Buf] = true
+			}
+		}
 	}
 	for i := range p.Buffers {
-		if b := &p.Buffers[i]; b.Role == plan.RoleValue && !used[int32(i)] {
+		if b := &p.Buffers[i]; b.Role == plan.RoleValue && !used[i] {
 			b.Bytes = 0
 		}
 	}
-	at := -1
-	p.Cmds = slices.DeleteFunc(p.Cmds, func(plan.Cmd) bool { at++; return f.dropped[at] })
 }
 
 // plannedUse is the map key of one rank's copy of a buffer.

@@ -4,7 +4,7 @@
 // to buffers, so that two buffers share bytes only where the order allows it.
 //
 // Each step is in one file: unroll (control flow); tensor, view, order and comm (the commands of statements); match;
-// merge; forward (removal of copies); simulate (happens-before); layout. All steps after unroll use only plan.Plan.
+// merge; broadcast and forward (removal of copies); simulate (happens-before); layout. All steps after unroll use only plan.Plan.
 package planner
 
 import (
@@ -80,6 +80,7 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	if err := w.merge(); err != nil {
 		return nil, err
 	}
+	readThrough(w.p)
 	forward(w.p)
 	o, err := simulate(w, w.p, opts.Stats)
 	if err != nil {
