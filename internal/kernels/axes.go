@@ -18,13 +18,16 @@ func exactGrid(n int64) (uint32, error) {
 	return uint32(n), nil
 }
 
-// chainMost is the number of elements that one thread folds; further elements form another part, which is folded
-// concurrently. If at least warpLeast elements of a result are contiguous, a warp folds them together, and a whole
-// block from wideLeast elements. These constants determine the order of operations and therefore the bits.
+// A thread folds at most chainMost elements; further elements form another part, which is folded concurrently. If at
+// least warpLeast elements of a result are contiguous, a warp folds them together, and a whole block from wideLeast
+// elements. Otherwise a thread folds a part alone, and waits for one element after another: a part then has about as
+// many elements as there are parts, but at least chainLeast. These constants determine the order of operations and
+// therefore the bits.
 const (
-	chainMost = 512
-	warpLeast = 64
-	wideLeast = 2048
+	chainLeast = 32
+	chainMost  = 512
+	warpLeast  = 64
+	wideLeast  = 2048
 )
 
 // folding describes a reduction over axes.
@@ -218,6 +221,11 @@ func (f *folding) shape(from string) chains {
 		}
 	}
 	c.per = c.share * c.v * chainMost
+	if c.share == 1 {
+		for c.per = chainLeast; c.per < chainMost && c.per*c.per < f.count; {
+			c.per *= 2
+		}
+	}
 	c.parts = max(1, ceil(f.count, c.per))
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -72,6 +73,28 @@ func TestRandom(t *testing.T) {
 		}
 	}
 	r.run()
+}
+
+// TestSumsOfColumns reduces dimensions whose elements are not contiguous. Several threads compute each result, so that
+// a GPU is busy although there are few results.
+func TestSumsOfColumns(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	sum := device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}
+	for _, rows := range []int64{31, 32, 33, 1000, 1025} {
+		for _, dt := range []ir.DType{ir.F32, ir.BF16, ir.I32} {
+			slack := 1 + float64(rows)*unit(dt.Accum())/max(unit(dt), 0x1p-60)
+			x := noise(dt, rows, 3)
+			r.compare(device.Kernel{Op: sum}, layouts[0], slack, dt, []int64{3}, x)
+			r.compare(device.Kernel{Op: device.ReduceAxes{Op: ir.OpMax, Axes: []int{0}}}, layouts[0], 0, dt, []int64{3}, x)
+		}
+	}
+	r.run()
+	scratch := func(int64, bool) (nvlib.Ptr, error) { return 1 << 20, nil }
+	l, err := plan(Computation{Op: sum, Ins: []Operand{op(ir.F32, 512, 1024)}, Out: op(ir.F32, 1024)}, Target{Scratch: scratch})
+	if err != nil || len(l) != 2 || l[0].blocks < 64 {
+		t.Errorf("sums of 1024 columns of 512 rows: %v, %v", l, err)
+	}
 }
 
 // TestCrossed copies between different random layouts.
