@@ -105,10 +105,8 @@ func (p *printer) after(in *inst) graph.Layout {
 		return append(layout, w[col])
 	case in.op == "transpose":
 		layout := graph.Layout{}
-		for _, word := range strings.Split(strings.Trim(in.attrs, "perm=()"), ", ") {
-			if d, err := strconv.Atoi(word); err == nil && d < len(x) {
-				layout = append(layout, x[d])
-			}
+		for _, d := range numbers(in.attrs) {
+			layout = append(layout, x[d])
 		}
 		return layout
 	case in.op == "reshape":
@@ -119,10 +117,38 @@ func (p *printer) after(in *inst) graph.Layout {
 			}
 		}
 		return layout
-	case slices.Equal(from, in.shape) && in.op != "concat":
-		return x
+	case slices.Contains([]string{"sum", "mean", "max", "min"}, in.op):
+		layout := graph.Layout{}
+		gone := numbers(in.attrs)
+		for d, axes := range x {
+			if !slices.Contains(gone, d) {
+				layout = append(layout, axes)
+			}
+		}
+		return layout
+	case slices.Equal(from, in.shape) || slices.Contains([]string{"broadcast", "slice", "concat"}, in.op):
+		layout := make(graph.Layout, len(in.shape))
+		for _, a := range in.args { // dimensions are aligned at the end
+			for d, axes := range p.likely(a) {
+				to := d + len(in.shape) - len(a.shape())
+				if to >= 0 && a.shape()[d] == in.shape[to] && len(layout[to]) == 0 {
+					layout[to] = axes
+				}
+			}
+		}
+		return layout
 	}
 	return nil
+}
+
+// numbers returns the whole numbers in the text of an attribute, such as axis=(0, 1).
+func numbers(text string) (list []int) {
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r < '0' || r > '9' }) {
+		if n, err := strconv.Atoi(word); err == nil {
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 // paramType returns the printed type of a parameter.
