@@ -140,10 +140,11 @@ def measure(a, dtype, ranks):
                                       is_leaf=lambda x: isinstance(x, P))
     for name, f, count in programs(a):
         args, specs, given, placed = (params, *ids)[:count], (where, P(None), P(None))[:count], {}, {}
+        results = P(None, "tp") if name == "forward" else where
         with jax.default_matmul_precision("highest"):
             reference = jax.jit(f)(jax.tree.map(lambda x: x.astype("float32"), params), *args[1:])
         if ranks > 1:
-            given, placed = {"in_shardings": named(specs)}, {"mesh": mesh}
+            given, placed = {"in_shardings": named(specs), "out_shardings": named(results)}, {"mesh": mesh}
             args = jax.tree.map(jax.device_put, args, named(specs))
         ways = {"XLA": jax.jit(f, **given), "hocket": hocket.jax(f, **placed, **given)}
         if a.eager:
