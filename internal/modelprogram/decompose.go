@@ -197,6 +197,22 @@ func (l *lowering) productOfBatches(n *graph.Node) (*val, error) {
 	return c.lower(c.add(graph.MatMul, graph.Attrs{}, out.DType, in...))
 }
 
+// productTurned converts a transposed product of matrices, such as the gradient of a weight in JAX, to the product of
+// the transposed matrices in the other order, whose result needs no copy. It returns nil for other transpositions.
+func (l *lowering) productTurned(v *graph.Value) (*val, error) {
+	of := v.Node.In[0]
+	m := made(of, graph.MatMul)
+	if m == nil || len(of.Shape) != 2 || len(m.In[0].Shape) != 2 || !slices.Equal(v.Node.Attrs.Axes, []int64{1, 0}) ||
+		len(l.users[of]) != 1 || slices.Contains(l.g.Outputs, of) {
+		return nil, nil
+	}
+	c := &chain{l: l, n: v.Node}
+	turned := func(x *graph.Value) *graph.Value {
+		return c.add(graph.Transpose, graph.Attrs{Axes: []int64{1, 0}}, x.DType, x)
+	}
+	return c.lower(c.add(graph.MatMul, graph.Attrs{}, v.DType, turned(m.In[1]), turned(m.In[0])))
+}
+
 // argmax lowers the index of the largest element.
 func (l *lowering) argmax(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/ir"
 )
 
 // lowerer converts a graph to instructions.
@@ -60,9 +61,17 @@ type emission struct {
 	writers   map[*param]*inst // by cache: the instruction that writes it
 }
 
-// sorted returns the instructions in the order of the graph, each after those that it depends on.
+// sorted returns the instructions in the order of the graph, each after those that it depends on. An elementwise
+// instruction whose result one instruction uses comes immediately before that instruction, so that one kernel can
+// compute both.
 func (l *emission) sorted() []*inst {
 	slices.SortStableFunc(l.list, func(a, b *inst) int { return cmp.Compare(a.order, b.order) })
+	users := map[*inst]int{}
+	for _, in := range l.list {
+		for _, a := range in.args {
+			users[a.in]++
+		}
+	}
 	list, done := make([]*inst, 0, len(l.list)), map[*inst]bool{}
 	var add func(in *inst)
 	add = func(in *inst) {
@@ -79,9 +88,28 @@ func (l *emission) sorted() []*inst {
 		list = append(list, in)
 	}
 	for _, in := range l.list {
-		add(in)
+		if users[in] != 1 || !in.movable() {
+			add(in)
+		}
 	}
 	return list
+}
+
+// movable reports whether an instruction may come later in the program: it is elementwise, does not involve states, and
+// its result is not smaller than its operands, which must be kept longer.
+func (in *inst) movable() bool {
+	if op, ok := ir.ParseOp(in.op); !ok || !op.Info().Elementwise {
+		return false
+	}
+	return in.order >= 0 && !in.into && in.reduce == "" && len(in.after) == 0 &&
+		!slices.ContainsFunc(in.args, func(a operand) bool {
+			return a.p != nil && a.p.state || bytesOf(a.dtype(), a.shape()) > bytesOf(in.dt, in.shape)
+		})
+}
+
+func bytesOf(dt graph.DType, shape []int64) int64 {
+	t, _ := ir.ParseDType(string(dt))
+	return product(shape) * t.Size()
 }
 
 func (l *emission) emit(in *inst) *inst {
@@ -242,6 +270,9 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 	case graph.Reshape:
 		return l.reshape(v)
 	case graph.Transpose:
+		if x, err := l.productTurned(v); x != nil || err != nil {
+			return x, err
+		}
 		x, err := l.lower(n.In[0])
 		if err != nil {
 			return nil, err
@@ -773,8 +804,25 @@ func (l *lowering) concat(n *graph.Node) (*val, error) {
 	return y, nil
 }
 
-// reduce converts a reduction.
+// reduce converts a reduction. Over dimensions of extent 1 it is a reshape. The sum of negated numbers becomes the
+// negated sum, which has the same bits and fewer numbers to negate.
 func (l *lowering) reduce(n *graph.Node) (*val, error) {
+	if n.In[0].Count() == n.Out[0].Count() {
+		x, err := l.lower(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		return &val{operand: l.shaped(n.In[0], x, n.Out[0].Shape)}, nil
+	}
+	if neg := made(n.In[0], graph.Neg); neg != nil && n.Op == graph.SumOp && len(l.users[n.In[0]]) == 1 {
+		sum := *n
+		sum.In = neg.In
+		x, err := l.reduce(&sum)
+		if err != nil {
+			return nil, err
+		}
+		return l.mapped(n, x, "neg", "")
+	}
 	x, err := l.plain(n.In[0])
 	if err != nil {
 		return nil, err
