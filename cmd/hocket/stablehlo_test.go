@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
 
 // TestStableHLOCorpus runs programs as JAX printed them on ranks of the CPU. Results are JAX's, and gradients torch's
@@ -55,18 +56,76 @@ func TestStableHLOCorpus(t *testing.T) {
 					if fmt.Sprint(x.Shape) != fmt.Sprint(y.Shape) {
 						t.Fatalf("%s is %s, want %s", got, x, y)
 					}
-					worst, most := 0.0, 0.0
-					for i := range x.Len() {
-						worst = math.Max(worst, math.Abs(x.Float64(i)-y.Float64(i)))
-						most = math.Max(most, math.Abs(y.Float64(i)))
-					}
-					if !(worst <= 1e-4*most) {
+					if worst, most := apart(x, y); !(worst <= 1e-4*most) {
 						t.Errorf("the largest error of %s is %g of the largest value %g", got, worst/most, most)
 					}
 				}
 			})
 		}
 	}
+}
+
+// TestGradOfStableHLO compares the gradient of the imported mlp that hocket derives with the one that JAX derived of the
+// sum of its results.
+func TestGradOfStableHLO(t *testing.T) {
+	corpus := filepath.Join("..", "..", "..", "shared", "corpus", "stablehlo")
+	want, err := tensor.OpenSafetensors(filepath.Join(corpus, "mlp.grad.safetensors"))
+	if err != nil {
+		t.Skip("there is no corpus beside the repository")
+	}
+	defer want.Close()
+	dir := t.TempDir()
+	forward, gradient, ones := filepath.Join(dir, "f.hkt"), filepath.Join(dir, "g.hkt"), filepath.Join(dir, "ones.safetensors")
+	seed, err := tensor.New(ir.F32, []int64{32, 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range seed.Len() {
+		seed.SetFloat64(i, 1)
+	}
+	if err := tensor.WriteSafetensorsFile(ones, []tensor.Named{{Name: "dout0", Tensor: seed}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	run := []string{"run", gradient, "-n", "2", "--in", ones, "--save", dir}
+	for i := range 3 {
+		run = append(run, "--in", fmt.Sprintf("arg%d=%s#arg%[1]d", i, filepath.Join(corpus, "mlp.safetensors")))
+	}
+	for _, args := range [][]string{{"import", filepath.Join(corpus, "mlp.mlir"), "-o", forward},
+		{"grad", forward, "-o", gradient}, run} {
+		if out, errs, code := hocketHere(args...); code != 0 {
+			t.Fatalf("%v: exit %d\n%s%s", args, code, out, errs)
+		}
+	}
+	got, err := tensor.OpenSafetensors(outputsFile(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	for i := range 3 {
+		x, err := got.Read(fmt.Sprintf("darg%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := want.Read(fmt.Sprintf("out%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if worst, most := apart(x, y); !(worst <= 1e-4*most) {
+			t.Errorf("the largest error of the gradient of arg%d is %g of the largest value %g", i, worst/most, most)
+		}
+	}
+}
+
+// apart returns the largest difference of two tensors of one shape, and the largest magnitude of the second.
+func apart(x, y *tensor.Tensor) (worst, most float64) {
+	if fmt.Sprint(x.Shape) != fmt.Sprint(y.Shape) {
+		return math.Inf(1), 0
+	}
+	for i := range x.Len() {
+		worst = math.Max(worst, math.Abs(x.Float64(i)-y.Float64(i)))
+		most = math.Max(most, math.Abs(y.Float64(i)))
+	}
+	return worst, most
 }
 
 const sharded = `module @jit_f attributes {mhlo.num_partitions = 2 : i32} {

@@ -4,7 +4,8 @@
 // to buffers, so that two buffers share bytes only where the order allows it.
 //
 // Each step is in one file: unroll (control flow); tensor, view, order and comm (the commands of statements); match;
-// merge; broadcast and forward (removal of copies); simulate (happens-before); layout. All steps after unroll use only plan.Plan.
+// merge; broadcast and forward (removal of copies); simulate (happens-before); layout. All steps after unroll use only
+// plan.Plan.
 package planner
 
 import (
