@@ -99,7 +99,7 @@ within rounding, 4 different, 5 undecided. On PROGRAMs in .json: docs/schedules.
 			return err
 		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
-			inputs: in}
+			archive: args[0], inputs: in}
 		ctx, ended := a.within(c.Context(), o.timeout)
 		err = ended(j.run(ctx, b))
 		if err != nil && classified(err) == exitProgram && !j.judged {
@@ -223,6 +223,7 @@ type job struct {
 	flags   *runFlags
 	again   []string // the words of this command line without --schedules, --seed and outputs
 	program *hocket.Program
+	archive string // file name of the program
 	inputs  *inputs
 	// processes is the number of processes that run the program together. first reports that this process is the first of
 	// them, or the only one.
@@ -240,7 +241,11 @@ type job struct {
 	refs    []*hocket.Reference        // references of the repetitions, evaluated when needed
 	layers  [][]hocket.LayerComparison // layer comparisons of the repetitions, computed when needed
 	verdict hocket.Comparison          // the weakest verdict so far
-	took    []time.Duration            // sorted durations of the runs; empty if the machine records no times
+	// unquantized holds the results of the last repetition by the model with the weights of its archive, and quantized
+	// their differences from the results of the quantized model. Both are empty without --quantize.
+	unquantized map[string]*hocket.Tensor
+	quantized   []quantizedError
+	took        []time.Duration // sorted durations of the runs; empty if the machine records no times
 }
 
 // runLimit returns the time limit of one run.
@@ -301,6 +306,11 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	defer m.Close()
 	defer dumpOnQuit(m, j.app.stderr)()
 	defer func() { err = failed.keep(ctx, j.app, j.flags.flight, err) }()
+	if j.app.plan.quantize != "" {
+		if err := j.runUnquantized(ctx, m, w, b); err != nil {
+			return err
+		}
+	}
 	j.app.progress.at("planning, proving and loading the program", 0, 0)
 	if err := j.load(ctx, m); err != nil {
 		return err
@@ -332,6 +342,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	if err := j.write(rep); err != nil {
 		return err
 	}
+	j.quantizationErrors(rep)
 	j.app.progress.end()
 	if err := j.print(rep); err != nil {
 		return err
@@ -493,6 +504,7 @@ func (j *job) print(rep *hocket.Report) error {
 		fmt.Fprintf(a.text, "time  median %s a run, %s to %s, of %d back to back\n", trace.Microseconds(micro(mid)),
 			trace.Microseconds(micro(j.took[0])), trace.Microseconds(micro(j.took[n-1])), n)
 	}
+	j.writeQuantized()
 	if o.planCache.given() {
 		s := j.machine.Stats().Plans
 		fmt.Fprintf(a.text, "plan cache  %d %s of %s, at most %s; %d hits, %d misses, %d reloads, %d evictions\n", s.Plans,

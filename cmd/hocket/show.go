@@ -27,6 +27,8 @@ type result struct {
 	Machine string           `json:"machine,omitempty"`
 	Proof   *proof           `json:"proof,omitempty"`
 	Compare *comparison      `json:"compare,omitempty"`
+	// Quantized are the errors of results that --quantize causes.
+	Quantized []quantizedError `json:"quantized,omitempty"`
 	// OutputsSHA256 is the hash of the results of the last repetition of run.
 	OutputsSHA256 string    `json:"outputs_sha256,omitempty"`
 	Overlap       []overlap `json:"overlap,omitempty"`

@@ -307,11 +307,12 @@ type loadOptions struct {
 	Gather    bool             `json:"gather"`
 	// Export is the path of an archive written by torch.export.save, which is loaded in place of a
 	// program. Plan maps its weights to layouts. Weights are files with the values of weights. If
-	// Unbound is set, the caller binds the weights.
-	Export  string            `json:"export"`
-	Plan    map[string]string `json:"plan"`
-	Weights []string          `json:"weights"`
-	Unbound bool              `json:"unbound"`
+	// Unbound is set, the caller binds the weights. Quantize is the form in which weights of linears are quantized.
+	Export   string            `json:"export"`
+	Plan     map[string]string `json:"plan"`
+	Weights  []string          `json:"weights"`
+	Unbound  bool              `json:"unbound"`
+	Quantize string            `json:"quantize"`
 }
 
 // Load loads a program's text, or the archive that an option names. It returns the number of the
