@@ -280,7 +280,9 @@ type model struct {
 	split   []string       // dims over which parameters are split
 	export  *hocket.Export // the archive from which the model was loaded; nil for a program's text
 	unused  []string       // names of weights that the export does not use
-	bound   *bound
+	// quantize is the form in which weights of the export are quantized; empty for none.
+	quantize string
+	bound    *bound
 
 	updating chan struct{} // contains an element while a run updates tensors of the caller
 
@@ -370,7 +372,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, types: types, returns: returns, within: within, split: split, export: export,
-		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+		unused: unused, quantize: o.Quantize, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // bareDims returns, for each extent of a type, the dim that it consists of; "" for any other

@@ -68,7 +68,9 @@ type description struct {
 	Inputs  []string            `json:"inputs,omitempty"`
 	Weights map[string][]string `json:"weights,omitempty"`
 	Unused  []string            `json:"unused,omitempty"`
-	// Quantized lists the parameters that hold quantized weights: true for scales, false for values.
+	// Quantize is the form in which weights are quantized. Quantized lists the parameters that hold such weights: true
+	// for scales, false for values.
+	Quantize  string          `json:"quantize,omitempty"`
 	Quantized map[string]bool `json:"quantized,omitempty"`
 }
 
@@ -90,6 +92,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	}
 	if m.export != nil {
 		d.Inputs, d.Weights = m.export.Inputs(), m.export.Sources()
+		d.Quantize = m.quantize
 		d.Quantized, _ = m.export.Quantized()
 	}
 	text, err := json.Marshal(d)
