@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"hocket.example/hocket/internal/exported"
@@ -47,9 +46,8 @@ type ExportOptions struct {
 	// Weights lists safetensors files, and directories that contain them. Their tensors have the names of the model's
 	// modules, and take precedence over the tensors in the archive.
 	Weights []string
-	// Quantize is "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are quantized to f8e4m3 when they are
-	// read, with one scale for the weight, for each row, or for each 128 by 128 elements; the program quantizes
-	// activations. The output head, routers and experts keep their types. If it is empty, all weights do.
+	// Quantize, if not empty, makes Bind quantize the weights of linears to f8e4m3, and the program their activations:
+	// with one scale for each weight, "fp8-tensor"; row, "fp8-row"; or 128 by 128 elements, "fp8-block".
 	Quantize string
 	// Unbound leaves the binding of weights to the caller, who must bind each parameter that Sources lists. Export.Bind
 	// then reads no weights.
@@ -66,9 +64,8 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err := plan.Check(); err != nil {
 		return nil, fmt.Errorf("%w: plan: %w", ErrInput, err)
 	}
-	if o.Quantize != "" && !slices.Contains(modelprogram.Forms, o.Quantize) {
-		return nil, fmt.Errorf("%w: quantize is %q; it can be %s", ErrInput, o.Quantize,
-			strings.Join(modelprogram.Forms, ", "))
+	if err := modelprogram.CheckForm(o.Quantize); err != nil {
+		return nil, fmt.Errorf("%w: quantize %w", ErrInput, err)
 	}
 	m, err := exported.Open(path, modelprogram.Options{Plan: plan, Ranks: o.Ranks, Quantize: o.Quantize})
 	if err != nil {
@@ -156,18 +153,6 @@ func (e *Export) Sources() map[string][]string {
 		}
 	}
 	return all
-}
-
-// Quantized returns the parameters that ExportOptions.Quantize has made: true for scales, false for 8-bit values. kept
-// lists the weights of linears that keep their types.
-func (e *Export) Quantized() (params map[string]bool, kept []string) {
-	params = map[string]bool{}
-	for _, p := range e.open.Params {
-		if p.Quantized != nil {
-			params[p.Name] = p.Quantized.Scales
-		}
-	}
-	return params, slices.Clone(e.open.Kept)
 }
 
 // Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/exported"
@@ -74,8 +73,8 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	if form := a.plan.quantize; form != "" && !slices.Contains(modelprogram.Forms, form) {
-		return nil, usagef("--quantize is %q; it can be %s", form, strings.Join(modelprogram.Forms, ", "))
+	if err := modelprogram.CheckForm(a.plan.quantize); err != nil {
+		return nil, usagef("--quantize %w", err)
 	}
 	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize})
 	if err != nil {

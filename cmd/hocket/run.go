@@ -236,16 +236,13 @@ type job struct {
 	machine *hocket.Machine
 	model   *hocket.Model
 	// judged is set after the plan has been made and, if required, proved. Later errors do not refute the program.
-	judged  bool
-	batch   []hocket.Args              // arguments, one element for each repetition
-	refs    []*hocket.Reference        // references of the repetitions, evaluated when needed
-	layers  [][]hocket.LayerComparison // layer comparisons of the repetitions, computed when needed
-	verdict hocket.Comparison          // the weakest verdict so far
-	// unquantized holds the results of the last repetition by the model with the weights of its archive, and quantized
-	// their differences from the results of the quantized model. Both are empty without --quantize.
-	unquantized map[string]*hocket.Tensor
-	quantized   []quantizedError
-	took        []time.Duration // sorted durations of the runs; empty if the machine records no times
+	judged      bool
+	batch       []hocket.Args              // arguments, one element for each repetition
+	refs        []*hocket.Reference        // references of the repetitions, evaluated when needed
+	layers      [][]hocket.LayerComparison // layer comparisons of the repetitions, computed when needed
+	verdict     hocket.Comparison          // the weakest verdict so far
+	unquantized map[string]*hocket.Tensor  // results of the last repetition by unquantized weights; nil without --quantize
+	took        []time.Duration            // sorted durations of the runs; empty if the machine records no times
 }
 
 // runLimit returns the time limit of one run.
@@ -306,10 +303,8 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	defer m.Close()
 	defer dumpOnQuit(m, j.app.stderr)()
 	defer func() { err = failed.keep(ctx, j.app, j.flags.flight, err) }()
-	if j.app.plan.quantize != "" {
-		if err := j.runUnquantized(ctx, m, w, b); err != nil {
-			return err
-		}
+	if err := j.runUnquantized(ctx, m, w, b); err != nil {
+		return err
 	}
 	j.app.progress.at("planning, proving and loading the program", 0, 0)
 	if err := j.load(ctx, m); err != nil {
@@ -504,7 +499,9 @@ func (j *job) print(rep *hocket.Report) error {
 		fmt.Fprintf(a.text, "time  median %s a run, %s to %s, of %d back to back\n", trace.Microseconds(micro(mid)),
 			trace.Microseconds(micro(j.took[0])), trace.Microseconds(micro(j.took[n-1])), n)
 	}
-	j.writeQuantized()
+	if j.unquantized != nil {
+		fmt.Fprint(a.text, a.export.QuantizedText(a.plan.quantize, a.out.Quantized))
+	}
 	if o.planCache.given() {
 		s := j.machine.Stats().Plans
 		fmt.Fprintf(a.text, "plan cache  %d %s of %s, at most %s; %d hits, %d misses, %d reloads, %d evictions\n", s.Plans,

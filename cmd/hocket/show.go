@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/exported"
 	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/trace/account"
 	"hocket.example/hocket/internal/tune"
@@ -27,8 +28,7 @@ type result struct {
 	Machine string           `json:"machine,omitempty"`
 	Proof   *proof           `json:"proof,omitempty"`
 	Compare *comparison      `json:"compare,omitempty"`
-	// Quantized are the errors of results that --quantize causes.
-	Quantized []quantizedError `json:"quantized,omitempty"`
+	Quantized []*exported.Difference `json:"quantized,omitempty"` // the errors that --quantize causes
 	// OutputsSHA256 is the hash of the results of the last repetition of run.
 	OutputsSHA256 string    `json:"outputs_sha256,omitempty"`
 	Overlap       []overlap `json:"overlap,omitempty"`

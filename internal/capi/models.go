@@ -68,10 +68,8 @@ type description struct {
 	Inputs  []string            `json:"inputs,omitempty"`
 	Weights map[string][]string `json:"weights,omitempty"`
 	Unused  []string            `json:"unused,omitempty"`
-	// Quantize is the form in which weights are quantized. Quantized lists the parameters that hold such weights: true
-	// for scales, false for values.
-	Quantize  string          `json:"quantize,omitempty"`
-	Quantized map[string]bool `json:"quantized,omitempty"`
+	// Quantize is the form in which weights are quantized; empty for none.
+	Quantize string `json:"quantize,omitempty"`
 }
 
 // Description returns, as JSON, a model's program, its proof, and the export's description of its
@@ -91,9 +89,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 		d.Proof = proof.String()
 	}
 	if m.export != nil {
-		d.Inputs, d.Weights = m.export.Inputs(), m.export.Sources()
-		d.Quantize = m.quantize
-		d.Quantized, _ = m.export.Quantized()
+		d.Inputs, d.Weights, d.Quantize = m.export.Inputs(), m.export.Sources(), m.quantize
 	}
 	text, err := json.Marshal(d)
 	return string(text), err

@@ -12,6 +12,14 @@ import (
 // a square of 128 by 128; and which elements of an activation: all, a row, or 128 elements of a row.
 var Forms = []string{"fp8-tensor", "fp8-row", "fp8-block"}
 
+// CheckForm returns an error for a form that does not exist. An empty form leaves weights as they are.
+func CheckForm(form string) error {
+	if form == "" || slices.Contains(Forms, form) {
+		return nil
+	}
+	return fmt.Errorf("is %q; it can be %s", form, strings.Join(Forms, ", "))
+}
+
 // Block is the number of rows and columns of a weight that share a scale in the form fp8-block.
 const Block = 128
 

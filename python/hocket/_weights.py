@@ -210,7 +210,8 @@ def bind(model, tensors, every=False):
     device = next((t.device for t in tensors.values() if _cuda.is_cuda(t)), None)
     if device is not None and not model._several() and any(len(p["blocks"]) > 1 for p in layouts.values()):
         device = "cpu"
-    found, made, quantized = {}, {}, model._about.get("quantized", {})
+    found, made = {}, {}
+    values = [sources[p] for p in sources if "quantize" in model._about and model._about["types"][p] == "f8e4m3"]
     for param, names in sources.items():
         if param in tensors and not (every and param in states):
             found[param] = tensors[param]
@@ -220,9 +221,9 @@ def bind(model, tensors, every=False):
             if len(missing) < len(names):
                 if missing:
                     raise InputError(f"there is no weight {missing[0]}, and others of the layers that make {param} are there")
-                if param in quantized:
-                    parts = [_quantized(name, t, model._about["quantize"], quantized[param])
-                             for name, t in zip(names, parts)]
+                if names in values:  # the parameter has the values or the scales of these weights
+                    scales = model._about["types"][param] != "f8e4m3"
+                    parts = [_quantized(name, t, model._about["quantize"], scales) for name, t in zip(names, parts)]
                 elif model._gradient is not None and any(getattr(t, "requires_grad", False) for t in parts):
                     made[param] = functools.partial(_live, model, layouts[param], names, parts, device)
                 found[param] = _joined(model, layouts[param], names, parts)
