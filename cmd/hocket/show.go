@@ -19,15 +19,15 @@ import (
 
 // result is the object that --json prints. Its fields are a contract with users. Fields that do not apply are omitted.
 type result struct {
-	Hocket  string           `json:"hocket"`
-	Command string           `json:"command,omitempty"`
-	Exit    int              `json:"exit"`
-	Func    string           `json:"func,omitempty"`
-	Ranks   int              `json:"ranks,omitempty"`
-	Dims    map[string]int64 `json:"dims,omitempty"`
-	Machine string           `json:"machine,omitempty"`
-	Proof   *proof           `json:"proof,omitempty"`
-	Compare *comparison      `json:"compare,omitempty"`
+	Hocket    string                 `json:"hocket"`
+	Command   string                 `json:"command,omitempty"`
+	Exit      int                    `json:"exit"`
+	Func      string                 `json:"func,omitempty"`
+	Ranks     int                    `json:"ranks,omitempty"`
+	Dims      map[string]int64       `json:"dims,omitempty"`
+	Machine   string                 `json:"machine,omitempty"`
+	Proof     *proof                 `json:"proof,omitempty"`
+	Compare   *comparison            `json:"compare,omitempty"`
 	Quantized []*exported.Difference `json:"quantized,omitempty"` // the errors that --quantize causes
 	// OutputsSHA256 is the hash of the results of the last repetition of run.
 	OutputsSHA256 string    `json:"outputs_sha256,omitempty"`
