@@ -46,6 +46,9 @@ type ExportOptions struct {
 	// Weights lists safetensors files, and directories that contain them. Their tensors have the names of the model's
 	// modules, and take precedence over the tensors in the archive.
 	Weights []string
+	// Quantize, if not empty, makes Bind quantize the weights of linears to f8e4m3, and the program their activations:
+	// with one scale for each weight, "fp8-tensor"; row, "fp8-row"; or 128 by 128 elements, "fp8-block".
+	Quantize string
 	// Unbound leaves the binding of weights to the caller, who must bind each parameter that Sources lists. Export.Bind
 	// then reads no weights.
 	Unbound bool
@@ -61,7 +64,10 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err := plan.Check(); err != nil {
 		return nil, fmt.Errorf("%w: plan: %w", ErrInput, err)
 	}
-	m, err := exported.Open(path, modelprogram.Options{Plan: plan, Ranks: o.Ranks})
+	if err := modelprogram.CheckForm(o.Quantize); err != nil {
+		return nil, fmt.Errorf("%w: quantize %w", ErrInput, err)
+	}
+	m, err := exported.Open(path, modelprogram.Options{Plan: plan, Ranks: o.Ranks, Quantize: o.Quantize})
 	if err != nil {
 		return nil, ofExport(err)
 	}

@@ -162,26 +162,26 @@ func TestFloat8Refused(t *testing.T) {
 // TestFloat8Strategies: every strategy gives the same bits as the sequential program. A bound of errors of 8-bit values
 // is too wide to find a wrong one.
 func TestFloat8Strategies(t *testing.T) {
-	const text = `dim T = 128
+	const source = `dim T = 128
 dim H = 256
 dim F = 512
-mesh tp[%d]
+mesh tp[RANKS]
 func f(
-  %%x: bf16[T/tp, H],
-  %%w1: f8e4m3[F/tp, H],
-  %%s1: f32[ceildiv(F, 128)/tp, ceildiv(H, 128)],
-  %%w2: f8e4m3[H, F/tp],
-  %%s2: f32[ceildiv(H, 128), ceildiv(F, 128)/tp],
-) -> (bf16[T/tp, H], bf16[T, H]) {
-  %%sx = scales %%x, block=(1, 128)
-  %%qx = quantize %%x, %%sx
-  %%h = linear %%qx, %%w1, %%sx, %%s1
-  %%g = gelu %%h
-  %%sg = scales %%g, block=(1, 128)
-  %%qg = quantize %%g, %%sg
-  %%y = linear %%qg, %%w2, %%sg, %%s2
-  %%z = linear %%qg, %%w2, %%sg, %%s2
-  return %%y, %%z
+  %x: bf16[T/tp, H],
+  %w1: f8e4m3[F/tp, H],
+  %s1: f32[ceildiv(F, 128)/tp, ceildiv(H, 128)],
+  %w2: f8e4m3[H, F/tp],
+  %s2: f32[ceildiv(H, 128), ceildiv(F, 128)/tp],
+) -> (OUT[T/tp, H], OUT[T, H]) {
+  %sx = scales %x, block=(1, 128)
+  %qx: FP8[T/tp, H] = quantize %x, %sx
+  %h: OUT[T, F/tp] = linear %qx, %w1, %sx, %s1
+  %g = gelu %h
+  %sg = scales %g, block=(1, 128)
+  %qg: FP8[T, F/tp] = quantize %g, %sg
+  %y: OUT[T, H] partial(tp, sum) = linear %qg, %w2, %sg, %s2
+  %z: OUT[T, H] = linear %qg, %w2, %sg, %s2
+  return %y, %z
 }
 `
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
@@ -189,8 +189,12 @@ func f(
 		t.Fatal(err)
 	}
 	defer m.Close()
-	for _, ranks := range []int{2, 4} {
-		p, err := hocket.Parse("mlp.hkt", fmt.Sprintf(text, ranks))
+	for _, c := range []struct {
+		ranks    string
+		fp8, out ir.DType
+	}{{"2", ir.F8E4M3, ir.BF16}, {"4", ir.F8E4M3, ir.BF16}, {"2", ir.F8E5M2, ir.F32}, {"4", ir.F8E5M2, ir.F16}} {
+		text := strings.NewReplacer("RANKS", c.ranks, "FP8", c.fp8.String(), "OUT", c.out.String()).Replace(source)
+		p, err := hocket.Parse("mlp.hkt", text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +217,7 @@ func f(
 			}
 			for name, y := range rep.Out {
 				if !slices.Equal(y.Data, want.Out[name].Data) {
-					t.Errorf("%d ranks, %s: %%%s has other bits than in sequence", ranks, strategy, name)
+					t.Errorf("%s ranks, %s, %s, %s: %%%s has other bits than in sequence", c.ranks, c.fp8, c.out, strategy, name)
 				}
 			}
 		}

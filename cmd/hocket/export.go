@@ -20,10 +20,11 @@ import (
 // maxPlan is the largest size of the file of a tensor-parallel plan, in bytes.
 const maxPlan = 1 << 20
 
-// planFlags holds the flags that set the layouts of the parameters of exported models.
+// planFlags holds the flags that set the layouts and types of the parameters of exported models.
 type planFlags struct {
-	file   string
-	shards []string
+	file     string
+	shards   []string
+	quantize string // the form in which weights of linears are quantized; empty for none
 }
 
 // plan returns the tensor-parallel plan that the flags describe. A --shard flag overrides the file.
@@ -72,7 +73,10 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks})
+	if err := modelprogram.CheckForm(a.plan.quantize); err != nil {
+		return nil, usagef("--quantize %w", err)
+	}
+	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize})
 	if err != nil {
 		return nil, ofExport(err)
 	}

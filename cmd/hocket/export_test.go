@@ -382,3 +382,72 @@ func TestForumExport(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// TestQuantizedRun checks that run --quantize prints how much results differ from those of the unquantized model: the
+// figures are those of the saved results of both.
+func TestQuantizedRun(t *testing.T) {
+	dir := filepath.Join(exportedModels(t), "qwen2")
+	args := []string{"run", filepath.Join(dir, "static.pt2"), "-n", "2", "--plan", filepath.Join(dir, "tp_plan.json"),
+		"--in", "input_ids=" + filepath.Join(dir, "expected.safetensors") + "#input_ids"}
+	logits := func(more ...string) (string, []float64) {
+		saved := t.TempDir()
+		out, errs, code := hocketHere(slices.Concat(args, more, []string{"--save", saved})...)
+		if code != 0 {
+			t.Fatalf("exit %d\n%s%s", code, out, errs)
+		}
+		f, err := tensor.OpenSafetensors(filepath.Join(saved, "outputs.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		x, err := f.Read("out0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := make([]float64, x.Len())
+		for i := range list {
+			list[i] = x.Float64(int64(i))
+		}
+		return out, list
+	}
+	_, want := logits()
+	text, got := logits("--quantize", "fp8-row")
+	const vocabulary = 256
+	sum, most, squares, same := 0.0, 0.0, 0.0, 0
+	for at := 0; at < len(want); at += vocabulary {
+		x, y := 0, 0
+		for i := range vocabulary {
+			d := math.Abs(got[at+i] - want[at+i])
+			sum, most, squares = sum+d, max(most, d), squares+want[at+i]*want[at+i]
+			if got[at+i] > got[at+x] {
+				x = i
+			}
+			if want[at+i] > want[at+y] {
+				y = i
+			}
+		}
+		if x == y {
+			same++
+		}
+	}
+	n := float64(len(want))
+	if sum == 0 || sum/n > math.Sqrt(squares/n)/4 {
+		t.Errorf("the mean error is %g of numbers of %g", sum/n, math.Sqrt(squares/n))
+	}
+	for _, line := range []string{"quantized    14 weights to f8e4m3, fp8-row; unchanged: m.lm_head.weight\n",
+		fmt.Sprintf("%%out0 differs from the unquantized model by %.4g on average, %.4g at most; its root mean square is %.4g; "+
+			"the largest element is the same in %d of 12 rows\n", sum/n, most, math.Sqrt(squares/n), same)} {
+		if !strings.Contains(text, line) {
+			t.Errorf("%s\nlacks %s", text, line)
+		}
+	}
+	for want, args := range map[string][]string{
+		`--quantize is "fp4"; it can be fp8-tensor, fp8-row, fp8-block`: {"run", args[1], "--quantize", "fp4"},
+		"--plan, --shard and --quantize apply only to models that torch exported": {"check", "../../examples/mlp.hkt",
+			"--quantize", "fp8-row"},
+	} {
+		if _, errs, code := hocketHere(args...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%v: exit %d, %s", args, code, errs)
+		}
+	}
+}

@@ -99,7 +99,7 @@ within rounding, 4 different, 5 undecided. On PROGRAMs in .json: docs/schedules.
 			return err
 		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
-			inputs: in}
+			archive: args[0], inputs: in}
 		ctx, ended := a.within(c.Context(), o.timeout)
 		err = ended(j.run(ctx, b))
 		if err != nil && classified(err) == exitProgram && !j.judged {
@@ -223,6 +223,7 @@ type job struct {
 	flags   *runFlags
 	again   []string // the words of this command line without --schedules, --seed and outputs
 	program *hocket.Program
+	archive string // file name of the program
 	inputs  *inputs
 	// processes is the number of processes that run the program together. first reports that this process is the first of
 	// them, or the only one.
@@ -235,12 +236,13 @@ type job struct {
 	machine *hocket.Machine
 	model   *hocket.Model
 	// judged is set after the plan has been made and, if required, proved. Later errors do not refute the program.
-	judged  bool
-	batch   []hocket.Args              // arguments, one element for each repetition
-	refs    []*hocket.Reference        // references of the repetitions, evaluated when needed
-	layers  [][]hocket.LayerComparison // layer comparisons of the repetitions, computed when needed
-	verdict hocket.Comparison          // the weakest verdict so far
-	took    []time.Duration            // sorted durations of the runs; empty if the machine records no times
+	judged      bool
+	batch       []hocket.Args              // arguments, one element for each repetition
+	refs        []*hocket.Reference        // references of the repetitions, evaluated when needed
+	layers      [][]hocket.LayerComparison // layer comparisons of the repetitions, computed when needed
+	verdict     hocket.Comparison          // the weakest verdict so far
+	unquantized map[string]*hocket.Tensor  // results of the last repetition by unquantized weights; nil without --quantize
+	took        []time.Duration            // sorted durations of the runs; empty if the machine records no times
 }
 
 // runLimit returns the time limit of one run.
@@ -301,6 +303,9 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	defer m.Close()
 	defer dumpOnQuit(m, j.app.stderr)()
 	defer func() { err = failed.keep(ctx, j.app, j.flags.flight, err) }()
+	if err := j.runUnquantized(ctx, m, w, b); err != nil {
+		return err
+	}
 	j.app.progress.at("planning, proving and loading the program", 0, 0)
 	if err := j.load(ctx, m); err != nil {
 		return err
@@ -332,6 +337,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	if err := j.write(rep); err != nil {
 		return err
 	}
+	j.quantizationErrors(rep)
 	j.app.progress.end()
 	if err := j.print(rep); err != nil {
 		return err
@@ -492,6 +498,9 @@ func (j *job) print(rep *hocket.Report) error {
 		a.out.Time = &runTime{Runs: n, MedianUS: micro(mid), LeastUS: micro(j.took[0]), MostUS: micro(j.took[n-1])}
 		fmt.Fprintf(a.text, "time  median %s a run, %s to %s, of %d back to back\n", trace.Microseconds(micro(mid)),
 			trace.Microseconds(micro(j.took[0])), trace.Microseconds(micro(j.took[n-1])), n)
+	}
+	if j.unquantized != nil {
+		fmt.Fprint(a.text, a.export.QuantizedText(a.plan.quantize, a.out.Quantized))
 	}
 	if o.planCache.given() {
 		s := j.machine.Stats().Plans

@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/exported"
 	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/trace/account"
 	"hocket.example/hocket/internal/tune"
@@ -18,15 +19,16 @@ import (
 
 // result is the object that --json prints. Its fields are a contract with users. Fields that do not apply are omitted.
 type result struct {
-	Hocket  string           `json:"hocket"`
-	Command string           `json:"command,omitempty"`
-	Exit    int              `json:"exit"`
-	Func    string           `json:"func,omitempty"`
-	Ranks   int              `json:"ranks,omitempty"`
-	Dims    map[string]int64 `json:"dims,omitempty"`
-	Machine string           `json:"machine,omitempty"`
-	Proof   *proof           `json:"proof,omitempty"`
-	Compare *comparison      `json:"compare,omitempty"`
+	Hocket    string                 `json:"hocket"`
+	Command   string                 `json:"command,omitempty"`
+	Exit      int                    `json:"exit"`
+	Func      string                 `json:"func,omitempty"`
+	Ranks     int                    `json:"ranks,omitempty"`
+	Dims      map[string]int64       `json:"dims,omitempty"`
+	Machine   string                 `json:"machine,omitempty"`
+	Proof     *proof                 `json:"proof,omitempty"`
+	Compare   *comparison            `json:"compare,omitempty"`
+	Quantized []*exported.Difference `json:"quantized,omitempty"` // the errors that --quantize causes
 	// OutputsSHA256 is the hash of the results of the last repetition of run.
 	OutputsSHA256 string    `json:"outputs_sha256,omitempty"`
 	Overlap       []overlap `json:"overlap,omitempty"`

@@ -139,7 +139,7 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 	}
 	j.report = &Report{Bench: name, Machine: m.Name(), Ranks: j.Ranks}
 	if all[i].layer {
-		j.report.Peers = layerPeers(opts.Peers, name, j.Ranks)
+		j.report.Peers = layerPeers(opts.Peers, name, layerDType(j.Scales), j.Ranks)
 		j.lackPeers(name, nil)
 	}
 	if err := all[i].run(j, ctx); err != nil {

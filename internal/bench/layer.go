@@ -93,7 +93,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	if j.graphs() {
 		j.method("graph: the same run replayed, timed by the same marks, which are nodes of the graph, two on a stream in each part")
 	}
-	peers := &turns{dir: j.Turns}
+	peers := &turns{dir: j.Turns, dtype: layerDType(k.scales)}
 	if peers.dir != "" {
 		j.method("peers in the same rounds, while this rests, in runs of the same parts")
 	}

@@ -72,6 +72,14 @@ func (k *layerKind) in(scales string) *layerKind {
 	return &scaled
 }
 
+// layerDType returns the type of a layer's operands as --dtype names it.
+func layerDType(scales string) string {
+	if scales == "" {
+		return "bf16"
+	}
+	return "fp8-" + scales
+}
+
 // size returns the bytes of an element that is communicated: gathered operands have 8 bits, sums
 // and results 16.
 func (k *layerKind) size() int64 {

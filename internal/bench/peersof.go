@@ -31,9 +31,12 @@ func peersOf(list []contest.Peer, c contest.Call, ranks int) map[string]float64 
 	return out
 }
 
-// layerPeers returns the figures of peers for a kind of layer.
-func layerPeers(list []contest.Peer, op string, ranks int) []contest.Peer {
-	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool { return p.Op != op || p.Ranks != ranks })
+// layerPeers returns the figures of peers for a kind of layer with operands of type dtype. It includes figures whose
+// type is unknown.
+func layerPeers(list []contest.Peer, op, dtype string, ranks int) []contest.Peer {
+	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool {
+		return p.Op != op || p.Ranks != ranks || p.DType != "" && dtype != "" && p.DType != dtype
+	})
 }
 
 // lackPeers adds a note to the report if peers have figures, but none for the op, the number of ranks and, if given,

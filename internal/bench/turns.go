@@ -20,11 +20,12 @@ import (
 
 // turns makes a peers' program time the same layers, alternately with this one, round by round, so
 // that power and temperature affect both equally. The programs communicate through files in a
-// folder. File T.ask contains a request such as "ag-gemm 8192x8192x28672"; file T.answer contains
-// lines of JSON in the format of ReadPeers. T increases. Each file is written under another name
-// and then renamed.
+// folder. File T.ask contains a request such as "ag-gemm 8192x8192x28672 bf16"; file T.answer
+// contains lines of JSON in the format of ReadPeers. T increases. Each file is written under another
+// name and then renamed.
 type turns struct {
 	dir    string
+	dtype  string               // "bf16", or "fp8-block" and the like
 	times  map[string][]float64 // times of the current layer, by name
 	names  []string             // in the order of the first answer
 	issued map[string]string    // by name; "eager" if the answer does not say
@@ -39,7 +40,7 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 	if t.dir == "" {
 		return nil
 	}
-	answer, err := t.send(op + " " + s.String())
+	answer, err := t.send(op + " " + s.String() + " " + t.dtype)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	var out []contest.Peer
 	for _, name := range t.names {
 		f := contest.FigureOf(t.times[name])
-		out = append(out, contest.Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: "bf16",
+		out = append(out, contest.Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: t.dtype,
 			Issued: t.issued[name], Micros: f.Median, Spread: f.Spread})
 	}
 	t.times, t.names, t.issued = nil, nil, nil

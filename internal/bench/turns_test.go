@@ -55,7 +55,7 @@ func TestTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := slices.Concat(slices.Repeat([]string{"gemm-rs 24x20x12"}, 5), slices.Repeat([]string{"gemm-rs 8x4x4"}, 5))
+	want := slices.Concat(slices.Repeat([]string{"gemm-rs 24x20x12 bf16"}, 5), slices.Repeat([]string{"gemm-rs 8x4x4 bf16"}, 5))
 	if got := asked(); !slices.Equal(got, want) {
 		t.Errorf("asked %v", got)
 	}

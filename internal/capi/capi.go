@@ -280,7 +280,9 @@ type model struct {
 	split   []string       // dims over which parameters are split
 	export  *hocket.Export // the archive from which the model was loaded; nil for a program's text
 	unused  []string       // names of weights that the export does not use
-	bound   *bound
+	// quantize is the form in which weights of the export are quantized; empty for none.
+	quantize string
+	bound    *bound
 
 	updating chan struct{} // contains an element while a run updates tensors of the caller
 
@@ -307,11 +309,12 @@ type loadOptions struct {
 	Gather    bool             `json:"gather"`
 	// Export is the path of an archive written by torch.export.save, which is loaded in place of a
 	// program. Plan maps its weights to layouts. Weights are files with the values of weights. If
-	// Unbound is set, the caller binds the weights.
-	Export  string            `json:"export"`
-	Plan    map[string]string `json:"plan"`
-	Weights []string          `json:"weights"`
-	Unbound bool              `json:"unbound"`
+	// Unbound is set, the caller binds the weights. Quantize is the form in which weights of linears are quantized.
+	Export   string            `json:"export"`
+	Plan     map[string]string `json:"plan"`
+	Weights  []string          `json:"weights"`
+	Unbound  bool              `json:"unbound"`
+	Quantize string            `json:"quantize"`
 }
 
 // Load loads a program's text, or the archive that an option names. It returns the number of the
@@ -369,7 +372,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, types: types, returns: returns, within: within, split: split, export: export,
-		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+		unused: unused, quantize: o.Quantize, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // bareDims returns, for each extent of a type, the dim that it consists of; "" for any other

@@ -16,8 +16,8 @@ import (
 // archive in the options.
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
-		if o.Plan != nil || o.Weights != nil {
-			return nil, nil, fmt.Errorf("%w: plan and weights apply only to models that torch exported, but the option export is not set",
+		if o.Plan != nil || o.Weights != nil || o.Quantize != "" {
+			return nil, nil, fmt.Errorf("%w: plan, weights and quantize apply only to models that torch exported, but the option export is not set",
 				hocket.ErrInput)
 		}
 		if hocket.IsStableHLO(text) {
@@ -31,7 +31,7 @@ func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, err
 		return p, nil, err
 	}
 	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Ranks: o.Ranks, Weights: o.Weights,
-		Unbound: o.Unbound})
+		Unbound: o.Unbound, Quantize: o.Quantize})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -68,6 +68,8 @@ type description struct {
 	Inputs  []string            `json:"inputs,omitempty"`
 	Weights map[string][]string `json:"weights,omitempty"`
 	Unused  []string            `json:"unused,omitempty"`
+	// Quantize is the form in which weights are quantized; empty for none.
+	Quantize string `json:"quantize,omitempty"`
 }
 
 // Description returns, as JSON, a model's program, its proof, and the export's description of its
@@ -87,7 +89,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 		d.Proof = proof.String()
 	}
 	if m.export != nil {
-		d.Inputs, d.Weights = m.export.Inputs(), m.export.Sources()
+		d.Inputs, d.Weights, d.Quantize = m.export.Inputs(), m.export.Sources(), m.quantize
 	}
 	text, err := json.Marshal(d)
 	return string(text), err

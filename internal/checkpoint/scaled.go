@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"fmt"
-	"slices"
 
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -32,32 +31,16 @@ func (c *Checkpoint) dequantized(
 	if err != nil {
 		return nil, err
 	}
-	cols, rowsOf, colsOf := int64(1), int64(1), int64(1)
+	scales, err := tensor.ScalesOf(t, s)
+	if err != nil {
+		return nil, fmt.Errorf("%q cannot be the scales of %q: %w", scale, name, err)
+	}
 	last := len(t.Shape) - 1
-	if last >= 0 {
-		cols = max(1, t.Shape[last])
-	}
-	rows, wide := t.Len()/cols, int64(1)
-	ceil := func(n int64) int64 { return (n + 127) / 128 }
-	switch {
-	case s.DType.IsInt():
-		return nil, fmt.Errorf("%q is %s, which cannot be the scales of %q", scale, s, name)
-	case s.Len() == 1:
-		rowsOf, colsOf = max(1, rows), cols
-	case s.Len() == rows && len(s.Shape) > 0 && s.Shape[0] == rows:
-		colsOf = cols
-	case len(t.Shape) == 2 && slices.Equal(s.Shape, []int64{ceil(rows), ceil(cols)}):
-		rowsOf, colsOf, wide = 128, 128, s.Shape[1]
-	default:
-		return nil, fmt.Errorf("%q is %s, which does not fit as scales of %q, %s: use one scale, one for each row, or one for each block of 128 by 128",
-			scale, s, name, t)
-	}
+	cols := scales.Cols
 	out, err := tensor.New(to, n)
 	if err != nil || out.Len() == 0 {
 		return out, err
 	}
-	by := make([]float64, s.Len())
-	tensor.ToFloat64(by, s.Data, s.DType)
 	col, width := int64(0), int64(1)
 	if last >= 0 {
 		col, width = lo[last], n[last]
@@ -72,9 +55,7 @@ func (c *Checkpoint) dequantized(
 		}
 		at := row*cols + col
 		tensor.ToFloat64(vals, t.Data[at:at+width], t.DType)
-		for j := range vals {
-			vals[j] *= by[row/rowsOf*wide+(col+int64(j))/colsOf]
-		}
+		scales.Apply(vals, row, col)
 		tensor.FromFloat64(out.Data[k*size:(k+1)*size], vals, to)
 	}
 	return out, nil

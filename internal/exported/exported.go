@@ -65,15 +65,19 @@ type Content struct {
 	Param  modelprogram.Param
 	Header tensor.Tensor
 	pieces []piece
+	// These are set for quantized parameters: the weights, and the number of dimensions that the parameter has for each.
+	weights []quantized
+	dims    int
 }
 
 // piece is a tensor of a source, with the position of its bytes in the parameter. The bytes are in the same order in
 // both.
 type piece struct {
-	from Source
-	name string
-	at   int64
-	size int64
+	from  Source
+	name  string
+	at    int64
+	size  int64
+	scale string // the tensor in files by which an 8-bit tensor is multiplied; empty for others
 }
 
 // Contents lists the initial contents of parameters, except inputs and the parameters for which given returns true. The
@@ -90,12 +94,13 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 		}
 		c := Content{Param: p, Header: tensor.Tensor{DType: dt, Shape: p.Shape}}
 		at := int64(0)
+		var headers []*tensor.Tensor
 		for _, w := range p.Weights {
 			header, err := m.archive.Header(w)
 			if err != nil {
 				return nil, nil, err
 			}
-			if header.DType != dt {
+			if header.DType != dt && p.Quantized == nil {
 				return nil, nil, fmt.Errorf("%w: %q is %s, and %%%s %s", torchexport.ErrMalformed, w, header, p.Name,
 					dt)
 			}
@@ -104,11 +109,12 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 				return nil, nil, err
 			}
 			for _, x := range pieces {
-				used = append(used, x.name)
+				used = append(used, x.sources()...)
 			}
+			headers = append(headers, header)
 			size := bytesOf(header)
 			if pieces == nil {
-				pieces = []piece{{m.archive, w, 0, size}}
+				pieces = []piece{{from: m.archive, name: w, size: size}}
 			}
 			for _, x := range pieces {
 				x.at += at
@@ -116,7 +122,11 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 			}
 			at += size
 		}
-		if n := bytesOf(&c.Header); p.Constant == nil && n != at {
+		if n := bytesOf(&c.Header); p.Quantized != nil {
+			if err := c.setWeights(headers); err != nil {
+				return nil, nil, err
+			}
+		} else if p.Constant == nil && n != at {
 			return nil, nil, fmt.Errorf("%w: %%%s has %d bytes, and its weights %d", torchexport.ErrMalformed, p.Name,
 				n, at)
 		}
@@ -142,6 +152,9 @@ func (m *Model) names(weight string) []string { return append([]string{weight}, 
 // that the archive stores. It is "" for contents that are not in the archive.
 func (c *Content) Checksums() string {
 	text := ""
+	if q := c.Param.Quantized; q != nil {
+		text = fmt.Sprintf(" %s scales=%t", q.Form, q.Scales)
+	}
 	for _, p := range c.pieces {
 		a, ok := p.from.(*torchexport.Archive)
 		if !ok {
@@ -164,6 +177,9 @@ func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {
 			t.SetFloat64(int64(i), x)
 		}
 		return t, nil
+	}
+	if c.Param.Quantized != nil {
+		return t, c.readQuantized(t, rank, ranks)
 	}
 	if c.Param.Perm != nil {
 		return t, c.readPermuted(t)

@@ -146,7 +146,7 @@ func TestRows(t *testing.T) {
 	m.add("a", 0, 2, 4)
 	m.add("b", 100, 2, 4)
 	c := Content{Param: modelprogram.Param{Split: 2}, Header: tensor.Tensor{DType: ir.F32, Shape: []int64{2, 2, 4}},
-		pieces: []piece{{m, "a", 0, 32}, {m, "b", 32, 32}}}
+		pieces: []piece{{from: m, name: "a", size: 32}, {from: m, name: "b", at: 32, size: 32}}}
 	x, err := c.Read(1, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -175,10 +175,10 @@ func TestPermuted(t *testing.T) {
 	for _, c := range []Content{
 		{Param: modelprogram.Param{Perm: []int64{1, 0}, Split: -1},
 			Header: tensor.Tensor{DType: ir.F32, Shape: []int64{3, 2}},
-			pieces: []piece{{m, "a", 0, 24}}},
+			pieces: []piece{{from: m, name: "a", size: 24}}},
 		{Param: modelprogram.Param{Perm: []int64{1, 0}, Split: -1},
 			Header: tensor.Tensor{DType: ir.F32, Shape: []int64{2, 3, 2}},
-			pieces: []piece{{m, "a", 0, 24}, {m, "b", 24, 24}}},
+			pieces: []piece{{from: m, name: "a", size: 24}, {from: m, name: "b", at: 24, size: 24}}},
 	} {
 		x, err := c.Read(0, 0)
 		if err != nil {

@@ -41,12 +41,9 @@ func find(files map[string]Source, names []string, want *tensor.Tensor) ([]piece
 	}
 	for _, name := range names {
 		for rest, more := name, true; more; _, rest, more = strings.Cut(rest, ".") {
-			if from := files[rest]; from != nil && strings.Contains(rest, ".") {
-				have, err := from.Header(rest)
-				if err == nil {
-					err = fits(rest, have, want.DType, want.Shape)
-				}
-				return []piece{{from, rest, 0, bytesOf(want)}}, err
+			if files[rest] != nil && strings.Contains(rest, ".") {
+				p, err := pieceOf(files, rest, want.DType, want.Shape)
+				return []piece{p}, err
 			}
 			for _, r := range renames {
 				before, ok := strings.CutSuffix(rest, r.module)
@@ -82,24 +79,20 @@ func packed(files map[string]Source, before string, patterns []string, want *ten
 	for e := range experts {
 		for _, p := range patterns {
 			name := before + strings.Replace(p, "*", fmt.Sprint(e), 1)
-			from := files[name]
-			if from == nil {
+			if files[name] == nil {
 				if list == nil {
 					return nil, nil
 				}
 				return nil, fmt.Errorf("%w: there is no tensor %q, and others of its experts are there", ErrMismatch,
 					name)
 			}
-			have, err := from.Header(name)
-			if err == nil {
-				err = fits(name, have, want.DType, each)
-			}
+			x, err := pieceOf(files, name, want.DType, each)
 			if err != nil {
 				return nil, err
 			}
-			size := bytesOf(have)
-			list = append(list, piece{from, name, at, size})
-			at += size
+			x.at = at
+			list = append(list, x)
+			at += x.size
 		}
 	}
 	return list, nil

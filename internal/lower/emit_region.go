@@ -247,15 +247,19 @@ func (p *part) target(c *ir.Stmt, value string, whole map[string]string, last st
 	default:
 		name := p.names.fresh(value, "i")
 		c.Results = []ir.Name{{Pos: c.Pos, Text: name}}
-		if c.Op == ir.OpCast {
-			c.Type = p.castType(value, c.Args[0].Name)
+		switch dt := p.finder.typeOf(p.finder.def[value]).DType; { // the operands do not determine all types
+		case c.Op == ir.OpCast, c.Op == ir.OpQuantize && dt != ir.F8E4M3:
+			c.Type = p.typeLike(value, c.Args[0].Name)
+		case scaled(c) && dt != ir.BF16:
+			c.Type = p.typeLike(value, c.Args[0].Name)
+			c.Type.Dims[len(c.Type.Dims)-1].Extent = ir.Extent(c.Args[1].Name, 0)
 		}
 		p.at[value] = name
 	}
 }
 
-// castType returns the local type of a cast of this piece's %arg.
-func (p *part) castType(value, arg string) *ir.Type {
+// typeLike returns a local type with the extents of this piece's %arg and the element type of %value.
+func (p *part) typeLike(value, arg string) *ir.Type {
 	t := p.finder.typeOf(p.finder.def[value])
 	dims := len(t.Dims)
 	if p.axis != p.Rows {

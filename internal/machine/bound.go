@@ -32,6 +32,18 @@ func (d *Description) peak(dtype ir.DType) float64 {
 	return d.GEMM.Peak[d.GEMM.Of] * 2 / float64(dtype.Size())
 }
 
+// blockPeak is the entry of GEMM.Peak for products of 8-bit operands whose scales are by blocks.
+const blockPeak = "f8e4m3 blocks"
+
+// scaledPeak returns the TFLOP/s of products of 8-bit operands with scales. blocks says whether scales are by blocks,
+// which takes longer than scales of rows.
+func (d *Description) scaledPeak(blocks bool) float64 {
+	if peak := d.GEMM.Peak[blockPeak]; blocks && peak > 0 {
+		return peak
+	}
+	return d.peak(ir.F8E4M3)
+}
+
 // MemoryBound returns the shortest time, in microseconds, in which a device can read or write the given number of
 // bytes of its own memory.
 func (d *Description) MemoryBound(bytes int64) float64 {
@@ -41,6 +53,11 @@ func (d *Description) MemoryBound(bytes int64) float64 {
 // ComputeBound returns the shortest time, in microseconds, of the given number of floating-point operations in GEMMs.
 func (d *Description) ComputeBound(dtype ir.DType, flops float64) float64 {
 	return flops / d.peak(dtype) * 1e-6
+}
+
+// ScaledBound is ComputeBound for GEMMs of 8-bit operands with scales.
+func (d *Description) ScaledBound(blocks bool, flops float64) float64 {
+	return flops / d.scaledPeak(blocks) * 1e-6
 }
 
 // WireBound returns the shortest time, in microseconds, in which a device can receive the given number of bytes from

@@ -45,13 +45,22 @@ func (d *Description) ReduceTime(bytes int64) float64 {
 
 // GEMMTime returns the time of a matrix product [m, k] · [k, n].
 func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
+	return d.gemmTime(d.peak(dtype), m, n, k, (m*k+k*n+m*n)*dtype.Size())
+}
+
+// ScaledTime is GEMMTime for 8-bit operands with scales and a result of 16 bits. blocks says whether scales are by
+// blocks.
+func (d *Description) ScaledTime(blocks bool, m, n, k int64) float64 {
+	return d.gemmTime(d.scaledPeak(blocks), m, n, k, m*k+k*n+2*m*n)
+}
+
+// gemmTime returns the time of a product at the given TFLOP/s that reads and writes so many bytes.
+func (d *Description) gemmTime(peak float64, m, n, k, bytes int64) float64 {
 	if m == 0 || n == 0 || k == 0 {
 		return d.Launch
 	}
 	flops := 2 * float64(m) * float64(n) * float64(k)
-	peak := d.peak(dtype)
 	slower := d.slowness(float64(m), float64(n), float64(k))
-	bytes := (m*k + k*n + m*n) * dtype.Size()
 	return max(d.Launch+flops/peak*1e-6*slower, d.TouchTime(bytes))
 }
 

@@ -53,6 +53,7 @@ type emission struct {
 	plan      Plan
 	layout    map[*graph.Value]layout
 	unused    []Unused       // entries of the plan
+	kept      []string       // weights of linears that are not quantized
 	params    map[any]*param // by value, or by name of the constant
 	list      []*inst
 	constants []*param

@@ -18,6 +18,7 @@ package modelprogram
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/graph"
@@ -32,6 +33,8 @@ var ErrUnsupported = errors.New("not supported")
 type Options struct {
 	Plan  Plan
 	Ranks int // default size of the mesh; 0 means 1
+	// Quantize is one of Forms: the program multiplies 8-bit weights. If it is empty, weights have the types of the graph.
+	Quantize string
 }
 
 // Model is a program that was made from a graph.
@@ -43,6 +46,8 @@ type Model struct {
 	Tied map[string][]string
 	// Unused lists the entries of the plan that lay out no weight.
 	Unused []Unused
+	// Kept lists the weights of linears that Options.Quantize leaves as they are.
+	Kept []string
 }
 
 // Param describes what a parameter of the program is made from.
@@ -60,6 +65,8 @@ type Param struct {
 	Perm []int64
 	// Constant holds the contents of a parameter that is neither an input nor made from weights.
 	Constant *graph.Tensor
+	// Quantized is set for the values and the scales of quantized weights. The weights have other types and shapes.
+	Quantized *Quantized
 	// DType and Shape are the type of the whole parameter, before it is split over ranks.
 	DType graph.DType
 	Shape []int64
@@ -97,14 +104,23 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	if err := l.outputs(); err != nil {
 		return nil, err
 	}
-	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(rowsApart(l.sorted()), maxCompared)}
+	ranks := max(o.Ranks, 1)
+	list := rowsApart(l.sorted())
+	if o.Quantize != "" {
+		list = l.quantize(list, o.Quantize, ranks)
+	}
+	p := &printer{lowerer: l, ranks: ranks, parts: roll(list, maxCompared)}
 	text := p.print(name)
 	info, ds := checker.Read(name, text)
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
 	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{},
-		Unused: l.unused}
+		Unused: l.unused, Kept: l.kept}
+	if o.Quantize != "" && !slices.ContainsFunc(m.Params, func(p Param) bool { return p.Quantized != nil }) {
+		return nil, fmt.Errorf("%w: %s has no linear whose weight can be quantized to %s%s", ErrUnsupported, base(name),
+			o.Quantize, keptText(o.Quantize, m.Kept))
+	}
 	for _, w := range g.Weights {
 		if len(w.Also) > 0 {
 			m.Tied[w.Path] = w.Also
@@ -185,16 +201,17 @@ func (o operand) splitDim() int {
 
 // param is a parameter of the program, before layers are stacked.
 type param struct {
-	value    *graph.Value  // the input or weight; nil for a constant
-	constant *graph.Tensor // the constant; nil for an input or weight
-	dt       graph.DType
-	shape    []int64
-	split    int     // the dimension that is split; -1 for none
-	parts    int     // number of parts of a packed weight
-	packed   int     // the dimension of the parts
-	number   int     // index in the order of creation
-	state    bool    // calls change it
-	perm     []int64 // for a state: dimension i is the value's dimension perm[i]; nil for the same order
+	value     *graph.Value  // the input or weight; nil for a constant
+	constant  *graph.Tensor // the constant; nil for an input or weight
+	dt        graph.DType
+	shape     []int64
+	split     int        // the dimension that is split; -1 for none
+	parts     int        // number of parts of a packed weight
+	packed    int        // the dimension of the parts
+	number    int        // index in the order of creation
+	state     bool       // calls change it
+	quantized *Quantized // the parameter holds 8-bit values or scales; nil for others
+	perm      []int64    // for a state: dimension i is the value's dimension perm[i]; nil for the same order
 
 	name  string
 	stack []*param // parameters of the layers, if this parameter is a stack

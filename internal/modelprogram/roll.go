@@ -269,7 +269,7 @@ func (l *loop) stacked(a, b *param, k int, number *int) bool {
 			return false
 		}
 		s = &param{value: a.value, dt: a.dt, split: a.split, parts: a.parts, packed: a.packed, number: a.number,
-			state: a.state, perm: a.perm, stack: []*param{a}}
+			state: a.state, perm: a.perm, quantized: a.quantized, stack: []*param{a}}
 		l.stacks[a] = s
 	}
 	switch len(s.stack) {

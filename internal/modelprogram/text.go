@@ -160,6 +160,9 @@ func (p *printer) nameParams() {
 		if n := len(list); n > 1 && list[n-1] == "weight" {
 			list = list[:n-1]
 		}
+		if q.quantized != nil && q.quantized.Scales && len(list) > 0 {
+			list[len(list)-1] += "_scale"
+		}
 		if len(list) == 0 {
 			list = []string{"weight"}
 		}
@@ -438,7 +441,7 @@ func (p *printer) bindings() []Param {
 		case q.value != nil:
 			b.Weights = []string{q.value.Path}
 		}
-		b.State, b.Perm, b.Split = q.state, q.perm, q.split
+		b.State, b.Perm, b.Split, b.Quantized = q.state, q.perm, q.split, q.quantized
 		if q.stack != nil && q.split >= 0 {
 			b.Split++
 		}

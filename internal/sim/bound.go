@@ -279,7 +279,11 @@ func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 		if c.Attr.TA {
 			k = x[len(x)-2]
 		}
-		return b.m.ComputeBound(c.Outs[0].DType, 2*float64(c.Outs[0].Elements())*float64(k))
+		flops := 2 * float64(c.Outs[0].Elements()) * float64(k)
+		if len(c.Ins) == 4 {
+			return b.m.ScaledBound(len(c.Ins[2].Shape) == len(x) || len(c.Ins[3].Shape) == 2, flops)
+		}
+		return b.m.ComputeBound(c.Outs[0].DType, flops)
 	case ir.OpAttention, ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:
 		if c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt() {
 			return 0

@@ -13,6 +13,8 @@ type Op struct {
 	// M, N and K are a GEMM's extents; K is 0 for other operations.
 	M, N, K int64
 	DType   ir.DType
+	// Scaled says whether a GEMM has 8-bit operands with scales, and Blocks whether the scales are by blocks.
+	Scaled, Blocks bool
 	// Bytes is how many bytes the operation reads and writes.
 	Bytes int64
 	// Reduces says whether the operation reduces over a dimension, as a sum or a norm does.
@@ -49,6 +51,9 @@ func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 			o.K = last(x, 2)
 		}
 		o.M = rows(out.Shape)
+		if o.Scaled = len(in) == 4; o.Scaled {
+			o.DType, o.Blocks = in[0].DType, blocks(in)
+		}
 	case ir.OpGroupedLinear:
 		o.M, o.N, o.K = in[0].Shape[0], out.Shape[1], in[0].Shape[1]
 	case ir.OpAttention:
@@ -58,10 +63,16 @@ func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 		q := in[0].Shape
 		o.DType = in[0].DType
 		o.M, o.N, o.K = rows(q), attentionProducts(op)*last(q, 1), last(in[1].Shape, 3)
-	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpReduceSlots:
+	case ir.OpScales, ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpReduceSlots:
 		o.Reduces = true
 	}
 	return o
+}
+
+// blocks reports whether a scale of an operand of a linear belongs to a block, and not to a row or the whole operand.
+// The operands are x, w and their scales.
+func blocks(in []Tensor) bool {
+	return len(in[2].Shape) == len(in[0].Shape) || len(in[3].Shape) == len(in[1].Shape)
 }
 
 // attentionProducts returns how many matrix products with keys or values an attention operation
@@ -106,6 +117,8 @@ func Touched(op ir.Op, in []int64, out int64) (reads []int64, written int64) {
 // Time returns how long the operation takes when it runs alone, in microseconds.
 func (o *Op) Time(m *machine.Description) float64 {
 	switch {
+	case o.Scaled && o.K > 0:
+		return max(m.ScaledTime(o.Blocks, o.M, o.N, o.K), m.TouchTime(o.Bytes))
 	case o.K > 0:
 		return max(m.GEMMTime(o.DType, o.M, o.N, o.K), m.TouchTime(o.Bytes))
 	case o.Reduces:

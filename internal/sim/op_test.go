@@ -47,3 +47,37 @@ func TestDecodeAttention(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 }
+
+// TestScaledLinear checks that linears of 8-bit operands are predicted at the rate of their scales, and not at that of
+// their 16-bit results.
+func TestScaledLinear(t *testing.T) {
+	m := h200(t)
+	const rows, n, k = 2048, 14336, 8192
+	typed := func(dt ir.DType, shape ...int64) Tensor {
+		t := Tensor{Shape: shape, DType: dt, Bytes: dt.Size()}
+		for _, e := range shape {
+			t.Bytes *= e
+		}
+		return t
+	}
+	y := typed(ir.BF16, rows, n)
+	bf16 := NewOp(ir.OpLinear, []Tensor{typed(ir.BF16, rows, k), typed(ir.BF16, n, k)}, y, false)
+	x, w := typed(ir.F8E4M3, rows, k), typed(ir.F8E4M3, n, k)
+	times := map[string]float64{"bf16": bf16.Time(m)}
+	for name, scales := range map[string][2]Tensor{
+		"one":    {typed(ir.F32), typed(ir.F32)},
+		"rows":   {typed(ir.F32, rows), typed(ir.F32, n)},
+		"blocks": {typed(ir.F32, rows, k/128), typed(ir.F32, n/128, k/128)},
+		"mixed":  {typed(ir.F32, rows), typed(ir.F32, n/128, k/128)},
+	} {
+		op := NewOp(ir.OpLinear, []Tensor{x, w, scales[0], scales[1]}, y, false)
+		if op.M != rows || op.N != n || op.K != k || op.DType != ir.F8E4M3 {
+			t.Errorf("%s: %+v", name, op)
+		}
+		times[name] = op.Time(m)
+	}
+	if times["one"] != times["rows"] || times["mixed"] != times["blocks"] || !(times["rows"] < times["blocks"]) ||
+		!(times["blocks"] < times["bf16"]*0.7) {
+		t.Errorf("%v", times)
+	}
+}

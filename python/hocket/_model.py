@@ -22,7 +22,9 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     styles by patterns of module paths, the path of one in JSON, a plan of torch's parallelize_module, a transformers
     model, or DTensors. ``shard`` has more entries, as ``"layers.*.mlp.up_proj=colwise"``. A call takes the inputs of the
     export by their names. State that the model keeps between calls begins as the archive has it: see Model.reset.
-    ``weights`` are other weights: safetensors files, or tensors by the names of the model's modules.
+    ``weights`` are other weights: safetensors files, or tensors by the names of the model's modules. ``quantize`` is
+    "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are quantized to f8e4m3 when they are read, with a scale
+    for the tensor, for each row, or for each 128 by 128 elements, and activations in each call.
 
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
@@ -74,7 +76,7 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
             o[key] = value
     model = _loaded(s, program, o, bool(options.get("gather")), lend, func or os.path.basename(o["name"]), buckets)
     if grad:
-        rest = {k: v for k, v in o.items() if k not in ("export", "plan", "weights", "unbound", "func")}
+        rest = {k: v for k, v in o.items() if k not in ("export", "plan", "weights", "unbound", "quantize", "func")}
         name = model._func
         model._gradient = _gradients.Gradient(model, grad, lambda text: _loaded(s, text, rest, False, False, name))
     _unload(s)

@@ -8,7 +8,7 @@ import re
 import sys
 
 from . import _cuda, _lib, _plans, _tensors
-from ._errors import InputError
+from ._errors import InputError, UnsupportedError
 
 _RULE = {"from": None, "transpose": False, "axis": 0, "lo": 0, "hi": 0, "cast": False}
 
@@ -211,6 +211,7 @@ def bind(model, tensors, every=False):
     if device is not None and not model._several() and any(len(p["blocks"]) > 1 for p in layouts.values()):
         device = "cpu"
     found, made = {}, {}
+    values = [sources[p] for p in sources if "quantize" in model._about and model._about["types"][p] == "f8e4m3"]
     for param, names in sources.items():
         if param in tensors and not (every and param in states):
             found[param] = tensors[param]
@@ -220,9 +221,12 @@ def bind(model, tensors, every=False):
             if len(missing) < len(names):
                 if missing:
                     raise InputError(f"there is no weight {missing[0]}, and others of the layers that make {param} are there")
-                found[param] = _joined(model, layouts[param], names, parts)
-                if model._gradient is not None and any(getattr(t, "requires_grad", False) for t in parts):
+                if names in values:  # the parameter has the values or the scales of these weights
+                    scales = model._about["types"][param] != "f8e4m3"
+                    parts = [_quantized(name, t, model._about["quantize"], scales) for name, t in zip(names, parts)]
+                elif model._gradient is not None and any(getattr(t, "requires_grad", False) for t in parts):
                     made[param] = functools.partial(_live, model, layouts[param], names, parts, device)
+                found[param] = _joined(model, layouts[param], names, parts)
             elif every:
                 raise InputError(f"there is no weight {missing[0]}")
     if not found and sources and not every:  # the own tensors of a module may all be states
@@ -232,6 +236,27 @@ def bind(model, tensors, every=False):
         model.bind(param, t if device is None else _placed(t, device))
         if param in made:
             model._gradient.bind(param, made[param])
+
+
+def _quantized(name, t, form, scales):
+    """The f8e4m3 values or the scales of a weight, by the rules of the operations quantize and scales."""
+    if not hasattr(t, "detach"):
+        raise InputError(f"{name} is a {type(t).__name__}, and is to be quantized: give tensors of torch, or a file")
+    import torch
+
+    t = (t.full_tensor() if hasattr(t, "full_tensor") else t).detach().float()
+    rows, cols = t.shape
+    high, wide = {"fp8-tensor": (rows, cols), "fp8-row": (1, cols), "fp8-block": (128, 128)}[form]
+    across, down = -(-cols // wide), -(-rows // high)
+    blocks = torch.nn.functional.pad(t, (0, across * wide - cols, 0, down * high - rows))
+    blocks = blocks.view(down, high, across, wide)
+    by = (blocks.abs().amax((1, 3)) / 448).clamp(min=1e-12)
+    if scales:
+        return by.reshape({"fp8-tensor": (), "fp8-row": (rows,), "fp8-block": (down, across)}[form])
+    if not hasattr(torch, "float8_e4m3fn"):
+        raise UnsupportedError(f"this is torch {torch.__version__}, which has no float8_e4m3fn: 2.1 or newer has it")
+    values = (blocks / by[:, None, :, None]).clamp(-448, 448)
+    return values.view(down * high, across * wide)[:rows, :cols].to(torch.float8_e4m3fn)
 
 
 def _live(model, layout, names, parts, device):
@@ -283,7 +308,10 @@ def _stack(parts, shape, layout, live):
         import torch
 
         parts = parts if live else [t.detach() for t in parts]
-        whole = parts[0].contiguous() if len(parts) == 1 else torch.stack(parts)
+        if len(parts) > 1 and str(parts[0].dtype).startswith("torch.float8"):  # not every torch stacks these
+            whole = torch.stack([t.view(torch.uint8) for t in parts]).view(parts[0].dtype)
+        else:
+            whole = parts[0].contiguous() if len(parts) == 1 else torch.stack(parts)
     elif numpy and isinstance(parts[0], numpy.ndarray):
         whole = numpy.ascontiguousarray(parts[0]) if len(parts) == 1 else numpy.stack(parts)
     else:

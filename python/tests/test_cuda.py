@@ -90,6 +90,12 @@ class GPUs(unittest.TestCase):
                            env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "4"})
         self.assertEqual((p.returncode, sorted(p.stdout.splitlines())), (0, steps_want.lines()), p.stdout + p.stderr)
 
+    def test_scaled(self):
+        self.passes("scaled")
+
+    def test_quantized(self):
+        self.passes("quantized")
+
     def test_lends(self):
         self.passes("lends")
 
@@ -423,6 +429,126 @@ def programs(hocket, dist, rank, size):
         y, ref = m(h, w2), h.float() @ w2.t().float()
         dist.all_reduce(ref)
         assert torch.equal(y.float(), ref)
+
+
+SCALED = """mesh tp[{size}]
+func gather(%x: f8e4m3[512/tp, 1024], %w: f8e4m3[1024/tp, 1024], %sx: f32[512/tp{kx}], %sw: f32[{nw}/tp{kw}]) -> bf16[512, 1024/tp] {{
+  %y = linear %x, %w, %sx, %sw
+  return %y
+}}
+func scatter(%x: f8e4m3[512, 1024/tp], %w: f8e4m3[1024, 1024/tp], %sx: f32[512{kxs}], %sw: f32[{nw}{kws}]) -> f32[512/tp, 1024] {{
+  %y: f32[512, 1024] partial(tp, sum) = linear %x, %w, %sx, %sw
+  return %y
+}}
+"""
+
+
+def spread(s, rows, cols):
+    """Scales as a matrix with so many rows and columns."""
+    s = s[:, None] if s.dim() == 1 else s
+    return s.repeat_interleave(rows // s.shape[0], 0).repeat_interleave(cols // s.shape[1], 1).double()
+
+
+def scaled(hocket, dist, rank, size):
+    """Linears of torch's 8-bit tensors with scales of rows and of blocks: eager, captured, and with graph=True. Each result is
+    within the rounding of f64 arithmetic."""
+    def all_of(t):
+        parts = [torch.empty_like(t.view(torch.uint8) if t.element_size() == 1 else t) for _ in range(size)]
+        dist.all_gather(parts, t.view(torch.uint8) if t.element_size() == 1 else t)
+        return torch.cat([p.view(t.dtype) for p in parts])
+
+    def values(seed, *shape):
+        g = torch.Generator(device="cuda")
+        g.manual_seed(seed)
+        return (torch.randn(shape, generator=g, device="cuda") * 8).to(torch.float8_e4m3fn)
+
+    def scales(seed, *shape):
+        g = torch.Generator(device="cuda")
+        g.manual_seed(seed)
+        return torch.rand(shape, generator=g, device="cuda") + 0.25
+
+    m, n, k = 512, 1024, 1024
+    for block in (False, True):
+        text = SCALED.format(size=size, kx=", 8" if block else "", kxs=", 8/tp" if block else "", nw=8 if block else n,
+                             kw=", 8" if block else "", kws=", 8/tp" if block else "")
+        along = lambda rows, cols: (rows, cols // 128) if block else (rows,)
+        cases = {
+            "gather": (values(rank, m // size, k), values(10 + rank, n // size, k), scales(20 + rank, *along(m // size, k)),
+                       scales(30 + rank, *((n // size // 128, k // 128) if block else (n // size,)))),
+            "scatter": (values(40 + rank, m, k // size), values(50 + rank, n, k // size), scales(60 + (rank if block else 0), *along(m, k // size)),
+                        scales(70 + (rank if block else 0), *((n // 128, k // size // 128) if block else (n,)))),
+        }
+        for func, (x, w, sx, sw) in cases.items():
+            wide = lambda x, sx: x.double() * spread(sx, *x.shape)
+            if func == "gather":
+                a, b = wide(all_of(x), all_of(sx)), wide(w, sw)
+                want, size_of, step = a @ b.t(), a.abs() @ b.abs().t(), 2**-8
+            else:
+                want, size_of, step = wide(x, sx) @ wide(w, sw).t(), wide(x, sx).abs() @ wide(w, sw).abs().t(), 2**-23
+                dist.all_reduce(want)
+                dist.all_reduce(size_of)
+                rows = slice(rank * m // size, (rank + 1) * m // size)
+                want, size_of = want[rows], size_of[rows]
+            bound = want.abs() * step + size_of * 2**-11  # tensor cores keep 13 bits of a term
+
+            def right(y):
+                assert ((y.double() - want).abs() <= bound).all(), (func, block, ((y.double() - want).abs() / bound).max())
+
+            for strategy in ("sequential", "exchange", "chunked"):
+                first = None
+                for graph in (False, True):
+                    with hocket.load(text, func=func, strategy=strategy, graph=graph) as model:
+                        model.bind("w", w)
+                        model.bind("sw", sw)
+                        for _ in range(4):
+                            y = model(x=x, sx=sx)
+                            right(y)
+                            first = y.clone() if first is None else first
+                            assert torch.equal(y, first), (func, strategy, graph)
+                        if graph:
+                            continue
+                        g = torch.cuda.CUDAGraph()
+                        with torch.cuda.graph(g):
+                            z = model(x=x, sx=sx) + 0
+                        for _ in range(3):
+                            z.zero_()
+                            g.replay()
+                            assert torch.equal(z, first), (func, strategy)
+                        model.synchronize()
+
+
+def quantized(hocket, dist, rank, size):
+    """hocket.export quantizes a module's weights on the GPU. Its results are those of the module on quantized operands."""
+    class Mlp(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(512, 1024), torch.nn.Linear(1024, 512, bias=False)
+
+        def forward(self, x):
+            return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+    torch.manual_seed(3)
+    module = Mlp().to("cuda", torch.bfloat16).eval()
+    x = torch.randn(64, 512, device="cuda", dtype=torch.bfloat16)
+
+    def round8(t, block, weight):
+        high, wide = (128 if block and weight else 1), (128 if block else t.shape[1])
+        v = t.float().view(t.shape[0] // high, high, t.shape[1] // wide, wide)
+        s = v.abs().amax((1, 3), keepdim=True) / 448
+        return ((v / s).to(torch.float8_e4m3fn).float() * s).view(t.shape).double()
+
+    for form in "fp8-row", "fp8-block":
+        block = form == "fp8-block"
+        product = lambda a, b: (round8(a, block, False) @ round8(b, block, True).t()).bfloat16()
+        h = torch.nn.functional.gelu(product(x, module.up.weight) + module.up.bias)
+        want = x + product(h, module.down.weight)
+        plan = {"up": "colwise", "down": "rowwise"}
+        with hocket.export(module, (x,), plan=plan, quantize=form) as m:
+            assert "up: f8e4m3" in m.text, m.text
+            got = m(x)
+        # A value of h that is rounded otherwise moves one element of 8 bits by a step.
+        error, exact = (got - want).double().abs().mean(), (module(x) - want).double().abs().mean()
+        assert error < exact / 4, (form, error, exact)
 
 
 def lends(hocket, dist, rank, size):

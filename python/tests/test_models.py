@@ -45,7 +45,19 @@ def product(a, b):
     return [[sum(x * y for x, y in zip(row, col)) for col in b] for row in a]
 
 
-def expected(x, weights, totals=None):
+def eight(row):
+    """A row rounded to f8e4m3 times its scale: 4 significant bits, or multiples of the smallest number."""
+    scale = max(max(map(abs, row)) / 448, 1e-12)
+    units = [2.0 ** max(math.frexp(v / scale)[1] - 4, -9) for v in row]
+    return [round(v / scale / unit) * unit * scale for v, unit in zip(row, units)]
+
+
+def quantized(x, w):
+    """The product of rows that are rounded to f8e4m3, each with its scale."""
+    return product([eight(row) for row in x], [eight(row) for row in w])
+
+
+def expected(x, weights, totals=None, product=product):
     """The model's arithmetic on rows of numbers: the result, and the new state."""
     matrix = lambda name: [weights[name][1][i * weights[name][0][1]:][:weights[name][0][1]] for i in range(weights[name][0][0])]
     for layer in range(pt2.LAYERS):
@@ -154,6 +166,17 @@ def member_blocks(path):
     print("well")
 
 
+def member_quantized(path):
+    """Each process reads and quantizes the rows of its rank."""
+    hocket.init()
+    want, _ = expected(X, pt2.weights(), product=quantized)
+    with hocket.load(path, plan=PLAN, quantize="fp8-row", gather=True) as m:
+        y = m(numpy.array(X, "float32"))
+        assert numpy.allclose(y, want, rtol=1e-5), (y, want)
+        assert "up: f8e4m3" in m.text, m.text
+    print("well")
+
+
 @unittest.skipIf(numpy is None, "numpy is not installed")
 class Models(unittest.TestCase):
     @classmethod
@@ -227,6 +250,41 @@ class Models(unittest.TestCase):
             with self.assertRaisesRegex(hocket.InputError, "no parameter z"):
                 m.compare(z=self.x)
 
+    def test_quantize(self):
+        want, _ = expected(X, pt2.weights(), product=quantized)
+        unquantized, _ = expected(X, pt2.weights())
+        self.assertGreater(numpy.abs(numpy.array(want) - unquantized).max(), 1e-2)
+        for options in ({}, {"ranks": 2, "plan": PLAN}, {"ranks": 2, "plan": PLAN, "strategy": "exchange"}):
+            with hocket.load(self.plain, quantize="fp8-row", **options) as m:
+                self.close(m(self.x), want)
+                self.assertIn("up: f8e4m3", m.text)
+                self.assertEqual(m.proof, "proved")
+        for call, why in ((lambda: hocket.load(self.plain, quantize="fp4"), "it can be fp8-tensor, fp8-row, fp8-block"),
+                          (lambda: hocket.load("func f(%x: f32[4]) -> f32[4] {\n  return %x\n}\n", quantize="fp8-row"),
+                           "plan, weights and quantize apply only to models that torch exported"),
+                          (lambda: hocket.load(self.plain, quantize="fp8-row", weights={
+                              n: numpy.array(v, "float32").reshape(s) for n, (s, v) in pt2.weights().items()}),
+                           "layers.*weight is a ndarray, and is to be quantized: give tensors of torch, or a file")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                call()
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_quantize_tensors(self):
+        """Scales and values of a matrix whose edges fill no block."""
+        rows, cols = 130, 300
+        w = torch.randn(rows, cols).bfloat16()
+        for form, groups in (("fp8-tensor", [(slice(None), slice(None))]), ("fp8-row", [(i, slice(None)) for i in range(rows)]),
+                             ("fp8-block", [(slice(i, i + 128), slice(j, j + 128)) for i in (0, 128) for j in (0, 128, 256)])):
+            scales = hocket._weights._quantized("w", w, form, True)
+            self.assertEqual(scales.flatten().tolist(), [(w[g].abs().max().float() / 448).item() for g in groups])
+            if not hasattr(torch, "float8_e4m3fn"):
+                with self.assertRaisesRegex(hocket.UnsupportedError, "has no float8_e4m3fn"):
+                    hocket._weights._quantized("w", w, form, False)
+                continue
+            values = hocket._weights._quantized("w", w, form, False)
+            for g, s in zip(groups, scales.flatten()):
+                self.assertTrue(torch.equal(values[g].float(), (w[g].float() / s).clamp(-448, 448).to(values.dtype).float()), form)
+
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_compare_with_module(self):
         class Mlp(torch.nn.Module):
@@ -290,9 +348,10 @@ class Models(unittest.TestCase):
                 hocket.load(self.plain, weights=weights)
 
     def test_blocks(self):
-        for out, code in launch(2, "blocks", self.plain):
-            self.assertEqual(code, 0, out)
-            self.assertIn("well", out)
+        for what in "blocks", "quantized":
+            for out, code in launch(2, what, self.plain):
+                self.assertEqual(code, 0, out)
+                self.assertIn("well", out)
 
     def test_refused(self):
         for wrong, kind, why in (

@@ -3,6 +3,7 @@
     torchrun --nproc_per_node=2 overlap.py [--shapes 8192x28672x8192,2048x8192x28672] [--rounds 7]
     torchrun --nproc_per_node=2 overlap.py --turns FOLDER & hocket bench ag-gemm -m cuda -n 2 --turns FOLDER
     torchrun --nproc_per_node=2 overlap.py --hocket sequential,exchange,auto
+    torchrun --nproc_per_node=2 overlap.py --ops ag-gemm,gemm-rs --dtype fp8-block
 
 Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds in turns. A round is what one of
 `hocket bench ag-gemm` is: rest, the GEMM alone six times, a barrier, a call and then six that are timed, a barrier, the GEMM alone six
@@ -10,6 +11,8 @@ times, without synchronisation between them; so all are timed on a GPU that is a
 between two synchronisations, by the host's clock. gemm-ar is also timed in chunks on streams, as nvFuser #5751 has it. With --turns it times
 what hocket asks for, when it asks, prints nothing, and ends where nothing has been asked for two minutes. With --hocket it also times
 hocket's programs by these strategies, called from torch: the package must be there. Shapes are MxNxK over all ranks.
+With --dtype fp8-row or fp8-block operands are of f8e4m3, with a scale for each row, or for 128 elements of a row of x and
+128 by 128 of w. They are quantized before the timed part; sums are bf16. Only ag-gemm and gemm-rs have these types.
 """
 import argparse
 import json
@@ -31,9 +34,37 @@ PIECES = 4  # of a rank's rows, where pieces of a result are gathered beside the
 CHAIN = 6
 GRAPH = ", torch graph"  # ends the names of ways that are captured in torch's graphs
 OFF = 1 / 8  # how far results may be apart, in root mean squares of a result
+DTYPES = "bf16", "fp8-row", "fp8-block"
+BLOCK = 128
+LARGEST = 448  # of f8e4m3
 INNER = 128  # operands are products of matrices of that rank, as hocket's
 RESTING = 0.1  # seconds before each round, as hocket's
 PATIENCE = 120  # seconds for a question
+
+
+def quantized(t, dtype, weight=False):
+    """The f8e4m3 values of a matrix, and their scales."""
+    rows, cols = t.shape
+    high = BLOCK if weight and dtype == "fp8-block" else 1
+    wide = BLOCK if dtype == "fp8-block" else cols
+    v = t.view(rows // high, high, cols // wide, wide)
+    s = (v.abs().amax((1, 3)).float() / LARGEST).clamp(min=1e-12)
+    return (v / s[:, None, :, None]).to(torch.float8_e4m3fn).view(rows, cols), s
+
+
+def by_columns(s):
+    """Scales of x in the order in which torch reads them."""
+    return s.t().contiguous().t()
+
+
+def scaled(x, sx, w, sw):
+    """The product of x and w transposed, in bf16."""
+    if sx.shape[1] == 1:
+        return torch._scaled_mm(x, w.t(), scale_a=sx, scale_b=sw.t(), out_dtype=torch.bfloat16, use_fast_accum=True)
+    from torch.nn.functional import ScalingType, scaled_mm
+
+    return scaled_mm(x, w.t(), sx, ScalingType.BlockWise1x128, sw.t(), ScalingType.BlockWise128x128,
+                     output_dtype=torch.bfloat16)
 
 
 def eager(call):
@@ -66,9 +97,14 @@ class Bench:
         out = make(rows, cols, dtype=torch.bfloat16, device=self.dev)
         return torch.mm(uniform(rows, INNER), uniform(INNER, cols), out=out)
 
-    def calls(self, op, shape):
+    def calls(self, op, shape, dtype):
         """The GEMM alone, what is timed beside it, by name, and the operands. The first returns the result."""
         m, n, k = (int(e) for e in shape.split("x"))
+        if dtype != "bf16":
+            make = {"ag-gemm": self.gathered_scaled, "gemm-rs": self.reduced_scaled}.get(op)
+            if make is None or dtype not in DTYPES:
+                raise SystemExit(f"overlap.py measures ag-gemm and gemm-rs in {', '.join(DTYPES)}, not {op} in {dtype}")
+            return make(m, n, k, dtype)
         if op == "ag-gemm":
             return self.gathered(m, n, k)
         return self.spread(m, n, k) if op == "gemm-ag" else self.reduced(op, m, n, k)
@@ -125,6 +161,42 @@ class Bench:
             "GEMM, then nccl": scattered,
             "torch fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, self.group),
         }, (x, w)
+
+    def gathered_scaled(self, m, n, k, dtype):
+        """gathered of 8-bit operands: values and scales are gathered."""
+        x, sx = quantized(self.random(m // self.ranks, k), dtype)
+        w, sw = quantized(self.random(n // self.ranks, k), dtype, weight=True)
+        whole, whole_s = quantized(self.random(m, k), dtype)
+        all_x, all_s = torch.empty_like(whole), torch.empty_like(whole_s)
+        whole_s = by_columns(whole_s)
+
+        def sequential():
+            dist.all_gather_into_tensor(all_x.view(torch.uint8), x.view(torch.uint8))
+            dist.all_gather_into_tensor(all_s, sx)
+            return scaled(all_x, by_columns(all_s), w, sw)
+
+        ways = {"nccl, then GEMM": sequential}
+        if dtype == "fp8-row":  # torch has no fused op for blocks
+            ways["torch fused"] = lambda: torch.ops.symm_mem.fused_all_gather_scaled_matmul(
+                x, [w.t()], sx, [sw.t()], 0, self.group, [None], [None], [torch.bfloat16], [True])
+        return lambda: scaled(whole, whole_s, w, sw), ways, (None, None)
+
+    def reduced_scaled(self, m, n, k, dtype):
+        """reduced of 8-bit operands, to rows; sums are bf16."""
+        x, sx = quantized(self.random(m, k // self.ranks), dtype)
+        sx = by_columns(sx)
+        w, sw = quantized(self.random(n, k // self.ranks), dtype, weight=True)
+        rows = torch.empty(m // self.ranks, n, dtype=torch.bfloat16, device=self.dev)
+
+        def sequential():
+            dist.reduce_scatter_tensor(rows, scaled(x, sx, w, sw))
+            return rows
+
+        ways = {"GEMM, then nccl": sequential}
+        if dtype == "fp8-row":
+            ways["torch fused"] = lambda: torch.ops.symm_mem.fused_scaled_matmul_reduce_scatter(
+                x, w.t(), sx, sw.t(), "sum", 0, 0, self.group, [m, n], None, None, torch.bfloat16, True)
+        return lambda: scaled(x, sx, w, sw), ways, (None, None)
 
     def window(self, m, n):
         """A tensor in a window of NCCL's, which has kernels of its own for such; None where torch cannot register it."""
@@ -206,12 +278,12 @@ class Bench:
         name = f"hocket from torch, {strategy}"
         return {name: eager(lambda: model(x)), name + GRAPH: (one.replay, chain.replay)}
 
-    def set_up(self, op, shape):
+    def set_up(self, op, shape, dtype):
         """Makes operands and warms up; what fails is left out."""
-        if self.ready == (op, shape):
+        if self.ready == (op, shape, dtype):
             return
         self.close()
-        self.alone, calls, (x, w) = self.calls(op, shape)
+        self.alone, calls, (x, w) = self.calls(op, shape, dtype)
 
         def warmed(name, call):
             for _ in range(3):
@@ -228,11 +300,12 @@ class Bench:
 
         for name, call in calls.items():
             add(name, warmed, name, call)
-        if self.strategies:
+        strategies = self.strategies if dtype == "bf16" else []
+        if strategies:
             want, weight = next(iter(calls.values()))().float(), w.t().contiguous()  # as a linear has it
-        for strategy in self.strategies:
+        for strategy in strategies:
             add(f"hocket, {strategy}", self.program, op, shape, strategy, x, weight, want)
-        self.ready = op, shape
+        self.ready = op, shape, dtype
 
     def close(self):
         """Lets go of the layer that is set up."""
@@ -272,9 +345,9 @@ class Bench:
         before, layer, behind, single = worst.tolist()
         return (before + behind) / 2, (layer, single)
 
-    def round(self, op, shape):
+    def round(self, op, shape, dtype):
         """One sample of each, by name."""
-        self.set_up(op, shape)
+        self.set_up(op, shape, dtype)
         out = {"GEMM alone": []}
         for name, way in self.others.items():
             alone, took = self.once(way)
@@ -282,20 +355,20 @@ class Bench:
             out[name] = [took]
         return out
 
-    def lines(self, op, shape, times):
-        figure = lambda name, us: dict(op=op, name=name, ranks=self.ranks, shape=shape, dtype="bf16",
+    def lines(self, op, shape, dtype, times):
+        figure = lambda name, us: dict(op=op, name=name, ranks=self.ranks, shape=shape, dtype=dtype,
                                        issued="graph" if name.endswith(GRAPH) else "eager",
                                        **{key: round(statistics.median(all), 2) for key, all in zip(("us", "single_us"), zip(*us))})
         return [json.dumps(figure(name, us)) for name, us in times.items() if us]
 
-    def all(self, ops, shapes, rounds):
+    def all(self, ops, shapes, dtype, rounds):
         for shape in shapes:
             for op in ops:
                 times = {}
                 for _ in range(rounds):
-                    for name, us in self.round(op, shape).items():
+                    for name, us in self.round(op, shape, dtype).items():
                         times.setdefault(name, []).extend(us)
-                for line in self.lines(op, shape, times):
+                for line in self.lines(op, shape, dtype, times):
                     self.say(line)
 
     def answer(self, folder):
@@ -327,6 +400,7 @@ def main():
     args = argparse.ArgumentParser()
     args.add_argument("--shapes", default=SHAPES)
     args.add_argument("--ops", default=",".join(OPS))
+    args.add_argument("--dtype", choices=DTYPES, default="bf16")
     args.add_argument("--rounds", type=int, default=7)
     args.add_argument("--turns", default="")
     args.add_argument("--hocket", metavar="STRATEGIES", default="",
@@ -343,7 +417,7 @@ def main():
     if args.turns:
         bench.answer(args.turns)
     else:
-        bench.all(args.ops.split(","), args.shapes.split(","), args.rounds)
+        bench.all(args.ops.split(","), args.shapes.split(","), args.dtype, args.rounds)
     bench.close()
     dist.destroy_process_group()
 

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/exported"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// runUnquantized runs the last repetition by the model with the weights of its archive, if --quantize is set. The model
+// is closed before the quantized one is loaded, so that only one of them is in memory.
+func (j *job) runUnquantized(ctx context.Context, m *hocket.Machine, w *hocket.World, b hocket.Binding) (err error) {
+	if j.app.plan.quantize == "" {
+		return nil
+	}
+	j.app.progress.at("running the model with unquantized weights", 0, 0)
+	quiet := &app{}
+	quiet.programs = j.app.programs
+	quiet.out, quiet.text, quiet.plan.quantize = result{}, io.Discard, ""
+	flags, in := *j.flags, *j.inputs
+	flags.schedules, flags.certificate = 0, ""
+	other := &job{app: quiet, flags: &flags, processes: j.processes, inputs: &in}
+	if other.program, err = quiet.parseExport(j.archive, &b); err != nil {
+		return err
+	}
+	if other.files, err = other.bind(b, w); err != nil {
+		return err
+	}
+	if err := other.load(ctx, m); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, other.model.Close()) }()
+	args, err := other.args(flags.repeat - 1)
+	if err != nil {
+		return err
+	}
+	guarded, dog := watch(ctx, flags.runLimit())
+	defer dog.stop()
+	rep, err := other.model.Run(guarded, args)
+	if err != nil {
+		return dog.explain(guarded, err)
+	}
+	j.unquantized = rep.Out
+	return nil
+}
+
+// quantizationErrors compares the results of the quantized model, which are in rep, with those of the unquantized one.
+func (j *job) quantizationErrors(rep *hocket.Report) {
+	for _, name := range rep.OutNames {
+		want := (*tensor.Tensor)(j.unquantized[name])
+		if d := exported.NewDifference(name, (*tensor.Tensor)(rep.Out[name]), want); d != nil {
+			j.app.out.Quantized = append(j.app.out.Quantized, d)
+		}
+	}
+}
