@@ -41,6 +41,8 @@ type ExportOptions struct {
 	// base_model_tp_plan of transformers. docs/models.md lists the styles. Each rank holds the whole of a parameter
 	// without a style. OpenExport returns an error if the plan has entries, and none of them matches a weight.
 	Plan map[string]string
+	// Shard overrides Plan. OpenExport returns an error if one of its entries matches no weight.
+	Shard map[string]string
 	// Ranks is the default number of ranks of the program. 0 means 1.
 	Ranks int
 	// Weights lists safetensors files, and directories that contain them. Their tensors have the names of the model's
@@ -56,7 +58,12 @@ type ExportOptions struct {
 func OpenExport(path string, o ExportOptions) (*Export, error) {
 	var plan modelprogram.Plan
 	for _, pattern := range slices.Sorted(maps.Keys(o.Plan)) {
-		plan = append(plan, modelprogram.Rule{Pattern: pattern, Style: o.Plan[pattern]})
+		if _, overridden := o.Shard[pattern]; !overridden {
+			plan = append(plan, modelprogram.Rule{Pattern: pattern, Style: o.Plan[pattern]})
+		}
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(o.Shard)) {
+		plan = append(plan, modelprogram.Rule{Pattern: pattern, Style: o.Shard[pattern]})
 	}
 	if err := plan.Check(); err != nil {
 		return nil, fmt.Errorf("%w: plan: %w", ErrInput, err)
@@ -67,6 +74,12 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	}
 	if err := m.CheckPlan(plan); err != nil {
 		return nil, errors.Join(ofExport(err), m.Close())
+	}
+	for _, u := range m.Unused {
+		if _, shard := o.Shard[u.Pattern]; shard {
+			err := fmt.Errorf("%w: shard: %s; the model's weights are %s", ErrInput, u, modelprogram.Some(m.WeightNames()))
+			return nil, errors.Join(err, m.Close())
+		}
 	}
 	e := &Export{open: m, unbound: map[string]bool{}}
 	for _, p := range m.Params {

@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	_ "hocket.example/hocket/internal/device/cpu" // the default machine
@@ -251,6 +252,13 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	}
 	if opts.MaxWaiting > 0 && m.peers != nil {
 		return nil, fmt.Errorf("LoadOptions.MaxWaiting in a World of several processes: %w", ErrUnsupported)
+	}
+	if opts.Algorithm != "" {
+		if k, err := device.KindNamed(m.dev.Name()); err == nil { // of other machines, the world knows the algorithms
+			if err := comm.CheckName(opts.Algorithm, k.Algorithms, m.peers != nil); err != nil {
+				return nil, fmt.Errorf("LoadOptions.Algorithm: %w", &image.UnknownAlgorithm{Err: err})
+			}
+		}
 	}
 	if err := compile.CheckStrategy(opts.Strategy); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)
