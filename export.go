@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,15 +57,8 @@ type ExportOptions struct {
 // OpenExport opens an archive and converts its model to a program. The error wraps ErrInput if the archive is
 // malformed, and ErrUnsupported if hocket cannot convert the model.
 func OpenExport(path string, o ExportOptions) (*Export, error) {
-	var plan modelprogram.Plan
-	for _, pattern := range slices.Sorted(maps.Keys(o.Plan)) {
-		if _, overridden := o.Shard[pattern]; !overridden {
-			plan = append(plan, modelprogram.Rule{Pattern: pattern, Style: o.Plan[pattern]})
-		}
-	}
-	for _, pattern := range slices.Sorted(maps.Keys(o.Shard)) {
-		plan = append(plan, modelprogram.Rule{Pattern: pattern, Style: o.Shard[pattern]})
-	}
+	plan, shard := modelprogram.PlanOf(o.Plan), modelprogram.PlanOf(o.Shard)
+	plan = plan.With(shard)
 	if err := plan.Check(); err != nil {
 		return nil, fmt.Errorf("%w: plan: %w", ErrInput, err)
 	}
@@ -72,14 +66,8 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err != nil {
 		return nil, ofExport(err)
 	}
-	if err := m.CheckPlan(plan); err != nil {
+	if err := cmp.Or(m.CheckShard(shard), m.CheckPlan(plan)); err != nil {
 		return nil, errors.Join(ofExport(err), m.Close())
-	}
-	for _, u := range m.Unused {
-		if _, shard := o.Shard[u.Pattern]; shard {
-			err := fmt.Errorf("%w: shard: %s; the model's weights are %s", ErrInput, u, modelprogram.Some(m.WeightNames()))
-			return nil, errors.Join(err, m.Close())
-		}
 	}
 	e := &Export{open: m, unbound: map[string]bool{}}
 	for _, p := range m.Params {

@@ -13,7 +13,6 @@ import (
 
 	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/certify"
-	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	_ "hocket.example/hocket/internal/device/cpu" // the default machine
@@ -253,12 +252,8 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if opts.MaxWaiting > 0 && m.peers != nil {
 		return nil, fmt.Errorf("LoadOptions.MaxWaiting in a World of several processes: %w", ErrUnsupported)
 	}
-	if opts.Algorithm != "" {
-		if k, err := device.KindNamed(m.dev.Name()); err == nil { // of other machines, the world knows the algorithms
-			if err := comm.CheckName(opts.Algorithm, k.Algorithms, m.peers != nil); err != nil {
-				return nil, fmt.Errorf("LoadOptions.Algorithm: %w", &image.UnknownAlgorithm{Err: err})
-			}
-		}
+	if err := image.CheckAlgorithm(opts.Algorithm, m.dev.Name(), m.peers != nil); err != nil {
+		return nil, fmt.Errorf("LoadOptions.Algorithm: %w", err)
 	}
 	if err := compile.CheckStrategy(opts.Strategy); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)

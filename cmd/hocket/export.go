@@ -43,8 +43,7 @@ func (p *planFlags) plan() (modelprogram.Plan, error) {
 		if err != nil {
 			return nil, usagef("--shard: %w", err)
 		}
-		plan = slices.DeleteFunc(plan, func(have modelprogram.Rule) bool { return have.Pattern == r.Pattern })
-		plan = append(plan, r)
+		plan = plan.With(modelprogram.Plan{r})
 	}
 	return plan, nil
 }

@@ -46,7 +46,7 @@ func TestHostileFiles(t *testing.T) {
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="x"/></algo>`, `line 1: "x" is no whole number`},
 		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="3"/></gpu></algo>`, "its peer is rank 3, but the ranks are 0 to 0"},
 		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1"/></tb></gpu></algo>`, `there is no buffer ""`},
-		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "op 0: it depends on op 9 of tb 0, which has 1"},
+		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "op 0 (nop): it depends on op 9 of tb 0, which has 1"},
 		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1"`, "unexpected EOF"},
 		{"<algo coll=\"test\" ngpus=\"1\">\n<gpu id=\"0\" i_chunk=\"4\"/></algo>", "line 2: unknown attribute i_chunk of <gpu>: the attributes " +
 			"are id, i_chunks, o_chunks, s_chunks"},

@@ -140,7 +140,7 @@ func attributesOf[T any]() (names []string) {
 	return names
 }
 
-// Token implements xml.TokenReader.
+// Token returns the next token, which makes known a reader of tokens.
 func (k known) Token() (xml.Token, error) {
 	t, err := k.Decoder.Token()
 	e, ok := t.(xml.StartElement)
