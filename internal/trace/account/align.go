@@ -68,7 +68,7 @@ func (a *matching) align() {
 		a.mixed(after, "the profile of rank %d begins %s after that of rank %d has ended, by the hosts' clocks: "+
 			"if they are of two runs, give the profiles of one run", after, short(gap), before)
 	case a.t.Repeats && a.untold != "":
-		a.mixed(a.t.ID(0), "a device occurs in several sessions: if the rows are of several runs, give each run a file of its own")
+		a.mixed(a.t.ID(0), "a device occurs in several sessions: if the rows are of several runs, put each run into a separate file")
 	}
 }
 

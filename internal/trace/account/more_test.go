@@ -157,7 +157,7 @@ func TestTwoRuns(t *testing.T) {
 	}
 	container := regexp.MustCompile(`80GB HBM3 \(\d\)`).ReplaceAll(rows[bytes.Index(rows, []byte("$ mpirun")):], []byte("80GB HBM3 (0)"))
 	for want, text := range map[string][]byte{"": container,
-		"0 0: a device occurs in several sessions: if the rows are of several runs, give each run a file of its own": rows} {
+		"0 0: a device occurs in several sessions: if the rows are of several runs, put each run into a separate file": rows} {
 		path := filepath.Join(t.TempDir(), "rows.txt")
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)

@@ -185,7 +185,7 @@ func (f *facts) sentence(text string) error {
 		return fmt.Errorf("a barrier moves no data")
 	}
 	switch {
-	case regexp.MustCompile("; causes(, after .*)?:; ").MatchString(text):
+	case regexp.MustCompile("; causes on rank .*:; ").MatchString(text):
 		return f.late(text)
 	case strings.Contains(text, "for a signal"):
 		return f.signal(text)
@@ -197,7 +197,7 @@ func (f *facts) sentence(text string) error {
 
 func (f *facts) late(text string) error {
 	m := matched(`(\S+) (\d+) of (\d+): (.+) for rank (\d+): (?:(rank .+); )?TIME (?:of transfer|after the last `+
-		`came); causes(?:, after (\S+) (\d+) of (\d+))?:; (.*)`, text)
+		`came); causes on rank (\d+)(?:, after (\S+) (\d+) of (\d+))?:; (.*)`, text)
 	if m == nil {
 		return fmt.Errorf("no such sentence")
 	}
@@ -218,6 +218,9 @@ func (f *facts) late(text string) error {
 			return fmt.Errorf("%d ranks waited: %w", n, err)
 		}
 		waits = each
+	}
+	if r := m.n(); r != rank {
+		return fmt.Errorf("the causes are of rank %d, and rank %d is late", r, rank)
 	}
 	late := f.member(g, rank)
 	if rank != last && late.Start != arrival {

@@ -186,11 +186,11 @@ func (c *Collective) words() (verdict string, details []string) {
 	if c.Op == barrier {
 		then = "after the last came"
 	}
-	causes := "causes:"
+	causes := fmt.Sprintf("causes on rank %d", c.Late.Rank)
 	if c.Late.Since != "" {
-		causes = fmt.Sprintf("causes, after %s:", c.Late.Since)
+		causes += ", after " + c.Late.Since
 	}
-	details = append(details, text(*c.TransferUS)+" "+then, causes)
+	details = append(details, text(*c.TransferUS)+" "+then, causes+":")
 	return fmt.Sprintf("%s: %s for rank %d", name, waited, c.Late.Rank), append(details, lines(c.Late.After)...)
 }
 
