@@ -31,10 +31,10 @@ func (p *planFlags) plan() (modelprogram.Plan, error) {
 	var plan modelprogram.Plan
 	if p.file != "" {
 		text, err := files.Read(p.file, maxPlan)
-		if err == nil {
-			plan, err = modelprogram.ParsePlan(text)
-		}
 		if err != nil {
+			return nil, inputf("--plan: %w", err)
+		}
+		if plan, err = modelprogram.ParsePlan(text); err != nil {
 			return nil, inputf("--plan %s: %w", p.file, err)
 		}
 	}

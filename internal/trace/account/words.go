@@ -76,10 +76,13 @@ func (r *Report) words(t *writer) {
 	if s := r.StartSkew; s != nil {
 		t.printf("%s\n", s.Words())
 	}
-	for _, p := range r.Problems {
+	for _, p := range r.Problems[:min(len(r.Problems), shownRows)] {
 		if p.Text != r.Untold || r.Source == "flight" {
 			t.printf("%s: %s\n", p.Kind, p.Text)
 		}
+	}
+	if n := len(r.Problems) - shownRows; n > 0 {
+		t.printf("… and %s more: --json has them all\n", plural(n, "problem"))
 	}
 }
 
