@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type ExportOptions struct {
 	// base_model_tp_plan of transformers. docs/models.md lists the styles. Each rank holds the whole of a parameter
 	// without a style. OpenExport returns an error if the plan has entries, and none of them matches a weight.
 	Plan map[string]string
+	// Shard overrides Plan. OpenExport returns an error if one of its entries matches no weight.
+	Shard map[string]string
 	// Ranks is the default number of ranks of the program. 0 means 1.
 	Ranks int
 	// Weights lists safetensors files, and directories that contain them. Their tensors have the names of the model's
@@ -57,10 +60,8 @@ type ExportOptions struct {
 // OpenExport opens an archive and converts its model to a program. The error wraps ErrInput if the archive is
 // malformed, and ErrUnsupported if hocket cannot convert the model.
 func OpenExport(path string, o ExportOptions) (*Export, error) {
-	var plan modelprogram.Plan
-	for _, pattern := range slices.Sorted(maps.Keys(o.Plan)) {
-		plan = append(plan, modelprogram.Rule{Pattern: pattern, Style: o.Plan[pattern]})
-	}
+	plan, shard := modelprogram.PlanOf(o.Plan), modelprogram.PlanOf(o.Shard)
+	plan = plan.With(shard)
 	if err := plan.Check(); err != nil {
 		return nil, fmt.Errorf("%w: plan: %w", ErrInput, err)
 	}
@@ -71,7 +72,7 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err != nil {
 		return nil, ofExport(err)
 	}
-	if err := m.CheckPlan(plan); err != nil {
+	if err := cmp.Or(m.CheckShard(shard), m.CheckPlan(plan)); err != nil {
 		return nil, errors.Join(ofExport(err), m.Close())
 	}
 	e := &Export{open: m, unbound: map[string]bool{}}

@@ -83,3 +83,37 @@ func TestForeignPlan(t *testing.T) {
 		}
 	}
 }
+
+// TestShard checks that each entry of Shard must match, whether Plan matches or not, and that Shard overrides Plan.
+func TestShard(t *testing.T) {
+	plan := map[string]string{"up": "colwise", "h.*.attn": "colwise"}
+	for _, c := range []struct {
+		shard map[string]string
+		want  string
+	}{
+		{map[string]string{"upp": "colwise"}, "shard: no weight matches upp; the model's weights are layers.0.up.weight"},
+		{map[string]string{"up": "colwise", "h.*.attn": "rowwise"}, "shard: no weight matches h.*.attn; "},
+		{map[string]string{"up": "rowwise"}, ""},
+	} {
+		e, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Ranks: 2, Plan: plan, Shard: c.shard})
+		if c.want != "" {
+			if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v: %v, want %s", c.shard, err, c.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%v: %v", c.shard, err)
+		}
+		other, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Ranks: 2, Plan: plan})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Program().String() == other.Program().String() {
+			t.Errorf("%v does not override %v:\n%s", c.shard, plan, e.Program())
+		}
+		if err := errors.Join(e.Close(), other.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -252,6 +252,9 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if opts.MaxWaiting > 0 && m.peers != nil {
 		return nil, fmt.Errorf("LoadOptions.MaxWaiting in a World of several processes: %w", ErrUnsupported)
 	}
+	if err := image.CheckAlgorithm(opts.Algorithm, m.dev.Name(), m.peers != nil); err != nil {
+		return nil, fmt.Errorf("LoadOptions.Algorithm: %w", err)
+	}
 	if err := compile.CheckStrategy(opts.Strategy); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)
 	}

@@ -31,6 +31,16 @@ func TestRefusals(t *testing.T) {
 		!strings.Contains(err.Error(), "cpu cannot record graphs") {
 		t.Errorf("graphs on the CPU machine: %v", err)
 	}
+	_, err = m.Load(p, hocket.Binding{}, hocket.LoadOptions{Algorithm: "magic"})
+	if want := `LoadOptions.Algorithm: unknown algorithm "magic"; the algorithms are staged, two-shot, `; err == nil ||
+		!errors.Is(err, hocket.ErrAlgorithm) || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "across") {
+		t.Errorf("an unknown algorithm: %v, want %s…", err, want)
+	}
+	if model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Algorithm: "two-shot"}); err != nil {
+		t.Errorf("a known algorithm: %v", err)
+	} else if err := model.Close(); err != nil {
+		t.Error(err)
+	}
 	for what, c := range map[string]struct {
 		b    hocket.Binding
 		want string

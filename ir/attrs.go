@@ -70,7 +70,7 @@ type Attrs struct {
 	SMs int
 	// First and Rows are set if the table operand of an embedding is a range of rows of a larger table. The larger
 	// table has Rows rows, and the operand starts at row First. The result is zero for an id whose row is not in the
-	// operand. An id outside 0..Rows is an error. For a grouped_linear, First is the number of the expert to which the
+	// operand. An id outside 0 to Rows-1 is an error. For a grouped_linear, First is the number of the expert to which the
 	// first weight belongs.
 	First, Rows int64
 }

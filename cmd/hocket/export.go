@@ -32,10 +32,10 @@ func (p *planFlags) plan() (modelprogram.Plan, error) {
 	var plan modelprogram.Plan
 	if p.file != "" {
 		text, err := files.Read(p.file, maxPlan)
-		if err == nil {
-			plan, err = modelprogram.ParsePlan(text)
-		}
 		if err != nil {
+			return nil, inputf("--plan: %w", err)
+		}
+		if plan, err = modelprogram.ParsePlan(text); err != nil {
 			return nil, inputf("--plan %s: %w", p.file, err)
 		}
 	}
@@ -44,8 +44,7 @@ func (p *planFlags) plan() (modelprogram.Plan, error) {
 		if err != nil {
 			return nil, usagef("--shard: %w", err)
 		}
-		plan = slices.DeleteFunc(plan, func(have modelprogram.Rule) bool { return have.Pattern == r.Pattern })
-		plan = append(plan, r)
+		plan = plan.With(modelprogram.Plan{r})
 	}
 	return plan, nil
 }

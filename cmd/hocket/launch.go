@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -108,6 +109,9 @@ func commandOf(root *cobra.Command, words []string) ([]string, error) {
 			names = append(names, c.Name())
 		}
 		wrong := usagef("%q is neither a command of hocket nor a program on PATH", words[0])
+		if _, err := strconv.Atoi(words[0]); err == nil {
+			return nil, wrong.helping("the number of processes is a flag: -n %s", words[0])
+		}
 		if near := nearest(words[0], names); near != "" {
 			return nil, wrong.helping("did you mean %s?", near)
 		}

@@ -419,6 +419,9 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Measure: j.flags.measure,
 			CheckLaunches: j.flags.checkLaunches, Gather: true, ProfileRange: j.flags.profiled,
 			Cache: j.flags.bytes, HardCache: j.flags.hard, Buckets: j.flags.buckets})
+	if errors.Is(err, hocket.ErrAlgorithm) {
+		return usagef("--algorithm: %w", errors.Unwrap(err))
+	}
 	if err != nil {
 		return ofHocket(err)
 	}

@@ -111,9 +111,13 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 	a.progress.end()
 	if err != nil {
 		f := inputf("%w", err)
-		if len(o.against) > 0 && errors.As(err, new(*profile.TwiceError)) {
-			f = f.helping("--against takes one file: repeat it for each file of the older profile, as in " +
-				"--against old.rank0.json --against old.rank1.json")
+		if errors.As(err, new(*profile.TwiceError)) {
+			help := "if they are of two runs, give the files of one run, and --against for each file of the other"
+			if len(o.against) > 0 {
+				help = "--against takes one file: repeat it for each file of the older profile, as in " +
+					"--against old.rank0.json --against old.rank1.json"
+			}
+			f = f.helping("%s", help)
 		}
 		return f
 	}

@@ -308,10 +308,12 @@ type loadOptions struct {
 	Graph     bool             `json:"graph"`
 	Gather    bool             `json:"gather"`
 	// Export is the path of an archive written by torch.export.save, which is loaded in place of a
-	// program. Plan maps its weights to layouts. Weights are files with the values of weights. If
-	// Unbound is set, the caller binds the weights. Quantize is the form in which weights of linears are quantized.
+	// program. Plan maps its weights to layouts, and Shard overrides it. Weights are files with the values of
+	// weights. If Unbound is set, the caller binds the weights. Quantize is the form in which weights of linears
+	// are quantized.
 	Export   string            `json:"export"`
 	Plan     map[string]string `json:"plan"`
+	Shard    map[string]string `json:"shard"`
 	Weights  []string          `json:"weights"`
 	Unbound  bool              `json:"unbound"`
 	Quantize string            `json:"quantize"`

@@ -16,8 +16,8 @@ import (
 // archive in the options.
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
-		if o.Plan != nil || o.Weights != nil || o.Quantize != "" {
-			return nil, nil, fmt.Errorf("%w: plan, weights and quantize apply only to models that torch exported, but the option export is not set",
+		if o.Plan != nil || o.Shard != nil || o.Weights != nil || o.Quantize != "" {
+			return nil, nil, fmt.Errorf("%w: plan, shard, weights and quantize apply only to models that torch exported, but the option export is not set",
 				hocket.ErrInput)
 		}
 		if hocket.IsStableHLO(text) {
@@ -30,8 +30,8 @@ func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, err
 		p, err := hocket.Parse(o.Name, text)
 		return p, nil, err
 	}
-	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Ranks: o.Ranks, Weights: o.Weights,
-		Unbound: o.Unbound, Quantize: o.Quantize})
+	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Shard: o.Shard, Ranks: o.Ranks,
+		Weights: o.Weights, Unbound: o.Unbound, Quantize: o.Quantize})
 	if err != nil {
 		return nil, nil, err
 	}

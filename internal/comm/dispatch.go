@@ -84,9 +84,21 @@ func (d *Dispatch) Scheduler() string {
 }
 
 // Check returns an error unless there is an algorithm with the given name.
-func (d *Dispatch) Check(name string) error {
-	all := d.Algorithms()
-	name = current(device.Tuning{Algo: name}, d.known).Algo
+func (d *Dispatch) Check(name string) error { return check(name, d.known) }
+
+// CheckName is like Dispatch.Check, for a kind of machine whose world is not open yet. own lists the algorithms of the
+// kind. The algorithms between nodes are known if there are several processes.
+func CheckName(name string, own []device.Algorithm, processes bool) error {
+	known := slices.Concat(infos(schedules), own)
+	if processes {
+		known = append(known, infos(crossers)...)
+	}
+	return check(name, known)
+}
+
+func check(name string, known []device.Algorithm) error {
+	all := device.AlgorithmNames(known)
+	name = current(device.Tuning{Algo: name}, known).Algo
 	if !slices.Contains(all, name) {
 		return fmt.Errorf("unknown algorithm %q; the algorithms are %s", name, strings.Join(all, ", "))
 	}

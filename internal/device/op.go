@@ -70,7 +70,7 @@ type Concat struct{ Axis int }
 type IndexCopy struct{ Axis int }
 
 // Embedding selects rows of a table by the ids in Ins[0]. The table has Rows rows. Ins[1] contains a part of them,
-// from row First on. The result is zero for ids of rows that Ins[1] does not contain. An id outside 0..Rows is a
+// from row First on. The result is zero for ids of rows that Ins[1] does not contain. An id outside 0 to Rows-1 is a
 // Fault.
 type Embedding struct{ First, Rows int64 }
 

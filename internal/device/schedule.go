@@ -104,7 +104,7 @@ func (s *Schedule) Check() error {
 		for b, steps := range blocks {
 			for i := range steps {
 				if err := steps[i].check(s, &limits); err != nil {
-					return fmt.Errorf("member %d, block %d, step %d: %w", m, b, i, err)
+					return fmt.Errorf("member %d, block %d, op %d: %w", m, b, i, err)
 				}
 			}
 		}
@@ -124,7 +124,7 @@ func (st *ScheduleStep) check(s *Schedule, limits *[ScheduleAreas]int) error {
 		return nil
 	case ScheduleMove:
 	default:
-		return fmt.Errorf("there is no step of kind %d", st.Kind)
+		return fmt.Errorf("there is no op of kind %d", st.Kind)
 	}
 	if len(st.From) == 0 || len(st.From) > 255 || len(st.To) > 255 || st.Cells < 0 {
 		return fmt.Errorf("%d sources, %d destinations", len(st.From), len(st.To))
@@ -137,7 +137,7 @@ func (st *ScheduleStep) check(s *Schedule, limits *[ScheduleAreas]int) error {
 					sp.Cell+st.Cells-1, sp.Member, sp.Area)
 			}
 			if packets := sp.Area == SchedulePackets; packets && !st.Packed || sp.Raw && !packets {
-				return fmt.Errorf("an operand consists of packets, but the step is not packed")
+				return fmt.Errorf("an operand consists of packets, but the op is not packed")
 			}
 		}
 	}

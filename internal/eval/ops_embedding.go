@@ -26,7 +26,8 @@ func embedding(at attrs, ids, table *array, sp split) (*array, error) {
 	for i, id := range ids.n {
 		to := int64(i) * d
 		if id < 0 || id >= rows {
-			return nil, &finding{"range", fmt.Sprintf("id %d is outside 0..%d, the rows of the table", id, rows), "ids count from 0"}
+			return nil, &finding{"range", fmt.Sprintf("id %d is outside 0 to %d, the rows of the table", id, rows-1),
+				"ids count from 0"}
 		}
 		if row := id - at.first; row >= 0 && row < held {
 			out.copyRun(to, table, row*d, d)

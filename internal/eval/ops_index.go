@@ -115,7 +115,7 @@ func takeAlong(a, at *array) (*array, error) {
 	n, k := a.shape[len(a.shape)-1], at.shape[len(at.shape)-1]
 	for i, v := range at.n {
 		if v < 0 || v >= n {
-			return nil, &finding{"range", fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", v, i, n),
+			return nil, &finding{"range", fmt.Sprintf("index %d (element %d of the indices) is outside 0 to %d", v, i, n-1),
 				"indices count from 0"}
 		}
 		to := int64(i)
@@ -158,7 +158,7 @@ func indexAdd(x, ids *array, dt ir.DType, shape []int64, sp split) (*array, erro
 	}
 	for i, id := range ids.n {
 		if id < -1 || id >= n {
-			return nil, &finding{"range", fmt.Sprintf("id %d is outside 0..%d, the rows of the result", id, n),
+			return nil, &finding{"range", fmt.Sprintf("id %d is outside 0 to %d, the rows of the result", id, n-1),
 				"ids count from 0, and -1 skips a row"}
 		}
 		if doubts = doubts || ids.e[i] != 0; id < 0 {

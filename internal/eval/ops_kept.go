@@ -27,7 +27,7 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 				continue
 			case p < -1 || p >= room:
 				return nil, &finding{"range",
-					fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", p, i, room),
+					fmt.Sprintf("position %d (element %d of the positions) is outside 0 to %d", p, i, room-1),
 					"positions count from 0, and -1 skips a row"}
 			case taken[p]:
 				return nil, &finding{"range",

@@ -369,7 +369,7 @@ func g(%ids: i32[3], %table: f32[4/tp, 2]) -> f32[6/tp, 2] {
 	demand(t, res, 0, 0, 1, 10, 0, 0, 4, 40, 0, 0, 4, 40)
 	for _, id := range []float64{-1, 4} {
 		for _, fn := range []string{"f", "g"} {
-			if _, err := run(fn, 0, id, 0); err == nil || !strings.Contains(err.Error(), "outside 0..4") {
+			if _, err := run(fn, 0, id, 0); err == nil || !strings.Contains(err.Error(), "outside 0 to 3") {
 				t.Errorf("id %v in %s: %v", id, fn, err)
 			}
 		}

@@ -64,7 +64,7 @@ func (r *scope) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
 	default:
 		v.lo, err = r.integer(s, "index", 0)
 		if err == nil && (v.lo < 0 || v.lo >= extent) {
-			err = r.outside(s, "index %d is outside 0..%d", v.lo, extent)
+			err = r.outside(s, "index %d is outside 0 to %d", v.lo, extent-1)
 		}
 	}
 	return v, err
@@ -119,7 +119,7 @@ func (r *scope) sliceSpec(s *ir.Stmt, v *viewSpec, extent int64) error {
 		return err
 	}
 	if v.lo < 0 || v.hi < v.lo || v.hi > extent {
-		return r.outside(s, "rows %d..%d are not within 0..%d", v.lo, v.hi, extent)
+		return r.outside(s, "rows %d to %d are not within 0 to %d", v.lo, v.hi-1, extent-1)
 	}
 	return nil
 }

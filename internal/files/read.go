@@ -40,6 +40,9 @@ func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil
 	}
+	if info.IsDir() {
+		return &fs.PathError{Op: "open", Path: path, Err: errors.New("it is a directory, not a regular file")}
+	}
 	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file (%s)", info.Mode().Type())}
 }
 

@@ -113,7 +113,7 @@ func TestIndexFault(t *testing.T) {
 				b.put(ir.I32, layouts[0], []float64{-1, 3, bad}, 3)}}, func() {
 			f, ok := ReadFault(b.mem[word-memoryAt:])
 			if want := (Fault{FaultAdded, 6, [3]int64{int64(bad), 4, 2}}); !ok || f != want ||
-				!strings.Contains(f.String(), "is outside 0..4") {
+				!strings.Contains(f.String(), "is outside 0 to 3") {
 				t.Errorf("fault %v, %v; want %v", f, ok, want)
 			}
 		})
@@ -127,7 +127,7 @@ func TestIndexFault(t *testing.T) {
 				b.put(ir.I32, layouts[0], []float64{0, 3, bad}, 1, 3)}}, func() {
 			f, ok := ReadFault(b.mem[word-memoryAt:])
 			if want := (Fault{FaultIndex, 5, [3]int64{int64(bad), 4, 2}}); !ok || f != want ||
-				!strings.Contains(f.String(), "is outside 0..4") {
+				!strings.Contains(f.String(), "is outside 0 to 3") {
 				t.Errorf("fault %v, %v; want %v", f, ok, want)
 			}
 		})

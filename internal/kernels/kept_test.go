@@ -117,9 +117,9 @@ func TestIndexCopyFault(t *testing.T) {
 		})
 	}
 	b.run()
-	for kind, says := range map[FaultKind]string{FaultPosition: "element 9 of the positions) is outside 0..8",
+	for kind, says := range map[FaultKind]string{FaultPosition: "element 9 of the positions) is outside 0 to 7",
 		FaultTwice:  "element 9 of the positions) is given twice",
-		FaultLength: "element 9 of the lengths) is outside 0..8"} {
+		FaultLength: "element 9 of the lengths) is outside 0 to 8"} {
 		if s := (Fault{Kind: kind, Words: [3]int64{7, 8, 9}}).String(); !strings.Contains(s, says) {
 			t.Errorf("%s lacks %q", s, says)
 		}

@@ -149,21 +149,21 @@ func (f Fault) String() string {
 		return fmt.Sprintf("%s for a flag to reach %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]),
 			f.Words[1])
 	case FaultRange:
-		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the table", f.Words[0], f.Words[2],
-			f.Words[1])
+		return fmt.Sprintf("id %d (number %d) is outside 0 to %d, the rows of the table", f.Words[0], f.Words[2],
+			f.Words[1]-1)
 	case FaultCounts:
 		return f.counts()
 	case FaultPosition:
-		return fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", f.Words[0], f.Words[2],
-			f.Words[1])
+		return fmt.Sprintf("position %d (element %d of the positions) is outside 0 to %d", f.Words[0], f.Words[2],
+			f.Words[1]-1)
 	case FaultGroups:
 		return fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d",
 			f.Words[0], f.Words[2], f.Words[1])
 	case FaultAdded:
-		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the result", f.Words[0], f.Words[2],
-			f.Words[1])
+		return fmt.Sprintf("id %d (number %d) is outside 0 to %d, the rows of the result", f.Words[0], f.Words[2],
+			f.Words[1]-1)
 	case FaultIndex:
-		return fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
+		return fmt.Sprintf("index %d (element %d of the indices) is outside 0 to %d", f.Words[0], f.Words[2], f.Words[1]-1)
 	case FaultTwice:
 		return fmt.Sprintf("position %d (element %d of the positions) is given twice", f.Words[0], f.Words[2])
 	case FaultWritten:
@@ -175,7 +175,7 @@ func (f Fault) String() string {
 		}
 		return fmt.Sprintf("it writes beyond the end of argument %d, by at least %d bytes", f.Words[0], f.Words[1]+1)
 	case FaultLength:
-		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0],
+		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0 to %d, the keys that are kept", f.Words[0],
 			f.Words[2], f.Words[1])
 	}
 	return fmt.Sprintf("fault %d", f.Kind)

@@ -193,7 +193,7 @@ func TestFaultWords(t *testing.T) {
 			t.Error(f.Kind)
 		}
 	}
-	if s := (Fault{Kind: FaultRange, Words: [3]int64{7, 5, 2}}).String(); s != "id 7 (number 2) is outside 0..5, the rows of the table" {
+	if s := (Fault{Kind: FaultRange, Words: [3]int64{7, 5, 2}}).String(); s != "id 7 (number 2) is outside 0 to 4, the rows of the table" {
 		t.Error(s)
 	}
 }

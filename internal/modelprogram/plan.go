@@ -47,6 +47,16 @@ func (m *Model) CheckPlan(p Plan) error {
 	return fmt.Errorf("%w: %s; the model's weights are %s", ErrPlan, m.UnusedText(), Some(m.WeightNames()))
 }
 
+// CheckShard returns an error if an entry of shard, which is a part of the plan, lays out no weight.
+func (m *Model) CheckShard(shard Plan) error {
+	for _, u := range m.Unused {
+		if slices.Contains(shard, u.Rule) {
+			return fmt.Errorf("%w: shard: %s; the model's weights are %s", ErrPlan, u, Some(m.WeightNames()))
+		}
+	}
+	return nil
+}
+
 // UnusedText lists the reasons why entries of the plan are unused.
 func (m *Model) UnusedText() string {
 	var list, unmatched []string
@@ -98,11 +108,24 @@ func ParsePlan(text []byte) (Plan, error) {
 		}
 		return nil, fmt.Errorf("line %d: %w", 1+strings.Count(string(text[:min(at, int64(len(text)))]), "\n"), err)
 	}
-	var p Plan
-	for _, pattern := range slices.Sorted(maps.Keys(m)) {
-		p = append(p, Rule{pattern, m[pattern]})
-	}
+	p := PlanOf(m)
 	return p, p.Check()
+}
+
+// PlanOf returns the plan with the styles of a map from patterns.
+func PlanOf(styles map[string]string) (p Plan) {
+	for _, pattern := range slices.Sorted(maps.Keys(styles)) {
+		p = append(p, Rule{pattern, styles[pattern]})
+	}
+	return p
+}
+
+// With returns a plan in which the rules of shard replace those of p that have the same pattern. Later rules prevail.
+func (p Plan) With(shard Plan) Plan {
+	p = slices.DeleteFunc(slices.Clone(p), func(have Rule) bool {
+		return slices.ContainsFunc(shard, func(r Rule) bool { return r.Pattern == have.Pattern })
+	})
+	return append(p, shard...)
 }
 
 // ParseRule reads "PATTERN=STYLE".

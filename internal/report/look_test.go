@@ -195,6 +195,21 @@ for (const [name, text] of Object.entries(`+string(quoted)+`)) for (const width 
 	}
 }
 
+// TestScale checks that the marks of the memory axis have different texts.
+func TestScale(t *testing.T) {
+	for base := range int64(40) {
+		for _, length := range []int64{100, 1 << 12, 40 << 20, 190 << 20, 700 << 20, 3 << 30, 77 << 30} {
+			seen := map[string]string{}
+			for _, m := range (field{base: base << 30, top: base<<30 + length}).scale() {
+				if at, twice := seen[m.Text]; twice {
+					t.Errorf("from %d GiB, %d bytes: %s is at %s and at %s", base, length, m.Text, at, m.Y)
+				}
+				seen[m.Text] = m.Y
+			}
+		}
+	}
+}
+
 // TestBrowserPicture: arrow keys in a picture and clicks on its marks show the descriptions of the marks.
 func TestBrowserPicture(t *testing.T) {
 	chromium(t)

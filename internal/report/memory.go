@@ -198,19 +198,37 @@ func (p *MemoryPlan) block(b *Buffer, f field, whole float64) block {
 
 func pixels(x float64) string { return fmt.Sprintf("%.1f", x) }
 
-// scale marks the vertical axis at powers of two.
+// scale marks the vertical axis at powers of two. The texts differ: if tensor.Size rounds two marks to the same text, all
+// are in whole units.
 func (f field) scale() []mark {
 	step := int64(1)
 	for 6*step < f.top-f.base {
 		step *= 2
 	}
+	text := tensor.Size
 	out := []mark{{pixels(chartHeight), "0 B"}}
 	for at := (f.base + step - 1) / step * step; at <= f.top; at += step {
+		if tensor.Size(at) == tensor.Size(at+step) {
+			text = func(at int64) string { return whole(at, step) }
+		}
+	}
+	for at := (f.base + step - 1) / step * step; at <= f.top; at += step {
 		if y := f.y(at); at > 0 && y < chartHeight-14 {
-			out = append(out, mark{pixels(y), tensor.Size(at)})
+			out = append(out, mark{pixels(y), text(at)})
 		}
 	}
 	return out
+}
+
+// whole writes a multiple of step, which is a power of two, as a whole number of the largest unit that divides step.
+func whole(at, step int64) string {
+	switch {
+	case step >= 1<<20:
+		return fmt.Sprintf("%d MiB", at>>20)
+	case step >= 1<<10:
+		return fmt.Sprintf("%d KiB", at>>10)
+	}
+	return fmt.Sprintf("%d B", at)
 }
 
 // memoryView is the input of the template of a page about plans.

@@ -37,13 +37,15 @@ const maxEvents = 400_000
 // runView is the input of the template.
 type runView struct {
 	frame
-	Timed           bool // the account has numbers
-	Waits           bool // some collective has a known wait
-	Words, Problems []string
-	Ops             []legend
-	Program         []programLine
-	Costs           bool // some line has a time
-	Data            template.JS
+	Timed    bool // the account has numbers
+	Waits    bool // some collective has a known wait
+	Findings []account.Finding
+	More     string // about the other findings; may be empty
+	Problems []string
+	Ops      []legend
+	Program  []programLine
+	Costs    bool // some line has a time
+	Data     template.JS
 }
 
 // programLine is a line of the program, with the time that it took. The hot line took the most.
@@ -157,7 +159,8 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 		}
 		return v.write(w, "run.html", "run.js", v)
 	}
-	v.Verdict, v.Words = r.Verdict(), r.Sentences()
+	v.Verdict = r.Verdict()
+	v.Findings, v.More = r.Shown()
 	v.Waits = slices.ContainsFunc(r.Collectives, func(c account.Collective) bool { return c.TransferUS != nil })
 	if r.StartSkew != nil {
 		v.About += "; " + r.StartSkew.Words()

@@ -236,7 +236,7 @@ func (s *sim) waitsFor(b int) string {
 		c := &s.counters[w.counter]
 		name := s.p.Counters[w.counter].Name
 		if w.value >= Never {
-			return name + ", which no step of that block reports"
+			return name + ", which no op of that block reports"
 		}
 		text := fmt.Sprintf("signal %d of %s, which has had %d", w.value, name, c.count())
 		if s.waker(b) < 0 {

@@ -46,8 +46,16 @@ func TestHostileFiles(t *testing.T) {
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="x"/></algo>`, `line 1: "x" is no whole number`},
 		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="3"/></gpu></algo>`, "its peer is rank 3, but the ranks are 0 to 0"},
 		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1"/></tb></gpu></algo>`, `there is no buffer ""`},
-		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "depends on step 9 of tb 0, which has 1"},
+		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "op 0 (nop): it depends on op 9 of tb 0, which has 1"},
 		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1"`, "unexpected EOF"},
+		{"<algo coll=\"test\" ngpus=\"1\">\n<gpu id=\"0\" i_chunk=\"4\"/></algo>", "line 2: unknown attribute i_chunk of <gpu>: the attributes " +
+			"are id, i_chunks, o_chunks, s_chunks"},
+		{`<algo coll="test" ngpus="1" ngpu="2"/>`, "line 1: unknown attribute ngpu of <algo>: the attributes are name, proto, nchannels, "},
+		{`<algo coll="test" ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="-1" hasdeps="1"/></tb></gpu></algo>`,
+			"line 1: unknown attribute hasdeps of <step>: the attributes are s, type, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps, hasdep"},
+		{`<algo coll="test" ngpus="1"><gpus/></algo>`, "line 1: unknown element <gpus>: the elements are algo, gpu, tb and step"},
+		{`<algo coll="test" ngpus="1" redop="sum"><gpu id="0"/></algo>`, ""},
+		{`<algo coll="test" ngpus="1" redop="max"><gpu id="0"/></algo>`, `redop is "max": only sum is supported`},
 	} {
 		var f schedule.File
 		var err error

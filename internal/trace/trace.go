@@ -113,6 +113,9 @@ type Trace struct {
 	// Clocks is a number for the clock of each rank; ranks with equal numbers share a clock. If it is nil, all ranks share
 	// one clock. Times of different clocks may agree to within microseconds, or not at all.
 	Clocks []int
+	// Repeats reports that a device occurs in several sessions of nsys. The ranks ran in separate containers, or the rows
+	// are of several runs.
+	Repeats bool
 	// Host are the calls of the hosts, and Steps are the marked iterations. Both are empty in
 	// hocket's traces.
 	Host  []HostCall

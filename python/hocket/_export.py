@@ -13,9 +13,10 @@ from ._errors import Error, UnsupportedError
 def export(module, args=(), kwargs=None, *, plan=None, dynamic=None, **options):
     """Exports a torch module with torch.export, and loads the result: a Model with the module's weights.
 
-    ``args`` and ``kwargs`` are example inputs. ``plan`` lays out the weights: see load. Without one, weights that are
-    DTensors keep their placements, and others are whole on each rank. ``dynamic`` is torch.export's dynamic_shapes,
-    where a string may stand for a Dim of that name: ``{"input_ids": {1: "T"}}``. Options are those of load.
+    ``args`` and ``kwargs`` are example inputs. ``plan`` and ``shard`` lay out the weights: see load. Without them,
+    weights that are DTensors keep their placements, and others are whole on each rank. ``dynamic`` is torch.export's
+    dynamic_shapes, where a string may stand for a Dim of that name: ``{"input_ids": {1: "T"}}``. Options are those of
+    load.
 
         m = hocket.export(model.eval(), (input_ids,), plan=model, ranks=2)
         logits = m(input_ids)

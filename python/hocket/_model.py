@@ -64,7 +64,7 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     if "export" in o:
         o["unbound"] = own is not None
         ranks = ranks or (s.size if s.size > 1 else None)
-        if o["plan"] and ranks is None:
+        if (o["plan"] or o["shard"]) and ranks is None:
             warnings.warn("plan and shard split weights over ranks, but the model has 1 rank: pass ranks=N, or start N "
                           "processes", stacklevel=3)
         if isinstance(weights, (str, os.PathLike)):
@@ -76,7 +76,8 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
             o[key] = value
     model = _loaded(s, program, o, bool(options.get("gather")), lend, func or os.path.basename(o["name"]), buckets)
     if grad:
-        rest = {k: v for k, v in o.items() if k not in ("export", "plan", "weights", "unbound", "quantize", "func")}
+        rest = {k: v for k, v in o.items()
+                if k not in ("export", "plan", "shard", "weights", "unbound", "quantize", "func")}
         name = model._func
         model._gradient = _gradients.Gradient(model, grad, lambda text: _loaded(s, text, rest, False, False, name))
     _unload(s)
@@ -111,13 +112,13 @@ def _source(program, plan, shard):
             archive = f.read(4) == b"PK\x03\x04"
         text = "" if archive else open_text(name)
     if archive:
-        styles = _plans.styles(plan)
+        entries = {}
         for entry in [shard] if isinstance(shard, str) else shard:
             pattern, equals, style = entry.partition("=")
             if not equals:
                 raise InputError(f"shard: {entry!r}: PATTERN=STYLE is wanted")
-            styles[pattern] = style
-        return {"name": name, "export": name, "plan": styles}, ""
+            entries[pattern] = style
+        return {"name": name, "export": name, "plan": _plans.styles(plan), "shard": entries}, ""
     if plan is not None or shard:
         raise InputError(f"plan and shard lay out models that torch exported, and {name} is none")
     return {"name": name}, text

@@ -360,6 +360,8 @@ class Models(unittest.TestCase):
                 ({"program": self.plain, "plan": 7}, hocket.InputError, "plan is a int"),
                 ({"program": self.plain, "shard": "up"}, hocket.InputError, "PATTERN=STYLE"),
                 ({"program": self.plain, "shard": "upp=colwise"}, hocket.InputError, "no weight matches upp"),
+                ({"program": self.plain, "ranks": 2, "plan": PLAN, "shard": "upp=colwise"}, hocket.InputError,
+                 "shard: no weight matches upp; the model's weights are .*layers"),
                 ({"program": self.plain, "plan": {"h.0.up": "colwise"}}, hocket.InputError, "no weight matches h.0.up"),
                 ({"program": "func f(%x: f32[1]) -> f32[1] {\n  return %x\n}\n", "plan": {}}, hocket.InputError, "is none"),
                 ({"program": self.plain, "weights": "none.safetensors"}, hocket.Error, "none.safetensors")):

@@ -69,7 +69,7 @@ func checkLengths(k *kernel) error {
 	for i, n := range numbers(k.ins[3]) {
 		if n < 0 || n > keys {
 			return content(ir.OpAttention, int64(i), n,
-				"length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
+				"length %d (element %d of the lengths) is outside 0 to %d, the keys that are kept", n, i, keys)
 		}
 	}
 	return nil

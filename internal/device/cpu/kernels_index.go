@@ -147,8 +147,8 @@ func makeTakeAlong(k *kernel) (loops, error) {
 	k.verify = func(k *kernel) error {
 		for i, v := range numbers(k.ins[1]) {
 			if v < 0 || v >= n {
-				return content(ir.OpTakeAlong, int64(i), v, "index %d (element %d of the indices) is outside 0..%d", v,
-					i, n)
+				return content(ir.OpTakeAlong, int64(i), v, "index %d (element %d of the indices) is outside 0 to %d", v,
+					i, n-1)
 			}
 		}
 		return nil
@@ -200,8 +200,8 @@ func makeIndexAdd(k *kernel, op device.IndexAdd) (loops, error) {
 	k.verify = func(k *kernel) error {
 		for i, id := range numbers(k.ins[1]) {
 			if id < -1 || id >= op.Rows {
-				return content(ir.OpIndexAdd, int64(i), id, "id %d (number %d) is outside 0..%d, the rows of the result", id, i,
-					op.Rows)
+				return content(ir.OpIndexAdd, int64(i), id, "id %d (number %d) is outside 0 to %d, the rows of the result", id,
+					i, op.Rows-1)
 			}
 		}
 		return nil

@@ -67,8 +67,8 @@ func checkPositions(k *kernel, axis int) error {
 		switch {
 		case p == -1:
 		case p < -1 || p >= room:
-			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is outside 0..%d", p,
-				i, room)
+			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is outside 0 to %d", p,
+				i, room-1)
 		case taken[p]:
 			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is given twice", p,
 				i)

@@ -79,7 +79,8 @@ func checkIDs(k *kernel, rows int64) error {
 	for at := int64(0); at < k.ins[0].n; at += block {
 		for i, id := range rd.load(at, min(block, k.ins[0].n-at)) {
 			if id < 0 || id >= rows {
-				return content(ir.OpEmbedding, at+int64(i), id, "id %d is outside 0..%d, the rows of the table", id, rows)
+				return content(ir.OpEmbedding, at+int64(i), id, "id %d is outside 0 to %d, the rows of the table", id,
+					rows-1)
 			}
 		}
 	}

@@ -36,6 +36,19 @@ func (e *UnknownAlgorithm) Is(target error) bool { return target == ErrAlgorithm
 // Error returns a message that lists the names.
 func (e *UnknownAlgorithm) Error() string { return e.Err.Error() }
 
+// CheckAlgorithm returns an error for a name that no algorithm has on a kind of machine. It accepts all names for kinds
+// that are not registered: their worlds know the algorithms. processes reports whether there are several processes.
+func CheckAlgorithm(name, kind string, processes bool) error {
+	k, err := device.KindNamed(kind)
+	if name == "" || err != nil {
+		return nil
+	}
+	if err := comm.CheckName(name, k.Algorithms, processes); err != nil {
+		return &UnknownAlgorithm{err}
+	}
+	return nil
+}
+
 // Options selects how a plan is resolved; the zero value is usable.
 type Options struct {
 	// Logger receives progress messages at debug level; may be nil.

@@ -7,7 +7,7 @@ template <int B> struct EmbeddingArgs {
   i64 e[B], so[B], si[B];        // extents and strides of the ids' dimensions
 };
 
-// A block copies one row. An id outside 0..of-1 is a fault, and its row of the result is zeros.
+// A block copies one row. An id outside 0 to of-1 is a fault, and its row of the result is zeros.
 template <class E, class ID, int B> DEV void embedding(const EmbeddingArgs<B>& a) {
   i64 t = blockIdx.x;
   E* out = (E*)a.out;

@@ -233,7 +233,7 @@ func (b *builder) threadblock(tb *TB) error {
 		b.at = i
 		s := &tb.Steps[i]
 		if s.S != i {
-			return b.errorf("the block has it at %d, and it says that it is step %d", i, s.S)
+			return b.errorf("the block has it at %d, but its attribute s is %d", i, s.S)
 		}
 		var before, after []schedule.Lane
 		if s.DepID >= 0 {
@@ -285,7 +285,7 @@ func (b *builder) dependence(s *Step) (schedule.Lane, error) {
 		return schedule.Lane{}, b.errorf("it depends on tb %d, and the rank has %d", s.DepID, len(blocks))
 	}
 	if s.Dep < 0 || s.Dep >= len(blocks[s.DepID].Steps) {
-		return schedule.Lane{}, b.errorf("it depends on step %d of tb %d, which has %d", s.Dep, s.DepID,
+		return schedule.Lane{}, b.errorf("it depends on op %d of tb %d, which has %d", s.Dep, s.DepID,
 			len(blocks[s.DepID].Steps))
 	}
 	l := schedule.Lane{Kind: schedule.Await, Counter: b.progress[b.rank][s.DepID], Value: schedule.Never, Engine: -1}
@@ -310,7 +310,7 @@ func (b *builder) move(tb *TB, s *Step, sent *int, before, after *[]schedule.Lan
 		return nil, nil
 	case "s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re":
 	default:
-		return nil, b.errorf("unknown step type %.40q: the known ones are cpy, nop, r, rcs, re, rrc, rrcs, rrs and s", s.Type)
+		return nil, b.errorf("unknown type %.40q: the types are cpy, nop, r, rcs, re, rrc, rrcs, rrs and s", s.Type)
 	}
 	if s.Count < 1 || s.Count > maxChunks {
 		return nil, b.errorf("it has a count of %d", s.Count)

@@ -73,7 +73,7 @@ func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 		propose := func(at, on schedule.Place) bool {
 			out := f.depending(at, on)
 			return out == nil || yield(schedule.Repair{File: out, Text: fmt.Sprintf(
-				"rank %d, tb %d, step %d waits for tb %d, step %d", at.Rank, at.Block, at.Index, on.Block, on.Index)})
+				"rank %d, tb %d, op %d waits for tb %d, op %d", at.Rank, at.Block, at.Index, on.Block, on.Index)})
 		}
 		if p := found.Places; len(p) == 2 && p[0].Rank == p[1].Rank && p[0].Block != p[1].Block {
 			if !propose(p[0], p[1]) || !propose(p[1], p[0]) {
@@ -100,7 +100,7 @@ func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 					out := f.Clone()
 					out.Step(schedule.Place{Rank: r, Block: t, Index: i}).HasDep = 1
 					if !yield(schedule.Repair{File: out,
-						Text: fmt.Sprintf("rank %d, tb %d, step %d reports (hasdep)", r, t, i)}) {
+						Text: fmt.Sprintf("rank %d, tb %d, op %d reports (hasdep)", r, t, i)}) {
 						return
 					}
 				}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +28,9 @@ type File struct {
 	OutOfPlace *int     `xml:"outofplace,attr"`
 	MinBytes   *int64   `xml:"minBytes,attr"`
 	MaxBytes   *int64   `xml:"maxBytes,attr"`
-	GPUs       []GPU    `xml:"gpu"`
+	// RedOp is the reduction in files for versions of MSCCL in which the caller did not choose it.
+	RedOp string `xml:"redop,attr,omitempty"`
+	GPUs  []GPU  `xml:"gpu"`
 	// Slots is the number of messages that a connection can hold before a send waits. The value 0 selects the number of
 	// the protocol: 4 for Simple and 8 for the other protocols.
 	Slots int `xml:"-"`
@@ -78,10 +81,14 @@ func IsAlgorithm(text string) bool {
 
 // Parse reads an algorithm. Errors name the line or the step in which they occur.
 func Parse(text []byte) (*File, error) {
-	d := xml.NewDecoder(bytes.NewReader(text))
+	d := known{xml.NewDecoder(bytes.NewReader(text))}
 	f := &File{}
-	if err := d.Decode(f); err != nil {
+	if err := xml.NewTokenDecoder(d).Decode(f); err != nil {
 		line, _ := d.InputPos()
+		var unknown unknownError
+		if errors.As(err, &unknown) {
+			return nil, fmt.Errorf("line %d: %w", line, unknown)
+		}
 		var number *strconv.NumError
 		if errors.As(err, &number) {
 			return nil, fmt.Errorf("line %d: %.40q is no whole number", line, number.Num)
@@ -101,6 +108,9 @@ func Parse(text []byte) (*File, error) {
 			return nil, fmt.Errorf("line %d: a second element after the algorithm's end", line)
 		}
 	}
+	if f.RedOp != "" && f.RedOp != "sum" && f.RedOp != "nop" {
+		return nil, fmt.Errorf("redop is %.40q: only sum is supported", f.RedOp)
+	}
 	if len(f.GPUs) == 0 || len(f.GPUs) > maxRanks {
 		return nil, fmt.Errorf("the algorithm has %d gpus: want 1 to %d", len(f.GPUs), maxRanks)
 	}
@@ -108,6 +118,46 @@ func Parse(text []byte) (*File, error) {
 		return nil, fmt.Errorf("ngpus is %d, and the algorithm has %d gpus", f.Ranks, len(f.GPUs))
 	}
 	return f, nil
+}
+
+// known reads XML, and returns an unknownError for an element or attribute that an algorithm does not have.
+type known struct{ *xml.Decoder }
+
+type unknownError string
+
+func (e unknownError) Error() string { return string(e) }
+
+// attributes lists the attributes of each element.
+var attributes = map[string][]string{"algo": attributesOf[File](), "gpu": attributesOf[GPU](), "tb": attributesOf[TB](),
+	"step": attributesOf[Step]()}
+
+func attributesOf[T any]() (names []string) {
+	for f := range reflect.TypeFor[T]().Fields() {
+		if name, ok := strings.CutSuffix(strings.TrimSuffix(f.Tag.Get("xml"), ",omitempty"), ",attr"); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Token returns the next token, which makes known a reader of tokens.
+func (k known) Token() (xml.Token, error) {
+	t, err := k.Decoder.Token()
+	e, ok := t.(xml.StartElement)
+	if err != nil || !ok {
+		return t, err
+	}
+	names, ok := attributes[e.Name.Local]
+	if !ok {
+		return nil, unknownError(fmt.Sprintf("unknown element <%.40s>: the elements are algo, gpu, tb and step", e.Name.Local))
+	}
+	for _, a := range e.Attr {
+		if !slices.Contains(names, a.Name.Local) {
+			return nil, unknownError(fmt.Sprintf("unknown attribute %.40s of <%s>: the attributes are %s", a.Name.Local,
+				e.Name.Local, strings.Join(names, ", ")))
+		}
+	}
+	return t, nil
 }
 
 // Encode writes an algorithm as XML.

@@ -118,7 +118,7 @@ type RankExposed struct {
 // Problem is an error in the run, or a reason why something is unknown. A rank that is late in a timeline is no problem but
 // a Finding.
 type Problem struct {
-	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "alignment"; in flight records "late"
+	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "alignment", "runs"; in flight records "late"
 	Rank int    `json:"rank"`
 	Text string `json:"text"`
 }

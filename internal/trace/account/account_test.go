@@ -116,8 +116,8 @@ func TestKinetoLate(t *testing.T) {
 		near(t, "wait", late.US, 11644.579-77.9, 5)
 	}
 	if !strings.Contains(words(t, r),
-		"all_reduce 5 of 8: 77.9 µs of transfer; rank 0 waited 11.6 ms for rank 1, late because, after all_reduce "+
-			"4 of 8: ") {
+		"all_reduce 5 of 8: rank 0 waited 11.6 ms for rank 1\n  77.9 µs of transfer\n  causes on rank 1, after "+
+			"all_reduce 4 of 8:\n  nothing ran on its stream for 10.1 ms") {
 		t.Errorf("words:\n%s", words(t, r))
 	}
 	if len(r.Problems) > 0 { // a rank that is late is a finding

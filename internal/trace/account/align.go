@@ -60,8 +60,55 @@ func (a *matching) align() {
 			clocks[r] = r
 		}
 	}
+	gap, before, after := a.separateRuns()
 	a.fitAll(clocks, shared)
 	a.settle(shared, 2)
+	switch {
+	case gap > 0 && (a.untold != "" || gap > leastBetweenRuns):
+		a.mixed(after, "the profile of rank %d begins %s after that of rank %d has ended, by the hosts' clocks: "+
+			"if they are of two runs, give the profiles of one run", after, short(gap), before)
+	case a.t.Repeats && a.untold != "":
+		a.mixed(a.t.ID(0), "a device occurs in several sessions: if the rows are of several runs, put each run into a separate file")
+	}
+}
+
+// mixed adds the problem that the profiles may be of several runs. It comes first, because it explains the others.
+func (a *matching) mixed(rank int, format string, args ...any) {
+	a.r.Problems = slices.Insert(a.r.Problems, 0, Problem{"runs", rank, fmt.Sprintf(format, args...)})
+}
+
+// leastBetweenRuns is the time in nanoseconds between two profiles from which they are called profiles of two runs even
+// if their collectives agree. Clocks of hosts differ by less.
+const leastBetweenRuns = 1_000_000_000
+
+// separateRuns returns the largest time by which the profile of one rank begins after that of another has ended, and
+// the two ranks. Only times of kineto are comparable before clocks are aligned.
+func (a *matching) separateRuns() (gap int64, before, after int) {
+	if a.t.Source != "kineto" {
+		return 0, 0, 0
+	}
+	ranks := make([]ends, a.t.Ranks)
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		ranks[e.Rank].add(e.Start)
+		ranks[e.Rank].add(e.End)
+	}
+	first, last := -1, -1
+	for r := range ranks {
+		if ranks[r].n == 0 {
+			continue
+		}
+		if first < 0 || ranks[r].hi < ranks[first].hi {
+			first = r
+		}
+		if last < 0 || ranks[r].lo > ranks[last].lo {
+			last = r
+		}
+	}
+	if first < 0 {
+		return 0, 0, 0
+	}
+	return ranks[last].lo - ranks[first].hi, a.t.ID(first), a.t.ID(last)
 }
 
 // exact reports whether all times come from one clock. That is so only in traces of hocket.

@@ -287,15 +287,15 @@ func (x *scenario) check(t *testing.T, r *Report) {
 			continue
 		}
 		if x.rank != -2 && (f.Rank != x.rank || f.Kind == "late" && f.Index != x.index) && f.US > x.amount/5 {
-			t.Errorf("rank %d is blamed too: %s", f.Rank, f.Text)
+			t.Errorf("rank %d is blamed too: %s", f.Rank, sentence(f))
 		}
 		if x.kind == "exposed" && f.Kind != "exposed" && f.US > x.amount/5 {
-			t.Errorf("rank %d is blamed although no rank differs: %s", f.Rank, f.Text)
+			t.Errorf("rank %d is blamed although no rank differs: %s", f.Rank, sentence(f))
 		}
 		if blamed++; blamed > 1 {
 			continue
 		}
-		if f.Kind != x.kind || f.Op != x.op || f.Index != x.index || !strings.Contains(f.Text, x.text) {
+		if f.Kind != x.kind || f.Op != x.op || f.Index != x.index || !strings.Contains(sentence(f), x.text) {
 			t.Errorf("first %+v; want %s of rank %d, %s %d: … %s …", f, x.kind, x.rank, x.op, x.index, x.text)
 		}
 		near(t, "its cost", f.US, x.amount, x.amount/5+30)
@@ -339,7 +339,7 @@ func TestClocksApart(t *testing.T) {
 	if x := r.Idle[0]; x.EventUS > 50 || x.HostUS > 0 {
 		t.Errorf("rank 0 waited for signals: %+v", x)
 	}
-	if f := r.Findings[0]; f.Kind != "signal" || !strings.Contains(f.Text, "clocks are not compared") ||
+	if f := r.Findings[0]; f.Kind != "signal" || !strings.Contains(sentence(&f), "clocks are not compared") ||
 		r.Critical != nil {
 		t.Errorf("%+v, %+v", f, r.Critical)
 	}
@@ -353,8 +353,13 @@ func TestSentencesOfCorpus(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, f := range r.Findings {
-			if f.Kind == "late" && f.US > 300 && strings.Contains(f.Text, "unknown") {
-				t.Errorf("%s: %s", name, f.Text)
+			if f.Kind == "late" && f.US > 300 && strings.Contains(sentence(&f), "unknown") {
+				t.Errorf("%s: %s", name, sentence(&f))
+			}
+			for i, line := range append([]string{f.Text}, f.Details...) {
+				if n := len(strings.Fields(line)); n > []int{12, 20}[min(i, 1)] {
+					t.Errorf("%s: a line of %d words: %s", name, n, line)
+				}
 			}
 		}
 	}

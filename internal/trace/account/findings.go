@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Finding describes in a sentence something that cost time.
+// Finding describes something that cost time.
 type Finding struct {
 	// Kind is one of
 	//   - "late": ranks waited in a collective for a late rank
@@ -26,7 +26,9 @@ type Finding struct {
 	Index int    `json:"index"` // of the collective; -1 for no collective or several
 	// US is its cost: the longest wait, the excess over other transfers, or the exposed time.
 	US   float64 `json:"us"`
-	Text string  `json:"text"`
+	Text string  `json:"text"` // a verdict of one line
+	// Details are the numbers and causes, one to a line.
+	Details []string `json:"details"`
 }
 
 // find lists the causes of lost time.
@@ -46,15 +48,18 @@ func (r *Report) sortFindings() {
 func (r *Report) waited() {
 	for i := range r.Collectives {
 		if c := &r.Collectives[i]; c.Late != nil {
-			r.Findings = append(r.Findings, Finding{Kind: "late", Rank: c.Late.Rank, Op: c.Op, Index: c.Index,
-				US: c.Late.US, Text: c.words()})
+			text, details := c.words()
+			r.Findings = append(r.Findings, Finding{"late", c.Late.Rank, c.Op, c.Index, c.Late.US, text, details})
 		}
 	}
 }
 
-func (a *accounting) found(kind string, rank int, op string, index int, ns int64, format string, args ...any) {
-	a.r.Findings = append(a.r.Findings, Finding{kind, rank, op, index, us(ns), fmt.Sprintf(format, args...)})
+func (a *accounting) found(kind string, rank int, op string, index int, ns int64, text string, details ...string) {
+	a.r.Findings = append(a.r.Findings, Finding{kind, rank, op, index, us(ns), text, details})
 }
+
+// lines returns the clauses of a text, which semicolons separate.
+func lines(text string) []string { return strings.Split(text, "; ") }
 
 // mostSignals is the largest number of waits for signals that are explained. If there are more, the longest ones are
 // explained.
@@ -81,18 +86,18 @@ func (a *accounting) signals() {
 		e := &a.t.Events[s.event]
 		where := fmt.Sprintf("rank %d waited %s at %s", a.t.ID(e.Rank), short(s.long()), cmp.Or(e.Detail, e.Name))
 		if s.by < 0 {
-			a.found("signal", -1, e.Name, -1, s.long(), "%s for a signal of an unknown rank", where)
+			a.found("signal", -1, e.Name, -1, s.long(), where+" for a signal of an unknown rank")
 			continue
 		}
 		sender := a.t.ID(a.t.Events[s.by].Rank)
+		where += fmt.Sprintf(" for a signal of rank %d", sender)
 		if !a.compared() {
-			a.found("signal", sender, e.Name, -1, s.long(),
-				"%s for a signal of rank %d; clocks are not compared, so what that one did meanwhile is not known",
-				where, sender)
+			a.found("signal", sender, e.Name, -1, s.long(), where,
+				fmt.Sprintf("clocks are not compared, so the activity of rank %d in that time is unknown", sender))
 			continue
 		}
 		rank, why := a.meantime(s)
-		a.found("signal", rank, e.Name, -1, s.long(), "%s for a signal of rank %d: %s", where, sender, why)
+		a.found("signal", rank, e.Name, -1, s.long(), where, lines(why)...)
 	}
 }
 
@@ -352,9 +357,9 @@ func (a *accounting) slowLink(k sameSize, l *link) {
 		}
 		a.excess(k.op, sum)
 		a.found("transfer", l.rank, k.op, -1, sum,
-			"transfers %s are slow: %s of %d bytes took %s in the median of %d, and between other ranks at most %s "+
-				"in the median",
-			l.name, k.op, k.bytes, short(own), len(l.times), short(other))
+			fmt.Sprintf("transfers %s are slow", l.name),
+			fmt.Sprintf("%s of %d bytes took %s in the median of %d", k.op, k.bytes, short(own), len(l.times)),
+			fmt.Sprintf("and between other ranks at most %s in the median", short(other)))
 		return
 	}
 	if len(l.times) < 4 {
@@ -369,14 +374,16 @@ func (a *accounting) slowLink(k sameSize, l *link) {
 		if l.rank < 0 {
 			c := &a.r.Collectives[l.index[i]]
 			a.found("transfer", -1, k.op, c.Index, ns-median,
-				"%s %d of %d has a slow transfer: %s once all ranks had come, and %s in the median of %d of %d bytes",
-				c.Op, c.Nth, c.OfOp, short(ns), short(median), len(l.times), k.bytes)
+				fmt.Sprintf("%s %d of %d has a slow transfer", c.Op, c.Nth, c.OfOp),
+				short(ns)+" after all ranks had entered",
+				fmt.Sprintf("and %s in the median of %d of %d bytes", short(median), len(l.times), k.bytes))
 			continue
 		}
 		e := &a.t.Events[l.index[i]]
 		a.found("transfer", l.rank, k.op, -1, ns-median,
-			"a transfer %s is slow: %s, %s, and %s in the median of %d of %d bytes between them",
-			l.name, cmp.Or(e.Detail, e.Name), short(ns), short(median), len(l.times), k.bytes)
+			fmt.Sprintf("a transfer %s is slow", l.name),
+			fmt.Sprintf("%s took %s", cmp.Or(e.Detail, e.Name), short(ns)),
+			fmt.Sprintf("and %s in the median of %d of %d bytes between them", short(median), len(l.times), k.bytes))
 	}
 }
 
@@ -396,8 +403,9 @@ func (a *accounting) uneven(c *Collective, g int) {
 	}
 	a.excess(c.Op, longest-next)
 	a.found("transfer", a.t.ID(rank), c.Op, c.Index, longest-next,
-		"%s %d of %d has a slow transfer on rank %d: %s there once all ranks had come, and at most %s on the others",
-		c.Op, c.Nth, c.OfOp, a.t.ID(rank), short(longest), short(next))
+		fmt.Sprintf("%s %d of %d has a slow transfer on rank %d", c.Op, c.Nth, c.OfOp, a.t.ID(rank)),
+		short(longest)+" there after all ranks had entered",
+		fmt.Sprintf("and at most %s on the others", short(next)))
 }
 
 // excess adds ns to the part of an operation's time that slow transfers explain.
@@ -461,18 +469,16 @@ func (a *accounting) exposures() {
 		if cost <= max(a.residual(), 0) {
 			continue
 		}
-		text := fmt.Sprintf("%s is not overlapped: on rank %d no kernel ran during %s of the %s in which it moved data",
-			op,
-			a.t.ID(rank), short(most), short(whole))
+		how := "is not overlapped"
 		if most < whole {
-			text = fmt.Sprintf("%s is overlapped in part: on rank %d no kernel ran during %s of the %s in which it "+
-				"moved data",
-				op, a.t.ID(rank), short(most), short(whole))
+			how = "is overlapped in part"
 		}
+		details := []string{fmt.Sprintf("on rank %d no kernel ran during %s of the %s in which it moved data",
+			a.t.ID(rank), short(most), short(whole))}
 		if !alone[op][rank] {
-			text += "; its streams there run kernels, too, one after the other"
+			details = append(details, "its streams there run kernels, too, one after the other")
 		}
-		a.found("exposed", a.t.ID(rank), op, -1, cost, "%s", text)
+		a.found("exposed", a.t.ID(rank), op, -1, cost, op+" "+how, details...)
 	}
 }
 
@@ -522,9 +528,10 @@ func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
 		sum += o.bare
 		c := &a.r.Collectives[o.g]
 		a.found("exposed", a.t.ID(o.rank), op, c.Index, o.bare,
-			"%s %d of %d is not overlapped: on rank %d no kernel ran during %s of its transfer of %s; of half of "+
-				"the %d kernels ran during at least %.0f %%",
-			op, c.Nth, c.OfOp, a.t.ID(o.rank), short(o.bare), short(o.whole), len(list), math.Floor(100*median))
+			fmt.Sprintf("%s %d of %d is not overlapped", op, c.Nth, c.OfOp),
+			fmt.Sprintf("on rank %d no kernel ran during %s of its transfer of %s", a.t.ID(o.rank), short(o.bare),
+				short(o.whole)),
+			fmt.Sprintf("kernels overlapped at least %.0f %% of half of the %d", math.Floor(100*median), len(list)))
 	}
 	return sum
 }

@@ -1,6 +1,11 @@
 package account
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -116,5 +121,64 @@ func TestShorter(t *testing.T) {
 	}
 	if !slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Kind == "missing" && p.Rank == 1 }) {
 		t.Errorf("%+v", r.Problems)
+	}
+}
+
+// TestTwoRuns gives profiles of two ranks that are of two runs. The windows of torch's profiler do not overlap then.
+func TestTwoRuns(t *testing.T) {
+	said := func(r *Report) string {
+		if i := slices.IndexFunc(r.Problems, func(p Problem) bool { return p.Kind == "runs" }); i >= 0 {
+			return fmt.Sprint(i, " ", r.Problems[i].Rank, ": ", r.Problems[i].Text)
+		}
+		return ""
+	}
+	dir := strings.TrimSuffix(corpus(t, "kineto/tp-mlp-ar.rank0.json.gz")[0], "tp-mlp-ar.rank0.json.gz")
+	for _, c := range [][3]string{
+		{"tp-mlp-ar-late.rank0", "tp-mlp-agrs.rank1", "0 1: the profile of rank 1 begins 23.8 ms after that of rank 0 has ended, " +
+			"by the hosts' clocks: if they are of two runs, give the profiles of one run"},
+		{"tp-mlp-ar.rank0", "tp-mlp-ar.rank1", ""},
+		{"tp-mlp-ar-late.rank0", "tp-mlp-ar-late.rank1", ""},
+		{"tp-mlp-agrs.rank0", "tp-mlp-agrs.rank1", ""},
+		{"row-parallel-streams.rank0", "row-parallel-streams.rank1", ""},
+	} {
+		if got := said(accounted(t, dir+c[0]+".json.gz", dir+c[1]+".json.gz")); got != c[2] {
+			t.Errorf("%s, %s: got %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+	// The rows of two runs in one text. Those of one run have the same devices in several sessions, too, if each rank is
+	// in a container.
+	var rows []byte
+	for _, name := range []string{"testdata/nsys-1.txt", "testdata/nsys-2.txt"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, text...)
+	}
+	container := regexp.MustCompile(`80GB HBM3 \(\d\)`).ReplaceAll(rows[bytes.Index(rows, []byte("$ mpirun")):], []byte("80GB HBM3 (0)"))
+	for want, text := range map[string][]byte{"": container,
+		"0 0: a device occurs in several sessions: if the rows are of several runs, put each run into a separate file": rows} {
+		path := filepath.Join(t.TempDir(), "rows.txt")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r := accounted(t, path); said(r) != want || (r.Untold != "") != (want != "") {
+			t.Errorf("got %q, want %q; untold: %s", said(r), want, r.Untold)
+		}
+	}
+	// The collectives of these two agree. So a short time between them is an error of the hosts' clocks, and a long one is
+	// not.
+	for off, want := range map[int64]bool{0: false, 900_000: false, 1_000_000_000: false, 60_000_000_000: true} {
+		tr := &trace.Trace{Ranks: 2, Source: "kineto", IDs: []int{0, 1}, Clocks: []int{0, 1}}
+		for k := range int64(4) {
+			for r := range 2 {
+				at := k*100_000 + int64(r)*off
+				tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at,
+					End: at + 50_000, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: -1, In: 4, Out: 4}})
+			}
+		}
+		if r := Of(tr, 0); r.Untold != "" || (said(r) != "") != want {
+			t.Errorf("%d ns apart: %q; %q", off, r.Untold, said(r))
+		}
 	}
 }

@@ -40,11 +40,19 @@ func newFacts(r *Report) *facts {
 // all checks every finding of a report. It also checks that the text contains every cause of a late rank.
 func (f *facts) all(r *Report) error {
 	for _, x := range r.Findings {
-		if err := f.sentence(x.Text); err != nil {
-			return fmt.Errorf("%q: %w", x.Text, err)
+		if err := f.sentence(sentence(&x)); err != nil {
+			return fmt.Errorf("%q: %w", sentence(&x), err)
 		}
 	}
 	return nil
+}
+
+// sentence joins the lines of a finding.
+func sentence(f *Finding) string {
+	if len(f.Details) == 0 {
+		return f.Text
+	}
+	return f.Text + ": " + strings.Join(f.Details, "; ")
 }
 
 const aTime = `([0-9.]+ (?:µs|ms))`
@@ -177,7 +185,7 @@ func (f *facts) sentence(text string) error {
 		return fmt.Errorf("a barrier moves no data")
 	}
 	switch {
-	case strings.Contains(text, "late because"):
+	case regexp.MustCompile("; causes on rank .*:; ").MatchString(text):
 		return f.late(text)
 	case strings.Contains(text, "for a signal"):
 		return f.signal(text)
@@ -188,8 +196,8 @@ func (f *facts) sentence(text string) error {
 }
 
 func (f *facts) late(text string) error {
-	m := matched(`(\S+) (\d+) of (\d+): TIME (?:of transfer|after the last came); (.+) for rank (\d+), late `+
-		`because(?:, after (\S+) (\d+) of (\d+))?: (.*)`, text)
+	m := matched(`(\S+) (\d+) of (\d+): (.+) for rank (\d+): (?:(rank .+); )?TIME (?:of transfer|after the last `+
+		`came); causes on rank (\d+)(?:, after (\S+) (\d+) of (\d+))?:; (.*)`, text)
 	if m == nil {
 		return fmt.Errorf("no such sentence")
 	}
@@ -198,7 +206,22 @@ func (f *facts) late(text string) error {
 		return err
 	}
 	arrival, last := f.last(g)
-	transfer, waits, rank := m.s(), m.s(), m.n()
+	waits, rank, each, transfer := m.s(), m.n(), m.s(), m.s()
+	if m := matched(`(\d+) ranks waited up to TIME`, waits); m != nil {
+		n := m.n()
+		var most int64
+		for _, i := range f.groups[g] {
+			e := &f.t.Events[i]
+			most = max(most, min(arrival, e.End)-f.counts(e, last))
+		}
+		if err := same("longest wait", m.s(), most); err != nil || n < 2 {
+			return fmt.Errorf("%d ranks waited: %w", n, err)
+		}
+		waits = each
+	}
+	if r := m.n(); r != rank {
+		return fmt.Errorf("the causes are of rank %d, and rank %d is late", r, rank)
+	}
 	late := f.member(g, rank)
 	if rank != last && late.Start != arrival {
 		return fmt.Errorf("rank %d came last", last)
@@ -532,8 +555,8 @@ func (f *facts) signal(text string) error {
 	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of an unknown rank`, text); m != nil {
 		return nil
 	}
-	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+); clocks are not compared, so what `+
-		`that one did meanwhile is not known`, text); m != nil {
+	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+): clocks are not compared, so the `+
+		`activity of rank \d+ in that time is unknown`, text); m != nil {
 		rank, long, detail, sender := m.n(), m.s(), m.s(), m.n()
 		for i := range f.t.Events {
 			e := &f.t.Events[i]
@@ -688,8 +711,8 @@ func lowerMedian(list []int64) int64 {
 }
 
 func (f *facts) slow(text string) error {
-	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer on rank (\d+): TIME there once all ranks had come, `+
-		`and at most TIME on the others`, text); m != nil {
+	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer on rank (\d+): TIME there after all ranks had `+
+		`entered; and at most TIME on the others`, text); m != nil {
 		g, err := f.collective(m.s(), m.n(), m.n())
 		if err != nil {
 			return err
@@ -703,7 +726,7 @@ func (f *facts) slow(text string) error {
 		}
 		return first(same("there", m.s(), f.transfer(g, rank)), same("others", m.s(), others))
 	}
-	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer: TIME once all ranks had come, and TIME in the `+
+	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer: TIME after all ranks had entered; and TIME in the `+
 		`median of (\d+) of (\d+) bytes`, text); m != nil {
 		op := m.s()
 		g, err := f.collective(op, m.n(), m.n())
@@ -741,7 +764,7 @@ func (f *facts) slow(text string) error {
 		return out
 	}
 	if m := matched(`transfers (from rank \d+ to rank \d+) are slow: (\S+) of (\d+) bytes took TIME in the median `+
-		`of (\d+), and between other ranks at most TIME in the median`, text); m != nil {
+		`of (\d+); and between other ranks at most TIME in the median`, text); m != nil {
 		link, name, bytes := m.s(), m.s(), int64(m.n())
 		all := links(name, bytes)
 		var others []int64
@@ -756,7 +779,7 @@ func (f *facts) slow(text string) error {
 		}
 		return first(err, same("others", m.s(), slices.Max(append(others, 0))))
 	}
-	if m := matched(`a transfer (from rank \d+ to rank \d+) is slow: (\S+) .*, TIME, and TIME in the median of `+
+	if m := matched(`a transfer (from rank \d+ to rank \d+) is slow: (\S+) .* took TIME; and TIME in the median of `+
 		`(\d+) of (\d+) bytes between them`, text); m != nil {
 		link, name, took, median, n, bytes := m.s(), m.s(), m.s(), m.s(), m.n(), int64(m.n())
 		list := links(name, bytes)[link]
@@ -810,7 +833,7 @@ func (f *facts) exposed(text string) error {
 		return first(same("exposed", bare, ns), same("whole", whole, trace.Length(moving)))
 	}
 	m := matched(`(\S+) (\d+) of (\d+) is not overlapped: on rank (\d+) no kernel ran during TIME of its transfer `+
-		`of TIME; of half of the (\d+) kernels ran during at least (\d+) %`, text)
+		`of TIME; kernels overlapped at least (\d+) % of half of the (\d+)`, text)
 	if m == nil {
 		return fmt.Errorf("no such sentence")
 	}
@@ -825,7 +848,7 @@ func (f *facts) exposed(text string) error {
 		end := f.member(g, rank).End
 		return whole - trace.Covered(trace.Interval{Lo: end - whole, Hi: end}, compute), whole
 	}
-	rank, long, transfer, n, percent := m.n(), m.s(), m.s(), m.n(), float64(m.n())
+	rank, long, transfer, percent, n := m.n(), m.s(), m.s(), float64(m.n()), m.n()
 	a, b := bare(g, rank)
 	hidden, all := 0, 0
 	for _, h := range f.nth[op] {

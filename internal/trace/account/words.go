@@ -59,8 +59,15 @@ func (r *Report) words(t *writer) {
 		t.printf("waiting cannot be separated from transfer: %s\n", r.Untold)
 	}
 	t.printf("\n")
-	for _, line := range r.Sentences() {
-		t.printf("%s\n", line)
+	list, more := r.Shown()
+	for _, f := range list {
+		t.printf("%s\n", f.Text)
+		for _, line := range f.Details {
+			t.printf("  %s\n", line)
+		}
+	}
+	if more != "" {
+		t.printf("%s\n", more)
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "late" || f.Kind == "signal" }) &&
 		r.Untold == "" && len(r.Collectives) > 0 {
@@ -69,10 +76,13 @@ func (r *Report) words(t *writer) {
 	if s := r.StartSkew; s != nil {
 		t.printf("%s\n", s.Words())
 	}
-	for _, p := range r.Problems {
+	for _, p := range r.Problems[:min(len(r.Problems), shownRows)] {
 		if p.Text != r.Untold || r.Source == "flight" {
 			t.printf("%s: %s\n", p.Kind, p.Text)
 		}
+	}
+	if n := len(r.Problems) - shownRows; n > 0 {
+		t.printf("… and %s more: --json has them all\n", plural(n, "problem"))
 	}
 }
 
@@ -143,47 +153,48 @@ var bounds = map[string]string{"compute": "computation", "transfer": "transfer b
 	"communication": "communication", "io": "copies of the host", "sync": "waits for streams and signals",
 	"idle": "idle streams"}
 
-// Sentences returns the sentences about lost time, the most expensive first.
-func (r *Report) Sentences() []string {
-	var out []string
-	for _, f := range r.Findings[:min(len(r.Findings), shownWaits)] {
-		out = append(out, f.Text)
+// Shown returns the most expensive findings, and a line about the others. The line is empty if there are no others.
+func (r *Report) Shown() (list []Finding, more string) {
+	n := min(len(r.Findings), shownWaits)
+	if left := r.Findings[n:]; len(left) > 0 {
+		more = fmt.Sprintf("and %d more, of at most %s each: --json has them all", len(left), text(left[0].US))
 	}
-	if left := r.Findings[min(len(r.Findings), shownWaits):]; len(left) > 0 {
-		out = append(out, fmt.Sprintf("and %d more, of at most %s each: --json has them all", len(left),
-			text(left[0].US)))
-	}
-	return out
+	return r.Findings[:n], more
 }
 
-// words describes which ranks waited in one collective, and for which rank.
-func (c *Collective) words() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %d of %d: ", c.Op, c.Nth, c.OfOp)
+// words describes which ranks waited in one collective, for which rank, and why.
+func (c *Collective) words() (verdict string, details []string) {
+	name := fmt.Sprintf("%s %d of %d", c.Op, c.Nth, c.OfOp)
 	if c.TransferUS == nil {
-		fmt.Fprintf(&b, "rank %d was late by %s: %s", c.Late.Rank, text(c.Late.US), c.Late.After)
-		return b.String()
+		return fmt.Sprintf("%s: rank %d was late by %s", name, c.Late.Rank, text(c.Late.US)), lines(c.Late.After)
 	}
-	then := "of transfer"
-	if c.Op == barrier {
-		then = "after the last came"
-	}
-	fmt.Fprintf(&b, "%s %s; ", text(*c.TransferUS), then)
 	var who []string
 	for _, m := range c.sortedByWait() {
 		if m.Rank != c.Late.Rank && *m.WaitUS > 0 {
 			who = append(who, fmt.Sprintf("rank %d waited %s", m.Rank, text(*m.WaitUS)))
 		}
 	}
-	if len(who) > 3 {
-		who = append(who[:3], fmt.Sprintf("%d more waited", len(who)-3))
+	waited := "a member waited " + text(c.Late.US) // it may be of the same rank
+	if len(who) > 0 {
+		waited = who[0]
 	}
-	fmt.Fprintf(&b, "%s for rank %d, late because", strings.Join(who, ", "), c.Late.Rank)
+	if n := len(who); n > 1 {
+		waited = fmt.Sprintf("%d ranks waited up to %s", n, text(c.Late.US))
+		if n > 3 {
+			who = append(who[:3], fmt.Sprintf("%d more waited", n-3))
+		}
+		details = append(details, strings.Join(who, ", "))
+	}
+	then := "of transfer"
+	if c.Op == barrier {
+		then = "after the last came"
+	}
+	causes := fmt.Sprintf("causes on rank %d", c.Late.Rank)
 	if c.Late.Since != "" {
-		fmt.Fprintf(&b, ", after %s", c.Late.Since)
+		causes += ", after " + c.Late.Since
 	}
-	fmt.Fprintf(&b, ": %s", c.Late.After)
-	return b.String()
+	details = append(details, text(*c.TransferUS)+" "+then, causes+":")
+	return fmt.Sprintf("%s: %s for rank %d", name, waited, c.Late.Rank), append(details, lines(c.Late.After)...)
 }
 
 func (c *Collective) sortedByWait() []Member {

@@ -286,6 +286,11 @@ func event(rank int, r row, word func(string) string) trace.Event {
 func (t *table) finish() *trace.Trace {
 	out := &trace.Trace{Ranks: len(t.places), Source: "nsys", Events: t.events}
 	out.IDs, out.Clocks = number(t.places)
+	devices := map[int]bool{}
+	for _, p := range t.places {
+		out.Repeats = out.Repeats || devices[p.device]
+		devices[p.device] = true
+	}
 	out.Sort()
 	return out
 }

@@ -209,6 +209,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 		for _, id := range t.IDs {
 			numbered = numbered && id >= 0
 		}
+		out.Repeats = out.Repeats || t.Repeats
 	}
 	clocks := 0
 	for i, t := range parts {
