@@ -26,6 +26,7 @@ import (
 	_ "hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/release"
 )
 
@@ -387,6 +388,25 @@ func hocket_collectives(machine C.int64_t, options *C.char, e **C.char) (handle 
 		return err
 	})
 	return handle
+}
+
+// hocket_laps returns, as JSON, a list of the phases of the hocket_enqueue calls since it was last called with on=1: the
+// phase's name, the number of calls, and the median and the 90th percentile of its time on the host in µs. If on is 1,
+// it begins to measure; otherwise it stops.
+//
+//export hocket_laps
+func hocket_laps(on C.int, e **C.char) (phases *C.char) {
+	guarded(e, func() error {
+		out, err := json.Marshal(laps.Stop())
+		if err == nil {
+			phases = C.CString(string(out))
+		}
+		if on != 0 {
+			laps.Start()
+		}
+		return err
+	})
+	return phases
 }
 
 // hocket_do enqueues a collective on a stream and does not wait for it. It returns 0 on failure. op, red and dtype are

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/laps"
 )
 
 // Placed is a dense block in the memory of a rank's device.
@@ -66,6 +67,7 @@ func (l *Library) Lendable(handle int64, dims string) (string, error) {
 // belong to. It returns before the run ends. A result without an address is lent: its address is
 // set to the model's memory.
 func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims string) error {
+	laps.Begin()
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return err
@@ -95,9 +97,11 @@ func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims s
 		}
 	}
 	defer m.bound.begin()()
+	laps.Lap("blocks")
 	if err := m.m.Enqueue(l.named(context.Background()), a); err != nil {
 		return err
 	}
+	laps.End("leases ended")
 	for i := range out {
 		if r := &out[i]; r.Address == 0 {
 			r.Address = a.Lend[r.Name][r.Rank]

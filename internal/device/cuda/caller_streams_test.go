@@ -19,6 +19,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -499,11 +500,14 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	}
 	cabi.Store(w.Address, int32(2))
 	f.Mu.Unlock()
+	began := time.Now()
+	laps.Start()
 	for range 3 {
 		if err := l.Enqueue(model, 0, []capi.Placed{x, w}, []capi.Placed{y, z}, dims); err != nil {
 			t.Fatal(err)
 		}
 	}
+	checkPhases(t, laps.Stop(), 3, time.Since(began))
 	for want, in := range map[string][]capi.Placed{
 		"x is i32[6, 3], want i32[6, 2]": {
 			{Name: "x", DType: "i32", Shape: []int64{6, 3}, Address: x.Address}, w},
@@ -609,6 +613,28 @@ func TestEnqueueHangs(t *testing.T) {
 				t.Errorf("enqueueing, waiting and closing take %v", took)
 			}
 		})
+	}
+}
+
+// checkPhases checks the measured phases of calls of Enqueue that took the given time together.
+func checkPhases(t *testing.T, phases []laps.Phase, calls int, took time.Duration) {
+	t.Helper()
+	var names []string
+	sum := 0.0
+	for _, p := range phases {
+		names = append(names, p.Name)
+		sum += p.Median
+		if p.Calls != calls || p.Median <= 0 {
+			t.Errorf("phase %q has %d calls, and a median of %v µs, want %d calls", p.Name, p.Calls, p.Median, calls)
+		}
+	}
+	for _, want := range []string{"blocks", "checks", "locks", "issue of compute", "leases ended"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("the phases %q lack %q", names, want)
+		}
+	}
+	if total := float64(took.Nanoseconds()) / 1e3; sum > total {
+		t.Errorf("the phases of one call take %v µs, and all %d calls %v µs", sum, calls, total)
 	}
 }
 
