@@ -55,12 +55,20 @@ func guarded(to **C.char, do func() error) (ok bool) {
 }
 
 func caught(do func() error) (err error) {
+	returned := false
 	defer func() {
-		if p := recover(); p != nil {
+		switch p := recover(); {
+		case p != nil:
 			err = fmt.Errorf("a fault of hocket: %v", p)
+		case !returned:
+			// A call of the driver has returned after its world was given up, which ends the goroutine (see
+			// nvlib.Watch). The goroutine of a C thread cannot end.
+			select {}
 		}
 	}()
-	return do()
+	err = do()
+	returned = true
+	return err
 }
 
 // aside calls the function do in another goroutine, and therefore on a thread that Go created. It is for functions that may make the
@@ -524,7 +532,8 @@ func hocket_prepare(model C.int64_t, dims *C.char, e **C.char) (ticket C.int64_t
 // the only rank of this process. dims has the dims {NAME: N} that hocket_load did not fix. While the stream is being
 // captured, the run becomes part of the graph. A result whose data is NULL, with 0 bytes, must be one that
 // hocket_lendable lists. Its data is set to the address in the model's own memory, where the result stays until the
-// model's next run with the same dims.
+// model's next run with the same dims. The calling thread makes the driver's calls, as in other libraries: if one of
+// them never returns, neither does hocket_enqueue.
 //
 //export hocket_enqueue
 func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,

@@ -35,7 +35,7 @@ func (p *Program) Enqueue(
 	}
 	p.flight.begin(p.issuer.run, 1)
 	lost, err := p.do(ctx, func(context.Context) error { return p.enqueue(ctx, a, weights, streams, capturing) })
-	laps.Lap("back to the caller's goroutine")
+	laps.Lap("way out of the world")
 	p.flight.end(err)
 	if lost {
 		return spoiled([]Args{a}, err)
@@ -47,7 +47,7 @@ func (p *Program) Enqueue(
 func (p *Program) enqueue(
 	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
-	laps.Lap("to the goroutine of the world")
+	laps.Lap("way into the world")
 	defer p.binder.trim()
 	if capturing && p.enqueued.callers == nil {
 		return ErrCapturing // a world cannot be opened for streams that are being captured

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -500,12 +501,28 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	}
 	cabi.Store(w.Address, int32(2))
 	f.Mu.Unlock()
+	own, here, elsewhere := goroutine(), 0, []string(nil)
+	f.Mu.Lock()
+	f.OnCall = func(name string, _ []uintptr) {
+		if goroutine() == own {
+			here++
+		} else {
+			elsewhere = append(elsewhere, name)
+		}
+	}
+	f.Mu.Unlock()
 	began := time.Now()
 	laps.Start()
 	for range 3 {
 		if err := l.Enqueue(model, 0, []capi.Placed{x, w}, []capi.Placed{y, z}, dims); err != nil {
 			t.Fatal(err)
 		}
+	}
+	f.Mu.Lock()
+	f.OnCall = nil
+	f.Mu.Unlock()
+	if here == 0 || len(elsewhere) > 0 {
+		t.Errorf("the calling goroutine makes %d calls of the driver, and other goroutines make %q", here, elsewhere)
 	}
 	checkPhases(t, laps.Stop(), 3, time.Since(began))
 	for want, in := range map[string][]capi.Placed{
@@ -614,6 +631,12 @@ func TestEnqueueHangs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// goroutine returns the name of the calling goroutine.
+func goroutine() string {
+	name, _, _ := strings.Cut(string(debug.Stack()), "[")
+	return name
 }
 
 // checkPhases checks the measured phases of calls of Enqueue that took the given time together.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -131,6 +132,10 @@ func (w *World) Do(ctx context.Context, f func()) error {
 	}
 	if err := w.GivenUp(); err != nil {
 		return err
+	}
+	if device.IsHere(ctx) {
+		f()
+		return nil
 	}
 	var returned bool
 	var panicked any
