@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
@@ -107,6 +108,105 @@ func TestBeside(t *testing.T) {
 				}
 				must(g.Launch(t.Context()))
 				must(r.w.Sync(t.Context()))
+			}
+		})
+	}
+}
+
+// TestBatch checks when a gate and its value are one batch of cuBLASLt: if that was faster, or as processes agree, and
+// only if it has the same bits. The results are exchanged if the weights have another order.
+func TestBatch(t *testing.T) {
+	const depth = 64
+	for _, c := range []struct {
+		name    string
+		rows, n int64
+		batch   float32 // time in milliseconds; a single product takes 1
+		down    bool    // the second weight precedes the first
+		plain   bool    // the linears have no gate
+		unequal bool
+		want    int // number of products that are computed in a launch
+	}{
+		{name: "faster", rows: 128, n: 128, batch: 1.5, want: 1},
+		{name: "faster, fills the GPU", rows: 512, n: 512, batch: 1.5, want: 1},
+		{name: "weights in the other order", rows: 128, n: 128, batch: 1.5, down: true, want: 1},
+		{name: "slower", rows: 128, n: 128, batch: 2.5, want: 2},
+		{name: "as fast", rows: 128, n: 128, batch: 2, want: 2},
+		{name: "other bits", rows: 128, n: 128, batch: 1.5, unequal: true, want: 2},
+		{name: "without a gate", rows: 128, n: 128, batch: 1.5, plain: true, want: 2},
+		{name: "too many rows", rows: 1025, n: 64, batch: 1.5, want: 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			must := mustOf(t)
+			f := fakedriver.New(t, 1)
+			f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20, Batch: c.batch, Unequal: c.unequal}
+			w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
+			must(err)
+			defer func() { must(w.Close()) }()
+			d := w.Device(0).(*dev)
+			d.site.gpu.SMs = 4
+			room := func(shape ...int64) device.View {
+				v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+				mem, err := d.Alloc(v.Elements()*2, device.Private)
+				must(err)
+				v.Mem = mem
+				return v
+			}
+			x, gate, up := room(c.rows, depth), room(c.n, depth), room(c.n, depth)
+			y, z, out := room(c.rows, c.n), room(c.rows, c.n), room(c.rows, c.n)
+			if gate.Mem.Address() > up.Mem.Address() != c.down {
+				gate, up = up, gate
+			}
+			if y.Mem.Address() > z.Mem.Address() {
+				y, z = z, y
+			}
+			k := device.Kernel{Op: device.Linears{Gated: !c.plain}, Ins: []device.View{x, gate, up}, Outs: []device.View{y, z, out}}
+			if c.plain {
+				k.Outs = k.Outs[:2]
+			}
+			f.LT.Result = func(b uintptr) uint64 {
+				switch b {
+				case gate.Mem.Address():
+					return 0x3f803f803f803f80 // four times 1 as bf16
+				case up.Mem.Address():
+					return 0x4000400040004000 // 2
+				}
+				return 0
+			}
+			before := f.LT.Live
+			l, err := d.Prepare(k)
+			if errors.Is(err, device.ErrUnsupported) && c.want == 0 {
+				if f.LT.Live != before {
+					t.Errorf("%d descriptors stay allocated", f.LT.Live-before)
+				}
+				return
+			}
+			must(err)
+			s, err := d.NewStream(device.StreamOptions{})
+			must(err)
+			must(s.(*stream).PrepareLaunches([]device.Launch{l}))
+			f.LT.Runs = nil
+			must(s.Launch(l))
+			must(w.Sync(t.Context()))
+			if len(f.LT.Runs) != c.want {
+				t.Fatalf("%d products are computed, want %d", len(f.LT.Runs), c.want)
+			}
+			if c.want == 1 {
+				distance := func(a, b device.View) int64 {
+					n := int64(b.Mem.Address()-a.Mem.Address()) / 2
+					return max(n, -n)
+				}
+				want := [3]int64{distance(gate, up), 0, distance(y, z)}
+				if got := f.LT.Runs[0]; got.Shifts != want || got.Out != y.Mem.Address() {
+					t.Errorf("the batch writes to %#x with steps %d, want %#x and %d", got.Out, got.Shifts, y.Mem.Address(), want)
+				}
+			}
+			// silu(1)·2; silu(2)·1 is 1.76.
+			if bits := cabi.Load[uint16](out.Mem.Address()); !c.plain && bits>>2 != 0x3fbb>>2 {
+				t.Errorf("the result is %#x as bf16, want 1.46", bits)
+			}
+			l.Release()
+			if f.LT.Live != before {
+				t.Errorf("%d descriptors stay allocated", f.LT.Live-before)
 			}
 		})
 	}
