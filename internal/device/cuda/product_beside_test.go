@@ -116,24 +116,24 @@ func TestBeside(t *testing.T) {
 // TestBatch checks when a gate and its value are one batch of cuBLASLt: if that was faster, or as processes agree, and
 // only if it has the same bits. The results are exchanged if the weights have another order.
 func TestBatch(t *testing.T) {
-	const depth = 64
+	const n, depth = 1024, 512
 	for _, c := range []struct {
 		name    string
-		rows, n int64
+		rows    int64
 		batch   float32 // time in milliseconds; a single product takes 1
 		down    bool    // the second weight precedes the first
 		plain   bool    // the linears have no gate
 		unequal bool
 		want    int // number of products that are computed in a launch
 	}{
-		{name: "faster", rows: 128, n: 128, batch: 1.5, want: 1},
-		{name: "faster, fills the GPU", rows: 512, n: 512, batch: 1.5, want: 1},
-		{name: "weights in the other order", rows: 128, n: 128, batch: 1.5, down: true, want: 1},
-		{name: "slower", rows: 128, n: 128, batch: 2.5, want: 2},
-		{name: "as fast", rows: 128, n: 128, batch: 2, want: 2},
-		{name: "other bits", rows: 128, n: 128, batch: 1.5, unequal: true, want: 2},
-		{name: "without a gate", rows: 128, n: 128, batch: 1.5, plain: true, want: 2},
-		{name: "too many rows", rows: 1025, n: 64, batch: 1.5, want: 0},
+		{name: "faster", rows: 128, batch: 1.5, want: 1},
+		{name: "faster, fills the GPU", rows: 1024, batch: 1.5, want: 1},
+		{name: "weights in the other order", rows: 128, batch: 1.5, down: true, want: 1},
+		{name: "slower", rows: 128, batch: 2.5, want: 2},
+		{name: "as fast", rows: 128, batch: 2, want: 2},
+		{name: "other bits", rows: 128, batch: 1.5, unequal: true, want: 2},
+		{name: "without a gate", rows: 128, batch: 1.5, plain: true, want: 2},
+		{name: "too many rows", rows: 1025, batch: 1.5, want: 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			must := mustOf(t)
@@ -143,7 +143,7 @@ func TestBatch(t *testing.T) {
 			must(err)
 			defer func() { must(w.Close()) }()
 			d := w.Device(0).(*dev)
-			d.site.gpu.SMs = 4
+			d.site.gpu.SMs = 64
 			room := func(shape ...int64) device.View {
 				v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
 				mem, err := d.Alloc(v.Elements()*2, device.Private)
@@ -151,8 +151,8 @@ func TestBatch(t *testing.T) {
 				v.Mem = mem
 				return v
 			}
-			x, gate, up := room(c.rows, depth), room(c.n, depth), room(c.n, depth)
-			y, z, out := room(c.rows, c.n), room(c.rows, c.n), room(c.rows, c.n)
+			x, gate, up := room(c.rows, depth), room(n, depth), room(n, depth)
+			y, z, out := room(c.rows, n), room(c.rows, n), room(c.rows, n)
 			if gate.Mem.Address() > up.Mem.Address() != c.down {
 				gate, up = up, gate
 			}
@@ -236,6 +236,55 @@ func TestBesideFails(t *testing.T) {
 		if failed == "" {
 			if n < 20 {
 				t.Errorf("recording makes %d calls, fewer than expected", n-1)
+			}
+			return
+		}
+	}
+}
+
+// TestBatchFails makes calls fail while a gate and its value are prepared and timed as a batch. The error names the call,
+// and nothing stays allocated.
+func TestBatchFails(t *testing.T) {
+	for n := 1; ; n += 29 {
+		f := fakedriver.New(t, 1)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20, Batch: 1.5, GPU: f}
+		w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
+		mustOf(t)(err)
+		d := w.Device(0).(*dev)
+		d.site.gpu.SMs = 64
+		k := device.Kernel{Op: device.Linears{Gated: true}}
+		for i, shape := range [][]int64{{128, 512}, {1024, 512}, {1024, 512}, {128, 1024}, {128, 1024}, {128, 1024}} {
+			v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+			v.Mem, err = d.Alloc(v.Elements()*2, device.Private)
+			mustOf(t)(err)
+			if i < 3 {
+				k.Ins = append(k.Ins, v)
+			} else {
+				k.Outs = append(k.Outs, v)
+			}
+		}
+		failed := ""
+		f.Failure = 801
+		f.At(n, func(call string) bool { failed = call; return true })
+		_, err = d.Prepare(k)
+		f.At(0, nil)
+		named := err != nil && strings.Contains(err.Error(), strings.TrimSuffix(failed, "_v2"))
+		status := failed != "" && failed != "cublasLtGetVersion" // which returns no status
+		if status && !releases(failed) && !named {
+			t.Errorf("call %d, %s, fails: %v", n, failed, err)
+		}
+		_ = w.Close() // returns the same error again
+		switch {
+		case releases(failed):
+			f.Dead = 1 // objects that the failed call should free are not freed
+		case f.Left() != "":
+			t.Errorf("call %d, %s, fails: %s stay allocated", n, failed, f.Left())
+		case f.LT.Live != 0:
+			t.Errorf("call %d, %s, fails: %d objects of cuBLASLt stay allocated", n, failed, f.LT.Live)
+		}
+		if failed == "" {
+			if n < 100 {
+				t.Errorf("preparing makes %d calls, fewer than expected", n-1)
 			}
 			return
 		}
