@@ -19,6 +19,7 @@ import (
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/modeltest"
@@ -659,6 +660,54 @@ func checkPhases(t *testing.T, phases []laps.Phase, calls int, took time.Duratio
 	if total := float64(took.Nanoseconds()) / 1e3; sum > total {
 		t.Errorf("the phases of one call take %v µs, and all %d calls %v µs", sum, calls, total)
 	}
+}
+
+// TestEnqueueHereHangs checks that a world is abandoned if a driver call of an enqueued run never returns in the
+// goroutine of its caller.
+func TestEnqueueHereHangs(t *testing.T) {
+	c := newCaller(t, hocket.LoadOptions{Grace: -1})
+	c.sys.CallPatience = gpu.Patience{Call: 100 * time.Millisecond, Late: time.Minute, Close: time.Second}
+	c.f.Haunted = true
+	c.run([]int32{1, 2, 3, 4, 5, 6, 7, 8})
+	if err := c.model.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	release := c.f.Block("cuLaunchKernel")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := c.model.Enqueue(device.Here(t.Context()), hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
+		t.Errorf("Enqueue has returned: %v", err)
+	}()
+	lost := func() error {
+		for _, g := range c.sys.GPUs {
+			if l := g.Lost.Load(); l != nil {
+				return l
+			}
+		}
+		return nil
+	}
+	for began := time.Now(); lost() == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("no GPU is lost a minute after the call began")
+		}
+	}
+	if text := lost().Error(); !strings.Contains(text, "cuLaunchKernel: the call has not returned for") {
+		t.Errorf("the GPU is lost for another reason: %s", text)
+	}
+	select {
+	case <-ended:
+		t.Error("the caller's goroutine has ended before the call")
+	default:
+	}
+	c.f.Die()
+	release()
+	<-ended
+	c.f.Abandon()
+	if err := c.model.Sync(t.Context()); err == nil {
+		t.Error("Sync of the abandoned world: want an error, got none")
+	}
+	_ = c.m.Close() // it may report the lost GPU
 }
 
 // window copies a block of a row-major tensor, from whole to block or, with into, from block to whole. size is the

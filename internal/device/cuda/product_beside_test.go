@@ -245,6 +245,9 @@ func TestBesideFails(t *testing.T) {
 // TestBatchFails makes calls fail while a gate and its value are prepared and timed as a batch. The error names the call,
 // and nothing stays allocated.
 func TestBatchFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("each preparation fills 160 MB")
+	}
 	for n := 1; ; n += 29 {
 		f := fakedriver.New(t, 1)
 		f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20, Batch: 1.5, GPU: f}
